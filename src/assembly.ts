@@ -1,0 +1,49 @@
+/** Puts the rooms together: the one place where settings become running parts. */
+
+import { CircuitBreaker } from './circuit-breaker.ts';
+import type { Config } from './config.ts';
+import { createGateway } from './gateway.ts';
+import { createHttpServer, type HttpServer } from './http.ts';
+import { createLimits } from './limits.ts';
+import { createLogger, type Logger } from './log.ts';
+import type { Provider } from './provider.ts';
+import { createOpenAIProvider } from './providers/openai.ts';
+import { createRedactor } from './secrets.ts';
+import { createUpstream, type Upstream } from './upstream.ts';
+
+export interface Assembly {
+  readonly server: HttpServer;
+  readonly upstream: Upstream;
+  readonly logger: Logger;
+}
+
+interface Surroundings {
+  readonly writeLog: (line: string) => void;
+  /** Somebody reads the log as it comes. */
+  readonly isTerminal: boolean;
+  readonly colour: boolean;
+}
+
+/** Builds a gateway from its settings. Nothing listens or connects yet. */
+export function assemble(config: Config, surroundings: Surroundings): Assembly {
+  const now = () => performance.now();
+  const secrets = [...config.server.auth.keys, ...config.providers.map(({ apiKey }) => apiKey)];
+  const redact = createRedactor(secrets);
+  const logger = createLogger({
+    level: config.logging.level,
+    format: surroundings.isTerminal ? 'text' : 'json',
+    colour: surroundings.colour,
+    write: surroundings.writeLog,
+    redact,
+    now: () => Date.now(),
+  });
+  const upstream = createUpstream();
+  const providers = new Map<string, Provider>(
+    config.providers.map((settings) => [settings.id, createOpenAIProvider(settings)]),
+  );
+  const limits = createLimits(config.rateLimit, now);
+  const breaker = new CircuitBreaker(now);
+  const completion = { config, upstream, providers, redact, limits, breaker };
+  const handle = createGateway({ config, logger, now, completion });
+  return { server: createHttpServer(handle), upstream, logger };
+}

@@ -1,0 +1,240 @@
+/** One try at one provider: send the request, judge the answer, hand it on or say what is wrong with it. */
+
+import { STATUS_CODES } from 'node:http';
+
+import type { ChatRequest } from './chat.ts';
+import type { Config } from './config.ts';
+import { Deadline } from './deadline.ts';
+import { GatewayError, type ErrorFacts } from './errors.ts';
+import type { Answer, Call } from './http.ts';
+import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
+import { withoutControlCharacters } from './secrets.ts';
+import { openStream } from './stream.ts';
+import { timeoutError, upstreamFailure, type Upstream } from './upstream.ts';
+
+/** Complete answers are held in memory to be judged; a longer one is no completion. */
+const MAX_ANSWER_BYTES = 67_108_864;
+const MAX_ERROR_BYTES = 65_536;
+const MAX_ERROR_TEXT_CHARACTERS = 500;
+
+const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
+const REFUSED_BY_POLICY = /content[_-]?(?:policy|filter)|moderation|safety/i;
+
+export interface AttemptSettings {
+  readonly config: Config;
+  readonly upstream: Upstream;
+  /** Removes keys from text that is sent to a client. */
+  readonly redact: (text: string) => string;
+}
+
+export interface AttemptRequest {
+  readonly call: Call;
+  readonly chat: ChatRequest;
+  readonly provider: Provider;
+  readonly model: string;
+}
+
+/**
+ * Tries once. Resolves to the client's answer: a complete one, or a stream whose first event is in
+ * hand. Throws `GatewayError` for everything else, `ClientGone` when nobody waits any more.
+ */
+export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
+  const { call, chat, provider, model } = request;
+  const deadline = new Deadline(call.signal);
+  const limitMs = chat.stream
+    ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs ?? Infinity)
+    : provider.timeoutMs;
+  deadline.arm(limitMs, timeoutError(provider.id));
+  let answered = false;
+  try {
+    const sent = provider.chatRequest(chat, model, forwardedHeaders(call));
+    const reply = await settings.upstream.send(sent, deadline.signal);
+    answered = true;
+    const judged = await judge(provider.toOpenAI?.(reply) ?? reply, {
+      request,
+      settings,
+      deadline,
+    });
+    if (!chat.stream) deadline.end();
+    return judged;
+  } catch (thrown) {
+    // Also lets go of a body that nobody will read.
+    deadline.end({ abandon: true });
+    throw upstreamFailure(thrown, { provider: provider.id, answered });
+  }
+}
+
+interface JudgeContext {
+  readonly request: AttemptRequest;
+  readonly settings: AttemptSettings;
+  readonly deadline: Deadline;
+}
+
+/** The client's answer to an upstream's reply. Throws what is not an answer as what it is. */
+async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answer> {
+  const { status, body } = reply;
+  const { chat, provider, call } = context.request;
+  if (body === null || status < 200 || (status >= 300 && status < 400) || status > 599) {
+    throw new GatewayError('provider', `unexpected status ${status}`, { provider: provider.id });
+  }
+  if (status >= 400) throw await readStatusError(reply, context);
+
+  const headers = passedHeaders(reply.headers);
+  const contentType = reply.headers.get('content-type') ?? '';
+  const mediaType = contentType.split(';', 1)[0]!.trim().toLowerCase();
+  const isJson = /[/+]json$/.test(mediaType);
+  const isEventStream = mediaType === 'text/event-stream';
+  const toError = (fault: UpstreamFault) => faultError(fault.status ?? 502, fault, context);
+
+  if (chat.stream && !isJson) {
+    const toEventError = (fault: UpstreamFault) =>
+      faultError(fault.status ?? 502, fault, context, { isEvent: true });
+    const events = await openStream(body, {
+      provider: provider.id,
+      deadline: context.deadline,
+      idleMs: context.settings.config.server.streamIdleTimeoutMs,
+      readFault: (json) => provider.readFault(json),
+      toError: toEventError,
+      onFailure: (failure) => {
+        call.record.failure = failure;
+      },
+    });
+    headers['content-type'] = isEventStream ? contentType : 'text/event-stream; charset=utf-8';
+    // Proxies in front must neither hold back nor rewrite events.
+    headers['cache-control'] = 'no-cache, no-transform';
+    headers['x-accel-buffering'] = 'no';
+    return { status, headers, body: events };
+  }
+
+  if (isEventStream) {
+    const text = 'a stream was answered to a request for a complete answer';
+    throw new GatewayError('provider', text, { provider: provider.id });
+  }
+  const bytes = await readAll(body, MAX_ANSWER_BYTES);
+  if (bytes === undefined) {
+    throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
+  }
+  const json = parseJson(bytes);
+  if (json === undefined) {
+    throw new GatewayError('serialization', 'the provider did not answer with JSON', {
+      provider: provider.id,
+    });
+  }
+  const fault = hasChoices(json) ? undefined : provider.readFault(json);
+  if (fault) throw toError(fault);
+  if (chat.stream) {
+    throw new GatewayError('unsupported', `Provider ${provider.id} does not support streaming`);
+  }
+  headers['content-type'] = isJson ? contentType : 'application/json';
+  return { status, headers, body: bytes };
+}
+
+async function readStatusError(reply: UpstreamReply, context: JudgeContext): Promise<GatewayError> {
+  const bytes = await readAll(reply.body!, MAX_ERROR_BYTES);
+  const fault = context.request.provider.readErrorBody(bytes && parseJson(bytes));
+  return faultError(reply.status, fault, context, { headers: reply.headers });
+}
+
+/** A provider's fault as the client is told of it (decisions, Upstream answers). */
+function faultError(
+  status: number,
+  { message = '', code = '' }: UpstreamFault,
+  { request, settings }: JudgeContext,
+  { headers, isEvent = false }: { headers?: Headers; isEvent?: boolean } = {},
+): GatewayError {
+  const provider = request.provider.id;
+  const retryAfterSeconds = readRetryAfter(headers?.get('retry-after'));
+  const isPolicy = REFUSED_BY_POLICY.test(code);
+  const isTooLong = status === 400 && code === 'context_length_exceeded';
+  const facts: ErrorFacts = {
+    provider,
+    status,
+    upstreamStatus: status,
+    headers: headers ? passedHeaders(headers) : {},
+    retryable: !isEvent && RETRYABLE_STATUSES.has(status),
+    ...(isPolicy ? { mayFallBack: false } : {}),
+    ...(isTooLong || (isEvent && !isPolicy && status !== 401) ? { mayFallBack: true } : {}),
+    ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
+  };
+  if (status === 401) return new GatewayError('api', 'Authentication failed', facts);
+
+  const text = presentable(settings.redact(message)) || (STATUS_CODES[status] ?? 'Unknown error');
+  if (status === 429) {
+    const { retryAfterSeconds: seconds = 1 } = facts;
+    const limited = { ...facts, retryAfterSeconds: seconds };
+    return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, limited);
+  }
+  return new GatewayError('api', `API error: ${status} - ${text}`, facts);
+}
+
+/** An upstream's message on one line and bounded; nothing of an HTML page. */
+function presentable(message: string): string {
+  if (/<(?:!doctype|html|head|body|title|center|h1|div|p|br|script)\b/i.test(message)) return '';
+  return withoutControlCharacters(message).trim().slice(0, MAX_ERROR_TEXT_CHARACTERS);
+}
+
+/** Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. */
+function readRetryAfter(value: string | null | undefined): number | undefined {
+  if (!value) return undefined;
+  const isNumber = /^\d+(?:\.\d+)?$/.test(value);
+  const seconds = isNumber ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
+  return Number.isFinite(seconds) ? Math.max(1, Math.ceil(seconds)) : undefined;
+}
+
+const PASSED_HEADERS =
+  /^(?:x-ratelimit-|ratelimit|anthropic-ratelimit-|retry-after-ms$|x-should-retry$)/;
+
+/** The allow-list: an upstream's cookies, server banners and connection headers are not the client's. */
+function passedHeaders(headers: Headers): Record<string, string> {
+  const passed: Record<string, string> = {};
+  for (const [name, value] of headers) {
+    if (PASSED_HEADERS.test(name)) passed[name] = value;
+  }
+  const requestId = headers.get('x-request-id') ?? headers.get('request-id');
+  if (requestId) passed['x-upstream-request-id'] = requestId;
+  return passed;
+}
+
+/** The allow-list in the other direction; W3C Trace Context is the only thing of the client's in it. */
+function forwardedHeaders({ id, headers }: Call): ForwardedHeaders {
+  const { traceparent, tracestate } = headers;
+  return {
+    'x-request-id': id,
+    ...(isTraceHeader(traceparent) ? { traceparent } : {}),
+    ...(isTraceHeader(tracestate) ? { tracestate } : {}),
+  };
+}
+
+function isTraceHeader(value: unknown): value is string {
+  return typeof value === 'string' && /^[\x20-\x7e]{1,512}$/.test(value);
+}
+
+/** The whole body, or `undefined` when it is longer than `maxBytes`; what is left is not read. */
+async function readAll(
+  body: ReadableStream<Uint8Array>,
+  maxBytes: number,
+): Promise<Buffer | undefined> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  const reader = body.getReader();
+  for (;;) {
+    const { value } = await reader.read();
+    if (value === undefined) return Buffer.concat(chunks, size);
+    size += value.length;
+    if (size > maxBytes) return undefined;
+    chunks.push(value);
+  }
+}
+
+function parseJson(bytes: Buffer): unknown {
+  try {
+    return JSON.parse(bytes.toString('utf8'));
+  } catch {
+    // V8's message quotes the text, which may be somebody's answer.
+    return undefined;
+  }
+}
+
+function hasChoices(json: unknown): boolean {
+  return typeof json === 'object' && json !== null && Object.hasOwn(json, 'choices');
+}

@@ -1,0 +1,184 @@
+/** The request from its arrival to its access line: checks in order, route, the one catch. */
+
+import { createAuthenticator } from './auth.ts';
+import { complete, type CompletionSettings } from './complete.ts';
+import type { Config } from './config.ts';
+import { ClientGone, GatewayError, type ErrorKind } from './errors.ts';
+import type { Answer, Call, Outcome } from './http.ts';
+import type { LogFacts, Logger } from './log.ts';
+import { createModelList } from './models.ts';
+import { printable } from './secrets.ts';
+import { VERSION } from './version.ts';
+
+export interface GatewaySettings {
+  readonly config: Config;
+  readonly completion: CompletionSettings;
+  readonly logger: Logger;
+  /** A monotonic clock in milliseconds. */
+  readonly now: () => number;
+}
+
+const HEALTH_PATH = '/health';
+const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
+/** Readable for scripts in browsers (Fetch, CORS protocol). */
+const EXPOSED_HEADERS =
+  'x-request-id, x-gateway-provider, x-upstream-request-id, x-should-retry, retry-after, retry-after-ms, ' +
+  ['limit', 'remaining', 'reset']
+    .flatMap((name) => [`x-ratelimit-${name}-requests`, `x-ratelimit-${name}-tokens`])
+    .join(', ');
+
+/** Returns the handler of every call. It never rejects. */
+export function createGateway(settings: GatewaySettings): (call: Call) => Promise<void> {
+  const { config, completion, logger, now } = settings;
+  const { limits, providers, upstream } = completion;
+  const authenticate = createAuthenticator(config.server.auth);
+  const listModels = createModelList({ providers, aliases: config.aliases, upstream, now });
+
+  const routes = new Map<string, ReadonlyMap<string, (call: Call) => Promise<Answer> | Answer>>([
+    [
+      HEALTH_PATH,
+      new Map([
+        ['GET', health],
+        ['HEAD', health],
+      ]),
+    ],
+    ['/v1/models', new Map([['GET', () => listModels()]])],
+    ['/v1/chat/completions', new Map([['POST', (call: Call) => complete(call, completion)]])],
+  ]);
+
+  /** The order of checks decides who learns what: nothing is told, read or counted before its turn. */
+  async function dispatch(call: Call): Promise<Answer> {
+    call.checkProtocol();
+    const isHealth = call.path === HEALTH_PATH && (call.method === 'GET' || call.method === 'HEAD');
+    if (isHealth) return health(call);
+    if (config.server.cors && isPreflight(call)) return preflight(call);
+    authenticate(call.headerValues('authorization'));
+    limits.takeGlobal();
+    const methods = routes.get(call.path);
+    const handler = methods?.get(call.method);
+    if (handler) return handler(call);
+    const allow = methods && { headers: { allow: [...methods.keys()].join(', ') } };
+    throw new GatewayError('notFound', 'Resource not found', allow);
+  }
+
+  return async (call) => {
+    let answer: Answer | undefined;
+    try {
+      answer = await dispatch(call);
+    } catch (thrown) {
+      if (!(thrown instanceof ClientGone)) answer = refuse(call, GatewayError.from(thrown));
+    }
+    try {
+      if (answer) await call.send(withCommonHeaders(call, answer));
+    } catch (thrown) {
+      call.record.failure = GatewayError.from(thrown);
+    }
+    logAccess(call, answer?.status);
+  };
+
+  function withCommonHeaders(call: Call, answer: Answer): Answer {
+    const headers: Record<string, string> = { ...answer.headers };
+    if (call.record.provider) headers['x-gateway-provider'] ??= call.record.provider;
+    if (config.server.cors) {
+      headers['access-control-allow-origin'] = '*';
+      headers['access-control-expose-headers'] = EXPOSED_HEADERS;
+    }
+    return { ...answer, headers };
+  }
+
+  function logAccess(call: Call, status: number | undefined): void {
+    const { record } = call;
+    const { failure } = record;
+    const isOurFault =
+      failure?.kind === 'internal' && !(call.signal.reason instanceof GatewayError);
+    const level = isOurFault ? 'error' : call.path === HEALTH_PATH ? 'debug' : 'info';
+    const isRepeated = record.attempts.length > 1;
+    const facts: LogFacts = {
+      request_id: call.id,
+      method: call.method,
+      path: printable(call.path, 200),
+      status,
+      provider: record.provider,
+      model: record.model,
+      stream: record.stream,
+      duration_ms: Math.round(now() - call.receivedAtMs),
+      first_byte_ms:
+        call.firstByteAtMs === undefined
+          ? undefined
+          : Math.round(call.firstByteAtMs - call.receivedAtMs),
+      bytes: call.sentBytes,
+      outcome: outcomeOf(call),
+      cause: failure && describeCause(failure.cause, isOurFault),
+      attempts: isRepeated || config.logging.verbose ? record.attempts.join(' ') : undefined,
+      ...(config.logging.verbose
+        ? {
+            request_bytes: record.requestBytes,
+            user_agent: printable(call.headers['user-agent'] ?? '', 200),
+          }
+        : {}),
+    };
+    logger.log(level, 'request', facts);
+  }
+}
+
+function health(call: Call): Answer {
+  const status = call.isDraining ? 503 : 200;
+  const body = { status: call.isDraining ? 'draining' : 'healthy', version: VERSION };
+  return { status, headers: JSON_HEADERS, body: JSON.stringify(body) };
+}
+
+function refuse(call: Call, failure: GatewayError): Answer {
+  const { record } = call;
+  record.failure = failure;
+  const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
+  if (failure.facts.provider) headers['x-gateway-provider'] = failure.facts.provider;
+  // The SDK's own retries would multiply with ours.
+  if (record.attempts.length > 1) headers['x-should-retry'] = 'false';
+  return { status: failure.status, headers, body: failure.toBody() };
+}
+
+function isPreflight(call: Call): boolean {
+  return call.method === 'OPTIONS' && call.headers['access-control-request-method'] !== undefined;
+}
+
+function preflight(call: Call): Answer {
+  const requested = call.headers['access-control-request-headers'];
+  return {
+    status: 204,
+    headers: {
+      'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
+      // `*` does not cover Authorization.
+      ...(typeof requested === 'string' ? { 'access-control-allow-headers': requested } : {}),
+      'access-control-max-age': '86400',
+      vary: 'access-control-request-headers',
+    },
+    body: '',
+  };
+}
+
+const OUTCOMES: Record<ErrorKind, Outcome> = {
+  authentication: 'refused',
+  rateLimit: 'rate_limited',
+  invalidRequest: 'refused',
+  unknownProvider: 'refused',
+  notFound: 'refused',
+  provider: 'upstream_error',
+  api: 'upstream_error',
+  timeout: 'timeout',
+  internal: 'internal_error',
+  serialization: 'upstream_error',
+  unsupported: 'upstream_error',
+};
+
+function outcomeOf(call: Call): Outcome {
+  if (call.signal.reason instanceof ClientGone) return 'client_closed';
+  return call.record.failure ? OUTCOMES[call.record.failure.kind] : 'ok';
+}
+
+/** For the operator: what the network said, or where our own code broke. */
+function describeCause(cause: unknown, isOurFault: boolean): string | undefined {
+  if (!(cause instanceof Error)) return cause === undefined ? undefined : typeof cause;
+  if (isOurFault) return cause.stack;
+  const { code } = cause as NodeJS.ErrnoException;
+  return code === undefined ? cause.message : `${code}: ${cause.message}`;
+}

@@ -1,0 +1,362 @@
+/**
+ * node:http on one side, `Call` and `Answer` on the other. The only file that writes responses.
+ * It bounds what a client can hold: headers, bodies, silence, unread output.
+ */
+
+import { randomUUID } from 'node:crypto';
+import {
+  createServer,
+  STATUS_CODES,
+  type IncomingMessage,
+  type Server,
+  type ServerResponse,
+} from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+
+import { ClientGone, GatewayError, invalidRequest } from './errors.ts';
+
+const MAX_HEADER_BYTES = 16_384;
+const MAX_HEADERS = 1000;
+const HEADERS_TIMEOUT_MS = 15_000;
+const REQUEST_TIMEOUT_MS = 60_000;
+/** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
+const KEEP_ALIVE_MS = 75_000;
+/** How long an upload that was already refused is read and thrown away, so that the client sees the answer. */
+const LINGER_MS = 2000;
+/** A client that takes nothing for so long is cut off: Node itself has no limit for writing. */
+const STUCK_READER_MS = 60_000;
+/** Answers longer than this are written in parts, so that a stuck reader is noticed. */
+const WRITE_PART_BYTES = 262_144;
+
+export interface Answer {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  /** An iterable is a stream: it ends by itself, and never throws after its first chunk. */
+  readonly body: string | Buffer | AsyncIterable<Buffer>;
+}
+
+export type Outcome =
+  | 'ok'
+  | 'client_closed'
+  | 'upstream_error'
+  | 'timeout'
+  | 'rate_limited'
+  | 'refused'
+  | 'internal_error';
+
+/** What the access line will say. Filled in by the rooms that find out. */
+export interface AccessRecord {
+  provider?: string;
+  model?: string;
+  stream?: boolean;
+  requestBytes?: number;
+  /** One entry for each try at a provider, in order: `<provider_id>:<what came of it>`. */
+  readonly attempts: string[];
+  /** What went wrong, also when it went wrong in the middle of a stream. */
+  failure?: GatewayError;
+}
+
+/** One client request and its response. */
+export class Call {
+  /** The client's own `x-request-id` if it is usable, else a new one. */
+  readonly id: string;
+  readonly method: string;
+  /** The request target as it was sent, without query, scheme and authority. Never decoded. */
+  readonly path: string;
+  readonly headers: IncomingMessage['headers'];
+  readonly record: AccessRecord = { attempts: [] };
+  /** The gateway is shutting down. */
+  readonly isDraining: boolean;
+  /** Bytes of the response body that were written. */
+  sentBytes = 0;
+  /** When the response began, on the monotonic clock of `performance.now()`. */
+  firstByteAtMs: number | undefined;
+  readonly receivedAtMs = performance.now();
+
+  readonly #request: IncomingMessage;
+  readonly #response: ServerResponse;
+  readonly #abort = new AbortController();
+  readonly #closed: Promise<void>;
+  #awaitsContinue: boolean;
+
+  constructor(
+    request: IncomingMessage,
+    response: ServerResponse,
+    { awaitsContinue, isDraining }: { awaitsContinue: boolean; isDraining: boolean },
+  ) {
+    this.#request = request;
+    this.#response = response;
+    this.#awaitsContinue = awaitsContinue;
+    this.isDraining = isDraining;
+    this.method = request.method ?? '';
+    this.path = pathOf(request.url ?? '');
+    this.headers = request.headers;
+    const ownId = request.headers['x-request-id'];
+    this.id =
+      typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();
+    // The request's own 'close' comes when its body was read; only the response's means the client.
+    this.#closed = new Promise((resolve) => {
+      response.once('close', () => {
+        if (!response.writableFinished) this.cancel(new ClientGone());
+        resolve();
+      });
+    });
+  }
+
+  /** Aborts when the client leaves, or with the reason given to `cancel`. */
+  get signal(): AbortSignal {
+    return this.#abort.signal;
+  }
+
+  /** Gives the request up. */
+  cancel(reason: Error): void {
+    this.#abort.abort(reason);
+  }
+
+  /** Every value of a header, as often as it was sent: Node keeps only the first of some. */
+  headerValues(name: string): string[] {
+    const raw = this.#request.rawHeaders;
+    return raw.filter((_, index) => index % 2 === 1 && raw[index - 1]!.toLowerCase() === name);
+  }
+
+  /** Refuses what Node's parser lets through although intermediaries may disagree about it (RFC 9112). */
+  checkProtocol(): void {
+    const { httpVersion, headers, rawHeaders } = this.#request;
+    if (httpVersion !== '1.1' && httpVersion !== '1.0') {
+      throw invalidRequest('HTTP version must be 1.0 or 1.1');
+    }
+    if (rawHeaders.length > 2 * MAX_HEADERS) {
+      throw invalidRequest('too many headers', { status: 431 });
+    }
+    const hosts = this.headerValues('host');
+    const hostIsOptional = httpVersion === '1.0' && hosts.length === 0;
+    if (!hostIsOptional && (hosts.length !== 1 || !/^[^\s,/@?#\\]+$/.test(hosts[0]!))) {
+      throw invalidRequest('exactly one valid Host header is required');
+    }
+    const coding = headers['transfer-encoding'];
+    if (coding !== undefined && (coding.toLowerCase() !== 'chunked' || httpVersion === '1.0')) {
+      throw invalidRequest('Transfer-Encoding must be chunked');
+    }
+    if (headers.expect !== undefined && headers.expect.toLowerCase() !== '100-continue') {
+      throw invalidRequest('Expect must be 100-continue', { status: 417 });
+    }
+  }
+
+  /** The whole request body. Throws a 413 when it is larger, `ClientGone` when it breaks off. */
+  async readBody(maxBytes: number): Promise<Buffer> {
+    const request = this.#request;
+    const tooLarge = invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
+    if (Number(this.headers['content-length'] ?? 0) > maxBytes) throw tooLarge;
+    if (this.#awaitsContinue) {
+      this.#awaitsContinue = false;
+      this.#response.writeContinue();
+    }
+    const chunks: Buffer[] = [];
+    let size = 0;
+    try {
+      // Not `for await`: leaving that early would destroy the socket before the answer is out.
+      await new Promise<void>((resolve, reject) => {
+        request.on('data', (chunk: Buffer) => {
+          size += chunk.length;
+          if (size > maxBytes) reject(tooLarge);
+          else chunks.push(chunk);
+        });
+        request.once('end', resolve);
+        request.once('error', () => reject(new ClientGone()));
+        request.once('close', () => reject(new ClientGone()));
+      });
+    } finally {
+      request.removeAllListeners('data');
+      request.resume();
+    }
+    this.record.requestBytes = size;
+    return Buffer.concat(chunks, size);
+  }
+
+  /** Sends the answer and waits until the client has it or is gone. */
+  async send(answer: Answer): Promise<void> {
+    const response = this.#response;
+    if (response.headersSent || response.destroyed) return;
+    const headers: Record<string, string | number> = { ...answer.headers, 'x-request-id': this.id };
+    // A body that was never asked for cannot be told from the next request.
+    if (this.isDraining || this.#awaitsContinue) headers['connection'] = 'close';
+    const isStream = typeof answer.body !== 'string' && !Buffer.isBuffer(answer.body);
+    const body = isStream ? undefined : Buffer.from(answer.body as string);
+    if (body && answer.status !== 204) headers['content-length'] = body.length;
+    this.#lingerOverUpload();
+
+    this.firstByteAtMs = performance.now();
+    response.writeHead(answer.status, headers);
+    try {
+      if (body && body.length <= WRITE_PART_BYTES) {
+        this.sentBytes = body.length;
+        response.end(body);
+      } else {
+        await this.#write(body ? inParts(body) : (answer.body as AsyncIterable<Buffer>));
+        response.end();
+      }
+    } catch (error) {
+      response.destroy();
+      throw error;
+    }
+    await this.#closed;
+  }
+
+  async #write(parts: Iterable<Buffer> | AsyncIterable<Buffer>): Promise<void> {
+    for await (const part of parts) {
+      if (this.#response.destroyed) return;
+      this.sentBytes += part.length;
+      if (!this.#response.write(part)) await this.#drained();
+    }
+  }
+
+  /** Waits for the client to take what was written: 'drain', which never comes once it has left. */
+  async #drained(): Promise<void> {
+    const response = this.#response;
+    await new Promise<void>((resolve) => {
+      const stuck = setTimeout(() => response.destroy(), STUCK_READER_MS);
+      const onEnd = () => {
+        clearTimeout(stuck);
+        response.off('drain', onEnd);
+        response.off('close', onEnd);
+        resolve();
+      };
+      response.once('drain', onEnd);
+      response.once('close', onEnd);
+    });
+  }
+
+  #lingerOverUpload(): void {
+    const request = this.#request;
+    if (request.complete) return;
+    request.resume();
+    const cut = setTimeout(() => request.socket.destroy(), LINGER_MS);
+    request.once('close', () => clearTimeout(cut));
+  }
+}
+
+function* inParts(body: Buffer): Generator<Buffer> {
+  for (let start = 0; start < body.length; start += WRITE_PART_BYTES) {
+    yield body.subarray(start, start + WRITE_PART_BYTES);
+  }
+}
+
+/** RFC 9112 3.2.2: absolute-form is accepted. Compared as text: URL parsers decode and normalise. */
+function pathOf(target: string): string {
+  const path = target.split('?', 1)[0]!.replace(/^https?:\/\/[^/]*/i, '');
+  return path === '' ? '/' : path;
+}
+
+export interface HttpServer {
+  /** Starts listening. Rejects with node's error when the address cannot be had. */
+  listen(port: number, host: string): Promise<AddressInfo>;
+  /**
+   * Stops accepting and waits for the requests in flight; those that take longer than `timeoutMs`
+   * are given up with `reason`.
+   */
+  drain(timeoutMs: number, reason: Error): Promise<void>;
+}
+
+/** Creates the server. `handle` answers each call through `call.send` and never rejects. */
+export function createHttpServer(handle: (call: Call) => Promise<void>): HttpServer {
+  const calls = new Set<Call>();
+  const responses = new WeakMap<Duplex, ServerResponse>();
+  let isDraining = false;
+
+  const server = createServer({
+    maxHeaderSize: MAX_HEADER_BYTES,
+    headersTimeout: HEADERS_TIMEOUT_MS,
+    requestTimeout: REQUEST_TIMEOUT_MS,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    connectionsCheckingInterval: 2000,
+  });
+  // 0 is no limit of Node's own: Node 20 would silently drop what is beyond it. `checkProtocol` counts.
+  server.maxHeadersCount = 0;
+
+  async function onRequest(
+    request: IncomingMessage,
+    response: ServerResponse,
+    awaitsContinue = false,
+  ): Promise<void> {
+    responses.set(request.socket, response);
+    // Without a listener, the error of a connection that breaks would end the process.
+    request.on('error', () => {});
+    response.on('error', () => {});
+    const call = new Call(request, response, { awaitsContinue, isDraining });
+    calls.add(call);
+    try {
+      await handle(call);
+    } finally {
+      calls.delete(call);
+      if (isDraining) server.closeIdleConnections();
+    }
+  }
+
+  server.on('request', (request, response) => void onRequest(request, response));
+  server.on('checkContinue', (request, response) => void onRequest(request, response, true));
+  server.on('checkExpectation', (request, response) => void onRequest(request, response));
+  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
+    answerBrokenRequest(error, socket, responses.get(socket));
+  });
+
+  return {
+    listen: (port, host) => listen(server, port, host),
+    async drain(timeoutMs, reason) {
+      isDraining = true;
+      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+      const deadline = setTimeout(() => {
+        for (const call of calls) call.cancel(reason);
+        setTimeout(() => server.closeAllConnections(), LINGER_MS).unref();
+      }, timeoutMs);
+      await closed;
+      clearTimeout(deadline);
+    },
+  };
+}
+
+async function listen(server: Server, port: number, host: string): Promise<AddressInfo> {
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject);
+    server.listen(port, host, () => {
+      server.off('error', reject);
+      // Later ones (EMFILE on accept) pass: the server goes on listening.
+      server.on('error', () => {});
+      resolve();
+    });
+  });
+  return server.address() as AddressInfo;
+}
+
+/** Status and reason for what Node's parser gives up on; anything else is a plain 400. */
+const PARSER_ERRORS: Readonly<Record<string, { status: number; text: string }>> = {
+  HPE_HEADER_OVERFLOW: { status: 431, text: 'request headers are too large' },
+  HPE_CHUNK_EXTENSIONS_OVERFLOW: { status: 413, text: 'chunk extensions are too large' },
+  ERR_HTTP_REQUEST_TIMEOUT: { status: 408, text: 'request was not received in time' },
+};
+
+/** The documented error object where Node would send an empty answer of its own. */
+function answerBrokenRequest(
+  { code = '' }: NodeJS.ErrnoException,
+  socket: Duplex,
+  response: ServerResponse | undefined,
+): void {
+  const isAnswering = response?.headersSent && !response.writableFinished;
+  if (code === 'ECONNRESET' || !socket.writable || isAnswering) {
+    socket.destroy();
+    return;
+  }
+  const known = Object.hasOwn(PARSER_ERRORS, code) ? PARSER_ERRORS[code] : undefined;
+  const { status, text } = known ?? { status: 400, text: 'request is not valid HTTP' };
+  const body = invalidRequest(text, { status }).toBody();
+  const head = [
+    `HTTP/1.1 ${status} ${STATUS_CODES[status]}`,
+    'content-type: application/json',
+    `content-length: ${Buffer.byteLength(body)}`,
+    'x-content-type-options: nosniff',
+    `x-request-id: ${randomUUID()}`,
+    'connection: close',
+  ];
+  socket.end(`${head.join('\r\n')}\r\n\r\n${body}`);
+  (socket as Socket).destroySoon();
+}

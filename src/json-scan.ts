@@ -1,0 +1,220 @@
+/**
+ * One linear pass over the bytes of a JSON object, before it is parsed. It bounds what `JSON.parse`
+ * may cost, finds the `model` value so that nothing else of the body needs rewriting, and knows where
+ * a syntax error is without quoting the body (V8's own message does quote it).
+ */
+
+import { invalidRequest } from './errors.ts';
+
+/** Measured: 3 million `{}` in 8.6 MiB block the process for 2 s; a byte limit alone bounds nothing. */
+export const MAX_JSON_ELEMENTS = 500_000;
+export const MAX_JSON_DEPTH = 256;
+
+/** Half-open range of bytes. */
+export interface ByteRange {
+  readonly start: number;
+  readonly end: number;
+}
+
+/** The values of the two top-level members that the gateway acts on. */
+export interface JsonScan {
+  readonly model?: ByteRange;
+}
+
+const QUOTE = 0x22;
+const BACKSLASH = 0x5c;
+const COMMA = 0x2c;
+const COLON = 0x3a;
+const OPEN_BRACE = 0x7b;
+const CLOSE_BRACE = 0x7d;
+const OPEN_BRACKET = 0x5b;
+const CLOSE_BRACKET = 0x5d;
+
+type Expected = 'value' | 'valueOrEnd' | 'key' | 'keyOrEnd' | 'colon' | 'commaOrEnd' | 'nothing';
+
+/** Where the text stops being JSON. Never leaves this file. */
+class SyntaxFault extends Error {
+  readonly at: number;
+
+  constructor(at: number) {
+    super();
+    this.at = at;
+  }
+}
+
+/**
+ * Scans a request body.
+ * Throws `invalidRequest` for broken structure, more than MAX_JSON_DEPTH levels, more than
+ * MAX_JSON_ELEMENTS members and array elements, and a repeated top-level `model` or `stream`:
+ * the bytes are forwarded, and an upstream may take the other one of the two.
+ * What is inside strings, numbers and literals is left to `JSON.parse`.
+ */
+export function scanJson(bytes: Buffer): JsonScan {
+  try {
+    return scan(bytes, false);
+  } catch (fault) {
+    throw fault instanceof SyntaxFault ? jsonSyntaxError(bytes) : fault;
+  }
+}
+
+/** The refusal for a body that `JSON.parse` or `scanJson` gave up on, with the offset of the first wrong byte. */
+export function jsonSyntaxError(bytes: Buffer): Error {
+  let at = bytes.length;
+  try {
+    scan(bytes, true);
+  } catch (fault) {
+    if (!(fault instanceof SyntaxFault)) throw fault;
+    at = fault.at;
+  }
+  return invalidRequest(`request body is not valid JSON (at byte ${at})`);
+}
+
+/** `strict` also checks strings, numbers and literals: exact, and slower. */
+function scan(bytes: Buffer, strict: boolean): JsonScan {
+  const isObject = new Uint8Array(MAX_JSON_DEPTH + 1);
+  const topLevelKeys = new Set<string>();
+  let topLevelKey = '';
+  let model: ByteRange | undefined;
+  let depth = 0;
+  let elements = 0;
+  let expected: Expected = 'value';
+  let at = 0;
+
+  while (at < bytes.length) {
+    const byte = bytes[at]!;
+    if (byte === 0x20 || byte === 0x0a || byte === 0x0d || byte === 0x09) {
+      at += 1;
+      continue;
+    }
+    const closes = byte === (isObject[depth] ? CLOSE_BRACE : CLOSE_BRACKET) && depth > 0;
+    if (closes && expected.endsWith('OrEnd')) {
+      depth -= 1;
+      at += 1;
+      expected = depth === 0 ? 'nothing' : 'commaOrEnd';
+      continue;
+    }
+    switch (expected) {
+      case 'key':
+      case 'keyOrEnd': {
+        if (byte !== QUOTE) throw new SyntaxFault(at);
+        const end = stringEnd(bytes, at, strict);
+        if (depth === 1) {
+          topLevelKey = readKey(bytes, at, end);
+          const isActedOn = topLevelKey === 'model' || topLevelKey === 'stream';
+          if (isActedOn && topLevelKeys.has(topLevelKey)) {
+            throw invalidRequest(`duplicate member "${topLevelKey}"`);
+          }
+          if (isActedOn) topLevelKeys.add(topLevelKey);
+        }
+        at = end;
+        expected = 'colon';
+        break;
+      }
+      case 'colon':
+        if (byte !== COLON) throw new SyntaxFault(at);
+        at += 1;
+        expected = 'value';
+        break;
+      case 'commaOrEnd':
+        if (byte !== COMMA) throw new SyntaxFault(at);
+        at += 1;
+        elements += 1;
+        expected = isObject[depth] ? 'key' : 'value';
+        break;
+      case 'nothing':
+        throw new SyntaxFault(at);
+      default:
+        if (byte === OPEN_BRACE || byte === OPEN_BRACKET) {
+          depth += 1;
+          if (depth > MAX_JSON_DEPTH) {
+            throw invalidRequest(`request body is nested deeper than ${MAX_JSON_DEPTH} levels`);
+          }
+          elements += 1;
+          isObject[depth] = byte === OPEN_BRACE ? 1 : 0;
+          at += 1;
+          expected = byte === OPEN_BRACE ? 'keyOrEnd' : 'valueOrEnd';
+          break;
+        }
+        const end = byte === QUOTE ? stringEnd(bytes, at, strict) : scalarEnd(bytes, at, strict);
+        if (depth === 1 && topLevelKey === 'model' && isObject[1]) model = { start: at, end };
+        at = end;
+        expected = depth === 0 ? 'nothing' : 'commaOrEnd';
+    }
+    if (elements > MAX_JSON_ELEMENTS) {
+      throw invalidRequest(`request body has more than ${MAX_JSON_ELEMENTS} elements`);
+    }
+  }
+  if (expected !== 'nothing') throw new SyntaxFault(bytes.length);
+  return model === undefined ? {} : { model };
+}
+
+/** The offset after the string that opens at `start`. Long ones are searched natively. */
+function stringEnd(bytes: Buffer, start: number, strict: boolean): number {
+  if (strict) return strictStringEnd(bytes, start);
+  let at = start + 1;
+  const near = Math.min(at + 32, bytes.length);
+  while (at < near) {
+    const byte = bytes[at];
+    if (byte === QUOTE) return at + 1;
+    at += byte === BACKSLASH ? 2 : 1;
+  }
+  for (;;) {
+    const quote = bytes.indexOf(QUOTE, at);
+    if (quote < 0) throw new SyntaxFault(bytes.length);
+    let escapes = quote;
+    while (escapes > at && bytes[escapes - 1] === BACKSLASH) escapes -= 1;
+    if ((quote - escapes) % 2 === 0) return quote + 1;
+    at = quote + 1;
+  }
+}
+
+function strictStringEnd(bytes: Buffer, start: number): number {
+  let at = start + 1;
+  while (at < bytes.length) {
+    const byte = bytes[at]!;
+    if (byte === QUOTE) return at + 1;
+    if (byte < 0x20) throw new SyntaxFault(at);
+    if (byte === BACKSLASH) {
+      const escape = bytes.toString('latin1', at, at + 6);
+      if (!/^\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/.test(escape)) throw new SyntaxFault(at);
+      at += escape[1] === 'u' ? 6 : 2;
+    } else {
+      at += 1;
+    }
+  }
+  throw new SyntaxFault(bytes.length);
+}
+
+/** The offset after the number or literal that begins at `start`. */
+function scalarEnd(bytes: Buffer, start: number, strict: boolean): number {
+  let end = start;
+  while (end < bytes.length && isScalarByte(bytes[end]!)) end += 1;
+  const isScalar = /^(?:-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null)$/;
+  if (end === start || (strict && !isScalar.test(bytes.toString('latin1', start, end)))) {
+    throw new SyntaxFault(start);
+  }
+  return end;
+}
+
+/** Letters, digits, `+`, `-`, `.`: what numbers and literals are made of. */
+function isScalarByte(byte: number): boolean {
+  return (
+    (byte >= 0x30 && byte <= 0x39) ||
+    (byte >= 0x61 && byte <= 0x7a) ||
+    (byte >= 0x41 && byte <= 0x5a) ||
+    byte === 0x2b ||
+    byte === 0x2d ||
+    byte === 0x2e
+  );
+}
+
+/** A member's name. Escaped ones are decoded: `"mod\u0065l"` is `model` to an upstream too. */
+function readKey(bytes: Buffer, start: number, end: number): string {
+  const text = bytes.toString('latin1', start + 1, Math.min(end - 1, start + 64));
+  if (!text.includes('\\')) return text;
+  try {
+    return String(JSON.parse(bytes.toString('utf8', start, end)));
+  } catch {
+    throw new SyntaxFault(start);
+  }
+}

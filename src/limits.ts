@@ -1,0 +1,39 @@
+/** The interface's rate limits: one bucket for all requests, one for each limited provider. */
+
+import type { BucketSettings, Config } from './config.ts';
+import { GatewayError } from './errors.ts';
+import { TokenBucket } from './token-bucket.ts';
+
+export interface Limits {
+  /** Takes a token of the global bucket. Throws `rateLimit`. */
+  takeGlobal(): void;
+  /** Gives that token back: another limit refused the request, and both are taken or neither. */
+  giveBackGlobal(): void;
+  /** Takes a token of the provider's bucket. Throws `rateLimit`. */
+  takeProvider(id: string): void;
+}
+
+/** `now` is a monotonic clock in milliseconds. */
+export function createLimits(settings: Config['rateLimit'], now: () => number): Limits {
+  const create = ({ requestsPerSecond, burstCapacity }: BucketSettings) =>
+    settings.enabled && requestsPerSecond > 0
+      ? new TokenBucket(requestsPerSecond, burstCapacity, now())
+      : undefined;
+  const global = create(settings.global);
+  const providers = new Map(
+    [...settings.providers].map(([id, bucket]) => [id, create(bucket)] as const),
+  );
+
+  function take(bucket: TokenBucket | undefined): void {
+    const waitMs = bucket?.take(now()) ?? 0;
+    if (waitMs === 0) return;
+    const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
+    throw new GatewayError('rateLimit', 'Rate limit exceeded', { retryAfterSeconds });
+  }
+
+  return {
+    takeGlobal: () => take(global),
+    giveBackGlobal: () => global?.giveBack(),
+    takeProvider: (id) => take(providers.get(id)),
+  };
+}

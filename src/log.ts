@@ -1,0 +1,70 @@
+/** One line per event on stdout: JSON for machines, or readable where a person is watching. */
+
+import { printable } from './secrets.ts';
+
+export const LOG_LEVELS = ['error', 'warn', 'info', 'debug', 'trace'] as const;
+export type LogLevel = (typeof LOG_LEVELS)[number];
+
+/** What happened, in named plain values. Headers, bodies and keys are never among them. */
+export type LogFacts = Readonly<Record<string, string | number | boolean | undefined>>;
+
+export interface Logger {
+  log(level: LogLevel, message: string, facts?: LogFacts): void;
+}
+
+interface LoggerOptions {
+  readonly level: LogLevel;
+  /** `text` is for terminals. */
+  readonly format: 'json' | 'text';
+  readonly colour: boolean;
+  readonly write: (line: string) => void;
+  /** Applied to every line as the last thing. */
+  readonly redact: (line: string) => string;
+  /** Wall clock, milliseconds since the epoch. */
+  readonly now: () => number;
+}
+
+const ANSI_COLOUR: Record<LogLevel, number> = {
+  error: 31,
+  warn: 33,
+  info: 32,
+  debug: 36,
+  trace: 90,
+};
+
+/** Creates the logger. What is below `level` costs one comparison. */
+export function createLogger(options: LoggerOptions): Logger {
+  const limit = LOG_LEVELS.indexOf(options.level);
+  const format = options.format === 'json' ? formatJson : formatText;
+  return {
+    log(level, message, facts = {}) {
+      if (LOG_LEVELS.indexOf(level) > limit) return;
+      const time = new Date(options.now()).toISOString();
+      options.write(
+        `${options.redact(format({ time, level, message, facts, colour: options.colour }))}\n`,
+      );
+    },
+  };
+}
+
+interface Entry {
+  readonly time: string;
+  readonly level: LogLevel;
+  readonly message: string;
+  readonly facts: LogFacts;
+  readonly colour: boolean;
+}
+
+function formatJson({ time, level, message, facts }: Entry): string {
+  // JSON leaves these two unescaped, and some viewers break lines at them.
+  return JSON.stringify({ time, level, message, ...facts }).replace(/[\u2028\u2029]/g, ' ');
+}
+
+function formatText({ time, level, message, facts, colour }: Entry): string {
+  const paint = (code: number, text: string) => (colour ? `\u001b[${code}m${text}\u001b[0m` : text);
+  const pairs = Object.entries(facts)
+    .filter(([, value]) => value !== undefined)
+    .map(([name, value]) => ` ${paint(90, `${name}=`)}${printable(String(value), 500)}`);
+  const label = paint(ANSI_COLOUR[level], level.toUpperCase().padEnd(5));
+  return `${time.slice(11, 23)} ${label} ${printable(message, 2000)}${pairs.join('')}`;
+}

@@ -1,0 +1,55 @@
+/**
+ * The providers the gateway knows without being told. All speak the OpenAI protocol: chat is
+ * `<baseUrl>/chat/completions`, the model list `<baseUrl>/models`. Adding one is adding a row.
+ */
+
+export interface BuiltInProvider {
+  readonly baseUrl: string;
+  /** Where the key is looked for, when it is not `<ID>_API_KEY`. */
+  readonly keyVariable?: string;
+  /** What the model list needs beyond `Authorization: Bearer`. */
+  readonly modelList?: {
+    readonly query?: string;
+    /** The header that carries the bare key. */
+    readonly keyHeader?: string;
+    readonly headers?: Readonly<Record<string, string>>;
+  };
+}
+
+export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
+  Object.entries<BuiltInProvider>({
+    openai: { baseUrl: 'https://api.openai.com/v1' },
+    anthropic: {
+      baseUrl: 'https://api.anthropic.com/v1',
+      // Its chat endpoint takes Bearer; its model list answers 401 to that.
+      modelList: {
+        query: '?limit=1000',
+        keyHeader: 'x-api-key',
+        headers: { 'anthropic-version': '2023-06-01' },
+      },
+    },
+    gemini: { baseUrl: 'https://generativelanguage.googleapis.com/v1beta/openai' },
+    mistral: { baseUrl: 'https://api.mistral.ai/v1' },
+    deepseek: { baseUrl: 'https://api.deepseek.com/v1' },
+    groq: { baseUrl: 'https://api.groq.com/openai/v1' },
+    together: { baseUrl: 'https://api.together.xyz/v1' },
+    fireworks: { baseUrl: 'https://api.fireworks.ai/inference/v1' },
+    openrouter: { baseUrl: 'https://openrouter.ai/api/v1' },
+    xai: { baseUrl: 'https://api.x.ai/v1' },
+    cerebras: { baseUrl: 'https://api.cerebras.ai/v1' },
+    nvidia: { baseUrl: 'https://integrate.api.nvidia.com/v1' },
+    moonshot: { baseUrl: 'https://api.moonshot.ai/v1' },
+    // One vendor, two plans, one key (interface, What the service does, 6). No /v1 in these paths.
+    zed: { baseUrl: 'https://api.z.ai/api/paas/v4' },
+    zed_coding: { baseUrl: 'https://api.z.ai/api/coding/paas/v4', keyVariable: 'ZED_API_KEY' },
+    ollama: { baseUrl: 'http://localhost:11434/v1' },
+    vllm: { baseUrl: 'http://localhost:8000/v1' },
+    lmstudio: { baseUrl: 'http://localhost:1234/v1' },
+  }),
+);
+
+/** The environment variable that holds a provider's key (interface, Authentication, layer 2). */
+export function keyVariableOf(id: string): string {
+  const conventional = `${id.toUpperCase().replace(/[^A-Z0-9]/g, '_')}_API_KEY`;
+  return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? conventional;
+}

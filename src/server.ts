@@ -1,0 +1,156 @@
+#!/usr/bin/env node
+/** The program: reads the environment, the file and the command line, starts, and stops when told to. */
+
+import { readFileSync } from 'node:fs';
+
+import { assemble, type Assembly } from './assembly.ts';
+import {
+  describeConfig,
+  describeStartup,
+  HELP,
+  parseCommandLine,
+  UsageError,
+  type CommandLine,
+} from './command-line.ts';
+import { ConfigError, loadConfig, type Config } from './config.ts';
+import { startDemo } from './demo.ts';
+import { GatewayError } from './errors.ts';
+import { VERSION } from './version.ts';
+
+const EXIT_FAILED = 1;
+const EXIT_USAGE = 2;
+const DEFAULT_CONFIG_PATH = 'gateway.toml';
+const HEALTHCHECK_TIMEOUT_MS = 5000;
+
+async function main(): Promise<void> {
+  const commandLine = parseCommandLine(process.argv.slice(2));
+  if (commandLine.help) return print(HELP);
+  if (commandLine.version) return print(`${VERSION}\n`);
+
+  const { config, configPath } = await readConfig(commandLine);
+  if (commandLine.check) return print(describeConfig(config, configPath));
+  if (commandLine.healthcheck) return checkHealth(config);
+
+  const isTerminal = process.stdout.isTTY;
+  const assembly = assemble(config, {
+    writeLog: (line) => process.stdout.write(line),
+    isTerminal,
+    colour: isTerminal && !process.env['NO_COLOR'],
+  });
+  const { port } = await assembly.server.listen(config.server.port, config.server.host);
+  const { canWaitLong } = assembly.upstream;
+  print(describeStartup({ config, configPath, port, canWaitLong }), process.stderr);
+  if (commandLine.demo) print(demoInstructions(port), process.stderr);
+  stopOnSignals(assembly, config.server.shutdownTimeoutMs);
+}
+
+async function readConfig(
+  commandLine: CommandLine,
+): Promise<{ config: Config; configPath: string | undefined }> {
+  const { env } = process;
+  if (commandLine.demo) {
+    const own = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
+    const toml = await startDemo();
+    const config = loadConfig({ toml, env: Object.fromEntries(own), flags: commandLine });
+    return { config, configPath: '--demo' };
+  }
+  const named = commandLine.config ?? (env['GATEWAY_CONFIG'] || undefined);
+  const toml = readConfigFile(named ?? DEFAULT_CONFIG_PATH, named === undefined);
+  const configPath = toml === undefined ? undefined : (named ?? DEFAULT_CONFIG_PATH);
+  try {
+    return { config: loadConfig({ toml: toml ?? '', env, flags: commandLine }), configPath };
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    throw new ConfigError(
+      error.problems.map((problem) => `${configPath ?? 'settings'}: ${problem}`),
+    );
+  }
+}
+
+function readConfigFile(path: string, isOptional: boolean): string | undefined {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (isOptional && code === 'ENOENT') return undefined;
+    throw new ConfigError([`${path}: cannot be read (${code})`]);
+  }
+}
+
+async function checkHealth({ server: { host, port } }: Config): Promise<void> {
+  const target = { '0.0.0.0': '127.0.0.1', '::': '[::1]' }[host] ?? host;
+  const authority = target.includes(':') && !target.startsWith('[') ? `[${target}]` : target;
+  const signal = AbortSignal.timeout(HEALTHCHECK_TIMEOUT_MS);
+  const response = await fetch(`http://${authority}:${port}/health`, { signal }).catch(
+    () => undefined,
+  );
+  print(`${response ? await response.text() : 'not reachable'}\n`);
+  if (response?.status !== 200) process.exitCode = EXIT_FAILED;
+}
+
+/** The first signal drains, the second ends. Handlers matter: as PID 1 a process without them ignores signals. */
+function stopOnSignals({ server, upstream, logger }: Assembly, timeoutMs: number): void {
+  let isStopping = false;
+  const stop = async (reason: string, exitCode: number) => {
+    if (isStopping) process.exit(EXIT_FAILED);
+    isStopping = true;
+    logger.log('info', 'draining', { reason });
+    const shutdown = new GatewayError('internal', 'The gateway is shutting down');
+    await server.drain(timeoutMs, shutdown);
+    await upstream.close();
+    logger.log('info', 'stopped');
+    process.exit(exitCode);
+  };
+  process.on('SIGTERM', () => void stop('SIGTERM', 0));
+  process.on('SIGINT', () => void stop('SIGINT', 0));
+  // A broken invariant: nothing in memory can be trusted, but those in flight may be finished.
+  process.on('uncaughtException', (error) => {
+    logger.log('error', 'uncaught exception', { cause: error.stack });
+    void stop('uncaught exception', EXIT_FAILED);
+  });
+  // Whoever reads our log may go away; requests go on.
+  process.stdout.on('error', () => {});
+  process.stderr.on('error', () => {});
+}
+
+function demoInstructions(port: number): string {
+  const url = `http://localhost:${port}/v1/chat/completions`;
+  const body = (stream: boolean) =>
+    JSON.stringify({
+      model: 'demo/echo',
+      ...(stream ? { stream } : {}),
+      messages: [{ role: 'user', content: 'Hello, gateway!' }],
+    });
+  const curl = (flags: string, stream: boolean) =>
+    `curl ${flags} ${url} -H 'Authorization: Bearer any-token' -H 'Content-Type: application/json' -d '${body(stream)}'`;
+  return `\nTry it:\n\n  ${curl('-s', false)}\n\n  ${curl('-sN', true)}\n\n`;
+}
+
+function print(text: string, stream: NodeJS.WriteStream = process.stdout): void {
+  stream.write(text);
+}
+
+/** One line for a person, never a stack: what can go wrong at startup is theirs to mend. */
+function explainFailure(error: unknown): { text: string; exitCode: number } {
+  if (error instanceof UsageError) {
+    return { text: `${error.message}\nSee --help.`, exitCode: EXIT_USAGE };
+  }
+  if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT_FAILED };
+  const { code, message, address, port } = error as NodeJS.ErrnoException & {
+    address?: string;
+    port?: number;
+  };
+  const texts: Record<string, string> = {
+    EADDRINUSE: `port ${port} is already in use; choose another with --port`,
+    EACCES: `port ${port} is not permitted; choose one above 1023 with --port`,
+    EADDRNOTAVAIL: `${address} is not an address of this machine`,
+    ENOTFOUND: `the host to listen on cannot be resolved`,
+  };
+  return { text: (code && texts[code]) ?? message, exitCode: EXIT_FAILED };
+}
+
+main().catch((error: unknown) => {
+  const { text, exitCode } = explainFailure(error);
+  print(`inference-gateway: ${text}\n`, process.stderr);
+  process.exit(exitCode);
+});

@@ -1,0 +1,129 @@
+/** Server-sent events as bytes: where one ends, what it says, how to write one (WHATWG HTML, 9.2). */
+
+const LINE_FEED = 0x0a;
+const CARRIAGE_RETURN = 0x0d;
+const COLON = 0x3a;
+
+export interface ServerSentEvent {
+  readonly name: string;
+  readonly data: string;
+}
+
+/**
+ * Cuts a byte stream where events end, whatever the chunks are and whichever of the three line
+ * endings is in use. A comment line before an event counts as one: keep-alives must not wait.
+ */
+export class EventSplitter {
+  #held: Buffer[] = [];
+  #heldBytes = 0;
+  #lineIsEmpty = true;
+  #lineIsComment = false;
+  #afterCarriageReturn = false;
+  #eventHasFields = false;
+  #sawEvent = false;
+
+  /** Bytes of the unfinished event at the end. */
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
+
+  /** Whether the last `push` ended an event, as opposed to comments and blank lines only. */
+  get sawEvent(): boolean {
+    return this.#sawEvent;
+  }
+
+  /** Takes a chunk; returns all whole events that are there now, and holds the rest. */
+  push(chunk: Buffer): Buffer {
+    const boundary = this.#lastBoundary(chunk);
+    if (boundary === 0) {
+      this.#hold(chunk);
+      return chunk.subarray(0, 0);
+    }
+    const rest = chunk.subarray(boundary);
+    const end = chunk.subarray(0, boundary);
+    const whole = this.#heldBytes === 0 ? end : Buffer.concat([...this.#held, end]);
+    this.#held = [];
+    this.#heldBytes = 0;
+    if (rest.length > 0) this.#hold(rest);
+    return whole;
+  }
+
+  /** Gives out what is held, unfinished as it is. */
+  release(): Buffer {
+    const held = Buffer.concat(this.#held);
+    this.#held = [];
+    this.#heldBytes = 0;
+    return held;
+  }
+
+  #hold(bytes: Buffer): void {
+    this.#held.push(bytes);
+    this.#heldBytes += bytes.length;
+  }
+
+  /** The offset after the last event end in `chunk`, or 0. */
+  #lastBoundary(chunk: Buffer): number {
+    let boundary = 0;
+    this.#sawEvent = false;
+    for (let at = 0; at < chunk.length; at += 1) {
+      const byte = chunk[at];
+      if (byte === LINE_FEED && this.#afterCarriageReturn) {
+        this.#afterCarriageReturn = false;
+        if (boundary === at) boundary = at + 1;
+        continue;
+      }
+      this.#afterCarriageReturn = byte === CARRIAGE_RETURN;
+      if (byte !== LINE_FEED && byte !== CARRIAGE_RETURN) {
+        if (this.#lineIsEmpty) {
+          this.#lineIsEmpty = false;
+          this.#lineIsComment = byte === COLON;
+          if (!this.#lineIsComment) this.#eventHasFields = true;
+        }
+        continue;
+      }
+      if (this.#lineIsEmpty) {
+        boundary = at + 1;
+        if (this.#eventHasFields) this.#sawEvent = true;
+        this.#eventHasFields = false;
+      } else if (this.#lineIsComment && !this.#eventHasFields) {
+        boundary = at + 1;
+      }
+      this.#lineIsEmpty = true;
+    }
+    return boundary;
+  }
+}
+
+/** Reads whole events, as `push` returned them. `end` is the offset after each event's blank line. */
+export function* parseEvents(bytes: Buffer): Generator<ServerSentEvent & { end: number }> {
+  const text = bytes.toString('latin1');
+  // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
+  const lineEnd = /\r\n|\n|\r/g;
+  let name = '';
+  let data: string[] = [];
+  let lineStart = 0;
+  for (const match of text.matchAll(lineEnd)) {
+    const line = text.slice(lineStart, match.index);
+    lineStart = match.index + match[0].length;
+    if (line === '') {
+      yield { name, data: decode(data), end: lineStart };
+      name = '';
+      data = [];
+      continue;
+    }
+    const colon = line.indexOf(':');
+    const field = colon < 0 ? line : line.slice(0, colon);
+    const value = colon < 0 ? '' : line.slice(line[colon + 1] === ' ' ? colon + 2 : colon + 1);
+    if (field === 'event') name = value;
+    if (field === 'data') data.push(value);
+  }
+}
+
+function decode(lines: string[]): string {
+  return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
+}
+
+/** One event with only a `data` field. `data` has no line ends: it is JSON, or `[DONE]`. */
+export function encodeEvent(data: string): Buffer {
+  return Buffer.from(`data: ${data}\n\n`);
+}

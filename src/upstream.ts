@@ -1,0 +1,174 @@
+/**
+ * The one door out. Sends an `UpstreamRequest` through global fetch and says in the gateway's terms
+ * what went wrong. Nothing above this file looks at the errors of fetch, undici or node:net.
+ */
+
+import { connect as connectTcp, isIP, type Socket } from 'node:net';
+import { connect as connectTls } from 'node:tls';
+
+import { ClientGone, GatewayError } from './errors.ts';
+import type { UpstreamReply, UpstreamRequest } from './provider.ts';
+
+const CONNECT_TIMEOUT_MS = 10_000;
+/** fetch's own 4 s would make a quiet gateway pay a TLS handshake on nearly every request. */
+const IDLE_CONNECTION_MS = 60_000;
+
+export interface Upstream {
+  /** False where fetch's own limits stay in force: it gives up after 300 s of silence, whatever is configured. */
+  readonly canWaitLong: boolean;
+  /** Sends once: no redirects, no retries. Rejects with what `upstreamFailure` understands. */
+  send(request: UpstreamRequest, signal: AbortSignal): Promise<UpstreamReply>;
+  /** Closes idle connections. */
+  close(): Promise<void>;
+}
+
+/** Creates the upstream side, with its own pool of connections. */
+export function createUpstream(): Upstream {
+  const dispatcher = createDispatcher();
+  return {
+    canWaitLong: dispatcher !== undefined,
+    async send({ method, url, headers, body }, signal) {
+      const response = await fetch(url, {
+        method,
+        headers,
+        signal,
+        // A followed redirect would carry the prompt, and custom key headers, to another host.
+        redirect: 'manual',
+        ...(body === undefined ? {} : { body }),
+        ...(dispatcher === undefined ? {} : { dispatcher: dispatcher as never }),
+      });
+      return { status: response.status, headers: response.headers, body: response.body };
+    },
+    async close() {
+      await dispatcher?.close();
+    },
+  };
+}
+
+interface Dispatcher {
+  close(): Promise<void>;
+}
+
+/**
+ * A pool of our own, of the class that fetch itself uses: fetch has no option for its 300 s limits,
+ * its 4 s of keep-alive or HTTP/2, and the class is not exported. Found by the symbol under which
+ * undici shares it between copies of itself; the same on Node 20, 22, 24 and 26. Where it is not found, or
+ * where the environment's HTTP proxies are in use (`NODE_USE_ENV_PROXY`), fetch works as it is.
+ */
+function createDispatcher(): Dispatcher | undefined {
+  // The slot is filled when fetch's module is first touched.
+  void globalThis.Headers;
+  const slots = globalThis as unknown as Record<symbol, object | undefined>;
+  // Node 26 keeps a wrapper for old versions in slot 1.
+  const agent =
+    slots[Symbol.for('undici.globalDispatcher.2')] ??
+    slots[Symbol.for('undici.globalDispatcher.1')];
+  if (agent?.constructor.name !== 'Agent') return undefined;
+  const Agent = agent.constructor as new (options: object) => Dispatcher;
+  return new Agent({
+    headersTimeout: 0,
+    bodyTimeout: 0,
+    keepAliveTimeout: IDLE_CONNECTION_MS,
+    allowH2: false,
+    connect: connectSocket,
+  });
+}
+
+interface ConnectOptions {
+  readonly protocol: string;
+  readonly hostname: string;
+  readonly port: string;
+}
+
+/** Errors of connections that had already carried an answer before. */
+const errorsOfReusedConnections = new WeakSet<Error>();
+
+/** Opens a connection as undici asks for it, and notes whether a later error met it in reuse. */
+function connectSocket(
+  { protocol, hostname, port }: ConnectOptions,
+  callback: (error: Error | null, socket?: Socket) => void,
+): void {
+  const isTls = protocol === 'https:';
+  const socket = isTls
+    ? connectTls({
+        host: hostname,
+        port: Number(port || 443),
+        // RFC 6066 3: no address literals in SNI.
+        servername: isIP(hostname) ? '' : hostname,
+        ALPNProtocols: ['http/1.1'],
+      })
+    : connectTcp({ host: hostname, port: Number(port || 80) });
+  socket.setNoDelay(true);
+  socket.setKeepAlive(true, IDLE_CONNECTION_MS);
+
+  const timer = setTimeout(() => {
+    socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
+  }, CONNECT_TIMEOUT_MS);
+  let isConnected = false;
+  socket.once(isTls ? 'secureConnect' : 'connect', () => {
+    clearTimeout(timer);
+    isConnected = true;
+    callback(null, socket);
+  });
+  socket.on('error', (error) => {
+    clearTimeout(timer);
+    if (socket.bytesRead > 0) errorsOfReusedConnections.add(error);
+    if (!isConnected) callback(error);
+  });
+}
+
+/** What undici and node:net tell about a failure. Other properties are not relied on. */
+interface NetworkError {
+  readonly code?: string;
+  /** undici's own "other side closed" knows how much that connection had read. */
+  readonly socket?: { readonly bytesRead?: number };
+}
+
+const CLOSED_BY_UPSTREAM = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
+const TIMED_OUT = new Set([
+  'ETIMEDOUT',
+  'UND_ERR_CONNECT_TIMEOUT',
+  'UND_ERR_HEADERS_TIMEOUT',
+  'UND_ERR_BODY_TIMEOUT',
+]);
+const INVALID_ANSWER = /^(?:HPE_|UND_ERR_(?:HEADERS_OVERFLOW|RES|INFO|INVALID)|ERR_ASSERTION)/;
+
+/** `Request timed out` (interface, Errors). */
+export function timeoutError(provider: string, cause?: unknown): GatewayError {
+  return new GatewayError('timeout', 'Request timed out', { provider, cause });
+}
+
+/**
+ * Translates what `send`, or reading its body, was rejected with. `answered`: the response headers
+ * had come, so the provider has worked on the request and it must not be repeated.
+ * Hosts, ports and library texts stay in `cause`, for the log.
+ */
+export function upstreamFailure(
+  thrown: unknown,
+  { provider, answered }: { readonly provider: string; readonly answered: boolean },
+): Error {
+  if (thrown instanceof GatewayError || thrown instanceof ClientGone) return thrown;
+  const cause = thrown instanceof Error && thrown.cause instanceof Error ? thrown.cause : thrown;
+  const { code = '', socket } = cause as NetworkError;
+  if (TIMED_OUT.has(code)) return timeoutError(provider, cause);
+  if (CLOSED_BY_UPSTREAM.has(code)) {
+    const isReused = (socket?.bytesRead ?? 0) > 0 || errorsOfReusedConnections.has(cause as Error);
+    const text = answered
+      ? 'the answer was cut off'
+      : 'the connection was closed without an answer';
+    return new GatewayError('provider', text, {
+      provider,
+      cause,
+      retryable: !answered,
+      staleConnection: !answered && isReused,
+    });
+  }
+  if (answered || INVALID_ANSWER.test(code) || (cause as Error).message === 'bad response') {
+    return new GatewayError('provider', 'the answer was not valid HTTP', { provider, cause });
+  }
+  return new GatewayError('provider', 'the provider is unreachable', {
+    provider,
+    cause,
+    retryable: true,
+  });
+}
