@@ -3,7 +3,7 @@
  * forwarding path runs without a key or a network. It repeats what it was told.
  */
 
-import { createServer, type ServerResponse } from 'node:http';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -18,19 +18,7 @@ interface DemoRequest {
 
 /** Starts the demo upstream on a free loopback port; returns the configuration that makes it the only provider. */
 export async function startDemo(): Promise<string> {
-  const server = createServer(async (request, response) => {
-    if (request.method === 'GET') {
-      sendJson(response, { object: 'list', data: [{ id: MODEL, object: 'model' }] });
-      return;
-    }
-    const chunks: Buffer[] = [];
-    for await (const part of request) chunks.push(part as Buffer);
-    const { stream, messages } = JSON.parse(Buffer.concat(chunks).toString()) as DemoRequest;
-    const content = messages.at(-1)?.content;
-    const answer = `You said: ${typeof content === 'string' ? content : JSON.stringify(content)}`;
-    if (stream) await sendEvents(response, answer);
-    else sendJson(response, completion(answer));
-  });
+  const server = createServer((request, response) => void answer(request, response));
   await new Promise<void>((resolve) => {
     server.listen(0, '127.0.0.1', resolve);
   });
@@ -43,6 +31,20 @@ export async function startDemo(): Promise<string> {
     'api_key = "demo-needs-no-key"',
     `default_model = "${MODEL}"`,
   ].join('\n');
+}
+
+async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  if (request.method === 'GET') {
+    sendJson(response, { object: 'list', data: [{ id: MODEL, object: 'model' }] });
+    return;
+  }
+  const chunks: Buffer[] = [];
+  for await (const part of request) chunks.push(part as Buffer);
+  const { stream, messages } = JSON.parse(Buffer.concat(chunks).toString()) as DemoRequest;
+  const content = messages.at(-1)?.content;
+  const text = `You said: ${typeof content === 'string' ? content : JSON.stringify(content)}`;
+  if (stream) await sendEvents(response, text);
+  else sendJson(response, completion(text));
 }
 
 function completion(content: string) {

@@ -227,5 +227,7 @@ function isTable(value: unknown): value is Table {
 function describe(value: unknown, key: string): string {
   const type = Array.isArray(value) ? 'an array' : isTable(value) ? 'a table' : `a ${typeof value}`;
   const isSecret = /key/i.test(key);
-  return isSecret || typeof value === 'object' ? type : JSON.stringify(String(value)).slice(0, 60);
+  return isSecret || typeof value === 'object'
+    ? type
+    : JSON.stringify(`${value as string | number}`).slice(0, 60);
 }

@@ -1,0 +1,143 @@
+/** The gateway in the test's own process, on a free port, closed when the test ends. */
+
+import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
+import type { TestContext } from 'node:test';
+
+import { assemble } from '../../src/assembly.ts';
+import { loadConfig } from '../../src/config.ts';
+import type { FakeUpstream } from './upstream.ts';
+
+export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
+export const CLIENT_TOKEN = 'client-token-canary-9876543210';
+
+export interface TestGateway {
+  readonly port: number;
+  /** Every log line so far. */
+  readonly log: string[];
+  /** The access lines so far, parsed. */
+  accessLines(): Record<string, unknown>[];
+  /** Sends a request with the usual headers; `headers` with value undefined are left out. */
+  send(path: string, options?: SendOptions): Promise<Reply>;
+  /** Posts a chat completion; the body is made JSON unless it is text or bytes already. */
+  chat(body: unknown, options?: SendOptions): Promise<Reply>;
+  /** Drains, as SIGTERM does. */
+  drain(timeoutMs?: number): Promise<void>;
+}
+
+export interface SendOptions {
+  readonly method?: string;
+  readonly headers?: Readonly<Record<string, string | string[] | undefined>>;
+  readonly body?: string | Buffer;
+  readonly signal?: AbortSignal;
+}
+
+export interface Reply {
+  readonly status: number;
+  readonly headers: IncomingHttpHeaders;
+  readonly bytes: Buffer;
+  readonly text: string;
+  /** The parsed body; throws when it is not JSON. */
+  json(): any; // oxlint-disable-line typescript/no-explicit-any
+}
+
+interface GatewayOptions {
+  readonly toml?: string;
+  readonly env?: Record<string, string>;
+}
+
+/** Starts a gateway with these settings. */
+export async function startGateway(
+  t: TestContext,
+  { toml = '', env = {} }: GatewayOptions,
+): Promise<TestGateway> {
+  const log: string[] = [];
+  const config = loadConfig({ toml, env });
+  const { server, upstream } = assemble(config, {
+    writeLog: (line) => log.push(line),
+    isTerminal: false,
+    colour: false,
+  });
+  const { port } = await server.listen(0, '127.0.0.1');
+  const drain = async (timeoutMs = 0) => {
+    await server.drain(timeoutMs, new Error('test is over'));
+    await upstream.close();
+  };
+  let isDrained = false;
+  t.after(async () => {
+    if (!isDrained) await drain();
+  });
+
+  const gateway: TestGateway = {
+    port,
+    log,
+    accessLines: () =>
+      log
+        .map((line) => JSON.parse(line) as Record<string, unknown>)
+        .filter(({ message }) => message === 'request'),
+    send: (path, options = {}) =>
+      send(port, path, {
+        ...options,
+        headers: { authorization: `Bearer ${CLIENT_TOKEN}`, ...options.headers },
+      }),
+    chat: (body, options = {}) =>
+      gateway.send('/v1/chat/completions', {
+        method: 'POST',
+        ...options,
+        headers: { 'content-type': 'application/json', ...options.headers },
+        body: typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body),
+      }),
+    drain: async (timeoutMs) => {
+      isDrained = true;
+      await drain(timeoutMs);
+    },
+  };
+  return gateway;
+}
+
+/** The settings of one provider `p` (or `id`) at this upstream. */
+export function providerToml(upstream: FakeUpstream, id = 'p', more = ''): string {
+  return [
+    `[providers.${id}]`,
+    `base_url = "${upstream.baseUrl}"`,
+    `api_key = "${PROVIDER_KEY}"`,
+    more,
+    '',
+  ].join('\n');
+}
+
+/** The smallest valid chat request. */
+export function chatBody(more: object = {}): Record<string, unknown> {
+  return { model: 'p/m', messages: [{ role: 'user', content: 'hello' }], ...more };
+}
+
+async function send(
+  port: number,
+  path: string,
+  { method = 'GET', headers = {}, body, signal }: SendOptions,
+): Promise<Reply> {
+  const sent = Object.fromEntries(
+    Object.entries(headers).filter(([, value]) => value !== undefined),
+  ) as Record<string, string>;
+  return new Promise((resolve, reject) => {
+    const request = httpRequest(
+      { host: '127.0.0.1', port, path, method, headers: sent, agent: false, signal },
+      (response) => {
+        const chunks: Buffer[] = [];
+        response.on('data', (chunk: Buffer) => chunks.push(chunk));
+        response.on('error', reject);
+        response.on('end', () => {
+          const bytes = Buffer.concat(chunks);
+          resolve({
+            status: response.statusCode ?? 0,
+            headers: response.headers,
+            bytes,
+            text: bytes.toString(),
+            json: () => JSON.parse(bytes.toString()) as unknown,
+          });
+        });
+      },
+    );
+    request.on('error', reject);
+    request.end(body);
+  });
+}

@@ -1,0 +1,44 @@
+/** A TCP client for requests that no HTTP client would send. */
+
+import { connect } from 'node:net';
+
+export interface RawReply {
+  /** Everything the server sent. */
+  readonly text: string;
+  /** The status of the first response, 0 where there is none. */
+  readonly status: number;
+  /** The first response's body, by its Content-Length. */
+  readonly body: string;
+  /** The server closed the connection, as opposed to `waitMs` having passed. */
+  readonly isClosed: boolean;
+}
+
+/** Sends bytes (strings as latin1) and collects what comes back until the server closes or `waitMs` have passed. */
+export async function sendRaw(
+  port: number,
+  bytes: string | Buffer,
+  { waitMs = 1000 }: { waitMs?: number } = {},
+): Promise<RawReply> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1');
+    const chunks: Buffer[] = [];
+    const finish = (isClosed: boolean) => {
+      clearTimeout(timer);
+      socket.destroy();
+      const text = Buffer.concat(chunks).toString('latin1');
+      const [head = '', ...rest] = text.split('\r\n\r\n');
+      const length = Number(/content-length: (\d+)/i.exec(head)?.[1] ?? 0);
+      resolve({
+        text,
+        status: Number(/^HTTP\/1\.1 (\d+)/.exec(text)?.[1] ?? 0),
+        body: rest.join('\r\n\r\n').slice(0, length),
+        isClosed,
+      });
+    };
+    const timer = setTimeout(() => finish(false), waitMs);
+    socket.on('error', () => finish(true));
+    socket.on('close', () => finish(true));
+    socket.on('data', (chunk: Buffer) => chunks.push(chunk));
+    socket.write(bytes, 'latin1');
+  });
+}

@@ -1,0 +1,115 @@
+/** A provider that does what a test tells it to, over real loopback HTTP, and remembers what it was asked. */
+
+import { once } from 'node:events';
+import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+import type { TestContext } from 'node:test';
+
+export interface ReceivedRequest {
+  readonly method: string;
+  readonly url: string;
+  readonly headers: IncomingHttpHeaders;
+  readonly body: Buffer;
+  /** Resolves when the connection of this request is closed, or its response complete. */
+  readonly closed: Promise<void>;
+}
+
+export type Script = (request: ReceivedRequest, response: ServerResponse) => unknown;
+
+export interface FakeUpstream {
+  /** What a provider's `base_url` is set to. */
+  readonly baseUrl: string;
+  readonly requests: ReceivedRequest[];
+  /** Connections that are open now. */
+  readonly sockets: ReadonlySet<Socket>;
+  /** What the next requests are answered with. */
+  script: Script;
+}
+
+/** Starts one for the length of a test. Until told otherwise it answers every chat with `completion()`. */
+export async function startUpstream(t: TestContext, script?: Script): Promise<FakeUpstream> {
+  const sockets = new Set<Socket>();
+  const requests: ReceivedRequest[] = [];
+  const upstream = {
+    baseUrl: '',
+    requests,
+    sockets,
+    script: script ?? ((_, response) => sendJson(response, completion())),
+  } satisfies FakeUpstream;
+
+  const server = createServer((incoming, response) => {
+    const closed = new Promise<void>((resolve) => response.once('close', resolve));
+    const chunks: Buffer[] = [];
+    incoming.on('error', () => {});
+    incoming.on('data', (chunk: Buffer) => chunks.push(chunk));
+    incoming.on('end', () => {
+      const request = {
+        method: incoming.method ?? '',
+        url: incoming.url ?? '',
+        headers: incoming.headers,
+        body: Buffer.concat(chunks),
+        closed,
+      };
+      requests.push(request);
+      void upstream.script(request, response);
+    });
+  });
+  server.keepAliveTimeout = 60_000;
+  server.on('connection', (socket) => {
+    sockets.add(socket);
+    socket.on('error', () => {});
+    socket.once('close', () => sockets.delete(socket));
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  upstream.baseUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
+  return upstream;
+}
+
+/** A complete chat completion, as OpenAI's protocol has it. */
+export function completion(content = 'hi'): object {
+  return {
+    id: 'chatcmpl-1',
+    object: 'chat.completion',
+    created: 1,
+    model: 'm',
+    choices: [{ index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' }],
+    usage: { prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 },
+  };
+}
+
+export function sendJson(
+  response: ServerResponse,
+  body: unknown,
+  { status = 200, headers = {} }: { status?: number; headers?: Record<string, string> } = {},
+): void {
+  response.writeHead(status, { 'content-type': 'application/json', ...headers });
+  response.end(JSON.stringify(body));
+}
+
+/** The events of a whole streamed completion, `[DONE]` included. */
+export function completionEvents(words: readonly string[] = ['Hel', 'lo']): string {
+  const chunk = (delta: object, finish_reason: string | null) =>
+    `data: ${JSON.stringify({
+      id: 'chatcmpl-1',
+      object: 'chat.completion.chunk',
+      created: 1,
+      model: 'm',
+      choices: [{ index: 0, delta, finish_reason }],
+    })}\n\n`;
+  return [
+    chunk({ role: 'assistant', content: '' }, null),
+    ...words.map((content) => chunk({ content }, null)),
+    chunk({}, 'stop'),
+    'data: [DONE]\n\n',
+  ].join('');
+}
+
+export function sendEvents(response: ServerResponse, events: string | Buffer): void {
+  response.writeHead(200, { 'content-type': 'text/event-stream' });
+  response.end(events);
+}
