@@ -18,7 +18,7 @@ interface DemoRequest {
 
 /** Starts the demo upstream on a free loopback port; returns the configuration that makes it the only provider. */
 export async function startDemo(): Promise<string> {
-  const server = createServer((request, response) => void answer(request, response));
+  const server = createServer((request, response) => void onRequest(request, response));
   await new Promise<void>((resolve) => {
     server.listen(0, '127.0.0.1', resolve);
   });
@@ -33,7 +33,7 @@ export async function startDemo(): Promise<string> {
   ].join('\n');
 }
 
-async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+async function onRequest(request: IncomingMessage, response: ServerResponse): Promise<void> {
   if (request.method === 'GET') {
     sendJson(response, { object: 'list', data: [{ id: MODEL, object: 'model' }] });
     return;
@@ -42,9 +42,9 @@ async function answer(request: IncomingMessage, response: ServerResponse): Promi
   for await (const part of request) chunks.push(part as Buffer);
   const { stream, messages } = JSON.parse(Buffer.concat(chunks).toString()) as DemoRequest;
   const content = messages.at(-1)?.content;
-  const text = `You said: ${typeof content === 'string' ? content : JSON.stringify(content)}`;
-  if (stream) await sendEvents(response, text);
-  else sendJson(response, completion(text));
+  const echo = `You said: ${typeof content === 'string' ? content : JSON.stringify(content)}`;
+  if (stream) await sendEvents(response, echo);
+  else sendJson(response, completion(echo));
 }
 
 function completion(content: string) {
