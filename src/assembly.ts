@@ -27,7 +27,10 @@ interface Surroundings {
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
 export function assemble(config: Config, surroundings: Surroundings): Assembly {
   const now = () => performance.now();
-  const secrets = [...config.server.auth.keys, ...config.providers.map(({ apiKey }) => apiKey)];
+  const secrets = [
+    ...config.server.auth.keys,
+    ...config.providers.registered.map(({ apiKey }) => apiKey),
+  ];
   const redact = createRedactor(secrets);
   const logger = createLogger({
     level: config.logging.level,
@@ -39,7 +42,7 @@ export function assemble(config: Config, surroundings: Surroundings): Assembly {
   });
   const upstream = createUpstream();
   const providers = new Map<string, Provider>(
-    config.providers.map((settings) => [settings.id, createOpenAIProvider(settings)]),
+    config.providers.registered.map((settings) => [settings.id, createOpenAIProvider(settings)]),
   );
   const limits = createLimits(config.rateLimit, now);
   const breaker = new CircuitBreaker(now);

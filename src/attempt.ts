@@ -10,7 +10,7 @@ import type { Answer, Call } from './http.ts';
 import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
 import { withoutControlCharacters } from './secrets.ts';
 import { openStream } from './stream.ts';
-import { timeoutError, upstreamFailure, type Upstream } from './upstream.ts';
+import { readAll, timeoutError, upstreamFailure, type Upstream } from './upstream.ts';
 
 /** Complete answers are held in memory to be judged; a longer one is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
@@ -42,7 +42,7 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   const { call, chat, provider, model } = request;
   const deadline = new Deadline(call.signal);
   const limitMs = chat.stream
-    ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs ?? Infinity)
+    ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs)
     : provider.timeoutMs;
   deadline.arm(limitMs, timeoutError(provider.id));
   let answered = false;
@@ -207,23 +207,6 @@ function forwardedHeaders({ id, headers }: Call): ForwardedHeaders {
 
 function isTraceHeader(value: unknown): value is string {
   return typeof value === 'string' && /^[\x20-\x7e]{1,512}$/.test(value);
-}
-
-/** The whole body, or `undefined` when it is longer than `maxBytes`; what is left is not read. */
-async function readAll(
-  body: ReadableStream<Uint8Array>,
-  maxBytes: number,
-): Promise<Buffer | undefined> {
-  const chunks: Uint8Array[] = [];
-  let size = 0;
-  const reader = body.getReader();
-  for (;;) {
-    const { value } = await reader.read();
-    if (value === undefined) return Buffer.concat(chunks, size);
-    size += value.length;
-    if (size > maxBytes) return undefined;
-    chunks.push(value);
-  }
 }
 
 function parseJson(bytes: Buffer): unknown {

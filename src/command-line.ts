@@ -64,6 +64,8 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
   }
 }
 
+const NO_CONFIG_FILE = 'defaults and environment (no gateway.toml)';
+
 interface StartupFacts {
   readonly config: Config;
   readonly configPath: string | undefined;
@@ -73,33 +75,36 @@ interface StartupFacts {
 
 /** The lines printed once the gateway listens. */
 export function describeStartup({ config, configPath, port, canWaitLong }: StartupFacts): string {
-  const { server, aliases } = config;
+  const { server, aliases, providers } = config;
   const isEverywhere = server.host === '0.0.0.0' || server.host === '::';
-  const host = isEverywhere
-    ? 'localhost'
-    : server.host.includes(':')
-      ? `[${server.host}]`
-      : server.host;
+  const host = isEverywhere ? 'localhost' : urlHost(server.host);
+  const ids = providers.registered.map(({ id }) => id).join(', ');
+  const aliasPairs = [...aliases].map((pair) => pair.join(' -> ')).join(', ');
   const lines = [
     `inference-gateway ${VERSION} on Node ${process.version}`,
     `listening  http://${host}:${port}/v1${isEverywhere ? ` (all interfaces, ${server.host})` : ''}`,
-    `settings   ${configPath ?? 'defaults and environment (no gateway.toml)'}`,
-    `providers  ${config.providers.map(({ id }) => id).join(', ') || 'none: set a key, for example OPENAI_API_KEY'}`,
+    `settings   ${configPath ?? NO_CONFIG_FILE}`,
+    `providers  ${ids || 'none: set a key, for example OPENAI_API_KEY'}`,
+    `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
+    `aliases    ${aliasPairs || 'none'}`,
+    ...describeWarnings(config, canWaitLong),
   ];
-  const skipped = describeSkipped(config);
-  if (skipped) lines.push(`skipped    ${skipped}`);
-  if (aliases.size > 0) {
-    lines.push(`aliases    ${[...aliases].map((pair) => pair.join(' -> ')).join(', ')}`);
-  }
-  return [...lines, ...describeWarnings(config, canWaitLong)].map((line) => `${line}\n`).join('');
+  return lines.map((line) => `${line}\n`).join('');
 }
 
-/** One reason each, unless nobody asked for the provider: then they are only counted. */
-function describeSkipped({ skipped }: Config): string {
-  const withReason = skipped.map(({ id, reason }) => `${id} (${reason})`);
-  return withReason.length > 6
-    ? `${withReason.slice(0, 3).join(', ')} and ${withReason.length - 3} more (--check lists them)`
-    : withReason.join(', ');
+/** An address as it stands in a URL (RFC 3986 3.2.2). */
+export function urlHost(host: string): string {
+  return host.includes(':') ? `[${host}]` : host;
+}
+
+/** Built-in providers that nobody configured are only counted; `--check` lists them. */
+function describeSkipped(skipped: Config['providers']['skipped']): string {
+  const configured = skipped.filter(({ isConfigured }) => isConfigured);
+  const rest = skipped.length - configured.length;
+  return [
+    ...configured.map(({ id, reason }) => `${id} (${reason})`),
+    ...(rest > 0 ? [`${rest} built-in without a key (--check lists them)`] : []),
+  ].join(', ');
 }
 
 function describeWarnings(config: Config, canWaitLong: boolean): string[] {
@@ -119,54 +124,17 @@ function describeWarnings(config: Config, canWaitLong: boolean): string[] {
 
 /** What `--check` prints: every setting as it will be used, keys masked. */
 export function describeConfig(config: Config, configPath: string | undefined): string {
-  const { server, logging, rateLimit } = config;
+  const { registered, skipped } = config.providers;
+  const isUsed = (name: string) => !skipped.some(({ id }) => name.startsWith(`providers.${id}.`));
   const lines = [
-    `settings: ${configPath ?? 'defaults and environment (no gateway.toml)'}`,
-    '',
-    ...describeValues('server', {
-      host: server.host,
-      port: server.port,
-      first_token_timeout: server.firstTokenTimeoutMs && server.firstTokenTimeoutMs / 1000,
-      stream_idle_timeout: server.streamIdleTimeoutMs / 1000,
-      shutdown_timeout: server.shutdownTimeoutMs / 1000,
-      max_body_bytes: server.maxBodyBytes,
-      cors: server.cors,
-    }),
-    ...describeValues('server.auth', { enabled: server.auth.enabled, keys: server.auth.keys }),
-    ...describeValues('logging', { ...logging }),
-    ...describeValues('rate_limit', {
-      enabled: rateLimit.enabled,
-      requests_per_second: rateLimit.global.requestsPerSecond,
-      burst_capacity: rateLimit.global.burstCapacity,
-    }),
-    ...[...rateLimit.providers].flatMap(([id, bucket]) =>
-      describeValues(`rate_limit.providers.${id}`, {
-        requests_per_second: bucket.requestsPerSecond,
-        burst_capacity: bucket.burstCapacity,
-      }),
-    ),
-    ...describeValues('providers', { primary: config.primary, fallback: config.fallback }),
-    ...config.providers.flatMap((provider) =>
-      describeValues(`providers.${provider.id}`, {
-        base_url: provider.baseUrl,
-        api_key: provider.apiKey,
-        default_model: provider.defaultModel,
-        models: provider.models,
-        timeout: provider.timeoutMs / 1000,
-        retries: provider.retries,
-      }),
-    ),
-    ...describeValues('aliases', Object.fromEntries(config.aliases)),
-    '',
-    ...config.providers.map(({ id }) => `registered  ${id}`),
-    ...config.skipped.map(({ id, reason }) => `skipped     ${id}: ${reason}`),
+    `settings: ${configPath ?? NO_CONFIG_FILE}`,
+    ...[...config.resolved]
+      .filter(([name]) => isUsed(name))
+      .map(([name, value]) => `${name} = ${JSON.stringify(value)}`)
+      .toSorted(),
+    ...registered.map(({ id }) => `registered  ${id}`),
+    ...skipped.map(({ id, reason }) => `skipped     ${id}: ${reason}`),
     ...describeWarnings(config, true),
   ];
   return lines.map((line) => `${line}\n`).join('');
-}
-
-function describeValues(section: string, values: Readonly<Record<string, unknown>>): string[] {
-  return Object.entries(values)
-    .filter(([, value]) => value !== undefined)
-    .map(([key, value]) => `${section}.${key} = ${JSON.stringify(value)}`);
 }

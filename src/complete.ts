@@ -66,8 +66,8 @@ function checkContentHeaders(call: Call): void {
  * default model; any other name for the primary provider.
  */
 function resolveModel(name: string, { config, providers }: CompletionSettings): Candidate {
-  const { aliases, primary } = config;
-  const target = aliases.get(name) ?? name;
+  const { primary } = config.providers;
+  const target = config.aliases.get(name) ?? name;
   const slash = target.indexOf('/');
   const isWholeName = slash < 0 && !providers.has(target);
   if (isWholeName && primary === undefined) {
@@ -89,7 +89,7 @@ function withFallbacks(
   requested: Candidate,
   { config, providers }: CompletionSettings,
 ): Candidate[] {
-  const others = config.fallback
+  const others = config.providers.fallback
     .filter((id) => id !== requested.provider.id)
     .map((id) => providers.get(id))
     .filter((provider) => provider !== undefined);

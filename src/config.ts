@@ -22,35 +22,44 @@ export interface ProviderSettings {
   /** Without a trailing slash. */
   readonly baseUrl: string;
   readonly apiKey: Secret;
-  readonly defaultModel?: string;
+  readonly defaultModel: string | undefined;
   readonly timeoutMs: number;
   readonly retries: number;
   /** Listed by hand: the list is not fetched from the provider. */
-  readonly models?: readonly string[];
+  readonly models: readonly string[] | undefined;
+}
+
+export interface SkippedProvider {
+  readonly id: string;
+  readonly reason: string;
+  /** It has a section in the file: somebody wants it. */
+  readonly isConfigured: boolean;
 }
 
 export interface Config {
   readonly server: {
     readonly port: number;
     readonly host: string;
-    readonly firstTokenTimeoutMs?: number;
+    readonly timeoutMs: number;
+    /** Infinity where only `timeoutMs` applies. */
+    readonly firstTokenTimeoutMs: number;
     /** 0 is off. */
     readonly streamIdleTimeoutMs: number;
     readonly shutdownTimeoutMs: number;
+    readonly retries: number;
     readonly maxBodyBytes: number;
     readonly cors: boolean;
-    readonly auth: {
-      readonly enabled: boolean;
-      /** Empty: any Bearer token is accepted. */
-      readonly keys: readonly Secret[];
-    };
+    /** Without keys any Bearer token is accepted. */
+    readonly auth: { readonly enabled: boolean; readonly keys: readonly Secret[] };
   };
   readonly logging: { readonly level: LogLevel; readonly verbose: boolean };
-  readonly providers: readonly ProviderSettings[];
-  /** Providers that were named or known but are not registered, and why. */
-  readonly skipped: readonly { readonly id: string; readonly reason: string }[];
-  readonly primary?: string;
-  readonly fallback: readonly string[];
+  readonly providers: {
+    readonly registered: readonly ProviderSettings[];
+    /** Known, but without a key or switched off. */
+    readonly skipped: readonly SkippedProvider[];
+    readonly primary: string | undefined;
+    readonly fallback: readonly string[];
+  };
   readonly aliases: ReadonlyMap<string, string>;
   readonly rateLimit: {
     readonly enabled: boolean;
@@ -59,6 +68,8 @@ export interface Config {
   };
   /** For the operator, at startup. Never contains a value of a variable or a key. */
   readonly warnings: readonly string[];
+  /** All settings by their names in the file, keys masked: what `--check` prints. */
+  readonly resolved: ReadonlyMap<string, unknown>;
 }
 
 /** What the command line may override. */
@@ -95,79 +106,21 @@ interface ConfigSources {
  * Throws `ConfigError` with every problem found, each with its key path.
  */
 export function loadConfig({ toml, env, flags = {} }: ConfigSources): Config {
-  const context: ReadContext = { env, problems: [], warnings: [] };
+  const context: ReadContext = { env, problems: [], warnings: [], resolved: new Map() };
   const top = new SettingsReader(parseToml(toml), '', context);
 
-  const server = top.section('server');
-  const seconds = { min: 1, max: MAX_SECONDS };
-  const timeoutSeconds = server.integer('timeout', { ...seconds, env: 'GATEWAY_TIMEOUT' }) ?? 60;
-  const firstTokenTimeoutSeconds = server.integer('first_token_timeout', seconds);
-  const retries = server.integer('retries', { min: 0, max: MAX_RETRIES }) ?? 0;
-
-  const providersSection = top.section('providers');
-  const primary = providersSection.string('primary');
-  const fallback = providersSection.strings('fallback') ?? [];
-  const providers: ProviderSettings[] = [];
-  const skipped: { id: string; reason: string }[] = [];
-  const configured = providersSection.remainingSections();
-  for (const id of new Set([...configured, ...BUILT_IN_PROVIDERS.keys()])) {
-    const result = readProvider(id, {
-      section: providersSection.section(id),
-      env,
-      timeoutSeconds,
-      retries,
-    });
-    if ('reason' in result) skipped.push(result);
-    else providers.push(result);
-  }
-  providersSection.refuseUnknownKeys();
-
-  const known = new Set([...configured, ...BUILT_IN_PROVIDERS.keys()]);
-  const registered = new Set(providers.map(({ id }) => id));
-  const references = [
-    ['primary', primary],
-    ...fallback.map((id) => ['fallback', id] as const),
-  ] as const;
-  for (const [key, id] of references) {
-    if (id === undefined || registered.has(id)) continue;
-    if (known.has(id)) providersSection.warning(key, `provider "${id}" is not registered`);
-    else providersSection.problem(key, `no such provider "${id}"${didYouMean(id, [...known])}`);
-  }
-
-  const config: Config = {
-    server: {
-      port:
-        server.integer('port', {
-          min: 0,
-          max: 65_535,
-          env: 'GATEWAY_PORT',
-          flag: flags.port,
-        }) ?? 8080,
-      host: server.string('host', { env: 'GATEWAY_HOST', flag: flags.host }) || '0.0.0.0',
-      ...(firstTokenTimeoutSeconds === undefined
-        ? {}
-        : { firstTokenTimeoutMs: firstTokenTimeoutSeconds * 1000 }),
-      streamIdleTimeoutMs:
-        1000 * (server.integer('stream_idle_timeout', { min: 0, max: MAX_SECONDS }) ?? 300),
-      shutdownTimeoutMs:
-        1000 * (server.integer('shutdown_timeout', { min: 0, max: MAX_SECONDS }) ?? 25),
-      maxBodyBytes: server.integer('max_body_bytes', { min: 1, max: MAX_BODY_BYTES }) ?? 33_554_432,
-      cors: server.boolean('cors', { env: 'GATEWAY_CORS' }) ?? false,
-      auth: readAuth(server.section('auth')),
-    },
-    logging: readLogging(top.section('logging')),
-    providers,
-    skipped,
-    ...(primary === undefined ? {} : { primary }),
-    fallback: [...new Set(fallback)],
-    aliases: readAliases(top.section('aliases'), registered),
-    rateLimit: readRateLimit(top.section('rate_limit'), known),
-    warnings: context.warnings,
-  };
-  server.refuseUnknownKeys();
+  const server = readServer(top.section('server'), flags);
+  const logging = readLogging(top.section('logging'));
+  const providers = readProviders(top.section('providers'), { env, server });
+  const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
+  const ids = new Set(providers.registered.map(({ id }) => id));
+  const aliases = readAliases(top.section('aliases'), ids);
+  const rateLimit = readRateLimit(top.section('rate_limit'), known);
   top.refuseUnknownKeys();
-  if (context.problems.length > 0) throw new ConfigError(context.problems);
-  return config;
+
+  const { problems, warnings, resolved } = context;
+  if (problems.length > 0) throw new ConfigError(problems);
+  return { server, logging, providers, aliases, rateLimit, warnings, resolved };
 }
 
 function parseToml(text: string): Table {
@@ -187,70 +140,118 @@ function hideValues(line: string): string {
   return line.slice(0, 160).replace(/[\w.*~+/-]{12,}/g, (word) => '.'.repeat(word.length));
 }
 
+function readServer(section: SettingsReader, flags: Flags): Config['server'] {
+  const milliseconds = (key: string, min: number, fallback: number, env?: string) =>
+    1000 * section.integer(key, { min, max: MAX_SECONDS, default: fallback, env });
+  const port = { min: 0, max: 65_535, default: 8080, env: 'GATEWAY_PORT', flag: flags.port };
+  const host = { default: '0.0.0.0', env: 'GATEWAY_HOST', flag: flags.host };
+  const firstToken = section.integer('first_token_timeout', { min: 1, max: MAX_SECONDS });
+  const server = {
+    port: section.integer('port', port),
+    host: section.string('host', host),
+    timeoutMs: milliseconds('timeout', 1, 60, 'GATEWAY_TIMEOUT'),
+    firstTokenTimeoutMs: firstToken === undefined ? Infinity : firstToken * 1000,
+    streamIdleTimeoutMs: milliseconds('stream_idle_timeout', 0, 300),
+    shutdownTimeoutMs: milliseconds('shutdown_timeout', 0, 25),
+    retries: section.integer('retries', { min: 0, max: MAX_RETRIES, default: 0 }),
+    maxBodyBytes: section.integer('max_body_bytes', {
+      min: 1,
+      max: MAX_BODY_BYTES,
+      default: 33_554_432,
+    }),
+    cors: section.boolean('cors', { default: false, env: 'GATEWAY_CORS' }),
+    auth: readAuth(section.section('auth')),
+  };
+  if (server.host === '') section.problem('host', 'expected an address or a host name');
+  section.refuseUnknownKeys();
+  return server;
+}
+
 function readAuth(section: SettingsReader): Config['server']['auth'] {
-  const enabled = section.boolean('enabled') ?? true;
-  const keys = section.keys('keys') ?? [];
-  for (const key of keys) {
-    if (!isKey(key))
-      section.problem('keys', 'a key must be visible ASCII characters without spaces');
+  const enabled = section.boolean('enabled', { default: true });
+  const keys = section.keys('keys');
+  if (!keys.every(isKey)) {
+    section.problem('keys', 'a key must be visible ASCII characters without spaces');
   }
   section.refuseUnknownKeys();
   return { enabled, keys: keys.map((key) => new Secret(key)) };
 }
 
 function readLogging(section: SettingsReader): Config['logging'] {
-  const level = section.oneOf('level', LOG_LEVELS, { env: 'GATEWAY_LOG_LEVEL' }) ?? 'info';
-  const verbose = section.boolean('verbose') ?? false;
+  const logging = {
+    level: section.oneOf('level', LOG_LEVELS, { default: 'info', env: 'GATEWAY_LOG_LEVEL' }),
+    verbose: section.boolean('verbose', { default: false }),
+  };
   section.refuseUnknownKeys();
-  return { level, verbose };
+  return logging;
 }
 
 interface ProviderContext {
-  readonly section: SettingsReader;
   readonly env: ConfigSources['env'];
-  readonly timeoutSeconds: number;
-  readonly retries: number;
+  readonly server: Config['server'];
+}
+
+function readProviders(section: SettingsReader, context: ProviderContext): Config['providers'] {
+  const primary = section.string('primary');
+  const fallback = section.strings('fallback') ?? [];
+  const registered: ProviderSettings[] = [];
+  const skipped: SkippedProvider[] = [];
+  const configured = section.remainingSections();
+  for (const id of new Set([...configured, ...BUILT_IN_PROVIDERS.keys()])) {
+    const result = readProvider(id, section.section(id), context);
+    if (typeof result !== 'string') registered.push(result);
+    else skipped.push({ id, reason: result, isConfigured: configured.includes(id) });
+  }
+  section.refuseUnknownKeys();
+
+  const known = [...registered, ...skipped].map(({ id }) => id);
+  const named = fallback.map((id) => ['fallback', id]);
+  if (primary !== undefined) named.push(['primary', primary]);
+  for (const [key = '', id = ''] of named) {
+    if (!known.includes(id))
+      section.problem(key, `no such provider "${id}"${didYouMean(id, known)}`);
+    else if (skipped.some((provider) => provider.id === id)) {
+      section.warning(key, `provider "${id}" is not registered`);
+    }
+  }
+  return { registered, skipped, primary, fallback: [...new Set(fallback)] };
 }
 
 /** One provider, or why it is not registered (interface, Authentication, layer 2). */
 function readProvider(
   id: string,
-  { section, env, timeoutSeconds, retries }: ProviderContext,
-): ProviderSettings | { id: string; reason: string } {
+  section: SettingsReader,
+  { env, server }: ProviderContext,
+): ProviderSettings | string {
   if (!/^[A-Za-z0-9._-]{1,64}$/.test(id)) {
     section.problem('', 'a provider id is 1 to 64 letters, digits, ".", "_" or "-"');
   }
-  const enabled = section.boolean('enabled') ?? true;
-  const apiKeySetting = section.string('api_key')?.trim();
+  const enabled = section.boolean('enabled', { default: true });
   const keyVariable = keyVariableOf(id);
   // An empty api_key counts as not set, like an empty variable.
-  const apiKey = apiKeySetting || (env[keyVariable] ?? '').trim();
-  const defaultModel = section.string('default_model');
-  const models = section.strings('models');
-  const timeout = section.integer('timeout', { min: 1, max: MAX_SECONDS }) ?? timeoutSeconds;
-  const ownRetries = section.integer('retries', { min: 0, max: MAX_RETRIES }) ?? retries;
-  const baseUrl = readBaseUrl(id, section);
+  const apiKey = section.string('api_key')?.trim() || (env[keyVariable] ?? '').trim();
+  const timeout = { min: 1, max: MAX_SECONDS, default: server.timeoutMs / 1000 };
+  const settings = {
+    id,
+    baseUrl: readBaseUrl(id, section),
+    apiKey: new Secret(apiKey),
+    defaultModel: section.string('default_model') || undefined,
+    timeoutMs: 1000 * section.integer('timeout', timeout),
+    retries: section.integer('retries', { min: 0, max: MAX_RETRIES, default: server.retries }),
+    models: section.strings('models'),
+  };
   section.refuseUnknownKeys();
 
-  if (!enabled) return { id, reason: 'enabled = false' };
-  if (apiKey === '') return { id, reason: `no api_key and no ${keyVariable}` };
+  if (!enabled) return 'enabled = false';
+  if (apiKey === '') return `no api_key and no ${keyVariable}`;
   if (!isKey(apiKey)) {
-    const source = apiKeySetting ? 'the key' : `the key in ${keyVariable}`;
-    section.problem('api_key', `${source} must be visible ASCII characters without spaces`);
+    section.problem('api_key', 'a key must be visible ASCII characters without spaces');
   }
-  return {
-    id,
-    baseUrl,
-    apiKey: new Secret(apiKey),
-    ...(defaultModel ? { defaultModel } : {}),
-    timeoutMs: timeout * 1000,
-    retries: ownRetries,
-    ...(models ? { models } : {}),
-  };
+  return settings;
 }
 
 function readBaseUrl(id: string, section: SettingsReader): string {
-  const text = section.string('base_url') ?? BUILT_IN_PROVIDERS.get(id)?.baseUrl;
+  const text = section.string('base_url', { default: BUILT_IN_PROVIDERS.get(id)?.baseUrl });
   if (text === undefined) {
     const hint = didYouMean(id, [...BUILT_IN_PROVIDERS.keys()]);
     section.problem('base_url', `required: "${id}" is not a built-in provider${hint}`);
@@ -283,35 +284,32 @@ function readAliases(
   return aliases;
 }
 
-function readRateLimit(section: SettingsReader, known: ReadonlySet<string>): Config['rateLimit'] {
-  const enabled = section.boolean('enabled', { env: 'GATEWAY_RATE_LIMIT_ENABLED' }) ?? false;
-  const global = readBucket(section, {
-    rps: 'GATEWAY_RATE_LIMIT_RPS',
-    burst: 'GATEWAY_RATE_LIMIT_BURST',
-  });
+function readRateLimit(section: SettingsReader, known: readonly string[]): Config['rateLimit'] {
+  const enabled = section.boolean('enabled', { default: false, env: 'GATEWAY_RATE_LIMIT_ENABLED' });
+  const global = readBucket(section, 'GATEWAY_RATE_LIMIT_RPS', 'GATEWAY_RATE_LIMIT_BURST');
   const byProvider = section.section('providers');
   const providers = new Map<string, BucketSettings>();
   for (const id of byProvider.remainingSections()) {
     const bucket = byProvider.section(id);
-    providers.set(id, readBucket(bucket, {}));
+    providers.set(id, readBucket(bucket));
     bucket.refuseUnknownKeys();
-    if (!known.has(id)) byProvider.problem(id, `no such provider${didYouMean(id, [...known])}`);
+    if (!known.includes(id)) byProvider.problem(id, `no such provider${didYouMean(id, known)}`);
   }
   byProvider.refuseUnknownKeys();
   section.refuseUnknownKeys();
   return { enabled, global, providers };
 }
 
-function readBucket(
-  section: SettingsReader,
-  env: { readonly rps?: string; readonly burst?: string },
-): BucketSettings {
+function readBucket(section: SettingsReader, rps?: string, burst?: string): BucketSettings {
   const max = 1_000_000;
-  const rps = { min: 0, max, ...(env.rps ? { env: env.rps } : {}) };
-  const burst = { min: 1, max, ...(env.burst ? { env: env.burst } : {}) };
   return {
-    requestsPerSecond: section.integer('requests_per_second', rps) ?? 0,
-    burstCapacity: section.integer('burst_capacity', burst) ?? 100,
+    requestsPerSecond: section.integer('requests_per_second', {
+      min: 0,
+      max,
+      default: 0,
+      env: rps,
+    }),
+    burstCapacity: section.integer('burst_capacity', { min: 1, max, default: 100, env: burst }),
   };
 }
 

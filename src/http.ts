@@ -146,8 +146,9 @@ export class Call {
   /** The whole request body. Throws a 413 when it is larger, `ClientGone` when it breaks off. */
   async readBody(maxBytes: number): Promise<Buffer> {
     const request = this.#request;
-    const tooLarge = invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
-    if (Number(this.headers['content-length'] ?? 0) > maxBytes) throw tooLarge;
+    const tooLarge = () =>
+      invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
+    if (Number(this.headers['content-length'] ?? 0) > maxBytes) throw tooLarge();
     if (this.#awaitsContinue) {
       this.#awaitsContinue = false;
       this.#response.writeContinue();
@@ -159,7 +160,7 @@ export class Call {
       await new Promise<void>((resolve, reject) => {
         request.on('data', (chunk: Buffer) => {
           size += chunk.length;
-          if (size > maxBytes) reject(tooLarge);
+          if (size > maxBytes) reject(tooLarge());
           else chunks.push(chunk);
         });
         request.once('end', resolve);

@@ -2,7 +2,7 @@
 
 import type { Answer } from './http.ts';
 import type { Provider } from './provider.ts';
-import type { Upstream } from './upstream.ts';
+import { readAll, type Upstream } from './upstream.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
@@ -85,15 +85,9 @@ async function fetchNames(provider: Provider, upstream: Upstream): Promise<strin
   const timer = setTimeout(() => abort.abort(new Error('model list timed out')), FETCH_TIMEOUT_MS);
   try {
     const { status, body } = await upstream.send(provider.modelListRequest(), abort.signal);
-    if (status !== 200 || body === null) throw new Error(`model list answered ${status}`);
-    const chunks: Uint8Array[] = [];
-    let size = 0;
-    for await (const chunk of body) {
-      size += chunk.length;
-      if (size > MAX_LIST_BYTES) throw new Error('model list is too large');
-      chunks.push(chunk);
-    }
-    return provider.readModelList(JSON.parse(Buffer.concat(chunks).toString('utf8')));
+    const bytes = status === 200 && body ? await readAll(body, MAX_LIST_BYTES) : undefined;
+    if (bytes === undefined) throw new Error(`no usable model list, status ${status}`);
+    return provider.readModelList(JSON.parse(bytes.toString('utf8')));
   } finally {
     clearTimeout(timer);
     // Lets go of a body that was not read to its end.

@@ -29,13 +29,13 @@ export interface UpstreamFault {
 
 export interface Provider {
   readonly id: string;
-  readonly defaultModel?: string;
+  readonly defaultModel?: string | undefined;
   /** One attempt: to the complete answer, or to the first event of a stream. */
   readonly timeoutMs: number;
   /** Extra attempts after a failure that may pass. */
   readonly retries: number;
   /** Models listed by hand; absent: ask the provider. */
-  readonly models?: readonly string[];
+  readonly models?: readonly string[] | undefined;
   /** `forwarded` are the allow-listed headers of the client's request. */
   chatRequest(chat: ChatRequest, model: string, forwarded: ForwardedHeaders): UpstreamRequest;
   modelListRequest(): UpstreamRequest;

@@ -9,6 +9,7 @@ import {
   describeStartup,
   HELP,
   parseCommandLine,
+  urlHost,
   UsageError,
   type CommandLine,
 } from './command-line.ts';
@@ -78,10 +79,9 @@ function readConfigFile(path: string, isOptional: boolean): string | undefined {
 }
 
 async function checkHealth({ server: { host, port } }: Config): Promise<void> {
-  const target = { '0.0.0.0': '127.0.0.1', '::': '[::1]' }[host] ?? host;
-  const authority = target.includes(':') && !target.startsWith('[') ? `[${target}]` : target;
+  const target = { '0.0.0.0': '127.0.0.1', '::': '::1' }[host] ?? host;
   const signal = AbortSignal.timeout(HEALTHCHECK_TIMEOUT_MS);
-  const response = await fetch(`http://${authority}:${port}/health`, { signal }).catch(
+  const response = await fetch(`http://${urlHost(target)}:${port}/health`, { signal }).catch(
     () => undefined,
   );
   print(`${response ? await response.text() : 'not reachable'}\n`);

@@ -6,17 +6,13 @@
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
 
-/** Command line first, then environment, then the file, then the default. */
-interface Sources {
-  /** The value given on the command line, if any. */
+/** Where a value may come from: command line, then environment, then the file, then the default. */
+interface Sources<D> {
+  /** What was given on the command line, if anything. */
   readonly flag?: string | undefined;
   /** The name of the environment variable, if there is one. */
-  readonly env?: string;
-}
-
-interface IntegerSetting extends Sources {
-  readonly min: number;
-  readonly max: number;
+  readonly env?: string | undefined;
+  readonly default?: D;
 }
 
 /** What the readers of all sections share. */
@@ -24,6 +20,15 @@ export interface ReadContext {
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly problems: string[];
   readonly warnings: string[];
+  /** Every setting that was read, by its name in the file, as it will be used; keys masked. */
+  readonly resolved: Map<string, unknown>;
+}
+
+/** What a setting may be, and how to read it from text. */
+interface Kind<T> {
+  readonly expected: string;
+  readonly accept: (value: unknown) => value is T;
+  readonly parse?: (text: string) => unknown;
 }
 
 export class SettingsReader {
@@ -42,65 +47,75 @@ export class SettingsReader {
   /** The section below this one, empty where the file has none. */
   section(key: string): SettingsReader {
     this.#known.add(key);
-    const value = this.#table[key];
-    if (value !== undefined && !isTable(value)) this.#refuse(key, value, 'a table');
+    const value = this.#table[key] ?? {};
+    if (!isTable(value)) this.problem(key, `found ${describe(value, key)}, expected a table`);
     return new SettingsReader(isTable(value) ? value : {}, this.#nameOf(key), this.#context);
   }
 
-  /** The keys of the section, in the file's order, that hold tables and were not read yet. */
-  remainingSections(): string[] {
-    return this.remainingKeys().filter((key) => isTable(this.#table[key]));
-  }
-
+  /** The keys of the section that nobody has read yet, in the file's order. */
   remainingKeys(): string[] {
     return Object.keys(this.#table).filter((key) => !this.#known.has(key));
   }
 
-  integer(key: string, setting: IntegerSetting): number | undefined {
-    const { min, max } = setting;
-    return this.#read(key, setting, {
+  /** Those of them that hold tables. */
+  remainingSections(): string[] {
+    return this.remainingKeys().filter((key) => isTable(this.#table[key]));
+  }
+
+  integer<D extends number | undefined = undefined>(
+    key: string,
+    { min, max, ...sources }: Sources<D> & { readonly min: number; readonly max: number },
+  ): number | D {
+    return this.#read(key, sources, {
       expected: `an integer from ${min} to ${max}`,
       parse: (text) => (/^-?\d{1,15}$/.test(text) ? Number(text) : text),
       accept: (value): value is number =>
-        typeof value === 'number' && Number.isInteger(value) && value >= min && value <= max,
+        Number.isInteger(value) && (value as number) >= min && (value as number) <= max,
     });
   }
 
-  boolean(key: string, sources: Sources = {}): boolean | undefined {
+  boolean(key: string, sources: Sources<boolean> & { readonly default: boolean }): boolean {
+    const words: Table = { true: true, '1': true, false: false, '0': false };
     return this.#read(key, sources, {
       expected: 'true or false',
-      parse: (text) => ({ true: true, '1': true, false: false, '0': false })[text.toLowerCase()],
-      accept: (value): value is boolean => typeof value === 'boolean',
+      parse: (text) => words[text.toLowerCase()],
+      accept: (value) => typeof value === 'boolean',
     });
   }
 
-  oneOf<T extends string>(key: string, allowed: readonly T[], sources: Sources): T | undefined {
+  oneOf<T extends string>(
+    key: string,
+    allowed: readonly T[],
+    sources: Sources<T> & { readonly default: T },
+  ): T {
     return this.#read(key, sources, {
       expected: `one of ${allowed.join(', ')}`,
-      parse: (text) => text,
       accept: (value): value is T => (allowed as readonly unknown[]).includes(value),
     });
   }
 
   /** Text with `${ENV_VAR}` expanded; unset variables stay as written and are warned of. */
-  string(key: string, sources: Sources = {}): string | undefined {
+  string<D extends string | undefined = undefined>(
+    key: string,
+    sources: Sources<D> = {},
+  ): string | D {
     const text = this.#read(key, sources, {
       expected: 'a string',
-      parse: (given) => given,
-      accept: (value): value is string => typeof value === 'string',
+      accept: (value) => typeof value === 'string',
     });
-    return text === undefined ? undefined : this.#expandOrWarn(key, text);
+    return typeof text === 'string' ? this.#expandOrWarn(key, text) : text;
   }
 
   strings(key: string): string[] | undefined {
-    const texts = this.#read(key, {}, ARRAY_OF_STRINGS);
-    return texts?.map((text) => this.#expandOrWarn(key, text));
+    return this.#read<string[], undefined>(key, {}, ARRAY_OF_STRINGS)?.map((text) =>
+      this.#expandOrWarn(key, text),
+    );
   }
 
   /** Like `strings`, but an unset variable is a problem: a literal `${VAR}` must never become a valid key. */
-  keys(key: string): string[] | undefined {
-    const texts = this.#read(key, {}, ARRAY_OF_STRINGS);
-    return texts?.map((text) => {
+  keys(key: string): string[] {
+    const texts = this.#read(key, { default: [] }, ARRAY_OF_STRINGS);
+    return texts.map((text) => {
       const { expanded, unset } = expandVariables(text, this.#context.env);
       for (const name of unset) this.problem(key, `environment variable ${name} is not set`);
       return expanded;
@@ -123,38 +138,25 @@ export class SettingsReader {
     }
   }
 
-  #read<T>(
-    key: string,
-    { flag, env }: Sources,
-    kind: {
-      expected: string;
-      parse?: (text: string) => unknown;
-      accept: (value: unknown) => value is T;
-    },
-  ): T | undefined {
+  #read<T, D>(key: string, sources: Sources<D>, kind: Kind<T>): T | D {
     this.#known.add(key);
-    const fromEnv = env === undefined ? undefined : this.#context.env[env];
-    let result: T | undefined;
+    const { env, problems, resolved } = this.#context;
+    const { flag, env: variable, default: fallback } = sources;
+    const name = this.#nameOf(key);
+    const parse = (text: string) => kind.parse?.(text) ?? text;
+    let result: unknown = fallback;
     // Lowest first, so that a broken file is reported even where a variable overrides it.
-    const given: [string, unknown][] = [
-      [this.#nameOf(key), this.#table[key]],
-      // An empty variable counts as unset: compose files produce them.
-      [`${env}`, fromEnv ? (kind.parse?.(fromEnv) ?? fromEnv) : undefined],
-      [`--${key}`, flag === undefined ? undefined : (kind.parse?.(flag) ?? flag)],
-    ];
-    for (const [name, value] of given) {
+    const given: [string, unknown][] = [[name, this.#table[key]]];
+    // An empty variable counts as unset: compose files produce them.
+    if (variable && env[variable]) given.push([variable, parse(env[variable])]);
+    if (flag !== undefined) given.push([`--${key}`, parse(flag)]);
+    for (const [source, value] of given) {
       if (value === undefined) continue;
       if (kind.accept(value)) result = value;
-      else
-        this.#context.problems.push(
-          `${name}: found ${describe(value, key)}, expected ${kind.expected}`,
-        );
+      else problems.push(`${source}: found ${describe(value, key)}, expected ${kind.expected}`);
     }
-    return result;
-  }
-
-  #refuse(key: string, value: unknown, expected: string): void {
-    this.problem(key, `found ${describe(value, key)}, expected ${expected}`);
+    if (result !== undefined) resolved.set(name, SECRETS.test(key) ? '[secret]' : result);
+    return result as T | D;
   }
 
   #expandOrWarn(key: string, text: string): string {
@@ -170,9 +172,12 @@ export class SettingsReader {
   }
 }
 
-const ARRAY_OF_STRINGS = {
+/** Settings whose values are never shown, also when they are of the wrong type or the name is misspelt. */
+const SECRETS = /key/i;
+
+const ARRAY_OF_STRINGS: Kind<string[]> = {
   expected: 'an array of strings',
-  accept: (value: unknown): value is string[] =>
+  accept: (value): value is string[] =>
     Array.isArray(value) && value.every((item) => typeof item === 'string'),
 };
 
@@ -223,11 +228,9 @@ function isTable(value: unknown): value is Table {
   );
 }
 
-/** What was found, for a message. Values of keys are secrets: only their type is told. */
+/** What was found, for a message. */
 function describe(value: unknown, key: string): string {
   const type = Array.isArray(value) ? 'an array' : isTable(value) ? 'a table' : `a ${typeof value}`;
-  const isSecret = /key/i.test(key);
-  return isSecret || typeof value === 'object'
-    ? type
-    : JSON.stringify(`${value as string | number}`).slice(0, 60);
+  if (SECRETS.test(key) || typeof value === 'object') return type;
+  return JSON.stringify(`${value as string | number}`).slice(0, 60);
 }

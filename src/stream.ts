@@ -87,8 +87,11 @@ class Relay {
       const chunk = await this.#read();
       const found =
         chunk === undefined ? this.#inspectTail() : this.#inspect(this.#splitter.push(chunk), true);
-      const passed = [found.passed, this.#releaseOversized()];
-      seen.push(...passed);
+      const released = this.#releaseOversized();
+      if (released.length > 0 && !/(?:^|[\r\n])data:/.test(released.toString('latin1'))) {
+        throw this.#failed('the answer is not an event stream');
+      }
+      seen.push(found.passed, released);
       if (found.hasData || this.#isInsideEvent) return { ...found, passed: Buffer.concat(seen) };
       if (found.error) throw found.error;
       seenBytes += found.passed.length;

@@ -117,6 +117,23 @@ function connectSocket(
   });
 }
 
+/** The whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
+export async function readAll(
+  body: ReadableStream<Uint8Array>,
+  maxBytes: number,
+): Promise<Buffer | undefined> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  const reader = body.getReader();
+  for (;;) {
+    const { value } = await reader.read();
+    if (value === undefined) return Buffer.concat(chunks, size);
+    size += value.length;
+    if (size > maxBytes) return undefined;
+    chunks.push(value);
+  }
+}
+
 /** What undici and node:net tell about a failure. Other properties are not relied on. */
 interface NetworkError {
   readonly code?: string;

@@ -17,11 +17,7 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
   };
 
   return {
-    id,
-    timeoutMs: settings.timeoutMs,
-    retries: settings.retries,
-    ...(settings.defaultModel ? { defaultModel: settings.defaultModel } : {}),
-    ...(settings.models ? { models: settings.models } : {}),
+    ...settings,
 
     chatRequest: (chat, model, forwarded) => ({
       method: 'POST',
