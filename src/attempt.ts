@@ -169,7 +169,7 @@ function faultError(
 
 /** An upstream's message on one line and bounded; nothing of an HTML page. */
 function presentable(message: string): string {
-  if (/<(?:!doctype|html|head|body|title|center|h1|div|p|br|script)\b/i.test(message)) return '';
+  if (/<[a-z!/]/i.test(message)) return '';
   return withoutControlCharacters(message).trim().slice(0, MAX_ERROR_TEXT_CHARACTERS);
 }
 

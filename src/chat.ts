@@ -56,9 +56,7 @@ function checkMessage(message: unknown, index: number): void {
   const where = `"messages[${index}]`;
   if (!isRecord(message)) throw invalidRequest(`${where}" must be an object`);
   const { role, content, name } = message;
-  if (typeof role !== 'string' || role === '') {
-    throw invalidRequest(`${where}.role" must be a non-empty string`);
-  }
+  if (typeof role !== 'string') throw invalidRequest(`${where}.role" must be a string`);
   const isAbsent = content === undefined || content === null;
   if (isAbsent && role !== 'assistant') throw invalidRequest(`${where}.content" is required`);
   if (!isAbsent && typeof content !== 'string' && !isArrayOfRecords(content)) {

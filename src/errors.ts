@@ -67,7 +67,7 @@ export interface ErrorFacts {
   /** Another attempt at the same provider may succeed. */
   readonly retryable?: boolean;
   /** A reused idle connection turned out closed: no byte of this request was answered. */
-  readonly staleConnection?: boolean;
+  readonly staleConnection?: boolean | undefined;
   /** Set where the status alone does not say whether another provider may be asked. */
   readonly mayFallBack?: boolean;
   /** For the log only. */

@@ -20,13 +20,6 @@ export interface GatewaySettings {
 
 const HEALTH_PATH = '/health';
 const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
-/** Readable for scripts in browsers (Fetch, CORS protocol). */
-const EXPOSED_HEADERS =
-  'x-request-id, x-gateway-provider, x-upstream-request-id, x-should-retry, retry-after, retry-after-ms, ' +
-  ['limit', 'remaining', 'reset']
-    .flatMap((name) => [`x-ratelimit-${name}-requests`, `x-ratelimit-${name}-tokens`])
-    .join(', ');
-
 /** Returns the handler of every call. It never rejects. */
 export function createGateway(settings: GatewaySettings): (call: Call) => Promise<void> {
   const { config, completion, logger, now } = settings;
@@ -81,7 +74,9 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
     if (call.record.provider) headers['x-gateway-provider'] ??= call.record.provider;
     if (config.server.cors) {
       headers['access-control-allow-origin'] = '*';
-      headers['access-control-expose-headers'] = EXPOSED_HEADERS;
+      headers['access-control-expose-headers'] = ['x-request-id', ...Object.keys(headers)].join(
+        ', ',
+      );
     }
     return { ...answer, headers };
   }

@@ -11,7 +11,7 @@ import {
   type Server,
   type ServerResponse,
 } from 'node:http';
-import type { AddressInfo, Socket } from 'node:net';
+import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 
 import { ClientGone, GatewayError, invalidRequest } from './errors.ts';
@@ -262,7 +262,8 @@ export interface HttpServer {
 /** Creates the server. `handle` answers each call through `call.send` and never rejects. */
 export function createHttpServer(handle: (call: Call) => Promise<void>): HttpServer {
   const calls = new Set<Call>();
-  const responses = new WeakMap<Duplex, ServerResponse>();
+  /** What each connection is being answered: more than one where the client pipelines. */
+  const pending = new WeakMap<Duplex, Set<ServerResponse>>();
   let isDraining = false;
 
   const server = createServer({
@@ -271,6 +272,8 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
     requestTimeout: REQUEST_TIMEOUT_MS,
     keepAliveTimeout: KEEP_ALIVE_MS,
     connectionsCheckingInterval: 2000,
+    // Node's own refusal has no body; `checkProtocol` asks for the header too.
+    requireHostHeader: false,
   });
   // 0 is no limit of Node's own: Node 20 would silently drop what is beyond it. `checkProtocol` counts.
   server.maxHeadersCount = 0;
@@ -280,7 +283,8 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
     response: ServerResponse,
     awaitsContinue = false,
   ): Promise<void> {
-    responses.set(request.socket, response);
+    const responses = pending.get(request.socket) ?? new Set();
+    pending.set(request.socket, responses.add(response));
     // Without a listener, the error of a connection that breaks would end the process.
     request.on('error', () => {});
     response.on('error', () => {});
@@ -290,6 +294,7 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
       await handle(call);
     } finally {
       calls.delete(call);
+      responses.delete(response);
       if (isDraining) server.closeIdleConnections();
     }
   }
@@ -298,8 +303,10 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
   server.on('checkContinue', (request, response) => void onRequest(request, response, true));
   server.on('checkExpectation', (request, response) => void onRequest(request, response));
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    answerBrokenRequest(error, socket, responses.get(socket));
+    refuseBrokenRequest(error, socket, [...(pending.get(socket) ?? [])]);
   });
+  // No tunnels; without a listener Node closes the connection without a word.
+  server.on('connect', (_, socket) => refuseBrokenRequest({ code: '' }, socket, []));
 
   return {
     listen: (port, host) => listen(server, port, host),
@@ -336,14 +343,21 @@ const PARSER_ERRORS: Readonly<Record<string, { status: number; text: string }>> 
   ERR_HTTP_REQUEST_TIMEOUT: { status: 408, text: 'request was not received in time' },
 };
 
-/** The documented error object where Node would send an empty answer of its own. */
-function answerBrokenRequest(
-  { code = '' }: NodeJS.ErrnoException,
+/**
+ * The documented error object where Node would send an empty answer of its own. Whole requests that
+ * came before on the same connection get their answers first; a broken one after them gets none.
+ */
+function refuseBrokenRequest(
+  { code = '' }: { readonly code?: string },
   socket: Duplex,
-  response: ServerResponse | undefined,
+  pending: readonly ServerResponse[],
 ): void {
-  const isAnswering = response?.headersSent && !response.writableFinished;
-  if (code === 'ECONNRESET' || !socket.writable || isAnswering) {
+  const lastOfWhole = pending.findLast(({ req }) => req.complete);
+  if (lastOfWhole) {
+    lastOfWhole.once('close', () => socket.destroy());
+    return;
+  }
+  if (code === 'ECONNRESET' || !socket.writable || pending.some(({ headersSent }) => headersSent)) {
     socket.destroy();
     return;
   }
@@ -358,6 +372,5 @@ function answerBrokenRequest(
     `x-request-id: ${randomUUID()}`,
     'connection: close',
   ];
-  socket.end(`${head.join('\r\n')}\r\n\r\n${body}`);
-  (socket as Socket).destroySoon();
+  socket.end(`${head.join('\r\n')}\r\n\r\n${body}`, () => socket.destroy());
 }

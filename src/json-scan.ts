@@ -47,7 +47,7 @@ class SyntaxFault extends Error {
 /**
  * Scans a request body.
  * Throws `invalidRequest` for broken structure, more than MAX_JSON_DEPTH levels, more than
- * MAX_JSON_ELEMENTS members and array elements, and a repeated top-level `model` or `stream`:
+ * MAX_JSON_ELEMENTS objects, arrays, members and plain array items, and a repeated top-level `model` or `stream`:
  * the bytes are forwarded, and an upstream may take the other one of the two.
  * What is inside strings, numbers and literals is left to `JSON.parse`.
  */
@@ -93,6 +93,7 @@ function scan(bytes: Buffer, strict: boolean): JsonScan {
       if (isKeyNext ? byte !== QUOTE : !isValueNext) throw new SyntaxFault(at);
       const end = byte === QUOTE ? stringEnd(bytes, at) : scalarEnd(bytes, at);
       if (strict) readToken(bytes, at, end);
+      if (isKeyNext || !isObject[depth]) elements += 1;
       if (depth === 1 && isKeyNext) {
         // Escaped names are decoded: `"mod\u0065l"` is `model` to an upstream too.
         topLevelKey = end - at > MAX_KEY_BYTES ? '' : String(readToken(bytes, at, end));
@@ -114,7 +115,6 @@ function scan(bytes: Buffer, strict: boolean): JsonScan {
       isObject[depth] = byte === OPEN_BRACE ? 1 : 0;
       expected = byte === OPEN_BRACE ? 'keyOrEnd' : 'valueOrEnd';
     } else if (byte === COMMA && expected === 'commaOrEnd') {
-      elements += 1;
       expected = isObject[depth] ? 'key' : 'value';
     } else if (byte === COLON && expected === 'colon') {
       expected = 'value';

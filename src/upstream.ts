@@ -3,10 +3,11 @@
  * what went wrong. Nothing above this file looks at the errors of fetch, undici or node:net.
  */
 
+import { subscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
-import { ClientGone, GatewayError } from './errors.ts';
+import { GatewayError } from './errors.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
@@ -80,8 +81,15 @@ interface ConnectOptions {
   readonly port: string;
 }
 
-/** Errors of connections that had already carried an answer before. */
-const errorsOfReusedConnections = new WeakSet<Error>();
+/** What a connection had read when its latest request was written to it. */
+const bytesReadBeforeRequest = new WeakMap<Socket, number>();
+subscribe('undici:client:sendHeaders', (message) => {
+  const { socket } = message as { socket: Socket };
+  bytesReadBeforeRequest.set(socket, socket.bytesRead);
+});
+
+/** How far a connection had come when it broke: what is safe to repeat depends on it. */
+const brokenConnections = new WeakMap<Error, { isReused: boolean; hasBegunAnswer: boolean }>();
 
 /** Opens a connection as undici asks for it, and notes whether a later error met it in reuse. */
 function connectSocket(
@@ -112,7 +120,9 @@ function connectSocket(
   });
   socket.on('error', (error) => {
     clearTimeout(timer);
-    if (socket.bytesRead > 0) errorsOfReusedConnections.add(error);
+    const before = bytesReadBeforeRequest.get(socket) ?? 0;
+    const hasBegunAnswer = socket.bytesRead > before;
+    brokenConnections.set(error, { isReused: before > 0, hasBegunAnswer });
     if (!isConnected) callback(error);
   });
 }
@@ -132,13 +142,6 @@ export async function readAll(
     if (size > maxBytes) return undefined;
     chunks.push(value);
   }
-}
-
-/** What undici and node:net tell about a failure. Other properties are not relied on. */
-interface NetworkError {
-  readonly code?: string;
-  /** undici's own "other side closed" knows how much that connection had read. */
-  readonly socket?: { readonly bytesRead?: number };
 }
 
 const CLOSED_BY_UPSTREAM = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
@@ -163,24 +166,25 @@ export function timeoutError(provider: string, cause?: unknown): GatewayError {
 export function upstreamFailure(
   thrown: unknown,
   { provider, answered }: { readonly provider: string; readonly answered: boolean },
-): Error {
-  if (thrown instanceof GatewayError || thrown instanceof ClientGone) return thrown;
-  const cause = thrown instanceof Error && thrown.cause instanceof Error ? thrown.cause : thrown;
-  const { code = '', socket } = cause as NetworkError;
+): unknown {
+  const cause = thrown instanceof TypeError ? thrown.cause : undefined;
+  // The reason of an abort, or a bug of ours: fetch's own failures are TypeErrors with a cause.
+  if (!(cause instanceof Error)) return thrown;
+  const { code = '', message } = cause as NodeJS.ErrnoException;
   if (TIMED_OUT.has(code)) return timeoutError(provider, cause);
   if (CLOSED_BY_UPSTREAM.has(code)) {
-    const isReused = (socket?.bytesRead ?? 0) > 0 || errorsOfReusedConnections.has(cause as Error);
-    const text = answered
-      ? 'the answer was cut off'
-      : 'the connection was closed without an answer';
-    return new GatewayError('provider', text, {
+    const { isReused, hasBegunAnswer } = brokenConnections.get(cause) ?? {};
+    if (answered || hasBegunAnswer) {
+      return new GatewayError('provider', 'the answer was cut off', { provider, cause });
+    }
+    return new GatewayError('provider', 'the connection was closed without an answer', {
       provider,
       cause,
-      retryable: !answered,
-      staleConnection: !answered && isReused,
+      retryable: true,
+      staleConnection: isReused,
     });
   }
-  if (answered || INVALID_ANSWER.test(code) || (cause as Error).message === 'bad response') {
+  if (answered || INVALID_ANSWER.test(code) || message === 'bad response') {
     return new GatewayError('provider', 'the answer was not valid HTTP', { provider, cause });
   }
   return new GatewayError('provider', 'the provider is unreachable', {

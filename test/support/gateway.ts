@@ -4,7 +4,7 @@ import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import type { TestContext } from 'node:test';
 
 import { assemble } from '../../src/assembly.ts';
-import { loadConfig } from '../../src/config.ts';
+import { loadConfig, type Config } from '../../src/config.ts';
 import type { FakeUpstream } from './upstream.ts';
 
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
@@ -43,15 +43,17 @@ export interface Reply {
 interface GatewayOptions {
   readonly toml?: string;
   readonly env?: Record<string, string>;
+  /** Changes the settings in ways that no file can, to make the gateway itself fail. */
+  readonly adjust?: (config: Config) => Config;
 }
 
 /** Starts a gateway with these settings. */
 export async function startGateway(
   t: TestContext,
-  { toml = '', env = {} }: GatewayOptions,
+  { toml = '', env = {}, adjust = (config) => config }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
-  const config = loadConfig({ toml, env });
+  const config = adjust(loadConfig({ toml, env }));
   const { server, upstream } = assemble(config, {
     writeLog: (line) => log.push(line),
     isTerminal: false,

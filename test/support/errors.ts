@@ -1,0 +1,95 @@
+/** The documented error object, compared whole: a member or header too many fails like a missing one. */
+
+import assert from 'node:assert/strict';
+import type { IncomingHttpHeaders } from 'node:http';
+
+import type { RawReply } from './raw.ts';
+
+export interface ExpectedError {
+  readonly httpStatus: number;
+  readonly type: string;
+  readonly message: string | RegExp;
+  readonly code?: string;
+  readonly retry_after?: number;
+  readonly provider?: string;
+  readonly status?: number;
+  /** Those of `SPECIAL_HEADERS` that the answer carries. */
+  readonly headers?: Readonly<Record<string, string>>;
+}
+
+/** Headers that mean something only on some errors, and have to be absent from the others. */
+const SPECIAL_HEADERS = [
+  'retry-after',
+  'www-authenticate',
+  'allow',
+  'x-should-retry',
+  'x-gateway-provider',
+];
+
+interface AnyReply {
+  readonly status: number;
+  readonly headers: IncomingHttpHeaders;
+  readonly text: string;
+}
+
+export function assertError(
+  reply: AnyReply,
+  { httpStatus, headers = {}, message, ...fields }: ExpectedError,
+): void {
+  assert.equal(reply.status, httpStatus, reply.text);
+  assert.match(reply.headers['content-type'] ?? '', /^application\/json(?:;|$)/);
+  assert.match(reply.headers['x-request-id'] as string, /^[\x21-\x7e]{1,128}$/);
+  const special = SPECIAL_HEADERS.map((name) => [name, reply.headers[name]]);
+  assert.deepEqual(Object.fromEntries(special.filter(([, value]) => value !== undefined)), headers);
+  const body = JSON.parse(reply.text) as { error: { message: string } };
+  assert.deepEqual(Object.keys(body), ['error']);
+  const { message: sent, ...others } = body.error;
+  assert.deepEqual(others, fields);
+  if (typeof message === 'string') assert.equal(sent, message);
+  else assert.match(sent, message);
+}
+
+/** What most refusals are: 400, or one of the statuses that HTTP has for a special case of it. */
+export function refusal(about: RegExp = /./, httpStatus = 400): ExpectedError {
+  return {
+    httpStatus,
+    type: 'invalid_request_error',
+    code: 'INVALID_REQUEST',
+    message: new RegExp(`^Invalid request: .*${about.source}`, about.flags),
+  };
+}
+
+export const NOT_AUTHENTICATED: ExpectedError = {
+  httpStatus: 401,
+  type: 'authentication_error',
+  message: 'Invalid authentication',
+  headers: { 'www-authenticate': 'Bearer' },
+};
+
+export const NOT_FOUND: ExpectedError = {
+  httpStatus: 404,
+  type: 'not_found_error',
+  code: 'NOT_FOUND',
+  message: 'Resource not found',
+};
+
+export function unknownProvider(id: string): ExpectedError {
+  return {
+    httpStatus: 400,
+    type: 'invalid_request_error',
+    code: 'INVALID_REQUEST',
+    message: `Unknown provider: ${id}`,
+  };
+}
+
+/** The first response of a raw exchange in the form that `assertError` takes. */
+export function parseRaw({ text, status, body }: RawReply): AnyReply {
+  const lines = text.split('\r\n\r\n')[0]!.split('\r\n').slice(1);
+  const headers = Object.fromEntries(
+    lines.map((line) => {
+      const colon = line.indexOf(':');
+      return [line.slice(0, colon).toLowerCase(), line.slice(colon + 1).trim()];
+    }),
+  );
+  return { status, headers, text: body };
+}

@@ -1,0 +1,67 @@
+/** A provider below HTTP: it answers with exactly the bytes a test gives it, and breaks off when told to. */
+
+import { once } from 'node:events';
+import { createServer, type AddressInfo, type Socket } from 'node:net';
+import type { TestContext } from 'node:test';
+
+export interface RawRequest {
+  /** Head and body as they came. */
+  readonly text: string;
+  readonly socket: Socket;
+  /** How many requests this connection has carried, this one included. */
+  readonly onConnection: number;
+  /** How many connections there have been, this one included. */
+  readonly connection: number;
+}
+
+export interface RawUpstream {
+  readonly baseUrl: string;
+  readonly port: number;
+  readonly requests: RawRequest[];
+  /** Connections that are open now. */
+  readonly sockets: ReadonlySet<Socket>;
+}
+
+/** Starts one for the length of a test. `answer` is called when a request has come completely. */
+export async function startRawUpstream(
+  t: TestContext,
+  answer: (request: RawRequest) => unknown,
+): Promise<RawUpstream> {
+  const sockets = new Set<Socket>();
+  const requests: RawRequest[] = [];
+  let connections = 0;
+  const server = createServer((socket) => {
+    connections += 1;
+    const connection = connections;
+    let onConnection = 0;
+    let text = '';
+    sockets.add(socket);
+    socket.on('error', () => {});
+    socket.once('close', () => sockets.delete(socket));
+    socket.on('data', (chunk: Buffer) => {
+      text += chunk.toString('latin1');
+      const headEnd = text.indexOf('\r\n\r\n');
+      const length = Number(/\r\ncontent-length: (\d+)/i.exec(text)?.[1] ?? 0);
+      if (headEnd < 0 || text.length < headEnd + 4 + length) return;
+      onConnection += 1;
+      const request = { text, socket, onConnection, connection };
+      text = '';
+      requests.push(request);
+      answer(request);
+    });
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => {
+    server.close();
+    for (const socket of sockets) socket.destroy();
+  });
+  const { port } = server.address() as AddressInfo;
+  return { baseUrl: `http://127.0.0.1:${port}/v1`, port, requests, sockets };
+}
+
+/** A whole HTTP response with a Content-Length. */
+export function rawResponse(body: string, { status = '200 OK', type = 'application/json' } = {}) {
+  const head = `HTTP/1.1 ${status}\r\ncontent-type: ${type}\r\n`;
+  return `${head}content-length: ${Buffer.byteLength(body)}\r\n\r\n${body}`;
+}

@@ -1,0 +1,98 @@
+/** What tests of streams share: a client that looks while the stream runs, and events taken apart. */
+
+import assert from 'node:assert/strict';
+import { request as httpRequest, type ClientRequest, type IncomingMessage } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { chatBody, CLIENT_TOKEN } from './gateway.ts';
+
+export interface OpenStream {
+  readonly request: ClientRequest;
+  /** The response, once its head is there. */
+  readonly response: Promise<IncomingMessage>;
+  /** What came so far. */
+  readonly text: () => string;
+  /** Everything, when the stream has ended. Rejects when the connection broke. */
+  readonly ended: Promise<string>;
+  /** Closes the connection. */
+  readonly leave: () => void;
+}
+
+/** Asks for a stream without waiting for it. */
+export function openChat(port: number, body: object = chatBody({ stream: true })): OpenStream {
+  const request = httpRequest({
+    host: '127.0.0.1',
+    port,
+    path: '/v1/chat/completions',
+    method: 'POST',
+    headers: { authorization: `Bearer ${CLIENT_TOKEN}`, 'content-type': 'application/json' },
+    agent: false,
+  });
+  const chunks: Buffer[] = [];
+  const text = () => Buffer.concat(chunks).toString();
+  const response = new Promise<IncomingMessage>((resolve, reject) => {
+    request.once('response', resolve);
+    request.on('error', reject);
+  });
+  const ended = response.then(
+    async (incoming) =>
+      new Promise<string>((resolve, reject) => {
+        incoming.on('data', (chunk: Buffer) => chunks.push(chunk));
+        incoming.on('error', reject);
+        incoming.on('end', () => resolve(text()));
+      }),
+  );
+  // A test may leave on purpose, and then nobody waits for these.
+  response.catch(() => {});
+  ended.catch(() => {});
+  request.end(JSON.stringify(body));
+  return { request, response, text, ended, leave: () => request.destroy() };
+}
+
+/** Waits until `condition` holds. Fails after five seconds, far beyond any wait in the gateway under test. */
+export async function eventually(condition: () => unknown, what: string): Promise<void> {
+  const giveUpAt = performance.now() + 5000;
+  while (!(await condition())) {
+    assert.ok(performance.now() < giveUpAt, `never happened: ${what}`);
+    await sleep(2);
+  }
+}
+
+/** The `data` of each event, in order; a last event without its blank line counts. */
+export function dataOf(stream: string): string[] {
+  const events: string[][] = [[]];
+  for (const line of stream.split(/\r\n|\n|\r/)) {
+    if (line === '') events.push([]);
+    else if (line.startsWith('data:')) events.at(-1)!.push(line.slice(5).replace(/^ /, ''));
+  }
+  return events.filter((lines) => lines.length > 0).map((lines) => lines.join('\n'));
+}
+
+export interface DocumentedError {
+  readonly type: string;
+  readonly message: string;
+  readonly code: string;
+  readonly provider?: string;
+  readonly status?: number;
+}
+
+/** Checks that the stream is `before` and then one error event, and nothing else. Returns the error. */
+export function errorAfter(stream: string, before: string): DocumentedError {
+  assert.equal(stream.slice(0, before.length), before);
+  const rest = stream.slice(before.length).replace(/^\n+/, '');
+  const [, json = ''] = /^data: (\{.*\})\n\n$/.exec(rest) ?? assert.fail(`no error event: ${rest}`);
+  const { error, ...others } = JSON.parse(json) as { error: DocumentedError };
+  assert.deepEqual(others, {});
+  assert.equal(typeof error.message, 'string');
+  assert.match(`${error.type} ${error.code}`, /^[a-z]+(_[a-z]+)* [A-Z]+(_[A-Z]+)*$/);
+  return error;
+}
+
+/** Something a test waits for and something else announces. */
+export function createGate(): { readonly opened: Promise<void>; readonly open: () => void } {
+  let open = () => {};
+  const opened = new Promise<void>((resolve) => {
+    open = resolve;
+  });
+  return { opened, open: () => open() };
+}

@@ -1,0 +1,170 @@
+import assert from 'node:assert/strict';
+import type { IncomingHttpHeaders } from 'node:http';
+import { test } from 'node:test';
+
+import { chatBody, providerToml, startGateway, type SendOptions } from './support/gateway.ts';
+import { completionEvents, sendEvents, sendJson, startUpstream } from './support/upstream.ts';
+
+const ORIGIN = 'https://app.example';
+const CHAT = '/v1/chat/completions';
+const withCors = '[server]\ncors = true\n';
+const preflight: SendOptions = {
+  method: 'OPTIONS',
+  headers: {
+    authorization: undefined,
+    origin: ORIGIN,
+    'access-control-request-method': 'POST',
+    'access-control-request-headers': 'authorization,content-type,x-stainless-lang',
+  },
+};
+
+function corsHeaders(headers: IncomingHttpHeaders): string[] {
+  return Object.keys(headers).filter((name) => name.startsWith('access-control-'));
+}
+
+function listed(value: unknown): string[] {
+  return String(value)
+    .split(',')
+    .map((name) => name.trim().toLowerCase());
+}
+
+const off = [
+  { toml: '' },
+  { toml: '[server]\ncors = false\n' },
+  { env: { GATEWAY_CORS: 'false' } },
+];
+for (const settings of off) {
+  test(`with ${JSON.stringify(settings)} no answer has a CORS header`, async (t) => {
+    const gateway = await startGateway(t, settings);
+    const origin = { headers: { origin: ORIGIN } };
+    const replies = [
+      await gateway.send('/health', origin),
+      await gateway.send('/v1/models', origin),
+      await gateway.send('/nothing', origin),
+      await gateway.send(CHAT, preflight),
+    ];
+    assert.deepEqual(
+      replies.map(({ status, headers }) => [status, corsHeaders(headers)]),
+      [200, 200, 404, 401].map((status) => [status, []]),
+    );
+  });
+}
+
+for (const settings of [{ toml: withCors }, { env: { GATEWAY_CORS: 'true' } }]) {
+  for (const path of [CHAT, '/v1/models', '/health']) {
+    test(`with ${JSON.stringify(settings)} a preflight of ${path} needs no authorization`, async (t) => {
+      const gateway = await startGateway(t, settings);
+      const { status, headers, text } = await gateway.send(path, preflight);
+      assert.ok(status === 200 || status === 204, `${status}`);
+      assert.equal(text, '');
+      assert.equal(headers['access-control-allow-origin'], '*');
+      assert.equal(headers['access-control-max-age'], '86400');
+      assert.deepEqual(listed(headers['access-control-allow-headers']), [
+        'authorization',
+        'content-type',
+        'x-stainless-lang',
+      ]);
+      const methods = listed(headers['access-control-allow-methods']);
+      assert.ok(methods.includes('get') && methods.includes('post'), methods.join());
+      assert.ok(!('access-control-allow-credentials' in headers));
+      assert.match(headers['x-request-id'] as string, /\S/);
+    });
+  }
+}
+
+test('a preflight reaches no upstream and uses up no rate limit', async (t) => {
+  const upstream = await startUpstream(t);
+  const limit = '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 1\n';
+  const gateway = await startGateway(t, { toml: withCors + limit + providerToml(upstream) });
+  for (let i = 0; i < 3; i += 1) {
+    const { status } = await gateway.send(CHAT, preflight);
+    assert.ok(status < 300, `${status}`);
+  }
+  assert.equal(upstream.requests.length, 0);
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+  assert.equal((await gateway.chat(chatBody())).status, 429);
+});
+
+test('OPTIONS that is no preflight is refused like any other request', async (t) => {
+  const gateway = await startGateway(t, { toml: withCors });
+  const options = { method: 'OPTIONS', headers: { origin: ORIGIN, authorization: undefined } };
+  assert.equal((await gateway.send(CHAT, options)).status, 401);
+  const reply = await gateway.send(CHAT, { method: 'OPTIONS', headers: { origin: ORIGIN } });
+  assert.deepEqual([reply.status, reply.headers.allow], [404, 'POST']);
+});
+
+test('a preflight that asks for no headers is allowed none', async (t) => {
+  const gateway = await startGateway(t, { toml: withCors });
+  const { 'access-control-request-headers': _, ...fewer } = preflight.headers!;
+  const { status, headers } = await gateway.send(CHAT, { ...preflight, headers: fewer });
+  assert.ok(status < 300, `${status}`);
+  assert.ok(!('access-control-allow-headers' in headers));
+});
+
+/** What scripts can read of any answer (Fetch standard), and what is between browser and gateway only. */
+const READABLE = ['content-type', 'content-length', 'cache-control'];
+const NOT_FOR_SCRIPTS = [
+  'date',
+  'connection',
+  'keep-alive',
+  'transfer-encoding',
+  'vary',
+  'x-content-type-options',
+  'x-accel-buffering',
+  'allow',
+  'www-authenticate',
+];
+
+const limits = {
+  'x-request-id': 'up-1',
+  'retry-after-ms': '1500',
+  'x-should-retry': 'true',
+  'x-ratelimit-limit-requests': '9',
+  'x-ratelimit-remaining-tokens': '9',
+  'x-ratelimit-reset-requests': '1s',
+  'ratelimit-remaining': '9',
+  'anthropic-ratelimit-requests-remaining': '9',
+};
+
+const exchanges: Record<string, { status: number; path?: string; body?: object; noToken?: true }> =
+  {
+    'a completion': { status: 200 },
+    'a stream': { status: 200, body: chatBody({ stream: true }) },
+    'the model list': { status: 200, path: '/v1/models' },
+    'the health check': { status: 200, path: '/health' },
+    'a refused token': { status: 401, path: '/v1/models', noToken: true },
+    'a wrong path': { status: 404, path: '/nothing' },
+    'a wrong body': { status: 400, body: {} },
+    'too large a body': { status: 413, body: chatBody({ x: 'y'.repeat(1000) }) },
+    'an unknown provider': { status: 400, body: chatBody({ model: 'q/m' }) },
+    "upstream's 429": { status: 429, body: chatBody({ model: 'p/busy' }) },
+    'a failed upstream': { status: 502, body: chatBody({ model: 'p/broken' }) },
+  };
+for (const [what, { status, path, body = chatBody(), noToken }] of Object.entries(exchanges)) {
+  test(`with cors = true a script on any origin can read ${what}`, async (t) => {
+    const upstream = await startUpstream(t, (request, response) => {
+      if (request.url.endsWith('/models')) return sendJson(response, { data: [] });
+      const { model, stream } = JSON.parse(request.body.toString()) as Record<string, unknown>;
+      if (model === 'broken') return response.destroy();
+      if (stream) return sendEvents(response, completionEvents());
+      return sendJson(response, {}, { status: model === 'busy' ? 429 : 200, headers: limits });
+    });
+    const gateway = await startGateway(t, {
+      toml: `${withCors}max_body_bytes = 500\n${providerToml(upstream)}`,
+    });
+    const own = { origin: ORIGIN, ...(noToken ? { authorization: undefined } : {}) };
+    const reply = path
+      ? await gateway.send(path, { headers: own })
+      : await gateway.chat(body, { headers: own });
+    const { headers } = reply;
+    assert.equal(reply.status, status, reply.text);
+    assert.equal(headers['access-control-allow-origin'], '*');
+    assert.ok(!('access-control-allow-credentials' in headers));
+    const exposed = listed(headers['access-control-expose-headers']);
+    const isExposed = (name: string) => exposed.includes('*') || exposed.includes(name);
+    const hidden = Object.keys(headers)
+      .filter((name) => ![...READABLE, ...NOT_FOR_SCRIPTS, ...corsHeaders(headers)].includes(name))
+      .filter((name) => !isExposed(name));
+    assert.deepEqual(hidden, []);
+  });
+}
