@@ -79,7 +79,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   }
   if (status >= 400) throw await readStatusError(reply, context);
 
-  const headers = passedHeaders(reply.headers);
+  const headers = passedHeaders(reply.headers, context.settings.redact);
   const contentType = reply.headers.get('content-type') ?? '';
   const mediaType = contentType.split(';', 1)[0]!.trim().toLowerCase();
   const isJson = /[/+]json$/.test(mediaType);
@@ -150,7 +150,7 @@ function faultError(
     provider,
     status,
     upstreamStatus: status,
-    headers: headers ? passedHeaders(headers) : {},
+    headers: headers ? passedHeaders(headers, settings.redact) : {},
     retryable: !isEvent && RETRYABLE_STATUSES.has(status),
     ...(isPolicy ? { mayFallBack: false } : {}),
     ...(isTooLong || (isEvent && !isPolicy && status !== 401) ? { mayFallBack: true } : {}),
@@ -158,19 +158,17 @@ function faultError(
   };
   if (status === 401) return new GatewayError('api', 'Authentication failed', facts);
 
-  const text = presentable(settings.redact(message)) || (STATUS_CODES[status] ?? 'Unknown error');
+  const text = presentable(message, settings.redact) || (STATUS_CODES[status] ?? 'Unknown error');
   if (status === 429) {
-    const { retryAfterSeconds: seconds = 1 } = facts;
-    const limited = { ...facts, retryAfterSeconds: seconds };
-    return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, limited);
+    return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, facts);
   }
   return new GatewayError('api', `API error: ${status} - ${text}`, facts);
 }
 
-/** An upstream's message on one line and bounded; nothing of an HTML page. */
-function presentable(message: string): string {
+/** An upstream's message on one line, bounded and without keys; nothing of an HTML page. */
+function presentable(message: string, redact: (text: string) => string): string {
   if (/<[a-z!/]/i.test(message)) return '';
-  return withoutControlCharacters(message).trim().slice(0, MAX_ERROR_TEXT_CHARACTERS);
+  return redact(withoutControlCharacters(message)).trim().slice(0, MAX_ERROR_TEXT_CHARACTERS);
 }
 
 /** Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. */
@@ -185,13 +183,13 @@ const PASSED_HEADERS =
   /^(?:x-ratelimit-|ratelimit|anthropic-ratelimit-|retry-after-ms$|x-should-retry$)/;
 
 /** The allow-list: an upstream's cookies, server banners and connection headers are not the client's. */
-function passedHeaders(headers: Headers): Record<string, string> {
+function passedHeaders(headers: Headers, redact: (text: string) => string): Record<string, string> {
   const passed: Record<string, string> = {};
   for (const [name, value] of headers) {
-    if (PASSED_HEADERS.test(name)) passed[name] = value;
+    if (PASSED_HEADERS.test(name)) passed[name] = redact(value);
   }
   const requestId = headers.get('x-request-id') ?? headers.get('request-id');
-  if (requestId) passed['x-upstream-request-id'] = requestId;
+  if (requestId) passed['x-upstream-request-id'] = redact(requestId);
   return passed;
 }
 

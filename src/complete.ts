@@ -107,30 +107,41 @@ interface Inquiry {
 
 /** The first answer; or, when all fail, the first failure. */
 async function askInOrder(candidates: readonly Candidate[], inquiry: Inquiry): Promise<Answer> {
-  const { breaker } = inquiry.settings;
+  const { breaker, limits } = inquiry.settings;
+  const first = candidates[0]!;
   let firstFailure: GatewayError | undefined;
   for (const candidate of candidates) {
     const { id } = candidate.provider;
-    if (candidates.length > 1 && breaker.isResting(id)) {
-      inquiry.call.record.attempts.push(`${id}:resting`);
-      continue;
-    }
-    if (candidate !== candidates[0] && !mayAsk(id, inquiry.settings.limits)) continue;
-    try {
-      const answer = await askRepeatedly(candidate, inquiry);
-      breaker.recordSuccess(id);
-      return answer;
-    } catch (thrown) {
-      if (!(thrown instanceof GatewayError)) throw thrown;
-      if (thrown.status >= 500 && thrown.kind !== 'unsupported') breaker.recordFailure(id);
-      else breaker.recordSuccess(id);
-      firstFailure ??= thrown;
-      if (!mayFallBack(thrown)) break;
-    }
+    if (candidates.length > 1 && breaker.isResting(id)) continue;
+    if (candidate !== first && !mayAsk(id, limits)) continue;
+    const result = await askAndRecord(candidate, inquiry);
+    if (!(result instanceof GatewayError)) return result;
+    firstFailure ??= result;
+    if (!mayFallBack(result)) break;
   }
-  if (firstFailure) throw firstFailure;
   // All rest: better to ask than to answer for them.
-  return askRepeatedly(candidates[0]!, inquiry);
+  const result = firstFailure ?? (await askAndRecord(first, inquiry));
+  if (result instanceof GatewayError) throw result;
+  return result;
+}
+
+/** Asks one provider and lets the breaker know. A failure is returned, unless the client is gone. */
+async function askAndRecord(
+  candidate: Candidate,
+  inquiry: Inquiry,
+): Promise<Answer | GatewayError> {
+  const { breaker } = inquiry.settings;
+  const { id } = candidate.provider;
+  try {
+    const answer = await askRepeatedly(candidate, inquiry);
+    breaker.recordSuccess(id);
+    return answer;
+  } catch (thrown) {
+    if (!(thrown instanceof GatewayError)) throw thrown;
+    if (thrown.status >= 500 && thrown.kind !== 'unsupported') breaker.recordFailure(id);
+    else breaker.recordSuccess(id);
+    return thrown;
+  }
 }
 
 /** A fallback at its own limit is passed over. */

@@ -103,26 +103,27 @@ export class GatewayError extends Error {
         type: row.type,
         message: this.message,
         code: row.code,
-        retry_after: this.kind === 'rateLimit' ? this.facts.retryAfterSeconds : undefined,
+        retry_after: this.kind === 'rateLimit' ? this.#retryAfterSeconds : undefined,
         provider: isProviderError ? this.facts.provider : undefined,
         status: this.kind === 'api' ? this.facts.upstreamStatus : undefined,
       },
     });
   }
 
+  /** A 429 always says when to come back, also where the provider did not. */
+  get #retryAfterSeconds(): number | undefined {
+    return this.facts.retryAfterSeconds ?? (this.kind === 'rateLimit' ? 1 : undefined);
+  }
+
   /** Headers every answer of this failure carries. */
   toHeaders(): Record<string, string> {
     const headers: Record<string, string> = { ...this.facts.headers };
-    if (this.facts.retryAfterSeconds !== undefined) {
-      headers['retry-after'] = String(this.facts.retryAfterSeconds);
-    }
+    const retryAfterSeconds = this.#retryAfterSeconds;
+    if (retryAfterSeconds !== undefined) headers['retry-after'] = String(retryAfterSeconds);
     // RFC 9110 11.6.1: a 401 of our own must name the scheme; a provider's 401 is not about our scheme.
     if (this.kind === 'authentication') headers['www-authenticate'] = 'Bearer';
     // SDKs retry every 5xx and 429; these two cannot get better by asking again.
-    if (
-      this.status === 501 ||
-      (this.facts.retryAfterSeconds ?? 0) > MAX_USEFUL_RETRY_AFTER_SECONDS
-    ) {
+    if (this.status === 501 || (retryAfterSeconds ?? 0) > MAX_USEFUL_RETRY_AFTER_SECONDS) {
       headers['x-should-retry'] = 'false';
     }
     return headers;

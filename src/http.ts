@@ -57,6 +57,10 @@ export interface AccessRecord {
   failure?: GatewayError;
 }
 
+interface ServerState {
+  isDraining: boolean;
+}
+
 /** One client request and its response. */
 export class Call {
   /** The client's own `x-request-id` if it is usable, else a new one. */
@@ -66,8 +70,6 @@ export class Call {
   readonly path: string;
   readonly headers: IncomingMessage['headers'];
   readonly record: AccessRecord = { attempts: [] };
-  /** The gateway is shutting down. */
-  readonly isDraining: boolean;
   /** Bytes of the response body that were written. */
   sentBytes = 0;
   /** When the response began, on the monotonic clock of `performance.now()`. */
@@ -78,17 +80,18 @@ export class Call {
   readonly #response: ServerResponse;
   readonly #abort = new AbortController();
   readonly #closed: Promise<void>;
+  readonly #server: ServerState;
   #awaitsContinue: boolean;
 
   constructor(
     request: IncomingMessage,
     response: ServerResponse,
-    { awaitsContinue, isDraining }: { awaitsContinue: boolean; isDraining: boolean },
+    { awaitsContinue, server }: { awaitsContinue: boolean; server: ServerState },
   ) {
     this.#request = request;
     this.#response = response;
     this.#awaitsContinue = awaitsContinue;
-    this.isDraining = isDraining;
+    this.#server = server;
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.headers = request.headers;
@@ -102,6 +105,11 @@ export class Call {
         resolve();
       });
     });
+  }
+
+  /** The gateway is shutting down. */
+  get isDraining(): boolean {
+    return this.#server.isDraining;
   }
 
   /** Aborts when the client leaves, or with the reason given to `cancel`. */
@@ -264,7 +272,7 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
   const calls = new Set<Call>();
   /** What each connection is being answered: more than one where the client pipelines. */
   const pending = new WeakMap<Duplex, Set<ServerResponse>>();
-  let isDraining = false;
+  const state: ServerState = { isDraining: false };
 
   const server = createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
@@ -288,14 +296,14 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
     // Without a listener, the error of a connection that breaks would end the process.
     request.on('error', () => {});
     response.on('error', () => {});
-    const call = new Call(request, response, { awaitsContinue, isDraining });
+    const call = new Call(request, response, { awaitsContinue, server: state });
     calls.add(call);
     try {
       await handle(call);
     } finally {
       calls.delete(call);
       responses.delete(response);
-      if (isDraining) server.closeIdleConnections();
+      if (state.isDraining) server.closeIdleConnections();
     }
   }
 
@@ -311,7 +319,7 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
   return {
     listen: (port, host) => listen(server, port, host),
     async drain(timeoutMs, reason) {
-      isDraining = true;
+      state.isDraining = true;
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
       const deadline = setTimeout(() => {
         for (const call of calls) call.cancel(reason);

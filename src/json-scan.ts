@@ -143,7 +143,7 @@ function stringEnd(bytes: Buffer, start: number): number {
   }
   for (;;) {
     const quote = bytes.indexOf(QUOTE, at);
-    if (quote < 0) throw new SyntaxFault(bytes.length);
+    if (quote < 0) throw new SyntaxFault(start);
     let escapes = quote;
     while (escapes > at && bytes[escapes - 1] === BACKSLASH) escapes -= 1;
     if ((quote - escapes) % 2 === 0) return quote + 1;

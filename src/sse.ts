@@ -18,7 +18,8 @@ export class EventSplitter {
   #heldBytes = 0;
   #lineIsEmpty = true;
   #lineIsComment = false;
-  #afterCarriageReturn = false;
+  /** The last byte was a carriage return; whether it ended an event, so that a line feed belongs to it. */
+  #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
   #sawEvent = false;
 
@@ -67,12 +68,12 @@ export class EventSplitter {
     this.#sawEvent = false;
     for (let at = 0; at < chunk.length; at += 1) {
       const byte = chunk[at];
-      if (byte === LINE_FEED && this.#afterCarriageReturn) {
-        this.#afterCarriageReturn = false;
-        if (boundary === at) boundary = at + 1;
+      const previous = this.#afterCarriageReturn;
+      this.#afterCarriageReturn = byte === CARRIAGE_RETURN ? 'inEvent' : 'no';
+      if (byte === LINE_FEED && previous !== 'no') {
+        if (previous === 'atEventEnd') boundary = at + 1;
         continue;
       }
-      this.#afterCarriageReturn = byte === CARRIAGE_RETURN;
       if (byte !== LINE_FEED && byte !== CARRIAGE_RETURN) {
         if (this.#lineIsEmpty) {
           this.#lineIsEmpty = false;
@@ -81,12 +82,11 @@ export class EventSplitter {
         }
         continue;
       }
-      if (this.#lineIsEmpty) {
+      if (this.#lineIsEmpty || (this.#lineIsComment && !this.#eventHasFields)) {
         boundary = at + 1;
+        if (byte === CARRIAGE_RETURN) this.#afterCarriageReturn = 'atEventEnd';
         if (this.#eventHasFields) this.#sawEvent = true;
         this.#eventHasFields = false;
-      } else if (this.#lineIsComment && !this.#eventHasFields) {
-        boundary = at + 1;
       }
       this.#lineIsEmpty = true;
     }

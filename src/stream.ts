@@ -19,6 +19,8 @@ const MAX_INSPECTED_BYTES = 65_536;
 const MAX_COMMENT_BYTES = 1_048_576;
 /** After `[DONE]` the upstream may have bytes left, but not keep the client waiting. */
 const AFTER_DONE_MS = 5000;
+/** More than `"finish_reason": "` takes. */
+const OVERLAP_BYTES = 32;
 const NOTHING = Buffer.alloc(0);
 
 interface StreamOptions {
@@ -71,6 +73,7 @@ class Relay {
   #isDone = false;
   /** Part of an event too long to hold has been passed on, and not yet its end. */
   #isInsideEvent = false;
+  #lastPart: Buffer = NOTHING;
   /** The last byte passed on was not the end of an event. */
   #isMidLine = false;
 
@@ -149,8 +152,18 @@ class Relay {
   /** Keeps what is held below its bound: the beginning of a longer event goes out as it is. */
   #releaseOversized(): Buffer {
     if (this.#splitter.heldBytes > MAX_INSPECTED_BYTES) this.#isInsideEvent = true;
-    this.#isMidLine ||= this.#isInsideEvent;
-    return this.#isInsideEvent ? this.#splitter.release() : NOTHING;
+    if (!this.#isInsideEvent) return NOTHING;
+    this.#isMidLine = true;
+    const released = this.#splitter.release();
+    this.#lookForFinish(released);
+    return released;
+  }
+
+  /** In the parts of a long event the words may be cut in two: a little of the part before is looked at again. */
+  #lookForFinish(bytes: Buffer): void {
+    const seen = this.#isInsideEvent ? Buffer.concat([this.#lastPart, bytes]) : bytes;
+    if (hasFinishReason(seen)) this.#isFinished = true;
+    this.#lastPart = this.#isInsideEvent ? seen.subarray(-OVERLAP_BYTES) : NOTHING;
   }
 
   async #read(): Promise<Buffer | undefined> {
@@ -164,11 +177,11 @@ class Relay {
 
   /** Looks for what the relay acts on. Only runs with a telltale word are taken apart, and the beginning. */
   #inspect(events: Buffer, isBeginning = false): Inspection {
+    this.#lookForFinish(events);
     if (events.length > 0) {
       this.#isInsideEvent = false;
       this.#isMidLine = false;
     }
-    if (hasFinishReason(events)) this.#isFinished = true;
     const isSuspicious =
       events.includes('"error"') || events.includes('event:') || events.includes('[DONE]');
     if (!isBeginning && !isSuspicious) return { passed: events, hasData: true };
@@ -193,10 +206,10 @@ class Relay {
     const tail = this.#splitter.release();
     const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
     const event = [...parseEvents(closed)].find(({ data }) => data !== '');
+    if (this.#isDone) return { passed: tail, hasData: false };
     if (!wasInsideEvent && event === undefined) return { passed: NOTHING, hasData: false };
     if (wasInsideEvent || !isWholeData(event!.data)) {
-      const cut = this.#isDone ? {} : { error: this.#failed('the stream was cut off') };
-      return { passed: NOTHING, hasData: false, ...cut };
+      return { passed: NOTHING, hasData: false, error: this.#failed('the stream was cut off') };
     }
     const found = this.#inspect(closed, true);
     this.#isMidLine = true;

@@ -408,7 +408,7 @@ const malformed = [
   '{"canary":[1¦}',
   '{"canary":1 ¦"b":2}',
   '{"canary":1¦',
-  '{"canary":"open¦',
+  '{"canary":¦"open',
   '{"canary":{}}¦}',
   '{"canary":1} ¦{}',
   '{"canary":1}¦//x',

@@ -1,0 +1,118 @@
+/** The built program as a process of its own, with an environment of its own, ended when the test ends. */
+
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer, type AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { TestContext } from 'node:test';
+
+const ROOT = join(import.meta.dirname, '..', '..');
+export const SERVER = join(ROOT, 'dist', 'server.js');
+export { ROOT };
+
+export interface ProgramOptions {
+  /** Everything but PATH; nothing of the tests' own environment is handed on. */
+  readonly env?: Readonly<Record<string, string>>;
+  /** An empty folder where none is given, so that no gateway.toml is found by accident. */
+  readonly cwd?: string;
+  readonly script?: string;
+}
+
+export interface Program {
+  readonly child: ChildProcess;
+  readonly stdout: () => string;
+  readonly stderr: () => string;
+  /** The exit code, or the name of the signal that ended it. */
+  readonly exit: Promise<number | string>;
+}
+
+export interface Finished {
+  readonly code: number | string;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** Builds dist/server.js where there is none. */
+export async function buildOnce(): Promise<void> {
+  if (existsSync(SERVER)) return;
+  const [code] = (await once(
+    spawn('npm', ['run', '-s', 'build'], { cwd: ROOT, stdio: 'inherit' }),
+    'exit',
+  )) as [number];
+  if (code !== 0) throw new Error('npm run build failed');
+}
+
+/** A new empty folder for the length of the test. */
+export function emptyFolder(t: TestContext, files: Readonly<Record<string, string>> = {}): string {
+  const folder = mkdtempSync(join(tmpdir(), 'gateway-'));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text);
+  return folder;
+}
+
+/** Starts it without waiting for anything. */
+export function startProgram(
+  t: TestContext,
+  args: readonly string[],
+  { env = {}, cwd = emptyFolder(t), script = SERVER }: ProgramOptions = {},
+): Program {
+  const child = spawn(process.execPath, [script, ...args], {
+    cwd,
+    env: { PATH: process.env['PATH'], ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  let stdout = '';
+  let stderr = '';
+  child.stdout.setEncoding('utf8').on('data', (text: string) => (stdout += text));
+  child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text));
+  const exit = once(child, 'close').then(([code, signal]) => (code ?? signal) as number | string);
+  t.after(async () => {
+    child.kill('SIGKILL');
+    await exit;
+  });
+  return { child, stdout: () => stdout, stderr: () => stderr, exit };
+}
+
+/** Runs it to its end. */
+export async function runProgram(
+  t: TestContext,
+  args: readonly string[],
+  options: ProgramOptions = {},
+): Promise<Finished> {
+  const { exit, stdout, stderr } = startProgram(t, args, options);
+  const code = await exit;
+  return { code, stdout: stdout(), stderr: stderr() };
+}
+
+/** Starts it and waits until it listens. Fails with what it printed when it ends instead. */
+export async function startServing(
+  t: TestContext,
+  args: readonly string[],
+  options: ProgramOptions = {},
+): Promise<Program & { readonly port: number }> {
+  const program = startProgram(t, args, options);
+  const listening = new Promise<number>((resolve) => {
+    program.child.stderr!.on('data', () => {
+      const port = /^listening .*:(\d+)\/v1/m.exec(program.stderr())?.[1];
+      if (port !== undefined) resolve(Number(port));
+    });
+  });
+  const ended = program.exit.then((code) => {
+    throw new Error(`it ended with ${code}: ${program.stderr()}`);
+  });
+  // Ends long after the test, when it does what it should.
+  ended.catch(() => {});
+  return { ...program, port: await Promise.race([listening, ended]) };
+}
+
+/** A port that was free a moment ago. */
+export async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, 'close');
+  return port;
+}

@@ -1,0 +1,143 @@
+import assert from 'node:assert/strict';
+import { connect } from 'node:net';
+import { test, type TestContext } from 'node:test';
+
+import { chatBody, providerToml, startGateway } from './support/gateway.ts';
+import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
+import { completion, sendJson, startUpstream } from './support/upstream.ts';
+
+const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+const END = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n';
+
+/** A gateway whose provider begins streams at once and finishes everything when `finish` is called. */
+async function start(t: TestContext) {
+  const { opened, open: finish } = createGate();
+  const upstream = await startUpstream(t, async ({ body }, response) => {
+    const isStream = body.includes('"stream":true');
+    if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+    await opened;
+    if (isStream) response.end(END);
+    else sendJson(response, completion());
+  });
+  return { upstream, finish, gateway: await startGateway(t, { toml: providerToml(upstream) }) };
+}
+
+/** A connection whose requests a test writes itself. */
+function openConnection(t: TestContext, port: number) {
+  const socket = connect(port, '127.0.0.1');
+  let text = '';
+  let isClosed = false;
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString()));
+  socket.on('error', () => {});
+  socket.on('close', () => (isClosed = true));
+  t.after(() => socket.destroy());
+  return { socket, text: () => text, isClosed: () => isClosed };
+}
+
+async function isRefused(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1');
+    socket.on('error', () => resolve(true));
+    socket.on('connect', () => {
+      socket.destroy();
+      resolve(false);
+    });
+  });
+}
+
+test('requests and streams in flight are finished, and nothing new is let in', async (t) => {
+  const { gateway, upstream, finish } = await start(t);
+  const stream = openChat(gateway.port);
+  const complete = openChat(gateway.port, chatBody());
+  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
+
+  let isDrained = false;
+  const drained = gateway.drain(10_000).then(() => (isDrained = true));
+  await eventually(() => isRefused(gateway.port), 'new connections are refused');
+  assert.equal(isDrained, false);
+  finish();
+  assert.equal(await stream.ended, CHUNK + END);
+  assert.deepEqual(JSON.parse(await complete.ended), completion());
+  await drained;
+  assert.deepEqual(
+    gateway.accessLines().map(({ outcome }) => outcome),
+    ['ok', 'ok'],
+  );
+});
+
+test('an answer given while draining says that its connection closes', async (t) => {
+  const { gateway, upstream, finish } = await start(t);
+  const client = openConnection(t, gateway.port);
+  const body = JSON.stringify(chatBody());
+  client.socket.write(
+    `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer a\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
+  );
+  await eventually(() => upstream.requests.length === 1, 'the request reached the provider');
+  const drained = gateway.drain(10_000);
+  finish();
+  await drained;
+  await eventually(client.isClosed, 'the connection is closed');
+  assert.match(client.text(), /^HTTP\/1\.1 200 /);
+  assert.match(client.text(), /\r\nconnection: close\r\n/i);
+});
+
+test('GET /health on a connection that was kept alive says 503 and draining', async (t) => {
+  const { gateway, finish } = await start(t);
+  const client = openConnection(t, gateway.port);
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('healthy'), 'the first answer');
+  // An idle connection is closed by the drain; one that is carrying a stream is not.
+  const body = JSON.stringify(chatBody({ stream: true }));
+  client.socket.write(
+    `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer a\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
+  );
+  await eventually(() => client.text().includes('"content":"a"'), 'the first event');
+  const drained = gateway.drain(10_000);
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  // Long enough for the second request to be on the connection.
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  finish();
+  await drained;
+  await eventually(client.isClosed, 'the connection is closed');
+  const [, answer = ''] = client.text().split('data: [DONE]');
+  assert.match(answer, /HTTP\/1\.1 503 /);
+  assert.match(answer, /\r\nconnection: close\r\n/i);
+  assert.match(answer, /\{"status":"draining","version":"[^"]+"\}$/);
+});
+
+test('idle connections are closed at once', async (t) => {
+  const { gateway } = await start(t);
+  const client = openConnection(t, gateway.port);
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('healthy'), 'the answer');
+  await gateway.drain(10_000);
+  await eventually(client.isClosed, 'the connection is closed');
+});
+
+test('at the deadline streams end in the error event and the others get an error', async (t) => {
+  const { gateway, upstream } = await start(t);
+  const stream = openChat(gateway.port);
+  const complete = openChat(gateway.port, chatBody());
+  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
+  await gateway.drain(50);
+  errorAfter(await stream.ended, CHUNK);
+  assert.ok(((await complete.response).statusCode ?? 0) >= 500);
+  const { error: refusal } = JSON.parse(await complete.ended) as { error: { type: string } };
+  assert.equal(typeof refusal.type, 'string');
+  await Promise.all(upstream.requests.map(({ closed }) => closed));
+  assert.doesNotMatch(await stream.ended, /test is over/);
+});
+
+test('a request that waits for its second try does not hold up the deadline', async (t) => {
+  const upstream = await startUpstream(t, (_, response) =>
+    sendJson(response, {}, { status: 503, headers: { 'retry-after': '20' } }),
+  );
+  const gateway = await startGateway(t, {
+    toml: `[server]\nretries = 1\n${providerToml(upstream)}`,
+  });
+  const chat = openChat(gateway.port, chatBody());
+  await eventually(() => upstream.requests.length === 1, 'the first try');
+  await gateway.drain(50);
+  assert.ok(((await chat.response).statusCode ?? 0) >= 500);
+  assert.equal(upstream.requests.length, 1);
+});

@@ -1,0 +1,480 @@
+import assert from 'node:assert/strict';
+import { createServer } from 'node:net';
+import { after, before, describe, mock, test, type TestContext } from 'node:test';
+
+import { CircuitBreaker } from '../src/circuit-breaker.ts';
+import { chatBody, providerToml, startGateway, type Reply } from './support/gateway.ts';
+import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
+import {
+  completion,
+  completionEvents,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type Script,
+} from './support/upstream.ts';
+
+// Full jitter may be no wait at all: with this luck it always is.
+before(() => void mock.method(Math, 'random', () => 0));
+after(() => mock.restoreAll());
+
+const STREAM = chatBody({ stream: true });
+const OK = completion('fine');
+
+/** Answers with this status; `code` and headers where the table needs them. */
+function fail(
+  status: number,
+  { code = 'x', headers = {} }: { code?: string; headers?: Record<string, string> } = {},
+): Script {
+  return (_, response) =>
+    sendJson(response, { error: { message: `p failed`, code } }, { status, headers });
+}
+
+const firstEvent =
+  (error: unknown): Script =>
+  (_, response) =>
+    sendEvents(response, `data: ${JSON.stringify({ error })}\n\n`);
+const hang: Script = () => {};
+const reset: Script = (_, response) => response.socket?.resetAndDestroy();
+
+interface Settings {
+  readonly server?: string;
+  readonly p?: string;
+  readonly q?: string;
+  readonly fallback?: readonly string[];
+  readonly more?: string;
+}
+
+/** Provider `p`, which does as it is told, and `q`, `r`, which answer. */
+async function start(t: TestContext, script: Script, settings: Settings = {}) {
+  const fine: Script = ({ body }, response) =>
+    body.includes('"stream":true')
+      ? sendEvents(response, completionEvents())
+      : sendJson(response, OK);
+  const [p, q, r] = await Promise.all(
+    [script, fine, fine].map(async (one) => startUpstream(t, one)),
+  );
+  const { server = '', fallback = ['q'], more = '' } = settings;
+  const toml = [
+    `[server]\n${server}`,
+    `[providers]\nfallback = ${JSON.stringify(fallback)}`,
+    providerToml(p!, 'p', settings.p),
+    providerToml(q!, 'q', settings.q),
+    providerToml(r!, 'r'),
+    more,
+  ];
+  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  const asked = () => [p!, q!, r!].map(({ requests }) => requests.length);
+  return { p: p!, q: q!, r: r!, gateway, asked };
+}
+
+function facts({ status, headers }: Reply): unknown[] {
+  return [status, headers['x-gateway-provider'], headers['x-should-retry']];
+}
+
+describe('retries', { concurrency: true }, () => {
+  for (const status of [408, 429, 500, 502, 503, 504, 529]) {
+    test(`a ${status} is asked again as often as retries says, and then is the answer`, async (t) => {
+      const { gateway, asked } = await start(t, fail(status), {
+        server: 'retries = 2',
+        fallback: [],
+      });
+      assert.deepEqual(facts(await gateway.chat(chatBody())), [status, 'p', 'false']);
+      assert.deepEqual(asked(), [3, 0, 0]);
+    });
+  }
+
+  for (const status of [400, 401, 402, 403, 404, 409, 413, 422, 501]) {
+    test(`a ${status} is not asked again`, async (t) => {
+      const { gateway, asked } = await start(t, fail(status), {
+        server: 'retries = 2',
+        fallback: [],
+      });
+      assert.equal((await gateway.chat(chatBody())).status, status);
+      assert.deepEqual(asked(), [1, 0, 0]);
+    });
+  }
+
+  test('a second try that works is the answer, for streams too', async (t) => {
+    for (const body of [chatBody(), STREAM]) {
+      for (const failure of [fail(503), reset]) {
+        let tries = 0;
+        const { gateway, q, asked } = await start(
+          t,
+          (request, response) => {
+            tries += 1;
+            return tries === 1 ? failure(request, response) : q.script(request, response);
+          },
+          { p: 'retries = 1' },
+        );
+        const reply = await gateway.chat(body);
+        assert.deepEqual([reply.status, reply.headers['x-gateway-provider']], [200, 'p']);
+        assert.deepEqual(asked(), [2, 0, 0]);
+      }
+    }
+  });
+
+  test('a provider\u2019s own retries stand above the server\u2019s', async (t) => {
+    const settings = { server: 'retries = 3', p: 'retries = 0', fallback: [] };
+    const { gateway, asked } = await start(t, fail(500), settings);
+    assert.deepEqual(facts(await gateway.chat(chatBody())), [500, 'p', undefined]);
+    assert.deepEqual(asked(), [1, 0, 0]);
+  });
+
+  test('a Retry-After of more than 30 s is left to the client', async (t) => {
+    const script = fail(503, { headers: { 'retry-after': '31' } });
+    const { gateway, asked } = await start(t, script, { server: 'retries = 2', fallback: [] });
+    const reply = await gateway.chat(chatBody());
+    assert.equal(reply.headers['retry-after'], '31');
+    assert.deepEqual(asked(), [1, 0, 0]);
+  });
+
+  test('a shorter Retry-After is waited for, and where there is none only the backoff', async (t) => {
+    const order: string[] = [];
+    const waits = ['2', '1', ''].map(async (seconds) => {
+      const headers: Record<string, string> = seconds === '' ? {} : { 'retry-after': seconds };
+      const settings = { server: 'retries = 1', fallback: [] };
+      const { gateway, asked } = await start(t, fail(429, { headers }), settings);
+      assert.equal((await gateway.chat(chatBody())).status, 429);
+      assert.deepEqual(asked(), [2, 0, 0]);
+      order.push(seconds);
+    });
+    await Promise.all(waits);
+    assert.deepEqual(order, ['', '1', '2']);
+  });
+
+  test('a timeout is not asked again', async (t) => {
+    const { gateway, asked } = await start(t, hang, {
+      server: 'retries = 2\ntimeout = 1',
+      fallback: [],
+    });
+    const reply = await gateway.chat(chatBody());
+    assert.deepEqual([reply.status, reply.json().error.code], [504, 'TIMEOUT']);
+    assert.deepEqual(asked(), [1, 0, 0]);
+  });
+
+  test('what breaks after the first event is not asked again', async (t) => {
+    const script: Script = (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n');
+    const { gateway, asked } = await start(t, script, { server: 'retries = 2' });
+    assert.match((await gateway.chat(STREAM)).text, /\n\ndata: \{"error":/);
+    assert.deepEqual(asked(), [1, 0, 0]);
+  });
+});
+
+describe('fallback', { concurrency: true }, () => {
+  const conditions: Record<string, Script> = {
+    'a reset connection': reset,
+    'a context_length_exceeded': fail(400, { code: 'context_length_exceeded' }),
+    ...Object.fromEntries(
+      [408, 429, 500, 501, 502, 503, 504, 529].map((status) => [`a ${status}`, fail(status)]),
+    ),
+  };
+  for (const [name, script] of Object.entries(conditions)) {
+    test(`after ${name} the next provider answers, streaming or not`, async (t) => {
+      for (const body of [chatBody(), STREAM]) {
+        const { gateway, asked } = await start(t, script);
+        assert.deepEqual(facts(await gateway.chat(body)).slice(0, 2), [200, 'q']);
+        assert.deepEqual(asked(), [1, 1, 0]);
+      }
+    });
+  }
+
+  const streamConditions: Record<string, Script> = {
+    'an error object': firstEvent({ message: 'overloaded' }),
+    'an error string': firstEvent('overloaded'),
+    'an error with a status': firstEvent({ message: 'overloaded', code: 503 }),
+    'an error of the request\u2019s length': firstEvent({
+      message: 'x',
+      code: 'context_length_exceeded',
+    }),
+    'no event at all': (_, response) => sendEvents(response, ''),
+    'comments and then an error': (_, response) =>
+      sendEvents(response, ': x\n\ndata: {"error":{"message":"x"}}\n\n'),
+  };
+  for (const [name, script] of Object.entries(streamConditions)) {
+    test(`after a stream that begins with ${name} the next provider answers`, async (t) => {
+      const { gateway, asked } = await start(t, script);
+      const reply = await gateway.chat(STREAM);
+      assert.equal(reply.text, completionEvents());
+      assert.deepEqual(facts(reply).slice(0, 2), [200, 'q']);
+      assert.deepEqual(asked(), [1, 1, 0]);
+    });
+  }
+
+  test('a timeout falls back, and so does a stream without a first event in time', async (t) => {
+    const { gateway } = await start(t, hang, { p: 'timeout = 1' });
+    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'q']);
+    const slow = await start(
+      t,
+      (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.write(': keep-alive\n\n');
+      },
+      { server: 'first_token_timeout = 1' },
+    );
+    assert.deepEqual(facts(await slow.gateway.chat(STREAM)).slice(0, 2), [200, 'q']);
+  });
+
+  test('a provider that nobody listens for falls back, and without a fallback is a 502', async (t) => {
+    const closed = createServer();
+    await new Promise<void>((resolve) => closed.listen(0, '127.0.0.1', resolve));
+    const { port } = closed.address() as { port: number };
+    await new Promise((resolve) => closed.close(resolve));
+    const more = `[providers.gone]\nbase_url = "http://127.0.0.1:${port}"\napi_key = "none"\n`;
+    const { gateway } = await start(t, hang, { more });
+    const body = chatBody({ model: 'gone/m' });
+    assert.deepEqual(facts(await gateway.chat(body)).slice(0, 2), [200, 'q']);
+    const alone = await start(t, hang, { more, fallback: [] });
+    const reply = await alone.gateway.chat(body);
+    assert.deepEqual([reply.status, reply.json().error.code], [502, 'PROVIDER_ERROR']);
+    assert.ok(!reply.text.includes(String(port)) && !reply.text.includes('127.0.0.1'), reply.text);
+  });
+
+  const notConditions: Record<string, { script: Script; status: number }> = {
+    ...Object.fromEntries(
+      [400, 401, 402, 403, 404, 409, 413, 422].map((status) => [
+        `a ${status}`,
+        { script: fail(status), status },
+      ]),
+    ),
+    'a content policy refusal': {
+      script: fail(400, { code: 'content_policy_violation' }),
+      status: 400,
+    },
+    'a content filter refusal with a 500': {
+      script: fail(500, { code: 'content_filter' }),
+      status: 500,
+    },
+  };
+  for (const [name, { script, status }] of Object.entries(notConditions)) {
+    test(`${name} is the answer, and no other provider is asked`, async (t) => {
+      for (const body of [chatBody(), STREAM]) {
+        const { gateway, asked } = await start(t, script, { server: 'retries = 0' });
+        assert.deepEqual(facts(await gateway.chat(body)), [status, 'p', undefined]);
+        assert.deepEqual(asked(), [1, 0, 0]);
+      }
+    });
+  }
+
+  test('a stream that begins with a refusal or a rejected key is not asked of another', async (t) => {
+    for (const error of [
+      { message: 'no', code: 'content_filter' },
+      { message: 'no', type: 'content_policy_violation' },
+      { message: 'no', code: 401 },
+    ]) {
+      const { gateway, asked } = await start(t, firstEvent(error));
+      assert.ok((await gateway.chat(STREAM)).status >= 400);
+      assert.deepEqual(asked(), [1, 0, 0], JSON.stringify(error));
+    }
+  });
+
+  test('each is asked once, in the listed order, and not the first one again', async (t) => {
+    const { gateway, q, r, asked } = await start(t, fail(503), { fallback: ['r', 'p', 'q', 'r'] });
+    const order: string[] = [];
+    r.script = (request, response) => {
+      order.push('r');
+      return fail(500)(request, response);
+    };
+    q.script = (_, response) => {
+      order.push('q');
+      sendJson(response, OK);
+    };
+    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'q']);
+    assert.deepEqual(order, ['r', 'q']);
+    assert.deepEqual(asked(), [1, 1, 1]);
+  });
+
+  test('when all fail, the first failure is the answer', async (t) => {
+    const { gateway, q } = await start(t, fail(503, { headers: { 'retry-after': '7' } }));
+    q.script = fail(500);
+    const reply = await gateway.chat(chatBody());
+    assert.deepEqual(facts(reply), [503, 'p', 'false']);
+    assert.equal(reply.headers['retry-after'], '7');
+    assert.deepEqual([reply.json().error.provider, reply.json().error.status], ['p', 503]);
+  });
+
+  test('the fallback that answers no to the request itself ends the search', async (t) => {
+    const { gateway, q, asked } = await start(t, fail(503), { fallback: ['q', 'r'] });
+    q.script = fail(400);
+    assert.equal((await gateway.chat(chatBody())).status, 503);
+    assert.deepEqual(asked(), [1, 1, 0]);
+  });
+
+  test('a fallback is asked for its default_model, or else for the requested name', async (t) => {
+    const table = { 'default_model = "q-large"': 'q-large', '': 'org/m-1' };
+    for (const [settings, expected] of Object.entries(table)) {
+      const { gateway, p, q } = await start(t, fail(503), {
+        q: settings,
+        p: 'default_model = "no"',
+      });
+      await gateway.chat(chatBody({ model: 'p/org/m-1' }));
+      const modelOf = ({ requests }: typeof p) =>
+        JSON.parse(requests[0]!.body.toString()).model as string;
+      assert.equal(modelOf(p), 'org/m-1');
+      assert.equal(modelOf(q), expected);
+    }
+  });
+
+  test('a client is told not to repeat what cannot get better', async (t) => {
+    const alone = { fallback: [] };
+    const table: [script: Script, body: object, expected: string | undefined][] = [
+      [fail(503), chatBody(), undefined],
+      [fail(429), chatBody(), undefined],
+      [fail(429, { headers: { 'retry-after': '61' } }), chatBody(), 'false'],
+      [fail(429, { headers: { 'retry-after': '60' } }), chatBody(), undefined],
+      [(_, response) => sendJson(response, OK), STREAM, 'false'],
+    ];
+    for (const [script, body, expected] of table) {
+      const { gateway } = await start(t, script, alone);
+      const reply = await gateway.chat(body);
+      assert.equal(reply.headers['x-should-retry'], expected, reply.text);
+    }
+  });
+
+  test('the gateway\u2019s own limit for a provider is a 429 and asks nobody', async (t) => {
+    const more =
+      '[rate_limit]\nenabled = true\n[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n';
+    const { gateway, asked } = await start(t, (_, response) => sendJson(response, OK), { more });
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    const reply = await gateway.chat(chatBody());
+    assert.equal(reply.status, 429);
+    assert.equal(reply.json().error.type, 'rate_limit_error');
+    assert.equal(reply.headers['x-gateway-provider'], 'p');
+    assert.deepEqual(asked(), [1, 0, 0]);
+  });
+});
+
+describe('the circuit breaker', () => {
+  test('rests a provider after three failures in a row, for ten seconds, and then lets one request probe', () => {
+    let now = 1000;
+    const breaker = new CircuitBreaker(() => now);
+    const failures = (count: number) => {
+      for (let index = 0; index < count; index += 1) breaker.recordFailure('p');
+    };
+    failures(2);
+    assert.equal(breaker.isResting('p'), false);
+    breaker.recordSuccess('p');
+    failures(2);
+    assert.equal(breaker.isResting('p'), false, 'not three in a row');
+    failures(1);
+    assert.equal(breaker.isResting('p'), true);
+    assert.equal(breaker.isResting('q'), false);
+    now += 9999;
+    assert.equal(breaker.isResting('p'), true);
+    now += 1;
+    assert.equal(breaker.isResting('p'), false, 'the probe');
+    assert.equal(breaker.isResting('p'), true, 'only one');
+    failures(1);
+    now += 9999;
+    assert.equal(breaker.isResting('p'), true, 'a failed probe is ten seconds more');
+    now += 1;
+    assert.equal(breaker.isResting('p'), false);
+    breaker.recordSuccess('p');
+    assert.deepEqual([breaker.isResting('p'), breaker.isResting('p')], [false, false]);
+  });
+
+  test('a probe that is never answered does not rest the provider for ever', () => {
+    let now = 0;
+    const breaker = new CircuitBreaker(() => now);
+    for (let index = 0; index < 3; index += 1) breaker.recordFailure('p');
+    now += 10_000;
+    assert.equal(breaker.isResting('p'), false);
+    now += 10_000;
+    assert.equal(breaker.isResting('p'), false);
+  });
+
+  test('a provider that has failed three times is passed over', async (t) => {
+    for (const script of [fail(500), reset]) {
+      const { gateway, asked } = await start(t, script);
+      for (let round = 0; round < 5; round += 1) {
+        assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'q']);
+      }
+      assert.deepEqual(asked(), [3, 5, 0]);
+    }
+  });
+
+  test('a provider that refuses requests is not one that fails', async (t) => {
+    for (const status of [400, 401, 404, 429]) {
+      const { gateway, asked } = await start(t, fail(status));
+      for (let round = 0; round < 5; round += 1) await gateway.chat(chatBody());
+      assert.equal(asked()[0], 5, String(status));
+    }
+  });
+
+  test('a provider without a fallback never rests', async (t) => {
+    const { gateway, asked } = await start(t, fail(500), { fallback: [] });
+    for (let round = 0; round < 5; round += 1) {
+      assert.equal((await gateway.chat(chatBody())).status, 500);
+    }
+    assert.deepEqual(asked(), [5, 0, 0]);
+  });
+
+  test('when all rest, the requested one is asked all the same', async (t) => {
+    const { gateway, q, asked } = await start(t, fail(500));
+    q.script = fail(500);
+    for (let round = 0; round < 5; round += 1) {
+      assert.equal((await gateway.chat(chatBody())).headers['x-gateway-provider'], 'p');
+    }
+    assert.deepEqual(asked(), [5, 3, 0]);
+  });
+});
+
+describe('a connection that was kept alive', () => {
+  const answer = rawResponse(JSON.stringify(OK));
+  const toml = (baseUrl: string) => `[providers.p]\nbase_url = "${baseUrl}"\napi_key = "none"\n`;
+
+  for (const [how, close] of Object.entries({
+    closed: (socket: { destroy(): unknown; resetAndDestroy(): unknown }) => socket.destroy(),
+    reset: (socket: { resetAndDestroy(): unknown }) => socket.resetAndDestroy(),
+  })) {
+    test(`and is ${how} when it is used again costs the client nothing`, async (t) => {
+      const upstream = await startRawUpstream(t, ({ socket, onConnection }) => {
+        if (onConnection === 1) socket.write(answer);
+        else close(socket);
+      });
+      const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
+      for (let round = 1; round <= 3; round += 1) {
+        assert.equal((await gateway.chat(chatBody())).status, 200);
+      }
+      const order = upstream.requests.map(({ connection, onConnection }) => [
+        connection,
+        onConnection,
+      ]);
+      assert.deepEqual(order, [
+        [1, 1],
+        [1, 2],
+        [2, 1],
+        [2, 2],
+        [3, 1],
+      ]);
+    });
+
+    test(`is replaced once: a new one that is ${how} too is a 502`, async (t) => {
+      const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {
+        if (connection === 1 && onConnection === 1) socket.write(answer);
+        else close(socket);
+      });
+      const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
+      assert.equal((await gateway.chat(chatBody())).status, 200);
+      const reply = await gateway.chat(chatBody());
+      assert.deepEqual([reply.status, reply.json().error.code], [502, 'PROVIDER_ERROR']);
+      assert.equal(upstream.requests.length, 3);
+    });
+
+    test(`is another matter than a new one that is ${how}: that is a 502 at once`, async (t) => {
+      const upstream = await startRawUpstream(t, ({ socket }) => close(socket));
+      const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
+      assert.equal((await gateway.chat(chatBody())).status, 502);
+      assert.equal(upstream.requests.length, 1);
+    });
+
+    test(`is another matter than a new one that is ${how} inside its first answer`, async (t) => {
+      const upstream = await startRawUpstream(t, ({ socket }) => {
+        socket.write('HTTP/1.1 200 OK\r\ncontent-', () => setTimeout(() => close(socket), 20));
+      });
+      const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
+      assert.equal((await gateway.chat(chatBody())).status, 502);
+      assert.equal(upstream.requests.length, 1);
+    });
+  }
+});

@@ -1,0 +1,419 @@
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { describe, test } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { gzipSync } from 'node:zlib';
+
+import { chatBody, providerToml, startGateway } from './support/gateway.ts';
+import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
+import {
+  completionEvents,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type Script,
+} from './support/upstream.ts';
+import type { TestContext } from 'node:test';
+
+const STREAM = chatBody({ stream: true });
+const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
+const DONE = 'data: [DONE]\n\n';
+const MIB = 1_048_576;
+
+async function start(t: TestContext, script?: Script, server = '') {
+  const upstream = await startUpstream(t, script);
+  const toml = `[server]\n${server}\n${providerToml(upstream)}`;
+  return { upstream, gateway: await startGateway(t, { toml }) };
+}
+
+/** Sends the head of a stream and these events, and leaves it open. */
+function begin(events: string | Buffer): Script {
+  return (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(events);
+  };
+}
+
+test('the first event reaches the client before the provider has a second one', async (t) => {
+  const { opened: seen, open: seeFirst } = createGate();
+  const { gateway } = await start(t, async (request, response) => {
+    await begin(CHUNK)(request, response);
+    await seen;
+    response.end(LAST + DONE);
+  });
+  const chat = openChat(gateway.port);
+  await eventually(() => chat.text() === CHUNK, 'the first event');
+  seeFirst();
+  assert.equal(await chat.ended, CHUNK + LAST + DONE);
+});
+
+test('a comment reaches the client of a running stream at once', async (t) => {
+  const { opened: seen, open: see } = createGate();
+  const { gateway } = await start(t, async (request, response) => {
+    await begin(`${CHUNK}: keep-alive\n`)(request, response);
+    await seen;
+    response.end(LAST + DONE);
+  });
+  const chat = openChat(gateway.port);
+  await eventually(() => chat.text().endsWith(': keep-alive\n'), 'the comment');
+  see();
+  assert.equal(await chat.ended, `${CHUNK}: keep-alive\n${LAST}${DONE}`);
+});
+
+test('a stream carries the headers that keep proxies from holding it back', async (t) => {
+  const { gateway } = await start(t, (_, response) => {
+    response.writeHead(200, {
+      'content-type': 'text/event-stream;charset=UTF-8',
+      'x-request-id': 'upstream-1',
+      'x-ratelimit-remaining-requests': '7',
+      'set-cookie': 'a=b',
+      server: 'banner',
+      'cache-control': 'private',
+    });
+    response.end(completionEvents());
+  });
+  const { headers } = await gateway.chat(STREAM, { headers: { 'x-request-id': 'mine-1' } });
+  const { date, connection, 'keep-alive': _, ...others } = headers;
+  assert.ok(date !== undefined && connection !== undefined);
+  assert.deepEqual(others, {
+    'content-type': 'text/event-stream;charset=UTF-8',
+    'cache-control': 'no-cache, no-transform',
+    'x-accel-buffering': 'no',
+    'x-gateway-provider': 'p',
+    'x-request-id': 'mine-1',
+    'x-upstream-request-id': 'upstream-1',
+    'x-ratelimit-remaining-requests': '7',
+    'transfer-encoding': 'chunked',
+  });
+});
+
+const ERROR_EVENTS: Record<string, string> = {
+  'an error object': 'data: {"error":{"message":"boom","type":"x","code":null}}\n\n',
+  'an error object with line ends of two bytes': 'data: {"error":{"message":"boom"}}\r\n\r\n',
+  'an error object over two lines': 'data: {"error":\ndata: {"message":"boom"}}\n\n',
+  'an error object without a space': 'data:{"error" : {"message":"boom"}}\n\n',
+  'an error string': 'data: {"error":"boom"}\n\n',
+  'an object called error': 'data: {"object": "error","message":"boom","code":502}\n\n',
+  'an event named error': 'event: error\ndata: {"message":"boom"}\n\n',
+  'an event named error with an error object':
+    'event:error\ndata: {"error":{"message":"boom"}}\n\n',
+  'an event named error with plain text': 'event: error\ndata: boom\n\n',
+  'an error beside choices':
+    'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"error"}],"error":{"code":502,"message":"boom"}}\n\n',
+};
+const BOOM = {
+  type: 'provider_error',
+  message: 'API error: 502 - boom',
+  code: 'API_ERROR',
+  provider: 'p',
+  status: 502,
+};
+
+for (const [name, event] of Object.entries(ERROR_EVENTS)) {
+  test(`${name} as the first event is an HTTP error`, async (t) => {
+    const { gateway, upstream } = await start(t);
+    for (const before of ['', ': comment\n\n', ': comment\n', 'data:\n\n']) {
+      upstream.script = begin(before + event);
+      const reply = await gateway.chat(STREAM);
+      assert.equal(reply.status, 502, before);
+      assert.equal(reply.headers['content-type'], 'application/json');
+      assert.deepEqual(reply.json(), { error: BOOM }, before);
+      // The upstream never ended it.
+      await upstream.requests.at(-1)?.closed;
+    }
+  });
+
+  test(`${name} in a running stream becomes one documented error event, and the end`, async (t) => {
+    const { gateway, upstream } = await start(t);
+    for (const after of [
+      '',
+      CHUNK + LAST + DONE,
+      DONE,
+      'data: {"error":{"message":"again"}}\n\n',
+    ]) {
+      for (const before of [CHUNK, `${CHUNK}: comment\n\n`]) {
+        upstream.script = begin(before + event + after);
+        const reply = await gateway.chat(STREAM);
+        assert.equal(reply.status, 200);
+        assert.deepEqual(errorAfter(reply.text, before), BOOM);
+        await upstream.requests.at(-1)?.closed;
+      }
+    }
+    // And where the error comes alone, in two packets.
+    for (const cut of [5, event.length - 2, event.length - 1]) {
+      const { opened: seen, open: see } = createGate();
+      upstream.script = async (request, response) => {
+        await begin(CHUNK)(request, response);
+        await seen;
+        response.write(event.slice(0, cut));
+        for (let turn = 0; turn < 20; turn += 1) await nextTurn();
+        response.write(event.slice(cut));
+      };
+      const chat = openChat(gateway.port);
+      await eventually(() => chat.text() === CHUNK, 'the first event');
+      see();
+      assert.deepEqual(errorAfter(await chat.ended, CHUNK), BOOM, `cut at ${cut}`);
+    }
+  });
+}
+
+test('an error event that names a status gives the answer that status', async (t) => {
+  const { gateway, upstream } = await start(t);
+  const table: [event: string, status: number, type: string, code: string][] = [
+    ['{"error":{"message":"m","code":503}}', 503, 'provider_error', 'API_ERROR'],
+    ['{"error":{"message":"m","status":404}}', 404, 'provider_error', 'API_ERROR'],
+    ['{"error":{"message":"m","code":429}}', 429, 'rate_limit_error', 'RATE_LIMIT_ERROR'],
+    ['{"error":{"message":"m","code":401}}', 401, 'provider_error', 'API_ERROR'],
+    ['{"error":{"message":"m","code":200}}', 502, 'provider_error', 'API_ERROR'],
+  ];
+  for (const [event, status, type, code] of table) {
+    upstream.script = (_, response) => sendEvents(response, `data: ${event}\n\n`);
+    const reply = await gateway.chat(STREAM);
+    const { error } = reply.json() as { error: { type: string; code: string } };
+    assert.deepEqual([reply.status, error.type, error.code], [status, type, code], event);
+  }
+});
+
+test('words that look like errors inside an answer are left alone', async (t) => {
+  const { gateway, upstream } = await start(t);
+  const innocent = [
+    'data: {"choices":[{"delta":{"content":"{\\"error\\":{\\"message\\":\\"x\\"}}"}}]}\n\n',
+    'data: {"choices":[],"error":null}\n\n',
+    'data: {"choices":[{"delta":{"error":"x"}}]}\n\n',
+    'event: message\ndata: {"choices":[]}\n\n',
+    'data: "error"\n\ndata: not JSON "error"\n\n',
+  ].join('');
+  upstream.script = (_, response) => sendEvents(response, innocent + LAST + DONE);
+  assert.equal((await gateway.chat(STREAM)).text, innocent + LAST + DONE);
+});
+
+const BROKEN_ENDS: Record<string, { script: Script; before: string; code: string }> = {
+  'is cut between events': {
+    script: async (request, response) => {
+      await begin(CHUNK)(request, response);
+      setTimeout(() => response.destroy(), 20);
+    },
+    before: CHUNK,
+    code: 'PROVIDER_ERROR',
+  },
+  'is cut inside an event': {
+    script: async (request, response) => {
+      await begin(CHUNK + CHUNK.slice(0, 30))(request, response);
+      setTimeout(() => response.destroy(), 20);
+    },
+    before: CHUNK,
+    code: 'PROVIDER_ERROR',
+  },
+  'is closed without a finish_reason': {
+    script: (_, response) => sendEvents(response, CHUNK),
+    before: CHUNK,
+    code: 'PROVIDER_ERROR',
+  },
+  'is closed inside an event': {
+    script: (_, response) => sendEvents(response, CHUNK + CHUNK.slice(0, 30)),
+    before: CHUNK,
+    code: 'PROVIDER_ERROR',
+  },
+  'is closed inside an event after its finish_reason': {
+    script: (_, response) => sendEvents(response, CHUNK + LAST + CHUNK.slice(0, 30)),
+    before: CHUNK + LAST,
+    code: 'PROVIDER_ERROR',
+  },
+  'is closed in an unfinished event too long to hold': {
+    script: (_, response) => sendEvents(response, `${CHUNK}data: {"x":"${'y'.repeat(200_000)}`),
+    before: `${CHUNK}data: {"x":"${'y'.repeat(200_000)}`,
+    code: 'PROVIDER_ERROR',
+  },
+  'falls silent': { script: begin(CHUNK), before: CHUNK, code: 'TIMEOUT' },
+  'falls silent inside an event': {
+    script: begin(CHUNK + CHUNK.slice(0, 30)),
+    before: CHUNK,
+    code: 'TIMEOUT',
+  },
+};
+
+describe('a stream that does not finish', { concurrency: true }, () => {
+  for (const [name, { script, before, code }] of Object.entries(BROKEN_ENDS)) {
+    test(`ends in the error event, on a line of its own and without [DONE], when it ${name}`, async (t) => {
+      const { gateway } = await start(t, script, 'stream_idle_timeout = 1');
+      const { text } = await gateway.chat(STREAM);
+      assert.equal(errorAfter(text, before).code, code);
+      const rest = text.slice(before.length);
+      if (!before.endsWith('\n\n')) assert.ok(rest.startsWith('\n\ndata: '), rest.slice(0, 40));
+      else assert.ok(rest.startsWith('data: '), rest.slice(0, 40));
+    });
+  }
+
+  test('counts as silent although comments come', async (t) => {
+    const { gateway } = await start(
+      t,
+      async (request, response) => {
+        await begin(CHUNK)(request, response);
+        let comments = 0;
+        const timer = setInterval(() => {
+          comments += 1;
+          if (comments < 40) response.write(': keep-alive\n\n');
+          else response.end(LAST + DONE);
+        }, 100);
+        await request.closed;
+        clearInterval(timer);
+      },
+      'stream_idle_timeout = 1',
+    );
+    const { text } = await gateway.chat(STREAM);
+    const at = text.indexOf('data: {"error"');
+    assert.equal(errorAfter(text, text.slice(0, at)).code, 'TIMEOUT');
+    assert.match(text.slice(0, at), /^data: .*\n\n(?:: keep-alive\n\n)+$/);
+  });
+
+  test('is not silent while data comes, for longer than the limit', async (t) => {
+    const { gateway } = await start(
+      t,
+      async (request, response) => {
+        await begin(CHUNK)(request, response);
+        let sent = 1;
+        const timer = setInterval(() => {
+          sent += 1;
+          if (sent < 8) return response.write(CHUNK);
+          clearInterval(timer);
+          return response.end(LAST + DONE);
+        }, 250);
+      },
+      'stream_idle_timeout = 1\ntimeout = 1',
+    );
+    assert.equal((await gateway.chat(STREAM)).text, CHUNK.repeat(7) + LAST + DONE);
+  });
+
+  test('is a 504 when no event comes in time, comments or not', async (t) => {
+    for (const server of ['timeout = 1', 'first_token_timeout = 1']) {
+      const { gateway, upstream } = await start(t, begin(': keep-alive\n\n'), server);
+      const reply = await gateway.chat(STREAM);
+      assert.equal(reply.status, 504);
+      assert.deepEqual(reply.json().error.type, 'timeout_error');
+      await upstream.requests[0]?.closed;
+    }
+  });
+});
+
+test('a finished stream without [DONE] gets one', async (t) => {
+  const { gateway, upstream } = await start(t);
+  for (const end of [
+    LAST,
+    LAST.replaceAll('\n', '\r\n'),
+    LAST.replace('"stop"', ' "length"'),
+    `${LAST}: bye\n`,
+  ]) {
+    upstream.script = (_, response) => sendEvents(response, CHUNK + end);
+    assert.equal((await gateway.chat(STREAM)).text, CHUNK + end + DONE);
+  }
+});
+
+test('a last event without its blank line is passed on, and the stream is finished properly', async (t) => {
+  const { gateway, upstream } = await start(t);
+  for (const end of ['', '\n', '\r\n']) {
+    upstream.script = (_, response) => sendEvents(response, CHUNK + LAST.trimEnd() + end);
+    const { text } = await gateway.chat(STREAM);
+    assert.ok(text.startsWith(CHUNK + LAST.trimEnd() + end), text);
+    assert.match(text.slice((CHUNK + LAST.trimEnd()).length), /^[\r\n]{2,}data: \[DONE\]\n\n$/);
+
+    upstream.script = (_, response) => sendEvents(response, CHUNK + LAST + DONE.trimEnd() + end);
+    assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + DONE.trimEnd() + end);
+
+    upstream.script = (_, response) => sendEvents(response, `${CHUNK}data: {"error":"boom"}${end}`);
+    assert.deepEqual(errorAfter((await gateway.chat(STREAM)).text, CHUNK), BOOM);
+  }
+});
+
+test('a connection that breaks after [DONE] leaves the answer complete', async (t) => {
+  const { gateway } = await start(t, async (request, response) => {
+    await begin(completionEvents())(request, response);
+    setTimeout(() => response.destroy(), 20);
+  });
+  assert.equal((await gateway.chat(STREAM)).text, completionEvents());
+});
+
+test('a stream that ends before its first event is a 502', async (t) => {
+  const { gateway, upstream } = await start(t);
+  for (const events of ['', '\n\n', ': only a comment\n\n', 'event: message\n\n', 'data: {"choi']) {
+    upstream.script = (_, response) => sendEvents(response, events);
+    const reply = await gateway.chat(STREAM);
+    assert.equal(reply.status, 502, JSON.stringify(events));
+    assert.equal(reply.json().error.code, 'PROVIDER_ERROR');
+  }
+});
+
+test('an event of 8 MiB passes byte for byte, first or later', async (t) => {
+  const { gateway, upstream } = await start(t);
+  const big = `data: {"choices":[{"delta":{"content":"${'\u{1F600}'.repeat(2 * MIB)}"}}]}\n\n`;
+  const digest = (text: string) => createHash('sha256').update(text).digest('hex');
+  for (const events of [big + CHUNK + LAST + DONE, CHUNK + big + LAST + DONE]) {
+    upstream.script = (_, response) => sendEvents(response, events);
+    const reply = await gateway.chat(STREAM);
+    assert.equal(reply.status, 200);
+    assert.equal(reply.bytes.length, Buffer.byteLength(events));
+    assert.equal(digest(reply.text), digest(events));
+  }
+});
+
+test('a finish_reason in an event of 8 MiB counts', async (t) => {
+  const big = `data: {"choices":[{"finish_reason":"stop","delta":{"content":"${'x'.repeat(8 * MIB)}"}}]}\n\n`;
+  const { gateway } = await start(t, (_, response) => sendEvents(response, CHUNK + big));
+  assert.ok((await gateway.chat(STREAM)).text.slice(CHUNK.length + big.length) === DONE);
+});
+
+test('an answer that is compressed unasked arrives as plain events', async (t) => {
+  const { gateway, upstream } = await start(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream', 'content-encoding': 'gzip' });
+    response.end(gzipSync(completionEvents()));
+  });
+  const reply = await gateway.chat(STREAM, { headers: { 'accept-encoding': 'gzip, br' } });
+  assert.equal(upstream.requests[0]?.headers['accept-encoding'], 'identity');
+  assert.equal(reply.headers['content-encoding'], undefined);
+  assert.equal(reply.text, completionEvents());
+});
+
+test('an answer of the wrong kind is an error, not an empty stream', async (t) => {
+  const { gateway, upstream } = await start(t, (_, response) =>
+    sendJson(response, { choices: [] }),
+  );
+  const complete = await gateway.chat(STREAM);
+  assert.equal(complete.status, 501);
+  assert.equal(complete.json().error.type, 'unsupported_feature');
+  assert.equal(complete.headers['x-should-retry'], 'false');
+
+  upstream.script = (_, response) => sendJson(response, { error: { message: 'boom' } });
+  assert.deepEqual((await gateway.chat(STREAM)).json(), { error: BOOM });
+
+  upstream.script = (_, response) => sendEvents(response, completionEvents());
+  const streamed = await gateway.chat(chatBody());
+  assert.equal(streamed.status, 502);
+  assert.equal(streamed.json().error.code, 'PROVIDER_ERROR');
+});
+
+test('a client that does not read holds the provider back', async (t) => {
+  const wanted = 100 * MIB;
+  const part = Buffer.from(`data: {"x":"${'y'.repeat(65_500)}"}\n\n`);
+  let written = 0;
+  const { gateway } = await start(t, async (request, response) => {
+    await begin(CHUNK)(request, response);
+    const push = () => {
+      while (written < wanted) {
+        written += part.length;
+        if (!response.write(part)) return;
+      }
+    };
+    response.on('drain', push);
+    push();
+  });
+  const chat = openChat(gateway.port);
+  (await chat.response).pause();
+  // Held back is when nothing has moved for as long as everything else took, and a while more.
+  let before = -1;
+  while (before !== written) {
+    before = written;
+    await new Promise((resolve) => setTimeout(resolve, 150));
+  }
+  chat.leave();
+  assert.ok(written > part.length && written < 16 * MIB, `${written} bytes`);
+});
