@@ -11,7 +11,7 @@ import {
   type Server,
   type ServerResponse,
 } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 
 import { ClientGone, GatewayError, invalidRequest } from './errors.ts';
@@ -307,6 +307,11 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
     }
   }
 
+  const sockets = new Set<Socket>();
+  server.on('connection', (socket) => {
+    sockets.add(socket);
+    socket.once('close', () => sockets.delete(socket));
+  });
   server.on('request', (request, response) => void onRequest(request, response));
   server.on('checkContinue', (request, response) => void onRequest(request, response, true));
   server.on('checkExpectation', (request, response) => void onRequest(request, response));
@@ -321,6 +326,8 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
     async drain(timeoutMs, reason) {
       state.isDraining = true;
       const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+      // Node counts a connection that has never carried a request as busy.
+      for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy();
       const deadline = setTimeout(() => {
         for (const call of calls) call.cancel(reason);
         setTimeout(() => server.closeAllConnections(), LINGER_MS).unref();

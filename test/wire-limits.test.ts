@@ -1,0 +1,257 @@
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import { assertError } from './support/errors.ts';
+import {
+  chatBody,
+  providerToml,
+  startGateway,
+  type Reply,
+  type TestGateway,
+} from './support/gateway.ts';
+import { completionEvents, sendEvents, sendJson, startUpstream } from './support/upstream.ts';
+
+/** A table of limits that gives the next token long after the test is over. */
+function bucket(burst: number, rps = 1): string {
+  return `requests_per_second = ${rps}\nburst_capacity = ${burst}\n`;
+}
+
+interface Limits {
+  readonly enabled?: boolean;
+  readonly global?: string;
+  readonly p?: string;
+  readonly more?: string;
+}
+
+/** Two providers, `p` and `q`, at one upstream, and these limits. */
+async function start(
+  t: TestContext,
+  { enabled = true, global = '', p, more = '' }: Limits,
+): Promise<{ gateway: TestGateway; requests: readonly unknown[] }> {
+  const upstream = await startUpstream(t, ({ url, body }, response) => {
+    if (url.endsWith('/models')) return sendJson(response, { data: [] });
+    return body.includes('"stream":true')
+      ? sendEvents(response, completionEvents())
+      : sendJson(response, { choices: [] });
+  });
+  const toml = [
+    more,
+    `[rate_limit]\nenabled = ${enabled}\n${global}`,
+    p === undefined ? '' : `[rate_limit.providers.p]\n${p}`,
+    providerToml(upstream, 'p', 'default_model = "m"'),
+    providerToml(upstream, 'q'),
+  ];
+  return {
+    gateway: await startGateway(t, { toml: toml.join('\n') }),
+    requests: upstream.requests,
+  };
+}
+
+function assertLimited(reply: Reply): void {
+  const seconds = reply.headers['retry-after'];
+  assert.match(String(seconds), /^[1-9]\d*$/);
+  assertError(reply, {
+    httpStatus: 429,
+    type: 'rate_limit_error',
+    code: 'RATE_LIMIT_ERROR',
+    message: 'Rate limit exceeded',
+    retry_after: Number(seconds),
+    headers: {
+      'retry-after': String(seconds),
+      ...(Number(seconds) > 60 ? { 'x-should-retry': 'false' } : {}),
+      ...(reply.headers['x-gateway-provider'] ? { 'x-gateway-provider': 'p' } : {}),
+    },
+  });
+}
+
+async function statusesOf(requests: readonly (() => Promise<Reply>)[]): Promise<number[]> {
+  const statuses: number[] = [];
+  for (const send of requests) statuses.push((await send()).status);
+  return statuses;
+}
+
+const chat =
+  (gateway: TestGateway, model = 'p/m', more: object = {}) =>
+  async () =>
+    gateway.chat(chatBody({ model, ...more }));
+
+describe('the global limit', { concurrency: true }, () => {
+  test('refuses what is beyond the burst, and nothing of it reaches a provider', async (t) => {
+    const { gateway, requests } = await start(t, { global: bucket(2) });
+    assert.deepEqual(await statusesOf([chat(gateway), chat(gateway, 'q/m')]), [200, 200]);
+    assertLimited(await gateway.chat(chatBody()));
+    assertLimited(await gateway.chat(chatBody({ model: 'q/m' })));
+    assert.equal(requests.length, 2);
+  });
+
+  test('lets requests through again after the time it named', async (t) => {
+    const { gateway } = await start(t, { global: bucket(1) });
+    await gateway.chat(chatBody());
+    const refused = await gateway.chat(chatBody());
+    assertLimited(refused);
+    assert.equal(refused.headers['retry-after'], '1');
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+  });
+
+  test('is a status and not an event also where a stream was asked for', async (t) => {
+    const { gateway } = await start(t, { global: bucket(1) });
+    const streamed = chatBody({ stream: true });
+    assert.equal((await gateway.chat(streamed)).status, 200);
+    assertLimited(await gateway.chat(streamed));
+  });
+
+  test('does not count the health check, a preflight or a request without a token', async (t) => {
+    const { gateway } = await start(t, { global: bucket(1), more: '[server]\ncors = true\n' });
+    const withoutToken = { headers: { authorization: undefined } };
+    const preflight = {
+      method: 'OPTIONS',
+      headers: { ...withoutToken.headers, 'access-control-request-method': 'POST' },
+    };
+    const uncounted = async () =>
+      statusesOf([
+        async () => gateway.send('/health'),
+        async () => gateway.send('/health', { method: 'HEAD' }),
+        async () => gateway.send('/v1/chat/completions', preflight),
+        async () => gateway.send('/v1/models', withoutToken),
+        async () => gateway.send('/nothing', withoutToken),
+        async () => gateway.chat(chatBody(), withoutToken),
+        async () => gateway.send('/v1/models', { headers: { authorization: 'Basic x' } }),
+      ]);
+    const answers = [200, 200, 204, 401, 401, 401, 401];
+    assert.deepEqual(await uncounted(), answers);
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    // Nor are these refused once the limit is reached.
+    assert.deepEqual(await uncounted(), answers);
+    assertLimited(await gateway.chat(chatBody()));
+  });
+
+  const counted: Record<string, (gateway: TestGateway) => Promise<Reply>> = {
+    'an unknown path': async (gateway) => gateway.send('/nothing'),
+    'a path under another name': async (gateway) => gateway.send('//v1/models'),
+    'the model list': async (gateway) => gateway.send('/v1/models'),
+    'a wrong method': async (gateway) => gateway.send('/v1/models', { method: 'DELETE' }),
+    'POST /health': async (gateway) => gateway.send('/health', { method: 'POST' }),
+    'a wrong body': async (gateway) => gateway.chat('{'),
+    'an unknown provider': async (gateway) => gateway.chat(chatBody({ model: 'nobody/m' })),
+    'a completion': async (gateway) => gateway.chat(chatBody()),
+  };
+  for (const [what, send] of Object.entries(counted)) {
+    test(`counts ${what}`, async (t) => {
+      const { gateway } = await start(t, { global: bucket(2) });
+      const { status } = await send(gateway);
+      assert.notEqual(status, 429);
+      assert.equal((await gateway.send('/nothing')).status, 404);
+      assertLimited(await send(gateway));
+    });
+  }
+
+  test('comes before the body: one that is wrong or too large is refused for the limit', async (t) => {
+    const { gateway } = await start(t, {
+      global: bucket(1),
+      more: '[server]\nmax_body_bytes = 200\n',
+    });
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    for (const body of ['{', 'x'.repeat(300), chatBody({ model: 'nobody/m' })]) {
+      assertLimited(await gateway.chat(body));
+    }
+  });
+
+  test('admits exactly the burst of many requests at once', async (t) => {
+    const { gateway, requests } = await start(t, { global: bucket(5) });
+    const replies = await Promise.all(Array.from({ length: 20 }, chat(gateway)));
+    const admitted = replies.filter(({ status }) => status === 200);
+    assert.equal(replies.filter(({ status }) => status === 429).length, 20 - admitted.length);
+    // A slow machine may see a token come in meanwhile.
+    assert.ok(admitted.length >= 5 && admitted.length <= 8, `${admitted.length}`);
+    assert.equal(requests.length, admitted.length);
+  });
+});
+
+describe('the limit of a provider', { concurrency: true }, () => {
+  test('refuses what is beyond its burst, for this provider alone', async (t) => {
+    const { gateway, requests } = await start(t, { p: bucket(1) });
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    assertLimited(await gateway.chat(chatBody()));
+    assert.deepEqual(await statusesOf([chat(gateway, 'q/m'), chat(gateway, 'q/m')]), [200, 200]);
+    assert.equal(requests.length, 3);
+  });
+
+  test('is a status and not an event also where a stream was asked for', async (t) => {
+    const { gateway } = await start(t, { p: bucket(1) });
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    assertLimited(await gateway.chat(chatBody({ stream: true })));
+  });
+
+  test('counts every name that leads to the provider', async (t) => {
+    const more = '[providers]\nprimary = "p"\n[aliases]\nnick = "p/x"\n"q/m" = "p/y"\n';
+    for (const model of ['nick', 'p', 'p/', 'p/a/b', 'anything', 'q/m']) {
+      const { gateway } = await start(t, { p: bucket(1), more });
+      assert.equal((await gateway.chat(chatBody({ model }))).status, 200, model);
+      assertLimited(await gateway.chat(chatBody()));
+    }
+  });
+
+  test('does not count requests that never come to the provider', async (t) => {
+    const { gateway } = await start(t, { p: bucket(1) });
+    const statuses = await statusesOf([
+      async () => gateway.chat('{"model":"p/m"'),
+      async () => gateway.chat({ model: 'p/m' }),
+      async () => gateway.send('/v1/models'),
+      chat(gateway, 'nobody/m'),
+      chat(gateway, 'P/m'),
+      chat(gateway),
+    ]);
+    assert.deepEqual(statuses, [400, 400, 200, 400, 400, 200]);
+    assertLimited(await gateway.chat(chatBody()));
+  });
+
+  test('names a time that is long enough, in header and body alike', async (t) => {
+    const { gateway } = await start(t, { p: bucket(1, 1000) });
+    const replies = await Promise.all(Array.from({ length: 200 }, chat(gateway)));
+    for (const reply of replies.filter(({ status }) => status !== 200)) {
+      assertLimited(reply);
+      assert.equal(reply.headers['retry-after'], '1');
+    }
+  });
+
+  test('gives the global token back when it refuses: both are taken or neither', async (t) => {
+    const { gateway } = await start(t, { global: bucket(3), p: bucket(1) });
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    for (let i = 0; i < 5; i += 1) assertLimited(await gateway.chat(chatBody()));
+    assert.deepEqual(await statusesOf([chat(gateway, 'q/m'), chat(gateway, 'q/m')]), [200, 200]);
+    assertLimited(await gateway.chat(chatBody({ model: 'q/m' })));
+  });
+
+  test('takes no token of the provider when the global limit refuses', async (t) => {
+    const { gateway, requests } = await start(t, { global: bucket(1), p: bucket(2, 1) });
+    assert.equal((await gateway.chat(chatBody({ model: 'q/m' }))).status, 200);
+    for (let i = 0; i < 5; i += 1) assertLimited(await gateway.chat(chatBody()));
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    assert.equal(requests.length, 2);
+  });
+});
+
+describe('no limit', { concurrency: true }, () => {
+  const off: Record<string, Limits> = {
+    'enabled = false': { enabled: false, global: bucket(1), p: bucket(1) },
+    'requests_per_second = 0': { global: bucket(1, 0), p: bucket(1, 0) },
+    'enabled without a limit': {},
+    'a limit for another provider': {
+      p: undefined,
+      more: '[rate_limit.providers.q]\n' + bucket(1),
+    },
+  };
+  for (const [what, limits] of Object.entries(off)) {
+    test(`${what}: nothing is refused`, async (t) => {
+      const { gateway } = await start(t, limits);
+      const replies = await Promise.all(Array.from({ length: 120 }, chat(gateway)));
+      assert.deepEqual(new Set(replies.map(({ status }) => status)), new Set([200]));
+      assert.deepEqual(
+        new Set(replies.map(({ headers }) => headers['retry-after'])),
+        new Set([undefined]),
+      );
+    });
+  }
+});

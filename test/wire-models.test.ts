@@ -1,0 +1,284 @@
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import {
+  CLIENT_TOKEN,
+  providerToml,
+  PROVIDER_KEY,
+  startGateway,
+  type TestGateway,
+} from './support/gateway.ts';
+import { createGate } from './support/streams.ts';
+import { sendJson, startUpstream, type FakeUpstream, type Script } from './support/upstream.ts';
+
+const list =
+  (body: unknown): Script =>
+  (_, response) =>
+    sendJson(response, body);
+
+interface Entry {
+  readonly id: string;
+  readonly object: string;
+  readonly created: number;
+  readonly owned_by: string;
+}
+
+/** Asks for the list, checks the form of the answer and of every entry, and returns the entries. */
+async function entriesOf(gateway: TestGateway): Promise<Entry[]> {
+  const reply = await gateway.send('/v1/models');
+  assert.equal(reply.status, 200, reply.text);
+  assert.match(reply.headers['content-type']!, /^application\/json/);
+  const { data, ...others } = reply.json() as { data: Entry[] };
+  assert.deepEqual(others, { object: 'list' });
+  for (const { id, object, created, owned_by, ...more } of data) {
+    assert.equal(typeof id, 'string');
+    assert.equal(object, 'model');
+    assert.ok(Number.isInteger(created));
+    assert.equal(typeof owned_by, 'string');
+    assert.deepEqual(more, {});
+  }
+  return data;
+}
+
+async function idsOf(gateway: TestGateway): Promise<string[]> {
+  return (await entriesOf(gateway)).map(({ id }) => id);
+}
+
+/** Provider `p` at an upstream that does this, with these lines in its section. */
+async function start(
+  t: TestContext,
+  script: Script,
+  { lines = '', more = '' }: { lines?: string; more?: string } = {},
+): Promise<{ gateway: TestGateway; upstream: FakeUpstream }> {
+  const upstream = await startUpstream(t, script);
+  const toml = `${more}\n${providerToml(upstream, 'p', lines)}`;
+  return { gateway: await startGateway(t, { toml }), upstream };
+}
+
+describe('the list of a provider', { concurrency: true }, () => {
+  const shapes: Record<string, [body: unknown, ids: readonly string[]]> = {
+    '{data}': [{ object: 'list', data: [{ id: 'a' }, { id: 'b' }] }, ['p/a', 'p/b']],
+    'a bare array': [
+      [{ id: 'a', organization: 'x' }, { id: 'b' }],
+      ['p/a', 'p/b'],
+    ],
+    '{models}': [{ models: [{ name: 'models/a' }, { id: 'b' }] }, ['p/a', 'p/b']],
+    'ids beginning with models/': [{ data: [{ id: 'models/a' }] }, ['p/a']],
+    'models/ inside an id': [{ data: [{ id: 'x/models/a' }] }, ['p/x/models/a']],
+    'ids with slashes': [{ data: [{ id: 'acc/fire/m' }] }, ['p/acc/fire/m']],
+    'the same model twice': [[{ id: 'a' }, { id: 'a' }], ['p/a']],
+    'an empty list': [{ data: [] }, []],
+    'entries that are none': [
+      { data: [null, 1, {}, { id: 7 }, { id: '' }, [], 'c', { id: 'a' }] },
+      ['p/c', 'p/a'],
+    ],
+    'names of Object\u2019s own': [
+      [{ id: '__proto__' }, { id: 'constructor' }],
+      ['p/__proto__', 'p/constructor'],
+    ],
+  };
+  for (const [shape, [body, ids]] of Object.entries(shapes)) {
+    test(`is read from ${shape}`, async (t) => {
+      const { gateway } = await start(t, list(body));
+      assert.deepEqual((await idsOf(gateway)).toSorted(), [...ids].toSorted());
+    });
+  }
+
+  test('says whose each model is', async (t) => {
+    const { gateway } = await start(t, list({ data: [{ id: 'a', owned_by: 'somebody' }] }));
+    assert.deepEqual(
+      (await entriesOf(gateway)).map(({ id, owned_by }) => [id, owned_by]),
+      [['p/a', 'p']],
+    );
+  });
+
+  test('is asked for with the provider\u2019s key and nothing of the client\u2019s', async (t) => {
+    const { gateway, upstream } = await start(t, list([]));
+    await gateway.send('/v1/models?x=1', { headers: { cookie: 'c=1', 'x-own': 'y' } });
+    const [{ method, url, headers, body } = assert.fail()] = upstream.requests;
+    assert.deepEqual([method, url, body.length], ['GET', '/v1/models', 0]);
+    assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
+    assert.ok(!('x-api-key' in headers) && !('cookie' in headers) && !('x-own' in headers));
+    assert.ok(!JSON.stringify(headers).includes(CLIENT_TOKEN));
+  });
+
+  test('of anthropic is asked for with the headers and the page size it wants', async (t) => {
+    const upstream = await startUpstream(t, list({ data: [{ type: 'model', id: 'claude' }] }));
+    const gateway = await startGateway(t, { toml: providerToml(upstream, 'anthropic') });
+    assert.deepEqual(await idsOf(gateway), ['anthropic/claude']);
+    const [{ url, headers } = assert.fail()] = upstream.requests;
+    assert.equal(url, '/v1/models?limit=1000');
+    assert.equal(headers['x-api-key'], PROVIDER_KEY);
+    assert.equal(headers['anthropic-version'], '2023-06-01');
+    upstream.script = list({ choices: [] });
+    const reply = await gateway.chat({
+      model: 'anthropic/claude',
+      messages: [{ role: 'user', content: 'x' }],
+    });
+    assert.equal(reply.status, 200);
+    const chat = upstream.requests[1]!.headers;
+    assert.equal(chat.authorization, `Bearer ${PROVIDER_KEY}`);
+    assert.ok(!('x-api-key' in chat));
+  });
+
+  test('written by hand is not asked for, and has the default model too', async (t) => {
+    const lines = 'models = ["x", "y/z"]\ndefault_model = "d"';
+    const { gateway, upstream } = await start(t, list([{ id: 'a' }]), { lines });
+    assert.deepEqual((await idsOf(gateway)).toSorted(), ['p/d', 'p/x', 'p/y/z']);
+    assert.equal(upstream.requests.length, 0);
+  });
+
+  test('names the default model once', async (t) => {
+    const { gateway } = await start(t, list([{ id: 'a' }, { id: 'd' }]), {
+      lines: 'default_model = "d"',
+    });
+    assert.deepEqual(await idsOf(gateway), ['p/a', 'p/d']);
+  });
+});
+
+describe('a provider without a usable list', { concurrency: true }, () => {
+  const failures: Record<string, Script> = {
+    'refuses the key': (_, response) => sendJson(response, { error: {} }, { status: 401 }),
+    'has no list': (_, response) => sendJson(response, { detail: 'no' }, { status: 404 }),
+    'is broken': (_, response) => sendJson(response, [{ id: 'a' }], { status: 500 }),
+    'is busy': (_, response) => sendJson(response, {}, { status: 429 }),
+    'hangs up': (_, response) => response.destroy(),
+    'breaks off': (_, response) => {
+      response.writeHead(200, { 'content-length': '100' }).write('{"data":[');
+      setTimeout(() => response.destroy(), 20);
+    },
+    'sends HTML': (_, response) => response.end('<html>'),
+    'sends nothing': (_, response) => response.end(),
+    'sends null': list(null),
+    'sends a number': list(7),
+    'sends an error with 200': list({ error: { message: 'x' } }),
+    'sends data that is no list': list({ data: { id: 'a' } }),
+    'sends nested garbage': list({ data: [[['a']], { id: { id: 'a' } }] }),
+    redirects: (request, response) =>
+      response.writeHead(302, { location: `${request.url}?again` }).end(),
+    'never answers': () => {},
+    'never finishes': (_, response) => response.writeHead(200).write('[{"id":"a"}'),
+    drips: (_, response) => {
+      response.writeHead(200);
+      const timer = setInterval(() => response.write(' '), 100);
+      response.once('close', () => clearInterval(timer));
+    },
+  };
+  for (const [what, script] of Object.entries(failures)) {
+    test(`that ${what} contributes its default model and its aliases`, async (t) => {
+      const { gateway } = await start(t, script, {
+        lines: 'default_model = "d"',
+        more: '[aliases]\nnick = "p/z"\n',
+      });
+      assert.deepEqual(await idsOf(gateway), ['p/d', 'nick']);
+    });
+  }
+
+  test('does not keep the lists of others back, and without a default model has nothing', async (t) => {
+    const [bad, good] = await Promise.all([
+      startUpstream(t, (_, response) => response.destroy()),
+      startUpstream(t, list([{ id: 'a' }])),
+    ]);
+    const toml = providerToml(bad, 'bad') + providerToml(good, 'good');
+    assert.deepEqual(await idsOf(await startGateway(t, { toml })), ['good/a']);
+  });
+
+  test('that is too slow is given up, and its connection closed', async (t) => {
+    const { gateway, upstream } = await start(t, () => {});
+    assert.deepEqual(await idsOf(gateway), []);
+    await upstream.requests[0]!.closed;
+  });
+});
+
+describe('the answer', { concurrency: true }, () => {
+  test('is kept: many requests make one request upstream', async (t) => {
+    const { gateway, upstream } = await start(t, list([{ id: 'a' }]));
+    for (let i = 0; i < 10; i += 1) assert.deepEqual(await idsOf(gateway), ['p/a']);
+    assert.equal(upstream.requests.length, 1);
+  });
+
+  test('is fetched once for requests that come together', async (t) => {
+    const gate = createGate();
+    const { gateway, upstream } = await start(t, async (_, response) => {
+      await gate.opened;
+      sendJson(response, [{ id: 'a' }]);
+    });
+    const all = Array.from({ length: 20 }, async () => idsOf(gateway));
+    // Whoever comes while it is under way waits for it.
+    while (upstream.requests.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+    gate.open();
+    for (const ids of await Promise.all(all)) assert.deepEqual(ids, ['p/a']);
+    assert.equal(upstream.requests.length, 1);
+  });
+
+  test('does not ask a failed provider again for each of a burst of requests', async (t) => {
+    const { gateway, upstream } = await start(t, (_, response) => response.destroy());
+    for (let i = 0; i < 5; i += 1) assert.deepEqual(await idsOf(gateway), []);
+    assert.ok(upstream.requests.length <= 2, `${upstream.requests.length}`);
+  });
+
+  test('asks providers at the same time', async (t) => {
+    const both = createGate();
+    let waiting = 0;
+    const script: Script = async (_, response) => {
+      waiting += 1;
+      if (waiting === 2) both.open();
+      await both.opened;
+      sendJson(response, [{ id: 'a' }]);
+    };
+    const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t, script)]);
+    const gateway = await startGateway(t, { toml: providerToml(p) + providerToml(q, 'q') });
+    assert.deepEqual(await idsOf(gateway), ['p/a', 'q/a']);
+  });
+
+  test('outlives the client that caused the request upstream', async (t) => {
+    const gate = createGate();
+    const { gateway, upstream } = await start(t, async (_, response) => {
+      await gate.opened;
+      sendJson(response, [{ id: 'a' }]);
+    });
+    const leaving = new AbortController();
+    const left = assert.rejects(gateway.send('/v1/models', { signal: leaving.signal }));
+    while (upstream.requests.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+    leaving.abort();
+    await left;
+    gate.open();
+    assert.deepEqual(await idsOf(gateway), ['p/a']);
+    assert.equal(upstream.requests.length, 1);
+  });
+
+  test('has the aliases, but not those of providers that are not registered', async (t) => {
+    const more = '[aliases]\nfast = "p/a"\n"x/y" = "p/b"\ngone = "openai/a"\nnobody = "no/a"\n';
+    const { gateway } = await start(t, list([{ id: 'a' }]), { more });
+    assert.deepEqual(
+      (await entriesOf(gateway)).map(({ id, owned_by }) => [id, owned_by]),
+      [
+        ['p/a', 'p'],
+        ['fast', 'p'],
+        ['x/y', 'p'],
+      ],
+    );
+  });
+
+  test('names what a client can send back as the model', async (t) => {
+    const { gateway, upstream } = await start(t, list([{ id: 'a/b' }, { id: 'models/c' }]), {
+      lines: 'default_model = "d"',
+      more: '[aliases]\nnick = "p/e"\n',
+    });
+    const ids = await idsOf(gateway);
+    upstream.script = list({ choices: [] });
+    const asked: unknown[] = [];
+    for (const model of ids) {
+      const messages = [{ role: 'user', content: 'x' }];
+      assert.equal((await gateway.chat({ model, messages })).status, 200);
+      asked.push(
+        (JSON.parse(upstream.requests.at(-1)!.body.toString()) as { model: string }).model,
+      );
+    }
+    assert.deepEqual([ids.length, asked], [4, ['a/b', 'c', 'd', 'e']]);
+  });
+
+  test('is empty, and no error, without any provider', async (t) => {
+    assert.deepEqual(await idsOf(await startGateway(t, {})), []);
+  });
+});
