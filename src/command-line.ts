@@ -32,16 +32,7 @@ const OPTIONS = {
   help: { type: 'boolean' },
 } as const;
 
-export interface CommandLine {
-  readonly config?: string;
-  readonly port?: string;
-  readonly host?: string;
-  readonly check?: boolean;
-  readonly demo?: boolean;
-  readonly healthcheck?: boolean;
-  readonly version?: boolean;
-  readonly help?: boolean;
-}
+export type CommandLine = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values'];
 
 /** Thrown for a command line that makes no sense; `message` is for the person who typed it. */
 export class UsageError extends Error {}

@@ -129,15 +129,19 @@ function parseToml(text: string): Table {
   } catch (error) {
     if (!(error instanceof TomlError)) throw error;
     const reason = error.message.split('\n')[0]!.replace('Invalid TOML document: ', '');
-    const line = hideValues(text.split(/\r?\n/)[error.line - 1] ?? '');
+    const line = hideSecrets(text.split(/\r?\n/)[error.line - 1] ?? '');
     const place = `line ${error.line}, column ${error.column}`;
     throw new ConfigError([`${place}: ${reason}\n  ${line}\n  ${' '.repeat(error.column - 1)}^`]);
   }
 }
 
-/** The offending line is shown, but it may hold a key: long words become as many dots. */
-function hideValues(line: string): string {
-  return line.slice(0, 160).replace(/[\w.*~+/-]{12,}/g, (word) => '.'.repeat(word.length));
+/** The offending line, as far as it cannot be part of a key: those are hidden, also in the middle of a list. */
+function hideSecrets(line: string): string {
+  const shown = line.slice(0, 160);
+  const isHeader = /^\s*\[+[a-z_.]*\]*\s*$/.test(shown);
+  const name = /^\s*[a-z_.]+\s*=/.exec(shown)?.[0];
+  if (isHeader || (name && !/key/i.test(shown))) return shown;
+  return (name ?? '') + shown.slice(name?.length ?? 0).replace(/\S/g, '.');
 }
 
 function readServer(section: SettingsReader, flags: Flags): Config['server'] {
@@ -163,7 +167,6 @@ function readServer(section: SettingsReader, flags: Flags): Config['server'] {
     auth: readAuth(section.section('auth')),
   };
   if (server.host === '') section.problem('host', 'expected an address or a host name');
-  section.refuseUnknownKeys();
   return server;
 }
 
@@ -173,17 +176,14 @@ function readAuth(section: SettingsReader): Config['server']['auth'] {
   if (!keys.every(isKey)) {
     section.problem('keys', 'a key must be visible ASCII characters without spaces');
   }
-  section.refuseUnknownKeys();
   return { enabled, keys: keys.map((key) => new Secret(key)) };
 }
 
 function readLogging(section: SettingsReader): Config['logging'] {
-  const logging = {
+  return {
     level: section.oneOf('level', LOG_LEVELS, { default: 'info', env: 'GATEWAY_LOG_LEVEL' }),
     verbose: section.boolean('verbose', { default: false }),
   };
-  section.refuseUnknownKeys();
-  return logging;
 }
 
 interface ProviderContext {
@@ -202,7 +202,6 @@ function readProviders(section: SettingsReader, context: ProviderContext): Confi
     if (typeof result !== 'string') registered.push(result);
     else skipped.push({ id, reason: result, isConfigured: configured.includes(id) });
   }
-  section.refuseUnknownKeys();
 
   const known = [...registered, ...skipped].map(({ id }) => id);
   const named = fallback.map((id) => ['fallback', id]);
@@ -240,7 +239,6 @@ function readProvider(
     retries: section.integer('retries', { min: 0, max: MAX_RETRIES, default: server.retries }),
     models: section.strings('models'),
   };
-  section.refuseUnknownKeys();
 
   if (!enabled) return 'enabled = false';
   if (apiKey === '') return `no api_key and no ${keyVariable}`;
@@ -258,7 +256,7 @@ function readBaseUrl(id: string, section: SettingsReader): string {
     return '';
   }
   const url = URL.canParse(text) ? new URL(text) : undefined;
-  const isPlain = url && !url.username && !url.password && !/[?#]/.test(text);
+  const isPlain = url && !url.username && !url.password && !/[?#\s]/.test(text);
   if (!isPlain || !/^https?:$/.test(url.protocol)) {
     section.problem('base_url', 'expected an http or https URL without user, query or fragment');
   }
@@ -289,14 +287,10 @@ function readRateLimit(section: SettingsReader, known: readonly string[]): Confi
   const global = readBucket(section, 'GATEWAY_RATE_LIMIT_RPS', 'GATEWAY_RATE_LIMIT_BURST');
   const byProvider = section.section('providers');
   const providers = new Map<string, BucketSettings>();
-  for (const id of byProvider.remainingSections()) {
-    const bucket = byProvider.section(id);
-    providers.set(id, readBucket(bucket));
-    bucket.refuseUnknownKeys();
+  for (const id of byProvider.remainingKeys()) {
+    providers.set(id, readBucket(byProvider.section(id)));
     if (!known.includes(id)) byProvider.problem(id, `no such provider${didYouMean(id, known)}`);
   }
-  byProvider.refuseUnknownKeys();
-  section.refuseUnknownKeys();
   return { enabled, global, providers };
 }
 

@@ -41,6 +41,8 @@ const SHORTEST_SECRET_CHARACTERS = 8;
 export function createRedactor(secrets: readonly Secret[]): (text: string) => string {
   const literals = secrets
     .map((secret) => secret.reveal())
+    // As it is, and as it stands in JSON.
+    .flatMap((text) => [text, JSON.stringify(text).slice(1, -1)])
     .filter((text) => text.length >= SHORTEST_SECRET_CHARACTERS)
     // Longest first: one key may be the beginning of another.
     .toSorted((a, b) => b.length - a.length)

@@ -36,6 +36,7 @@ export class SettingsReader {
   readonly #path: string;
   readonly #context: ReadContext;
   readonly #known = new Set<string>();
+  readonly #sections: SettingsReader[] = [];
 
   /** `path` is the section's name as it stands in the file, `''` for the top. */
   constructor(table: Table, path: string, context: ReadContext) {
@@ -49,7 +50,13 @@ export class SettingsReader {
     this.#known.add(key);
     const value = this.#table[key] ?? {};
     if (!isTable(value)) this.problem(key, `found ${describe(value, key)}, expected a table`);
-    return new SettingsReader(isTable(value) ? value : {}, this.#nameOf(key), this.#context);
+    const section = new SettingsReader(
+      isTable(value) ? value : {},
+      this.#nameOf(key),
+      this.#context,
+    );
+    this.#sections.push(section);
+    return section;
   }
 
   /** The keys of the section that nobody has read yet, in the file's order. */
@@ -131,8 +138,9 @@ export class SettingsReader {
     this.#context.warnings.push(`${this.#nameOf(key)}: ${text}`);
   }
 
-  /** Reports every key that nobody read. Call it last. */
+  /** Reports every key of this section and those below that nobody read. Call it last. */
   refuseUnknownKeys(): void {
+    for (const section of this.#sections) section.refuseUnknownKeys();
     for (const key of this.remainingKeys()) {
       this.problem(key, `unknown key${didYouMean(key, [...this.#known])}`);
     }

@@ -10,17 +10,12 @@ import type { UpstreamFault } from './provider.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from './sse.ts';
 import { timeoutError, upstreamFailure } from './upstream.ts';
 
-/**
- * Longer events are passed on as they come, without a look inside: no error event is so long,
- * and this is what a stream may hold in memory.
- */
-const MAX_INSPECTED_BYTES = 65_536;
+/** What a stream may hold while an event is incomplete; images in deltas take megabytes. */
+const MAX_EVENT_BYTES = 16_777_216;
 /** Keep-alive comments that may come before the first event; an upstream that sends more is not answering. */
 const MAX_COMMENT_BYTES = 1_048_576;
 /** After `[DONE]` the upstream may have bytes left, but not keep the client waiting. */
 const AFTER_DONE_MS = 5000;
-/** More than `"finish_reason": "` takes. */
-const OVERLAP_BYTES = 32;
 const NOTHING = Buffer.alloc(0);
 
 interface StreamOptions {
@@ -71,10 +66,7 @@ class Relay {
   #isFinished = false;
   /** `[DONE]` was seen: whatever happens now, the answer is complete. */
   #isDone = false;
-  /** Part of an event too long to hold has been passed on, and not yet its end. */
-  #isInsideEvent = false;
-  #lastPart: Buffer = NOTHING;
-  /** The last byte passed on was not the end of an event. */
+  /** The upstream left out the blank line after its last event. */
   #isMidLine = false;
 
   constructor(body: ReadableStream<Uint8Array>, options: StreamOptions) {
@@ -90,12 +82,8 @@ class Relay {
       const chunk = await this.#read();
       const found =
         chunk === undefined ? this.#inspectTail() : this.#inspect(this.#splitter.push(chunk), true);
-      const released = this.#releaseOversized();
-      if (released.length > 0 && !/(?:^|[\r\n])data:/.test(released.toString('latin1'))) {
-        throw this.#failed('the answer is not an event stream');
-      }
-      seen.push(found.passed, released);
-      if (found.hasData || this.#isInsideEvent) return { ...found, passed: Buffer.concat(seen) };
+      seen.push(found.passed);
+      if (found.hasData) return { ...found, passed: Buffer.concat(seen) };
       if (found.error) throw found.error;
       seenBytes += found.passed.length;
       if (chunk === undefined || seenBytes > MAX_COMMENT_BYTES) {
@@ -116,12 +104,10 @@ class Relay {
         const chunk = await this.#read();
         hasEnded = chunk === undefined;
         const found = hasEnded ? this.#inspectTail() : this.#inspect(this.#splitter.push(chunk!));
-        const released = this.#releaseOversized();
         // Not while the client is being waited for, and not for comments alone.
-        const isProgress = this.#splitter.sawEvent || this.#isInsideEvent;
+        const isProgress = this.#splitter.sawEvent;
         if (isProgress) deadline.disarm();
         if (found.passed.length > 0) yield found.passed;
-        if (released.length > 0) yield released;
         failure = found.error ?? (hasEnded ? this.#endFailure() : undefined);
         if (isProgress) this.#armIdleLimit();
       }
@@ -149,23 +135,6 @@ class Relay {
     return this.#isMidLine ? Buffer.concat([Buffer.from('\n\n'), event]) : event;
   }
 
-  /** Keeps what is held below its bound: the beginning of a longer event goes out as it is. */
-  #releaseOversized(): Buffer {
-    if (this.#splitter.heldBytes > MAX_INSPECTED_BYTES) this.#isInsideEvent = true;
-    if (!this.#isInsideEvent) return NOTHING;
-    this.#isMidLine = true;
-    const released = this.#splitter.release();
-    this.#lookForFinish(released);
-    return released;
-  }
-
-  /** In the parts of a long event the words may be cut in two: a little of the part before is looked at again. */
-  #lookForFinish(bytes: Buffer): void {
-    const seen = this.#isInsideEvent ? Buffer.concat([this.#lastPart, bytes]) : bytes;
-    if (hasFinishReason(seen)) this.#isFinished = true;
-    this.#lastPart = this.#isInsideEvent ? seen.subarray(-OVERLAP_BYTES) : NOTHING;
-  }
-
   async #read(): Promise<Buffer | undefined> {
     try {
       const { value } = await this.#reader.read();
@@ -177,11 +146,8 @@ class Relay {
 
   /** Looks for what the relay acts on. Only runs with a telltale word are taken apart, and the beginning. */
   #inspect(events: Buffer, isBeginning = false): Inspection {
-    this.#lookForFinish(events);
-    if (events.length > 0) {
-      this.#isInsideEvent = false;
-      this.#isMidLine = false;
-    }
+    if (this.#splitter.heldBytes > MAX_EVENT_BYTES) throw this.#failed('an event is too large');
+    if (hasFinishReason(events)) this.#isFinished = true;
     const isSuspicious =
       events.includes('"error"') || events.includes('event:') || events.includes('[DONE]');
     if (!isBeginning && !isSuspicious) return { passed: events, hasData: true };
@@ -202,13 +168,12 @@ class Relay {
    * otherwise counts. Half an event is dropped, and the stream is a broken one.
    */
   #inspectTail(): Inspection {
-    const wasInsideEvent = this.#isInsideEvent;
     const tail = this.#splitter.release();
     const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
     const event = [...parseEvents(closed)].find(({ data }) => data !== '');
     if (this.#isDone) return { passed: tail, hasData: false };
-    if (!wasInsideEvent && event === undefined) return { passed: NOTHING, hasData: false };
-    if (wasInsideEvent || !isWholeData(event!.data)) {
+    if (event === undefined) return { passed: NOTHING, hasData: false };
+    if (!isWholeData(event.data)) {
       return { passed: NOTHING, hasData: false, error: this.#failed('the stream was cut off') };
     }
     const found = this.#inspect(closed, true);
