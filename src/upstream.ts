@@ -12,7 +12,7 @@ import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
 /** fetch's own 4 s would make a quiet gateway pay a TLS handshake on nearly every request. */
-const IDLE_CONNECTION_MS = 60_000;
+const IDLE_CONNECTION_MS = 90_000;
 
 export interface Upstream {
   /** False where fetch's own limits stay in force: it gives up after 300 s of silence, whatever is configured. */
@@ -29,16 +29,24 @@ export function createUpstream(): Upstream {
   return {
     canWaitLong: dispatcher !== undefined,
     async send({ method, url, headers, body }, signal) {
-      const response = await fetch(url, {
-        method,
-        headers,
-        signal,
-        // A followed redirect would carry the prompt, and custom key headers, to another host.
-        redirect: 'manual',
-        ...(body === undefined ? {} : { body }),
-        ...(dispatcher === undefined ? {} : { dispatcher: dispatcher as never }),
-      });
-      return { status: response.status, headers: response.headers, body: response.body };
+      const queue = queueOf(new URL(url));
+      queue.waiting += 1;
+      try {
+        const response = await fetch(url, {
+          method,
+          headers,
+          signal,
+          // A followed redirect would carry the prompt, and custom key headers, to another host.
+          redirect: 'manual',
+          ...(body === undefined ? {} : { body }),
+          ...(dispatcher === undefined ? {} : { dispatcher: dispatcher as never }),
+        });
+        return { status: response.status, headers: response.headers, body: response.body };
+      } finally {
+        queue.waiting -= 1;
+        // Nobody waits any more for connections that are still being made.
+        if (queue.waiting === 0) for (const socket of queue.connecting) socket.destroy(ABANDONED);
+      }
     },
     async close() {
       await dispatcher?.close();
@@ -77,8 +85,21 @@ function createDispatcher(): Dispatcher | undefined {
 
 interface ConnectOptions {
   readonly protocol: string;
+  /** With the port. */
+  readonly host: string;
   readonly hostname: string;
   readonly port: string;
+}
+
+/** For each upstream host: requests without an answer yet, and connections being made for them. */
+const queues = new Map<string, { waiting: number; readonly connecting: Set<Socket> }>();
+const ABANDONED = new Error('nobody waits for this connection');
+
+function queueOf({ protocol, host }: { readonly protocol: string; readonly host: string }) {
+  const origin = `${protocol}//${host}`;
+  const queue = queues.get(origin) ?? { waiting: 0, connecting: new Set() };
+  queues.set(origin, queue);
+  return queue;
 }
 
 /** What a connection had read when its latest request was written to it. */
@@ -93,9 +114,11 @@ const brokenConnections = new WeakMap<Error, { isReused: boolean; hasBegunAnswer
 
 /** Opens a connection as undici asks for it, and notes whether a later error met it in reuse. */
 function connectSocket(
-  { protocol, hostname, port }: ConnectOptions,
+  options: ConnectOptions,
   callback: (error: Error | null, socket?: Socket) => void,
 ): void {
+  const { protocol, hostname, port } = options;
+  const { connecting } = queueOf(options);
   const isTls = protocol === 'https:';
   const socket = isTls
     ? connectTls({
@@ -108,6 +131,7 @@ function connectSocket(
     : connectTcp({ host: hostname, port: Number(port || 80) });
   socket.setNoDelay(true);
   socket.setKeepAlive(true, IDLE_CONNECTION_MS);
+  connecting.add(socket);
 
   const timer = setTimeout(() => {
     socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
@@ -115,11 +139,13 @@ function connectSocket(
   let isConnected = false;
   socket.once(isTls ? 'secureConnect' : 'connect', () => {
     clearTimeout(timer);
+    connecting.delete(socket);
     isConnected = true;
     callback(null, socket);
   });
   socket.on('error', (error) => {
     clearTimeout(timer);
+    connecting.delete(socket);
     const before = bytesReadBeforeRequest.get(socket) ?? 0;
     const hasBegunAnswer = socket.bytesRead > before;
     brokenConnections.set(error, { isReused: before > 0, hasBegunAnswer });
