@@ -116,13 +116,9 @@ function describeWarnings(config: Config, canWaitLong: boolean): string[] {
 /** What `--check` prints: every setting as it will be used, keys masked. */
 export function describeConfig(config: Config, configPath: string | undefined): string {
   const { registered, skipped } = config.providers;
-  const isUsed = (name: string) => !skipped.some(({ id }) => name.startsWith(`providers.${id}.`));
   const lines = [
     `settings: ${configPath ?? NO_CONFIG_FILE}`,
-    ...[...config.resolved]
-      .filter(([name]) => isUsed(name))
-      .map(([name, value]) => `${name} = ${JSON.stringify(value)}`)
-      .toSorted(),
+    ...[...config.resolved].map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
     ...registered.map(({ id }) => `registered  ${id}`),
     ...skipped.map(({ id, reason }) => `skipped     ${id}: ${reason}`),
     ...describeWarnings(config, true),

@@ -198,9 +198,14 @@ function readProviders(section: SettingsReader, context: ProviderContext): Confi
   const skipped: SkippedProvider[] = [];
   const configured = section.remainingSections();
   for (const id of new Set([...configured, ...BUILT_IN_PROVIDERS.keys()])) {
-    const result = readProvider(id, section.section(id), context);
-    if (typeof result !== 'string') registered.push(result);
-    else skipped.push({ id, reason: result, isConfigured: configured.includes(id) });
+    const own = section.section(id);
+    const result = readProvider(id, own, context);
+    if (typeof result === 'string') {
+      skipped.push({ id, reason: result, isConfigured: configured.includes(id) });
+      own.forget();
+    } else {
+      registered.push(result);
+    }
   }
 
   const known = [...registered, ...skipped].map(({ id }) => id);

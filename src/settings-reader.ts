@@ -138,6 +138,11 @@ export class SettingsReader {
     this.#context.warnings.push(`${this.#nameOf(key)}: ${text}`);
   }
 
+  /** Takes what was read here out of the resolved settings: nothing will use it. */
+  forget(): void {
+    for (const key of this.#known) this.#context.resolved.delete(this.#nameOf(key));
+  }
+
   /** Reports every key of this section and those below that nobody read. Call it last. */
   refuseUnknownKeys(): void {
     for (const section of this.#sections) section.refuseUnknownKeys();
@@ -163,7 +168,7 @@ export class SettingsReader {
       if (kind.accept(value)) result = value;
       else problems.push(`${source}: found ${describe(value, key)}, expected ${kind.expected}`);
     }
-    if (result !== undefined) resolved.set(name, SECRETS.test(key) ? '[secret]' : result);
+    if (result !== undefined) resolved.set(name, MASKED.has(key) ? '[secret]' : result);
     return result as T | D;
   }
 
@@ -180,8 +185,9 @@ export class SettingsReader {
   }
 }
 
-/** Settings whose values are never shown, also when they are of the wrong type or the name is misspelt. */
-const SECRETS = /key/i;
+const MASKED = new Set(['api_key', 'keys']);
+/** Of a value that is wrong only the type is told where the name looks like one of those: it may be misspelt. */
+const PERHAPS_SECRET = /key/i;
 
 const ARRAY_OF_STRINGS: Kind<string[]> = {
   expected: 'an array of strings',
@@ -239,6 +245,6 @@ function isTable(value: unknown): value is Table {
 /** What was found, for a message. */
 function describe(value: unknown, key: string): string {
   const type = Array.isArray(value) ? 'an array' : isTable(value) ? 'a table' : `a ${typeof value}`;
-  if (SECRETS.test(key) || typeof value === 'object') return type;
+  if (PERHAPS_SECRET.test(key) || typeof value === 'object') return type;
   return JSON.stringify(`${value as string | number}`).slice(0, 60);
 }

@@ -51,13 +51,13 @@ test('a bucket does what its model does, whatever the clock does', async () => {
       const model = new Model(perSecond, capacity, nowMs);
       for (let i = 0; i < 200; i += 1) {
         nowMs += step(random, perSecond);
-        model.advance(nowMs);
-        const about = `run ${run}, step ${i}: ${perSecond}/s, ${capacity}, ${model.tokens} tokens`;
         if (random.oneIn(10)) {
           bucket.giveBack();
           model.tokens = Math.min(capacity, model.tokens + 1);
           continue;
         }
+        model.advance(nowMs);
+        const about = `run ${run}, step ${i}: ${perSecond}/s, ${capacity}, ${model.tokens} tokens`;
         const waitMs = bucket.take(nowMs);
         assert.ok(Number.isFinite(waitMs) && waitMs >= 0, about);
         // Where the fraction decides, either is right.

@@ -1,16 +1,15 @@
 /** The built program as a process of its own, with an environment of its own, ended when the test ends. */
 
-import { spawn, type ChildProcess } from 'node:child_process';
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 
-const ROOT = join(import.meta.dirname, '..', '..');
+export const ROOT = join(import.meta.dirname, '..', '..');
 export const SERVER = join(ROOT, 'dist', 'server.js');
-export { ROOT };
 
 export interface ProgramOptions {
   /** Everything but PATH; nothing of the tests' own environment is handed on. */
@@ -18,6 +17,8 @@ export interface ProgramOptions {
   /** An empty folder where none is given, so that no gateway.toml is found by accident. */
   readonly cwd?: string;
   readonly script?: string;
+  /** Runs it as this user, where the tests run as root and this user may run Node. */
+  readonly uid?: number;
 }
 
 export interface Program {
@@ -47,7 +48,10 @@ export async function buildOnce(): Promise<void> {
 /** A new empty folder for the length of the test. */
 export function emptyFolder(t: TestContext, files: Readonly<Record<string, string>> = {}): string {
   const folder = mkdtempSync(join(tmpdir(), 'gateway-'));
-  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  t.after(() => {
+    chmodSync(folder, 0o700);
+    rmSync(folder, { recursive: true, force: true });
+  });
   for (const [name, text] of Object.entries(files)) writeFileSync(join(folder, name), text);
   return folder;
 }
@@ -56,12 +60,13 @@ export function emptyFolder(t: TestContext, files: Readonly<Record<string, strin
 export function startProgram(
   t: TestContext,
   args: readonly string[],
-  { env = {}, cwd = emptyFolder(t), script = SERVER }: ProgramOptions = {},
+  { env = {}, cwd = emptyFolder(t), script = SERVER, uid }: ProgramOptions = {},
 ): Program {
   const child = spawn(process.execPath, [script, ...args], {
     cwd,
     env: { PATH: process.env['PATH'], ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
+    ...userOptions(uid),
   });
   let stdout = '';
   let stderr = '';
@@ -73,6 +78,12 @@ export function startProgram(
     await exit;
   });
   return { child, stdout: () => stdout, stderr: () => stderr, exit };
+}
+
+function userOptions(uid: number | undefined): { uid?: number; gid?: number } {
+  if (uid === undefined) return {};
+  const options = { uid, gid: uid };
+  return spawnSync(process.execPath, ['--version'], options).status === 0 ? options : {};
 }
 
 /** Runs it to its end. */

@@ -1,0 +1,501 @@
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { chmodSync, copyFileSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { before, describe, test } from 'node:test';
+
+import { VERSION } from '../src/version.ts';
+import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from './support/gateway.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  freePort,
+  ROOT,
+  runProgram,
+  SERVER,
+  startServing,
+  type Finished,
+} from './support/process.ts';
+import { dataOf, eventually, openChat } from './support/streams.ts';
+import { completion, sendJson, startUpstream } from './support/upstream.ts';
+
+const LOCAL = ['--host', '127.0.0.1', '--port', '0'];
+const NOTHING_OF_A_STACK = /\n\s+at |node:|file:|Error:/;
+
+before(buildOnce);
+
+/** It failed with this exit code, these words for a person, and nothing else. */
+function assertRefused({ code, stdout, stderr }: Finished, expected: number, words: RegExp): void {
+  assert.equal(code, expected, stderr);
+  assert.equal(stdout, '');
+  assert.match(stderr, words);
+  assert.doesNotMatch(stderr, NOTHING_OF_A_STACK);
+}
+
+function assertNoKey(text: string): void {
+  for (const key of [PROVIDER_KEY, CLIENT_TOKEN]) assert.ok(!text.includes(key), text);
+}
+
+/** The settings that --check prints, by name. */
+function settingsIn(text: string): Record<string, unknown> {
+  const pairs = [...text.matchAll(/^(\S+) = (.*)$/gm)];
+  return Object.fromEntries(pairs.map(([, name = '', value = '']) => [name, JSON.parse(value)]));
+}
+
+describe('the command line', { concurrency: 4 }, () => {
+  test('--help lists every option and exits 0', async (t) => {
+    const { code, stdout, stderr } = await runProgram(t, ['--help']);
+    assert.deepEqual([code, stderr], [0, '']);
+    const options = ['config', 'port', 'host', 'check', 'demo', 'healthcheck', 'version', 'help'];
+    assert.deepEqual(
+      [...stdout.matchAll(/^ {2}--(\w+)/gm)].map(([, name]) => name),
+      options,
+    );
+    assert.ok(stdout.split('\n').every((line) => line.length <= 100));
+  });
+
+  test('--version prints the version of package.json and exits 0', async (t) => {
+    const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+      version: string;
+    };
+    assert.deepEqual(await runProgram(t, ['--version']), {
+      code: 0,
+      stdout: `${version}\n`,
+      stderr: '',
+    });
+    assert.equal(version, VERSION);
+  });
+
+  test('--help and --version work with a broken file', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
+    for (const option of ['--help', '--version']) {
+      assert.equal((await runProgram(t, [option], { cwd })).code, 0);
+    }
+  });
+
+  const wrong: [args: readonly string[], words: RegExp][] = [
+    [['--prot', '1'], /--prot.*did you mean "--port"\?/],
+    [['--prot=1'], /--prot.*did you mean "--port"\?/],
+    [['--chekc'], /--chekc.*did you mean "--check"\?/],
+    [['--confg=x'], /--confg.*did you mean "--config"\?/],
+    [['--healthchek'], /--healthchek.*did you mean "--healthcheck"\?/],
+    [['-p', '80'], /unknown option -p.*--port/],
+    [['--constructor'], /unknown option --constructor/],
+    [['--__proto__=1'], /unknown option --__proto__/],
+    [['serve'], /unexpected argument "serve"/],
+    [['--check', '--', 'x'], /unexpected argument "x"/],
+    [['--port'], /--port.* missing/],
+    [['--host'], /--host.* missing/],
+    [['--config'], /--config.* missing/],
+    [['--port', '--check'], /--port/],
+    [['--check=1'], /--check/],
+  ];
+  for (const [args, words] of wrong) {
+    test(`${args.join(' ')} is refused with exit code 2`, async (t) => {
+      const result = await runProgram(t, args);
+      assertRefused(result, 2, words);
+      assert.match(result.stderr, /^inference-gateway: .*\nSee --help\.\n$/);
+    });
+  }
+
+  for (const [option, value] of Object.entries({ '--port': '99999', '--host': '' })) {
+    test(`${option} "${value}" is refused with exit code 1`, async (t) => {
+      assertRefused(await runProgram(t, [option, value]), 1, new RegExp(option.slice(2)));
+    });
+  }
+
+  test('--config with a file that cannot be read is refused with exit code 1', async (t) => {
+    const cwd = emptyFolder(t);
+    const runs: [args: readonly string[], env: Record<string, string>, words: RegExp][] = [
+      [['--config', 'no.toml'], {}, /no\.toml: cannot be read \(ENOENT\)/],
+      [['--config', '.'], {}, /\.: cannot be read \(EISDIR\)/],
+      [[], { GATEWAY_CONFIG: 'no.toml' }, /no\.toml: cannot be read \(ENOENT\)/],
+      [['--check', '--config', 'no.toml'], {}, /no\.toml: cannot be read \(ENOENT\)/],
+    ];
+    for (const [args, env, words] of runs) {
+      const result = await runProgram(t, args, { env, cwd });
+      assertRefused(result, 1, words);
+      assert.equal(result.stderr.trimEnd().split('\n').length, 1);
+    }
+  });
+});
+
+describe('--check', { concurrency: 4 }, () => {
+  test('prints the settings with keys masked, and which providers are registered and why not', async (t) => {
+    const toml = `[server]
+timeout = 7
+[server.auth]
+keys = ["${CLIENT_TOKEN}"]
+[providers.openai]
+default_model = "m"
+[providers.mine]
+base_url = "http://127.0.0.1:1/v1"
+api_key = "${PROVIDER_KEY}"
+[providers.groq]
+enabled = false
+[providers.unset]
+base_url = "http://127.0.0.1:1/v1"
+[aliases]
+fast = "openai/m"
+gone = "xai/m"
+`;
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const env = { OPENAI_API_KEY: PROVIDER_KEY, GROQ_API_KEY: PROVIDER_KEY };
+    const { code, stdout, stderr } = await runProgram(t, ['--check'], { cwd, env });
+    assert.deepEqual([code, stderr], [0, '']);
+    assertNoKey(stdout);
+    const settings = settingsIn(stdout);
+    assert.equal(settings['server.timeout'], 7);
+    assert.equal(settings['server.port'], 8080);
+    assert.equal(settings['server.auth.keys'], '[secret]');
+    assert.equal(settings['providers.mine.api_key'], '[secret]');
+    assert.equal(settings['providers.openai.timeout'], 7);
+    assert.equal(settings['aliases.fast'], 'openai/m');
+    const registered = [...stdout.matchAll(/^registered +(\S+)$/gm)].map(([, id]) => id);
+    assert.deepEqual(new Set(registered), new Set(['mine', 'openai']));
+    assert.match(stdout, /^skipped +groq: .*enabled = false/m);
+    assert.match(stdout, /^skipped +unset: .*UNSET_API_KEY/m);
+    assert.match(stdout, /^skipped +zed_coding: .*ZED_API_KEY/m);
+    assert.match(stdout, /^warning +.*aliases\.gone.*"xai"/m);
+    assert.match(stdout, /gateway\.toml/);
+  });
+
+  test('prints every setting of a registered provider, whatever its id', async (t) => {
+    const toml = '[providers."openai.eu"]\nbase_url = "http://x/v1"\napi_key = "k"\ntimeout = 7\n';
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const { stdout } = await runProgram(t, ['--check'], { cwd });
+    assert.match(stdout, /^registered +openai\.eu$/m);
+    assert.equal(settingsIn(stdout)['providers.openai.eu.timeout'], 7);
+  });
+
+  test('masks keys, and not the aliases whose names have "key" in them', async (t) => {
+    const toml = '[aliases]\nturkey = "openai/m"\n';
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const { stdout } = await runProgram(t, ['--check'], { cwd });
+    assert.equal(settingsIn(stdout)['aliases.turkey'], 'openai/m');
+  });
+
+  test('says where the settings are from when there is no file', async (t) => {
+    const { code, stdout } = await runProgram(t, ['--check']);
+    assert.equal(code, 0);
+    assert.match(stdout, /^settings: .*no gateway\.toml/m);
+    assert.doesNotMatch(stdout, /^registered/m);
+  });
+
+  test('of a broken file prints all problems and exits 1', async (t) => {
+    const toml = `[server]\nprot = 1\ntimeout = 0\n[providers.z]\napi_key = ["${PROVIDER_KEY}"]\n`;
+    const cwd = emptyFolder(t, { 'my.toml': toml });
+    const env = { GATEWAY_CORS: 'maybe' };
+    const result = await runProgram(t, ['--check', '--config', 'my.toml'], { cwd, env });
+    assertRefused(result, 1, /my\.toml/);
+    assertNoKey(result.stderr);
+    for (const words of [
+      /server\.prot: unknown key; did you mean "port"\?/,
+      /server\.timeout: found "?0"?, expected an integer from 1/,
+      /providers\.z\.base_url: required/,
+      /providers\.z\.api_key: found an array, expected a string/,
+      /GATEWAY_CORS: found "maybe", expected true or false/,
+    ]) {
+      assert.match(result.stderr, words);
+    }
+    // And the same without --check: nothing listens.
+    assertRefused(await runProgram(t, ['--config', 'my.toml', ...LOCAL], { cwd, env }), 1, /prot/);
+  });
+
+  test('of a file that is not TOML names line and column and shows the line', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': '[server]\nport = = 1\n' });
+    const result = await runProgram(t, ['--check'], { cwd });
+    assertRefused(result, 1, /gateway\.toml: line 2, column 8: .*\n {2}port = .*\n {9}\^/);
+  });
+
+  test('takes the command line before the environment, and that before the file', async (t) => {
+    const toml = '[server]\nport = 1\nhost = "127.0.0.1"\n';
+    const cwd = emptyFolder(t, { 'gateway.toml': toml, 'other.toml': '[server]\nport = 4\n' });
+    const steps: [args: readonly string[], env: Record<string, string>, port: number][] = [
+      [[], {}, 1],
+      [[], { GATEWAY_PORT: '2' }, 2],
+      [['--port', '3'], { GATEWAY_PORT: '2' }, 3],
+      [['--port=3'], {}, 3],
+      [[], { GATEWAY_CONFIG: 'other.toml' }, 4],
+      [['--config', 'gateway.toml'], { GATEWAY_CONFIG: 'other.toml' }, 1],
+      [['--config', 'other.toml'], { GATEWAY_CONFIG: 'missing.toml' }, 4],
+    ];
+    for (const [args, env, port] of steps) {
+      const { stdout } = await runProgram(t, ['--check', ...args], { cwd, env });
+      assert.equal(settingsIn(stdout)['server.port'], port);
+    }
+    const hosts = await runProgram(t, ['--check', '--host', '::1'], {
+      cwd,
+      env: { GATEWAY_HOST: 'localhost' },
+    });
+    assert.equal(settingsIn(hosts.stdout)['server.host'], '::1');
+  });
+
+  test('accepts gateway.toml.example as it stands', async (t) => {
+    const { code } = await runProgram(t, [
+      '--check',
+      '--config',
+      join(ROOT, 'gateway.toml.example'),
+    ]);
+    assert.equal(code, 0);
+  });
+});
+
+describe('the running program', { concurrency: 4 }, () => {
+  test('says at the start what it is, where it is, what it read and which providers it has', async (t) => {
+    const toml = `[providers.mine]
+base_url = "http://127.0.0.1:1/v1"
+api_key = "${PROVIDER_KEY}"
+[providers.groq]
+enabled = false
+[providers.keyless]
+base_url = "http://127.0.0.1:1/v1"
+[aliases]
+fast = "mine/m"
+gone = "xai/m"
+`;
+    const cwd = emptyFolder(t, { 'my.toml': toml });
+    const env = { OPENAI_API_KEY: PROVIDER_KEY };
+    const { stderr, stdout, port } = await startServing(t, ['--config', 'my.toml', ...LOCAL], {
+      cwd,
+      env,
+    });
+    await eventually(() => stderr().includes('aliases'), 'the last line');
+    const text = stderr();
+    assertNoKey(text + stdout());
+    assert.equal(stdout(), '');
+    assert.ok(text.startsWith(`inference-gateway ${VERSION} on Node ${process.version}\n`), text);
+    assert.match(text, new RegExp(`^listening +http://127\\.0\\.0\\.1:${port}/v1$`, 'm'));
+    assert.match(text, /^settings +my\.toml$/m);
+    assert.match(text, /^providers +mine, openai$/m);
+    assert.match(text, /^skipped .*groq \(enabled = false\)/m);
+    assert.match(text, /^skipped .*keyless \(.*KEYLESS_API_KEY\)/m);
+    assert.match(text, /^aliases +fast -> mine\/m, gone -> xai\/m$/m);
+    assert.match(text, /^warning +aliases\.gone: .*"xai"/m);
+    assert.doesNotMatch(text, /from everyone/);
+    assert.doesNotMatch(text, /300 s/);
+  });
+
+  const warned: [what: string, args: readonly string[], auth: string, words: RegExp | undefined][] =
+    [
+      ['beyond loopback without keys', ['--host', '0.0.0.0'], '', /any Bearer token .* 0\.0\.0\.0/],
+      ['without authentication', ['--host', '0.0.0.0'], 'enabled = false', /no token is asked for/],
+      ['beyond loopback with keys', ['--host', '0.0.0.0'], 'keys = ["k"]', undefined],
+      ['on 127.0.0.1', ['--host', '127.0.0.1'], '', undefined],
+      ['on localhost', ['--host', 'localhost'], '', undefined],
+    ];
+  for (const [what, args, auth, words] of warned) {
+    test(`${what} it ${words ? 'warns who can use it' : 'has nothing to warn of'}`, async (t) => {
+      const cwd = emptyFolder(t, { 'gateway.toml': `[server.auth]\n${auth}\n` });
+      const { stderr } = await startServing(t, [...args, '--port', '0'], { cwd });
+      await eventually(() => stderr().includes('\naliases'), 'the last line');
+      if (words) await eventually(() => words.test(stderr()), `${words}`);
+      else assert.doesNotMatch(stderr(), /^warning/m);
+    });
+  }
+
+  test('says that no provider has a key, and serves', async (t) => {
+    const { stderr, port } = await startServing(t, LOCAL);
+    assert.match(stderr(), /^providers +none.*_API_KEY/m);
+    assert.match(stderr(), /^settings +.*no gateway\.toml/m);
+    const response = await fetch(`http://127.0.0.1:${port}/health`);
+    assert.deepEqual(await response.json(), { status: 'healthy', version: VERSION });
+  });
+
+  test('writes its log as JSON to standard output, and nothing of it to standard error', async (t) => {
+    const { stdout, stderr, port } = await startServing(t, LOCAL);
+    const atStart = stderr();
+    await fetch(`http://127.0.0.1:${port}/nothing?key=${CLIENT_TOKEN}`);
+    await eventually(() => stdout().endsWith('\n'), 'the line');
+    const { message, status, path } = JSON.parse(stdout()) as Record<string, unknown>;
+    assert.deepEqual([message, status, path], ['request', 401, '/nothing']);
+    assert.ok(stderr().startsWith(atStart) && !stderr().includes('/nothing'));
+  });
+
+  test('on a port in use it says so in one line and exits 1', async (t) => {
+    const { port } = await startServing(t, LOCAL);
+    const args = ['--host', '127.0.0.1', '--port', `${port}`];
+    const result = await runProgram(t, args);
+    assertRefused(result, 1, new RegExp(`port ${port} is already in use`));
+    assert.equal(result.stderr.trimEnd().split('\n').length, 1);
+  });
+
+  test('on an address of another machine, or none, it says so in one line and exits 1', async (t) => {
+    for (const host of ['192.0.2.1', 'no.such.host.invalid']) {
+      const result = await runProgram(t, ['--host', host, '--port', '0']);
+      assertRefused(result, 1, /^inference-gateway: \S/);
+      assert.equal(result.stderr.trimEnd().split('\n').length, 1);
+    }
+  });
+
+  test('--healthcheck exits 0 where it runs, and 1 where nothing does', async (t) => {
+    const { port } = await startServing(t, LOCAL);
+    const check = async (env: Record<string, string>) => runProgram(t, ['--healthcheck'], { env });
+    for (const GATEWAY_HOST of ['127.0.0.1', '0.0.0.0']) {
+      const healthy = await check({ GATEWAY_PORT: `${port}`, GATEWAY_HOST });
+      assert.deepEqual([healthy.code, healthy.stderr], [0, '']);
+      assert.match(healthy.stdout, /"healthy"/);
+    }
+    const missing = await check({ GATEWAY_PORT: `${await freePort()}`, GATEWAY_HOST: '127.0.0.1' });
+    assert.equal(missing.code, 1);
+    assert.doesNotMatch(missing.stderr, NOTHING_OF_A_STACK);
+    const broken = await check({ GATEWAY_PORT: 'x' });
+    assert.equal(broken.code, 1);
+  });
+
+  test('--healthcheck exits 1 where the gateway is draining or something else answers', async (t) => {
+    const other = await startUpstream(t, (_, response) =>
+      sendJson(response, { status: 'draining' }, { status: 503 }),
+    );
+    const env = { GATEWAY_PORT: new URL(other.baseUrl).port, GATEWAY_HOST: '127.0.0.1' };
+    assert.equal((await runProgram(t, ['--healthcheck'], { env })).code, 1);
+  });
+
+  test('--demo answers a completion and a stream, without a file, a key or a network', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
+    const env = { OPENAI_API_KEY: PROVIDER_KEY };
+    const { port, stderr } = await startServing(t, ['--demo', ...LOCAL], { cwd, env });
+    await eventually(() => stderr().includes('"stream":true'), 'the instructions');
+    assert.match(stderr(), /^providers +demo$/m);
+    assert.equal(stderr().match(/^ +curl /gm)?.length, 2);
+    assert.ok(stderr().includes(`localhost:${port}/v1/chat/completions`));
+
+    const headers = { authorization: 'Bearer x', 'content-type': 'application/json' };
+    const body = JSON.stringify(chatBody({ model: 'demo/echo' }));
+    const url = `http://127.0.0.1:${port}/v1`;
+    const response = await fetch(`${url}/chat/completions`, { method: 'POST', headers, body });
+    assert.equal(response.status, 200);
+    const { choices } = (await response.json()) as {
+      choices: { message: { content: string } }[];
+    };
+    assert.match(choices[0]!.message.content, /hello/);
+
+    const stream = openChat(port, chatBody({ model: 'demo', stream: true }));
+    const data = dataOf(await stream.ended);
+    assert.equal(data.pop(), '[DONE]');
+    const words = data.map(
+      (json) =>
+        (JSON.parse(json) as { choices: { delta: { content?: string } }[] }).choices[0]!.delta
+          .content ?? '',
+    );
+    assert.equal(words.join(''), choices[0]!.message.content);
+    assert.ok(data.length > 3);
+
+    const list = (await (await fetch(`${url}/models`, { headers })).json()) as {
+      data: { id: string }[];
+    };
+    assert.deepEqual(
+      list.data.map(({ id }) => id),
+      ['demo/echo'],
+    );
+  });
+
+  test('the curl lines that --demo prints work as they are', async (t) => {
+    const { stderr, port } = await startServing(t, ['--demo', ...LOCAL]);
+    await eventually(() => stderr().includes('"stream":true'), 'the instructions');
+    // What a shell would make of them, without needing curl.
+    const lines = [...stderr().matchAll(/^ +curl .*? (http\S+) (.*)$/gm)];
+    assert.equal(lines.length, 2);
+    for (const [, url = '', rest = ''] of lines) {
+      const quoted = [...rest.matchAll(/-(\w) '([^']*)'/g)].map(([, flag, text]) => [flag, text!]);
+      const headers = quoted.filter(([flag]) => flag === 'H').map(([, text]) => text!.split(': '));
+      const body = quoted.find(([flag]) => flag === 'd')![1]!;
+      const response = await fetch(url.replace('localhost', '127.0.0.1'), {
+        method: 'POST',
+        headers: headers as [string, string][],
+        body,
+      });
+      assert.equal(response.status, 200);
+      assert.match(await response.text(), body.includes('stream') ? /\[DONE\]/ : /Hello, gateway/);
+    }
+    assert.ok(port > 0);
+  });
+
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    test(`${signal} ends it with exit code 0 once what is in flight is answered`, async (t) => {
+      const upstream = await startUpstream(t, (_, response) => {
+        program.child.kill(signal);
+        setTimeout(() => sendJson(response, completion()), 200);
+      });
+      const toml = `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "k"\n`;
+      const cwd = emptyFolder(t, { 'gateway.toml': toml });
+      const program = await startServing(t, LOCAL, { cwd });
+      const { response, ended } = openChat(program.port, chatBody());
+      assert.equal((await response).statusCode, 200);
+      await ended;
+      assert.equal(await program.exit, 0);
+      assert.doesNotMatch(program.stderr(), NOTHING_OF_A_STACK);
+    });
+  }
+
+  test('a second signal ends it at once, whatever is in flight', async (t) => {
+    const upstream = await startUpstream(t, () => {});
+    const toml = `[server]\nshutdown_timeout = 600\n[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "k"\n`;
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const { child, exit, stdout, port } = await startServing(t, LOCAL, { cwd });
+    const { response } = openChat(port, chatBody());
+    await eventually(() => upstream.requests.length === 1, 'the request');
+    child.kill('SIGTERM');
+    await eventually(() => stdout().includes('draining'), 'the first signal');
+    child.kill('SIGTERM');
+    assert.equal(await exit, 1);
+    await assert.rejects(response);
+  });
+
+  test('SIGTERM ends it with exit code 0 from the moment on that it says it listens', async (t) => {
+    const { child, exit } = await startServing(t, LOCAL);
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+  });
+
+  test('goes on when nobody reads its log any more', async (t) => {
+    const { child, port } = await startServing(t, LOCAL);
+    child.stdout!.destroy();
+    child.stderr!.destroy();
+    for (let i = 0; i < 5; i += 1) {
+      assert.equal((await fetch(`http://127.0.0.1:${port}/nothing`)).status, 401);
+    }
+  });
+});
+
+describe('the built file', () => {
+  test('runs alone, in a folder it cannot write to, as nobody, without a home', async (t) => {
+    const folder = emptyFolder(t);
+    const script = join(folder, 'server.js');
+    copyFileSync(SERVER, script);
+    chmodSync(script, 0o444);
+    chmodSync(folder, 0o555);
+    const options = { cwd: folder, script, uid: 65_534 };
+    const { port, stderr } = await startServing(t, ['--demo', ...LOCAL], options);
+    const { response, ended } = openChat(port, chatBody({ model: 'demo/echo' }));
+    assert.equal((await response).statusCode, 200);
+    assert.match(await ended, /hello/);
+    assert.doesNotMatch(stderr(), /[Ww]arning:/);
+  });
+
+  test('is the same, byte for byte, wherever it is built', (t) => {
+    const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+      scripts: { build: string };
+    };
+    const folder = emptyFolder(t);
+    const sums = ['a.js', 'b.js'].map((name) => {
+      const outfile = join(folder, name);
+      const command = scripts.build.replace('dist/server.js', outfile);
+      assert.ok(command.includes(`--outfile=${outfile}`));
+      execFileSync('sh', ['-c', `PATH="$PWD/node_modules/.bin:$PATH" ${command}`], { cwd: ROOT });
+      return createHash('sha256').update(readFileSync(outfile)).digest('hex');
+    });
+    assert.equal(sums[0], sums[1]);
+  });
+
+  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
+  const runsTypeScript = major > 22 || (major === 22 && minor >= 18);
+  const skip = !runsTypeScript && `Node ${process.version} does not run TypeScript as it is`;
+  test('is not needed where Node runs TypeScript as it is', { skip }, async (t) => {
+    const { code, stdout } = await runProgram(t, ['--version'], {
+      script: join(ROOT, 'src', 'server.ts'),
+    });
+    assert.deepEqual([code, stdout], [0, `${VERSION}\n`]);
+  });
+});

@@ -1,0 +1,536 @@
+import assert from 'node:assert/strict';
+import { before, describe, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { ConfigError, loadConfig } from '../src/config.ts';
+import { assertError, unknownProvider } from './support/errors.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  PROVIDER_KEY,
+  startGateway,
+  type TestGateway,
+} from './support/gateway.ts';
+import { buildOnce, emptyFolder, freePort, runProgram, startServing } from './support/process.ts';
+import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
+import {
+  completion,
+  completionEvents,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type Script,
+} from './support/upstream.ts';
+
+/** Each setting, and what can be seen of it from outside. */
+type Observation = (t: TestContext) => Promise<void>;
+
+const STREAM = chatBody({ stream: true });
+const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+const hang: Script = () => {};
+/** Longer than one second, the shortest time that can be set. */
+const slow: Script = async (_, response) => {
+  await sleep(1300);
+  sendJson(response, completion());
+};
+const fail: Script = (_, response) => sendJson(response, {}, { status: 503 });
+const TIMEOUT = {
+  httpStatus: 504,
+  type: 'timeout_error',
+  code: 'TIMEOUT',
+  message: 'Request timed out',
+  headers: { 'x-gateway-provider': 'p' },
+};
+
+interface Settings {
+  readonly script?: Script;
+  readonly env?: Record<string, string>;
+  /** Settings under their whole names. */
+  readonly [
+    name: `${'server' | 'logging' | 'providers' | 'aliases' | 'rate_limit'}${string}`
+  ]: unknown;
+}
+
+/** Provider `p`, which does as it is told, provider `q`, which answers, and these settings. */
+async function start(t: TestContext, { script, env = {}, ...settings }: Settings) {
+  const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t)]);
+  q.script = ({ body }, response) =>
+    body.includes('"stream":true')
+      ? sendEvents(response, completionEvents())
+      : sendJson(response, completion('from q'));
+  const all = {
+    'providers.p.base_url': p.baseUrl,
+    'providers.p.api_key': PROVIDER_KEY,
+    'providers.q.base_url': q.baseUrl,
+    'providers.q.api_key': PROVIDER_KEY,
+    ...settings,
+  };
+  return { p, q, gateway: await startGateway(t, { toml: linesOf('', all).join(''), env }) };
+}
+
+/** TOML's lines for these settings, a line for each under its whole name. */
+function linesOf(path: string, settings: object): string[] {
+  return Object.entries(settings).flatMap(([key, value]: [string, unknown]) => {
+    const name = path === '' ? key : `${path}.${key}`;
+    const isTable = typeof value === 'object' && value !== null && !Array.isArray(value);
+    return isTable ? linesOf(name, value) : [`${name} = ${JSON.stringify(value)}\n`];
+  });
+}
+
+async function statusOf(gateway: TestGateway, body: object = chatBody()): Promise<number> {
+  return (await gateway.chat(body)).status;
+}
+
+/** The model that the upstream was last asked for. */
+function modelAsked({ requests }: { requests: readonly { body: Buffer }[] }): unknown {
+  return (JSON.parse(requests.at(-1)!.body.toString()) as { model: unknown }).model;
+}
+
+/** Starts the built program with this file and waits until /health answers there. */
+async function assertServes(
+  t: TestContext,
+  toml: string,
+  { env = {}, port }: { env?: Record<string, string>; port: number },
+): Promise<void> {
+  await startServing(t, [], { cwd: emptyFolder(t, { 'gateway.toml': toml }), env });
+  assert.equal((await fetch(`http://127.0.0.1:${port}/health`)).status, 200);
+}
+
+/** Reserved for documentation (RFC 5737): no machine has it. */
+const NOWHERE = '192.0.2.1';
+
+const IN_FILE: Record<string, Observation> = {
+  'server.port': async (t) => {
+    const port = await freePort();
+    await assertServes(t, `[server]\nport = ${port}\nhost = "127.0.0.1"`, { port });
+  },
+
+  'server.host': async (t) => {
+    const toml = `[server]\nport = 0\nhost = "${NOWHERE}"`;
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const { code, stderr } = await runProgram(t, [], { cwd });
+    assert.equal(code, 1);
+    assert.match(stderr, /192\.0\.2\.1/);
+  },
+
+  'server.timeout': async (t) => {
+    const { gateway } = await start(t, { 'server.timeout': 1, script: hang });
+    assertError(await gateway.chat(chatBody()), TIMEOUT);
+    assertError(await gateway.chat(STREAM), TIMEOUT);
+  },
+
+  'server.first_token_timeout': async (t) => {
+    const settings = { 'server.first_token_timeout': 1, 'server.timeout': 600 };
+    const { gateway, p } = await start(t, { ...settings, script: hang });
+    assertError(await gateway.chat(STREAM), TIMEOUT);
+    p.script = slow;
+    assert.equal(await statusOf(gateway), 200);
+
+    const silent = { ...settings, script: hang, 'providers.fallback': ['q'] };
+    const { gateway: other } = await start(t, silent);
+    const { status, headers } = await other.chat(STREAM);
+    assert.deepEqual([status, headers['x-gateway-provider']], [200, 'q']);
+  },
+
+  'server.stream_idle_timeout': async (t) => {
+    const script: Script = (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+    };
+    const { gateway } = await start(t, { 'server.stream_idle_timeout': 1, script });
+    const { status, text } = await gateway.chat(STREAM);
+    assert.equal(status, 200);
+    const { type, code } = errorAfter(text, CHUNK);
+    assert.deepEqual([type, code], ['timeout_error', 'TIMEOUT']);
+
+    const later: Script = async (request, response) => {
+      script(request, response);
+      await sleep(50);
+      response.end(completionEvents());
+    };
+    const { gateway: off } = await start(t, { 'server.stream_idle_timeout': 0, script: later });
+    assert.equal((await off.chat(STREAM)).text, CHUNK + completionEvents());
+  },
+
+  'server.shutdown_timeout': async (t) => {
+    const gate = createGate();
+    const upstream = await startUpstream(t, async (_, response) => {
+      await gate.opened;
+      sendJson(response, completion());
+    });
+    const provider = `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "k"\n`;
+    const [hasty, patient] = await Promise.all(
+      [0, 600].map(async (seconds) => {
+        const toml = `[server]\nport = 0\nhost = "127.0.0.1"\nshutdown_timeout = ${seconds}\n`;
+        const cwd = emptyFolder(t, { 'gateway.toml': toml + provider });
+        const program = await startServing(t, [], { cwd });
+        return { ...program, stream: openChat(program.port, chatBody()) };
+      }),
+    );
+    await eventually(() => upstream.requests.length === 2, 'both requests');
+    for (const { child } of [hasty!, patient!]) child.kill('SIGTERM');
+    assert.equal((await hasty!.stream.response).statusCode, 500);
+    assert.equal(await hasty!.exit, 0);
+    // Whoever was given time still has it.
+    gate.open();
+    assert.equal((await patient!.stream.response).statusCode, 200);
+    assert.equal(await patient!.exit, 0);
+  },
+
+  'server.retries': async (t) => {
+    const { gateway, p } = await start(t, { 'server.retries': 2, script: fail });
+    assert.equal(await statusOf(gateway), 503);
+    assert.equal(p.requests.length, 3);
+  },
+
+  'server.max_body_bytes': async (t) => {
+    const body = JSON.stringify(chatBody());
+    for (const [limit, status] of [
+      [body.length, 200],
+      [body.length - 1, 413],
+    ]) {
+      const { gateway } = await start(t, { 'server.max_body_bytes': limit });
+      assert.equal((await gateway.chat(body)).status, status);
+    }
+  },
+
+  'server.cors': async (t) => {
+    for (const [cors, origin] of [
+      [true, '*'],
+      [false, undefined],
+    ]) {
+      const { gateway } = await start(t, { 'server.cors': cors });
+      const { headers } = await gateway.send('/health');
+      assert.equal(headers['access-control-allow-origin'], origin);
+    }
+  },
+
+  'server.auth.enabled': async (t) => {
+    for (const [enabled, status] of [
+      [true, 401],
+      [false, 200],
+    ]) {
+      const settings = { 'server.auth.enabled': enabled, 'server.auth.keys': ['another'] };
+      const { gateway } = await start(t, settings);
+      assert.equal(await statusOf(gateway), status);
+      const headers = { authorization: undefined };
+      assert.equal((await gateway.chat(chatBody(), { headers })).status, status);
+    }
+  },
+
+  'server.auth.keys': async (t) => {
+    for (const [keys, status] of [
+      [[], 200],
+      [['another', CLIENT_TOKEN], 200],
+      [['another'], 401],
+    ]) {
+      const { gateway } = await start(t, { 'server.auth.keys': keys });
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+
+  'logging.level': async (t) => {
+    for (const [level, count] of [
+      ['warn', 0],
+      ['info', 1],
+      ['debug', 2],
+    ]) {
+      const { gateway } = await start(t, { 'logging.level': level });
+      await gateway.send('/health');
+      await gateway.chat(chatBody());
+      await eventually(() => gateway.log.length >= Number(count), 'the log');
+      assert.equal(gateway.log.length, count);
+    }
+  },
+
+  'logging.verbose': async (t) => {
+    for (const verbose of [true, false]) {
+      const { gateway } = await start(t, { 'logging.verbose': verbose });
+      await gateway.chat(chatBody());
+      await eventually(() => gateway.log.length > 0, 'the log');
+      assert.equal('user_agent' in gateway.accessLines()[0]!, verbose);
+    }
+  },
+
+  'providers.primary': async (t) => {
+    const { gateway, q } = await start(t, { 'providers.primary': 'q' });
+    assert.equal(await statusOf(gateway, chatBody({ model: 'some-model' })), 200);
+    assert.equal(modelAsked(q), 'some-model');
+    const { gateway: without } = await start(t, {});
+    assert.equal(await statusOf(without, chatBody({ model: 'some-model' })), 400);
+  },
+
+  'providers.fallback': async (t) => {
+    const { gateway } = await start(t, { 'providers.fallback': ['q'], script: fail });
+    const { status, headers, text } = await gateway.chat(chatBody());
+    assert.deepEqual([status, headers['x-gateway-provider']], [200, 'q']);
+    assert.match(text, /from q/);
+    const { gateway: without } = await start(t, { script: fail });
+    assert.equal(await statusOf(without), 503);
+  },
+
+  'providers.z.enabled': async (t) => {
+    const { gateway, p } = await start(t, { 'providers.p.enabled': false });
+    assertError(await gateway.chat(chatBody()), unknownProvider('p'));
+    assert.equal(p.requests.length, 0);
+  },
+
+  'providers.z.api_key': async (t) => {
+    const env = { P_API_KEY: 'from-env', OTHER: 'from-other' };
+    const keys = { literal: 'literal', '${OTHER}': 'from-other', '': 'from-env', '${NO}': '${NO}' };
+    for (const [written, sent] of Object.entries(keys)) {
+      const { gateway, p } = await start(t, { env, 'providers.p.api_key': written });
+      assert.equal(await statusOf(gateway), 200);
+      assert.equal(p.requests[0]!.headers.authorization, `Bearer ${sent}`);
+    }
+    const { gateway } = await start(t, { 'providers.p.api_key': '' });
+    assertError(await gateway.chat(chatBody()), unknownProvider('p'));
+  },
+
+  'providers.z.base_url': async (t) => {
+    const upstream = await startUpstream(t);
+    for (const slash of ['', '/']) {
+      const base_url = `${upstream.baseUrl}/deep${slash}`;
+      const { gateway } = await start(t, { 'providers.openai': { base_url, api_key: 'k' } });
+      assert.equal(await statusOf(gateway, chatBody({ model: 'openai/m' })), 200);
+      assert.equal(upstream.requests.at(-1)!.url, '/v1/deep/chat/completions');
+    }
+  },
+
+  'providers.z.default_model': async (t) => {
+    const { gateway, p, q } = await start(t, {
+      'providers.p.default_model': 'd/1',
+      'providers.q.default_model': 'd2',
+      'providers.fallback': ['q'],
+    });
+    for (const model of ['p', 'p/']) {
+      assert.equal(await statusOf(gateway, chatBody({ model })), 200);
+      assert.equal(modelAsked(p), 'd/1');
+    }
+    p.script = fail;
+    assert.equal(await statusOf(gateway), 200);
+    assert.equal(modelAsked(q), 'd2');
+    const { gateway: without } = await start(t, {});
+    assert.equal(await statusOf(without, chatBody({ model: 'p' })), 400);
+  },
+
+  'providers.z.models': async (t) => {
+    const { gateway, p } = await start(t, {
+      'providers.p.models': ['one'],
+      'providers.q.models': [],
+    });
+    const { data } = (await gateway.send('/v1/models')).json() as { data: { id: string }[] };
+    assert.deepEqual(
+      data.map(({ id }) => id),
+      ['p/one'],
+    );
+    assert.equal(p.requests.length, 0);
+  },
+
+  'providers.z.timeout': async (t) => {
+    const shorter = { 'server.timeout': 600, 'providers.p.timeout': 1, script: hang };
+    const longer = { 'server.timeout': 1, 'providers.p.timeout': 600, script: slow };
+    const [{ gateway: hasty }, { gateway: patient }] = await Promise.all([
+      start(t, shorter),
+      start(t, longer),
+    ]);
+    const [early, late] = await Promise.all([hasty.chat(chatBody()), patient.chat(chatBody())]);
+    assertError(early, TIMEOUT);
+    assert.equal(late.status, 200);
+  },
+
+  'providers.z.retries': async (t) => {
+    for (const [own, count] of [
+      [0, 1],
+      [1, 2],
+    ]) {
+      const settings = { 'server.retries': 2, 'providers.p.retries': own, script: fail };
+      const { gateway, p } = await start(t, settings);
+      assert.equal(await statusOf(gateway), 503);
+      assert.equal(p.requests.length, count);
+    }
+  },
+
+  'aliases.z': async (t) => {
+    const { gateway, p } = await start(t, { 'aliases.fast': 'p/the/model' });
+    assert.equal(await statusOf(gateway, chatBody({ model: 'fast' })), 200);
+    assert.equal(modelAsked(p), 'the/model');
+  },
+
+  'rate_limit.enabled': async (t) => {
+    for (const [enabled, status] of [
+      [true, 429],
+      [false, 200],
+    ]) {
+      const limit = { enabled, requests_per_second: 1, burst_capacity: 1 };
+      const { gateway } = await start(t, { rate_limit: limit });
+      assert.equal(await statusOf(gateway), 200);
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+
+  'rate_limit.requests_per_second': async (t) => {
+    for (const [requests_per_second, status] of [
+      [1, 429],
+      [0, 200],
+      [1_000_000, 200],
+    ]) {
+      const limit = { enabled: true, requests_per_second, burst_capacity: 1 };
+      const { gateway } = await start(t, { rate_limit: limit });
+      assert.equal(await statusOf(gateway), 200);
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+
+  'rate_limit.burst_capacity': async (t) => {
+    const limit = { enabled: true, requests_per_second: 1, burst_capacity: 3 };
+    const { gateway } = await start(t, { rate_limit: limit });
+    for (const status of [200, 200, 200, 429]) assert.equal(await statusOf(gateway), status);
+  },
+
+  'rate_limit.providers.z.requests_per_second': async (t) => {
+    for (const [requests_per_second, status] of [
+      [1, 429],
+      [0, 200],
+    ]) {
+      const providers = { p: { requests_per_second, burst_capacity: 1 } };
+      const { gateway } = await start(t, { rate_limit: { enabled: true, providers } });
+      assert.equal(await statusOf(gateway), 200);
+      assert.equal(await statusOf(gateway), status);
+      assert.equal(await statusOf(gateway, chatBody({ model: 'q/m' })), 200);
+    }
+  },
+
+  'rate_limit.providers.z.burst_capacity': async (t) => {
+    const providers = { p: { requests_per_second: 1, burst_capacity: 2 } };
+    const { gateway } = await start(t, { rate_limit: { enabled: true, providers } });
+    for (const status of [200, 200, 429]) assert.equal(await statusOf(gateway), status);
+  },
+};
+
+const limited = { enabled: true, requests_per_second: 1, burst_capacity: 1 };
+
+const IN_ENVIRONMENT: Record<string, Observation> = {
+  GATEWAY_PORT: async (t) => {
+    const [port, other] = [await freePort(), await freePort()];
+    const toml = `[server]\nport = ${other}\nhost = "127.0.0.1"`;
+    await assertServes(t, toml, { env: { GATEWAY_PORT: `${port}` }, port });
+  },
+
+  GATEWAY_HOST: async (t) => {
+    const port = await freePort();
+    const toml = `[server]\nport = ${port}\nhost = "${NOWHERE}"`;
+    await assertServes(t, toml, { env: { GATEWAY_HOST: '127.0.0.1' }, port });
+  },
+
+  GATEWAY_CONFIG: async (t) => {
+    const port = await freePort();
+    const other = emptyFolder(t, { 'my.toml': `[server]\nport = ${port}\nhost = "127.0.0.1"` });
+    const toml = `[server]\nport = ${await freePort()}\nhost = "${NOWHERE}"`;
+    await assertServes(t, toml, { env: { GATEWAY_CONFIG: `${other}/my.toml` }, port });
+  },
+
+  GATEWAY_TIMEOUT: async (t) => {
+    const settings = { 'server.timeout': 600, script: hang };
+    const { gateway } = await start(t, { ...settings, env: { GATEWAY_TIMEOUT: '1' } });
+    assertError(await gateway.chat(chatBody()), TIMEOUT);
+  },
+
+  GATEWAY_CORS: async (t) => {
+    for (const [text, inFile, origin] of [
+      ['true', false, '*'],
+      ['false', true, undefined],
+    ] as const) {
+      const settings = { 'server.cors': inFile, env: { GATEWAY_CORS: text } };
+      const { gateway } = await start(t, settings);
+      const { headers } = await gateway.send('/health');
+      assert.equal(headers['access-control-allow-origin'], origin);
+    }
+  },
+
+  GATEWAY_LOG_LEVEL: async (t) => {
+    const settings = { 'logging.level': 'error', env: { GATEWAY_LOG_LEVEL: 'debug' } };
+    const { gateway } = await start(t, settings);
+    await gateway.send('/health');
+    await eventually(() => gateway.log.length === 1, 'the log');
+  },
+
+  GATEWAY_RATE_LIMIT_ENABLED: async (t) => {
+    for (const [text, inFile, status] of [
+      ['true', false, 429],
+      ['false', true, 200],
+    ] as const) {
+      const settings = { rate_limit: { ...limited, enabled: inFile } };
+      const env = { GATEWAY_RATE_LIMIT_ENABLED: text };
+      const { gateway } = await start(t, { ...settings, env });
+      assert.equal(await statusOf(gateway), 200);
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+
+  GATEWAY_RATE_LIMIT_RPS: async (t) => {
+    for (const [text, inFile, status] of [
+      ['1', 0, 429],
+      ['0', 1, 200],
+    ] as const) {
+      const settings = { rate_limit: { ...limited, requests_per_second: inFile } };
+      const env = { GATEWAY_RATE_LIMIT_RPS: text };
+      const { gateway } = await start(t, { ...settings, env });
+      assert.equal(await statusOf(gateway), 200);
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+
+  GATEWAY_RATE_LIMIT_BURST: async (t) => {
+    for (const [text, inFile, status] of [
+      ['1', 9, 429],
+      ['9', 1, 200],
+    ] as const) {
+      const settings = { rate_limit: { ...limited, burst_capacity: inFile } };
+      const env = { GATEWAY_RATE_LIMIT_BURST: text };
+      const { gateway } = await start(t, { ...settings, env });
+      assert.equal(await statusOf(gateway), 200);
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+};
+
+before(buildOnce);
+
+/** These wait, for a second or for a process. The others are over before a limit gives a new token. */
+const isWaiting = (name: string) => /timeout|port|host|retries|config/i.test(name);
+for (const waiting of [true, false]) {
+  const what = `in a running gateway, ${waiting ? 'at the same time' : 'one after the other'}`;
+  describe(what, { concurrency: waiting }, () => {
+    for (const [name, observe] of Object.entries(IN_FILE)) {
+      if (isWaiting(name) === waiting) test(`${name.replace('.z', '.<id>')} acts`, observe);
+    }
+    for (const [name, observe] of Object.entries(IN_ENVIRONMENT)) {
+      if (isWaiting(name) === waiting) test(`${name} acts, and wins over the file`, observe);
+    }
+  });
+}
+
+describe('this file', () => {
+  /** The keys that a section may have, as the gateway itself lists them. */
+  function keysOf(section: string): string[] {
+    try {
+      loadConfig({ toml: `[${section}]\n${'x'.repeat(40)} = 1`, env: {} });
+    } catch (error) {
+      assert.ok(error instanceof ConfigError);
+      const [, known = ''] = /known: (.*)$/m.exec(error.message) ?? assert.fail(error.message);
+      return known.split(', ');
+    }
+    return assert.fail('an unknown key was accepted');
+  }
+
+  test('observes every key that a section may have', () => {
+    const sections = ['server', 'server.auth', 'logging', 'rate_limit', 'providers.openai'];
+    const names = [...sections, 'rate_limit.providers.openai'].flatMap((section) =>
+      keysOf(section).map((key) => `${section}.${key}`.replace('.openai', '.z')),
+    );
+    const isSection = (name: string) => ['server.auth', 'rate_limit.providers'].includes(name);
+    const expected = names.filter((name) => !isSection(name));
+    const others = ['providers.primary', 'providers.fallback', 'aliases.z'];
+    assert.deepEqual(Object.keys(IN_FILE).toSorted(), [...expected, ...others].toSorted());
+  });
+});

@@ -1,0 +1,563 @@
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import { createLogger, LOG_LEVELS, type LogFacts, type LogLevel } from '../src/log.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  providerToml,
+  PROVIDER_KEY,
+  startGateway,
+  type TestGateway,
+} from './support/gateway.ts';
+import { freePort } from './support/process.ts';
+import { sendRaw } from './support/raw.ts';
+import { eventually, openChat } from './support/streams.ts';
+import {
+  completion,
+  completionEvents,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+  type Script,
+} from './support/upstream.ts';
+
+type Line = Record<string, unknown>;
+
+async function start(
+  t: TestContext,
+  script?: Script,
+  more = '',
+): Promise<{ gateway: TestGateway; upstream: FakeUpstream }> {
+  const upstream = await startUpstream(t, script);
+  return {
+    upstream,
+    gateway: await startGateway(t, { toml: `${more}\n${providerToml(upstream)}` }),
+  };
+}
+
+/** The access lines, once there are so many. A line is written when its answer is out. */
+async function linesOf(gateway: TestGateway, count = 1): Promise<Line[]> {
+  await eventually(() => gateway.accessLines().length >= count, `${count} access lines`);
+  assert.equal(gateway.accessLines().length, count);
+  return gateway.accessLines();
+}
+
+async function lineOf(gateway: TestGateway): Promise<Line> {
+  return (await linesOf(gateway))[0]!;
+}
+
+/** Whether each is a whole number of this size or more. */
+function assertCounts(line: Line, names: readonly string[], least = 0): void {
+  for (const name of names) {
+    assert.ok(
+      Number.isInteger(line[name]) && (line[name] as number) >= least,
+      `${name}: ${String(line[name])}`,
+    );
+  }
+}
+
+const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
+const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+const STREAM = chatBody({ stream: true });
+
+describe('an access line', { concurrency: true }, () => {
+  test('is one line of JSON with the documented fields', async (t) => {
+    const { gateway } = await start(t);
+    const before = Date.now();
+    const reply = await gateway.chat(chatBody({ model: 'p/m/x' }), {
+      headers: { 'x-request-id': 'mine-1' },
+    });
+    const line = await lineOf(gateway);
+    assert.equal(gateway.log.length, 1);
+    assert.match(gateway.log[0]!, /^\{[^\n]*\}\n$/);
+    const { time, duration_ms, first_byte_ms, ...others } = line;
+    assert.match(time as string, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+    assert.ok(Date.parse(time as string) >= before - 1);
+    assertCounts({ duration_ms, first_byte_ms }, ['duration_ms', 'first_byte_ms']);
+    assert.ok((first_byte_ms as number) <= (duration_ms as number));
+    assert.deepEqual(others, {
+      level: 'info',
+      message: 'request',
+      request_id: 'mine-1',
+      method: 'POST',
+      path: '/v1/chat/completions',
+      status: 200,
+      provider: 'p',
+      model: 'p/m/x',
+      stream: false,
+      bytes: reply.bytes.length,
+      outcome: 'ok',
+    });
+  });
+
+  test('names the request by the id that the client was given', async (t) => {
+    const { gateway } = await start(t);
+    const { headers } = await gateway.send('/v1/models');
+    assert.equal((await lineOf(gateway))['request_id'], headers['x-request-id']);
+  });
+
+  test('counts the bytes of a stream', async (t) => {
+    const events = completionEvents();
+    const { gateway } = await start(t, (_, response) => sendEvents(response, events));
+    await gateway.chat(STREAM);
+    const { stream, bytes, outcome, status } = await lineOf(gateway);
+    assert.deepEqual([stream, bytes, outcome, status], [true, events.length, 'ok', 200]);
+  });
+
+  test('comes once for each request, on one connection too', async (t) => {
+    const { gateway } = await start(t);
+    const head = `host: x\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n`;
+    const one = `GET /nothing HTTP/1.1\r\n${head}\r\n`;
+    await sendRaw(
+      gateway.port,
+      `${one}${one}${one.replace('\r\n\r\n', '\r\nconnection: close\r\n\r\n')}`,
+    );
+    const statuses = (await linesOf(gateway, 3)).map(({ status }) => status);
+    assert.deepEqual(statuses, [404, 404, 404]);
+  });
+
+  interface Case {
+    readonly script?: Script;
+    readonly body?: unknown;
+    readonly path?: string;
+    readonly noToken?: true;
+    readonly more?: string;
+    /** Status, provider and model as they are logged. */
+    readonly facts: readonly unknown[];
+  }
+  const cut: Script = (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+    setTimeout(() => response.destroy(), 20);
+  };
+  const stall: Script = (_, response) =>
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+  const limit = '[rate_limit]\nenabled = true\nrequests_per_second = 1\n';
+  const asked = ['p', 'p/m'];
+  const cases: [outcome: string, Record<string, Case>][] = [
+    [
+      'ok',
+      {
+        'a completion': { facts: [200, ...asked] },
+        'the model list': { path: '/v1/models', facts: [200, undefined, undefined] },
+      },
+    ],
+    [
+      'refused',
+      {
+        'a missing token': {
+          path: '/v1/models',
+          noToken: true,
+          facts: [401, undefined, undefined],
+        },
+        'a wrong path': { path: '/nothing', facts: [404, undefined, undefined] },
+        'a wrong body': { body: '{', facts: [400, undefined, undefined] },
+        'an unknown provider': {
+          body: chatBody({ model: 'q/m' }),
+          facts: [400, undefined, 'q/m'],
+        },
+        'too large a body': {
+          more: '[server]\nmax_body_bytes = 9\n',
+          body: chatBody(),
+          facts: [413, undefined, undefined],
+        },
+      },
+    ],
+    [
+      'upstream_error',
+      {
+        'a failed provider': {
+          script: (_, response) => sendJson(response, {}, { status: 503 }),
+          facts: [503, ...asked],
+        },
+        'a rejected key': {
+          script: (_, response) => sendJson(response, {}, { status: 401 }),
+          facts: [401, ...asked],
+        },
+        'an answer that is not JSON': {
+          script: (_, response) => response.end('<html>'),
+          facts: [500, ...asked],
+        },
+        'a connection that breaks': {
+          script: (_, response) => response.destroy(),
+          facts: [502, ...asked],
+        },
+        'a stream that breaks': { script: cut, body: STREAM, facts: [200, ...asked] },
+        'an error inside a stream': {
+          script: (_, response) =>
+            sendEvents(response, `${CHUNK}data: {"error":{"message":"x"}}\n\n`),
+          body: STREAM,
+          facts: [200, ...asked],
+        },
+      },
+    ],
+    [
+      'timeout',
+      {
+        'a silent provider': {
+          script: () => {},
+          more: '[server]\ntimeout = 1\n',
+          facts: [504, ...asked],
+        },
+        'a stream that stalls': {
+          script: stall,
+          body: STREAM,
+          more: '[server]\nstream_idle_timeout = 1\n',
+          facts: [200, ...asked],
+        },
+      },
+    ],
+    [
+      'rate_limited',
+      {
+        'the provider\u2019s limit': {
+          script: (_, response) => sendJson(response, {}, { status: 429 }),
+          facts: [429, ...asked],
+        },
+      },
+    ],
+  ];
+  for (const [outcome, rows] of cases) {
+    for (const [what, { script, body, path, noToken, more, facts }] of Object.entries(rows)) {
+      test(`has the outcome ${outcome} for ${what}`, async (t) => {
+        const { gateway } = await start(t, script, more);
+        const headers = noToken ? { authorization: undefined } : {};
+        if (path) await gateway.send(path, { headers });
+        else await gateway.chat(body ?? chatBody(), { headers });
+        const line = await lineOf(gateway);
+        assert.equal(line['outcome'], outcome);
+        assert.equal(line['level'], 'info');
+        assert.deepEqual([line['status'], line['provider'], line['model']], facts);
+        assertCounts(line, ['duration_ms', 'first_byte_ms', 'bytes']);
+      });
+    }
+  }
+
+  test('has the outcome rate_limited for the gateway\u2019s own limit', async (t) => {
+    const { gateway } = await start(t, undefined, `${limit}burst_capacity = 1\n`);
+    await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
+    const lines = await linesOf(gateway, 2);
+    const refused = lines.find(({ status }) => status === 429)!;
+    assert.equal(refused['outcome'], 'rate_limited');
+    assert.equal(lines.filter(({ outcome }) => outcome === 'ok').length, 1);
+  });
+
+  test('has the outcome client_closed when the client leaves before the answer', async (t) => {
+    const { gateway, upstream } = await start(t, () => {});
+    const stream = openChat(gateway.port);
+    await eventually(() => upstream.requests.length === 1, 'the request');
+    stream.leave();
+    const { outcome, status, provider, bytes } = await lineOf(gateway);
+    assert.deepEqual([outcome, status, provider, bytes], ['client_closed', undefined, 'p', 0]);
+  });
+
+  test('has the outcome client_closed when the client leaves in the middle of a stream', async (t) => {
+    const { gateway } = await start(t, stall);
+    const stream = openChat(gateway.port);
+    await eventually(() => stream.text() !== '', 'the first event');
+    stream.leave();
+    const { outcome, status, bytes } = await lineOf(gateway);
+    assert.deepEqual([outcome, status, bytes], ['client_closed', 200, CHUNK.length]);
+  });
+
+  test('has the outcome client_closed when the client leaves in the middle of its body', async (t) => {
+    const { gateway } = await start(t);
+    const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\n`;
+    await sendRaw(
+      gateway.port,
+      `POST /v1/chat/completions HTTP/1.1\r\n${head}content-length: 99\r\n\r\n{`,
+      {
+        waitMs: 100,
+      },
+    );
+    assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
+  });
+
+  test('says for the operator why the provider was unreachable', async (t) => {
+    const url = `http://127.0.0.1:${await freePort()}/v1`;
+    const gateway = await startGateway(t, {
+      toml: `[providers.p]\nbase_url = "${url}"\napi_key = "k"\n`,
+    });
+    await gateway.chat(chatBody());
+    const { outcome, cause } = await lineOf(gateway);
+    assert.equal(outcome, 'upstream_error');
+    assert.match(String(cause), /ECONNREFUSED/);
+  });
+});
+
+describe('logging', { concurrency: true }, () => {
+  for (const [index, level] of LOG_LEVELS.entries()) {
+    const isAt = (name: LogLevel) => index >= LOG_LEVELS.indexOf(name);
+    test(`at level ${level} requests are ${isAt('info') ? '' : 'not '}logged, and health checks ${isAt('debug') ? 'too' : 'not'}`, async (t) => {
+      const { gateway } = await start(t, undefined, `[logging]\nlevel = "${level}"\n`);
+      await gateway.send('/health');
+      await gateway.chat(chatBody());
+      await gateway.send('/health', { method: 'HEAD' });
+      const count = (isAt('info') ? 1 : 0) + (isAt('debug') ? 2 : 0);
+      const paths = (await linesOf(gateway, count)).map(({ path, level: own }) => [path, own]);
+      const health = isAt('debug') ? [['/health', 'debug']] : [];
+      const chat = isAt('info') ? [['/v1/chat/completions', 'info']] : [];
+      assert.deepEqual(paths, [...health, ...chat, ...health]);
+    });
+  }
+
+  test('at level error a failure of the gateway itself is logged, with its cause', async (t) => {
+    const gateway = await startGateway(t, {
+      toml: '[logging]\nlevel = "error"\n',
+      adjust: (config) => {
+        const server = Object.defineProperty({ ...config.server }, 'maxBodyBytes', {
+          get: () => assert.fail('broken on purpose'),
+        });
+        return { ...config, server };
+      },
+    });
+    await gateway.send('/nothing');
+    await gateway.chat(chatBody());
+    const { level, status, outcome, cause } = await lineOf(gateway);
+    assert.deepEqual([level, status, outcome], ['error', 500, 'internal_error']);
+    assert.match(String(cause), /broken on purpose/);
+  });
+
+  test('verbose adds sizes, the user agent and every attempt', async (t) => {
+    const busy: Script = (_, response) => sendJson(response, {}, { status: 503 });
+    const [p, q] = await Promise.all([startUpstream(t, busy), startUpstream(t)]);
+    const providers = providerToml(p) + providerToml(q, 'q', 'default_model = "d"');
+    const bodies = { false: chatBody(), true: chatBody({ x: 'y'.repeat(50) }) };
+    for (const verbose of [false, true]) {
+      const toml = `[logging]\nverbose = ${verbose}\n[providers]\nfallback = ["q"]\n${providers}`;
+      const gateway = await startGateway(t, { toml });
+      const body = JSON.stringify(bodies[`${verbose}`]);
+      await gateway.chat(body, { headers: { 'user-agent': 'tester/1' } });
+      const line = await lineOf(gateway);
+      const { request_bytes, user_agent, attempts, provider, model } = line;
+      // More than one attempt is worth telling at any time.
+      assert.equal(attempts, 'p:503 q:200');
+      assert.deepEqual([provider, model], ['q', 'p/m']);
+      const details = verbose ? [body.length, 'tester/1'] : [undefined, undefined];
+      assert.deepEqual([request_bytes, user_agent], details);
+    }
+    const quiet = await startGateway(t, { toml: providerToml(q, 'p') });
+    const loud = await startGateway(t, { toml: LOUD + providerToml(q, 'p') });
+    for (const gateway of [quiet, loud]) await gateway.chat(chatBody());
+    assert.equal((await lineOf(quiet))['attempts'], undefined);
+    assert.equal((await lineOf(loud))['attempts'], 'p:200');
+  });
+
+  test('has no content of a message, no token and no key, whatever is turned on', async (t) => {
+    const words = {
+      asked: 'the-question-asked',
+      answered: 'the-answer-given',
+      failed: 'the-fault-told',
+    };
+    const toml = `${LOUD}[server]\nretries = 1\n[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`;
+    const { gateway, upstream } = await start(t, undefined, toml);
+    const error = { error: { message: `${words.failed} ${PROVIDER_KEY}`, code: words.failed } };
+    const event = `data: ${JSON.stringify(error)}\n\n`;
+    const scripts: Script[] = [
+      (_, response) => sendJson(response, completion(words.answered)),
+      (_, response) => sendEvents(response, completionEvents([words.answered, '!'])),
+      (_, response) => sendEvents(response, CHUNK.replace('"a"', `"${words.answered}"`) + event),
+      (_, response) => sendEvents(response, event),
+      (_, response) => sendJson(response, error, { status: 400 }),
+      (_, response) => sendJson(response, error, { status: 401 }),
+      (_, response) => response.end(`<p>${words.answered}`),
+      (_, response) => response.end(`{"choices": ${words.answered}`),
+      (_, response) => response.writeHead(200, { 'x-own': PROVIDER_KEY }).destroy(),
+    ];
+    const messages = [
+      { role: 'system', content: words.asked },
+      { role: 'user', name: words.asked, content: [{ type: 'text', text: words.asked }] },
+    ];
+    let count = 0;
+    for (const script of scripts) {
+      upstream.script = script;
+      for (const stream of [false, true]) {
+        await gateway.chat({ model: 'p/m', stream, messages, user: words.asked });
+        count += 1;
+      }
+    }
+    const headers = { 'x-api-key': CLIENT_TOKEN, cookie: CLIENT_TOKEN, referer: CLIENT_TOKEN };
+    await gateway.chat(`{"model": "p/m", "messages": ${words.asked}`, { headers });
+    await gateway.send(`/v1/models?key=${CLIENT_TOKEN}`, { headers });
+    await gateway.send(`/v1/models?key=${PROVIDER_KEY}`, {
+      headers: { authorization: `Bearer ${PROVIDER_KEY}`, 'user-agent': `Bearer ${CLIENT_TOKEN}` },
+    });
+    await gateway.send(`/${PROVIDER_KEY}`);
+    await gateway.chat(chatBody({ model: `p/${CLIENT_TOKEN}` }));
+    await linesOf(gateway, count + 5);
+    const log = gateway.log.join('');
+    for (const secret of [PROVIDER_KEY, CLIENT_TOKEN, ...Object.values(words)]) {
+      assert.ok(
+        !log.includes(secret),
+        log.split('\n').find((line) => line.includes(secret))!,
+      );
+    }
+  });
+
+  for (const key of ['quo"te-0123456789', 'back\\slash-0123456789', '$&-(x)+[y]*0123456789']) {
+    test(`hides also a key like ${key}`, async (t) => {
+      const upstream = await startUpstream(t);
+      const providers = `${LOUD}[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = '${key}'\n`;
+      const gateway = await startGateway(t, {
+        toml: `${providers}[server.auth]\nkeys = ['${key}']\n`,
+      });
+      const headers = { authorization: `Bearer ${key}`, 'user-agent': `me ${key}` };
+      const { status } = await gateway.chat(chatBody({ model: `p/${key}` }), { headers });
+      assert.equal(status, 200);
+      const line = await lineOf(gateway);
+      for (const value of Object.values(line))
+        assert.ok(!String(value).includes(key), String(value));
+    });
+  }
+});
+
+describe('what a client sends', { concurrency: true }, () => {
+  const forged = '{"level":"info","message":"request","path":"/forged"}';
+  const attacks: Record<string, string> = {
+    'a line break': `a\n${forged}`,
+    'a carriage return': `a\r\n${forged}`,
+    'a terminal sequence': 'a\u001b[2J\u001b]0;x\u0007',
+    'a one-byte terminal sequence': 'a\u009b2J\u0085b',
+    'a Unicode line separator': `a\u2028${forged}\u2029b`,
+    'a null': 'a\0b',
+    'a lone surrogate': 'a\ud800b',
+    'a right-to-left override and quotes': 'a"\\\u202eb\'',
+    'a megabyte': 'm'.repeat(1e6),
+  };
+  for (const [what, text] of Object.entries(attacks)) {
+    test(`stays within one line of the log: ${what} in the model`, async (t) => {
+      const { gateway } = await start(t, undefined, LOUD);
+      await gateway.chat(JSON.stringify(chatBody({ model: text })));
+      await gateway.chat(JSON.stringify(chatBody({ model: `p/${text}` })));
+      await gateway.chat(JSON.stringify(chatBody({ model: `${text}/m` })));
+      await linesOf(gateway, 3);
+      assertHarmless(gateway);
+    });
+  }
+
+  // Bytes as they go over the wire; the parser itself refuses some of them.
+  const bytes = ['\u2028', '\u2029', '\u0085', '\u009b2J'].map((text) =>
+    Buffer.from(`a${text}b`).toString('latin1'),
+  );
+  for (const text of [
+    ...bytes,
+    'a\x9b2Jb',
+    'a\x1b[2Jb',
+    'a\nb',
+    'a\rb',
+    'a\tb',
+    'a\0b',
+    'x'.repeat(9000),
+  ]) {
+    test(`stays within one line of the log: ${JSON.stringify(text.slice(0, 9))} in path and user agent`, async (t) => {
+      const { gateway } = await start(t, undefined, LOUD);
+      const token = `host: x\r\nauthorization: Bearer x\r\nconnection: close\r\n`;
+      const requests = [
+        `GET /${text} HTTP/1.1\r\n${token}\r\n`,
+        `GET /nothing HTTP/1.1\r\n${token}user-agent: ${text}\r\n\r\n`,
+        `GET /nothing HTTP/1.1\r\n${token}x-request-id: ${text}\r\n\r\n`,
+      ];
+      for (const request of requests) {
+        const { status } = await sendRaw(gateway.port, request);
+        assert.ok(status === 400 || status === 404, `${status}`);
+      }
+      assertHarmless(gateway);
+    });
+  }
+
+  function assertHarmless({ log }: TestGateway): void {
+    for (const line of log) {
+      // oxlint-disable-next-line no-control-regex
+      assert.match(line, /^\{[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*\}\n$/);
+      assert.ok(line.length < 2000, `${line.length}`);
+      const facts = JSON.parse(line) as Line;
+      assert.notEqual(facts['path'], '/forged');
+      for (const value of Object.values(facts)) {
+        // oxlint-disable-next-line no-control-regex
+        assert.doesNotMatch(String(value), /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/);
+      }
+    }
+  }
+});
+
+describe('createLogger', () => {
+  const NOW = Date.UTC(2026, 0, 2, 3, 4, 5, 6);
+
+  function lines(
+    options: { level?: LogLevel; format: 'json' | 'text'; colour?: boolean },
+    log: (write: (level: LogLevel, message: string, facts?: LogFacts) => void) => void,
+  ): string[] {
+    const written: string[] = [];
+    const logger = createLogger({
+      level: 'trace',
+      colour: false,
+      ...options,
+      write: (line) => written.push(line),
+      redact: (line) => line.replaceAll('secret', '***'),
+      now: () => NOW,
+    });
+    log((level, message, facts) => logger.log(level, message, facts));
+    return written;
+  }
+
+  const facts = { path: '/x', status: 200, stream: false, provider: undefined, key: 'secret' };
+
+  test('writes JSON with time, level, message and facts, and leaves out what is not known', () => {
+    const [line = '', ...more] = lines({ format: 'json' }, (log) => log('info', 'request', facts));
+    assert.deepEqual(more, []);
+    assert.equal(
+      line,
+      '{"time":"2026-01-02T03:04:05.006Z","level":"info","message":"request","path":"/x","status":200,"stream":false,"key":"***"}\n',
+    );
+  });
+
+  test('writes text for people, without colour where none is wanted', () => {
+    assert.deepEqual(
+      lines({ format: 'text' }, (log) => log('info', 'request', facts)),
+      ['03:04:05.006 INFO  request path=/x status=200 stream=false key=***\n'],
+    );
+  });
+
+  test('writes the same text in colour, with another colour for each level', () => {
+    // oxlint-disable-next-line no-control-regex
+    const sequence = /\u001b\[(\d+)m/g;
+    const all = (log: (level: LogLevel, message: string, facts: LogFacts) => void) => {
+      for (const level of LOG_LEVELS) log(level, 'request', facts);
+    };
+    const coloured = lines({ format: 'text', colour: true }, all);
+    const plain = lines({ format: 'text' }, all);
+    assert.deepEqual(
+      coloured.map((line) => line.replace(sequence, '')),
+      plain,
+    );
+    const codes = coloured.map((line) => [...line.matchAll(sequence)].map(([, code]) => code));
+    assert.equal(new Set(codes.map(([first]) => first)).size, LOG_LEVELS.length);
+    for (const line of codes) assert.equal(line.at(-1), '0');
+  });
+
+  for (const format of ['json', 'text'] as const) {
+    test(`writes ${format} on one line, whatever is in message and facts`, () => {
+      const evil = 'a\nb\r\u001b[2J\u2028c\u2029\u0085\u009bd\0';
+      const [line = ''] = lines({ format }, (log) => log('warn', evil, { fact: evil }));
+      // oxlint-disable-next-line no-control-regex
+      assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
+      if (format === 'text') {
+        // oxlint-disable-next-line no-control-regex
+        assert.match(line, /^[^\u007f-\u009f]*$/);
+      }
+    });
+  }
+
+  for (const [index, level] of LOG_LEVELS.entries()) {
+    test(`at ${level} writes ${LOG_LEVELS.slice(0, index + 1).join(', ')}, and no more`, () => {
+      const written = lines({ level, format: 'json' }, (log) => {
+        for (const each of LOG_LEVELS) log(each, each);
+      });
+      assert.deepEqual(
+        written.map((line) => (JSON.parse(line) as Line)['message']),
+        LOG_LEVELS.slice(0, index + 1),
+      );
+    });
+  }
+});
