@@ -48,5 +48,10 @@ export function assemble(config: Config, surroundings: Surroundings): Assembly {
   const breaker = new CircuitBreaker(now);
   const completion = { config, upstream, providers, redact, limits, breaker };
   const handle = createGateway({ config, logger, now, completion });
-  return { server: createHttpServer(handle), upstream, logger };
+  const server = createHttpServer({
+    handle,
+    onBrokenRequest: ({ status, message }) =>
+      logger.log('info', 'broken request', { status, cause: message, outcome: 'refused' }),
+  });
+  return { server, upstream, logger };
 }

@@ -267,8 +267,15 @@ export interface HttpServer {
   drain(timeoutMs: number, reason: Error): Promise<void>;
 }
 
-/** Creates the server. `handle` answers each call through `call.send` and never rejects. */
-export function createHttpServer(handle: (call: Call) => Promise<void>): HttpServer {
+interface HttpServerOptions {
+  /** Answers each call through `call.send`; never rejects. */
+  readonly handle: (call: Call) => Promise<void>;
+  /** Told of what was refused before it became a call. */
+  readonly onBrokenRequest: (refusal: GatewayError) => void;
+}
+
+/** Creates the server. Nothing listens yet. */
+export function createHttpServer({ handle, onBrokenRequest }: HttpServerOptions): HttpServer {
   const calls = new Set<Call>();
   /** What each connection is being answered: more than one where the client pipelines. */
   const pending = new WeakMap<Duplex, Set<ServerResponse>>();
@@ -316,10 +323,11 @@ export function createHttpServer(handle: (call: Call) => Promise<void>): HttpSer
   server.on('checkContinue', (request, response) => void onRequest(request, response, true));
   server.on('checkExpectation', (request, response) => void onRequest(request, response));
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    refuseBrokenRequest(error, socket, [...(pending.get(socket) ?? [])]);
+    const refusal = refuseBrokenRequest(error, socket, [...(pending.get(socket) ?? [])]);
+    if (refusal) onBrokenRequest(refusal);
   });
   // No tunnels; without a listener Node closes the connection without a word.
-  server.on('connect', (_, socket) => refuseBrokenRequest({ code: '' }, socket, []));
+  server.on('connect', (_, socket) => void refuseBrokenRequest({ code: '' }, socket, []));
 
   return {
     listen: (port, host) => listen(server, port, host),
@@ -366,19 +374,20 @@ function refuseBrokenRequest(
   { code = '' }: { readonly code?: string },
   socket: Duplex,
   pending: readonly ServerResponse[],
-): void {
+): GatewayError | undefined {
   const lastOfWhole = pending.findLast(({ req }) => req.complete);
   if (lastOfWhole) {
     lastOfWhole.once('close', () => socket.destroy());
-    return;
+    return undefined;
   }
   if (code === 'ECONNRESET' || !socket.writable || pending.some(({ headersSent }) => headersSent)) {
     socket.destroy();
-    return;
+    return undefined;
   }
   const known = Object.hasOwn(PARSER_ERRORS, code) ? PARSER_ERRORS[code] : undefined;
   const { status, text } = known ?? { status: 400, text: 'request is not valid HTTP' };
-  const body = invalidRequest(text, { status }).toBody();
+  const refusal = invalidRequest(text, { status });
+  const body = refusal.toBody();
   const head = [
     `HTTP/1.1 ${status} ${STATUS_CODES[status]}`,
     'content-type: application/json',
@@ -388,4 +397,5 @@ function refuseBrokenRequest(
     'connection: close',
   ];
   socket.end(`${head.join('\r\n')}\r\n\r\n${body}`, () => socket.destroy());
+  return refusal;
 }

@@ -38,11 +38,11 @@ async function main(): Promise<void> {
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });
+  stopOnSignals(assembly, config.server.shutdownTimeoutMs);
   const { port } = await assembly.server.listen(config.server.port, config.server.host);
   const { canWaitLong } = assembly.upstream;
   print(describeStartup({ config, configPath, port, canWaitLong }), process.stderr);
   if (commandLine.demo) print(demoInstructions(port), process.stderr);
-  stopOnSignals(assembly, config.server.shutdownTimeoutMs);
 }
 
 async function readConfig(

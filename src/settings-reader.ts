@@ -82,10 +82,15 @@ export class SettingsReader {
   }
 
   boolean(key: string, sources: Sources<boolean> & { readonly default: boolean }): boolean {
-    const words: Table = { true: true, '1': true, false: false, '0': false };
+    const words = new Map<string, boolean>([
+      ['true', true],
+      ['1', true],
+      ['false', false],
+      ['0', false],
+    ]);
     return this.#read(key, sources, {
       expected: 'true or false',
-      parse: (text) => words[text.toLowerCase()],
+      parse: (text) => words.get(text.toLowerCase()),
       accept: (value) => typeof value === 'boolean',
     });
   }
@@ -244,7 +249,8 @@ function isTable(value: unknown): value is Table {
 
 /** What was found, for a message. */
 function describe(value: unknown, key: string): string {
-  const type = Array.isArray(value) ? 'an array' : isTable(value) ? 'a table' : `a ${typeof value}`;
+  const type = isTable(value) ? 'a table' : value instanceof Date ? 'a date' : `a ${typeof value}`;
+  if (Array.isArray(value)) return 'an array';
   if (PERHAPS_SECRET.test(key) || typeof value === 'object') return type;
   return JSON.stringify(`${value as string | number}`).slice(0, 60);
 }

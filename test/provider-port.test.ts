@@ -85,8 +85,9 @@ async function startParrotGateway(t: TestContext, parrot: FakeUpstream): Promise
   const now = () => performance.now();
   const redact = (text: string) => text;
   const upstream = createUpstream();
-  const server = createHttpServer(
-    createGateway({
+  const server = createHttpServer({
+    onBrokenRequest: ({ message }) => assert.fail(message),
+    handle: createGateway({
       config,
       now,
       logger: createLogger({
@@ -106,7 +107,7 @@ async function startParrotGateway(t: TestContext, parrot: FakeUpstream): Promise
         breaker: new CircuitBreaker(now),
       },
     }),
-  );
+  });
   t.after(async () => {
     await server.drain(0, new Error('test is over'));
     await upstream.close();
