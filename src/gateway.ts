@@ -4,7 +4,7 @@ import { createAuthenticator } from './auth.ts';
 import { complete, type CompletionSettings } from './complete.ts';
 import type { Config } from './config.ts';
 import { ClientGone, GatewayError, type ErrorKind } from './errors.ts';
-import type { Answer, Call, Outcome } from './http.ts';
+import type { Answer, Call } from './http.ts';
 import type { LogFacts, Logger } from './log.ts';
 import { createModelList } from './models.ts';
 import { printable } from './secrets.ts';
@@ -151,7 +151,8 @@ function preflight(call: Call): Answer {
   };
 }
 
-const OUTCOMES: Record<ErrorKind, Outcome> = {
+/** The access line's `outcome`; the others are `ok` and `client_closed`. */
+const OUTCOMES: Record<ErrorKind, string> = {
   authentication: 'refused',
   rateLimit: 'rate_limited',
   invalidRequest: 'refused',
@@ -165,7 +166,7 @@ const OUTCOMES: Record<ErrorKind, Outcome> = {
   unsupported: 'upstream_error',
 };
 
-function outcomeOf(call: Call): Outcome {
+function outcomeOf(call: Call): string {
   if (call.signal.reason instanceof ClientGone) return 'client_closed';
   return call.record.failure ? OUTCOMES[call.record.failure.kind] : 'ok';
 }

@@ -36,15 +36,6 @@ export interface Answer {
   readonly body: string | Buffer | AsyncIterable<Buffer>;
 }
 
-export type Outcome =
-  | 'ok'
-  | 'client_closed'
-  | 'upstream_error'
-  | 'timeout'
-  | 'rate_limited'
-  | 'refused'
-  | 'internal_error';
-
 /** What the access line will say. Filled in by the rooms that find out. */
 export interface AccessRecord {
   provider?: string;
