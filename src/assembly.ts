@@ -3,7 +3,7 @@
 import { CircuitBreaker } from './circuit-breaker.ts';
 import type { Config } from './config.ts';
 import { createGateway } from './gateway.ts';
-import { createHttpServer, type HttpServer } from './http.ts';
+import { CLIENT_LIMITS, createHttpServer, type HttpServer } from './http.ts';
 import { createLimits } from './limits.ts';
 import { createLogger, type Logger } from './log.ts';
 import type { Provider } from './provider.ts';
@@ -22,6 +22,7 @@ interface Surroundings {
   /** Somebody reads the log as it comes. */
   readonly isTerminal: boolean;
   readonly colour: boolean;
+  readonly clientLimits?: typeof CLIENT_LIMITS;
 }
 
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
@@ -50,6 +51,7 @@ export function assemble(config: Config, surroundings: Surroundings): Assembly {
   const handle = createGateway({ config, logger, now, completion });
   const server = createHttpServer({
     handle,
+    limits: surroundings.clientLimits ?? CLIENT_LIMITS,
     onBrokenRequest: ({ status, message }) =>
       logger.log('info', 'broken request', { status, cause: message, outcome: 'refused' }),
   });

@@ -18,7 +18,13 @@ export interface GatewaySettings {
   readonly now: () => number;
 }
 
+interface Route {
+  readonly methods: readonly string[];
+  readonly answer: (call: Call) => Answer | Promise<Answer>;
+}
+
 const HEALTH_PATH = '/health';
+const HEALTH_METHODS = ['GET', 'HEAD'];
 const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
 /** Returns the handler of every call. It never rejects. */
 export function createGateway(settings: GatewaySettings): (call: Call) => Promise<void> {
@@ -27,30 +33,22 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
   const authenticate = createAuthenticator(config.server.auth);
   const listModels = createModelList({ providers, aliases: config.aliases, upstream, now });
 
-  const routes = new Map<string, ReadonlyMap<string, (call: Call) => Promise<Answer> | Answer>>([
-    [
-      HEALTH_PATH,
-      new Map([
-        ['GET', health],
-        ['HEAD', health],
-      ]),
-    ],
-    ['/v1/models', new Map([['GET', () => listModels()]])],
-    ['/v1/chat/completions', new Map([['POST', (call: Call) => complete(call, completion)]])],
+  const routes = new Map<string, Route>([
+    [HEALTH_PATH, { methods: HEALTH_METHODS, answer: health }],
+    ['/v1/models', { methods: ['GET'], answer: () => listModels() }],
+    ['/v1/chat/completions', { methods: ['POST'], answer: (call) => complete(call, completion) }],
   ]);
 
   /** The order of checks decides who learns what: nothing is told, read or counted before its turn. */
   async function dispatch(call: Call): Promise<Answer> {
     call.checkProtocol();
-    const isHealth = call.path === HEALTH_PATH && (call.method === 'GET' || call.method === 'HEAD');
-    if (isHealth) return health(call);
+    if (call.path === HEALTH_PATH && HEALTH_METHODS.includes(call.method)) return health(call);
     if (config.server.cors && isPreflight(call)) return preflight(call);
     authenticate(call.headerValues('authorization'));
     limits.takeGlobal();
-    const methods = routes.get(call.path);
-    const handler = methods?.get(call.method);
-    if (handler) return handler(call);
-    const allow = methods && { headers: { allow: [...methods.keys()].join(', ') } };
+    const route = routes.get(call.path);
+    if (route?.methods.includes(call.method)) return route.answer(call);
+    const allow = route && { headers: { allow: route.methods.join(', ') } };
     throw new GatewayError('notFound', 'Resource not found', allow);
   }
 
@@ -97,20 +95,15 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
       model: record.model,
       stream: record.stream,
       duration_ms: Math.round(now() - call.receivedAtMs),
-      first_byte_ms:
-        call.firstByteAtMs === undefined
-          ? undefined
-          : Math.round(call.firstByteAtMs - call.receivedAtMs),
+      first_byte_ms: call.firstByteAtMs && Math.round(call.firstByteAtMs - call.receivedAtMs),
       bytes: call.sentBytes,
       outcome: outcomeOf(call),
       cause: failure && describeCause(failure.cause, isOurFault),
       attempts: isRepeated || config.logging.verbose ? record.attempts.join(' ') : undefined,
-      ...(config.logging.verbose
-        ? {
-            request_bytes: record.requestBytes,
-            user_agent: printable(call.headers['user-agent'] ?? '', 200),
-          }
-        : {}),
+      ...(config.logging.verbose && {
+        request_bytes: record.requestBytes,
+        user_agent: printable(call.headers['user-agent'] ?? '', 200),
+      }),
     };
     logger.log(level, 'request', facts);
   }

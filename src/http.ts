@@ -18,14 +18,17 @@ import { ClientGone, GatewayError, invalidRequest } from './errors.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 const MAX_HEADERS = 1000;
-const HEADERS_TIMEOUT_MS = 15_000;
-const REQUEST_TIMEOUT_MS = 60_000;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
 const KEEP_ALIVE_MS = 75_000;
-/** How long an upload that was already refused is read and thrown away, so that the client sees the answer. */
-const LINGER_MS = 2000;
-/** A client that takes nothing for so long is cut off: Node itself has no limit for writing. */
-const STUCK_READER_MS = 60_000;
+/** How long a client may take for what. Tests pass shorter ones. */
+export const CLIENT_LIMITS = {
+  headersMs: 15_000,
+  requestMs: 60_000,
+  /** An upload that was already refused is read and thrown away for so long, so that the client sees the answer. */
+  lingerMs: 2000,
+  /** A client that takes nothing of its answer for so long is cut off: Node itself has no limit for writing. */
+  stuckReaderMs: 60_000,
+};
 /** Answers longer than this are written in parts, so that a stuck reader is noticed. */
 const WRITE_PART_BYTES = 262_144;
 
@@ -50,6 +53,7 @@ export interface AccessRecord {
 
 interface ServerState {
   isDraining: boolean;
+  readonly limits: typeof CLIENT_LIMITS;
 }
 
 /** One client request and its response. */
@@ -215,7 +219,7 @@ export class Call {
   async #drained(): Promise<void> {
     const response = this.#response;
     await new Promise<void>((resolve) => {
-      const stuck = setTimeout(() => response.destroy(), STUCK_READER_MS);
+      const stuck = setTimeout(() => response.destroy(), this.#server.limits.stuckReaderMs);
       const onEnd = () => {
         clearTimeout(stuck);
         response.off('drain', onEnd);
@@ -231,7 +235,7 @@ export class Call {
     const request = this.#request;
     if (request.complete) return;
     request.resume();
-    const cut = setTimeout(() => request.socket.destroy(), LINGER_MS);
+    const cut = setTimeout(() => request.socket.destroy(), this.#server.limits.lingerMs);
     request.once('close', () => clearTimeout(cut));
   }
 }
@@ -263,21 +267,26 @@ interface HttpServerOptions {
   readonly handle: (call: Call) => Promise<void>;
   /** Told of what was refused before it became a call. */
   readonly onBrokenRequest: (refusal: GatewayError) => void;
+  readonly limits: typeof CLIENT_LIMITS;
 }
 
 /** Creates the server. Nothing listens yet. */
-export function createHttpServer({ handle, onBrokenRequest }: HttpServerOptions): HttpServer {
+export function createHttpServer({
+  handle,
+  onBrokenRequest,
+  limits,
+}: HttpServerOptions): HttpServer {
   const calls = new Set<Call>();
   /** What each connection is being answered: more than one where the client pipelines. */
   const pending = new WeakMap<Duplex, Set<ServerResponse>>();
-  const state: ServerState = { isDraining: false };
+  const state: ServerState = { isDraining: false, limits };
 
   const server = createServer({
     maxHeaderSize: MAX_HEADER_BYTES,
-    headersTimeout: HEADERS_TIMEOUT_MS,
-    requestTimeout: REQUEST_TIMEOUT_MS,
+    headersTimeout: limits.headersMs,
+    requestTimeout: limits.requestMs,
     keepAliveTimeout: KEEP_ALIVE_MS,
-    connectionsCheckingInterval: 2000,
+    connectionsCheckingInterval: Math.min(2000, limits.headersMs / 4),
     // Node's own refusal has no body; `checkProtocol` asks for the header too.
     requireHostHeader: false,
   });
@@ -329,7 +338,7 @@ export function createHttpServer({ handle, onBrokenRequest }: HttpServerOptions)
       for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy();
       const deadline = setTimeout(() => {
         for (const call of calls) call.cancel(reason);
-        setTimeout(() => server.closeAllConnections(), LINGER_MS).unref();
+        setTimeout(() => server.closeAllConnections(), limits.lingerMs).unref();
       }, timeoutMs);
       await closed;
       clearTimeout(deadline);

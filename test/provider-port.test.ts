@@ -5,7 +5,7 @@ import type { ChatRequest } from '../src/chat.ts';
 import { CircuitBreaker } from '../src/circuit-breaker.ts';
 import { loadConfig } from '../src/config.ts';
 import { createGateway } from '../src/gateway.ts';
-import { createHttpServer } from '../src/http.ts';
+import { CLIENT_LIMITS, createHttpServer } from '../src/http.ts';
 import { createLimits } from '../src/limits.ts';
 import { createLogger } from '../src/log.ts';
 import type { Provider, UpstreamReply } from '../src/provider.ts';
@@ -86,6 +86,7 @@ async function startParrotGateway(t: TestContext, parrot: FakeUpstream): Promise
   const redact = (text: string) => text;
   const upstream = createUpstream();
   const server = createHttpServer({
+    limits: CLIENT_LIMITS,
     onBrokenRequest: ({ message }) => assert.fail(message),
     handle: createGateway({
       config,

@@ -5,6 +5,7 @@ import type { TestContext } from 'node:test';
 
 import { assemble } from '../../src/assembly.ts';
 import { loadConfig, type Config } from '../../src/config.ts';
+import { CLIENT_LIMITS } from '../../src/http.ts';
 import type { FakeUpstream } from './upstream.ts';
 
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
@@ -45,12 +46,14 @@ interface GatewayOptions {
   readonly env?: Record<string, string>;
   /** Changes the settings in ways that no file can, to make the gateway itself fail. */
   readonly adjust?: (config: Config) => Config;
+  /** Shorter limits for clients than the real ones, which nobody would wait for. */
+  readonly clientLimits?: Partial<typeof CLIENT_LIMITS>;
 }
 
 /** Starts a gateway with these settings. */
 export async function startGateway(
   t: TestContext,
-  { toml = '', env = {}, adjust = (config) => config }: GatewayOptions,
+  { toml = '', env = {}, adjust = (config) => config, clientLimits = {} }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
   const config = adjust(loadConfig({ toml, env }));
@@ -58,6 +61,7 @@ export async function startGateway(
     writeLog: (line) => log.push(line),
     isTerminal: false,
     colour: false,
+    clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
   });
   const { port } = await server.listen(0, '127.0.0.1');
   const drain = async (timeoutMs = 0) => {
