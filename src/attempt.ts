@@ -7,6 +7,7 @@ import type { Config } from './config.ts';
 import { Deadline } from './deadline.ts';
 import { GatewayError, type ErrorFacts } from './errors.ts';
 import type { Answer, Call } from './http.ts';
+import { parseJson } from './json-scan.ts';
 import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
 import { withoutControlCharacters } from './secrets.ts';
 import { openStream } from './stream.ts';
@@ -15,6 +16,7 @@ import { readAll, timeoutError, upstreamFailure, type Upstream } from './upstrea
 /** Complete answers are held in memory to be judged; a longer one is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
 const MAX_ERROR_BYTES = 65_536;
+const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
 
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
@@ -27,7 +29,7 @@ export interface AttemptSettings {
   readonly redact: (text: string) => string;
 }
 
-export interface AttemptRequest {
+interface AttemptRequest {
   readonly call: Call;
   readonly chat: ChatRequest;
   readonly provider: Provider;
@@ -80,7 +82,12 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   if (status >= 400) throw await readStatusError(reply, context);
 
   const headers = passedHeaders(reply.headers, context.settings.redact);
-  const contentType = reply.headers.get('content-type') ?? '';
+  const coding = reply.headers.get('content-encoding') ?? 'identity';
+  if (coding !== 'identity') {
+    // Not asked for; and a few packed bytes can stand for gigabytes.
+    throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
+  }
+  const contentType = context.settings.redact(reply.headers.get('content-type') ?? '');
   const mediaType = contentType.split(';', 1)[0]!.trim().toLowerCase();
   const isJson = /[/+]json$/.test(mediaType);
   const isEventStream = mediaType === 'text/event-stream';
@@ -114,7 +121,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   if (bytes === undefined) {
     throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
   }
-  const json = parseJson(bytes);
+  const json = parseJson(bytes.toString('utf8'));
   if (json === undefined) {
     throw new GatewayError('serialization', 'the provider did not answer with JSON', {
       provider: provider.id,
@@ -123,7 +130,8 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   const fault = hasChoices(json) ? undefined : provider.readFault(json);
   if (fault) throw toError(fault);
   if (chat.stream) {
-    throw new GatewayError('unsupported', `Provider ${provider.id} does not support streaming`);
+    const text = `Provider ${provider.id} does not support streaming`;
+    throw new GatewayError('unsupported', text, { provider: provider.id });
   }
   headers['content-type'] = isJson ? contentType : 'application/json';
   return { status, headers, body: bytes };
@@ -131,7 +139,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
 
 async function readStatusError(reply: UpstreamReply, context: JudgeContext): Promise<GatewayError> {
   const bytes = await readAll(reply.body!, MAX_ERROR_BYTES);
-  const fault = context.request.provider.readErrorBody(bytes && parseJson(bytes));
+  const fault = context.request.provider.readErrorBody(bytes && parseJson(bytes.toString('utf8')));
   return faultError(reply.status, fault, context, { headers: reply.headers });
 }
 
@@ -176,7 +184,8 @@ function readRetryAfter(value: string | null | undefined): number | undefined {
   if (!value) return undefined;
   const isNumber = /^\d+(?:\.\d+)?$/.test(value);
   const seconds = isNumber ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
-  return Number.isFinite(seconds) ? Math.max(1, Math.ceil(seconds)) : undefined;
+  if (!Number.isFinite(seconds)) return undefined;
+  return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
 }
 
 const PASSED_HEADERS =
@@ -205,15 +214,6 @@ function forwardedHeaders({ id, headers }: Call): ForwardedHeaders {
 
 function isTraceHeader(value: unknown): value is string {
   return typeof value === 'string' && /^[\x20-\x7e]{1,512}$/.test(value);
-}
-
-function parseJson(bytes: Buffer): unknown {
-  try {
-    return JSON.parse(bytes.toString('utf8'));
-  } catch {
-    // V8's message quotes the text, which may be somebody's answer.
-    return undefined;
-  }
 }
 
 function hasChoices(json: unknown): boolean {

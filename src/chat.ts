@@ -3,7 +3,7 @@
 import { isUtf8 } from 'node:buffer';
 
 import { invalidRequest } from './errors.ts';
-import { jsonSyntaxError, scanJson } from './json-scan.ts';
+import { jsonSyntaxError, parseJson, scanJson } from './json-scan.ts';
 
 export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
@@ -20,7 +20,8 @@ export interface ChatRequest {
 export function parseChatRequest(bytes: Buffer): ChatRequest {
   if (!isUtf8(bytes)) throw invalidRequest('request body is not valid UTF-8');
   const { model: modelRange } = scanJson(bytes);
-  const body = parseJson(bytes);
+  const body = parseJson(bytes.toString('utf8'));
+  if (body === undefined) throw jsonSyntaxError(bytes);
   if (!isRecord(body)) throw invalidRequest('request body must be a JSON object');
 
   const { model, stream, messages } = body;
@@ -42,14 +43,6 @@ export function parseChatRequest(bytes: Buffer): ChatRequest {
     stream: stream === true,
     withModel: (name) => Buffer.concat([before, Buffer.from(JSON.stringify(name)), after]),
   };
-}
-
-function parseJson(bytes: Buffer): unknown {
-  try {
-    return JSON.parse(bytes.toString('utf8'));
-  } catch {
-    throw jsonSyntaxError(bytes);
-  }
 }
 
 function checkMessage(message: unknown, index: number): void {

@@ -154,7 +154,9 @@ function mayAsk(id: string, limits: Limits): boolean {
   }
 }
 
-function mayFallBack({ status, facts }: GatewayError): boolean {
+function mayFallBack({ kind, status, facts }: GatewayError): boolean {
+  // Shutting down, or a bug: no provider's failure.
+  if (kind === 'internal') return false;
   return facts.mayFallBack ?? (status >= 500 || status === 408 || status === 429);
 }
 

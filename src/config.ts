@@ -29,7 +29,7 @@ export interface ProviderSettings {
   readonly models: readonly string[] | undefined;
 }
 
-export interface SkippedProvider {
+interface SkippedProvider {
   readonly id: string;
   readonly reason: string;
   /** It has a section in the file: somebody wants it. */
@@ -73,7 +73,7 @@ export interface Config {
 }
 
 /** What the command line may override. */
-export interface Flags {
+interface Flags {
   readonly port?: string | undefined;
   readonly host?: string | undefined;
 }
@@ -172,7 +172,7 @@ function readServer(section: SettingsReader, flags: Flags): Config['server'] {
 
 function readAuth(section: SettingsReader): Config['server']['auth'] {
   const enabled = section.boolean('enabled', { default: true });
-  const keys = section.keys('keys');
+  const keys = section.strings('keys') ?? [];
   if (!keys.every(isKey)) {
     section.problem('keys', 'a key must be visible ASCII characters without spaces');
   }

@@ -10,7 +10,7 @@ import { createModelList } from './models.ts';
 import { printable } from './secrets.ts';
 import { VERSION } from './version.ts';
 
-export interface GatewaySettings {
+interface GatewaySettings {
   readonly config: Config;
   readonly completion: CompletionSettings;
   readonly logger: Logger;
@@ -57,7 +57,9 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
     try {
       answer = await dispatch(call);
     } catch (thrown) {
-      if (!(thrown instanceof ClientGone)) answer = refuse(call, GatewayError.from(thrown));
+      // The request may know before the response does.
+      if (thrown instanceof ClientGone) call.cancel(thrown);
+      else answer = refuse(call, GatewayError.from(thrown));
     }
     try {
       if (answer) await call.send(withCommonHeaders(call, answer));
@@ -70,8 +72,8 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
   function withCommonHeaders(call: Call, answer: Answer): Answer {
     const headers: Record<string, string> = { ...answer.headers };
     if (call.record.provider) headers['x-gateway-provider'] ??= call.record.provider;
-    if (config.server.cors) {
-      headers['access-control-allow-origin'] = '*';
+    if (config.server.cors) headers['access-control-allow-origin'] = '*';
+    if (config.server.cors && answer.status !== 204) {
       headers['access-control-expose-headers'] = ['x-request-id', ...Object.keys(headers)].join(
         ', ',
       );

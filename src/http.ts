@@ -11,13 +11,13 @@ import {
   type Server,
   type ServerResponse,
 } from 'node:http';
-import type { AddressInfo, Socket } from 'node:net';
+import { Server as TcpServer, type AddressInfo, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 
 import { ClientGone, GatewayError, invalidRequest } from './errors.ts';
+import { checkProtocol, headerValues, pathOf } from './protocol.ts';
 
 const MAX_HEADER_BYTES = 16_384;
-const MAX_HEADERS = 1000;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
 const KEEP_ALIVE_MS = 75_000;
 /** How long a client may take for what. Tests pass shorter ones. */
@@ -29,6 +29,8 @@ export const CLIENT_LIMITS = {
   /** A client that takes nothing of its answer for so long is cut off: Node itself has no limit for writing. */
   stuckReaderMs: 60_000,
 };
+/** Connections without a request live on for so long in a drain: one may be on its way. */
+const DRAIN_GRACE_MS = 500;
 /** Answers longer than this are written in parts, so that a stuck reader is noticed. */
 const WRITE_PART_BYTES = 262_144;
 
@@ -40,7 +42,7 @@ export interface Answer {
 }
 
 /** What the access line will say. Filled in by the rooms that find out. */
-export interface AccessRecord {
+interface AccessRecord {
   provider?: string;
   model?: string;
   stream?: boolean;
@@ -117,33 +119,14 @@ export class Call {
     this.#abort.abort(reason);
   }
 
-  /** Every value of a header, as often as it was sent: Node keeps only the first of some. */
+  /** Every value of a header, as often as it was sent. */
   headerValues(name: string): string[] {
-    const raw = this.#request.rawHeaders;
-    return raw.filter((_, index) => index % 2 === 1 && raw[index - 1]!.toLowerCase() === name);
+    return headerValues(this.#request, name);
   }
 
-  /** Refuses what Node's parser lets through although intermediaries may disagree about it (RFC 9112). */
+  /** Throws what `protocol.ts` refuses. */
   checkProtocol(): void {
-    const { httpVersion, headers, rawHeaders } = this.#request;
-    if (httpVersion !== '1.1' && httpVersion !== '1.0') {
-      throw invalidRequest('HTTP version must be 1.0 or 1.1');
-    }
-    if (rawHeaders.length > 2 * MAX_HEADERS) {
-      throw invalidRequest('too many headers', { status: 431 });
-    }
-    const hosts = this.headerValues('host');
-    const hostIsOptional = httpVersion === '1.0' && hosts.length === 0;
-    if (!hostIsOptional && (hosts.length !== 1 || !/^[^\s,/@?#\\]+$/.test(hosts[0]!))) {
-      throw invalidRequest('exactly one valid Host header is required');
-    }
-    const coding = headers['transfer-encoding'];
-    if (coding !== undefined && (coding.toLowerCase() !== 'chunked' || httpVersion === '1.0')) {
-      throw invalidRequest('Transfer-Encoding must be chunked');
-    }
-    if (headers.expect !== undefined && headers.expect.toLowerCase() !== '100-continue') {
-      throw invalidRequest('Expect must be 100-continue', { status: 417 });
-    }
+    checkProtocol(this.#request);
   }
 
   /** The whole request body. Throws a 413 when it is larger, `ClientGone` when it breaks off. */
@@ -169,6 +152,7 @@ export class Call {
         request.once('end', resolve);
         request.once('error', () => reject(new ClientGone()));
         request.once('close', () => reject(new ClientGone()));
+        this.signal.addEventListener('abort', () => reject(this.signal.reason as Error));
       });
     } finally {
       request.removeAllListeners('data');
@@ -185,19 +169,18 @@ export class Call {
     const headers: Record<string, string | number> = { ...answer.headers, 'x-request-id': this.id };
     // A body that was never asked for cannot be told from the next request.
     if (this.isDraining || this.#awaitsContinue) headers['connection'] = 'close';
-    const isStream = typeof answer.body !== 'string' && !Buffer.isBuffer(answer.body);
-    const body = isStream ? undefined : Buffer.from(answer.body as string);
-    if (body && answer.status !== 204) headers['content-length'] = body.length;
+    const body = typeof answer.body === 'string' ? Buffer.from(answer.body) : answer.body;
+    if (Buffer.isBuffer(body) && answer.status !== 204) headers['content-length'] = body.length;
     this.#lingerOverUpload();
 
     this.firstByteAtMs = performance.now();
-    response.writeHead(answer.status, headers);
     try {
-      if (body && body.length <= WRITE_PART_BYTES) {
+      response.writeHead(answer.status, headers);
+      if (Buffer.isBuffer(body) && body.length <= WRITE_PART_BYTES) {
         this.sentBytes = body.length;
         response.end(body);
       } else {
-        await this.#write(body ? inParts(body) : (answer.body as AsyncIterable<Buffer>));
+        await this.#write(Buffer.isBuffer(body) ? inParts(body) : body);
         response.end();
       }
     } catch (error) {
@@ -244,12 +227,6 @@ function* inParts(body: Buffer): Generator<Buffer> {
   for (let start = 0; start < body.length; start += WRITE_PART_BYTES) {
     yield body.subarray(start, start + WRITE_PART_BYTES);
   }
-}
-
-/** RFC 9112 3.2.2: absolute-form is accepted. Compared as text: URL parsers decode and normalise. */
-function pathOf(target: string): string {
-  const path = target.split('?', 1)[0]!.replace(/^https?:\/\/[^/]*/i, '');
-  return path === '' ? '/' : path;
 }
 
 export interface HttpServer {
@@ -310,7 +287,8 @@ export function createHttpServer({
     } finally {
       calls.delete(call);
       responses.delete(response);
-      if (state.isDraining) server.closeIdleConnections();
+      // The answer may have begun before the drain, and not said that it is the last.
+      if (state.isDraining && responses.size === 0) request.socket.end();
     }
   }
 
@@ -333,14 +311,19 @@ export function createHttpServer({
     listen: (port, host) => listen(server, port, host),
     async drain(timeoutMs, reason) {
       state.isDraining = true;
-      const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-      // Node counts a connection that has never carried a request as busy.
-      for (const socket of sockets) if (socket.bytesRead === 0) socket.destroy();
+      // Only the port: http's own close would cut idle connections at once, and requests on their way with them.
+      const closed = new Promise<void>((resolve) =>
+        TcpServer.prototype.close.call(server, () => resolve()),
+      );
+      const closeUnused = setTimeout(() => {
+        for (const socket of sockets) if (!pending.get(socket)?.size) socket.destroy();
+      }, DRAIN_GRACE_MS);
       const deadline = setTimeout(() => {
         for (const call of calls) call.cancel(reason);
         setTimeout(() => server.closeAllConnections(), limits.lingerMs).unref();
       }, timeoutMs);
       await closed;
+      clearTimeout(closeUnused);
       clearTimeout(deadline);
     },
   };

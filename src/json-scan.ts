@@ -13,12 +13,12 @@ export const MAX_JSON_DEPTH = 256;
 const MAX_KEY_BYTES = 40;
 
 /** Half-open range of bytes. */
-export interface ByteRange {
+interface ByteRange {
   readonly start: number;
   readonly end: number;
 }
 
-export interface JsonScan {
+interface JsonScan {
   /** The top-level `model` value; of an array's text too, which validation refuses. */
   readonly model: ByteRange | undefined;
 }
@@ -56,6 +56,15 @@ export function scanJson(bytes: Buffer): JsonScan {
     return scan(bytes, false);
   } catch (fault) {
     throw fault instanceof SyntaxFault ? jsonSyntaxError(bytes) : fault;
+  }
+}
+
+/** The parsed text, or `undefined` where it is not JSON: V8's message quotes the text, which may be anybody's. */
+export function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
   }
 }
 

@@ -106,32 +106,26 @@ export class SettingsReader {
     });
   }
 
-  /** Text with `${ENV_VAR}` expanded; unset variables stay as written and are warned of. */
   string<D extends string | undefined = undefined>(
     key: string,
     sources: Sources<D> = {},
   ): string | D {
-    const text = this.#read(key, sources, {
+    return this.#read(key, sources, {
       expected: 'a string',
       accept: (value) => typeof value === 'string',
     });
-    return typeof text === 'string' ? this.#expandOrWarn(key, text) : text;
   }
 
   strings(key: string): string[] | undefined {
-    return this.#read<string[], undefined>(key, {}, ARRAY_OF_STRINGS)?.map((text) =>
-      this.#expandOrWarn(key, text),
+    return this.#read<string[], undefined>(
+      key,
+      {},
+      {
+        expected: 'an array of strings',
+        accept: (value): value is string[] =>
+          Array.isArray(value) && value.every((item) => typeof item === 'string'),
+      },
     );
-  }
-
-  /** Like `strings`, but an unset variable is a problem: a literal `${VAR}` must never become a valid key. */
-  keys(key: string): string[] {
-    const texts = this.#read(key, { default: [] }, ARRAY_OF_STRINGS);
-    return texts.map((text) => {
-      const { expanded, unset } = expandVariables(text, this.#context.env);
-      for (const name of unset) this.problem(key, `environment variable ${name} is not set`);
-      return expanded;
-    });
   }
 
   /** Reports something wrong with `key` in words of the caller's. */
@@ -160,29 +154,46 @@ export class SettingsReader {
     this.#known.add(key);
     const { env, problems, resolved } = this.#context;
     const { flag, env: variable, default: fallback } = sources;
-    const name = this.#nameOf(key);
     const parse = (text: string) => kind.parse?.(text) ?? text;
-    let result: unknown = fallback;
+    const written = this.#table[key];
+    const expanded = Array.isArray(written)
+      ? written.map((item: unknown) => this.#expand(key, item))
+      : this.#expand(key, written);
+    // What a variable holds is text; what the file holds has its type already.
+    const isExpanded = typeof expanded === 'string' && expanded !== written;
     // Lowest first, so that a broken file is reported even where a variable overrides it.
-    const given: [string, unknown][] = [[name, this.#table[key]]];
+    const given: [string, unknown][] = [
+      [this.#nameOf(key), isExpanded ? parse(expanded) : expanded],
+    ];
     // An empty variable counts as unset: compose files produce them.
     if (variable && env[variable]) given.push([variable, parse(env[variable])]);
     if (flag !== undefined) given.push([`--${key}`, parse(flag)]);
+    let result: unknown = fallback;
     for (const [source, value] of given) {
       if (value === undefined) continue;
       if (kind.accept(value)) result = value;
       else problems.push(`${source}: found ${describe(value, key)}, expected ${kind.expected}`);
     }
-    if (result !== undefined) resolved.set(name, MASKED.has(key) ? '[secret]' : result);
+    if (result !== undefined)
+      resolved.set(this.#nameOf(key), MASKED.has(key) ? '[secret]' : result);
     return result as T | D;
   }
 
-  #expandOrWarn(key: string, text: string): string {
-    const { expanded, unset } = expandVariables(text, this.#context.env);
-    for (const name of unset) {
-      this.warning(key, `environment variable ${name} is not set; the text is used as written`);
-    }
-    return expanded;
+  /**
+   * Text with each `${NAME}` replaced by the variable's value, once: what a value contains is not
+   * expanded again. Unset variables stay as written, with a warning; in a list of accepted keys they
+   * are a problem: a literal `${NAME}` must never become a valid key.
+   */
+  #expand(key: string, value: unknown): unknown {
+    if (typeof value !== 'string') return value;
+    const { env } = this.#context;
+    return value.replace(/\$\{([A-Za-z_][A-Za-z0-9_]*)\}/g, (written, name: string) => {
+      if (Object.hasOwn(env, name) && env[name] !== undefined) return env[name];
+      const text = `environment variable ${name} is not set`;
+      if (key === 'keys') this.problem(key, text);
+      else this.warning(key, `${text}; the text is used as written`);
+      return written;
+    });
   }
 
   #nameOf(key: string): string {
@@ -193,26 +204,6 @@ export class SettingsReader {
 const MASKED = new Set(['api_key', 'keys']);
 /** Of a value that is wrong only the type is told where the name looks like one of those: it may be misspelt. */
 const PERHAPS_SECRET = /key/i;
-
-const ARRAY_OF_STRINGS: Kind<string[]> = {
-  expected: 'an array of strings',
-  accept: (value): value is string[] =>
-    Array.isArray(value) && value.every((item) => typeof item === 'string'),
-};
-
-/** Replaces `${NAME}` by the variable's value, once: what a value contains is not expanded again. */
-function expandVariables(
-  text: string,
-  env: ReadContext['env'],
-): { expanded: string; unset: string[] } {
-  const unset: string[] = [];
-  const expanded = text.replace(/\$\{([A-Za-z_][A-Za-z0-9_]*)\}/g, (written, name: string) => {
-    const value = Object.hasOwn(env, name) ? env[name] : undefined;
-    if (value === undefined) unset.push(name);
-    return value ?? written;
-  });
-  return { expanded, unset };
-}
 
 /** `; did you mean "port"?` where a known name is close, else what there is to choose from. */
 export function didYouMean(name: string, known: readonly string[]): string {

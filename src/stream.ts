@@ -6,6 +6,7 @@
 
 import type { Deadline } from './deadline.ts';
 import { ClientGone, GatewayError } from './errors.ts';
+import { parseJson } from './json-scan.ts';
 import type { UpstreamFault } from './provider.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from './sse.ts';
 import { timeoutError, upstreamFailure } from './upstream.ts';
@@ -154,7 +155,7 @@ class Relay {
     let passedEnd = 0;
     let hasData = false;
     for (const event of parseEvents(events)) {
-      const error = this.#isDone ? undefined : this.#errorIn(event);
+      const error = this.#errorIn(event);
       if (error) return { passed: events.subarray(0, passedEnd), error, hasData };
       if (event.data === '[DONE]') this.#isDone = true;
       hasData ||= event.data !== '';
@@ -216,12 +217,4 @@ function hasFinishReason(events: Buffer): boolean {
 
 function isWholeData(data: string): boolean {
   return data === '[DONE]' || parseJson(data) !== undefined;
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }

@@ -109,6 +109,8 @@ subscribe('undici:client:sendHeaders', (message) => {
   bytesReadBeforeRequest.set(socket, socket.bytesRead);
 });
 
+/** Failures to connect: nothing was sent. */
+const connectErrors = new WeakSet<Error>([ABANDONED]);
 /** How far a connection had come when it broke: what is safe to repeat depends on it. */
 const brokenConnections = new WeakMap<Error, { isReused: boolean; hasBegunAnswer: boolean }>();
 
@@ -118,7 +120,9 @@ function connectSocket(
   callback: (error: Error | null, socket?: Socket) => void,
 ): void {
   const { protocol, hostname, port } = options;
-  const { connecting } = queueOf(options);
+  const { connecting, waiting } = queueOf(options);
+  // undici replaces a connection that broke, also when the request on it was the last.
+  if (waiting === 0) return void process.nextTick(callback, ABANDONED);
   const isTls = protocol === 'https:';
   const socket = isTls
     ? connectTls({
@@ -149,7 +153,9 @@ function connectSocket(
     const before = bytesReadBeforeRequest.get(socket) ?? 0;
     const hasBegunAnswer = socket.bytesRead > before;
     brokenConnections.set(error, { isReused: before > 0, hasBegunAnswer });
-    if (!isConnected) callback(error);
+    if (isConnected) return;
+    connectErrors.add(error);
+    callback(error);
   });
 }
 
@@ -177,7 +183,6 @@ const TIMED_OUT = new Set([
   'UND_ERR_HEADERS_TIMEOUT',
   'UND_ERR_BODY_TIMEOUT',
 ]);
-const INVALID_ANSWER = /^(?:HPE_|UND_ERR_(?:HEADERS_OVERFLOW|RES|INFO|INVALID)|ERR_ASSERTION)/;
 
 /** `Request timed out` (interface, Errors). */
 export function timeoutError(provider: string, cause?: unknown): GatewayError {
@@ -196,7 +201,7 @@ export function upstreamFailure(
   const cause = thrown instanceof TypeError ? thrown.cause : undefined;
   // The reason of an abort, or a bug of ours: fetch's own failures are TypeErrors with a cause.
   if (!(cause instanceof Error)) return thrown;
-  const { code = '', message } = cause as NodeJS.ErrnoException;
+  const { code = '' } = cause as NodeJS.ErrnoException;
   if (TIMED_OUT.has(code)) return timeoutError(provider, cause);
   if (CLOSED_BY_UPSTREAM.has(code)) {
     const { isReused, hasBegunAnswer } = brokenConnections.get(cause) ?? {};
@@ -210,12 +215,14 @@ export function upstreamFailure(
       staleConnection: isReused,
     });
   }
-  if (answered || INVALID_ANSWER.test(code) || message === 'bad response') {
+  if (!connectErrors.has(cause)) {
     return new GatewayError('provider', 'the answer was not valid HTTP', { provider, cause });
   }
   return new GatewayError('provider', 'the provider is unreachable', {
     provider,
     cause,
     retryable: true,
+    // A request may come just when the connection it would get is given up.
+    staleConnection: cause === ABANDONED,
   });
 }

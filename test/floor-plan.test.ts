@@ -16,8 +16,8 @@ const packageJson = JSON.parse(read('package.json')) as {
 /** From the ground up; a room imports only from floors below its own. */
 const FLOORS: readonly (readonly string[])[] = [
   ['version', 'errors', 'secrets', 'token-bucket', 'circuit-breaker', 'deadline', 'sse'],
-  ['settings-reader', 'providers/built-in', 'log', 'json-scan', 'http', 'demo'],
-  ['chat', 'config'],
+  ['settings-reader', 'providers/built-in', 'log', 'json-scan', 'protocol', 'demo'],
+  ['chat', 'config', 'http'],
   ['provider', 'auth', 'limits', 'command-line'],
   ['providers/openai', 'upstream'],
   ['stream', 'models'],

@@ -366,15 +366,15 @@ test('a finish_reason in an event of 8 MiB counts', async (t) => {
   assert.ok((await gateway.chat(STREAM)).text.slice(CHUNK.length + big.length) === DONE);
 });
 
-test('an answer that is compressed unasked arrives as plain events', async (t) => {
+test('an answer that is compressed unasked is refused', async (t) => {
   const { gateway, upstream } = await start(t, (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream', 'content-encoding': 'gzip' });
     response.end(gzipSync(completionEvents()));
   });
   const reply = await gateway.chat(STREAM, { headers: { 'accept-encoding': 'gzip, br' } });
   assert.equal(upstream.requests[0]?.headers['accept-encoding'], 'identity');
-  assert.equal(reply.headers['content-encoding'], undefined);
-  assert.equal(reply.text, completionEvents());
+  assert.equal(reply.status, 502);
+  assert.equal(reply.json().error.message, 'Provider error: the answer is compressed');
 });
 
 test('an answer of the wrong kind is an error, not an empty stream', async (t) => {

@@ -3,7 +3,7 @@
  * `<baseUrl>/chat/completions`, the model list `<baseUrl>/models`. Adding one is adding a row.
  */
 
-export interface BuiltInProvider {
+interface BuiltInProvider {
   readonly baseUrl: string;
   /** Where the key is looked for, when it is not `<ID>_API_KEY`. */
   readonly keyVariable?: string;

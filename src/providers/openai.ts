@@ -58,11 +58,16 @@ function readModelList(json: unknown): string[] {
     .map((name) => name.replace(/^models\//, ''));
 }
 
-/** An error inside what looks like success: `{error: {message, code}}`, `{error: "text"}`, `{object: "error", message}` (vLLM). */
+/**
+ * An error inside what looks like success: `{error: {message, code}}`, `{error: "text"}`, `[{error}]` (Gemini),
+ * `{object: "error", message}` (vLLM), `{type: "error", message}`.
+ */
 function readFault(json: unknown): UpstreamFault | undefined {
-  const error = field(json, 'error');
-  if (!error && field(json, 'object') !== 'error') return undefined;
-  const source = typeof error === 'object' && error !== null ? error : json;
+  const body: unknown = Array.isArray(json) ? json[0] : json;
+  const error = field(body, 'error');
+  const isFlat = field(body, 'object') === 'error' || field(body, 'type') === 'error';
+  if (!error && !isFlat) return undefined;
+  const source = typeof error === 'object' && error !== null ? error : body;
   const message = text(error) ?? text(field(source, 'message'));
   const code = text(field(source, 'code')) ?? text(field(source, 'type'));
   const status = [field(source, 'code'), field(source, 'status')].map(Number).find(isErrorStatus);
@@ -73,13 +78,12 @@ function readFault(json: unknown): UpstreamFault | undefined {
   };
 }
 
-/** Error bodies are also `[{error}]` (Gemini), `{message}`, `{detail: "text"}` and `{detail: [{msg}]}` (Mistral, vLLM). */
+/** Error bodies are also `{message}`, `{detail: "text"}` and `{detail: [{msg}]}` (Mistral, vLLM). */
 function readErrorBody(json: unknown): UpstreamFault {
-  const body: unknown = Array.isArray(json) ? json[0] : json;
-  const fault = readFault(body);
+  const fault = readFault(json);
   if (fault) return fault;
-  const message = text(field(body, 'message')) ?? readDetail(field(body, 'detail'));
-  const code = text(field(body, 'code'));
+  const message = text(field(json, 'message')) ?? readDetail(field(json, 'detail'));
+  const code = text(field(json, 'code'));
   return { ...(message === undefined ? {} : { message }), ...(code === undefined ? {} : { code }) };
 }
 
