@@ -73,7 +73,7 @@ export interface Config {
 }
 
 /** What the command line may override. */
-interface Flags {
+export interface Flags {
   readonly port?: string | undefined;
   readonly host?: string | undefined;
 }
