@@ -122,7 +122,10 @@ function connectSocket(
   const { protocol, hostname, port } = options;
   const { connecting, waiting } = queueOf(options);
   // undici replaces a connection that broke, also when the request on it was the last.
-  if (waiting === 0) return void process.nextTick(callback, ABANDONED);
+  if (waiting === 0) {
+    process.nextTick(callback, ABANDONED);
+    return;
+  }
   const isTls = protocol === 'https:';
   const socket = isTls
     ? connectTls({
