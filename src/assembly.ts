@@ -1,9 +1,10 @@
 /** Puts the rooms together: the one place where settings become running parts. */
 
+import { CLIENT_LIMITS } from './call.ts';
 import { CircuitBreaker } from './circuit-breaker.ts';
 import type { Config } from './config.ts';
 import { createGateway } from './gateway.ts';
-import { CLIENT_LIMITS, createHttpServer, type HttpServer } from './http.ts';
+import { createHttpServer, type HttpServer } from './http.ts';
 import { createLimits } from './limits.ts';
 import { createLogger, type Logger } from './log.ts';
 import type { Provider } from './provider.ts';

@@ -6,7 +6,7 @@ import type { ChatRequest } from './chat.ts';
 import type { Config } from './config.ts';
 import { Deadline } from './deadline.ts';
 import { GatewayError, type ErrorFacts } from './errors.ts';
-import type { Answer, Call } from './http.ts';
+import type { Answer, Call } from './call.ts';
 import { parseJson } from './json-scan.ts';
 import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
 import { withoutControlCharacters } from './secrets.ts';

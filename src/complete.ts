@@ -6,7 +6,7 @@ import { attempt, type AttemptSettings } from './attempt.ts';
 import { parseChatRequest, type ChatRequest } from './chat.ts';
 import type { CircuitBreaker } from './circuit-breaker.ts';
 import { GatewayError, invalidRequest } from './errors.ts';
-import type { Answer, Call } from './http.ts';
+import type { Answer, Call } from './call.ts';
 import type { Limits } from './limits.ts';
 import type { Provider } from './provider.ts';
 import { printable } from './secrets.ts';

@@ -4,7 +4,7 @@ import { createAuthenticator } from './auth.ts';
 import { complete, type CompletionSettings } from './complete.ts';
 import type { Config } from './config.ts';
 import { ClientGone, GatewayError, type ErrorKind } from './errors.ts';
-import type { Answer, Call } from './http.ts';
+import type { Answer, Call } from './call.ts';
 import type { LogFacts, Logger } from './log.ts';
 import { createModelList } from './models.ts';
 import { printable } from './secrets.ts';

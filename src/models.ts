@@ -1,6 +1,6 @@
 /** `GET /v1/models`: every provider's models and the aliases, under the names a client sends back. */
 
-import type { Answer } from './http.ts';
+import type { Answer } from './call.ts';
 import type { Provider } from './provider.ts';
 import { readAll, type Upstream } from './upstream.ts';
 

@@ -275,7 +275,8 @@ describe('an access line', { concurrency: true }, () => {
   });
 
   test('says for the operator why the provider was unreachable', async (t) => {
-    const url = `http://127.0.0.1:${await freePort()}/v1`;
+    // The gateways of other tests listen on 127.0.0.1 only.
+    const url = `http://127.0.0.2:${await freePort()}/v1`;
     const gateway = await startGateway(t, {
       toml: `[providers.p]\nbase_url = "${url}"\napi_key = "k"\n`,
     });

@@ -5,7 +5,7 @@ import type { TestContext } from 'node:test';
 
 import { assemble } from '../../src/assembly.ts';
 import { loadConfig, type Config } from '../../src/config.ts';
-import { CLIENT_LIMITS } from '../../src/http.ts';
+import { CLIENT_LIMITS } from '../../src/call.ts';
 import type { FakeUpstream } from './upstream.ts';
 
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';

@@ -1,0 +1,232 @@
+/**
+ * One client request and its response: what comes in is bounded, what goes out waits for the client,
+ * and whoever works on it learns at once when the client is gone. The only file that writes answers.
+ */
+
+import { randomUUID } from 'node:crypto';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+
+import { ClientGone, type GatewayError, invalidRequest } from './errors.ts';
+import { checkProtocol, headerValues, pathOf } from './protocol.ts';
+
+/** How long a client may take for what. Tests pass shorter ones. */
+export const CLIENT_LIMITS = {
+  headersMs: 15_000,
+  requestMs: 60_000,
+  /** An upload that was already refused is read and thrown away for so long, so that the client sees the answer. */
+  lingerMs: 2000,
+  /** A client that takes nothing of its answer for so long is cut off: Node itself has no limit for writing. */
+  stuckReaderMs: 60_000,
+};
+/** Answers longer than this are written in parts, so that a stuck reader is noticed. */
+const WRITE_PART_BYTES = 262_144;
+
+export interface Answer {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  /** An iterable is a stream: it ends by itself, and never throws after its first chunk. */
+  readonly body: string | Buffer | AsyncIterable<Buffer>;
+}
+
+/** What the access line will say. Filled in by the rooms that find out. */
+interface AccessRecord {
+  provider?: string;
+  model?: string;
+  stream?: boolean;
+  requestBytes?: number;
+  /** One entry for each try at a provider, in order: `<provider_id>:<what came of it>`. */
+  readonly attempts: string[];
+  /** What went wrong, also when it went wrong in the middle of a stream. */
+  failure?: GatewayError;
+}
+
+export interface ServerState {
+  isDraining: boolean;
+  readonly limits: typeof CLIENT_LIMITS;
+}
+
+/** One client request and its response. */
+export class Call {
+  /** The client's own `x-request-id` if it is usable, else a new one. */
+  readonly id: string;
+  readonly method: string;
+  /** The request target as it was sent, without query, scheme and authority. Never decoded. */
+  readonly path: string;
+  readonly headers: IncomingMessage['headers'];
+  readonly record: AccessRecord = { attempts: [] };
+  /** Bytes of the response body that were written. */
+  sentBytes = 0;
+  /** When the response began, on the monotonic clock of `performance.now()`. */
+  firstByteAtMs: number | undefined;
+  readonly receivedAtMs = performance.now();
+  /** Ends the call: its response is complete, or the connection is gone. */
+  close: () => void = () => {};
+
+  readonly #request: IncomingMessage;
+  readonly #response: ServerResponse;
+  readonly #abort = new AbortController();
+  readonly #closed: Promise<void>;
+  readonly #server: ServerState;
+  #awaitsContinue: boolean;
+
+  constructor(
+    request: IncomingMessage,
+    response: ServerResponse,
+    { awaitsContinue, server }: { awaitsContinue: boolean; server: ServerState },
+  ) {
+    this.#request = request;
+    this.#response = response;
+    this.#awaitsContinue = awaitsContinue;
+    this.#server = server;
+    this.method = request.method ?? '';
+    this.path = pathOf(request.url ?? '');
+    this.headers = request.headers;
+    const ownId = request.headers['x-request-id'];
+    this.id =
+      typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();
+    // The request's own 'close' comes when its body was read; only the response's means the client.
+    this.#closed = new Promise((resolve) => {
+      this.close = () => {
+        if (!response.writableFinished) this.cancel(new ClientGone());
+        resolve();
+      };
+      response.once('close', this.close);
+    });
+  }
+
+  /** The gateway is shutting down. */
+  get isDraining(): boolean {
+    return this.#server.isDraining;
+  }
+
+  /** Aborts when the client leaves, or with the reason given to `cancel`. */
+  get signal(): AbortSignal {
+    return this.#abort.signal;
+  }
+
+  /** Gives the request up. */
+  cancel(reason: Error): void {
+    this.#abort.abort(reason);
+  }
+
+  /** Every value of a header, as often as it was sent. */
+  headerValues(name: string): string[] {
+    return headerValues(this.#request, name);
+  }
+
+  /** Throws what `protocol.ts` refuses. */
+  checkProtocol(): void {
+    checkProtocol(this.#request);
+  }
+
+  /** The whole request body. Throws a 413 when it is larger, `ClientGone` when it breaks off. */
+  async readBody(maxBytes: number): Promise<Buffer> {
+    const request = this.#request;
+    const tooLarge = () =>
+      invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
+    if (Number(this.headers['content-length'] ?? 0) > maxBytes) throw tooLarge();
+    if (this.#awaitsContinue) {
+      this.#awaitsContinue = false;
+      this.#response.writeContinue();
+    }
+    const chunks: Buffer[] = [];
+    let size = 0;
+    try {
+      // Not `for await`: leaving that early would destroy the socket before the answer is out.
+      await new Promise<void>((resolve, reject) => {
+        request.on('data', (chunk: Buffer) => {
+          size += chunk.length;
+          if (size > maxBytes) reject(tooLarge());
+          else chunks.push(chunk);
+        });
+        request.once('end', resolve);
+        request.once('error', () => reject(new ClientGone()));
+        request.once('close', () => reject(new ClientGone()));
+        this.signal.addEventListener('abort', () => reject(this.signal.reason as Error));
+      });
+    } finally {
+      request.removeAllListeners('data');
+      request.resume();
+    }
+    this.record.requestBytes = size;
+    return Buffer.concat(chunks, size);
+  }
+
+  /** Sends the answer and waits until the client has it or is gone. */
+  async send(answer: Answer): Promise<void> {
+    const response = this.#response;
+    if (response.headersSent || response.destroyed) return;
+    const headers: Record<string, string | number> = { ...answer.headers, 'x-request-id': this.id };
+    // A body that was never asked for cannot be told from the next request.
+    if (this.isDraining || this.#awaitsContinue) headers['connection'] = 'close';
+    const body = typeof answer.body === 'string' ? Buffer.from(answer.body) : answer.body;
+    if (Buffer.isBuffer(body) && answer.status !== 204) headers['content-length'] = body.length;
+    this.#lingerOverUpload();
+
+    this.firstByteAtMs = performance.now();
+    try {
+      response.writeHead(answer.status, headers);
+      if (Buffer.isBuffer(body) && body.length <= WRITE_PART_BYTES) {
+        this.sentBytes = body.length;
+        response.end(body);
+      } else {
+        await this.#write(Buffer.isBuffer(body) ? [body] : body);
+        response.end();
+      }
+    } catch (error) {
+      response.destroy();
+      throw error;
+    }
+    // A pipelined answer has no socket before its turn.
+    const stuck = response.socket ? this.#cutWhenStuck() : undefined;
+    await this.#closed;
+    clearTimeout(stuck);
+  }
+
+  /** Writes what comes, in parts small enough that a slow reader shows life in time. */
+  async #write(body: Iterable<Buffer> | AsyncIterable<Buffer>): Promise<void> {
+    for await (const chunk of body) {
+      for (let start = 0; start < chunk.length; start += WRITE_PART_BYTES) {
+        if (this.#response.destroyed) return;
+        const part = chunk.subarray(start, start + WRITE_PART_BYTES);
+        this.sentBytes += part.length;
+        if (!this.#response.write(part)) await this.#drained();
+      }
+    }
+  }
+
+  /** Waits for the client to take what was written: 'drain', which never comes once it has left. */
+  async #drained(): Promise<void> {
+    const response = this.#response;
+    await new Promise<void>((resolve) => {
+      const stuck = this.#cutWhenStuck();
+      const onEnd = () => {
+        clearTimeout(stuck);
+        response.off('drain', onEnd);
+        response.off('close', onEnd);
+        resolve();
+      };
+      response.once('drain', onEnd);
+      response.once('close', onEnd);
+    });
+  }
+
+  #cutWhenStuck(): NodeJS.Timeout {
+    return setTimeout(() => this.#response.destroy(), this.#server.limits.stuckReaderMs);
+  }
+
+  #lingerOverUpload(): void {
+    const request = this.#request;
+    if (request.complete) return;
+    const { socket } = request;
+    const isLast = !this.#response.shouldKeepAlive;
+    // Else Node would close after the answer, and with bytes unread that resets the connection.
+    if (!this.#awaitsContinue) this.#response.shouldKeepAlive = true;
+    request.resume();
+    const cut = setTimeout(() => socket.destroy(), this.#server.limits.lingerMs);
+    request.once('close', () => {
+      clearTimeout(cut);
+      if (isLast) socket.end();
+    });
+  }
+}
