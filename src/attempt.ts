@@ -117,7 +117,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
     const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider: provider.id });
   }
-  const bytes = await readAll(body, MAX_ANSWER_BYTES);
+  const bytes = await readAll(body, MAX_ANSWER_BYTES, context.deadline.signal);
   if (bytes === undefined) {
     throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
   }
@@ -138,7 +138,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
 }
 
 async function readStatusError(reply: UpstreamReply, context: JudgeContext): Promise<GatewayError> {
-  const bytes = await readAll(reply.body!, MAX_ERROR_BYTES);
+  const bytes = await readAll(reply.body!, MAX_ERROR_BYTES, context.deadline.signal);
   const fault = context.request.provider.readErrorBody(bytes && parseJson(bytes.toString('utf8')));
   return faultError(reply.status, fault, context, { headers: reply.headers });
 }

@@ -9,7 +9,7 @@ import { ClientGone, GatewayError } from './errors.ts';
 import { parseJson } from './json-scan.ts';
 import type { UpstreamFault } from './provider.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from './sse.ts';
-import { timeoutError, upstreamFailure } from './upstream.ts';
+import { BodyReader, timeoutError, upstreamFailure } from './upstream.ts';
 
 /** What a stream may hold while an event is incomplete; images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
@@ -60,7 +60,7 @@ interface Inspection {
 }
 
 class Relay {
-  readonly #reader: ReadableStreamDefaultReader<Uint8Array>;
+  readonly #reader: BodyReader;
   readonly #options: StreamOptions;
   readonly #splitter = new EventSplitter();
   /** A `finish_reason` was seen: the model had said all it wanted. */
@@ -71,7 +71,7 @@ class Relay {
   #isMidLine = false;
 
   constructor(body: ReadableStream<Uint8Array>, options: StreamOptions) {
-    this.#reader = body.getReader();
+    this.#reader = new BodyReader(body, options.deadline.signal);
     this.#options = options;
   }
 
@@ -138,8 +138,7 @@ class Relay {
 
   async #read(): Promise<Buffer | undefined> {
     try {
-      const { value } = await this.#reader.read();
-      return value && Buffer.from(value.buffer, value.byteOffset, value.byteLength);
+      return await this.#reader.read();
     } catch (thrown) {
       throw upstreamFailure(thrown, { provider: this.#options.provider, answered: true });
     }

@@ -29,7 +29,7 @@ export function createUpstream(): Upstream {
   return {
     canWaitLong: dispatcher !== undefined,
     async send({ method, url, headers, body }, signal) {
-      const queue = queueOf(new URL(url));
+      const queue = queueOf(new URL(url).origin);
       queue.waiting += 1;
       try {
         const response = await fetch(url, {
@@ -44,7 +44,6 @@ export function createUpstream(): Upstream {
         return { status: response.status, headers: response.headers, body: response.body };
       } finally {
         queue.waiting -= 1;
-        // Nobody waits any more for connections that are still being made.
         if (queue.waiting === 0) for (const socket of queue.connecting) socket.destroy(ABANDONED);
       }
     },
@@ -91,22 +90,42 @@ interface ConnectOptions {
   readonly port: string;
 }
 
-/** For each upstream host: requests without an answer yet, and connections being made for them. */
-const queues = new Map<string, { waiting: number; readonly connecting: Set<Socket> }>();
+/** What is under way to one upstream origin. */
+interface Queue {
+  /** Requests of ours without an answer: when there is none, nobody waits for a connection being made. */
+  waiting: number;
+  /** undici's requests that have no connection yet; those given up meanwhile are among them. */
+  readonly unsent: Set<object>;
+  readonly connecting: Set<Socket>;
+}
+const queues = new Map<string, Queue>();
 const ABANDONED = new Error('nobody waits for this connection');
+/** What a connection had read when its latest request was written to it. */
+const bytesReadBeforeRequest = new WeakMap<Socket, number>();
 
-function queueOf({ protocol, host }: { readonly protocol: string; readonly host: string }) {
-  const origin = `${protocol}//${host}`;
-  const queue = queues.get(origin) ?? { waiting: 0, connecting: new Set() };
+function queueOf(origin: string): Queue {
+  const queue = queues.get(origin) ?? { waiting: 0, unsent: new Set(), connecting: new Set() };
   queues.set(origin, queue);
   return queue;
 }
 
-/** What a connection had read when its latest request was written to it. */
-const bytesReadBeforeRequest = new WeakMap<Socket, number>();
+/** undici's documented diagnostics channels: what fetch does not tell of its connections. */
+interface UndiciMessage {
+  readonly request: { readonly origin: string | URL };
+  readonly socket: Socket;
+}
+subscribe('undici:request:create', (message) => {
+  const { request } = message as UndiciMessage;
+  queueOf(String(request.origin)).unsent.add(request);
+});
 subscribe('undici:client:sendHeaders', (message) => {
-  const { socket } = message as { socket: Socket };
+  const { request, socket } = message as UndiciMessage;
+  queueOf(String(request.origin)).unsent.delete(request);
   bytesReadBeforeRequest.set(socket, socket.bytesRead);
+});
+subscribe('undici:request:error', (message) => {
+  const { request } = message as UndiciMessage;
+  queueOf(String(request.origin)).unsent.delete(request);
 });
 
 /** Failures to connect: nothing was sent. */
@@ -120,9 +139,9 @@ function connectSocket(
   callback: (error: Error | null, socket?: Socket) => void,
 ): void {
   const { protocol, hostname, port } = options;
-  const { connecting, waiting } = queueOf(options);
-  // undici replaces a connection that broke, also when the request on it was the last.
-  if (waiting === 0) {
+  const { unsent, connecting } = queueOf(`${protocol}//${options.host}`);
+  // undici replaces a connection that broke, also when no request waits for it.
+  if (unsent.size <= connecting.size) {
     process.nextTick(callback, ABANDONED);
     return;
   }
@@ -162,20 +181,44 @@ function connectSocket(
   });
 }
 
+/**
+ * Reads a body chunk by chunk until the signal aborts: then `read` rejects with its reason. fetch sees to
+ * that itself, but on Node 20 and 22 a read stays unsettled where the abort meets data not yet read.
+ */
+export class BodyReader {
+  readonly #reader: ReadableStreamDefaultReader<Uint8Array>;
+  readonly #signal: AbortSignal;
+
+  constructor(body: ReadableStream<Uint8Array>, signal: AbortSignal) {
+    this.#reader = body.getReader();
+    this.#signal = signal;
+    const cancel = () => void this.#reader.cancel().catch(() => {});
+    signal.addEventListener('abort', cancel, { once: true });
+  }
+
+  /** The next chunk, or `undefined` at the end. */
+  async read(): Promise<Buffer | undefined> {
+    const { value } = await this.#reader.read();
+    this.#signal.throwIfAborted();
+    return value && Buffer.from(value.buffer, value.byteOffset, value.byteLength);
+  }
+}
+
 /** The whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
 export async function readAll(
   body: ReadableStream<Uint8Array>,
   maxBytes: number,
+  signal: AbortSignal,
 ): Promise<Buffer | undefined> {
-  const chunks: Uint8Array[] = [];
+  const reader = new BodyReader(body, signal);
+  const chunks: Buffer[] = [];
   let size = 0;
-  const reader = body.getReader();
   for (;;) {
-    const { value } = await reader.read();
-    if (value === undefined) return Buffer.concat(chunks, size);
-    size += value.length;
+    const chunk = await reader.read();
+    if (chunk === undefined) return Buffer.concat(chunks, size);
+    size += chunk.length;
     if (size > maxBytes) return undefined;
-    chunks.push(value);
+    chunks.push(chunk);
   }
 }
 

@@ -1,0 +1,271 @@
+import assert from 'node:assert/strict';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { connect, type Socket } from 'node:net';
+import { test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { startBlackHole } from './support/fault-proxy.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  providerToml,
+  startGateway,
+  type TestGateway,
+} from './support/gateway.ts';
+import { rawResponse } from './support/raw-upstream.ts';
+import { eventually } from './support/streams.ts';
+import { completion, sendJson, startUpstream, type Script } from './support/upstream.ts';
+
+/** More than the listeners that Node lets pass without a warning. */
+const CLIENTS = 12;
+
+const silent: Script = () => {};
+/** Leaves no connection behind that is merely kept for the next request. */
+const failing =
+  (headers: Record<string, string> = {}): Script =>
+  (_, response) =>
+    sendJson(response, {}, { status: 503, headers: { connection: 'close', ...headers } });
+
+interface Count {
+  /** Connections that the gateway is making. */
+  readonly connecting: number;
+  /** Clients that are there now, and those that ever were. */
+  readonly clients: number;
+  readonly ever: number;
+}
+
+interface Scene {
+  readonly toml: string;
+  /** Whether all clients are in the phase. */
+  readonly reached: (count: Count) => boolean;
+}
+
+/** Each prepares the providers for one phase. */
+const PHASES: Record<string, (t: TestContext) => Promise<Scene>> = {
+  'while a connection is being made': async (t) => ({
+    toml: await blackHoleToml(t, 'p'),
+    reached: ({ connecting, clients }) => connecting === clients,
+  }),
+  'while the backoff runs': async (t) => {
+    const p = await startUpstream(t, failing({ 'retry-after': '25' }));
+    return {
+      toml: `[server]\nretries = 3\n${providerToml(p)}`,
+      reached: ({ ever }) => p.requests.length === ever && p.sockets.size === 0,
+    };
+  },
+  'while the fallback thinks': async (t) => {
+    const p = await startUpstream(t, failing());
+    const q = await startUpstream(t, silent);
+    return {
+      toml: `[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`,
+      reached: ({ ever }) => q.requests.length === ever,
+    };
+  },
+  'while a connection to the fallback is being made': async (t) => {
+    const p = await startUpstream(t, failing());
+    return {
+      toml: `[providers]\nfallback = ["q"]\n${providerToml(p)}${await blackHoleToml(t, 'q')}`,
+      // Not p's own connections; and p is not asked each time, because it rests when it has failed often.
+      reached: ({ connecting, clients }) =>
+        p.requests.length > 0 && p.sockets.size === 0 && connecting === clients,
+    };
+  },
+};
+
+async function blackHoleToml(t: TestContext, id: string, answer?: string): Promise<string> {
+  const { port } = await startBlackHole(t, answer);
+  return providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` } as never, id);
+}
+
+const clientSockets = new WeakSet<Socket>();
+
+/** Every socket that the gateway opens from now on. */
+function watchOutgoing(t: TestContext) {
+  const sockets: Socket[] = [];
+  const onSocket = (message: unknown) => sockets.push((message as { socket: Socket }).socket);
+  subscribe('net.client.socket', onSocket);
+  t.after(() => unsubscribe('net.client.socket', onSocket));
+  const open = () => sockets.filter((socket) => !clientSockets.has(socket) && !socket.destroyed);
+  return {
+    open: () => open().length,
+    bytesRead: () => open().reduce((sum, { bytesRead }) => sum + bytesRead, 0),
+    connecting: () => open().filter((socket) => socket.connecting).length,
+  };
+}
+
+function watchWarnings(t: TestContext): string[] {
+  const warnings: string[] = [];
+  const onWarning = ({ name, message }: Error) => warnings.push(`${name}: ${message}`);
+  process.on('warning', onWarning);
+  t.after(() => process.off('warning', onWarning));
+  return warnings;
+}
+
+function requestBytes(stream: boolean): string {
+  const body = JSON.stringify(chatBody({ stream }));
+  const head = [
+    'POST /v1/chat/completions HTTP/1.1',
+    'host: gateway',
+    `authorization: Bearer ${CLIENT_TOKEN}`,
+    'content-type: application/json',
+    `content-length: ${body.length}`,
+  ];
+  return `${head.join('\r\n')}\r\n\r\n${body}`;
+}
+
+function ask(port: number, stream: boolean): Socket {
+  const client = connect(port, '127.0.0.1').on('error', () => {});
+  clientSockets.add(client);
+  client.write(requestBytes(stream));
+  return client;
+}
+
+function resources(): string {
+  return process.getActiveResourcesInfo().toSorted().join(' ');
+}
+
+function assertQuiet({ log }: TestGateway, warnings: readonly string[]): void {
+  assert.deepEqual(
+    log.filter((line) => /"level":"(?:error|warn)"/.test(line)),
+    [],
+  );
+  assert.deepEqual(warnings, []);
+}
+
+for (const [when, prepare] of Object.entries(PHASES)) {
+  for (const stream of [false, true]) {
+    const kind = stream ? 'streams' : 'complete answers';
+    test(`${CLIENTS} clients of ${kind} that leave ${when} leave no timer, listener or socket`, async (t) => {
+      const warnings = watchWarnings(t);
+      const { toml, reached } = await prepare(t);
+      const gateway = await startGateway(t, { toml });
+      const listeners = process.eventNames().map((name) => [name, process.listenerCount(name)]);
+      const outgoing = watchOutgoing(t);
+      let ever = 0;
+      const comeAndGo = async (count: number) => {
+        ever += count;
+        const clients = Array.from({ length: count }, () => ask(gateway.port, stream));
+        const isReached = () =>
+          reached({ connecting: outgoing.connecting(), clients: count, ever });
+        await eventually(isReached, when);
+        await sleep(20);
+        assert.ok(isReached(), 'they stay in the phase');
+        for (const client of clients) client.destroy();
+        await eventually(() => gateway.accessLines().length === ever, 'the access lines');
+        await eventually(() => outgoing.open() === 0, 'every connection upstream closed');
+      };
+      // What the first use of fetch leaves for good is not the request's.
+      await comeAndGo(1);
+      // Nothing of a test that came before is still on its way out.
+      let before = '';
+      while (before !== resources()) {
+        before = resources();
+        await sleep(50);
+      }
+      await comeAndGo(CLIENTS);
+      // A connection that is opened anew for nobody would come a moment later.
+      await sleep(50);
+      await eventually(() => resources() === before, `as before: ${before}`);
+      assert.equal(outgoing.open(), 0);
+      for (const line of gateway.accessLines()) assert.equal(line['outcome'], 'client_closed');
+      assert.deepEqual(
+        process.eventNames().map((name) => [name, process.listenerCount(name)]),
+        listeners,
+      );
+      assertQuiet(gateway, warnings);
+    });
+  }
+}
+
+const others: Record<string, { isThereBefore: boolean }> = {
+  'that still waits for its own connection': { isThereBefore: true },
+  'that comes when it has left': { isThereBefore: false },
+};
+for (const [which, { isThereBefore }] of Object.entries(others)) {
+  test(`a client that leaves while its connection is being made costs one ${which} nothing`, async (t) => {
+    const warnings = watchWarnings(t);
+    const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
+    const toml = providerToml({ baseUrl: `http://127.0.0.1:${hole.port}/v1` } as never);
+    const gateway = await startGateway(t, { toml });
+    const outgoing = watchOutgoing(t);
+    let answer = '';
+    const askAndRead = () =>
+      ask(gateway.port, false).on('data', (chunk: Buffer) => (answer += chunk.toString()));
+    const clients = [ask(gateway.port, false)];
+    if (isThereBefore) clients.push(askAndRead());
+    await eventually(() => outgoing.connecting() === clients.length, 'connections being made');
+    clients[0]!.destroy();
+    if (!isThereBefore) clients.push(askAndRead());
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    hole.open();
+    await eventually(() => answer.startsWith('HTTP/1.1 200 '), 'the answer');
+    clients[1]!.destroy();
+    assertQuiet(gateway, warnings);
+  });
+}
+
+for (const when of ['before the answer', 'in the middle of a stream']) {
+  test(`of two clients the one that leaves ${when} leaves one connection upstream`, async (t) => {
+    const upstream = await startUpstream(t, (_, response) => {
+      if (when.startsWith('before')) return;
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write('data: {"choices":[]}\n\n');
+    });
+    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const outgoing = watchOutgoing(t);
+    const received = [0, 0];
+    const clients = received.map((_, index) =>
+      ask(gateway.port, true).on('data', () => (received[index]! += 1)),
+    );
+    const isReached = () =>
+      upstream.requests.length === 2 && (when.startsWith('before') || !received.includes(0));
+    await eventually(isReached, 'both are being answered');
+    clients[0]!.destroy();
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    // A connection that is opened anew for nobody would come a moment later.
+    // A connection that is opened anew for nobody would come a moment later.
+    await eventually(() => outgoing.open() === 1, 'one connection');
+    await sleep(50);
+    assert.equal(outgoing.open(), 1);
+    clients[1]!.destroy();
+    await eventually(() => outgoing.open() === 0, 'no connection');
+  });
+}
+
+test('a client that leaves when the provider has already sent everything leaves nothing behind', async (t) => {
+  const warnings = watchWarnings(t);
+  // More than the network holds; and an event is passed on when it is whole.
+  const event = `data: {"choices":[],"x":"${'y'.repeat(12 * 1_048_576)}"}\n\n`;
+  const upstream = await startUpstream(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.end(event);
+  });
+  const gateway = await startGateway(t, {
+    toml: `[server]\nstream_idle_timeout = 1\n${providerToml(upstream)}`,
+  });
+  const outgoing = watchOutgoing(t);
+  const client = ask(gateway.port, true);
+  await eventually(() => outgoing.bytesRead() > event.length, 'the whole event');
+  // The client reads nothing, so the gateway still holds most of it.
+  await sleep(100);
+  assert.deepEqual(gateway.accessLines(), []);
+  client.destroy();
+  await eventually(() => gateway.accessLines().length === 1, 'the access line');
+  assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
+  assertQuiet(gateway, warnings);
+});
+
+test('a client that leaves with several requests under way on one connection cancels each', async (t) => {
+  const warnings = watchWarnings(t);
+  const upstream = await startUpstream(t, silent);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const outgoing = watchOutgoing(t);
+  const client = ask(gateway.port, false);
+  for (let more = 1; more <= 2; more += 1) client.write(requestBytes(more === 1));
+  await eventually(() => upstream.requests.length === 3, 'every request upstream');
+  client.destroy();
+  await eventually(() => gateway.accessLines().length === 3, 'the access lines');
+  await eventually(() => outgoing.open() === 0, 'every connection upstream closed');
+  for (const line of gateway.accessLines()) assert.equal(line['outcome'], 'client_closed');
+  assertQuiet(gateway, warnings);
+});

@@ -1,0 +1,191 @@
+import assert from 'node:assert/strict';
+import { connect, type Socket } from 'node:net';
+import { describe, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  providerToml,
+  startGateway,
+  type TestGateway,
+} from './support/gateway.ts';
+import { eventually } from './support/streams.ts';
+import { completion, sendJson, startUpstream, type Script } from './support/upstream.ts';
+
+const MIB = 1_048_576;
+const STUCK_MS = 1000;
+/** Time for the network's buffers to fill, on a busy machine too. */
+const GENEROUS = 5;
+
+const FIRST = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+const LAST =
+  'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n';
+const PART = Buffer.from(`data: {"x":"${'y'.repeat(65_500)}"}\n\n`);
+
+/** Sends a stream of this size as fast as it is taken. */
+function pushing(size: number): Script {
+  return (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(FIRST);
+    let written = 0;
+    const push = () => {
+      while (written < size && !response.destroyed) {
+        written += PART.length;
+        if (!response.write(PART)) return;
+      }
+      if (!response.writableEnded) response.end(LAST);
+    };
+    response.on('drain', push);
+    push();
+  };
+}
+
+/** A client that reads nothing until told to. */
+function openReader(t: TestContext, port: number, requests: string): Socket {
+  const socket = connect(port, '127.0.0.1');
+  t.after(() => socket.destroy());
+  socket.on('error', () => {});
+  socket.pause();
+  socket.write(requests);
+  return socket;
+}
+
+function chatRequest(more: object = {}): string {
+  const body = JSON.stringify(chatBody(more));
+  const head = [
+    'POST /v1/chat/completions HTTP/1.1',
+    'host: gateway',
+    `authorization: Bearer ${CLIENT_TOKEN}`,
+    'content-type: application/json',
+    `content-length: ${body.length}`,
+  ];
+  return `${head.join('\r\n')}\r\n\r\n${body}`;
+}
+
+async function start(t: TestContext, script: Script, stuckReaderMs = STUCK_MS) {
+  const upstream = await startUpstream(t, script);
+  const gateway = await startGateway(t, {
+    toml: providerToml(upstream),
+    clientLimits: { stuckReaderMs },
+  });
+  return { upstream, gateway };
+}
+
+function assertNoErrors({ log }: TestGateway): void {
+  assert.deepEqual(
+    log.filter((line) => line.includes('"level":"error"')),
+    [],
+  );
+}
+
+test('20 streams of 100 MiB each to clients that do not read take less than 1 MiB each', async (t) => {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  const { upstream, gateway } = await start(t, pushing(100 * MIB), 60_000);
+  const held = () => {
+    collect();
+    const { arrayBuffers, heapUsed } = process.memoryUsage();
+    return arrayBuffers + heapUsed;
+  };
+  assert.equal((await gateway.send('/health')).status, 200);
+  const before = held();
+  const count = 20;
+  const readers = Array.from({ length: count }, () =>
+    openReader(t, gateway.port, chatRequest({ stream: true })),
+  );
+  await eventually(() => upstream.requests.length === count, 'every request upstream');
+  // Held back is when nothing has moved for a while.
+  const sent = () => [...upstream.sockets].reduce((sum, { bytesWritten }) => sum + bytesWritten, 0);
+  for (let last = -1; last !== sent(); await sleep(200)) last = sent();
+  assert.ok(sent() > count * MIB, `only ${sent()} bytes were sent`);
+  assert.ok(sent() < count * 50 * MIB, `${sent()} bytes were sent`);
+  await eventually(() => held() - before < count * MIB, 'less than 1 MiB is held for each');
+
+  for (const reader of readers) reader.destroy();
+  await eventually(() => gateway.accessLines().length === count, 'the access lines');
+  await Promise.all(upstream.requests.map(async ({ closed }) => closed));
+  assertNoErrors(gateway);
+});
+
+describe('a client that stops reading', { concurrency: 4 }, () => {
+  const STREAM = chatRequest({ stream: true });
+  const stuck: Record<string, { script: Script; requests: string }> = {
+    'a stream': { script: pushing(100 * MIB), requests: STREAM },
+    'one event of 12 MiB': {
+      script: (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.write(`data: {"choices":[],"x":"${'y'.repeat(12 * MIB)}"}\n\n`);
+      },
+      requests: STREAM,
+    },
+    'a complete answer of 24 MiB': {
+      script: (_, response) => sendJson(response, completion('y'.repeat(24 * MIB))),
+      requests: chatRequest(),
+    },
+    // Together more than the network holds, each so small that it is written in one go.
+    'many answers of 200 KiB on one connection': {
+      script: (_, response) => sendJson(response, completion('y'.repeat(200_000))),
+      requests: chatRequest().repeat(100),
+    },
+  };
+  for (const [what, { script, requests }] of Object.entries(stuck)) {
+    test(`of ${what} is cut off, and nothing goes on for it`, async (t) => {
+      const { upstream, gateway } = await start(t, script);
+      openReader(t, gateway.port, requests);
+      await eventually(() => upstream.requests.length > 0, 'the request upstream');
+      const startedAt = performance.now();
+      const isOver = () => {
+        const { length } = gateway.accessLines();
+        return length > 0 && length === upstream.requests.length;
+      };
+      await eventually(isOver, 'every request is over');
+      const tookMs = performance.now() - startedAt;
+      assert.ok(tookMs >= STUCK_MS * 0.9 && tookMs < STUCK_MS * GENEROUS, `${tookMs} ms`);
+      assert.equal(gateway.accessLines().at(-1)?.['outcome'], 'client_closed');
+      await Promise.all(upstream.requests.map(async ({ closed }) => closed));
+      assertNoErrors(gateway);
+      assert.equal((await gateway.send('/health')).status, 200);
+    });
+  }
+
+  /** Much slower than the gateway, and much faster than the network's buffers take to hide that. */
+  const BYTES_PER_MS = 6000;
+
+  const slow: Record<string, { script: Script; requests: string }> = {
+    'a stream': { script: pushing(18 * MIB), requests: STREAM },
+    'one event of 15 MiB': {
+      script: (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.end(`data: {"choices":[],"x":"${'y'.repeat(15 * MIB)}"}\n\n${LAST}`);
+      },
+      requests: STREAM,
+    },
+    'a complete answer of 18 MiB': {
+      script: (_, response) => sendJson(response, completion('y'.repeat(18 * MIB))),
+      requests: chatRequest(),
+    },
+  };
+  for (const [what, { script, requests }] of Object.entries(slow)) {
+    test(`of ${what} again and again, but never for long, gets all of it`, async (t) => {
+      const { upstream, gateway } = await start(t, script);
+      const socket = openReader(t, gateway.port, requests);
+      let received = 0;
+      const startedAt = performance.now();
+      const elapsedMs = () => performance.now() - startedAt;
+      while (gateway.accessLines().length === 0 && !socket.closed) {
+        const part =
+          received < elapsedMs() * BYTES_PER_MS ? (socket.read() as Buffer | null) : null;
+        received += part?.length ?? 0;
+        await sleep(part ? 0 : 2);
+      }
+      const tookMs = elapsedMs();
+      await eventually(() => gateway.accessLines().length === 1, 'the access line');
+      assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok', `cut off after ${received} bytes`);
+      assert.ok(tookMs > STUCK_MS * 1.5, `too fast to prove anything: ${tookMs} ms`);
+      assert.equal(upstream.requests.length, 1);
+    });
+  }
+});
