@@ -1,0 +1,266 @@
+import assert from 'node:assert/strict';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { copyFileSync, mkdirSync, readFileSync, realpathSync } from 'node:fs';
+import { connect, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { before, describe, test, type TestContext } from 'node:test';
+
+import { assertError } from './support/errors.ts';
+import { chatBody, providerToml, startGateway } from './support/gateway.ts';
+import { buildOnce, emptyFolder, ROOT, SERVER } from './support/process.ts';
+import { createGate, eventually, openChat } from './support/streams.ts';
+import { completion, sendJson, startUpstream, type FakeUpstream } from './support/upstream.ts';
+
+before(buildOnce);
+
+interface Running {
+  readonly pid: number;
+  readonly port: number;
+  readonly stdout: () => string;
+  readonly stderr: () => string;
+  readonly exit: Promise<number | string>;
+  readonly kill: (signal: NodeJS.Signals) => void;
+}
+
+/** Runs a command that becomes, or starts, a gateway, and waits until it listens. */
+async function startCommand(
+  t: TestContext,
+  command: readonly string[],
+  { cwd, env = {} }: { cwd?: string; env?: Record<string, string> } = {},
+): Promise<Running> {
+  const [file = '', ...args] = command;
+  const child = spawn(file, args, {
+    cwd: cwd ?? emptyFolder(t),
+    env: { PATH: process.env['PATH'], ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+    // A group of its own, so that what a shell has started ends with it.
+    detached: true,
+  });
+  let stdout = '';
+  let stderr = '';
+  child.stdout.setEncoding('utf8').on('data', (text: string) => (stdout += text));
+  child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text));
+  const exit = once(child, 'close').then(([code, signal]) => (code ?? signal) as number | string);
+  t.after(async () => {
+    try {
+      process.kill(-child.pid!, 'SIGKILL');
+    } catch {
+      // It has ended already.
+    }
+    await exit;
+  });
+  const port = () => /^listening .*:(\d+)\/v1/m.exec(stderr)?.[1];
+  let hasEnded = false;
+  void exit.then(() => (hasEnded = true));
+  await eventually(() => port() ?? hasEnded, `${command.join(' ')} listens: ${stderr}`);
+  assert.ok(port() !== undefined, `${command.join(' ')}: ${stdout} ${stderr}`);
+  return {
+    pid: child.pid!,
+    port: Number(port()),
+    stdout: () => stdout,
+    stderr: () => stderr,
+    exit,
+    kill: (signal) => child.kill(signal),
+  };
+}
+
+/** A folder with the settings of a provider `p`, and the arguments to use it. */
+function settingsFor(t: TestContext, upstream: FakeUpstream, more = '') {
+  const toml = `[server]\nhost = "127.0.0.1"\nport = 0\n${more}${providerToml(upstream)}`;
+  const folder = emptyFolder(t, { 'settings.toml': toml });
+  const config = join(realpathSync(folder), 'settings.toml');
+  return { folder, config, args: [SERVER, '--config', config] };
+}
+
+const quote = (words: readonly string[]) => words.map((word) => `'${word}'`).join(' ');
+
+async function assertServes(port: number): Promise<void> {
+  const complete = openChat(port, chatBody());
+  assert.equal((await complete.response).statusCode, 200);
+  assert.deepEqual(JSON.parse(await complete.ended), completion());
+}
+
+describe('the process', { concurrency: 4 }, () => {
+  test('goes on when the reader of its log ends after the first line', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args } = settingsFor(t, upstream);
+    const command = quote([process.execPath, ...args]);
+    const { port, stdout } = await startCommand(t, ['sh', '-c', `${command} | head -n 1`]);
+    for (let round = 0; round < 5; round += 1) await assertServes(port);
+    await eventually(() => stdout().includes('\n'), 'the one line');
+    for (let round = 0; round < 5; round += 1) await assertServes(port);
+    assert.equal(stdout().trimEnd().split('\n').length, 1);
+  });
+
+  test('survives more clients than it may have open files, and serves again when they leave', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args } = settingsFor(t, upstream);
+    const command = quote([process.execPath, ...args]);
+    const { port, exit } = await startCommand(t, ['sh', '-c', `ulimit -n 64; exec ${command}`]);
+    let hasEnded = false;
+    void exit.then(() => (hasEnded = true));
+    await assertServes(port);
+
+    let answered = 0;
+    let closed = 0;
+    const clients: Socket[] = [];
+    t.after(() => clients.forEach((client) => client.destroy()));
+    for (let i = 0; i < 100; i += 1) {
+      const client = connect(port, '127.0.0.1');
+      clients.push(client);
+      client.once('data', () => (answered += 1));
+      client.once('close', () => (closed += 1));
+      client.on('error', () => {});
+      client.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+    }
+    await eventually(() => answered > 20, 'those that were let in are answered');
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    assert.ok(answered < 100, 'the limit was never reached');
+    assert.equal(hasEnded, false);
+    for (const client of clients) client.destroy();
+    await eventually(() => closed === 100, 'all have left');
+    for (let round = 0; round < 5; round += 1) await assertServes(port);
+    assert.equal(hasEnded, false);
+  });
+
+  test('needs no home, no temporary folder and nothing it could write to', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args } = settingsFor(t, upstream);
+    const nowhere = {
+      HOME: '/nonexistent',
+      TMPDIR: '/nonexistent',
+      XDG_CONFIG_HOME: '/nonexistent',
+    };
+    // /proc refuses writes to root too, whom no permission bits would stop.
+    for (const env of [{}, nowhere]) {
+      const options = { cwd: '/proc/self', env };
+      const running = await startCommand(t, [process.execPath, ...args], options);
+      await assertServes(running.port);
+      running.kill('SIGTERM');
+      assert.equal(await running.exit, 0, running.stderr());
+    }
+  });
+
+  const flag = [...process.allowedNodeEnvironmentFlags];
+  const permission = ['--permission', '--experimental-permission'].find((name) =>
+    flag.includes(name),
+  );
+  const skip = permission === undefined && `Node ${process.version} has no permission model`;
+  test(
+    'runs with permission to read itself and its settings, and no other',
+    { skip },
+    async (t) => {
+      const upstream = await startUpstream(t);
+      const { folder, config } = settingsFor(t, upstream);
+      const program = join(realpathSync(folder), 'program');
+      mkdirSync(program);
+      const script = join(program, 'server.js');
+      copyFileSync(SERVER, script);
+      const permissions = [permission!, `--allow-fs-read=${script}`, `--allow-fs-read=${config}`];
+      if (flag.includes('--allow-net')) permissions.push('--allow-net');
+      const command = [process.execPath, ...permissions, script, '--config', config];
+      const running = await startCommand(t, command);
+      await assertServes(running.port);
+      const stream = openChat(running.port, chatBody({ stream: true }));
+      // The provider answers streams with a completion here: what matters is that an answer comes.
+      assert.equal((await stream.response).statusCode, 501);
+      running.kill('SIGTERM');
+      assert.equal(await running.exit, 0, running.stderr());
+      assert.doesNotMatch(running.stderr(), /ERR_ACCESS_DENIED|\n\s+at /);
+    },
+  );
+
+  const namespaces = ['unshare', '--pid', '--fork', '--kill-child', '--mount-proc'];
+  const mayUnshare = spawnSync(namespaces[0]!, [...namespaces.slice(1), 'true']).status === 0;
+  const skipPid = !mayUnshare && 'unshare is not there or not permitted';
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    test(
+      `as process 1 heeds ${signal} and finishes what is in flight`,
+      { skip: skipPid },
+      async (t) => {
+        const { opened, open: finish } = createGate();
+        const upstream = await startUpstream(t, async (_, response) => {
+          await opened;
+          sendJson(response, completion());
+        });
+        const { args } = settingsFor(t, upstream);
+        const running = await startCommand(t, [...namespaces, process.execPath, ...args]);
+        const children = readFileSync(`/proc/${running.pid}/task/${running.pid}/children`, 'utf8');
+        const pid = Number(children.trim());
+        const names = /^NSpid:\s+(.*)$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
+        assert.equal(names?.split(/\s+/).at(-1), '1');
+
+        const { response, ended } = openChat(running.port, chatBody());
+        await eventually(() => upstream.requests.length === 1, 'the request');
+        process.kill(pid, signal);
+        await eventually(() => running.stdout().includes('draining'), 'the drain');
+        finish();
+        assert.equal((await response).statusCode, 200);
+        assert.deepEqual(JSON.parse(await ended), completion());
+        assert.equal(await running.exit, 0, running.stderr());
+      },
+    );
+  }
+
+  test('logs an exception that nobody catches, finishes what is in flight and exits 1', async (t) => {
+    const { opened, open: finish } = createGate();
+    const upstream = await startUpstream(t, async (_, response) => {
+      await opened;
+      sendJson(response, completion());
+    });
+    const { args } = settingsFor(t, upstream);
+    const preload = join(ROOT, 'test', 'support', 'uncaught.mjs');
+    const running = await startCommand(t, [process.execPath, '--import', preload, ...args]);
+    const { response, ended } = openChat(running.port, chatBody());
+    await eventually(() => upstream.requests.length === 1, 'the request');
+    running.kill('SIGUSR2');
+    await eventually(() => running.stdout().includes('draining'), 'the drain');
+    finish();
+    assert.equal((await response).statusCode, 200);
+    assert.deepEqual(JSON.parse(await ended), completion());
+    assert.equal(await running.exit, 1);
+    const lines = running.stdout().trimEnd().split('\n');
+    const entries = lines.map((line) => JSON.parse(line) as Record<string, string>);
+    const errors = entries.filter(({ level }) => level === 'error');
+    assert.equal(errors.length, 1, running.stdout());
+    assert.match(errors[0]!['cause'] ?? '', /thrown by a test/);
+  });
+});
+
+test('an exception in a handler is the documented 500, and the next request is served', async (t) => {
+  const upstream = await startUpstream(t);
+  let hits = 0;
+  const gateway = await startGateway(t, {
+    toml: providerToml(upstream),
+    adjust: (config) => {
+      // What no code of the gateway expects: a setting that throws when it is read.
+      const aliases = new Map(config.aliases);
+      aliases.get = () => {
+        hits += 1;
+        if (hits === 1) throw new Error('thrown by a test: canary');
+        return undefined;
+      };
+      return { ...config, aliases };
+    },
+  });
+  assertError(await gateway.chat(chatBody()), {
+    httpStatus: 500,
+    type: 'internal_error',
+    code: 'INTERNAL_ERROR',
+    message: 'Internal server error',
+  });
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+  const [first, second] = gateway.accessLines();
+  assert.deepEqual([first?.['level'], first?.['outcome']], ['error', 'internal_error']);
+  assert.match(String(first?.['cause']), /canary/);
+  assert.equal(second?.['outcome'], 'ok');
+});
+
+test('no test and no script changes how Node behaves', () => {
+  const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+    scripts: Record<string, string>;
+  };
+  assert.doesNotMatch(JSON.stringify(scripts), /NODE_OPTIONS|insecure-http-parser/);
+  assert.doesNotMatch(readFileSync(SERVER, 'utf8'), /env\.NODE_OPTIONS|env\[["']NODE_OPTIONS/);
+});

@@ -1,0 +1,108 @@
+/** Whether an answer is one that the interface describes: for tests that cannot know which one it will be. */
+
+import assert from 'node:assert/strict';
+
+import { dataOf } from './streams.ts';
+
+/** type, code and status of the error table; `provider_error` `API_ERROR` has the provider's status. */
+const ERRORS = [
+  'authentication_error - 401',
+  'rate_limit_error RATE_LIMIT_ERROR 429',
+  ...[400, 408, 413, 417, 431].map((status) => `invalid_request_error INVALID_REQUEST ${status}`),
+  'not_found_error NOT_FOUND 404',
+  'provider_error PROVIDER_ERROR 502',
+  'timeout_error TIMEOUT 504',
+  'internal_error INTERNAL_ERROR 500',
+  'internal_error SERIALIZATION_ERROR 500',
+  'unsupported_feature UNSUPPORTED_FEATURE 501',
+];
+const PREFIXES: Readonly<Record<string, RegExp>> = {
+  INVALID_REQUEST: /^(?:Invalid request: |Unknown provider: )/,
+  PROVIDER_ERROR: /^Provider error: /,
+  SERIALIZATION_ERROR: /^Serialization error: /,
+  API_ERROR: /^(?:API error: \d{3} - .|Authentication failed$)/,
+};
+
+/** Checks an error object. Returns its code, `-` where there is none. */
+export function assertErrorObject(text: string, httpStatus?: number): string {
+  const body = JSON.parse(text) as { error: Record<string, unknown> };
+  assert.deepEqual(Object.keys(body), ['error'], text);
+  const { type, message, code = '-', retry_after: wait, provider, status, ...rest } = body.error;
+  assert.deepEqual(rest, {}, text);
+  assert.ok(typeof type === 'string' && typeof message === 'string' && message !== '', text);
+  assert.ok(typeof code === 'string', text);
+  assert.match(message, PREFIXES[code] ?? /./, text);
+  assert.equal(wait !== undefined, type === 'rate_limit_error', text);
+  assert.ok(wait === undefined || (Number.isInteger(wait) && Number(wait) >= 1), text);
+  assert.equal(provider !== undefined, type === 'provider_error', text);
+  assert.equal(status !== undefined, code === 'API_ERROR', text);
+  if (code === 'API_ERROR') {
+    assert.equal(type, 'provider_error', text);
+    assert.ok(Number(status) >= 400 && Number(status) <= 599, text);
+    if (httpStatus !== undefined) assert.equal(httpStatus, status, text);
+  } else {
+    const rows = ERRORS.filter((row) => row.startsWith(`${type} ${code} `));
+    assert.ok(rows.length > 0, text);
+    const isListed = rows.includes(`${type} ${code} ${httpStatus}`);
+    assert.ok(httpStatus === undefined || isListed, `${httpStatus} ${text}`);
+  }
+  return code;
+}
+
+/**
+ * Checks that a stream which has begun tells how it ended: `[DONE]`, or the error object in its last
+ * event. Returns that error's code, `ok` where there is none.
+ */
+export function assertStreamEnd(text: string): string {
+  const data = dataOf(text);
+  if (data.includes('[DONE]')) return 'ok';
+  return assertErrorObject(data.at(-1) ?? assert.fail('an empty stream'));
+}
+
+export interface ParsedReply {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
+  readonly isWhole: boolean;
+}
+
+/** All responses in what a server sent. One to HEAD has a length and, unless HEAD was not understood, no body. */
+export function parseReplies(text: string, { isHead = false } = {}): ParsedReply[] {
+  const replies: ParsedReply[] = [];
+  let rest = text;
+  while (rest !== '') {
+    const end = rest.indexOf('\r\n\r\n');
+    if (end < 0) return [...replies, { status: 0, headers: {}, body: rest, isWhole: false }];
+    const [first = '', ...lines] = rest.slice(0, end).split('\r\n');
+    const status = Number(/^HTTP\/1\.1 (\d{3}) /.exec(first)?.[1]);
+    const headers = Object.fromEntries(
+      lines.map((line) => [
+        line.slice(0, line.indexOf(':')).toLowerCase(),
+        line.slice(line.indexOf(':') + 1).trim(),
+      ]),
+    );
+    rest = rest.slice(end + 4);
+    const hasBody = isHead ? rest.startsWith('{') : status >= 200 && status !== 204;
+    const { body, length, isWhole } = bodyOf(rest, hasBody ? headers : {});
+    replies.push({ status, headers, body, isWhole });
+    rest = rest.slice(length);
+  }
+  return replies;
+}
+
+function bodyOf(text: string, headers: Readonly<Record<string, string>>) {
+  if (headers['transfer-encoding'] === undefined) {
+    const length = Number(headers['content-length'] ?? 0);
+    return { body: text.slice(0, length), length, isWhole: text.length >= length };
+  }
+  let body = '';
+  for (let at = 0; ;) {
+    const line = text.indexOf('\r\n', at);
+    const size = Number.parseInt(text.slice(at, line), 16);
+    const next = line + 2 + size + 2;
+    if (line < 0 || next > text.length) return { body, length: text.length, isWhole: false };
+    body += text.slice(line + 2, line + 2 + size);
+    at = next;
+    if (size === 0) return { body, length: at, isWhole: true };
+  }
+}
