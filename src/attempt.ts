@@ -188,8 +188,7 @@ function readRetryAfter(value: string | null | undefined): number | undefined {
   return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
 }
 
-const PASSED_HEADERS =
-  /^(?:x-ratelimit-|ratelimit|anthropic-ratelimit-|retry-after-ms$|x-should-retry$)/;
+const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|retry-after-ms|x-should-retry)$/;
 
 /** The allow-list: an upstream's cookies, server banners and connection headers are not the client's. */
 function passedHeaders(headers: Headers, redact: (text: string) => string): Record<string, string> {

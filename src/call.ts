@@ -174,7 +174,8 @@ export class Call {
         response.end();
       }
     } catch (error) {
-      response.destroy();
+      // Before the head is out another answer may still be sent.
+      if (response.headersSent) response.destroy();
       throw error;
     }
     // A pipelined answer has no socket before its turn.

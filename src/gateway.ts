@@ -64,7 +64,8 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
     try {
       if (answer) await call.send(withCommonHeaders(call, answer));
     } catch (thrown) {
-      call.record.failure = GatewayError.from(thrown);
+      answer = refuse(call, GatewayError.from(thrown));
+      await call.send(answer).catch(() => {});
     }
     logAccess(call, answer?.status);
   };

@@ -21,7 +21,7 @@ const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
 const KEEP_ALIVE_MS = 75_000;
 /** Connections without a request live on for so long in a drain: one may be on its way. */
-const DRAIN_GRACE_MS = 500;
+const DRAIN_GRACE_MS = 1000;
 const nextTurn = async () => new Promise((resolve) => setImmediate(resolve));
 
 export interface HttpServer {
@@ -53,6 +53,8 @@ export function createHttpServer({
   const pending = new WeakMap<Duplex, Map<ServerResponse, Call>>();
   const sockets = new Set<Socket>();
   let accepted = 0;
+  /** Set at the deadline of a drain: also what comes after it is not begun. */
+  let givenUp: Error | undefined;
   const state: ServerState = { isDraining: false, limits };
 
   const server = createServer({
@@ -85,6 +87,7 @@ export function createHttpServer({
     const responses = pending.get(request.socket) ?? new Map<ServerResponse, Call>();
     pending.set(request.socket, responses.set(response, call));
     calls.add(call);
+    if (givenUp) call.cancel(givenUp);
     try {
       await handle(call);
     } finally {
@@ -130,6 +133,7 @@ export function createHttpServer({
       );
       closeUnusedSoon();
       const deadline = setTimeout(() => {
+        givenUp = reason;
         for (const call of calls) call.cancel(reason);
         setTimeout(() => server.closeAllConnections(), limits.lingerMs).unref();
       }, timeoutMs);

@@ -209,7 +209,7 @@ function hasFinishReason(events: Buffer): boolean {
   const name = '"finish_reason"';
   for (let at = events.indexOf(name); at >= 0; at = events.indexOf(name, at + name.length)) {
     const value = events.toString('latin1', at + name.length, at + name.length + 8);
-    if (/^\s*:\s*"/.test(value)) return true;
+    if (/^[ \t]*:[ \t]*"/.test(value)) return true;
   }
   return false;
 }

@@ -120,6 +120,15 @@ describe('the process', { concurrency: 4 }, () => {
     assert.equal(hasEnded, false);
     for (const client of clients) client.destroy();
     await eventually(() => closed === 100, 'all have left');
+    let hasRecovered = false;
+    for (let tries = 0; tries < 100 && !hasRecovered; tries += 1) {
+      // It may not have noticed yet, and then it still turns clients away.
+      hasRecovered = await assertServes(port).then(
+        () => true,
+        () => false,
+      );
+      if (!hasRecovered) await new Promise((resolve) => setTimeout(resolve, 50));
+    }
     for (let round = 0; round < 5; round += 1) await assertServes(port);
     assert.equal(hasEnded, false);
   });
