@@ -122,7 +122,8 @@ export function createHttpServer({
     async drain(timeoutMs, reason) {
       state.isDraining = true;
       // Closing the port resets what waits in its backlog, of which libuv takes one connection a turn.
-      for (let quietTurns = 0; quietTurns < 3; quietTurns += 1) {
+      const until = performance.now() + DRAIN_GRACE_MS;
+      for (let quietTurns = 0; quietTurns < 3 && performance.now() < until; quietTurns += 1) {
         const before = accepted;
         await nextTurn();
         if (accepted !== before) quietTurns = 0;
