@@ -11,7 +11,7 @@ import {
   type Server,
   type ServerResponse,
 } from 'node:http';
-import { Server as TcpServer, type AddressInfo, type Socket } from 'node:net';
+import { Server as TcpServer, type AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 
 import { Call, type CLIENT_LIMITS, type ServerState } from './call.ts';
@@ -48,10 +48,8 @@ export function createHttpServer({
   onBrokenRequest,
   limits,
 }: HttpServerOptions): HttpServer {
-  const calls = new Set<Call>();
-  /** What each connection is being answered: more than one where the client pipelines. */
-  const pending = new WeakMap<Duplex, Map<ServerResponse, Call>>();
-  const sockets = new Set<Socket>();
+  /** The open connections and what each is being answered: more than one where the client pipelines. */
+  const connections = new Map<Duplex, Map<ServerResponse, Call>>();
   let accepted = 0;
   /** Set at the deadline of a drain: also what comes after it is not begun. */
   let givenUp: Error | undefined;
@@ -71,7 +69,7 @@ export function createHttpServer({
 
   function closeUnusedSoon(): void {
     setTimeout(() => {
-      for (const socket of sockets) if (!pending.get(socket)?.size) socket.destroy();
+      for (const [socket, calls] of connections) if (calls.size === 0) socket.destroy();
     }, DRAIN_GRACE_MS).unref();
   }
 
@@ -84,15 +82,13 @@ export function createHttpServer({
     request.on('error', () => {});
     response.on('error', () => {});
     const call = new Call(request, response, { awaitsContinue, server: state });
-    const responses = pending.get(request.socket) ?? new Map<ServerResponse, Call>();
-    pending.set(request.socket, responses.set(response, call));
-    calls.add(call);
+    const calls = connections.get(request.socket);
+    calls?.set(response, call);
     if (givenUp) call.cancel(givenUp);
     try {
       await handle(call);
     } finally {
-      calls.delete(call);
-      responses.delete(response);
+      calls?.delete(response);
       // The answer may have begun before the drain, and not said that it is the last.
       if (state.isDraining) closeUnusedSoon();
     }
@@ -100,18 +96,21 @@ export function createHttpServer({
 
   server.on('connection', (socket) => {
     accepted += 1;
-    sockets.add(socket);
+    const calls = new Map<ServerResponse, Call>();
+    connections.set(socket, calls);
     socket.once('close', () => {
-      sockets.delete(socket);
+      connections.delete(socket);
       // node:http closes only the response whose turn it is.
-      for (const call of pending.get(socket)?.values() ?? []) call.close();
+      for (const call of calls.values()) call.close();
     });
   });
   server.on('request', (request, response) => void onRequest(request, response));
   server.on('checkContinue', (request, response) => void onRequest(request, response, true));
   server.on('checkExpectation', (request, response) => void onRequest(request, response));
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    const refusal = refuseBrokenRequest(error, socket, [...(pending.get(socket)?.keys() ?? [])]);
+    const refusal = refuseBrokenRequest(error, socket, [
+      ...(connections.get(socket)?.keys() ?? []),
+    ]);
     if (refusal) onBrokenRequest(refusal);
   });
   // No tunnels; without a listener Node closes the connection without a word.
@@ -135,7 +134,9 @@ export function createHttpServer({
       closeUnusedSoon();
       const deadline = setTimeout(() => {
         givenUp = reason;
-        for (const call of calls) call.cancel(reason);
+        for (const calls of connections.values()) {
+          for (const call of calls.values()) call.cancel(reason);
+        }
         setTimeout(() => server.closeAllConnections(), limits.lingerMs).unref();
       }, timeoutMs);
       await closed;
