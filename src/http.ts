@@ -20,6 +20,8 @@ import { invalidRequest, type GatewayError } from './errors.ts';
 const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
 const KEEP_ALIVE_MS = 75_000;
+/** Connections that the kernel takes for us ahead of time. */
+const BACKLOG_CONNECTIONS = 511;
 /** Connections without a request live on for so long in a drain: one may be on its way. */
 const DRAIN_GRACE_MS = 1000;
 const nextTurn = async () => new Promise((resolve) => setImmediate(resolve));
@@ -42,14 +44,20 @@ interface HttpServerOptions {
   readonly limits: typeof CLIENT_LIMITS;
 }
 
+interface Connection {
+  /** What it is being answered: more than one where the client pipelines. */
+  readonly calls: Map<ServerResponse, Call>;
+  /** When it was accepted or its last call ended. */
+  unusedSinceMs: number;
+}
+
 /** Creates the server. Nothing listens yet. */
 export function createHttpServer({
   handle,
   onBrokenRequest,
   limits,
 }: HttpServerOptions): HttpServer {
-  /** The open connections and what each is being answered: more than one where the client pipelines. */
-  const connections = new Map<Duplex, Map<ServerResponse, Call>>();
+  const connections = new Map<Duplex, Connection>();
   let accepted = 0;
   /** Set at the deadline of a drain: also what comes after it is not begun. */
   let givenUp: Error | undefined;
@@ -68,9 +76,14 @@ export function createHttpServer({
   server.maxHeadersCount = 0;
 
   function closeUnusedSoon(): void {
-    setTimeout(() => {
-      for (const [socket, calls] of connections) if (calls.size === 0) socket.destroy();
-    }, DRAIN_GRACE_MS).unref();
+    const close = () => {
+      const youngest = performance.now() - DRAIN_GRACE_MS;
+      for (const [socket, { calls, unusedSinceMs }] of connections) {
+        if (calls.size === 0 && unusedSinceMs <= youngest) socket.destroy();
+      }
+    };
+    // A turn later: a busy process comes to its timers before it reads what has been waiting.
+    setTimeout(() => setImmediate(close), DRAIN_GRACE_MS).unref();
   }
 
   async function onRequest(
@@ -82,13 +95,14 @@ export function createHttpServer({
     request.on('error', () => {});
     response.on('error', () => {});
     const call = new Call(request, response, { awaitsContinue, server: state });
-    const calls = connections.get(request.socket);
-    calls?.set(response, call);
+    const connection = connections.get(request.socket);
+    connection?.calls.set(response, call);
     if (givenUp) call.cancel(givenUp);
     try {
       await handle(call);
     } finally {
-      calls?.delete(response);
+      connection?.calls.delete(response);
+      if (connection) connection.unusedSinceMs = performance.now();
       // The answer may have begun before the drain, and not said that it is the last.
       if (state.isDraining) closeUnusedSoon();
     }
@@ -97,7 +111,7 @@ export function createHttpServer({
   server.on('connection', (socket) => {
     accepted += 1;
     const calls = new Map<ServerResponse, Call>();
-    connections.set(socket, calls);
+    connections.set(socket, { calls, unusedSinceMs: performance.now() });
     socket.once('close', () => {
       connections.delete(socket);
       // node:http closes only the response whose turn it is.
@@ -109,7 +123,7 @@ export function createHttpServer({
   server.on('checkExpectation', (request, response) => void onRequest(request, response));
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     const refusal = refuseBrokenRequest(error, socket, [
-      ...(connections.get(socket)?.keys() ?? []),
+      ...(connections.get(socket)?.calls.keys() ?? []),
     ]);
     if (refusal) onBrokenRequest(refusal);
   });
@@ -120,11 +134,20 @@ export function createHttpServer({
     listen: (port, host) => listen(server, port, host),
     async drain(timeoutMs, reason) {
       state.isDraining = true;
+      const deadline = setTimeout(() => {
+        givenUp = reason;
+        for (const { calls } of connections.values()) {
+          for (const call of calls.values()) call.cancel(reason);
+        }
+        setTimeout(() => server.closeAllConnections(), limits.lingerMs).unref();
+      }, timeoutMs);
       // Closing the port resets what waits in its backlog, of which libuv takes one connection a turn.
-      const until = performance.now() + DRAIN_GRACE_MS;
-      for (let quietTurns = 0; quietTurns < 3 && performance.now() < until; quietTurns += 1) {
+      // Who connected before the drain is among the first of them, whoever keeps connecting.
+      let waiting = BACKLOG_CONNECTIONS + 1;
+      for (let quietTurns = 0; quietTurns < 3 && waiting > 0; quietTurns += 1) {
         const before = accepted;
         await nextTurn();
+        waiting -= accepted - before;
         if (accepted !== before) quietTurns = 0;
       }
       // Only the port: http's own close would cut idle connections at once, and requests on their way with them.
@@ -132,13 +155,6 @@ export function createHttpServer({
         TcpServer.prototype.close.call(server, () => resolve()),
       );
       closeUnusedSoon();
-      const deadline = setTimeout(() => {
-        givenUp = reason;
-        for (const calls of connections.values()) {
-          for (const call of calls.values()) call.cancel(reason);
-        }
-        setTimeout(() => server.closeAllConnections(), limits.lingerMs).unref();
-      }, timeoutMs);
       await closed;
       clearTimeout(deadline);
     },
@@ -148,7 +164,7 @@ export function createHttpServer({
 async function listen(server: Server, port: number, host: string): Promise<AddressInfo> {
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject);
-    server.listen(port, host, () => {
+    server.listen({ port, host, backlog: BACKLOG_CONNECTIONS }, () => {
       server.off('error', reject);
       // Later ones (EMFILE on accept) pass: the server goes on listening.
       server.on('error', () => {});

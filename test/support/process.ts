@@ -2,7 +2,15 @@
 
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -35,9 +43,12 @@ export interface Finished {
   readonly stderr: string;
 }
 
-/** Builds dist/server.js where there is none. */
+/** Builds dist/server.js where there is none, or an older one than the sources. */
 export async function buildOnce(): Promise<void> {
-  if (existsSync(SERVER)) return;
+  const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' });
+  const changedAtMs = sources.map((name) => statSync(join(ROOT, 'src', name)).mtimeMs);
+  const builtAtMs = existsSync(SERVER) ? statSync(SERVER).mtimeMs : 0;
+  if (builtAtMs > Math.max(...changedAtMs)) return;
   const [code] = (await once(
     spawn('npm', ['run', '-s', 'build'], { cwd: ROOT, stdio: 'inherit' }),
     'exit',
