@@ -42,7 +42,7 @@ export function assemble(config: Config, surroundings: Surroundings): Assembly {
     redact,
     now: () => Date.now(),
   });
-  const upstream = createUpstream();
+  const upstream = createUpstream(config.server.upstream);
   const providers = new Map<string, Provider>(
     config.providers.registered.map((settings) => [settings.id, createOpenAIProvider(settings)]),
   );

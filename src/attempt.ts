@@ -8,7 +8,13 @@ import { Deadline } from './deadline.ts';
 import { GatewayError, type ErrorFacts } from './errors.ts';
 import type { Answer, Call } from './call.ts';
 import { parseJson } from './json-scan.ts';
-import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
+import type {
+  ForwardedHeaders,
+  Provider,
+  UpstreamFault,
+  UpstreamHeaders,
+  UpstreamReply,
+} from './provider.ts';
 import { withoutControlCharacters } from './secrets.ts';
 import { openStream } from './stream.ts';
 import { readAll, timeoutError, upstreamFailure, type Upstream } from './upstream.ts';
@@ -19,6 +25,8 @@ const MAX_ERROR_BYTES = 65_536;
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
 
+/** Success without a body (RFC 9110 15.3.5, 15.3.6). */
+const NO_ANSWER_STATUSES = new Set([204, 205]);
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 const REFUSED_BY_POLICY = /content[_-]?(?:policy|filter)|moderation|safety/i;
 
@@ -76,7 +84,7 @@ interface JudgeContext {
 async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answer> {
   const { status, body } = reply;
   const { chat, provider, call } = context.request;
-  if (body === null || status < 200 || (status >= 300 && status < 400) || status > 599) {
+  if (NO_ANSWER_STATUSES.has(status) || (status >= 300 && status < 400) || status > 599) {
     throw new GatewayError('provider', `unexpected status ${status}`, { provider: provider.id });
   }
   if (status >= 400) throw await readStatusError(reply, context);
@@ -117,7 +125,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
     const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider: provider.id });
   }
-  const bytes = await readAll(body, MAX_ANSWER_BYTES, context.deadline.signal);
+  const bytes = await readAll(body, MAX_ANSWER_BYTES);
   if (bytes === undefined) {
     throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
   }
@@ -138,7 +146,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
 }
 
 async function readStatusError(reply: UpstreamReply, context: JudgeContext): Promise<GatewayError> {
-  const bytes = await readAll(reply.body!, MAX_ERROR_BYTES, context.deadline.signal);
+  const bytes = await readAll(reply.body, MAX_ERROR_BYTES);
   const fault = context.request.provider.readErrorBody(bytes && parseJson(bytes.toString('utf8')));
   return faultError(reply.status, fault, context, { headers: reply.headers });
 }
@@ -148,7 +156,7 @@ function faultError(
   status: number,
   { message = '', code = '' }: UpstreamFault,
   { request, settings }: JudgeContext,
-  { headers, isEvent = false }: { headers?: Headers; isEvent?: boolean } = {},
+  { headers, isEvent = false }: { headers?: UpstreamHeaders; isEvent?: boolean } = {},
 ): GatewayError {
   const provider = request.provider.id;
   const retryAfterSeconds = readRetryAfter(headers?.get('retry-after'));
@@ -191,7 +199,10 @@ function readRetryAfter(value: string | null | undefined): number | undefined {
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|retry-after-ms|x-should-retry)$/;
 
 /** The allow-list: an upstream's cookies, server banners and connection headers are not the client's. */
-function passedHeaders(headers: Headers, redact: (text: string) => string): Record<string, string> {
+function passedHeaders(
+  headers: UpstreamHeaders,
+  redact: (text: string) => string,
+): Record<string, string> {
   const passed: Record<string, string> = {};
   for (const [name, value] of headers) {
     if (PASSED_HEADERS.test(name)) passed[name] = redact(value);

@@ -61,11 +61,11 @@ interface StartupFacts {
   readonly config: Config;
   readonly configPath: string | undefined;
   readonly port: number;
-  readonly canWaitLong: boolean;
+  readonly upstream: { readonly lane: string; readonly canWaitLong: boolean };
 }
 
 /** The lines printed once the gateway listens. */
-export function describeStartup({ config, configPath, port, canWaitLong }: StartupFacts): string {
+export function describeStartup({ config, configPath, port, upstream }: StartupFacts): string {
   const { server, aliases, providers } = config;
   const isEverywhere = server.host === '0.0.0.0' || server.host === '::';
   const host = isEverywhere ? 'localhost' : urlHost(server.host);
@@ -78,7 +78,8 @@ export function describeStartup({ config, configPath, port, canWaitLong }: Start
     `providers  ${ids || 'none: set a key, for example OPENAI_API_KEY'}`,
     `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
     `aliases    ${aliasPairs || 'none'}`,
-    ...describeWarnings(config, canWaitLong),
+    `upstream   ${upstream.lane}`,
+    ...describeWarnings(config, upstream.canWaitLong),
   ];
   return lines.map((line) => `${line}\n`).join('');
 }

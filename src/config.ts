@@ -49,6 +49,7 @@ export interface Config {
     readonly retries: number;
     readonly maxBodyBytes: number;
     readonly cors: boolean;
+    readonly upstream: 'auto' | 'fetch';
     /** Without keys any Bearer token is accepted. */
     readonly auth: { readonly enabled: boolean; readonly keys: readonly Secret[] };
   };
@@ -164,6 +165,10 @@ function readServer(section: SettingsReader, flags: Flags): Config['server'] {
       default: 33_554_432,
     }),
     cors: section.boolean('cors', { default: false, env: 'GATEWAY_CORS' }),
+    upstream: section.oneOf('upstream', ['auto', 'fetch'] as const, {
+      default: 'auto',
+      env: 'GATEWAY_UPSTREAM',
+    }),
     auth: readAuth(section.section('auth')),
   };
   if (server.host === '') section.problem('host', 'expected an address or a host name');

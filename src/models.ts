@@ -85,8 +85,7 @@ async function fetchNames(provider: Provider, upstream: Upstream): Promise<strin
   const timer = setTimeout(() => abort.abort(new Error('model list timed out')), FETCH_TIMEOUT_MS);
   try {
     const { status, body } = await upstream.send(provider.modelListRequest(), abort.signal);
-    const bytes =
-      status === 200 && body ? await readAll(body, MAX_LIST_BYTES, abort.signal) : undefined;
+    const bytes = status === 200 ? await readAll(body, MAX_LIST_BYTES) : undefined;
     if (bytes === undefined) throw new Error(`no usable model list, status ${status}`);
     return provider.readModelList(JSON.parse(bytes.toString('utf8')));
   } finally {

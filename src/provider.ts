@@ -7,15 +7,23 @@ import type { ChatRequest } from './chat.ts';
 
 export interface UpstreamRequest {
   readonly method: 'GET' | 'POST';
-  readonly url: string;
+  /** Scheme, host and port. */
+  readonly origin: string;
+  /** With the query. */
+  readonly path: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly body?: Buffer;
 }
 
 export interface UpstreamReply {
   readonly status: number;
-  readonly headers: Headers;
-  readonly body: ReadableStream<Uint8Array> | null;
+  readonly headers: UpstreamHeaders;
+  readonly body: ReadableStream<Uint8Array>;
+}
+
+/** Names in lower case, as in `Headers`. */
+export interface UpstreamHeaders extends Iterable<[string, string]> {
+  get(name: string): string | null | undefined;
 }
 
 /** What an upstream says went wrong, from an error body or an error event. */

@@ -39,9 +39,10 @@ async function main(): Promise<void> {
     colour: isTerminal && !process.env['NO_COLOR'],
   });
   stopOnSignals(assembly, config.server.shutdownTimeoutMs);
-  const { port } = await assembly.server.listen(config.server.port, config.server.host);
-  const { canWaitLong } = assembly.upstream;
-  print(describeStartup({ config, configPath, port, canWaitLong }), process.stderr);
+  const { server, upstream } = assembly;
+  const { port } = await server.listen(config.server.port, config.server.host);
+  await upstream.checkEngine(ownOrigin(config.server.host, port));
+  print(describeStartup({ config, configPath, port, upstream }), process.stderr);
   if (commandLine.demo) print(demoInstructions(port), process.stderr);
 }
 
@@ -79,13 +80,18 @@ function readConfigFile(path: string, isOptional: boolean): string | undefined {
 }
 
 async function checkHealth({ server: { host, port } }: Config): Promise<void> {
-  const target = { '0.0.0.0': '127.0.0.1', '::': '::1' }[host] ?? host;
   const signal = AbortSignal.timeout(HEALTHCHECK_TIMEOUT_MS);
-  const response = await fetch(`http://${urlHost(target)}:${port}/health`, { signal }).catch(
+  const response = await fetch(`${ownOrigin(host, port)}/health`, { signal }).catch(
     () => undefined,
   );
   print(`${response ? await response.text() : 'not reachable'}\n`);
   if (response?.status !== 200) process.exitCode = EXIT_FAILED;
+}
+
+/** Where this program's own server is reached from here. */
+function ownOrigin(host: string, port: number): string {
+  const target = { '0.0.0.0': '127.0.0.1', '::': '::1' }[host] ?? host;
+  return `http://${urlHost(target)}:${port}`;
 }
 
 /** The first signal drains, the second ends. Handlers matter: as PID 1 a process without them ignores signals. */

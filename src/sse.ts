@@ -94,28 +94,31 @@ export class EventSplitter {
   }
 }
 
-/** Reads whole events, as `push` returned them. `end` is the offset after each event's blank line. */
-export function* parseEvents(bytes: Buffer): Generator<ServerSentEvent & { end: number }> {
+/** Reads whole events, as `push` returned them. `start` is the offset of each one's first line that is no comment. */
+export function* parseEvents(bytes: Buffer): Generator<ServerSentEvent & { start: number }> {
   const text = bytes.toString('latin1');
   // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
   const lineEnd = /\r\n|\n|\r/g;
   let name = '';
   let data: string[] = [];
+  let start: number | undefined;
   let lineStart = 0;
   for (const match of text.matchAll(lineEnd)) {
     const line = text.slice(lineStart, match.index);
-    lineStart = match.index + match[0].length;
     if (line === '') {
-      yield { name, data: decode(data), end: lineStart };
+      if (start !== undefined) yield { name, data: decode(data), start };
       name = '';
       data = [];
-      continue;
+      start = undefined;
+    } else if (!line.startsWith(':')) {
+      start ??= lineStart;
+      const colon = line.indexOf(':');
+      const field = colon < 0 ? line : line.slice(0, colon);
+      const value = colon < 0 ? '' : line.slice(line[colon + 1] === ' ' ? colon + 2 : colon + 1);
+      if (field === 'event') name = value;
+      if (field === 'data') data.push(value);
     }
-    const colon = line.indexOf(':');
-    const field = colon < 0 ? line : line.slice(0, colon);
-    const value = colon < 0 ? '' : line.slice(line[colon + 1] === ' ' ? colon + 2 : colon + 1);
-    if (field === 'event') name = value;
-    if (field === 'data') data.push(value);
+    lineStart = match.index + match[0].length;
   }
 }
 

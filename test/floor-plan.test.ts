@@ -15,11 +15,21 @@ const packageJson = JSON.parse(read('package.json')) as {
 
 /** From the ground up; a room imports only from floors below its own. */
 const FLOORS: readonly (readonly string[])[] = [
-  ['version', 'errors', 'secrets', 'token-bucket', 'circuit-breaker', 'deadline', 'sse'],
+  [
+    'version',
+    'errors',
+    'secrets',
+    'token-bucket',
+    'circuit-breaker',
+    'deadline',
+    'sse',
+    'connections',
+  ],
   ['settings-reader', 'providers/built-in', 'log', 'json-scan', 'protocol', 'demo'],
   ['chat', 'config', 'call'],
   ['provider', 'auth', 'limits', 'command-line', 'http'],
-  ['providers/openai', 'upstream'],
+  ['providers/openai', 'dispatch'],
+  ['upstream'],
   ['stream', 'models'],
   ['attempt'],
   ['complete'],
@@ -59,7 +69,11 @@ test('each thing is done in one place', () => {
   const places: [string, RegExp, string[]][] = [
     ['writes answers', /\.writeHead\(/, ['call']],
     // The program asks only its own /health.
-    ['opens upstream connections', /\bfetch\(|connectTcp|connectTls/, ['server', 'upstream']],
+    [
+      'opens upstream connections',
+      /\bfetch\(|connectTcp|connectTls/,
+      ['connections', 'server', 'upstream'],
+    ],
     ['knows status and code of an error', /'SERIALIZATION_ERROR'|'INVALID_REQUEST'/, ['errors']],
     ['reads TOML', /smol-toml'/, ['config']],
     ['reads the environment', /process\.env|\{ env \} = process/, ['server']],

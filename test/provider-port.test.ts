@@ -12,10 +12,12 @@ import { createLogger } from '../src/log.ts';
 import type { Provider, UpstreamReply } from '../src/provider.ts';
 import { createUpstream } from '../src/upstream.ts';
 import { openChat } from './support/streams.ts';
+import { LANE_ENV } from './support/lane.ts';
 import { sendJson, startUpstream, type FakeUpstream } from './support/upstream.ts';
 
 /** A made-up protocol: `POST /speak` with a prompt; answers are `{said}`, streams are lines of text. */
 function createParrotProvider({ baseUrl }: FakeUpstream): Provider {
+  const { origin, pathname } = new URL(baseUrl);
   const faultOf = (json: unknown) => {
     const { oops } = (json ?? {}) as { oops?: string };
     return oops === undefined ? undefined : { message: oops, status: 503 };
@@ -30,21 +32,27 @@ function createParrotProvider({ baseUrl }: FakeUpstream): Provider {
       };
       return {
         method: 'POST',
-        url: `${baseUrl}/speak?live=${chat.stream}`,
+        origin,
+        path: `${pathname}/speak?live=${chat.stream}`,
         headers: { ...forwarded, 'x-parrot-key': 'polly', 'content-type': 'application/json' },
         body: Buffer.from(JSON.stringify({ bird: model, prompt: messages.at(-1)?.content })),
       };
     },
-    modelListRequest: () => ({ method: 'GET', url: `${baseUrl}/birds`, headers: {} }),
+    modelListRequest: () => ({
+      method: 'GET',
+      origin,
+      path: `${pathname}/birds`,
+      headers: {},
+    }),
     readModelList: (json) => (json as { birds: string[] }).birds,
     readFault: faultOf,
     readErrorBody: (json) => faultOf(json) ?? {},
     toOpenAI: (reply) => {
       const isStream = reply.headers.get('content-type') === 'text/plain';
       const convert = isStream ? linesToEvents() : sayingToCompletion();
-      const headers = new Headers(reply.headers);
+      const headers = new Headers([...reply.headers]);
       headers.set('content-type', isStream ? 'text/event-stream' : 'application/json');
-      return { ...reply, headers, body: reply.body?.pipeThrough(convert) ?? null };
+      return { ...reply, headers, body: reply.body.pipeThrough(convert) };
     },
   } satisfies Provider & { toOpenAI(reply: UpstreamReply): UpstreamReply };
 }
@@ -82,10 +90,10 @@ function sayingToCompletion(): TransformStream<Uint8Array, Uint8Array> {
 }
 
 async function startParrotGateway(t: TestContext, parrot: FakeUpstream): Promise<number> {
-  const config = loadConfig({ toml: '', env: {} });
+  const config = loadConfig({ toml: '', env: LANE_ENV });
   const now = () => performance.now();
   const redact = (text: string) => text;
-  const upstream = createUpstream();
+  const upstream = createUpstream(config.server.upstream);
   const server = createHttpServer({
     limits: CLIENT_LIMITS,
     onBrokenRequest: ({ message }) => assert.fail(message),

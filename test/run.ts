@@ -14,7 +14,7 @@ const files = readdirSync(folder)
   .map((name) => `${folder}/${name}`);
 
 let passed = 0;
-const events = run({ files, concurrency: availableParallelism(), timeout: 120_000 });
+const events = run({ files, concurrency: availableParallelism(), timeout: 60_000 });
 events.on('test:pass', ({ details, name }) => {
   // A file without tests passes as one test that bears the file's name.
   if (details.type !== 'suite' && !files.some((file) => file.endsWith(name))) passed += 1;

@@ -8,6 +8,8 @@ import { BUILT_IN_PROVIDERS } from './built-in.ts';
 /** A provider that takes OpenAI's requests at `settings.baseUrl` and gives OpenAI's answers. */
 export function createOpenAIProvider(settings: ProviderSettings): Provider {
   const { id, baseUrl, apiKey } = settings;
+  const { origin, pathname } = new URL(baseUrl);
+  const basePath = pathname.replace(/\/$/, '');
   const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
   const headers = {
     authorization: `Bearer ${apiKey.reveal()}`,
@@ -21,7 +23,8 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
 
     chatRequest: (chat, model, forwarded) => ({
       method: 'POST',
-      url: `${baseUrl}/chat/completions`,
+      origin,
+      path: `${basePath}/chat/completions`,
       headers: {
         ...headers,
         ...forwarded,
@@ -33,7 +36,8 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
 
     modelListRequest: () => ({
       method: 'GET',
-      url: `${baseUrl}/models${modelList?.query ?? ''}`,
+      origin,
+      path: `${basePath}/models${modelList?.query ?? ''}`,
       headers: {
         ...headers,
         ...modelList?.headers,

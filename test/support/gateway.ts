@@ -6,6 +6,7 @@ import type { TestContext } from 'node:test';
 import { assemble } from '../../src/assembly.ts';
 import { loadConfig, type Config } from '../../src/config.ts';
 import { CLIENT_LIMITS } from '../../src/call.ts';
+import { LANE_ENV } from './lane.ts';
 import type { FakeUpstream } from './upstream.ts';
 
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
@@ -56,7 +57,7 @@ export async function startGateway(
   { toml = '', env = {}, adjust = (config) => config, clientLimits = {} }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
-  const config = adjust(loadConfig({ toml, env }));
+  const config = adjust(loadConfig({ toml, env: { ...LANE_ENV, ...env } }));
   const { server, upstream } = assemble(config, {
     writeLog: (line) => log.push(line),
     isTerminal: false,

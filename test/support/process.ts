@@ -16,11 +16,13 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 
+import { LANE_ENV } from './lane.ts';
+
 export const ROOT = join(import.meta.dirname, '..', '..');
 export const SERVER = join(ROOT, 'dist', 'server.js');
 
 export interface ProgramOptions {
-  /** Everything but PATH; nothing of the tests' own environment is handed on. */
+  /** Everything but PATH and the lane; nothing else of the tests' own environment is handed on. */
   readonly env?: Readonly<Record<string, string>>;
   /** An empty folder where none is given, so that no gateway.toml is found by accident. */
   readonly cwd?: string;
@@ -75,7 +77,7 @@ export function startProgram(
 ): Program {
   const child = spawn(process.execPath, [script, ...args], {
     cwd,
-    env: { PATH: process.env['PATH'], ...env },
+    env: { PATH: process.env['PATH'], ...LANE_ENV, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
     ...userOptions(uid),
   });

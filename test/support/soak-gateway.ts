@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble } from '../../src/assembly.ts';
 import { loadConfig } from '../../src/config.ts';
+import { LANE_ENV } from './lane.ts';
 
 /** What it answers to any message. */
 export interface Vitals {
@@ -23,7 +24,7 @@ subscribe('http.server.request.start', () => {
   live += 1;
 });
 
-const config = loadConfig({ toml: process.env['SOAK_TOML']!, env: {} });
+const config = loadConfig({ toml: process.env['SOAK_TOML']!, env: LANE_ENV });
 const { server } = assemble(config, {
   writeLog(line) {
     if (line.includes('"message":"request"')) live -= 1;

@@ -1,0 +1,178 @@
+/**
+ * The connections to upstreams: a pool of the class that fetch itself uses, and what is known of a
+ * connection when it breaks. Nothing else opens one.
+ */
+
+import { subscribe } from 'node:diagnostics_channel';
+import { connect as connectTcp, isIP, type Socket } from 'node:net';
+import { connect as connectTls } from 'node:tls';
+
+const CONNECT_TIMEOUT_MS = 10_000;
+/** fetch's own 4 s would make a quiet gateway pay a TLS handshake on nearly every request. */
+const IDLE_CONNECTION_MS = 90_000;
+
+/** undici's `Dispatcher`, as far as it is used. */
+export interface Engine {
+  /** Calls `handler` back as one of undici 6 to 8 does, also with what goes wrong. */
+  dispatch(options: object, handler: object): boolean;
+  /** Closes idle connections. */
+  close(): Promise<void>;
+}
+
+/**
+ * A pool of our own, of the class that fetch itself uses: fetch has no option for its 300 s limits,
+ * its 4 s of keep-alive or HTTP/2, and the class is not exported. Found by the symbol under which
+ * undici shares it between copies of itself; the same on Node 20, 22, 24 and 26. Where the environment's
+ * HTTP proxies are in use (`NODE_USE_ENV_PROXY`), it is the class that asks them. `undefined` where it is not found.
+ * `isDirect` ignores the proxies.
+ */
+export function createEngine({ isDirect = false } = {}): Engine | undefined {
+  // The slot is filled when fetch's module is first touched.
+  void globalThis.Headers;
+  const slots = globalThis as unknown as Record<symbol, object | undefined>;
+  // Node 26 keeps a wrapper for old versions in slot 1.
+  const shared =
+    slots[Symbol.for('undici.globalDispatcher.2')] ??
+    slots[Symbol.for('undici.globalDispatcher.1')];
+  if (!/^(?:EnvHttpProxy)?Agent$/.test(shared?.constructor.name ?? '')) return undefined;
+  const Agent = shared!.constructor as new (options: object) => Engine;
+  return new Agent({
+    headersTimeout: 0,
+    bodyTimeout: 0,
+    keepAliveTimeout: IDLE_CONNECTION_MS,
+    allowH2: false,
+    connect: connectSocket,
+    ...(isDirect ? { noProxy: '*' } : {}),
+  });
+}
+
+/** What is under way to one upstream origin. */
+interface Queue {
+  /** Requests of ours without an answer: when there is none, nobody waits for a connection being made. */
+  waiting: number;
+  /** undici's requests that have no connection yet; those given up meanwhile are among them. */
+  readonly unsent: Set<object>;
+  readonly connecting: Set<Socket>;
+}
+const queues = new Map<string, Queue>();
+const ABANDONED = new Error('nobody waits for this connection');
+
+function queueOf(origin: string): Queue {
+  let queue = queues.get(origin);
+  if (queue === undefined) {
+    queue = { waiting: 0, unsent: new Set(), connecting: new Set() };
+    queues.set(origin, queue);
+  }
+  return queue;
+}
+
+/** A request to this origin begins to wait for its answer. */
+export function beginWaiting(origin: string): void {
+  queueOf(origin).waiting += 1;
+}
+
+/** It has its answer, or is given up. */
+export function endWaiting(origin: string): void {
+  const queue = queueOf(origin);
+  queue.waiting -= 1;
+  if (queue.waiting === 0) for (const socket of queue.connecting) socket.destroy(ABANDONED);
+}
+
+/** How far a connection had come when it broke: what is safe to repeat depends on it. */
+export interface Breakage {
+  /** False: nothing was sent. */
+  readonly wasConnected: boolean;
+  /** It was given up as useless, just when a request came that would have used it. */
+  readonly isAbandoned: boolean;
+  /** It had carried a request before. */
+  readonly isReused: boolean;
+  /** Part of the answer had come. */
+  readonly hasBegunAnswer: boolean;
+}
+const breakages = new WeakMap<Error, Breakage>();
+/** What a connection had read when its latest request was written to it. */
+const bytesReadBeforeRequest = new WeakMap<Socket, number>();
+
+/** What is known of the connection that broke with this error; `undefined` where no connection broke. */
+export function breakageOf(error: Error): Breakage | undefined {
+  return breakages.get(error);
+}
+
+/** undici's documented diagnostics channels: what it tells nobody else of its connections. */
+interface UndiciMessage {
+  readonly request: { readonly origin: string | URL };
+  readonly socket: Socket;
+  readonly error: Error;
+}
+function onUndici(event: string, listener: (message: UndiciMessage) => void): void {
+  subscribe(`undici:${event}`, (message) => listener(message as UndiciMessage));
+}
+
+onUndici('request:create', ({ request }) => {
+  queueOf(String(request.origin)).unsent.add(request);
+});
+onUndici('client:sendHeaders', ({ request, socket }) => {
+  queueOf(String(request.origin)).unsent.delete(request);
+  bytesReadBeforeRequest.set(socket, socket.bytesRead);
+});
+onUndici('request:error', ({ request }) => {
+  queueOf(String(request.origin)).unsent.delete(request);
+});
+onUndici('client:connectError', ({ error }) => {
+  const isAbandoned = error === ABANDONED;
+  const breakage = { wasConnected: false, isAbandoned, isReused: false, hasBegunAnswer: false };
+  breakages.set(error, breakage);
+});
+onUndici('client:connected', ({ socket }) => {
+  socket.on('error', (error) => {
+    const before = bytesReadBeforeRequest.get(socket) ?? 0;
+    const hasBegunAnswer = socket.bytesRead > before;
+    const breakage = { wasConnected: true, isAbandoned: false, isReused: before > 0 };
+    breakages.set(error, { ...breakage, hasBegunAnswer });
+  });
+});
+
+interface ConnectOptions {
+  readonly protocol: string;
+  /** With the port. */
+  readonly host: string;
+  readonly hostname: string;
+  readonly port: string;
+}
+
+/** Opens a connection as undici asks for it. */
+function connectSocket(
+  { protocol, host, hostname, port }: ConnectOptions,
+  callback: (error: Error | null, socket?: Socket) => void,
+): void {
+  const { unsent, connecting } = queueOf(`${protocol}//${host}`);
+  // undici replaces a connection that broke, also when no request waits for it.
+  if (unsent.size <= connecting.size) {
+    process.nextTick(callback, ABANDONED);
+    return;
+  }
+  const isTls = protocol === 'https:';
+  const socket = isTls
+    ? connectTls({
+        host: hostname,
+        port: Number(port || 443),
+        // RFC 6066 3: no address literals in SNI.
+        servername: isIP(hostname) ? '' : hostname,
+        ALPNProtocols: ['http/1.1'],
+      })
+    : connectTcp({ host: hostname, port: Number(port || 80) });
+  socket.setNoDelay(true);
+  socket.setKeepAlive(true, IDLE_CONNECTION_MS);
+  connecting.add(socket);
+
+  const timer = setTimeout(() => {
+    socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
+  }, CONNECT_TIMEOUT_MS);
+  const settle = (error: Error | null) => {
+    clearTimeout(timer);
+    if (connecting.delete(socket)) callback(error, socket);
+  };
+  // Stays on: an error without a listener would end the process.
+  socket.on('error', settle);
+  socket.once(isTls ? 'secureConnect' : 'connect', () => settle(null));
+}
