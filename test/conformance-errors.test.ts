@@ -14,6 +14,7 @@ import {
 import { chatBody, PROVIDER_KEY, providerToml, startGateway } from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
 import {
+  NOBODY_LISTENS,
   completion,
   sendEvents,
   sendJson,
@@ -490,20 +491,11 @@ async function startRawUpstream(t: TestContext, onRequest: (socket: Socket) => v
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
 }
 
-/** A port that nothing listens on, but a moment ago something did. */
-async function closedPort(): Promise<string> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return `http://127.0.0.1:${port}/v1`;
-}
-
 const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
 const raw = (bytes: string) => async (t: TestContext) =>
   startRawUpstream(t, (socket) => socket.end(bytes));
 const broken: Record<string, (t: TestContext) => Promise<string>> = {
-  'a refused connection': closedPort,
+  'a refused connection': async () => `${NOBODY_LISTENS}/v1`,
   'a host that cannot be resolved': async () => 'http://no-such-host.invalid/v1',
   'a connection closed before the headers': raw(''),
   'a connection reset before the headers': async (t) =>

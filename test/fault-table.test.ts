@@ -5,7 +5,6 @@ import type { AddressInfo } from 'node:net';
 import { gzipSync } from 'node:zlib';
 
 import {
-  refusedPort,
   startBlackHole,
   startFaultProxy,
   type Fault,
@@ -22,6 +21,7 @@ import {
 import { startRawUpstream } from './support/raw-upstream.ts';
 import { dataOf, eventually } from './support/streams.ts';
 import {
+  NOBODY_LISTENS,
   completion,
   completionEvents,
   sendEvents,
@@ -142,7 +142,7 @@ const ROWS: Row[] = [
   {
     fault: 'refused',
     ...both(FAILED),
-    address: async (t) => `http://127.0.0.1:${await refusedPort(t)}/v1`,
+    address: async () => `${NOBODY_LISTENS}/v1`,
   },
   { fault: 'DNS failure', ...both(FAILED), address: async () => 'http://no-such-host.invalid/v1' },
   {

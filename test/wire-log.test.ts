@@ -10,10 +10,10 @@ import {
   startGateway,
   type TestGateway,
 } from './support/gateway.ts';
-import { freePort } from './support/process.ts';
 import { sendRaw } from './support/raw.ts';
 import { eventually, openChat } from './support/streams.ts';
 import {
+  NOBODY_LISTENS,
   completion,
   completionEvents,
   sendEvents,
@@ -275,10 +275,8 @@ describe('an access line', { concurrency: true }, () => {
   });
 
   test('says for the operator why the provider was unreachable', async (t) => {
-    // The gateways of other tests listen on 127.0.0.1 only.
-    const url = `http://127.0.0.2:${await freePort()}/v1`;
     const gateway = await startGateway(t, {
-      toml: `[providers.p]\nbase_url = "${url}"\napi_key = "k"\n`,
+      toml: `[providers.p]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "k"\n`,
     });
     await gateway.chat(chatBody());
     const { outcome, cause } = await lineOf(gateway);

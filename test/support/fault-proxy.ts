@@ -115,15 +115,6 @@ async function listen(t: TestContext, server: ReturnType<typeof createServer>): 
   return (server.address() as AddressInfo).port;
 }
 
-/** A port that refuses connections, held for the length of the test so that nobody else listens on it. */
-export async function refusedPort(t: TestContext): Promise<number> {
-  const server = createServer((socket) => socket.on('error', () => {}));
-  const client = connect(await listen(t, server), '127.0.0.1');
-  await once(client, 'connect');
-  t.after(() => client.destroy());
-  return client.localPort!;
-}
-
 export interface BlackHole {
   readonly port: number;
   /** Begins to accept, and answers every request with this HTTP response. */

@@ -5,6 +5,9 @@ import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'nod
 import type { AddressInfo, Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 
+/** An origin whose connections are refused: a port just closed may be another test's by now. */
+export const NOBODY_LISTENS = 'http://127.0.0.2:2';
+
 export interface ReceivedRequest {
   readonly method: string;
   readonly url: string;
