@@ -2,9 +2,9 @@
 
 import { STATUS_CODES } from 'node:http';
 
+import { Deadline } from './cancellation.ts';
 import type { ChatRequest } from './chat.ts';
 import type { Config } from './config.ts';
-import { Deadline } from './deadline.ts';
 import { GatewayError, type ErrorFacts } from './errors.ts';
 import type { Answer, Call } from './call.ts';
 import { parseJson } from './json-scan.ts';
@@ -50,15 +50,15 @@ interface AttemptRequest {
  */
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
   const { call, chat, provider, model } = request;
-  const deadline = new Deadline(call.signal);
+  const deadline = new Deadline(call.cancellation);
   const limitMs = chat.stream
     ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs)
     : provider.timeoutMs;
-  deadline.arm(limitMs, timeoutError(provider.id));
+  deadline.arm(limitMs, () => timeoutError(provider.id));
   let answered = false;
   try {
     const sent = provider.chatRequest(chat, model, forwardedHeaders(call));
-    const reply = await settings.upstream.send(sent, deadline.signal);
+    const reply = await settings.upstream.send(sent, deadline);
     answered = true;
     const judged = await judge(provider.toOpenAI?.(reply) ?? reply, {
       request,
@@ -82,7 +82,7 @@ interface JudgeContext {
 
 /** The client's answer to an upstream's reply. Throws what is not an answer as what it is. */
 async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answer> {
-  const { status, body } = reply;
+  const { status } = reply;
   const { chat, provider, call } = context.request;
   if (NO_ANSWER_STATUSES.has(status) || (status >= 300 && status < 400) || status > 599) {
     throw new GatewayError('provider', `unexpected status ${status}`, { provider: provider.id });
@@ -104,7 +104,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   if (chat.stream && !isJson) {
     const toEventError = (fault: UpstreamFault) =>
       faultError(fault.status ?? 502, fault, context, { isEvent: true });
-    const events = await openStream(body, {
+    const events = await openStream(reply.body, {
       provider: provider.id,
       deadline: context.deadline,
       idleMs: context.settings.config.server.streamIdleTimeoutMs,
@@ -125,7 +125,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
     const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider: provider.id });
   }
-  const bytes = await readAll(body, MAX_ANSWER_BYTES);
+  const bytes = await readAll(reply, MAX_ANSWER_BYTES);
   if (bytes === undefined) {
     throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
   }
@@ -146,7 +146,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
 }
 
 async function readStatusError(reply: UpstreamReply, context: JudgeContext): Promise<GatewayError> {
-  const bytes = await readAll(reply.body, MAX_ERROR_BYTES);
+  const bytes = await readAll(reply, MAX_ERROR_BYTES);
   const fault = context.request.provider.readErrorBody(bytes && parseJson(bytes.toString('utf8')));
   return faultError(reply.status, fault, context, { headers: reply.headers });
 }

@@ -1,8 +1,7 @@
 /** `POST /v1/chat/completions`: which providers to ask for a request, in what order and how often. */
 
-import { setTimeout as sleep } from 'node:timers/promises';
-
 import { attempt, type AttemptSettings } from './attempt.ts';
+import type { Cancellation } from './cancellation.ts';
 import { parseChatRequest, type ChatRequest } from './chat.ts';
 import type { CircuitBreaker } from './circuit-breaker.ts';
 import { GatewayError, invalidRequest } from './errors.ts';
@@ -184,7 +183,7 @@ async function askRepeatedly(candidate: Candidate, inquiry: Inquiry): Promise<An
       if (!retryable || retriesLeft === 0 || retryAfterSeconds > MAX_RETRY_AFTER_SECONDS)
         throw thrown;
       retriesLeft -= 1;
-      await pause(Math.max(backoffMs(failures), retryAfterSeconds * 1000), call.signal);
+      await pause(Math.max(backoffMs(failures), retryAfterSeconds * 1000), call.cancellation);
     }
   }
 }
@@ -194,10 +193,15 @@ function backoffMs(failures: number): number {
   return Math.random() * Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** failures);
 }
 
-async function pause(ms: number, signal: AbortSignal): Promise<void> {
-  try {
-    await sleep(ms, undefined, { signal });
-  } catch {
-    throw signal.reason;
-  }
+async function pause(ms: number, cancellation: Cancellation): Promise<void> {
+  await new Promise<void>((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      cancellation.offCancel(end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    cancellation.onCancel(end);
+  });
+  cancellation.throwIfCancelled();
 }

@@ -3,18 +3,19 @@
  * costs more than the rest of the request (`npm run bench`).
  */
 
+import type { Cancellation } from './cancellation.ts';
 import type { Engine } from './connections.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 
-/** Sends once. Rejects, and fails the body, as fetch does: with the signal's reason, or a TypeError with a cause. */
+/** Sends once. Rejects, and fails the body, as fetch does: with the reason of the cancellation, or a TypeError with a cause. */
 export async function dispatch(
   engine: Engine,
   { method, origin, path, headers, body }: UpstreamRequest,
-  signal: AbortSignal,
+  cancellation: Cancellation,
 ): Promise<UpstreamReply> {
   return new Promise((resolve, reject) => {
-    signal.throwIfAborted();
-    const exchange = new Exchange(signal, resolve, reject);
+    cancellation.throwIfCancelled();
+    const exchange = new Exchange(cancellation, resolve, reject);
     engine.dispatch({ method, origin, path, headers, body }, exchange);
   });
 }
@@ -27,61 +28,106 @@ interface Controller {
   resume(): void;
 }
 
-/** The handler of one request: undici 6 calls the first five methods, undici 7 and 8 the others. */
-class Exchange {
-  readonly #signal: AbortSignal;
+/** What may wait to be read: about one read of the socket. */
+const MAX_UNREAD_BYTES = 65_536;
+
+/**
+ * One request, and its reply once the headers have come. As its handler undici 6 calls the methods
+ * from `onConnect` to `onError`, undici 7 and 8 those from `onRequestStart` to `onResponseError`.
+ */
+class Exchange implements UpstreamReply {
+  status = 0;
+  headers = new Map<string, string>();
+  readonly #cancellation: Cancellation;
   readonly #resolve: (reply: UpstreamReply) => void;
   readonly #reject: (error: unknown) => void;
-  #body: ReadableStreamDefaultController<Uint8Array> | undefined;
-  #abortRequest: ((reason: Error) => void) | undefined;
+  readonly #unread: Buffer[] = [];
+  #unreadBytes = 0;
   #isOver = false;
-  readonly #onAbort = () => this.#giveUp(this.#signal.reason as Error);
+  /** Why it is over, where it did not end well. */
+  #error: unknown;
+  /** Ends the wait of the read under way. */
+  #wake = () => {};
+  #resume = () => {};
+  #body: ReadableStream<Uint8Array> | undefined;
+  #abortRequest: ((reason: Error) => void) | undefined;
+  readonly #onCancel = () => this.#giveUp(this.#cancellation.reason);
 
   constructor(
-    signal: AbortSignal,
+    cancellation: Cancellation,
     resolve: (reply: UpstreamReply) => void,
     reject: (error: unknown) => void,
   ) {
-    this.#signal = signal;
+    this.#cancellation = cancellation;
     this.#resolve = resolve;
     this.#reject = reject;
-    signal.addEventListener('abort', this.#onAbort);
+    cancellation.onCancel(this.#onCancel);
+  }
+
+  get body(): ReadableStream<Uint8Array> {
+    this.#body ??= new ReadableStream(
+      {
+        pull: async (controller) => {
+          const chunk = await this.#read();
+          if (chunk) controller.enqueue(chunk);
+          else controller.close();
+        },
+        cancel: (reason) => this.#giveUp(reason),
+      },
+      { highWaterMark: 0 },
+    );
+    return this.#body;
+  }
+
+  async bytes(maxBytes: number): Promise<Buffer | undefined> {
+    return collect(async () => this.#read(), maxBytes);
+  }
+
+  async #read(): Promise<Buffer | undefined> {
+    if (this.#unread.length === 0 && !this.#isOver) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+        this.#resume();
+      });
+    }
+    const chunk = this.#unread.shift();
+    if (chunk) this.#unreadBytes -= chunk.length;
+    else if (this.#error) throw this.#error;
+    return chunk;
   }
 
   onConnect(abort: (reason: Error) => void): void {
     this.#abortRequest = abort;
     // Given up while it waited for a connection, where undici has no way to be told.
-    if (this.#isOver) abort(this.#signal.reason as Error);
+    if (this.#isOver) abort(this.#cancellation.reason!);
   }
 
-  /** False, here and below: the reader wants nothing more for now. */
+  /** False, here and below: no more before `resume` is called. */
   onHeaders(status: number, rawHeaders: readonly Buffer[], resume: () => void): boolean {
     // 1xx: the answer is still to come.
     if (status < 200) return true;
-    const body = new ReadableStream<Uint8Array>({
-      start: (controller) => {
-        this.#body = controller;
-      },
-      pull: resume,
-      cancel: (reason: Error) => this.#giveUp(reason),
-    });
-    this.#resolve({ status, headers: readHeaders(rawHeaders), body });
+    this.status = status;
+    readHeaders(rawHeaders, this.headers);
+    this.#resume = resume;
+    this.#resolve(this);
     return true;
   }
 
   onData(chunk: Buffer): boolean {
     // undici 6 reports nothing as data when it resumes; to pause again for it would go on for ever.
     if (chunk.length === 0) return true;
-    this.#body!.enqueue(chunk);
-    return this.#body!.desiredSize! > 0;
+    this.#unread.push(chunk);
+    this.#unreadBytes += chunk.length;
+    this.#wake();
+    return this.#unreadBytes < MAX_UNREAD_BYTES;
   }
 
   onComplete(): void {
-    if (this.#end()) this.#body!.close();
+    this.#end(undefined);
   }
 
   onError(error: Error): void {
-    if (this.#end()) this.#fail(new TypeError('the upstream request failed', { cause: error }));
+    this.#end(new TypeError('the upstream request failed', { cause: error }));
   }
 
   onRequestStart(controller: Controller): void {
@@ -104,34 +150,46 @@ class Exchange {
     this.onError(error);
   }
 
-  #giveUp(reason: Error): void {
-    if (!this.#end()) return;
-    this.#fail(reason);
-    this.#abortRequest?.(reason);
+  #giveUp(reason: unknown): void {
+    if (this.#isOver) return;
+    this.#unread.length = 0;
+    this.#end(reason);
+    this.#abortRequest?.(reason as Error);
   }
 
-  #fail(error: Error): void {
-    this.#reject(error);
-    this.#body?.error(error);
-  }
-
-  /** Whether it was not over already. */
-  #end(): boolean {
-    const wasOver = this.#isOver;
+  #end(error: unknown): void {
+    if (this.#isOver) return;
     this.#isOver = true;
-    this.#signal.removeEventListener('abort', this.#onAbort);
-    return !wasOver;
+    this.#error = error;
+    this.#resume = () => {};
+    this.#cancellation.offCancel(this.#onCancel);
+    if (error) this.#reject(error);
+    this.#wake();
+  }
+}
+
+/** All chunks until there is none, or `undefined` where they are more than `maxBytes`. */
+export async function collect(
+  read: () => Promise<Uint8Array | undefined>,
+  maxBytes: number,
+): Promise<Buffer | undefined> {
+  const chunks: Uint8Array[] = [];
+  let size = 0;
+  for (;;) {
+    const chunk = await read();
+    if (chunk === undefined) return Buffer.concat(chunks, size);
+    size += chunk.length;
+    if (size > maxBytes) return undefined;
+    chunks.push(chunk);
   }
 }
 
 /** Names in lower case; a header that comes several times is joined, as `Headers` does it. */
-function readHeaders(raw: readonly Buffer[]): Map<string, string> {
-  const headers = new Map<string, string>();
+function readHeaders(raw: readonly Buffer[], headers: Map<string, string>): void {
   for (let at = 0; at < raw.length; at += 2) {
     const name = raw[at]!.toString('latin1').toLowerCase();
     const value = raw[at + 1]!.toString('latin1');
     const before = headers.get(name);
     headers.set(name, before === undefined ? value : `${before}, ${value}`);
   }
-  return headers;
 }

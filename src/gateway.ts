@@ -58,7 +58,7 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
       answer = await dispatch(call);
     } catch (thrown) {
       // The request may know before the response does.
-      if (thrown instanceof ClientGone) call.cancel(thrown);
+      if (thrown instanceof ClientGone) call.cancellation.cancel(thrown);
       else answer = refuse(call, GatewayError.from(thrown));
     }
     try {
@@ -86,7 +86,7 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
     const { record } = call;
     const { failure } = record;
     const isOurFault =
-      failure?.kind === 'internal' && !(call.signal.reason instanceof GatewayError);
+      failure?.kind === 'internal' && !(call.cancellation.reason instanceof GatewayError);
     const level = isOurFault ? 'error' : call.path === HEALTH_PATH ? 'debug' : 'info';
     const isRepeated = record.attempts.length > 1;
     const facts: LogFacts = {
@@ -163,7 +163,7 @@ const OUTCOMES: Record<ErrorKind, string> = {
 };
 
 function outcomeOf(call: Call): string {
-  if (call.signal.reason instanceof ClientGone) return 'client_closed';
+  if (call.cancellation.reason instanceof ClientGone) return 'client_closed';
   return call.record.failure ? OUTCOMES[call.record.failure.kind] : 'ok';
 }
 

@@ -97,7 +97,7 @@ export function createHttpServer({
     const call = new Call(request, response, { awaitsContinue, server: state });
     const connection = connections.get(request.socket);
     connection?.calls.set(response, call);
-    if (givenUp) call.cancel(givenUp);
+    if (givenUp) call.cancellation.cancel(givenUp);
     try {
       await handle(call);
     } finally {
@@ -137,7 +137,7 @@ export function createHttpServer({
       const deadline = setTimeout(() => {
         givenUp = reason;
         for (const { calls } of connections.values()) {
-          for (const call of calls.values()) call.cancel(reason);
+          for (const call of calls.values()) call.cancellation.cancel(reason);
         }
         setTimeout(() => server.closeAllConnections(), limits.lingerMs).unref();
       }, timeoutMs);

@@ -105,7 +105,7 @@ function scan(bytes: Buffer, strict: boolean): JsonScan {
       if (isKeyNext || !isObject[depth]) elements += 1;
       if (depth === 1 && isKeyNext) {
         // Escaped names are decoded: `"mod\u0065l"` is `model` to an upstream too.
-        topLevelKey = end - at > MAX_KEY_BYTES ? '' : String(readToken(bytes, at, end));
+        topLevelKey = end - at > MAX_KEY_BYTES ? '' : readKey(bytes, at, end);
         if (topLevelKey === 'model') models += 1;
         if (topLevelKey === 'stream') streams += 1;
         if (models > 1 || streams > 1) throw invalidRequest(`duplicate member "${topLevelKey}"`);
@@ -177,6 +177,11 @@ function isScalarByte(byte: number): boolean {
     byte === 0x2d ||
     byte === 0x2e
   );
+}
+
+function readKey(bytes: Buffer, start: number, end: number): string {
+  const text = bytes.toString('latin1', start + 1, end - 1);
+  return text.includes('\\') ? String(readToken(bytes, start, end)) : text;
 }
 
 /** The text of a string, number or literal, its escapes decoded. */

@@ -1,5 +1,6 @@
 /** `GET /v1/models`: every provider's models and the aliases, under the names a client sends back. */
 
+import { Deadline } from './cancellation.ts';
 import type { Answer } from './call.ts';
 import type { Provider } from './provider.ts';
 import { readAll, type Upstream } from './upstream.ts';
@@ -81,16 +82,15 @@ function toEntry(id: string, provider: string) {
 }
 
 async function fetchNames(provider: Provider, upstream: Upstream): Promise<string[]> {
-  const abort = new AbortController();
-  const timer = setTimeout(() => abort.abort(new Error('model list timed out')), FETCH_TIMEOUT_MS);
+  const deadline = new Deadline();
+  deadline.arm(FETCH_TIMEOUT_MS, () => new Error('model list timed out'));
   try {
-    const { status, body } = await upstream.send(provider.modelListRequest(), abort.signal);
-    const bytes = status === 200 ? await readAll(body, MAX_LIST_BYTES) : undefined;
-    if (bytes === undefined) throw new Error(`no usable model list, status ${status}`);
+    const reply = await upstream.send(provider.modelListRequest(), deadline);
+    const bytes = reply.status === 200 ? await readAll(reply, MAX_LIST_BYTES) : undefined;
+    if (bytes === undefined) throw new Error(`no usable model list, status ${reply.status}`);
     return provider.readModelList(JSON.parse(bytes.toString('utf8')));
   } finally {
-    clearTimeout(timer);
-    // Lets go of a body that was not read to its end.
-    abort.abort();
+    // Also lets go of a body that was not read to its end.
+    deadline.end({ abandon: true });
   }
 }

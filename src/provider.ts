@@ -19,6 +19,8 @@ export interface UpstreamReply {
   readonly status: number;
   readonly headers: UpstreamHeaders;
   readonly body: ReadableStream<Uint8Array>;
+  /** The whole of a body that nobody has asked for yet, or `undefined` when it is longer: cheaper than reading `body`. */
+  bytes?(maxBytes: number): Promise<Buffer | undefined>;
 }
 
 /** Names in lower case, as in `Headers`. */

@@ -65,31 +65,41 @@ export class EventSplitter {
   /** The offset after the last event end in `chunk`, or 0. */
   #lastBoundary(chunk: Buffer): number {
     let boundary = 0;
+    // Fields of `this` would be written for each byte.
+    let lineIsEmpty = this.#lineIsEmpty;
+    let lineIsComment = this.#lineIsComment;
+    let eventHasFields = this.#eventHasFields;
+    let afterCarriageReturn = this.#afterCarriageReturn;
     this.#sawEvent = false;
     for (let at = 0; at < chunk.length; at += 1) {
-      const byte = chunk[at];
-      const previous = this.#afterCarriageReturn;
-      this.#afterCarriageReturn = byte === CARRIAGE_RETURN ? 'inEvent' : 'no';
-      if (byte === LINE_FEED && previous !== 'no') {
-        if (previous === 'atEventEnd') boundary = at + 1;
-        continue;
-      }
+      const byte = chunk[at]!;
       if (byte !== LINE_FEED && byte !== CARRIAGE_RETURN) {
-        if (this.#lineIsEmpty) {
-          this.#lineIsEmpty = false;
-          this.#lineIsComment = byte === COLON;
-          if (!this.#lineIsComment) this.#eventHasFields = true;
+        if (lineIsEmpty) {
+          lineIsEmpty = false;
+          lineIsComment = byte === COLON;
+          if (!lineIsComment) eventHasFields = true;
+          afterCarriageReturn = 'no';
         }
         continue;
       }
-      if (this.#lineIsEmpty || (this.#lineIsComment && !this.#eventHasFields)) {
-        boundary = at + 1;
-        if (byte === CARRIAGE_RETURN) this.#afterCarriageReturn = 'atEventEnd';
-        if (this.#eventHasFields) this.#sawEvent = true;
-        this.#eventHasFields = false;
+      if (byte === LINE_FEED && afterCarriageReturn !== 'no') {
+        if (afterCarriageReturn === 'atEventEnd') boundary = at + 1;
+        afterCarriageReturn = 'no';
+        continue;
       }
-      this.#lineIsEmpty = true;
+      afterCarriageReturn = byte === CARRIAGE_RETURN ? 'inEvent' : 'no';
+      if (lineIsEmpty || (lineIsComment && !eventHasFields)) {
+        boundary = at + 1;
+        if (byte === CARRIAGE_RETURN) afterCarriageReturn = 'atEventEnd';
+        if (eventHasFields) this.#sawEvent = true;
+        eventHasFields = false;
+      }
+      lineIsEmpty = true;
     }
+    this.#lineIsEmpty = lineIsEmpty;
+    this.#lineIsComment = lineIsComment;
+    this.#eventHasFields = eventHasFields;
+    this.#afterCarriageReturn = afterCarriageReturn;
     return boundary;
   }
 }

@@ -4,7 +4,7 @@
  * did not finish ends in the documented error event and never in `[DONE]`.
  */
 
-import type { Deadline } from './deadline.ts';
+import type { Deadline } from './cancellation.ts';
 import { ClientGone, GatewayError } from './errors.ts';
 import { parseJson } from './json-scan.ts';
 import type { UpstreamFault } from './provider.ts';
@@ -127,7 +127,7 @@ class Relay {
 
   #armIdleLimit(): void {
     const { deadline, idleMs, provider } = this.#options;
-    deadline.arm(this.#isDone ? AFTER_DONE_MS : idleMs, timeoutError(provider));
+    deadline.arm(this.#isDone ? AFTER_DONE_MS : idleMs, () => timeoutError(provider));
   }
 
   /** An event of the gateway's own, also after a line that the upstream never ended. */
@@ -148,9 +148,8 @@ class Relay {
   /** Looks for what the relay acts on. Only runs with a telltale word are taken apart, and the beginning. */
   #inspect(events: Buffer, isBeginning = false): Inspection {
     if (this.#splitter.heldBytes > MAX_EVENT_BYTES) throw this.#failed('an event is too large');
-    if (hasFinishReason(events)) this.#isFinished = true;
-    const isSuspicious =
-      events.includes('"error"') || events.includes('event:') || events.includes('[DONE]');
+    const { isFinished, isSuspicious } = findTelltales(events);
+    if (isFinished) this.#isFinished = true;
     if (!isBeginning && !isSuspicious) return { passed: events, hasData: true };
     let hasData = false;
     for (const event of parseEvents(events)) {
@@ -200,17 +199,43 @@ class Relay {
   }
 }
 
+const LINE_FEED = 0x0a;
+const CARRIAGE_RETURN = 0x0d;
+const QUOTE = 0x22;
+const LETTER_D = 0x44;
+const OPEN_BRACKET = 0x5b;
+const LETTER_E = 0x65;
+const LETTER_F = 0x66;
+
 /**
- * Whether a choice names its `finish_reason`. Quotes inside strings are escaped in JSON, so these
- * bytes are the member and nothing else.
+ * One pass over a run of events, without decoding it. `isFinished`: a choice names its `finish_reason`; quotes
+ * inside strings are escaped in JSON, so those bytes are the member and nothing else.
+ * `isSuspicious`: there may be an error, or `[DONE]`.
  */
-function hasFinishReason(events: Buffer): boolean {
-  const name = '"finish_reason"';
-  for (let at = events.indexOf(name); at >= 0; at = events.indexOf(name, at + name.length)) {
-    const value = events.toString('latin1', at + name.length, at + name.length + 8);
-    if (/^[ \t]*:[ \t]*"/.test(value)) return true;
+function findTelltales(events: Buffer): { isFinished: boolean; isSuspicious: boolean } {
+  let isFinished = false;
+  let isSuspicious = false;
+  let before = LINE_FEED;
+  for (let at = 0; at < events.length; at += 1) {
+    const byte = events[at]!;
+    if (byte === QUOTE) {
+      const next = events[at + 1];
+      if (next === LETTER_E && textAt(events, at, 7) === '"error"') isSuspicious = true;
+      if (next === LETTER_F && FINISH_REASON.test(textAt(events, at, 24))) isFinished = true;
+    } else if (byte === OPEN_BRACKET) {
+      if (events[at + 1] === LETTER_D) isSuspicious = true;
+    } else if (byte === LETTER_E && (before === LINE_FEED || before === CARRIAGE_RETURN)) {
+      if (textAt(events, at, 6) === 'event:') isSuspicious = true;
+    }
+    before = byte;
   }
-  return false;
+  return { isFinished, isSuspicious };
+}
+
+const FINISH_REASON = /^"finish_reason"[ \t]*:[ \t]*"/;
+
+function textAt(bytes: Buffer, start: number, length: number): string {
+  return bytes.toString('latin1', start, start + length);
 }
 
 function isWholeData(data: string): boolean {

@@ -3,8 +3,9 @@
  * what went wrong. Nothing above this file looks at the errors of fetch, undici or node:net.
  */
 
+import { Deadline, type Cancellation } from './cancellation.ts';
 import { beginWaiting, breakageOf, createEngine, endWaiting, type Engine } from './connections.ts';
-import { dispatch } from './dispatch.ts';
+import { collect, dispatch } from './dispatch.ts';
 import { GatewayError } from './errors.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 
@@ -25,7 +26,7 @@ export interface Upstream {
    * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with what
    * `upstreamFailure` understands.
    */
-  send(request: UpstreamRequest, signal: AbortSignal): Promise<UpstreamReply>;
+  send(request: UpstreamRequest, cancellation: Cancellation): Promise<UpstreamReply>;
   /** Closes idle connections. */
   close(): Promise<void>;
 }
@@ -45,11 +46,11 @@ export function createUpstream(setting: 'auto' | 'fetch'): Upstream {
     async checkEngine(origin) {
       if (!whyFetch && !(await isEngineWorking(origin))) whyFetch = 'its engine failed the check';
     },
-    async send(request, signal) {
+    async send(request, cancellation) {
       beginWaiting(request.origin);
       try {
-        if (whyFetch) return await sendByFetch(request, signal, engine);
-        return await dispatch(engine!, request, signal);
+        if (whyFetch) return await sendByFetch(request, cancellation, engine);
+        return await dispatch(engine!, request, cancellation);
       } finally {
         endWaiting(request.origin);
       }
@@ -62,15 +63,18 @@ export function createUpstream(setting: 'auto' | 'fetch'): Upstream {
 
 async function isEngineWorking(origin: string): Promise<boolean> {
   const engine = createEngine({ isDirect: true })!;
+  const deadline = new Deadline();
+  deadline.arm(CHECK_TIMEOUT_MS, () => new Error('no answer in time'));
   try {
     const request = { method: 'GET', origin, path: '/health', headers: {} } as const;
-    const reply = await dispatch(engine, request, AbortSignal.timeout(CHECK_TIMEOUT_MS));
-    const body = await readAll(reply.body, MAX_CHECK_BYTES);
+    const reply = await dispatch(engine, request, deadline);
+    const body = await readAll(reply, MAX_CHECK_BYTES);
     const length = Number(reply.headers.get('content-length'));
     return reply.status === 200 && length > 0 && body?.length === length;
   } catch {
     return false;
   } finally {
+    deadline.end({ abandon: true });
     await engine.close();
   }
 }
@@ -78,35 +82,37 @@ async function isEngineWorking(origin: string): Promise<boolean> {
 /** The plain lane. */
 async function sendByFetch(
   { method, origin, path, headers, body }: UpstreamRequest,
-  signal: AbortSignal,
+  cancellation: Cancellation,
   engine: Engine | undefined,
 ): Promise<UpstreamReply> {
+  const controller = new AbortController();
+  cancellation.onCancel(() => controller.abort(cancellation.reason));
   const response = await fetch(origin + path, {
     method,
     headers,
-    signal,
+    signal: controller.signal,
     // A followed redirect would carry the prompt, and custom key headers, to another host.
     redirect: 'manual',
     body: body ?? null,
     ...(engine ? { dispatcher: engine as never } : {}),
   });
   const { status } = response;
-  return { status, headers: response.headers, body: untilAborted(response.body, signal) };
+  return { status, headers: response.headers, body: untilCancelled(response.body, cancellation) };
 }
 
 /** On Node 20 and 22 a read of fetch's body stays unsettled where an abort meets data not yet read. */
-function untilAborted(
+function untilCancelled(
   body: ReadableStream<Uint8Array> | null,
-  signal: AbortSignal,
+  cancellation: Cancellation,
 ): ReadableStream<Uint8Array> {
   const reader = body?.getReader();
   const cancel = () => void reader?.cancel().catch(() => {});
-  signal.addEventListener('abort', cancel, { once: true });
+  cancellation.onCancel(cancel);
   return new ReadableStream(
     {
       async pull(controller) {
         const chunk = await reader?.read();
-        signal.throwIfAborted();
+        cancellation.throwIfCancelled();
         if (chunk?.value) controller.enqueue(chunk.value);
         else controller.close();
       },
@@ -117,20 +123,10 @@ function untilAborted(
 }
 
 /** The whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
-export async function readAll(
-  body: ReadableStream<Uint8Array>,
-  maxBytes: number,
-): Promise<Buffer | undefined> {
-  const reader = body.getReader();
-  const chunks: Uint8Array[] = [];
-  let size = 0;
-  for (;;) {
-    const { value } = await reader.read();
-    if (value === undefined) return Buffer.concat(chunks, size);
-    size += value.length;
-    if (size > maxBytes) return undefined;
-    chunks.push(value);
-  }
+export async function readAll(reply: UpstreamReply, maxBytes: number): Promise<Buffer | undefined> {
+  if (reply.bytes) return reply.bytes(maxBytes);
+  const reader = reply.body.getReader();
+  return collect(async () => (await reader.read()).value, maxBytes);
 }
 
 const CLOSED_BY_UPSTREAM = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);

@@ -21,7 +21,7 @@ const FLOORS: readonly (readonly string[])[] = [
     'secrets',
     'token-bucket',
     'circuit-breaker',
-    'deadline',
+    'cancellation',
     'sse',
     'connections',
   ],

@@ -14,7 +14,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import { assemble } from '../src/assembly.ts';
 import { parseChatRequest } from '../src/chat.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config.ts';
-import { Deadline } from '../src/deadline.ts';
+import { Deadline } from '../src/cancellation.ts';
 import { GatewayError } from '../src/errors.ts';
 import { createOpenAIProvider } from '../src/providers/openai.ts';
 import { openStream } from '../src/stream.ts';
@@ -263,7 +263,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
   let failure = '';
   const options = {
     provider: 'p',
-    deadline: new Deadline(new AbortController().signal),
+    deadline: new Deadline(),
     idleMs: 0,
     readFault: (json: unknown) => provider.readFault(json),
     toError: ({ message = '' }) => new GatewayError('provider', message, { provider: 'p' }),
