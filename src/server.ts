@@ -34,7 +34,7 @@ async function main(): Promise<void> {
 
   const isTerminal = process.stdout.isTTY;
   const assembly = assemble(config, {
-    writeLog: (line) => process.stdout.write(line),
+    writeLog: createLineWriter(process.stdout),
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });
@@ -86,6 +86,20 @@ async function checkHealth({ server: { host, port } }: Config): Promise<void> {
   );
   print(`${response ? await response.text() : 'not reachable'}\n`);
   if (response?.status !== 200) process.exitCode = EXIT_FAILED;
+}
+
+/** Writes what is logged in one turn of the loop at once: a system call costs as much as making a line. */
+function createLineWriter(stream: NodeJS.WriteStream): (line: string) => void {
+  let lines = '';
+  const flush = () => {
+    stream.write(lines);
+    lines = '';
+  };
+  process.on('exit', flush);
+  return (line) => {
+    if (lines === '') setImmediate(flush);
+    lines += line;
+  };
 }
 
 /** Where this program's own server is reached from here. */
