@@ -1,0 +1,44 @@
+/** What the command line asks for. */
+
+import { execFileSync } from 'node:child_process';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+
+const { values } = parseArgs({
+  options: {
+    node: { type: 'string' },
+    rounds: { type: 'string' },
+    minutes: { type: 'string', default: '10' },
+    only: { type: 'string' },
+    contenders: { type: 'string' },
+    quick: { type: 'boolean', default: false },
+    profile: { type: 'boolean', default: false },
+  },
+});
+
+const listOf = (text: string | undefined) => text?.split(',').filter((name) => name !== '');
+
+export const options = {
+  rounds: Number(values.rounds ?? (values.quick ? 1 : 5)),
+  minutes: Number(values.minutes),
+  only: listOf(values.only),
+  contenders: listOf(values.contenders),
+  isProfile: values.profile,
+};
+
+for (const [name, value] of Object.entries({ rounds: options.rounds, minutes: options.minutes })) {
+  if (Number.isInteger(value) && value > 0) continue;
+  console.error(`--${name}: a whole number above 0 is wanted`);
+  process.exit(2);
+}
+
+/** The binary that contenders, upstream and generator run on. */
+export const NODE =
+  values.node === undefined
+    ? process.execPath
+    : execFileSync('sh', [join(import.meta.dirname, '..', 'nodes.sh'), '--path', values.node], {
+        encoding: 'utf8',
+      }).trim();
+
+/** How long a part of a measure takes; a sixth of it in a quick run. */
+export const milliseconds = (seconds: number) => (seconds * 1000) / (values.quick ? 6 : 1);
