@@ -27,29 +27,24 @@ import { latency } from './latency.ts';
 import { take, type Measure } from './measure.ts';
 import { memory } from './memory.ts';
 import { hasNginx } from './nginx.ts';
-import { NODE, options } from './options.ts';
+import { namesIn, NODE, options } from './options.ts';
 import { isPinned } from './processes.ts';
 import { profile } from './profile.ts';
 import { start } from './start.ts';
 import { hasWrk } from './wrk.ts';
 
 const MEASURES = { requests, events, latency, memory, start, bodies, connections, minutes };
-const NOT_BY_DEFAULT = 'minutes';
-
-function refuseUnknown(names: readonly string[] = [], known: readonly string[]): void {
-  const unknown = names.filter((name) => !known.includes(name));
-  if (unknown.length === 0) return;
-  console.error(`unknown: ${unknown.join(', ')}; there are ${known.join(', ')}`);
-  process.exit(2);
-}
+const FLAT = ['connections', 'minutes'];
+/** These end on SIGTERM as --cpu-prof needs it. */
+const PROFILED = ['gateway', 'fetch-lane', 'bare-relay', 'bare-fetch'];
 
 function circumstances(): string {
   const say = (script: string) => execFileSync(NODE, ['-p', script], { encoding: 'utf8' }).trim();
-  const portkey = join(import.meta.dirname, 'node_modules/@portkey-ai/gateway/package.json');
-  const { version } = JSON.parse(readFileSync(portkey, 'utf8')) as { version: string };
+  const packages = readFileSync(join(import.meta.dirname, 'package.json'), 'utf8');
+  const { devDependencies, overrides } = JSON.parse(packages) as Record<string, object>;
   return [
     `Node ${say('process.version')} with undici ${say('process.versions.undici')}`,
-    `portkey ${version}`,
+    ...Object.entries({ ...devDependencies, ...overrides }).map((entry) => entry.join(' ')),
     `${cpus()[0]!.model}, ${cpus().length} cores`,
     isPinned ? 'contender alone on core 0' : 'cores NOT separated',
     `load from ${hasWrk ? 'wrk' : 'Node'}`,
@@ -57,23 +52,23 @@ function circumstances(): string {
   ].join('; ');
 }
 
-const all = Object.keys(MEASURES);
-const only = options.only?.flatMap((name) => (name === 'flat' ? ['connections', 'minutes'] : name));
-refuseUnknown(only, all);
-refuseUnknown(options.contenders, RELAYS);
-
-const contenders = options.contenders ?? RELAYS.filter((id) => hasNginx || id !== 'nginx');
+const all = { ...MEASURES, flat: undefined };
+const byDefault = Object.keys(MEASURES).filter((name) => name !== 'minutes');
+const only = options.only === undefined ? byDefault : namesIn(options.only, Object.keys(all));
+const isWanted = (name: string) =>
+  only.includes(name) || (FLAT.includes(name) && only.includes('flat'));
+const present = RELAYS.filter((id) => hasNginx || id !== 'nginx');
 
 console.log(`${circumstances()}\n`);
 if (options.isProfile) {
-  for (const id of options.contenders ?? ['gateway']) {
+  for (const id of namesIn(options.contenders ?? 'gateway', PROFILED)) {
     console.log(await profile(id as ContenderId));
   }
 } else {
+  const contenders = namesIn(options.contenders ?? present.join(','), present);
   for (const [name, measure] of Object.entries<Measure>(MEASURES)) {
-    if (only ? !only.includes(name) : name === NOT_BY_DEFAULT) continue;
     const rounds = name === 'minutes' ? 1 : options.rounds;
-    console.log(await take(measure, contenders, rounds));
+    if (isWanted(name)) console.log(await take(measure, contenders, rounds));
   }
 }
 process.exit(0);

@@ -4,32 +4,49 @@ import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 
-const { values } = parseArgs({
-  options: {
-    node: { type: 'string' },
-    rounds: { type: 'string' },
-    minutes: { type: 'string', default: '10' },
-    only: { type: 'string' },
-    contenders: { type: 'string' },
-    quick: { type: 'boolean', default: false },
-    profile: { type: 'boolean', default: false },
-  },
-});
+function refuse(reason: string): never {
+  console.error(reason);
+  process.exit(2);
+}
 
-const listOf = (text: string | undefined) => text?.split(',').filter((name) => name !== '');
+function parse() {
+  try {
+    return parseArgs({
+      options: {
+        node: { type: 'string' },
+        rounds: { type: 'string' },
+        minutes: { type: 'string', default: '10' },
+        only: { type: 'string' },
+        contenders: { type: 'string' },
+        quick: { type: 'boolean', default: false },
+        profile: { type: 'boolean', default: false },
+      },
+    });
+  } catch (error) {
+    return refuse((error as Error).message);
+  }
+}
+
+/** The names of a list, of those there are. */
+export function namesIn(list: string, known: readonly string[]): string[] {
+  const names = list.split(',');
+  const unknown = names.filter((name) => !known.includes(name));
+  if (unknown.length > 0) refuse(`not known: ${unknown.join(', ')}; there are ${known.join(', ')}`);
+  return names;
+}
+
+const { values } = parse();
 
 export const options = {
   rounds: Number(values.rounds ?? (values.quick ? 1 : 5)),
   minutes: Number(values.minutes),
-  only: listOf(values.only),
-  contenders: listOf(values.contenders),
+  only: values.only,
+  contenders: values.contenders,
   isProfile: values.profile,
 };
 
 for (const [name, value] of Object.entries({ rounds: options.rounds, minutes: options.minutes })) {
-  if (Number.isInteger(value) && value > 0) continue;
-  console.error(`--${name}: a whole number above 0 is wanted`);
-  process.exit(2);
+  if (!Number.isInteger(value) || value < 1) refuse(`--${name}: a whole number above 0 is wanted`);
 }
 
 /** The binary that contenders, upstream and generator run on. */

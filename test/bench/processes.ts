@@ -14,6 +14,7 @@ import { NODE } from './options.ts';
 
 const ANSWER_WITHIN_MS = 120_000;
 const START_WITHIN_MS = 20_000;
+const STOP_WITHIN_MS = 30_000;
 /** Below the range from which the system takes ports for outgoing connections. */
 const PORTS = { first: 12_000, count: 20_000 };
 
@@ -72,9 +73,10 @@ export function startContender(command: readonly string[], env: object = {}): Ch
   return track(child, path);
 }
 
-/** Starts what is no program of ours beside the bench. */
-export function startBeside(file: string, args: readonly string[]): ChildProcess {
-  return track(spawn(file, args, { stdio: ['ignore', 'pipe', 'ignore'] }));
+/** Starts what is no program of ours beside the bench, for so long at most. */
+export function startBeside(file: string, args: readonly string[], timeout: number): ChildProcess {
+  const stdio = ['ignore', 'pipe', 'ignore'] as const;
+  return track(spawn(file, args, { stdio: [...stdio], timeout, killSignal: 'SIGKILL' }));
 }
 
 /** Starts a program of ours, for `ask`: beside the bench, or on the contender's core. */
@@ -110,7 +112,9 @@ export async function ask<T>(child: ChildProcess, question: object): Promise<T> 
 
 export async function stop(child: ChildProcess, signal: NodeJS.Signals = 'SIGKILL'): Promise<void> {
   child.kill(signal);
+  const killer = setTimeout(() => child.kill('SIGKILL'), STOP_WITHIN_MS);
   await endings.get(child)!.catch(() => {});
+  clearTimeout(killer);
 }
 
 /** A port that is free and that no outgoing connection will take. */

@@ -9,6 +9,7 @@ import { folder, has, startBeside } from './processes.ts';
 export const hasWrk = has('wrk');
 /** Head lines may differ by some bytes, and an answer may be under way at the end. */
 const LENGTH_TOLERANCE = 0.02;
+const GRACE_MS = 30_000;
 
 export interface WrkJob {
   readonly url: string;
@@ -37,7 +38,7 @@ export async function runWrk({ url, headers, body, connections, ms, answerBytes 
   );
   const seconds = Math.max(1, Math.round(ms / 1000));
   const args = `-t 1 -c ${connections} -d ${seconds}s --timeout 10s -s ${script} ${url}`;
-  const wrk = startBeside('wrk', args.split(' '));
+  const wrk = startBeside('wrk', args.split(' '), ms + GRACE_MS);
   const output = await text(wrk.stdout!);
   const last = output.trim().split('\n').at(-1)!;
   const { requests, us, bytes, errors } = JSON.parse(last) as Record<string, number>;
