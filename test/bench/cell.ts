@@ -1,0 +1,132 @@
+/** One contender alone with an upstream and a generator, from start to kill. */
+
+import type { ChildProcess } from 'node:child_process';
+
+import { CONTENDERS, type Contender, type ContenderId } from './contenders.ts';
+import type { Options, Results, Target } from './load.ts';
+import { JSON_ANSWER, requestBody, streamOf } from './payloads.ts';
+import * as processes from './processes.ts';
+import { hasWrk, runWrk } from './wrk.ts';
+
+const PATH = '/v1/chat/completions';
+
+export interface Plan {
+  /** Of a stream, where one is asked for. */
+  readonly events?: number;
+  readonly everyMs?: number;
+  readonly nodeArgs?: readonly string[];
+  readonly isProbed?: boolean;
+}
+
+interface Parts extends Required<Plan> {
+  readonly contender: Contender;
+  /** The upstream where that is asked directly. */
+  readonly child: ChildProcess;
+  readonly port: number;
+  readonly startMs: number;
+  readonly upstream: ChildProcess;
+  readonly upstreamPort: number;
+  readonly load: ChildProcess;
+}
+
+export class Cell {
+  readonly child: ChildProcess;
+  readonly startMs: number;
+  readonly #parts: Parts;
+  readonly #headers: Readonly<Record<string, string>>;
+  readonly #stream: Buffer;
+
+  constructor(parts: Parts) {
+    this.child = parts.child;
+    this.startMs = parts.startMs;
+    this.#parts = parts;
+    this.#headers = {
+      Host: `127.0.0.1:${parts.port}`,
+      'content-type': 'application/json',
+      authorization: 'Bearer bench',
+      ...parts.contender.headers?.(parts.upstreamPort),
+    };
+    this.#stream = Buffer.concat(streamOf(parts.events));
+  }
+
+  /** Of the contender, in milliseconds so far. */
+  cpuMs(): number {
+    return this.#parts.contender.command ? processes.cpuMs(this.child) : NaN;
+  }
+
+  benchCpuMs(): number {
+    return processes.cpuMs(this.#parts.upstream) + processes.cpuMs(this.#parts.load);
+  }
+
+  /** Has the generator do something; the body tells what is expected. */
+  async load<K extends keyof Options>(kind: K, body: Buffer, options: Options[K]) {
+    const target = this.#targetOf(body);
+    return processes.ask<Results[K]>(this.#parts.load, { kind, target, options });
+  }
+
+  #targetOf(body: Buffer): Target {
+    const headers = { ...this.#headers, 'content-length': body.length };
+    const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+    const head = `POST ${PATH} HTTP/1.1\r\n${lines.join('')}\r\n`;
+    const expected = body.includes('"stream":true') ? this.#stream : JSON_ANSWER;
+    return { port: this.#parts.port, request: Buffer.concat([Buffer.from(head), body]), expected };
+  }
+
+  /** Closed loop, as fast as it goes: how many requests, and how many in a second. */
+  async saturate(connections: number, ms: number) {
+    const body = requestBody(1000, false);
+    if (!hasWrk) {
+      const { requests, seconds } = await this.load('closed', body, { connections, ms });
+      return { requests, perSecond: requests / seconds };
+    }
+    // Compared byte by byte; wrk's answers have to be as long as this one.
+    const sample = await this.load('closed', body, { connections: 1, ms: 0 });
+    const url = `http://127.0.0.1:${this.#parts.port}${PATH}`;
+    const answerBytes = sample.bytes;
+    return runWrk({ url, headers: this.#headers, body, connections, ms, answerBytes });
+  }
+
+  /** The event loop's delays in milliseconds since it was last called. */
+  async delay(): Promise<{ readonly p99: number; readonly max: number }> {
+    if (!this.#parts.isProbed || !this.#parts.contender.isNode) return { p99: NaN, max: NaN };
+    const written = processes.next<Buffer>(
+      this.child,
+      this.child.stdio[3] as NodeJS.ReadableStream,
+    );
+    this.child.kill('SIGUSR2');
+    return JSON.parse((await written).toString()) as { p99: number; max: number };
+  }
+}
+
+/** Starts everything, lets it be used, and kills everything. */
+export async function inCell<T>(
+  id: ContenderId,
+  { events = 2, everyMs = 10, nodeArgs = [], isProbed = false }: Plan,
+  use: (cell: Cell) => Promise<T>,
+): Promise<T> {
+  const started: ChildProcess[] = [];
+  const keep = (child: ChildProcess) => {
+    started.unshift(child);
+    return child;
+  };
+  try {
+    const upstream = keep(processes.startProgram('upstream', [`${events}`, `${everyMs}`]));
+    const { result: upstreamPort } = await processes.next<{ result: number }>(upstream);
+    const load = keep(processes.startProgram('load', []));
+    const contender: Contender = CONTENDERS[id];
+    const given = { events, everyMs, nodeArgs, isProbed, contender, upstream, upstreamPort, load };
+    if (!contender.command) {
+      return await use(new Cell({ ...given, child: upstream, port: upstreamPort, startMs: NaN }));
+    }
+    const probe = isProbed ? ['--require', processes.program('probe')] : [];
+    const port = await processes.freePort();
+    const launch = { port, upstreamPort, nodeArgs: [...nodeArgs, ...probe] };
+    const command = contender.command(launch);
+    const startedAt = performance.now();
+    const child = keep(processes.startContender(command, contender.env));
+    await processes.untilAnswered(child, port, contender.health);
+    return await use(new Cell({ ...given, child, port, startMs: performance.now() - startedAt }));
+  } finally {
+    for (const child of started) await processes.stop(child);
+  }
+}

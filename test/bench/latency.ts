@@ -1,0 +1,42 @@
+/** What a contender adds to the time an answer takes. */
+
+import { inCell, type Cell } from './cell.ts';
+import { RELAYS } from './contenders.ts';
+import type { Measure } from './measure.ts';
+import { milliseconds } from './options.ts';
+import { requestBody } from './payloads.ts';
+
+const PER_SECOND = 200;
+const STREAM = { events: 6, everyMs: 10 };
+
+/** p50 and p99 of the first event, of the whole stream, and of a complete answer. */
+async function times(cell: Cell): Promise<number[]> {
+  const measure = async (isStream: boolean) => {
+    const body = requestBody(1000, isStream);
+    const everyMs = 1000 / PER_SECOND;
+    await cell.load('open', body, { everyMs, ms: milliseconds(4) });
+    return cell.load('open', body, { everyMs, ms: milliseconds(8) });
+  };
+  const { firstMs, totalMs } = await measure(true);
+  const { totalMs: completeMs } = await measure(false);
+  return [firstMs, totalMs, completeMs].flatMap(({ p50, p99 }) => [p50, p99]);
+}
+
+/** The upstream's own times of this round. */
+let direct: number[] = [];
+
+export const latency: Measure = {
+  title: 'latency',
+  about: `Milliseconds added at ${PER_SECOND} requests per second, whatever becomes of them; streams of ${STREAM.events} events, the first at once, then one each ${STREAM.everyMs} ms. For the upstream asked directly: its own time.`,
+  columns: ['first event', 'stream', 'complete answer'].flatMap((what) => [
+    `${what} p50`,
+    `${what} p99`,
+  ]),
+  contenders: ['direct', ...RELAYS],
+  async run(id) {
+    const measured = await inCell(id, STREAM, times);
+    if (id === 'direct') return (direct = measured);
+    return measured.map((value, index) => value - (direct[index] ?? NaN));
+  },
+  ratios: [],
+};

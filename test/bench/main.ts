@@ -1,0 +1,74 @@
+/**
+ * Measures the gateway beside others, each alone on a core, and prints Markdown; progress goes to stderr.
+ *
+ *   npm run bench -- [--node MAJOR] [--rounds N] [--only NAME,...] [--contenders NAME,...] [--quick]
+ *   npm run bench -- --profile [--contenders NAME,...]
+ *
+ * --node        24: everything that is Node runs on that one; without it, on the Node that runs this
+ * --rounds      5; contenders alternate within a round, the tables have median (least–greatest)
+ * --only        of requests, events, latency, memory, start, bodies, connections (all these where nothing is
+ *               said) and minutes (only when named; --minutes 10 is how many); `flat` is the last two
+ * --contenders  of gateway, fetch-lane, bare-relay, bare-fetch, portkey, nginx
+ * --quick       a round, and a sixth of the time: shows that it works, its numbers are worth little
+ * --profile     instead of measuring: where the time of gateway, fetch-lane, bare-relay or bare-fetch goes
+ *
+ * On a machine of its own: two cores at least, and nothing else running.
+ */
+
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { cpus } from 'node:os';
+import { join } from 'node:path';
+
+import { bodies } from './bodies.ts';
+import { RELAYS, type ContenderId } from './contenders.ts';
+import { connections, events, minutes, requests } from './cost.ts';
+import { latency } from './latency.ts';
+import { take, type Measure } from './measure.ts';
+import { memory } from './memory.ts';
+import { hasNginx } from './nginx.ts';
+import { namesIn, NODE, options } from './options.ts';
+import { isPinned } from './processes.ts';
+import { profile } from './profile.ts';
+import { start } from './start.ts';
+import { hasWrk } from './wrk.ts';
+
+const MEASURES = { requests, events, latency, memory, start, bodies, connections, minutes };
+const FLAT = ['connections', 'minutes'];
+/** These end on SIGTERM as --cpu-prof needs it. */
+const PROFILED = ['gateway', 'fetch-lane', 'bare-relay', 'bare-fetch'];
+
+function circumstances(): string {
+  const say = (script: string) => execFileSync(NODE, ['-p', script], { encoding: 'utf8' }).trim();
+  const packages = readFileSync(join(import.meta.dirname, 'package.json'), 'utf8');
+  const { devDependencies, overrides } = JSON.parse(packages) as Record<string, object>;
+  return [
+    `Node ${say('process.version')} with undici ${say('process.versions.undici')}`,
+    ...Object.entries({ ...devDependencies, ...overrides }).map((entry) => entry.join(' ')),
+    `${cpus()[0]!.model}, ${cpus().length} cores`,
+    isPinned ? 'contender alone on core 0' : 'cores NOT separated',
+    `load from ${hasWrk ? 'wrk' : 'Node'}`,
+    new Date().toISOString().slice(0, 10),
+  ].join('; ');
+}
+
+const all = { ...MEASURES, flat: undefined };
+const byDefault = Object.keys(MEASURES).filter((name) => name !== 'minutes');
+const only = options.only === undefined ? byDefault : namesIn(options.only, Object.keys(all));
+const isWanted = (name: string) =>
+  only.includes(name) || (FLAT.includes(name) && only.includes('flat'));
+const present = RELAYS.filter((id) => hasNginx || id !== 'nginx');
+
+console.log(`${circumstances()}\n`);
+if (options.isProfile) {
+  for (const id of namesIn(options.contenders ?? 'gateway', PROFILED)) {
+    console.log(await profile(id as ContenderId));
+  }
+} else {
+  const contenders = namesIn(options.contenders ?? present.join(','), present);
+  for (const [name, measure] of Object.entries<Measure>(MEASURES)) {
+    const rounds = name === 'minutes' ? 1 : options.rounds;
+    if (isWanted(name)) console.log(await take(measure, contenders, rounds));
+  }
+}
+process.exit(0);

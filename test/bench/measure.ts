@@ -1,0 +1,94 @@
+/** What a measure is, and how one is taken: round by round, contender by contender. */
+
+import { CONTENDERS, RELAYS, type ContenderId } from './contenders.ts';
+import { figure, markdown, median, spread } from './table.ts';
+
+/** A contender's number. */
+export type Value = (id: ContenderId, column: number) => number;
+
+export interface Ratio {
+  readonly text: string;
+  readonly of: (value: Value) => number;
+  readonly atMost?: number;
+}
+
+export interface Measure {
+  readonly title: string;
+  /** What the numbers are. */
+  readonly about: string;
+  readonly columns: readonly string[];
+  /** In this order in each round. */
+  readonly contenders: readonly ContenderId[];
+  /** A number for each column; NaN where there is none. */
+  run(id: ContenderId): Promise<number[]>;
+  /** Of the numbers of one round; their median counts. */
+  readonly ratios: readonly Ratio[];
+  /** What a reader of the numbers has to know; from medians. */
+  readonly notes?: (value: Value) => string[];
+}
+
+interface Taken {
+  readonly rounds: number[][];
+  failure?: string;
+}
+
+/** How many times what the other needs, or takes. */
+export const ratio = (
+  [a, b]: readonly [ContenderId, ContenderId],
+  column: number,
+  what: string,
+  atMost?: number,
+): Ratio => ({
+  text: `${CONTENDERS[a].label} / ${CONTENDERS[b].label}, ${what}`,
+  of: (value) => value(a, column) / value(b, column),
+  ...(atMost === undefined ? {} : { atMost }),
+});
+
+/** Takes it with these contenders, and reports on it. */
+export async function take(measure: Measure, wanted: readonly string[], rounds: number) {
+  const ids = measure.contenders.filter((id) => wanted.includes(id) || !RELAYS.includes(id));
+  const taken = new Map<ContenderId, Taken>(ids.map((id) => [id, { rounds: [] }]));
+  for (let round = 1; round <= rounds; round += 1) {
+    for (const [id, result] of taken) {
+      if (result.failure !== undefined) continue;
+      process.stderr.write(`${measure.title}, round ${round} of ${rounds}, ${id}: `);
+      try {
+        result.rounds.push(await measure.run(id));
+        process.stderr.write(`${result.rounds.at(-1)!.map(figure).join('  ')}\n`);
+      } catch (error) {
+        result.failure = (error as Error).message;
+        process.stderr.write(`failed: ${result.failure}\n`);
+      }
+    }
+  }
+  return describe(measure, taken, rounds);
+}
+
+function describe(measure: Measure, taken: ReadonlyMap<ContenderId, Taken>, rounds: number) {
+  const { title, about, columns, ratios, notes = () => [] } = measure;
+  const valuesOf = (id: ContenderId, column: number) => {
+    const { failure, rounds: measured = [] } = taken.get(id) ?? {};
+    return measured.map((values) => (failure === undefined ? values[column]! : NaN));
+  };
+  const rows = [...taken].map(([id, { failure }]) => [
+    CONTENDERS[id].label,
+    ...columns.map((_, column) =>
+      failure === undefined ? spread(valuesOf(id, column)) : 'failed',
+    ),
+  ]);
+  const failures = [...taken]
+    .filter(([, { failure }]) => failure !== undefined)
+    .map(([id, { failure }]) => `${CONTENDERS[id].label} failed: ${failure}`);
+  const compared = ratios.map(({ text, of, atMost }) => {
+    const values = Array.from({ length: rounds }, (_, round) =>
+      of((id, column) => valuesOf(id, column)[round] ?? NaN),
+    );
+    const isMet = median(values.filter((value) => !Number.isNaN(value))) <= atMost!;
+    const verdict = atMost === undefined ? '' : ` (≤ ${atMost}: ${isMet ? 'met' : 'NOT met'})`;
+    return values.every(Number.isNaN) ? '' : `${text}: ${spread(values)}${verdict}`;
+  });
+  const remarks = notes((id, column) => median(valuesOf(id, column)));
+  const lines = [...failures, ...compared, ...remarks].filter((line) => line !== '');
+  const table = markdown([['', ...columns], ...rows]);
+  return `### ${title}\n\n${about}\n\n${table}\n\n${lines.map((line) => `- ${line}\n`).join('')}`;
+}

@@ -1,0 +1,72 @@
+/** What open streams take, and whether the event loop stays free meanwhile. */
+
+import { readFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { inCell, type Cell } from './cell.ts';
+import { CONTENDERS, RELAYS, type ContenderId } from './contenders.ts';
+import type { Measure } from './measure.ts';
+import { milliseconds } from './options.ts';
+import { EVENT_BYTES, requestBody } from './payloads.ts';
+import { rssKiB } from './processes.ts';
+
+const NUMBERS = [1000, 5000];
+const EVENT_EVERY_MS = 1000;
+/** More than come in the time. */
+const EVENTS = 1000;
+const SPARE_FILES = 100;
+const limits = readFileSync('/proc/self/limits', 'utf8');
+const OPEN_FILES = Number(/^Max open files\s+(\d+)/m.exec(limits)![1]);
+/** Each stream takes two files of the contender's. */
+const MANY = Math.min(10_000, Math.floor((OPEN_FILES - SPARE_FILES) / 2));
+
+/** Opens more streams, and holds all; throws where one gets wrong bytes, or none. */
+async function hold(cell: Cell, more: number): Promise<number> {
+  const body = requestBody(1000, true);
+  await cell.load('streams', body, { count: more });
+  await cell.delay();
+  const holdMs = milliseconds(9) + EVENT_EVERY_MS;
+  const { least } = await cell.load('progress', body, {});
+  await sleep(holdMs);
+  const after = await cell.load('progress', body, {});
+  const due = Math.floor(holdMs / EVENT_EVERY_MS) - 1;
+  if (after.least < least + due * EVENT_BYTES) throw new Error('a stream stood still');
+  return (await cell.delay()).p99;
+}
+
+const survivals: string[] = [];
+
+async function survive(cell: Cell, id: ContenderId): Promise<void> {
+  const what = `${CONTENDERS[id].label}, ${MANY} streams, all bytes compared:`;
+  await hold(cell, MANY - NUMBERS.at(-1)!).then(
+    () => survivals.push(`${what} yes`),
+    (error: Error) => survivals.push(`${what} no, ${error.message}`),
+  );
+}
+
+export const memory: Measure = {
+  title: 'memory',
+  about: `Resident memory, idle and per open stream with an event each second, all bytes compared; the event loop's p99 delay meanwhile.`,
+  columns: [
+    'idle MiB',
+    ...NUMBERS.flatMap((number) => [`KiB per stream of ${number}`, `loop delay ms`]),
+  ],
+  contenders: RELAYS,
+  run: async (id) =>
+    inCell(id, { events: EVENTS, everyMs: EVENT_EVERY_MS, isProbed: true }, async (cell) => {
+      await sleep(1000);
+      const idle = rssKiB(cell.child);
+      const values = [idle / 1024];
+      for (const [index, number] of NUMBERS.entries()) {
+        const delay = await hold(cell, number - (NUMBERS[index - 1] ?? 0));
+        values.push((rssKiB(cell.child) - idle) / number, delay);
+      }
+      if (id === 'gateway' || id === 'fetch-lane') await survive(cell, id);
+      return values;
+    }),
+  ratios: [],
+  notes: () => [
+    ...new Set(survivals),
+    MANY < 10_000 ? `not 10000 streams: only ${OPEN_FILES} files may be open` : '',
+  ],
+};

@@ -1,0 +1,167 @@
+/** Processes: pinned to a core, measured through /proc, asked over IPC, and never left behind. */
+
+import { execFileSync, fork, spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { closeSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
+import { connect, createServer } from 'node:net';
+import { availableParallelism, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+
+import { buildSync } from 'esbuild';
+
+import { NODE } from './options.ts';
+
+const ANSWER_WITHIN_MS = 120_000;
+const START_WITHIN_MS = 20_000;
+const STOP_WITHIN_MS = 30_000;
+/** Below the range from which the system takes ports for outgoing connections. */
+const PORTS = { first: 12_000, count: 20_000 };
+
+export const folder = mkdtempSync(join(tmpdir(), 'bench-'));
+/** Every process there has been, with what rejects when it ends. */
+const endings = new Map<ChildProcess, Promise<never>>();
+process.on('exit', () => {
+  for (const child of endings.keys()) child.kill('SIGKILL');
+  rmSync(folder, { recursive: true, force: true });
+});
+for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+  process.on(signal, () => process.exit(130));
+}
+
+export const has = (command: string) => spawnSync(command, ['-h']).error === undefined;
+
+/** The bench moves to core 1, with all it will start, but for what it starts on core 0. */
+export const isPinned =
+  availableParallelism() >= 2 &&
+  spawnSync('taskset', ['-a', '-c', '-p', '1', `${process.pid}`]).status === 0;
+const ON_CONTENDER_CORE = isPinned ? ['taskset', '-c', '0'] : [];
+
+// The programs run as plain JavaScript: tsx would count in their memory and their start.
+buildSync({
+  entryPoints: ['upstream', 'load', 'relay', 'parse', 'probe'].map((name) =>
+    join(import.meta.dirname, `${name}.ts`),
+  ),
+  bundle: true,
+  platform: 'node',
+  format: 'cjs',
+  outdir: folder,
+  outExtension: { '.js': '.cjs' },
+});
+export const program = (name: string) => join(folder, `${name}.cjs`);
+
+function track(child: ChildProcess, stderr?: string): ChildProcess {
+  const ended = Promise.race([once(child, 'exit'), once(child, 'error')]).then(([how]) => {
+    const lastLine = stderr && readFileSync(stderr, 'utf8').trim().split('\n').at(-1);
+    throw new Error(`it ended with ${how}, ${lastLine?.slice(0, 200)}`);
+  });
+  ended.catch(() => {});
+  endings.set(child, ended);
+  return child;
+}
+
+const ENV = { PATH: process.env['PATH'] };
+
+/** Starts a contender on its core. Descriptor 3 is the probe's. */
+export function startContender(command: readonly string[], env: object = {}): ChildProcess {
+  const [file = '', ...args] = [...ON_CONTENDER_CORE, ...command];
+  const path = join(folder, 'stderr');
+  const stderr = openSync(path, 'w');
+  const stdio = ['ignore', 'ignore', stderr, 'pipe'] as const;
+  const child = spawn(file, args, { cwd: folder, env: { ...ENV, ...env }, stdio: [...stdio] });
+  closeSync(stderr);
+  return track(child, path);
+}
+
+/** Starts what is no program of ours beside the bench, for so long at most. */
+export function startBeside(file: string, args: readonly string[], timeout: number): ChildProcess {
+  const stdio = ['ignore', 'pipe', 'ignore'] as const;
+  return track(spawn(file, args, { stdio: [...stdio], timeout, killSignal: 'SIGKILL' }));
+}
+
+/** Starts a program of ours, for `ask`: beside the bench, or on the contender's core. */
+export function startProgram(name: string, args: readonly string[], isContender = false) {
+  const [execPath, ...execArgv] = isContender ? [...ON_CONTENDER_CORE, NODE] : [NODE];
+  const options = { execPath, execArgv, env: ENV, serialization: 'advanced' } as const;
+  return track(fork(program(name), args, options));
+}
+
+/** What a process says next, there or over IPC; rejects when it ends instead, or takes too long. */
+export async function next<T>(child: ChildProcess, source?: NodeJS.ReadableStream): Promise<T> {
+  const said = source ? once(source, 'data') : once(child, 'message');
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(reject, ANSWER_WITHIN_MS, new Error('nothing came for too long'));
+  });
+  try {
+    const [value] = await Promise.race([said, late, endings.get(child)!]);
+    return value as T;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** What one of our programs answers. */
+export async function ask<T>(child: ChildProcess, question: object): Promise<T> {
+  const reply = next<{ error?: string; result: T }>(child);
+  child.send(question);
+  const { error, result } = await reply;
+  if (error !== undefined) throw new Error(error);
+  return result;
+}
+
+export async function stop(child: ChildProcess, signal: NodeJS.Signals = 'SIGKILL'): Promise<void> {
+  child.kill(signal);
+  const killer = setTimeout(() => child.kill('SIGKILL'), STOP_WITHIN_MS);
+  await endings.get(child)!.catch(() => {});
+  clearTimeout(killer);
+}
+
+/** A port that is free and that no outgoing connection will take. */
+export async function freePort(): Promise<number> {
+  for (;;) {
+    const port = PORTS.first + Math.floor(Math.random() * PORTS.count);
+    const server = createServer().listen(port);
+    const isFree = await once(server, 'listening').then(
+      () => true,
+      () => false,
+    );
+    server.close();
+    if (isFree) return port;
+  }
+}
+
+/** The first bytes of an answer; nothing where there is none. */
+async function get(port: number, path: string): Promise<string> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1').setTimeout(1000, () => socket.destroy());
+    socket.write(`GET ${path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n`);
+    socket.on('error', () => {});
+    socket.on('close', () => resolve(''));
+    socket.on('data', (data) => {
+      resolve(String(data));
+      socket.destroy();
+    });
+  });
+}
+
+/** Asks without pause until there is an answer of status 200. */
+export async function untilAnswered(child: ChildProcess, port: number, path: string) {
+  const giveUpAt = performance.now() + START_WITHIN_MS;
+  while (!(await get(port, path)).startsWith('HTTP/1.1 200')) {
+    if (performance.now() > giveUpAt) throw new Error('it did not start');
+    await Promise.race([nextTurn(), endings.get(child)!]);
+  }
+}
+
+const MS_PER_TICK = 1000 / Number(execFileSync('getconf', ['CLK_TCK'], { encoding: 'utf8' }));
+
+/** Time of all its threads, user and system. */
+export function cpuMs({ pid }: ChildProcess): number {
+  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ').at(-1)!.split(' ');
+  return (Number(fields[11]) + Number(fields[12])) * MS_PER_TICK;
+}
+
+export function rssKiB({ pid }: ChildProcess): number {
+  return Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))![1]);
+}

@@ -1,0 +1,76 @@
+/** Reads responses off one connection and holds every byte of them against what was expected. */
+
+/** How a head ends, and a chunk's size, which has the end of the chunk before it in front. */
+const ENDS = { head: /\r\n\r\n/, size: /(?<=[\da-f])\r\n/ };
+/** So much is looked through for it at once. */
+const LOOK_AT_BYTES = { head: 1024, size: 16 };
+
+export class Reader {
+  /** Bytes of this response's body so far, all of them right. */
+  received = 0;
+  readonly #expected: Buffer;
+  #state: 'head' | 'size' | 'body' | 'end' = 'head';
+  #isChunked = false;
+  #text = '';
+  /** Bytes until this part of the body, or the end of the last chunk, is over. */
+  #left = 0;
+
+  constructor(expected: Buffer) {
+    this.#expected = expected;
+  }
+
+  /** Takes what has come; true when that ends the response. Throws when it is not as expected. */
+  feed(data: Buffer): boolean {
+    let isWhole = false;
+    for (let at = 0; at < data.length;) {
+      if (this.#state === 'head' || this.#state === 'size') {
+        at = this.#readText(data, at, this.#state);
+        continue;
+      }
+      const end = Math.min(data.length, at + this.#left);
+      if (this.#state === 'body') this.#compare(data, at, end);
+      this.#left -= end - at;
+      at = end;
+      if (this.#left > 0) continue;
+      isWhole = this.#state === 'end' || !this.#isChunked;
+      this.#state = isWhole ? 'head' : 'size';
+    }
+    if (isWhole && this.received < this.#expected.length) throw new Error('answered too little');
+    return isWhole;
+  }
+
+  #readText(data: Buffer, at: number, state: 'head' | 'size'): number {
+    const until = Math.min(data.length, at + LOOK_AT_BYTES[state]);
+    const before = this.#text.length;
+    this.#text += data.toString('latin1', at, until);
+    const end = ENDS[state].exec(this.#text);
+    if (!end) return until;
+    const text = this.#text.slice(0, end.index);
+    this.#text = '';
+    if (state === 'head') this.#enterBody(text);
+    else {
+      const size = parseInt(text, 16);
+      this.#left = size === 0 ? 2 : size;
+      this.#state = size === 0 ? 'end' : 'body';
+    }
+    return at + end.index + end[0].length - before;
+  }
+
+  #enterBody(head: string): void {
+    if (!head.startsWith('HTTP/1.1 200')) throw new Error(`answered ${head.slice(9, 12)}`);
+    const length = /\r\ncontent-length: *(\d+)/i.exec(head)?.[1];
+    this.received = 0;
+    this.#left = Number(length);
+    this.#isChunked = length === undefined;
+    this.#state = this.#isChunked ? 'size' : 'body';
+  }
+
+  #compare(data: Buffer, at: number, end: number): void {
+    const until = this.received + end - at;
+    const isRight =
+      until <= this.#expected.length &&
+      data.compare(this.#expected, this.received, until, at, end) === 0;
+    if (!isRight) throw new Error(`answered other bytes after the first ${this.received}`);
+    this.received = until;
+  }
+}

@@ -1,0 +1,29 @@
+/** Numbers of several rounds as Markdown. */
+
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = (sorted.length - 1) / 2;
+  return ((sorted[Math.floor(middle)] ?? NaN) + (sorted[Math.ceil(middle)] ?? NaN)) / 2;
+}
+
+export function figure(value: number): string {
+  const size = Math.abs(value);
+  const digits = size >= 100 ? 0 : size >= 10 ? 1 : 2;
+  const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return value.toLocaleString('en-US', options);
+}
+
+/** The median, with the least and the greatest where there were several. NaN is "not measured". */
+export function spread(values: readonly number[]): string {
+  const known = values.filter((value) => !Number.isNaN(value));
+  if (known.length === 0) return '–';
+  const middle = figure(median(known));
+  if (known.length === 1) return middle;
+  return `${middle} (${figure(Math.min(...known))}–${figure(Math.max(...known))})`;
+}
+
+export function markdown(rows: readonly (readonly string[])[]): string {
+  const [head = [], ...others] = rows;
+  const line = head.map((_, index) => (index === 0 ? '---' : '--:'));
+  return [head, line, ...others].map((cells) => `| ${cells.join(' | ')} |`).join('\n');
+}
