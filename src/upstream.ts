@@ -155,7 +155,9 @@ export function upstreamFailure(
   thrown: unknown,
   { provider, answered }: { readonly provider: string; readonly answered: boolean },
 ): unknown {
-  const cause = thrown instanceof TypeError ? thrown.cause : undefined;
+  const outer = thrown instanceof TypeError ? thrown.cause : undefined;
+  // fetch takes a proxy that refuses a tunnel for an abort of its own.
+  const cause = outer instanceof DOMException ? (outer.cause ?? outer) : outer;
   // The reason of an abort, or a bug of ours: fetch's own failures are TypeErrors with a cause.
   if (!(cause instanceof Error)) return thrown;
   const { code = '' } = cause as NodeJS.ErrnoException;
