@@ -124,10 +124,12 @@ onUndici('client:connectError', ({ error }) => {
   breakages.set(error, breakage);
 });
 onUndici('client:connected', ({ socket }) => {
+  // More than none where it is a tunnel: what the proxy said.
+  const atStart = socket.bytesRead;
   socket.on('error', (error) => {
-    const before = bytesReadBeforeRequest.get(socket) ?? 0;
+    const before = bytesReadBeforeRequest.get(socket) ?? atStart;
     const hasBegunAnswer = socket.bytesRead > before;
-    const breakage = { wasConnected: true, isAbandoned: false, isReused: before > 0 };
+    const breakage = { wasConnected: true, isAbandoned: false, isReused: before > atStart };
     breakages.set(error, { ...breakage, hasBegunAnswer });
   });
 });
