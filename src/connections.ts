@@ -15,8 +15,8 @@ const IDLE_CONNECTION_MS = 90_000;
 export interface Engine {
   /** Calls `handler` back as one of undici 6 to 8 does, also with what goes wrong. */
   dispatch(options: object, handler: object): boolean;
-  /** Closes idle connections. */
-  close(): Promise<void>;
+  /** Closes all connections, without waiting: a proxy may never answer. */
+  destroy(): Promise<void>;
 }
 
 /**

@@ -26,7 +26,7 @@ export interface Upstream {
    * `upstreamFailure` understands.
    */
   send(request: UpstreamRequest, signal: AbortSignal): Promise<UpstreamReply>;
-  /** Closes idle connections. */
+  /** Closes all connections. */
   close(): Promise<void>;
 }
 
@@ -55,7 +55,7 @@ export function createUpstream(setting: 'auto' | 'fetch'): Upstream {
       }
     },
     async close() {
-      await engine?.close();
+      await engine?.destroy();
     },
   };
 }
@@ -71,7 +71,7 @@ async function isEngineWorking(origin: string): Promise<boolean> {
   } catch {
     return false;
   } finally {
-    await engine.close();
+    await engine.destroy();
   }
 }
 
