@@ -36,14 +36,18 @@ export function createEngine({ isDirect = false } = {}): Engine | undefined {
     slots[Symbol.for('undici.globalDispatcher.1')];
   if (!/^(?:EnvHttpProxy)?Agent$/.test(shared?.constructor.name ?? '')) return undefined;
   const Agent = shared!.constructor as new (options: object) => Engine;
-  return new Agent({
-    headersTimeout: 0,
-    bodyTimeout: 0,
+  const agent = new Agent({
     keepAliveTimeout: IDLE_CONNECTION_MS,
     allowH2: false,
     connect: connectSocket,
     ...(isDirect ? { noProxy: '*' } : {}),
   });
+  // As options of the class they would be lost on Node 26 where a proxy forwards requests.
+  const noTimeouts = { headersTimeout: 0, bodyTimeout: 0 };
+  return {
+    dispatch: (options, handler) => agent.dispatch({ ...options, ...noTimeouts }, handler),
+    destroy: () => agent.destroy(),
+  };
 }
 
 /** What is under way to one upstream origin. */
