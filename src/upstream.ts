@@ -34,7 +34,7 @@ export interface Upstream {
 export function createUpstream(setting: 'auto' | 'fetch'): Upstream {
   const engine = createEngine();
   let whyFetch = engine === undefined ? 'its engine was not found' : '';
-  if (setting === 'fetch') whyFetch = 'as GATEWAY_UPSTREAM asks';
+  if (setting === 'fetch') whyFetch = 'as the settings ask';
   return {
     canWaitLong: engine !== undefined,
     get lane() {
