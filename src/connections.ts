@@ -15,8 +15,8 @@ const IDLE_CONNECTION_MS = 90_000;
 export interface Engine {
   /** Calls `handler` back as one of undici 6 to 8 does, also with what goes wrong. */
   dispatch(options: object, handler: object): boolean;
-  /** Closes idle connections. */
-  close(): Promise<void>;
+  /** Closes all connections, without waiting: a proxy may never answer. */
+  destroy(): Promise<void>;
 }
 
 /**
@@ -36,14 +36,18 @@ export function createEngine({ isDirect = false } = {}): Engine | undefined {
     slots[Symbol.for('undici.globalDispatcher.1')];
   if (!/^(?:EnvHttpProxy)?Agent$/.test(shared?.constructor.name ?? '')) return undefined;
   const Agent = shared!.constructor as new (options: object) => Engine;
-  return new Agent({
-    headersTimeout: 0,
-    bodyTimeout: 0,
+  const agent = new Agent({
     keepAliveTimeout: IDLE_CONNECTION_MS,
     allowH2: false,
     connect: connectSocket,
     ...(isDirect ? { noProxy: '*' } : {}),
   });
+  // As options of the class they would be lost on Node 26 where a proxy forwards requests.
+  const noTimeouts = { headersTimeout: 0, bodyTimeout: 0 };
+  return {
+    dispatch: (options, handler) => agent.dispatch({ ...options, ...noTimeouts }, handler),
+    destroy: () => agent.destroy(),
+  };
 }
 
 /** What is under way to one upstream origin. */
@@ -124,10 +128,12 @@ onUndici('client:connectError', ({ error }) => {
   breakages.set(error, breakage);
 });
 onUndici('client:connected', ({ socket }) => {
+  // More than none where it is a tunnel: what the proxy said.
+  const atStart = socket.bytesRead;
   socket.on('error', (error) => {
-    const before = bytesReadBeforeRequest.get(socket) ?? 0;
+    const before = bytesReadBeforeRequest.get(socket) ?? atStart;
     const hasBegunAnswer = socket.bytesRead > before;
-    const breakage = { wasConnected: true, isAbandoned: false, isReused: before > 0 };
+    const breakage = { wasConnected: true, isAbandoned: false, isReused: before > atStart };
     breakages.set(error, { ...breakage, hasBegunAnswer });
   });
 });

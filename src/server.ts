@@ -14,6 +14,7 @@ import {
   type CommandLine,
 } from './command-line.ts';
 import { ConfigError, loadConfig, type Config } from './config.ts';
+import { createEngine } from './connections.ts';
 import { startDemo } from './demo.ts';
 import { GatewayError } from './errors.ts';
 import { VERSION } from './version.ts';
@@ -81,7 +82,9 @@ function readConfigFile(path: string, isOptional: boolean): string | undefined {
 
 async function checkHealth({ server: { host, port } }: Config): Promise<void> {
   const signal = AbortSignal.timeout(HEALTHCHECK_TIMEOUT_MS);
-  const response = await fetch(`${ownOrigin(host, port)}/health`, { signal }).catch(
+  // Not through the environment's proxy.
+  const dispatcher = createEngine({ isDirect: true }) as never;
+  const response = await fetch(`${ownOrigin(host, port)}/health`, { signal, dispatcher }).catch(
     () => undefined,
   );
   print(`${response ? await response.text() : 'not reachable'}\n`);

@@ -27,7 +27,7 @@ export interface Upstream {
    * `upstreamFailure` understands.
    */
   send(request: UpstreamRequest, cancellation: Cancellation): Promise<UpstreamReply>;
-  /** Closes idle connections. */
+  /** Closes all connections. */
   close(): Promise<void>;
 }
 
@@ -35,7 +35,7 @@ export interface Upstream {
 export function createUpstream(setting: 'auto' | 'fetch'): Upstream {
   const engine = createEngine();
   let whyFetch = engine === undefined ? 'its engine was not found' : '';
-  if (setting === 'fetch') whyFetch = 'as GATEWAY_UPSTREAM asks';
+  if (setting === 'fetch') whyFetch = 'as the settings ask';
   return {
     canWaitLong: engine !== undefined,
     get lane() {
@@ -56,7 +56,7 @@ export function createUpstream(setting: 'auto' | 'fetch'): Upstream {
       }
     },
     async close() {
-      await engine?.close();
+      await engine?.destroy();
     },
   };
 }
@@ -74,8 +74,8 @@ async function isEngineWorking(origin: string): Promise<boolean> {
   } catch {
     return false;
   } finally {
-    deadline.end({ abandon: true });
-    await engine.close();
+    deadline.end();
+    await engine.destroy();
   }
 }
 
@@ -151,7 +151,9 @@ export function upstreamFailure(
   thrown: unknown,
   { provider, answered }: { readonly provider: string; readonly answered: boolean },
 ): unknown {
-  const cause = thrown instanceof TypeError ? thrown.cause : undefined;
+  const outer = thrown instanceof TypeError ? thrown.cause : undefined;
+  // fetch takes a proxy that refuses a tunnel for an abort of its own.
+  const cause = outer instanceof DOMException ? (outer.cause ?? outer) : outer;
   // The reason of an abort, or a bug of ours: fetch's own failures are TypeErrors with a cause.
   if (!(cause instanceof Error)) return thrown;
   const { code = '' } = cause as NodeJS.ErrnoException;

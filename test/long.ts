@@ -9,9 +9,12 @@ import assert from 'node:assert/strict';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
+import { startHttpProxy } from './support/http-proxy.ts';
+import { buildOnce, emptyFolder, startServing } from './support/process.ts';
 import { createRandom } from './support/random.ts';
 import { rawResponse, startRawUpstream, type RawRequest } from './support/raw-upstream.ts';
 import { createScope } from './support/scope.ts';
+import { openChat } from './support/streams.ts';
 import {
   completion,
   completionEvents,
@@ -63,6 +66,24 @@ async function survivesSilence(kind: 'complete' | 'first event' | 'stream'): Pro
   return `answered whole after ${elapsed()}`;
 }
 
+async function survivesSilenceBehindProxy(): Promise<string> {
+  const upstream = await startUpstream(t, async (_, response) => {
+    await sleep(SILENCE_MS);
+    sendJson(response, completion());
+  });
+  const proxy = await startHttpProxy(t, upstream);
+  const settings = `[server]\nhost = "127.0.0.1"\nport = 0\ntimeout = 400\n${providerToml(upstream)}`;
+  const cwd = emptyFolder(t, { 'gateway.toml': settings });
+  const env = { NODE_USE_ENV_PROXY: '1', HTTP_PROXY: proxy.url };
+  await buildOnce();
+  const { port } = await startServing(t, [], { cwd, env });
+  const { response, ended } = openChat(port, chatBody());
+  assert.equal((await response).statusCode, 200);
+  assert.deepEqual(JSON.parse(await ended), completion());
+  const [asked = 'nothing: this Node knows no NODE_USE_ENV_PROXY'] = proxy.asked;
+  return `answered whole after ${elapsed()}, the proxy was asked ${asked}`;
+}
+
 async function survivesClosing(): Promise<string> {
   const upstream = await startRawUpstream(t, (request) => {
     const { socket } = request;
@@ -104,6 +125,7 @@ const checks: Record<string, () => Promise<string>> = {
   'a complete answer after 310 s': () => survivesSilence('complete'),
   'a stream that begins after 310 s': () => survivesSilence('first event'),
   'a stream silent for 310 s': () => survivesSilence('stream'),
+  'a complete answer after 310 s, behind a proxy': survivesSilenceBehindProxy,
   'idle connections closed after 300 ms': survivesClosing,
   'an idle connection after a minute': reusesAfterQuiet,
 };

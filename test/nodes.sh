@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs the tests on every Node the gateway supports, whatever Node the machine has.
+# Runs the tests on every Node the gateway supports, whatever Node the machine has, and over both
+# lanes to the providers.
 #
 #   sh test/nodes.sh [MAJOR...]     on all of them, or on those
 #   sh test/nodes.sh --path MAJOR   only prints where that Node is
@@ -31,23 +32,32 @@ count() {
 }
 
 prints_version() {
-  [ "$("$node" "$1" --version 2>>"$log")" = "$version" ] && return
-  echo "$node $1 --version: not $version" >>"$log"
+  [ "$("$node" "$1" --version)" = "$version" ] && return
+  echo "$node $1 --version: not $version" >&2
   return 1
+}
+
+# Over the lane that GATEWAY_UPSTREAM=$1 stands for, which is called $2.
+run_over() {
+  result=ok
+  GATEWAY_UPSTREAM=$1 "$node" --import tsx test/run.ts >"$log" 2>&1 || result=FAILED
+  passed=$(count pass)
+  [ "${passed:-0}" -gt 0 ] || result=FAILED
+  [ $result = ok ] || cat "$log"
+  echo "node $("$node" --version), $2: ${passed:-0} passed, $(count fail) failed, $result"
+  [ $result = ok ]
 }
 
 run_on() {
   node=$(path_of "$1") || return 1
-  result=ok
-  "$node" --import tsx test/run.ts >"$log" 2>&1 || result=FAILED
-  passed=$(count pass)
-  [ "${passed:-0}" -gt 0 ] || result=FAILED
-  prints_version dist/server.js || result=FAILED
+  failures=0
+  prints_version dist/server.js || failures=1
   # Older ones cannot run TypeScript as it is.
-  [ "$1" -lt 22 ] || prints_version src/server.ts || result=FAILED
-  [ $result = ok ] || cat "$log"
-  echo "node $("$node" --version): ${passed:-0} passed, $(count fail) failed, $result"
-  [ $result = ok ]
+  [ "$1" -lt 22 ] || prints_version src/server.ts || failures=1
+  # Empty is not set, whatever the environment has.
+  run_over '' "fetch's engine" || failures=1
+  run_over fetch fetch || failures=1
+  return $failures
 }
 
 if [ "${1-}" = --path ]; then

@@ -1,9 +1,17 @@
 /** A provider that does what a test tells it to, over real loopback HTTP, and remembers what it was asked. */
 
 import { once } from 'node:events';
-import { createServer, type IncomingHttpHeaders, type ServerResponse } from 'node:http';
+import {
+  createServer,
+  type IncomingHttpHeaders,
+  type IncomingMessage,
+  type ServerResponse,
+} from 'node:http';
+import { createServer as createTlsServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import type { TestContext } from 'node:test';
+
+import type { Certificate } from './certificate.ts';
 
 /** An origin whose connections are refused: a port just closed may be another test's by now. */
 export const NOBODY_LISTENS = 'http://127.0.0.2:2';
@@ -29,8 +37,15 @@ export interface FakeUpstream {
   script: Script;
 }
 
-/** Starts one for the length of a test. Until told otherwise it answers every chat with `completion()`. */
-export async function startUpstream(t: TestContext, script?: Script): Promise<FakeUpstream> {
+/**
+ * Starts one for the length of a test, over https where it is given a certificate. Until told otherwise
+ * it answers every chat with `completion()`.
+ */
+export async function startUpstream(
+  t: TestContext,
+  script?: Script,
+  certificate?: Certificate,
+): Promise<FakeUpstream> {
   const sockets = new Set<Socket>();
   const requests: ReceivedRequest[] = [];
   const upstream = {
@@ -40,7 +55,7 @@ export async function startUpstream(t: TestContext, script?: Script): Promise<Fa
     script: script ?? ((_, response) => sendJson(response, completion())),
   } satisfies FakeUpstream;
 
-  const server = createServer((incoming, response) => {
+  const listener = (incoming: IncomingMessage, response: ServerResponse) => {
     const closed = new Promise<void>((resolve) => response.once('close', resolve));
     const chunks: Buffer[] = [];
     incoming.on('error', () => {});
@@ -56,7 +71,11 @@ export async function startUpstream(t: TestContext, script?: Script): Promise<Fa
       requests.push(request);
       void upstream.script(request, response);
     });
-  });
+  };
+  const server = certificate
+    ? // As most providers do: HTTP/2 first, for whoever offers it.
+      createTlsServer({ ...certificate, ALPNProtocols: ['h2', 'http/1.1'] }, listener)
+    : createServer(listener);
   server.keepAliveTimeout = 60_000;
   server.on('connection', (socket) => {
     sockets.add(socket);
@@ -69,7 +88,8 @@ export async function startUpstream(t: TestContext, script?: Script): Promise<Fa
     server.close();
     server.closeAllConnections();
   });
-  upstream.baseUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
+  const scheme = certificate ? 'https' : 'http';
+  upstream.baseUrl = `${scheme}://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
   return upstream;
 }
 

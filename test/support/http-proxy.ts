@@ -1,0 +1,62 @@
+/** An HTTP proxy of the kind that `NODE_USE_ENV_PROXY` makes Node ask, with one upstream behind it. */
+
+import { once } from 'node:events';
+import { createServer, request as httpRequest } from 'node:http';
+import { connect, type AddressInfo } from 'node:net';
+import type { TestContext } from 'node:test';
+
+import type { FakeUpstream } from './upstream.ts';
+
+export interface HttpProxy {
+  /** What `HTTP_PROXY` is set to. */
+  readonly url: string;
+  /** What it was asked for: `CONNECT host:port`, or a method and an absolute URL. */
+  readonly asked: string[];
+  /** The status of its own that it answers with instead of passing anything on. */
+  refusal: number | undefined;
+}
+
+/** Starts one for the length of a test. Whatever host it is asked for, it passes on to `upstream`. */
+export async function startHttpProxy(t: TestContext, upstream: FakeUpstream): Promise<HttpProxy> {
+  const target = { host: '127.0.0.1', port: Number(new URL(upstream.baseUrl).port) };
+  const proxy = { url: '', asked: [] as string[], refusal: undefined as number | undefined };
+  const server = createServer((incoming, response) => {
+    proxy.asked.push(`${incoming.method} ${incoming.url}`);
+    if (proxy.refusal) {
+      response.writeHead(proxy.refusal, { 'content-type': 'text/plain' }).end('said by the proxy');
+      return;
+    }
+    const { method, headers } = incoming;
+    const path = new URL(incoming.url!).pathname;
+    const forwarded = httpRequest({ ...target, method, path, headers, agent: false }, (answer) => {
+      response.writeHead(answer.statusCode!, answer.headers);
+      answer.on('error', () => response.destroy());
+      answer.pipe(response);
+    });
+    forwarded.on('error', () => response.destroy());
+    incoming.pipe(forwarded);
+  });
+  server.on('connect', ({ url }, near) => {
+    proxy.asked.push(`CONNECT ${url}`);
+    near.on('error', () => {});
+    if (proxy.refusal) {
+      near.end(`HTTP/1.1 ${proxy.refusal} No\r\ncontent-length: 0\r\n\r\n`);
+      return;
+    }
+    const far = connect(target, () => {
+      near.write('HTTP/1.1 200 Connection established\r\n\r\n');
+      near.pipe(far).pipe(near);
+    });
+    far.on('error', () => {});
+    far.once('close', () => near.destroy());
+    near.once('close', () => far.destroy());
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  proxy.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  return proxy;
+}
