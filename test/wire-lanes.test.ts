@@ -6,6 +6,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { connect, createServer, type AddressInfo } from 'node:net';
 import { before, describe, test, type TestContext } from 'node:test';
 
+import { Cancellation } from '../src/cancellation.ts';
 import { createUpstream, readAll, type Upstream } from '../src/upstream.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { assertError } from './support/errors.ts';
@@ -192,9 +193,9 @@ describe('the check of the engine', { concurrency: true }, () => {
       headers: { 'content-type': 'application/json' },
       body: Buffer.from('{}'),
     } as const;
-    const reply = await upstream.send(request, new AbortController().signal);
+    const reply = await upstream.send(request, new Cancellation());
     assert.equal(reply.status, 200);
-    const bytes = await readAll(reply.body, 10_000);
+    const bytes = await readAll(reply, 10_000);
     assert.deepEqual(JSON.parse(String(bytes)), completion());
     return 'sec-fetch-mode' in provider.requests[0]!.headers;
   }
