@@ -52,15 +52,17 @@ async function answer(
   response.end();
 }
 
-/** In one packet: with bytes that come later, nobody can tell whose answer they are. */
+/** In one write: with bytes that come later, nobody can tell whose answer they are. `response.end` would send two. */
 function answerTwice(response: ServerResponse, type: string, text: string): void {
-  const { socket } = response.req;
   const stray = JSON.stringify({ choices: [], id: 'stray' });
-  const head = `HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ${stray.length}`;
-  socket.cork();
-  response.writeHead(200, { 'content-type': type }).end(text);
-  socket.write(`${head}\r\n\r\n${stray}`);
-  setImmediate(() => socket.uncork());
+  const answers = [
+    [type, text],
+    ['application/json', stray],
+  ].map(([kind, body = '']) => {
+    const length = Buffer.byteLength(body);
+    return `HTTP/1.1 200 OK\r\ncontent-type: ${kind}\r\ncontent-length: ${length}\r\n\r\n${body}`;
+  });
+  response.req.socket.write(answers.join(''));
 }
 
 /** Faults that leave nothing of the answer. Tells whether it was one. */
