@@ -10,6 +10,8 @@ import { EVENT_BYTES, requestBody } from './payloads.ts';
 import { figure } from './table.ts';
 
 const CONNECTIONS = 32;
+/** V8 is done with compiling after some 20,000 requests. */
+const WARM_UP_SECONDS = 8;
 const STREAMS = 200;
 const EVENT_EVERY_MS = 10;
 const FULL_RATE = (STREAMS * 1000) / EVENT_EVERY_MS;
@@ -45,7 +47,7 @@ export const requests: Measure = {
   contenders: ['direct', ...RELAYS],
   run: async (id) =>
     inCell(id, {}, async (cell) => {
-      await costOfRequests(cell, CONNECTIONS, 4);
+      await costOfRequests(cell, CONNECTIONS, WARM_UP_SECONDS);
       return [...(await costOfRequests(cell, CONNECTIONS, 6))];
     }),
   ratios: comparisons('CPU per request', 1.4),
@@ -91,8 +93,9 @@ export const events: Measure = {
   ratios: comparisons('CPU per event', 1.25),
   notes: (v) => [
     ...tooFast(v),
-    ...RELAYS.filter((id) => v(id, 1) < 0.98 * FULL_RATE).map(
-      (id) => `${CONTENDERS[id].label} did not keep up with ${FULL_RATE} events per second`,
+    ...RELAYS.filter((id) => Math.abs(v(id, 1) / FULL_RATE - 1) > 0.02).map(
+      (id) =>
+        `${CONTENDERS[id].label} did not keep up with ${FULL_RATE} events per second; events that come several at once cost less, so its CPU time does not compare`,
     ),
   ],
 };
@@ -106,7 +109,7 @@ export const connections: Measure = {
   contenders: ['gateway', 'fetch-lane'],
   run: async (id) =>
     inCell(id, {}, async (cell) => {
-      await costOfRequests(cell, CONNECTIONS, 4);
+      await costOfRequests(cell, CONNECTIONS, WARM_UP_SECONDS);
       const costs: number[] = [];
       for (const number of NUMBERS) costs.push((await costOfRequests(cell, number, 6))[0]);
       return costs;

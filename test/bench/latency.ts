@@ -1,5 +1,7 @@
 /** What a contender adds to the time an answer takes. */
 
+import { setTimeout as sleep } from 'node:timers/promises';
+
 import { inCell, type Cell } from './cell.ts';
 import { RELAYS } from './contenders.ts';
 import type { Measure } from './measure.ts';
@@ -13,9 +15,9 @@ const STREAM = { events: 6, everyMs: 10 };
 async function times(cell: Cell): Promise<number[]> {
   const measure = async (isStream: boolean) => {
     const body = requestBody(1000, isStream);
-    const everyMs = 1000 / PER_SECOND;
-    await cell.load('open', body, { everyMs, ms: milliseconds(4) });
-    return cell.load('open', body, { everyMs, ms: milliseconds(8) });
+    await cell.load('closed', body, { connections: 100, ms: milliseconds(4) });
+    await sleep(500);
+    return cell.load('open', body, { everyMs: 1000 / PER_SECOND, ms: milliseconds(8) });
   };
   const { firstMs, totalMs } = await measure(true);
   const { totalMs: completeMs } = await measure(false);
