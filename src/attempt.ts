@@ -17,7 +17,7 @@ import type {
 } from './provider.ts';
 import { withoutControlCharacters } from './secrets.ts';
 import { openStream } from './stream.ts';
-import { readAll, timeoutError, upstreamFailure, type Upstream } from './upstream.ts';
+import { readAll, readerOf, timeoutError, upstreamFailure, type Upstream } from './upstream.ts';
 
 /** Complete answers are held in memory to be judged; a longer one is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
@@ -104,7 +104,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   if (chat.stream && !isJson) {
     const toEventError = (fault: UpstreamFault) =>
       faultError(fault.status ?? 502, fault, context, { isEvent: true });
-    const events = await openStream(reply.body, {
+    const events = await openStream(readerOf(reply), {
       provider: provider.id,
       deadline: context.deadline,
       idleMs: context.settings.config.server.streamIdleTimeoutMs,

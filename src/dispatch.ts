@@ -28,6 +28,11 @@ interface Controller {
   resume(): void;
 }
 
+interface Reader {
+  readonly resolve: (chunk: Buffer | undefined) => void;
+  readonly reject: (error: unknown) => void;
+}
+
 /** What may wait to be read: about one read of the socket. */
 const MAX_UNREAD_BYTES = 65_536;
 
@@ -46,8 +51,8 @@ class Exchange implements UpstreamReply {
   #isOver = false;
   /** Why it is over, where it did not end well. */
   #error: unknown;
-  /** Ends the wait of the read under way. */
-  #wake = () => {};
+  /** The read under way. */
+  #reader: Reader | undefined;
   #resume = () => {};
   #body: ReadableStream<Uint8Array> | undefined;
   #abortRequest: ((reason: Error) => void) | undefined;
@@ -68,7 +73,7 @@ class Exchange implements UpstreamReply {
     this.#body ??= new ReadableStream(
       {
         pull: async (controller) => {
-          const chunk = await this.#read();
+          const chunk = await this.read();
           if (chunk) controller.enqueue(chunk);
           else controller.close();
         },
@@ -79,21 +84,17 @@ class Exchange implements UpstreamReply {
     return this.#body;
   }
 
-  async bytes(maxBytes: number): Promise<Buffer | undefined> {
-    return collect(async () => this.#read(), maxBytes);
-  }
-
-  async #read(): Promise<Buffer | undefined> {
-    if (this.#unread.length === 0 && !this.#isOver) {
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve;
-        this.#resume();
-      });
-    }
+  async read(): Promise<Buffer | undefined> {
     const chunk = this.#unread.shift();
-    if (chunk) this.#unreadBytes -= chunk.length;
-    else if (this.#error) throw this.#error;
-    return chunk;
+    if (chunk) {
+      this.#unreadBytes -= chunk.length;
+      return chunk;
+    }
+    return new Promise((resolve, reject) => {
+      this.#reader = { resolve, reject };
+      if (this.#isOver) this.#tellEnd();
+      else this.#resume();
+    });
   }
 
   onConnect(abort: (reason: Error) => void): void {
@@ -116,9 +117,13 @@ class Exchange implements UpstreamReply {
   onData(chunk: Buffer): boolean {
     // undici 6 reports nothing as data when it resumes; to pause again for it would go on for ever.
     if (chunk.length === 0) return true;
+    if (this.#reader) {
+      this.#reader.resolve(chunk);
+      this.#reader = undefined;
+      return true;
+    }
     this.#unread.push(chunk);
     this.#unreadBytes += chunk.length;
-    this.#wake();
     return this.#unreadBytes < MAX_UNREAD_BYTES;
   }
 
@@ -164,23 +169,12 @@ class Exchange implements UpstreamReply {
     this.#resume = () => {};
     this.#cancellation.offCancel(this.#onCancel);
     if (error) this.#reject(error);
-    this.#wake();
+    this.#tellEnd();
   }
-}
 
-/** All chunks until there is none, or `undefined` where they are more than `maxBytes`. */
-export async function collect(
-  read: () => Promise<Uint8Array | undefined>,
-  maxBytes: number,
-): Promise<Buffer | undefined> {
-  const chunks: Uint8Array[] = [];
-  let size = 0;
-  for (;;) {
-    const chunk = await read();
-    if (chunk === undefined) return Buffer.concat(chunks, size);
-    size += chunk.length;
-    if (size > maxBytes) return undefined;
-    chunks.push(chunk);
+  #tellEnd(): void {
+    if (this.#error) this.#reader?.reject(this.#error);
+    else this.#reader?.resolve(undefined);
   }
 }
 

@@ -57,7 +57,9 @@ interface Entry {
 
 function formatJson({ time, level, message, facts }: Entry): string {
   // JSON leaves these two unescaped, and some viewers break lines at them.
-  return JSON.stringify({ time, level, message, ...facts }).replace(/[\u2028\u2029]/g, ' ');
+  const line = `{"time":"${time}","level":"${level}","message":${JSON.stringify(message)}`;
+  const more = JSON.stringify(facts).slice(1);
+  return `${line}${more === '}' ? '' : ','}${more}`.replace(/[\u2028\u2029]/g, ' ');
 }
 
 function formatText({ time, level, message, facts, colour }: Entry): string {

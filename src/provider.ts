@@ -19,8 +19,11 @@ export interface UpstreamReply {
   readonly status: number;
   readonly headers: UpstreamHeaders;
   readonly body: ReadableStream<Uint8Array>;
-  /** The whole of a body that nobody has asked for yet, or `undefined` when it is longer: cheaper than reading `body`. */
-  bytes?(maxBytes: number): Promise<Buffer | undefined>;
+  /**
+   * The next chunk, `undefined` after the last; instead of `body`. A ReadableStream costs 7 µs to make on Node 24 and
+   * 24 µs on Node 20, and more for each chunk.
+   */
+  read?(): Promise<Buffer | undefined>;
 }
 
 /** Names in lower case, as in `Headers`. */

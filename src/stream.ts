@@ -19,6 +19,9 @@ const MAX_COMMENT_BYTES = 1_048_576;
 const AFTER_DONE_MS = 5000;
 const NOTHING = Buffer.alloc(0);
 
+/** Gives the next chunk of the upstream's answer, `undefined` after the last. */
+type Read = () => Promise<Buffer | undefined>;
+
 interface StreamOptions {
   readonly provider: string;
   readonly deadline: Deadline;
@@ -37,17 +40,16 @@ interface StreamOptions {
  * as a `GatewayError`, and another provider may still answer.
  */
 export async function openStream(
-  body: ReadableStream<Uint8Array>,
+  read: Read,
   options: StreamOptions,
 ): Promise<AsyncIterable<Buffer>> {
-  const relay = new Relay(body, options);
+  const relay = new Relay(read, options);
   try {
     const beginning = await relay.readBeginning();
     options.deadline.disarm();
     return relay.events(beginning);
   } catch (error) {
-    options.deadline.end({ abandon: true });
-    throw error;
+    throw upstreamFailure(error, { provider: options.provider, answered: true });
   }
 }
 
@@ -60,7 +62,7 @@ interface Inspection {
 }
 
 class Relay {
-  readonly #reader: ReadableStreamDefaultReader<Uint8Array>;
+  readonly #read: Read;
   readonly #options: StreamOptions;
   readonly #splitter = new EventSplitter();
   /** A `finish_reason` was seen: the model had said all it wanted. */
@@ -70,8 +72,10 @@ class Relay {
   /** The upstream left out the blank line after its last event. */
   #isMidLine = false;
 
-  constructor(body: ReadableStream<Uint8Array>, options: StreamOptions) {
-    this.#reader = body.getReader();
+  readonly #createTimeout = () => timeoutError(this.#options.provider);
+
+  constructor(read: Read, options: StreamOptions) {
+    this.#read = read;
     this.#options = options;
   }
 
@@ -116,7 +120,8 @@ class Relay {
     } catch (thrown) {
       // Nobody is there to be told, or everything had been said.
       if (thrown instanceof ClientGone || this.#isDone) return;
-      failure = GatewayError.from(thrown);
+      const { provider } = this.#options;
+      failure = GatewayError.from(upstreamFailure(thrown, { provider, answered: true }));
     } finally {
       deadline.end({ abandon: !hasEnded });
     }
@@ -126,23 +131,14 @@ class Relay {
   }
 
   #armIdleLimit(): void {
-    const { deadline, idleMs, provider } = this.#options;
-    deadline.arm(this.#isDone ? AFTER_DONE_MS : idleMs, () => timeoutError(provider));
+    const { deadline, idleMs } = this.#options;
+    deadline.arm(this.#isDone ? AFTER_DONE_MS : idleMs, this.#createTimeout);
   }
 
   /** An event of the gateway's own, also after a line that the upstream never ended. */
   #onFreshLine(data: string): Buffer {
     const event = encodeEvent(data);
     return this.#isMidLine ? Buffer.concat([Buffer.from('\n\n'), event]) : event;
-  }
-
-  async #read(): Promise<Buffer | undefined> {
-    try {
-      const { value } = await this.#reader.read();
-      return value && Buffer.from(value.buffer, value.byteOffset, value.length);
-    } catch (thrown) {
-      throw upstreamFailure(thrown, { provider: this.#options.provider, answered: true });
-    }
   }
 
   /** Looks for what the relay acts on. Only runs with a telltale word are taken apart, and the beginning. */

@@ -5,7 +5,7 @@
 
 import { Deadline, type Cancellation } from './cancellation.ts';
 import { beginWaiting, breakageOf, createEngine, endWaiting, type Engine } from './connections.ts';
-import { collect, dispatch } from './dispatch.ts';
+import { dispatch } from './dispatch.ts';
 import { GatewayError } from './errors.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 
@@ -122,11 +122,28 @@ function untilCancelled(
   );
 }
 
+/** Reads the body chunk by chunk: the returned function gives the next one, `undefined` after the last. */
+export function readerOf(reply: UpstreamReply): () => Promise<Buffer | undefined> {
+  if (reply.read) return reply.read.bind(reply);
+  const reader = reply.body.getReader();
+  return async () => {
+    const { value } = await reader.read();
+    return value && Buffer.from(value.buffer, value.byteOffset, value.length);
+  };
+}
+
 /** The whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
 export async function readAll(reply: UpstreamReply, maxBytes: number): Promise<Buffer | undefined> {
-  if (reply.bytes) return reply.bytes(maxBytes);
-  const reader = reply.body.getReader();
-  return collect(async () => (await reader.read()).value, maxBytes);
+  const read = readerOf(reply);
+  const chunks: Buffer[] = [];
+  let size = 0;
+  for (;;) {
+    const chunk = await read();
+    if (chunk === undefined) return Buffer.concat(chunks, size);
+    size += chunk.length;
+    if (size > maxBytes) return undefined;
+    chunks.push(chunk);
+  }
 }
 
 const CLOSED_BY_UPSTREAM = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);

@@ -18,6 +18,7 @@ import { Deadline } from '../src/cancellation.ts';
 import { GatewayError } from '../src/errors.ts';
 import { createOpenAIProvider } from '../src/providers/openai.ts';
 import { openStream } from '../src/stream.ts';
+import { readerOf } from '../src/upstream.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from './support/gateway.ts';
 import { cutUp, mutate } from './support/mutate.ts';
@@ -260,6 +261,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     },
     { highWaterMark: 0 },
   );
+  const read = readerOf({ status: 200, headers: new Map(), body });
   let failure = '';
   const options = {
     provider: 'p',
@@ -273,7 +275,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
   };
   try {
     const parts: Buffer[] = [];
-    for await (const part of await openStream(body, options)) parts.push(part);
+    for await (const part of await openStream(read, options)) parts.push(part);
     return { text: Buffer.concat(parts).toString('latin1'), failure, hasBegun: true };
   } catch (error) {
     if (!(error instanceof GatewayError)) throw error;
