@@ -49,6 +49,10 @@ interface Connection {
   readonly calls: Map<ServerResponse, Call>;
   /** When it was accepted or its last call ended. */
   unusedSinceMs: number;
+  /** The answer to the request that came last: the only one that may be incomplete. */
+  latest?: ServerResponse;
+  /** What came last is not HTTP, and nothing more is taken from it. */
+  isBroken?: true;
 }
 
 /** Creates the server. Nothing listens yet. */
@@ -97,6 +101,7 @@ export function createHttpServer({
     const call = new Call(request, response, { awaitsContinue, server: state });
     const connection = connections.get(request.socket);
     connection?.calls.set(response, call);
+    if (connection) connection.latest = response;
     if (givenUp) call.cancellation.cancel(givenUp);
     try {
       await handle(call);
@@ -121,14 +126,24 @@ export function createHttpServer({
   server.on('request', (request, response) => void onRequest(request, response));
   server.on('checkContinue', (request, response) => void onRequest(request, response, true));
   server.on('checkExpectation', (request, response) => void onRequest(request, response));
-  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    const refusal = refuseBrokenRequest(error, socket, [
-      ...(connections.get(socket)?.calls.keys() ?? []),
-    ]);
+  const refuse = (error: { readonly code?: string }, socket: Duplex) => {
+    const connection = connections.get(socket);
+    // Node tells again of each packet that comes after one it could not parse.
+    if (!connection || connection.isBroken) return;
+    connection.isBroken = true;
+    const refusal = refuseBrokenRequest(error, socket, connection);
     if (refusal) onBrokenRequest(refusal);
-  });
+  };
+  server.on('clientError', refuse);
   // No tunnels; without a listener Node closes the connection without a word.
-  server.on('connect', (_, socket) => void refuseBrokenRequest({ code: '' }, socket, []));
+  server.on('connect', (_, socket) => {
+    // Node has let go of the socket; answers before this one may still be under way.
+    socket.on('error', () => {});
+    socket.on('drain', () => {
+      for (const response of connections.get(socket)?.calls.keys() ?? []) response.emit('drain');
+    });
+    refuse({}, socket);
+  });
 
   return {
     listen: (port, host) => listen(server, port, host),
@@ -183,19 +198,21 @@ const PARSER_ERRORS: Readonly<Record<string, { status: number; text: string }>> 
 
 /**
  * The documented error object where Node would send an empty answer of its own. Whole requests that
- * came before on the same connection get their answers first; a broken one after them gets none.
+ * came before on the same connection get their answers first; a broken one after them gets none, and
+ * neither does one that was answered before all of it had come.
  */
 function refuseBrokenRequest(
   { code = '' }: { readonly code?: string },
   socket: Duplex,
-  pending: readonly ServerResponse[],
+  { calls, latest }: Connection,
 ): GatewayError | undefined {
-  const lastOfWhole = pending.findLast(({ req }) => req.complete);
+  const lastOfWhole = [...calls.keys()].findLast(({ req }) => req.complete);
   if (lastOfWhole) {
     lastOfWhole.once('close', () => socket.destroy());
     return undefined;
   }
-  if (code === 'ECONNRESET' || !socket.writable || pending.some(({ headersSent }) => headersSent)) {
+  const isAnswered = latest?.headersSent && !latest.req.complete;
+  if (code === 'ECONNRESET' || !socket.writable || isAnswered) {
     socket.destroy();
     return undefined;
   }
