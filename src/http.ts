@@ -24,6 +24,7 @@ const KEEP_ALIVE_MS = 75_000;
 const BACKLOG_CONNECTIONS = 511;
 /** Connections without a request live on for so long in a drain: one may be on its way. */
 const DRAIN_GRACE_MS = 1000;
+const DRAIN_CHECK_MS = 100;
 const nextTurn = async () => new Promise((resolve) => setImmediate(resolve));
 
 export interface HttpServer {
@@ -79,15 +80,11 @@ export function createHttpServer({
   // 0 is no limit of Node's own: Node 20 would silently drop what is beyond it. `checkProtocol` counts.
   server.maxHeadersCount = 0;
 
-  function closeUnusedSoon(): void {
-    const close = () => {
-      const youngest = performance.now() - DRAIN_GRACE_MS;
-      for (const [socket, { calls, unusedSinceMs }] of connections) {
-        if (calls.size === 0 && unusedSinceMs <= youngest) socket.destroy();
-      }
-    };
-    // A turn later: a busy process comes to its timers before it reads what has been waiting.
-    setTimeout(() => setImmediate(close), DRAIN_GRACE_MS).unref();
+  function closeUnused(): void {
+    const youngest = performance.now() - DRAIN_GRACE_MS;
+    for (const [socket, { calls, unusedSinceMs }] of connections) {
+      if (calls.size === 0 && unusedSinceMs <= youngest) socket.destroy();
+    }
   }
 
   async function onRequest(
@@ -108,8 +105,6 @@ export function createHttpServer({
     } finally {
       connection?.calls.delete(response);
       if (connection) connection.unusedSinceMs = performance.now();
-      // The answer may have begun before the drain, and not said that it is the last.
-      if (state.isDraining) closeUnusedSoon();
     }
   }
 
@@ -169,8 +164,11 @@ export function createHttpServer({
       const closed = new Promise<void>((resolve) =>
         TcpServer.prototype.close.call(server, () => resolve()),
       );
-      closeUnusedSoon();
+      // Again and again: answers that began before the drain have not said that they are the last.
+      // A turn later: a busy process comes to its timers before it reads what has been waiting.
+      const closing = setInterval(() => setImmediate(closeUnused), DRAIN_CHECK_MS);
       await closed;
+      clearInterval(closing);
       clearTimeout(deadline);
     },
   };
