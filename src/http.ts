@@ -79,6 +79,8 @@ export function createHttpServer({
   });
   // 0 is no limit of Node's own: Node 20 would silently drop what is beyond it. `checkProtocol` counts.
   server.maxHeadersCount = 0;
+  // The socket's own clock: it starts anew also when the kernel has taken only a part of what was written.
+  server.timeout = limits.stuckReaderMs;
 
   function closeUnused(): void {
     const youngest = performance.now() - DRAIN_GRACE_MS;
@@ -115,7 +117,7 @@ export function createHttpServer({
     socket.once('close', () => {
       connections.delete(socket);
       // node:http closes only the response whose turn it is.
-      for (const call of calls.values()) call.close();
+      for (const response of calls.keys()) response.destroy().emit('close');
     });
   });
   server.on('request', (request, response) => void onRequest(request, response));
@@ -130,10 +132,16 @@ export function createHttpServer({
     if (refusal) onBrokenRequest(refusal);
   };
   server.on('clientError', refuse);
+  server.on('timeout', (socket) => {
+    const isWaiting = connections.get(socket)?.calls.size !== 0 && socket.writableLength === 0;
+    // Else nothing is taken of what was written, or it was kept alive for long enough.
+    if (!isWaiting) socket.destroy();
+  });
   // No tunnels; without a listener Node closes the connection without a word.
   server.on('connect', (_, socket) => {
     // Node has let go of the socket; answers before this one may still be under way.
     socket.on('error', () => {});
+    socket.on('timeout', () => server.emit('timeout', socket));
     socket.on('drain', () => {
       for (const response of connections.get(socket)?.calls.keys() ?? []) response.emit('drain');
     });
