@@ -19,7 +19,9 @@ export const CLIENT_LIMITS = {
   /** A client that takes nothing of its answer for so long is cut off: Node itself has no limit for writing. */
   stuckReaderMs: 60_000,
 };
-/** Answers longer than this are written in parts, so that a stuck reader is noticed. */
+/** A body that comes in small pieces is joined each so many: the bookkeeping of one takes 300 bytes. */
+const JOINED_CHUNKS = 512;
+/** Answers longer than this are written in parts, each when the client has taken the one before. */
 const WRITE_PART_BYTES = 262_144;
 /** Up to here it costs less to copy an answer than to send it as a piece of its own. */
 const JOINED_BYTES = 16_384;
@@ -62,8 +64,6 @@ export class Call {
   /** When the response began, on the monotonic clock of `performance.now()`. */
   firstByteAtMs: number | undefined;
   readonly receivedAtMs = performance.now();
-  /** Ends the call: its response is complete, or the connection is gone. */
-  close: () => void = () => {};
 
   readonly #request: IncomingMessage;
   readonly #response: ServerResponse;
@@ -90,11 +90,10 @@ export class Call {
       typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();
     // The request's own 'close' comes when its body was read; only the response's means the client.
     this.#closed = new Promise((resolve) => {
-      this.close = () => {
+      response.once('close', () => {
         if (!response.writableFinished) this.cancellation.cancel(new ClientGone());
         resolve();
-      };
-      response.once('close', this.close);
+      });
     });
   }
 
@@ -124,6 +123,7 @@ export class Call {
       this.#response.writeContinue();
     }
     const chunks: Buffer[] = [];
+    let joined = 0;
     let size = 0;
     // Not `for await`: leaving that early would destroy the socket before the answer is out.
     await new Promise<void>((resolve, reject) => {
@@ -138,7 +138,10 @@ export class Call {
       const onData = (chunk: Buffer) => {
         size += chunk.length;
         if (size > maxBytes) settle(tooLarge());
-        else chunks.push(chunk);
+        else if (chunks.push(chunk) === joined + JOINED_CHUNKS) {
+          chunks.push(Buffer.concat(chunks.splice(joined)));
+          joined += 1;
+        }
       };
       const onGone = () => settle(new ClientGone());
       const onCancel = () => settle(this.cancellation.reason);
@@ -172,20 +175,18 @@ export class Call {
         else response.end(body);
       } else {
         await this.#write(Buffer.isBuffer(body) ? [body] : body);
-        response.end();
+        // What was given up must not look complete.
+        if (!response.destroyed) response.end();
       }
     } catch (error) {
       // Before the head is out another answer may still be sent.
       if (response.headersSent) response.destroy();
       throw error;
     }
-    // A pipelined answer has no socket before its turn; most are in the kernel's hands by now.
-    const stuck = response.socket?.writableLength ? this.#cutWhenStuck() : undefined;
     await this.#closed;
-    clearTimeout(stuck);
   }
 
-  /** Writes what comes, in parts small enough that a slow reader shows life in time. */
+  /** Writes what comes, in parts, no faster than the client takes them. */
   async #write(body: Iterable<Buffer> | AsyncIterable<Buffer>): Promise<void> {
     for await (const chunk of body) {
       for (let start = 0; start < chunk.length; start += WRITE_PART_BYTES) {
@@ -201,9 +202,7 @@ export class Call {
   async #drained(): Promise<void> {
     const response = this.#response;
     await new Promise<void>((resolve) => {
-      const stuck = this.#cutWhenStuck();
       const onEnd = () => {
-        clearTimeout(stuck);
         response.off('drain', onEnd);
         response.off('close', onEnd);
         resolve();
@@ -213,22 +212,23 @@ export class Call {
     });
   }
 
-  #cutWhenStuck(): NodeJS.Timeout {
-    return setTimeout(() => this.#response.destroy(), this.#server.limits.stuckReaderMs);
-  }
-
   #lingerOverUpload(): void {
     const request = this.#request;
+    const response = this.#response;
     if (request.complete) return;
     const { socket } = request;
-    const isLast = !this.#response.shouldKeepAlive;
+    const isLast = !response.shouldKeepAlive;
     // Else Node would close after the answer, and with bytes unread that resets the connection.
-    if (!this.#awaitsContinue) this.#response.shouldKeepAlive = true;
+    if (!this.#awaitsContinue) response.shouldKeepAlive = true;
     request.resume();
-    const cut = setTimeout(() => socket.destroy(), this.#server.limits.lingerMs);
-    request.once('close', () => {
-      clearTimeout(cut);
-      if (isLast) socket.end();
-    });
+    const linger = () => {
+      if (request.closed) return;
+      const cut = setTimeout(() => socket.destroy(), this.#server.limits.lingerMs);
+      request.once('close', () => clearTimeout(cut));
+    };
+    // A pipelined answer has no socket before its turn: others are still being sent.
+    if (response.socket) linger();
+    else response.once('socket', linger);
+    request.once('close', () => void this.#closed.then(() => isLast && socket.end()));
   }
 }

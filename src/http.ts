@@ -24,6 +24,7 @@ const KEEP_ALIVE_MS = 75_000;
 const BACKLOG_CONNECTIONS = 511;
 /** Connections without a request live on for so long in a drain: one may be on its way. */
 const DRAIN_GRACE_MS = 1000;
+const DRAIN_CHECK_MS = 100;
 const nextTurn = async () => new Promise((resolve) => setImmediate(resolve));
 
 export interface HttpServer {
@@ -49,6 +50,10 @@ interface Connection {
   readonly calls: Map<ServerResponse, Call>;
   /** When it was accepted or its last call ended. */
   unusedSinceMs: number;
+  /** The answer to the request that came last: the only one that may be incomplete. */
+  latest?: ServerResponse;
+  /** What came last is not HTTP, and nothing more is taken from it. */
+  isBroken?: true;
 }
 
 /** Creates the server. Nothing listens yet. */
@@ -74,16 +79,14 @@ export function createHttpServer({
   });
   // 0 is no limit of Node's own: Node 20 would silently drop what is beyond it. `checkProtocol` counts.
   server.maxHeadersCount = 0;
+  // The socket's own clock: it starts anew also when the kernel has taken only a part of what was written.
+  server.timeout = limits.stuckReaderMs;
 
-  function closeUnusedSoon(): void {
-    const close = () => {
-      const youngest = performance.now() - DRAIN_GRACE_MS;
-      for (const [socket, { calls, unusedSinceMs }] of connections) {
-        if (calls.size === 0 && unusedSinceMs <= youngest) socket.destroy();
-      }
-    };
-    // A turn later: a busy process comes to its timers before it reads what has been waiting.
-    setTimeout(() => setImmediate(close), DRAIN_GRACE_MS).unref();
+  function closeUnused(): void {
+    const youngest = performance.now() - DRAIN_GRACE_MS;
+    for (const [socket, { calls, unusedSinceMs }] of connections) {
+      if (calls.size === 0 && unusedSinceMs <= youngest) socket.destroy();
+    }
   }
 
   async function onRequest(
@@ -97,14 +100,13 @@ export function createHttpServer({
     const call = new Call(request, response, { awaitsContinue, server: state });
     const connection = connections.get(request.socket);
     connection?.calls.set(response, call);
+    if (connection) connection.latest = response;
     if (givenUp) call.cancellation.cancel(givenUp);
     try {
       await handle(call);
     } finally {
       connection?.calls.delete(response);
       if (connection) connection.unusedSinceMs = performance.now();
-      // The answer may have begun before the drain, and not said that it is the last.
-      if (state.isDraining) closeUnusedSoon();
     }
   }
 
@@ -115,20 +117,36 @@ export function createHttpServer({
     socket.once('close', () => {
       connections.delete(socket);
       // node:http closes only the response whose turn it is.
-      for (const call of calls.values()) call.close();
+      for (const response of calls.keys()) response.destroy().emit('close');
     });
   });
   server.on('request', (request, response) => void onRequest(request, response));
   server.on('checkContinue', (request, response) => void onRequest(request, response, true));
   server.on('checkExpectation', (request, response) => void onRequest(request, response));
-  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    const refusal = refuseBrokenRequest(error, socket, [
-      ...(connections.get(socket)?.calls.keys() ?? []),
-    ]);
+  const refuse = (error: { readonly code?: string }, socket: Duplex) => {
+    const connection = connections.get(socket);
+    // Node tells again of each packet that comes after one it could not parse.
+    if (!connection || connection.isBroken) return;
+    connection.isBroken = true;
+    const refusal = refuseBrokenRequest(error, socket, connection);
     if (refusal) onBrokenRequest(refusal);
+  };
+  server.on('clientError', refuse);
+  server.on('timeout', (socket) => {
+    const isWaiting = connections.get(socket)?.calls.size !== 0 && socket.writableLength === 0;
+    // Else nothing is taken of what was written, or it was kept alive for long enough.
+    if (!isWaiting) socket.destroy();
   });
   // No tunnels; without a listener Node closes the connection without a word.
-  server.on('connect', (_, socket) => void refuseBrokenRequest({ code: '' }, socket, []));
+  server.on('connect', (_, socket) => {
+    // Node has let go of the socket; answers before this one may still be under way.
+    socket.on('error', () => {});
+    socket.on('timeout', () => server.emit('timeout', socket));
+    socket.on('drain', () => {
+      for (const response of connections.get(socket)?.calls.keys() ?? []) response.emit('drain');
+    });
+    refuse({}, socket);
+  });
 
   return {
     listen: (port, host) => listen(server, port, host),
@@ -154,8 +172,11 @@ export function createHttpServer({
       const closed = new Promise<void>((resolve) =>
         TcpServer.prototype.close.call(server, () => resolve()),
       );
-      closeUnusedSoon();
+      // Again and again: answers that began before the drain have not said that they are the last.
+      // A turn later: a busy process comes to its timers before it reads what has been waiting.
+      const closing = setInterval(() => setImmediate(closeUnused), DRAIN_CHECK_MS);
       await closed;
+      clearInterval(closing);
       clearTimeout(deadline);
     },
   };
@@ -183,19 +204,21 @@ const PARSER_ERRORS: Readonly<Record<string, { status: number; text: string }>> 
 
 /**
  * The documented error object where Node would send an empty answer of its own. Whole requests that
- * came before on the same connection get their answers first; a broken one after them gets none.
+ * came before on the same connection get their answers first; a broken one after them gets none, and
+ * neither does one that was answered before all of it had come.
  */
 function refuseBrokenRequest(
   { code = '' }: { readonly code?: string },
   socket: Duplex,
-  pending: readonly ServerResponse[],
+  { calls, latest }: Connection,
 ): GatewayError | undefined {
-  const lastOfWhole = pending.findLast(({ req }) => req.complete);
+  const lastOfWhole = [...calls.keys()].findLast(({ req }) => req.complete);
   if (lastOfWhole) {
     lastOfWhole.once('close', () => socket.destroy());
     return undefined;
   }
-  if (code === 'ECONNRESET' || !socket.writable || pending.some(({ headersSent }) => headersSent)) {
+  const isAnswered = latest?.headersSent && !latest.req.complete;
+  if (code === 'ECONNRESET' || !socket.writable || isAnswered) {
     socket.destroy();
     return undefined;
   }

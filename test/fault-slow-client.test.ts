@@ -2,6 +2,8 @@ import assert from 'node:assert/strict';
 import { connect, type Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 
 import {
   assertError,
@@ -373,6 +375,30 @@ for (const [what, bomb] of Object.entries(BOMBS)) {
     assert.equal(upstream.requests.length, 1);
   });
 }
+
+test('a body in chunks of one byte takes less than 100 bytes for each, and arrives', async (t) => {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc') as () => void;
+  const held = () => {
+    collect();
+    const { arrayBuffers, heapUsed } = process.memoryUsage();
+    return arrayBuffers + heapUsed;
+  };
+  const { gateway, upstream } = await start(t, '', {});
+  const { socket, text } = openClient(t, gateway.port);
+  const body = JSON.stringify(chatBody({ pad: 'x'.repeat(120_000) }));
+  const chunks = Buffer.from(body.replaceAll(/./g, '1\r\n$&\r\n'));
+  const before = held();
+  let most = 0;
+  const watch = setInterval(() => (most = Math.max(most, held() - before)), 50);
+  t.after(() => clearInterval(watch));
+  socket.write(chat('Transfer-Encoding: chunked'));
+  socket.write(chunks);
+  socket.write('0\r\n\r\n');
+  await eventually(() => statuses(text())[0] === 200, 'the answer');
+  assert.ok(most < 100 * body.length, `${most} bytes`);
+  assert.equal(upstream.requests[0]!.body.length, body.length - 'p/'.length);
+});
 
 test('while 20 clients send the largest permitted bodies, GET /health is answered', async (t) => {
   const { gateway, upstream } = await start(t, '', {});

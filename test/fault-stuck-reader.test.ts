@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -12,7 +13,7 @@ import {
   startGateway,
   type TestGateway,
 } from './support/gateway.ts';
-import { eventually } from './support/streams.ts';
+import { createGate, eventually } from './support/streams.ts';
 import { completion, sendJson, startUpstream, type Script } from './support/upstream.ts';
 
 const MIB = 1_048_576;
@@ -109,6 +110,45 @@ test('20 streams of 100 MiB each to clients that do not read take less than 1 Mi
   await Promise.all(upstream.requests.map(async ({ closed }) => closed));
   assertNoErrors(gateway);
 });
+
+/** What comes of these requests on one connection, the first of which is answered by a stream that takes its time. */
+async function pipeline(t: TestContext, clientLimits: object, second: string): Promise<string> {
+  const { opened, open: finish } = createGate();
+  const upstream = await startUpstream(t, async ({ body }, response) => {
+    if (!body.includes('"stream":true')) return sendJson(response, completion('y'.repeat(MIB)));
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(FIRST);
+    await opened;
+    return response.end(LAST);
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream), clientLimits });
+  const socket = connect(gateway.port, '127.0.0.1');
+  t.after(() => socket.destroy());
+  let text = '';
+  socket.on('error', () => {});
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+  socket.write(chatRequest({ stream: true }) + second);
+  // Several times the limit.
+  await sleep(700);
+  finish();
+  await once(socket, 'close');
+  return text;
+}
+
+test('an answer is not cut off while it waits for the one before it', async (t) => {
+  const last = 'GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n';
+  const text = await pipeline(t, { stuckReaderMs: 200 }, chatRequest() + last);
+  assert.ok(text.includes('[DONE]') && text.includes('y'.repeat(MIB)), `${text.length} bytes`);
+  assert.match(text, /"healthy"[^}]*\}$/);
+});
+
+for (const more of ['', 'connection: close\r\n']) {
+  test(`an upload refused behind a running answer never cuts that off, ${more ? 'with' : 'without'} Connection: close`, async (t) => {
+    const refused = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n${more}content-length: 9\r\n\r\nx`;
+    const text = await pipeline(t, { lingerMs: 200 }, refused);
+    assert.deepEqual(text.match(/HTTP\/1\.1 \d+/g), ['HTTP/1.1 200', 'HTTP/1.1 401']);
+    assert.ok(text.includes('[DONE]'), text);
+  });
+}
 
 describe('a client that stops reading', { concurrency: 4 }, () => {
   const STREAM = chatRequest({ stream: true });

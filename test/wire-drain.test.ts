@@ -114,6 +114,25 @@ test('idle connections are closed at once', async (t) => {
   await eventually(client.isClosed, 'the connection is closed');
 });
 
+test('connections whose answers began before the drain never hold it up until the deadline', async (t) => {
+  const body = JSON.stringify(chatBody({ stream: true }));
+  const late = new Promise((resolve) => setTimeout(resolve, 4000, 'late').unref());
+  // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.
+  const drains = Array.from({ length: 30 }, async (_, index) => {
+    const { gateway, finish } = await start(t);
+    const client = openConnection(t, gateway.port);
+    client.socket.write(
+      `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer a\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
+    );
+    await eventually(() => client.text().includes('"content":"a"'), 'the first event');
+    const drained = gateway.drain(8000);
+    setTimeout(finish, 50 + 7.3 * index);
+    assert.equal(await Promise.race([drained, late]), undefined);
+    assert.ok(client.text().endsWith('0\r\n\r\n'));
+  });
+  await Promise.all(drains);
+});
+
 test('at the deadline streams end in the error event and the others get an error', async (t) => {
   const { gateway, upstream } = await start(t);
   const stream = openChat(gateway.port);

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect } from 'node:net';
-import { test } from 'node:test';
+import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assertError, NOT_AUTHENTICATED, parseRaw, refusal } from './support/errors.ts';
@@ -256,6 +256,80 @@ test('garbage after pipelined requests never gets into a stream', async (t) => {
   // The stream never ends by itself: whatever comes is the gateway's own, or it hangs up.
   await Promise.race([once(socket, 'close'), sleep(500, undefined, { ref: false })]);
   assert.deepEqual(statuses(text), [200], text);
+});
+
+/** Asks for a stream that goes on until `finish`, and waits for its first event. */
+async function openStream(t: TestContext) {
+  let finish = () => {};
+  const upstream = await startUpstream(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write('data: {"choices":[]}\n\n');
+    finish = () => void response.end('data: [DONE]\n\n');
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const socket = connect(gateway.port, '127.0.0.1');
+  t.after(() => socket.destroy());
+  let text = '';
+  socket.on('error', () => {});
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString()));
+  const body = JSON.stringify(chatBody({ stream: true }));
+  socket.write(chat(`Content-Length: ${body.length}`) + body);
+  while (!text.includes('choices')) await once(socket, 'data');
+  return { gateway, socket, text: () => text, finish: () => finish() };
+}
+
+test('garbage in many packets costs no more than garbage in one', async (t) => {
+  const { gateway, socket, text, finish } = await openStream(t);
+  const warnings: Error[] = [];
+  const onWarning = (warning: Error) => void warnings.push(warning);
+  process.on('warning', onWarning);
+  t.after(() => process.off('warning', onWarning));
+  socket.setNoDelay(true);
+  for (let packet = 0; packet < 30; packet += 1) {
+    socket.write('\0canary\r\n');
+    await sleep(2);
+  }
+  // Node warns of more than ten listeners.
+  assert.deepEqual(warnings, []);
+  finish();
+  await once(socket, 'close');
+  assert.match(text(), /\[DONE\]\n\n\r\n0\r\n\r\n$/);
+  assert.equal((await gateway.send('/health')).status, 200);
+});
+
+test('CONNECT after a request never gets into its answer, which is finished', async (t) => {
+  const { socket, text, finish } = await openStream(t);
+  socket.write(request('CONNECT x:443 HTTP/1.1', 'Host: x:443'));
+  // Long enough for it to be read.
+  await sleep(50);
+  finish();
+  await once(socket, 'close');
+  assert.deepEqual(statuses(text()), [200], text());
+  assert.match(text(), /\[DONE\]\n\n\r\n0\r\n\r\n$/);
+});
+
+test('CONNECT is logged as a request that is not HTTP is', async (t) => {
+  const gateway = await startGateway(t, {});
+  await sendRaw(gateway.port, request('CONNECT x:443 HTTP/1.1', 'Host: x:443'));
+  await sendRaw(gateway.port, 'canary\r\n\r\n');
+  const entries = gateway.log.map((line) => JSON.parse(line) as Record<string, unknown>);
+  const [first, second] = entries.map((entry) => ({ ...entry, time: '' }));
+  assert.deepEqual(first, second);
+});
+
+test('a request that was answered before its body broke gets no second answer', async (t) => {
+  const gateway = await startGateway(t, {});
+  const socket = connect(gateway.port, '127.0.0.1');
+  t.after(() => socket.destroy());
+  let text = '';
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString()));
+  socket.write(`${request(CHAT, 'Host: x', 'Transfer-Encoding: chunked')}5\r\nhello\r\n`);
+  while (!text.includes('}}')) await once(socket, 'data');
+  // Long enough for the answer to be over on the other side too.
+  await sleep(50);
+  socket.write('zz\r\n');
+  await once(socket, 'close');
+  assert.deepEqual(statuses(text), [401], text);
 });
 
 /** Every status in a raw exchange, interim ones too. */
