@@ -221,7 +221,7 @@ function findTelltales(events: Buffer): { isFinished: boolean; isSuspicious: boo
     if (byte === QUOTE) {
       const next = events[at + 1];
       if (next === LETTER_E && textAt(events, at, 7) === '"error"') isSuspicious = true;
-      if (next === LETTER_F && FINISH_REASON.test(textAt(events, at, 24))) isFinished = true;
+      if (next === LETTER_F && FINISH_REASON.test(textAt(events, at, 40))) isFinished = true;
     } else if (byte === OPEN_BRACKET) {
       if (events[at + 1] === LETTER_D) isSuspicious = true;
     } else if (byte === LETTER_E && (before === LINE_FEED || before === CARRIAGE_RETURN)) {
@@ -232,7 +232,8 @@ function findTelltales(events: Buffer): { isFinished: boolean; isSuspicious: boo
   return { isFinished, isSuspicious };
 }
 
-const FINISH_REASON = /^"finish_reason"[ \t]*:[ \t]*"/;
+/** Some write `""` or `"null"` until the answer is finished. */
+const FINISH_REASON = /^"finish_reason"[ \t]*:[ \t]*"(?!"|null")/;
 
 function textAt(bytes: Buffer, start: number, length: number): string {
   return bytes.toString('latin1', start, start + length);

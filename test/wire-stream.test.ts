@@ -210,6 +210,16 @@ const BROKEN_ENDS: Record<string, { script: Script; before: string; code: string
     before: CHUNK,
     code: 'PROVIDER_ERROR',
   },
+  'is closed after an empty finish_reason': {
+    script: (_, response) => sendEvents(response, LAST.replace('stop', '')),
+    before: LAST.replace('stop', ''),
+    code: 'PROVIDER_ERROR',
+  },
+  'is closed after a finish_reason of "null"': {
+    script: (_, response) => sendEvents(response, LAST.replace('"stop"', ' "null"')),
+    before: LAST.replace('"stop"', ' "null"'),
+    code: 'PROVIDER_ERROR',
+  },
   'is closed inside an event': {
     script: (_, response) => sendEvents(response, CHUNK + CHUNK.slice(0, 30)),
     before: CHUNK,
