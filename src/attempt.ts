@@ -22,6 +22,8 @@ import { readAll, timeoutError, upstreamFailure, type Upstream } from './upstrea
 /** Complete answers are held in memory to be judged; a longer one is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
 const MAX_ERROR_BYTES = 65_536;
+/** The status says most of it: the text is not waited for as an answer is. */
+const ERROR_BODY_MS = 1000;
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
 
@@ -146,8 +148,14 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
 }
 
 async function readStatusError(reply: UpstreamReply, context: JudgeContext): Promise<GatewayError> {
-  const bytes = await readAll(reply, MAX_ERROR_BYTES);
-  const fault = context.request.provider.readErrorBody(bytes && parseJson(bytes.toString('utf8')));
+  const { call, provider } = context.request;
+  const giveUp = () => context.deadline.cancel(timeoutError(provider.id));
+  const timer = setTimeout(giveUp, ERROR_BODY_MS);
+  // A body that breaks off or never ends takes nothing from what the status says.
+  const bytes = await readAll(reply, MAX_ERROR_BYTES).catch(() => undefined);
+  clearTimeout(timer);
+  call.cancellation.throwIfCancelled();
+  const fault = provider.readErrorBody(bytes && parseJson(bytes.toString('utf8')));
   return faultError(reply.status, fault, context, { headers: reply.headers });
 }
 

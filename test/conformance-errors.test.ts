@@ -572,13 +572,6 @@ test('an upstream that takes longer than the timeout, in any phase, is answered 
         response.write('{"choices":');
       },
     },
-    'half-error': {
-      stream: false,
-      script: (_, response) => {
-        response.writeHead(400, { 'content-type': 'application/json' });
-        response.write('{"error":');
-      },
-    },
     'no-first-event': {
       stream: true,
       script: (_, response) => {

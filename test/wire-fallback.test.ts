@@ -252,6 +252,49 @@ describe('fallback', { concurrency: true }, () => {
     });
   }
 
+  for (const ending of ['breaks off', 'never ends']) {
+    test(`an error whose text ${ending} is what its status says`, async (t) => {
+      const failing: Script = ({ url }, response) => {
+        const status = Number(/\d+/.exec(url));
+        response.writeHead(status, { 'content-length': 100, 'retry-after': '7' });
+        response.write('{"error":', () => {
+          if (ending === 'breaks off') setTimeout(() => response.destroy(), 20);
+        });
+      };
+      const upstream = await startUpstream(t, failing);
+      const fine = await startUpstream(t);
+      const statuses = [400, 401, 429];
+      const providers = statuses.map((status) =>
+        providerToml(
+          { ...upstream, baseUrl: `${new URL(upstream.baseUrl).origin}/${status}` },
+          `s${status}`,
+        ),
+      );
+      const fallback = '[providers]\nfallback = ["q"]\n';
+      const alone = await startGateway(t, { toml: providers.join('') });
+      const both = await startGateway(t, {
+        toml: [fallback, ...providers, providerToml(fine, 'q')].join(''),
+      });
+      const ask = async (gateway: typeof both) =>
+        Promise.all(statuses.map((status) => gateway.chat(chatBody({ model: `s${status}/m` }))));
+      const [replies, fallenBack] = await Promise.all([ask(alone), ask(both)]);
+      assert.deepEqual(
+        replies.map((reply) => [reply.status, reply.json().error.message]),
+        [
+          [400, 'API error: 400 - Bad Request'],
+          [401, 'Authentication failed'],
+          [429, 'Rate limit exceeded at s429: Too Many Requests'],
+        ],
+      );
+      assert.equal(replies[2]?.headers['retry-after'], '7');
+      assert.deepEqual(
+        fallenBack.map(({ status }) => status),
+        [400, 401, 200],
+      );
+      await Promise.all(upstream.requests.map(async ({ closed }) => closed));
+    });
+  }
+
   test('a stream that begins with a refusal or a rejected key is not asked of another', async (t) => {
     for (const error of [
       { message: 'no', code: 'content_filter' },
