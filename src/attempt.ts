@@ -7,7 +7,7 @@ import type { ChatRequest } from './chat.ts';
 import type { Config } from './config.ts';
 import { GatewayError, type ErrorFacts } from './errors.ts';
 import type { Answer, Call } from './call.ts';
-import { parseJson } from './json-scan.ts';
+import { parseForeignJson } from './json-scan.ts';
 import type {
   ForwardedHeaders,
   Provider,
@@ -131,9 +131,9 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   if (bytes === undefined) {
     throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
   }
-  const json = parseJson(bytes.toString('utf8'));
+  const json = parseForeignJson(bytes.toString('utf8'));
   if (json === undefined) {
-    throw new GatewayError('serialization', 'the provider did not answer with JSON', {
+    throw new GatewayError('serialization', 'the provider did not answer with usable JSON', {
       provider: provider.id,
     });
   }
@@ -155,7 +155,7 @@ async function readStatusError(reply: UpstreamReply, context: JudgeContext): Pro
   const bytes = await readAll(reply, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
   call.cancellation.throwIfCancelled();
-  const fault = provider.readErrorBody(bytes && parseJson(bytes.toString('utf8')));
+  const fault = provider.readErrorBody(bytes && parseForeignJson(bytes.toString('utf8')));
   return faultError(reply.status, fault, context, { headers: reply.headers });
 }
 

@@ -6,7 +6,7 @@
 
 import type { Deadline } from './cancellation.ts';
 import { ClientGone, GatewayError } from './errors.ts';
-import { parseJson } from './json-scan.ts';
+import { parseForeignJson } from './json-scan.ts';
 import type { UpstreamFault } from './provider.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from './sse.ts';
 import { timeoutError, upstreamFailure } from './upstream.ts';
@@ -182,7 +182,7 @@ class Relay {
   #errorIn({ name, data }: ServerSentEvent): GatewayError | undefined {
     if (data === '' || data === '[DONE]') return undefined;
     const { readFault, toError } = this.#options;
-    const json = parseJson(data);
+    const json = parseForeignJson(data);
     const fault =
       readFault(json) ?? (name === 'error' ? readFault({ error: json ?? data }) : undefined);
     return fault && toError(fault);
@@ -240,5 +240,5 @@ function textAt(bytes: Buffer, start: number, length: number): string {
 }
 
 function isWholeData(data: string): boolean {
-  return data === '[DONE]' || parseJson(data) !== undefined;
+  return data === '[DONE]' || parseForeignJson(data) !== undefined;
 }
