@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 
 import { CircuitBreaker } from '../src/circuit-breaker.ts';
+import type { Config } from '../src/config.ts';
 import { chatBody, providerToml, startGateway, type Reply } from './support/gateway.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import {
@@ -43,6 +44,7 @@ interface Settings {
   readonly q?: string;
   readonly fallback?: readonly string[];
   readonly more?: string;
+  readonly adjust?: (config: Config) => Config;
 }
 
 /** Provider `p`, which does as it is told, and `q`, `r`, which answer. */
@@ -54,7 +56,7 @@ async function start(t: TestContext, script: Script, settings: Settings = {}) {
   const [p, q, r] = await Promise.all(
     [script, fine, fine].map(async (one) => startUpstream(t, one)),
   );
-  const { server = '', fallback = ['q'], more = '' } = settings;
+  const { server = '', fallback = ['q'], more = '', adjust = (config) => config } = settings;
   const toml = [
     `[server]\n${server}`,
     `[providers]\nfallback = ${JSON.stringify(fallback)}`,
@@ -63,7 +65,7 @@ async function start(t: TestContext, script: Script, settings: Settings = {}) {
     providerToml(r!, 'r'),
     more,
   ];
-  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  const gateway = await startGateway(t, { toml: toml.join('\n'), adjust });
   const asked = () => [p!, q!, r!].map(({ requests }) => requests.length);
   return { p: p!, q: q!, r: r!, gateway, asked };
 }
@@ -404,6 +406,8 @@ describe('the circuit breaker', () => {
     assert.equal(breaker.isResting('p'), true);
     now += 1;
     assert.equal(breaker.isResting('p'), false, 'the probe');
+    assert.equal(breaker.isResting('p'), false, 'not asked yet');
+    breaker.recordStart('p');
     assert.equal(breaker.isResting('p'), true, 'only one');
     failures(1);
     now += 9999;
@@ -420,8 +424,35 @@ describe('the circuit breaker', () => {
     for (let index = 0; index < 3; index += 1) breaker.recordFailure('p');
     now += 10_000;
     assert.equal(breaker.isResting('p'), false);
+    breaker.recordStart('p');
+    assert.equal(breaker.isResting('p'), true);
     now += 10_000;
     assert.equal(breaker.isResting('p'), false);
+  });
+
+  test('a request that the limit keeps from a provider is not its probe', async (t) => {
+    // A file cannot set a limit that lasts longer than a provider's rest.
+    const providers = new Map([['q', { requestsPerSecond: 0.06, burstCapacity: 3 }]]);
+    const { gateway, q, asked } = await start(t, fail(500), {
+      adjust: (config) => ({
+        ...config,
+        rateLimit: { ...config.rateLimit, enabled: true, providers },
+      }),
+    });
+    const { script } = q;
+    q.script = fail(500);
+    for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
+    q.script = script;
+    const clock = performance.now.bind(performance);
+    for (const [seconds, status] of [
+      [11, 500],
+      [18, 200],
+    ] as const) {
+      const { mock: shifted } = t.mock.method(performance, 'now', () => clock() + seconds * 1000);
+      assert.equal((await gateway.chat(chatBody())).status, status);
+      shifted.restore();
+    }
+    assert.equal(asked()[1], 4);
   });
 
   test('a provider that has failed three times is passed over', async (t) => {
