@@ -65,6 +65,8 @@ class Relay {
   readonly #splitter = new EventSplitter();
   /** A `finish_reason` was seen: the model had said all it wanted. */
   #isFinished = false;
+  /** Nothing has been passed on. */
+  #isAtStart = true;
   /** `[DONE]` was seen: whatever happens now, the answer is complete. */
   #isDone = false;
   /** The upstream left out the blank line after its last event. */
@@ -84,6 +86,7 @@ class Relay {
       const found =
         chunk === undefined ? this.#inspectTail() : this.#inspect(this.#splitter.push(chunk), true);
       seen.push(found.passed);
+      if (found.passed.length > 0) this.#isAtStart = false;
       if (found.hasData) return { ...found, passed: Buffer.concat(seen) };
       if (found.error) throw found.error;
       seenBytes += found.passed.length;
@@ -148,15 +151,20 @@ class Relay {
   /** Looks for what the relay acts on. Only runs with a telltale word are taken apart, and the beginning. */
   #inspect(events: Buffer, isBeginning = false): Inspection {
     if (this.#splitter.heldBytes > MAX_EVENT_BYTES) throw this.#failed('an event is too large');
+    // Nothing counts that comes after it.
+    if (this.#isDone) return { passed: events, hasData: true };
     const { isFinished, isSuspicious } = findTelltales(events);
     if (isFinished) this.#isFinished = true;
     if (!isBeginning && !isSuspicious) return { passed: events, hasData: true };
     let hasData = false;
-    for (const event of parseEvents(events)) {
+    for (const event of parseEvents(events, this.#isAtStart)) {
       const error = this.#errorIn(event);
       if (error) return { passed: events.subarray(0, event.start), error, hasData };
-      if (event.data === '[DONE]') this.#isDone = true;
       hasData ||= event.data !== '';
+      if (event.data === '[DONE]') {
+        this.#isDone = true;
+        break;
+      }
     }
     return { passed: events, hasData };
   }
@@ -168,7 +176,7 @@ class Relay {
   #inspectTail(): Inspection {
     const tail = this.#splitter.release();
     const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
-    const event = [...parseEvents(closed)].find(({ data }) => data !== '');
+    const event = [...parseEvents(closed, this.#isAtStart)].find(({ data }) => data !== '');
     if (this.#isDone) return { passed: tail, hasData: false };
     if (event === undefined) return { passed: NOTHING, hasData: false };
     if (!isWholeData(event.data)) {
