@@ -92,8 +92,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   if (status >= 400) throw await readStatusError(reply, context);
 
   const headers = passedHeaders(reply.headers, context.settings.redact);
-  const coding = reply.headers.get('content-encoding') ?? 'identity';
-  if (coding !== 'identity') {
+  if (!/^(?:identity)?$/i.test(reply.headers.get('content-encoding') ?? '')) {
     // Not asked for; and a few packed bytes can stand for gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
   }
@@ -196,8 +195,10 @@ function presentable(message: string, redact: (text: string) => string): string 
 }
 
 /** Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. */
-function readRetryAfter(value: string | null | undefined): number | undefined {
-  if (!value) return undefined;
+function readRetryAfter(header: string | null | undefined): number | undefined {
+  if (!header) return undefined;
+  // The first of several, which come joined by commas; a date has one of its own.
+  const [value] = /^(?:[a-z]+,)?[^,]*/i.exec(header)!;
   const isNumber = /^\d+(?:\.\d+)?$/.test(value);
   const seconds = isNumber ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
   if (!Number.isFinite(seconds)) return undefined;

@@ -373,6 +373,28 @@ test('a Retry-After date becomes the whole seconds until then', async (t) => {
   assertError(reply, rateLimited(seconds));
 });
 
+test('of several Retry-After headers the first counts', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const date = new Date(Date.now() + 40_000).toUTCString();
+  for (const values of [
+    ['30', '30'],
+    ['30', date],
+    [date, '300'],
+    [date, date],
+  ]) {
+    upstream.script = (_, response) =>
+      response
+        .writeHead(
+          429,
+          values.flatMap((value) => ['retry-after', value]),
+        )
+        .end('{}');
+    const seconds = Number((await gateway.chat(chatBody())).headers['retry-after']);
+    assert.ok(seconds >= 30 && seconds <= 40, `${values.join()}: ${seconds}`);
+  }
+});
+
 const keys = [PROVIDER_KEY, 'sk-proj-abcdefghijklmnop', 'Bearer abcdefghijklmnop'];
 for (const key of keys) {
   test(`a message of upstream's reaches the client without ${key.slice(0, 7)}…`, async (t) => {
