@@ -7,7 +7,7 @@ import type { ChatRequest } from './chat.ts';
 import type { Config } from './config.ts';
 import { GatewayError, type ErrorFacts } from './errors.ts';
 import type { Answer, Call } from './call.ts';
-import { parseJson } from './json-scan.ts';
+import { parseForeignJson } from './json-scan.ts';
 import type {
   ForwardedHeaders,
   Provider,
@@ -22,6 +22,8 @@ import { readAll, readerOf, timeoutError, upstreamFailure, type Upstream } from 
 /** Complete answers are held in memory to be judged; a longer one is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
 const MAX_ERROR_BYTES = 65_536;
+/** The status says most of it: the text is not waited for as an answer is. */
+const ERROR_BODY_MS = 1000;
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
 
@@ -90,8 +92,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   if (status >= 400) throw await readStatusError(reply, context);
 
   const headers = passedHeaders(reply.headers, context.settings.redact);
-  const coding = reply.headers.get('content-encoding') ?? 'identity';
-  if (coding !== 'identity') {
+  if (!/^(?:identity)?$/i.test(reply.headers.get('content-encoding') ?? '')) {
     // Not asked for; and a few packed bytes can stand for gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
   }
@@ -129,9 +130,9 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   if (bytes === undefined) {
     throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
   }
-  const json = parseJson(bytes.toString('utf8'));
+  const json = parseForeignJson(bytes.toString('utf8'));
   if (json === undefined) {
-    throw new GatewayError('serialization', 'the provider did not answer with JSON', {
+    throw new GatewayError('serialization', 'the provider did not answer with usable JSON', {
       provider: provider.id,
     });
   }
@@ -146,8 +147,14 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
 }
 
 async function readStatusError(reply: UpstreamReply, context: JudgeContext): Promise<GatewayError> {
-  const bytes = await readAll(reply, MAX_ERROR_BYTES);
-  const fault = context.request.provider.readErrorBody(bytes && parseJson(bytes.toString('utf8')));
+  const { call, provider } = context.request;
+  const giveUp = () => context.deadline.cancel(timeoutError(provider.id));
+  const timer = setTimeout(giveUp, ERROR_BODY_MS);
+  // A body that breaks off or never ends takes nothing from what the status says.
+  const bytes = await readAll(reply, MAX_ERROR_BYTES).catch(() => undefined);
+  clearTimeout(timer);
+  call.cancellation.throwIfCancelled();
+  const fault = provider.readErrorBody(bytes && parseForeignJson(bytes.toString('utf8')));
   return faultError(reply.status, fault, context, { headers: reply.headers });
 }
 
@@ -188,8 +195,10 @@ function presentable(message: string, redact: (text: string) => string): string 
 }
 
 /** Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. */
-function readRetryAfter(value: string | null | undefined): number | undefined {
-  if (!value) return undefined;
+function readRetryAfter(header: string | null | undefined): number | undefined {
+  if (!header) return undefined;
+  // The first of several, which come joined by commas; a date has one of its own.
+  const [value] = /^(?:[a-z]+,)?[^,]*/i.exec(header)!;
   const isNumber = /^\d+(?:\.\d+)?$/.test(value);
   const seconds = isNumber ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
   if (!Number.isFinite(seconds)) return undefined;

@@ -12,16 +12,17 @@ export class CircuitBreaker {
     this.#now = now;
   }
 
-  /**
-   * Whether to pass over the provider. When its rest is over, the first to ask is told no and so
-   * becomes the probe; the others go on passing it over until the probe has an answer.
-   */
+  /** Whether to pass over the provider. */
   isResting(providerId: string): boolean {
     const state = this.#states.get(providerId);
     if (state === undefined || state.failures < FAILURES_TO_OPEN) return false;
-    if (this.#now() < state.restsUntilMs) return true;
-    state.restsUntilMs = this.#now() + REST_MS;
-    return false;
+    return this.#now() < state.restsUntilMs;
+  }
+
+  /** It is asked. After its rest that is the probe: others pass the provider over until it has an answer. */
+  recordStart(providerId: string): void {
+    const state = this.#states.get(providerId);
+    if (state) state.restsUntilMs = this.#now() + REST_MS;
   }
 
   recordSuccess(providerId: string): void {

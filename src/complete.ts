@@ -13,7 +13,7 @@ import { printable } from './secrets.ts';
 const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
 /** A longer `Retry-After` is the client's to wait for. */
-const MAX_RETRY_AFTER_SECONDS = 30;
+const MAX_AWAITED_SECONDS = 30;
 const MAX_ECHOED_CHARACTERS = 128;
 
 export interface CompletionSettings extends AttemptSettings {
@@ -36,9 +36,8 @@ export async function complete(call: Call, settings: CompletionSettings): Promis
   call.record.stream = chat.stream;
   const requested = resolveModel(chat.model, settings);
   call.record.provider = requested.provider.id;
-  try {
-    settings.limits.takeProvider(requested.provider.id);
-  } catch (refusal) {
+  const refusal = settings.limits.takeProvider(requested.provider.id);
+  if (refusal) {
     settings.limits.giveBackGlobal();
     throw refusal;
   }
@@ -112,7 +111,8 @@ async function askInOrder(candidates: readonly Candidate[], inquiry: Inquiry): P
   for (const candidate of candidates) {
     const { id } = candidate.provider;
     if (candidates.length > 1 && breaker.isResting(id)) continue;
-    if (candidate !== first && !mayAsk(id, limits)) continue;
+    // A fallback at its own limit is passed over too.
+    if (candidate !== first && limits.takeProvider(id)) continue;
     const result = await askAndRecord(candidate, inquiry);
     if (!(result instanceof GatewayError)) return result;
     firstFailure ??= result;
@@ -131,6 +131,7 @@ async function askAndRecord(
 ): Promise<Answer | GatewayError> {
   const { breaker } = inquiry.settings;
   const { id } = candidate.provider;
+  breaker.recordStart(id);
   try {
     const answer = await askRepeatedly(candidate, inquiry);
     breaker.recordSuccess(id);
@@ -140,16 +141,6 @@ async function askAndRecord(
     if (thrown.status >= 500 && thrown.kind !== 'unsupported') breaker.recordFailure(id);
     else breaker.recordSuccess(id);
     return thrown;
-  }
-}
-
-/** A fallback at its own limit is passed over. */
-function mayAsk(id: string, limits: Limits): boolean {
-  try {
-    limits.takeProvider(id);
-    return true;
-  } catch {
-    return false;
   }
 }
 
@@ -180,8 +171,7 @@ async function askRepeatedly(candidate: Candidate, inquiry: Inquiry): Promise<An
         failures -= 1;
         continue;
       }
-      if (!retryable || retriesLeft === 0 || retryAfterSeconds > MAX_RETRY_AFTER_SECONDS)
-        throw thrown;
+      if (!retryable || retriesLeft === 0 || retryAfterSeconds > MAX_AWAITED_SECONDS) throw thrown;
       retriesLeft -= 1;
       await pause(Math.max(backoffMs(failures), retryAfterSeconds * 1000), call.cancellation);
     }

@@ -10,6 +10,8 @@ import { connect as connectTls } from 'node:tls';
 const CONNECT_TIMEOUT_MS = 10_000;
 /** fetch's own 4 s would make a quiet gateway pay a TLS handshake on nearly every request. */
 const IDLE_CONNECTION_MS = 90_000;
+/** Well before an idle connection is closed, so that one whose other end is gone is noticed. */
+const KEEP_ALIVE_PROBE_MS = 30_000;
 
 /** undici's `Dispatcher`, as far as it is used. */
 export interface Engine {
@@ -57,6 +59,8 @@ interface Queue {
   /** undici's requests that have no connection yet; those given up meanwhile are among them. */
   readonly unsent: Set<object>;
   readonly connecting: Set<Socket>;
+  /** The latest of the origin's TLS sessions: resumed, a handshake costs both ends a fraction. */
+  session: Buffer | undefined;
 }
 const queues = new Map<string, Queue>();
 const ABANDONED = new Error('nobody waits for this connection');
@@ -64,7 +68,7 @@ const ABANDONED = new Error('nobody waits for this connection');
 function queueOf(origin: string): Queue {
   let queue = queues.get(origin);
   if (queue === undefined) {
-    queue = { waiting: 0, unsent: new Set(), connecting: new Set() };
+    queue = { waiting: 0, unsent: new Set(), connecting: new Set(), session: undefined };
     queues.set(origin, queue);
   }
   return queue;
@@ -151,7 +155,8 @@ function connectSocket(
   { protocol, host, hostname, port }: ConnectOptions,
   callback: (error: Error | null, socket?: Socket) => void,
 ): void {
-  const { unsent, connecting } = queueOf(`${protocol}//${host}`);
+  const queue = queueOf(`${protocol}//${host}`);
+  const { unsent, connecting } = queue;
   // undici replaces a connection that broke, also when no request waits for it.
   if (unsent.size <= connecting.size) {
     process.nextTick(callback, ABANDONED);
@@ -165,18 +170,24 @@ function connectSocket(
         // RFC 6066 3: no address literals in SNI.
         servername: isIP(hostname) ? '' : hostname,
         ALPNProtocols: ['http/1.1'],
+        session: queue.session,
       })
     : connectTcp({ host: hostname, port: Number(port || 80) });
   socket.setNoDelay(true);
-  socket.setKeepAlive(true, IDLE_CONNECTION_MS);
+  socket.setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
   connecting.add(socket);
 
   const timer = setTimeout(() => {
     socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
   }, CONNECT_TIMEOUT_MS);
+  // Comes only after the certificate was found good; the next handshake relies on that.
+  socket.on('session', (session: Buffer) => (queue.session = session));
   const settle = (error: Error | null) => {
     clearTimeout(timer);
-    if (connecting.delete(socket)) callback(error, socket);
+    if (!connecting.delete(socket)) return;
+    // It may be the session that the upstream stumbles over.
+    if (error) queue.session = undefined;
+    callback(error, socket);
   };
   // Stays on: an error without a listener would end the process.
   socket.on('error', settle);

@@ -24,7 +24,6 @@ interface Route {
 }
 
 const HEALTH_PATH = '/health';
-const HEALTH_METHODS = ['GET', 'HEAD'];
 const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
 /** Returns the handler of every call. It never rejects. */
 export function createGateway(settings: GatewaySettings): (call: Call) => Promise<void> {
@@ -34,7 +33,7 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
   const listModels = createModelList({ providers, aliases: config.aliases, upstream, now });
 
   const routes = new Map<string, Route>([
-    [HEALTH_PATH, { methods: HEALTH_METHODS, answer: health }],
+    [HEALTH_PATH, { methods: ['GET', 'HEAD'], answer: health }],
     ['/v1/models', { methods: ['GET'], answer: () => listModels() }],
     ['/v1/chat/completions', { methods: ['POST'], answer: (call) => complete(call, completion) }],
   ]);
@@ -42,12 +41,14 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
   /** The order of checks decides who learns what: nothing is told, read or counted before its turn. */
   async function dispatch(call: Call): Promise<Answer> {
     call.checkProtocol();
-    if (call.path === HEALTH_PATH && HEALTH_METHODS.includes(call.method)) return health(call);
+    const route = routes.get(call.path);
+    const found = route?.methods.includes(call.method) ? route : undefined;
+    if (found && call.path === HEALTH_PATH) return found.answer(call);
     if (config.server.cors && isPreflight(call)) return preflight(call);
     authenticate(call.headerValues('authorization'));
-    limits.takeGlobal();
-    const route = routes.get(call.path);
-    if (route?.methods.includes(call.method)) return route.answer(call);
+    const refusal = limits.takeGlobal();
+    if (refusal) throw refusal;
+    if (found) return found.answer(call);
     const allow = route && { headers: { allow: route.methods.join(', ') } };
     throw new GatewayError('notFound', 'Resource not found', allow);
   }

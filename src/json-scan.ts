@@ -21,6 +21,8 @@ interface ByteRange {
 interface JsonScan {
   /** The top-level `model` value; of an array's text too, which validation refuses. */
   readonly model: ByteRange | undefined;
+  /** A top-level `model` or `stream` that was there before. */
+  readonly repeated: string | undefined;
 }
 
 const QUOTE = 0x22;
@@ -52,11 +54,14 @@ class SyntaxFault extends Error {
  * What is inside strings, numbers and literals is left to `JSON.parse`.
  */
 export function scanJson(bytes: Buffer): JsonScan {
+  let found: JsonScan;
   try {
-    return scan(bytes, false);
+    found = scan(bytes, false);
   } catch (fault) {
     throw fault instanceof SyntaxFault ? jsonSyntaxError(bytes) : fault;
   }
+  if (found.repeated) throw invalidRequest(`duplicate member "${found.repeated}"`);
+  return found;
 }
 
 /** The parsed text, or `undefined` where it is not JSON: V8's message quotes the text, which may be anybody's. */
@@ -66,6 +71,17 @@ export function parseJson(text: string): unknown {
   } catch {
     return undefined;
   }
+}
+
+/** The same for what a provider sent: also `undefined` where it breaks the bounds of a request. */
+export function parseForeignJson(text: string): unknown {
+  try {
+    // An element takes two characters at least: a comma, or a bracket more.
+    if (text.length > 2 * MAX_JSON_ELEMENTS) scan(Buffer.from(text), false);
+  } catch {
+    return undefined;
+  }
+  return parseJson(text);
 }
 
 /** The refusal for a body that `JSON.parse` or `scanJson` gave up on, with the offset of the first wrong byte. */
@@ -86,6 +102,7 @@ function scan(bytes: Buffer, strict: boolean): JsonScan {
   let topLevelKey = '';
   let models = 0;
   let streams = 0;
+  let repeated: string | undefined;
   let model: ByteRange | undefined;
   let depth = 0;
   let elements = 0;
@@ -108,7 +125,7 @@ function scan(bytes: Buffer, strict: boolean): JsonScan {
         topLevelKey = end - at > MAX_KEY_BYTES ? '' : readKey(bytes, at, end);
         if (topLevelKey === 'model') models += 1;
         if (topLevelKey === 'stream') streams += 1;
-        if (models > 1 || streams > 1) throw invalidRequest(`duplicate member "${topLevelKey}"`);
+        if (models > 1 || streams > 1) repeated ??= topLevelKey;
       } else if (depth === 1 && topLevelKey === 'model') {
         model = { start: at, end };
       }
@@ -138,7 +155,7 @@ function scan(bytes: Buffer, strict: boolean): JsonScan {
     }
   }
   if (expected !== 'nothing') throw new SyntaxFault(bytes.length);
-  return { model };
+  return { model, repeated };
 }
 
 /** The offset after the string that opens at `start`. Long ones are searched natively. */

@@ -5,12 +5,12 @@ import { GatewayError } from './errors.ts';
 import { TokenBucket } from './token-bucket.ts';
 
 export interface Limits {
-  /** Takes a token of the global bucket. Throws `rateLimit`. */
-  takeGlobal(): void;
+  /** Takes a token of the global bucket, or returns `rateLimit`. */
+  takeGlobal(): GatewayError | undefined;
   /** Gives that token back: another limit refused the request, and both are taken or neither. */
   giveBackGlobal(): void;
-  /** Takes a token of the provider's bucket. Throws `rateLimit`. */
-  takeProvider(id: string): void;
+  /** Takes a token of the provider's bucket, or returns `rateLimit`. */
+  takeProvider(id: string): GatewayError | undefined;
 }
 
 /** `now` is a monotonic clock in milliseconds. */
@@ -24,11 +24,11 @@ export function createLimits(settings: Config['rateLimit'], now: () => number): 
     [...settings.providers].map(([id, bucket]) => [id, create(bucket)] as const),
   );
 
-  function take(bucket: TokenBucket | undefined): void {
+  function take(bucket: TokenBucket | undefined): GatewayError | undefined {
     const waitMs = bucket?.take(now()) ?? 0;
-    if (waitMs === 0) return;
+    if (waitMs === 0) return undefined;
     const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
-    throw new GatewayError('rateLimit', 'Rate limit exceeded', { retryAfterSeconds });
+    return new GatewayError('rateLimit', 'Rate limit exceeded', { retryAfterSeconds });
   }
 
   return {

@@ -18,8 +18,8 @@ interface LoggerOptions {
   readonly format: 'json' | 'text';
   readonly colour: boolean;
   readonly write: (line: string) => void;
-  /** Applied to every line as the last thing. */
-  readonly redact: (line: string) => string;
+  /** Applied to every text as the last thing. */
+  readonly redact: (text: string) => string;
   /** Wall clock, milliseconds since the epoch. */
   readonly now: () => number;
 }
@@ -40,9 +40,7 @@ export function createLogger(options: LoggerOptions): Logger {
     log(level, message, facts = {}) {
       if (LOG_LEVELS.indexOf(level) > limit) return;
       const time = new Date(options.now()).toISOString();
-      options.write(
-        `${options.redact(format({ time, level, message, facts, colour: options.colour }))}\n`,
-      );
+      options.write(`${format({ time, level, message, facts }, options)}\n`);
     },
   };
 }
@@ -52,21 +50,22 @@ interface Entry {
   readonly level: LogLevel;
   readonly message: string;
   readonly facts: LogFacts;
-  readonly colour: boolean;
 }
 
-function formatJson({ time, level, message, facts }: Entry): string {
+function formatJson({ facts, ...entry }: Entry, { redact }: LoggerOptions): string {
+  // Value by value: in the finished line a key's end could be the beginning of an escape.
+  const redacted = (_: string, value: unknown) =>
+    typeof value === 'string' ? redact(value) : value;
   // JSON leaves these two unescaped, and some viewers break lines at them.
-  const line = `{"time":"${time}","level":"${level}","message":${JSON.stringify(message)}`;
-  const more = JSON.stringify(facts).slice(1);
-  return `${line}${more === '}' ? '' : ','}${more}`.replace(/[\u2028\u2029]/g, ' ');
+  return JSON.stringify({ ...entry, ...facts }, redacted).replace(/[\u2028\u2029]/g, ' ');
 }
 
-function formatText({ time, level, message, facts, colour }: Entry): string {
+function formatText({ time, level, message, facts }: Entry, options: LoggerOptions): string {
+  const { colour, redact } = options;
   const paint = (code: number, text: string) => (colour ? `\u001b[${code}m${text}\u001b[0m` : text);
   const pairs = Object.entries(facts)
     .filter(([, value]) => value !== undefined)
     .map(([name, value]) => ` ${paint(90, `${name}=`)}${printable(String(value), 500)}`);
   const label = paint(ANSI_COLOUR[level], level.toUpperCase().padEnd(5));
-  return `${time.slice(11, 23)} ${label} ${printable(message, 2000)}${pairs.join('')}`;
+  return redact(`${time.slice(11, 23)} ${label} ${printable(message, 2000)}${pairs.join('')}`);
 }

@@ -2,6 +2,7 @@
 
 import { Deadline } from './cancellation.ts';
 import type { Answer } from './call.ts';
+import { parseForeignJson } from './json-scan.ts';
 import type { Provider } from './provider.ts';
 import { readAll, type Upstream } from './upstream.ts';
 
@@ -87,8 +88,9 @@ async function fetchNames(provider: Provider, upstream: Upstream): Promise<strin
   try {
     const reply = await upstream.send(provider.modelListRequest(), deadline);
     const bytes = reply.status === 200 ? await readAll(reply, MAX_LIST_BYTES) : undefined;
-    if (bytes === undefined) throw new Error(`no usable model list, status ${reply.status}`);
-    return provider.readModelList(JSON.parse(bytes.toString('utf8')));
+    const json = bytes && parseForeignJson(bytes.toString('utf8'));
+    if (json === undefined) throw new Error(`no usable model list, status ${reply.status}`);
+    return provider.readModelList(json);
   } finally {
     // Also lets go of a body that was not read to its end.
     deadline.end({ abandon: true });

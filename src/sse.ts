@@ -104,15 +104,21 @@ export class EventSplitter {
   }
 }
 
-/** Reads whole events, as `push` returned them. `start` is the offset of each one's first line that is no comment. */
-export function* parseEvents(bytes: Buffer): Generator<ServerSentEvent & { start: number }> {
+/**
+ * Reads whole events, as `push` returned them. `start` is the offset of each one's first line that is no comment.
+ * A byte order mark is skipped where the stream begins (`isAtStart`).
+ */
+export function* parseEvents(
+  bytes: Buffer,
+  isAtStart = false,
+): Generator<ServerSentEvent & { start: number }> {
   const text = bytes.toString('latin1');
   // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
   const lineEnd = /\r\n|\n|\r/g;
   let name = '';
   let data: string[] = [];
   let start: number | undefined;
-  let lineStart = 0;
+  let lineStart = isAtStart && text.startsWith('\u00ef\u00bb\u00bf') ? 3 : 0;
   for (const match of text.matchAll(lineEnd)) {
     const line = text.slice(lineStart, match.index);
     if (line === '') {

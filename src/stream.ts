@@ -6,7 +6,7 @@
 
 import type { Deadline } from './cancellation.ts';
 import { ClientGone, GatewayError } from './errors.ts';
-import { parseJson } from './json-scan.ts';
+import { parseForeignJson } from './json-scan.ts';
 import type { UpstreamFault } from './provider.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from './sse.ts';
 import { timeoutError, upstreamFailure } from './upstream.ts';
@@ -67,6 +67,8 @@ class Relay {
   readonly #splitter = new EventSplitter();
   /** A `finish_reason` was seen: the model had said all it wanted. */
   #isFinished = false;
+  /** Nothing has been passed on. */
+  #isAtStart = true;
   /** `[DONE]` was seen: whatever happens now, the answer is complete. */
   #isDone = false;
   /** The upstream left out the blank line after its last event. */
@@ -88,6 +90,7 @@ class Relay {
       const found =
         chunk === undefined ? this.#inspectTail() : this.#inspect(this.#splitter.push(chunk), true);
       seen.push(found.passed);
+      if (found.passed.length > 0) this.#isAtStart = false;
       if (found.hasData) return { ...found, passed: Buffer.concat(seen) };
       if (found.error) throw found.error;
       seenBytes += found.passed.length;
@@ -144,15 +147,20 @@ class Relay {
   /** Looks for what the relay acts on. Only runs with a telltale word are taken apart, and the beginning. */
   #inspect(events: Buffer, isBeginning = false): Inspection {
     if (this.#splitter.heldBytes > MAX_EVENT_BYTES) throw this.#failed('an event is too large');
+    // Nothing counts that comes after it.
+    if (this.#isDone) return { passed: events, hasData: true };
     const { isFinished, isSuspicious } = findTelltales(events);
     if (isFinished) this.#isFinished = true;
     if (!isBeginning && !isSuspicious) return { passed: events, hasData: true };
     let hasData = false;
-    for (const event of parseEvents(events)) {
+    for (const event of parseEvents(events, this.#isAtStart)) {
       const error = this.#errorIn(event);
       if (error) return { passed: events.subarray(0, event.start), error, hasData };
-      if (event.data === '[DONE]') this.#isDone = true;
       hasData ||= event.data !== '';
+      if (event.data === '[DONE]') {
+        this.#isDone = true;
+        break;
+      }
     }
     return { passed: events, hasData };
   }
@@ -164,7 +172,7 @@ class Relay {
   #inspectTail(): Inspection {
     const tail = this.#splitter.release();
     const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
-    const event = [...parseEvents(closed)].find(({ data }) => data !== '');
+    const event = [...parseEvents(closed, this.#isAtStart)].find(({ data }) => data !== '');
     if (this.#isDone) return { passed: tail, hasData: false };
     if (event === undefined) return { passed: NOTHING, hasData: false };
     if (!isWholeData(event.data)) {
@@ -178,7 +186,7 @@ class Relay {
   #errorIn({ name, data }: ServerSentEvent): GatewayError | undefined {
     if (data === '' || data === '[DONE]') return undefined;
     const { readFault, toError } = this.#options;
-    const json = parseJson(data);
+    const json = parseForeignJson(data);
     const fault =
       readFault(json) ?? (name === 'error' ? readFault({ error: json ?? data }) : undefined);
     return fault && toError(fault);
@@ -217,7 +225,7 @@ function findTelltales(events: Buffer): { isFinished: boolean; isSuspicious: boo
     if (byte === QUOTE) {
       const next = events[at + 1];
       if (next === LETTER_E && textAt(events, at, 7) === '"error"') isSuspicious = true;
-      if (next === LETTER_F && FINISH_REASON.test(textAt(events, at, 24))) isFinished = true;
+      if (next === LETTER_F && FINISH_REASON.test(textAt(events, at, 40))) isFinished = true;
     } else if (byte === OPEN_BRACKET) {
       if (events[at + 1] === LETTER_D) isSuspicious = true;
     } else if (byte === LETTER_E && (before === LINE_FEED || before === CARRIAGE_RETURN)) {
@@ -228,12 +236,13 @@ function findTelltales(events: Buffer): { isFinished: boolean; isSuspicious: boo
   return { isFinished, isSuspicious };
 }
 
-const FINISH_REASON = /^"finish_reason"[ \t]*:[ \t]*"/;
+/** Some write `""` or `"null"` until the answer is finished. */
+const FINISH_REASON = /^"finish_reason"[ \t]*:[ \t]*"(?!"|null")/;
 
 function textAt(bytes: Buffer, start: number, length: number): string {
   return bytes.toString('latin1', start, start + length);
 }
 
 function isWholeData(data: string): boolean {
-  return data === '[DONE]' || parseJson(data) !== undefined;
+  return data === '[DONE]' || parseForeignJson(data) !== undefined;
 }

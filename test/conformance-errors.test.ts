@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { createServer, type AddressInfo, type Socket } from 'node:net';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { test, type TestContext } from 'node:test';
 
 import {
@@ -372,6 +373,28 @@ test('a Retry-After date becomes the whole seconds until then', async (t) => {
   assertError(reply, rateLimited(seconds));
 });
 
+test('of several Retry-After headers the first counts', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const date = new Date(Date.now() + 40_000).toUTCString();
+  for (const values of [
+    ['30', '30'],
+    ['30', date],
+    [date, '300'],
+    [date, date],
+  ]) {
+    upstream.script = (_, response) =>
+      response
+        .writeHead(
+          429,
+          values.flatMap((value) => ['retry-after', value]),
+        )
+        .end('{}');
+    const seconds = Number((await gateway.chat(chatBody())).headers['retry-after']);
+    assert.ok(seconds >= 30 && seconds <= 40, `${values.join()}: ${seconds}`);
+  }
+});
+
 const keys = [PROVIDER_KEY, 'sk-proj-abcdefghijklmnop', 'Bearer abcdefghijklmnop'];
 for (const key of keys) {
   test(`a message of upstream's reaches the client without ${key.slice(0, 7)}…`, async (t) => {
@@ -572,13 +595,6 @@ test('an upstream that takes longer than the timeout, in any phase, is answered 
         response.write('{"choices":');
       },
     },
-    'half-error': {
-      stream: false,
-      script: (_, response) => {
-        response.writeHead(400, { 'content-type': 'application/json' });
-        response.write('{"error":');
-      },
-    },
     'no-first-event': {
       stream: true,
       script: (_, response) => {
@@ -600,4 +616,18 @@ test('an upstream that takes longer than the timeout, in any phase, is answered 
   for (const reply of await Promise.all(replies)) assertError(reply, TIMED_OUT);
   await Promise.all(upstream.requests.map(async ({ closed }) => closed));
   assert.equal(upstream.requests.length, replies.length);
+});
+
+test('an answer with millions of elements is refused while others are served', async (t) => {
+  const upstream = await startUpstream(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'application/json' });
+    response.end(`{"choices":[${'{},'.repeat(3_000_000)}{}]}`);
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const histogram = monitorEventLoopDelay({ resolution: 5 });
+  histogram.enable();
+  assertError(await gateway.chat(chatBody()), NOT_JSON);
+  histogram.disable();
+  // Parsing it would take seconds.
+  assert.ok(histogram.max < 500e6, `stalled for ${histogram.max / 1e6} ms`);
 });

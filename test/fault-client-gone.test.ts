@@ -66,6 +66,15 @@ const PHASES: Record<string, Phase> = {
     reached: ({ p }) => p.requests.length === 1,
     asked: [1, 0],
   },
+  'in the middle of an error': {
+    stream: false,
+    p: (_, response) => {
+      response.writeHead(503, { 'content-type': 'application/json', 'content-length': 100 });
+      response.write('{"error":');
+    },
+    reached: ({ p }) => p.requests.length === 1,
+    asked: [1, 0],
+  },
   'before the first event': {
     p: begin(': keep-alive\n\n'),
     reached: ({ p }) => p.requests.length === 1,

@@ -3,7 +3,7 @@ import { isUtf8 } from 'node:buffer';
 import { test } from 'node:test';
 
 import { parseChatRequest } from '../src/chat.ts';
-import { MAX_JSON_DEPTH, MAX_JSON_ELEMENTS, scanJson } from '../src/json-scan.ts';
+import { MAX_JSON_DEPTH, MAX_JSON_ELEMENTS, parseForeignJson, scanJson } from '../src/json-scan.ts';
 import { withRandom, type Random } from './support/random.ts';
 
 const SPACES = ['', '', '', ' ', '\n', '\t', '\r\n', '  '];
@@ -266,7 +266,14 @@ test('elements are accepted to the bound and refused beyond it', () => {
     const refusal = (elements: number) => refusalOf(() => scanJson(Buffer.from(list(elements))));
     assert.equal(refusal(MAX_JSON_ELEMENTS), undefined, name);
     assert.match(refusal(MAX_JSON_ELEMENTS + 1) ?? '', /500000 elements/, name);
+    assert.ok(parseForeignJson(list(MAX_JSON_ELEMENTS)), name);
+    assert.equal(parseForeignJson(list(MAX_JSON_ELEMENTS + 1)), undefined, name);
   }
+});
+
+test('an answer may name a model or stream twice, however long it is', () => {
+  const text = `{"model":"a","model":"b","stream":1,"stream":2,"x":"${'x'.repeat(2_000_000)}"}`;
+  assert.deepEqual(Object.keys(parseForeignJson(text) ?? {}), ['model', 'stream', 'x']);
 });
 
 test('the bounds are found before what comes after them is read', () => {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 
 import { CircuitBreaker } from '../src/circuit-breaker.ts';
+import type { Config } from '../src/config.ts';
 import { chatBody, providerToml, startGateway, type Reply } from './support/gateway.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import {
@@ -43,6 +44,7 @@ interface Settings {
   readonly q?: string;
   readonly fallback?: readonly string[];
   readonly more?: string;
+  readonly adjust?: (config: Config) => Config;
 }
 
 /** Provider `p`, which does as it is told, and `q`, `r`, which answer. */
@@ -54,7 +56,7 @@ async function start(t: TestContext, script: Script, settings: Settings = {}) {
   const [p, q, r] = await Promise.all(
     [script, fine, fine].map(async (one) => startUpstream(t, one)),
   );
-  const { server = '', fallback = ['q'], more = '' } = settings;
+  const { server = '', fallback = ['q'], more = '', adjust = (config) => config } = settings;
   const toml = [
     `[server]\n${server}`,
     `[providers]\nfallback = ${JSON.stringify(fallback)}`,
@@ -63,7 +65,7 @@ async function start(t: TestContext, script: Script, settings: Settings = {}) {
     providerToml(r!, 'r'),
     more,
   ];
-  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  const gateway = await startGateway(t, { toml: toml.join('\n'), adjust });
   const asked = () => [p!, q!, r!].map(({ requests }) => requests.length);
   return { p: p!, q: q!, r: r!, gateway, asked };
 }
@@ -252,6 +254,49 @@ describe('fallback', { concurrency: true }, () => {
     });
   }
 
+  for (const ending of ['breaks off', 'never ends']) {
+    test(`an error whose text ${ending} is what its status says`, async (t) => {
+      const failing: Script = ({ url }, response) => {
+        const status = Number(/\d+/.exec(url));
+        response.writeHead(status, { 'content-length': 100, 'retry-after': '7' });
+        response.write('{"error":', () => {
+          if (ending === 'breaks off') setTimeout(() => response.destroy(), 20);
+        });
+      };
+      const upstream = await startUpstream(t, failing);
+      const fine = await startUpstream(t);
+      const statuses = [400, 401, 429];
+      const providers = statuses.map((status) =>
+        providerToml(
+          { ...upstream, baseUrl: `${new URL(upstream.baseUrl).origin}/${status}` },
+          `s${status}`,
+        ),
+      );
+      const fallback = '[providers]\nfallback = ["q"]\n';
+      const alone = await startGateway(t, { toml: providers.join('') });
+      const both = await startGateway(t, {
+        toml: [fallback, ...providers, providerToml(fine, 'q')].join(''),
+      });
+      const ask = async (gateway: typeof both) =>
+        Promise.all(statuses.map((status) => gateway.chat(chatBody({ model: `s${status}/m` }))));
+      const [replies, fallenBack] = await Promise.all([ask(alone), ask(both)]);
+      assert.deepEqual(
+        replies.map((reply) => [reply.status, reply.json().error.message]),
+        [
+          [400, 'API error: 400 - Bad Request'],
+          [401, 'Authentication failed'],
+          [429, 'Rate limit exceeded at s429: Too Many Requests'],
+        ],
+      );
+      assert.equal(replies[2]?.headers['retry-after'], '7');
+      assert.deepEqual(
+        fallenBack.map(({ status }) => status),
+        [400, 401, 200],
+      );
+      await Promise.all(upstream.requests.map(async ({ closed }) => closed));
+    });
+  }
+
   test('a stream that begins with a refusal or a rejected key is not asked of another', async (t) => {
     for (const error of [
       { message: 'no', code: 'content_filter' },
@@ -361,6 +406,8 @@ describe('the circuit breaker', () => {
     assert.equal(breaker.isResting('p'), true);
     now += 1;
     assert.equal(breaker.isResting('p'), false, 'the probe');
+    assert.equal(breaker.isResting('p'), false, 'not asked yet');
+    breaker.recordStart('p');
     assert.equal(breaker.isResting('p'), true, 'only one');
     failures(1);
     now += 9999;
@@ -377,8 +424,35 @@ describe('the circuit breaker', () => {
     for (let index = 0; index < 3; index += 1) breaker.recordFailure('p');
     now += 10_000;
     assert.equal(breaker.isResting('p'), false);
+    breaker.recordStart('p');
+    assert.equal(breaker.isResting('p'), true);
     now += 10_000;
     assert.equal(breaker.isResting('p'), false);
+  });
+
+  test('a request that the limit keeps from a provider is not its probe', async (t) => {
+    // A file cannot set a limit that lasts longer than a provider's rest.
+    const providers = new Map([['q', { requestsPerSecond: 0.06, burstCapacity: 3 }]]);
+    const { gateway, q, asked } = await start(t, fail(500), {
+      adjust: (config) => ({
+        ...config,
+        rateLimit: { ...config.rateLimit, enabled: true, providers },
+      }),
+    });
+    const { script } = q;
+    q.script = fail(500);
+    for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
+    q.script = script;
+    const clock = performance.now.bind(performance);
+    for (const [seconds, status] of [
+      [11, 500],
+      [18, 200],
+    ] as const) {
+      const { mock: shifted } = t.mock.method(performance, 'now', () => clock() + seconds * 1000);
+      assert.equal((await gateway.chat(chatBody())).status, status);
+      shifted.restore();
+    }
+    assert.equal(asked()[1], 4);
   });
 
   test('a provider that has failed three times is passed over', async (t) => {

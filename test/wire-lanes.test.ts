@@ -5,6 +5,7 @@ import { once } from 'node:events';
 import { existsSync, readFileSync } from 'node:fs';
 import { connect, createServer, type AddressInfo } from 'node:net';
 import { before, describe, test, type TestContext } from 'node:test';
+import type { TLSSocket } from 'node:tls';
 
 import { Cancellation } from '../src/cancellation.ts';
 import { createUpstream, readAll, type Upstream } from '../src/upstream.ts';
@@ -422,6 +423,21 @@ for (const [lane, laneText] of [
         assert.equal(upstream.requests.length, 4);
       });
     }
+
+    test('a second connection resumes the session of the first', async (t) => {
+      const certificate = createCertificate(t, ['IP:127.0.0.1']);
+      const resumed: boolean[] = [];
+      const closing: Script = (request, response) => {
+        resumed.push((response.socket as TLSSocket).isSessionReused());
+        response.setHeader('connection', 'close');
+        return answer(request, response);
+      };
+      const upstream = await startUpstream(t, closing, certificate);
+      const env = { GATEWAY_UPSTREAM: lane, NODE_EXTRA_CA_CERTS: certificate.path };
+      const { port } = await start(t, { baseUrl: upstream.baseUrl, env });
+      await assertAnswers(port);
+      assert.deepEqual(resumed, [false, true]);
+    });
 
     test('a request whose connection breaks is repeated only where that was reused', async (t) => {
       const certificate = createCertificate(t, ['IP:127.0.0.1']);

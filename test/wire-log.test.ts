@@ -343,6 +343,25 @@ describe('logging', { concurrency: true }, () => {
     assert.equal((await lineOf(loud))['attempts'], 'p:200');
   });
 
+  test('stays JSON whatever keys, quotes and backslashes are in it', async (t) => {
+    const upstream = await startUpstream(t);
+    const key = 'canary-that-ends-in-\\';
+    const provider = `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = '${key}'\n`;
+    const gateway = await startGateway(t, { toml: LOUD + provider });
+    const shapes = [`${key}"`, 'key=x"', 'key=x\\"', 'key=x","z":"', 'sk-123456\\"'];
+    for (const shape of shapes) {
+      const headers = { 'user-agent': shape };
+      await gateway.chat(chatBody({ model: `p/${shape}` }), { headers });
+      await sendRaw(gateway.port, `GET /${shape} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n`);
+    }
+    const lines = await linesOf(gateway, 2 * shapes.length);
+    for (const { outcome, model, path, user_agent } of lines) {
+      const told = outcome === 'ok' ? [model, user_agent] : [path];
+      for (const text of told) assert.match(String(text), /^(?:p?\/)?\[secret\][",:\\z]*$/);
+    }
+    assert.doesNotMatch(gateway.log.join(''), /canary/);
+  });
+
   test('has no content of a message, no token and no key, whatever is turned on', async (t) => {
     const words = {
       asked: 'the-question-asked',

@@ -210,6 +210,16 @@ const BROKEN_ENDS: Record<string, { script: Script; before: string; code: string
     before: CHUNK,
     code: 'PROVIDER_ERROR',
   },
+  'is closed after an empty finish_reason': {
+    script: (_, response) => sendEvents(response, LAST.replace('stop', '')),
+    before: LAST.replace('stop', ''),
+    code: 'PROVIDER_ERROR',
+  },
+  'is closed after a finish_reason of "null"': {
+    script: (_, response) => sendEvents(response, LAST.replace('"stop"', ' "null"')),
+    before: LAST.replace('"stop"', ' "null"'),
+    code: 'PROVIDER_ERROR',
+  },
   'is closed inside an event': {
     script: (_, response) => sendEvents(response, CHUNK + CHUNK.slice(0, 30)),
     before: CHUNK,
@@ -335,6 +345,59 @@ test('a connection that breaks after [DONE] leaves the answer complete', async (
     setTimeout(() => response.destroy(), 20);
   });
   assert.equal((await gateway.chat(STREAM)).text, completionEvents());
+});
+
+test('an error after [DONE] is nothing to the client, and nothing is added to it', async (t) => {
+  const { gateway, upstream } = await start(t);
+  const late = 'data: {"error":{"message":"late"}}\n\n';
+  for (const events of [CHUNK + DONE + late, DONE + late, CHUNK + LAST + DONE + late.trimEnd()]) {
+    upstream.script = (_, response) => sendEvents(response, events);
+    assert.equal((await gateway.chat(STREAM)).text, events);
+  }
+  const { opened: seen, open: see } = createGate();
+  upstream.script = async (request, response) => {
+    await begin(CHUNK + DONE)(request, response);
+    await seen;
+    response.end(late);
+  };
+  const chat = openChat(gateway.port);
+  await eventually(() => chat.text() === CHUNK + DONE, '[DONE]');
+  see();
+  assert.equal(await chat.ended, CHUNK + DONE + late);
+  assert.deepEqual(new Set(gateway.accessLines().map(({ outcome }) => outcome)), new Set(['ok']));
+});
+
+test('a byte order mark at the start is passed on, and hides nothing', async (t) => {
+  const { gateway, upstream } = await start(t);
+  const mark = '\u{feff}';
+  upstream.script = (_, response) => sendEvents(response, mark + completionEvents());
+  assert.equal((await gateway.chat(STREAM)).text, mark + completionEvents());
+  for (const end of ['\n\n', '']) {
+    upstream.script = (_, response) => sendEvents(response, `${mark}data: {"error":"boom"}${end}`);
+    const reply = await gateway.chat(STREAM);
+    assert.equal(reply.status, 502);
+    assert.deepEqual(reply.json(), { error: BOOM });
+  }
+  // One, and only there.
+  for (const before of [mark, ': comment\n\n']) {
+    upstream.script = (_, response) =>
+      sendEvents(response, `${before}${mark}data: {"error":"boom"}\n\n${completionEvents()}`);
+    assert.equal((await gateway.chat(STREAM)).status, 200);
+  }
+});
+
+test('an answer that names no coding, in whatever way, is passed on', async (t) => {
+  const { gateway, upstream } = await start(t);
+  for (const coding of ['identity', 'Identity', '']) {
+    upstream.script = (_, response) => {
+      response.writeHead(200, {
+        'content-type': 'text/event-stream',
+        'content-encoding': coding,
+      });
+      response.end(completionEvents());
+    };
+    assert.equal((await gateway.chat(STREAM)).text, completionEvents(), coding);
+  }
 });
 
 test('a stream that ends before its first event is a 502', async (t) => {
