@@ -53,11 +53,13 @@ interface Entry {
 }
 
 function formatJson({ facts, ...entry }: Entry, { redact }: LoggerOptions): string {
+  const line: Record<string, unknown> = entry;
   // Value by value: in the finished line a key's end could be the beginning of an escape.
-  const redacted = (_: string, value: unknown) =>
-    typeof value === 'string' ? redact(value) : value;
+  for (const [name, value] of Object.entries(facts)) {
+    line[name] = typeof value === 'string' ? redact(value) : value;
+  }
   // JSON leaves these two unescaped, and some viewers break lines at them.
-  return JSON.stringify({ ...entry, ...facts }, redacted).replace(/[\u2028\u2029]/g, ' ');
+  return JSON.stringify(line).replace(/[\u2028\u2029]/g, ' ');
 }
 
 function formatText({ time, level, message, facts }: Entry, options: LoggerOptions): string {
