@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { createServer, type AddressInfo, type Socket } from 'node:net';
-import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { test, type TestContext } from 'node:test';
 
+import { MAX_JSON_ELEMENTS } from '../src/json-scan.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,
@@ -618,16 +618,11 @@ test('an upstream that takes longer than the timeout, in any phase, is answered 
   assert.equal(upstream.requests.length, replies.length);
 });
 
-test('an answer with millions of elements is refused while others are served', async (t) => {
+test('an answer with more elements than a request may have is not parsed', async (t) => {
   const upstream = await startUpstream(t, (_, response) => {
     response.writeHead(200, { 'content-type': 'application/json' });
-    response.end(`{"choices":[${'{},'.repeat(3_000_000)}{}]}`);
+    response.end(`{"choices":[${'{},'.repeat(MAX_JSON_ELEMENTS)}{}]}`);
   });
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
-  const histogram = monitorEventLoopDelay({ resolution: 5 });
-  histogram.enable();
   assertError(await gateway.chat(chatBody()), NOT_JSON);
-  histogram.disable();
-  // Parsing it would take seconds.
-  assert.ok(histogram.max < 500e6, `stalled for ${histogram.max / 1e6} ms`);
 });
