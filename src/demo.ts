@@ -18,7 +18,14 @@ interface DemoRequest {
 
 /** Starts the demo upstream on a free loopback port; returns the configuration that makes it the only provider. */
 export async function startDemo(): Promise<string> {
-  const server = createServer((request, response) => void onRequest(request, response));
+  const server = createServer((request, response) => {
+    // Without a listener, the error of a connection that breaks would end the process.
+    response.on('error', () => {});
+    onRequest(request, response).catch(() => {
+      if (!request.complete || response.headersSent) response.destroy();
+      else sendJson(response, { error: { message: 'not a chat request' } }, 400);
+    });
+  });
   await new Promise<void>((resolve) => {
     server.listen(0, '127.0.0.1', resolve);
   });
@@ -69,7 +76,8 @@ function chunk(delta: object, finishReason: string | null) {
   };
 }
 
-function sendJson(response: ServerResponse, body: object): void {
+function sendJson(response: ServerResponse, body: object, status = 200): void {
+  response.statusCode = status;
   response.setHeader('content-type', 'application/json').end(JSON.stringify(body));
 }
 

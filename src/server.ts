@@ -1,7 +1,10 @@
 #!/usr/bin/env node
 /** The program: reads the environment, the file and the command line, starts, and stops when told to. */
 
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
+import { get, type IncomingMessage } from 'node:http';
+import { text as textOf } from 'node:stream/consumers';
 
 import { assemble, type Assembly } from './assembly.ts';
 import {
@@ -14,7 +17,6 @@ import {
   type CommandLine,
 } from './command-line.ts';
 import { ConfigError, loadConfig, type Config } from './config.ts';
-import { createEngine } from './connections.ts';
 import { startDemo } from './demo.ts';
 import { GatewayError } from './errors.ts';
 import { VERSION } from './version.ts';
@@ -23,6 +25,8 @@ const EXIT_FAILED = 1;
 const EXIT_USAGE = 2;
 const DEFAULT_CONFIG_PATH = 'gateway.toml';
 const HEALTHCHECK_TIMEOUT_MS = 5000;
+/** Lines that nobody reads are kept up to here. */
+const MAX_UNREAD_LOG_BYTES = 4_194_304;
 
 async function main(): Promise<void> {
   const commandLine = parseCommandLine(process.argv.slice(2));
@@ -34,8 +38,10 @@ async function main(): Promise<void> {
   if (commandLine.healthcheck) return checkHealth(config);
 
   const isTerminal = process.stdout.isTTY;
-  const assembly = assemble(config, {
-    writeLog: createLineWriter(process.stdout),
+  const assembly: Assembly = assemble(config, {
+    writeLog: createLineWriter(process.stdout, (lines) => {
+      assembly.logger.log('warn', 'log lines were dropped', { lines });
+    }),
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });
@@ -75,31 +81,48 @@ function readConfigFile(path: string, isOptional: boolean): string | undefined {
     return readFileSync(path, 'utf8');
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    if (isOptional && code === 'ENOENT') return undefined;
+    // Node's permission model denies also what is not there.
+    if (isOptional && (code === 'ENOENT' || code === 'ERR_ACCESS_DENIED')) return undefined;
     throw new ConfigError([`${path}: cannot be read (${code})`]);
   }
 }
 
 async function checkHealth({ server: { host, port } }: Config): Promise<void> {
   const signal = AbortSignal.timeout(HEALTHCHECK_TIMEOUT_MS);
-  // Not through the environment's proxy.
-  const dispatcher = createEngine({ isDirect: true }) as never;
-  const response = await fetch(`${ownOrigin(host, port)}/health`, { signal, dispatcher }).catch(
-    () => undefined,
-  );
-  print(`${response ? await response.text() : 'not reachable'}\n`);
-  if (response?.status !== 200) process.exitCode = EXIT_FAILED;
+  process.exitCode = EXIT_FAILED;
+  try {
+    // Not fetch, which refuses some ports; an agent of its own never asks the environment's proxy.
+    const request = get(`${ownOrigin(host, port)}/health`, { signal, agent: false });
+    const [response] = (await once(request, 'response')) as [IncomingMessage];
+    print(`${await textOf(response)}\n`);
+    if (response.statusCode === 200) process.exitCode = 0;
+  } catch {
+    print('not reachable\n');
+  }
 }
 
 /** Writes what is logged in one turn of the loop at once: a system call costs as much as making a line. */
-function createLineWriter(stream: NodeJS.WriteStream): (line: string) => void {
+function createLineWriter(
+  stream: NodeJS.WriteStream,
+  onDropped: (lines: number) => void,
+): (line: string) => void {
   let lines = '';
+  let dropped = 0;
   const flush = () => {
     stream.write(lines);
     lines = '';
   };
   process.on('exit', flush);
+  stream.on('drain', () => {
+    const count = dropped;
+    dropped = 0;
+    if (count > 0) onDropped(count);
+  });
   return (line) => {
+    if (stream.writableLength > MAX_UNREAD_LOG_BYTES) {
+      dropped += 1;
+      return;
+    }
     if (lines === '') setImmediate(flush);
     lines += line;
   };

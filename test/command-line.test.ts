@@ -1,10 +1,15 @@
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
+import { once } from 'node:events';
 import { chmodSync, copyFileSync, readFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { connect } from 'node:net';
 import { join } from 'node:path';
 import { before, describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
+import { startDemo } from '../src/demo.ts';
 import { VERSION } from '../src/version.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from './support/gateway.ts';
 import {
@@ -352,6 +357,40 @@ gone = "xai/m"
     assert.equal((await runProgram(t, ['--healthcheck'], { env })).code, 1);
   });
 
+  test('--healthcheck exits 0 also on a port that browsers refuse', async (t) => {
+    const server = createServer((_, response) => void response.end('healthy'));
+    // Whichever of them is free.
+    for (const port of [6667, 10_080, 6697, 6669]) {
+      server.listen(port, '127.0.0.1');
+      const isFree = await once(server, 'listening').then(
+        () => true,
+        () => false,
+      );
+      if (!isFree) continue;
+      const env = { GATEWAY_PORT: `${port}`, GATEWAY_HOST: '127.0.0.1' };
+      const { code, stdout } = await runProgram(t, ['--healthcheck'], { env });
+      server.close();
+      assert.deepEqual([code, stdout], [0, 'healthy\n']);
+      return;
+    }
+    t.skip('all of them are in use');
+  });
+
+  test('the upstream of --demo survives a body that is not a chat and a client that leaves', async () => {
+    const url = JSON.parse(/base_url = (.*)/.exec(await startDemo())![1]!) as string;
+    for (const body of ['canary', '{}', 'null']) {
+      const response = await fetch(`${url}/chat/completions`, { method: 'POST', body });
+      assert.equal(response.status, 400);
+      assert.doesNotMatch(await response.text(), /canary/);
+    }
+    const socket = connect(Number(new URL(url).port), '127.0.0.1');
+    socket.write('POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nx');
+    await sleep(50);
+    socket.destroy();
+    await sleep(50);
+    assert.equal((await fetch(`${url}/models`)).status, 200);
+  });
+
   test('--demo answers a completion and a stream, without a file, a key or a network', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
     const env = { OPENAI_API_KEY: PROVIDER_KEY };
@@ -456,6 +495,30 @@ gone = "xai/m"
     for (let i = 0; i < 5; i += 1) {
       assert.equal((await fetch(`http://127.0.0.1:${port}/nothing`)).status, 401);
     }
+  });
+
+  test('drops log lines while their reader has stalled, and says how many', async (t) => {
+    const { child, port, stdout } = await startServing(t, LOCAL);
+    child.stdout!.pause();
+    // Their lines together are more than is kept.
+    const count = 12_000;
+    const one = `GET /${'x'.repeat(200)} HTTP/1.1\r\nhost: a\r\nx-request-id: ${'x'.repeat(128)}\r\n\r\n`;
+    const socket = connect(port, '127.0.0.1');
+    socket.write(one.repeat(count));
+    let answered = 0;
+    for await (const chunk of socket) {
+      answered += (chunk as Buffer).toString().split('HTTP/1.1 401').length - 1;
+      if (answered > count - 10) break;
+    }
+    child.stdout!.resume();
+    await eventually(() => stdout().includes('were dropped'), 'the line that says so');
+    const entries = stdout()
+      .trimEnd()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Record<string, unknown>);
+    const dropped = entries.find(({ message }) => message === 'log lines were dropped');
+    const written = entries.filter(({ message }) => message === 'request').length;
+    assert.ok(Number(dropped!['lines']) > 0 && Number(dropped!['lines']) + written <= count);
   });
 });
 

@@ -68,12 +68,7 @@ test('every room has its floor, and imports only from floors below it', () => {
 test('each thing is done in one place', () => {
   const places: [string, RegExp, string[]][] = [
     ['writes answers', /\.writeHead\(/, ['call']],
-    // The program asks only its own /health.
-    [
-      'opens upstream connections',
-      /\bfetch\(|connectTcp|connectTls/,
-      ['connections', 'server', 'upstream'],
-    ],
+    ['opens upstream connections', /\bfetch\(|connectTcp|connectTls/, ['connections', 'upstream']],
     ['knows status and code of an error', /'SERIALIZATION_ERROR'|'INVALID_REQUEST'/, ['errors']],
     ['reads TOML', /smol-toml'/, ['config']],
     ['reads the environment', /process\.env|\{ env \} = process/, ['server']],

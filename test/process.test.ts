@@ -180,6 +180,18 @@ describe('the process', { concurrency: 4 }, () => {
     },
   );
 
+  test('with permission to read only itself, needs no gateway.toml', { skip }, async (t) => {
+    const folder = realpathSync(emptyFolder(t));
+    const permissions = [permission!, `--allow-fs-read=${SERVER}`];
+    if (flag.includes('--allow-net')) permissions.push('--allow-net');
+    const command = [process.execPath, ...permissions, SERVER, '--check'];
+    const [file = '', ...args] = command;
+    const { status, stderr } = spawnSync(file, args, { cwd: folder, encoding: 'utf8' });
+    assert.equal(status, 0, stderr);
+    const named = spawnSync(file, [...args, '--config', 'gateway.toml'], { cwd: folder });
+    assert.equal(named.status, 1);
+  });
+
   const namespaces = ['unshare', '--pid', '--fork', '--kill-child', '--mount-proc'];
   const mayUnshare = spawnSync(namespaces[0]!, [...namespaces.slice(1), 'true']).status === 0;
   const skipPid = !mayUnshare && 'unshare is not there or not permitted';
