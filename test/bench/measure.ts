@@ -1,6 +1,7 @@
 /** What a measure is, and how one is taken: round by round, contender by contender. */
 
 import { CONTENDERS, RELAYS, type ContenderId } from './contenders.ts';
+import { watchMachine } from './machine.ts';
 import { figure, markdown, median, spread } from './table.ts';
 
 /** A contender's number. */
@@ -47,6 +48,7 @@ export const ratio = (
 /** Takes it with these contenders, and reports on it. */
 export async function take(measure: Measure, wanted: readonly string[], rounds: number) {
   const ids = measure.contenders.filter((id) => wanted.includes(id) || !RELAYS.includes(id));
+  const disturbances = await watchMachine();
   const taken = new Map<ContenderId, Taken>(ids.map((id) => [id, { rounds: [] }]));
   for (let round = 1; round <= rounds; round += 1) {
     for (const [id, result] of taken) {
@@ -61,10 +63,14 @@ export async function take(measure: Measure, wanted: readonly string[], rounds: 
       }
     }
   }
-  return describe(measure, taken, rounds);
+  return describe(measure, taken, disturbances());
 }
 
-function describe(measure: Measure, taken: ReadonlyMap<ContenderId, Taken>, rounds: number) {
+function describe(
+  measure: Measure,
+  taken: ReadonlyMap<ContenderId, Taken>,
+  disturbances: readonly string[],
+): string {
   const { title, about, columns, ratios, notes = () => [] } = measure;
   const valuesOf = (id: ContenderId, column: number) => {
     const { failure, rounds: measured = [] } = taken.get(id) ?? {};
@@ -79,8 +85,9 @@ function describe(measure: Measure, taken: ReadonlyMap<ContenderId, Taken>, roun
   const failures = [...taken]
     .filter(([, { failure }]) => failure !== undefined)
     .map(([id, { failure }]) => `${CONTENDERS[id].label} failed: ${failure}`);
+  const count = Math.max(...[...taken.values()].map(({ rounds }) => rounds.length));
   const compared = ratios.map(({ text, of, atMost }) => {
-    const values = Array.from({ length: rounds }, (_, round) =>
+    const values = Array.from({ length: count }, (_, round) =>
       of((id, column) => valuesOf(id, column)[round] ?? NaN),
     );
     const isMet = median(values.filter((value) => !Number.isNaN(value))) <= atMost!;
@@ -88,7 +95,9 @@ function describe(measure: Measure, taken: ReadonlyMap<ContenderId, Taken>, roun
     return values.every(Number.isNaN) ? '' : `${text}: ${spread(values)}${verdict}`;
   });
   const remarks = notes((id, column) => median(valuesOf(id, column)));
-  const lines = [...failures, ...compared, ...remarks].filter((line) => line !== '');
+  const lines = [...failures, ...compared, ...remarks, ...disturbances].filter(
+    (line) => line !== '',
+  );
   const table = markdown([['', ...columns], ...rows]);
   return `### ${title}\n\n${about}\n\n${table}\n\n${lines.map((line) => `- ${line}\n`).join('')}`;
 }

@@ -58,4 +58,5 @@ export const NODE =
       }).trim();
 
 /** How long a part of a measure takes; a sixth of it in a quick run. */
-export const milliseconds = (seconds: number) => (seconds * 1000) / (values.quick ? 6 : 1);
+export const milliseconds = (seconds: number) =>
+  Math.round((seconds * 1000) / (values.quick ? 6 : 1));
