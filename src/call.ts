@@ -64,11 +64,11 @@ export class Call {
   /** When the response began, on the monotonic clock of `performance.now()`. */
   firstByteAtMs: number | undefined;
   readonly receivedAtMs = performance.now();
+  /** Cancelled when the client leaves, or by whoever gives the request up. */
+  readonly cancellation = new Cancellation();
 
   readonly #request: IncomingMessage;
   readonly #response: ServerResponse;
-  /** Cancelled when the client leaves, or with the reason given to `cancel`. */
-  readonly cancellation = new Cancellation();
   readonly #closed: Promise<void>;
   readonly #server: ServerState;
   #awaitsContinue: boolean;

@@ -103,7 +103,6 @@ class Exchange implements UpstreamReply {
     if (this.#isOver) abort(this.#cancellation.reason!);
   }
 
-  /** False, here and below: no more before `resume` is called. */
   onHeaders(status: number, rawHeaders: readonly Buffer[], resume: () => void): boolean {
     // 1xx: the answer is still to come.
     if (status < 200) return true;
@@ -114,6 +113,7 @@ class Exchange implements UpstreamReply {
     return true;
   }
 
+  /** False: no more before `resume` is called. */
   onData(chunk: Buffer): boolean {
     // undici 6 reports nothing as data when it resumes; to pause again for it would go on for ever.
     if (chunk.length === 0) return true;

@@ -1,7 +1,7 @@
 /** Server-sent events as bytes: where one ends, what it says, how to write one (WHATWG HTML, 9.2). */
 
-const LINE_FEED = 0x0a;
-const CARRIAGE_RETURN = 0x0d;
+export const LINE_FEED = 0x0a;
+export const CARRIAGE_RETURN = 0x0d;
 const COLON = 0x3a;
 
 export interface ServerSentEvent {

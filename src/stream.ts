@@ -6,9 +6,16 @@
 
 import type { Deadline } from './cancellation.ts';
 import { ClientGone, GatewayError } from './errors.ts';
-import { parseForeignJson } from './json-scan.ts';
+import { OPEN_BRACKET, parseForeignJson, QUOTE } from './json-scan.ts';
 import type { UpstreamFault } from './provider.ts';
-import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from './sse.ts';
+import {
+  CARRIAGE_RETURN,
+  encodeEvent,
+  EventSplitter,
+  LINE_FEED,
+  parseEvents,
+  type ServerSentEvent,
+} from './sse.ts';
 import { timeoutError, upstreamFailure } from './upstream.ts';
 
 /** What a stream may hold while an event is incomplete; images in deltas take megabytes. */
@@ -203,11 +210,7 @@ class Relay {
   }
 }
 
-const LINE_FEED = 0x0a;
-const CARRIAGE_RETURN = 0x0d;
-const QUOTE = 0x22;
 const LETTER_D = 0x44;
-const OPEN_BRACKET = 0x5b;
 const LETTER_E = 0x65;
 const LETTER_F = 0x66;
 

@@ -9,7 +9,7 @@ import { before, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assertErrorObject, parseReplies } from './support/documented.ts';
-import { chatBody, CLIENT_TOKEN } from './support/gateway.ts';
+import { chatBody, rawChat } from './support/gateway.ts';
 import { buildOnce, emptyFolder, startServing } from './support/process.ts';
 import { withRandom, type Random } from './support/random.ts';
 import { eventually } from './support/streams.ts';
@@ -38,21 +38,6 @@ interface Tally {
   broken: string[];
 }
 
-/** A request with an id by which the provider can be asked whether it saw it. */
-function request(id: string, stream: boolean): string {
-  const body = JSON.stringify(chatBody({ stream }));
-  return [
-    'POST /v1/chat/completions HTTP/1.1',
-    'host: a',
-    `authorization: Bearer ${CLIENT_TOKEN}`,
-    'content-type: application/json',
-    `x-request-id: ${id}`,
-    `content-length: ${body.length}`,
-    '',
-    body,
-  ].join('\r\n');
-}
-
 interface Client {
   readonly name: string;
   readonly port: number;
@@ -74,7 +59,7 @@ async function sendUntilClosed({ name, port, stream, tally, seen, isDraining }: 
     const next = () => {
       text = '';
       requests += 1;
-      socket.write(request(`${name}-${requests}`, stream));
+      socket.write(rawChat(chatBody({ stream }), [`x-request-id: ${name}-${requests}`]));
     };
     socket.on('connect', () => {
       connected = isDraining() ? 'after it' : 'before the signal';

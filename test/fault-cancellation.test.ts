@@ -7,8 +7,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { startBlackHole } from './support/fault-proxy.ts';
 import {
   chatBody,
-  CLIENT_TOKEN,
   providerToml,
+  rawChat,
   startGateway,
   type TestGateway,
 } from './support/gateway.ts';
@@ -101,22 +101,10 @@ function watchWarnings(t: TestContext): string[] {
   return warnings;
 }
 
-function requestBytes(stream: boolean): string {
-  const body = JSON.stringify(chatBody({ stream }));
-  const head = [
-    'POST /v1/chat/completions HTTP/1.1',
-    'host: gateway',
-    `authorization: Bearer ${CLIENT_TOKEN}`,
-    'content-type: application/json',
-    `content-length: ${body.length}`,
-  ];
-  return `${head.join('\r\n')}\r\n\r\n${body}`;
-}
-
 function ask(port: number, stream: boolean): Socket {
   const client = connect(port, '127.0.0.1').on('error', () => {});
   clientSockets.add(client);
-  client.write(requestBytes(stream));
+  client.write(rawChat(chatBody({ stream })));
   return client;
 }
 
@@ -261,7 +249,7 @@ test('a client that leaves with several requests under way on one connection can
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
   const outgoing = watchOutgoing(t);
   const client = ask(gateway.port, false);
-  for (let more = 1; more <= 2; more += 1) client.write(requestBytes(more === 1));
+  for (let more = 1; more <= 2; more += 1) client.write(rawChat(chatBody({ stream: more === 1 })));
   await eventually(() => upstream.requests.length === 3, 'every request upstream');
   client.destroy();
   await eventually(() => gateway.accessLines().length === 3, 'the access lines');

@@ -2,7 +2,13 @@ import assert from 'node:assert/strict';
 import { connect, type Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
-import { chatBody, providerToml, startGateway, type TestGateway } from './support/gateway.ts';
+import {
+  chatBody,
+  providerToml,
+  rawChat,
+  startGateway,
+  type TestGateway,
+} from './support/gateway.ts';
 import { eventually } from './support/streams.ts';
 import { sendJson, startUpstream, type FakeUpstream, type Script } from './support/upstream.ts';
 
@@ -124,18 +130,6 @@ function connectClient(t: TestContext, port: number): { client: Socket; received
   return { client, received: () => text };
 }
 
-function chatRequest(body: object): Buffer {
-  const json = JSON.stringify(body);
-  const head = [
-    'POST /v1/chat/completions HTTP/1.1',
-    'host: gateway',
-    'authorization: Bearer token',
-    'content-type: application/json',
-    `content-length: ${Buffer.byteLength(json)}`,
-  ];
-  return Buffer.from(`${head.join('\r\n')}\r\n\r\n${json}`);
-}
-
 describe('a client that leaves', { concurrency: 4 }, () => {
   for (const [when, phase] of Object.entries(PHASES)) {
     for (const [how, leave] of Object.entries(WAYS)) {
@@ -145,8 +139,8 @@ describe('a client that leaves', { concurrency: 4 }, () => {
         const toml = `${phase.settings ?? ''}[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`;
         const gateway = await startGateway(t, { toml });
         const { client, received } = connectClient(t, gateway.port);
-        const bytes = chatRequest(chatBody({ stream: phase.stream ?? true }));
-        client.write(bytes.subarray(0, phase.sentBytes ?? bytes.length));
+        const bytes = rawChat(chatBody({ stream: phase.stream ?? true }));
+        client.write(bytes.slice(0, phase.sentBytes ?? bytes.length));
         await eventually(() => phase.reached({ p, q, gateway, client, received }), when);
         // A turn of the clock, so that what the provider sent has come through.
         await new Promise((resolve) => setTimeout(resolve, 20));
@@ -173,8 +167,8 @@ describe('a client that leaves', { concurrency: 4 }, () => {
     const p = await startUpstream(t);
     const gateway = await startGateway(t, { toml: providerToml(p) });
     const { client } = connectClient(t, gateway.port);
-    const request = chatRequest(chatBody({ padding: 'x'.repeat(4 * MIB) }));
-    client.write(request.subarray(0, 3 * MIB), () => client.resetAndDestroy());
+    const request = rawChat(chatBody({ padding: 'x'.repeat(4 * MIB) }));
+    client.write(request.slice(0, 3 * MIB), () => client.resetAndDestroy());
     await eventually(() => gateway.accessLines().length === 1, 'the access line');
     assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
     assert.equal(p.requests.length, 0);
@@ -191,7 +185,7 @@ describe('a client that leaves', { concurrency: 4 }, () => {
     });
     const gateway = await startGateway(t, { toml: providerToml(p) });
     const { client, received } = connectClient(t, gateway.port);
-    client.write(chatRequest(chatBody({ stream: true })));
+    client.write(rawChat(chatBody({ stream: true })));
     await eventually(() => received().includes('"content":"a"'), 'the first event');
     client.pause();
     await new Promise((resolve) => setTimeout(resolve, 200));

@@ -8,7 +8,7 @@ import { runInNewContext } from 'node:vm';
 
 import {
   chatBody,
-  CLIENT_TOKEN,
+  rawChat,
   providerToml,
   startGateway,
   type TestGateway,
@@ -56,18 +56,6 @@ function openReader(t: TestContext, port: number, requests: string): Socket {
   return socket;
 }
 
-function chatRequest(more: object = {}): string {
-  const body = JSON.stringify(chatBody(more));
-  const head = [
-    'POST /v1/chat/completions HTTP/1.1',
-    'host: gateway',
-    `authorization: Bearer ${CLIENT_TOKEN}`,
-    'content-type: application/json',
-    `content-length: ${body.length}`,
-  ];
-  return `${head.join('\r\n')}\r\n\r\n${body}`;
-}
-
 async function start(t: TestContext, script: Script, stuckReaderMs = STUCK_MS) {
   const upstream = await startUpstream(t, script);
   const gateway = await startGateway(t, {
@@ -97,7 +85,7 @@ test('20 streams of 100 MiB each to clients that do not read take less than 1 Mi
   const before = held();
   const count = 20;
   const readers = Array.from({ length: count }, () =>
-    openReader(t, gateway.port, chatRequest({ stream: true })),
+    openReader(t, gateway.port, rawChat(chatBody({ stream: true }))),
   );
   await eventually(() => upstream.requests.length === count, 'every request upstream');
   // Held back is when nothing has moved for a while.
@@ -128,7 +116,7 @@ async function pipeline(t: TestContext, clientLimits: object, second: string): P
   let text = '';
   socket.on('error', () => {});
   socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
-  socket.write(chatRequest({ stream: true }) + second);
+  socket.write(rawChat(chatBody({ stream: true })) + second);
   // Several times the limit.
   await sleep(700);
   finish();
@@ -138,7 +126,7 @@ async function pipeline(t: TestContext, clientLimits: object, second: string): P
 
 test('an answer is not cut off while it waits for the one before it', async (t) => {
   const last = 'GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n';
-  const text = await pipeline(t, { stuckReaderMs: 200 }, chatRequest() + last);
+  const text = await pipeline(t, { stuckReaderMs: 200 }, rawChat(chatBody()) + last);
   assert.ok(text.includes('[DONE]') && text.includes('y'.repeat(MIB)), `${text.length} bytes`);
   assert.match(text, /"healthy"[^}]*\}$/);
 });
@@ -153,7 +141,7 @@ for (const more of ['', 'connection: close\r\n']) {
 }
 
 describe('a client that stops reading', { concurrency: 4 }, () => {
-  const STREAM = chatRequest({ stream: true });
+  const STREAM = rawChat(chatBody({ stream: true }));
   const stuck: Record<string, { script: Script; requests: string }> = {
     'a stream': { script: pushing(100 * MIB), requests: STREAM },
     'one event of 12 MiB': {
@@ -165,12 +153,12 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
     },
     'a complete answer of 24 MiB': {
       script: (_, response) => sendJson(response, completion('y'.repeat(24 * MIB))),
-      requests: chatRequest(),
+      requests: rawChat(chatBody()),
     },
     // Together more than the network holds, each so small that it is written in one go.
     'many answers of 200 KiB on one connection': {
       script: (_, response) => sendJson(response, completion('y'.repeat(200_000))),
-      requests: chatRequest().repeat(100),
+      requests: rawChat(chatBody()).repeat(100),
     },
   };
   for (const [what, { script, requests }] of Object.entries(stuck)) {
@@ -207,7 +195,7 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
     },
     'a complete answer of 18 MiB': {
       script: (_, response) => sendJson(response, completion('y'.repeat(18 * MIB))),
-      requests: chatRequest(),
+      requests: rawChat(chatBody()),
     },
   };
   for (const [what, { script, requests }] of Object.entries(slow)) {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
-import { chatBody, providerToml, startGateway } from './support/gateway.ts';
+import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import { completion, sendJson, startUpstream } from './support/upstream.ts';
 
@@ -68,10 +68,7 @@ test('requests and streams in flight are finished, and nothing new is let in', a
 test('an answer given while draining says that its connection closes', async (t) => {
   const { gateway, upstream, finish } = await start(t);
   const client = openConnection(t, gateway.port);
-  const body = JSON.stringify(chatBody());
-  client.socket.write(
-    `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer a\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
-  );
+  client.socket.write(rawChat(chatBody()));
   await eventually(() => upstream.requests.length === 1, 'the request reached the provider');
   const drained = gateway.drain(10_000);
   finish();
@@ -87,10 +84,7 @@ test('GET /health on a connection that was kept alive says 503 and draining', as
   client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
   await eventually(() => client.text().includes('healthy'), 'the first answer');
   // An idle connection is closed by the drain; one that is carrying a stream is not.
-  const body = JSON.stringify(chatBody({ stream: true }));
-  client.socket.write(
-    `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer a\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
-  );
+  client.socket.write(rawChat(chatBody({ stream: true })));
   await eventually(() => client.text().includes('"content":"a"'), 'the first event');
   const drained = gateway.drain(10_000);
   client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
@@ -115,15 +109,12 @@ test('idle connections are closed at once', async (t) => {
 });
 
 test('connections whose answers began before the drain never hold it up until the deadline', async (t) => {
-  const body = JSON.stringify(chatBody({ stream: true }));
   const late = new Promise((resolve) => setTimeout(resolve, 4000, 'late').unref());
   // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.
   const drains = Array.from({ length: 30 }, async (_, index) => {
     const { gateway, finish } = await start(t);
     const client = openConnection(t, gateway.port);
-    client.socket.write(
-      `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer a\r\ncontent-type: application/json\r\ncontent-length: ${body.length}\r\n\r\n${body}`,
-    );
+    client.socket.write(rawChat(chatBody({ stream: true })));
     await eventually(() => client.text().includes('"content":"a"'), 'the first event');
     const drained = gateway.drain(8000);
     setTimeout(finish, 50 + 7.3 * index);

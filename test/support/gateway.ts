@@ -117,6 +117,20 @@ export function chatBody(more: object = {}): Record<string, unknown> {
   return { model: 'p/m', messages: [{ role: 'user', content: 'hello' }], ...more };
 }
 
+/** The bytes of a chat request, for connections that a test writes to itself. `headers` are further lines. */
+export function rawChat(body: object, headers: readonly string[] = []): string {
+  const json = JSON.stringify(body);
+  const head = [
+    'POST /v1/chat/completions HTTP/1.1',
+    'host: gateway',
+    `authorization: Bearer ${CLIENT_TOKEN}`,
+    'content-type: application/json',
+    `content-length: ${Buffer.byteLength(json)}`,
+    ...headers,
+  ];
+  return `${head.join('\r\n')}\r\n\r\n${json}`;
+}
+
 async function send(
   port: number,
   path: string,
