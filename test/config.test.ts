@@ -6,6 +6,7 @@ import { inspect } from 'node:util';
 import { ConfigError, loadConfig, type Config, type Flags } from '../src/config.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from '../src/providers/built-in.ts';
 import { Secret } from '../src/secrets.ts';
+import { ROOT } from './support/process.ts';
 
 type Env = Record<string, string | undefined>;
 
@@ -701,7 +702,7 @@ describe('a key', () => {
 });
 
 describe('gateway.toml.example', () => {
-  const example = readFileSync(`${import.meta.dirname}/../gateway.toml.example`, 'utf8');
+  const example = readFileSync(`${ROOT}/gateway.toml.example`, 'utf8');
   const complete = example.replace(/^#(?=[\w["])/gm, '');
   const env = Object.fromEntries(
     [...example.matchAll(/"\$\{(\w+)\}"/g)].map(([, name = '']) => [name, `value-of-${name}`]),
@@ -744,7 +745,7 @@ describe('gateway.toml.example', () => {
 
   test('names every variable that the gateway reads for itself', () => {
     const source = ['config', 'server'].map((name) =>
-      readFileSync(`${import.meta.dirname}/../src/${name}.ts`, 'utf8'),
+      readFileSync(`${ROOT}/src/${name}.ts`, 'utf8'),
     );
     const names = new Set(source.join('\n').match(/\bGATEWAY_[A-Z_]*[A-Z]\b/g));
     names.delete('GATEWAY_CONFIG');

@@ -168,8 +168,8 @@ function randomPieces(random: Random, bytes: Buffer): Buffer[] {
     pieces.push(piece);
     at += piece.length;
     // Most bytes one by one would take long and find nothing more.
-    if (pieces.length === 60) pieces.push(bytes.subarray(at));
-    if (pieces.length > 60) break;
+    if (pieces.length === 25) pieces.push(bytes.subarray(at));
+    if (pieces.length > 25) break;
   }
   return pieces;
 }

@@ -5,7 +5,8 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { test } from 'node:test';
 
-const ROOT = join(import.meta.dirname, '..');
+import { ROOT } from './support/process.ts';
+
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
 const packageJson = JSON.parse(read('package.json')) as {
   version: string;

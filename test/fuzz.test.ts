@@ -20,6 +20,7 @@ import { createOpenAIProvider } from '../src/providers/openai.ts';
 import { openStream } from '../src/stream.ts';
 import { readerOf } from '../src/upstream.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
+import { ROOT } from './support/process.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from './support/gateway.ts';
 import { cutUp, mutate } from './support/mutate.ts';
 import { createRandom, type Random } from './support/random.ts';
@@ -154,7 +155,7 @@ test('a request body is accepted whole, or refused with a 4xx', async () => {
   tally.assertSome('accepted', 'refused');
 });
 
-const EXAMPLE = readFileSync(join(import.meta.dirname, '..', 'gateway.toml.example'), 'utf8');
+const EXAMPLE = readFileSync(join(ROOT, 'gateway.toml.example'), 'utf8');
 const TOML_TOKENS = [
   ...'[]{}"\'=.,#\\\n\r\t\u0000_-+'.split(''),
   ...'"""~\'\'\'~[[~]]~\r\n~true~inf~-nan~1e999~0x~1979-05-27~99999999999999999999~\\u'.split('~'),

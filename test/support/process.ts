@@ -18,7 +18,8 @@ import type { TestContext } from 'node:test';
 
 import { LANE_ENV } from './lane.ts';
 
-export const ROOT = join(import.meta.dirname, '..', '..');
+/** The project's folder, where npm runs its scripts. */
+export const ROOT = process.cwd();
 export const SERVER = join(ROOT, 'dist', 'server.js');
 
 export interface ProgramOptions {
