@@ -17,7 +17,7 @@ import type {
 } from './provider.ts';
 import { withoutControlCharacters } from './secrets.ts';
 import { openStream } from './stream.ts';
-import { readAll, readerOf, timeoutError, upstreamFailure, type Upstream } from './upstream.ts';
+import { readAll, timeoutError, upstreamFailure, type Upstream } from './upstream.ts';
 
 /** Complete answers are held in memory to be judged; a longer one is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
@@ -62,11 +62,8 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
     const sent = provider.chatRequest(chat, model, forwardedHeaders(call));
     const reply = await settings.upstream.send(sent, deadline);
     answered = true;
-    const judged = await judge(provider.toOpenAI?.(reply) ?? reply, {
-      request,
-      settings,
-      deadline,
-    });
+    const context = { call, provider, isStream: chat.stream, settings, deadline };
+    const judged = await judge(provider.toOpenAI?.(reply) ?? reply, context);
     if (!chat.stream) deadline.end();
     return judged;
   } catch (thrown) {
@@ -76,8 +73,11 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   }
 }
 
+/** Without the request itself: a stream would hold its body, often megabytes, to its end. */
 interface JudgeContext {
-  readonly request: AttemptRequest;
+  readonly call: Call;
+  readonly provider: Provider;
+  readonly isStream: boolean;
   readonly settings: AttemptSettings;
   readonly deadline: Deadline;
 }
@@ -85,7 +85,7 @@ interface JudgeContext {
 /** The client's answer to an upstream's reply. Throws what is not an answer as what it is. */
 async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answer> {
   const { status } = reply;
-  const { chat, provider, call } = context.request;
+  const { isStream, provider, call } = context;
   if (NO_ANSWER_STATUSES.has(status) || (status >= 300 && status < 400) || status > 599) {
     throw new GatewayError('provider', `unexpected status ${status}`, { provider: provider.id });
   }
@@ -100,17 +100,17 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   const mediaType = contentType.split(';', 1)[0]!.trim().toLowerCase();
   const isJson = /[/+]json$/.test(mediaType);
   const isEventStream = mediaType === 'text/event-stream';
-  const toError = (fault: UpstreamFault) => faultError(fault.status ?? 502, fault, context);
+  const isEvent = isStream && !isJson;
+  const toError = (fault: UpstreamFault) =>
+    faultError(fault.status ?? 502, fault, context, { isEvent });
 
-  if (chat.stream && !isJson) {
-    const toEventError = (fault: UpstreamFault) =>
-      faultError(fault.status ?? 502, fault, context, { isEvent: true });
-    const events = await openStream(readerOf(reply), {
+  if (isEvent) {
+    const events = await openStream(reply.body, {
       provider: provider.id,
       deadline: context.deadline,
       idleMs: context.settings.config.server.streamIdleTimeoutMs,
       readFault: (json) => provider.readFault(json),
-      toError: toEventError,
+      toError,
       onFailure: (failure) => {
         call.record.failure = failure;
       },
@@ -126,7 +126,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
     const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider: provider.id });
   }
-  const bytes = await readAll(reply, MAX_ANSWER_BYTES);
+  const bytes = await readAll(reply.body, MAX_ANSWER_BYTES);
   if (bytes === undefined) {
     throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
   }
@@ -138,7 +138,7 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   }
   const fault = hasChoices(json) ? undefined : provider.readFault(json);
   if (fault) throw toError(fault);
-  if (chat.stream) {
+  if (isStream) {
     const text = `Provider ${provider.id} does not support streaming`;
     throw new GatewayError('unsupported', text, { provider: provider.id });
   }
@@ -147,11 +147,11 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
 }
 
 async function readStatusError(reply: UpstreamReply, context: JudgeContext): Promise<GatewayError> {
-  const { call, provider } = context.request;
+  const { call, provider } = context;
   const giveUp = () => context.deadline.cancel(timeoutError(provider.id));
   const timer = setTimeout(giveUp, ERROR_BODY_MS);
   // A body that breaks off or never ends takes nothing from what the status says.
-  const bytes = await readAll(reply, MAX_ERROR_BYTES).catch(() => undefined);
+  const bytes = await readAll(reply.body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
   call.cancellation.throwIfCancelled();
   const fault = provider.readErrorBody(bytes && parseForeignJson(bytes.toString('utf8')));
@@ -162,10 +162,9 @@ async function readStatusError(reply: UpstreamReply, context: JudgeContext): Pro
 function faultError(
   status: number,
   { message = '', code = '' }: UpstreamFault,
-  { request, settings }: JudgeContext,
+  { provider: { id: provider }, settings }: JudgeContext,
   { headers, isEvent = false }: { headers?: UpstreamHeaders; isEvent?: boolean } = {},
 ): GatewayError {
-  const provider = request.provider.id;
   const retryAfterSeconds = readRetryAfter(headers?.get('retry-after'));
   const isPolicy = REFUSED_BY_POLICY.test(code);
   const isTooLong = status === 400 && code === 'context_length_exceeded';

@@ -1,6 +1,6 @@
 /** Layer 1 of the interface's Authentication: client to gateway. */
 
-import { createHash, timingSafeEqual } from 'node:crypto';
+import { hash, timingSafeEqual } from 'node:crypto';
 
 import type { Config } from './config.ts';
 import { GatewayError } from './errors.ts';
@@ -16,7 +16,7 @@ const BEARER = /^bearer +([\x21-\x7e]+)$/i;
 export function createAuthenticator(
   auth: Config['server']['auth'],
 ): (authorization: readonly string[]) => void {
-  const digests = auth.keys.map((key) => sha256(key.reveal()));
+  const digests = auth.keys.map((key) => digestOf(key.reveal()));
 
   return (authorization) => {
     if (!auth.enabled) return;
@@ -29,10 +29,10 @@ export function createAuthenticator(
 
 /** Takes the same time whichever key matches, or none: digests have one length, and all are compared. */
 function isOneOf(token: string, digests: readonly Buffer[]): boolean {
-  const digest = sha256(token);
+  const digest = digestOf(token);
   return digests.reduce((found, candidate) => timingSafeEqual(candidate, digest) || found, false);
 }
 
-function sha256(text: string): Buffer {
-  return createHash('sha256').update(text).digest();
+function digestOf(text: string): Buffer {
+  return hash('sha256', text, 'buffer');
 }

@@ -1,6 +1,7 @@
 /**
  * One client request and its response: what comes in is bounded, what goes out waits for the client,
- * and whoever works on it learns at once when the client is gone. The only file that writes answers.
+ * and whoever works on it learns at once when the client is gone. Every answer to a request that could
+ * be read is written here.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -8,6 +9,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 
 import { Cancellation } from './cancellation.ts';
 import { ClientGone, type GatewayError, invalidRequest } from './errors.ts';
+import { Pieces } from './pieces.ts';
 import { checkProtocol, headerValues, pathOf } from './protocol.ts';
 
 /** How long a client may take for what. Tests pass shorter ones. */
@@ -19,8 +21,6 @@ export const CLIENT_LIMITS = {
   /** A client that takes nothing of its answer for so long is cut off: Node itself has no limit for writing. */
   stuckReaderMs: 60_000,
 };
-/** A body that comes in small pieces is joined each so many: the bookkeeping of one takes 300 bytes. */
-const JOINED_CHUNKS = 512;
 /** Answers longer than this are written in parts, each when the client has taken the one before. */
 const WRITE_PART_BYTES = 262_144;
 /** Up to here it costs less to copy an answer than to send it as a piece of its own. */
@@ -28,7 +28,8 @@ const JOINED_BYTES = 16_384;
 
 export interface Answer {
   readonly status: number;
-  readonly headers: Readonly<Record<string, string>>;
+  /** Its own: `send` adds to them. */
+  readonly headers: Record<string, string>;
   /** An iterable is a stream: it ends by itself, and never throws after its first chunk. */
   readonly body: string | Buffer | AsyncIterable<Buffer>;
 }
@@ -91,7 +92,9 @@ export class Call {
     // The request's own 'close' comes when its body was read; only the response's means the client.
     this.#closed = new Promise((resolve) => {
       response.once('close', () => {
-        if (!response.writableFinished) this.cancellation.cancel(new ClientGone());
+        // Node finishes what was half written when the connection broke.
+        const isDelivered = response.writableFinished && !request.socket.destroyed;
+        if (!isDelivered) this.cancellation.cancel(new ClientGone());
         resolve();
       });
     });
@@ -122,9 +125,7 @@ export class Call {
       this.#awaitsContinue = false;
       this.#response.writeContinue();
     }
-    const chunks: Buffer[] = [];
-    let joined = 0;
-    let size = 0;
+    const body = new Pieces();
     // Not `for await`: leaving that early would destroy the socket before the answer is out.
     await new Promise<void>((resolve, reject) => {
       const settle = (error?: Error) => {
@@ -136,12 +137,8 @@ export class Call {
         else resolve();
       };
       const onData = (chunk: Buffer) => {
-        size += chunk.length;
-        if (size > maxBytes) settle(tooLarge());
-        else if (chunks.push(chunk) === joined + JOINED_CHUNKS) {
-          chunks.push(Buffer.concat(chunks.splice(joined)));
-          joined += 1;
-        }
+        body.push(chunk);
+        if (body.size > maxBytes) settle(tooLarge());
       };
       const onGone = () => settle(new ClientGone());
       const onCancel = () => settle(this.cancellation.reason);
@@ -150,24 +147,26 @@ export class Call {
       request.once('close', onGone);
       this.cancellation.onCancel(onCancel);
     });
-    this.record.requestBytes = size;
-    return chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks, size);
+    this.record.requestBytes = body.size;
+    return body.take();
   }
 
   /** Sends the answer and waits until the client has it or is gone. */
-  async send(answer: Answer): Promise<void> {
+  async send({ status, headers, body: content }: Answer): Promise<void> {
     const response = this.#response;
     if (response.headersSent || response.destroyed) return;
-    const headers: Record<string, string | number> = { ...answer.headers, 'x-request-id': this.id };
-    // A body that was never asked for cannot be told from the next request.
-    if (this.isDraining || this.#awaitsContinue) headers['connection'] = 'close';
-    const body = typeof answer.body === 'string' ? Buffer.from(answer.body) : answer.body;
-    if (Buffer.isBuffer(body) && answer.status !== 204) headers['content-length'] = body.length;
+    headers['x-request-id'] = this.id;
+    // A body that was never asked for cannot be told from the next request. One that is still coming is
+    // lingered over: told to close, Node would do so at once.
+    const isLast = this.isDraining && this.#request.complete;
+    if (isLast || this.#awaitsContinue) headers['connection'] = 'close';
+    const body = typeof content === 'string' ? Buffer.from(content) : content;
+    if (Buffer.isBuffer(body) && status !== 204) headers['content-length'] = String(body.length);
     this.#lingerOverUpload();
 
     this.firstByteAtMs = performance.now();
     try {
-      response.writeHead(answer.status, headers);
+      response.writeHead(status, headers);
       if (Buffer.isBuffer(body) && body.length <= WRITE_PART_BYTES) {
         this.sentBytes = body.length;
         // Node sends a string in one piece with the head: a sixth less than a Buffer of its own.
@@ -217,7 +216,7 @@ export class Call {
     const response = this.#response;
     if (request.complete) return;
     const { socket } = request;
-    const isLast = !response.shouldKeepAlive;
+    const isLast = !response.shouldKeepAlive || this.isDraining;
     // Else Node would close after the answer, and with bytes unread that resets the connection.
     if (!this.#awaitsContinue) response.shouldKeepAlive = true;
     request.resume();

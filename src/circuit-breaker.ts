@@ -19,7 +19,7 @@ export class CircuitBreaker {
     return this.#now() < state.restsUntilMs;
   }
 
-  /** It is asked. After its rest that is the probe: others pass the provider over until it has an answer. */
+  /** It is asked. After its rest that is the probe: others pass the provider over for another rest, or until it has an answer. */
   recordStart(providerId: string): void {
     const state = this.#states.get(providerId);
     if (state) state.restsUntilMs = this.#now() + REST_MS;

@@ -165,8 +165,8 @@ async function askRepeatedly(candidate: Candidate, inquiry: Inquiry): Promise<An
     } catch (thrown) {
       if (!(thrown instanceof GatewayError)) throw thrown;
       call.record.attempts.push(`${provider.id}:${thrown.facts.upstreamStatus ?? thrown.kind}`);
-      const { staleConnection, retryable, retryAfterSeconds = 0 } = thrown.facts;
-      if (staleConnection && !hasReconnected) {
+      const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = thrown.facts;
+      if (repeatAtOnce && !hasReconnected) {
         hasReconnected = true;
         failures -= 1;
         continue;

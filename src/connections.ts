@@ -12,6 +12,8 @@ const CONNECT_TIMEOUT_MS = 10_000;
 const IDLE_CONNECTION_MS = 90_000;
 /** Well before an idle connection is closed, so that one whose other end is gone is noticed. */
 const KEEP_ALIVE_PROBE_MS = 30_000;
+/** A round trip: an upstream that closes later may have worked on the request. */
+const STALE_WITHIN_MS = 1000;
 
 /** undici's `Dispatcher`, as far as it is used. */
 export interface Engine {
@@ -87,19 +89,20 @@ export function endWaiting(origin: string): void {
 }
 
 /** How far a connection had come when it broke: what is safe to repeat depends on it. */
-export interface Breakage {
-  /** False: nothing was sent. */
-  readonly wasConnected: boolean;
-  /** It was given up as useless, just when a request came that would have used it. */
-  readonly isAbandoned: boolean;
-  /** It had carried a request before. */
-  readonly isReused: boolean;
+export type Breakage =
+  /** Given up as useless before it was made, just when a request came that would have used it. */
+  | 'abandoned'
+  /** Never made: nothing was sent. */
+  | 'unconnected'
+  /** It had been idle, and broke as soon as the request was written: the upstream had closed it before. */
+  | 'stale'
+  /** The upstream may have worked on the request. */
+  | 'unanswered'
   /** Part of the answer had come. */
-  readonly hasBegunAnswer: boolean;
-}
+  | 'midAnswer';
 const breakages = new WeakMap<Error, Breakage>();
-/** What a connection had read when its latest request was written to it. */
-const bytesReadBeforeRequest = new WeakMap<Socket, number>();
+/** When the latest request was written to a connection, and what had been read from it until then. */
+const latestRequests = new WeakMap<Socket, { bytesRead: number; atMs: number }>();
 
 /** What is known of the connection that broke with this error; `undefined` where no connection broke. */
 export function breakageOf(error: Error): Breakage | undefined {
@@ -121,24 +124,23 @@ onUndici('request:create', ({ request }) => {
 });
 onUndici('client:sendHeaders', ({ request, socket }) => {
   queueOf(String(request.origin)).unsent.delete(request);
-  bytesReadBeforeRequest.set(socket, socket.bytesRead);
+  latestRequests.set(socket, { bytesRead: socket.bytesRead, atMs: performance.now() });
 });
 onUndici('request:error', ({ request }) => {
   queueOf(String(request.origin)).unsent.delete(request);
 });
 onUndici('client:connectError', ({ error }) => {
-  const isAbandoned = error === ABANDONED;
-  const breakage = { wasConnected: false, isAbandoned, isReused: false, hasBegunAnswer: false };
-  breakages.set(error, breakage);
+  breakages.set(error, error === ABANDONED ? 'abandoned' : 'unconnected');
 });
 onUndici('client:connected', ({ socket }) => {
   // More than none where it is a tunnel: what the proxy said.
   const atStart = socket.bytesRead;
   socket.on('error', (error) => {
-    const before = bytesReadBeforeRequest.get(socket) ?? atStart;
-    const hasBegunAnswer = socket.bytesRead > before;
-    const breakage = { wasConnected: true, isAbandoned: false, isReused: before > atStart };
-    breakages.set(error, { ...breakage, hasBegunAnswer });
+    const { bytesRead = atStart, atMs = 0 } = latestRequests.get(socket) ?? {};
+    const isReused = bytesRead > atStart;
+    if (socket.bytesRead > bytesRead) breakages.set(error, 'midAnswer');
+    else if (isReused && performance.now() - atMs < STALE_WITHIN_MS) breakages.set(error, 'stale');
+    else breakages.set(error, 'unanswered');
   });
 });
 

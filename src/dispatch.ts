@@ -5,6 +5,7 @@
 
 import type { Cancellation } from './cancellation.ts';
 import type { Engine } from './connections.ts';
+import { Pieces } from './pieces.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 
 /** Sends once. Rejects, and fails the body, as fetch does: with the reason of the cancellation, or a TypeError with a cause. */
@@ -29,7 +30,7 @@ interface Controller {
 }
 
 interface Reader {
-  readonly resolve: (chunk: Buffer | undefined) => void;
+  readonly resolve: (result: IteratorResult<Buffer>) => void;
   readonly reject: (error: unknown) => void;
 }
 
@@ -40,21 +41,19 @@ const MAX_UNREAD_BYTES = 65_536;
  * One request, and its reply once the headers have come. As its handler undici 6 calls the methods
  * from `onConnect` to `onError`, undici 7 and 8 those from `onRequestStart` to `onResponseError`.
  */
-class Exchange implements UpstreamReply {
+class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
   status = 0;
   headers = new Map<string, string>();
   readonly #cancellation: Cancellation;
   readonly #resolve: (reply: UpstreamReply) => void;
   readonly #reject: (error: unknown) => void;
-  readonly #unread: Buffer[] = [];
-  #unreadBytes = 0;
+  readonly #unread = new Pieces();
   #isOver = false;
   /** Why it is over, where it did not end well. */
   #error: unknown;
   /** The read under way. */
   #reader: Reader | undefined;
   #resume = () => {};
-  #body: ReadableStream<Uint8Array> | undefined;
   #abortRequest: ((reason: Error) => void) | undefined;
   readonly #onCancel = () => this.#giveUp(this.#cancellation.reason);
 
@@ -69,27 +68,16 @@ class Exchange implements UpstreamReply {
     cancellation.onCancel(this.#onCancel);
   }
 
-  get body(): ReadableStream<Uint8Array> {
-    this.#body ??= new ReadableStream(
-      {
-        pull: async (controller) => {
-          const chunk = await this.read();
-          if (chunk) controller.enqueue(chunk);
-          else controller.close();
-        },
-        cancel: (reason) => this.#giveUp(reason),
-      },
-      { highWaterMark: 0 },
-    );
-    return this.#body;
+  get body(): this {
+    return this;
   }
 
-  async read(): Promise<Buffer | undefined> {
-    const chunk = this.#unread.shift();
-    if (chunk) {
-      this.#unreadBytes -= chunk.length;
-      return chunk;
-    }
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  async next(): Promise<IteratorResult<Buffer>> {
+    if (this.#unread.size > 0) return { done: false, value: this.#unread.take() };
     return new Promise((resolve, reject) => {
       this.#reader = { resolve, reject };
       if (this.#isOver) this.#tellEnd();
@@ -118,13 +106,12 @@ class Exchange implements UpstreamReply {
     // undici 6 reports nothing as data when it resumes; to pause again for it would go on for ever.
     if (chunk.length === 0) return true;
     if (this.#reader) {
-      this.#reader.resolve(chunk);
+      this.#reader.resolve({ done: false, value: chunk });
       this.#reader = undefined;
       return true;
     }
     this.#unread.push(chunk);
-    this.#unreadBytes += chunk.length;
-    return this.#unreadBytes < MAX_UNREAD_BYTES;
+    return this.#unread.size < MAX_UNREAD_BYTES;
   }
 
   onComplete(): void {
@@ -157,7 +144,7 @@ class Exchange implements UpstreamReply {
 
   #giveUp(reason: unknown): void {
     if (this.#isOver) return;
-    this.#unread.length = 0;
+    this.#unread.take();
     this.#end(reason);
     this.#abortRequest?.(reason as Error);
   }
@@ -174,7 +161,7 @@ class Exchange implements UpstreamReply {
 
   #tellEnd(): void {
     if (this.#error) this.#reader?.reject(this.#error);
-    else this.#reader?.resolve(undefined);
+    else this.#reader?.resolve({ done: true, value: undefined });
   }
 }
 

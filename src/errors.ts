@@ -66,8 +66,8 @@ export interface ErrorFacts {
   readonly headers?: Readonly<Record<string, string>>;
   /** Another attempt at the same provider may succeed. */
   readonly retryable?: boolean;
-  /** A reused idle connection turned out closed: no byte of this request was answered. */
-  readonly staleConnection?: boolean | undefined;
+  /** The connection was at fault, and of no use before this request came: once, it is asked again for nothing. */
+  readonly repeatAtOnce?: boolean;
   /** Set where the status alone does not say whether another provider may be asked. */
   readonly mayFallBack?: boolean;
   /** For the log only. */

@@ -24,6 +24,7 @@ interface Route {
 }
 
 const HEALTH_PATH = '/health';
+/** Of what the gateway itself has to say. */
 const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
 /** Returns the handler of every call. It never rejects. */
 export function createGateway(settings: GatewaySettings): (call: Call) => Promise<void> {
@@ -63,7 +64,10 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
       else answer = refuse(call, GatewayError.from(thrown));
     }
     try {
-      if (answer) await call.send(withCommonHeaders(call, answer));
+      if (answer) {
+        addCommonHeaders(call, answer);
+        await call.send(answer);
+      }
     } catch (thrown) {
       answer = refuse(call, GatewayError.from(thrown));
       await call.send(answer).catch(() => {});
@@ -71,16 +75,12 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
     logAccess(call, answer?.status);
   };
 
-  function withCommonHeaders(call: Call, answer: Answer): Answer {
-    const headers: Record<string, string> = { ...answer.headers };
-    if (call.record.provider) headers['x-gateway-provider'] ??= call.record.provider;
-    if (config.server.cors) headers['access-control-allow-origin'] = '*';
-    if (config.server.cors && answer.status !== 204) {
-      headers['access-control-expose-headers'] = ['x-request-id', ...Object.keys(headers)].join(
-        ', ',
-      );
-    }
-    return { ...answer, headers };
+  function addCommonHeaders({ record }: Call, { status, headers }: Answer): void {
+    if (record.provider) headers['x-gateway-provider'] = record.provider;
+    if (!config.server.cors) return;
+    headers['access-control-allow-origin'] = '*';
+    if (status === 204) return;
+    headers['access-control-expose-headers'] = ['x-request-id', ...Object.keys(headers)].join(', ');
   }
 
   function logAccess(call: Call, status: number | undefined): void {
@@ -116,16 +116,19 @@ export function createGateway(settings: GatewaySettings): (call: Call) => Promis
 function health(call: Call): Answer {
   const status = call.isDraining ? 503 : 200;
   const body = { status: call.isDraining ? 'draining' : 'healthy', version: VERSION };
-  return { status, headers: JSON_HEADERS, body: JSON.stringify(body) };
+  return { status, headers: { ...JSON_HEADERS }, body: JSON.stringify(body) };
 }
 
 function refuse(call: Call, failure: GatewayError): Answer {
   const { record } = call;
   record.failure = failure;
   const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
-  if (failure.facts.provider) headers['x-gateway-provider'] = failure.facts.provider;
+  const { provider = record.provider } = failure.facts;
   // The SDK's own retries would multiply with ours.
-  if (record.attempts.length > 1) headers['x-should-retry'] = 'false';
+  if (record.attempts.length > 1 || provider !== record.provider) {
+    headers['x-should-retry'] = 'false';
+  }
+  record.provider = provider;
   return { status: failure.status, headers, body: failure.toBody() };
 }
 

@@ -142,6 +142,7 @@ export function createHttpServer({
     // Node has let go of the socket; answers before this one may still be under way.
     socket.on('error', () => {});
     socket.on('timeout', () => server.emit('timeout', socket));
+    socket.on('end', () => socket.destroy());
     socket.on('drain', () => {
       for (const response of connections.get(socket)?.calls.keys() ?? []) response.emit('drain');
     });
@@ -157,7 +158,9 @@ export function createHttpServer({
         for (const { calls } of connections.values()) {
           for (const call of calls.values()) call.cancellation.cancel(reason);
         }
-        setTimeout(() => server.closeAllConnections(), limits.lingerMs).unref();
+        // Not closeAllConnections, which forgets those that Node has let go of.
+        const cut = () => connections.forEach((_, socket) => socket.destroy());
+        setTimeout(cut, limits.lingerMs).unref();
       }, timeoutMs);
       // Closing the port resets what waits in its backlog, of which libuv takes one connection a turn.
       // Who connected before the drain is among the first of them, whoever keeps connecting.

@@ -19,7 +19,7 @@ interface ByteRange {
 }
 
 interface JsonScan {
-  /** The top-level `model` value; of an array's text too, which validation refuses. */
+  /** The top-level `model` value. */
   readonly model: ByteRange | undefined;
   /** A top-level `model` or `stream` that was there before. */
   readonly repeated: string | undefined;

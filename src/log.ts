@@ -5,7 +5,7 @@ import { printable } from './secrets.ts';
 export const LOG_LEVELS = ['error', 'warn', 'info', 'debug', 'trace'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 
-/** What happened, in named plain values. Headers, bodies and keys are never among them. */
+/** What happened, in named plain values. Bodies and keys are never among them. */
 export type LogFacts = Readonly<Record<string, string | number | boolean | undefined>>;
 
 export interface Logger {

@@ -87,7 +87,7 @@ async function fetchNames(provider: Provider, upstream: Upstream): Promise<strin
   deadline.arm(FETCH_TIMEOUT_MS, () => new Error('model list timed out'));
   try {
     const reply = await upstream.send(provider.modelListRequest(), deadline);
-    const bytes = reply.status === 200 ? await readAll(reply, MAX_LIST_BYTES) : undefined;
+    const bytes = reply.status === 200 ? await readAll(reply.body, MAX_LIST_BYTES) : undefined;
     const json = bytes && parseForeignJson(bytes.toString('utf8'));
     if (json === undefined) throw new Error(`no usable model list, status ${reply.status}`);
     return provider.readModelList(json);

@@ -18,12 +18,8 @@ export interface UpstreamRequest {
 export interface UpstreamReply {
   readonly status: number;
   readonly headers: UpstreamHeaders;
-  readonly body: ReadableStream<Uint8Array>;
-  /**
-   * The next chunk, `undefined` after the last; instead of `body`. A ReadableStream costs 7 µs to make on Node 24 and
-   * 24 µs on Node 20, and more for each chunk.
-   */
-  read?(): Promise<Buffer | undefined>;
+  /** No ReadableStream: that takes 7 µs for each answer on Node 24, and 24 µs on Node 20. */
+  readonly body: AsyncIterableIterator<Buffer>;
 }
 
 /** Names in lower case, as in `Headers`. */
@@ -52,7 +48,7 @@ export interface Provider {
   /** `forwarded` are the allow-listed headers of the client's request. */
   chatRequest(chat: ChatRequest, model: string, forwarded: ForwardedHeaders): UpstreamRequest;
   modelListRequest(): UpstreamRequest;
-  /** Model names in the provider's list. Unusable entries are left out. */
+  /** Model names in the provider's list. Unusable entries are left out. Throws where it is none. */
   readModelList(json: unknown): string[];
   /** The fault in a 200 answer or a stream event, or undefined where it is none. */
   readFault(json: unknown): UpstreamFault | undefined;

@@ -1,5 +1,7 @@
 /** Server-sent events as bytes: where one ends, what it says, how to write one (WHATWG HTML, 9.2). */
 
+import { Pieces } from './pieces.ts';
+
 export const LINE_FEED = 0x0a;
 export const CARRIAGE_RETURN = 0x0d;
 const COLON = 0x3a;
@@ -14,52 +16,37 @@ export interface ServerSentEvent {
  * endings is in use. A comment line before an event counts as one: keep-alives must not wait.
  */
 export class EventSplitter {
-  #held: Buffer[] = [];
-  #heldBytes = 0;
+  readonly #held = new Pieces();
   #lineIsEmpty = true;
   #lineIsComment = false;
   /** The last byte was a carriage return; whether it ended an event, so that a line feed belongs to it. */
   #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
-  #sawEvent = false;
+  #sawData = false;
 
   /** Bytes of the unfinished event at the end. */
   get heldBytes(): number {
-    return this.#heldBytes;
+    return this.#held.size;
   }
 
-  /** Whether the last `push` ended an event, as opposed to comments and blank lines only. */
-  get sawEvent(): boolean {
-    return this.#sawEvent;
+  /** Whether the last `push` had something of an event, as opposed to comments and blank lines only. */
+  get sawData(): boolean {
+    return this.#sawData;
   }
 
   /** Takes a chunk; returns all whole events that are there now, and holds the rest. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#lastBoundary(chunk);
-    if (boundary === 0) {
-      this.#hold(chunk);
-      return chunk.subarray(0, 0);
-    }
-    const rest = chunk.subarray(boundary);
-    const end = chunk.subarray(0, boundary);
-    const whole = this.#heldBytes === 0 ? end : Buffer.concat([...this.#held, end]);
-    this.#held = [];
-    this.#heldBytes = 0;
-    if (rest.length > 0) this.#hold(rest);
+    const before = boundary === chunk.length ? chunk : chunk.subarray(0, boundary);
+    if (boundary > 0) this.#held.push(before);
+    const whole = boundary > 0 ? this.#held.take() : before;
+    if (boundary < chunk.length) this.#held.push(chunk.subarray(boundary));
     return whole;
   }
 
   /** Gives out what is held, unfinished as it is. */
   release(): Buffer {
-    const held = Buffer.concat(this.#held);
-    this.#held = [];
-    this.#heldBytes = 0;
-    return held;
-  }
-
-  #hold(bytes: Buffer): void {
-    this.#held.push(bytes);
-    this.#heldBytes += bytes.length;
+    return this.#held.take();
   }
 
   /** The offset after the last event end in `chunk`, or 0. */
@@ -70,14 +57,14 @@ export class EventSplitter {
     let lineIsComment = this.#lineIsComment;
     let eventHasFields = this.#eventHasFields;
     let afterCarriageReturn = this.#afterCarriageReturn;
-    this.#sawEvent = false;
+    let sawData = !lineIsEmpty && !lineIsComment && chunk.length > 0;
     for (let at = 0; at < chunk.length; at += 1) {
       const byte = chunk[at]!;
       if (byte !== LINE_FEED && byte !== CARRIAGE_RETURN) {
         if (lineIsEmpty) {
           lineIsEmpty = false;
           lineIsComment = byte === COLON;
-          if (!lineIsComment) eventHasFields = true;
+          if (!lineIsComment) eventHasFields = sawData = true;
           afterCarriageReturn = 'no';
         }
         continue;
@@ -91,11 +78,12 @@ export class EventSplitter {
       if (lineIsEmpty || (lineIsComment && !eventHasFields)) {
         boundary = at + 1;
         if (byte === CARRIAGE_RETURN) afterCarriageReturn = 'atEventEnd';
-        if (eventHasFields) this.#sawEvent = true;
+        if (eventHasFields) sawData = true;
         eventHasFields = false;
       }
       lineIsEmpty = true;
     }
+    this.#sawData = sawData;
     this.#lineIsEmpty = lineIsEmpty;
     this.#lineIsComment = lineIsComment;
     this.#eventHasFields = eventHasFields;

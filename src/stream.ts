@@ -26,9 +26,6 @@ const MAX_COMMENT_BYTES = 1_048_576;
 const AFTER_DONE_MS = 5000;
 const NOTHING = Buffer.alloc(0);
 
-/** Gives the next chunk of the upstream's answer, `undefined` after the last. */
-type Read = () => Promise<Buffer | undefined>;
-
 interface StreamOptions {
   readonly provider: string;
   readonly deadline: Deadline;
@@ -47,10 +44,10 @@ interface StreamOptions {
  * as a `GatewayError`, and another provider may still answer.
  */
 export async function openStream(
-  read: Read,
+  body: AsyncIterator<Buffer>,
   options: StreamOptions,
 ): Promise<AsyncIterable<Buffer>> {
-  const relay = new Relay(read, options);
+  const relay = new Relay(body, options);
   try {
     const beginning = await relay.readBeginning();
     options.deadline.disarm();
@@ -69,7 +66,7 @@ interface Inspection {
 }
 
 class Relay {
-  readonly #read: Read;
+  readonly #body: AsyncIterator<Buffer>;
   readonly #options: StreamOptions;
   readonly #splitter = new EventSplitter();
   /** A `finish_reason` was seen: the model had said all it wanted. */
@@ -83,8 +80,8 @@ class Relay {
 
   readonly #createTimeout = () => timeoutError(this.#options.provider);
 
-  constructor(read: Read, options: StreamOptions) {
-    this.#read = read;
+  constructor(body: AsyncIterator<Buffer>, options: StreamOptions) {
+    this.#body = body;
     this.#options = options;
   }
 
@@ -93,15 +90,16 @@ class Relay {
     const seen: Buffer[] = [];
     let seenBytes = 0;
     for (;;) {
-      const chunk = await this.#read();
-      const found =
-        chunk === undefined ? this.#inspectTail() : this.#inspect(this.#splitter.push(chunk), true);
+      const { done: hasEnded, value: chunk } = await this.#body.next();
+      const found = hasEnded
+        ? this.#inspectTail()
+        : this.#inspect(this.#splitter.push(chunk), true);
       seen.push(found.passed);
       if (found.passed.length > 0) this.#isAtStart = false;
       if (found.hasData) return { ...found, passed: Buffer.concat(seen) };
       if (found.error) throw found.error;
       seenBytes += found.passed.length;
-      if (chunk === undefined || seenBytes > MAX_COMMENT_BYTES) {
+      if (hasEnded || seenBytes > MAX_COMMENT_BYTES) {
         throw this.#failed('the stream ended before its first event');
       }
     }
@@ -116,11 +114,11 @@ class Relay {
       yield beginning.passed;
       this.#armIdleLimit();
       while (!failure && !hasEnded) {
-        const chunk = await this.#read();
-        hasEnded = chunk === undefined;
-        const found = hasEnded ? this.#inspectTail() : this.#inspect(this.#splitter.push(chunk!));
+        const { done, value: chunk } = await this.#body.next();
+        hasEnded = done === true;
+        const found = done ? this.#inspectTail() : this.#inspect(this.#splitter.push(chunk));
         // Not while the client is being waited for, and not for comments alone.
-        const isProgress = this.#splitter.sawEvent;
+        const isProgress = this.#splitter.sawData;
         if (isProgress) deadline.disarm();
         if (found.passed.length > 0) yield found.passed;
         failure = found.error ?? (hasEnded ? this.#endFailure() : undefined);

@@ -7,6 +7,7 @@ import { Deadline, type Cancellation } from './cancellation.ts';
 import { beginWaiting, breakageOf, createEngine, endWaiting, type Engine } from './connections.ts';
 import { dispatch } from './dispatch.ts';
 import { GatewayError } from './errors.ts';
+import { Pieces } from './pieces.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 
 const CHECK_TIMEOUT_MS = 2000;
@@ -68,7 +69,7 @@ async function isEngineWorking(origin: string): Promise<boolean> {
   try {
     const request = { method: 'GET', origin, path: '/health', headers: {} } as const;
     const reply = await dispatch(engine, request, deadline);
-    const body = await readAll(reply, MAX_CHECK_BYTES);
+    const body = await readAll(reply.body, MAX_CHECK_BYTES);
     const length = Number(reply.headers.get('content-length'));
     return reply.status === 200 && length > 0 && body?.length === length;
   } catch {
@@ -101,49 +102,31 @@ async function sendByFetch(
 }
 
 /** On Node 20 and 22 a read of fetch's body stays unsettled where an abort meets data not yet read. */
-function untilCancelled(
+async function* untilCancelled(
   body: ReadableStream<Uint8Array> | null,
   cancellation: Cancellation,
-): ReadableStream<Uint8Array> {
+): AsyncGenerator<Buffer> {
   const reader = body?.getReader();
-  const cancel = () => void reader?.cancel().catch(() => {});
-  cancellation.onCancel(cancel);
-  return new ReadableStream(
-    {
-      async pull(controller) {
-        const chunk = await reader?.read();
-        cancellation.throwIfCancelled();
-        if (chunk?.value) controller.enqueue(chunk.value);
-        else controller.close();
-      },
-      cancel,
-    },
-    { highWaterMark: 0 },
-  );
-}
-
-/** Reads the body chunk by chunk: the returned function gives the next one, `undefined` after the last. */
-export function readerOf(reply: UpstreamReply): () => Promise<Buffer | undefined> {
-  if (reply.read) return reply.read.bind(reply);
-  const reader = reply.body.getReader();
-  return async () => {
-    const { value } = await reader.read();
-    return value && Buffer.from(value.buffer, value.byteOffset, value.length);
-  };
+  cancellation.onCancel(() => void reader?.cancel().catch(() => {}));
+  for (;;) {
+    const chunk = await reader?.read();
+    cancellation.throwIfCancelled();
+    if (!chunk?.value) return;
+    yield Buffer.from(chunk.value.buffer, chunk.value.byteOffset, chunk.value.length);
+  }
 }
 
 /** The whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
-export async function readAll(reply: UpstreamReply, maxBytes: number): Promise<Buffer | undefined> {
-  const read = readerOf(reply);
-  const chunks: Buffer[] = [];
-  let size = 0;
-  for (;;) {
-    const chunk = await read();
-    if (chunk === undefined) return Buffer.concat(chunks, size);
-    size += chunk.length;
-    if (size > maxBytes) return undefined;
-    chunks.push(chunk);
+export async function readAll(
+  body: AsyncIterable<Buffer>,
+  maxBytes: number,
+): Promise<Buffer | undefined> {
+  const whole = new Pieces();
+  for await (const chunk of body) {
+    whole.push(chunk);
+    if (whole.size > maxBytes) return undefined;
   }
+  return whole.take();
 }
 
 const CLOSED_BY_UPSTREAM = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
@@ -176,25 +159,24 @@ export function upstreamFailure(
   const { code = '' } = cause as NodeJS.ErrnoException;
   if (TIMED_OUT.has(code)) return timeoutError(provider, cause);
   const breakage = breakageOf(cause);
-  if (breakage?.wasConnected === false) {
+  if (breakage === 'abandoned' || breakage === 'unconnected') {
     return new GatewayError('provider', 'the provider is unreachable', {
       provider,
       cause,
       retryable: true,
-      // A request may come just when the connection it would get is given up.
-      staleConnection: breakage.isAbandoned,
+      repeatAtOnce: breakage === 'abandoned',
     });
   }
   if (!CLOSED_BY_UPSTREAM.has(code)) {
     return new GatewayError('provider', 'the answer was not valid HTTP', { provider, cause });
   }
-  if (answered || breakage?.hasBegunAnswer) {
+  if (answered || breakage === 'midAnswer') {
     return new GatewayError('provider', 'the answer was cut off', { provider, cause });
   }
   return new GatewayError('provider', 'the connection was closed without an answer', {
     provider,
     cause,
     retryable: true,
-    staleConnection: breakage?.isReused,
+    repeatAtOnce: breakage === 'stale',
   });
 }

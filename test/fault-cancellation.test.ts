@@ -74,7 +74,7 @@ const PHASES: Record<string, (t: TestContext) => Promise<Scene>> = {
 
 async function blackHoleToml(t: TestContext, id: string, answer?: string): Promise<string> {
   const { port } = await startBlackHole(t, answer);
-  return providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` } as never, id);
+  return providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }, id);
 }
 
 const clientSockets = new WeakSet<Socket>();
@@ -173,7 +173,7 @@ for (const [which, { isThereBefore }] of Object.entries(others)) {
   test(`a client that leaves while its connection is being made costs one ${which} nothing`, async (t) => {
     const warnings = watchWarnings(t);
     const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
-    const toml = providerToml({ baseUrl: `http://127.0.0.1:${hole.port}/v1` } as never);
+    const toml = providerToml({ baseUrl: `http://127.0.0.1:${hole.port}/v1` });
     const gateway = await startGateway(t, { toml });
     const outgoing = watchOutgoing(t);
     let answer = '';

@@ -270,6 +270,19 @@ describe('an upload that is refused', { concurrency: 3 }, () => {
         await assertServing(gateway, 1);
       });
 
+      test(`for ${reason}, ${framing}, in a drain, is not reset before the answer is read`, async (t) => {
+        const { gateway } = await start(t, settings, AMPLE);
+        const { socket, text, closed } = openClient(t, gateway.port);
+        socket.write(head(length).slice(0, 30));
+        await eventually(() => socket.bytesWritten === 30, 'the connection');
+        const ended = gateway.drain(60_000);
+        socket.write(head(length).slice(30));
+        await upload(socket, SIZE, isChunked);
+        assert.equal(await closed, undefined, text());
+        assertError(firstAnswer(text()), expected);
+        await ended;
+      });
+
       test(`for ${reason}, ${framing} and Connection: close, is not reset before the answer is read`, async (t) => {
         const { gateway } = await start(t, settings, AMPLE);
         const { socket, text, closed } = openClient(t, gateway.port);

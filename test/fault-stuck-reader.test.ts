@@ -140,6 +140,41 @@ for (const more of ['', 'connection: close\r\n']) {
   });
 }
 
+test('an answer that a reset finds half written is not called delivered', async (t) => {
+  const { upstream, gateway } = await start(
+    t,
+    (_, response) => sendJson(response, completion('y'.repeat(200_000))),
+    60_000,
+  );
+  const count = 100;
+  const reader = openReader(t, gateway.port, rawChat(chatBody()).repeat(count));
+  const delivered = () => gateway.accessLines().filter(({ outcome }) => outcome === 'ok').length;
+  await eventually(() => upstream.requests.length === count, 'every request upstream');
+  for (let last = -1; last !== delivered(); await sleep(200)) last = delivered();
+  const before = delivered();
+  assert.ok(before > 0 && before < count, `${before}`);
+  reader.resetAndDestroy();
+  await eventually(() => gateway.accessLines().length === count, 'the access lines');
+  assert.equal(delivered(), before);
+});
+
+test('a drain ends at its deadline, also where CONNECT came behind an answer that is not read', async (t) => {
+  const upstream = await startUpstream(t, pushing(100 * MIB));
+  const gateway = await startGateway(t, {
+    toml: providerToml(upstream),
+    clientLimits: { lingerMs: 200 },
+  });
+  openReader(
+    t,
+    gateway.port,
+    `${rawChat(chatBody({ stream: true }))}CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n`,
+  );
+  await eventually(() => upstream.requests.length === 1, 'the request upstream');
+  let isDrained = false;
+  void gateway.drain(200).then(() => (isDrained = true));
+  await eventually(() => isDrained, 'the end of the drain');
+});
+
 describe('a client that stops reading', { concurrency: 4 }, () => {
   const STREAM = rawChat(chatBody({ stream: true }));
   const stuck: Record<string, { script: Script; requests: string }> = {

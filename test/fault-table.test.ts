@@ -432,7 +432,7 @@ timeout = ${AMPLE_SECONDS}
 stream_idle_timeout = ${seconds}
 [providers]
 fallback = [${hasFallback ? '"q"' : ''}]
-${providerToml({ ...upstream, baseUrl } as never, 'p', `timeout = ${seconds}`)}
+${providerToml({ baseUrl }, 'p', `timeout = ${seconds}`)}
 ${providerToml(q, 'q')}`,
   });
   return {

@@ -18,7 +18,6 @@ import { Deadline } from '../src/cancellation.ts';
 import { GatewayError } from '../src/errors.ts';
 import { createOpenAIProvider } from '../src/providers/openai.ts';
 import { openStream } from '../src/stream.ts';
-import { readerOf } from '../src/upstream.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
 import { ROOT } from './support/process.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from './support/gateway.ts';
@@ -250,19 +249,12 @@ const provider = createOpenAIProvider(
 );
 
 /** What the client gets of these pieces, and why it ended as it did. */
+async function* bodyOf(pieces: readonly Buffer[], isCut: boolean) {
+  for (const piece of pieces) yield Buffer.from(piece);
+  if (isCut) throw new TypeError('terminated', { cause: new Error('cut') });
+}
+
 async function relay(pieces: readonly Buffer[], isCut: boolean) {
-  let next = 0;
-  const body = new ReadableStream<Uint8Array>(
-    {
-      pull(controller) {
-        if (next < pieces.length) controller.enqueue(new Uint8Array(pieces[next++]!));
-        else if (!isCut) controller.close();
-        else controller.error(new TypeError('terminated', { cause: new Error('cut') }));
-      },
-    },
-    { highWaterMark: 0 },
-  );
-  const read = readerOf({ status: 200, headers: new Map(), body });
   let failure = '';
   const options = {
     provider: 'p',
@@ -276,7 +268,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
   };
   try {
     const parts: Buffer[] = [];
-    for await (const part of await openStream(read, options)) parts.push(part);
+    for await (const part of await openStream(bodyOf(pieces, isCut), options)) parts.push(part);
     return { text: Buffer.concat(parts).toString('latin1'), failure, hasBegun: true };
   } catch (error) {
     if (!(error instanceof GatewayError)) throw error;

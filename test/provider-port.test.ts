@@ -49,44 +49,36 @@ function createParrotProvider({ baseUrl }: FakeUpstream): Provider {
     readErrorBody: (json) => faultOf(json) ?? {},
     toOpenAI: (reply) => {
       const isStream = reply.headers.get('content-type') === 'text/plain';
-      const convert = isStream ? linesToEvents() : sayingToCompletion();
+      const convert = isStream ? linesToEvents : sayingToCompletion;
       const headers = new Headers([...reply.headers]);
       headers.set('content-type', isStream ? 'text/event-stream' : 'application/json');
-      return { ...reply, headers, body: reply.body.pipeThrough(convert) };
+      return { ...reply, headers, body: convert(reply.body) };
     },
   } satisfies Provider & { toOpenAI(reply: UpstreamReply): UpstreamReply };
 }
 
-function linesToEvents(): TransformStream<Uint8Array, Uint8Array> {
+async function* linesToEvents(body: AsyncIterable<Buffer>) {
   let held = '';
-  return new TransformStream({
-    transform(bytes, controller) {
-      const lines = (held + Buffer.from(bytes).toString()).split('\n');
-      held = lines.pop()!;
-      for (const content of lines) {
-        const event = content.startsWith('oops ')
-          ? { oops: content.slice(5) }
-          : { choices: [{ index: 0, delta: { content }, finish_reason: null }] };
-        controller.enqueue(Buffer.from(`data: ${JSON.stringify(event)}\n\n`));
-      }
-    },
-    flush(controller) {
-      if (held === 'bye') controller.enqueue(Buffer.from('data: [DONE]\n\n'));
-    },
-  });
+  for await (const bytes of body) {
+    const lines = (held + bytes.toString()).split('\n');
+    held = lines.pop()!;
+    for (const content of lines) {
+      const event = content.startsWith('oops ')
+        ? { oops: content.slice(5) }
+        : { choices: [{ index: 0, delta: { content }, finish_reason: null }] };
+      yield Buffer.from(`data: ${JSON.stringify(event)}\n\n`);
+    }
+  }
+  if (held === 'bye') yield Buffer.from('data: [DONE]\n\n');
 }
 
-function sayingToCompletion(): TransformStream<Uint8Array, Uint8Array> {
-  const chunks: Uint8Array[] = [];
-  return new TransformStream({
-    transform: (bytes) => void chunks.push(bytes),
-    flush(controller) {
-      const answer = JSON.parse(Buffer.concat(chunks).toString()) as { said?: string };
-      const choice = { index: 0, message: { role: 'assistant', content: answer.said } };
-      const json = answer.said === undefined ? answer : { choices: [choice] };
-      controller.enqueue(Buffer.from(JSON.stringify(json)));
-    },
-  });
+async function* sayingToCompletion(body: AsyncIterable<Buffer>) {
+  const chunks: Buffer[] = [];
+  for await (const bytes of body) chunks.push(bytes);
+  const answer = JSON.parse(Buffer.concat(chunks).toString()) as { said?: string };
+  const choice = { index: 0, message: { role: 'assistant', content: answer.said } };
+  const json = answer.said === undefined ? answer : { choices: [choice] };
+  yield Buffer.from(JSON.stringify(json));
 }
 
 async function startParrotGateway(t: TestContext, parrot: FakeUpstream): Promise<number> {

@@ -21,7 +21,9 @@ import { errorAfter } from './support/streams.ts';
 const MINUTES = Number(process.argv[2] ?? 20);
 const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
 const LANES = 40;
-const SAMPLE_EVERY_MS = 10_000;
+const SAMPLE_EVERY_MS = 5000;
+/** Both sides are told that a connection is closed. */
+const CLOSING_MS = 500;
 /** Far beyond every limit of this gateway: what has no answer by then is lost. */
 const LOST_MS = 20_000;
 /** Below this many minutes the slope is noise. */
@@ -56,7 +58,13 @@ const gateway = await startChild('soak-gateway.ts', {
   SOAK_TOML: `[server]\ntimeout = 1\nstream_idle_timeout = 1\n[providers]\nfallback = ["q"]\n${provider('p')}retries = 1\n${provider('q')}`,
 });
 
+const agent = new Agent({ keepAlive: true, maxSockets: LANES });
+
+/** How the gateway fares while nothing is in flight and no connection is open: those are no leak. */
 async function ask(): Promise<Vitals> {
+  agent.destroy();
+  upstream.child.send('close');
+  await sleep(CLOSING_MS);
   gateway.child.send('vitals');
   const [vitals] = (await once(gateway.child, 'message')) as [Vitals];
   return vitals;
@@ -71,7 +79,6 @@ const totals = {
   mismatched: 0,
   own5xx: 0,
 };
-const agent = new Agent({ keepAlive: true, maxSockets: LANES });
 
 interface Outcome {
   readonly status: number;
@@ -220,12 +227,11 @@ const lanes = Array.from({ length: LANES }, async (_, lane) => runLane(lane));
 const samples: { hours: number; heapBytes: number }[] = [];
 while (performance.now() < endsAt) {
   await sleep(Math.min(SAMPLE_EVERY_MS, Math.max(1, endsAt - performance.now())));
-  // What is in flight is no leak: the heap is looked at while nothing is.
   load.isPaused = true;
   while (load.busy > 0) await sleep(5);
   const { heapBytes, rssBytes } = await ask();
   samples.push({ hours: (performance.now() - startedAt) / 3_600_000, heapBytes });
-  if (samples.length % 6 === 0) {
+  if (samples.length % 12 === 0) {
     const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
     console.log(`${totals.requests} requests, heap ${mib(heapBytes)}, rss ${mib(rssBytes)}`);
   }
@@ -233,9 +239,6 @@ while (performance.now() < endsAt) {
 }
 load.isOver = true;
 await Promise.all(lanes);
-agent.destroy();
-upstream.child.send('close');
-await sleep(1000);
 const { live, sockets, internalErrors } = await ask();
 totals.own5xx = Math.max(totals.own5xx, internalErrors);
 

@@ -86,16 +86,18 @@ test('random streams come out event by event, however they are cut', () =>
     }
   }));
 
-test('a chunk counts as an event only where fields were ended by a blank line', () => {
+test('a chunk counts as progress where it has something of an event, and not for comments and blank lines', () => {
   const seen = (chunk: string) => {
     const splitter = new EventSplitter();
     splitter.push(Buffer.from(chunk));
-    return splitter.sawEvent;
+    return splitter.sawData;
   };
   const table = {
     'data: a\n\n': true,
-    'data: a\n': false,
+    'data: a\n': true,
+    d: true,
     ': c\n\n': false,
+    ': c': false,
     '\n': false,
     '': false,
   };

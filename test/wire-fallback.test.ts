@@ -465,6 +465,16 @@ describe('the circuit breaker', () => {
     }
   });
 
+  test('a failure of its fallback is told as the fallback\u2019s, and not to be repeated', async (t) => {
+    const { gateway, q } = await start(t, fail(500));
+    for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
+    q.script = fail(502);
+    const reply = await gateway.chat(chatBody());
+    assert.deepEqual(facts(reply).slice(0, 2), [502, 'q']);
+    assert.equal(reply.headers['x-should-retry'], 'false');
+    assert.equal(gateway.accessLines().at(-1)?.['provider'], 'q');
+  });
+
   test('a provider that refuses requests is not one that fails', async (t) => {
     for (const status of [400, 401, 404, 429]) {
       const { gateway, asked } = await start(t, fail(status));
@@ -519,6 +529,17 @@ describe('a connection that was kept alive', () => {
         [2, 2],
         [3, 1],
       ]);
+    });
+
+    test(`and is ${how} after a second of work on a request is a 502: it must not be paid for twice`, async (t) => {
+      const upstream = await startRawUpstream(t, ({ socket, onConnection }) => {
+        if (onConnection === 1) socket.write(answer);
+        else setTimeout(() => close(socket), 1200);
+      });
+      const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
+      assert.equal((await gateway.chat(chatBody())).status, 200);
+      assert.equal((await gateway.chat(chatBody())).status, 502);
+      assert.equal(upstream.requests.length, 2);
     });
 
     test(`is replaced once: a new one that is ${how} too is a 502`, async (t) => {

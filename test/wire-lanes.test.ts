@@ -196,7 +196,7 @@ describe('the check of the engine', { concurrency: true }, () => {
     } as const;
     const reply = await upstream.send(request, new Cancellation());
     assert.equal(reply.status, 200);
-    const bytes = await readAll(reply, 10_000);
+    const bytes = await readAll(reply.body, 10_000);
     assert.deepEqual(JSON.parse(String(bytes)), completion());
     return 'sec-fetch-mode' in provider.requests[0]!.headers;
   }

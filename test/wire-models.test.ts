@@ -282,3 +282,14 @@ describe('the answer', { concurrency: true }, () => {
     assert.deepEqual(await idsOf(await startGateway(t, {})), []);
   });
 });
+
+// Alone: it moves the clock of the process.
+test('the list is kept where a provider fails later', async (t) => {
+  const { gateway, upstream } = await start(t, list([{ id: 'a' }]));
+  assert.deepEqual(await idsOf(gateway), ['p/a']);
+  upstream.script = list({ error: { message: 'x' } });
+  const clock = performance.now.bind(performance);
+  t.mock.method(performance, 'now', () => clock() + 301_000);
+  for (let i = 0; i < 2; i += 1) assert.deepEqual(await idsOf(gateway), ['p/a']);
+  assert.equal(upstream.requests.length, 2);
+});

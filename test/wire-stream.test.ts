@@ -299,6 +299,24 @@ describe('a stream that does not finish', { concurrency: true }, () => {
     assert.equal((await gateway.chat(STREAM)).text, CHUNK.repeat(7) + LAST + DONE);
   });
 
+  test('is not silent while one event comes, for longer than the limit', async (t) => {
+    const { gateway } = await start(
+      t,
+      async (request, response) => {
+        await begin(CHUNK)(request, response);
+        const pieces = LAST.match(/[^]{1,20}/g)!;
+        const timer = setInterval(() => {
+          const piece = pieces.shift();
+          if (piece) return response.write(piece);
+          clearInterval(timer);
+          return response.end(DONE);
+        }, 250);
+      },
+      'stream_idle_timeout = 1',
+    );
+    assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + DONE);
+  });
+
   test('is a 504 when no event comes in time, comments or not', async (t) => {
     for (const server of ['timeout = 1', 'first_token_timeout = 1']) {
       const { gateway, upstream } = await start(t, begin(': keep-alive\n\n'), server);

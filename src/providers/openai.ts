@@ -52,10 +52,10 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
   };
 }
 
-/** `{data: […]}` (OpenAI), a bare array (Together), `{models: […]}`; Gemini's ids begin with `models/`. */
+/** `{data: […]}` (OpenAI), a bare array (Together), `{models: […]}`; Gemini's ids begin with `models/`. Throws for anything else. */
 function readModelList(json: unknown): string[] {
   const list = Array.isArray(json) ? json : (field(json, 'data') ?? field(json, 'models'));
-  if (!Array.isArray(list)) return [];
+  if (!Array.isArray(list)) throw new Error('not a model list');
   return list
     .map((entry: unknown) => field(entry, 'id') ?? field(entry, 'name') ?? entry)
     .filter((name): name is string => typeof name === 'string' && name !== '')

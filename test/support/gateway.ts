@@ -7,7 +7,6 @@ import { assemble } from '../../src/assembly.ts';
 import { loadConfig, type Config } from '../../src/config.ts';
 import { CLIENT_LIMITS } from '../../src/call.ts';
 import { LANE_ENV } from './lane.ts';
-import type { FakeUpstream } from './upstream.ts';
 
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
 export const CLIENT_TOKEN = 'client-token-canary-9876543210';
@@ -102,10 +101,14 @@ export async function startGateway(
 }
 
 /** The settings of one provider `p` (or `id`) at this upstream. */
-export function providerToml(upstream: FakeUpstream, id = 'p', more = ''): string {
+export function providerToml(
+  { baseUrl }: { readonly baseUrl: string },
+  id = 'p',
+  more = '',
+): string {
   return [
     `[providers.${id}]`,
-    `base_url = "${upstream.baseUrl}"`,
+    `base_url = "${baseUrl}"`,
     `api_key = "${PROVIDER_KEY}"`,
     more,
     '',
