@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
 import { createLogger, LOG_LEVELS, type LogFacts, type LogLevel } from '../src/log.ts';
@@ -264,13 +266,13 @@ describe('an access line', { concurrency: true }, () => {
   test('has the outcome client_closed when the client leaves in the middle of its body', async (t) => {
     const { gateway } = await start(t);
     const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\n`;
-    await sendRaw(
-      gateway.port,
-      `POST /v1/chat/completions HTTP/1.1\r\n${head}content-length: 99\r\n\r\n{`,
-      {
-        waitMs: 100,
-      },
+    const socket = connect(gateway.port, '127.0.0.1');
+    socket.write(
+      `POST /v1/chat/completions HTTP/1.1\r\n${head}content-length: 99\r\nexpect: 100-continue\r\n\r\n`,
     );
+    // The gateway says so when it begins to read the body.
+    assert.match(String(await once(socket, 'data')), /^HTTP\/1\.1 100 /);
+    socket.end('{');
     assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
   });
 

@@ -35,10 +35,13 @@ export async function sendRaw(
         isClosed,
       });
     };
-    const timer = setTimeout(() => finish(false), waitMs);
+    let timer: NodeJS.Timeout | undefined;
     socket.on('error', () => finish(true));
     socket.on('close', () => finish(true));
     socket.on('data', (chunk: Buffer) => chunks.push(chunk));
-    socket.write(bytes, 'latin1');
+    // On a busy machine the connection alone may take longer.
+    socket.write(bytes, 'latin1', () => {
+      timer = setTimeout(() => finish(false), waitMs);
+    });
   });
 }
