@@ -71,6 +71,7 @@ export class Call {
   readonly #closed: Promise<void>;
   readonly #server: ServerState;
   #awaitsContinue: boolean;
+  #isReading = false;
 
   constructor(
     request: IncomingMessage,
@@ -124,6 +125,7 @@ export class Call {
       this.#response.writeContinue();
     }
     const body = new Pieces();
+    this.#isReading = true;
     // Not `for await`: leaving that early would destroy the socket before the answer is out.
     await new Promise<void>((resolve, reject) => {
       const settle = (error?: Error) => {
@@ -131,6 +133,7 @@ export class Call {
         request.off('close', onGone);
         this.cancellation.offCancel(onCancel);
         request.resume();
+        this.#isReading = false;
         if (error) reject(error);
         else resolve();
       };
@@ -147,6 +150,13 @@ export class Call {
     });
     this.record.requestBytes = body.size;
     return body.take();
+  }
+
+  /** Gives the request up where its body is being read; else returns false. */
+  refuseBody(reason: GatewayError): boolean {
+    const isReading = this.#isReading;
+    if (isReading) this.cancellation.cancel(reason);
+    return isReading;
   }
 
   /** Sends the answer and waits until the client has it or is gone. */
@@ -166,7 +176,7 @@ export class Call {
     try {
       response.writeHead(status, headers);
       if (Buffer.isBuffer(body) && body.length <= WRITE_PART_BYTES) {
-        this.sentBytes = body.length;
+        this.sentBytes = this.method === 'HEAD' ? 0 : body.length;
         response.end(body);
       } else {
         await this.#write(Buffer.isBuffer(body) ? [body] : body);

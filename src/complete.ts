@@ -4,7 +4,7 @@ import { attempt, type AttemptSettings } from './attempt.ts';
 import type { Cancellation } from './cancellation.ts';
 import { parseChatRequest, type ChatRequest } from './chat.ts';
 import type { CircuitBreaker } from './circuit-breaker.ts';
-import { GatewayError, invalidRequest } from './errors.ts';
+import { ClientGone, GatewayError, invalidRequest } from './errors.ts';
 import type { Answer, Call } from './call.ts';
 import type { Limits } from './limits.ts';
 import type { Provider } from './provider.ts';
@@ -52,7 +52,7 @@ function checkContentHeaders(call: Call): void {
   }
   const types = call.headerValues('content-type');
   const isJson = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
-  const isOtherCharset = /charset\s*=\s*(?!"?utf-8"?\s*(?:;|$))/i;
+  const isOtherCharset = /charset\s*=\s*(?!"?utf-?8"?\s*(?:;|$))/i;
   if (types.length !== 1 || !isJson.test(types[0]!) || isOtherCharset.test(types[0]!)) {
     throw invalidRequest('Content-Type must be application/json in UTF-8');
   }
@@ -163,6 +163,10 @@ async function askRepeatedly(candidate: Candidate, inquiry: Inquiry): Promise<An
       call.record.provider = provider.id;
       return answer;
     } catch (thrown) {
+      if (thrown instanceof ClientGone) {
+        call.record.attempts.push(`${provider.id}:client_closed`);
+        call.record.provider = provider.id;
+      }
       if (!(thrown instanceof GatewayError)) throw thrown;
       call.record.attempts.push(`${provider.id}:${thrown.facts.upstreamStatus ?? thrown.kind}`);
       const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = thrown.facts;

@@ -101,6 +101,8 @@ export type Breakage =
   /** Part of the answer had come. */
   | 'midAnswer';
 const breakages = new WeakMap<Error, Breakage>();
+/** Where a request was written to. */
+const sockets = new WeakMap<object, Socket>();
 /** When the latest request was written to a connection, and what had been read from it until then. */
 const latestRequests = new WeakMap<Socket, { bytesRead: number; atMs: number }>();
 
@@ -124,7 +126,13 @@ onUndici('request:create', ({ request }) => {
 });
 onUndici('client:sendHeaders', ({ request, socket }) => {
   queueOf(String(request.origin)).unsent.delete(request);
+  sockets.set(request, socket);
   latestRequests.set(socket, { bytesRead: socket.bytesRead, atMs: performance.now() });
+});
+onUndici('request:trailers', ({ request }) => {
+  const socket = sockets.get(request);
+  // Answered before all of the request was written: the next one would wait behind the rest of it.
+  if (socket && socket.writableLength > 0) socket.destroy();
 });
 onUndici('request:error', ({ request }) => {
   queueOf(String(request.origin)).unsent.delete(request);

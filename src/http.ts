@@ -205,10 +205,13 @@ const PARSER_ERRORS: Readonly<Record<string, { status: number; text: string }>> 
   ERR_HTTP_REQUEST_TIMEOUT: { status: 408, text: 'request was not received in time' },
 };
 
+/** The client has sent all it wanted to, and that is not a whole request: it counts as gone. */
+const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
+
 /**
  * The documented error object where Node would send an empty answer of its own. Whole requests that
  * came before on the same connection get their answers first; a broken one after them gets none, and
- * neither does one that was answered before all of it had come.
+ * neither does one that was answered before all of it had come. One whose body is being read answers itself.
  */
 function refuseBrokenRequest(
   { code = '' }: { readonly code?: string },
@@ -217,7 +220,8 @@ function refuseBrokenRequest(
 ): GatewayError | undefined {
   const lastOfWhole = [...calls.keys()].findLast(({ req }) => req.complete);
   if (lastOfWhole) {
-    lastOfWhole.once('close', () => socket.destroy());
+    if (code === ENDED_EARLY) socket.destroy();
+    else lastOfWhole.once('close', () => socket.destroy());
     return undefined;
   }
   const isAnswered = latest?.headersSent && !latest.req.complete;
@@ -227,7 +231,9 @@ function refuseBrokenRequest(
   }
   const known = Object.hasOwn(PARSER_ERRORS, code) ? PARSER_ERRORS[code] : undefined;
   const { status, text } = known ?? { status: 400, text: 'request is not valid HTTP' };
-  const refusal = invalidRequest(text, { status });
+  const refusal = invalidRequest(text, { status, headers: { connection: 'close' } });
+  const call = latest && calls.get(latest);
+  if (code !== ENDED_EARLY && call?.refuseBody(refusal)) return undefined;
   const body = refusal.toBody();
   const head = [
     `HTTP/1.1 ${status} ${STATUS_CODES[status]}`,

@@ -158,16 +158,16 @@ function scan(bytes: Buffer, strict: boolean): JsonScan {
   return { model, repeated };
 }
 
-/** The offset after the string that opens at `start`. Long ones are searched natively. */
+/** The offset after the string that opens at `start`. Long runs without escapes are searched natively. */
 function stringEnd(bytes: Buffer, start: number): number {
   let at = start + 1;
-  const near = Math.min(at + 32, bytes.length);
-  while (at < near) {
-    const byte = bytes[at];
-    if (byte === QUOTE) return at + 1;
-    at += byte === BACKSLASH ? 2 : 1;
-  }
   for (;;) {
+    const near = Math.min(at + 32, bytes.length);
+    while (at < near) {
+      const byte = bytes[at];
+      if (byte === QUOTE) return at + 1;
+      at += byte === BACKSLASH ? 2 : 1;
+    }
     const quote = bytes.indexOf(QUOTE, at);
     if (quote < 0) throw new SyntaxFault(start);
     let escapes = quote;

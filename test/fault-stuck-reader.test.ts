@@ -21,7 +21,7 @@ const STUCK_MS = 1000;
 /** For those that are cut off: a clock may start anew while the network still takes a little. */
 const CUT_MS = 400;
 /** Time for the network's buffers to fill, on a busy machine too. */
-const GENEROUS = 12;
+const GENEROUS = 30;
 
 const FIRST = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 const LAST =

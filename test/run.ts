@@ -36,7 +36,7 @@ process.execArgv = ['--enable-source-maps'];
 
 let passed = 0;
 // More than there are cores, because some of them mostly wait.
-const events = run({ files, concurrency: availableParallelism() + 2, timeout: 60_000 });
+const events = run({ files, concurrency: availableParallelism() + 2, timeout: 180_000 });
 events.on('test:pass', ({ details, name }) => {
   // A file without tests passes as one test that bears the file's name.
   if (details.type !== 'suite' && !name.endsWith('.test.js')) passed += 1;

@@ -276,6 +276,22 @@ describe('an access line', { concurrency: true }, () => {
     assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
   });
 
+  test('has the status and the id of the refusal where a body turns out not to be HTTP', async (t) => {
+    const { gateway } = await start(t);
+    const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\nx-request-id: i`;
+    const { text } = await sendRaw(
+      gateway.port,
+      `POST /v1/chat/completions HTTP/1.1\r\n${head}\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n`,
+    );
+    assert.match(text, /^HTTP\/1\.1 400 [^]*\r\nx-request-id: i\r\n[^]*not valid HTTP/);
+    const lines = await linesOf(gateway);
+    assert.deepEqual(
+      lines.map(({ outcome, status, request_id }) => [outcome, status, request_id]),
+      [['refused', 400, 'i']],
+    );
+    assert.equal(gateway.log.length, 1);
+  });
+
   test('says for the operator why the provider was unreachable', async (t) => {
     const gateway = await startGateway(t, {
       toml: `[providers.p]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "k"\n`,
