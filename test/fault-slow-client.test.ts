@@ -2,8 +2,6 @@ import assert from 'node:assert/strict';
 import { connect, type Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
 
 import {
   assertError,
@@ -19,6 +17,7 @@ import {
   startGateway,
   type TestGateway,
 } from './support/gateway.ts';
+import { createMemoryProbe } from './support/memory.ts';
 import { sendRaw } from './support/raw.ts';
 import { eventually } from './support/streams.ts';
 import { startUpstream } from './support/upstream.ts';
@@ -390,13 +389,7 @@ for (const [what, bomb] of Object.entries(BOMBS)) {
 }
 
 test('a body in chunks of one byte takes less than 100 bytes for each, and arrives', async (t) => {
-  setFlagsFromString('--expose-gc');
-  const collect = runInNewContext('gc') as () => void;
-  const held = () => {
-    collect();
-    const { arrayBuffers, heapUsed } = process.memoryUsage();
-    return arrayBuffers + heapUsed;
-  };
+  const held = createMemoryProbe();
   const { gateway, upstream } = await start(t, '', {});
   const { socket, text } = openClient(t, gateway.port);
   const body = JSON.stringify(chatBody({ pad: 'x'.repeat(120_000) }));

@@ -3,8 +3,6 @@ import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
 
 import {
   chatBody,
@@ -13,6 +11,7 @@ import {
   startGateway,
   type TestGateway,
 } from './support/gateway.ts';
+import { createMemoryProbe } from './support/memory.ts';
 import { createGate, eventually } from './support/streams.ts';
 import { completion, sendJson, startUpstream, type Script } from './support/upstream.ts';
 
@@ -73,14 +72,8 @@ function assertNoErrors({ log }: TestGateway): void {
 }
 
 test('20 streams of 100 MiB each to clients that do not read take less than 1 MiB each', async (t) => {
-  setFlagsFromString('--expose-gc');
-  const collect = runInNewContext('gc') as () => void;
   const { upstream, gateway } = await start(t, pushing(100 * MIB), 60_000);
-  const held = () => {
-    collect();
-    const { arrayBuffers, heapUsed } = process.memoryUsage();
-    return arrayBuffers + heapUsed;
-  };
+  const held = createMemoryProbe();
   assert.equal((await gateway.send('/health')).status, 200);
   const before = held();
   const count = 20;

@@ -1,9 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
 
 import { Pieces } from '../src/pieces.ts';
+import { createMemoryProbe } from './support/memory.ts';
 import { cutUp } from './support/mutate.ts';
 import { withRandom } from './support/random.ts';
 
@@ -22,13 +21,7 @@ test('what was pushed is taken as one, again and again, whatever the pieces are'
   }));
 
 test('a piece of one byte takes less than 20 bytes', () => {
-  setFlagsFromString('--expose-gc');
-  const collect = runInNewContext('gc') as () => void;
-  const held = () => {
-    collect();
-    const { arrayBuffers, heapUsed } = process.memoryUsage();
-    return arrayBuffers + heapUsed;
-  };
+  const held = createMemoryProbe();
   const count = 300_000;
   const bytes = Buffer.alloc(count, 'x');
   const pieces = new Pieces();
