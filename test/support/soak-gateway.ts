@@ -2,7 +2,6 @@
 
 import { subscribe } from 'node:diagnostics_channel';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { getHeapCodeStatistics } from 'node:v8';
 
 import { assemble } from '../../src/assembly.ts';
 import { loadConfig } from '../../src/config.ts';
@@ -10,10 +9,7 @@ import { LANE_ENV } from './lane.ts';
 
 /** What it answers to any message. */
 export interface Vitals {
-  /** Without `codeBytes`. */
   readonly heapBytes: number;
-  /** What V8 has compiled: it goes on optimising for tens of minutes, and stops at what the program has. */
-  readonly codeBytes: number;
   readonly rssBytes: number;
   /** Requests that have begun and have no access line yet. */
   readonly live: number;
@@ -50,11 +46,9 @@ async function report(): Promise<void> {
     await sleep(20);
   }
   const { heapUsed, rss } = process.memoryUsage();
-  const codeBytes = getHeapCodeStatistics().code_and_metadata_size;
   const open = process.getActiveResourcesInfo().filter((name) => /^(?:TCP|TLS)/.test(name));
   process.send!({
-    heapBytes: heapUsed - codeBytes,
-    codeBytes,
+    heapBytes: heapUsed,
     rssBytes: rss,
     live,
     sockets: open.length - 1,
