@@ -12,6 +12,8 @@ const CONNECT_TIMEOUT_MS = 10_000;
 const IDLE_CONNECTION_MS = 90_000;
 /** Well before an idle connection is closed, so that one whose other end is gone is noticed. */
 const KEEP_ALIVE_PROBE_MS = 30_000;
+/** What TLS may not have called written yet, although it is. */
+const MAX_UNSENT_BYTES = 65_536;
 /** A round trip: an upstream that closes later may have worked on the request. */
 const STALE_WITHIN_MS = 1000;
 
@@ -131,8 +133,8 @@ onUndici('client:sendHeaders', ({ request, socket }) => {
 });
 onUndici('request:trailers', ({ request }) => {
   const socket = sockets.get(request);
-  // Answered before all of the request was written: the next one would wait behind the rest of it.
-  if (socket && socket.writableLength > 0) socket.destroy();
+  // Answered before it was read: the next one would wait behind the rest of it.
+  if (socket && socket.writableLength > MAX_UNSENT_BYTES) socket.destroy();
 });
 onUndici('request:error', ({ request }) => {
   queueOf(String(request.origin)).unsent.delete(request);
