@@ -101,19 +101,22 @@ async function sendByFetch(
   return { status, headers: response.headers, body: untilCancelled(response.body, cancellation) };
 }
 
-/** On Node 20 and 22 a read of fetch's body stays unsettled where an abort meets data not yet read. */
-async function* untilCancelled(
+/** fetch's body, read by nobody but us from the start: an unread one fetch cancels by itself, and lets what that rejects with go. */
+function untilCancelled(
   body: ReadableStream<Uint8Array> | null,
   cancellation: Cancellation,
 ): AsyncGenerator<Buffer> {
   const reader = body?.getReader();
+  // On Node 20 and 22 a read stays unsettled where an abort meets data not yet read.
   cancellation.onCancel(() => void reader?.cancel().catch(() => {}));
-  for (;;) {
-    const chunk = await reader?.read();
-    cancellation.throwIfCancelled();
-    if (!chunk?.value) return;
-    yield Buffer.from(chunk.value.buffer, chunk.value.byteOffset, chunk.value.length);
-  }
+  return (async function* () {
+    for (;;) {
+      const chunk = await reader?.read();
+      cancellation.throwIfCancelled();
+      if (!chunk?.value) return;
+      yield Buffer.from(chunk.value.buffer, chunk.value.byteOffset, chunk.value.length);
+    }
+  })();
 }
 
 /** The whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
