@@ -216,10 +216,10 @@ test('settings in which a piece is repeated take no longer than their length', a
     const piece = text.slice(at, at + random.integer(1, 12)) || random.pick(TOML_TOKENS);
     const repeated = (times: number) => text.slice(0, at) + piece.repeat(times) + text.slice(at);
     fuzzCase.about = `${JSON.stringify(piece)} at ${at} of ${text}`;
-    const short = fastest(repeated(1000));
-    const long = fastest(repeated(16_000));
-    // Sixteen times as long; the square of it would be 256 times.
-    assert.ok(long < 64 * Math.max(short, 0.5), `${short} ms, then ${long} ms`);
+    const [few, many] = [repeated(1000), repeated(16_000)];
+    // Sixteen times as long; the square of it would be 256 times. A busy machine may be slow once.
+    const isLinear = () => fastest(many) < 64 * Math.max(fastest(few), 0.5);
+    assert.ok([1, 2, 3].some(isLinear), 'longer than its length');
   });
 });
 
