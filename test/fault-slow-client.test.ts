@@ -407,11 +407,11 @@ test('a body in chunks of one byte takes less than 100 bytes for each, and arriv
 });
 
 test('while 20 clients send the largest permitted bodies, GET /health is answered', async (t) => {
-  const { gateway, upstream } = await start(t, `[server]\nmax_body_bytes = ${16 * MIB}\n`, {});
+  const { gateway, upstream } = await start(t, `[server]\nmax_body_bytes = ${8 * MIB}\n`, {});
   // Refused after all of it was read and parsed, so that the test need not carry it any further.
   const head = '{"model":"nobody/m","messages":[{"role":"user","content":"';
   const tail = '"}]}';
-  const body = Buffer.alloc(16 * MIB, 'x');
+  const body = Buffer.alloc(8 * MIB, 'x');
   body.write(head);
   body.write(tail, body.length - tail.length);
   // Who was answered, in order.

@@ -1,6 +1,6 @@
 /** Runs the test files given by name, or all of them, and fails when no test ran. */
 
-import { readdirSync, rmSync } from 'node:fs';
+import { readdirSync, rmSync, statSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { finished } from 'node:stream/promises';
@@ -30,9 +30,12 @@ await build({
   sourcemap: 'linked',
   logLevel: 'warning',
 });
-const files = names.map((name) => join(outdir, name.replace(/ts$/, 'js')));
-// What every file is started with, in place of tsx.
-process.execArgv = ['--enable-source-maps'];
+// The longest first, as far as their size tells: the last to start should not be the last to end.
+const files = names
+  .map((name) => join(outdir, name.replace(/ts$/, 'js')))
+  .toSorted((a, b) => statSync(b).size - statSync(a).size);
+// What every file is started with, in place of tsx. Reading the maps takes time that a whole run saves.
+process.execArgv = wanted.length > 0 ? ['--enable-source-maps'] : [];
 
 let passed = 0;
 // More than there are cores, because some of them mostly wait.
