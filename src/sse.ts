@@ -37,9 +37,12 @@ export class EventSplitter {
   /** Takes a chunk; returns all whole events that are there now, and holds the rest. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#lastBoundary(chunk);
-    const before = boundary === chunk.length ? chunk : chunk.subarray(0, boundary);
-    if (boundary > 0) this.#held.push(before);
-    const whole = boundary > 0 ? this.#held.take() : before;
+    if (boundary === 0) {
+      this.#held.push(chunk);
+      return chunk.subarray(0, 0);
+    }
+    this.#held.push(chunk.subarray(0, boundary));
+    const whole = this.#held.take();
     if (boundary < chunk.length) this.#held.push(chunk.subarray(boundary));
     return whole;
   }
