@@ -48,7 +48,9 @@ export function assemble(config: Config, surroundings: Surroundings): Assembly {
   );
   const limits = createLimits(config.rateLimit, now);
   const breaker = new CircuitBreaker(now);
-  const completion = { config, upstream, providers, redact, limits, breaker };
+  // Those without a key are not registered.
+  const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
+  const completion = { config, upstream, providers, fallbacks, redact, limits, breaker };
   const handle = createGateway({ config, logger, now, completion });
   const server = createHttpServer({
     handle,

@@ -7,7 +7,7 @@ import type { ChatRequest } from './chat.ts';
 import type { Config } from './config.ts';
 import { GatewayError, type ErrorFacts } from './errors.ts';
 import type { Answer, Call } from './call.ts';
-import { parseForeignJson } from './json-scan.ts';
+import { hasMember, parseForeignJson } from './json-scan.ts';
 import type {
   ForwardedHeaders,
   Provider,
@@ -130,14 +130,17 @@ async function judge(reply: UpstreamReply, context: JudgeContext): Promise<Answe
   if (bytes === undefined) {
     throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
   }
-  const json = parseForeignJson(bytes.toString('utf8'));
-  if (json === undefined) {
-    throw new GatewayError('serialization', 'the provider did not answer with usable JSON', {
-      provider: provider.id,
-    });
+  // A completion is not parsed: all there is to know is that it is one.
+  if (!hasMember(bytes, 'choices')) {
+    const json = parseForeignJson(bytes.toString('utf8'));
+    if (json === undefined) {
+      throw new GatewayError('serialization', 'the provider did not answer with usable JSON', {
+        provider: provider.id,
+      });
+    }
+    const fault = provider.readFault(json);
+    if (fault) throw toError(fault);
   }
-  const fault = hasChoices(json) ? undefined : provider.readFault(json);
-  if (fault) throw toError(fault);
   if (isStream) {
     const text = `Provider ${provider.id} does not support streaming`;
     throw new GatewayError('unsupported', text, { provider: provider.id });
@@ -232,8 +235,4 @@ function forwardedHeaders({ id, headers }: Call): ForwardedHeaders {
 
 function isTraceHeader(value: unknown): value is string {
   return typeof value === 'string' && /^[\x20-\x7e]{1,512}$/.test(value);
-}
-
-function hasChoices(json: unknown): boolean {
-  return typeof json === 'object' && json !== null && Object.hasOwn(json, 'choices');
 }

@@ -3,7 +3,7 @@
 import { isUtf8 } from 'node:buffer';
 
 import { invalidRequest } from './errors.ts';
-import { jsonSyntaxError, parseJson, scanJson } from './json-scan.ts';
+import { JsonScanner } from './json-scan.ts';
 
 export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
@@ -14,63 +14,95 @@ export interface ChatRequest {
 }
 
 /**
- * Reads the body of `POST /v1/chat/completions` (interface, Resources). Fields beyond the documented
- * ones are not looked at. Throws `invalidRequest` for anything that is not such a request.
+ * Reads the body of `POST /v1/chat/completions` (interface, Resources). Throws `invalidRequest` for anything
+ * that is not such a request.
  */
 export function parseChatRequest(bytes: Buffer): ChatRequest {
   if (!isUtf8(bytes)) throw invalidRequest('request body is not valid UTF-8');
-  const { model: modelRange } = scanJson(bytes);
-  const body = parseJson(bytes.toString('utf8'));
-  if (body === undefined) throw jsonSyntaxError(bytes);
-  if (!isRecord(body)) throw invalidRequest('request body must be a JSON object');
+  const json = new JsonScanner(bytes);
+  const members = new Map<string, { kind: string; start: number; end: number }>();
+  let hasMessages = false;
+  let fault: string | undefined;
+  const isObject = json.takeObject((name) => {
+    if (name === 'messages') {
+      hasMessages = true;
+      fault = takeMessages(json) ?? fault;
+      return;
+    }
+    const kind = json.kind();
+    const start = json.offset;
+    json.skip();
+    if (name !== 'model' && name !== 'stream') return;
+    // The bytes are forwarded, and an upstream may take the other one of the two.
+    if (members.has(name)) fault = `duplicate member "${name}"`;
+    members.set(name, { kind, start, end: json.offset });
+  });
+  json.end();
+  if (!isObject) throw invalidRequest('request body must be a JSON object');
 
-  const { model, stream, messages } = body;
-  if (typeof model !== 'string' || model === '' || modelRange === undefined) {
-    throw invalidRequest('"model" must be a non-empty string');
-  }
-  if (stream !== undefined && typeof stream !== 'boolean') {
-    throw invalidRequest('"stream" must be a boolean');
-  }
-  if (!Array.isArray(messages) || messages.length === 0) {
-    throw invalidRequest('"messages" must be a non-empty array');
-  }
-  messages.forEach(checkMessage);
+  const { kind, start, end } = members.get('model') ?? { kind: 'none', start: 0, end: 0 };
+  const model = kind === 'string' ? String(JSON.parse(bytes.toString('utf8', start, end))) : '';
+  if (model === '') throw invalidRequest('"model" must be a non-empty string');
+  const stream = members.get('stream')?.kind ?? 'false';
+  if (stream !== 'true' && stream !== 'false') throw invalidRequest('"stream" must be a boolean');
+  if (!hasMessages) throw invalidRequest(NO_MESSAGES);
+  if (fault) throw invalidRequest(fault);
 
-  const before = bytes.subarray(0, modelRange.start);
-  const after = bytes.subarray(modelRange.end);
+  const before = bytes.subarray(0, start);
+  const after = bytes.subarray(end);
   return {
     model,
-    stream: stream === true,
+    stream: stream === 'true',
     withModel: (name) => Buffer.concat([before, Buffer.from(JSON.stringify(name)), after]),
   };
 }
 
-function checkMessage(message: unknown, index: number): void {
-  const where = `"messages[${index}]`;
-  if (!isRecord(message)) throw invalidRequest(`${where}" must be an object`);
-  const { role, content, name } = message;
-  if (typeof role !== 'string') throw invalidRequest(`${where}.role" must be a string`);
-  const isAbsent = content === undefined || content === null;
-  if (isAbsent && role !== 'assistant') throw invalidRequest(`${where}.content" is required`);
-  if (!isAbsent && typeof content !== 'string' && !isArrayOfRecords(content)) {
-    throw invalidRequest(`${where}.content" must be a string or an array of parts`);
-  }
-  if (name !== undefined && typeof name !== 'string') {
-    throw invalidRequest(`${where}.name" must be a string`);
-  }
+const NO_MESSAGES = '"messages" must be a non-empty array';
+
+/** Returns what is wrong with them. */
+function takeMessages(json: JsonScanner): string | undefined {
+  let count = 0;
+  let fault: string | undefined;
+  json.takeArray(() => {
+    const own = takeMessage(json);
+    if (own) fault ??= `"messages[${count}]${own}`;
+    count += 1;
+  });
+  return count === 0 ? NO_MESSAGES : fault;
 }
 
-function isArrayOfRecords(value: unknown): boolean {
-  return Array.isArray(value) && value.every(isRecord);
+/** Returns what is wrong with it. A member that is there twice counts as the last of the two. */
+function takeMessage(json: JsonScanner): string | undefined {
+  let role: string | undefined;
+  let content = 'none' as ContentKind;
+  let isNameWrong = false;
+  const isObject = json.takeObject((name) => {
+    const isString = json.kind() === 'string';
+    if (name === 'content') content = takeContent(json);
+    else if (name === 'role' && isString) role = json.takeWord();
+    else {
+      if (name === 'role') role = undefined;
+      if (name === 'name') isNameWrong = !isString;
+      json.skip();
+    }
+  });
+  if (!isObject) return '" must be an object';
+  if (role === undefined) return '.role" must be a string';
+  if (content === 'none' && role !== 'assistant') return '.content" is required';
+  if (content === 'wrong') return '.content" must be a string or an array of parts';
+  return isNameWrong ? '.name" must be a string' : undefined;
 }
 
-function isRecord(value: unknown): value is Record<string, unknown> & {
-  model?: unknown;
-  stream?: unknown;
-  messages?: unknown;
-  role?: unknown;
-  content?: unknown;
-  name?: unknown;
-} {
-  return typeof value === 'object' && value !== null && !Array.isArray(value);
+/** `null` is none. */
+type ContentKind = 'none' | 'usable' | 'wrong';
+
+function takeContent(json: JsonScanner): ContentKind {
+  const kind = json.kind();
+  let areObjects = true;
+  json.takeArray(() => {
+    areObjects &&= json.kind() === 'object';
+    json.skip();
+  });
+  if (kind === 'null') return 'none';
+  return kind === 'string' || (kind === 'array' && areObjects) ? 'usable' : 'wrong';
 }

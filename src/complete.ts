@@ -18,6 +18,8 @@ const MAX_ECHOED_CHARACTERS = 128;
 
 export interface CompletionSettings extends AttemptSettings {
   readonly providers: ReadonlyMap<string, Provider>;
+  /** In their order. */
+  readonly fallbacks: readonly Provider[];
   readonly limits: Limits;
   readonly breaker: CircuitBreaker;
 }
@@ -41,7 +43,7 @@ export async function complete(call: Call, settings: CompletionSettings): Promis
     settings.limits.giveBackGlobal();
     throw refusal;
   }
-  return askInOrder(withFallbacks(requested, settings), { call, chat, settings });
+  return askInOrder(withFallbacks(requested, settings.fallbacks), { call, chat, settings });
 }
 
 /** A page in a browser may send `text/plain` to localhost without asking; JSON it may not. */
@@ -52,7 +54,7 @@ function checkContentHeaders(call: Call): void {
   }
   const types = call.headerValues('content-type');
   const isJson = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
-  const isOtherCharset = /charset\s*=\s*(?!"?utf-?8"?\s*(?:;|$))/i;
+  const isOtherCharset = /charset\s*=(?!\s*"?utf-?8"?\s*(?:;|$))/i;
   if (types.length !== 1 || !isJson.test(types[0]!) || isOtherCharset.test(types[0]!)) {
     throw invalidRequest('Content-Type must be application/json in UTF-8');
   }
@@ -82,15 +84,9 @@ function resolveModel(name: string, { config, providers }: CompletionSettings): 
   return { provider, model };
 }
 
-/** The requested provider first, then each registered fallback once, with its own default model. */
-function withFallbacks(
-  requested: Candidate,
-  { config, providers }: CompletionSettings,
-): Candidate[] {
-  const others = config.providers.fallback
-    .filter((id) => id !== requested.provider.id)
-    .map((id) => providers.get(id))
-    .filter((provider) => provider !== undefined);
+/** The requested provider first, then each fallback once, with its own default model. */
+function withFallbacks(requested: Candidate, fallbacks: readonly Provider[]): Candidate[] {
+  const others = fallbacks.filter((provider) => provider !== requested.provider);
   return [
     requested,
     ...others.map((provider) => ({ provider, model: provider.defaultModel ?? requested.model })),

@@ -92,7 +92,7 @@ export class ConfigError extends Error {
 /** setTimeout fires at once beyond 2^31-1 milliseconds. */
 const MAX_SECONDS = 2_147_483;
 const MAX_RETRIES = 10;
-/** Bodies are held in memory and parsed as one string. */
+/** Bodies are held in memory. */
 const MAX_BODY_BYTES = 268_435_456;
 
 interface ConfigSources {

@@ -103,9 +103,9 @@ export type Breakage =
   /** Part of the answer had come. */
   | 'midAnswer';
 const breakages = new WeakMap<Error, Breakage>();
-/** Where a request was written to. */
+/** Where a large request was written to. */
 const sockets = new WeakMap<object, Socket>();
-/** When the latest request was written to a connection, and what had been read from it until then. */
+/** What had been read from a connection when the latest request was written to it, and when that was. */
 const latestRequests = new WeakMap<Socket, { bytesRead: number; atMs: number }>();
 
 /** What is known of the connection that broke with this error; `undefined` where no connection broke. */
@@ -115,7 +115,7 @@ export function breakageOf(error: Error): Breakage | undefined {
 
 /** undici's documented diagnostics channels: what it tells nobody else of its connections. */
 interface UndiciMessage {
-  readonly request: { readonly origin: string | URL };
+  readonly request: { readonly origin: string | URL; readonly body: { length?: number } | null };
   readonly socket: Socket;
   readonly error: Error;
 }
@@ -128,8 +128,14 @@ onUndici('request:create', ({ request }) => {
 });
 onUndici('client:sendHeaders', ({ request, socket }) => {
   queueOf(String(request.origin)).unsent.delete(request);
-  sockets.set(request, socket);
-  latestRequests.set(socket, { bytesRead: socket.bytesRead, atMs: performance.now() });
+  const latest = latestRequests.get(socket);
+  if (latest) {
+    latest.bytesRead = socket.bytesRead;
+    latest.atMs = performance.now();
+  }
+  // fetch's body has no length.
+  const { body } = request;
+  if (body && (body.length ?? Infinity) > MAX_UNSENT_BYTES) sockets.set(request, socket);
 });
 onUndici('request:trailers', ({ request }) => {
   const socket = sockets.get(request);
@@ -145,11 +151,13 @@ onUndici('client:connectError', ({ error }) => {
 onUndici('client:connected', ({ socket }) => {
   // More than none where it is a tunnel: what the proxy said.
   const atStart = socket.bytesRead;
+  const latest = { bytesRead: atStart, atMs: 0 };
+  latestRequests.set(socket, latest);
   socket.on('error', (error) => {
-    const { bytesRead = atStart, atMs = 0 } = latestRequests.get(socket) ?? {};
-    const isReused = bytesRead > atStart;
-    if (socket.bytesRead > bytesRead) breakages.set(error, 'midAnswer');
-    else if (isReused && performance.now() - atMs < STALE_WITHIN_MS) breakages.set(error, 'stale');
+    const isReused = latest.bytesRead > atStart;
+    const isSoon = performance.now() - latest.atMs < STALE_WITHIN_MS;
+    if (socket.bytesRead > latest.bytesRead) breakages.set(error, 'midAnswer');
+    else if (isReused && isSoon) breakages.set(error, 'stale');
     else breakages.set(error, 'unanswered');
   });
 });

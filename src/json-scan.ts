@@ -1,29 +1,17 @@
 /**
- * One linear pass over the bytes of a JSON object, before it is parsed. It bounds what `JSON.parse`
- * may cost, finds the `model` value so that nothing else of the body needs rewriting, and knows where
- * a syntax error is without quoting the body (V8's own message does quote it).
+ * One linear pass over the bytes of a JSON text (RFC 8259), without building what it says: a prompt is
+ * forwarded as it came, so only its shape is looked at. What that costs is bounded by MAX_JSON_ELEMENTS.
  */
 
 import { invalidRequest } from './errors.ts';
 
-/** Measured: 3 million `{}` in 8.6 MiB block the process for 2 s; a byte limit alone bounds nothing. */
+/** Measured: 3 million `{}` in 8.6 MiB block `JSON.parse` for 2 s; a byte limit alone bounds nothing. */
 export const MAX_JSON_ELEMENTS = 500_000;
 export const MAX_JSON_DEPTH = 256;
-/** `stream` with every letter escaped is shorter. */
-const MAX_KEY_BYTES = 40;
-
-/** Half-open range of bytes. */
-interface ByteRange {
-  readonly start: number;
-  readonly end: number;
-}
-
-interface JsonScan {
-  /** The top-level `model` value. */
-  readonly model: ByteRange | undefined;
-  /** A top-level `model` or `stream` that was there before. */
-  readonly repeated: string | undefined;
-}
+/** Words of the protocol are short: `assistant` with every letter escaped is shorter. */
+const MAX_WORD_BYTES = 64;
+/** What has other escapes is no word of the protocol: decoding it would cost more than all the rest. */
+const ESCAPED_WORD = /^(?:[a-z]|\\u00[4-7][0-9a-f])+$/i;
 
 export const QUOTE = 0x22;
 const BACKSLASH = 0x5c;
@@ -33,179 +21,270 @@ const OPEN_BRACE = 0x7b;
 const CLOSE_BRACE = 0x7d;
 export const OPEN_BRACKET = 0x5b;
 const CLOSE_BRACKET = 0x5d;
+const SPACE = 0x20;
+const LINE_FEED = 0x0a;
+const CARRIAGE_RETURN = 0x0d;
+const TAB = 0x09;
+const PLUS = 0x2b;
+const MINUS = 0x2d;
+const POINT = 0x2e;
+const ZERO = 0x30;
+const NINE = 0x39;
+const CAPITAL_E = 0x45;
+const LETTER_E = 0x65;
+const LETTER_U = 0x75;
+const LITERALS = {
+  true: Buffer.from('true'),
+  false: Buffer.from('false'),
+  null: Buffer.from('null'),
+};
+const HEX_DIGITS = new Set(Buffer.from('0123456789abcdefABCDEF'));
+/** What may come behind a backslash, besides `u`. */
+const ESCAPED = new Set(Buffer.from('"\\/bfnrt'));
 
-type Expected = 'value' | 'valueOrEnd' | 'key' | 'keyOrEnd' | 'colon' | 'commaOrEnd' | 'nothing';
+type JsonKind = 'object' | 'array' | 'string' | 'number' | 'true' | 'false' | 'null';
 
-/** Where the text stops being JSON. Never leaves this file. */
-class SyntaxFault extends Error {
-  readonly at: number;
+/**
+ * Goes through a JSON text value by value. Every method that takes a value throws `invalidRequest` for
+ * what is not JSON, with the offset of the first byte that no JSON text could have there, and for more than
+ * MAX_JSON_DEPTH levels or MAX_JSON_ELEMENTS objects, arrays, members and plain array items.
+ */
+export class JsonScanner {
+  readonly #bytes: Buffer;
+  readonly #maxElements: number;
+  #at = 0;
+  #depth = 0;
+  #elements = 0;
 
-  constructor(at: number) {
-    super();
-    this.at = at;
+  /** `bytes` are UTF-8. */
+  constructor(bytes: Buffer, maxElements = MAX_JSON_ELEMENTS) {
+    this.#bytes = bytes;
+    this.#maxElements = maxElements;
+  }
+
+  /** Where it is: after `kind` the first byte of a value, after a value was taken the one behind it. */
+  get offset(): number {
+    return this.#at;
+  }
+
+  /** What comes next; where that is not a value at all, taking it throws. */
+  kind(): JsonKind {
+    switch (this.#next()) {
+      case OPEN_BRACE:
+        return 'object';
+      case OPEN_BRACKET:
+        return 'array';
+      case QUOTE:
+        return 'string';
+      case LITERALS.true[0]:
+        return 'true';
+      case LITERALS.false[0]:
+        return 'false';
+      case LITERALS.null[0]:
+        return 'null';
+      default:
+        return 'number';
+    }
+  }
+
+  /** Takes any value. */
+  skip(): void {
+    const kind = this.kind();
+    if (kind === 'string') this.#takeString();
+    else if (kind === 'object') this.#takeMembers();
+    else if (kind === 'array') this.#takeItems();
+    else if (kind === 'number') this.#takeNumber();
+    else this.#takeLiteral(LITERALS[kind]);
+  }
+
+  /** `onMember` takes each value of an object; a name that is no word of the protocol may be '' to it. Any other value is skipped: false. */
+  takeObject(onMember: (name: string) => void): boolean {
+    const isObject = this.kind() === 'object';
+    if (isObject) this.#takeMembers(onMember);
+    else this.skip();
+    return isObject;
+  }
+
+  /** `onItem` takes each item of an array. Any other value is skipped. */
+  takeArray(onItem: () => void): void {
+    if (this.kind() === 'array') this.#takeItems(onItem);
+    else this.skip();
+  }
+
+  /** Takes a string. Returns it decoded; where it cannot be a word of the protocol, anything else that is none. */
+  takeWord(): string {
+    const start = this.#at;
+    this.#takeString();
+    return this.#word(start);
+  }
+
+  /** Nothing may come any more. */
+  end(): void {
+    if (this.#next() !== undefined) this.#fail();
+  }
+
+  #takeMembers(onMember?: (name: string) => void): void {
+    this.#open();
+    if (this.#next() === CLOSE_BRACE) return this.#close();
+    for (;;) {
+      this.#count();
+      const start = this.#next() === QUOTE ? this.#at : this.#fail();
+      this.#takeString();
+      const name = onMember && this.#word(start);
+      this.#expect(COLON);
+      if (onMember) onMember(name!);
+      else this.skip();
+      if (this.#next() === CLOSE_BRACE) return this.#close();
+      this.#expect(COMMA);
+    }
+  }
+
+  #takeItems(onItem?: () => void): void {
+    this.#open();
+    if (this.#next() === CLOSE_BRACKET) return this.#close();
+    for (;;) {
+      const byte = this.#next();
+      if (byte !== OPEN_BRACE && byte !== OPEN_BRACKET) this.#count();
+      if (onItem) onItem();
+      else this.skip();
+      if (this.#next() === CLOSE_BRACKET) return this.#close();
+      this.#expect(COMMA);
+    }
+  }
+
+  /** The byte after white space. */
+  #next(): number | undefined {
+    const bytes = this.#bytes;
+    let at = this.#at;
+    let byte = bytes[at];
+    while (byte === SPACE || byte === LINE_FEED || byte === CARRIAGE_RETURN || byte === TAB) {
+      at += 1;
+      byte = bytes[at];
+    }
+    this.#at = at;
+    return byte;
+  }
+
+  #expect(byte: number): void {
+    if (this.#next() !== byte) this.#fail();
+    this.#at += 1;
+  }
+
+  #open(): void {
+    this.#at += 1;
+    this.#depth += 1;
+    this.#count();
+    if (this.#depth > MAX_JSON_DEPTH) {
+      throw invalidRequest(`request body is nested deeper than ${MAX_JSON_DEPTH} levels`);
+    }
+  }
+
+  #close(): void {
+    this.#at += 1;
+    this.#depth -= 1;
+  }
+
+  #count(): void {
+    this.#elements += 1;
+    if (this.#elements > this.#maxElements) {
+      throw invalidRequest(`request body has more than ${this.#maxElements} elements`);
+    }
+  }
+
+  #takeString(): void {
+    const bytes = this.#bytes;
+    let at = this.#at + 1;
+    for (;;) {
+      const byte = bytes[at]!;
+      if (byte === QUOTE) break;
+      if (byte === BACKSLASH) at = this.#endOfEscape(at);
+      else if (byte >= SPACE) at += 1;
+      // A control character, or the end of the text.
+      else this.#fail(at);
+    }
+    this.#at = at + 1;
+  }
+
+  #endOfEscape(start: number): number {
+    const bytes = this.#bytes;
+    const letter = bytes[start + 1]!;
+    if (letter !== LETTER_U) return ESCAPED.has(letter) ? start + 2 : this.#fail(start + 1);
+    const end = start + 6;
+    for (let at = start + 2; at < end; at += 1) if (!HEX_DIGITS.has(bytes[at]!)) this.#fail(at);
+    return end;
+  }
+
+  #takeNumber(): void {
+    this.#takeIf(MINUS);
+    if (!this.#takeIf(ZERO)) this.#takeDigits();
+    if (this.#takeIf(POINT)) this.#takeDigits();
+    if (!this.#takeIf(LETTER_E) && !this.#takeIf(CAPITAL_E)) return;
+    if (!this.#takeIf(PLUS)) this.#takeIf(MINUS);
+    this.#takeDigits();
+  }
+
+  #takeDigits(): void {
+    const start = this.#at;
+    let byte = this.#bytes[start]!;
+    while (byte >= ZERO && byte <= NINE) {
+      this.#at += 1;
+      byte = this.#bytes[this.#at]!;
+    }
+    if (this.#at === start) this.#fail();
+  }
+
+  #takeLiteral(letters: Buffer): void {
+    for (const letter of letters) if (!this.#takeIf(letter)) this.#fail();
+  }
+
+  #takeIf(byte: number): boolean {
+    const isNext = this.#bytes[this.#at] === byte;
+    if (isNext) this.#at += 1;
+    return isNext;
+  }
+
+  /** The string that was just taken. */
+  #word(start: number): string {
+    if (this.#at - start > MAX_WORD_BYTES) return '';
+    const text = this.#bytes.toString('latin1', start + 1, this.#at - 1);
+    if (!text.includes('\\')) return text;
+    return ESCAPED_WORD.test(text) ? String(JSON.parse(`"${text}"`)) : '';
+  }
+
+  #fail(at = this.#at): never {
+    throw invalidRequest(`request body is not valid JSON (at byte ${at})`);
   }
 }
 
 /**
- * Scans a request body.
- * Throws `invalidRequest` for broken structure, more than MAX_JSON_DEPTH levels, more than
- * MAX_JSON_ELEMENTS objects, arrays, members and plain array items, and a repeated top-level `model` or `stream`:
- * the bytes are forwarded, and an upstream may take the other one of the two.
- * What is inside strings, numbers and literals is left to `JSON.parse`.
+ * Whether it is a JSON object with a member of this name that is not null, however many others: nothing is
+ * built, and the log probabilities of an answer alone can be a million elements.
  */
-export function scanJson(bytes: Buffer): JsonScan {
-  let found: JsonScan;
+export function hasMember(bytes: Buffer, wanted: string): boolean {
+  const json = new JsonScanner(bytes, Infinity);
+  let isFound = false;
   try {
-    found = scan(bytes, false);
-  } catch (fault) {
-    throw fault instanceof SyntaxFault ? jsonSyntaxError(bytes) : fault;
-  }
-  if (found.repeated) throw invalidRequest(`duplicate member "${found.repeated}"`);
-  return found;
-}
-
-/** The parsed text, or `undefined` where it is not JSON: V8's message quotes the text, which may be anybody's. */
-export function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
+    json.takeObject((name) => {
+      isFound ||= name === wanted && json.kind() !== 'null';
+      json.skip();
+    });
+    json.end();
+    return isFound;
   } catch {
-    return undefined;
+    return false;
   }
 }
 
-/** The same for what a provider sent: also `undefined` where it breaks the bounds of a request. */
+/**
+ * What a provider's text says, or `undefined` where it is no JSON: V8's own message would quote it. The same
+ * where it is long and breaks the bounds of a request.
+ */
 export function parseForeignJson(text: string): unknown {
   try {
     // An element takes two characters at least: a comma, or a bracket more.
-    if (text.length > 2 * MAX_JSON_ELEMENTS) scan(Buffer.from(text), false);
+    if (text.length > 2 * MAX_JSON_ELEMENTS) new JsonScanner(Buffer.from(text)).skip();
+    return JSON.parse(text);
   } catch {
     return undefined;
-  }
-  return parseJson(text);
-}
-
-/** The refusal for a body that `JSON.parse` or `scanJson` gave up on, with the offset of the first wrong byte. */
-export function jsonSyntaxError(bytes: Buffer): Error {
-  let at = bytes.length;
-  try {
-    scan(bytes, true);
-  } catch (fault) {
-    if (!(fault instanceof SyntaxFault)) throw fault;
-    at = fault.at;
-  }
-  return invalidRequest(`request body is not valid JSON (at byte ${at})`);
-}
-
-/** `strict` also checks each string, number and literal: exact, and slower. */
-function scan(bytes: Buffer, strict: boolean): JsonScan {
-  const isObject = new Uint8Array(MAX_JSON_DEPTH + 1);
-  let topLevelKey = '';
-  let models = 0;
-  let streams = 0;
-  let repeated: string | undefined;
-  let model: ByteRange | undefined;
-  let depth = 0;
-  let elements = 0;
-  let expected: Expected = 'value';
-  let at = 0;
-
-  for (; at < bytes.length; at += 1) {
-    const byte = bytes[at]!;
-    if (byte === 0x20 || byte === 0x0a || byte === 0x0d || byte === 0x09) continue;
-    const isKeyNext: boolean = expected === 'key' || expected === 'keyOrEnd';
-    const isValueNext: boolean = expected === 'value' || expected === 'valueOrEnd';
-
-    if (byte === QUOTE || isScalarByte(byte)) {
-      if (isKeyNext ? byte !== QUOTE : !isValueNext) throw new SyntaxFault(at);
-      const end = byte === QUOTE ? stringEnd(bytes, at) : scalarEnd(bytes, at);
-      if (strict) readToken(bytes, at, end);
-      if (isKeyNext || !isObject[depth]) elements += 1;
-      if (depth === 1 && isKeyNext) {
-        // Escaped names are decoded: `"mod\u0065l"` is `model` to an upstream too.
-        topLevelKey = end - at > MAX_KEY_BYTES ? '' : readKey(bytes, at, end);
-        if (topLevelKey === 'model') models += 1;
-        if (topLevelKey === 'stream') streams += 1;
-        if (models > 1 || streams > 1) repeated ??= topLevelKey;
-      } else if (depth === 1 && topLevelKey === 'model') {
-        model = { start: at, end };
-      }
-      expected = isKeyNext ? 'colon' : depth === 0 ? 'nothing' : 'commaOrEnd';
-      at = end - 1;
-    } else if (byte === OPEN_BRACE || byte === OPEN_BRACKET) {
-      if (!isValueNext) throw new SyntaxFault(at);
-      depth += 1;
-      elements += 1;
-      if (depth > MAX_JSON_DEPTH) {
-        throw invalidRequest(`request body is nested deeper than ${MAX_JSON_DEPTH} levels`);
-      }
-      isObject[depth] = byte === OPEN_BRACE ? 1 : 0;
-      expected = byte === OPEN_BRACE ? 'keyOrEnd' : 'valueOrEnd';
-    } else if (byte === COMMA && expected === 'commaOrEnd') {
-      expected = isObject[depth] ? 'key' : 'value';
-    } else if (byte === COLON && expected === 'colon') {
-      expected = 'value';
-    } else {
-      const isEnd = byte === (isObject[depth] ? CLOSE_BRACE : CLOSE_BRACKET) && depth > 0;
-      if (!isEnd || !expected.endsWith('OrEnd')) throw new SyntaxFault(at);
-      depth -= 1;
-      expected = depth === 0 ? 'nothing' : 'commaOrEnd';
-    }
-    if (elements > MAX_JSON_ELEMENTS) {
-      throw invalidRequest(`request body has more than ${MAX_JSON_ELEMENTS} elements`);
-    }
-  }
-  if (expected !== 'nothing') throw new SyntaxFault(bytes.length);
-  return { model, repeated };
-}
-
-/** The offset after the string that opens at `start`. Long runs without escapes are searched natively. */
-function stringEnd(bytes: Buffer, start: number): number {
-  let at = start + 1;
-  for (;;) {
-    const near = Math.min(at + 32, bytes.length);
-    while (at < near) {
-      const byte = bytes[at];
-      if (byte === QUOTE) return at + 1;
-      at += byte === BACKSLASH ? 2 : 1;
-    }
-    const quote = bytes.indexOf(QUOTE, at);
-    if (quote < 0) throw new SyntaxFault(start);
-    let escapes = quote;
-    while (escapes > at && bytes[escapes - 1] === BACKSLASH) escapes -= 1;
-    if ((quote - escapes) % 2 === 0) return quote + 1;
-    at = quote + 1;
-  }
-}
-
-/** The offset after the number or literal that begins at `start`. */
-function scalarEnd(bytes: Buffer, start: number): number {
-  let end = start;
-  while (end < bytes.length && isScalarByte(bytes[end]!)) end += 1;
-  return end;
-}
-
-/** Letters, digits, `+`, `-`, `.`: what numbers and literals are made of. */
-function isScalarByte(byte: number): boolean {
-  return (
-    (byte >= 0x30 && byte <= 0x39) ||
-    (byte >= 0x61 && byte <= 0x7a) ||
-    (byte >= 0x41 && byte <= 0x5a) ||
-    byte === 0x2b ||
-    byte === 0x2d ||
-    byte === 0x2e
-  );
-}
-
-function readKey(bytes: Buffer, start: number, end: number): string {
-  const text = bytes.toString('latin1', start + 1, end - 1);
-  return text.includes('\\') ? String(readToken(bytes, start, end)) : text;
-}
-
-/** The text of a string, number or literal, its escapes decoded. */
-function readToken(bytes: Buffer, start: number, end: number): unknown {
-  try {
-    return JSON.parse(bytes.toString('utf8', start, end));
-  } catch {
-    throw new SyntaxFault(start);
   }
 }

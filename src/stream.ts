@@ -7,6 +7,7 @@
 import type { Deadline } from './cancellation.ts';
 import { ClientGone, GatewayError } from './errors.ts';
 import { OPEN_BRACKET, parseForeignJson, QUOTE } from './json-scan.ts';
+import { Pieces } from './pieces.ts';
 import type { UpstreamFault } from './provider.ts';
 import {
   CARRIAGE_RETURN,
@@ -87,19 +88,19 @@ class Relay {
 
   /** Everything up to and including the first events with data. */
   async readBeginning(): Promise<Inspection> {
-    const seen: Buffer[] = [];
-    let seenBytes = 0;
+    const seen = new Pieces();
     for (;;) {
       const { done: hasEnded, value: chunk } = await this.#body.next();
       const found = hasEnded
         ? this.#inspectTail()
         : this.#inspect(this.#splitter.push(chunk), true);
-      seen.push(found.passed);
-      if (found.passed.length > 0) this.#isAtStart = false;
-      if (found.hasData) return { ...found, passed: Buffer.concat(seen) };
+      if (found.passed.length > 0) {
+        seen.push(found.passed);
+        this.#isAtStart = false;
+      }
+      if (found.hasData) return { ...found, passed: seen.take() };
       if (found.error) throw found.error;
-      seenBytes += found.passed.length;
-      if (hasEnded || seenBytes > MAX_COMMENT_BYTES) {
+      if (hasEnded || seen.size > MAX_COMMENT_BYTES) {
         throw this.#failed('the stream ended before its first event');
       }
     }

@@ -160,7 +160,9 @@ export function upstreamFailure(
   // The reason of an abort, or a bug of ours: fetch's own failures are TypeErrors with a cause.
   if (!(cause instanceof Error)) return thrown;
   const { code = '' } = cause as NodeJS.ErrnoException;
-  if (TIMED_OUT.has(code)) return timeoutError(provider, cause);
+  // Of several addresses tried, an AggregateError names only what became of the first.
+  if (TIMED_OUT.has(code) && !(cause instanceof AggregateError))
+    return timeoutError(provider, cause);
   const breakage = breakageOf(cause);
   if (breakage === 'abandoned' || breakage === 'unconnected') {
     return new GatewayError('provider', 'the provider is unreachable', {

@@ -618,11 +618,26 @@ test('an upstream that takes longer than the timeout, in any phase, is answered 
   assert.equal(upstream.requests.length, replies.length);
 });
 
-test('an answer with more elements than a request may have is not parsed', async (t) => {
-  const upstream = await startUpstream(t, (_, response) => {
+test('a completion may have any number of elements; what is none is not parsed where it has too many', async (t) => {
+  const elements = `[${'{},'.repeat(MAX_JSON_ELEMENTS)}{}]`;
+  const upstream = await startUpstream(t, (request, response) => {
+    const { model } = JSON.parse(request.body.toString()) as { model: string };
     response.writeHead(200, { 'content-type': 'application/json' });
-    response.end(`{"choices":[${'{},'.repeat(MAX_JSON_ELEMENTS)}{}]}`);
+    response.end(`{"${model}":${elements}}`);
   });
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
-  assertError(await gateway.chat(chatBody()), NOT_JSON);
+  const reply = await gateway.chat(chatBody({ model: 'p/choices' }));
+  assert.equal(reply.status, 200);
+  assert.equal(reply.text, `{"choices":${elements}}`);
+  assertError(await gateway.chat(chatBody({ model: 'p/answers' })), NOT_JSON);
+});
+
+test('a 200 whose choices are null is judged by the error beside them', async (t) => {
+  const upstream = await startUpstream(t, (_, response) =>
+    sendJson(response, { choices: null, error: { message: 'overloaded', code: 503 } }),
+  );
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const reply = await gateway.chat(chatBody());
+  assert.equal(reply.status, 503);
+  assert.match(reply.text, /API error: 503 - overloaded/);
 });

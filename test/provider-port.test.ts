@@ -105,6 +105,7 @@ async function startParrotGateway(t: TestContext, parrot: FakeUpstream): Promise
         upstream,
         redact,
         providers: new Map([['parrot', createParrotProvider(parrot)]]),
+        fallbacks: [],
         limits: createLimits(config.rateLimit, now),
         breaker: new CircuitBreaker(now),
       },

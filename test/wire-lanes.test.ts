@@ -11,6 +11,7 @@ import { Cancellation } from '../src/cancellation.ts';
 import { createUpstream, readAll, type Upstream } from '../src/upstream.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { assertError } from './support/errors.ts';
+import { startBlackHole } from './support/fault-proxy.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from './support/gateway.ts';
 import { startHttpProxy } from './support/http-proxy.ts';
 import { buildOnce, emptyFolder, runProgram, startServing } from './support/process.ts';
@@ -445,6 +446,41 @@ for (const [lane, laneText] of [
       const env = { GATEWAY_UPSTREAM: lane, NODE_EXTRA_CA_CERTS: certificate.path };
       const { port } = await start(t, { baseUrl: upstream.baseUrl, env });
       await assertRepeatsOnlyReused(port, upstream);
+    });
+  });
+}
+
+for (const lane of ['auto', 'fetch']) {
+  describe(`beside other code in the process (upstream = ${lane})`, { concurrency: 2 }, () => {
+    /** Runs before the program's own first line. */
+    const preload = (code: string) => ({
+      GATEWAY_UPSTREAM: lane,
+      NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(code)}`,
+    });
+
+    test('a connection of fetch that is older than the gateway does no harm', async (t) => {
+      const upstream = await startUpstream(t, answer);
+      const code = `
+        const ask = async () => (await fetch(${JSON.stringify(upstream.baseUrl)})).text();
+        await ask();
+        setInterval(ask, 20).unref();`;
+      const { port } = await start(t, { baseUrl: upstream.baseUrl, env: preload(code) });
+      await assertAnswers(port);
+      const before = upstream.requests.length;
+      await eventually(() => upstream.requests.length > before + 2, 'more requests of the other');
+      await assertAnswers(port);
+    });
+
+    test('an address that is silent beside one that refuses is 502, not a timeout', async (t) => {
+      const { port: silentPort } = await startBlackHole(t);
+      const code = `
+        import dns from 'node:dns';
+        const lookup = dns.lookup;
+        const both = [1, 2].map((last) => ({ address: '127.0.0.' + last, family: 4 }));
+        dns.lookup = (host, options, callback) =>
+          host === 'both.test' ? callback(null, both) : lookup(host, options, callback);`;
+      const baseUrl = `http://both.test:${silentPort}/v1`;
+      await assertUnusable(await start(t, { baseUrl, env: preload(code) }), /./);
     });
   });
 }
