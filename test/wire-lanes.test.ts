@@ -466,8 +466,8 @@ for (const lane of ['auto', 'fetch']) {
         setInterval(ask, 20).unref();`;
       const { port } = await start(t, { baseUrl: upstream.baseUrl, env: preload(code) });
       await assertAnswers(port);
-      const before = upstream.requests.length;
-      await eventually(() => upstream.requests.length > before + 2, 'more requests of the other');
+      const already = upstream.requests.length;
+      await eventually(() => upstream.requests.length > already + 2, 'more requests of the other');
       await assertAnswers(port);
     });
 
