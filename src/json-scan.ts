@@ -97,7 +97,10 @@ export class JsonScanner {
     else this.#takeLiteral(LITERALS[kind]);
   }
 
-  /** `onMember` takes each value of an object; a name that is no word of the protocol may be '' to it. Any other value is skipped: false. */
+  /**
+   * `onMember` takes each value of an object; a name that is no word of the protocol may be '' to it.
+   * Returns false where it is another value, which is skipped.
+   */
   takeObject(onMember: (name: string) => void): boolean {
     const isObject = this.kind() === 'object';
     if (isObject) this.#takeMembers(onMember);
@@ -105,13 +108,13 @@ export class JsonScanner {
     return isObject;
   }
 
-  /** `onItem` takes each item of an array. Any other value is skipped. */
+  /** `onItem` takes each item of an array. Another value is skipped. */
   takeArray(onItem: () => void): void {
     if (this.kind() === 'array') this.#takeItems(onItem);
     else this.skip();
   }
 
-  /** Takes a string. Returns it decoded; where it cannot be a word of the protocol, anything else that is none. */
+  /** Takes a string and returns it; one that is no word of the protocol may be ''. */
   takeWord(): string {
     const start = this.#at;
     this.#takeString();
