@@ -13,6 +13,9 @@ export interface ChatRequest {
   withModel(model: string): Buffer;
 }
 
+/** It is decoded and encoded again, for each try: 30 MB of escapes would take a second. */
+const MAX_MODEL_BYTES = 2_097_152;
+
 /**
  * Reads the body of `POST /v1/chat/completions` (interface, Resources). Throws `invalidRequest` for anything
  * that is not such a request.
@@ -41,6 +44,7 @@ export function parseChatRequest(bytes: Buffer): ChatRequest {
   if (!isObject) throw invalidRequest('request body must be a JSON object');
 
   const { kind, start, end } = members.get('model') ?? { kind: 'none', start: 0, end: 0 };
+  if (end - start > MAX_MODEL_BYTES) throw invalidRequest('"model" is too long');
   const model = kind === 'string' ? String(JSON.parse(bytes.toString('utf8', start, end))) : '';
   if (model === '') throw invalidRequest('"model" must be a non-empty string');
   const stream = members.get('stream')?.kind ?? 'false';

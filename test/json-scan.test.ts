@@ -250,6 +250,15 @@ test('the model value is found wherever it is, and however its name is written',
   }
 });
 
+test('a model of 2 MiB is read, a longer one is refused', () => {
+  const refusal = (bytes: number) =>
+    refusalOf(() =>
+      parseChatRequest(Buffer.from(`{"model":"${'m'.repeat(bytes - 2)}",${MESSAGES}}`)),
+    );
+  assert.equal(refusal(2_097_152), undefined);
+  assert.equal(refusal(2_097_153), 'Invalid request: "model" is too long');
+});
+
 test('names are recognised also with every letter escaped', () => {
   const escaped = (text: string) =>
     text.replace(/[a-z]/g, (letter) => `\\u00${letter.charCodeAt(0).toString(16)}`);
