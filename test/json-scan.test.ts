@@ -242,12 +242,22 @@ test('the model value is found wherever it is, and however its name is written',
       'yes',
       `{"x":"\\"model\\":\\"no\\"","model":"other",${MESSAGES}}`,
     ],
+    [
+      `{"x":"${'\\\\'.repeat(40)}","model":"yes",${MESSAGES}}`,
+      'yes',
+      `{"x":"${'\\\\'.repeat(40)}","model":"other",${MESSAGES}}`,
+    ],
   ];
   for (const [text, model, other] of table) {
     const chat = parseChatRequest(Buffer.from(text));
     assert.equal(chat.model, model, text);
     assert.equal(chat.withModel('other').toString(), other);
   }
+  const deeper = Buffer.from(`{"x":{"model":"no"},${MESSAGES}}`);
+  assert.equal(
+    refusalOf(() => parseChatRequest(deeper)),
+    'Invalid request: "model" must be a non-empty string',
+  );
 });
 
 test('a model of 2 MiB is read, a longer one is refused', () => {
