@@ -118,7 +118,10 @@ export class JsonScanner {
   takeWord(): string {
     const start = this.#at;
     this.#takeString();
-    return this.#word(start);
+    if (this.#at - start > MAX_WORD_BYTES) return '';
+    const text = this.#bytes.toString('latin1', start + 1, this.#at - 1);
+    if (!text.includes('\\')) return text;
+    return ESCAPED_WORD.test(text) ? String(JSON.parse(`"${text}"`)) : '';
   }
 
   /** Nothing may come any more. */
@@ -131,12 +134,16 @@ export class JsonScanner {
     if (this.#next() === CLOSE_BRACE) return this.#close();
     for (;;) {
       this.#count();
-      const start = this.#next() === QUOTE ? this.#at : this.#fail();
-      this.#takeString();
-      const name = onMember && this.#word(start);
-      this.#expect(COLON);
-      if (onMember) onMember(name!);
-      else this.skip();
+      if (this.#next() !== QUOTE) this.#fail();
+      if (onMember) {
+        const name = this.takeWord();
+        this.#expect(COLON);
+        onMember(name);
+      } else {
+        this.#takeString();
+        this.#expect(COLON);
+        this.skip();
+      }
       if (this.#next() === CLOSE_BRACE) return this.#close();
       this.#expect(COMMA);
     }
@@ -247,14 +254,6 @@ export class JsonScanner {
     const isNext = this.#bytes[this.#at] === byte;
     if (isNext) this.#at += 1;
     return isNext;
-  }
-
-  /** The string that was just taken. */
-  #word(start: number): string {
-    if (this.#at - start > MAX_WORD_BYTES) return '';
-    const text = this.#bytes.toString('latin1', start + 1, this.#at - 1);
-    if (!text.includes('\\')) return text;
-    return ESCAPED_WORD.test(text) ? String(JSON.parse(`"${text}"`)) : '';
   }
 
   #fail(at = this.#at): never {

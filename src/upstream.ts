@@ -161,8 +161,8 @@ export function upstreamFailure(
   if (!(cause instanceof Error)) return thrown;
   const { code = '' } = cause as NodeJS.ErrnoException;
   // Of several addresses tried, an AggregateError names only what became of the first.
-  if (TIMED_OUT.has(code) && !(cause instanceof AggregateError))
-    return timeoutError(provider, cause);
+  const isOneAddress = !(cause instanceof AggregateError);
+  if (isOneAddress && TIMED_OUT.has(code)) return timeoutError(provider, cause);
   const breakage = breakageOf(cause);
   if (breakage === 'abandoned' || breakage === 'unconnected') {
     return new GatewayError('provider', 'the provider is unreachable', {
