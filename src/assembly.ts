@@ -1,24 +1,24 @@
 /** Puts the rooms together: the one place where settings become running parts. */
 
-import { CLIENT_LIMITS } from './call.ts';
-import { CircuitBreaker } from './circuit-breaker.ts';
-import type { Config } from './config.ts';
-import { createGateway } from './gateway.ts';
-import { createHttpServer, type HttpServer } from './http.ts';
-import { createLimits } from './limits.ts';
-import { createLogger, type Logger } from './log.ts';
-import type { Provider } from './provider.ts';
-import { createOpenAIProvider } from './providers/openai.ts';
-import { createRedactor } from './secrets.ts';
-import { createUpstream, type Upstream } from './upstream.ts';
+import { CLIENT_LIMITS } from './downstream/call.ts';
+import { CircuitBreaker } from './policy/circuit-breaker.ts';
+import type { Config } from './config/config.ts';
+import { createGateway } from './gateway/gateway.ts';
+import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
+import { createLimits } from './policy/rate-limits.ts';
+import { createLogger, type Logger } from './lib/log.ts';
+import type { Provider } from './upstream/provider.ts';
+import { createOpenAIProvider } from './upstream/openai.ts';
+import { createRedactor } from './lib/secrets.ts';
+import { createTransport, type Transport } from './upstream/transport.ts';
 
 export interface Assembly {
   readonly server: HttpServer;
-  readonly upstream: Upstream;
+  readonly transport: Transport;
   readonly logger: Logger;
 }
 
-interface Surroundings {
+interface Runtime {
   readonly writeLog: (line: string) => void;
   /** Somebody reads the log as it comes. */
   readonly isTerminal: boolean;
@@ -27,7 +27,7 @@ interface Surroundings {
 }
 
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
-export function assemble(config: Config, surroundings: Surroundings): Assembly {
+export function assemble(config: Config, runtime: Runtime): Assembly {
   const now = () => performance.now();
   const secrets = [
     ...config.server.auth.keys,
@@ -36,13 +36,13 @@ export function assemble(config: Config, surroundings: Surroundings): Assembly {
   const redact = createRedactor(secrets);
   const logger = createLogger({
     level: config.logging.level,
-    format: surroundings.isTerminal ? 'text' : 'json',
-    colour: surroundings.colour,
-    write: surroundings.writeLog,
+    format: runtime.isTerminal ? 'text' : 'json',
+    colour: runtime.colour,
+    write: runtime.writeLog,
     redact,
     now: () => Date.now(),
   });
-  const upstream = createUpstream(config.server.upstream);
+  const transport = createTransport(config.server.upstream);
   const providers = new Map<string, Provider>(
     config.providers.registered.map((settings) => [settings.id, createOpenAIProvider(settings)]),
   );
@@ -50,13 +50,13 @@ export function assemble(config: Config, surroundings: Surroundings): Assembly {
   const breaker = new CircuitBreaker(now);
   // Those without a key are not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
-  const completion = { config, upstream, providers, fallbacks, redact, limits, breaker };
+  const completion = { config, transport, providers, fallbacks, redact, limits, breaker };
   const handle = createGateway({ config, logger, now, completion });
   const server = createHttpServer({
     handle,
-    limits: surroundings.clientLimits ?? CLIENT_LIMITS,
+    limits: runtime.clientLimits ?? CLIENT_LIMITS,
     onBrokenRequest: ({ status, message }) =>
       logger.log('info', 'broken request', { status, cause: message, outcome: 'refused' }),
   });
-  return { server, upstream, logger };
+  return { server, transport, logger };
 }

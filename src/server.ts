@@ -7,26 +7,23 @@ import { get, type IncomingMessage } from 'node:http';
 import { text as textOf } from 'node:stream/consumers';
 
 import { assemble, type Assembly } from './assembly.ts';
+import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
+import { startDemo } from './cli/demo.ts';
+import { createLineWriter } from './cli/line-writer.ts';
 import {
+  demoInstructions,
   describeConfig,
   describeStartup,
-  HELP,
-  parseCommandLine,
   urlHost,
-  UsageError,
-  type CommandLine,
-} from './command-line.ts';
-import { ConfigError, loadConfig, type Config } from './config.ts';
-import { startDemo } from './demo.ts';
-import { GatewayError } from './errors.ts';
-import { VERSION } from './version.ts';
+} from './cli/startup-report.ts';
+import { ConfigError, loadConfig, type Config } from './config/config.ts';
+import { GatewayError } from './lib/errors.ts';
+import { VERSION } from './lib/version.ts';
 
 const EXIT_FAILED = 1;
 const EXIT_USAGE = 2;
 const DEFAULT_CONFIG_PATH = 'gateway.toml';
 const HEALTHCHECK_TIMEOUT_MS = 5000;
-/** Lines that nobody reads are kept up to here. */
-const MAX_UNREAD_LOG_BYTES = 4_194_304;
 
 async function main(): Promise<void> {
   const commandLine = parseCommandLine(process.argv.slice(2));
@@ -46,10 +43,10 @@ async function main(): Promise<void> {
     colour: isTerminal && !process.env['NO_COLOR'],
   });
   stopOnSignals(assembly, config.server.shutdownTimeoutMs);
-  const { server, upstream } = assembly;
+  const { server, transport } = assembly;
   const { port } = await server.listen(config.server.port, config.server.host);
-  await upstream.checkEngine(ownOrigin(config.server.host, port));
-  print(describeStartup({ config, configPath, port, upstream }), process.stderr);
+  await transport.check(ownOrigin(config.server.host, port));
+  print(describeStartup({ config, configPath, port, transport }), process.stderr);
   if (commandLine.demo) print(demoInstructions(port), process.stderr);
 }
 
@@ -101,33 +98,6 @@ async function checkHealth({ server: { host, port } }: Config): Promise<void> {
   }
 }
 
-/** Writes what is logged in one turn of the loop at once: a system call costs as much as making a line. */
-function createLineWriter(
-  stream: NodeJS.WriteStream,
-  onDropped: (lines: number) => void,
-): (line: string) => void {
-  let lines = '';
-  let dropped = 0;
-  const flush = () => {
-    stream.write(lines);
-    lines = '';
-  };
-  process.on('exit', flush);
-  stream.on('drain', () => {
-    const count = dropped;
-    dropped = 0;
-    if (count > 0) onDropped(count);
-  });
-  return (line) => {
-    if (stream.writableLength > MAX_UNREAD_LOG_BYTES) {
-      dropped += 1;
-      return;
-    }
-    if (lines === '') setImmediate(flush);
-    lines += line;
-  };
-}
-
 /** Where this program's own server is reached from here. */
 function ownOrigin(host: string, port: number): string {
   const target = { '0.0.0.0': '127.0.0.1', '::': '::1' }[host] ?? host;
@@ -135,7 +105,7 @@ function ownOrigin(host: string, port: number): string {
 }
 
 /** The first signal drains, the second ends. Handlers matter: as PID 1 a process without them ignores signals. */
-function stopOnSignals({ server, upstream, logger }: Assembly, timeoutMs: number): void {
+function stopOnSignals({ server, transport, logger }: Assembly, timeoutMs: number): void {
   let isStopping = false;
   const stop = async (reason: string, exitCode: number) => {
     if (isStopping) process.exit(EXIT_FAILED);
@@ -143,7 +113,7 @@ function stopOnSignals({ server, upstream, logger }: Assembly, timeoutMs: number
     logger.log('info', 'draining', { reason });
     const shutdown = new GatewayError('internal', 'The gateway is shutting down');
     await server.drain(timeoutMs, shutdown);
-    await upstream.close();
+    await transport.close();
     logger.log('info', 'stopped');
     process.exit(exitCode);
   };
@@ -157,19 +127,6 @@ function stopOnSignals({ server, upstream, logger }: Assembly, timeoutMs: number
   // Whoever reads our log may go away; requests go on.
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});
-}
-
-function demoInstructions(port: number): string {
-  const url = `http://localhost:${port}/v1/chat/completions`;
-  const body = (stream: boolean) =>
-    JSON.stringify({
-      model: 'demo/echo',
-      ...(stream ? { stream } : {}),
-      messages: [{ role: 'user', content: 'Hello, gateway!' }],
-    });
-  const curl = (flags: string, stream: boolean) =>
-    `curl ${flags} ${url} -H 'Authorization: Bearer any-token' -H 'Content-Type: application/json' -d '${body(stream)}'`;
-  return `\nTry it:\n\n  ${curl('-s', false)}\n\n  ${curl('-sN', true)}\n\n`;
 }
 
 function print(text: string, stream: NodeJS.WriteStream = process.stdout): void {

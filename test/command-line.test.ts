@@ -9,9 +9,9 @@ import { join } from 'node:path';
 import { before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { parseCommandLine, UsageError } from '../src/command-line.ts';
-import { startDemo } from '../src/demo.ts';
-import { VERSION } from '../src/version.ts';
+import { parseCommandLine, UsageError } from '../src/cli/command-line.ts';
+import { startDemo } from '../src/cli/demo.ts';
+import { VERSION } from '../src/lib/version.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from './support/gateway.ts';
 import {
   buildOnce,

@@ -3,9 +3,9 @@ import { readFileSync } from 'node:fs';
 import { describe, test } from 'node:test';
 import { inspect } from 'node:util';
 
-import { ConfigError, loadConfig, type Config, type Flags } from '../src/config.ts';
-import { BUILT_IN_PROVIDERS, keyVariableOf } from '../src/providers/built-in.ts';
-import { Secret } from '../src/secrets.ts';
+import { ConfigError, loadConfig, type Config, type Flags } from '../src/config/config.ts';
+import { BUILT_IN_PROVIDERS, keyVariableOf } from '../src/config/built-in-providers.ts';
+import { Secret } from '../src/lib/secrets.ts';
 import { ROOT } from './support/process.ts';
 
 type Env = Record<string, string | undefined>;
@@ -744,7 +744,7 @@ describe('gateway.toml.example', () => {
   }
 
   test('names every variable that the gateway reads for itself', () => {
-    const source = ['config', 'server'].map((name) =>
+    const source = ['config/config', 'server'].map((name) =>
       readFileSync(`${ROOT}/src/${name}.ts`, 'utf8'),
     );
     const names = new Set(source.join('\n').match(/\bGATEWAY_[A-Z_]*[A-Z]\b/g));

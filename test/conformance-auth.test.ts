@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ConfigError, loadConfig } from '../src/config.ts';
+import { ConfigError, loadConfig } from '../src/config/config.ts';
 import { assertError, NOT_AUTHENTICATED, parseRaw, unknownProvider } from './support/errors.ts';
 import {
   chatBody,
@@ -10,7 +10,7 @@ import {
   providerToml,
   startGateway,
 } from './support/gateway.ts';
-import { LANE_ENV } from './support/lane.ts';
+import { TRANSPORT_ENV } from './support/transport.ts';
 import { sendRaw } from './support/raw.ts';
 import { sendJson, startUpstream, type FakeUpstream } from './support/upstream.ts';
 
@@ -373,7 +373,7 @@ for (const stream of [false, true]) {
       traceparent: fromClient.traceparent,
       tracestate: 'a=1',
       // fetch itself adds these two.
-      ...(LANE_ENV['GATEWAY_UPSTREAM'] === 'fetch'
+      ...(TRANSPORT_ENV['GATEWAY_UPSTREAM'] === 'fetch'
         ? { 'accept-language': '*', 'sec-fetch-mode': 'cors' }
         : {}),
     });

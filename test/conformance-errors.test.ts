@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createServer, type AddressInfo, type Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
-import { MAX_JSON_ELEMENTS } from '../src/json-scan.ts';
+import { MAX_JSON_ELEMENTS } from '../src/lib/json-scanner.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { VERSION } from '../src/version.ts';
+import { VERSION } from '../src/lib/version.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,

@@ -12,12 +12,12 @@ import { after, test } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble } from '../src/assembly.ts';
-import { parseChatRequest } from '../src/chat.ts';
-import { ConfigError, loadConfig, type Config } from '../src/config.ts';
-import { Deadline } from '../src/cancellation.ts';
-import { GatewayError } from '../src/errors.ts';
-import { createOpenAIProvider } from '../src/providers/openai.ts';
-import { openStream } from '../src/stream.ts';
+import { parseChatRequest } from '../src/downstream/chat-request.ts';
+import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
+import { Deadline } from '../src/lib/cancellation.ts';
+import { GatewayError } from '../src/lib/errors.ts';
+import { createOpenAIProvider } from '../src/upstream/openai.ts';
+import { openStream } from '../src/upstream/stream-relay.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
 import { ROOT } from './support/process.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from './support/gateway.ts';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { encodeEvent, EventSplitter, parseEvents } from '../src/sse.ts';
+import { encodeEvent, EventSplitter, parseEvents } from '../src/lib/sse.ts';
 import { withRandom } from './support/random.ts';
 
 const EMOJI = '\u{1F600}';

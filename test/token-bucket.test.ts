@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { TokenBucket } from '../src/token-bucket.ts';
+import { TokenBucket } from '../src/policy/token-bucket.ts';
 import { withRandom, type Random } from './support/random.ts';
 
 const DAY_MS = 86_400_000;
@@ -52,7 +52,7 @@ test('a bucket does what its model does, whatever the clock does', async () => {
       for (let i = 0; i < 200; i += 1) {
         nowMs += step(random, perSecond);
         if (random.oneIn(10)) {
-          bucket.giveBack();
+          bucket.refund();
           model.tokens = Math.min(capacity, model.tokens + 1);
           continue;
         }
@@ -132,9 +132,9 @@ test('a clock set back gives nothing, takes nothing and does not stop the refill
 
 test('a token given back can be taken again, and never makes more than the burst', () => {
   const bucket = new TokenBucket(1, 2, 0);
-  for (let i = 0; i < 5; i += 1) bucket.giveBack();
+  for (let i = 0; i < 5; i += 1) bucket.refund();
   assert.equal(drain(bucket, 0), 2);
-  bucket.giveBack();
+  bucket.refund();
   assert.equal(drain(bucket, 0), 1);
 });
 

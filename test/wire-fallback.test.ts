@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 
-import { CircuitBreaker } from '../src/circuit-breaker.ts';
-import type { Config } from '../src/config.ts';
+import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
+import type { Config } from '../src/config/config.ts';
 import { chatBody, providerToml, startGateway, type Reply } from './support/gateway.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import {
@@ -395,27 +395,27 @@ describe('the circuit breaker', () => {
       for (let index = 0; index < count; index += 1) breaker.recordFailure('p');
     };
     failures(2);
-    assert.equal(breaker.isResting('p'), false);
+    assert.equal(breaker.isOpen('p'), false);
     breaker.recordSuccess('p');
     failures(2);
-    assert.equal(breaker.isResting('p'), false, 'not three in a row');
+    assert.equal(breaker.isOpen('p'), false, 'not three in a row');
     failures(1);
-    assert.equal(breaker.isResting('p'), true);
-    assert.equal(breaker.isResting('q'), false);
+    assert.equal(breaker.isOpen('p'), true);
+    assert.equal(breaker.isOpen('q'), false);
     now += 9999;
-    assert.equal(breaker.isResting('p'), true);
+    assert.equal(breaker.isOpen('p'), true);
     now += 1;
-    assert.equal(breaker.isResting('p'), false, 'the probe');
-    assert.equal(breaker.isResting('p'), false, 'not asked yet');
-    breaker.recordStart('p');
-    assert.equal(breaker.isResting('p'), true, 'only one');
+    assert.equal(breaker.isOpen('p'), false, 'the probe');
+    assert.equal(breaker.isOpen('p'), false, 'not asked yet');
+    breaker.recordAttempt('p');
+    assert.equal(breaker.isOpen('p'), true, 'only one');
     failures(1);
     now += 9999;
-    assert.equal(breaker.isResting('p'), true, 'a failed probe is ten seconds more');
+    assert.equal(breaker.isOpen('p'), true, 'a failed probe is ten seconds more');
     now += 1;
-    assert.equal(breaker.isResting('p'), false);
+    assert.equal(breaker.isOpen('p'), false);
     breaker.recordSuccess('p');
-    assert.deepEqual([breaker.isResting('p'), breaker.isResting('p')], [false, false]);
+    assert.deepEqual([breaker.isOpen('p'), breaker.isOpen('p')], [false, false]);
   });
 
   test('a probe that is never answered does not rest the provider for ever', () => {
@@ -423,11 +423,11 @@ describe('the circuit breaker', () => {
     const breaker = new CircuitBreaker(() => now);
     for (let index = 0; index < 3; index += 1) breaker.recordFailure('p');
     now += 10_000;
-    assert.equal(breaker.isResting('p'), false);
-    breaker.recordStart('p');
-    assert.equal(breaker.isResting('p'), true);
+    assert.equal(breaker.isOpen('p'), false);
+    breaker.recordAttempt('p');
+    assert.equal(breaker.isOpen('p'), true);
     now += 10_000;
-    assert.equal(breaker.isResting('p'), false);
+    assert.equal(breaker.isOpen('p'), false);
   });
 
   test('a request that the limit keeps from a provider is not its probe', async (t) => {

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
-import { createLogger, LOG_LEVELS, type LogFacts, type LogLevel } from '../src/log.ts';
+import { createLogger, LOG_LEVELS, type LogFacts, type LogLevel } from '../src/lib/log.ts';
 import {
   chatBody,
   CLIENT_TOKEN,

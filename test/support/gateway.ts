@@ -4,9 +4,9 @@ import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import type { TestContext } from 'node:test';
 
 import { assemble } from '../../src/assembly.ts';
-import { loadConfig, type Config } from '../../src/config.ts';
-import { CLIENT_LIMITS } from '../../src/call.ts';
-import { LANE_ENV } from './lane.ts';
+import { loadConfig, type Config } from '../../src/config/config.ts';
+import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { TRANSPORT_ENV } from './transport.ts';
 
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
 export const CLIENT_TOKEN = 'client-token-canary-9876543210';
@@ -56,8 +56,8 @@ export async function startGateway(
   { toml = '', env = {}, adjust = (config) => config, clientLimits = {} }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
-  const config = adjust(loadConfig({ toml, env: { ...LANE_ENV, ...env } }));
-  const { server, upstream } = assemble(config, {
+  const config = adjust(loadConfig({ toml, env: { ...TRANSPORT_ENV, ...env } }));
+  const { server, transport } = assemble(config, {
     writeLog: (line) => log.push(line),
     isTerminal: false,
     colour: false,
@@ -66,7 +66,7 @@ export async function startGateway(
   const { port } = await server.listen(0, '127.0.0.1');
   const drain = async (timeoutMs = 0) => {
     await server.drain(timeoutMs, new Error('test is over'));
-    await upstream.close();
+    await transport.close();
   };
   let isDrained = false;
   t.after(async () => {

@@ -16,7 +16,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 
-import { LANE_ENV } from './lane.ts';
+import { TRANSPORT_ENV } from './transport.ts';
 
 /** The project's folder, where npm runs its scripts. */
 export const ROOT = process.cwd();
@@ -78,7 +78,7 @@ export function startProgram(
 ): Program {
   const child = spawn(process.execPath, [script, ...args], {
     cwd,
-    env: { PATH: process.env['PATH'], ...LANE_ENV, ...env },
+    env: { PATH: process.env['PATH'], ...TRANSPORT_ENV, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
     ...userOptions(uid),
   });

@@ -4,8 +4,8 @@ import { subscribe } from 'node:diagnostics_channel';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble } from '../../src/assembly.ts';
-import { loadConfig } from '../../src/config.ts';
-import { LANE_ENV } from './lane.ts';
+import { loadConfig } from '../../src/config/config.ts';
+import { TRANSPORT_ENV } from './transport.ts';
 
 /** What it answers to any message. */
 export interface Vitals {
@@ -24,7 +24,7 @@ subscribe('http.server.request.start', () => {
   live += 1;
 });
 
-const config = loadConfig({ toml: process.env['SOAK_TOML']!, env: LANE_ENV });
+const config = loadConfig({ toml: process.env['SOAK_TOML']!, env: TRANSPORT_ENV });
 const { server } = assemble(config, {
   writeLog(line) {
     if (line.includes('"message":"request"')) live -= 1;

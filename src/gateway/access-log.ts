@@ -1,0 +1,84 @@
+/** The access log: one line per request. */
+
+import type { Call } from '../downstream/call.ts';
+import { ClientGone, GatewayError, type ErrorKind } from '../lib/errors.ts';
+import type { Logger, LogFacts } from '../lib/log.ts';
+import { escapeControlCharacters } from '../lib/secrets.ts';
+
+const MAX_LOGGED_CHARACTERS = 200;
+
+interface AccessLogOptions {
+  readonly logger: Logger;
+  /** Adds sizes, the user agent and the list of attempts. */
+  readonly verbose: boolean;
+  /** A monotonic clock in milliseconds. */
+  readonly now: () => number;
+}
+
+/** Returns what writes the line of one finished request. `status` is absent if nothing was sent. */
+export function createAccessLog({
+  logger,
+  verbose,
+  now,
+}: AccessLogOptions): (call: Call, status: number | undefined) => void {
+  return (call, status) => {
+    const { record } = call;
+    const { failure } = record;
+    // A shutdown also fails requests with `internal`, but as the reason of their cancellation.
+    const isOurFault =
+      failure?.kind === 'internal' && !(call.cancellation.reason instanceof GatewayError);
+    const level = isOurFault ? 'error' : call.path === '/health' ? 'debug' : 'info';
+    const hasRetried = record.attempts.length > 1;
+    const facts: LogFacts = {
+      request_id: call.id,
+      method: call.method,
+      path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
+      status,
+      provider: record.provider,
+      model: record.model,
+      stream: record.stream,
+      duration_ms: Math.round(now() - call.receivedAtMs),
+      first_byte_ms: call.firstByteAtMs && Math.round(call.firstByteAtMs - call.receivedAtMs),
+      bytes: call.sentBytes,
+      outcome: outcomeOf(call),
+      cause: failure && describeCause(failure.cause, isOurFault),
+      attempts: hasRetried || verbose ? record.attempts.join(' ') : undefined,
+      ...(verbose && {
+        request_bytes: record.requestBytes,
+        user_agent: escapeControlCharacters(
+          call.headers['user-agent'] ?? '',
+          MAX_LOGGED_CHARACTERS,
+        ),
+      }),
+    };
+    logger.log(level, 'request', facts);
+  };
+}
+
+/** The access line's `outcome`; the others are `ok` and `client_closed`. */
+const OUTCOMES: Record<ErrorKind, string> = {
+  authentication: 'refused',
+  rateLimit: 'rate_limited',
+  invalidRequest: 'refused',
+  unknownProvider: 'refused',
+  notFound: 'refused',
+  provider: 'upstream_error',
+  api: 'upstream_error',
+  timeout: 'timeout',
+  internal: 'internal_error',
+  serialization: 'upstream_error',
+  unsupported: 'upstream_error',
+};
+
+function outcomeOf(call: Call): string {
+  if (call.cancellation.reason instanceof ClientGone) return 'client_closed';
+  return call.record.failure ? OUTCOMES[call.record.failure.kind] : 'ok';
+}
+
+/** For the operator: what the network reported, or the stack of a bug. */
+function describeCause(cause: unknown, isOurFault: boolean): string | undefined {
+  if (!(cause instanceof Error)) return cause === undefined ? undefined : typeof cause;
+  if (isOurFault) return cause.stack;
+  const { code } = cause as NodeJS.ErrnoException;
+  return code === undefined ? cause.message : `${code}: ${cause.message}`;
+}

@@ -1,0 +1,17 @@
+/** What the client's side and the provider's side hand to each other: a chat request, and its answer. */
+
+export interface ChatRequest {
+  /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
+  readonly model: string;
+  readonly stream: boolean;
+  /** The client's bytes with only the `model` value replaced. */
+  withModel(model: string): Buffer;
+}
+
+export interface Answer {
+  readonly status: number;
+  /** Owned by the answer: whoever sends it adds to them. */
+  readonly headers: Record<string, string>;
+  /** An iterable is a stream: it ends by itself, and never throws after its first chunk. */
+  readonly body: string | Buffer | AsyncIterable<Buffer>;
+}

@@ -1,0 +1,139 @@
+/** Server-sent events as bytes: where one ends, what it says, how to write one (WHATWG HTML, 9.2). */
+
+import { ChunkBuffer } from './chunk-buffer.ts';
+
+export const LINE_FEED = 0x0a;
+export const CARRIAGE_RETURN = 0x0d;
+const COLON = 0x3a;
+
+export interface ServerSentEvent {
+  readonly name: string;
+  readonly data: string;
+}
+
+/**
+ * Cuts a byte stream where events end, whatever the chunks are and whichever of the three line
+ * endings is in use. A comment line before an event counts as one: keep-alives must not wait.
+ */
+export class EventSplitter {
+  readonly #held = new ChunkBuffer();
+  #lineIsEmpty = true;
+  #lineIsComment = false;
+  /** The last byte was a carriage return; whether it ended an event, so that a line feed belongs to it. */
+  #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
+  #eventHasFields = false;
+  #sawData = false;
+
+  /** Bytes of the unfinished event at the end. */
+  get heldBytes(): number {
+    return this.#held.size;
+  }
+
+  /** Whether the last `push` had something of an event, as opposed to comments and blank lines only. */
+  get sawData(): boolean {
+    return this.#sawData;
+  }
+
+  /** Takes a chunk; returns all whole events that are there now, and holds the rest. */
+  push(chunk: Buffer): Buffer {
+    const boundary = this.#lastBoundary(chunk);
+    if (boundary === 0) {
+      this.#held.push(chunk);
+      return chunk.subarray(0, 0);
+    }
+    this.#held.push(chunk.subarray(0, boundary));
+    const whole = this.#held.take();
+    if (boundary < chunk.length) this.#held.push(chunk.subarray(boundary));
+    return whole;
+  }
+
+  /** Gives out what is held, unfinished as it is. */
+  release(): Buffer {
+    return this.#held.take();
+  }
+
+  /** The offset after the last event end in `chunk`, or 0. */
+  #lastBoundary(chunk: Buffer): number {
+    let boundary = 0;
+    // Fields of `this` would be written for each byte.
+    let lineIsEmpty = this.#lineIsEmpty;
+    let lineIsComment = this.#lineIsComment;
+    let eventHasFields = this.#eventHasFields;
+    let afterCarriageReturn = this.#afterCarriageReturn;
+    let sawData = !lineIsEmpty && !lineIsComment && chunk.length > 0;
+    for (let at = 0; at < chunk.length; at += 1) {
+      const byte = chunk[at]!;
+      if (byte !== LINE_FEED && byte !== CARRIAGE_RETURN) {
+        if (lineIsEmpty) {
+          lineIsEmpty = false;
+          lineIsComment = byte === COLON;
+          if (!lineIsComment) eventHasFields = sawData = true;
+          afterCarriageReturn = 'no';
+        }
+        continue;
+      }
+      if (byte === LINE_FEED && afterCarriageReturn !== 'no') {
+        if (afterCarriageReturn === 'atEventEnd') boundary = at + 1;
+        afterCarriageReturn = 'no';
+        continue;
+      }
+      afterCarriageReturn = byte === CARRIAGE_RETURN ? 'inEvent' : 'no';
+      if (lineIsEmpty || (lineIsComment && !eventHasFields)) {
+        boundary = at + 1;
+        if (byte === CARRIAGE_RETURN) afterCarriageReturn = 'atEventEnd';
+        if (eventHasFields) sawData = true;
+        eventHasFields = false;
+      }
+      lineIsEmpty = true;
+    }
+    this.#sawData = sawData;
+    this.#lineIsEmpty = lineIsEmpty;
+    this.#lineIsComment = lineIsComment;
+    this.#eventHasFields = eventHasFields;
+    this.#afterCarriageReturn = afterCarriageReturn;
+    return boundary;
+  }
+}
+
+/**
+ * Reads whole events, as `push` returned them. `start` is the offset of each one's first line that is no comment.
+ * A byte order mark is skipped where the stream begins (`isAtStart`).
+ */
+export function* parseEvents(
+  bytes: Buffer,
+  isAtStart = false,
+): Generator<ServerSentEvent & { start: number }> {
+  const text = bytes.toString('latin1');
+  // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
+  const lineEnd = /\r\n|\n|\r/g;
+  let name = '';
+  let data: string[] = [];
+  let start: number | undefined;
+  let lineStart = isAtStart && text.startsWith('\u00ef\u00bb\u00bf') ? 3 : 0;
+  for (const match of text.matchAll(lineEnd)) {
+    const line = text.slice(lineStart, match.index);
+    if (line === '') {
+      if (start !== undefined) yield { name, data: decode(data), start };
+      name = '';
+      data = [];
+      start = undefined;
+    } else if (!line.startsWith(':')) {
+      start ??= lineStart;
+      const colon = line.indexOf(':');
+      const field = colon < 0 ? line : line.slice(0, colon);
+      const value = colon < 0 ? '' : line.slice(line[colon + 1] === ' ' ? colon + 2 : colon + 1);
+      if (field === 'event') name = value;
+      if (field === 'data') data.push(value);
+    }
+    lineStart = match.index + match[0].length;
+  }
+}
+
+function decode(lines: string[]): string {
+  return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
+}
+
+/** One event with only a `data` field. `data` has no line ends: it is JSON, or `[DONE]`. */
+export function encodeEvent(data: string): Buffer {
+  return Buffer.from(`data: ${data}\n\n`);
+}

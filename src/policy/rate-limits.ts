@@ -1,0 +1,39 @@
+/** The interface's rate limits: one bucket for all requests, one for each limited provider. */
+
+import type { BucketSettings, Config } from '../config/config.ts';
+import { GatewayError } from '../lib/errors.ts';
+import { TokenBucket } from './token-bucket.ts';
+
+export interface Limits {
+  /** Takes a token of the global bucket, or returns `rateLimit`. */
+  takeGlobal(): GatewayError | undefined;
+  /** Gives that token back: another limit refused the request, and both are taken or neither. */
+  refundGlobal(): void;
+  /** Takes a token of the provider's bucket, or returns `rateLimit`. */
+  takeProvider(id: string): GatewayError | undefined;
+}
+
+/** `now` is a monotonic clock in milliseconds. */
+export function createLimits(settings: Config['rateLimit'], now: () => number): Limits {
+  const create = ({ requestsPerSecond, burstCapacity }: BucketSettings) =>
+    settings.enabled && requestsPerSecond > 0
+      ? new TokenBucket(requestsPerSecond, burstCapacity, now())
+      : undefined;
+  const global = create(settings.global);
+  const providers = new Map(
+    [...settings.providers].map(([id, bucket]) => [id, create(bucket)] as const),
+  );
+
+  function take(bucket: TokenBucket | undefined): GatewayError | undefined {
+    const waitMs = bucket?.take(now()) ?? 0;
+    if (waitMs === 0) return undefined;
+    const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
+    return new GatewayError('rateLimit', 'Rate limit exceeded', { retryAfterSeconds });
+  }
+
+  return {
+    takeGlobal: () => take(global),
+    refundGlobal: () => global?.refund(),
+    takeProvider: (id) => take(providers.get(id)),
+  };
+}

@@ -1,0 +1,33 @@
+/**
+ * A token bucket: refilled lazily from the time it is asked, so it needs no timer.
+ * Time is an argument, in milliseconds of any monotonic clock.
+ */
+export class TokenBucket {
+  readonly #tokensPerMs: number;
+  readonly #capacity: number;
+  #tokens: number;
+  #refilledAtMs: number;
+
+  /** Starts full. `tokensPerSecond` and `capacity` are above zero. */
+  constructor(tokensPerSecond: number, capacity: number, nowMs: number) {
+    this.#tokensPerMs = tokensPerSecond / 1000;
+    this.#capacity = capacity;
+    this.#tokens = capacity;
+    this.#refilledAtMs = nowMs;
+  }
+
+  /** Takes a token and returns 0, or takes none and returns the milliseconds until there is one. */
+  take(nowMs: number): number {
+    const elapsedMs = Math.max(0, nowMs - this.#refilledAtMs);
+    this.#tokens = Math.min(this.#capacity, this.#tokens + elapsedMs * this.#tokensPerMs);
+    this.#refilledAtMs = Math.max(nowMs, this.#refilledAtMs);
+    if (this.#tokens < 1) return (1 - this.#tokens) / this.#tokensPerMs;
+    this.#tokens -= 1;
+    return 0;
+  }
+
+  /** Puts a token back that was taken for a request which another limit then refused. */
+  refund(): void {
+    this.#tokens = Math.min(this.#capacity, this.#tokens + 1);
+  }
+}

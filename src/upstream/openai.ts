@@ -1,0 +1,111 @@
+/** The OpenAI wire format, which all built-in providers speak in one dialect or another. */
+
+import type { ProviderSettings } from '../config/config.ts';
+import type { Provider, UpstreamFault } from './provider.ts';
+import { USER_AGENT } from '../lib/version.ts';
+import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
+
+/** A provider that takes OpenAI's requests at `settings.baseUrl` and gives OpenAI's answers. */
+export function createOpenAIProvider(settings: ProviderSettings): Provider {
+  const { id, baseUrl, apiKey } = settings;
+  const { origin, pathname } = new URL(baseUrl);
+  const basePath = pathname.replace(/\/$/, '');
+  const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
+  const headers = {
+    authorization: `Bearer ${apiKey.reveal()}`,
+    'user-agent': USER_AGENT,
+    // A compressed answer could not be passed on byte for byte.
+    'accept-encoding': 'identity',
+  };
+
+  return {
+    ...settings,
+
+    chatRequest: (chat, model, forwarded) => ({
+      method: 'POST',
+      origin,
+      path: `${basePath}/chat/completions`,
+      headers: {
+        ...headers,
+        ...forwarded,
+        accept: chat.stream ? 'text/event-stream' : 'application/json',
+        'content-type': 'application/json',
+      },
+      body: chat.withModel(model),
+    }),
+
+    modelListRequest: () => ({
+      method: 'GET',
+      origin,
+      path: `${basePath}/models${modelList?.query ?? ''}`,
+      headers: {
+        ...headers,
+        ...modelList?.headers,
+        ...(modelList?.keyHeader ? { [modelList.keyHeader]: apiKey.reveal() } : {}),
+        accept: 'application/json',
+      },
+    }),
+
+    readModelList,
+    readFault,
+    readErrorBody,
+  };
+}
+
+/** `{data: […]}` (OpenAI), a bare array (Together), `{models: […]}`; Gemini's ids begin with `models/`. Throws for anything else. */
+function readModelList(json: unknown): string[] {
+  const list = Array.isArray(json) ? json : (field(json, 'data') ?? field(json, 'models'));
+  if (!Array.isArray(list)) throw new Error('not a model list');
+  return list
+    .map((entry: unknown) => field(entry, 'id') ?? field(entry, 'name') ?? entry)
+    .filter((name): name is string => typeof name === 'string' && name !== '')
+    .map((name) => name.replace(/^models\//, ''));
+}
+
+/**
+ * An error inside what looks like success: `{error: {message, code}}`, `{error: "text"}`, `[{error}]` (Gemini),
+ * `{object: "error", message}` (vLLM), `{type: "error", message}`.
+ */
+function readFault(json: unknown): UpstreamFault | undefined {
+  const body: unknown = Array.isArray(json) ? json[0] : json;
+  const error = field(body, 'error');
+  const isFlat = field(body, 'object') === 'error' || field(body, 'type') === 'error';
+  if (!error && !isFlat) return undefined;
+  const source = typeof error === 'object' && error !== null ? error : body;
+  const message = text(error) ?? text(field(source, 'message'));
+  const code = text(field(source, 'code')) ?? text(field(source, 'type'));
+  const status = [field(source, 'code'), field(source, 'status')].map(Number).find(isErrorStatus);
+  return {
+    ...(message === undefined ? {} : { message }),
+    ...(code === undefined ? {} : { code }),
+    ...(status === undefined ? {} : { status }),
+  };
+}
+
+/** Error bodies are also `{message}`, `{detail: "text"}` and `{detail: [{msg}]}` (Mistral, vLLM). */
+function readErrorBody(json: unknown): UpstreamFault {
+  const fault = readFault(json);
+  if (fault) return fault;
+  const message = text(field(json, 'message')) ?? readDetail(field(json, 'detail'));
+  const code = text(field(json, 'code'));
+  return { ...(message === undefined ? {} : { message }), ...(code === undefined ? {} : { code }) };
+}
+
+function readDetail(detail: unknown): string | undefined {
+  if (!Array.isArray(detail)) return text(detail);
+  const messages = detail.map((item) => text(field(item, 'msg'))).filter(Boolean);
+  return messages.length === 0 ? undefined : messages.join('; ');
+}
+
+function isErrorStatus(status: number): boolean {
+  return Number.isInteger(status) && status >= 400 && status <= 599;
+}
+
+function text(value: unknown): string | undefined {
+  return typeof value === 'string' && value !== '' ? value : undefined;
+}
+
+function field(value: unknown, name: string): unknown {
+  if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined;
+  return (value as Record<string, unknown>)[name];
+}

@@ -1,0 +1,114 @@
+/** Rules of the source that a reader relies on, held by reading it. */
+
+import assert from 'node:assert/strict';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { dirname, join, normalize } from 'node:path';
+import { test } from 'node:test';
+
+import { ROOT } from './support/process.ts';
+
+const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
+const packageJson = JSON.parse(read('package.json')) as {
+  version: string;
+  dependencies: Record<string, string>;
+  scripts: Record<string, string>;
+};
+
+const MAX_LINES_PER_FILE = 330;
+
+/** What each folder may import from, besides itself. Files directly in src/ may import everything. */
+const IMPORTS: Readonly<Record<string, readonly string[]>> = {
+  lib: [],
+  config: ['lib'],
+  policy: ['lib', 'config'],
+  downstream: ['lib', 'config'],
+  upstream: ['lib', 'config'],
+  gateway: ['lib', 'config', 'policy', 'downstream', 'upstream'],
+  cli: ['lib', 'config'],
+};
+
+const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
+  .filter((name) => name.endsWith('.ts'))
+  .map((name) => ({ name, text: read(`src/${name}`) }));
+
+const folderOf = (name: string) => name.split('/').slice(0, -1).join('/');
+
+function importsOf(name: string, text: string): string[] {
+  return [...text.matchAll(/from '(\.[^']+)'/g)].map(([, path = '']) =>
+    normalize(join(dirname(name), path)),
+  );
+}
+
+test('a folder of src imports only from the folders that it may, types included', () => {
+  const folders = new Set(sources.map(({ name }) => folderOf(name)).filter((name) => name !== ''));
+  assert.deepEqual([...folders].toSorted(), Object.keys(IMPORTS).toSorted());
+  for (const { name, text } of sources) {
+    const folder = folderOf(name);
+    if (folder === '') continue;
+    for (const imported of importsOf(name, text)) {
+      const target = folderOf(imported);
+      assert.ok(
+        target === folder || IMPORTS[folder]!.includes(target),
+        `${name} imports ${imported}`,
+      );
+    }
+  }
+});
+
+test('each of these things is done in one place', () => {
+  const places: [string, RegExp, string[]][] = [
+    ['writes responses', /\.writeHead\(/, ['downstream/call.ts']],
+    [
+      'opens upstream connections',
+      /\bfetch\(|connectTcp|connectTls/,
+      ['upstream/connections.ts', 'upstream/fetch-transport.ts'],
+    ],
+    ['knows the code of an error', /'SERIALIZATION_ERROR'|'INVALID_REQUEST'/, ['lib/errors.ts']],
+    ['reads TOML', /smol-toml'/, ['config/config.ts']],
+    ['reads the environment', /process\.env|\{ env \} = process/, ['server.ts']],
+    [
+      'reveals keys',
+      /\.reveal\(\)/,
+      ['lib/secrets.ts', 'policy/authentication.ts', 'upstream/openai.ts'],
+    ],
+    ['ends the process', /process\.exit/, ['server.ts']],
+    ['prints', /console\./, []],
+  ];
+  for (const [what, pattern, names] of places) {
+    const found = sources.filter(({ text }) => pattern.test(text)).map(({ name }) => name);
+    assert.deepEqual(found.toSorted(), names, what);
+  }
+});
+
+test('smol-toml is the only dependency, and nothing but it and Node is imported', () => {
+  assert.deepEqual(Object.keys(packageJson.dependencies), ['smol-toml']);
+  const imported = sources.flatMap(({ text }) =>
+    [...text.matchAll(/from '([^'.][^']*)'/g)].map(([, name = '']) => name),
+  );
+  const foreign = new Set(imported.filter((name) => !name.startsWith('node:')));
+  assert.deepEqual([...foreign], ['smol-toml']);
+});
+
+test('no file of src is longer than 250 lines', () => {
+  for (const { name, text } of sources) {
+    const lines = text.split('\n').length - 1;
+    assert.ok(lines <= MAX_LINES_PER_FILE, `${name} has ${lines} lines`);
+  }
+});
+
+test('package.json and the source name the same version', () => {
+  assert.match(read('src/lib/version.ts'), new RegExp(`VERSION = '${packageJson.version}'`));
+});
+
+test('the README lists every folder of src, and names only files and scripts that exist', () => {
+  const readme = read('README.md');
+  for (const folder of Object.keys(IMPORTS)) {
+    assert.match(readme, new RegExp(`^ *${folder}/ `, 'm'), `README does not list ${folder}/`);
+  }
+  for (const [, path = ''] of readme.matchAll(/`((?:src|test|docs|\.ci)\/[\w./-]*)`/g)) {
+    assert.ok(existsSync(join(ROOT, path)), `README names ${path}`);
+  }
+  for (const [, script = ''] of readme.matchAll(/npm run ([\w:-]+)/g)) {
+    assert.ok(packageJson.scripts[script], `README names npm run ${script}`);
+  }
+});

@@ -1,0 +1,341 @@
+import assert from 'node:assert/strict';
+import { isUtf8 } from 'node:buffer';
+import { test } from 'node:test';
+
+import { parseChatRequest } from '../src/downstream/chat-request.ts';
+import {
+  hasMember,
+  JsonScanner,
+  MAX_JSON_DEPTH,
+  MAX_JSON_ELEMENTS,
+  parseUntrustedJson,
+} from '../src/lib/json-scanner.ts';
+import { withRandom, type Random } from './support/random.ts';
+
+const SPACES = ['', '', '', ' ', '\n', '\t', '\r\n', '  '];
+const SCALARS = [
+  ['0', '-0', '1', '-1.5', '1e400', '12345678901234567890', '1E-7', '0.0e+0'],
+  ['true', 'false', 'null', '""', '"a"', '"\\""', '"\\\\"', '"\\u0041\\n\\/"', '"{[,:]}"'],
+  ['"\u00e9\u{1F600}"', '"\u2028"', `"${'x'.repeat(50)}\\\\"`, `"${'\\"'.repeat(30)}"`],
+].flat();
+
+function generate(random: Random, depth: number): string {
+  const space = () => random.pick(SPACES);
+  if (depth === 0 || random.oneIn(4)) return random.pick(SCALARS);
+  const length = random.integer(0, 4);
+  const isObject = random.oneIn(2);
+  const items = Array.from({ length }, () => {
+    const value = space() + generate(random, depth - 1) + space();
+    return isObject
+      ? `${space()}${random.pick(['"a"', '"\\u0062"', '""'])}${space()}:${value}`
+      : value;
+  });
+  const inside = items.join(',') || space();
+  return isObject ? `{${inside}}` : `[${inside}]`;
+}
+
+/** One small accident: a byte lost, doubled, replaced, put in, or the rest cut off. */
+function mutate(random: Random, text: string): string {
+  const at = random.integer(0, text.length - 1);
+  const other = random.pick([
+    '//',
+    '\u00a0',
+    '\ufeff',
+    ...'{}[]",:\\ \n0-+.eEtnu/x\u0001'.split(''),
+  ]);
+  const accidents = [
+    () => text.slice(0, at) + text.slice(at + 1),
+    () => text.slice(0, at + 1) + text.slice(at),
+    () => text.slice(0, at) + other + text.slice(at + 1),
+    () => text.slice(0, at) + other + text.slice(at),
+    () => text.slice(0, at),
+  ];
+  return random.pick(accidents)();
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** The offset of the first byte with which no JSON text can go on; the length, where more is missing. */
+function firstWrongByte(bytes: Buffer): number {
+  const text = bytes.toString('latin1');
+  const stringBody = /(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*/y; // oxlint-disable-line no-control-regex
+  let at = 0;
+  const take = (pattern: RegExp) => {
+    pattern.lastIndex = at;
+    const found = pattern.exec(text)?.[0] ?? '';
+    at += found.length;
+    return found;
+  };
+  const need = (pattern: RegExp) => {
+    if (take(pattern) === '') throw new Error('wrong here');
+  };
+  const space = () => take(/[ \t\r\n]*/y);
+  const string = () => {
+    need(/"/y);
+    take(stringBody);
+    // Inside a broken escape the wrong byte is later than its backslash.
+    if (text[at] === '\\') {
+      take(/\\(?:u[0-9a-fA-F]{0,3})?/y);
+      throw new Error('wrong here');
+    }
+    need(/"/y);
+  };
+  const word = (letters: string) => {
+    for (const letter of letters) need(new RegExp(letter, 'y'));
+  };
+  const number = () => {
+    take(/-/y);
+    need(/0|[1-9]\d*/y);
+    if (take(/\./y)) need(/\d+/y);
+    if (take(/[eE]/y)) {
+      take(/[+-]/y);
+      need(/\d+/y);
+    }
+  };
+  const list = (end: RegExp, item: () => void) => {
+    at += 1;
+    space();
+    if (take(end)) return;
+    for (;;) {
+      item();
+      space();
+      if (take(end)) return;
+      need(/,/y);
+      space();
+    }
+  };
+  const value = (): void => {
+    space();
+    const next = text[at] ?? '';
+    if (next === '"') string();
+    else if (next === '[') list(/\]/y, value);
+    else if (next === '{')
+      list(/\}/y, () => {
+        string();
+        space();
+        need(/:/y);
+        value();
+      });
+    else if (/[tfn]/.test(next)) word({ t: 'true', f: 'false', n: 'null' }[next]!);
+    else number();
+  };
+  try {
+    value();
+    space();
+    need(/$/y);
+  } catch {
+    // `at` is where it stopped.
+  }
+  return at;
+}
+
+function scan(text: string): void {
+  const json = new JsonScanner(Buffer.from(text));
+  json.skip();
+  json.end();
+}
+
+function isRecord(json: unknown): json is Record<string, unknown> {
+  return typeof json === 'object' && json !== null && !Array.isArray(json);
+}
+
+function refusalOf(run: () => unknown): string | undefined {
+  try {
+    run();
+    return undefined;
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+test('a body is called invalid JSON exactly where JSON.parse refuses it', () =>
+  withRandom((random) => {
+    let valid = 0;
+    let broken = 0;
+    while (valid < 2000 || broken < 2000) {
+      let text = generate(random, 4);
+      for (let count = random.integer(0, 2); count > 0; count -= 1)
+        text = mutate(random, text || ' ');
+      const bytes = Buffer.from(text);
+      if (!isUtf8(bytes)) continue;
+      const refusal = refusalOf(() => parseChatRequest(bytes)) ?? '';
+      assert.equal(
+        refusal.includes('not valid JSON'),
+        !isJson(text),
+        `${JSON.stringify(text)} -> ${refusal}`,
+      );
+      assert.equal(refusalOf(() => scan(text)) === undefined, isJson(text), text);
+      if (isJson(text)) {
+        const json: unknown = JSON.parse(text);
+        const value = isRecord(json) ? json['a'] : undefined;
+        // Where it is there twice, JSON.parse shows only the last.
+        if (value !== null) assert.equal(hasMember(bytes, 'a'), value !== undefined, text);
+        valid += 1;
+        continue;
+      }
+      broken += 1;
+      const at = Number(/\(at byte (\d+)\)$/.exec(refusal)?.[1]);
+      assert.equal(at, firstWrongByte(bytes), `${JSON.stringify(text)} -> ${refusal}`);
+    }
+  }));
+
+test('the place of a fault is the first byte that is wrong', () => {
+  const table: [text: string, at: number][] = [
+    ['', 0],
+    ['   ', 3],
+    ['{"a":1,}', 7],
+    ['{"a" 1}', 5],
+    ['{"a":1 "b":2}', 7],
+    ['[1,2', 4],
+    ['{"a":01}', 6],
+    ['[tru]', 4],
+    ['["\\x"]', 3],
+    ['["\\u12g4"]', 6],
+    ['[1.]', 3],
+    ['["a\tb"]', 3],
+    ['["a', 3],
+    ['{"\u00e9":?}', 6],
+    ['{} {}', 3],
+    ['[1}', 2],
+    ['\ufeff{}', 0],
+    ['{a:1}', 1],
+    ["{'a':1}", 1],
+  ];
+  for (const [text, at] of table) {
+    const refusal = refusalOf(() => parseChatRequest(Buffer.from(text)));
+    assert.equal(refusal, `Invalid request: request body is not valid JSON (at byte ${at})`, text);
+  }
+});
+
+test('a refusal never quotes the body', () => {
+  for (const text of ['{"canary":canary}', 'canary', '{"canary":"canary', '["canary" canary]']) {
+    const refusal = refusalOf(() => parseChatRequest(Buffer.from(text)));
+    assert.doesNotMatch(refusal ?? 'canary: accepted', /canary/, text);
+  }
+});
+
+const MESSAGES = '"messages":[{"role":"user","content":"x"}]';
+
+test('the model value is found wherever it is, and however its name is written', () => {
+  const table: [text: string, model: string, other: string][] = [
+    [`{"model":"p/m",${MESSAGES}}`, 'p/m', `{"model":"other",${MESSAGES}}`],
+    [
+      `{ "mod\\u0065l" :\n"p\\/m" , ${MESSAGES}}`,
+      'p/m',
+      `{ "mod\\u0065l" :\n"other" , ${MESSAGES}}`,
+    ],
+    [
+      `{"x":{"model":"no"},"y":[{"model":"no"}],"model":"yes",${MESSAGES}}`,
+      'yes',
+      `{"x":{"model":"no"},"y":[{"model":"no"}],"model":"other",${MESSAGES}}`,
+    ],
+    [`{${MESSAGES},"model":"\u{1F600}\\""}`, '\u{1F600}"', `{${MESSAGES},"model":"other"}`],
+    [
+      `{"x":"\\"model\\":\\"no\\"","model":"yes",${MESSAGES}}`,
+      'yes',
+      `{"x":"\\"model\\":\\"no\\"","model":"other",${MESSAGES}}`,
+    ],
+    [
+      `{"x":"${'\\\\'.repeat(40)}","model":"yes",${MESSAGES}}`,
+      'yes',
+      `{"x":"${'\\\\'.repeat(40)}","model":"other",${MESSAGES}}`,
+    ],
+  ];
+  for (const [text, model, other] of table) {
+    const chat = parseChatRequest(Buffer.from(text));
+    assert.equal(chat.model, model, text);
+    assert.equal(chat.withModel('other').toString(), other);
+  }
+  const deeper = Buffer.from(`{"x":{"model":"no"},${MESSAGES}}`);
+  assert.equal(
+    refusalOf(() => parseChatRequest(deeper)),
+    'Invalid request: "model" must be a non-empty string',
+  );
+});
+
+test('a model of 2 MiB is read, a longer one is refused', () => {
+  const refusal = (bytes: number) =>
+    refusalOf(() =>
+      parseChatRequest(Buffer.from(`{"model":"${'m'.repeat(bytes - 2)}",${MESSAGES}}`)),
+    );
+  assert.equal(refusal(2_097_152), undefined);
+  assert.equal(refusal(2_097_153), 'Invalid request: "model" is too long');
+});
+
+test('names are recognised also with every letter escaped', () => {
+  const escaped = (text: string) =>
+    text.replace(/[a-z]/g, (letter) => `\\u00${letter.charCodeAt(0).toString(16)}`);
+  const names = escaped('{"model":"m","stream":!,"messages":[{"role":"assistant","content":?}]}');
+  const body = Buffer.from(names.replace('!', 'true').replace('?', 'null'));
+  assert.deepEqual(
+    { ...parseChatRequest(body), withModel: undefined },
+    { model: 'm', stream: true, withModel: undefined },
+  );
+});
+
+test('a model or stream named twice at the top is refused, deeper down it is not', () => {
+  const refused = [
+    `{"model":"a","model":"a",${MESSAGES}}`,
+    `{"model":"a",${MESSAGES},"m\\u006fdel":"b"}`,
+    `{"model":"a",${MESSAGES},"stream":true,"stream":true}`,
+    `{"model":"a",${MESSAGES},"stream":true,"\\u0073\\u0074\\u0072\\u0065\\u0061\\u006d":false}`,
+  ];
+  for (const text of refused) {
+    const refusal = refusalOf(() => parseChatRequest(Buffer.from(text)));
+    assert.match(refusal ?? '', /^Invalid request: duplicate member/, text);
+  }
+  const accepted = `{"model":"a",${MESSAGES},"x":{"model":1,"model":2,"stream":1,"stream":2},"y":1,"y":2}`;
+  assert.equal(
+    refusalOf(() => parseChatRequest(Buffer.from(accepted))),
+    undefined,
+  );
+});
+
+test('nesting is accepted to the bound and refused beyond it', () => {
+  const nested = (depth: number) => '['.repeat(depth) + ']'.repeat(depth);
+  assert.equal(
+    refusalOf(() => scan(nested(MAX_JSON_DEPTH))),
+    undefined,
+  );
+  assert.match(refusalOf(() => scan(nested(MAX_JSON_DEPTH + 1))) ?? '', /256 levels/);
+  const objects = (depth: number) => `${'{"a":'.repeat(depth)}1${'}'.repeat(depth)}`;
+  assert.equal(
+    refusalOf(() => scan(objects(MAX_JSON_DEPTH))),
+    undefined,
+  );
+  assert.match(refusalOf(() => scan(objects(MAX_JSON_DEPTH + 1))) ?? '', /256 levels/);
+});
+
+test('elements are accepted to the bound and refused beyond it', () => {
+  // Each list holds as many elements as it is given, itself included.
+  const lists: Record<string, (elements: number) => string> = {
+    'plain items': (elements) => `[${'1,'.repeat(elements - 2)}1]`,
+    'empty objects': (elements) => `[${'{},'.repeat(elements - 2)}{}]`,
+    'empty arrays': (elements) => `[${'[],'.repeat(elements - 2)}[]]`,
+    members: (elements) => `{${'"a":1,'.repeat(elements - 2)}"a":1}`,
+  };
+  for (const [name, list] of Object.entries(lists)) {
+    const refusal = (elements: number) => refusalOf(() => scan(list(elements)));
+    assert.equal(refusal(MAX_JSON_ELEMENTS), undefined, name);
+    assert.match(refusal(MAX_JSON_ELEMENTS + 1) ?? '', /500000 elements/, name);
+    assert.ok(parseUntrustedJson(list(MAX_JSON_ELEMENTS)), name);
+    assert.equal(parseUntrustedJson(list(MAX_JSON_ELEMENTS + 1)), undefined, name);
+  }
+});
+
+test('an answer may name a model or stream twice, however long it is', () => {
+  const text = `{"model":"a","model":"b","stream":1,"stream":2,"x":"${'x'.repeat(2_000_000)}"}`;
+  assert.deepEqual(Object.keys(parseUntrustedJson(text) ?? {}), ['model', 'stream', 'x']);
+});
+
+test('the bounds are found before what comes after them is read', () => {
+  const deep = `${'['.repeat(MAX_JSON_DEPTH + 1)} this is not JSON`;
+  assert.match(refusalOf(() => scan(deep)) ?? '', /256 levels/);
+});

@@ -1,8 +1,0 @@
-/** `GATEWAY_UPSTREAM=fetch npm test` runs everything over the plain lane. */
-
-const setting = process.env['GATEWAY_UPSTREAM'];
-
-/** The part of an environment that says so. */
-export const LANE_ENV: Readonly<Record<string, string>> = setting
-  ? { GATEWAY_UPSTREAM: setting }
-  : {};
