@@ -160,7 +160,7 @@ test('a request body is accepted whole, or refused with a 4xx', async () => {
     // Two of them are all checked, and JSON.parse shows only the last.
     const isPlain = bytes.toString('latin1').split('messages').length <= 2;
     try {
-      const forwarded = parseChatRequest(bytes).withModel('other');
+      const forwarded = Buffer.concat(parseChatRequest(bytes).bodyWithModel('other'));
       const before = JSON.parse(bytes.toString()) as Record<string, unknown>;
       const sent = JSON.parse(forwarded.toString()) as Record<string, unknown>;
       assert.ok(isPlain ? isChatRequest(before) : Array.isArray(before['messages']));

@@ -50,7 +50,7 @@ export function parseChatRequest(bytes: Buffer): ChatRequest {
   return {
     model,
     stream: stream === 'true',
-    withModel: (name) => Buffer.concat([before, Buffer.from(JSON.stringify(name)), after]),
+    bodyWithModel: (name) => [before, Buffer.from(JSON.stringify(name)), after],
   };
 }
 

@@ -4,8 +4,8 @@ export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
   readonly stream: boolean;
-  /** The client's bytes with only the `model` value replaced. */
-  withModel(model: string): Buffer;
+  /** The client's bytes with only the `model` value replaced, in parts: nothing is copied. */
+  bodyWithModel(model: string): readonly Buffer[];
 }
 
 export interface Answer {

@@ -18,7 +18,7 @@ export async function sendByFetch(
     signal: controller.signal,
     // A followed redirect would carry the prompt, and custom key headers, to another host.
     redirect: 'manual',
-    body: body ?? null,
+    body: body ? Buffer.concat(body) : null,
     ...(agent ? { dispatcher: agent as never } : {}),
   });
   const { status } = response;

@@ -31,7 +31,7 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
         accept: chat.stream ? 'text/event-stream' : 'application/json',
         'content-type': 'application/json',
       },
-      body: chat.withModel(model),
+      body: chat.bodyWithModel(model),
     }),
 
     modelListRequest: () => ({

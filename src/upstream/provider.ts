@@ -12,7 +12,8 @@ export interface UpstreamRequest {
   /** With the query. */
   readonly path: string;
   readonly headers: Readonly<Record<string, string>>;
-  readonly body?: Buffer;
+  /** In parts, to be sent one after the other. */
+  readonly body?: readonly Buffer[];
 }
 
 export interface UpstreamReply {

@@ -17,7 +17,7 @@ export async function dispatch(
   return new Promise((resolve, reject) => {
     cancellation.throwIfCancelled();
     const exchange = new Exchange(cancellation, resolve, reject);
-    agent.dispatch({ method, origin, path, headers, body }, exchange);
+    agent.dispatch({ method, origin, path, headers, body: body && Buffer.concat(body) }, exchange);
   });
 }
 
