@@ -193,7 +193,7 @@ describe('the check of the engine', { concurrency: true }, () => {
       origin,
       path: '/v1/chat/completions',
       headers: { 'content-type': 'application/json' },
-      body: Buffer.from('{}'),
+      body: [Buffer.from('{}')],
     } as const;
     const reply = await upstream.send(request, new Cancellation());
     assert.equal(reply.status, 200);
