@@ -4,6 +4,7 @@
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { get, type IncomingMessage } from 'node:http';
+import { totalmem } from 'node:os';
 import { text as textOf } from 'node:stream/consumers';
 
 import { assemble, type Assembly } from './assembly.ts';
@@ -57,20 +58,33 @@ async function readConfig(
   if (commandLine.demo) {
     const own = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
     const toml = await startDemo();
-    const config = loadConfig({ toml, env: Object.fromEntries(own), flags: commandLine });
+    const config = loadConfig({
+      toml,
+      env: Object.fromEntries(own),
+      flags: commandLine,
+      memoryBytes: usableMemoryBytes(),
+    });
     return { config, configPath: '--demo' };
   }
   const named = commandLine.config ?? (env['GATEWAY_CONFIG'] || undefined);
   const toml = readConfigFile(named ?? DEFAULT_CONFIG_PATH, named === undefined);
   const configPath = toml === undefined ? undefined : (named ?? DEFAULT_CONFIG_PATH);
   try {
-    return { config: loadConfig({ toml: toml ?? '', env, flags: commandLine }), configPath };
+    const memoryBytes = usableMemoryBytes();
+    const config = loadConfig({ toml: toml ?? '', env, flags: commandLine, memoryBytes });
+    return { config, configPath };
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error;
     throw new ConfigError(
       error.problems.map((problem) => `${configPath ?? 'settings'}: ${problem}`),
     );
   }
+}
+
+/** The cgroup's limit if there is one; Node reports a huge number or 0 if there is none. */
+function usableMemoryBytes(): number {
+  const constrained = process.constrainedMemory();
+  return constrained > 0 ? Math.min(constrained, totalmem()) : totalmem();
 }
 
 function readConfigFile(path: string, isOptional: boolean): string | undefined {

@@ -54,6 +54,7 @@ describe('defaults', () => {
       shutdownTimeoutMs: 25_000,
       retries: 0,
       maxBodyBytes: 33_554_432,
+      maxBufferedBytes: 67_108_864,
       cors: false,
       upstream: 'auto',
       auth: { enabled: true, keys: [] },
@@ -102,6 +103,8 @@ const INTEGERS: [name: string, min: number, max: number][] = [
   ['server.shutdown_timeout', 0, 2_147_483],
   ['server.retries', 0, 10],
   ['server.max_body_bytes', 1, 268_435_456],
+  ['server.max_buffered_bytes', 1_048_576, Number.MAX_SAFE_INTEGER],
+
   ['providers.z.timeout', 1, 2_147_483],
   ['providers.z.retries', 0, 10],
   ['rate_limit.requests_per_second', 0, 1_000_000],

@@ -48,6 +48,8 @@ export interface Config {
     readonly shutdownTimeoutMs: number;
     readonly retries: number;
     readonly maxBodyBytes: number;
+    /** For all clients together. */
+    readonly maxBufferedBytes: number;
     readonly cors: boolean;
     readonly upstream: 'auto' | 'fetch';
     /** Without keys any Bearer token is accepted. */
@@ -94,23 +96,27 @@ const MAX_SECONDS = 2_147_483;
 const MAX_RETRIES = 10;
 /** Bodies are held in memory. */
 const MAX_BODY_BYTES = 268_435_456;
+/** The default of `max_buffered_bytes` is a quarter of the memory, but not less. */
+const MIN_BUFFERED_BYTES = 67_108_864;
 
 interface ConfigSources {
   /** Text of gateway.toml; empty where there is no file. */
   readonly toml: string;
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly flags?: Flags;
+  /** The memory that the process may use, in bytes. */
+  readonly memoryBytes?: number;
 }
 
 /**
  * Reads and checks all settings (interface, Configuration records, Limits, Authentication).
  * Throws `ConfigError` with every problem found, each with its key path.
  */
-export function loadConfig({ toml, env, flags = {} }: ConfigSources): Config {
+export function loadConfig({ toml, env, flags = {}, memoryBytes = 0 }: ConfigSources): Config {
   const context: ReadContext = { env, problems: [], warnings: [], resolved: new Map() };
   const top = new SectionReader(parseToml(toml), '', context);
 
-  const server = readServer(top.section('server'), flags);
+  const server = readServer(top.section('server'), { flags, memoryBytes });
   const logging = readLogging(top.section('logging'));
   const providers = readProviders(top.section('providers'), { env, server });
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
@@ -145,7 +151,10 @@ function hideSecrets(line: string): string {
   return (name ?? '') + shown.slice(name?.length ?? 0).replace(/\S/g, '.');
 }
 
-function readServer(section: SectionReader, flags: Flags): Config['server'] {
+function readServer(
+  section: SectionReader,
+  { flags, memoryBytes }: { readonly flags: Flags; readonly memoryBytes: number },
+): Config['server'] {
   const milliseconds = (key: string, min: number, fallback: number, env?: string) =>
     1000 * section.integer(key, { min, max: MAX_SECONDS, default: fallback, env });
   const port = { min: 0, max: 65_535, default: 8080, env: 'GATEWAY_PORT', flag: flags.port };
@@ -163,6 +172,11 @@ function readServer(section: SectionReader, flags: Flags): Config['server'] {
       min: 1,
       max: MAX_BODY_BYTES,
       default: 33_554_432,
+    }),
+    maxBufferedBytes: section.integer('max_buffered_bytes', {
+      min: 1_048_576,
+      max: Number.MAX_SAFE_INTEGER,
+      default: Math.max(MIN_BUFFERED_BYTES, Math.floor(memoryBytes / 4)),
     }),
     cors: section.boolean('cors', { default: false, env: 'GATEWAY_CORS' }),
     upstream: section.oneOf('upstream', ['auto', 'fetch'] as const, {
