@@ -51,8 +51,8 @@ const relayCommand =
 
 export const CONTENDERS = {
   gateway: { label: 'gateway', health: '/health', isNode: true, command: gatewayCommand },
-  'fetch-lane': {
-    label: 'gateway (fetch lane)',
+  'fetch-transport': {
+    label: 'gateway (fetch transport)',
     health: '/health',
     isNode: true,
     command: gatewayCommand,
@@ -94,7 +94,7 @@ export type ContenderId = keyof typeof CONTENDERS;
 /** Those to choose from; the others are what these are compared with. */
 export const RELAYS: readonly ContenderId[] = [
   'gateway',
-  'fetch-lane',
+  'fetch-transport',
   'bare-relay',
   'bare-fetch',
   'portkey',

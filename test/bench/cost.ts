@@ -21,7 +21,7 @@ const ENOUGH = 1.5;
 
 const comparisons = (what: string, atMost: number) => [
   ratio(['gateway', 'bare-relay'], 0, what, atMost),
-  ratio(['fetch-lane', 'gateway'], 0, what),
+  ratio(['fetch-transport', 'gateway'], 0, what),
   ratio(['gateway', 'bare-fetch'], 0, what),
   ratio(['portkey', 'gateway'], 0, what),
   ratio(['gateway', 'nginx'], 0, what),
@@ -106,7 +106,7 @@ export const connections: Measure = {
   title: 'connections',
   about: 'CPU µs per request at saturation, by the number of connections.',
   columns: NUMBERS.map(String),
-  contenders: ['gateway', 'fetch-lane'],
+  contenders: ['gateway', 'fetch-transport'],
   run: async (id) =>
     inCell(id, {}, async (cell) => {
       await costOfRequests(cell, CONNECTIONS, WARM_UP_SECONDS);
@@ -124,7 +124,7 @@ export const minutes: Measure = {
   title: 'minutes',
   about: `CPU µs per request at saturation on ${CONNECTIONS} connections, minute by minute.`,
   columns: Array.from({ length: options.minutes }, (_, index) => `${index + 1}`),
-  contenders: ['gateway', 'fetch-lane'],
+  contenders: ['gateway', 'fetch-transport'],
   run: async (id) =>
     inCell(id, {}, async (cell) => {
       const costs: number[] = [];

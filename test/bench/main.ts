@@ -8,9 +8,9 @@
  * --rounds      5; contenders alternate within a round, the tables have median (least–greatest)
  * --only        of requests, events, latency, memory, start, bodies, connections (all these where nothing is
  *               said) and minutes (only when named; --minutes 10 is how many); `flat` is the last two
- * --contenders  of gateway, fetch-lane, bare-relay, bare-fetch, portkey, nginx
+ * --contenders  of gateway, fetch-transport, bare-relay, bare-fetch, portkey, nginx
  * --quick       a round, and a sixth of the time: shows that it works, its numbers are worth little
- * --profile     instead of measuring: where the time of gateway, fetch-lane, bare-relay or bare-fetch goes
+ * --profile     instead of measuring: where the time of gateway, fetch-transport, bare-relay or bare-fetch goes
  *
  * On a machine of its own: two cores at least, and nothing else running.
  */
@@ -36,7 +36,7 @@ import { hasWrk } from './wrk.ts';
 const MEASURES = { requests, events, latency, memory, start, bodies, connections, minutes };
 const FLAT = ['connections', 'minutes'];
 /** These end on SIGTERM as --cpu-prof needs it. */
-const PROFILED = ['gateway', 'fetch-lane', 'bare-relay', 'bare-fetch'];
+const PROFILED = ['gateway', 'fetch-transport', 'bare-relay', 'bare-fetch'];
 
 function circumstances(): string {
   const say = (script: string) => execFileSync(NODE, ['-p', script], { encoding: 'utf8' }).trim();

@@ -22,7 +22,7 @@ export interface Measure {
   readonly contenders: readonly ContenderId[];
   /** A number for each column; NaN where there is none. */
   run(id: ContenderId): Promise<number[]>;
-  /** Of the numbers of one round; their median counts. */
+  /** Of the medians that the table shows; their spread is that of the rounds. */
   readonly ratios: readonly Ratio[];
   /** What a reader of the numbers has to know; from medians. */
   readonly notes?: (value: Value) => string[];
@@ -76,6 +76,7 @@ function describe(
     const { failure, rounds: measured = [] } = taken.get(id) ?? {};
     return measured.map((values) => (failure === undefined ? values[column]! : NaN));
   };
+  const medianOf = (id: ContenderId, column: number) => median(valuesOf(id, column));
   const rows = [...taken].map(([id, { failure }]) => [
     CONTENDERS[id].label,
     ...columns.map((_, column) =>
@@ -90,11 +91,12 @@ function describe(
     const values = Array.from({ length: count }, (_, round) =>
       of((id, column) => valuesOf(id, column)[round] ?? NaN),
     );
-    const isMet = median(values.filter((value) => !Number.isNaN(value))) <= atMost!;
-    const verdict = atMost === undefined ? '' : ` (≤ ${atMost}: ${isMet ? 'met' : 'NOT met'})`;
-    return values.every(Number.isNaN) ? '' : `${text}: ${spread(values)}${verdict}`;
+    const quotient = of(medianOf);
+    const verdict =
+      atMost === undefined ? '' : ` (≤ ${atMost}: ${quotient <= atMost ? 'met' : 'NOT met'})`;
+    return Number.isNaN(quotient) ? '' : `${text}: ${spread(values, quotient)}${verdict}`;
   });
-  const remarks = notes((id, column) => median(valuesOf(id, column)));
+  const remarks = notes(medianOf);
   const lines = [...failures, ...compared, ...remarks, ...disturbances].filter(
     (line) => line !== '',
   );

@@ -61,7 +61,7 @@ export const memory: Measure = {
         const delay = await hold(cell, number - (NUMBERS[index - 1] ?? 0));
         values.push((rssKiB(cell.child) - idle) / number, delay);
       }
-      if (id === 'gateway' || id === 'fetch-lane') await survive(cell, id);
+      if (id === 'gateway' || id === 'fetch-transport') await survive(cell, id);
       return values;
     }),
   ratios: [],

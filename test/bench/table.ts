@@ -13,13 +13,13 @@ export function figure(value: number): string {
   return value.toLocaleString('en-US', options);
 }
 
-/** The median, with the least and the greatest where there were several. NaN is "not measured". */
-export function spread(values: readonly number[]): string {
+/** The median, or `middle`, with the least and the greatest of several. NaN is "not measured". */
+export function spread(values: readonly number[], middle = NaN): string {
   const known = values.filter((value) => !Number.isNaN(value));
   if (known.length === 0) return '–';
-  const middle = figure(median(known));
-  if (known.length === 1) return middle;
-  return `${middle} (${figure(Math.min(...known))}–${figure(Math.max(...known))})`;
+  const shown = figure(Number.isNaN(middle) ? median(known) : middle);
+  if (known.length === 1) return shown;
+  return `${shown} (${figure(Math.min(...known))}–${figure(Math.max(...known))})`;
 }
 
 export function markdown(rows: readonly (readonly string[])[]): string {
