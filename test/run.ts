@@ -7,12 +7,23 @@ import { finished } from 'node:stream/promises';
 import { run } from 'node:test';
 import { spec } from 'node:test/reporters';
 
-import { build } from 'esbuild';
+import { build, type Plugin } from 'esbuild';
 
 const wanted = process.argv.slice(2);
 const names = readdirSync(import.meta.dirname)
   .filter((name) => name.endsWith('.test.ts'))
   .filter((name) => wanted.length === 0 || wanted.some((part) => name.includes(part)));
+
+/** Gives each test file its own copy of the wrapper: Node reports a failed test at the place of that call. */
+const limitTests: Plugin = {
+  name: 'limit-tests',
+  setup(bundler) {
+    const wrapper = join(import.meta.dirname, 'support', 'node-test.ts');
+    bundler.onResolve({ filter: /^node:test$/ }, ({ importer }) =>
+      importer === wrapper ? { external: true } : { path: wrapper, suffix: `?${importer}` },
+    );
+  },
+};
 
 // Once for all files: each would take half a second of CPU to compile its own. Below node_modules,
 // so that packages are found from there.
@@ -24,6 +35,7 @@ await build({
   bundle: true,
   splitting: true,
   packages: 'external',
+  plugins: [limitTests],
   platform: 'node',
   format: 'esm',
   target: 'node20.19',

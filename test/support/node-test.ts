@@ -1,0 +1,19 @@
+/**
+ * What `test/run.ts` puts in place of `node:test`: the same, with a time limit for each test. Node's own
+ * `--test-timeout` limits a whole file, and the limit of a suite counts all its tests together.
+ */
+
+import { test as nodeTest, type TestContext, type TestOptions } from 'node:test';
+
+export { after, before, describe, mock } from 'node:test';
+
+type Body = (t: TestContext) => void | Promise<void>;
+
+/** A test that needs longer says so in its options. */
+const TEST_LIMIT_MS = 20_000;
+
+/** `test` of `node:test`, which fails by its name when it takes longer than the limit. */
+export async function test(name: string, ...rest: [Body] | [TestOptions, Body]): Promise<void> {
+  const [options, body] = rest.length === 2 ? rest : [{}, ...rest];
+  return nodeTest(name, { timeout: TEST_LIMIT_MS, ...options }, body);
+}
