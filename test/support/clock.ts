@@ -1,0 +1,105 @@
+/** Time for tests that hold on a machine of any speed: time as the process gets to run, and timers set off by hand. */
+
+import type { TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+const TICK_MS = 20;
+
+/**
+ * Returns a stopwatch that stands still while the process does not run: each turn of the event loop counts
+ * for 20 ms at most. An upper limit by it holds where the machine is busy with something else.
+ */
+export function startStopwatch(t: TestContext): () => number {
+  let ticks = 0;
+  const timer = setInterval(() => (ticks += 1), TICK_MS);
+  t.after(() => clearInterval(timer));
+  return () => ticks * TICK_MS;
+}
+
+/** Waits for so long, by the same reckoning. */
+export async function idle(ms: number): Promise<void> {
+  for (let waitedMs = 0; waitedMs < ms; waitedMs += TICK_MS) await sleep(TICK_MS);
+}
+
+/** Waits until a value has stayed the same for `ms` of the process's own time, and returns it. */
+export async function untilSteady<T>(read: () => T, ms = 300): Promise<T> {
+  let last = read();
+  for (let steadyMs = 0; steadyMs < ms; steadyMs += TICK_MS) {
+    await sleep(TICK_MS);
+    const now = read();
+    if (now !== last) steadyMs = 0;
+    last = now;
+  }
+  return last;
+}
+
+/**
+ * Calls `check` with 1, 3 and 9 until it resolves to true: with time limits that many times as long, and
+ * whatever is to stay below them longer in proportion. A limit that is wrong is wrong at every scale,
+ * while the delays of a busy machine stay as they are.
+ */
+export async function atSomeScale(check: (scale: number) => Promise<boolean>): Promise<boolean> {
+  for (const scale of [1, 3, 9]) if (await check(scale)) return true;
+  return false;
+}
+
+interface ManualTimer {
+  readonly callback: (...args: unknown[]) => void;
+  readonly args: unknown[];
+  readonly ms: number;
+  dueMs: number;
+}
+
+export interface ManualTimers {
+  /** Lets this much time pass, and calls back whatever is due by then, in order. */
+  advance(ms: number): void;
+  /** The delays of the timers that are running. */
+  running(): number[];
+}
+
+/**
+ * Until the test ends `setTimeout` waits for `advance` instead of time. Node's own timers, those of
+ * sockets and of `node:timers/promises`, go on as they are. To be called before anything is started that is
+ * stopped when the test ends. (node:test has such timers too; theirs ignore `refresh`.)
+ */
+export function useManualTimers(t: TestContext): ManualTimers {
+  let nowMs = 0;
+  const timers = new Set<ManualTimer>();
+  const create = (callback: ManualTimer['callback'], ms = 0, ...args: unknown[]) => {
+    const timer: ManualTimer = { callback, args, ms, dueMs: nowMs + ms };
+    timers.add(timer);
+    const handle = {
+      ref: () => handle,
+      unref: () => handle,
+      refresh() {
+        timer.dueMs = nowMs + ms;
+        timers.add(timer);
+        return handle;
+      },
+      cancel: () => timers.delete(timer),
+    };
+    return handle;
+  };
+  const { clearTimeout: clearReal } = globalThis;
+  const clear = (handle?: Partial<ReturnType<typeof create>> & NodeJS.Timeout) =>
+    handle?.cancel ? handle.cancel() : clearReal(handle);
+  const mocks = [
+    t.mock.method(globalThis, 'setTimeout', create as unknown as typeof setTimeout),
+    t.mock.method(globalThis, 'clearTimeout', clear as unknown as typeof clearTimeout),
+  ];
+  t.after(() => mocks.forEach(({ mock }) => mock.restore()));
+  return {
+    advance(ms) {
+      const untilMs = nowMs + ms;
+      for (;;) {
+        const [next] = [...timers].toSorted((a, b) => a.dueMs - b.dueMs);
+        if (!next || next.dueMs > untilMs) break;
+        nowMs = next.dueMs;
+        timers.delete(next);
+        next.callback(...next.args);
+      }
+      nowMs = untilMs;
+    },
+    running: () => [...timers].map(({ ms }) => ms),
+  };
+}
