@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import { describe, test } from 'node:test';
+import type { ServerResponse } from 'node:http';
+import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 
+import { idle, untilSteady, useManualTimers } from './support/clock.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
@@ -13,7 +15,6 @@ import {
   startUpstream,
   type Script,
 } from './support/upstream.ts';
-import type { TestContext } from 'node:test';
 
 const STREAM = chatBody({ stream: true });
 const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
@@ -259,64 +260,6 @@ describe('a stream that does not finish', { concurrency: true }, () => {
     });
   }
 
-  test('counts as silent although comments come', async (t) => {
-    const { gateway } = await start(
-      t,
-      async (request, response) => {
-        await begin(CHUNK)(request, response);
-        let comments = 0;
-        const timer = setInterval(() => {
-          comments += 1;
-          if (comments < 40) response.write(': keep-alive\n\n');
-          else response.end(LAST + DONE);
-        }, 100);
-        await request.closed;
-        clearInterval(timer);
-      },
-      'stream_idle_timeout = 1',
-    );
-    const { text } = await gateway.chat(STREAM);
-    const at = text.indexOf('data: {"error"');
-    assert.equal(errorAfter(text, text.slice(0, at)).code, 'TIMEOUT');
-    assert.match(text.slice(0, at), /^data: .*\n\n(?:: keep-alive\n\n)+$/);
-  });
-
-  test('is not silent while data comes, for longer than the limit', async (t) => {
-    const { gateway } = await start(
-      t,
-      async (request, response) => {
-        await begin(CHUNK)(request, response);
-        let sent = 1;
-        const timer = setInterval(() => {
-          sent += 1;
-          if (sent < 8) return response.write(CHUNK);
-          clearInterval(timer);
-          return response.end(LAST + DONE);
-        }, 250);
-      },
-      'stream_idle_timeout = 1\ntimeout = 1',
-    );
-    assert.equal((await gateway.chat(STREAM)).text, CHUNK.repeat(7) + LAST + DONE);
-  });
-
-  test('is not silent while one event comes, for longer than the limit', async (t) => {
-    const { gateway } = await start(
-      t,
-      async (request, response) => {
-        await begin(CHUNK)(request, response);
-        const pieces = LAST.match(/[^]{1,20}/g)!;
-        const timer = setInterval(() => {
-          const piece = pieces.shift();
-          if (piece) return response.write(piece);
-          clearInterval(timer);
-          return response.end(DONE);
-        }, 250);
-      },
-      'stream_idle_timeout = 1',
-    );
-    assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + DONE);
-  });
-
   test('is a 504 when no event comes in time, comments or not', async (t) => {
     for (const server of ['timeout = 1', 'first_token_timeout = 1']) {
       const { gateway, upstream } = await start(t, begin(': keep-alive\n\n'), server);
@@ -326,6 +269,148 @@ describe('a stream that does not finish', { concurrency: true }, () => {
       await upstream.requests[0]?.closed;
     }
   });
+});
+
+/** A running stream whose provider sends what the test says, when the client has seen everything before it. */
+async function startSteps(t: TestContext, beginning: string, server = '') {
+  const timers = useManualTimers(t);
+  let response: ServerResponse | undefined;
+  const { gateway, upstream } = await start(
+    t,
+    (_, opened) => {
+      response = opened.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(beginning);
+    },
+    server,
+  );
+  const chat = openChat(gateway.port);
+  const sent = [beginning];
+  const isSeen = () => chat.text() === sent.join('');
+  await eventually(isSeen, 'the beginning');
+  const send = async (text: string) => {
+    sent.push(text);
+    response!.write(text);
+    await eventually(isSeen, text);
+  };
+  return { timers, gateway, upstream, chat, send, end: () => response!.end() };
+}
+
+const NOT_QUITE_IDLE_MS = 999;
+
+test('a stream is not silent as long as data comes within the idle limit, however long it takes', async (t) => {
+  const { timers, chat, send, end } = await startSteps(t, CHUNK, 'stream_idle_timeout = 1');
+  for (const event of [...Array<string>(5).fill(CHUNK), LAST]) {
+    timers.advance(NOT_QUITE_IDLE_MS);
+    await send(event);
+  }
+  timers.advance(NOT_QUITE_IDLE_MS);
+  end();
+  assert.equal(await chat.ended, CHUNK.repeat(6) + LAST + DONE);
+});
+
+test('a stream that has begun is not bound by the limits for an answer', async (t) => {
+  const limits = 'timeout = 1\nfirst_token_timeout = 1\nstream_idle_timeout = 10';
+  const { timers, chat, send, end } = await startSteps(t, CHUNK, limits);
+  timers.advance(9999);
+  await send(LAST);
+  end();
+  assert.equal(await chat.ended, CHUNK + LAST + DONE);
+});
+
+test('a stream counts as silent although comments come', async (t) => {
+  const { timers, chat, send } = await startSteps(t, CHUNK, 'stream_idle_timeout = 1');
+  const comments = Array<string>(3).fill(': keep-alive\n\n');
+  for (const comment of comments) {
+    timers.advance(333);
+    await send(comment);
+  }
+  timers.advance(1);
+  const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
+  assert.equal(code, 'TIMEOUT');
+});
+
+test('a stream is not silent while one event comes in pieces', async (t) => {
+  const timers = useManualTimers(t);
+  let response: ServerResponse | undefined;
+  const { gateway } = await start(
+    t,
+    (_, opened) => {
+      response = opened.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(CHUNK);
+    },
+    'stream_idle_timeout = 1',
+  );
+  const chat = openChat(gateway.port);
+  await eventually(() => chat.text() === CHUNK, 'the first event');
+  for (const piece of LAST.match(/[^]{1,20}/g)!) {
+    timers.advance(NOT_QUITE_IDLE_MS);
+    const before = timers.started();
+    response!.write(piece);
+    await eventually(() => timers.started() > before, 'the limit starts anew');
+  }
+  timers.advance(NOT_QUITE_IDLE_MS);
+  response!.end(DONE);
+  assert.equal(await chat.ended, CHUNK + LAST + DONE);
+});
+
+test('the idle limit does not run while the client is slow to take what came', async (t) => {
+  const timers = useManualTimers(t);
+  // More than the network holds.
+  const part = `data: {"x":"${'y'.repeat(65_500)}"}\n\n`;
+  const size = 30 * MIB;
+  let sent = 0;
+  const { gateway } = await start(
+    t,
+    (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      const push = () => {
+        while (sent < size) {
+          sent += part.length;
+          if (!response.write(part)) return;
+        }
+        if (!response.writableEnded) response.end(LAST + DONE);
+      };
+      response.on('drain', push);
+      push();
+    },
+    'stream_idle_timeout = 1',
+  );
+  const chat = openChat(gateway.port);
+  const response = await chat.response;
+  response.pause();
+  await eventually(() => sent > 0, 'the first events');
+  await untilSteady(() => sent);
+  assert.ok(sent < size, 'the gateway waits for its client');
+  timers.advance(60_000);
+  response.resume();
+  const { length } = await chat.ended;
+  assert.equal(length, part.length * Math.ceil(size / part.length) + LAST.length + DONE.length);
+});
+
+test('after [DONE] the provider is given 5 s to end, and no longer', async (t) => {
+  const { timers, gateway, upstream, chat } = await startSteps(t, CHUNK + LAST + DONE);
+  const [request] = upstream.requests;
+  let isOver = false;
+  void request!.closed.then(() => (isOver = true));
+  timers.advance(4999);
+  await idle(100);
+  assert.equal(isOver, false, 'its connection may still be kept');
+  timers.advance(1);
+  assert.equal(await chat.ended, CHUNK + LAST + DONE);
+  await request!.closed;
+  assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok');
+});
+
+test('more than 1 MiB of comments before the first event is a 502', async (t) => {
+  const comments = `: ${'c'.repeat(1000)}\n\n`.repeat(1050);
+  const { gateway, upstream } = await start(t, begin(comments));
+  const reply = await gateway.chat(STREAM);
+  assert.deepEqual([reply.status, reply.json().error.code], [502, 'PROVIDER_ERROR']);
+  await upstream.requests[0]?.closed;
+
+  const fewer = comments.slice(0, comments.length / 2);
+  upstream.script = (_, response) => sendEvents(response, fewer + LAST + DONE);
+  assert.equal((await gateway.chat(STREAM)).text, fewer + LAST + DONE);
 });
 
 test('a finished stream without [DONE] gets one', async (t) => {
@@ -493,12 +578,8 @@ test('a client that does not read holds the provider back', async (t) => {
   });
   const chat = openChat(gateway.port);
   (await chat.response).pause();
-  // Held back is when nothing has moved for as long as everything else took, and a while more.
-  let before = -1;
-  while (before !== written) {
-    before = written;
-    await new Promise((resolve) => setTimeout(resolve, 150));
-  }
+  await eventually(() => written > part.length, 'the first events');
+  await untilSteady(() => written);
   chat.leave();
-  assert.ok(written > part.length && written < 16 * MIB, `${written} bytes`);
+  assert.ok(written < 16 * MIB, `${written} bytes`);
 });

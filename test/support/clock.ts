@@ -55,6 +55,8 @@ export interface ManualTimers {
   advance(ms: number): void;
   /** The delays of the timers that are running. */
   running(): number[];
+  /** How often one was started, or started anew. */
+  started(): number;
 }
 
 /**
@@ -64,21 +66,22 @@ export interface ManualTimers {
  */
 export function useManualTimers(t: TestContext): ManualTimers {
   let nowMs = 0;
+  let started = 0;
   const timers = new Set<ManualTimer>();
   const create = (callback: ManualTimer['callback'], ms = 0, ...args: unknown[]) => {
-    const timer: ManualTimer = { callback, args, ms, dueMs: nowMs + ms };
-    timers.add(timer);
+    const timer: ManualTimer = { callback, args, ms, dueMs: 0 };
     const handle = {
       ref: () => handle,
       unref: () => handle,
       refresh() {
+        started += 1;
         timer.dueMs = nowMs + ms;
         timers.add(timer);
         return handle;
       },
       cancel: () => timers.delete(timer),
     };
-    return handle;
+    return handle.refresh();
   };
   const { clearTimeout: clearReal } = globalThis;
   const clear = (handle?: Partial<ReturnType<typeof create>> & NodeJS.Timeout) =>
@@ -101,5 +104,6 @@ export function useManualTimers(t: TestContext): ManualTimers {
       nowMs = untilMs;
     },
     running: () => [...timers].map(({ ms }) => ms),
+    started: () => started,
   };
 }
