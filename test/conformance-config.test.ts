@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { before, describe, test, type TestContext } from 'node:test';
+import { after, before, describe, mock, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { ConfigError, loadConfig } from '../src/config/config.ts';
@@ -523,11 +523,16 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
 
 before(buildOnce);
 
-/** These wait, for a second or for a process. The others are over before a limit gives a new token. */
+/** These wait, for a second or for a process. For the others a millisecond passes whenever the clock is read, however long they take. */
 const isWaiting = (name: string) => /timeout|port|host|retries|config/i.test(name);
 for (const waiting of [true, false]) {
   const what = `in a running gateway, ${waiting ? 'at the same time' : 'one after the other'}`;
   describe(what, { concurrency: waiting }, () => {
+    if (!waiting) {
+      let nowMs = 0;
+      before(() => void mock.method(performance, 'now', () => (nowMs += 1)));
+      after(() => mock.restoreAll());
+    }
     for (const [name, observe] of Object.entries(IN_FILE)) {
       if (isWaiting(name) === waiting) test(`${name.replace('.z', '.<id>')} acts`, observe);
     }

@@ -16,9 +16,23 @@ export function startStopwatch(t: TestContext): () => number {
   return () => ticks * TICK_MS;
 }
 
-/** Waits for so long, by the same reckoning. */
+/** Calls back after so long by the same reckoning, unless the returned function is called before. */
+export function setPatientTimeout(callback: () => void, ms: number): () => void {
+  let leftMs = ms;
+  const timer = setInterval(() => {
+    leftMs -= TICK_MS;
+    if (leftMs > 0) return;
+    clearInterval(timer);
+    callback();
+  }, TICK_MS);
+  return () => clearInterval(timer);
+}
+
+/** Waits for so long by the same reckoning. */
 export async function idle(ms: number): Promise<void> {
-  for (let waitedMs = 0; waitedMs < ms; waitedMs += TICK_MS) await sleep(TICK_MS);
+  await new Promise<void>((resolve) => {
+    setPatientTimeout(resolve, ms);
+  });
 }
 
 /** Waits until a value has stayed the same for `ms` of the process's own time, and returns it. */
@@ -33,14 +47,24 @@ export async function untilSteady<T>(read: () => T, ms = 300): Promise<T> {
   return last;
 }
 
+/** A limit of its own for a test that goes through all scales. */
+export const ALL_SCALES = { timeout: 60_000 };
+
 /**
- * Calls `check` with 1, 3 and 9 until it resolves to true: with time limits that many times as long, and
- * whatever is to stay below them longer in proportion. A limit that is wrong is wrong at every scale,
- * while the delays of a busy machine stay as they are.
+ * Calls `check` with 1, 3 and 9 until it passes: it makes the time limits under test that many times as long,
+ * and whatever has to stay below them too. What is wrong is wrong at every scale, while the delays
+ * of a busy machine stay as they are.
  */
-export async function atSomeScale(check: (scale: number) => Promise<boolean>): Promise<boolean> {
-  for (const scale of [1, 3, 9]) if (await check(scale)) return true;
-  return false;
+export async function atSomeScale(check: (scale: number) => Promise<void>): Promise<void> {
+  let failure: unknown;
+  for (const scale of [1, 3, 9]) {
+    try {
+      return await check(scale);
+    } catch (error) {
+      failure = error;
+    }
+  }
+  throw failure;
 }
 
 interface ManualTimer {

@@ -2,6 +2,8 @@
 
 import { connect } from 'node:net';
 
+import { setPatientTimeout } from './clock.ts';
+
 export interface RawReply {
   /** Everything the server sent. */
   readonly text: string;
@@ -13,7 +15,7 @@ export interface RawReply {
   readonly isClosed: boolean;
 }
 
-/** Sends bytes (strings as latin1) and collects what comes back until the server closes or `waitMs` have passed. */
+/** Sends bytes (strings as latin1) and collects what comes back until the server closes or `waitMs` of the process's own time have passed. */
 export async function sendRaw(
   port: number,
   bytes: string | Buffer,
@@ -22,8 +24,9 @@ export async function sendRaw(
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1');
     const chunks: Buffer[] = [];
+    let stopWaiting = () => {};
     const finish = (isClosed: boolean) => {
-      clearTimeout(timer);
+      stopWaiting();
       socket.destroy();
       const text = Buffer.concat(chunks).toString('latin1');
       const [head = '', ...rest] = text.split('\r\n\r\n');
@@ -35,13 +38,12 @@ export async function sendRaw(
         isClosed,
       });
     };
-    let timer: NodeJS.Timeout | undefined;
     socket.on('error', () => finish(true));
     socket.on('close', () => finish(true));
     socket.on('data', (chunk: Buffer) => chunks.push(chunk));
     // On a busy machine the connection alone may take longer.
     socket.write(bytes, 'latin1', () => {
-      timer = setTimeout(() => finish(false), waitMs);
+      stopWaiting = setPatientTimeout(() => finish(false), waitMs);
     });
   });
 }
