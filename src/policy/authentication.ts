@@ -1,17 +1,20 @@
-/** Layer 1 of the interface's Authentication: client to gateway. */
+/** Authentication of clients: `Authorization: Bearer <token>`. */
 
 import { hash, timingSafeEqual } from 'node:crypto';
 
 import type { Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
 
-/** RFC 9110 11.4: the scheme in any case, spaces, one token. */
-const BEARER = /^bearer +([\x21-\x7e]+)$/i;
+/**
+ * RFC 9110 11.4: the scheme in any case, then spaces. The rest is the token, with spaces in it too: clients
+ * send placeholders like "My API Key", and without configured keys any token is accepted.
+ */
+const BEARER = /^bearer +([^ ].*)$/i;
 
 /**
- * Returns the check of one request's `Authorization` header values.
- * It throws `authentication` unless there is exactly one, it is Bearer and, where keys are
- * configured, its token is one of them. The answer does not say which of these it was.
+ * Returns a function that checks the `Authorization` header values of one request. It throws
+ * `authentication` unless there is exactly one value, its scheme is Bearer and, if keys are configured,
+ * its token is one of them. The error does not say which condition failed.
  */
 export function createAuthenticator(
   auth: Config['server']['auth'],
@@ -20,14 +23,14 @@ export function createAuthenticator(
 
   return (authorization) => {
     if (!auth.enabled) return;
-    // Node hands out the first of two; a proxy in front may have looked at the last.
+    // Of two headers Node reports the first, but a proxy in front may have checked the last.
     const token = authorization.length === 1 ? BEARER.exec(authorization[0]!)?.[1] : undefined;
     if (token !== undefined && (digests.length === 0 || isOneOf(token, digests))) return;
     throw new GatewayError('authentication', 'Invalid authentication');
   };
 }
 
-/** Takes the same time whichever key matches, or none: digests have one length, and all are compared. */
+/** Constant-time: digests have the same length, and all are compared whether or not one has matched. */
 function isOneOf(token: string, digests: readonly Buffer[]): boolean {
   const digest = digestOf(token);
   return digests.reduce((found, candidate) => timingSafeEqual(candidate, digest) || found, false);
