@@ -1,10 +1,10 @@
 #!/usr/bin/env node
-/** The program: reads the environment, the file and the command line, starts, and stops when told to. */
+/** The program: reads the command line, the environment and the file, starts the gateway, stops on signals. */
 
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
 import { get, type IncomingMessage } from 'node:http';
 import { totalmem } from 'node:os';
+import { resolve } from 'node:path';
 import { text as textOf } from 'node:stream/consumers';
 
 import { assemble, type Assembly } from './assembly.ts';
@@ -15,24 +15,29 @@ import {
   demoInstructions,
   describeConfig,
   describeStartup,
-  urlHost,
+  localUrl,
 } from './cli/startup-report.ts';
 import { ConfigError, loadConfig, type Config } from './config/config.ts';
+import { readSettingsFile } from './config/settings-file.ts';
 import { GatewayError } from './lib/errors.ts';
 import { VERSION } from './lib/version.ts';
 
 const EXIT_FAILED = 1;
 const EXIT_USAGE = 2;
+/** EX_CONFIG of sysexits.h: service managers can be told not to restart after it. */
+const EXIT_CONFIG = 78;
 const DEFAULT_CONFIG_PATH = 'gateway.toml';
 const HEALTHCHECK_TIMEOUT_MS = 5000;
+/** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
+const REPEATED_SIGNAL_MS = 1000;
 
 async function main(): Promise<void> {
   const commandLine = parseCommandLine(process.argv.slice(2));
   if (commandLine.help) return print(HELP);
   if (commandLine.version) return print(`${VERSION}\n`);
 
-  const { config, configPath } = await readConfig(commandLine);
-  if (commandLine.check) return print(describeConfig(config, configPath));
+  const { config, source } = await readConfig(commandLine);
+  if (commandLine.check) return print(describeConfig(config, source));
   if (commandLine.healthcheck) return checkHealth(config);
 
   const isTerminal = process.stdout.isTTY;
@@ -43,42 +48,37 @@ async function main(): Promise<void> {
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });
-  stopOnSignals(assembly, config.server.shutdownTimeoutMs);
-  const { server, transport } = assembly;
-  const { port } = await server.listen(config.server.port, config.server.host);
-  await transport.check(ownOrigin(config.server.host, port));
-  print(describeStartup({ config, configPath, port, transport }), process.stderr);
-  if (commandLine.demo) print(demoInstructions(port), process.stderr);
+  const stop = stopOnSignals(assembly, config.server.shutdownTimeoutMs);
+  const { server, transport, logger } = assembly;
+  const { host } = config.server;
+  const { port } = await server.listen(config.server.port, host);
+  process.off('uncaughtException', failStart);
+  // The state of the process is unknown, but requests in flight may still be completed.
+  process.on('uncaughtException', (error) => {
+    logger.log('error', 'uncaught exception', { cause: error.stack });
+    stop('uncaught exception', EXIT_FAILED);
+  });
+  await transport.check(localUrl(host, port));
+  print(describeStartup({ config, source, port, transport }), process.stderr);
+  if (commandLine.demo) print(demoInstructions(host, port), process.stderr);
 }
 
-async function readConfig(
-  commandLine: CommandLine,
-): Promise<{ config: Config; configPath: string | undefined }> {
+/** Loads the settings. `source` says where they come from, for the operator. */
+async function readConfig(commandLine: CommandLine): Promise<{ config: Config; source: string }> {
   const { env } = process;
+  const shared = { flags: commandLine, memoryBytes: usableMemoryBytes() };
   if (commandLine.demo) {
+    // Without the providers' keys, so that "demo" is the only provider.
     const own = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
     const toml = await startDemo();
-    const config = loadConfig({
-      toml,
-      env: Object.fromEntries(own),
-      flags: commandLine,
-      memoryBytes: usableMemoryBytes(),
-    });
-    return { config, configPath: '--demo' };
+    const config = loadConfig({ ...shared, toml, env: Object.fromEntries(own) });
+    return { config, source: '--demo, no file; GATEWAY_* variables apply' };
   }
   const named = commandLine.config ?? (env['GATEWAY_CONFIG'] || undefined);
-  const toml = readConfigFile(named ?? DEFAULT_CONFIG_PATH, named === undefined);
-  const configPath = toml === undefined ? undefined : (named ?? DEFAULT_CONFIG_PATH);
-  try {
-    const memoryBytes = usableMemoryBytes();
-    const config = loadConfig({ toml: toml ?? '', env, flags: commandLine, memoryBytes });
-    return { config, configPath };
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    throw new ConfigError(
-      error.problems.map((problem) => `${configPath ?? 'settings'}: ${problem}`),
-    );
-  }
+  const path = resolve(named ?? DEFAULT_CONFIG_PATH);
+  const toml = readSettingsFile(path, named === undefined);
+  const config = loadConfig({ ...shared, toml: toml ?? '', path, env });
+  return { config, source: toml === undefined ? `no ${path}; defaults and environment` : path };
 }
 
 /** The cgroup's limit if there is one; Node reports a huge number or 0 if there is none. */
@@ -87,23 +87,12 @@ function usableMemoryBytes(): number {
   return constrained > 0 ? Math.min(constrained, totalmem()) : totalmem();
 }
 
-function readConfigFile(path: string, isOptional: boolean): string | undefined {
-  try {
-    return readFileSync(path, 'utf8');
-  } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    // Node's permission model denies also what is not there.
-    if (isOptional && (code === 'ENOENT' || code === 'ERR_ACCESS_DENIED')) return undefined;
-    throw new ConfigError([`${path}: cannot be read (${code})`]);
-  }
-}
-
 async function checkHealth({ server: { host, port } }: Config): Promise<void> {
   const signal = AbortSignal.timeout(HEALTHCHECK_TIMEOUT_MS);
   process.exitCode = EXIT_FAILED;
   try {
-    // Not fetch, which refuses some ports; an agent of its own never asks the environment's proxy.
-    const request = get(`${ownOrigin(host, port)}/health`, { signal, agent: false });
+    // fetch refuses some ports, and the default agent may use the environment's proxy.
+    const request = get(`${localUrl(host, port)}/health`, { signal, agent: false });
     const [response] = (await once(request, 'response')) as [IncomingMessage];
     print(`${await textOf(response)}\n`);
     if (response.statusCode === 200) process.exitCode = 0;
@@ -112,47 +101,52 @@ async function checkHealth({ server: { host, port } }: Config): Promise<void> {
   }
 }
 
-/** Where this program's own server is reached from here. */
-function ownOrigin(host: string, port: number): string {
-  const target = { '0.0.0.0': '127.0.0.1', '::': '::1' }[host] ?? host;
-  return `http://${urlHost(target)}:${port}`;
-}
-
-/** The first signal drains, the second ends. Handlers matter: as PID 1 a process without them ignores signals. */
-function stopOnSignals({ server, transport, logger }: Assembly, timeoutMs: number): void {
-  let isStopping = false;
-  const stop = async (reason: string, exitCode: number) => {
-    if (isStopping) process.exit(EXIT_FAILED);
-    isStopping = true;
-    logger.log('info', 'draining', { reason });
+/**
+ * Drains on SIGTERM and SIGINT, ends at once on a further signal, and ignores SIGHUP and SIGUSR1.
+ * Process 1 of a container ignores signals that have no handler. Returns the function that drains.
+ */
+function stopOnSignals(
+  { server, transport, logger }: Assembly,
+  timeoutMs: number,
+): (reason: string, exitCode: number) => void {
+  let begun: { readonly reason: string; readonly atMs: number } | undefined;
+  const drain = async () => {
     const shutdown = new GatewayError('internal', 'The gateway is shutting down');
     await server.drain(timeoutMs, shutdown);
     await transport.close();
     logger.log('info', 'stopped');
-    process.exit(exitCode);
   };
-  process.on('SIGTERM', () => void stop('SIGTERM', 0));
-  process.on('SIGINT', () => void stop('SIGINT', 0));
-  // A broken invariant: nothing in memory can be trusted, but those in flight may be finished.
-  process.on('uncaughtException', (error) => {
-    logger.log('error', 'uncaught exception', { cause: error.stack });
-    void stop('uncaught exception', EXIT_FAILED);
+  const stop = (reason: string, exitCode: number) => {
+    const nowMs = performance.now();
+    if (begun?.reason === reason && nowMs - begun.atMs < REPEATED_SIGNAL_MS) return;
+    if (begun) process.exit(EXIT_FAILED);
+    begun = { reason, atMs: nowMs };
+    logger.log('info', 'draining', { reason });
+    void drain().then(() => process.exit(exitCode));
+  };
+  process.on('SIGTERM', () => stop('SIGTERM', 0));
+  process.on('SIGINT', () => stop('SIGINT', 0));
+  process.on('SIGHUP', () => {
+    logger.log('warn', 'SIGHUP ignored', { cause: 'settings are read at start only' });
   });
-  // Whoever reads our log may go away; requests go on.
+  // By default Node opens the debugger's port.
+  process.on('SIGUSR1', () => {});
+  // The reader of the log may end; requests are still served.
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});
+  return stop;
 }
 
 function print(text: string, stream: NodeJS.WriteStream = process.stdout): void {
   stream.write(text);
 }
 
-/** One line for a person, never a stack: what can go wrong at startup is theirs to mend. */
+/** The message and exit code for a failure before the gateway listens: for the operator, without a stack. */
 function explainFailure(error: unknown): { text: string; exitCode: number } {
   if (error instanceof UsageError) {
     return { text: `${error.message}\nSee --help.`, exitCode: EXIT_USAGE };
   }
-  if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT_FAILED };
+  if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT_CONFIG };
   const { code, message, address, port } = error as NodeJS.ErrnoException & {
     address?: string;
     port?: number;
@@ -162,12 +156,17 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
     EACCES: `port ${port} is not permitted; choose one above 1023 with --port`,
     EADDRNOTAVAIL: `${address} is not an address of this machine`,
     ENOTFOUND: `the host to listen on cannot be resolved`,
+    ERR_ACCESS_DENIED: `node --permission allows no network access; add --allow-net`,
   };
   return { text: (code && texts[code]) ?? message, exitCode: EXIT_FAILED };
 }
 
-main().catch((error: unknown) => {
+function failStart(error: unknown): void {
   const { text, exitCode } = explainFailure(error);
   print(`inference-gateway: ${text}\n`, process.stderr);
   process.exit(exitCode);
-});
+}
+
+// Node's permission model throws from a callback if the network is denied.
+process.on('uncaughtException', failStart);
+main().catch(failStart);

@@ -64,7 +64,7 @@ test('each of these things is done in one place', () => {
       ['upstream/connections.ts', 'upstream/fetch-transport.ts'],
     ],
     ['knows the code of an error', /'SERIALIZATION_ERROR'|'INVALID_REQUEST'/, ['lib/errors.ts']],
-    ['reads TOML', /smol-toml'/, ['config/config.ts']],
+    ['reads TOML', /smol-toml'/, ['config/settings-file.ts']],
     ['reads the environment', /process\.env|\{ env \} = process/, ['server.ts']],
     [
       'reveals keys',

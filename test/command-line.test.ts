@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { chmodSync, copyFileSync, readFileSync } from 'node:fs';
+import { chmodSync, copyFileSync, readFileSync, realpathSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { connect } from 'node:net';
 import { join } from 'node:path';
@@ -55,8 +55,12 @@ describe('the command line', { concurrency: 4 }, () => {
     assert.deepEqual([code, stderr], [0, '']);
     const options = ['config', 'port', 'host', 'check', 'demo', 'healthcheck', 'version', 'help'];
     assert.deepEqual(
-      [...stdout.matchAll(/^ {2}--(\w+)/gm)].map(([, name]) => name),
+      [...stdout.matchAll(/^ {2}(?:-\w,| {3}) --(\w+)/gm)].map(([, name]) => name),
       options,
+    );
+    assert.deepEqual(
+      [...stdout.matchAll(/^ {2}-(\w),/gm)].map(([, name]) => name),
+      ['p', 'v', 'h'],
     );
     assert.ok(stdout.split('\n').every((line) => line.length <= 100));
   });
@@ -73,10 +77,15 @@ describe('the command line', { concurrency: 4 }, () => {
     assert.equal(version, VERSION);
   });
 
-  test('--help and --version work with a broken file', async (t) => {
+  test('--help, -h, --version and -v work with a broken file', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
-    for (const option of ['--help', '--version']) {
-      assert.equal((await runProgram(t, [option], { cwd })).code, 0);
+    for (const [option, short] of [
+      ['--help', '-h'],
+      ['--version', '-v'],
+    ]) {
+      const finished = await runProgram(t, [option!], { cwd });
+      assert.equal(finished.code, 0);
+      assert.deepEqual(await runProgram(t, [short!], { cwd }), finished);
     }
   });
 
@@ -86,7 +95,8 @@ describe('the command line', { concurrency: 4 }, () => {
     [['--chekc'], /--chekc.*did you mean "--check"\?/],
     [['--confg=x'], /--confg.*did you mean "--config"\?/],
     [['--healthchek'], /--healthchek.*did you mean "--healthcheck"\?/],
-    [['-p', '80'], /unknown option -p.*--port/],
+    [['-x', '80'], /unknown option -x.*--port/],
+    [['-p'], /-p.* missing/],
     [['--constructor'], /unknown option --constructor/],
     [['--__proto__=1'], /unknown option --__proto__/],
     [['serve'], /unexpected argument "serve"/],
@@ -113,22 +123,29 @@ describe('the command line', { concurrency: 4 }, () => {
   });
 
   for (const [option, value] of Object.entries({ '--port': '99999', '--host': '' })) {
-    test(`${option} "${value}" is refused with exit code 1`, async (t) => {
-      assertRefused(await runProgram(t, [option, value]), 1, new RegExp(option.slice(2)));
+    test(`${option} "${value}" is refused with exit code 78`, async (t) => {
+      const refused = await runProgram(t, [option, value]);
+      assertRefused(refused, 78, new RegExp(`^inference-gateway: ${option}: found "${value}"`));
     });
   }
 
-  test('--config with a file that cannot be read is refused with exit code 1', async (t) => {
-    const cwd = emptyFolder(t);
-    const runs: [args: readonly string[], env: Record<string, string>, words: RegExp][] = [
-      [['--config', 'no.toml'], {}, /no\.toml: cannot be read \(ENOENT\)/],
-      [['--config', '.'], {}, /\.: cannot be read \(EISDIR\)/],
-      [[], { GATEWAY_CONFIG: 'no.toml' }, /no\.toml: cannot be read \(ENOENT\)/],
-      [['--check', '--config', 'no.toml'], {}, /no\.toml: cannot be read \(ENOENT\)/],
+  test('-p is --port', () => {
+    assert.deepEqual({ ...parseCommandLine(['-p', '81']) }, { port: '81' });
+  });
+
+  test('--config with a file that cannot be read is refused with exit code 78, the path and the reason', async (t) => {
+    const cwd = realpathSync(emptyFolder(t));
+    const missing = `${cwd}/no.toml: no such file`;
+    const runs: [args: readonly string[], env: Record<string, string>, words: string][] = [
+      [['--config', 'no.toml'], {}, missing],
+      [['--config', '.'], {}, `${cwd}: is a directory, not a file`],
+      [[], { GATEWAY_CONFIG: 'no.toml' }, missing],
+      [['--check', '--config', 'no.toml'], {}, missing],
     ];
     for (const [args, env, words] of runs) {
       const result = await runProgram(t, args, { env, cwd });
-      assertRefused(result, 1, words);
+      assertRefused(result, 78, /./);
+      assert.equal(result.stderr, `inference-gateway: ${words}\n`);
       assert.equal(result.stderr.trimEnd().split('\n').length, 1);
     }
   });
@@ -189,19 +206,20 @@ gone = "xai/m"
     assert.equal(settingsIn(stdout)['aliases.turkey'], 'openai/m');
   });
 
-  test('says where the settings are from when there is no file', async (t) => {
-    const { code, stdout } = await runProgram(t, ['--check']);
+  test('names the absolute path of the file that does not exist', async (t) => {
+    const cwd = realpathSync(emptyFolder(t));
+    const { code, stdout } = await runProgram(t, ['--check'], { cwd });
     assert.equal(code, 0);
-    assert.match(stdout, /^settings: .*no gateway\.toml/m);
+    assert.ok(stdout.startsWith(`settings   no ${cwd}/gateway.toml; defaults and environment\n`));
     assert.doesNotMatch(stdout, /^registered/m);
   });
 
-  test('of a broken file prints all problems and exits 1', async (t) => {
+  test('of a broken file prints all problems and exits 78', async (t) => {
     const toml = `[server]\nprot = 1\ntimeout = 0\n[providers.z]\napi_key = ["${PROVIDER_KEY}"]\n`;
     const cwd = emptyFolder(t, { 'my.toml': toml });
     const env = { GATEWAY_CORS: 'maybe' };
     const result = await runProgram(t, ['--check', '--config', 'my.toml'], { cwd, env });
-    assertRefused(result, 1, /my\.toml/);
+    assertRefused(result, 78, /my\.toml/);
     assertNoKey(result.stderr);
     for (const words of [
       /server\.prot: unknown key; did you mean "port"\?/,
@@ -213,14 +231,39 @@ gone = "xai/m"
       assert.match(result.stderr, words);
     }
     // And the same without --check: nothing listens.
-    assertRefused(await runProgram(t, ['--config', 'my.toml', ...LOCAL], { cwd, env }), 1, /prot/);
+    assertRefused(await runProgram(t, ['--config', 'my.toml', ...LOCAL], { cwd, env }), 78, /prot/);
+  });
+
+  test('blames a variable and an option by name, and the file for what it holds', async (t) => {
+    const toml = '[server]\ntimeout = 0\n';
+    const cwd = realpathSync(emptyFolder(t, { 'gateway.toml': toml }));
+    const env = { GATEWAY_PORT: 'abc', OPENAI_API_KEY: 'two words' };
+    const result = await runProgram(t, ['--check', '--host', ''], { cwd, env });
+    assertRefused(result, 78, /./);
+    assert.deepEqual(
+      result.stderr.split('\n').map((line) => line.replace(/(?<=: ).*/, '')),
+      ['inference-gateway: ', '--host: ', `${cwd}/gateway.toml: `, 'OPENAI_API_KEY: ', ''],
+    );
+    assert.match(result.stderr, /^inference-gateway: GATEWAY_PORT: found "abc"/);
+    assert.match(result.stderr, /gateway\.toml: server\.timeout: found "0"/);
   });
 
   test('of a file that is not TOML names line and column and shows the line', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': '[server]\nport = = 1\n' });
     const result = await runProgram(t, ['--check'], { cwd });
-    assertRefused(result, 1, /gateway\.toml: line 2, column 8: .*\n {2}port = .*\n {9}\^/);
+    assertRefused(result, 78, /gateway\.toml: line 2, column 8: .*\n {2}port = .*\n {9}\^/);
   });
+
+  for (const [what, text, words] of [
+    ['YAML', 'server:\n  port: 8080\n', /this is not TOML/],
+    ['JSON', '{ "server": { "port": 8080 } }\n', /this is not TOML/],
+    ['an unquoted variable', '[providers.openai]\napi_key = ${X}\n', /text needs quotes/],
+  ] as const) {
+    test(`of a file with ${what} says so: ${words.source}`, async (t) => {
+      const cwd = emptyFolder(t, { 'gateway.toml': text });
+      assertRefused(await runProgram(t, ['--check'], { cwd }), 78, words);
+    });
+  }
 
   test('takes the command line before the environment, and that before the file', async (t) => {
     const toml = '[server]\nport = 1\nhost = "127.0.0.1"\n';
@@ -265,7 +308,7 @@ base_url = "http://127.0.0.1:1/v1"
 fast = "mine/m"
 gone = "xai/m"
 `;
-    const cwd = emptyFolder(t, { 'my.toml': toml });
+    const cwd = realpathSync(emptyFolder(t, { 'my.toml': toml }));
     const env = { OPENAI_API_KEY: PROVIDER_KEY };
     const { stderr, stdout, port } = await startServing(t, ['--config', 'my.toml', ...LOCAL], {
       cwd,
@@ -277,20 +320,30 @@ gone = "xai/m"
     assert.equal(stdout(), '');
     assert.ok(text.startsWith(`inference-gateway ${VERSION} on Node ${process.version}\n`), text);
     assert.match(text, new RegExp(`^listening +http://127\\.0\\.0\\.1:${port}/v1$`, 'm'));
-    assert.match(text, /^settings +my\.toml$/m);
+    assert.match(text, new RegExp(`^settings +${cwd}/my\\.toml$`, 'm'));
     assert.match(text, /^providers +mine, openai$/m);
     assert.match(text, /^skipped .*groq \(enabled = false\)/m);
     assert.match(text, /^skipped .*keyless \(.*KEYLESS_API_KEY\)/m);
     assert.match(text, /^aliases +fast -> mine\/m, gone -> xai\/m$/m);
     assert.match(text, /^warning +aliases\.gone: .*"xai"/m);
-    assert.doesNotMatch(text, /from everyone/);
+    assert.doesNotMatch(text, /every client/);
     assert.doesNotMatch(text, /300 s/);
   });
 
   const warned: [what: string, args: readonly string[], auth: string, words: RegExp | undefined][] =
     [
-      ['beyond loopback without keys', ['--host', '0.0.0.0'], '', /any Bearer token .* 0\.0\.0\.0/],
-      ['without authentication', ['--host', '0.0.0.0'], 'enabled = false', /no token is asked for/],
+      [
+        'beyond loopback without keys',
+        ['--host', '0.0.0.0'],
+        '',
+        /every client .* 0\.0\.0\.0 .* any Bearer token/,
+      ],
+      [
+        'without authentication',
+        ['--host', '0.0.0.0'],
+        'enabled = false',
+        /every client .* 0\.0\.0\.0 .* no token/,
+      ],
       ['beyond loopback with keys', ['--host', '0.0.0.0'], 'keys = ["k"]', undefined],
       ['on 127.0.0.1', ['--host', '127.0.0.1'], '', undefined],
       ['on localhost', ['--host', 'localhost'], '', undefined],
@@ -306,9 +359,10 @@ gone = "xai/m"
   }
 
   test('says that no provider has a key, and serves', async (t) => {
-    const { stderr, port } = await startServing(t, LOCAL);
+    const cwd = realpathSync(emptyFolder(t));
+    const { stderr, port } = await startServing(t, LOCAL, { cwd });
     assert.match(stderr(), /^providers +none.*_API_KEY/m);
-    assert.match(stderr(), /^settings +.*no gateway\.toml/m);
+    assert.ok(stderr().includes(`\nsettings   no ${cwd}/gateway.toml; defaults and environment\n`));
     const response = await fetch(`http://127.0.0.1:${port}/health`);
     assert.deepEqual(await response.json(), { status: 'healthy', version: VERSION });
   });
@@ -351,7 +405,7 @@ gone = "xai/m"
     assert.equal(missing.code, 1);
     assert.doesNotMatch(missing.stderr, NOTHING_OF_A_STACK);
     const broken = await check({ GATEWAY_PORT: 'x' });
-    assert.equal(broken.code, 1);
+    assert.equal(broken.code, 78);
   });
 
   test('--healthcheck exits 1 where the gateway is draining or something else answers', async (t) => {
@@ -402,8 +456,9 @@ gone = "xai/m"
     const { port, stderr } = await startServing(t, ['--demo', ...LOCAL], { cwd, env });
     await eventually(() => stderr().includes('"stream":true'), 'the instructions');
     assert.match(stderr(), /^providers +demo$/m);
+    assert.match(stderr(), /^settings +--demo/m);
     assert.equal(stderr().match(/^ +curl /gm)?.length, 2);
-    assert.ok(stderr().includes(`localhost:${port}/v1/chat/completions`));
+    assert.ok(stderr().includes(` http://127.0.0.1:${port}/v1/chat/completions`));
 
     const headers = { authorization: 'Bearer x', 'content-type': 'application/json' };
     const body = JSON.stringify(chatBody({ model: 'demo/echo' }));
@@ -435,6 +490,52 @@ gone = "xai/m"
     );
   });
 
+  test('--demo listens on 127.0.0.1 alone, unless --host or GATEWAY_HOST says otherwise', async (t) => {
+    const runs: [args: readonly string[], env: Record<string, string>, host: string][] = [
+      [[], {}, '127.0.0.1'],
+      [['--host', '0.0.0.0'], {}, '0.0.0.0'],
+      [[], { GATEWAY_HOST: '0.0.0.0' }, '0.0.0.0'],
+    ];
+    for (const [args, env, host] of runs) {
+      const { stderr } = await startServing(t, ['--demo', '--port', '0', ...args], { env });
+      await eventually(() => stderr().includes('"stream":true'), 'the instructions');
+      const isLocal = host === '127.0.0.1';
+      assert.match(
+        stderr(),
+        isLocal ? /^listening +http:\/\/127\.0\.0\.1:\d+\/v1$/m : /0\.0\.0\.0/,
+      );
+      assert.equal(/^warning/m.test(stderr()), !isLocal);
+    }
+  });
+
+  test('--demo repeats the text of content parts, and nothing of the other parts', async (t) => {
+    const { port } = await startServing(t, ['--demo', '--port', '0']);
+    const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } };
+    const texts = ['look at', 'this'].map((text) => ({ type: 'text', text }));
+    const messages = [{ role: 'user', content: [texts[0], image, texts[1]] }];
+    const { ended } = openChat(port, { model: 'demo/echo', messages });
+    const { choices } = JSON.parse(await ended) as { choices: { message: object }[] };
+    assert.deepEqual(choices[0]!.message, {
+      role: 'assistant',
+      content: 'You said: look at  this',
+    });
+  });
+
+  test('--demo sends a chunk with the usage before [DONE] if stream_options.include_usage is set', async (t) => {
+    const { port } = await startServing(t, ['--demo', '--port', '0']);
+    for (const include_usage of [true, false]) {
+      const more = { model: 'demo/echo', stream: true, stream_options: { include_usage } };
+      const data = dataOf(await openChat(port, chatBody(more)).ended);
+      assert.equal(data.at(-1), '[DONE]');
+      const chunks = data.slice(0, -1).map((json) => JSON.parse(json) as Record<string, unknown>);
+      assert.deepEqual(
+        chunks.filter(({ usage }) => usage).map(({ choices }) => choices),
+        include_usage ? [[]] : [],
+      );
+      assert.equal('usage' in chunks.at(-1)!, include_usage);
+    }
+  });
+
   test('the curl lines that --demo prints work as they are', async (t) => {
     const { stderr, port } = await startServing(t, ['--demo', ...LOCAL]);
     await eventually(() => stderr().includes('"stream":true'), 'the instructions');
@@ -445,7 +546,7 @@ gone = "xai/m"
       const quoted = [...rest.matchAll(/-(\w) '([^']*)'/g)].map(([, flag, text]) => [flag, text!]);
       const headers = quoted.filter(([flag]) => flag === 'H').map(([, text]) => text!.split(': '));
       const body = quoted.find(([flag]) => flag === 'd')![1]!;
-      const response = await fetch(url.replace('localhost', '127.0.0.1'), {
+      const response = await fetch(url, {
         method: 'POST',
         headers: headers as [string, string][],
         body,
@@ -472,20 +573,6 @@ gone = "xai/m"
       assert.doesNotMatch(program.stderr(), NOTHING_OF_A_STACK);
     });
   }
-
-  test('a second signal ends it at once, whatever is in flight', async (t) => {
-    const upstream = await startUpstream(t, () => {});
-    const toml = `[server]\nshutdown_timeout = 600\n[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "k"\n`;
-    const cwd = emptyFolder(t, { 'gateway.toml': toml });
-    const { child, exit, stdout, port } = await startServing(t, LOCAL, { cwd });
-    const { response } = openChat(port, chatBody());
-    await eventually(() => upstream.requests.length === 1, 'the request');
-    child.kill('SIGTERM');
-    await eventually(() => stdout().includes('draining'), 'the first signal');
-    child.kill('SIGTERM');
-    assert.equal(await exit, 1);
-    await assert.rejects(response);
-  });
 
   test('SIGTERM ends it with exit code 0 from the moment on that it says it listens', async (t) => {
     const { child, exit } = await startServing(t, LOCAL);

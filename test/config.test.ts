@@ -103,8 +103,7 @@ const INTEGERS: [name: string, min: number, max: number][] = [
   ['server.shutdown_timeout', 0, 2_147_483],
   ['server.retries', 0, 10],
   ['server.max_body_bytes', 1, 268_435_456],
-  ['server.max_buffered_bytes', 1_048_576, Number.MAX_SAFE_INTEGER],
-
+  ['server.max_buffered_bytes', 1_048_576, 1_099_511_627_776],
   ['providers.z.timeout', 1, 2_147_483],
   ['providers.z.retries', 0, 10],
   ['rate_limit.requests_per_second', 0, 1_000_000],
@@ -113,7 +112,7 @@ const INTEGERS: [name: string, min: number, max: number][] = [
   ['rate_limit.providers.z.burst_capacity', 1, 1_000_000],
 ];
 const BOOLEANS = ['server.cors', 'server.auth.enabled', 'logging.verbose', 'rate_limit.enabled'];
-const STRINGS = ['server.host', 'providers.primary', 'aliases.a', 'providers.z.default_model'];
+const STRINGS = ['providers.primary', 'aliases.a', 'providers.z.default_model'];
 const LISTS = ['server.auth.keys', 'providers.fallback', 'providers.z.models'];
 
 /** A file in which this setting has this value, and a provider `z` is complete. */
@@ -125,6 +124,7 @@ describe('types and ranges', () => {
   const wrong: [names: readonly string[], values: readonly string[], expected: string][] = [
     [BOOLEANS, ['1', '"true"', '[]', '{}', '1979-05-27'], 'true or false'],
     [[...BOOLEANS, 'providers.z.enabled'], ['0.5'], 'true or false'],
+    [['server.host'], ['""', '1', 'true', '["x"]', '{}'], 'a string that is not empty'],
     [STRINGS, ['1', 'true', '["x"]', '{}', 'nan', '1979-05-27'], 'a string'],
     [LISTS, ['"x"', '1', '[1]', '["x", 1]', '{}', '[["x"]]'], 'an array of strings'],
     [['logging.level'], ['"loud"', '"INFO"', '""', '1', 'true', '["info"]'], 'one of error, warn'],
@@ -292,8 +292,29 @@ describe('a syntax error', () => {
     });
   }
 
+  const hints: [toml: string, hint: RegExp | undefined][] = [
+    ['[providers.openai]\napi_key = ${X}', /; text needs quotes/],
+    ['[server]\nhost = localhost', /; text needs quotes/],
+    ['[server]\nhost = 127.0.0.1', /; text needs quotes/],
+    ['[server]\nhost = "x', undefined],
+    ['server:\n  port: 8080', /; this is not TOML/],
+    ['---\nserver:\n  port: 8080', /; this is not TOML/],
+    ['- server', /; this is not TOML/],
+    ['{"server": {"port": 8080}}', /; this is not TOML/],
+    ['{\n  "server": {}\n}', /; this is not TOML/],
+    ['[server]\nport 80', undefined],
+  ];
+  for (const [toml, hint] of hints) {
+    test(`in ${JSON.stringify(toml)} is told ${hint ? `with a hint: ${hint.source}` : 'without a hint'}`, () => {
+      const [line = ''] = problemsOf(toml)[0]!.split('\n');
+      if (hint) assert.match(line, hint);
+      else assert.doesNotMatch(line, /quotes|not TOML/);
+    });
+  }
+
   const keys = ['sk-proj-AbCdEf_123456', 'hunter2', 'a!b@c#d$e%f', 'p4ss:w0rd;x', 'dGVz+dA==x'];
   const leaks: Record<string, (key: string) => string> = {
+    'a key in YAML': (key) => `api_key: ${key}`,
     'an unquoted key': (key) => `[providers.openai]\napi_key = ${key}`,
     'a key without its closing quote': (key) => `[providers.openai]\napi_key = "${key}\n`,
     'words after a key': (key) => `[providers.openai]\napi_key = "${key}" x`,
@@ -482,7 +503,7 @@ describe('keys of providers', () => {
     test(`a key like ${JSON.stringify(key)} is refused, and not shown`, () => {
       const places: [toml: string, env: Env, name: RegExp][] = [
         ['[providers.openai]\napi_key = "${K}"', { K: key }, /^providers\.openai\.api_key: /],
-        ['', { OPENAI_API_KEY: key }, /^providers\.openai\.api_key: |^OPENAI_API_KEY: /],
+        ['', { OPENAI_API_KEY: key }, /^OPENAI_API_KEY: /],
         ['[server.auth]\nkeys = ["${K}"]', { K: key }, /^server\.auth\.keys: /],
       ];
       for (const [toml, env, name] of places) {
@@ -492,6 +513,31 @@ describe('keys of providers', () => {
       }
     });
   }
+
+  const quoted: [toml: string, env: Env, warning: RegExp][] = [
+    ['', { OPENAI_API_KEY: '"hunter2"' }, /^OPENAI_API_KEY: .*quotation mark/],
+    ['', { OPENAI_API_KEY: "'hunter2'" }, /^OPENAI_API_KEY: .*quotation mark/],
+    [
+      '[providers.openai]\napi_key = "${K}"',
+      { K: '"hunter2"' },
+      /^providers\.openai\.api_key: .*quotation mark/,
+    ],
+    ['[server.auth]\nkeys = ["${K}"]', { K: '"hunter2"' }, /^server\.auth\.keys: .*quotation mark/],
+  ];
+  for (const [toml, env, warning] of quoted) {
+    test(`${JSON.stringify(toml)} with ${JSON.stringify(env)} warns of the quotes around the key`, () => {
+      const { warnings } = load(toml, env);
+      assert.equal(warnings.length, 1);
+      assert.match(warnings[0]!, warning);
+      assert.ok(!warnings[0]!.includes('hunter'), warnings[0]!);
+    });
+  }
+
+  test('a key with a quotation mark inside or at one end is nothing to warn of', () => {
+    for (const OPENAI_API_KEY of ['"', '"a', "a'", 'a"b', '"a\'']) {
+      assert.deepEqual(load('', { OPENAI_API_KEY }).warnings, []);
+    }
+  });
 
   test('an empty key of the gateway\u2019s own is refused', () => {
     assertProblems(problemsOf('[server.auth]\nkeys = [""]'), [/^server\.auth\.keys: /]);
@@ -537,7 +583,16 @@ describe('providers of one\u2019s own', () => {
     });
   }
 
+  for (const path of ['/v1/chat/completions', '/v1/chat/completions/', '/chat/completions']) {
+    test(`base_url = "http://h${path}" is refused, because the gateway appends that`, () => {
+      assertProblems(problemsOf(provider(`base_url = "http://h${path}"`)), [
+        /^providers\.z\.base_url: leave out \/chat\/completions/,
+      ]);
+    });
+  }
+
   const accepted = [
+    'http://h/chat/completions/v1',
     'http://h/v1/',
     'http://h/v1///',
     'HTTP://H/v1',
@@ -651,8 +706,26 @@ describe('environment and command line', () => {
 
   test('an empty host is refused wherever it comes from', () => {
     assertProblems(problemsOf('[server]\nhost = ""'), [/^server\.host: /]);
-    assertProblems(problemsOf('', {}, { host: '' }), [/host/]);
+    assertProblems(problemsOf('', {}, { host: '' }), [/^--host: /]);
   });
+});
+
+describe('requests per second', () => {
+  const rows: [toml: string, env: Env, isWarned: boolean][] = [
+    ['', { GATEWAY_RATE_LIMIT_RPS: '5' }, true],
+    ['[rate_limit]\nrequests_per_second = 5', {}, true],
+    ['', { GATEWAY_RATE_LIMIT_RPS: '0' }, false],
+    ['', { GATEWAY_RATE_LIMIT_RPS: '5', GATEWAY_RATE_LIMIT_ENABLED: 'true' }, false],
+    ['[rate_limit]\nenabled = true', { GATEWAY_RATE_LIMIT_RPS: '5' }, false],
+  ];
+  for (const [toml, env, isWarned] of rows) {
+    const what = `${JSON.stringify(toml)} with ${JSON.stringify(env)}`;
+    test(`${what} ${isWarned ? 'is warned of: the limit is not enabled' : 'needs no warning'}`, () => {
+      const { warnings } = load(toml, env);
+      assert.equal(warnings.length, isWarned ? 1 : 0);
+      if (isWarned) assert.match(warnings[0]!, /no effect.*GATEWAY_RATE_LIMIT_ENABLED/);
+    });
+  }
 });
 
 describe('text forms', () => {

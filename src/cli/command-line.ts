@@ -2,7 +2,7 @@
 
 import { parseArgs } from 'node:util';
 
-import { didYouMean } from '../config/section-reader.ts';
+import { didYouMean } from '../lib/did-you-mean.ts';
 import { VERSION } from '../lib/version.ts';
 
 export const HELP = `inference-gateway ${VERSION}
@@ -10,30 +10,34 @@ One OpenAI-compatible endpoint in front of your model providers.
 
 Usage: node dist/server.js [options]
 
-  --config FILE   settings file (else GATEWAY_CONFIG, else ./gateway.toml if it exists)
-  --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
-  --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
-  --check         load and check everything, print the resolved settings, exit 0 or 1
-  --demo          serve one built-in provider, "demo", that needs no key and no network
-  --healthcheck   ask the running gateway's /health, exit 0 or 1
-  --version       print the version
-  --help          print this text
+      --config FILE   settings file (else GATEWAY_CONFIG, else ./gateway.toml if it exists)
+  -p, --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
+      --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
+      --check         load and check all settings, print them, exit 0 or 78
+      --demo          serve "demo/echo", which needs no key and asks no other host; the default
+                      bind address is 127.0.0.1, and no settings file is read
+      --healthcheck   ask the running gateway's /health, exit 0 or 1
+  -v, --version       print the version
+  -h, --help          print this text
+
+Exit codes: 0 done or stopped by a signal, 1 crash or unavailable address, 2 wrong usage,
+78 wrong settings.
 `;
 
 const OPTIONS = {
   config: { type: 'string' },
-  port: { type: 'string' },
+  port: { type: 'string', short: 'p' },
   host: { type: 'string' },
   check: { type: 'boolean' },
   demo: { type: 'boolean' },
   healthcheck: { type: 'boolean' },
-  version: { type: 'boolean' },
-  help: { type: 'boolean' },
+  version: { type: 'boolean', short: 'v' },
+  help: { type: 'boolean', short: 'h' },
 } as const;
 
 export type CommandLine = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values'];
 
-/** Thrown for a command line that makes no sense; `message` is for the person who typed it. */
+/** Thrown for a wrong command line; `message` is for the person who typed it. */
 export class UsageError extends Error {}
 
 /** Reads the arguments after the script's name. Throws `UsageError`. */
@@ -49,7 +53,7 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
   try {
     return parseArgs({ args: [...args], options: OPTIONS }).values;
   } catch (error) {
-    // "Option '--port <value>' argument missing", and more lines of advice.
+    // The first line is "Option '--port <value>' argument missing"; more lines of advice follow.
     throw new UsageError((error as Error).message.split('\n')[0]);
   }
 }

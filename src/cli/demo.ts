@@ -1,6 +1,6 @@
 /**
- * A small upstream of our own for `--demo`: it answers over real loopback HTTP, so that the whole
- * forwarding path runs without a key or a network. It repeats what it was told.
+ * The upstream of `--demo`: a chat-completions server on loopback that repeats the last message. The
+ * gateway forwards to it as to any provider.
  */
 
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
@@ -13,13 +13,18 @@ const CREATED = 1_767_225_600;
 
 interface DemoRequest {
   readonly stream?: boolean;
-  readonly messages: readonly { readonly content?: unknown }[];
+  readonly stream_options?: { readonly include_usage?: boolean };
+  readonly messages: readonly { readonly content?: Content }[];
 }
 
-/** Starts the demo upstream on a free loopback port; returns the configuration that makes it the only provider. */
+type Content = string | readonly { readonly text?: string }[] | null;
+
+const USAGE = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };
+
+/** Starts the demo upstream on a free loopback port. Returns the text of a settings file that names it. */
 export async function startDemo(): Promise<string> {
   const server = createServer((request, response) => {
-    // Without a listener, the error of a connection that breaks would end the process.
+    // Without a listener, a connection error would end the process.
     response.on('error', () => {});
     onRequest(request, response).catch(() => {
       if (!request.complete || response.headersSent) response.destroy();
@@ -29,10 +34,12 @@ export async function startDemo(): Promise<string> {
   await new Promise<void>((resolve) => {
     server.listen(0, '127.0.0.1', resolve);
   });
-  // The gateway decides when the process ends.
+  // It does not keep the process alive after the gateway has stopped.
   server.unref();
   const { port } = server.address() as AddressInfo;
   return [
+    '[server]',
+    'host = "127.0.0.1"',
     '[providers.demo]',
     `base_url = "http://127.0.0.1:${port}/v1"`,
     'api_key = "demo-needs-no-key"',
@@ -47,32 +54,37 @@ async function onRequest(request: IncomingMessage, response: ServerResponse): Pr
   }
   const chunks: Buffer[] = [];
   for await (const part of request) chunks.push(part as Buffer);
-  const { stream, messages } = JSON.parse(Buffer.concat(chunks).toString()) as DemoRequest;
-  const content = messages.at(-1)?.content;
-  const echo = `You said: ${typeof content === 'string' ? content : JSON.stringify(content)}`;
-  if (stream) await sendEvents(response, echo);
+  const body = JSON.parse(Buffer.concat(chunks).toString()) as DemoRequest;
+  const echo = `You said: ${textOf(body.messages.at(-1)?.content)}`;
+  if (body.stream) await sendEvents(response, echo, body.stream_options?.include_usage ?? false);
   else sendJson(response, completion(echo));
 }
 
+/** The text of a message; its other parts, such as images, are left out. */
+function textOf(content: Content | undefined): string {
+  return typeof content === 'string'
+    ? content
+    : (content ?? []).map(({ text = '' }) => text).join(' ');
+}
+
 function completion(content: string) {
-  const usage = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };
   return {
     id: 'chatcmpl-demo',
     object: 'chat.completion',
     created: CREATED,
     model: MODEL,
     choices: [{ index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' }],
-    usage,
+    usage: USAGE,
   };
 }
 
-function chunk(delta: object, finishReason: string | null) {
+function chunk(choices: readonly object[]) {
   return {
     id: 'chatcmpl-demo',
     object: 'chat.completion.chunk',
     created: CREATED,
     model: MODEL,
-    choices: [{ index: 0, delta, finish_reason: finishReason }],
+    choices,
   };
 }
 
@@ -81,16 +93,22 @@ function sendJson(response: ServerResponse, body: object, status = 200): void {
   response.setHeader('content-type', 'application/json').end(JSON.stringify(body));
 }
 
-async function sendEvents(response: ServerResponse, answer: string): Promise<void> {
+async function sendEvents(
+  response: ServerResponse,
+  answer: string,
+  includeUsage: boolean,
+): Promise<void> {
   response.setHeader('content-type', 'text/event-stream');
-  const send = (data: string) => response.write(`data: ${data}\n\n`);
-  send(JSON.stringify(chunk({ role: 'assistant', content: '' }, null)));
+  const send = (event: object) => response.write(`data: ${JSON.stringify(event)}\n\n`);
+  const sendDelta = (delta: object, finish_reason: string | null = null) =>
+    send(chunk([{ index: 0, delta, finish_reason }]));
+  sendDelta({ role: 'assistant', content: '' });
   for (const word of answer.split(/(?<= )/)) {
     if (response.destroyed) return;
-    send(JSON.stringify(chunk({ content: word }, null)));
+    sendDelta({ content: word });
     await sleep(WORD_INTERVAL_MS);
   }
-  send(JSON.stringify(chunk({}, 'stop')));
-  send('[DONE]');
-  response.end();
+  sendDelta({}, 'stop');
+  if (includeUsage) send({ ...chunk([]), usage: USAGE });
+  response.end('data: [DONE]\n\n');
 }

@@ -1,12 +1,12 @@
-/** Where log lines go. */
+/** Writes log lines to a stream, in batches and with a bounded buffer. */
 
 /** Log bytes buffered while the stream is not read; further lines are dropped. */
 const MAX_BUFFERED_BYTES = 4_194_304;
 
 /**
- * Returns a function that writes lines to `stream`, those of one turn of the event loop at once: a system
- * call costs as much as making a line. `onDropped` is told how many lines were dropped once the stream is
- * read again.
+ * Returns a function that writes lines to `stream`. Lines of one turn of the event loop are written
+ * together, to save system calls. Once the stream drains, `onDropped` receives the number of lines that
+ * were dropped meanwhile.
  */
 export function createLineWriter(
   stream: NodeJS.WriteStream,

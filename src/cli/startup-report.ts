@@ -1,28 +1,32 @@
-/** What is printed at start and by `--check`. */
+/** The text that is printed at start and by `--check`. */
 
 import type { Config } from '../config/config.ts';
 import { VERSION } from '../lib/version.ts';
 
-const NO_CONFIG_FILE = 'defaults and environment (no gateway.toml)';
+/** The addresses that mean all interfaces, each with one at which the same machine can be reached. */
+const LOOPBACK_OF = new Map([
+  ['0.0.0.0', '127.0.0.1'],
+  ['::', '::1'],
+]);
 
 interface StartupFacts {
   readonly config: Config;
-  readonly configPath: string | undefined;
+  /** Where the settings come from. */
+  readonly source: string;
   readonly port: number;
   readonly transport: { readonly description: string; readonly canWaitLong: boolean };
 }
 
 /** The lines printed once the gateway listens. */
-export function describeStartup({ config, configPath, port, transport }: StartupFacts): string {
+export function describeStartup({ config, source, port, transport }: StartupFacts): string {
   const { server, aliases, providers } = config;
-  const isEverywhere = server.host === '0.0.0.0' || server.host === '::';
-  const host = isEverywhere ? 'localhost' : urlHost(server.host);
+  const isEverywhere = LOOPBACK_OF.has(server.host);
   const ids = providers.registered.map(({ id }) => id).join(', ');
   const aliasPairs = [...aliases].map((pair) => pair.join(' -> ')).join(', ');
   const lines = [
     `inference-gateway ${VERSION} on Node ${process.version}`,
-    `listening  http://${host}:${port}/v1${isEverywhere ? ` (all interfaces, ${server.host})` : ''}`,
-    `settings   ${configPath ?? NO_CONFIG_FILE}`,
+    `listening  ${localUrl(server.host, port)}/v1${isEverywhere ? ` (all interfaces, ${server.host})` : ''}`,
+    `settings   ${source}`,
     `providers  ${ids || 'none: set a key, for example OPENAI_API_KEY'}`,
     `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
     `aliases    ${aliasPairs || 'none'}`,
@@ -32,18 +36,19 @@ export function describeStartup({ config, configPath, port, transport }: Startup
   return lines.map((line) => `${line}\n`).join('');
 }
 
-/** An address as it stands in a URL (RFC 3986 3.2.2). */
-export function urlHost(host: string): string {
-  return host.includes(':') ? `[${host}]` : host;
+/** The gateway's URL for a client on the same machine; IPv6 addresses in brackets (RFC 3986 3.2.2). */
+export function localUrl(host: string, port: number): string {
+  const target = LOOPBACK_OF.get(host) ?? host;
+  return `http://${target.includes(':') ? `[${target}]` : target}:${port}`;
 }
 
-/** Built-in providers that nobody configured are only counted; `--check` lists them. */
+/** Built-in providers without a section in the file are only counted; `--check` lists them. */
 function describeSkipped(skipped: Config['providers']['skipped']): string {
   const configured = skipped.filter(({ isConfigured }) => isConfigured);
   const rest = skipped.length - configured.length;
   return [
     ...configured.map(({ id, reason }) => `${id} (${reason})`),
-    ...(rest > 0 ? [`${rest} built-in without a key (--check lists them)`] : []),
+    ...(rest > 0 ? [`${rest} built-in providers without a key (--check lists them)`] : []),
   ].join(', ');
 }
 
@@ -52,9 +57,9 @@ function describeWarnings(config: Config, canWaitLong: boolean): string[] {
   const isLoopback = /^(?:127\.|::1$|localhost$)/.test(host);
   const warnings = [...config.warnings];
   if (!isLoopback && (!auth.enabled || auth.keys.length === 0)) {
-    const who = auth.enabled ? 'any Bearer token is accepted' : 'no token is asked for';
+    const token = auth.enabled ? 'any Bearer token' : 'no token';
     warnings.push(
-      `${who} from everyone who reaches ${host}; set [server.auth] keys, or host = "127.0.0.1"`,
+      `every client that can connect to ${host} is served, with ${token}; set [server.auth] keys, or host = "127.0.0.1"`,
     );
   }
   if (!canWaitLong)
@@ -62,22 +67,22 @@ function describeWarnings(config: Config, canWaitLong: boolean): string[] {
   return warnings.map((warning) => `warning    ${warning}`);
 }
 
-/** What `--check` prints: every setting as it will be used, keys masked. */
-export function describeConfig(config: Config, configPath: string | undefined): string {
+/** The text that `--check` prints: every setting with the value in use, keys masked. */
+export function describeConfig(config: Config, source: string): string {
   const { registered, skipped } = config.providers;
   const lines = [
-    `settings: ${configPath ?? NO_CONFIG_FILE}`,
+    `settings   ${source}`,
     ...[...config.resolved].map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
-    ...registered.map(({ id }) => `registered  ${id}`),
-    ...skipped.map(({ id, reason }) => `skipped     ${id}: ${reason}`),
+    ...registered.map(({ id }) => `registered ${id}`),
+    ...skipped.map(({ id, reason }) => `skipped    ${id}: ${reason}`),
     ...describeWarnings(config, true),
   ];
   return lines.map((line) => `${line}\n`).join('');
 }
 
-/** The lines that `--demo` prints: requests to copy. */
-export function demoInstructions(port: number): string {
-  const url = `http://localhost:${port}/v1/chat/completions`;
+/** The text that `--demo` prints: requests to copy. */
+export function demoInstructions(host: string, port: number): string {
+  const url = `${localUrl(host, port)}/v1/chat/completions`;
   const body = (stream: boolean) =>
     JSON.stringify({
       model: 'demo/echo',

@@ -1,13 +1,13 @@
 /**
- * The providers the gateway knows without being told. All speak the OpenAI protocol: chat is
- * `<baseUrl>/chat/completions`, the model list `<baseUrl>/models`. Adding one is adding a row.
+ * The providers that need no `base_url`. All speak the OpenAI protocol: chat is at
+ * `<baseUrl>/chat/completions`, the model list at `<baseUrl>/models`. A new provider is a new row.
  */
 
 interface BuiltInProvider {
   readonly baseUrl: string;
-  /** Where the key is looked for, when it is not `<ID>_API_KEY`. */
+  /** The environment variable of the key, if it is not `<ID>_API_KEY`. */
   readonly keyVariable?: string;
-  /** What the model list needs beyond `Authorization: Bearer`. */
+  /** What a request for the model list needs besides `Authorization: Bearer`. */
   readonly modelList?: {
     readonly query?: string;
     /** The header that carries the bare key. */
@@ -39,7 +39,7 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
     cerebras: { baseUrl: 'https://api.cerebras.ai/v1' },
     nvidia: { baseUrl: 'https://integrate.api.nvidia.com/v1' },
     moonshot: { baseUrl: 'https://api.moonshot.ai/v1' },
-    // One vendor, two plans, one key (interface, What the service does, 6). No /v1 in these paths.
+    // One vendor, two plans, one key. No /v1 in these paths.
     zed: { baseUrl: 'https://api.z.ai/api/paas/v4' },
     zed_coding: { baseUrl: 'https://api.z.ai/api/coding/paas/v4', keyVariable: 'ZED_API_KEY' },
     ollama: { baseUrl: 'http://localhost:11434/v1' },
@@ -48,7 +48,7 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
   }),
 );
 
-/** The environment variable that holds a provider's key (interface, Authentication, layer 2). */
+/** Returns the name of the environment variable that holds a provider's key. */
 export function keyVariableOf(id: string): string {
   const conventional = `${id.toUpperCase().replace(/[^A-Z0-9]/g, '_')}_API_KEY`;
   return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? conventional;

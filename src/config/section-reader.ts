@@ -1,16 +1,21 @@
 /**
- * Reads one section of the configuration key by key. Each read names what is allowed, so that what
- * was never asked for is an unknown key, and all problems come out together.
+ * Reads one section of the settings key by key. Each read says what is allowed. Keys that were never
+ * read are unknown keys. Problems are collected and reported together.
  */
+
+import { didYouMean } from '../lib/did-you-mean.ts';
 
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
 
+/** The longest time of a setting: setTimeout fires at once beyond 2^31-1 milliseconds. */
+export const MAX_SECONDS = 2_147_483;
+
 /** Where a value may come from: command line, then environment, then the file, then the default. */
 interface Sources<D> {
-  /** What was given on the command line, if anything. */
+  /** The option's value on the command line, if it was given. */
   readonly flag?: string | undefined;
-  /** The name of the environment variable, if there is one. */
+  /** The name of the environment variable, if the setting has one. */
   readonly env?: string | undefined;
   readonly default?: D;
 }
@@ -18,9 +23,11 @@ interface Sources<D> {
 /** What the readers of all sections share. */
 export interface ReadContext {
   readonly env: Readonly<Record<string, string | undefined>>;
+  /** Precedes the names of settings in problems: the path of the file and a colon, or nothing. */
+  readonly filePrefix: string;
   readonly problems: string[];
   readonly warnings: string[];
-  /** Every setting that was read, by its name in the file, as it will be used; keys masked. */
+  /** The value in use of every setting that was read, by its name in the file; keys masked. */
   readonly resolved: Map<string, unknown>;
 }
 
@@ -45,7 +52,7 @@ export class SectionReader {
     this.#context = context;
   }
 
-  /** The section below this one, empty where the file has none. */
+  /** The section below this one, empty if the file has none. */
   section(key: string): SectionReader {
     this.#known.add(key);
     const value = this.#table[key] ?? {};
@@ -59,12 +66,12 @@ export class SectionReader {
     return section;
   }
 
-  /** The keys of the section that nobody has read yet, in the file's order. */
+  /** The keys of the section that have not been read yet, in the file's order. */
   remainingKeys(): string[] {
     return Object.keys(this.#table).filter((key) => !this.#known.has(key));
   }
 
-  /** Those of them that hold tables. */
+  /** The keys among them that hold tables. */
   remainingSections(): string[] {
     return this.remainingKeys().filter((key) => isTable(this.#table[key]));
   }
@@ -108,11 +115,12 @@ export class SectionReader {
 
   string<D extends string | undefined = undefined>(
     key: string,
-    sources: Sources<D> = {},
+    { isRequired = false, ...sources }: Sources<D> & { readonly isRequired?: boolean } = {},
   ): string | D {
     return this.#read(key, sources, {
-      expected: 'a string',
-      accept: (value) => typeof value === 'string',
+      expected: isRequired ? 'a string that is not empty' : 'a string',
+      accept: (value): value is string =>
+        typeof value === 'string' && !(isRequired && value === ''),
     });
   }
 
@@ -128,21 +136,23 @@ export class SectionReader {
     );
   }
 
-  /** Reports something wrong with `key` in words of the caller's. */
-  problem(key: string, text: string): void {
-    this.#context.problems.push(`${this.#nameOf(key)}: ${text}`);
+  /** Reports a problem with the value of `key`, or with `variable` if the value came from there. */
+  problem(key: string, text: string, variable?: string): void {
+    const { filePrefix, problems } = this.#context;
+    problems.push(`${variable ?? `${filePrefix}${this.#nameOf(key)}`}: ${text}`);
   }
 
-  warning(key: string, text: string): void {
-    this.#context.warnings.push(`${this.#nameOf(key)}: ${text}`);
+  /** Like `problem`, for what does not prevent the start. */
+  warning(key: string, text: string, variable?: string): void {
+    this.#context.warnings.push(`${variable ?? this.#nameOf(key)}: ${text}`);
   }
 
-  /** Takes what was read here out of the resolved settings: nothing will use it. */
+  /** Removes what was read here from the resolved settings: nothing will use it. */
   dropFromResolved(): void {
     for (const key of this.#known) this.#context.resolved.delete(this.#nameOf(key));
   }
 
-  /** Reports every key of this section and those below that nobody read. Call it last. */
+  /** Reports every key of this section and those below that was not read. Call it last. */
   refuseUnknownKeys(): void {
     for (const section of this.#sections) section.refuseUnknownKeys();
     for (const key of this.remainingKeys()) {
@@ -152,18 +162,18 @@ export class SectionReader {
 
   #read<T, D>(key: string, sources: Sources<D>, kind: Kind<T>): T | D {
     this.#known.add(key);
-    const { env, problems, resolved } = this.#context;
+    const { env, filePrefix, problems, resolved } = this.#context;
     const { flag, env: variable, default: fallback } = sources;
     const parse = (text: string) => kind.parse?.(text) ?? text;
     const written = this.#table[key];
     const expanded = Array.isArray(written)
       ? written.map((item: unknown) => this.#expand(key, item))
       : this.#expand(key, written);
-    // What a variable holds is text; what the file holds has its type already.
+    // A variable holds text; a value of the file has its type already.
     const isExpanded = typeof expanded === 'string' && expanded !== written;
-    // Lowest first, so that a broken file is reported even where a variable overrides it.
+    // Lowest first, so that a wrong value in the file is reported even if a variable overrides it.
     const given: [string, unknown][] = [
-      [this.#nameOf(key), isExpanded ? parse(expanded) : expanded],
+      [`${filePrefix}${this.#nameOf(key)}`, isExpanded ? parse(expanded) : expanded],
     ];
     // An empty variable counts as unset: compose files produce them.
     if (variable && env[variable]) given.push([variable, parse(env[variable])]);
@@ -180,9 +190,9 @@ export class SectionReader {
   }
 
   /**
-   * Text with each `${NAME}` replaced by the variable's value, once: what a value contains is not
-   * expanded again. Unset variables stay as written, with a warning; in a list of accepted keys they
-   * are a problem: a literal `${NAME}` must never become a valid key.
+   * Replaces each `${NAME}` by the variable's value, which is not expanded again. Unset variables stay
+   * as written, with a warning. In a list of accepted keys they are a problem: a literal `${NAME}` must
+   * never become a valid key.
    */
   #expand(key: string, value: unknown): unknown {
     if (typeof value !== 'string') return value;
@@ -202,35 +212,8 @@ export class SectionReader {
 }
 
 const MASKED = new Set(['api_key', 'keys']);
-/** Of a value that is wrong only the type is told where the name looks like one of those: it may be misspelt. */
+/** Problems show the type of such settings and not the value: the name may be a misspelt `api_key`. */
 const PERHAPS_SECRET = /key/i;
-
-/** `; did you mean "port"?` where a known name is close, else what there is to choose from. */
-export function didYouMean(name: string, known: readonly string[]): string {
-  const distances = known.map((candidate) => ({
-    candidate,
-    distance: editDistance(name, candidate),
-  }));
-  const nearest = distances.toSorted((a, b) => a.distance - b.distance)[0];
-  if (nearest && nearest.distance <= Math.max(2, name.length / 3)) {
-    return `; did you mean "${nearest.candidate}"?`;
-  }
-  return known.length === 0 ? '' : `; known: ${known.join(', ')}`;
-}
-
-/** Levenshtein distance, one row at a time. */
-function editDistance(a: string, b: string): number {
-  let row = Array.from({ length: b.length + 1 }, (_, column) => column);
-  for (const [i, character] of Array.from(a.slice(0, 64)).entries()) {
-    const next = [i + 1];
-    for (let column = 1; column <= b.length; column += 1) {
-      const substitution = row[column - 1]! + (b[column - 1] === character ? 0 : 1);
-      next.push(Math.min(substitution, row[column]! + 1, next[column - 1]! + 1));
-    }
-    row = next;
-  }
-  return row[b.length]!;
-}
 
 function isTable(value: unknown): value is Table {
   return (
@@ -238,7 +221,7 @@ function isTable(value: unknown): value is Table {
   );
 }
 
-/** What was found, for a message. */
+/** The value that was found, for a message. */
 function describe(value: unknown, key: string): string {
   const type = isTable(value) ? 'a table' : value instanceof Date ? 'a date' : `a ${typeof value}`;
   if (Array.isArray(value)) return 'an array';

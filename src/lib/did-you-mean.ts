@@ -1,0 +1,26 @@
+/** Returns `; did you mean "port"?` if a known name is similar, else the list of known names. */
+export function didYouMean(name: string, known: readonly string[]): string {
+  const distances = known.map((candidate) => ({
+    candidate,
+    distance: editDistance(name, candidate),
+  }));
+  const nearest = distances.toSorted((a, b) => a.distance - b.distance)[0];
+  if (nearest && nearest.distance <= Math.max(2, name.length / 3)) {
+    return `; did you mean "${nearest.candidate}"?`;
+  }
+  return known.length === 0 ? '' : `; known: ${known.join(', ')}`;
+}
+
+/** Levenshtein distance, one row at a time. */
+function editDistance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, column) => column);
+  for (const [i, character] of Array.from(a.slice(0, 64)).entries()) {
+    const next = [i + 1];
+    for (let column = 1; column <= b.length; column += 1) {
+      const substitution = row[column - 1]! + (b[column - 1] === character ? 0 : 1);
+      next.push(Math.min(substitution, row[column]! + 1, next[column - 1]! + 1));
+    }
+    row = next;
+  }
+  return row[b.length]!;
+}
