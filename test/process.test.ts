@@ -1,16 +1,23 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, mkdirSync, readFileSync, realpathSync } from 'node:fs';
+import { copyFileSync, mkdirSync, readFileSync, realpathSync, writeFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assertError } from './support/errors.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { buildOnce, emptyFolder, ROOT, SERVER } from './support/process.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
-import { completion, sendJson, startUpstream, type FakeUpstream } from './support/upstream.ts';
+import {
+  completion,
+  completionEvents,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+} from './support/upstream.ts';
 
 before(buildOnce);
 
@@ -180,17 +187,53 @@ describe('the process', { concurrency: 4 }, () => {
     },
   );
 
-  test('with permission to read only itself, needs no gateway.toml', { skip }, async (t) => {
-    const folder = realpathSync(emptyFolder(t));
-    const permissions = [permission!, `--allow-fs-read=${SERVER}`];
-    if (flag.includes('--allow-net')) permissions.push('--allow-net');
-    const command = [process.execPath, ...permissions, SERVER, '--check'];
-    const [file = '', ...args] = command;
-    const { status, stderr } = spawnSync(file, args, { cwd: folder, encoding: 'utf8' });
-    assert.equal(status, 0, stderr);
-    const named = spawnSync(file, [...args, '--config', 'gateway.toml'], { cwd: folder });
-    assert.equal(named.status, 1);
-  });
+  test(
+    'with no permission to read ./gateway.toml does not start, whether there is one or not',
+    { skip },
+    async (t) => {
+      const folder = realpathSync(emptyFolder(t));
+      const path = join(folder, 'gateway.toml');
+      const run = (more: readonly string[], args: readonly string[] = []) =>
+        spawnSync(
+          process.execPath,
+          [permission!, `--allow-fs-read=${SERVER}`, ...more, SERVER, '--check', ...args],
+          { cwd: folder, encoding: 'utf8' },
+        );
+      const allow = `--allow-fs-read=${path}`;
+      // An allowed file that does not exist is one that was looked for and not found.
+      const absent = run([allow]);
+      assert.equal(absent.status, 0, absent.stderr);
+      assert.ok(absent.stdout.startsWith(`settings   no ${path}; `), absent.stdout);
+      for (const hasFile of [false, true]) {
+        if (hasFile) writeFileSync(path, '[server]\nhost = "127.0.0.1"\n');
+        for (const args of [[], ['--config', 'gateway.toml']]) {
+          const { status, stdout, stderr } = run([], args);
+          assert.deepEqual([status, stdout], [78, '']);
+          assert.ok(stderr.includes(`inference-gateway: ${path}: `), stderr);
+          assert.ok(stderr.includes(allow), stderr);
+          assert.doesNotMatch(stderr, /\n\s+at /);
+        }
+      }
+      assert.match(run([allow]).stdout, /^server\.host = "127\.0\.0\.1"$/m);
+    },
+  );
+
+  const hasNoNet = skip || (!flag.includes('--allow-net') && 'this Node cannot deny the network');
+  test(
+    'with no permission to use the network says so in one line and exits 1',
+    { skip: hasNoNet },
+    async (t) => {
+      const folder = realpathSync(emptyFolder(t));
+      const command = [permission!, `--allow-fs-read=${SERVER}`, `--allow-fs-read=${folder}`];
+      for (const args of [['--port', '0'], ['--demo']]) {
+        const options = { cwd: folder, encoding: 'utf8' } as const;
+        const result = spawnSync(process.execPath, [...command, SERVER, ...args], options);
+        assert.equal(result.status, 1);
+        assert.equal(result.stdout, '');
+        assert.match(result.stderr, /^inference-gateway: .*--allow-net\n$/);
+      }
+    },
+  );
 
   const namespaces = ['unshare', '--pid', '--fork', '--kill-child', '--mount-proc'];
   const mayUnshare = spawnSync(namespaces[0]!, [...namespaces.slice(1), 'true']).status === 0;
@@ -246,6 +289,93 @@ describe('the process', { concurrency: 4 }, () => {
     const errors = entries.filter(({ level }) => level === 'error');
     assert.equal(errors.length, 1, running.stdout());
     assert.match(errors[0]!['cause'] ?? '', /thrown by a test/);
+  });
+});
+
+const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+
+/** A stream in flight: the client has its first event, and `finish` lets the provider send the rest. */
+async function startStream(
+  t: TestContext,
+  command: (args: readonly string[]) => readonly string[],
+) {
+  const { opened, open: finish } = createGate();
+  const upstream = await startUpstream(t, async (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+    await opened;
+    response.end(completionEvents());
+  });
+  const { args } = settingsFor(t, upstream, 'shutdown_timeout = 15\n');
+  const scripts = { start: `exec ${quote(program(args))}` };
+  const home = emptyFolder(t, { 'package.json': JSON.stringify({ scripts }) });
+  const running = await startCommand(t, command(args), { cwd: home, env: { HOME: home } });
+  const stream = openChat(running.port);
+  await eventually(() => stream.text() === CHUNK, 'the first event');
+  return { ...running, stream, finish };
+}
+
+const program = (args: readonly string[]) => [process.execPath, ...args];
+const drains = (stdout: string) => stdout.split('"draining"').length - 1;
+
+describe('a signal', { concurrency: 4 }, () => {
+  const commands: Record<string, typeof program> = {
+    'the program': program,
+    'npm run': () => ['npm', 'run', '-s', 'start'],
+    npx: (args) => ['npx', '--offline', '-c', `exec ${quote(program(args))}`],
+  };
+  for (const [name, command] of Object.entries(commands)) {
+    test(`Ctrl-C on ${name} lets a stream end whole, and exits 0`, async (t) => {
+      const { pid, stdout, stderr, exit, stream, finish } = await startStream(t, command);
+      // A terminal sends it to the whole group; npm sends it once more to what it has started.
+      // Pauses, because the kernel merges signals that are pending at the same time.
+      for (let count = 0; count < 5; count += 1) {
+        process.kill(-pid, 'SIGINT');
+        await sleep(10);
+      }
+      await eventually(() => drains(stdout()) > 0, 'the drain');
+      finish();
+      assert.equal(await stream.ended, CHUNK + completionEvents());
+      assert.equal(await exit, 0, stderr());
+      assert.equal(drains(stdout()), 1);
+    });
+  }
+
+  const second: [signals: readonly NodeJS.Signals[], pauseMs: number][] = [
+    [['SIGINT', 'SIGTERM'], 0],
+    [['SIGTERM', 'SIGINT'], 0],
+    [['SIGTERM', 'SIGTERM'], 1100],
+  ];
+  for (const [[first, next], pauseMs] of second) {
+    test(`${next} ${pauseMs} ms after ${first} ends the process at once`, async (t) => {
+      const { kill, stdout, exit, stream } = await startStream(t, program);
+      kill(first!);
+      await eventually(() => drains(stdout()) > 0, 'the drain');
+      await sleep(pauseMs);
+      kill(next!);
+      assert.equal(await exit, 1);
+      await assert.rejects(stream.ended);
+    });
+  }
+
+  test('SIGHUP is logged and ignored, and a stream in flight goes on', async (t) => {
+    const { kill, stdout, exit, stream, finish } = await startStream(t, program);
+    kill('SIGHUP');
+    await eventually(() => stdout().includes('SIGHUP'), 'the line');
+    assert.match(stdout(), /"warn".*"SIGHUP ignored".*settings are read at start/);
+    finish();
+    assert.equal(await stream.ended, CHUNK + completionEvents());
+    kill('SIGTERM');
+    assert.equal(await exit, 0);
+  });
+
+  test('SIGUSR1 opens no port for a debugger', async (t) => {
+    const { kill, stderr, stream, finish } = await startStream(t, program);
+    kill('SIGUSR1');
+    // The debugger would start in a thread of its own.
+    await sleep(500);
+    finish();
+    assert.equal(await stream.ended, CHUNK + completionEvents());
+    assert.doesNotMatch(stderr(), /debugger|inspector/i);
   });
 });
 
