@@ -22,9 +22,9 @@ type TextAnswer = Answer & { readonly body: string };
 export type AnswerBroken = (refusal: GatewayError, requestId: string) => TextAnswer;
 
 /**
- * Ends a connection on which the parser gave up with the error `code`. Complete requests before the broken
- * one are answered first, and then the broken one gets no answer; neither does one that was answered
- * before its body broke. If its body is being read, its call answers it.
+ * Ends a connection on which the parser gave up with the error `code`. If a request is being worked on, its call
+ * answers, and the connection closes after it: with the refusal if its own body is broken. A request that was
+ * answered before its body broke gets no second answer.
  */
 export function refuseBrokenRequest(
   code: string | undefined,
@@ -35,18 +35,17 @@ export function refuseBrokenRequest(
   if (connection.isBroken) return;
   connection.isBroken = true;
   const { socket } = connection;
-  if (connection.hasCompleteRequest) {
+  const { status, text } = PARSER_ERRORS.get(code ?? '') ?? OTHER_ERROR;
+  const refusal = invalidRequest(text, { status, headers: { connection: 'close' } });
+  if (connection.isBusy) {
     if (code === ENDED_EARLY) socket.destroy();
-    else connection.closeAfterQueue();
+    else connection.closeAfterQueue(refusal);
     return;
   }
   if (code === 'ECONNRESET' || !socket.writable || connection.isAnsweredEarly) {
     socket.destroy();
     return;
   }
-  const { status, text } = PARSER_ERRORS.get(code ?? '') ?? OTHER_ERROR;
-  const refusal = invalidRequest(text, { status, headers: { connection: 'close' } });
-  if (code !== ENDED_EARLY && connection.refuseBody(refusal)) return;
   const requestId = randomUUID();
   socket.end(serialize(answer(refusal, requestId), requestId), () => socket.destroy());
 }

@@ -69,7 +69,6 @@ export class Call {
   readonly #closed: Promise<void>;
   readonly #connection: CallConnection;
   #awaitsContinue: boolean;
-  #isReading = false;
 
   constructor(
     request: IncomingMessage,
@@ -124,7 +123,6 @@ export class Call {
       this.#response.writeContinue();
     }
     const body = new ChunkBuffer();
-    this.#isReading = true;
     // Not `for await`: leaving that early would destroy the socket before the answer is out.
     await new Promise<void>((resolve, reject) => {
       const settle = (error?: Error) => {
@@ -132,7 +130,6 @@ export class Call {
         request.off('close', onGone);
         this.cancellation.offCancel(onCancel);
         request.resume();
-        this.#isReading = false;
         if (error) reject(error);
         else resolve();
       };
@@ -149,13 +146,6 @@ export class Call {
     });
     this.record.requestBytes = body.size;
     return body.take();
-  }
-
-  /** Gives the request up where its body is being read; else returns false. */
-  refuseBody(reason: GatewayError): boolean {
-    const isReading = this.#isReading;
-    if (isReading) this.cancellation.cancel(reason);
-    return isReading;
   }
 
   /**

@@ -3,7 +3,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import type { GatewayError } from '../lib/errors.ts';
 import { Call, type CLIENT_LIMITS } from './call.ts';
 
 /** Pipelined requests that may wait for their turn; while there are more, the socket is not read. */
@@ -72,9 +71,9 @@ export class Connection {
     return this.#queue.length === 0 && this.#latest?.request.complete !== false;
   }
 
-  /** At least one complete request has not been answered yet. */
-  get hasCompleteRequest(): boolean {
-    return this.#queue[0]?.request.complete === true;
+  /** A request is being worked on. */
+  get isBusy(): boolean {
+    return this.#queue.length > 0;
   }
 
   /** The request that arrived last has its answer although its body is still being sent. */
@@ -97,15 +96,15 @@ export class Connection {
     this.#call?.cancellation.cancel(reason);
   }
 
-  /** Answers the current request with this error if its body is being read; returns whether it was. */
-  refuseBody(reason: GatewayError): boolean {
-    return this.#call?.refuseBody(reason) ?? false;
-  }
-
-  /** Answers the complete requests that have arrived, then closes. */
-  closeAfterQueue(): void {
+  /**
+   * Answers the complete requests that have arrived, then closes. An incomplete one will never be complete:
+   * it is cancelled with `reason` if it has begun, else dropped.
+   */
+  closeAfterQueue(reason: Error): void {
     this.#closesAfterQueue = true;
-    if (this.#queue.at(-1)?.request.complete === false) this.#queue.pop();
+    if (this.#queue.at(-1)?.request.complete !== false) return;
+    if (this.#queue.length === 1) this.cancel(reason);
+    else this.#queue.pop();
   }
 
   /** Tells the current response that the socket has room again, if node:http no longer does. */

@@ -86,12 +86,12 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
   const listModels = createModelList({ providers, aliases, transport, now });
   const unserved = new Set(UNSERVED_PATHS);
   const routes = new Map<string, Route>([
-    [HEALTH_PATH, { methods: ['GET', 'HEAD'], answer: health }],
-    ['/v1/models', { methods: ['GET'], answer: () => listModels() }],
     [
       '/v1/chat/completions',
       { methods: ['POST'], answer: (call) => completeChat(call, completion) },
     ],
+    ['/v1/models', { methods: ['GET'], answer: () => listModels() }],
+    [HEALTH_PATH, { methods: ['GET', 'HEAD'], answer: health }],
   ]);
 
   // In this order, so that an unauthenticated client learns and consumes nothing.
