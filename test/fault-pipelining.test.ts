@@ -2,8 +2,8 @@ import assert from 'node:assert/strict';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
 
+import { idle } from './support/clock.ts';
 import { parseReplies } from './support/documented.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { createGate, eventually } from './support/streams.ts';
@@ -47,7 +47,7 @@ const chats = (count: number) =>
   Array.from({ length: count }, (_, index) => rawChat(chatBody({ model: `p/m${index}` })));
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 
-/** Long enough for the gateway to do what it must not, on an idle machine; a busy one proves less. */
+/** Long enough for the gateway to do what it must not. */
 const A_WHILE_MS = 100;
 
 describe('a client that pipelines', { concurrency: 4 }, () => {
@@ -55,7 +55,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     const { upstream, socket, release, text, mostActive } = await start(t);
     socket.write(chats(500).join(''));
     await eventually(() => upstream.requests.length === 1, 'the first request upstream');
-    await sleep(A_WHILE_MS);
+    await idle(A_WHILE_MS);
     assert.equal(upstream.requests.length, 1);
     release();
     await eventually(() => parseReplies(text()).length === 500, 'every answer');
@@ -78,7 +78,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     t.after(() => unsubscribe('http.server.request.start', onStart));
     socket.write(chats(10_000).join(''));
     await eventually(() => upstream.requests.length === 1, 'the first request upstream');
-    await sleep(A_WHILE_MS);
+    await idle(A_WHILE_MS);
     assert.ok(parsed < 500, `${parsed} requests were parsed`);
     assert.equal((await gateway.send('/health')).status, 200);
   });
@@ -89,7 +89,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     const head = rawChat(chatBody({ model: 'p/second' }), ['expect: 100-continue']);
     socket.write(rawChat(chatBody()) + head.slice(0, -body.length));
     await eventually(() => upstream.requests.length === 1, 'the first request upstream');
-    await sleep(A_WHILE_MS);
+    await idle(A_WHILE_MS);
     assert.equal(text(), '');
     release();
     await eventually(() => text().includes('100 Continue'), 'the second body is asked for');
@@ -107,7 +107,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     const large = rawChat(chatBody({ model: 'p/large', padding: 'x'.repeat(24 * MIB) }));
     socket.write(rawChat(chatBody()) + large);
     await eventually(() => upstream.requests.length === 1, 'the first request upstream');
-    await sleep(A_WHILE_MS);
+    await idle(A_WHILE_MS);
     assert.ok(socket.writableLength > 0, 'the body was read');
     release();
     await eventually(() => text().includes('"large"'), 'the second answer');
@@ -155,7 +155,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     await eventually(() => gateway.accessLines().length === 1, 'the access line');
     assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
     await upstream.requests[0]!.closed;
-    await sleep(A_WHILE_MS);
+    await idle(A_WHILE_MS);
     assert.equal(upstream.requests.length, 1);
     assert.equal(gateway.accessLines().length, 1);
   });
