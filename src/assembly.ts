@@ -51,12 +51,7 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   // Those without a key are not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
   const completion = { config, transport, providers, fallbacks, redact, limits, breaker };
-  const handle = createGateway({ config, logger, now, completion });
-  const server = createHttpServer({
-    handle,
-    limits: runtime.clientLimits ?? CLIENT_LIMITS,
-    onBrokenRequest: ({ status, message }) =>
-      logger.log('info', 'broken request', { status, cause: message, outcome: 'refused' }),
-  });
+  const gateway = createGateway({ config, logger, completion });
+  const server = createHttpServer({ ...gateway, limits: runtime.clientLimits ?? CLIENT_LIMITS });
   return { server, transport, logger };
 }

@@ -243,17 +243,25 @@ test('a client that leaves when the provider has already sent everything leaves 
   assertQuiet(gateway, warnings);
 });
 
-test('a client that leaves with several requests under way on one connection cancels each', async (t) => {
-  const warnings = watchWarnings(t);
-  const upstream = await startUpstream(t, silent);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+test('a stream whose head cannot be sent ends its request upstream, and the client gets an error', async (t) => {
+  const upstream = await startUpstream(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write('data: {"choices":[]}\n\n');
+  });
+  const gateway = await startGateway(t, {
+    toml: `[server]\ntimeout = 3600\n${providerToml(upstream)}`,
+    // A provider id that is no header value: settings refuse it, and an upstream cannot send one either.
+    adjust: (config) => ({
+      ...config,
+      providers: {
+        ...config.providers,
+        registered: config.providers.registered.map((p) => ({ ...p, id: 'p\u2603' })),
+      },
+    }),
+  });
   const outgoing = watchOutgoing(t);
-  const client = ask(gateway.port, false);
-  for (let more = 1; more <= 2; more += 1) client.write(rawChat(chatBody({ stream: more === 1 })));
-  await eventually(() => upstream.requests.length === 3, 'every request upstream');
-  client.destroy();
-  await eventually(() => gateway.accessLines().length === 3, 'the access lines');
-  await eventually(() => outgoing.open() === 0, 'every connection upstream closed');
-  for (const line of gateway.accessLines()) assert.equal(line['outcome'], 'client_closed');
-  assertQuiet(gateway, warnings);
+  const reply = await gateway.chat(chatBody({ model: 'p\u2603/m', stream: true }));
+  assert.equal(reply.status, 500);
+  assert.match(reply.text, /"INTERNAL_ERROR"/);
+  await eventually(() => outgoing.open() === 0, 'the connection upstream is closed');
 });

@@ -301,6 +301,24 @@ describe('an upload that is refused', { concurrency: 3 }, () => {
     }
   }
 
+  test('in a drain, is read although it takes longer than idle connections live', async (t) => {
+    const { gateway } = await start(t, settings, AMPLE);
+    const { socket, text, closed } = openClient(t, gateway.port);
+    const head = chat('Content-Length: 25').replace(AUTHORIZATION, 'x: y');
+    socket.write(head.slice(0, 30));
+    await eventually(() => socket.bytesWritten === 30, 'the connection');
+    const ended = gateway.drain(60_000);
+    socket.write(head.slice(30));
+    for (let sent = 0; sent < 25; sent += 1) {
+      socket.write('x');
+      await sleep(80);
+    }
+    assert.equal(await closed, undefined, text());
+    assert.equal(socket.bytesWritten, head.length + 25);
+    assertError(firstAnswer(text()), NOT_AUTHENTICATED);
+    await ended;
+  });
+
   for (const [framing, [length, isChunked]] of Object.entries({
     ...framings,
     'with a Content-Length': ['Content-Length: 999999999', false] as const,

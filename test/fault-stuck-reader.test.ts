@@ -133,7 +133,7 @@ for (const more of ['', 'connection: close\r\n']) {
 }
 
 test('an answer that a reset finds half written is not called delivered', async (t) => {
-  const { upstream, gateway } = await start(
+  const { gateway } = await start(
     t,
     (_, response) => sendJson(response, completion('y'.repeat(200_000))),
     60_000,
@@ -141,13 +141,13 @@ test('an answer that a reset finds half written is not called delivered', async 
   const count = 100;
   const reader = openReader(t, gateway.port, rawChat(chatBody()).repeat(count));
   const delivered = () => gateway.accessLines().filter(({ outcome }) => outcome === 'ok').length;
-  await eventually(() => upstream.requests.length === count, 'every request upstream');
   await eventually(() => delivered() > 0, 'the first answer is delivered');
   const before = await untilSteady(delivered);
   assert.ok(before < count, `${before}`);
   reader.resetAndDestroy();
-  await eventually(() => gateway.accessLines().length === count, 'the access lines');
+  await eventually(() => gateway.accessLines().length > before, 'the last access line');
   assert.equal(delivered(), before);
+  assert.equal(gateway.accessLines().length, before + 1);
 });
 
 test('a drain ends at its deadline, also where CONNECT came behind an answer that is not read', async (t) => {
@@ -166,6 +166,25 @@ test('a drain ends at its deadline, also where CONNECT came behind an answer tha
   void gateway.drain(200).then(() => (isDrained = true));
   await eventually(() => isDrained, 'the end of the drain');
 });
+
+const STUCK: Record<string, { script: Script; body: object }> = {
+  'a stream': { script: pushing(100 * MIB), body: chatBody({ stream: true }) },
+  'a complete answer': {
+    script: (_, response) => sendJson(response, completion('y'.repeat(24 * MIB))),
+    body: chatBody(),
+  },
+};
+for (const [what, { script, body }] of Object.entries(STUCK)) {
+  test(`a client that stops reading ${what} is cut off although it keeps sending line breaks`, async (t) => {
+    const { upstream, gateway } = await start(t, script, CUT_MS);
+    const reader = openReader(t, gateway.port, rawChat(body));
+    const sending = setInterval(() => reader.writable && reader.write('\r\n'), CUT_MS / 10);
+    t.after(() => clearInterval(sending));
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
+    await upstream.requests[0]!.closed;
+  });
+}
 
 describe('a client that stops reading', { concurrency: 4 }, () => {
   const STREAM = rawChat(chatBody({ stream: true }));

@@ -2,7 +2,15 @@ import assert from 'node:assert/strict';
 import type { IncomingHttpHeaders } from 'node:http';
 import { test } from 'node:test';
 
-import { chatBody, providerToml, startGateway, type SendOptions } from './support/gateway.ts';
+import { assertError, parseRaw, refusal } from './support/errors.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  providerToml,
+  startGateway,
+  type SendOptions,
+} from './support/gateway.ts';
+import { sendRaw } from './support/raw.ts';
 import { completionEvents, sendEvents, sendJson, startUpstream } from './support/upstream.ts';
 
 const ORIGIN = 'https://app.example';
@@ -168,3 +176,104 @@ for (const [what, { status, path, body = chatBody(), noToken }] of Object.entrie
     assert.deepEqual(hidden, []);
   });
 }
+
+const BROKEN = {
+  'a request that is not HTTP': { bytes: 'canary\r\n\r\n', status: 400 },
+  'headers that are too large': {
+    bytes: `GET /health HTTP/1.1\r\na: ${'b'.repeat(20_000)}\r\n\r\n`,
+    status: 431,
+  },
+};
+for (const [what, { bytes, status }] of Object.entries(BROKEN)) {
+  for (const cors of [true, false]) {
+    test(`with cors = ${cors} the refusal of ${what} has ${cors ? 'the' : 'no'} CORS headers`, async (t) => {
+      const gateway = await startGateway(t, { toml: `[server]\ncors = ${cors}\n` });
+      const reply = parseRaw(await sendRaw(gateway.port, bytes));
+      assertError(reply, refusal(/./, status));
+      assert.equal(reply.headers['access-control-allow-origin'], cors ? '*' : undefined);
+      const exposed = listed(reply.headers['access-control-expose-headers']);
+      assert.equal(exposed.includes('x-request-id'), cors);
+    });
+  }
+}
+
+const OWN_ORIGINS = [
+  undefined,
+  'null',
+  'http://localhost',
+  'http://localhost:3000',
+  'https://localhost:8443',
+  'http://app.localhost:5173',
+  'HTTP://LOCALHOST:3000',
+  'http://127.0.0.1:1',
+  'http://127.1.2.3',
+  'http://[::1]',
+  'http://[::1]:3000',
+  'chrome-extension://abcdefghijklmnop',
+  'moz-extension://1234',
+  'vscode-webview://abc',
+  'app://obsidian.md',
+  'tauri://localhost',
+];
+const FOREIGN_ORIGINS = [
+  'https://evil.example',
+  'http://evil.example:8080',
+  'HTTPS://EVIL.EXAMPLE',
+  'http://localhost.evil.example',
+  'http://evillocalhost',
+  'http://127.0.0.1.evil.example',
+  'http://127.0.0.1:1@evil.example',
+  'http://192.168.1.2',
+  'http://0.0.0.0',
+  'http://[::2]',
+  'http://localhost, https://evil.example',
+  'http://',
+];
+for (const host of ['127.0.0.1', 'localhost', '::1', '127.0.0.2']) {
+  test(`on ${host} without keys a page on another host is refused, and its request asks no provider`, async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = `[server]\nhost = "${host}"\n${providerToml(upstream)}`;
+    const gateway = await startGateway(t, { toml });
+    for (const origin of FOREIGN_ORIGINS) {
+      // Before authorization is looked at, and whatever the path.
+      const headers = { origin, authorization: undefined };
+      for (const path of [CHAT, '/v1/models', '/health', '/nothing']) {
+        assertError(await gateway.send(path, { headers }), refusal(/Origin/));
+      }
+      assertError(await gateway.chat(chatBody(), { headers: { origin } }), refusal(/Origin/));
+    }
+    assert.equal(upstream.requests.length, 0);
+  });
+
+  test(`on ${host} without keys pages of the same machine, editors and extensions are served`, async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = `[server]\nhost = "${host}"\n${providerToml(upstream)}`;
+    const gateway = await startGateway(t, { toml });
+    for (const origin of OWN_ORIGINS) {
+      const { status } = await gateway.chat(chatBody(), { headers: { origin } });
+      assert.equal(status, 200, String(origin));
+    }
+  });
+}
+
+const OPEN_TO_PAGES = {
+  'listening on all interfaces': '[server]\nhost = "0.0.0.0"\n',
+  'listening on an address of the network': '[server]\nhost = "192.168.1.2"\n',
+  'with cors = true': '[server]\nhost = "127.0.0.1"\ncors = true\n',
+  'with keys': `[server]\nhost = "127.0.0.1"\n[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`,
+};
+for (const [what, settings] of Object.entries(OPEN_TO_PAGES)) {
+  test(`${what}, a page on another host is served`, async (t) => {
+    const upstream = await startUpstream(t);
+    const gateway = await startGateway(t, { toml: settings + providerToml(upstream) });
+    const { status } = await gateway.chat(chatBody(), { headers: { origin: FOREIGN_ORIGINS[0] } });
+    assert.equal(status, 200);
+  });
+}
+
+test('with keys that are switched off a page on another host is refused', async (t) => {
+  const auth = '[server.auth]\nenabled = false\nkeys = ["k"]\n';
+  const gateway = await startGateway(t, { toml: `[server]\nhost = "127.0.0.1"\n${auth}` });
+  const headers = { origin: FOREIGN_ORIGINS[0] };
+  assertError(await gateway.send('/v1/models', { headers }), refusal(/Origin/));
+});

@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
+import { GatewayError } from '../src/lib/errors.ts';
 import { createLogger, LOG_LEVELS, type LogFacts, type LogLevel } from '../src/lib/log.ts';
 import {
   chatBody,
@@ -292,6 +293,38 @@ describe('an access line', { concurrency: true }, () => {
     assert.equal(gateway.log.length, 1);
   });
 
+  test('of a request that a shutdown ended is not one of an error of the gateway', async (t) => {
+    const { gateway, upstream } = await start(t, (_, response) => {
+      if (upstream.requests.length === 2) stall(upstream.requests[1]!, response);
+    });
+    const complete = openChat(gateway.port, chatBody());
+    await eventually(() => upstream.requests.length === 1, 'the first request');
+    const stream = openChat(gateway.port);
+    await eventually(() => stream.text() !== '', 'the first event');
+    await gateway.drain(50, new GatewayError('internal', 'The gateway is shutting down'));
+    assert.equal((await complete.response).statusCode, 500);
+    const lines = await linesOf(gateway, 2);
+    assert.deepEqual(
+      lines.map(({ level, status }) => `${String(level)} ${String(status)}`).toSorted(),
+      ['info 200', 'info 500'],
+    );
+  });
+
+  test('of a request that is not HTTP has the id that the client was given', async (t) => {
+    const { gateway } = await start(t);
+    const { text } = await sendRaw(gateway.port, 'canary\r\n\r\n');
+    const [, id] = /\r\nx-request-id: (\S+)\r\n/.exec(text) ?? [];
+    const { time: _, ...line } = JSON.parse(gateway.log[0]!) as Line;
+    assert.deepEqual(line, {
+      level: 'info',
+      message: 'broken request',
+      request_id: id,
+      status: 400,
+      cause: 'Invalid request: request is not valid HTTP',
+      outcome: 'refused',
+    });
+  });
+
   test('says for the operator why the provider was unreachable', async (t) => {
     const gateway = await startGateway(t, {
       toml: `[providers.p]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "k"\n`,
@@ -334,6 +367,27 @@ describe('logging', { concurrency: true }, () => {
     const { level, status, outcome, cause } = await lineOf(gateway);
     assert.deepEqual([level, status, outcome], ['error', 500, 'internal_error']);
     assert.match(String(cause), /broken on purpose/);
+  });
+
+  test('a client that uses an endpoint which is not served is warned of once, after its token was accepted', async (t) => {
+    const { gateway } = await start(t, undefined, '[logging]\nlevel = "warn"\n');
+    const paths = ['/v1/responses', '/v1/embeddings', '/v1/completions', '/v1/other'];
+    for (const path of paths) {
+      const refused = await gateway.send(path, { headers: { authorization: undefined } });
+      assert.equal(refused.status, 401);
+    }
+    assert.deepEqual(gateway.log, []);
+    for (const path of [...paths, ...paths]) {
+      assert.equal((await gateway.send(path, { method: 'POST', body: '{}' })).status, 404);
+    }
+    const lines = gateway.log.map((line) => JSON.parse(line) as Line);
+    const served = 'POST /v1/chat/completions, GET /v1/models, GET /health';
+    assert.deepEqual(
+      lines.map(({ level, message }) => [level, message]),
+      paths
+        .slice(0, 3)
+        .map((path) => ['warn', `${path} is not served; this gateway serves ${served}`]),
+    );
   });
 
   test('verbose adds sizes, the user agent and every attempt', async (t) => {

@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { assertError, NOT_AUTHENTICATED, parseRaw, refusal } from './support/errors.ts';
 import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
+import { eventually } from './support/streams.ts';
 import { completion, sendJson, startUpstream } from './support/upstream.ts';
 
 const AUTHORIZATION = `Authorization: Bearer ${CLIENT_TOKEN}`;
@@ -120,12 +121,18 @@ const refused: Record<string, { bytes: string; status?: number }> = {
   },
 };
 for (const [what, { bytes, status = 400 }] of Object.entries(refused)) {
-  test(`${what} is refused once, with ${status} and the error object`, async (t) => {
+  test(`${what} is refused once, with ${status}, the error object and a log line`, async (t) => {
     const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const toml = `[logging]\nlevel = "debug"\n${providerToml(upstream)}`;
+    const gateway = await startGateway(t, { toml });
     const reply = await sendRaw(gateway.port, bytes);
+    const { headers } = parseRaw(reply);
     assertError(parseRaw(reply), refusal(/./, status));
     assert.equal(statuses(reply.text).length, 1, reply.text);
+    assert.ok(Math.abs(Date.parse(String(headers['date'])) - Date.now()) < 60_000, 'its Date');
+    await eventually(() => gateway.log.length > 0, 'the log line');
+    const ids = gateway.log.map((line) => (JSON.parse(line) as { request_id?: string }).request_id);
+    assert.deepEqual(ids, [headers['x-request-id']]);
     assert.doesNotMatch(reply.text, /canary|request body/i);
     assert.equal(upstream.requests.length, 0);
     assert.equal((await gateway.send('/health')).status, 200);
@@ -313,7 +320,7 @@ test('CONNECT is logged as a request that is not HTTP is', async (t) => {
   await sendRaw(gateway.port, request('CONNECT x:443 HTTP/1.1', 'Host: x:443'));
   await sendRaw(gateway.port, 'canary\r\n\r\n');
   const entries = gateway.log.map((line) => JSON.parse(line) as Record<string, unknown>);
-  const [first, second] = entries.map((entry) => ({ ...entry, time: '' }));
+  const [first, second] = entries.map((entry) => ({ ...entry, time: '', request_id: '' }));
   assert.deepEqual(first, second);
 });
 

@@ -1,7 +1,6 @@
 /**
- * One client request and its response: what comes in is bounded, what goes out waits for the client,
- * and whoever works on it learns at once when the client is gone. Every answer to a request that could
- * be read is written here.
+ * One client request and its response: reads a bounded body, writes no faster than the client reads, and is
+ * cancelled when the client disconnects. Every answer to a request that could be parsed is written here.
  */
 
 import { randomUUID } from 'node:crypto';
@@ -13,33 +12,39 @@ import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { Answer } from '../lib/messages.ts';
 import { checkProtocol, headerValues, pathOf } from './request-head.ts';
 
-/** How long a client may take for what. Tests pass shorter ones. */
+/** Time limits for clients. Tests pass shorter ones. */
 export const CLIENT_LIMITS = {
   headersMs: 15_000,
   requestMs: 60_000,
-  /** An upload that was already refused is read and thrown away for so long, so that the client sees the answer. */
+  /** How long an upload is discarded after its answer, so that the client reads it: nginx's lingering_close. */
   lingerMs: 2000,
-  /** A client that takes nothing of its answer for so long is cut off: Node itself has no limit for writing. */
+  /** A client that reads nothing of its response for so long is cut off: node:http has no such limit. */
   stuckReaderMs: 60_000,
 };
-/** Answers longer than this are written in parts, each when the client has taken the one before. */
-const WRITE_PART_BYTES = 262_144;
+/**
+ * A longer body is written in parts, each when the kernel has taken the one before. One part within
+ * `stuckReaderMs` is the slowest that a client may read.
+ */
+const WRITE_PART_BYTES = 65_536;
 
-/** What the access line will say. Filled in by the rooms that find out. */
+/** What the access line says of a request, filled in as it becomes known. */
 interface AccessRecord {
   provider?: string;
   model?: string;
   stream?: boolean;
   requestBytes?: number;
-  /** One entry for each try at a provider, in order: `<provider_id>:<what came of it>`. */
+  /** One entry per attempt, in order: `<provider_id>:<status or kind of failure>`. */
   readonly attempts: string[];
-  /** What went wrong, also when it went wrong in the middle of a stream. */
+  /** The failure that was answered, or that ended a stream. */
   failure?: GatewayError;
 }
 
-export interface ServerState {
-  isDraining: boolean;
+/** What a call needs of its connection. */
+interface CallConnection {
   readonly limits: typeof CLIENT_LIMITS;
+  readonly isDraining: boolean;
+  /** The current response is the connection's last. */
+  readonly isClosing: boolean;
 }
 
 /** One client request and its response. */
@@ -62,29 +67,29 @@ export class Call {
   readonly #request: IncomingMessage;
   readonly #response: ServerResponse;
   readonly #closed: Promise<void>;
-  readonly #server: ServerState;
+  readonly #connection: CallConnection;
   #awaitsContinue: boolean;
-  #isReading = false;
 
   constructor(
     request: IncomingMessage,
     response: ServerResponse,
-    { awaitsContinue, server }: { awaitsContinue: boolean; server: ServerState },
+    connection: CallConnection,
+    awaitsContinue: boolean,
   ) {
     this.#request = request;
     this.#response = response;
     this.#awaitsContinue = awaitsContinue;
-    this.#server = server;
+    this.#connection = connection;
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.headers = request.headers;
     const ownId = request.headers['x-request-id'];
     this.id =
       typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();
-    // The request's own 'close' comes when its body was read; only the response's means the client.
+    // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.#closed = new Promise((resolve) => {
       response.once('close', () => {
-        // Node finishes what was half written when the connection broke.
+        // writableFinished is also true if the socket died with data still buffered.
         const isDelivered = response.writableFinished && !request.socket.destroyed;
         if (!isDelivered) this.cancellation.cancel(new ClientGone());
         resolve();
@@ -94,15 +99,15 @@ export class Call {
 
   /** The gateway is shutting down. */
   get isDraining(): boolean {
-    return this.#server.isDraining;
+    return this.#connection.isDraining;
   }
 
-  /** Every value of a header, as often as it was sent. */
+  /** All values of a header, in the order they were sent. */
   headerValues(name: string): string[] {
     return headerValues(this.#request, name);
   }
 
-  /** Throws what `protocol.ts` refuses. */
+  /** Throws `invalidRequest` for a head that intermediaries may read differently. */
   checkProtocol(): void {
     checkProtocol(this.#request);
   }
@@ -118,7 +123,6 @@ export class Call {
       this.#response.writeContinue();
     }
     const body = new ChunkBuffer();
-    this.#isReading = true;
     // Not `for await`: leaving that early would destroy the socket before the answer is out.
     await new Promise<void>((resolve, reject) => {
       const settle = (error?: Error) => {
@@ -126,7 +130,6 @@ export class Call {
         request.off('close', onGone);
         this.cancellation.offCancel(onCancel);
         request.resume();
-        this.#isReading = false;
         if (error) reject(error);
         else resolve();
       };
@@ -145,21 +148,26 @@ export class Call {
     return body.take();
   }
 
-  /** Gives the request up where its body is being read; else returns false. */
-  refuseBody(reason: GatewayError): boolean {
-    const isReading = this.#isReading;
-    if (isReading) this.cancellation.cancel(reason);
-    return isReading;
+  /**
+   * Sends the answer and waits until it is written or the client is gone. A stream that is not sent, or not to
+   * its end, is ended. Throws if the head cannot be sent; another answer may be sent then.
+   */
+  async send(answer: Answer): Promise<void> {
+    const { body } = answer;
+    try {
+      await this.#send(answer);
+    } finally {
+      if (typeof body === 'object' && !Buffer.isBuffer(body)) await endStream(body);
+    }
   }
 
-  /** Sends the answer and waits until the client has it or is gone. */
-  async send({ status, headers, body: content }: Answer): Promise<void> {
+  async #send({ status, headers, body: content }: Answer): Promise<void> {
     const response = this.#response;
     if (response.headersSent || response.destroyed) return;
     headers['x-request-id'] = this.id;
-    // A body that was never asked for cannot be told from the next request. One that is still coming is
-    // lingered over: told to close, Node would do so at once.
-    const isLast = this.isDraining && this.#request.complete;
+    // Without `100 Continue` the next bytes may be the body or a new request: close. A body that is still being
+    // sent is lingered over instead: told to close, node:http would do so at once.
+    const isLast = this.#connection.isClosing && this.#request.complete;
     if (isLast || this.#awaitsContinue) headers['connection'] = 'close';
     const body = typeof content === 'string' ? Buffer.from(content) : content;
     if (Buffer.isBuffer(body) && status !== 204) headers['content-length'] = String(body.length);
@@ -173,18 +181,17 @@ export class Call {
         response.end(body);
       } else {
         await this.#write(Buffer.isBuffer(body) ? [body] : body);
-        // What was given up must not look complete.
+        // A truncated body must not look complete.
         if (!response.destroyed) response.end();
       }
     } catch (error) {
-      // Before the head is out another answer may still be sent.
       if (response.headersSent) response.destroy();
       throw error;
     }
     await this.#closed;
   }
 
-  /** Writes what comes, in parts, no faster than the client takes them. */
+  /** Writes each chunk in parts, no faster than the client reads. */
   async #write(body: Iterable<Buffer> | AsyncIterable<Buffer>): Promise<void> {
     for await (const chunk of body) {
       for (let start = 0; start < chunk.length; start += WRITE_PART_BYTES) {
@@ -196,7 +203,7 @@ export class Call {
     }
   }
 
-  /** Waits for the client to take what was written: 'drain', which never comes once it has left. */
+  /** Waits for 'drain', or for 'close': there is no 'drain' after a disconnect. */
   async #drained(): Promise<void> {
     const response = this.#response;
     await new Promise<void>((resolve) => {
@@ -210,23 +217,25 @@ export class Call {
     });
   }
 
+  /** Discards the rest of an upload that is answered early, for a limited time. */
   #lingerOverUpload(): void {
     const request = this.#request;
     const response = this.#response;
     if (request.complete) return;
     const { socket } = request;
     const isLast = !response.shouldKeepAlive || this.isDraining;
-    // Else Node would close after the answer, and with bytes unread that resets the connection.
+    // Otherwise node:http closes after the answer, and closing with unread bytes resets the connection.
     if (!this.#awaitsContinue) response.shouldKeepAlive = true;
     request.resume();
-    const linger = () => {
-      if (request.closed) return;
-      const cut = setTimeout(() => socket.destroy(), this.#server.limits.lingerMs);
-      request.once('close', () => clearTimeout(cut));
-    };
-    // A pipelined answer has no socket before its turn: others are still being sent.
-    if (response.socket) linger();
-    else response.once('socket', linger);
-    request.once('close', () => void this.#closed.then(() => isLast && socket.end()));
+    const cut = setTimeout(() => socket.destroy(), this.#connection.limits.lingerMs);
+    request.once('close', () => {
+      clearTimeout(cut);
+      void this.#closed.then(() => isLast && socket.end());
+    });
   }
+}
+
+/** Ends a stream in any state. A generator that has not begun has no `finally` to run, so it is begun first. */
+async function endStream(stream: AsyncIterable<Buffer>): Promise<void> {
+  for await (const _ of stream) break;
 }

@@ -11,20 +11,17 @@ interface AccessLogOptions {
   readonly logger: Logger;
   /** Adds sizes, the user agent and the list of attempts. */
   readonly verbose: boolean;
-  /** A monotonic clock in milliseconds. */
-  readonly now: () => number;
 }
 
-/** Returns what writes the line of one finished request. `status` is absent if nothing was sent. */
+/** Returns a function that logs one finished request. `status` is absent if nothing was sent. */
 export function createAccessLog({
   logger,
   verbose,
-  now,
 }: AccessLogOptions): (call: Call, status: number | undefined) => void {
   return (call, status) => {
     const { record } = call;
     const { failure } = record;
-    // A shutdown also fails requests with `internal`, but as the reason of their cancellation.
+    // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
     const isOurFault =
       failure?.kind === 'internal' && !(call.cancellation.reason instanceof GatewayError);
     const level = isOurFault ? 'error' : call.path === '/health' ? 'debug' : 'info';
@@ -37,7 +34,7 @@ export function createAccessLog({
       provider: record.provider,
       model: record.model,
       stream: record.stream,
-      duration_ms: Math.round(now() - call.receivedAtMs),
+      duration_ms: Math.round(performance.now() - call.receivedAtMs),
       first_byte_ms: call.firstByteAtMs && Math.round(call.firstByteAtMs - call.receivedAtMs),
       bytes: call.sentBytes,
       outcome: outcomeOf(call),
@@ -75,7 +72,7 @@ function outcomeOf(call: Call): string {
   return call.record.failure ? OUTCOMES[call.record.failure.kind] : 'ok';
 }
 
-/** For the operator: what the network reported, or the stack of a bug. */
+/** For the operator: the system's error code and message, or the stack of a bug. */
 function describeCause(cause: unknown, isOurFault: boolean): string | undefined {
   if (!(cause instanceof Error)) return cause === undefined ? undefined : typeof cause;
   if (isOurFault) return cause.stack;

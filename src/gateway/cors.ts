@@ -1,11 +1,13 @@
-/** Cross-origin requests of browsers (WHATWG Fetch, 3.3), for `[server] cors`. */
+/** Requests from pages in browsers: CORS (WHATWG Fetch, 3.3), and pages that must not use a local gateway. */
 
+import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
+import { invalidRequest } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
 
 const MAX_AGE_SECONDS = 86_400;
 
-/** Whether the browser asks what it may send. Preflights carry no Authorization. */
+/** Whether a browser asks what it may send. Preflights carry no Authorization. */
 export function isPreflight(call: Call): boolean {
   return call.method === 'OPTIONS' && call.headers['access-control-request-method'] !== undefined;
 }
@@ -27,8 +29,29 @@ export function answerPreflight(call: Call): Answer {
 }
 
 /** Lets pages of any origin read an answer, errors included. Credentials (cookies) are not allowed. */
-export function addCorsHeaders({ status, headers }: Answer): void {
+export function addCorsHeaders<A extends Answer>(answer: A): A {
+  const { status, headers } = answer;
+  const names = ['x-request-id', ...Object.keys(headers)];
   headers['access-control-allow-origin'] = '*';
-  if (status === 204) return;
-  headers['access-control-expose-headers'] = ['x-request-id', ...Object.keys(headers)].join(', ');
+  if (status !== 204) headers['access-control-expose-headers'] = names.join(', ');
+  return answer;
+}
+
+const LOOPBACK_HOST = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/i;
+const WEB_ORIGIN = /^https?:/i;
+const LOOPBACK_ORIGIN =
+  /^https?:\/\/(?:(?:[\w-]+\.)*localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?$/i;
+
+/**
+ * Throws `invalidRequest` for a page of another host if the gateway listens on loopback, without keys and without
+ * CORS: by DNS rebinding such a page is same-origin, and would spend the developer's provider keys. Editors
+ * (`vscode-webview:`), extensions and opaque origins (`null`) pass: no name can be rebound to become one of them.
+ */
+export function checkOrigin(call: Call, { host, cors, auth }: Config['server']): void {
+  const needsKey = auth.enabled && auth.keys.length > 0;
+  const { origin } = call.headers;
+  if (cors || needsKey || origin === undefined || !LOOPBACK_HOST.test(host)) return;
+  if (WEB_ORIGIN.test(origin) && !LOOPBACK_ORIGIN.test(origin)) {
+    throw invalidRequest('Origin must be a page on this machine, or [server] cors be on');
+  }
 }

@@ -1,6 +1,7 @@
-/** One request from its arrival to its access line: order of checks, routes, the one catch. */
+/** One request from its head to its access line: the order of checks, the routes, the one catch. */
 
 import type { Config } from '../config/config.ts';
+import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
@@ -9,15 +10,20 @@ import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { createAccessLog } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
-import { addCorsHeaders, answerPreflight, isPreflight } from './cors.ts';
+import { addCorsHeaders, answerPreflight, checkOrigin, isPreflight } from './cors.ts';
 import { createModelList } from './model-list.ts';
 
 interface GatewaySettings {
   readonly config: Config;
   readonly completion: CompletionSettings;
   readonly logger: Logger;
-  /** A monotonic clock in milliseconds. */
-  readonly now: () => number;
+}
+
+export interface Gateway {
+  /** Answers a call and logs it. Never rejects. */
+  handle(call: Call): Promise<void>;
+  /** Logs a request that could not be parsed, and returns its answer. */
+  answerBroken: AnswerBroken;
 }
 
 interface Route {
@@ -27,63 +33,86 @@ interface Route {
 
 const HEALTH_PATH = '/health';
 const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
+/** Endpoints of OpenAI's API that clients are often set to by default. */
+const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
-/** Returns the handler of every call. It never rejects. */
-export function createGateway(settings: GatewaySettings): (call: Call) => Promise<void> {
-  const { config, completion, logger, now } = settings;
+export function createGateway({ config, completion, logger }: GatewaySettings): Gateway {
+  const dispatch = createDispatch({ config, completion, logger });
+  const logAccess = createAccessLog({ logger, verbose: config.logging.verbose });
+  const withCors = <A extends Answer>(answer: A): A =>
+    config.server.cors ? addCorsHeaders(answer) : answer;
+
+  async function answerTo(call: Call): Promise<Answer | undefined> {
+    try {
+      return await dispatch(call);
+    } catch (thrown) {
+      if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
+      // The request may report the disconnect before the response does.
+      call.cancellation.cancel(thrown);
+      return undefined;
+    }
+  }
+
+  return {
+    async handle(call) {
+      let answer = await answerTo(call);
+      try {
+        const { provider } = call.record;
+        if (answer && provider) answer.headers['x-gateway-provider'] = provider;
+        if (answer) await call.send(withCors(answer));
+      } catch (thrown) {
+        answer = toErrorAnswer(call, GatewayError.from(thrown));
+        await call.send(withCors(answer)).catch(() => {});
+      }
+      logAccess(call, answer?.status);
+    },
+    answerBroken(refusal, requestId) {
+      const { status, message } = refusal;
+      const facts = { request_id: requestId, status, cause: message, outcome: 'refused' };
+      logger.log('info', 'broken request', facts);
+      const headers = { ...JSON_HEADERS, ...refusal.toHeaders() };
+      return withCors({ status, headers, body: refusal.toBody() });
+    },
+  };
+}
+
+/** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */
+function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
+  const { config, completion, logger } = settings;
   const { limits, providers, transport } = completion;
-  const authenticate = createAuthenticator(config.server.auth);
-  const listModels = createModelList({ providers, aliases: config.aliases, transport, now });
-  const logAccess = createAccessLog({ logger, verbose: config.logging.verbose, now });
-
+  const { aliases, server } = config;
+  const authenticate = createAuthenticator(server.auth);
+  const now = () => performance.now();
+  const listModels = createModelList({ providers, aliases, transport, now });
+  const unserved = new Set(UNSERVED_PATHS);
   const routes = new Map<string, Route>([
-    [HEALTH_PATH, { methods: ['GET', 'HEAD'], answer: health }],
-    ['/v1/models', { methods: ['GET'], answer: () => listModels() }],
     [
       '/v1/chat/completions',
       { methods: ['POST'], answer: (call) => completeChat(call, completion) },
     ],
+    ['/v1/models', { methods: ['GET'], answer: () => listModels() }],
+    [HEALTH_PATH, { methods: ['GET', 'HEAD'], answer: health }],
   ]);
 
-  /** In this order, so that an unauthenticated client learns and consumes nothing. */
-  async function dispatch(call: Call): Promise<Answer> {
+  // In this order, so that an unauthenticated client learns and consumes nothing.
+  return async (call) => {
     call.checkProtocol();
+    checkOrigin(call, server);
     const route = routes.get(call.path);
     const found = route?.methods.includes(call.method) ? route : undefined;
     if (found && call.path === HEALTH_PATH) return found.answer(call);
-    if (config.server.cors && isPreflight(call)) return answerPreflight(call);
+    if (server.cors && isPreflight(call)) return answerPreflight(call);
     authenticate(call.headerValues('authorization'));
     const refusal = limits.takeGlobal();
     if (refusal) throw refusal;
     if (found) return found.answer(call);
+    // Once per path: a client that is set to it asks again and again.
+    if (unserved.delete(call.path)) {
+      const served = [...routes].map(([path, { methods }]) => `${methods[0]} ${path}`).join(', ');
+      logger.log('warn', `${call.path} is not served; this gateway serves ${served}`);
+    }
     const allow = route && { headers: { allow: route.methods.join(', ') } };
     throw new GatewayError('notFound', 'Resource not found', allow);
-  }
-
-  function addCommonHeaders({ record }: Call, answer: Answer): void {
-    if (record.provider) answer.headers['x-gateway-provider'] = record.provider;
-    if (config.server.cors) addCorsHeaders(answer);
-  }
-
-  return async (call) => {
-    let answer: Answer | undefined;
-    try {
-      answer = await dispatch(call);
-    } catch (thrown) {
-      // The request may report the disconnect before the response does.
-      if (thrown instanceof ClientGone) call.cancellation.cancel(thrown);
-      else answer = toErrorAnswer(call, GatewayError.from(thrown));
-    }
-    try {
-      if (answer) {
-        addCommonHeaders(call, answer);
-        await call.send(answer);
-      }
-    } catch (thrown) {
-      answer = toErrorAnswer(call, GatewayError.from(thrown));
-      await call.send(answer).catch(() => {});
-    }
-    logAccess(call, answer?.status);
   };
 }
 
@@ -98,7 +127,7 @@ function toErrorAnswer(call: Call, failure: GatewayError): Answer {
   record.failure = failure;
   const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
   const { provider = record.provider } = failure.facts;
-  // The gateway has retried or fallen back: a client's retries would multiply with its own.
+  // After retries or a fallback: a client's own retries would multiply the gateway's.
   if (record.attempts.length > 1 || provider !== record.provider) {
     headers['x-should-retry'] = 'false';
   }

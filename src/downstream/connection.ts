@@ -1,0 +1,148 @@
+/** One client connection: works on its requests in order, and cuts off a client that stops reading. */
+
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+
+import { Call, type CLIENT_LIMITS } from './call.ts';
+
+/** Pipelined requests that may wait for their turn; while there are more, the socket is not read. */
+const MAX_WAITING_REQUESTS = 8;
+/** A client is cut off if it takes nothing of its response between so many checks in a row. */
+export const PROGRESS_CHECKS = 4;
+
+/** What all connections of a server share. */
+export interface ServerState {
+  readonly limits: typeof CLIENT_LIMITS;
+  /** Answers one call; never rejects. */
+  readonly handle: (call: Call) => Promise<void>;
+  isDraining: boolean;
+  /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
+  cancelReason: Error | undefined;
+}
+
+/** One request and its response, as node:http hands them out. */
+export interface Exchange {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  /** The client sends the body after `100 Continue`. */
+  readonly awaitsContinue: boolean;
+}
+
+export class Connection {
+  readonly socket: Socket;
+  /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
+  idleSinceMs = performance.now();
+  /** The client sent something that is not HTTP; nothing after it is read. */
+  isBroken = false;
+
+  readonly #server: ServerState;
+  /** In order of arrival. The first is being worked on; only the last may be incomplete. */
+  readonly #queue: Exchange[] = [];
+  #call: Call | undefined;
+  /** The exchange that arrived last, which may be over. */
+  #latest: Exchange | undefined;
+  #closesAfterQueue = false;
+  /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
+  #takenBytes = -1;
+  #checksWithoutProgress = 0;
+
+  constructor(socket: Socket, server: ServerState) {
+    this.socket = socket;
+    this.#server = server;
+    // node:http resumes the socket after each message, also if it was paused here.
+    socket.on('resume', () => this.#limitQueue());
+  }
+
+  get limits(): typeof CLIENT_LIMITS {
+    return this.#server.limits;
+  }
+
+  get isDraining(): boolean {
+    return this.#server.isDraining;
+  }
+
+  /** The response being written is the last one: `Connection: close` belongs on it. */
+  get isClosing(): boolean {
+    return (this.isDraining || this.#closesAfterQueue) && this.#queue.length <= 1;
+  }
+
+  /** No request is waiting, worked on or being uploaded. */
+  get isIdle(): boolean {
+    return this.#queue.length === 0 && this.#latest?.request.complete !== false;
+  }
+
+  /** A request is being worked on. */
+  get isBusy(): boolean {
+    return this.#queue.length > 0;
+  }
+
+  /** The request that arrived last has its answer although its body is still being sent. */
+  get isAnsweredEarly(): boolean {
+    return this.#latest?.response.headersSent === true && !this.#latest.request.complete;
+  }
+
+  /** Takes a request in: it begins at once, or after the responses to those before it. */
+  receive(exchange: Exchange): void {
+    // Without a listener, the error of a connection that breaks would end the process.
+    exchange.request.on('error', () => {});
+    exchange.response.on('error', () => {});
+    this.#latest = exchange;
+    if (this.#queue.push(exchange) === 1) void this.#work();
+    this.#limitQueue();
+  }
+
+  /** Cancels the current request. */
+  cancel(reason: Error): void {
+    this.#call?.cancellation.cancel(reason);
+  }
+
+  /**
+   * Answers the complete requests that have arrived, then closes. An incomplete one will never be complete:
+   * it is cancelled with `reason` if it has begun, else dropped.
+   */
+  closeAfterQueue(reason: Error): void {
+    this.#closesAfterQueue = true;
+    if (this.#queue.at(-1)?.request.complete !== false) return;
+    if (this.#queue.length === 1) this.cancel(reason);
+    else this.#queue.pop();
+  }
+
+  /** Tells the current response that the socket has room again, if node:http no longer does. */
+  forwardDrain(): void {
+    this.#queue[0]?.response.emit('drain');
+  }
+
+  /**
+   * Called at regular intervals. Counts calls and not milliseconds: after a stall of the event loop the
+   * socket gets its turn before the next check. Only completed writes count, never what the client sends.
+   */
+  checkProgress(): void {
+    const { bytesWritten, writableLength } = this.socket;
+    const takenBytes = bytesWritten - writableLength;
+    const isStuck = writableLength > 0 && takenBytes === this.#takenBytes;
+    this.#takenBytes = takenBytes;
+    this.#checksWithoutProgress = isStuck ? this.#checksWithoutProgress + 1 : 0;
+    if (this.#checksWithoutProgress === PROGRESS_CHECKS) this.socket.destroy();
+  }
+
+  /** One after the other: a request begins when the response before it is written. */
+  async #work(): Promise<void> {
+    for (let next = this.#queue[0]; next && !this.socket.destroyed; next = this.#queue[0]) {
+      const call = new Call(next.request, next.response, this, next.awaitsContinue);
+      this.#call = call;
+      if (this.#server.cancelReason) call.cancellation.cancel(this.#server.cancelReason);
+      await this.#server.handle(call);
+      this.#call = undefined;
+      this.idleSinceMs = performance.now();
+      // The next response would wait for this one for ever.
+      if (!next.response.writableFinished) this.socket.destroy();
+      this.#queue.shift();
+      if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
+    }
+    if (this.#closesAfterQueue) this.socket.destroy();
+  }
+
+  #limitQueue(): void {
+    if (this.#queue.length > MAX_WAITING_REQUESTS) this.socket.pause();
+  }
+}

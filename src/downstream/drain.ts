@@ -1,0 +1,68 @@
+/** Graceful shutdown of the listener: accept what has connected, finish what has begun, close the rest. */
+
+import { Server as TcpServer } from 'node:net';
+
+import type { Connection } from './connection.ts';
+
+/** Connections that the kernel may hold for `accept()`. */
+export const BACKLOG_CONNECTIONS = 511;
+/** How long an idle connection stays open in a drain: a request may be on its way. */
+const IDLE_GRACE_MS = 1000;
+const IDLE_CHECK_MS = 100;
+
+interface DrainOptions {
+  readonly server: TcpServer;
+  readonly connections: ReadonlyMap<unknown, Connection>;
+  /** After so long the requests in flight are cancelled. */
+  readonly timeoutMs: number;
+  /** How long the answers to cancelled requests may take. */
+  readonly lingerMs: number;
+  /** Cancels the requests in flight, and those that begin later. */
+  readonly cancel: () => void;
+}
+
+/** Stops accepting and resolves when every connection is closed: at the latest `timeoutMs` + `lingerMs` later. */
+export async function drainServer(options: DrainOptions): Promise<void> {
+  const { server, connections, timeoutMs, lingerMs, cancel } = options;
+  const deadline = setTimeout(() => {
+    cancel();
+    // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
+    const cut = () => connections.forEach(({ socket }) => socket.destroy());
+    setTimeout(cut, lingerMs).unref();
+  }, timeoutMs);
+  await acceptBacklog(server);
+  // node:http's own `close` would also cut idle connections at once, and requests on their way with them.
+  const closed = new Promise<void>((resolve) =>
+    TcpServer.prototype.close.call(server, () => resolve()),
+  );
+  // Poll: answers begun before the drain carried no `Connection: close`. `setImmediate` lets a busy
+  // process read the requests that have arrived before it takes a connection for idle.
+  const polling = setInterval(() => setImmediate(() => closeIdle(connections)), IDLE_CHECK_MS);
+  await closed;
+  clearInterval(polling);
+  clearTimeout(deadline);
+}
+
+/**
+ * Closing the port resets the connections in its backlog. libuv accepts at least one per turn of the event loop,
+ * and those that came before the drain are the first of them: wait until it is empty or was accepted once.
+ */
+async function acceptBacklog(server: TcpServer): Promise<void> {
+  let accepted = 0;
+  const count = () => (accepted += 1);
+  server.on('connection', count);
+  for (let quietTurns = 0; quietTurns < 3; quietTurns += 1) {
+    const before = accepted;
+    await new Promise((resolve) => setImmediate(resolve));
+    if (accepted !== before) quietTurns = 0;
+    if (accepted > BACKLOG_CONNECTIONS) break;
+  }
+  server.off('connection', count);
+}
+
+function closeIdle(connections: ReadonlyMap<unknown, Connection>): void {
+  const youngestMs = performance.now() - IDLE_GRACE_MS;
+  for (const { isIdle, idleSinceMs, socket } of connections.values()) {
+    if (isIdle && idleSinceMs <= youngestMs) socket.destroy();
+  }
+}
