@@ -296,7 +296,7 @@ gone = "xai/m"
 });
 
 describe('the running program', { concurrency: 4 }, () => {
-  test('says at the start what it is, where it is, what it read and which providers it has', async (t) => {
+  test('prints version, address, settings file, providers, aliases and warnings at start', async (t) => {
     const toml = `[providers.mine]
 base_url = "http://127.0.0.1:1/v1"
 api_key = "${PROVIDER_KEY}"
@@ -393,7 +393,7 @@ gone = "xai/m"
     }
   });
 
-  test('--healthcheck exits 0 where it runs, and 1 where nothing does', async (t) => {
+  test('--healthcheck exits 0 if the gateway runs, 1 if it does not, 78 if settings are wrong', async (t) => {
     const { port } = await startServing(t, LOCAL);
     const check = async (env: Record<string, string>) => runProgram(t, ['--healthcheck'], { env });
     for (const GATEWAY_HOST of ['127.0.0.1', '0.0.0.0']) {
@@ -408,7 +408,7 @@ gone = "xai/m"
     assert.equal(broken.code, 78);
   });
 
-  test('--healthcheck exits 1 where the gateway is draining or something else answers', async (t) => {
+  test('--healthcheck exits 1 if the gateway is draining or something else answers', async (t) => {
     const other = await startUpstream(t, (_, response) =>
       sendJson(response, { status: 'draining' }, { status: 503 }),
     );
@@ -580,7 +580,7 @@ gone = "xai/m"
     assert.equal(await exit, 0);
   });
 
-  test('goes on when nobody reads its log any more', async (t) => {
+  test('serves requests after the reader of its log has ended', async (t) => {
     const { child, port } = await startServing(t, LOCAL);
     child.stdout!.destroy();
     child.stderr!.destroy();
@@ -647,7 +647,7 @@ describe('the built file', () => {
   const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
   const runsTypeScript = major > 22 || (major === 22 && minor >= 18);
   const skip = !runsTypeScript && `Node ${process.version} does not run TypeScript as it is`;
-  test('is not needed where Node runs TypeScript as it is', { skip }, async (t) => {
+  test('is not needed if Node runs TypeScript as it is', { skip }, async (t) => {
     const { code, stdout } = await runProgram(t, ['--version'], {
       script: join(ROOT, 'src', 'server.ts'),
     });

@@ -559,7 +559,7 @@ describe('providers of one\u2019s own', () => {
     });
   }
 
-  test('a base_url is required also where the provider is switched off', () => {
+  test('a base_url is required even if the provider is switched off', () => {
     assertProblems(problemsOf('[providers.mine]\nenabled = false'), [/base_url: required/]);
   });
 
@@ -601,7 +601,7 @@ describe('providers of one\u2019s own', () => {
   ];
   const padded = [' http://h/v1', 'http://h/v1 ', 'http://h/v1\\n', 'http://h/v1/\\n', 'http:h/v1'];
   for (const url of [...accepted, ...padded]) {
-    test(`base_url = ${JSON.stringify(url)} is refused, or leads where it says`, () => {
+    test(`base_url = ${JSON.stringify(url)} is refused or used as written`, () => {
       const toml = provider(`base_url = "${url}"`);
       if (problemsOf(toml).length > 0) {
         assert.ok(!accepted.includes(url));
@@ -691,7 +691,7 @@ describe('environment and command line', () => {
     assert.deepEqual(load(toml, env), load(toml));
   });
 
-  test('a broken file is a problem also where a variable overrides the setting', () => {
+  test('a wrong value in the file is a problem even if a variable overrides it', () => {
     assertProblems(problemsOf('[server]\nport = "x"', { GATEWAY_PORT: '1' }), [/^server\.port: /]);
   });
 

@@ -107,7 +107,7 @@ for (const { auth, toml, opens } of rows) {
   });
 }
 
-// Header lines as they are sent, where any Bearer token will do.
+// Header lines as they are sent to a gateway without configured keys.
 const bearerForms: [lines: string[], isOpen: boolean][] = [
   [['Authorization: Bearer x'], true],
   [['authorization: bearer x'], true],
@@ -200,7 +200,7 @@ for (const [why, keys, message, secret] of unusableKeys) {
   });
 }
 
-/** Which key the upstream is shown; `undefined` where the provider is not registered. */
+/** Which key the upstream is shown; `undefined` if the provider is not registered. */
 const keySources: {
   name: string;
   id?: string;
@@ -234,7 +234,7 @@ const keySources: {
     key: '${P_API_KEY}',
   },
   {
-    name: 'api_key as written where its variable is not set',
+    name: 'api_key as written if its variable is not set',
     settings: 'api_key = "${MINE}"',
     env: { P_API_KEY: 'env' },
     key: '${MINE}',
@@ -254,19 +254,19 @@ const keySources: {
   },
   { name: 'no key without either', settings: '', env: { API_KEY: 'env' }, key: undefined },
   {
-    name: 'no key where the variable is empty',
+    name: 'no key if the variable is empty',
     settings: '',
     env: { P_API_KEY: '' },
     key: undefined,
   },
   {
-    name: 'no key where enabled = false, api_key or not',
+    name: 'no key if enabled = false, api_key or not',
     settings: 'enabled = false\napi_key = "own"',
     env: { P_API_KEY: 'env' },
     key: undefined,
   },
   {
-    name: 'the key where enabled = true',
+    name: 'the key if enabled = true',
     settings: 'enabled = true\napi_key = "own"',
     env: {},
     key: 'own',
@@ -287,7 +287,7 @@ const keySources: {
     key: undefined,
   },
   {
-    name: 'no key for zed where enabled = false',
+    name: 'no key for zed if enabled = false',
     id: 'zed',
     settings: 'enabled = false',
     env: { ZED_API_KEY: 'z' },

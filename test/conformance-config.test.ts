@@ -215,7 +215,7 @@ const IN_FILE: Record<string, Observation> = {
 
   'server.upstream': async (t) => {
     for (const upstream of ['auto', 'fetch']) {
-      // Empty is not set, also where the tests run over one lane.
+      // An empty variable counts as unset, even if the tests themselves run over one transport.
       const settings = { 'server.upstream': upstream, env: { GATEWAY_UPSTREAM: '' } };
       await assertUsesFetch(await start(t, settings), upstream === 'fetch');
     }

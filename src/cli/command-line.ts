@@ -14,7 +14,7 @@ Usage: node dist/server.js [options]
   -p, --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
       --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
       --check         load and check all settings, print them, exit 0 or 78
-      --demo          serve "demo/echo", which needs no key and asks no other host; the default
+      --demo          serve "demo/echo", which needs no key and contacts no other host; the default
                       bind address is 127.0.0.1, and no settings file is read
       --healthcheck   ask the running gateway's /health, exit 0 or 1
   -v, --version       print the version

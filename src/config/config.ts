@@ -1,6 +1,6 @@
 /**
  * The text of gateway.toml, the environment and the command line become one `Config`, or a
- * `ConfigError` that lists all problems. The other folders import settings from this file alone.
+ * `ConfigError` that lists all problems. Other folders import the types of settings from here.
  */
 
 import { didYouMean } from '../lib/did-you-mean.ts';
