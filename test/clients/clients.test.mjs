@@ -4,13 +4,8 @@
  */
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:http';
 import { connect } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, beforeEach, describe, test } from 'node:test';
 
 import { createOpenAI } from '@ai-sdk/openai';
@@ -19,10 +14,20 @@ import { ChatOpenAI } from '@langchain/openai';
 import { generateText, streamText } from 'ai';
 import OpenAI from 'openai';
 
-const CLIENT_KEY = 'client-key';
-const PROVIDER_KEY = 'provider-key';
-const MAIN = join(import.meta.dirname, '../../dist/server.js');
-const STARTUP_MS = 10_000;
+import {
+  CLIENT_KEY,
+  PROVIDER_KEY,
+  chunkEvent,
+  completion,
+  errorEvent,
+  sendError,
+  sendJson,
+  startEvents,
+  startGateway,
+  startUpstream,
+  stopAll,
+} from './support.mjs';
+
 // A test that hangs is a failure to end a response, the worst of them.
 const LIMIT = { timeout: 20_000 };
 
@@ -32,12 +37,13 @@ let answer;
 let chats = [];
 let baseURL;
 let gateway;
-const cleanUp = [];
 
 before(async () => {
-  const upstream = await startUpstream();
-  gateway = startGateway(upstream);
-  baseURL = await findAddress(gateway.stderr);
+  const upstream = await startUpstream((response, body) => {
+    chats.push(body);
+    answer(response, body);
+  });
+  ({ gateway, baseURL } = await startGateway(upstream));
 });
 
 beforeEach(() => {
@@ -45,9 +51,7 @@ beforeEach(() => {
   answer = sendText;
 });
 
-after(async () => {
-  for (const undo of cleanUp.toReversed()) await undo();
-});
+after(stopAll);
 
 describe('the openai SDK', LIMIT, () => {
   test('gets a completion', async () => {
@@ -367,110 +371,6 @@ async function readTextStream(call) {
 /** The AI SDK hands on the error object of an event as it is. */
 function describeError(error) {
   return error instanceof Error ? error.message : JSON.stringify(error);
-}
-
-async function startUpstream() {
-  const server = createServer(async (request, response) => {
-    if (request.headers.authorization !== `Bearer ${PROVIDER_KEY}`) {
-      sendError(response, 401, 'wrong key');
-    } else if (request.url === '/v1/models') {
-      sendJson(response, { object: 'list', data: [{ id: 'm' }, { id: 'vendor/n' }] });
-    } else {
-      const body = JSON.parse(Buffer.concat(await request.toArray()).toString());
-      chats.push(body);
-      answer(response, body);
-    }
-  });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  cleanUp.push(() => {
-    server.close();
-    server.closeAllConnections();
-  });
-  return `http://127.0.0.1:${server.address().port}/v1`;
-}
-
-function startGateway(upstream) {
-  const folder = mkdtempSync(join(tmpdir(), 'gateway-clients-'));
-  cleanUp.push(() => rmSync(folder, { recursive: true }));
-  const provider = (id, more) =>
-    `[providers.${id}]\nbase_url = "${upstream}"\napi_key = "${PROVIDER_KEY}"\n${more}\n`;
-  writeFileSync(
-    join(folder, 'gateway.toml'),
-    [
-      '[server]\nhost = "127.0.0.1"\nport = 0',
-      `[server.auth]\nkeys = ["${CLIENT_KEY}"]`,
-      '[aliases]\nfriendly = "p/m"',
-      provider('p', ''),
-      provider('slow', 'timeout = 1\nmodels = ["m"]'),
-    ].join('\n'),
-  );
-  const child = spawn(process.execPath, [MAIN], {
-    cwd: folder,
-    // No keys of the machine's own: they would add providers.
-    env: {},
-    stdio: ['ignore', 'ignore', 'pipe'],
-  });
-  cleanUp.push(() => child.kill('SIGKILL'));
-  return child;
-}
-
-async function findAddress(stderr) {
-  const timer = setTimeout(() => stderr.destroy(), STARTUP_MS);
-  let text = '';
-  for await (const part of stderr.iterator({ destroyOnReturn: false })) {
-    text += part;
-    const [, url] = /listening\s+(http:\S+)\n/.exec(text) ?? [];
-    if (!url) continue;
-    clearTimeout(timer);
-    stderr.resume();
-    return url;
-  }
-  throw new Error(`the gateway did not start: ${text}`);
-}
-
-function completion() {
-  return {
-    id: 'chatcmpl-1',
-    object: 'chat.completion',
-    created: 1,
-    model: 'm',
-    choices: [
-      {
-        index: 0,
-        message: { role: 'assistant', content: 'Hello there' },
-        finish_reason: 'stop',
-      },
-    ],
-    usage: { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 },
-  };
-}
-
-function chunkEvent(delta, finish_reason = null) {
-  const choices = [{ index: 0, delta, finish_reason }];
-  const chunk = { id: 'c', object: 'chat.completion.chunk', created: 1, model: 'm', choices };
-  return `data: ${JSON.stringify(chunk)}\n\n`;
-}
-
-function errorEvent(message, code) {
-  return `data: ${JSON.stringify({ error: { message, code } })}\n\n`;
-}
-
-function sendJson(response, body, status = 200, headers = {}) {
-  response.writeHead(status, { 'content-type': 'application/json', ...headers });
-  response.end(JSON.stringify(body));
-}
-
-function sendError(response, status, message, headers) {
-  sendJson(response, { error: { message } }, status, headers);
-}
-
-/** A stream that has said its text and is not over. */
-function startEvents(response, words = ['Hello', ' there']) {
-  response.writeHead(200, { 'content-type': 'text/event-stream' });
-  response.flushHeaders();
-  for (const content of words) response.write(chunkEvent({ role: 'assistant', content }));
-  return response;
 }
 
 function sendText(response, { stream: isStream }) {
