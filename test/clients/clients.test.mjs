@@ -11,6 +11,7 @@ import { after, before, beforeEach, describe, test } from 'node:test';
 import { createOpenAI } from '@ai-sdk/openai';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { ChatOpenAI } from '@langchain/openai';
+import { Agent, OpenAIProvider, Runner } from '@openai/agents';
 import { generateText, streamText } from 'ai';
 import OpenAI from 'openai';
 
@@ -230,11 +231,11 @@ describe('the openai SDK', LIMIT, () => {
 });
 
 for (const [name, createModel] of [
-  ['createOpenAICompatible', () => createOpenAICompatible({ name: 'gateway', ...target() })('p/m')],
-  ['createOpenAI().chat', () => createOpenAI(target()).chat('p/m')],
+  ['createOpenAICompatible', (id) => createOpenAICompatible({ name: 'gateway', ...target() })(id)],
+  ['createOpenAI().chat', (id) => createOpenAI(target()).chat(id)],
 ]) {
   describe(`the AI SDK with ${name}`, LIMIT, () => {
-    const call = () => ({ model: createModel(), prompt: 'hello', maxRetries: 0 });
+    const call = (id = 'p/m') => ({ model: createModel(id), prompt: 'hello', maxRetries: 0 });
 
     test('gets a completion', async () => {
       const { text, finishReason } = await generateText(call());
@@ -257,6 +258,13 @@ for (const [name, createModel] of [
       assert.equal(error.responseHeaders['retry-after'], '7');
     });
 
+    test('is told of a provider that is not registered', async () => {
+      const error = await generateText(call('nobody/m')).catch((thrown) => thrown);
+      assert.equal(error.statusCode, 400);
+      assert.equal(error.message, 'Unknown provider: nobody');
+      assert.equal(error.isRetryable, false);
+    });
+
     test('is told of an error in mid-stream', async () => {
       answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
       const { text, errors } = await readTextStream(call());
@@ -276,9 +284,9 @@ for (const [name, createModel] of [
 }
 
 describe('LangChain', LIMIT, () => {
-  const createModel = () =>
+  const createModel = (model = 'p/m') =>
     new ChatOpenAI({
-      model: 'p/m',
+      model,
       apiKey: CLIENT_KEY,
       maxRetries: 0,
       configuration: { baseURL },
@@ -296,11 +304,55 @@ describe('LangChain', LIMIT, () => {
     assert.deepEqual(chats[0].stream_options, { include_usage: true });
   });
 
+  test('is told of a provider that is not registered', async () => {
+    await assert.rejects(createModel('nobody/m').invoke('hello'), {
+      status: 400,
+      message: /Unknown provider: nobody/,
+    });
+  });
+
   test('is told of an error in mid-stream', async () => {
     answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
     const words = [];
     await assert.rejects(async () => {
       for await (const { content } of await createModel().stream('hello')) words.push(content);
+    }, /API error: 500 - out of memory/);
+    assert.equal(words.join(''), 'Hello there');
+  });
+});
+
+describe('the Agents SDK', LIMIT, () => {
+  const run = (options, model = 'p/m') => {
+    const modelProvider = new OpenAIProvider({ openAIClient: openai(), useResponses: false });
+    const runner = new Runner({ modelProvider, tracingDisabled: true });
+    return runner.run(new Agent({ name: 'clerk', model }), 'hello', options);
+  };
+
+  test('gets a completion', async () => {
+    const { finalOutput } = await run();
+    assert.equal(finalOutput, 'Hello there');
+  });
+
+  test('gets a stream', async () => {
+    const words = [];
+    const result = await run({ stream: true });
+    for await (const word of result.toTextStream()) words.push(word);
+    assert.deepEqual(words, ['Hello', ' there']);
+  });
+
+  test('is told of a provider that is not registered', async () => {
+    await assert.rejects(run({}, 'nobody/m'), {
+      status: 400,
+      message: '400 Unknown provider: nobody',
+    });
+  });
+
+  test('is told of an error in mid-stream', async () => {
+    answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
+    const words = [];
+    await assert.rejects(async () => {
+      const result = await run({ stream: true });
+      for await (const word of result.toTextStream()) words.push(word);
     }, /API error: 500 - out of memory/);
     assert.equal(words.join(''), 'Hello there');
   });
