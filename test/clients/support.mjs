@@ -77,7 +77,7 @@ async function findAddress(stderr) {
   throw new Error(`the gateway did not start: ${text}`);
 }
 
-export function completion(content = 'Hello there') {
+export function completion(message = { content: 'Hello there' }, finish_reason = 'stop') {
   return {
     id: 'chatcmpl-1',
     object: 'chat.completion',
@@ -86,8 +86,8 @@ export function completion(content = 'Hello there') {
     choices: [
       {
         index: 0,
-        message: { role: 'assistant', content },
-        finish_reason: 'stop',
+        message: { role: 'assistant', ...message },
+        finish_reason,
       },
     ],
     usage: { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 },
