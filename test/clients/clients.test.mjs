@@ -4,25 +4,31 @@
  */
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:http';
 import { connect } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, beforeEach, describe, test } from 'node:test';
 
 import { createOpenAI } from '@ai-sdk/openai';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { ChatOpenAI } from '@langchain/openai';
+import { Agent, OpenAIProvider, Runner } from '@openai/agents';
 import { generateText, streamText } from 'ai';
 import OpenAI from 'openai';
 
-const CLIENT_KEY = 'client-key';
-const PROVIDER_KEY = 'provider-key';
-const MAIN = join(import.meta.dirname, '../../dist/server.js');
-const STARTUP_MS = 10_000;
+import {
+  CLIENT_KEY,
+  PROVIDER_KEY,
+  chunkEvent,
+  completion,
+  errorEvent,
+  sendError,
+  sendJson,
+  startEvents,
+  startGateway,
+  startUpstream,
+  stopAll,
+} from './support.mjs';
+
 // A test that hangs is a failure to end a response, the worst of them.
 const LIMIT = { timeout: 20_000 };
 
@@ -32,12 +38,13 @@ let answer;
 let chats = [];
 let baseURL;
 let gateway;
-const cleanUp = [];
 
 before(async () => {
-  const upstream = await startUpstream();
-  gateway = startGateway(upstream);
-  baseURL = await findAddress(gateway.stderr);
+  const upstream = await startUpstream((response, body) => {
+    chats.push(body);
+    answer(response, body);
+  });
+  ({ gateway, baseURL } = await startGateway(upstream));
 });
 
 beforeEach(() => {
@@ -45,9 +52,7 @@ beforeEach(() => {
   answer = sendText;
 });
 
-after(async () => {
-  for (const undo of cleanUp.toReversed()) await undo();
-});
+after(stopAll);
 
 describe('the openai SDK', LIMIT, () => {
   test('gets a completion', async () => {
@@ -226,11 +231,11 @@ describe('the openai SDK', LIMIT, () => {
 });
 
 for (const [name, createModel] of [
-  ['createOpenAICompatible', () => createOpenAICompatible({ name: 'gateway', ...target() })('p/m')],
-  ['createOpenAI().chat', () => createOpenAI(target()).chat('p/m')],
+  ['createOpenAICompatible', (id) => createOpenAICompatible({ name: 'gateway', ...target() })(id)],
+  ['createOpenAI().chat', (id) => createOpenAI(target()).chat(id)],
 ]) {
   describe(`the AI SDK with ${name}`, LIMIT, () => {
-    const call = () => ({ model: createModel(), prompt: 'hello', maxRetries: 0 });
+    const call = (id = 'p/m') => ({ model: createModel(id), prompt: 'hello', maxRetries: 0 });
 
     test('gets a completion', async () => {
       const { text, finishReason } = await generateText(call());
@@ -253,6 +258,13 @@ for (const [name, createModel] of [
       assert.equal(error.responseHeaders['retry-after'], '7');
     });
 
+    test('is told of a provider that is not registered', async () => {
+      const error = await generateText(call('nobody/m')).catch((thrown) => thrown);
+      assert.equal(error.statusCode, 400);
+      assert.equal(error.message, 'Unknown provider: nobody');
+      assert.equal(error.isRetryable, false);
+    });
+
     test('is told of an error in mid-stream', async () => {
       answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
       const { text, errors } = await readTextStream(call());
@@ -272,9 +284,9 @@ for (const [name, createModel] of [
 }
 
 describe('LangChain', LIMIT, () => {
-  const createModel = () =>
+  const createModel = (model = 'p/m') =>
     new ChatOpenAI({
-      model: 'p/m',
+      model,
       apiKey: CLIENT_KEY,
       maxRetries: 0,
       configuration: { baseURL },
@@ -292,11 +304,55 @@ describe('LangChain', LIMIT, () => {
     assert.deepEqual(chats[0].stream_options, { include_usage: true });
   });
 
+  test('is told of a provider that is not registered', async () => {
+    await assert.rejects(createModel('nobody/m').invoke('hello'), {
+      status: 400,
+      message: /Unknown provider: nobody/,
+    });
+  });
+
   test('is told of an error in mid-stream', async () => {
     answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
     const words = [];
     await assert.rejects(async () => {
       for await (const { content } of await createModel().stream('hello')) words.push(content);
+    }, /API error: 500 - out of memory/);
+    assert.equal(words.join(''), 'Hello there');
+  });
+});
+
+describe('the Agents SDK', LIMIT, () => {
+  const run = (options, model = 'p/m') => {
+    const modelProvider = new OpenAIProvider({ openAIClient: openai(), useResponses: false });
+    const runner = new Runner({ modelProvider, tracingDisabled: true });
+    return runner.run(new Agent({ name: 'clerk', model }), 'hello', options);
+  };
+
+  test('gets a completion', async () => {
+    const { finalOutput } = await run();
+    assert.equal(finalOutput, 'Hello there');
+  });
+
+  test('gets a stream', async () => {
+    const words = [];
+    const result = await run({ stream: true });
+    for await (const word of result.toTextStream()) words.push(word);
+    assert.deepEqual(words, ['Hello', ' there']);
+  });
+
+  test('is told of a provider that is not registered', async () => {
+    await assert.rejects(run({}, 'nobody/m'), {
+      status: 400,
+      message: '400 Unknown provider: nobody',
+    });
+  });
+
+  test('is told of an error in mid-stream', async () => {
+    answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
+    const words = [];
+    await assert.rejects(async () => {
+      const result = await run({ stream: true });
+      for await (const word of result.toTextStream()) words.push(word);
     }, /API error: 500 - out of memory/);
     assert.equal(words.join(''), 'Hello there');
   });
@@ -367,110 +423,6 @@ async function readTextStream(call) {
 /** The AI SDK hands on the error object of an event as it is. */
 function describeError(error) {
   return error instanceof Error ? error.message : JSON.stringify(error);
-}
-
-async function startUpstream() {
-  const server = createServer(async (request, response) => {
-    if (request.headers.authorization !== `Bearer ${PROVIDER_KEY}`) {
-      sendError(response, 401, 'wrong key');
-    } else if (request.url === '/v1/models') {
-      sendJson(response, { object: 'list', data: [{ id: 'm' }, { id: 'vendor/n' }] });
-    } else {
-      const body = JSON.parse(Buffer.concat(await request.toArray()).toString());
-      chats.push(body);
-      answer(response, body);
-    }
-  });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  cleanUp.push(() => {
-    server.close();
-    server.closeAllConnections();
-  });
-  return `http://127.0.0.1:${server.address().port}/v1`;
-}
-
-function startGateway(upstream) {
-  const folder = mkdtempSync(join(tmpdir(), 'gateway-clients-'));
-  cleanUp.push(() => rmSync(folder, { recursive: true }));
-  const provider = (id, more) =>
-    `[providers.${id}]\nbase_url = "${upstream}"\napi_key = "${PROVIDER_KEY}"\n${more}\n`;
-  writeFileSync(
-    join(folder, 'gateway.toml'),
-    [
-      '[server]\nhost = "127.0.0.1"\nport = 0',
-      `[server.auth]\nkeys = ["${CLIENT_KEY}"]`,
-      '[aliases]\nfriendly = "p/m"',
-      provider('p', ''),
-      provider('slow', 'timeout = 1\nmodels = ["m"]'),
-    ].join('\n'),
-  );
-  const child = spawn(process.execPath, [MAIN], {
-    cwd: folder,
-    // No keys of the machine's own: they would add providers.
-    env: {},
-    stdio: ['ignore', 'ignore', 'pipe'],
-  });
-  cleanUp.push(() => child.kill('SIGKILL'));
-  return child;
-}
-
-async function findAddress(stderr) {
-  const timer = setTimeout(() => stderr.destroy(), STARTUP_MS);
-  let text = '';
-  for await (const part of stderr.iterator({ destroyOnReturn: false })) {
-    text += part;
-    const [, url] = /listening\s+(http:\S+)\n/.exec(text) ?? [];
-    if (!url) continue;
-    clearTimeout(timer);
-    stderr.resume();
-    return url;
-  }
-  throw new Error(`the gateway did not start: ${text}`);
-}
-
-function completion() {
-  return {
-    id: 'chatcmpl-1',
-    object: 'chat.completion',
-    created: 1,
-    model: 'm',
-    choices: [
-      {
-        index: 0,
-        message: { role: 'assistant', content: 'Hello there' },
-        finish_reason: 'stop',
-      },
-    ],
-    usage: { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 },
-  };
-}
-
-function chunkEvent(delta, finish_reason = null) {
-  const choices = [{ index: 0, delta, finish_reason }];
-  const chunk = { id: 'c', object: 'chat.completion.chunk', created: 1, model: 'm', choices };
-  return `data: ${JSON.stringify(chunk)}\n\n`;
-}
-
-function errorEvent(message, code) {
-  return `data: ${JSON.stringify({ error: { message, code } })}\n\n`;
-}
-
-function sendJson(response, body, status = 200, headers = {}) {
-  response.writeHead(status, { 'content-type': 'application/json', ...headers });
-  response.end(JSON.stringify(body));
-}
-
-function sendError(response, status, message, headers) {
-  sendJson(response, { error: { message } }, status, headers);
-}
-
-/** A stream that has said its text and is not over. */
-function startEvents(response, words = ['Hello', ' there']) {
-  response.writeHead(200, { 'content-type': 'text/event-stream' });
-  response.flushHeaders();
-  for (const content of words) response.write(chunkEvent({ role: 'assistant', content }));
-  return response;
 }
 
 function sendText(response, { stream: isStream }) {

@@ -1,0 +1,146 @@
+/**
+ * Python clients, unchanged, each with its pinned packages in a virtual environment of its own,
+ * against the built gateway.
+ *
+ *   node test/clients/python.mjs [CLIENT...]   all of them, or those
+ *
+ * PYTHON names the interpreter. The environments are kept outside the project; remove the folder to
+ * get new ones.
+ */
+
+import { execFile } from 'node:child_process';
+import { createHash, randomUUID } from 'node:crypto';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { homedir, tmpdir } from 'node:os';
+import { basename, join } from 'node:path';
+import { promisify } from 'node:util';
+
+import {
+  CLIENT_KEY,
+  chunkEvent,
+  completion,
+  errorEvent,
+  sendError,
+  sendJson,
+  startEvents,
+  startGateway,
+  startUpstream,
+  stopAll,
+} from './support.mjs';
+
+const FOLDER = join(import.meta.dirname, 'python');
+const CACHE = join(
+  process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'),
+  'inference-gateway/python',
+);
+const INSTALL_MS = 900_000;
+const RUN_MS = 180_000;
+const run = promisify(execFile);
+
+const known = readdirSync(FOLDER)
+  .filter((name) => name.endsWith('.txt'))
+  .map((name) => basename(name, '.txt'));
+const wanted = process.argv.length > 2 ? process.argv.slice(2) : known;
+
+let passed = 0;
+try {
+  const { baseURL } = await startGateway(await startUpstream(onChat));
+  for (const client of wanted) if (await isFine(client, baseURL)) passed += 1;
+} finally {
+  await stopAll();
+}
+console.log(`${passed} of ${wanted.length} clients ok`);
+process.exitCode = passed > 0 && passed === wanted.length ? 0 : 1;
+
+async function isFine(client, baseURL) {
+  const home = mkdtempSync(join(tmpdir(), 'gateway-python-'));
+  try {
+    const python = await install(client);
+    const { stdout } = await run(
+      python,
+      // Isolated: the folder of the scripts, with names of packages, is not searched for modules.
+      ['-I', '-B', join(FOLDER, 'try_client.py'), client],
+      {
+        cwd: home,
+        env: {
+          // Command line clients are found there.
+          PATH: `${join(python, '..')}:${process.env.PATH}`,
+          HOME: home,
+          BASE_URL: baseURL,
+          API_KEY: CLIENT_KEY,
+          NONCE: randomUUID(),
+        },
+        timeout: RUN_MS,
+        killSignal: 'SIGKILL',
+      },
+    );
+    console.log(`ok      ${lastLine(stdout)}`);
+    return true;
+  } catch (error) {
+    if (error.stderr) console.error(error.stderr.trim());
+    const reason = error.killed ? 'not done in time' : lastLine(error.stderr) || error.message;
+    console.log(`FAILED  ${client}: ${reason}`);
+    return false;
+  } finally {
+    rmSync(home, { recursive: true, force: true });
+  }
+}
+
+function lastLine(text = '') {
+  return text.trim().split('\n').at(-1);
+}
+
+/** The interpreter of the client's virtual environment, which is made if it is not there. */
+async function install(client) {
+  const list = join(FOLDER, `${client}.txt`);
+  const version = createHash('sha256').update(readFileSync(list)).digest('hex').slice(0, 12);
+  const folder = join(CACHE, `${client}-${version}`);
+  const python = join(folder, 'bin/python');
+  // Written last, so that a half-installed environment is not taken for a whole one.
+  const mark = join(folder, 'complete');
+  if (existsSync(mark)) return python;
+  await run(process.env.PYTHON ?? 'python3', ['-m', 'venv', '--clear', folder]);
+  const pip = ['-m', 'pip', 'install', '--quiet', '--no-deps', '--no-compile', '-r', list];
+  await run(python, pip, { timeout: INSTALL_MS });
+  writeFileSync(mark, '');
+  return python;
+}
+
+/** Says what the prompt has between <say> and </say>, as text, or as the arguments of the first tool. */
+function onChat(response, body) {
+  const said = findWish(body.messages);
+  if (said === undefined) {
+    sendError(response, 400, 'the prompt has no <say>');
+    return;
+  }
+  const isCall = body.tools && said.startsWith('{');
+  const delta = (text) => (isCall ? callTool(body.tools[0], text) : { content: text });
+  const reason = isCall ? 'tool_calls' : 'stop';
+  if (!body.stream) {
+    sendJson(response, completion(delta(said), reason));
+    return;
+  }
+  startEvents(response, []);
+  for (const word of said.split(/(?= )/)) response.write(chunkEvent(delta(word)));
+  const breaks = body.model === 'breaks';
+  response.end(
+    breaks ? errorEvent('out of memory', 500) : `${chunkEvent({}, reason)}data: [DONE]\n\n`,
+  );
+}
+
+/** The last one, since agents put messages of their own around it. */
+function findWish(messages) {
+  return messages
+    .map(({ content }) =>
+      Array.isArray(content) ? content.map(({ text }) => text).join('') : content,
+    )
+    .map((text) => /<say>(.*)<\/say>/s.exec(text)?.[1])
+    .findLast((wish) => wish !== undefined);
+}
+
+/** All of a call, or a part of one in a stream. */
+function callTool(tool, argumentText) {
+  const { name } = tool.function;
+  const call = { index: 0, id: 'call_1', type: 'function' };
+  return { tool_calls: [{ ...call, function: { name, arguments: argumentText } }] };
+}
