@@ -22,7 +22,7 @@ export interface TestGateway {
   /** Posts a chat completion; the body is made JSON unless it is text or bytes already. */
   chat(body: unknown, options?: SendOptions): Promise<Reply>;
   /** Drains, as SIGTERM does. */
-  drain(timeoutMs?: number): Promise<void>;
+  drain(timeoutMs?: number, reason?: Error): Promise<void>;
 }
 
 export interface SendOptions {
@@ -64,8 +64,8 @@ export async function startGateway(
     clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
   });
   const { port } = await server.listen(0, '127.0.0.1');
-  const drain = async (timeoutMs = 0) => {
-    await server.drain(timeoutMs, new Error('test is over'));
+  const drain = async (timeoutMs = 0, reason = new Error('test is over')) => {
+    await server.drain(timeoutMs, reason);
     await transport.close();
   };
   let isDrained = false;
@@ -92,9 +92,9 @@ export async function startGateway(
         headers: { 'content-type': 'application/json', ...options.headers },
         body: typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body),
       }),
-    drain: async (timeoutMs) => {
+    drain: async (timeoutMs, reason) => {
       isDrained = true;
-      await drain(timeoutMs);
+      await drain(timeoutMs, reason);
     },
   };
   return gateway;
