@@ -159,6 +159,25 @@ test('requests that a shutdown ends are not logged as errors of the gateway', as
   );
 });
 
+test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {
+  // A connection is left without a request for a second, which a slow machine may take for the rest of this.
+  t.mock.method(performance, 'now', () => 1000);
+  const { gateway, upstream } = await start(t);
+  const stream = openChat(gateway.port);
+  await eventually(() => stream.text() === CHUNK, 'the first event');
+  const client = openConnection(t, gateway.port);
+  const request = rawChat(chatBody());
+  client.socket.write(request.slice(0, 30));
+  await eventually(() => client.socket.bytesWritten === 30, 'a connection');
+  const drained = gateway.drain(0);
+  errorAfter(await stream.ended, CHUNK);
+  client.socket.write(request.slice(30));
+  await eventually(client.isClosed, 'the connection is closed');
+  assert.match(client.text(), /^HTTP\/1\.1 500 /);
+  assert.equal(upstream.requests.length, 1);
+  await drained;
+});
+
 test('a request that waits for its second try does not hold up the deadline', async (t) => {
   const upstream = await startUpstream(t, (_, response) =>
     sendJson(response, {}, { status: 503, headers: { 'retry-after': '20' } }),
