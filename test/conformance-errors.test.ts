@@ -3,6 +3,7 @@ import { createServer, type AddressInfo, type Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
 import { MAX_JSON_ELEMENTS } from '../src/lib/json-scanner.ts';
+import { idle, useManualTimers } from './support/clock.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,
@@ -14,6 +15,7 @@ import {
 } from './support/errors.ts';
 import { chatBody, PROVIDER_KEY, providerToml, startGateway } from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
+import { eventually } from './support/streams.ts';
 import {
   NOBODY_LISTENS,
   completion,
@@ -406,6 +408,17 @@ for (const key of keys) {
   });
 }
 
+test('where one key begins with another, nothing of the longer one is left', async (t) => {
+  const [short, long] = ['canary-key-1', 'canary-key-1-and-more'];
+  const upstream = await startUpstream(t, answers({ message: `key ${long} is wrong` }, 403));
+  const toml = [short, long].map((key, index) =>
+    providerToml(upstream, ['p', 'q'][index]).replace(PROVIDER_KEY, key),
+  );
+  const gateway = await startGateway(t, { toml: toml.join('') });
+  const reply = await gateway.chat(chatBody());
+  assertError(reply, apiError(403, 'key [secret] is wrong'));
+});
+
 const markup = [
   '<a href="http://10.0.0.1">x</a>',
   '<img src=x onerror=alert(1)>',
@@ -616,6 +629,42 @@ test('an upstream that takes longer than the timeout, in any phase, is answered 
   for (const reply of await Promise.all(replies)) assertError(reply, TIMED_OUT);
   await Promise.all(upstream.requests.map(async ({ closed }) => closed));
   assert.equal(upstream.requests.length, replies.length);
+});
+
+test('a complete answer may have 64 MiB, and a longer one is a 502', async (t) => {
+  const limit = 64 * 1024 * 1024;
+  const upstream = await startUpstream(t, (request, response) => {
+    const { model } = JSON.parse(request.body.toString()) as { model: string };
+    const body = Buffer.alloc(Number(model), ' ');
+    body.write('{"choices":[]}');
+    response.writeHead(200, { 'content-type': 'application/json' }).end(body);
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const whole = await gateway.chat(chatBody({ model: `p/${limit}` }));
+  assert.deepEqual([whole.status, whole.bytes.length], [200, limit]);
+  assertError(await gateway.chat(chatBody({ model: `p/${limit + 1}` })), {
+    ...PROVIDER_FAILED,
+    message: /^Provider error: .*too large/,
+  });
+});
+
+test('the text of an error is waited for one second', async (t) => {
+  const timers = useManualTimers(t);
+  const upstream = await startUpstream(t, (_, response) => {
+    response.writeHead(400, { 'content-type': 'application/json' });
+    response.write('{"error":');
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  let isAnswered = false;
+  const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
+  await eventually(() => timers.running().length > 0, 'the head of the error');
+  assert.deepEqual(timers.running(), [1000]);
+  timers.advance(999);
+  await idle(100);
+  assert.equal(isAnswered, false);
+  timers.advance(1);
+  assertError(await reply, apiError(400, 'Bad Request'));
+  await upstream.requests[0]?.closed;
 });
 
 test('a completion may have any number of elements; what is none is not parsed where it has too many', async (t) => {

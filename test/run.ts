@@ -1,4 +1,4 @@
-/** Runs the test files given by name, or all of them, and fails when no test ran. */
+/** Runs the test files given by name, or all of them, and fails when no test ran. `--title=TEXT` runs only tests so named. */
 
 import { readdirSync, rmSync, statSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
@@ -6,13 +6,21 @@ import { join } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { run } from 'node:test';
 import { spec } from 'node:test/reporters';
+import { parseArgs } from 'node:util';
 
 import { build, type Plugin } from 'esbuild';
 
-const wanted = process.argv.slice(2);
+const { positionals: wanted, values } = parseArgs({
+  allowPositionals: true,
+  options: { title: { type: 'string' } },
+});
 const names = readdirSync(import.meta.dirname)
   .filter((name) => name.endsWith('.test.ts'))
   .filter((name) => wanted.length === 0 || wanted.some((part) => name.includes(part)));
+
+function escapePattern(text: string): RegExp {
+  return new RegExp(text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&'));
+}
 
 /** Gives each test file its own copy of the wrapper: Node reports a failed test at the place of that call. */
 const limitTests: Plugin = {
@@ -51,7 +59,12 @@ process.execArgv = wanted.length > 0 ? ['--enable-source-maps'] : [];
 
 let passed = 0;
 // More than there are cores, because some of them mostly wait.
-const events = run({ files, concurrency: availableParallelism() + 2, timeout: 180_000 });
+const events = run({
+  files,
+  concurrency: availableParallelism() + 2,
+  timeout: 180_000,
+  ...(values.title === undefined ? {} : { testNamePatterns: [escapePattern(values.title)] }),
+});
 events.on('test:pass', ({ details, name }) => {
   // A file without tests passes as one test that bears the file's name.
   if (details.type !== 'suite' && !name.endsWith('.test.js')) passed += 1;

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
+import { GatewayError } from '../src/lib/errors.ts';
 import { startStopwatch } from './support/clock.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
@@ -138,6 +139,43 @@ test('at the deadline streams end in the error event and the others get an error
   assert.equal(typeof refusal.type, 'string');
   await Promise.all(upstream.requests.map(({ closed }) => closed));
   assert.doesNotMatch(await stream.ended, /test is over/);
+});
+
+test('requests that a shutdown ends are not logged as errors of the gateway', async (t) => {
+  const { gateway, upstream } = await start(t);
+  const stream = openChat(gateway.port);
+  const complete = openChat(gateway.port, chatBody());
+  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
+  // What the server drains with.
+  await gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
+  assert.equal((await complete.response).statusCode, 500);
+  await stream.ended;
+  assert.deepEqual(
+    gateway.accessLines().map(({ level, outcome }) => [level, outcome]),
+    [
+      ['info', 'internal_error'],
+      ['info', 'internal_error'],
+    ],
+  );
+});
+
+test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {
+  // A connection is left without a request for a second, which a slow machine may take for the rest of this.
+  t.mock.method(performance, 'now', () => 1000);
+  const { gateway, upstream } = await start(t);
+  const stream = openChat(gateway.port);
+  await eventually(() => stream.text() === CHUNK, 'the first event');
+  const client = openConnection(t, gateway.port);
+  const request = rawChat(chatBody());
+  client.socket.write(request.slice(0, 30));
+  await eventually(() => client.socket.bytesWritten === 30, 'a connection');
+  const drained = gateway.drain(0);
+  errorAfter(await stream.ended, CHUNK);
+  client.socket.write(request.slice(30));
+  await eventually(client.isClosed, 'the connection is closed');
+  assert.match(client.text(), /^HTTP\/1\.1 500 /);
+  assert.equal(upstream.requests.length, 1);
+  await drained;
 });
 
 test('a request that waits for its second try does not hold up the deadline', async (t) => {

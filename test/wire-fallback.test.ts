@@ -3,8 +3,10 @@ import { after, before, describe, mock, test, type TestContext } from 'node:test
 
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import type { Config } from '../src/config/config.ts';
+import { idle, useManualTimers, type ManualTimers } from './support/clock.ts';
 import { chatBody, providerToml, startGateway, type Reply } from './support/gateway.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
+import { eventually } from './support/streams.ts';
 import {
   NOBODY_LISTENS,
   completion,
@@ -123,28 +125,6 @@ describe('retries', { concurrency: true }, () => {
     assert.deepEqual(asked(), [1, 0, 0]);
   });
 
-  test('a Retry-After of more than 30 s is left to the client', async (t) => {
-    const script = fail(503, { headers: { 'retry-after': '31' } });
-    const { gateway, asked } = await start(t, script, { server: 'retries = 2', fallback: [] });
-    const reply = await gateway.chat(chatBody());
-    assert.equal(reply.headers['retry-after'], '31');
-    assert.deepEqual(asked(), [1, 0, 0]);
-  });
-
-  test('a shorter Retry-After is waited for, and where there is none only the backoff', async (t) => {
-    const order: string[] = [];
-    const waits = ['2', '1', ''].map(async (seconds) => {
-      const headers: Record<string, string> = seconds === '' ? {} : { 'retry-after': seconds };
-      const settings = { server: 'retries = 1', fallback: [] };
-      const { gateway, asked } = await start(t, fail(429, { headers }), settings);
-      assert.equal((await gateway.chat(chatBody())).status, 429);
-      assert.deepEqual(asked(), [2, 0, 0]);
-      order.push(seconds);
-    });
-    await Promise.all(waits);
-    assert.deepEqual(order, ['', '1', '2']);
-  });
-
   test('a timeout is not asked again', async (t) => {
     const { gateway, asked } = await start(t, hang, {
       server: 'retries = 2\ntimeout = 1',
@@ -155,11 +135,101 @@ describe('retries', { concurrency: true }, () => {
     assert.deepEqual(asked(), [1, 0, 0]);
   });
 
+  test('a stream that begins with an error event is not asked for again', async (t) => {
+    const script = firstEvent({ message: 'overloaded', code: 503 });
+    const { gateway, asked } = await start(t, script, { server: 'retries = 2', fallback: [] });
+    assert.equal((await gateway.chat(STREAM)).status, 503);
+    assert.deepEqual(asked(), [1, 0, 0]);
+  });
+
   test('what breaks after the first event is not asked again', async (t) => {
     const script: Script = (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n');
     const { gateway, asked } = await start(t, script, { server: 'retries = 2' });
     assert.match((await gateway.chat(STREAM)).text, /\n\ndata: \{"error":/);
     assert.deepEqual(asked(), [1, 0, 0]);
+  });
+});
+
+/** No attempt is under way, with its limit, and something is waited for. */
+function isWaiting(timers: ManualTimers): boolean {
+  return timers.running().length === 1 && !timers.running(60_000).includes(60_000);
+}
+
+/** Waits between attempts, which last until the test lets the time pass. */
+async function startTimed(t: TestContext, script: Script, retries: number) {
+  const timers = useManualTimers(t);
+  const { gateway, asked } = await start(t, script, {
+    server: `retries = ${retries}`,
+    fallback: [],
+  });
+  const attempts = () => asked()[0]!;
+  const waitAfter = async (count: number) => {
+    await eventually(() => attempts() === count && isWaiting(timers), `the wait ${count}`);
+    return timers.running()[0]!;
+  };
+  return { timers, gateway, attempts, waitAfter };
+}
+
+describe('waits between attempts', () => {
+  for (const seconds of [1, 2, 30]) {
+    test(`a Retry-After of ${seconds} s is waited for`, async (t) => {
+      const script = fail(429, { headers: { 'retry-after': `${seconds}` } });
+      const { timers, gateway, attempts, waitAfter } = await startTimed(t, script, 1);
+      const reply = gateway.chat(chatBody());
+      assert.equal(await waitAfter(1), seconds * 1000);
+      timers.advance(seconds * 1000 - 1);
+      await idle(60);
+      assert.equal(attempts(), 1);
+      timers.advance(1);
+      assert.equal((await reply).status, 429);
+      assert.equal(attempts(), 2);
+    });
+  }
+
+  test('a Retry-After of more than 30 s is left to the client', async (t) => {
+    const script = fail(503, { headers: { 'retry-after': '31' } });
+    const { gateway, attempts } = await startTimed(t, script, 2);
+    const reply = await gateway.chat(chatBody());
+    assert.equal(reply.headers['retry-after'], '31');
+    assert.equal(attempts(), 1);
+  });
+
+  const STEPS = [500, 1000, 2000, 4000, 8000, 8000];
+  for (const [luck, share] of [
+    [0, 0.5],
+    [1 - Number.EPSILON, 1],
+  ] as const) {
+    test(`without a Retry-After each is ${share === 1 ? 'at most' : 'at least half of'} its step, which doubles up to 8 s`, async (t) => {
+      t.mock.method(Math, 'random', () => luck);
+      const { timers, gateway, waitAfter } = await startTimed(t, fail(503), STEPS.length);
+      const reply = gateway.chat(chatBody());
+      for (const [index, step] of STEPS.entries()) {
+        const waitMs = await waitAfter(index + 1);
+        assert.equal(Math.round(waitMs), step * share);
+        timers.advance(waitMs);
+      }
+      assert.equal((await reply).status, 503);
+    });
+  }
+
+  test('the free attempt after a stale connection does not lengthen them', async (t) => {
+    t.mock.method(Math, 'random', () => 1 - Number.EPSILON);
+    const timers = useManualTimers(t);
+    const unavailable = rawResponse('{}', { status: '503 Service Unavailable' });
+    const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {
+      if (connection > 1) socket.write(unavailable);
+      else if (onConnection === 1) socket.write(rawResponse(JSON.stringify(OK)));
+      else socket.destroy();
+    });
+    const toml = `[server]\nretries = 1\n${providerToml(upstream)}`;
+    const gateway = await startGateway(t, { toml });
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    const reply = gateway.chat(chatBody());
+    await eventually(() => upstream.requests.length === 3 && isWaiting(timers), 'the wait');
+    assert.deepEqual(timers.running().map(Math.round), [500]);
+    timers.advance(500);
+    assert.equal((await reply).status, 503);
+    assert.equal(upstream.requests.length, 4);
   });
 });
 
@@ -387,7 +457,21 @@ describe('fallback', { concurrency: true }, () => {
   });
 });
 
+/** For the tests of this suite, which run one after the other, `performance.now()` is `nowMs`. */
+function useStoppedClock(): { nowMs: number } {
+  const clock = { nowMs: 1000 };
+  let mocked: { readonly mock: { restore(): void } } | undefined;
+  before(() => {
+    mocked = mock.method(performance, 'now', () => clock.nowMs);
+  });
+  after(() => mocked?.mock.restore());
+  return clock;
+}
+
 describe('the circuit breaker', () => {
+  // A slow machine would take longer than a rest.
+  useStoppedClock();
+
   test('rests a provider after three failures in a row, for ten seconds, and then lets one request probe', () => {
     let now = 1000;
     const breaker = new CircuitBreaker(() => now);
@@ -483,6 +567,17 @@ describe('the circuit breaker', () => {
     }
   });
 
+  test('an answer that refuses the request ends a row of failures', async (t) => {
+    const { gateway, p, asked } = await start(t, fail(503));
+    for (const status of [503, 503, 400, 503, 503, 503]) {
+      p.script = fail(status);
+      await gateway.chat(chatBody());
+    }
+    assert.equal(asked()[0], 6);
+    await gateway.chat(chatBody());
+    assert.equal(asked()[0], 6);
+  });
+
   test('a provider without a fallback never rests', async (t) => {
     const { gateway, asked } = await start(t, fail(500), { fallback: [] });
     for (let round = 0; round < 5; round += 1) {
@@ -499,9 +594,20 @@ describe('the circuit breaker', () => {
     }
     assert.deepEqual(asked(), [5, 3, 0]);
   });
+
+  test('when the circuits of all are open, an answer of the requested one is the answer', async (t) => {
+    const { gateway, p, q, asked } = await start(t, fail(503));
+    q.script = fail(503);
+    for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
+    p.script = (_, response) => sendJson(response, OK);
+    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p']);
+    assert.deepEqual(asked(), [4, 3, 0]);
+  });
 });
 
 describe('a connection that was kept alive', () => {
+  // A slow machine would take longer than a second, after which a connection is not a stale one.
+  const clock = useStoppedClock();
   const answer = rawResponse(JSON.stringify(OK));
   const toml = (baseUrl: string) => `[providers.p]\nbase_url = "${baseUrl}"\napi_key = "none"\n`;
 
@@ -534,7 +640,10 @@ describe('a connection that was kept alive', () => {
     test(`and is ${how} after a second of work on a request is a 502: it must not be paid for twice`, async (t) => {
       const upstream = await startRawUpstream(t, ({ socket, onConnection }) => {
         if (onConnection === 1) socket.write(answer);
-        else setTimeout(() => close(socket), 1200);
+        else {
+          clock.nowMs += 1000;
+          close(socket);
+        }
       });
       const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
       assert.equal((await gateway.chat(chatBody())).status, 200);

@@ -293,3 +293,21 @@ test('the list is kept where a provider fails later', async (t) => {
   for (let i = 0; i < 2; i += 1) assert.deepEqual(await idsOf(gateway), ['p/a']);
   assert.equal(upstream.requests.length, 2);
 });
+
+// Alone: it stops the clock of the process.
+test('a list that could not be fetched is tried again after ten seconds, and one that could after five minutes', async (t) => {
+  let nowMs = 1000;
+  t.mock.method(performance, 'now', () => nowMs);
+  const { gateway, upstream } = await start(t, list({ error: { message: 'x' } }));
+  const askedAfter = async (ms: number) => {
+    nowMs += ms;
+    await idsOf(gateway);
+    return upstream.requests.length;
+  };
+  assert.equal(await askedAfter(0), 1);
+  assert.equal(await askedAfter(9999), 1);
+  upstream.script = list([{ id: 'a' }]);
+  assert.equal(await askedAfter(1), 2);
+  assert.equal(await askedAfter(299_999), 2);
+  assert.equal(await askedAfter(1), 3);
+});

@@ -10,10 +10,16 @@ import type { TLSSocket } from 'node:tls';
 import { Cancellation } from '../src/lib/cancellation.ts';
 import { createTransport, readAll, type Transport } from '../src/upstream/transport.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
-import { startStopwatch } from './support/clock.ts';
+import { idle, startStopwatch, useManualTimers } from './support/clock.ts';
 import { assertError } from './support/errors.ts';
-import { startBlackHole } from './support/fault-proxy.ts';
-import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from './support/gateway.ts';
+import { startBlackHole, startFaultProxy } from './support/fault-proxy.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  PROVIDER_KEY,
+  providerToml,
+  startGateway,
+} from './support/gateway.ts';
 import { startHttpProxy } from './support/http-proxy.ts';
 import { buildOnce, emptyFolder, runProgram, startServing } from './support/process.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
@@ -176,6 +182,23 @@ describe('the start', { concurrency: 2 }, () => {
     t.after(() => client.destroy());
     await eventually(() => connectionsTo(port) === 1, 'another connection');
   });
+});
+
+test('a connection that is not made within ten seconds is a 504', async (t) => {
+  const timers = useManualTimers(t);
+  const { port } = await startBlackHole(t);
+  const toml = providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` });
+  const gateway = await startGateway(t, { toml });
+  let isAnswered = false;
+  const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
+  await eventually(() => timers.running().length > 0, 'the connection is being made');
+  assert.deepEqual(timers.running(), [10_000]);
+  timers.advance(9999);
+  await idle(100);
+  assert.equal(isAnswered, false);
+  timers.advance(1);
+  const answered = await reply;
+  assert.deepEqual([answered.status, answered.json().error.code], [504, 'TIMEOUT']);
 });
 
 describe('the check of the engine', { concurrency: true }, () => {
@@ -438,6 +461,27 @@ for (const [lane, laneText] of [
       const { port } = await start(t, { baseUrl: upstream.baseUrl, env });
       await assertAnswers(port);
       assert.deepEqual(resumed, [false, true]);
+    });
+
+    test('a session is not resumed after a handshake that failed', async (t) => {
+      const certificate = createCertificate(t, ['IP:127.0.0.1']);
+      const resumed: boolean[] = [];
+      const closing: Script = (request, response) => {
+        resumed.push((response.socket as TLSSocket).isSessionReused());
+        response.setHeader('connection', 'close');
+        return answer(request, response);
+      };
+      const upstream = await startUpstream(t, closing, certificate);
+      const proxy = await startFaultProxy(t, Number(new URL(upstream.baseUrl).port));
+      const baseUrl = proxy.baseUrl.replace('http:', 'https:');
+      const env = { GATEWAY_UPSTREAM: lane, NODE_EXTRA_CA_CERTS: certificate.path };
+      const { port } = await start(t, { baseUrl, env });
+      await assertAnswers(port);
+      proxy.fault = { onConnect: 'close' };
+      assert.equal((await ask(port)).status, 502);
+      proxy.fault = {};
+      await assertAnswers(port);
+      assert.deepEqual(resumed, [false, true, false, true]);
     });
 
     test('a request whose connection breaks is repeated only where that was reused', async (t) => {

@@ -77,8 +77,8 @@ interface ManualTimer {
 export interface ManualTimers {
   /** Lets this much time pass, and calls back whatever is due by then, in order. */
   advance(ms: number): void;
-  /** The delays of the timers that are running. */
-  running(): number[];
+  /** The delays that are running, up to `maxMs`: longer ones are the limits of whole attempts, and undici's own. */
+  running(maxMs?: number): number[];
   /** How often one was started, or started anew. */
   started(): number;
 }
@@ -127,7 +127,7 @@ export function useManualTimers(t: TestContext): ManualTimers {
       }
       nowMs = untilMs;
     },
-    running: () => [...timers].map(({ ms }) => ms),
+    running: (maxMs = 30_000) => [...timers].map(({ ms }) => ms).filter((ms) => ms <= maxMs),
     started: () => started,
   };
 }
