@@ -3,9 +3,12 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
+import { CLIENT_LIMITS } from '../src/downstream/call.ts';
+import { createHttpServer } from '../src/downstream/http-server.ts';
 import { idle } from './support/clock.ts';
 import { parseReplies } from './support/documented.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
+import { sendRaw } from './support/raw.ts';
 import { createGate, eventually } from './support/streams.ts';
 import { completion, sendJson, startUpstream } from './support/upstream.ts';
 
@@ -51,14 +54,14 @@ const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 const A_WHILE_MS = 100;
 
 describe('a client that pipelines', { concurrency: 4 }, () => {
-  test('500 chats has one at a time upstream, and gets the answers in order', async (t) => {
+  test('300 chats has one at a time upstream, and gets the answers in order', async (t) => {
     const { upstream, socket, release, text, mostActive } = await start(t);
-    socket.write(chats(500).join(''));
+    socket.write(chats(300).join(''));
     await eventually(() => upstream.requests.length === 1, 'the first request upstream');
     await idle(A_WHILE_MS);
     assert.equal(upstream.requests.length, 1);
     release();
-    await eventually(() => parseReplies(text()).length === 500, 'every answer');
+    await eventually(() => text().match(/"choices"/g)?.length === 300, 'every answer');
     const models = parseReplies(text()).map(({ body }) => /"content":"(\w+)"/.exec(body)?.[1]);
     assert.deepEqual(
       models,
@@ -147,6 +150,20 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     );
   });
 
+  test('a broken body behind a chat gets the answer of the chat and none for the broken one', async (t) => {
+    const { upstream, socket, release, text, isClosed } = await start(t);
+    const head = rawChat({}, ['transfer-encoding: chunked'])
+      .replace(/content-length: \d+\r\n/, '')
+      .replace('{}', '');
+    socket.write(`${rawChat(chatBody())}${head}5\r\nhello\r\n`);
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    socket.write('zz\r\n');
+    await idle(A_WHILE_MS);
+    release();
+    await eventually(isClosed, 'the end of the connection');
+    assert.deepEqual(text().match(/HTTP\/1\.1 \d+/g), ['HTTP/1.1 200'], text());
+  });
+
   test('and leaves during the first request cancels it, and none of the others begins', async (t) => {
     const { gateway, upstream, socket } = await start(t);
     socket.write(chats(3).join(''));
@@ -191,4 +208,16 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     );
     assert.equal(upstream.requests.length, 1);
   });
+});
+
+test('a call that ends without an answer closes its connection', async (t) => {
+  const server = createHttpServer({
+    handle: async () => {},
+    answerBroken: () => assert.fail('nothing is broken'),
+    limits: CLIENT_LIMITS,
+  });
+  const { port } = await server.listen(0, '127.0.0.1');
+  t.after(async () => server.drain(0, new Error('test is over')));
+  const { isClosed, text } = await sendRaw(port, HEALTH + HEALTH, { waitMs: 10_000 });
+  assert.deepEqual([isClosed, text], [true, '']);
 });

@@ -35,15 +35,16 @@ export function refuseBrokenRequest(
   if (connection.isBroken) return;
   connection.isBroken = true;
   const { socket } = connection;
+  const isGone = code === 'ECONNRESET' || (code === ENDED_EARLY && connection.isBusy);
+  const isOver = !connection.isBusy && (!socket.writable || connection.isAnsweredEarly);
+  if (isGone || isOver) {
+    socket.destroy();
+    return;
+  }
   const { status, text } = PARSER_ERRORS.get(code ?? '') ?? OTHER_ERROR;
   const refusal = invalidRequest(text, { status, headers: { connection: 'close' } });
   if (connection.isBusy) {
-    if (code === ENDED_EARLY) socket.destroy();
-    else connection.closeAfterQueue(refusal);
-    return;
-  }
-  if (code === 'ECONNRESET' || !socket.writable || connection.isAnsweredEarly) {
-    socket.destroy();
+    connection.closeAfterQueue(refusal);
     return;
   }
   const requestId = randomUUID();
