@@ -1,30 +1,28 @@
-/** Who gives up what and when: a client's request, and the tries at providers that serve it. */
+/** A minimal AbortSignal per request, and the deadline of one attempt. */
 
-/**
- * What AbortController and AbortSignal are, for one request: those take 8 µs on Node 20, and each of their
- * listeners another, and a request has several.
- */
+/** AbortController and AbortSignal in one, without their cost: each request has several, with several listeners. */
 export class Cancellation {
   #reason: Error | undefined;
   readonly #listeners: (() => void)[] = [];
 
-  /** Why it was cancelled, or `undefined` where it was not. */
+  /** The reason of the cancellation; `undefined` while it is not cancelled. */
   get reason(): Error | undefined {
     return this.#reason;
   }
 
-  /** Gives up. Only the first reason counts. */
+  /** Cancels and calls the listeners. Only the first call has an effect. */
   cancel(reason: Error): void {
     if (this.#reason) return;
     this.#reason = reason;
     for (const listener of this.#listeners.splice(0)) listener();
   }
 
+  /** Throws the reason if it is cancelled. */
   throwIfCancelled(): void {
     if (this.#reason) throw this.#reason;
   }
 
-  /** Calls back when it is cancelled, at once where it was. */
+  /** Calls `listener` when it is cancelled, at once if it is already. */
   onCancel(listener: () => void): void {
     if (this.#reason) listener();
     else this.#listeners.push(listener);
@@ -36,41 +34,47 @@ export class Cancellation {
   }
 }
 
-const ABANDONED = new Error('nobody waits for the answer any more');
+const ABANDONED = new Error('the upstream request is no longer needed');
 
-/** The time limit of one attempt, tied to the client: whichever ends first cancels the upstream request. */
+/** Cancels one upstream request: when its time limit passes, or when the client's request is cancelled. */
 export class Deadline extends Cancellation {
   readonly #client: Cancellation | undefined;
   readonly #onClient = () => this.cancel(this.#client!.reason!);
   #timer: NodeJS.Timeout | undefined;
   #timerMs = 0;
-  /** Made when it is needed: an error takes 5 µs. Absent while the clock is stopped. */
+  /** Creates the reason only if it is needed: an error captures a stack. Absent while disarmed. */
   #createReason: (() => Error) | undefined;
 
-  /** `client` is cancelled when the client leaves or the gateway gives up the request. */
+  /** `client` is cancelled when the client leaves, or when the gateway gives the request up. */
   constructor(client?: Cancellation) {
     super();
     this.#client = client;
     client?.onCancel(this.#onClient);
   }
 
-  /** (Re)starts the clock: `ms` later it cancels with this reason. 0 means no limit. */
+  /** (Re)starts the time limit: cancels in `ms` milliseconds with this reason. 0 means no limit. */
   arm(ms: number, createReason: () => Error): void {
     this.#createReason = createReason;
     if (ms !== this.#timerMs) this.#clear();
     this.#timerMs = ms;
-    // A stream does this for each event: refreshing is an order cheaper than another timer.
+    // A stream re-arms it for each event: refreshing a timer is cheaper than creating one.
     if (ms > 0) this.#timer = this.#timer?.refresh() ?? setTimeout(() => this.#onTime(), ms);
   }
 
+  /** Suspends the time limit. */
   disarm(): void {
     this.#createReason = undefined;
   }
 
-  /** Lets go of the timer and the client. `abandon` also gives up what is still going on upstream. */
+  /** No longer follows the client's request: the upstream request goes on after the client left. */
+  detach(): void {
+    this.#client?.offCancel(this.#onClient);
+  }
+
+  /** Clears the timer and detaches. With `abandon` it also cancels the upstream request. */
   end({ abandon = false } = {}): void {
     this.#clear();
-    this.#client?.offCancel(this.#onClient);
+    this.detach();
     if (abandon) this.cancel(ABANDONED);
   }
 

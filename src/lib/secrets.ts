@@ -27,17 +27,21 @@ export class Secret {
   }
 }
 
-/** What keys look like when they are not ours: vendors echo them in error texts, masked or whole. */
+/** The shapes of keys that are not configured here: vendors echo them in error texts, masked or whole. */
 const KEY_SHAPES = [
   '\\bsk-[\\w*.-]{6,}',
   '\\bBearer\\s+[\\w*.~+/=-]+',
   '\\b(?:api_?)?key=[^\\s&"]+',
 ];
 
-/** Shorter ones are placeholders for local servers ("ollama", "none"): hiding them would only eat words. */
+/** Shorter keys are placeholders for local servers ("ollama", "none"): to hide them would hide words. */
 const SHORTEST_SECRET_CHARACTERS = 8;
 
-/** Returns a function that replaces every given secret, and everything shaped like a key, by `[secret]`. */
+/**
+ * Returns a function that replaces every given secret, and everything shaped like a key, by `[secret]`.
+ * The end of the text may have cut a secret off: its beginning is replaced too. The caller bounds the text: a match
+ * of megabytes overflows the stack of the regular expression.
+ */
 export function createRedactor(secrets: readonly Secret[]): (text: string) => string {
   const literals = secrets
     .map((secret) => secret.reveal())
@@ -46,23 +50,31 @@ export function createRedactor(secrets: readonly Secret[]): (text: string) => st
     .filter((text) => text.length >= SHORTEST_SECRET_CHARACTERS)
     // Longest first: one key may be the beginning of another.
     .toSorted((a, b) => b.length - a.length)
-    .map((text) => text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&'));
+    .map((text) => {
+      const beginning = escapePattern(text.slice(0, SHORTEST_SECRET_CHARACTERS));
+      const rest = escapePattern(text.slice(SHORTEST_SECRET_CHARACTERS));
+      return `${beginning}(?:${rest}|\\S*$)`;
+    });
   const pattern = new RegExp([...literals, ...KEY_SHAPES].join('|'), 'gi');
   return (text) => text.replace(pattern, '[secret]');
+}
+
+function escapePattern(text: string): string {
+  return text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
 }
 
 /** Control characters and line separators, which could forge log lines or terminal sequences. */
 // oxlint-disable-next-line no-control-regex
 const CONTROL_CHARACTERS = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g;
 
-/** Untrusted text made printable: control characters as `\uXXXX`, at most `maxCharacters` long. */
+/** Cuts untrusted text to `maxCharacters`, and then writes control characters as `\uXXXX`. */
 export function escapeControlCharacters(text: string, maxCharacters: number): string {
   return text
     .slice(0, maxCharacters)
     .replace(CONTROL_CHARACTERS, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }
 
-/** The same characters as spaces, for text that people read. */
+/** Replaces the same characters by spaces, for text that people read. */
 export function withoutControlCharacters(text: string): string {
   return text.replace(CONTROL_CHARACTERS, ' ');
 }
