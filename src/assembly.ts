@@ -28,7 +28,6 @@ interface Runtime {
 
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
 export function assemble(config: Config, runtime: Runtime): Assembly {
-  const now = () => performance.now();
   const secrets = [
     ...config.server.auth.keys,
     ...config.providers.registered.map(({ apiKey }) => apiKey),
@@ -46,8 +45,8 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   const providers = new Map<string, Provider>(
     config.providers.registered.map((settings) => [settings.id, createOpenAIProvider(settings)]),
   );
-  const limits = createLimits(config.rateLimit, now);
-  const breaker = new CircuitBreaker(now);
+  const limits = createLimits(config.rateLimit);
+  const breaker = new CircuitBreaker();
   // Those without a key are not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
   const completion = { config, transport, providers, fallbacks, redact, limits, breaker };

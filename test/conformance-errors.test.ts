@@ -40,7 +40,7 @@ const TIMED_OUT: ExpectedError = {
   type: 'timeout_error',
   code: 'TIMEOUT',
   message: 'Request timed out',
-  headers: chosen,
+  headers: { ...chosen, 'x-should-retry': 'false' },
 };
 const NOT_JSON: ExpectedError = {
   httpStatus: 500,
@@ -81,7 +81,7 @@ function apiError(status: number, text: string | RegExp): ExpectedError {
     provider: 'p',
     status,
     message: typeof text === 'string' ? message + text : new RegExp(`^${message}${text.source}`),
-    headers: chosen,
+    headers: status === 504 ? { ...chosen, 'x-should-retry': 'false' } : chosen,
   };
 }
 
@@ -246,7 +246,7 @@ const rows: Row[] = [
   {
     upstream: '200 with an error of code "oops"',
     script: answers({ error: { message: 'no', code: 'oops' } }),
-    expected: apiError(502, 'no'),
+    expected: apiError(502, 'no (oops)'),
   },
   {
     upstream: '200 with an error that is text',
@@ -289,14 +289,30 @@ const rows: Row[] = [
     expected: rateLimited(61, { ...chosen, 'x-should-retry': 'false' }),
   },
   {
+    upstream: '429 with a code',
+    script: answers({ error: { message: 'slow down', code: 'tokens_per_minute' } }, 429),
+    expected: {
+      ...rateLimited(1),
+      message: 'Rate limit exceeded at p: slow down (tokens_per_minute)',
+    },
+  },
+  {
+    upstream: '429 with the code of an empty account',
+    script: answers({ error: { message: 'no money', code: 'insufficient_quota' } }, 429),
+    expected: {
+      ...rateLimited(1, { ...chosen, 'x-should-retry': 'false' }),
+      message: 'Rate limit exceeded at p: no money (insufficient_quota)',
+    },
+  },
+  {
     upstream: '503 with Retry-After',
     script: answers({ message: 'later' }, 503, { 'retry-after': '7' }),
     expected: { ...apiError(503, 'later'), headers: { ...chosen, 'retry-after': '7' } },
   },
   ...[400, 402, 403, 404, 408, 409, 413, 422, 451, 500, 502, 503, 504, 529, 599].map((status) => ({
     upstream: `${status} with error.message`,
-    script: answers({ error: { message: 'own words', type: 'x', code: 'y' } }, status),
-    expected: apiError(status, 'own words'),
+    script: answers({ error: { message: 'own words', type: 'x', code: 'yes' } }, status),
+    expected: apiError(status, 'own words (yes)'),
   })),
   ...[
     { shape: 'error as text', body: { error: 'own words' }, expected: 'own words' },
@@ -307,6 +323,50 @@ const rows: Row[] = [
     { shape: 'a message of another type', body: { message: 7 }, expected: 'Bad Request' },
     { shape: 'HTML as its message', body: { error: { message: html } }, expected: 'Bad Request' },
     { shape: 'nothing but null', body: null, expected: 'Bad Request' },
+    {
+      shape: 'a code',
+      body: { message: 'too long', code: 'context_length_exceeded' },
+      expected: 'too long (context_length_exceeded)',
+    },
+    {
+      shape: 'a code and no message',
+      body: { error: { code: 'model_not_found' } },
+      expected: 'Bad Request (model_not_found)',
+    },
+    {
+      shape: 'a code that the message names',
+      body: { error: { message: 'own words: bad_word', code: 'bad_word' } },
+      expected: 'own words: bad_word',
+    },
+    {
+      shape: 'a code that is a number',
+      body: { error: { message: 'own words', code: '1113' } },
+      expected: 'own words',
+    },
+    {
+      shape: 'a code that is no word',
+      body: { error: { message: 'own words', code: 'not a word' } },
+      expected: 'own words',
+    },
+    {
+      shape: 'a type and no code',
+      body: { error: { message: 'own words', type: 'bad_thing', code: null } },
+      expected: 'own words',
+    },
+    ...["got <class 'str'>", 'At most 1 <image>', 'x is <nil>', 'a<b'].map((words) => ({
+      shape: words,
+      body: { message: words },
+      expected: words,
+    })),
+    ...[
+      '<p>no',
+      ' <b>',
+      'so: <!DOCTYPE html>',
+      'x <HTML lang>',
+      'x<head>',
+      'x<body>',
+      'x<script>',
+    ].map((page) => ({ shape: page, body: { message: page }, expected: 'Bad Request' })),
   ].map(({ shape, body, expected }) => ({
     upstream: `400 with ${shape}`,
     script: answers(body, 400),
@@ -325,7 +385,7 @@ const rows: Row[] = [
   {
     upstream: '400 with a very long message',
     script: answers({ message: 'x'.repeat(10_000) }, 400),
-    expected: apiError(400, /x{400,500}$/),
+    expected: apiError(400, 'x'.repeat(500)),
   },
   {
     upstream: '400 with control characters in its message',
@@ -348,6 +408,13 @@ const rows: Row[] = [
     expected: PROVIDER_FAILED,
   })),
 ];
+
+test('a 200 with an error message of 8 million characters in the shape of a key is a 502', async (t) => {
+  const message = `sk-${'x'.repeat(8_000_000)}`;
+  const upstream = await startUpstream(t, answers({ error: { message } }));
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  assertError(await gateway.chat(chatBody()), apiError(502, '[secret]'));
+});
 
 for (const { upstream: what, script, expected, stream: only } of rows) {
   const streams = only === undefined ? [false, true] : [only];
@@ -397,6 +464,9 @@ test('of several Retry-After headers the first counts', async (t) => {
   }
 });
 
+/** Has no shape that tells it is a key. */
+const KEY = 'canary+of/no.shape';
+
 const keys = [PROVIDER_KEY, 'sk-proj-abcdefghijklmnop', 'Bearer abcdefghijklmnop'];
 for (const key of keys) {
   test(`a message of upstream's reaches the client without ${key.slice(0, 7)}…`, async (t) => {
@@ -417,6 +487,18 @@ test('where one key begins with another, nothing of the longer one is left', asy
   const gateway = await startGateway(t, { toml: toml.join('') });
   const reply = await gateway.chat(chatBody());
   assertError(reply, apiError(403, 'key [secret] is wrong'));
+});
+
+test('a key that the cut at 500 characters divides does not reach the client in part', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, {
+    toml: providerToml(upstream).replace(PROVIDER_KEY, KEY),
+  });
+  for (let length = 8; length <= KEY.length; length += 1) {
+    const before = 'x '.repeat(250).slice(0, 500 - length);
+    upstream.script = answers({ message: `${before}${KEY} is wrong` }, 403);
+    assertError(await gateway.chat(chatBody()), apiError(403, `${before}[secret]`.slice(0, 500)));
+  }
 });
 
 const markup = [

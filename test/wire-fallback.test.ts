@@ -17,7 +17,7 @@ import {
   type Script,
 } from './support/upstream.ts';
 
-// Full jitter may be no wait at all: with this luck it always is.
+// The shortest backoff there is: half of each step.
 before(() => void mock.method(Math, 'random', () => 0));
 after(() => mock.restoreAll());
 
@@ -404,11 +404,23 @@ describe('fallback', { concurrency: true }, () => {
     assert.deepEqual([reply.json().error.provider, reply.json().error.status], ['p', 503]);
   });
 
-  test('the fallback that answers no to the request itself ends the search', async (t) => {
-    const { gateway, q, asked } = await start(t, fail(503), { fallback: ['q', 'r'] });
-    q.script = fail(400);
-    assert.equal((await gateway.chat(chatBody())).status, 503);
-    assert.deepEqual(asked(), [1, 1, 0]);
+  for (const status of [400, 401, 403, 404, 422]) {
+    test(`a fallback's own ${status} does not end the chain: the next one is asked`, async (t) => {
+      const { gateway, q, asked } = await start(t, fail(503), { fallback: ['q', 'r'] });
+      q.script = fail(status);
+      for (const body of [chatBody(), STREAM]) {
+        assert.deepEqual(facts(await gateway.chat(body)).slice(0, 2), [200, 'r']);
+      }
+      assert.deepEqual(asked(), [2, 2, 2]);
+    });
+  }
+
+  test('when the fallbacks answer 404 and 401, the requested provider\u2019s failure is the answer', async (t) => {
+    const { gateway, q, r, asked } = await start(t, fail(503), { fallback: ['q', 'r'] });
+    q.script = fail(404);
+    r.script = fail(401);
+    assert.deepEqual(facts(await gateway.chat(chatBody())), [503, 'p', 'false']);
+    assert.deepEqual(asked(), [1, 1, 1]);
   });
 
   test('a fallback is asked for its default_model, or else for the requested name', async (t) => {
@@ -430,7 +442,12 @@ describe('fallback', { concurrency: true }, () => {
     const alone = { fallback: [] };
     const table: [script: Script, body: object, expected: string | undefined][] = [
       [fail(503), chatBody(), undefined],
+      [fail(504), chatBody(), 'false'],
+      [fail(501), chatBody(), 'false'],
       [fail(429), chatBody(), undefined],
+      [fail(429, { code: 'insufficient_quota' }), chatBody(), 'false'],
+      [fail(429, { code: 'billing_hard_limit_reached' }), chatBody(), 'false'],
+      [fail(400, { code: 'billing_not_active' }), chatBody(), undefined],
       [fail(429, { headers: { 'retry-after': '61' } }), chatBody(), 'false'],
       [fail(429, { headers: { 'retry-after': '60' } }), chatBody(), undefined],
       [(_, response) => sendJson(response, OK), STREAM, 'false'],
@@ -470,138 +487,213 @@ function useStoppedClock(): { nowMs: number } {
 
 describe('the circuit breaker', () => {
   // A slow machine would take longer than a rest.
-  useStoppedClock();
+  const clock = useStoppedClock();
 
-  test('rests a provider after three failures in a row, for ten seconds, and then lets one request probe', () => {
-    let now = 1000;
-    const breaker = new CircuitBreaker(() => now);
-    const failures = (count: number) => {
-      for (let index = 0; index < count; index += 1) breaker.recordFailure('p');
+  function startBreaker() {
+    const breaker = new CircuitBreaker();
+    const fail3 = (model = 'm') => {
+      for (let count = 0; count < 3; count += 1) breaker.recordModelFailure('p', model);
     };
-    failures(2);
-    assert.equal(breaker.isOpen('p'), false);
-    breaker.recordSuccess('p');
-    failures(2);
-    assert.equal(breaker.isOpen('p'), false, 'not three in a row');
-    failures(1);
-    assert.equal(breaker.isOpen('p'), true);
-    assert.equal(breaker.isOpen('q'), false);
-    now += 9999;
-    assert.equal(breaker.isOpen('p'), true);
-    now += 1;
-    assert.equal(breaker.isOpen('p'), false, 'the probe');
-    assert.equal(breaker.isOpen('p'), false, 'not asked yet');
-    breaker.recordAttempt('p');
-    assert.equal(breaker.isOpen('p'), true, 'only one');
-    failures(1);
-    now += 9999;
-    assert.equal(breaker.isOpen('p'), true, 'a failed probe is ten seconds more');
-    now += 1;
-    assert.equal(breaker.isOpen('p'), false);
-    breaker.recordSuccess('p');
-    assert.deepEqual([breaker.isOpen('p'), breaker.isOpen('p')], [false, false]);
+    return { breaker, fail3, state: (model = 'm') => breaker.stateOf('p', model) };
+  }
+
+  test('opens after three failures in a row, for ten seconds, and then lets one request probe', () => {
+    const { breaker, fail3, state } = startBreaker();
+    breaker.recordModelFailure('p', 'm');
+    breaker.recordModelFailure('p', 'm');
+    assert.equal(state(), 'closed');
+    breaker.recordSuccess('p', 'm');
+    breaker.recordModelFailure('p', 'm');
+    breaker.recordModelFailure('p', 'm');
+    assert.equal(state(), 'closed', 'not three in a row');
+    breaker.recordModelFailure('p', 'm');
+    assert.equal(state(), 'open');
+    clock.nowMs += 9999;
+    assert.equal(state(), 'open');
+    breaker.recordAttempt('p', 'm');
+    clock.nowMs += 1;
+    assert.equal(state(), 'half-open', 'an attempt during the rest does not prolong it');
+    assert.equal(state(), 'half-open', 'not probed yet');
+    breaker.recordAttempt('p', 'm');
+    assert.equal(state(), 'open', 'only one request probes');
+    fail3();
+    clock.nowMs += 9999;
+    assert.equal(state(), 'open', 'a failed probe is ten seconds more');
+    clock.nowMs += 1;
+    assert.equal(state(), 'half-open');
+    breaker.recordSuccess('p', 'm');
+    assert.equal(state(), 'closed');
   });
 
-  test('a probe that is never answered does not rest the provider for ever', () => {
-    let now = 0;
-    const breaker = new CircuitBreaker(() => now);
-    for (let index = 0; index < 3; index += 1) breaker.recordFailure('p');
-    now += 10_000;
-    assert.equal(breaker.isOpen('p'), false);
-    breaker.recordAttempt('p');
-    assert.equal(breaker.isOpen('p'), true);
-    now += 10_000;
-    assert.equal(breaker.isOpen('p'), false);
+  test('is half-open again ten seconds after a probe that has no result', () => {
+    const { breaker, fail3, state } = startBreaker();
+    fail3();
+    clock.nowMs += 10_000;
+    breaker.recordAttempt('p', 'm');
+    assert.equal(state(), 'open');
+    clock.nowMs += 10_000;
+    assert.equal(state(), 'half-open');
+  });
+
+  test('counts each model of a provider by itself, and failed connections for all of them', () => {
+    const { breaker, fail3, state } = startBreaker();
+    fail3('a');
+    assert.deepEqual(
+      [state('a'), state('b'), breaker.stateOf('q', 'a')],
+      ['open', 'closed', 'closed'],
+    );
+    for (let count = 0; count < 3; count += 1) breaker.recordProviderFailure('p');
+    assert.deepEqual([state('b'), breaker.stateOf('q', 'b')], ['open', 'closed']);
+    breaker.recordModelFailure('p', 'b');
+    assert.equal(state('b'), 'closed', 'the provider was reached');
+    assert.equal(state('a'), 'open');
+  });
+
+  test('keeps the circuits of the 1,000 models that failed last, and of no name over 256 characters', () => {
+    const { breaker, fail3, state } = startBreaker();
+    fail3('first');
+    fail3('kept');
+    for (let index = 0; index < 998; index += 1) breaker.recordModelFailure('p', `${index}`);
+    assert.deepEqual([state('first'), state('kept')], ['open', 'open']);
+    breaker.recordModelFailure('p', 'one more');
+    assert.deepEqual([state('first'), state('kept')], ['closed', 'open']);
+    fail3('x'.repeat(254));
+    fail3('x'.repeat(255));
+    assert.deepEqual([state('x'.repeat(254)), state('x'.repeat(255))], ['open', 'closed']);
   });
 
   test('a request that the limit keeps from a provider is not its probe', async (t) => {
     // A file cannot set a limit that lasts longer than a provider's rest.
     const providers = new Map([['q', { requestsPerSecond: 0.06, burstCapacity: 3 }]]);
-    const { gateway, q, asked } = await start(t, fail(500), {
+    const { gateway, q, asked } = await start(t, fail(503), {
       adjust: (config) => ({
         ...config,
         rateLimit: { ...config.rateLimit, enabled: true, providers },
       }),
     });
     const { script } = q;
-    q.script = fail(500);
+    q.script = fail(503);
     for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
     q.script = script;
-    const clock = performance.now.bind(performance);
-    for (const [seconds, status] of [
-      [11, 500],
-      [18, 200],
-    ] as const) {
-      const { mock: shifted } = t.mock.method(performance, 'now', () => clock() + seconds * 1000);
-      assert.equal((await gateway.chat(chatBody())).status, status);
-      shifted.restore();
-    }
+    clock.nowMs += 11_000;
+    assert.equal((await gateway.chat(chatBody())).status, 503);
+    clock.nowMs += 7000;
+    assert.equal((await gateway.chat(chatBody())).status, 200);
     assert.equal(asked()[1], 4);
   });
 
-  test('a provider that has failed three times is passed over', async (t) => {
-    for (const script of [fail(500), reset]) {
+  const outages: Record<string, Script> = {
+    'a 502': fail(502),
+    'a 503': fail(503),
+    'a 504': fail(504),
+    'a 529': fail(529),
+    'a cut connection': reset,
+  };
+  for (const [what, script] of Object.entries(outages)) {
+    test(`passes a provider over after ${what} three times in a row`, async (t) => {
       const { gateway, asked } = await start(t, script);
       for (let round = 0; round < 5; round += 1) {
         assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'q']);
       }
       assert.deepEqual(asked(), [3, 5, 0]);
-    }
+    });
+  }
+
+  test('passes a provider over after a timeout three times in a row', async (t) => {
+    const { gateway, asked } = await start(t, hang, { p: 'timeout = 1' });
+    await Promise.all([1, 2, 3].map(async () => gateway.chat(chatBody())));
+    assert.equal((await gateway.chat(chatBody())).headers['x-gateway-provider'], 'q');
+    assert.deepEqual(asked(), [3, 4, 0]);
   });
 
-  test('a failure of its fallback is told as the fallback\u2019s, and not to be repeated', async (t) => {
-    const { gateway, q } = await start(t, fail(500));
-    for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
-    q.script = fail(502);
-    const reply = await gateway.chat(chatBody());
-    assert.deepEqual(facts(reply).slice(0, 2), [502, 'q']);
-    assert.equal(reply.headers['x-should-retry'], 'false');
-    assert.equal(gateway.accessLines().at(-1)?.['provider'], 'q');
-  });
-
-  test('a provider that refuses requests is not one that fails', async (t) => {
-    for (const status of [400, 401, 404, 429]) {
-      const { gateway, asked } = await start(t, fail(status));
-      for (let round = 0; round < 5; round += 1) await gateway.chat(chatBody());
-      assert.equal(asked()[0], 5, String(status));
-    }
-  });
-
-  test('an answer that refuses the request ends a row of failures', async (t) => {
-    const { gateway, p, asked } = await start(t, fail(503));
-    for (const status of [503, 503, 400, 503, 503, 503]) {
+  test('does not count a plain 500, and is not reset by one', async (t) => {
+    const { gateway, p, asked } = await start(t, fail(500));
+    for (let round = 0; round < 5; round += 1) await gateway.chat(chatBody());
+    assert.deepEqual(asked(), [5, 5, 0]);
+    for (const status of [503, 503, 500, 503]) {
       p.script = fail(status);
       await gateway.chat(chatBody());
     }
-    assert.equal(asked()[0], 6);
     await gateway.chat(chatBody());
-    assert.equal(asked()[0], 6);
+    assert.deepEqual(asked(), [9, 10, 0]);
   });
 
-  test('a provider without a fallback never rests', async (t) => {
-    const { gateway, asked } = await start(t, fail(500), { fallback: [] });
-    for (let round = 0; round < 5; round += 1) {
-      assert.equal((await gateway.chat(chatBody())).status, 500);
+  for (const status of [200, 400, 401, 404, 429]) {
+    test(`is reset by a ${status}`, async (t) => {
+      const { gateway, p, asked } = await start(t, fail(503));
+      for (const now of [503, 503, status, 503, 503]) {
+        p.script = now === 200 ? (_, response) => sendJson(response, OK) : fail(now);
+        await gateway.chat(chatBody());
+      }
+      await gateway.chat(chatBody());
+      assert.equal(asked()[0], 6);
+    });
+  }
+
+  test('passes over only the model that failed, unless no connection can be made', async (t) => {
+    const { gateway, p, asked } = await start(t, ({ body }, response) =>
+      body.includes('"bad"') ? fail(503)({} as never, response) : sendJson(response, OK),
+    );
+    const ask = async (model: string) =>
+      (await gateway.chat(chatBody({ model }))).headers['x-gateway-provider'];
+    for (let round = 0; round < 4; round += 1) assert.equal(await ask('p/bad'), 'q');
+    assert.equal(await ask('p/good'), 'p');
+    assert.deepEqual(asked(), [4, 4, 0]);
+    assert.equal(p.requests.length, 4);
+  });
+
+  test('passes over all models of a provider to which no connection can be made', async (t) => {
+    const more = `[providers.gone]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "none"\n`;
+    const { gateway } = await start(t, hang, { more: `${more}[logging]\nverbose = true\n` });
+    for (const model of ['gone/a', 'gone/b', 'gone/c', 'gone/d']) {
+      assert.equal((await gateway.chat(chatBody({ model }))).status, 200);
     }
-    assert.deepEqual(asked(), [5, 0, 0]);
+    const attempts = gateway.accessLines().map((line) => line['attempts']);
+    assert.deepEqual(attempts, [...Array<string>(3).fill('gone:provider q:200'), 'q:200']);
   });
 
-  test('when all rest, the requested one is asked all the same', async (t) => {
-    const { gateway, q, asked } = await start(t, fail(500));
-    q.script = fail(500);
-    for (let round = 0; round < 5; round += 1) {
-      assert.equal((await gateway.chat(chatBody())).headers['x-gateway-provider'], 'p');
-    }
-    assert.deepEqual(asked(), [5, 3, 0]);
-  });
-
-  test('when the circuits of all are open, an answer of the requested one is the answer', async (t) => {
-    const { gateway, p, q, asked } = await start(t, fail(503));
-    q.script = fail(503);
+  test('asks a provider on probation once, whatever its retries', async (t) => {
+    const { gateway, asked } = await start(t, fail(503), { p: 'retries = 1' });
     for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
+    assert.deepEqual(asked(), [6, 3, 0]);
+    clock.nowMs += 10_000;
+    await gateway.chat(chatBody());
+    assert.deepEqual(asked(), [7, 4, 0]);
+  });
+
+  test('asks the requested provider after all, once, if no fallback has answered', async (t) => {
+    const { gateway, p, q, asked } = await start(t, fail(503), { p: 'retries = 1' });
+    for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
+    q.script = fail(404);
+    const reply = await gateway.chat(chatBody());
+    assert.deepEqual(facts(reply), [503, 'p', 'false']);
+    assert.equal(reply.json().error.provider, 'p');
+    assert.equal(gateway.accessLines().at(-1)?.['attempts'], 'q:404 p:503');
+    assert.deepEqual(asked(), [7, 4, 0]);
     p.script = (_, response) => sendJson(response, OK);
     assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p']);
+    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p'], 'closed');
+    assert.deepEqual(asked(), [9, 5, 0]);
+  });
+
+  test('does not pass over a provider without a fallback', async (t) => {
+    const { gateway, asked } = await start(t, fail(503), { fallback: [], p: 'retries = 1' });
+    for (let round = 0; round < 5; round += 1) {
+      assert.equal((await gateway.chat(chatBody())).status, 503);
+    }
+    assert.deepEqual(asked(), [10, 0, 0]);
+  });
+
+  test('asks the requested provider if the circuits of all are open', async (t) => {
+    const { gateway, p, q, asked } = await start(t, fail(503));
+    q.script = fail(503);
+    for (let round = 0; round < 4; round += 1) {
+      assert.equal((await gateway.chat(chatBody())).headers['x-gateway-provider'], 'p');
+    }
     assert.deepEqual(asked(), [4, 3, 0]);
+    p.script = (_, response) => sendJson(response, OK);
+    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p']);
+    assert.deepEqual(asked(), [5, 3, 0]);
   });
 });
 
@@ -635,6 +727,20 @@ describe('a connection that was kept alive', () => {
         [2, 2],
         [3, 1],
       ]);
+    });
+
+    test(`and is ${how} when it is used again is replaced for free: the client may repeat a 429 after it`, async (t) => {
+      const busy = rawResponse('{}', { status: '429 Too Many Requests' });
+      const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {
+        if (connection === 2) socket.write(busy);
+        else if (onConnection === 1) socket.write(answer);
+        else close(socket);
+      });
+      const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
+      assert.equal((await gateway.chat(chatBody())).status, 200);
+      const reply = await gateway.chat(chatBody());
+      assert.deepEqual([reply.status, reply.headers['x-should-retry']], [429, undefined]);
+      assert.equal(gateway.accessLines().at(-1)?.['attempts'], 'p:provider p:429');
     });
 
     test(`and is ${how} after a second of work on a request is a 502: it must not be paid for twice`, async (t) => {

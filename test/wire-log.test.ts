@@ -611,8 +611,8 @@ describe('createLogger', () => {
 
   test('quotes a text value that could be taken for another field', () => {
     const forged = 'p/m outcome=ok status=200';
-    const facts = { model: forged, quoted: 'a"b', path: 'C:\\x', none: '', plain: 'p/m-1:free,x' };
-    const [line = ''] = lines({ format: 'text' }, (log) => log('info', 'request', facts));
+    const values = { model: forged, quoted: 'a"b', path: 'C:\\x', none: '', plain: 'p/m-1:free,x' };
+    const [line = ''] = lines({ format: 'text' }, (log) => log('info', 'request', values));
     assert.equal(
       line.slice(line.indexOf('model=')),
       `model="${forged}" quoted="a\\"b" path="C:\\\\x" none="" plain=p/m-1:free,x\n`,

@@ -5,6 +5,9 @@ import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 
+import { Cancellation, Deadline } from '../src/lib/cancellation.ts';
+import { ClientGone } from '../src/lib/errors.ts';
+import { openStream } from '../src/upstream/stream-relay.ts';
 import { idle, untilSteady, useManualTimers } from './support/clock.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
@@ -448,24 +451,69 @@ test('a connection that breaks after [DONE] leaves the answer complete', async (
   assert.equal((await gateway.chat(STREAM)).text, completionEvents());
 });
 
-test('an error after [DONE] is nothing to the client, and nothing is added to it', async (t) => {
+test('what a provider sends after [DONE] does not reach the client, in the same packet or later', async (t) => {
   const { gateway, upstream } = await start(t);
   const late = 'data: {"error":{"message":"late"}}\n\n';
-  for (const events of [CHUNK + DONE + late, DONE + late, CHUNK + LAST + DONE + late.trimEnd()]) {
-    upstream.script = (_, response) => sendEvents(response, events);
-    assert.equal((await gateway.chat(STREAM)).text, events);
+  const end = CHUNK + LAST + DONE;
+  for (const rest of [late, late.trimEnd(), ': bye\n', 'data: {"usa', DONE, '\n']) {
+    upstream.script = (_, response) => sendEvents(response, end + rest);
+    assert.equal((await gateway.chat(STREAM)).text, end, rest);
   }
-  const { opened: seen, open: see } = createGate();
-  upstream.script = async (request, response) => {
-    await begin(CHUNK + DONE)(request, response);
-    await seen;
-    response.end(late);
+  upstream.script = (_, response) => sendEvents(response, DONE + late);
+  assert.equal((await gateway.chat(STREAM)).text, DONE);
+  upstream.script = begin(end);
+  assert.equal((await gateway.chat(STREAM)).text, end, 'the provider never ends it');
+  const outcomes = gateway.accessLines().map(({ outcome }) => outcome);
+  assert.deepEqual(new Set(outcomes), new Set(['ok']));
+});
+
+test('a stream whose client closes at [DONE] is logged as ok, and its upstream connection is used again', async (t) => {
+  const { opened: closed, open: close } = createGate();
+  const { gateway, upstream } = await start(t, async (request, response) => {
+    await begin(completionEvents())(request, response);
+    if (upstream.requests.length === 1) await closed;
+    response.end();
+  });
+  const ports = new Set<number | undefined>();
+  const { script } = upstream;
+  upstream.script = (request, response) => {
+    ports.add(response.socket?.remotePort);
+    return script(request, response);
   };
   const chat = openChat(gateway.port);
-  await eventually(() => chat.text() === CHUNK + DONE, '[DONE]');
-  see();
-  assert.equal(await chat.ended, CHUNK + DONE + late);
-  assert.deepEqual(new Set(gateway.accessLines().map(({ outcome }) => outcome)), new Set(['ok']));
+  await eventually(() => chat.text().endsWith(DONE), '[DONE]');
+  chat.leave();
+  await eventually(() => gateway.accessLines().length === 1, 'the access line');
+  const [line] = gateway.accessLines();
+  assert.deepEqual([line?.['outcome'], line?.['status']], ['ok', 200]);
+  close();
+  await upstream.requests[0]?.closed;
+  assert.equal((await gateway.chat(STREAM)).text, completionEvents());
+  assert.equal(ports.size, 1);
+});
+
+test('a stream whose client leaves while [DONE] waits to be taken is not delivered', async () => {
+  for (const hasLeft of [false, true]) {
+    const client = new Cancellation();
+    let isDelivered = false;
+    const body = (async function* () {
+      yield Buffer.from(CHUNK + LAST + DONE);
+    })();
+    const events = await openStream(body, {
+      provider: 'p',
+      deadline: new Deadline(client),
+      idleMs: 0,
+      readFault: () => undefined,
+      toError: () => assert.fail(),
+      onFailure: () => assert.fail(),
+      onDelivered: () => (isDelivered = true),
+    });
+    for await (const chunk of events) {
+      assert.equal(chunk.toString(), CHUNK + LAST + DONE);
+      if (hasLeft) client.cancel(new ClientGone());
+    }
+    assert.equal(isDelivered, !hasLeft);
+  }
 });
 
 test('a byte order mark at the start is passed on, and hides nothing', async (t) => {

@@ -68,12 +68,13 @@ const OUTCOMES: Record<ErrorKind, string> = {
 };
 
 function outcomeOf(call: Call): string {
+  if (call.record.isDelivered) return 'ok';
   if (call.cancellation.reason instanceof ClientGone) return 'client_closed';
   return call.record.failure ? OUTCOMES[call.record.failure.kind] : 'ok';
 }
 
 /** For the operator: the system's error code and message, or the stack of a bug. */
-function describeCause(cause: unknown, isOurFault: boolean): string | undefined {
+export function describeCause(cause: unknown, isOurFault = false): string | undefined {
   if (!(cause instanceof Error)) return cause === undefined ? undefined : typeof cause;
   if (isOurFault) return cause.stack;
   const { code } = cause as NodeJS.ErrnoException;

@@ -1,4 +1,4 @@
-/** `POST /v1/chat/completions`: which providers to ask for a request, in what order and how often. */
+/** `POST /v1/chat/completions`: candidates in order, retries, fallback. */
 
 import type { Call } from '../downstream/call.ts';
 import { parseChatRequest } from '../downstream/chat-request.ts';
@@ -14,18 +14,18 @@ import { MAX_ECHOED_CHARACTERS, resolveModel, type Candidate } from './model-nam
 
 const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
-/** A longer `Retry-After` is the client's to wait for. */
+/** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
 
 export interface CompletionSettings extends AttemptSettings {
   readonly providers: ReadonlyMap<string, Provider>;
-  /** In their order. */
+  /** In the order of the settings. */
   readonly fallbacks: readonly Provider[];
   readonly limits: Limits;
   readonly breaker: CircuitBreaker;
 }
 
-/** Answers one chat completion. Throws `GatewayError`, or `ClientGone`. */
+/** Answers one chat completion. Throws `GatewayError` or `ClientGone`. */
 export async function completeChat(call: Call, settings: CompletionSettings): Promise<Answer> {
   checkContentHeaders(call);
   const chat = parseChatRequest(await call.readBody(settings.config.server.maxBodyBytes));
@@ -41,7 +41,7 @@ export async function completeChat(call: Call, settings: CompletionSettings): Pr
   return tryCandidates(withFallbacks(requested, settings.fallbacks), { call, chat, settings });
 }
 
-/** A page in a browser may send `text/plain` to localhost without asking; JSON it may not. */
+/** Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but not JSON. */
 function checkContentHeaders(call: Call): void {
   const encoding = call.headers['content-encoding'];
   if (encoding !== undefined && encoding.toLowerCase() !== 'identity') {
@@ -56,7 +56,7 @@ function checkContentHeaders(call: Call): void {
 }
 
 /** The requested provider first, then each fallback once, with its own default model. */
-function withFallbacks(requested: Candidate, fallbacks: readonly Provider[]): Candidate[] {
+function withFallbacks(requested: Candidate, fallbacks: readonly Provider[]): Candidates {
   const others = fallbacks.filter((provider) => provider !== requested.provider);
   return [
     requested,
@@ -64,112 +64,136 @@ function withFallbacks(requested: Candidate, fallbacks: readonly Provider[]): Ca
   ];
 }
 
+type Candidates = readonly [requested: Candidate, ...fallbacks: Candidate[]];
+
 interface CompletionContext {
   readonly call: Call;
   readonly chat: ChatRequest;
   readonly settings: CompletionSettings;
 }
 
-/** The first answer; or, when all fail, the first failure. */
-async function tryCandidates(
-  candidates: readonly Candidate[],
-  inquiry: CompletionContext,
-): Promise<Answer> {
-  const { breaker, limits } = inquiry.settings;
-  const first = candidates[0]!;
-  let firstFailure: GatewayError | undefined;
-  for (const candidate of candidates) {
-    const { id } = candidate.provider;
-    if (candidates.length > 1 && breaker.isOpen(id)) continue;
-    // A fallback at its own limit is passed over too.
-    if (candidate !== first && limits.takeProvider(id)) continue;
-    const result = await tryCandidate(candidate, inquiry);
+/** Asks the candidates until one answers. If all fail, throws the failure of the requested one. */
+async function tryCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
+  const { breaker, limits } = context.settings;
+  const [requested, ...fallbacks] = candidates;
+  const stateOf = ({ provider, model }: Candidate) =>
+    fallbacks.length > 0 ? breaker.stateOf(provider.id, model) : 'closed';
+  // While its circuit is open, the requested provider is asked last.
+  const order = stateOf(requested) === 'open' ? [...fallbacks, requested] : candidates;
+  let failure: GatewayError | undefined;
+  for (const candidate of order) {
+    const { id, retries } = candidate.provider;
+    const state = stateOf(candidate);
+    if (candidate !== requested) {
+      if (state === 'open' || limits.takeProvider(id)) continue;
+      context.call.record.hasRetried = true;
+    }
+    const result = await tryCandidate(candidate, context, state === 'closed' ? retries : 0);
     if (!(result instanceof GatewayError)) return result;
-    firstFailure ??= result;
+    if (candidate !== requested) continue;
+    failure = result;
     if (!mayFallBack(result)) break;
   }
-  // All rest: better to ask than to answer for them.
-  const result = firstFailure ?? (await tryCandidate(first, inquiry));
-  if (result instanceof GatewayError) throw result;
-  return result;
+  throw failure!;
 }
 
-/** Asks one provider and lets the breaker know. A failure is returned, unless the client is gone. */
+function mayFallBack({ status, facts }: GatewayError): boolean {
+  return facts.mayFallBack ?? (status >= 500 || status === 408 || status === 429);
+}
+
+/**
+ * Asks one provider, up to `maxRetries` times more after failures that a repeat may cure. Returns the answer or
+ * the last failure. Throws if the client leaves or the gateway itself gives the request up.
+ */
 async function tryCandidate(
   candidate: Candidate,
-  inquiry: CompletionContext,
+  context: CompletionContext,
+  maxRetries: number,
 ): Promise<Answer | GatewayError> {
-  const { breaker } = inquiry.settings;
+  const { call, settings } = context;
+  const { provider, model } = candidate;
+  settings.breaker.recordAttempt(provider.id, model);
+  let hasReconnected = false;
+  for (let retries = 0; ;) {
+    const result = await attemptOnce(candidate, context);
+    if (!(result instanceof GatewayError)) {
+      settings.breaker.recordSuccess(provider.id, model);
+      return result;
+    }
+    const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = result.facts;
+    // Not a retry: a stale connection says nothing about the provider.
+    if (repeatAtOnce && !hasReconnected) {
+      hasReconnected = true;
+      continue;
+    }
+    if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
+      recordFailure(settings.breaker, candidate, result);
+      return result;
+    }
+    retries += 1;
+    call.record.hasRetried = true;
+    await pause(Math.max(backoffMs(retries), retryAfterSeconds * 1000), call.cancellation);
+  }
+}
+
+/** A provider's failure is returned. The gateway's own, which name no provider, are thrown: a shutdown, or a bug. */
+async function attemptOnce(
+  candidate: Candidate,
+  { call, chat, settings }: CompletionContext,
+): Promise<Answer | GatewayError> {
   const { id } = candidate.provider;
-  breaker.recordAttempt(id);
+  const { record } = call;
+  record.provider = id;
   try {
-    const answer = await tryWithRetries(candidate, inquiry);
-    breaker.recordSuccess(id);
+    const answer = await attempt({ ...attemptCallOf(call), chat, ...candidate }, settings);
+    record.attempts.push(`${id}:${answer.status}`);
     return answer;
   } catch (thrown) {
+    if (thrown instanceof ClientGone) record.attempts.push(`${id}:client_closed`);
     if (!(thrown instanceof GatewayError)) throw thrown;
-    if (thrown.status >= 500 && thrown.kind !== 'unsupported') breaker.recordFailure(id);
-    else breaker.recordSuccess(id);
+    record.attempts.push(`${id}:${thrown.facts.upstreamStatus ?? thrown.kind}`);
+    if (thrown.facts.provider === undefined) throw thrown;
     return thrown;
   }
 }
 
-function mayFallBack({ kind, status, facts }: GatewayError): boolean {
-  // Shutting down, or a bug: no provider's failure.
-  if (kind === 'internal') return false;
-  return facts.mayFallBack ?? (status >= 500 || status === 408 || status === 429);
+/** Those of the network (502), of time limits (504), and an upstream's own. */
+const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
+
+function recordFailure(
+  breaker: CircuitBreaker,
+  { provider, model }: Candidate,
+  { status, facts }: GatewayError,
+): void {
+  if (facts.unreachable) breaker.recordProviderFailure(provider.id);
+  else if (OUTAGE_STATUSES.has(status)) breaker.recordModelFailure(provider.id, model);
+  // A plain 500 may be the fault of one request's parameter: it says nothing about others.
+  else if (status !== 500) breaker.recordSuccess(provider.id, model);
 }
 
-/** One provider, as often as its `retries` and the failures allow. */
-async function tryWithRetries(candidate: Candidate, inquiry: CompletionContext): Promise<Answer> {
-  const { call, chat, settings } = inquiry;
-  const { provider } = candidate;
-  let retriesLeft = provider.retries;
-  let hasReconnected = false;
-  for (let failures = 0; ; failures += 1) {
-    try {
-      const request = { ...attemptContextOf(call), chat, ...candidate };
-      const answer = await attempt(request, settings);
-      call.record.attempts.push(`${provider.id}:${answer.status}`);
-      call.record.provider = provider.id;
-      return answer;
-    } catch (thrown) {
-      if (thrown instanceof ClientGone) {
-        call.record.attempts.push(`${provider.id}:client_closed`);
-        call.record.provider = provider.id;
-      }
-      if (!(thrown instanceof GatewayError)) throw thrown;
-      call.record.attempts.push(`${provider.id}:${thrown.facts.upstreamStatus ?? thrown.kind}`);
-      const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = thrown.facts;
-      if (repeatAtOnce && !hasReconnected) {
-        hasReconnected = true;
-        failures -= 1;
-        continue;
-      }
-      if (!retryable || retriesLeft === 0 || retryAfterSeconds > MAX_AWAITED_SECONDS) throw thrown;
-      retriesLeft -= 1;
-      await pause(Math.max(backoffMs(failures), retryAfterSeconds * 1000), call.cancellation);
-    }
-  }
-}
-
-/** What an attempt needs of the call. */
-function attemptContextOf(call: Call): AttemptCall {
+/** The parts of the call that an attempt needs. */
+function attemptCallOf(call: Call): AttemptCall {
+  const { record } = call;
   return {
     requestId: call.id,
     headers: call.headers,
     cancellation: call.cancellation,
     onStreamFailure: (failure) => {
-      call.record.failure = failure;
+      record.failure = failure;
+    },
+    onStreamDelivered: () => {
+      record.isDelivered = true;
     },
   };
 }
 
-/** Exponential with full jitter: clients that failed together do not come back together. */
-function backoffMs(failures: number): number {
-  return Math.random() * Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** failures);
+/** Exponential with equal jitter: half of the step and a random part of the other half. */
+function backoffMs(retries: number): number {
+  const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (retries - 1));
+  return (stepMs / 2) * (1 + Math.random());
 }
 
+/** Waits. Throws the reason of a cancellation at once. */
 async function pause(ms: number, cancellation: Cancellation): Promise<void> {
   await new Promise<void>((resolve) => {
     const end = () => {

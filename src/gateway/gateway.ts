@@ -82,8 +82,7 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
   const { limits, providers, transport } = completion;
   const { aliases, server } = config;
   const authenticate = createAuthenticator(server.auth);
-  const now = () => performance.now();
-  const listModels = createModelList({ providers, aliases, transport, now });
+  const listModels = createModelList({ providers, aliases, transport, logger });
   const unserved = new Set(UNSERVED_PATHS);
   const routes = new Map<string, Route>([
     [
@@ -128,9 +127,7 @@ function toErrorAnswer(call: Call, failure: GatewayError): Answer {
   const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
   const { provider = record.provider } = failure.facts;
   // After retries or a fallback: a client's own retries would multiply the gateway's.
-  if (record.attempts.length > 1 || provider !== record.provider) {
-    headers['x-should-retry'] = 'false';
-  }
+  if (record.hasRetried) headers['x-should-retry'] = 'false';
   record.provider = provider;
   return { status: failure.status, headers, body: failure.toBody() };
 }

@@ -1,14 +1,16 @@
-/** `GET /v1/models`: every provider's models and the aliases, under the names a client sends back. */
+/** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
 import { Deadline } from '../lib/cancellation.ts';
-import type { Answer } from '../lib/messages.ts';
 import { parseUntrustedJson } from '../lib/json-scanner.ts';
-import type { Provider } from '../upstream/provider.ts';
+import type { Logger } from '../lib/log.ts';
+import type { Answer } from '../lib/messages.ts';
+import type { ListedModel, Provider } from '../upstream/provider.ts';
 import { readAll, type Transport } from '../upstream/transport.ts';
+import { describeCause } from './access-log.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
-/** A provider that failed is not asked again by each of a burst of requests. */
+/** A burst of requests asks a provider that failed only once. */
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 8_388_608;
 
@@ -16,58 +18,73 @@ interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
   readonly aliases: ReadonlyMap<string, string>;
   readonly transport: Transport;
-  /** A monotonic clock in milliseconds. */
-  readonly now: () => number;
+  readonly logger: Logger;
 }
 
 /** One provider's list as last fetched. */
 interface CachedList {
-  names: readonly string[];
+  models: readonly ListedModel[];
+  /** On the clock of `performance.now()`. */
   freshUntilMs: number;
-  /** The fetch under way: requests that come meanwhile wait for it. */
+  /** The last fetch failed, and the log says so. */
+  isFailing: boolean;
+  /** The fetch under way, which other requests wait for too. */
   fetching?: Promise<void> | undefined;
 }
 
 /**
- * Returns the answer's maker. A provider that fails keeps its last list, or contributes its
- * `default_model` alone: the answer is never an error.
+ * Returns a function that answers. A provider whose list fails contributes its last list and its `default_model`:
+ * the answer is never an error.
  */
 export function createModelList(settings: ModelListSettings): () => Promise<Answer> {
-  const { providers, aliases, transport, now } = settings;
+  const { providers, aliases, transport, logger } = settings;
   const cache = new Map<string, CachedList>();
 
-  async function namesOf(provider: Provider): Promise<readonly string[]> {
-    if (provider.models) return provider.models;
-    const cached = cache.get(provider.id) ?? { names: [], freshUntilMs: -Infinity };
+  async function modelsOf(provider: Provider): Promise<readonly ListedModel[]> {
+    if (provider.models) return provider.models.map(unlisted);
+    const cached = cache.get(provider.id) ?? {
+      models: [],
+      freshUntilMs: -Infinity,
+      isFailing: false,
+    };
     cache.set(provider.id, cached);
-    if (now() >= cached.freshUntilMs) {
+    if (performance.now() >= cached.freshUntilMs) {
       cached.fetching ??= refresh(provider, cached);
       await cached.fetching;
     }
-    return cached.names;
+    return cached.models;
   }
 
   async function refresh(provider: Provider, cached: CachedList): Promise<void> {
+    let failure: Error | undefined;
     try {
-      cached.names = await fetchNames(provider, transport);
-      cached.freshUntilMs = now() + FRESH_MS;
-    } catch {
-      cached.freshUntilMs = now() + FRESH_AFTER_FAILURE_MS;
-    } finally {
-      cached.fetching = undefined;
+      cached.models = await fetchModels(provider, transport);
+    } catch (thrown) {
+      failure = thrown as Error;
     }
+    if (failure && !cached.isFailing) {
+      const cause = describeCause(failure.cause ?? failure);
+      logger.log('warn', 'no model list', { provider: provider.id, cause });
+    }
+    cached.isFailing = failure !== undefined;
+    cached.freshUntilMs = performance.now() + (failure ? FRESH_AFTER_FAILURE_MS : FRESH_MS);
+    cached.fetching = undefined;
   }
 
   return async () => {
     const lists = await Promise.all(
       [...providers.values()].map(async (provider) => {
-        const names = new Set(await namesOf(provider));
-        if (provider.defaultModel) names.add(provider.defaultModel);
-        return [...names].map((name) => toEntry(`${provider.id}/${name}`, provider.id));
+        const { id, defaultModel } = provider;
+        const models = new Map((await modelsOf(provider)).map((model) => [model.name, model]));
+        if (defaultModel && !models.has(defaultModel))
+          models.set(defaultModel, unlisted(defaultModel));
+        return [...models.values()].map(({ name, created }) =>
+          toEntry(`${id}/${name}`, created, id),
+        );
       }),
     );
     const aliasEntries = [...aliases]
-      .map(([alias, target]) => toEntry(alias, target.slice(0, target.indexOf('/'))))
+      .map(([alias, target]) => toEntry(alias, 0, target.slice(0, target.indexOf('/'))))
       .filter(({ owned_by }) => providers.has(owned_by));
     return {
       status: 200,
@@ -77,22 +94,27 @@ export function createModelList(settings: ModelListSettings): () => Promise<Answ
   };
 }
 
-/** `created` is required of an entry and not known for most. */
-function toEntry(id: string, provider: string) {
-  return { id, object: 'model', created: 0, owned_by: provider };
+/** A model that no provider's list names: when it was created is not known. */
+function unlisted(name: string): ListedModel {
+  return { name, created: 0 };
 }
 
-async function fetchNames(provider: Provider, transport: Transport): Promise<string[]> {
+/** The member order is OpenAI's. */
+function toEntry(id: string, created: number, provider: string) {
+  return { id, object: 'model', created, owned_by: provider };
+}
+
+/** Throws if the provider has no usable list, or none in time. */
+async function fetchModels(provider: Provider, transport: Transport): Promise<ListedModel[]> {
   const deadline = new Deadline();
-  deadline.arm(FETCH_TIMEOUT_MS, () => new Error('model list timed out'));
+  deadline.arm(FETCH_TIMEOUT_MS, () => new Error('no answer in time'));
   try {
     const reply = await transport.send(provider.modelListRequest(), deadline);
-    const bytes = reply.status === 200 ? await readAll(reply.body, MAX_LIST_BYTES) : undefined;
-    const json = bytes && parseUntrustedJson(bytes.toString('utf8'));
-    if (json === undefined) throw new Error(`no usable model list, status ${reply.status}`);
-    return provider.readModelList(json);
+    if (reply.status !== 200) throw new Error(`status ${reply.status}`);
+    const bytes = await readAll(reply.body, MAX_LIST_BYTES);
+    return provider.readModelList(bytes && parseUntrustedJson(bytes.toString('utf8')));
   } finally {
-    // Also lets go of a body that was not read to its end.
+    // Also ends a reply that was not read to its end.
     deadline.end({ abandon: true });
   }
 }

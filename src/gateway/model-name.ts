@@ -1,4 +1,4 @@
-/** Which provider and model a `model` value names. */
+/** Resolves a `model` value to a provider and its model. */
 
 import type { Config } from '../config/config.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';

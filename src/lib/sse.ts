@@ -1,4 +1,4 @@
-/** Server-sent events as bytes: where one ends, what it says, how to write one (WHATWG HTML, 9.2). */
+/** Server-sent events as bytes: splitting, parsing, encoding (WHATWG HTML, 9.2). */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
 
@@ -12,29 +12,29 @@ export interface ServerSentEvent {
 }
 
 /**
- * Cuts a byte stream where events end, whatever the chunks are and whichever of the three line
- * endings is in use. A comment line before an event counts as one: keep-alives must not wait.
+ * Splits a byte stream where events end, however it is chunked, with any of the three line endings. A comment line
+ * before an event counts as an event: keep-alives are not held back.
  */
 export class EventSplitter {
   readonly #held = new ChunkBuffer();
   #lineIsEmpty = true;
   #lineIsComment = false;
-  /** The last byte was a carriage return; whether it ended an event, so that a line feed belongs to it. */
+  /** Whether the last byte was a carriage return, and ended an event: a line feed after it belongs to the same line end. */
   #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
   #sawData = false;
 
-  /** Bytes of the unfinished event at the end. */
+  /** The size of the unfinished event, in bytes. */
   get heldBytes(): number {
     return this.#held.size;
   }
 
-  /** Whether the last `push` had something of an event, as opposed to comments and blank lines only. */
+  /** Whether the last `push` had a part of an event, and not only comments and blank lines. */
   get sawData(): boolean {
     return this.#sawData;
   }
 
-  /** Takes a chunk; returns all whole events that are there now, and holds the rest. */
+  /** Takes a chunk. Returns all events that are now whole, and holds the rest. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#lastBoundary(chunk);
     if (boundary === 0) {
@@ -47,7 +47,7 @@ export class EventSplitter {
     return whole;
   }
 
-  /** Gives out what is held, unfinished as it is. */
+  /** Returns the unfinished event, and holds nothing. */
   release(): Buffer {
     return this.#held.take();
   }
@@ -55,7 +55,7 @@ export class EventSplitter {
   /** The offset after the last event end in `chunk`, or 0. */
   #lastBoundary(chunk: Buffer): number {
     let boundary = 0;
-    // Fields of `this` would be written for each byte.
+    // Local copies: this loop runs once per byte.
     let lineIsEmpty = this.#lineIsEmpty;
     let lineIsComment = this.#lineIsComment;
     let eventHasFields = this.#eventHasFields;
@@ -95,14 +95,14 @@ export class EventSplitter {
   }
 }
 
-/**
- * Reads whole events, as `push` returned them. `start` is the offset of each one's first line that is no comment.
- * A byte order mark is skipped where the stream begins (`isAtStart`).
- */
-export function* parseEvents(
-  bytes: Buffer,
-  isAtStart = false,
-): Generator<ServerSentEvent & { start: number }> {
+/** An event at an offset: of its first line that is not a comment, and of the byte after its blank line. */
+interface ParsedEvent extends ServerSentEvent {
+  readonly start: number;
+  readonly end: number;
+}
+
+/** Parses whole events, as `push` returned them. At the start of the stream a byte order mark is skipped. */
+export function* parseEvents(bytes: Buffer, isAtStart = false): Generator<ParsedEvent> {
   const text = bytes.toString('latin1');
   // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
   const lineEnd = /\r\n|\n|\r/g;
@@ -112,8 +112,9 @@ export function* parseEvents(
   let lineStart = isAtStart && text.startsWith('\u00ef\u00bb\u00bf') ? 3 : 0;
   for (const match of text.matchAll(lineEnd)) {
     const line = text.slice(lineStart, match.index);
+    const end = match.index + match[0].length;
     if (line === '') {
-      if (start !== undefined) yield { name, data: decode(data), start };
+      if (start !== undefined) yield { name, data: decode(data), start, end };
       name = '';
       data = [];
       start = undefined;
@@ -125,7 +126,7 @@ export function* parseEvents(
       if (field === 'event') name = value;
       if (field === 'data') data.push(value);
     }
-    lineStart = match.index + match[0].length;
+    lineStart = end;
   }
 }
 
@@ -133,7 +134,7 @@ function decode(lines: string[]): string {
   return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
 }
 
-/** One event with only a `data` field. `data` has no line ends: it is JSON, or `[DONE]`. */
+/** Encodes an event with only a `data` field. `data` has no line ends: it is JSON or `[DONE]`. */
 export function encodeEvent(data: string): Buffer {
   return Buffer.from(`data: ${data}\n\n`);
 }

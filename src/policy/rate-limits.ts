@@ -1,4 +1,4 @@
-/** The interface's rate limits: one bucket for all requests, one for each limited provider. */
+/** The rate limits: one token bucket for all requests, and one for each provider that has a limit. */
 
 import type { BucketSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
@@ -7,17 +7,16 @@ import { TokenBucket } from './token-bucket.ts';
 export interface Limits {
   /** Takes a token of the global bucket, or returns `rateLimit`. */
   takeGlobal(): GatewayError | undefined;
-  /** Gives that token back: another limit refused the request, and both are taken or neither. */
+  /** Puts that token back if another limit refuses the request: both are taken or neither. */
   refundGlobal(): void;
   /** Takes a token of the provider's bucket, or returns `rateLimit`. */
   takeProvider(id: string): GatewayError | undefined;
 }
 
-/** `now` is a monotonic clock in milliseconds. */
-export function createLimits(settings: Config['rateLimit'], now: () => number): Limits {
+export function createLimits(settings: Config['rateLimit']): Limits {
   const create = ({ requestsPerSecond, burstCapacity }: BucketSettings) =>
     settings.enabled && requestsPerSecond > 0
-      ? new TokenBucket(requestsPerSecond, burstCapacity, now())
+      ? new TokenBucket(requestsPerSecond, burstCapacity, performance.now())
       : undefined;
   const global = create(settings.global);
   const providers = new Map(
@@ -25,7 +24,7 @@ export function createLimits(settings: Config['rateLimit'], now: () => number): 
   );
 
   function take(bucket: TokenBucket | undefined): GatewayError | undefined {
-    const waitMs = bucket?.take(now()) ?? 0;
+    const waitMs = bucket?.take(performance.now()) ?? 0;
     if (waitMs === 0) return undefined;
     const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
     return new GatewayError('rateLimit', 'Rate limit exceeded', { retryAfterSeconds });

@@ -1,7 +1,4 @@
-/**
- * A token bucket: refilled lazily from the time it is asked, so it needs no timer.
- * Time is an argument, in milliseconds of any monotonic clock.
- */
+/** A token bucket, refilled when it is used. Times are in milliseconds on the clock of `performance.now()`. */
 export class TokenBucket {
   readonly #tokensPerMs: number;
   readonly #capacity: number;
@@ -16,7 +13,7 @@ export class TokenBucket {
     this.#refilledAtMs = nowMs;
   }
 
-  /** Takes a token and returns 0, or takes none and returns the milliseconds until there is one. */
+  /** Takes a token and returns 0; or takes none and returns the milliseconds until the next one. */
   take(nowMs: number): number {
     const elapsedMs = Math.max(0, nowMs - this.#refilledAtMs);
     this.#tokens = Math.min(this.#capacity, this.#tokens + elapsedMs * this.#tokensPerMs);
@@ -26,7 +23,7 @@ export class TokenBucket {
     return 0;
   }
 
-  /** Puts a token back that was taken for a request which another limit then refused. */
+  /** Puts one token back. */
   refund(): void {
     this.#tokens = Math.min(this.#capacity, this.#tokens + 1);
   }

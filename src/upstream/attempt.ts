@@ -14,10 +14,10 @@ import type { Provider, UpstreamFault, UpstreamReply } from './provider.ts';
 import { openStream } from './stream-relay.ts';
 import { readAll, type Transport } from './transport.ts';
 
-/** Complete answers are held in memory to be judged; a longer one is no completion. */
+/** Complete answers are held in memory; a longer one is not a completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
 const MAX_ERROR_BYTES = 65_536;
-/** The status says most of it: the text is not waited for as an answer is. */
+/** Time limit for reading an error body: the status alone is enough to answer with. */
 const ERROR_BODY_MS = 1000;
 
 /** Success without a body (RFC 9110 15.3.5, 15.3.6). */
@@ -36,8 +36,10 @@ export interface AttemptCall {
   readonly headers: IncomingHttpHeaders;
   /** Cancelled when the client leaves or the gateway gives the request up. */
   readonly cancellation: Cancellation;
-  /** Called if a stream that has begun does not end well. */
+  /** Called if a stream that has begun fails. */
   readonly onStreamFailure: (failure: GatewayError) => void;
+  /** Called when a stream's `[DONE]` has been passed on. */
+  readonly onStreamDelivered: () => void;
 }
 
 interface AttemptRequest extends AttemptCall {
@@ -47,46 +49,45 @@ interface AttemptRequest extends AttemptCall {
 }
 
 /**
- * Tries once. Resolves to the client's answer: a complete one, or a stream whose first event is in
- * hand. Throws `GatewayError` for everything else, `ClientGone` when nobody waits any more.
+ * Sends the request once. Resolves to the client's answer: a complete one, or a stream whose first event was read.
+ * Throws `GatewayError`, or `ClientGone` if the client leaves.
  */
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
-  const { chat, provider, model, cancellation, onStreamFailure } = request;
+  const { chat, provider, model, cancellation } = request;
+  const isStream = chat.stream;
   const deadline = new Deadline(cancellation);
-  const limitMs = chat.stream
+  const limitMs = isStream
     ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs)
     : provider.timeoutMs;
   deadline.arm(limitMs, () => timeoutError(provider.id));
+  const { onStreamFailure, onStreamDelivered } = request;
+  const callbacks = { onStreamFailure, onStreamDelivered };
+  const context = { provider, isStream, settings, deadline, cancellation, ...callbacks };
   let answered = false;
   try {
-    const sent = provider.chatRequest(
-      chat,
-      model,
-      forwardedHeaders(request.requestId, request.headers),
-    );
+    const headers = forwardedHeaders(request.requestId, request.headers);
+    const sent = provider.chatRequest(chat, model, headers);
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
-    const isStream = chat.stream;
-    const context = { provider, isStream, settings, deadline, cancellation, onStreamFailure };
     const answer = await toAnswer(reply, context);
-    if (!chat.stream) deadline.end();
+    if (!isStream) deadline.end();
     return answer;
   } catch (thrown) {
-    // Also lets go of a body that nobody will read.
+    // Also ends a reply that was not read to its end.
     deadline.end({ abandon: true });
     throw upstreamFailure(thrown, { provider: provider.id, answered });
   }
 }
 
-/** Without the request itself: a stream would hold its body, often megabytes, to its end. */
-interface ReplyContext extends Pick<AttemptCall, 'cancellation' | 'onStreamFailure'> {
+/** Without the request: a stream would hold its body, often megabytes, until it ends. */
+interface ReplyContext extends Omit<AttemptCall, 'requestId' | 'headers'> {
   readonly provider: Provider;
   readonly isStream: boolean;
   readonly settings: AttemptSettings;
   readonly deadline: Deadline;
 }
 
-/** The client's answer to an upstream's reply. Throws what is not an answer as what it is. */
+/** Maps an upstream's reply to the client's answer. Throws `GatewayError` if it is not one. */
 async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<Answer> {
   const { status } = reply;
   const { isStream, provider } = context;
@@ -95,11 +96,11 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
   }
   if (status >= 400) throw await readStatusError(reply, context);
 
-  const headers = passedHeaders(reply.headers, context.settings.redact);
   if (!/^(?:identity)?$/i.test(reply.headers.get('content-encoding') ?? '')) {
-    // Not asked for; and a few packed bytes can stand for gigabytes.
+    // It was not asked for, and a few compressed bytes can expand to gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
   }
+  const headers = passedHeaders(reply.headers, context.settings.redact);
   const contentType = context.settings.redact(reply.headers.get('content-type') ?? '');
   const mediaType = contentType.split(';', 1)[0]!.trim().toLowerCase();
   const isJson = /[/+]json$/.test(mediaType);
@@ -114,19 +115,11 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
     });
 
   if (isEvent) {
-    const events = await openStream(reply.body, {
-      provider: provider.id,
-      deadline: context.deadline,
-      idleMs: context.settings.config.server.streamIdleTimeoutMs,
-      readFault: (json) => provider.readFault(json),
-      toError,
-      onFailure: context.onStreamFailure,
-    });
     headers['content-type'] = isEventStream ? contentType : 'text/event-stream; charset=utf-8';
-    // Proxies in front must neither hold back nor rewrite events.
+    // Proxies must neither buffer nor rewrite events.
     headers['cache-control'] = 'no-cache, no-transform';
     headers['x-accel-buffering'] = 'no';
-    return { status, headers, body: events };
+    return { status, headers, body: await toStream(reply, toError, context) };
   }
 
   if (isEventStream) {
@@ -156,11 +149,29 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
   return { status, headers, body: bytes };
 }
 
+/** The events of a reply, once the first one with data was read. Throws `GatewayError` if there is none. */
+async function toStream(
+  reply: UpstreamReply,
+  toError: (fault: UpstreamFault) => GatewayError,
+  { provider, deadline, settings, onStreamFailure, onStreamDelivered }: ReplyContext,
+): Promise<AsyncIterable<Buffer>> {
+  return openStream(reply.body, {
+    provider: provider.id,
+    deadline,
+    idleMs: settings.config.server.streamIdleTimeoutMs,
+    readFault: (json) => provider.readFault(json),
+    toError,
+    onFailure: onStreamFailure,
+    onDelivered: onStreamDelivered,
+  });
+}
+
+/** Reads the body of an error. */
 async function readStatusError(reply: UpstreamReply, context: ReplyContext): Promise<GatewayError> {
   const { cancellation, provider } = context;
   const giveUp = () => context.deadline.cancel(timeoutError(provider.id));
   const timer = setTimeout(giveUp, ERROR_BODY_MS);
-  // A body that breaks off or never ends takes nothing from what the status says.
+  // If the error body is truncated or slow, answer with the status alone.
   const bytes = await readAll(reply.body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
   cancellation.throwIfCancelled();

@@ -1,12 +1,16 @@
-/** The allow-lists of headers, both ways. */
+/** The allow-lists of headers, in both directions. */
 
 import type { IncomingHttpHeaders } from 'node:http';
 
 import type { ForwardedHeaders, UpstreamHeaders } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|retry-after-ms|x-should-retry)$/;
+/** One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. */
+const TRACEPARENT = /^[\da-f]{2}-[\da-f]{32}-[\da-f]{16}-[\da-f]{2}$/;
+/** A list (W3C Trace Context 3.3): it may be repeated, and joined. */
+const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
 
-/** The allow-list: an upstream's cookies, server banners and connection headers are not the client's. */
+/** The allow-list to the client. Cookies, server banners and connection headers of the upstream are not in it. */
 export function passedHeaders(
   headers: UpstreamHeaders,
   redact: (text: string) => string,
@@ -20,18 +24,14 @@ export function passedHeaders(
   return passed;
 }
 
-/** The allow-list in the other direction; W3C Trace Context is the only thing of the client's in it. */
+/** The allow-list to the upstream. W3C Trace Context is the only part that comes from the client. */
 export function forwardedHeaders(
   requestId: string,
   { traceparent, tracestate }: IncomingHttpHeaders,
 ): ForwardedHeaders {
   return {
     'x-request-id': requestId,
-    ...(isTraceHeader(traceparent) ? { traceparent } : {}),
-    ...(isTraceHeader(tracestate) ? { tracestate } : {}),
+    ...(typeof traceparent === 'string' && TRACEPARENT.test(traceparent) ? { traceparent } : {}),
+    ...(typeof tracestate === 'string' && TRACESTATE.test(tracestate) ? { tracestate } : {}),
   };
-}
-
-function isTraceHeader(value: unknown): value is string {
-  return typeof value === 'string' && /^[\x20-\x7e]{1,512}$/.test(value);
 }

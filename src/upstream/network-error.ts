@@ -1,6 +1,6 @@
 /** What network failures mean. Nothing else looks at the errors of fetch, undici or node:net. */
 
-import { GatewayError } from '../lib/errors.ts';
+import { GatewayError, type ErrorFacts } from '../lib/errors.ts';
 import { connectionFailureOf } from './connections.ts';
 
 const CLOSED_BY_UPSTREAM = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
@@ -12,8 +12,8 @@ const TIMED_OUT = new Set([
 ]);
 
 /** `Request timed out` (interface, Errors). */
-export function timeoutError(provider: string, cause?: unknown): GatewayError {
-  return new GatewayError('timeout', 'Request timed out', { provider, cause });
+export function timeoutError(provider: string, facts?: ErrorFacts): GatewayError {
+  return new GatewayError('timeout', 'Request timed out', { ...facts, provider });
 }
 
 /**
@@ -33,12 +33,14 @@ export function upstreamFailure(
   const { code = '' } = cause as NodeJS.ErrnoException;
   // Of several addresses tried, an AggregateError names only what became of the first.
   const isOneAddress = !(cause instanceof AggregateError);
-  if (isOneAddress && TIMED_OUT.has(code)) return timeoutError(provider, cause);
   const connectionFailure = connectionFailureOf(cause);
-  if (connectionFailure === 'abandoned' || connectionFailure === 'unconnected') {
+  const unreachable = connectionFailure === 'unconnected';
+  if (isOneAddress && TIMED_OUT.has(code)) return timeoutError(provider, { cause, unreachable });
+  if (connectionFailure === 'abandoned' || unreachable) {
     return new GatewayError('provider', 'the provider is unreachable', {
       provider,
       cause,
+      unreachable,
       retryable: true,
       repeatAtOnce: connectionFailure === 'abandoned',
     });

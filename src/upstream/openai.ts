@@ -1,7 +1,7 @@
 /** The OpenAI wire format, which all built-in providers speak in one dialect or another. */
 
 import type { ProviderSettings } from '../config/config.ts';
-import type { Provider, UpstreamFault } from './provider.ts';
+import type { ListedModel, Provider, UpstreamFault } from './provider.ts';
 import { USER_AGENT } from '../lib/version.ts';
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 
@@ -52,18 +52,26 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
   };
 }
 
-/** `{data: […]}` (OpenAI), a bare array (Together), `{models: […]}`; Gemini's ids begin with `models/`. Throws for anything else. */
-function readModelList(json: unknown): string[] {
+/**
+ * Accepts `{data: […]}` (OpenAI), a bare array (Together) and `{models: […]}`; strips `models/` (Gemini).
+ * Throws for anything else.
+ */
+function readModelList(json: unknown): ListedModel[] {
   const list = Array.isArray(json) ? json : (field(json, 'data') ?? field(json, 'models'));
   if (!Array.isArray(list)) throw new Error('not a model list');
-  return list
-    .map((entry: unknown) => field(entry, 'id') ?? field(entry, 'name') ?? entry)
-    .filter((name): name is string => typeof name === 'string' && name !== '')
-    .map((name) => name.replace(/^models\//, ''));
+  return list.flatMap((entry: unknown) => {
+    const name = text(field(entry, 'id') ?? field(entry, 'name') ?? entry);
+    const created = field(entry, 'created');
+    if (name === undefined) return [];
+    return {
+      name: name.replace(/^models\//, ''),
+      created: Number.isSafeInteger(created) ? (created as number) : 0,
+    };
+  });
 }
 
 /**
- * An error inside what looks like success: `{error: {message, code}}`, `{error: "text"}`, `[{error}]` (Gemini),
+ * An error inside a successful answer: `{error: {message, code}}`, `{error: "text"}`, `[{error}]` (Gemini),
  * `{object: "error", message}` (vLLM), `{type: "error", message}`.
  */
 function readFault(json: unknown): UpstreamFault | undefined {
@@ -72,23 +80,22 @@ function readFault(json: unknown): UpstreamFault | undefined {
   const isFlat = field(body, 'object') === 'error' || field(body, 'type') === 'error';
   if (!error && !isFlat) return undefined;
   const source = typeof error === 'object' && error !== null ? error : body;
-  const message = text(error) ?? text(field(source, 'message'));
-  const code = text(field(source, 'code')) ?? text(field(source, 'type'));
-  const status = [field(source, 'code'), field(source, 'status')].map(Number).find(isErrorStatus);
   return {
-    ...(message === undefined ? {} : { message }),
-    ...(code === undefined ? {} : { code }),
-    ...(status === undefined ? {} : { status }),
+    message: text(error) ?? text(field(source, 'message')),
+    code: text(field(source, 'code')),
+    type: text(field(source, 'type')),
+    status: [field(source, 'code'), field(source, 'status')].map(Number).find(isErrorStatus),
   };
 }
 
 /** Error bodies are also `{message}`, `{detail: "text"}` and `{detail: [{msg}]}` (Mistral, vLLM). */
 function readErrorBody(json: unknown): UpstreamFault {
-  const fault = readFault(json);
-  if (fault) return fault;
-  const message = text(field(json, 'message')) ?? readDetail(field(json, 'detail'));
-  const code = text(field(json, 'code'));
-  return { ...(message === undefined ? {} : { message }), ...(code === undefined ? {} : { code }) };
+  return (
+    readFault(json) ?? {
+      message: text(field(json, 'message')) ?? readDetail(field(json, 'detail')),
+      code: text(field(json, 'code')),
+    }
+  );
 }
 
 function readDetail(detail: unknown): string | undefined {

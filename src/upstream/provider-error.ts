@@ -1,4 +1,4 @@
-/** A provider's error as the client is told of it. */
+/** A provider's error, mapped to the error that the client gets. */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -11,31 +11,41 @@ const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 const REFUSED_BY_POLICY = /content[_-]?(?:policy|filter)|moderation|safety/i;
+/** The account is out of money: to repeat the request cannot help. */
+const BILLING_CODE = /^insufficient_|billing/i;
+/** Words that clients classify errors by; not numbers, not sentences. */
+const CODE_WORD = /^[a-z][\w.-]{0,63}$/i;
+const PAGE = /^<|<(?:!doctype|html|head|body|script)/i;
 
 interface ProviderErrorContext {
   /** The provider's id. */
   readonly provider: string;
   readonly status: number;
   readonly redact: (text: string) => string;
-  /** Of an answer that is an error by its status. */
+  /** The reply's headers, if its status is an error's. */
   readonly headers?: UpstreamHeaders;
   /** The error came as an event of a stream. */
   readonly isEvent?: boolean;
 }
 
-/** Maps what a provider said went wrong to the error that the client gets. */
+/** Maps a fault that a provider reported to the error that the client gets. */
 export function toProviderError(
-  { message = '', code = '' }: UpstreamFault,
+  fault: UpstreamFault,
   { provider, status, redact, headers, isEvent = false }: ProviderErrorContext,
 ): GatewayError {
+  const reason = fault.code ?? fault.type ?? '';
   const retryAfterSeconds = readRetryAfter(headers?.get('retry-after'));
-  const isPolicy = REFUSED_BY_POLICY.test(code);
-  const isTooLong = status === 400 && code === 'context_length_exceeded';
+  const isPolicy = REFUSED_BY_POLICY.test(reason);
+  const isTooLong = status === 400 && reason === 'context_length_exceeded';
+  const isBilling = status === 429 && BILLING_CODE.test(reason);
   const facts: ErrorFacts = {
     provider,
     status,
     upstreamStatus: status,
-    headers: headers ? passedHeaders(headers, redact) : {},
+    headers: {
+      ...(headers && passedHeaders(headers, redact)),
+      ...(isBilling && { 'x-should-retry': 'false' }),
+    },
     retryable: !isEvent && RETRYABLE_STATUSES.has(status),
     ...(isPolicy ? { mayFallBack: false } : {}),
     ...(isTooLong || (isEvent && !isPolicy && status !== 401) ? { mayFallBack: true } : {}),
@@ -43,23 +53,35 @@ export function toProviderError(
   };
   if (status === 401) return new GatewayError('api', 'Authentication failed', facts);
 
-  const text = sanitizeMessage(message, redact) || (STATUS_CODES[status] ?? 'Unknown error');
+  const text = errorText(fault, status, redact);
   if (status === 429) {
     return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, facts);
   }
   return new GatewayError('api', `API error: ${status} - ${text}`, facts);
 }
 
-/** An upstream's message on one line, bounded and without keys; nothing of an HTML page. */
+/** The upstream's message, or the status's reason phrase, with the upstream's code behind it if it lacks it. */
+function errorText(
+  { message = '', code = '' }: UpstreamFault,
+  status: number,
+  redact: (text: string) => string,
+): string {
+  const text = sanitizeMessage(message, redact) || (STATUS_CODES[status] ?? 'Unknown error');
+  return CODE_WORD.test(code) && !text.includes(code) ? `${text} (${redact(code)})` : text;
+}
+
+/** An upstream's message on one line, bounded and without keys. Nothing of an HTML page. */
 function sanitizeMessage(message: string, redact: (text: string) => string): string {
-  if (/<[a-z!/]/i.test(message)) return '';
-  return redact(withoutControlCharacters(message)).trim().slice(0, MAX_ERROR_TEXT_CHARACTERS);
+  // Cut first: everything after it takes time that grows with the text.
+  const cut = message.slice(0, MAX_ERROR_TEXT_CHARACTERS);
+  const line = withoutControlCharacters(cut).trim();
+  return PAGE.test(line) ? '' : redact(line).slice(0, MAX_ERROR_TEXT_CHARACTERS);
 }
 
 /** Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. */
 function readRetryAfter(header: string | null | undefined): number | undefined {
   if (!header) return undefined;
-  // The first of several, which come joined by commas; a date has one of its own.
+  // Repeated headers are joined by commas: take the first. An HTTP date contains one comma.
   const [value] = /^(?:[a-z]+,)?[^,]*/i.exec(header)!;
   const isNumber = /^\d+(?:\.\d+)?$/.test(value);
   const seconds = isNumber ? Number(value) : (Date.parse(value) - Date.now()) / 1000;

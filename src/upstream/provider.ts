@@ -1,6 +1,6 @@
 /**
  * The port between the gateway and a provider: data and pure functions, no I/O, no state.
- * A provider with another wire format is another maker of `Provider`s; no other room changes.
+ * Another wire format is another function that returns a `Provider`; nothing else changes.
  */
 
 import type { ChatRequest } from '../lib/messages.ts';
@@ -28,13 +28,20 @@ export interface UpstreamHeaders extends Iterable<[string, string]> {
   get(name: string): string | null | undefined;
 }
 
-/** What an upstream says went wrong, from an error body or an error event. */
+/** An error as the upstream reports it, in an error body or an error event. */
 export interface UpstreamFault {
   /** The upstream's own message, untrusted. */
-  readonly message?: string;
-  readonly code?: string;
+  readonly message?: string | undefined;
+  readonly code?: string | undefined;
+  readonly type?: string | undefined;
   /** An HTTP status named inside the body. */
-  readonly status?: number;
+  readonly status?: number | undefined;
+}
+
+export interface ListedModel {
+  readonly name: string;
+  /** Seconds since the epoch; 0 if the provider does not say. */
+  readonly created: number;
 }
 
 export interface Provider {
@@ -42,18 +49,18 @@ export interface Provider {
   readonly defaultModel?: string | undefined;
   /** One attempt: to the complete answer, or to the first event of a stream. */
   readonly timeoutMs: number;
-  /** Extra attempts after a failure that may pass. */
+  /** Extra attempts after a failure that a repeat may cure. */
   readonly retries: number;
-  /** Models listed by hand; absent: ask the provider. */
+  /** Models listed in the settings. If absent, the provider is asked. */
   readonly models?: readonly string[] | undefined;
   /** `forwarded` are the allow-listed headers of the client's request. */
   chatRequest(chat: ChatRequest, model: string, forwarded: ForwardedHeaders): UpstreamRequest;
   modelListRequest(): UpstreamRequest;
-  /** Model names in the provider's list. Unusable entries are left out. Throws where it is none. */
-  readModelList(json: unknown): string[];
-  /** The fault in a 200 answer or a stream event, or undefined where it is none. */
+  /** The entries of the provider's model list; unusable ones are left out. Throws if `json` is no list. */
+  readModelList(json: unknown): ListedModel[];
+  /** The fault in a 200 answer or a stream event; undefined if it reports none. */
   readFault(json: unknown): UpstreamFault | undefined;
-  /** What the body of an answer that is an error by its status says, in any dialect. */
+  /** The fault in the body of an answer whose status is an error. */
   readErrorBody(json: unknown): UpstreamFault;
 }
 

@@ -1,29 +1,22 @@
 /**
- * A streamed completion, relayed event by event. Its promise: nothing is sent before the first event
- * with data is in hand, every event passes byte for byte, and the end tells the truth: a stream that
- * did not finish ends in the documented error event and never in `[DONE]`.
+ * Relays a streamed completion. Nothing is sent before the first event with data was read; every event passes byte
+ * for byte; a stream that did not finish ends in the documented error event and never in `[DONE]`.
  */
 
 import type { Deadline } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import { OPEN_BRACKET, parseUntrustedJson, QUOTE } from '../lib/json-scanner.ts';
+import { parseUntrustedJson } from '../lib/json-scanner.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import type { UpstreamFault } from './provider.ts';
-import {
-  CARRIAGE_RETURN,
-  encodeEvent,
-  EventSplitter,
-  LINE_FEED,
-  parseEvents,
-  type ServerSentEvent,
-} from '../lib/sse.ts';
+import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
+import { scanEvents } from './event-scan.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
+import type { UpstreamFault } from './provider.ts';
 
-/** What a stream may hold while an event is incomplete; images in deltas take megabytes. */
+/** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
-/** Keep-alive comments that may come before the first event; an upstream that sends more is not answering. */
+/** Limit for keep-alive comments before the first event. */
 const MAX_COMMENT_BYTES = 1_048_576;
-/** After `[DONE]` the upstream may have bytes left, but not keep the client waiting. */
+/** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
 const NOTHING = Buffer.alloc(0);
 
@@ -31,36 +24,33 @@ interface StreamOptions {
   readonly provider: string;
   readonly deadline: Deadline;
   readonly idleMs: number;
-  /** The fault that an event's JSON tells of, if any. */
+  /** The fault that the JSON of an event reports, if any. */
   readonly readFault: (json: unknown) => UpstreamFault | undefined;
-  /** The error that such a fault becomes. */
+  /** Maps such a fault to the client's error. */
   readonly toError: (fault: UpstreamFault) => GatewayError;
-  /** Called when a stream that has begun does not end well. */
+  /** Called if the stream fails after its beginning. */
   readonly onFailure: (failure: GatewayError) => void;
+  /** Called when `[DONE]` has been passed on. */
+  readonly onDelivered: () => void;
 }
 
 /**
- * Waits for the first event with data and returns the stream from its first byte on.
- * Until it resolves nothing is committed: it throws the upstream's error event, timeout or early end
- * as a `GatewayError`, and another provider may still answer.
+ * Waits for the first event with data and returns the stream from its first byte on. Until then nothing is committed:
+ * throws an error event, a timeout or an early end, and another provider may still answer.
  */
 export async function openStream(
   body: AsyncIterator<Buffer>,
   options: StreamOptions,
 ): Promise<AsyncIterable<Buffer>> {
   const relay = new Relay(body, options);
-  try {
-    const beginning = await relay.readBeginning();
-    options.deadline.disarm();
-    return relay.events(beginning);
-  } catch (error) {
-    throw upstreamFailure(error, { provider: options.provider, answered: true });
-  }
+  const beginning = await relay.readBeginning();
+  options.deadline.disarm();
+  return relay.events(beginning);
 }
 
-/** What was found in a run of whole events. */
+/** The result of inspecting a run of whole events. */
 interface Inspection {
-  /** What to pass on: everything, or what came before the error. */
+  /** The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. */
   readonly passed: Buffer;
   readonly error?: GatewayError;
   readonly hasData: boolean;
@@ -70,13 +60,13 @@ class Relay {
   readonly #body: AsyncIterator<Buffer>;
   readonly #options: StreamOptions;
   readonly #splitter = new EventSplitter();
-  /** A `finish_reason` was seen: the model had said all it wanted. */
+  /** A `finish_reason` was seen: the answer is complete. */
   #isFinished = false;
-  /** Nothing has been passed on. */
+  /** Nothing was passed on yet: a byte order mark may come. */
   #isAtStart = true;
-  /** `[DONE]` was seen: whatever happens now, the answer is complete. */
+  /** `[DONE]` was seen: the stream is over. */
   #isDone = false;
-  /** The upstream left out the blank line after its last event. */
+  /** The upstream omitted the blank line after its last event. */
   #isMidLine = false;
 
   readonly #createTimeout = () => timeoutError(this.#options.provider);
@@ -108,54 +98,65 @@ class Relay {
 
   /** The stream as the client gets it. Never throws. */
   async *events(beginning: Inspection): AsyncGenerator<Buffer> {
-    const { deadline, onFailure } = this.#options;
+    const { provider, deadline, idleMs, onFailure, onDelivered } = this.#options;
     let failure = beginning.error;
     let hasEnded = false;
+    let isDelivered = false;
     try {
       yield beginning.passed;
-      this.#armIdleLimit();
-      while (!failure && !hasEnded) {
+      deadline.arm(idleMs, this.#createTimeout);
+      while (!failure && !hasEnded && !this.#isDone) {
         const { done, value: chunk } = await this.#body.next();
         hasEnded = done === true;
         const found = done ? this.#inspectTail() : this.#inspect(this.#splitter.push(chunk));
-        // Not while the client is being waited for, and not for comments alone.
+        // The idle limit neither runs while the client is slow to read, nor restarts for comments.
         const isProgress = this.#splitter.sawData;
         if (isProgress) deadline.disarm();
         if (found.passed.length > 0) yield found.passed;
         failure = found.error ?? (hasEnded ? this.#endFailure() : undefined);
-        if (isProgress) this.#armIdleLimit();
+        if (isProgress) deadline.arm(idleMs, this.#createTimeout);
       }
       if (!failure && !this.#isDone) yield this.#onFreshLine('[DONE]');
+      // A client that left while the last bytes waited for it has not got them.
+      if (deadline.reason instanceof ClientGone) return;
+      isDelivered = !failure;
     } catch (thrown) {
-      // Nobody is there to be told, or everything had been said.
-      if (thrown instanceof ClientGone || this.#isDone) return;
-      const { provider } = this.#options;
+      if (thrown instanceof ClientGone) return;
       failure = GatewayError.from(upstreamFailure(thrown, { provider, answered: true }));
     } finally {
-      deadline.end({ abandon: !hasEnded });
+      if (isDelivered && !hasEnded) void this.#drain();
+      else deadline.end({ abandon: !hasEnded });
     }
-    if (!failure) return;
-    onFailure(failure);
-    yield this.#onFreshLine(failure.toBody());
+    if (failure) {
+      onFailure(failure);
+      yield this.#onFreshLine(failure.toBody());
+    } else onDelivered();
   }
 
-  #armIdleLimit(): void {
-    const { deadline, idleMs } = this.#options;
-    deadline.arm(this.#isDone ? AFTER_DONE_MS : idleMs, this.#createTimeout);
+  /** Reads the rest of a delivered reply, whether or not the client stays, and drops it. */
+  async #drain(): Promise<void> {
+    const { deadline } = this.#options;
+    deadline.detach();
+    deadline.arm(AFTER_DONE_MS, this.#createTimeout);
+    try {
+      while (!(await this.#body.next()).done);
+    } catch {
+      // The answer was complete before.
+    } finally {
+      deadline.end({ abandon: true });
+    }
   }
 
-  /** An event of the gateway's own, also after a line that the upstream never ended. */
+  /** An event of the gateway's own. Ends the upstream's line first if it is unfinished. */
   #onFreshLine(data: string): Buffer {
     const event = encodeEvent(data);
     return this.#isMidLine ? Buffer.concat([Buffer.from('\n\n'), event]) : event;
   }
 
-  /** Looks for what the relay acts on. Only runs with a telltale word are taken apart, and the beginning. */
+  /** Looks for errors and the end. Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer, isBeginning = false): Inspection {
     if (this.#splitter.heldBytes > MAX_EVENT_BYTES) throw this.#failed('an event is too large');
-    // Nothing counts that comes after it.
-    if (this.#isDone) return { passed: events, hasData: true };
-    const { isFinished, isSuspicious } = findTelltales(events);
+    const { isFinished, isSuspicious } = scanEvents(events);
     if (isFinished) this.#isFinished = true;
     if (!isBeginning && !isSuspicious) return { passed: events, hasData: true };
     let hasData = false;
@@ -165,21 +166,20 @@ class Relay {
       hasData ||= event.data !== '';
       if (event.data === '[DONE]') {
         this.#isDone = true;
-        break;
+        return { passed: events.subarray(0, event.end), hasData };
       }
     }
     return { passed: events, hasData };
   }
 
   /**
-   * What the upstream left without a blank line at its end. Some omit it: an event that is whole
-   * otherwise counts. Half an event is dropped, and the stream is a broken one.
+   * The bytes after the last blank line. Some upstreams omit the one after their last event: if the event is
+   * whole, it is passed on. Otherwise it is dropped, and the stream was cut off.
    */
   #inspectTail(): Inspection {
     const tail = this.#splitter.release();
     const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
     const event = [...parseEvents(closed, this.#isAtStart)].find(({ data }) => data !== '');
-    if (this.#isDone) return { passed: tail, hasData: false };
     if (event === undefined) return { passed: NOTHING, hasData: false };
     if (!isWholeData(event.data)) {
       return { passed: NOTHING, hasData: false, error: this.#failed('the stream was cut off') };
@@ -198,7 +198,7 @@ class Relay {
     return fault && toError(fault);
   }
 
-  /** What is wrong with a stream that the upstream has ended, if anything. */
+  /** The failure of a stream that the upstream ended too early; undefined if it is complete. */
   #endFailure(): GatewayError | undefined {
     if (this.#isDone || this.#isFinished) return undefined;
     return this.#failed('the stream ended before the answer was finished');
@@ -207,42 +207,6 @@ class Relay {
   #failed(text: string): GatewayError {
     return new GatewayError('provider', text, { provider: this.#options.provider });
   }
-}
-
-const LETTER_D = 0x44;
-const LETTER_E = 0x65;
-const LETTER_F = 0x66;
-
-/**
- * One pass over a run of events, without decoding it. `isFinished`: a choice names its `finish_reason`; quotes
- * inside strings are escaped in JSON, so those bytes are the member and nothing else.
- * `isSuspicious`: there may be an error, or `[DONE]`.
- */
-function findTelltales(events: Buffer): { isFinished: boolean; isSuspicious: boolean } {
-  let isFinished = false;
-  let isSuspicious = false;
-  let before = LINE_FEED;
-  for (let at = 0; at < events.length; at += 1) {
-    const byte = events[at]!;
-    if (byte === QUOTE) {
-      const next = events[at + 1];
-      if (next === LETTER_E && textAt(events, at, 7) === '"error"') isSuspicious = true;
-      if (next === LETTER_F && FINISH_REASON.test(textAt(events, at, 40))) isFinished = true;
-    } else if (byte === OPEN_BRACKET) {
-      if (events[at + 1] === LETTER_D) isSuspicious = true;
-    } else if (byte === LETTER_E && (before === LINE_FEED || before === CARRIAGE_RETURN)) {
-      if (textAt(events, at, 6) === 'event:') isSuspicious = true;
-    }
-    before = byte;
-  }
-  return { isFinished, isSuspicious };
-}
-
-/** Some write `""` or `"null"` until the answer is finished. */
-const FINISH_REASON = /^"finish_reason"[ \t]*:[ \t]*"(?!"|null")/;
-
-function textAt(bytes: Buffer, start: number, length: number): string {
-  return bytes.toString('latin1', start, start + length);
 }
 
 function isWholeData(data: string): boolean {
