@@ -386,6 +386,24 @@ for (const stream of [false, true]) {
   });
 }
 
+test('a traceparent that is repeated, or has not its shape, does not reach upstream', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { traceparent } = fromClient;
+  for (const value of [
+    [traceparent, traceparent],
+    `${traceparent}-00`,
+    traceparent.toUpperCase(),
+    traceparent.replace('c-b', 'cb'),
+    'anything',
+  ]) {
+    const headers = { traceparent: value, tracestate: ['a=1', 'b=2'] };
+    assert.equal((await gateway.chat(chatBody(), { headers })).status, 200);
+    const received = upstream.requests.at(-1)!.headers;
+    assert.deepEqual([received['traceparent'], received['tracestate']], [undefined, 'a=1, b=2']);
+  }
+});
+
 test('a request without trace headers gets none, and a request id of the gateway', async (t) => {
   const upstream = await startUpstream(t);
   const gateway = await startGateway(t, { toml: providerToml(upstream) });

@@ -39,7 +39,7 @@ const TIMEOUT = {
   type: 'timeout_error',
   code: 'TIMEOUT',
   message: 'Request timed out',
-  headers: { 'x-gateway-provider': 'p' },
+  headers: { 'x-gateway-provider': 'p', 'x-should-retry': 'false' },
 };
 
 interface Settings {

@@ -17,6 +17,7 @@ import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { createOpenAIProvider } from '../src/upstream/openai.ts';
+import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
 import { ROOT } from './support/process.ts';
@@ -299,8 +300,11 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
   try {
     const parts: Buffer[] = [];
     for await (const part of await openStream(bodyOf(pieces, isCut), options)) parts.push(part);
-    return { text: Buffer.concat(parts).toString('latin1'), failure, hasBegun: true };
-  } catch (error) {
+    const text = Buffer.concat(parts).toString('latin1');
+    // After [DONE] nothing is waited for, not even the second half of its last line end.
+    return { text: text.replace(/\r\n$/, '\r'), failure, hasBegun: true };
+  } catch (thrown) {
+    const error = upstreamFailure(thrown, { provider: 'p', answered: true });
     if (!(error instanceof GatewayError)) throw error;
     return { text: '', failure: error.message, hasBegun: false };
   }

@@ -128,6 +128,31 @@ describe('the list of a provider', { concurrency: true }, () => {
     assert.equal(upstream.requests.length, 0);
   });
 
+  test('keeps the whole number that says when a model was created; the owner is the provider', async (t) => {
+    const { gateway } = await start(
+      t,
+      list({
+        data: [
+          { id: 'a', created: 1_700_000_000, owned_by: 'someone' },
+          { id: 'b', created: '1700000000' },
+          { id: 'c', created: 1.5 },
+          { id: 'd', created: 1_600_000_000 },
+        ],
+      }),
+      { lines: 'default_model = "d"', more: '[aliases]\nnick = "p/a"\n' },
+    );
+    assert.deepEqual(
+      (await entriesOf(gateway)).map(({ id, created, owned_by }) => [id, created, owned_by]),
+      [
+        ['p/a', 1_700_000_000, 'p'],
+        ['p/b', 0, 'p'],
+        ['p/c', 0, 'p'],
+        ['p/d', 1_600_000_000, 'p'],
+        ['nick', 0, 'p'],
+      ],
+    );
+  });
+
   test('names the default model once', async (t) => {
     const { gateway } = await start(t, list([{ id: 'a' }, { id: 'd' }]), {
       lines: 'default_model = "d"',
@@ -283,24 +308,33 @@ describe('the answer', { concurrency: true }, () => {
   });
 });
 
-// Alone: it moves the clock of the process.
-test('the list is kept where a provider fails later', async (t) => {
+/** Stops the clock of the process. Returns a function that sets it. */
+function startClock(t: TestContext): (ms: number) => void {
+  let nowMs = 0;
+  t.mock.method(performance, 'now', () => nowMs);
+  return (ms) => {
+    nowMs = ms;
+  };
+}
+
+// Alone: they stop the clock of the process.
+test('the list is kept if the provider fails later', async (t) => {
+  const setClock = startClock(t);
   const { gateway, upstream } = await start(t, list([{ id: 'a' }]));
   assert.deepEqual(await idsOf(gateway), ['p/a']);
   upstream.script = list({ error: { message: 'x' } });
-  const clock = performance.now.bind(performance);
-  t.mock.method(performance, 'now', () => clock() + 301_000);
+  setClock(301_000);
   for (let i = 0; i < 2; i += 1) assert.deepEqual(await idsOf(gateway), ['p/a']);
   assert.equal(upstream.requests.length, 2);
 });
 
-// Alone: it stops the clock of the process.
 test('a list that could not be fetched is tried again after ten seconds, and one that could after five minutes', async (t) => {
-  let nowMs = 1000;
-  t.mock.method(performance, 'now', () => nowMs);
+  const setClock = startClock(t);
   const { gateway, upstream } = await start(t, list({ error: { message: 'x' } }));
+  let nowMs = 0;
   const askedAfter = async (ms: number) => {
     nowMs += ms;
+    setClock(nowMs);
     await idsOf(gateway);
     return upstream.requests.length;
   };
@@ -310,4 +344,30 @@ test('a list that could not be fetched is tried again after ten seconds, and one
   assert.equal(await askedAfter(1), 2);
   assert.equal(await askedAfter(299_999), 2);
   assert.equal(await askedAfter(1), 3);
+});
+
+test('the log says when the list of a provider begins to fail, and why, once', async (t) => {
+  const setClock = startClock(t);
+  const broken: Script = (_, response) => sendJson(response, {}, { status: 503 });
+  const { gateway, upstream } = await start(t, broken);
+  const warnings = () =>
+    gateway.log
+      .map((line) => JSON.parse(line) as Record<string, unknown>)
+      .filter(({ level }) => level === 'warn')
+      .map(({ message, provider, cause }) => ({ message, provider, cause }));
+  const failure = { message: 'no model list', provider: 'p', cause: 'status 503' };
+  await idsOf(gateway);
+  setClock(20_000);
+  await idsOf(gateway);
+  assert.equal(upstream.requests.length, 2);
+  assert.deepEqual(warnings(), [failure]);
+  upstream.script = list([{ id: 'a' }]);
+  setClock(40_000);
+  await idsOf(gateway);
+  upstream.script = (_, response) => response.destroy();
+  setClock(400_000);
+  await idsOf(gateway);
+  const [, second, ...more] = warnings();
+  assert.deepEqual(more, []);
+  assert.match(String(second?.cause), /^(?:ECONNRESET|UND_ERR_SOCKET): /);
 });
