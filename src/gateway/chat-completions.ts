@@ -90,9 +90,10 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
     }
     const result = await tryCandidate(candidate, context, state === 'closed' ? retries : 0);
     if (!(result instanceof GatewayError)) return result;
-    if (candidate !== requested) continue;
-    failure = result;
-    if (!mayFallBack(result)) break;
+    if (candidate === requested) {
+      failure = result;
+      if (!mayFallBack(result)) break;
+    }
   }
   throw failure!;
 }
