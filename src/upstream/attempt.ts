@@ -38,8 +38,6 @@ export interface AttemptCall {
   readonly cancellation: Cancellation;
   /** Called if a stream that has begun fails. */
   readonly onStreamFailure: (failure: GatewayError) => void;
-  /** Called when a stream's `[DONE]` has been passed on. */
-  readonly onStreamDelivered: () => void;
 }
 
 interface AttemptRequest extends AttemptCall {
@@ -53,16 +51,14 @@ interface AttemptRequest extends AttemptCall {
  * Throws `GatewayError`, or `ClientGone` if the client leaves.
  */
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
-  const { chat, provider, model, cancellation } = request;
+  const { chat, provider, model, cancellation, onStreamFailure } = request;
   const isStream = chat.stream;
   const deadline = new Deadline(cancellation);
   const limitMs = isStream
     ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs)
     : provider.timeoutMs;
   deadline.arm(limitMs, () => timeoutError(provider.id));
-  const { onStreamFailure, onStreamDelivered } = request;
-  const callbacks = { onStreamFailure, onStreamDelivered };
-  const context = { provider, isStream, settings, deadline, cancellation, ...callbacks };
+  const context = { provider, isStream, settings, deadline, cancellation, onStreamFailure };
   let answered = false;
   try {
     const headers = forwardedHeaders(request.requestId, request.headers);
@@ -153,7 +149,7 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
 async function toStream(
   reply: UpstreamReply,
   toError: (fault: UpstreamFault) => GatewayError,
-  { provider, deadline, settings, onStreamFailure, onStreamDelivered }: ReplyContext,
+  { provider, deadline, settings, onStreamFailure }: ReplyContext,
 ): Promise<AsyncIterable<Buffer>> {
   return openStream(reply.body, {
     provider: provider.id,
@@ -162,7 +158,6 @@ async function toStream(
     readFault: (json) => provider.readFault(json),
     toError,
     onFailure: onStreamFailure,
-    onDelivered: onStreamDelivered,
   });
 }
 
