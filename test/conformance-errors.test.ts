@@ -739,7 +739,8 @@ test('the text of an error is waited for one second', async (t) => {
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
   let isAnswered = false;
   const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
-  await eventually(() => timers.running().length > 0, 'the head of the error');
+  const isReading = () => upstream.requests.length === 1 && timers.running().length > 0;
+  await eventually(isReading, 'the head of the error');
   assert.deepEqual(timers.running(), [1000]);
   timers.advance(999);
   await idle(100);

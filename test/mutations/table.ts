@@ -44,8 +44,8 @@ export const MUTATIONS: readonly Mutation[] = [
     file: 'src/gateway/chat-completions.ts',
     now: 'if (candidate !== first && limits.takeProvider(id)) continue;',
     mutated: '',
-    tests: 'wire-limits',
-    title: '',
+    tests: 'wire-fallback',
+    title: 'a request that the limit keeps from a provider is not its probe',
   },
   {
     file: 'src/gateway/gateway.ts',
@@ -80,7 +80,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'this.#refilledAtMs = Math.max(nowMs, this.#refilledAtMs);',
     mutated: 'this.#refilledAtMs = nowMs;',
     tests: 'token-bucket',
-    title: '',
+    title: 'a clock set back gives nothing, takes nothing and does not stop the refill',
   },
   {
     file: 'src/upstream/attempt.ts',
@@ -184,8 +184,9 @@ export const MUTATIONS: readonly Mutation[] = [
     file: 'src/downstream/call.ts',
     now: "response.off('close', onEnd);",
     mutated: '',
-    tests: 'fault',
-    title: '',
+    tests: 'fault-cancellation',
+    title:
+      'a client that leaves when the provider has already sent everything leaves nothing behind',
   },
   {
     file: 'src/downstream/call.ts',
@@ -199,7 +200,8 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'const isLast = this.isDraining && this.#request.complete;',
     mutated: 'const isLast = this.isDraining;',
     tests: 'fault-slow-client',
-    title: 'for its ',
+    title:
+      'for its token, with a Content-Length, in a drain, is not reset before the answer is read',
   },
   {
     file: 'src/downstream/http-server.ts',
@@ -220,7 +222,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'if (ms !== this.#timerMs) this.#clear();',
     mutated: '',
     tests: 'wire-stream',
-    title: '',
+    title: 'a stream counts as silent although comments come',
   },
   {
     file: 'src/lib/secrets.ts',
