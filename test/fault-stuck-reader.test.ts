@@ -186,6 +186,29 @@ for (const [what, { script, body }] of Object.entries(STUCK)) {
   });
 }
 
+test(
+  'a client that stops reading eight times, each for less than the limit, gets the whole answer',
+  ALL_SCALES,
+  async (t) => {
+    const size = 40 * MIB;
+    await atSomeScale(async (scale) => {
+      const script: Script = (_, response) => sendJson(response, completion('y'.repeat(size)));
+      const { gateway } = await start(t, script, scale * STUCK_MS);
+      const socket = openReader(t, gateway.port, rawChat(chatBody()));
+      let received = 0;
+      for (let pauses = 0; received < size && !socket.closed;) {
+        const part = socket.read() as Buffer | null;
+        received += part?.length ?? 0;
+        const isPause = received > pauses * 3 * MIB && pauses < 8;
+        if (isPause) pauses += 1;
+        await sleep(isPause ? scale * STUCK_MS * 0.6 : 0);
+      }
+      await eventually(() => gateway.accessLines().length === 1, 'the access line');
+      assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok', `cut off after ${received} bytes`);
+    });
+  },
+);
+
 describe('a client that stops reading', { concurrency: 4 }, () => {
   const STREAM = rawChat(chatBody({ stream: true }));
   const stuck: Record<string, { script: Script; requests: string }> = {

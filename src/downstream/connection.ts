@@ -32,8 +32,6 @@ export class Connection {
   readonly socket: Socket;
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
   idleSinceMs = performance.now();
-  /** The client sent something that is not HTTP; nothing after it is read. */
-  isBroken = false;
 
   readonly #server: ServerState;
   /** In order of arrival. The first is being worked on; only the last may be incomplete. */
