@@ -2,9 +2,10 @@
 
 import { Deadline } from '../lib/cancellation.ts';
 import type { Answer } from '../lib/messages.ts';
-import { parseUntrustedJson } from '../lib/json-scanner.ts';
+import { readAll } from '../lib/chunk-buffer.ts';
+import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Provider } from '../upstream/provider.ts';
-import { readAll, type Transport } from '../upstream/transport.ts';
+import type { Transport } from '../upstream/transport.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
@@ -88,7 +89,7 @@ async function fetchNames(provider: Provider, transport: Transport): Promise<str
   try {
     const reply = await transport.send(provider.modelListRequest(), deadline);
     const bytes = reply.status === 200 ? await readAll(reply.body, MAX_LIST_BYTES) : undefined;
-    const json = bytes && parseUntrustedJson(bytes.toString('utf8'));
+    const json = bytes && parseUntrustedJson(bytes.toString('utf8'), MAX_LIST_BYTES);
     if (json === undefined) throw new Error(`no usable model list, status ${reply.status}`);
     return provider.readModelList(json);
   } finally {

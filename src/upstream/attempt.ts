@@ -5,17 +5,18 @@ import type { IncomingHttpHeaders } from 'node:http';
 import type { Config } from '../config/config.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { hasMember, parseUntrustedJson } from '../lib/json-scanner.ts';
+import type { Reservation } from '../lib/byte-budget.ts';
+import { readAll } from '../lib/chunk-buffer.ts';
+import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
+import { readCompletion } from './completion.ts';
 import { forwardedHeaders, passedHeaders } from './headers.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 import { toProviderError } from './provider-error.ts';
 import type { Provider, UpstreamFault, UpstreamReply } from './provider.ts';
 import { openStream } from './stream-relay.ts';
-import { readAll, type Transport } from './transport.ts';
+import type { Transport } from './transport.ts';
 
-/** Complete answers are held in memory to be judged; a longer one is no completion. */
-const MAX_ANSWER_BYTES = 67_108_864;
 const MAX_ERROR_BYTES = 65_536;
 /** The status says most of it: the text is not waited for as an answer is. */
 const ERROR_BODY_MS = 1000;
@@ -36,6 +37,8 @@ export interface AttemptCall {
   readonly headers: IncomingHttpHeaders;
   /** Cancelled when the client leaves or the gateway gives the request up. */
   readonly cancellation: Cancellation;
+  /** The memory that the answer takes until it is delivered. */
+  readonly reservation: Reservation;
   /** Called if a stream that has begun does not end well. */
   readonly onStreamFailure: (failure: GatewayError) => void;
 }
@@ -51,7 +54,7 @@ interface AttemptRequest extends AttemptCall {
  * hand. Throws `GatewayError` for everything else, `ClientGone` when nobody waits any more.
  */
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
-  const { chat, provider, model, cancellation, onStreamFailure } = request;
+  const { chat, provider, model, cancellation, reservation, onStreamFailure } = request;
   const deadline = new Deadline(cancellation);
   const limitMs = chat.stream
     ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs)
@@ -67,19 +70,31 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
     const isStream = chat.stream;
-    const context = { provider, isStream, settings, deadline, cancellation, onStreamFailure };
+    const context = {
+      provider,
+      isStream,
+      settings,
+      deadline,
+      cancellation,
+      reservation,
+      onStreamFailure,
+    };
     const answer = await toAnswer(reply, context);
     if (!chat.stream) deadline.end();
     return answer;
   } catch (thrown) {
     // Also lets go of a body that nobody will read.
     deadline.end({ abandon: true });
+    request.reservation.resize(0);
     throw upstreamFailure(thrown, { provider: provider.id, answered });
   }
 }
 
 /** Without the request itself: a stream would hold its body, often megabytes, to its end. */
-interface ReplyContext extends Pick<AttemptCall, 'cancellation' | 'onStreamFailure'> {
+interface ReplyContext extends Pick<
+  AttemptCall,
+  'cancellation' | 'reservation' | 'onStreamFailure'
+> {
   readonly provider: Provider;
   readonly isStream: boolean;
   readonly settings: AttemptSettings;
@@ -118,6 +133,7 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
       provider: provider.id,
       deadline: context.deadline,
       idleMs: context.settings.config.server.streamIdleTimeoutMs,
+      reservation: context.reservation,
       readFault: (json) => provider.readFault(json),
       toError,
       onFailure: context.onStreamFailure,
@@ -133,27 +149,18 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
     const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider: provider.id });
   }
-  const bytes = await readAll(reply.body, MAX_ANSWER_BYTES);
-  if (bytes === undefined) {
-    throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
-  }
-  // A completion is not parsed: all there is to know is that it is one.
-  if (!hasMember(bytes, 'choices')) {
-    const json = parseUntrustedJson(bytes.toString('utf8'));
-    if (json === undefined) {
-      throw new GatewayError('serialization', 'the provider did not answer with usable JSON', {
-        provider: provider.id,
-      });
-    }
-    const fault = provider.readFault(json);
-    if (fault) throw toError(fault);
-  }
+  const body = await readCompletion(reply, {
+    provider: provider.id,
+    reservation: context.reservation,
+    readFault: (json) => provider.readFault(json),
+    toError,
+  });
   if (isStream) {
     const text = `Provider ${provider.id} does not support streaming`;
     throw new GatewayError('unsupported', text, { provider: provider.id });
   }
   headers['content-type'] = isJson ? contentType : 'application/json';
-  return { status, headers, body: bytes };
+  return { status, headers, body };
 }
 
 async function readStatusError(reply: UpstreamReply, context: ReplyContext): Promise<GatewayError> {

@@ -6,7 +6,10 @@
 
 import type { Deadline } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import { OPEN_BRACKET, parseUntrustedJson, QUOTE } from '../lib/json-scanner.ts';
+import { OPEN_BRACKET, QUOTE } from '../lib/ascii.ts';
+import type { Reservation } from '../lib/byte-budget.ts';
+import { isJson } from '../lib/json-scanner.ts';
+import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { UpstreamFault } from './provider.ts';
 import {
@@ -21,6 +24,8 @@ import { timeoutError, upstreamFailure } from './network-error.ts';
 
 /** What a stream may hold while an event is incomplete; images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
+/** So much of a stream is always held: one read of a socket. More is taken from the budget. */
+const MAX_CHUNK_BYTES = 65_536;
 /** Keep-alive comments that may come before the first event; an upstream that sends more is not answering. */
 const MAX_COMMENT_BYTES = 1_048_576;
 /** After `[DONE]` the upstream may have bytes left, but not keep the client waiting. */
@@ -31,6 +36,8 @@ interface StreamOptions {
   readonly provider: string;
   readonly deadline: Deadline;
   readonly idleMs: number;
+  /** The memory that the events take while they are incomplete, or being written. */
+  readonly reservation: Reservation;
   /** The fault that an event's JSON tells of, if any. */
   readonly readFault: (json: unknown) => UpstreamFault | undefined;
   /** The error that such a fault becomes. */
@@ -98,6 +105,7 @@ class Relay {
         seen.push(found.passed);
         this.#isAtStart = false;
       }
+      this.#hold(seen.size);
       if (found.hasData) return { ...found, passed: seen.take() };
       if (found.error) throw found.error;
       if (hasEnded || seen.size > MAX_COMMENT_BYTES) {
@@ -121,6 +129,7 @@ class Relay {
         // Not while the client is being waited for, and not for comments alone.
         const isProgress = this.#splitter.sawData;
         if (isProgress) deadline.disarm();
+        this.#hold(found.passed.length);
         if (found.passed.length > 0) yield found.passed;
         failure = found.error ?? (hasEnded ? this.#endFailure() : undefined);
         if (isProgress) this.#armIdleLimit();
@@ -137,6 +146,12 @@ class Relay {
     if (!failure) return;
     onFailure(failure);
     yield this.#onFreshLine(failure.toBody());
+  }
+
+  /** Reserves what is held: these bytes, and the unfinished event. */
+  #hold(bytes: number): void {
+    const heldBytes = bytes + this.#splitter.heldBytes;
+    this.#options.reservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 
   #armIdleLimit(): void {
@@ -246,5 +261,5 @@ function textAt(bytes: Buffer, start: number, length: number): string {
 }
 
 function isWholeData(data: string): boolean {
-  return data === '[DONE]' || parseUntrustedJson(data) !== undefined;
+  return data === '[DONE]' || isJson(Buffer.from(data));
 }
