@@ -12,13 +12,14 @@ import { after, test } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble } from '../src/assembly.ts';
-import { parseChatRequest } from '../src/downstream/chat-request.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
+import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { createOpenAIProvider } from '../src/upstream/openai.ts';
 import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
+import { parseChatRequest } from './support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
 import { ROOT } from './support/process.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from './support/gateway.ts';
@@ -145,11 +146,14 @@ function isChatRequest(json: unknown): boolean {
     const { role, content, name = '' } = message;
     const isUsable =
       typeof content === 'string' || (Array.isArray(content) && content.every(isObject));
-    return (isUsable || (content == null && role === 'assistant')) && typeof name === 'string';
+    const mayBeEmpty = role === 'assistant' || role === 'function';
+    const isNamed = name === null || typeof name === 'string';
+    return (isUsable || (content == null && mayBeEmpty)) && isNamed;
   };
   if (!isObject(json)) return false;
-  const { model, stream = false, messages } = json;
-  if (typeof model !== 'string' || model === '' || typeof stream !== 'boolean') return false;
+  const { model, stream, messages } = json;
+  if (typeof model !== 'string' || model === '') return false;
+  if (stream != null && typeof stream !== 'boolean') return false;
   return Array.isArray(messages) && messages.length > 0 && messages.every(isMessage);
 }
 
@@ -158,10 +162,11 @@ test('a request body is accepted whole, or refused with a 4xx', async () => {
   await forEachCase(0.3, (fuzzCase) => {
     const bytes = mutate(fuzzCase.random, fuzzCase.random.pick(BODIES), BODY_TOKENS);
     fuzzCase.about = bytes.toString('latin1');
+    const chunks = cutUp(fuzzCase.random, bytes);
     // Two of them are all checked, and JSON.parse shows only the last.
     const isPlain = bytes.toString('latin1').split('messages').length <= 2;
     try {
-      const forwarded = Buffer.concat(parseChatRequest(bytes).bodyWithModel('other'));
+      const forwarded = Buffer.concat(parseChatRequest(...chunks).bodyWithModel('other'));
       const before = JSON.parse(bytes.toString()) as Record<string, unknown>;
       const sent = JSON.parse(forwarded.toString()) as Record<string, unknown>;
       assert.ok(isPlain ? isChatRequest(before) : Array.isArray(before['messages']));
@@ -290,6 +295,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     provider: 'p',
     deadline: new Deadline(),
     idleMs: 0,
+    reservation: new Reservation(new ByteBudget(Infinity)),
     readFault: (json: unknown) => provider.readFault(json),
     toError: ({ message = '' }) => new GatewayError('provider', message, { provider: 'p' }),
     onFailure: ({ message }: GatewayError) => {

@@ -5,6 +5,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 
+import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
 import { Cancellation, Deadline } from '../src/lib/cancellation.ts';
 import { ClientGone } from '../src/lib/errors.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
@@ -503,6 +504,7 @@ test('a stream whose client leaves while [DONE] waits to be taken is not deliver
       provider: 'p',
       deadline: new Deadline(client),
       idleMs: 0,
+      reservation: new Reservation(new ByteBudget(0)),
       readFault: () => undefined,
       toError: () => assert.fail(),
       onFailure: () => assert.fail(),

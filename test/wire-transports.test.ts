@@ -8,7 +8,8 @@ import { before, describe, test, type TestContext } from 'node:test';
 import type { TLSSocket } from 'node:tls';
 
 import { Cancellation } from '../src/lib/cancellation.ts';
-import { createTransport, readAll, type Transport } from '../src/upstream/transport.ts';
+import { readAll } from '../src/lib/chunk-buffer.ts';
+import { createTransport, type Transport } from '../src/upstream/transport.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { idle, startStopwatch, useManualTimers } from './support/clock.ts';
 import { assertError } from './support/errors.ts';

@@ -4,7 +4,7 @@
  */
 
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
-import { ChunkBuffer } from '../lib/chunk-buffer.ts';
+import { readAll } from '../lib/chunk-buffer.ts';
 import { beginWaiting, createAgent, endWaiting } from './connections.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
@@ -79,17 +79,4 @@ async function isAgentWorking(origin: string): Promise<boolean> {
     deadline.end();
     await agent.destroy();
   }
-}
-
-/** The whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
-export async function readAll(
-  body: AsyncIterable<Buffer>,
-  maxBytes: number,
-): Promise<Buffer | undefined> {
-  const whole = new ChunkBuffer();
-  for await (const chunk of body) {
-    whole.push(chunk);
-    if (whole.size > maxBytes) return undefined;
-  }
-  return whole.take();
 }
