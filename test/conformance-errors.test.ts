@@ -409,11 +409,11 @@ const rows: Row[] = [
   })),
 ];
 
-test('a 200 with an error message of 8 million characters in the shape of a key is a 502', async (t) => {
+test('a 200 with an error message of 8 million characters is a 502 without it', async (t) => {
   const message = `sk-${'x'.repeat(8_000_000)}`;
   const upstream = await startUpstream(t, answers({ error: { message } }));
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
-  assertError(await gateway.chat(chatBody()), apiError(502, '[secret]'));
+  assertError(await gateway.chat(chatBody()), apiError(502, 'Bad Gateway'));
 });
 
 for (const { upstream: what, script, expected, stream: only } of rows) {

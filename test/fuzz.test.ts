@@ -301,7 +301,6 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     onFailure: ({ message }: GatewayError) => {
       failure = message;
     },
-    onDelivered: () => {},
   };
   try {
     const parts: Buffer[] = [];

@@ -5,10 +5,6 @@ import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 
-import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
-import { Cancellation, Deadline } from '../src/lib/cancellation.ts';
-import { ClientGone } from '../src/lib/errors.ts';
-import { openStream } from '../src/upstream/stream-relay.ts';
 import { idle, untilSteady, useManualTimers } from './support/clock.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
@@ -491,31 +487,6 @@ test('a stream whose client closes at [DONE] is logged as ok, and its upstream c
   await upstream.requests[0]?.closed;
   assert.equal((await gateway.chat(STREAM)).text, completionEvents());
   assert.equal(ports.size, 1);
-});
-
-test('a stream whose client leaves while [DONE] waits to be taken is not delivered', async () => {
-  for (const hasLeft of [false, true]) {
-    const client = new Cancellation();
-    let isDelivered = false;
-    const body = (async function* () {
-      yield Buffer.from(CHUNK + LAST + DONE);
-    })();
-    const events = await openStream(body, {
-      provider: 'p',
-      deadline: new Deadline(client),
-      idleMs: 0,
-      reservation: new Reservation(new ByteBudget(0)),
-      readFault: () => undefined,
-      toError: () => assert.fail(),
-      onFailure: () => assert.fail(),
-      onDelivered: () => (isDelivered = true),
-    });
-    for await (const chunk of events) {
-      assert.equal(chunk.toString(), CHUNK + LAST + DONE);
-      if (hasLeft) client.cancel(new ClientGone());
-    }
-    assert.equal(isDelivered, !hasLeft);
-  }
 });
 
 test('a byte order mark at the start is passed on, and hides nothing', async (t) => {

@@ -39,8 +39,6 @@ interface AccessRecord {
   readonly attempts: string[];
   /** The gateway has repeated the request or asked a fallback. */
   hasRetried?: boolean;
-  /** `[DONE]` was passed on: if the client leaves now, nothing is lost. */
-  isDelivered?: boolean;
   /** The failure that was answered, or that ended a stream. */
   failure?: GatewayError;
 }

@@ -68,7 +68,6 @@ const OUTCOMES: Record<ErrorKind, string> = {
 };
 
 function outcomeOf(call: Call): string {
-  if (call.record.isDelivered) return 'ok';
   if (call.cancellation.reason instanceof ClientGone) return 'client_closed';
   return call.record.failure ? OUTCOMES[call.record.failure.kind] : 'ok';
 }

@@ -194,9 +194,6 @@ function attemptCallOf(call: Call): AttemptCall {
     onStreamFailure: (failure) => {
       record.failure = failure;
     },
-    onStreamDelivered: () => {
-      record.isDelivered = true;
-    },
   };
 }
 

@@ -66,15 +66,10 @@ export class Deadline extends Cancellation {
     this.#createReason = undefined;
   }
 
-  /** No longer follows the client's request: the upstream request goes on after the client left. */
-  detach(): void {
-    this.#client?.offCancel(this.#onClient);
-  }
-
-  /** Clears the timer and detaches. With `abandon` it also cancels the upstream request. */
+  /** Clears the timer and no longer follows the client. With `abandon` it also cancels the upstream request. */
   end({ abandon = false } = {}): void {
     this.#clear();
-    this.detach();
+    this.#client?.offCancel(this.#onClient);
     if (abandon) this.cancel(ABANDONED);
   }
 

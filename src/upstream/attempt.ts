@@ -41,8 +41,6 @@ export interface AttemptCall {
   readonly reservation: Reservation;
   /** Called if a stream that has begun fails. */
   readonly onStreamFailure: (failure: GatewayError) => void;
-  /** Called when a stream's `[DONE]` has been passed on. */
-  readonly onStreamDelivered: () => void;
 }
 
 interface AttemptRequest {
@@ -157,7 +155,6 @@ async function toStream(
     toError,
     reservation: call.reservation,
     onFailure: call.onStreamFailure,
-    onDelivered: call.onStreamDelivered,
   });
 }
 

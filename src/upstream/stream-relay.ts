@@ -36,8 +36,6 @@ interface StreamOptions {
   readonly toError: (fault: UpstreamFault) => GatewayError;
   /** Called if the stream fails after its beginning. */
   readonly onFailure: (failure: GatewayError) => void;
-  /** Called when `[DONE]` has been passed on. */
-  readonly onDelivered: () => void;
 }
 
 /**
@@ -105,10 +103,9 @@ class Relay {
 
   /** The stream as the client gets it. Never throws. */
   async *events(beginning: Inspection): AsyncGenerator<Buffer> {
-    const { provider, deadline, idleMs, onFailure, onDelivered } = this.#options;
+    const { provider, deadline, idleMs, onFailure } = this.#options;
     let failure = beginning.error;
     let hasEnded = false;
-    let isDelivered = false;
     try {
       yield beginning.passed;
       deadline.arm(idleMs, this.#createTimeout);
@@ -125,20 +122,17 @@ class Relay {
         if (isProgress) deadline.arm(idleMs, this.#createTimeout);
       }
       if (!failure && !this.#isDone) yield this.#onFreshLine('[DONE]');
-      // A client that left while the last bytes waited for it has not got them.
-      if (deadline.reason instanceof ClientGone) return;
-      isDelivered = !failure;
     } catch (thrown) {
       if (thrown instanceof ClientGone) return;
       failure = GatewayError.from(upstreamFailure(thrown, { provider, answered: true }));
     } finally {
-      if (isDelivered && !hasEnded) void this.#drain();
+      // Not awaited: the client gets the end at once.
+      if (this.#isDone && !hasEnded) void this.#drain();
       else deadline.end({ abandon: !hasEnded });
     }
-    if (failure) {
-      onFailure(failure);
-      yield this.#onFreshLine(failure.toBody());
-    } else onDelivered();
+    if (!failure) return;
+    onFailure(failure);
+    yield this.#onFreshLine(failure.toBody());
   }
 
   /** Reserves what is held: these bytes, and the unfinished event. */
@@ -147,10 +141,9 @@ class Relay {
     this.#options.reservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 
-  /** Reads the rest of a delivered reply, whether or not the client stays, and drops it. */
+  /** Reads what the upstream sends after `[DONE]`, and drops it. */
   async #drain(): Promise<void> {
     const { deadline } = this.#options;
-    deadline.detach();
     deadline.arm(AFTER_DONE_MS, this.#createTimeout);
     try {
       while (!(await this.#body.next()).done);
