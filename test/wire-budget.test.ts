@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { connect, type Socket } from 'node:net';
+import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
 import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
@@ -25,7 +25,6 @@ import {
   sendEvents,
   sendJson,
   startUpstream,
-  type FakeUpstream,
   type Script,
 } from './support/upstream.ts';
 
@@ -253,53 +252,61 @@ function misbehave(random: Random): Script {
     (_, response) => response.writeHead(200, events).write(`${CHUNK}data: {"x":"${large}`),
     (_, response) => response.writeHead(200, events).write(`: c\n\ndata: {"x":"${large}`),
   ];
-  return random.pick(scripts);
+  return random.oneIn(2) ? scripts[0]! : random.pick(scripts);
 }
 
-/** One client that sends what it likes, and leaves when it likes. */
+/** One client that sends what it likes, and may leave at any time. */
 async function misuse(port: number, random: Random): Promise<void> {
   const text = bodyOf(random.integer(0, 500_000), { stream: random.oneIn(2) });
   const body = random.oneIn(6) ? text.replace(/.$/, 'x') : text;
-  const [head = ''] = rawChat({}).split('\r\n\r\n');
+  const [head = ''] = rawChat({}, ['connection: close']).split('\r\n\r\n');
   const isChunked = random.oneIn(3);
   const framing = isChunked ? 'transfer-encoding: chunked' : `content-length: ${body.length}`;
   const expect = random.oneIn(8) ? '\r\nexpect: 100-continue' : '';
   const begin = `${head.replace(/content-length: .*/, framing)}${expect}\r\n\r\n`;
   const sent = isChunked ? `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n` : body;
   const end = random.oneIn(4) ? random.integer(0, sent.length) : sent.length;
-  const socket: Socket = connect(port, '127.0.0.1');
+  const isReading = !random.oneIn(4);
+  const socket = connect(port, '127.0.0.1');
   socket.on('error', () => {});
-  if (random.oneIn(4)) socket.pause();
-  else socket.on('data', () => random.oneIn(20) && socket.destroy());
+  if (isReading) socket.resume();
+  else socket.pause();
   socket.write(begin + sent.slice(0, end));
   const leave = setTimeout(() => socket.destroy(), random.integer(1, 300));
-  if (!socket.destroyed) await once(socket, 'close');
+  if (isReading && end === sent.length && !random.oneIn(4)) clearTimeout(leave);
+  await once(socket, 'close');
   clearTimeout(leave);
 }
 
 test('after a storm of requests that end in every way, nothing is reserved', async (t) =>
   withRandom(async (random) => {
-    const upstreams: FakeUpstream[] = [];
-    for (let count = 0; count < 2; count += 1) {
-      upstreams.push(
-        await startUpstream(t, (request, response) => misbehave(random)(request, response)),
-      );
-    }
-    const [p, q] = upstreams as [FakeUpstream, FakeUpstream];
+    const script: Script = (request, response) => misbehave(random)(request, response);
+    const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t, script)]);
+    const limits = `max_buffered_bytes = ${2 * MIB}\nmax_body_bytes = 450000`;
+    const times = 'timeout = 1\nstream_idle_timeout = 1\nretries = 1';
     const gateway = await startGateway(t, {
-      toml: `[server]\nmax_buffered_bytes = ${2 * MIB}\nmax_body_bytes = 450000\nretries = 1\n[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`,
+      toml: `[server]\n${limits}\n${times}\n[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`,
     });
-    let left = 400;
+    // Half of the time these take most of the budget, so that much is refused however slow the machine is.
+    const uploads = Array.from({ length: 4 }, () => connect(gateway.port, '127.0.0.1'));
+    const [head = ''] = rawChat({}).split('\r\n\r\n');
+    for (const socket of uploads) {
+      socket.write(`${head.replace('content-length: 2', 'content-length: 450000')}\r\n\r\n{`);
+    }
+    await eventually(() => gateway.reservedBytes() === 1_800_000, 'most of the budget is taken');
+    let left = 300;
     const client = async () => {
-      while ((left -= 1) >= 0) await misuse(gateway.port, random);
+      while ((left -= 1) >= 0) {
+        if (left === 200) for (const socket of uploads) socket.destroy();
+        await misuse(gateway.port, random);
+        assert.ok(gateway.reservedBytes() <= 2 * MIB);
+      }
     };
-    let peak = 0;
-    const watch = setInterval(() => (peak = Math.max(peak, gateway.reservedBytes())), 1);
     await Promise.all(Array.from({ length: 24 }, client));
-    clearInterval(watch);
     await nothingIsReserved(gateway);
-    assert.ok(peak > MIB && peak <= 2 * MIB, `${peak} bytes at the peak`);
     const outcomes = new Set(gateway.accessLines().map(({ outcome }) => outcome));
-    assert.ok(outcomes.has('rate_limited') && outcomes.has('client_closed'), [...outcomes].join());
+    for (const outcome of ['ok', 'rate_limited', 'client_closed']) {
+      assert.ok(outcomes.has(outcome), [...outcomes].join());
+    }
     assert.ok(!outcomes.has('internal_error'), gateway.log.join('\n').slice(0, 3000));
   }));
