@@ -58,7 +58,7 @@ async function main(): Promise<void> {
     logger.log('error', 'uncaught exception', { cause: error.stack });
     stop('uncaught exception', EXIT_FAILED);
   });
-  await transport.check(localUrl(host, port));
+  await transport.check();
   print(describeStartup({ config, source, port, transport }), process.stderr);
   if (commandLine.demo) print(demoInstructions(host, port), process.stderr);
 }
