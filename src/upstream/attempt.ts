@@ -21,8 +21,8 @@ const MAX_ERROR_BYTES = 65_536;
 /** Time limit for reading an error body: the status alone is enough to answer with. */
 const ERROR_BODY_MS = 1000;
 
-/** Success without a body (RFC 9110 15.3.5, 15.3.6). */
-const NO_ANSWER_STATUSES = new Set([204, 205]);
+/** Success without a body (RFC 9110 15.3.5, 15.3.6), and a proxy's demand, which is not the provider's to make. */
+const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
 
 export interface AttemptSettings {
   readonly config: Config;
