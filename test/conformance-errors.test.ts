@@ -657,7 +657,7 @@ for (const [what, start] of Object.entries(broken)) {
 
 for (const isReused of [false, true]) {
   const what = isReused ? 'a reused' : 'a new';
-  test(`an answer that breaks off amid its headers on ${what} connection is not asked for again`, async (t) => {
+  test(`an answer cut inside its headers on ${what} connection is not retried`, async (t) => {
     let requests = 0;
     const baseUrl = await startRawUpstream(t, (socket) => {
       const answer = () => {
@@ -730,7 +730,7 @@ test('a complete answer may have 64 MiB, and a longer one is a 502', async (t) =
   });
 });
 
-test('the text of an error is waited for one second', async (t) => {
+test('an error body is waited for one second', async (t) => {
   const timers = useManualTimers(t);
   const upstream = await startUpstream(t, (_, response) => {
     response.writeHead(400, { 'content-type': 'application/json' });
@@ -786,7 +786,7 @@ for (const [what, body, expected] of longAnswers) {
   });
 }
 
-test('a 200 whose choices are null is judged by the error beside them', async (t) => {
+test('a 200 whose choices are null becomes the error beside them', async (t) => {
   const upstream = await startUpstream(t, (_, response) =>
     sendJson(response, { choices: null, error: { message: 'overloaded', code: 503 } }),
   );

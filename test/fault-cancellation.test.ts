@@ -196,7 +196,7 @@ const others: Record<string, { isThereBefore: boolean }> = {
   'that comes when it has left': { isThereBefore: false },
 };
 for (const [which, { isThereBefore }] of Object.entries(others)) {
-  test(`a client that leaves while its connection is being made costs one ${which} nothing`, async (t) => {
+  test(`a client that leaves while its connection is being made does not disturb one ${which}`, async (t) => {
     const warnings = watchWarnings(t);
     const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
     const toml = providerToml({ baseUrl: `http://127.0.0.1:${hole.port}/v1` });

@@ -565,7 +565,7 @@ describe('the fault table', { concurrency: AT_ONCE }, () => {
 
   for (const stream of [false, true]) {
     const kind = stream ? 'a streamed' : 'a complete';
-    test(`an answer pushed on an idle connection is nobody's, after ${kind} answer`, async (t) => {
+    test(`an answer that the provider pushes on an idle connection reaches no client, after ${kind} answer`, async (t) => {
       const row: Row = { fault: 'pushed', ...both(WHOLE) };
       const { gateway, proxy, answerFrom } = await startCell(t, {
         row,

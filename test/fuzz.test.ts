@@ -34,7 +34,7 @@ const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
 /** A case that takes longer hangs. Where the whole suite runs beside it, other tests may be in the way. */
 const HANG_MS = CASES > 10_000 ? 1000 : 10_000;
 /** How many cases over sockets run at once. */
-const LANES = 32;
+const WORKERS = 32;
 
 interface FuzzCase {
   readonly seed: number;
@@ -47,11 +47,11 @@ interface FuzzCase {
 async function forEachCase(
   share: number,
   check: (fuzzCase: FuzzCase) => unknown,
-  { lanes = 1 } = {},
+  { workers = 1 } = {},
 ): Promise<void> {
   const count = Math.max(1, Math.round(CASES * share));
   let next = 0;
-  const runLane = async () => {
+  const runWorker = async () => {
     while (next < count) {
       const seed = SEED + next;
       next += 1;
@@ -63,7 +63,7 @@ async function forEachCase(
       assert.fail(`${failure.reason}\n(repeat with FUZZ_SEED=${seed})\n${failure.about}`);
     }
   };
-  await Promise.all(Array.from({ length: lanes }, runLane));
+  await Promise.all(Array.from({ length: workers }, runWorker));
 }
 
 async function failureOf(check: (fuzzCase: FuzzCase) => unknown, seed: number) {
@@ -450,7 +450,7 @@ test('a damaged request gets documented answers, and nothing damaged goes on', a
       else assert.match(body, /^\{"(?:status":"healthy"|object":"list"|id":"chatcmpl-1")/);
     }
   };
-  await forEachCase(0.1, check, { lanes: LANES });
+  await forEachCase(0.1, check, { workers: WORKERS });
   tally.assertSome('200', '400', '401', '404', '408', '431');
   assert.equal((await gateway.send('/health')).status, 200);
   assert.ok(upstream.requests.length > 0);
@@ -554,7 +554,7 @@ test('a damaged answer becomes a documented one', async (t) => {
     assert.notEqual(code, 'INTERNAL_ERROR', about);
     tally.add(code);
   };
-  await forEachCase(0.1, check, { lanes: LANES });
+  await forEachCase(0.1, check, { workers: WORKERS });
   tally.assertSome('stream ok', 'stream PROVIDER_ERROR', 'complete object', 'API_ERROR');
   tally.assertSome('PROVIDER_ERROR', 'SERIALIZATION_ERROR', 'TIMEOUT');
   const outcomes = gateway.accessLines().map(({ outcome }) => outcome);

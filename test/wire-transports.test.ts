@@ -1,4 +1,4 @@
-/** The two lanes to the providers: which one is taken, and what both do behind a proxy and over TLS. */
+/** The two transports to the providers: which one is taken, and what both do behind a proxy and over TLS. */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -38,7 +38,7 @@ import {
 
 before(buildOnce);
 
-/** How the gateway calls its lanes. */
+/** How the gateway calls its transports. */
 const ENGINE = `undici ${process.versions['undici']}, fetch's engine`;
 const FETCH = 'fetch, as the settings ask';
 const FAILED_CHECK = 'fetch, its agent failed the check';
@@ -202,7 +202,7 @@ test('a connection that is not made within ten seconds is a 504', async (t) => {
   assert.deepEqual([answered.status, answered.json().error.code], [504, 'TIMEOUT']);
 });
 
-describe('the check of the engine', { concurrency: true }, () => {
+describe('the check of the undici transport at start', { concurrency: true }, () => {
   function create(t: TestContext, setting: 'auto' | 'fetch' = 'auto'): Transport {
     const upstream = createTransport(setting);
     t.after(() => upstream.close());

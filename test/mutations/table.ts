@@ -24,7 +24,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'failures -= 1;',
     mutated: '',
     tests: 'wire-fallback',
-    title: 'the free attempt after a stale connection does not lengthen them',
+    title: 'the immediate attempt after a stale connection does not lengthen the backoff',
   },
   {
     file: 'src/gateway/chat-completions.ts',
@@ -58,8 +58,8 @@ export const MUTATIONS: readonly Mutation[] = [
     file: 'src/gateway/access-log.ts',
     now: "failure?.kind === 'internal' && !(call.cancellation.reason instanceof GatewayError)",
     mutated: "failure?.kind === 'internal'",
-    tests: 'wire-drain',
-    title: 'requests that a shutdown ends are not logged as errors of the gateway',
+    tests: 'wire-log',
+    title: 'of a request that a shutdown ended is not one of an error of the gateway',
   },
   {
     file: 'src/gateway/model-list.ts',
@@ -108,14 +108,14 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'const ERROR_BODY_MS = 1000;',
     mutated: 'const ERROR_BODY_MS = 20_000;',
     tests: 'conformance-errors',
-    title: 'the text of an error is waited for one second',
+    title: 'an error body is waited for one second',
   },
   {
     file: 'src/upstream/provider-error.ts',
     now: 'retryable: !isEvent && RETRYABLE_STATUSES.has(status)',
     mutated: 'retryable: RETRYABLE_STATUSES.has(status)',
     tests: 'wire-fallback',
-    title: 'a stream that begins with an error event is not asked for again',
+    title: 'a stream that begins with an error event is not retried',
   },
   {
     file: 'src/upstream/stream-relay.ts',
@@ -157,7 +157,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'isReused && isSoon',
     mutated: 'isReused',
     tests: 'wire-fallback',
-    title: 'and is closed after a second of work on a request is a 502',
+    title: 'and is closed a second after the request is a 502',
   },
   {
     file: 'src/upstream/connections.ts',
@@ -178,7 +178,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'if (socket && socket.writableLength > MAX_UNSENT_BYTES) socket.destroy();',
     mutated: '',
     tests: 'fault-upstream-cut',
-    title: 'an upload answered before it was read holds up no other request',
+    title: 'an upload that is answered before it was read blocks no other request',
   },
   {
     file: 'src/downstream/call.ts',
