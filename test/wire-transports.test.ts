@@ -1,4 +1,4 @@
-/** The two transports to the providers: which one is taken, and what both do behind a proxy and over TLS. */
+/** The two lanes to the providers: which one is taken, and what both do behind a proxy and over TLS. */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
@@ -11,16 +11,10 @@ import { Cancellation } from '../src/lib/cancellation.ts';
 import { readAll } from '../src/lib/chunk-buffer.ts';
 import { createTransport, type Transport } from '../src/upstream/transport.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
-import { idle, startStopwatch, useManualTimers } from './support/clock.ts';
+import { startStopwatch } from './support/clock.ts';
 import { assertError } from './support/errors.ts';
 import { startBlackHole, startFaultProxy } from './support/fault-proxy.ts';
-import {
-  chatBody,
-  CLIENT_TOKEN,
-  PROVIDER_KEY,
-  providerToml,
-  startGateway,
-} from './support/gateway.ts';
+import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from './support/gateway.ts';
 import { startHttpProxy } from './support/http-proxy.ts';
 import { buildOnce, emptyFolder, runProgram, startServing } from './support/process.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
@@ -38,7 +32,7 @@ import {
 
 before(buildOnce);
 
-/** How the gateway calls its transports. */
+/** How the gateway calls its lanes. */
 const ENGINE = `undici ${process.versions['undici']}, fetch's engine`;
 const FETCH = 'fetch, as the settings ask';
 const FAILED_CHECK = 'fetch, its agent failed the check';
@@ -185,24 +179,7 @@ describe('the start', { concurrency: 2 }, () => {
   });
 });
 
-test('a connection that is not made within ten seconds is a 504', async (t) => {
-  const timers = useManualTimers(t);
-  const { port } = await startBlackHole(t);
-  const toml = providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` });
-  const gateway = await startGateway(t, { toml });
-  let isAnswered = false;
-  const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
-  await eventually(() => timers.running().length > 0, 'the connection is being made');
-  assert.deepEqual(timers.running(), [10_000]);
-  timers.advance(9999);
-  await idle(100);
-  assert.equal(isAnswered, false);
-  timers.advance(1);
-  const answered = await reply;
-  assert.deepEqual([answered.status, answered.json().error.code], [504, 'TIMEOUT']);
-});
-
-describe('the check of the undici transport at start', { concurrency: true }, () => {
+describe('the check of the engine', { concurrency: true }, () => {
   function create(t: TestContext, setting: 'auto' | 'fetch' = 'auto'): Transport {
     const upstream = createTransport(setting);
     t.after(() => upstream.close());
