@@ -155,7 +155,7 @@ function createConnector(timeoutMs: number) {
     const settle = (error: Error | null) => {
       if (isSettled) return;
       isSettled = true;
-      clearInterval(timer);
+      clearTimeout(timer);
       // The session may be what the upstream stumbles over.
       if (error) sessions.delete(host);
       callback(error, socket);
@@ -175,9 +175,10 @@ function createConnector(timeoutMs: number) {
  */
 function limitConnect(socket: Socket, timeoutMs: number): NodeJS.Timeout {
   let ticksLeft = CONNECT_TICKS;
-  return setInterval(() => {
+  const timer = setTimeout(() => {
     ticksLeft -= 1;
-    if (ticksLeft > 0) return;
-    socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
+    if (ticksLeft > 0) timer.refresh();
+    else socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
   }, timeoutMs / CONNECT_TICKS);
+  return timer;
 }

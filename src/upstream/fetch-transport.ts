@@ -5,8 +5,6 @@ import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { SlicedBody, toBody } from './request-body.ts';
 
-const PROXY_AUTHENTICATION_REQUIRED = 407;
-
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export async function sendByFetch(
   request: UpstreamRequest,
@@ -22,13 +20,12 @@ export async function sendByFetch(
       signal: controller.signal,
       ...headersAndBody(request),
     });
-    const { status, headers } = response;
-    return { status, headers, body: readBody(response.body, cancellation) };
+    const headers = new Map([...response.headers].map(([name, value]) => [name, value.trim()]));
+    return { status: response.status, headers, body: readBody(response.body, cancellation) };
   } catch (thrown) {
     cancellation.throwIfCancelled();
     if (isProxyAuthentication(thrown)) {
-      const headers = new Headers();
-      return { status: PROXY_AUTHENTICATION_REQUIRED, headers, body: readBody(null, cancellation) };
+      return { status: 407, headers: new Map(), body: readBody(null, cancellation) };
     }
     throw toTransportError(thrown);
   }
@@ -81,10 +78,10 @@ function readBody(
   })();
 }
 
-/** fetch reports a 407, also a provider's, as an error with this text; with other texts, a proxy that refuses a tunnel. */
+/** fetch turns a 407, also a provider's own, into its only error that has neither a text nor a code. */
 function isProxyAuthentication(thrown: unknown): boolean {
   const { cause } = thrown as { cause?: unknown };
-  return cause instanceof Error && cause.message === 'proxy authentication required';
+  return cause instanceof Error && cause.message === '' && !('code' in cause);
 }
 
 function toTransportError(thrown: unknown): unknown {

@@ -5,11 +5,11 @@
  * What is assumed, and the test in test/wire-transports.test.ts that holds it on every major of Node:
  * - fetch's agent is stored under `undici.globalDispatcher.1` or `.2`: "without undici's symbol"
  * - its class takes `keepAliveTimeout`, `allowH2`, `connect` and `noProxy`: "the check passes on this Node"
- * - `undici:client:sendHeaders` is published with the socket: "without the channel undici:client:sendHeaders"
+ * - it publishes `undici:client:sendHeaders` with the socket: "without the channel undici:client:sendHeaders"
  * - `dispatch` takes an iterable body and keeps its content-length: "with an agent that sends no large bodies"
- * - the handler of a request is called as undici 6, or 7 and 8, do: "with an agent that ends no stream"
- * - a request whose socket is destroyed fails, with the socket's error: "with an agent that wraps its errors"
- * - the agent reuses connections, but none that was closed: "with an agent that closes every connection"
+ * - it calls the handler as undici 6, or 7 and 8, do, to the end: "with an agent that ends no stream"
+ * - a request whose socket is destroyed fails: "with an agent that does not report errors"
+ * - it reuses connections, but none that was closed: "with an agent that closes every connection"
  */
 
 import { once } from 'node:events';
