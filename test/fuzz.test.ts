@@ -16,6 +16,7 @@ import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
 import { GatewayError } from '../src/lib/errors.ts';
+import { TransportError } from '../src/upstream/network-error.ts';
 import { createOpenAIProvider } from '../src/upstream/openai.ts';
 import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
@@ -286,7 +287,7 @@ const provider = createOpenAIProvider(
 /** What the client gets of these pieces, and why it ended as it did. */
 async function* bodyOf(pieces: readonly Buffer[], isCut: boolean) {
   for (const piece of pieces) yield Buffer.from(piece);
-  if (isCut) throw new TypeError('terminated', { cause: new Error('cut') });
+  if (isCut) throw new TransportError(Object.assign(new Error('cut'), { code: 'ECONNRESET' }));
 }
 
 async function relay(pieces: readonly Buffer[], isCut: boolean) {

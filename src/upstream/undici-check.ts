@@ -30,9 +30,11 @@ const LARGE_BODY = Buffer.alloc(262_144, 'x');
 
 interface CheckContext {
   /** Sends to the scenario's handler. */
-  send(body?: Buffer): Promise<UpstreamReply>;
+  readonly send: (body?: Buffer) => Promise<UpstreamReply>;
   /** Sets what the server does with the next requests; it waits for nothing. */
-  serve(handler: (request: IncomingMessage, response: ServerResponse) => unknown): void;
+  readonly serve: (
+    handler: (request: IncomingMessage, response: ServerResponse) => unknown,
+  ) => void;
   readonly deadline: Deadline;
 }
 
