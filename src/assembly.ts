@@ -1,5 +1,6 @@
 /** Puts the rooms together: the one place where settings become running parts. */
 
+import { ByteBudget } from './lib/byte-budget.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import type { Config } from './config/config.ts';
@@ -16,6 +17,7 @@ export interface Assembly {
   readonly server: HttpServer;
   readonly transport: Transport;
   readonly logger: Logger;
+  readonly budget: ByteBudget;
 }
 
 interface Runtime {
@@ -51,6 +53,11 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
   const completion = { config, transport, providers, fallbacks, redact, limits, breaker };
   const gateway = createGateway({ config, logger, completion });
-  const server = createHttpServer({ ...gateway, limits: runtime.clientLimits ?? CLIENT_LIMITS });
-  return { server, transport, logger };
+  const budget = new ByteBudget(config.server.maxBufferedBytes);
+  const server = createHttpServer({
+    ...gateway,
+    limits: runtime.clientLimits ?? CLIENT_LIMITS,
+    budget,
+  });
+  return { server, transport, logger, budget };
 }

@@ -51,6 +51,8 @@ async function main(): Promise<void> {
   const stop = stopOnSignals(assembly, config.server.shutdownTimeoutMs);
   const { server, transport, logger } = assembly;
   const { host } = config.server;
+  // Before the first request: a failed check changes the transport.
+  await transport.check();
   const { port } = await server.listen(config.server.port, host);
   process.off('uncaughtException', failStart);
   // The state of the process is unknown, but requests in flight may still be completed.
@@ -58,7 +60,6 @@ async function main(): Promise<void> {
     logger.log('error', 'uncaught exception', { cause: error.stack });
     stop('uncaught exception', EXIT_FAILED);
   });
-  await transport.check(localUrl(host, port));
   print(describeStartup({ config, source, port, transport }), process.stderr);
   if (commandLine.demo) print(demoInstructions(host, port), process.stderr);
 }

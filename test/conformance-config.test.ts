@@ -202,6 +202,17 @@ const IN_FILE: Record<string, Observation> = {
     }
   },
 
+  'server.max_buffered_bytes': async (t) => {
+    const body = JSON.stringify(chatBody({ x: 'x'.repeat(1_500_000) }));
+    for (const [limit, status] of [
+      [2_000_000, 200],
+      [1_200_000, 429],
+    ]) {
+      const { gateway } = await start(t, { 'server.max_buffered_bytes': limit });
+      assert.equal((await gateway.chat(body)).status, status);
+    }
+  },
+
   'server.cors': async (t) => {
     for (const [cors, origin] of [
       [true, '*'],

@@ -338,8 +338,12 @@ const accepted: [what: string, fields: object][] = [
   ['an assistant without content', { messages: [message, { role: 'assistant', tool_calls: [] }] }],
   ['an assistant with null content', { messages: [{ role: 'assistant', content: null }] }],
   ['roles of any kind', { messages: [{ role: 'developer', content: 'x' }] }],
+  ['a function without content', { messages: [message, { role: 'function', name: 'f' }] }],
+  ['a function with null content', { messages: [{ role: 'function', content: null }] }],
   ['a name', { messages: [{ ...message, name: 'Ann' }] }],
+  ['a name that is null', { messages: [{ ...message, name: null }] }],
   ['stream false', { stream: false }],
+  ['stream null, for a complete answer', { stream: null }],
   ['unknown fields', { temperature: 'hot', tools: null, stream_options: 7 }],
 ];
 for (const [what, fields] of accepted) {
@@ -366,8 +370,8 @@ const wrongValues: [field: RegExp, wrap: (value: unknown) => object, values: unk
   ],
   [/content/, (content) => ({ messages: [{ role: 'tool', content }] }), [undefined, null]],
   [/content/, (content) => ({ messages: [{ role: 'assistant', content }] }), [1, true, {}]],
-  [/name/, (name) => ({ messages: [{ ...message, name }] }), [null, 1, true, [], {}]],
-  [/stream/, (stream) => ({ stream }), [null, 0, 1, 'true', '', [], {}]],
+  [/name/, (name) => ({ messages: [{ ...message, name }] }), [1, true, [], {}]],
+  [/stream/, (stream) => ({ stream }), [0, 1, 'true', '', [], {}]],
 ];
 for (const [field, wrap, values] of wrongValues) {
   const shape = JSON.stringify(wrap('…'));

@@ -49,7 +49,7 @@ interface Client {
   readonly isDraining: () => boolean;
 }
 
-/** Sends one request after the other on one connection, and judges how each ended, until it is closed. */
+/** Sends one request after the other on one connection, and checks how each ended, until it is closed. */
 async function sendUntilClosed({ name, port, stream, tally, seen, isDraining }: Client) {
   return new Promise<void>((resolve) => {
     const socket = connect(port, '127.0.0.1');
@@ -70,7 +70,7 @@ async function sendUntilClosed({ name, port, stream, tally, seen, isDraining }: 
       const [reply, ...others] = parseReplies(text);
       if (!reply?.isWhole) return;
       if (others.length > 0) tally.broken.push(`${name}: two answers`);
-      judge(reply.status, reply.body);
+      checkAnswer(reply.status, reply.body);
       text = '';
       if (reply.headers['connection'] === 'close') socket.end();
       else next();
@@ -80,16 +80,16 @@ async function sendUntilClosed({ name, port, stream, tally, seen, isDraining }: 
       const id = `${name}-${requests}`;
       if (!isDraining()) tally.broken.push(`${id}: closed before the signal`);
       if (text !== '') tally.broken.push(`${id}: cut: ${text}`);
-      else if (judged.has(id)) return resolve();
+      else if (checked.has(id)) return resolve();
       else if (seen.has(id)) tally.broken.push(`${id}: passed on, no answer`);
       else if (requests > 1) tally.closedWhileIdle += 1;
       else if (connected === 'before the signal') tally.broken.push(`${id}: no answer at all`);
       else tally.refusedConnections += 1;
       resolve();
     });
-    const judged = new Set<string>();
-    const judge = (status: number, body: string) => {
-      judged.add(`${name}-${requests}`);
+    const checked = new Set<string>();
+    const checkAnswer = (status: number, body: string) => {
+      checked.add(`${name}-${requests}`);
       // A request that comes after the deadline of the drain is told so.
       if (status === 500 && body.includes('shutting down')) tally.ended += 1;
       else if (status !== 200) tally.broken.push(`${name}: ${status} ${body}`);

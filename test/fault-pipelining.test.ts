@@ -3,6 +3,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
+import { ByteBudget } from '../src/lib/byte-budget.ts';
 import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import { createHttpServer } from '../src/downstream/http-server.ts';
 import { idle } from './support/clock.ts';
@@ -215,6 +216,7 @@ test('a call that ends without an answer closes its connection', async (t) => {
     handle: async () => {},
     answerBroken: () => assert.fail('nothing is broken'),
     limits: CLIENT_LIMITS,
+    budget: new ByteBudget(Infinity),
   });
   const { port } = await server.listen(0, '127.0.0.1');
   t.after(async () => server.drain(0, new Error('test is over')));

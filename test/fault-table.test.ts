@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer as createHttpServer } from 'node:http';
 import { createServer } from 'node:tls';
 import { after, before, describe, test, type TestContext } from 'node:test';
 import type { AddressInfo } from 'node:net';
@@ -21,6 +23,7 @@ import {
 } from './support/gateway.ts';
 import { startRawUpstream } from './support/raw-upstream.ts';
 import { dataOf, eventually } from './support/streams.ts';
+import { OVER_FETCH } from './support/transport.ts';
 import {
   NOBODY_LISTENS,
   completion,
@@ -522,6 +525,7 @@ async function checkCell(t: TestContext, cell: Cell, limitSeconds?: number): Pro
   }
   // Waits for requests in flight, so that one that leaked would keep it from ending.
   await gateway.drain();
+  if (OVER_FETCH) return;
   await eventually(
     () => proxy.sockets.size === 0 && q.sockets.size === 0,
     'every connection closed',
@@ -537,7 +541,14 @@ const keyOf = ({ row, stream, hasFallback }: Cell) => `${row.fault} ${stream} ${
 
 const warnings: string[] = [];
 const onWarning = ({ name, message }: Error) => warnings.push(`${name}: ${message}`);
-before(() => process.on('warning', onWarning));
+before(async () => {
+  process.on('warning', onWarning);
+  // undici on Node 20 never fails its first request if the connection is closed before its parser has been compiled.
+  const server = createHttpServer((_, response) => response.end()).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  await fetch(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
+  server.close();
+});
 after(() => {
   process.off('warning', onWarning);
   assert.deepEqual(warnings, []);
@@ -563,7 +574,7 @@ describe('the fault table', { concurrency: AT_ONCE }, () => {
 
   for (const stream of [false, true]) {
     const kind = stream ? 'a streamed' : 'a complete';
-    test(`an answer pushed on an idle connection is nobody's, after ${kind} answer`, async (t) => {
+    test(`an answer that the provider pushes on an idle connection reaches no client, after ${kind} answer`, async (t) => {
       const row: Row = { fault: 'pushed', ...both(WHOLE) };
       const { gateway, proxy, answerFrom } = await startCell(t, {
         row,

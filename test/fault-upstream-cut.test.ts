@@ -55,7 +55,7 @@ function checkAnswer(status: number, text: string, where: string): void {
 }
 
 for (const [name, text] of Object.entries(RECORDINGS)) {
-  test(`a stream ${name} and cut after any byte ends in the truth`, async (t) => {
+  test(`a stream ${name} and cut after any byte is passed on as far as it came and ends in the error event`, async (t) => {
     const recording = Buffer.from(text);
     const upstream = await startRawUpstream(t, ({ text: request, socket }: RawRequest) => {
       const end = Number(/x-request-id: cut-(\d+)/.exec(request)?.[1]);
@@ -91,7 +91,7 @@ for (const [name, text] of Object.entries(RECORDINGS)) {
   });
 }
 
-test('an upload answered before it was read holds up no other request', async (t) => {
+test('an upload that is answered before it was read blocks no other request', async (t) => {
   const sockets: Socket[] = [];
   const server = createServer((socket) => {
     sockets.push(socket);

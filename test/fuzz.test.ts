@@ -12,13 +12,15 @@ import { after, test } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble } from '../src/assembly.ts';
-import { parseChatRequest } from '../src/downstream/chat-request.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
+import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
 import { GatewayError } from '../src/lib/errors.ts';
+import { TransportError } from '../src/upstream/network-error.ts';
 import { createOpenAIProvider } from '../src/upstream/openai.ts';
 import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
+import { parseChatRequest } from './support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
 import { ROOT } from './support/process.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from './support/gateway.ts';
@@ -33,7 +35,7 @@ const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
 /** A case that takes longer hangs. Where the whole suite runs beside it, other tests may be in the way. */
 const HANG_MS = CASES > 10_000 ? 1000 : 10_000;
 /** How many cases over sockets run at once. */
-const LANES = 32;
+const WORKERS = 32;
 
 interface FuzzCase {
   readonly seed: number;
@@ -46,11 +48,11 @@ interface FuzzCase {
 async function forEachCase(
   share: number,
   check: (fuzzCase: FuzzCase) => unknown,
-  { lanes = 1 } = {},
+  { workers = 1 } = {},
 ): Promise<void> {
   const count = Math.max(1, Math.round(CASES * share));
   let next = 0;
-  const runLane = async () => {
+  const runWorker = async () => {
     while (next < count) {
       const seed = SEED + next;
       next += 1;
@@ -62,7 +64,7 @@ async function forEachCase(
       assert.fail(`${failure.reason}\n(repeat with FUZZ_SEED=${seed})\n${failure.about}`);
     }
   };
-  await Promise.all(Array.from({ length: lanes }, runLane));
+  await Promise.all(Array.from({ length: workers }, runWorker));
 }
 
 async function failureOf(check: (fuzzCase: FuzzCase) => unknown, seed: number) {
@@ -145,11 +147,14 @@ function isChatRequest(json: unknown): boolean {
     const { role, content, name = '' } = message;
     const isUsable =
       typeof content === 'string' || (Array.isArray(content) && content.every(isObject));
-    return (isUsable || (content == null && role === 'assistant')) && typeof name === 'string';
+    const mayBeEmpty = role === 'assistant' || role === 'function';
+    const isNamed = name === null || typeof name === 'string';
+    return (isUsable || (content == null && mayBeEmpty)) && isNamed;
   };
   if (!isObject(json)) return false;
-  const { model, stream = false, messages } = json;
-  if (typeof model !== 'string' || model === '' || typeof stream !== 'boolean') return false;
+  const { model, stream, messages } = json;
+  if (typeof model !== 'string' || model === '') return false;
+  if (stream != null && typeof stream !== 'boolean') return false;
   return Array.isArray(messages) && messages.length > 0 && messages.every(isMessage);
 }
 
@@ -158,10 +163,11 @@ test('a request body is accepted whole, or refused with a 4xx', async () => {
   await forEachCase(0.3, (fuzzCase) => {
     const bytes = mutate(fuzzCase.random, fuzzCase.random.pick(BODIES), BODY_TOKENS);
     fuzzCase.about = bytes.toString('latin1');
+    const chunks = cutUp(fuzzCase.random, bytes);
     // Two of them are all checked, and JSON.parse shows only the last.
     const isPlain = bytes.toString('latin1').split('messages').length <= 2;
     try {
-      const forwarded = Buffer.concat(parseChatRequest(bytes).bodyWithModel('other'));
+      const forwarded = Buffer.concat(parseChatRequest(...chunks).bodyWithModel('other'));
       const before = JSON.parse(bytes.toString()) as Record<string, unknown>;
       const sent = JSON.parse(forwarded.toString()) as Record<string, unknown>;
       assert.ok(isPlain ? isChatRequest(before) : Array.isArray(before['messages']));
@@ -281,7 +287,7 @@ const provider = createOpenAIProvider(
 /** What the client gets of these pieces, and why it ended as it did. */
 async function* bodyOf(pieces: readonly Buffer[], isCut: boolean) {
   for (const piece of pieces) yield Buffer.from(piece);
-  if (isCut) throw new TypeError('terminated', { cause: new Error('cut') });
+  if (isCut) throw new TransportError(Object.assign(new Error('cut'), { code: 'ECONNRESET' }));
 }
 
 async function relay(pieces: readonly Buffer[], isCut: boolean) {
@@ -290,6 +296,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     provider: 'p',
     deadline: new Deadline(),
     idleMs: 0,
+    reservation: new Reservation(new ByteBudget(Infinity)),
     readFault: (json: unknown) => provider.readFault(json),
     toError: ({ message = '' }) => new GatewayError('provider', message, { provider: 'p' }),
     onFailure: ({ message }: GatewayError) => {
@@ -444,7 +451,7 @@ test('a damaged request gets documented answers, and nothing damaged goes on', a
       else assert.match(body, /^\{"(?:status":"healthy"|object":"list"|id":"chatcmpl-1")/);
     }
   };
-  await forEachCase(0.1, check, { lanes: LANES });
+  await forEachCase(0.1, check, { workers: WORKERS });
   tally.assertSome('200', '400', '401', '404', '408', '431');
   assert.equal((await gateway.send('/health')).status, 200);
   assert.ok(upstream.requests.length > 0);
@@ -548,7 +555,7 @@ test('a damaged answer becomes a documented one', async (t) => {
     assert.notEqual(code, 'INTERNAL_ERROR', about);
     tally.add(code);
   };
-  await forEachCase(0.1, check, { lanes: LANES });
+  await forEachCase(0.1, check, { workers: WORKERS });
   tally.assertSome('stream ok', 'stream PROVIDER_ERROR', 'complete object', 'API_ERROR');
   tally.assertSome('PROVIDER_ERROR', 'SERIALIZATION_ERROR', 'TIMEOUT');
   const outcomes = gateway.accessLines().map(({ outcome }) => outcome);

@@ -2,14 +2,16 @@ import assert from 'node:assert/strict';
 import { isUtf8 } from 'node:buffer';
 import { test } from 'node:test';
 
-import { parseChatRequest } from '../src/downstream/chat-request.ts';
 import {
-  hasMember,
+  isJson,
   JsonScanner,
   MAX_JSON_DEPTH,
   MAX_JSON_ELEMENTS,
-  parseUntrustedJson,
+  type JsonVisitor,
 } from '../src/lib/json-scanner.ts';
+import { parseUntrustedJson } from '../src/lib/untrusted-json.ts';
+import { parseChatRequest } from './support/chat-request.ts';
+import { cutUp } from './support/mutate.ts';
 import { withRandom, type Random } from './support/random.ts';
 
 const SPACES = ['', '', '', ' ', '\n', '\t', '\r\n', '  '];
@@ -53,7 +55,7 @@ function mutate(random: Random, text: string): string {
   return random.pick(accidents)();
 }
 
-function isJson(text: string): boolean {
+function isParsed(text: string): boolean {
   try {
     JSON.parse(text);
     return true;
@@ -137,13 +139,48 @@ function firstWrongByte(bytes: Buffer): number {
 }
 
 function scan(text: string): void {
-  const json = new JsonScanner(Buffer.from(text));
-  json.skip();
+  const json = new JsonScanner();
+  json.push(Buffer.from(text));
   json.end();
 }
 
-function isRecord(json: unknown): json is Record<string, unknown> {
-  return typeof json === 'object' && json !== null && !Array.isArray(json);
+/** What a visitor of all values is told, in terms of what `JSON.parse` builds: numbers and long strings as their bytes. */
+class Builder implements JsonVisitor {
+  readonly #bytes: Buffer;
+  readonly values: [name: string, value: unknown][] = [];
+  #start = 0;
+  #kind = '';
+  #name = '';
+  #inside: Builder | undefined;
+
+  constructor(bytes: Buffer) {
+    this.#bytes = bytes;
+  }
+
+  onValue(kind: string, name: string, offset: number): JsonVisitor | undefined {
+    this.#kind = kind;
+    this.#name = name;
+    this.#start = offset;
+    const isContainer = kind === 'object' || kind === 'array';
+    this.#inside = isContainer ? new Builder(this.#bytes) : undefined;
+    return this.#inside;
+  }
+
+  onEnd(offset: number, text: string | undefined): void {
+    this.values.push([this.#name, this.#build(offset, text)]);
+  }
+
+  #build(end: number, text: string | undefined): unknown {
+    const inside = this.#inside?.values ?? [];
+    if (this.#kind === 'array') return inside.map(([, value]) => value);
+    // As JSON.parse does: `__proto__` is a name like others.
+    if (this.#kind === 'object') return Object.fromEntries(inside);
+    const value: unknown = JSON.parse(this.#bytes.toString('utf8', this.#start, end));
+    const isAscii = /^[\x00-\x7f]*$/.test(String(value)); // oxlint-disable-line no-control-regex
+    if (this.#kind === 'string') assert.ok(text === '' || text === value || !isAscii);
+    else assert.equal(text, undefined);
+    return value;
+  }
 }
 
 function refusalOf(run: () => unknown): string | undefined {
@@ -155,7 +192,7 @@ function refusalOf(run: () => unknown): string | undefined {
   }
 }
 
-test('a body is called invalid JSON exactly where JSON.parse refuses it', () =>
+test('a body is called invalid JSON exactly where JSON.parse refuses it, in whatever chunks it arrives', () =>
   withRandom((random) => {
     let valid = 0;
     let broken = 0;
@@ -165,26 +202,65 @@ test('a body is called invalid JSON exactly where JSON.parse refuses it', () =>
         text = mutate(random, text || ' ');
       const bytes = Buffer.from(text);
       if (!isUtf8(bytes)) continue;
-      const refusal = refusalOf(() => parseChatRequest(bytes)) ?? '';
-      assert.equal(
-        refusal.includes('not valid JSON'),
-        !isJson(text),
-        `${JSON.stringify(text)} -> ${refusal}`,
-      );
-      assert.equal(refusalOf(() => scan(text)) === undefined, isJson(text), text);
-      if (isJson(text)) {
-        const json: unknown = JSON.parse(text);
-        const value = isRecord(json) ? json['a'] : undefined;
-        // Where it is there twice, JSON.parse shows only the last.
-        if (value !== null) assert.equal(hasMember(bytes, 'a'), value !== undefined, text);
+      const refusal = refusalOf(() => parseChatRequest(...cutUp(random, bytes))) ?? '';
+      const about = `${JSON.stringify(text)} -> ${refusal}`;
+      assert.equal(refusal.includes('not valid JSON'), !isParsed(text), about);
+      assert.equal(refusal, refusalOf(() => parseChatRequest(bytes)) ?? '', about);
+      assert.equal(isJson(bytes), isParsed(text), text);
+      if (isParsed(text)) {
         valid += 1;
         continue;
       }
       broken += 1;
       const at = Number(/\(at byte (\d+)\)$/.exec(refusal)?.[1]);
-      assert.equal(at, firstWrongByte(bytes), `${JSON.stringify(text)} -> ${refusal}`);
+      assert.equal(at, firstWrongByte(bytes), about);
     }
   }));
+
+test('visitors are told of every value, where it begins and ends, in whatever chunks it arrives', () =>
+  withRandom((random) => {
+    for (let count = 0; count < 2000; count += 1) {
+      const text = generate(random, 4);
+      const bytes = Buffer.from(text);
+      const root = new Builder(bytes);
+      const json = new JsonScanner(root);
+      for (const chunk of cutUp(random, bytes)) json.push(chunk);
+      json.end();
+      assert.deepEqual(root.values, [['', JSON.parse(text)]], text);
+    }
+  }));
+
+test('a character that is split between chunks is one character, and half of one is none', () => {
+  const body = (text: string) => `{"model":"m","messages":[{"role":"user","content":"${text}"}]}`;
+  for (const character of ['\u00e9', '\u20ac', '\u{1F600}', '\u07ff', '\uffff', '\u{10FFFF}']) {
+    const bytes = Buffer.from(body(`x${character}${character}x`));
+    for (let at = 1; at < bytes.length; at += 1) {
+      const chunks = [bytes.subarray(0, at), bytes.subarray(at, at + 1), bytes.subarray(at + 1)];
+      assert.equal(
+        refusalOf(() => parseChatRequest(...chunks)),
+        undefined,
+      );
+    }
+    const [before, after] = bytes.toString('latin1').split('x') as [string, string];
+    const encoded = Buffer.from(character);
+    for (let length = 1; length < encoded.length; length += 1) {
+      const half = Buffer.concat([Buffer.from(before), encoded.subarray(0, length)]);
+      for (const chunks of [
+        [half, Buffer.from(after)],
+        [Buffer.concat([half, Buffer.from(after)])],
+      ]) {
+        assert.equal(
+          refusalOf(() => parseChatRequest(...chunks)),
+          'Invalid request: request body is not valid UTF-8',
+        );
+      }
+    }
+  }
+  assert.equal(
+    refusalOf(() => parseChatRequest(Buffer.from('"\u00e9"').subarray(0, 2))),
+    'Invalid request: request body is not valid UTF-8',
+  );
+});
 
 test('the place of a fault is the first byte that is wrong', () => {
   const table: [text: string, at: number][] = [
@@ -325,14 +401,16 @@ test('elements are accepted to the bound and refused beyond it', () => {
     const refusal = (elements: number) => refusalOf(() => scan(list(elements)));
     assert.equal(refusal(MAX_JSON_ELEMENTS), undefined, name);
     assert.match(refusal(MAX_JSON_ELEMENTS + 1) ?? '', /500000 elements/, name);
-    assert.ok(parseUntrustedJson(list(MAX_JSON_ELEMENTS)), name);
-    assert.equal(parseUntrustedJson(list(MAX_JSON_ELEMENTS + 1)), undefined, name);
+    assert.ok(isJson(Buffer.from(list(MAX_JSON_ELEMENTS + 1))), name);
   }
 });
 
-test('an answer may name a model or stream twice, however long it is', () => {
-  const text = `{"model":"a","model":"b","stream":1,"stream":2,"x":"${'x'.repeat(2_000_000)}"}`;
-  assert.deepEqual(Object.keys(parseUntrustedJson(text) ?? {}), ['model', 'stream', 'x']);
+test('the text of a provider is not parsed if it is too long', () => {
+  assert.deepEqual(parseUntrustedJson('{"a":1}'), { a: 1 });
+  assert.equal(parseUntrustedJson('{"a":1'), undefined);
+  assert.ok(parseUntrustedJson(`"${'x'.repeat(262_142)}"`));
+  assert.equal(parseUntrustedJson(`"${'x'.repeat(262_143)}"`), undefined);
+  assert.ok(parseUntrustedJson(`"${'x'.repeat(262_143)}"`, 300_000));
 });
 
 test('the bounds are found before what comes after them is read', () => {

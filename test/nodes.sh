@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the tests on every Node the gateway supports, whatever Node the machine has, and over both
-# lanes to the providers.
+# transports to the providers.
 #
 #   sh test/nodes.sh [MAJOR...]     on all of them, or on those
 #   sh test/nodes.sh --path MAJOR   only prints where that Node is
@@ -37,7 +37,7 @@ prints_version() {
   return 1
 }
 
-# Over the lane that GATEWAY_UPSTREAM=$1 stands for, which is called $2.
+# Over the transport that GATEWAY_UPSTREAM=$1 stands for, which is called $2.
 run_over() {
   result=ok
   GATEWAY_UPSTREAM=$1 "$node" --import tsx test/run.ts >"$log" 2>&1 || result=FAILED
@@ -55,7 +55,7 @@ run_on() {
   # Older ones cannot run TypeScript as it is.
   [ "$1" -lt 22 ] || prints_version src/server.ts || failures=1
   # Empty is not set, whatever the environment has.
-  run_over '' "fetch's engine" || failures=1
+  run_over '' undici || failures=1
   run_over fetch fetch || failures=1
   return $failures
 }

@@ -20,7 +20,7 @@ import { errorAfter } from './support/streams.ts';
 
 const MINUTES = Number(process.argv[2] ?? 20);
 const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
-const LANES = 40;
+const WORKERS = 40;
 const SAMPLE_EVERY_MS = 5000;
 /** Both sides are told that a connection is closed. */
 const CLOSING_MS = 500;
@@ -66,7 +66,7 @@ const gateway = await startChild('soak-gateway.ts', {
   },
 });
 
-const agent = new Agent({ keepAlive: true, maxSockets: LANES });
+const agent = new Agent({ keepAlive: true, maxSockets: WORKERS });
 
 /** How the gateway fares while nothing is in flight and no connection is open: those are no leak. */
 async function ask(): Promise<Vitals> {
@@ -171,8 +171,8 @@ function check(soak: SoakRequest, { status, text }: Outcome): 'whole' | 'refused
 
 const load = { isPaused: false, isOver: false, busy: 0 };
 
-async function runLane(lane: number): Promise<void> {
-  const random = createRandom(SEED + lane);
+async function runWorker(worker: number): Promise<void> {
+  const random = createRandom(SEED + worker);
   for (let round = 0; !load.isOver; round += 1) {
     if (load.isPaused) {
       await sleep(5);
@@ -180,7 +180,7 @@ async function runLane(lane: number): Promise<void> {
     }
     const isFaulty = random.oneIn(10);
     const soak: SoakRequest = {
-      nonce: `${SEED}-${lane}-${round}`,
+      nonce: `${SEED}-${worker}-${round}`,
       stream: random.oneIn(2),
       pieces: random.integer(1, 40),
       fault: isFaulty ? random.pick(FAULTS) : undefined,
@@ -231,7 +231,7 @@ function fit(samples: readonly { hours: number; heapBytes: number }[]) {
 console.log(`node ${process.version}, ${MINUTES} minutes, FUZZ_SEED=${SEED}`);
 const startedAt = performance.now();
 const endsAt = startedAt + MINUTES * 60_000;
-const lanes = Array.from({ length: LANES }, async (_, lane) => runLane(lane));
+const workers = Array.from({ length: WORKERS }, async (_, worker) => runWorker(worker));
 const samples: { hours: number; heapBytes: number }[] = [];
 while (performance.now() < endsAt) {
   await sleep(Math.min(SAMPLE_EVERY_MS, Math.max(1, endsAt - performance.now())));
@@ -246,7 +246,7 @@ while (performance.now() < endsAt) {
   load.isPaused = false;
 }
 load.isOver = true;
-await Promise.all(lanes);
+await Promise.all(workers);
 const { live, sockets, internalErrors } = await ask();
 totals.own5xx = Math.max(totals.own5xx, internalErrors);
 

@@ -86,7 +86,7 @@ test('random streams come out event by event, however they are cut', () =>
     }
   }));
 
-test('a chunk counts as progress where it has something of an event, and not for comments and blank lines', () => {
+test('a chunk counts as progress if it has a part of an event, and not for comments and blank lines', () => {
   const seen = (chunk: string) => {
     const splitter = new EventSplitter();
     splitter.push(Buffer.from(chunk));

@@ -74,7 +74,7 @@ test('a bucket does what its model does, whatever the clock does', async () => {
   });
 });
 
-test('no window lets through more than the burst and what came in during it', async () => {
+test('no window of time admits more than the burst and what was refilled during it', async () => {
   await withRandom((random) => {
     for (let run = 0; run < 100; run += 1) {
       const perSecond = random.integer(1, 50);
@@ -97,7 +97,7 @@ test('no window lets through more than the burst and what came in during it', as
   });
 });
 
-test('after the wait that was named a token is there, and not before', async () => {
+test('a token is there after the wait that was told, and not before', async () => {
   await withRandom((random) => {
     for (let run = 0; run < 500; run += 1) {
       const perSecond = random.integer(1, 1000);

@@ -2,7 +2,6 @@ import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
-import { GatewayError } from '../src/lib/errors.ts';
 import { startStopwatch } from './support/clock.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
@@ -47,7 +46,7 @@ async function isRefused(port: number): Promise<boolean> {
   });
 }
 
-test('requests and streams in flight are finished, and nothing new is let in', async (t) => {
+test('a drain finishes requests and streams in flight, and refuses new connections', async (t) => {
   const { gateway, upstream, finish } = await start(t);
   const stream = openChat(gateway.port);
   const complete = openChat(gateway.port, chatBody());
@@ -101,7 +100,7 @@ test('GET /health on a connection that was kept alive says 503 and draining', as
   assert.match(answer, /\{"status":"draining","version":"[^"]+"\}$/);
 });
 
-test('idle connections are closed at once', async (t) => {
+test('a drain closes idle connections at once', async (t) => {
   const { gateway } = await start(t);
   const client = openConnection(t, gateway.port);
   client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
@@ -110,7 +109,7 @@ test('idle connections are closed at once', async (t) => {
   await eventually(client.isClosed, 'the connection is closed');
 });
 
-test('connections whose answers began before the drain never hold it up until the deadline', async (t) => {
+test('connections whose answers began before a drain do not delay it until its deadline', async (t) => {
   const elapsedMs = startStopwatch(t);
   // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.
   const drains = Array.from({ length: 30 }, async (_, index) => {
@@ -127,7 +126,7 @@ test('connections whose answers began before the drain never hold it up until th
   assert.ok(elapsedMs() < 4000, `${elapsedMs()} ms`);
 });
 
-test('at the deadline streams end in the error event and the others get an error', async (t) => {
+test('at the deadline of a drain streams end in the error event and the others get an error', async (t) => {
   const { gateway, upstream } = await start(t);
   const stream = openChat(gateway.port);
   const complete = openChat(gateway.port, chatBody());
@@ -139,24 +138,6 @@ test('at the deadline streams end in the error event and the others get an error
   assert.equal(typeof refusal.type, 'string');
   await Promise.all(upstream.requests.map(({ closed }) => closed));
   assert.doesNotMatch(await stream.ended, /test is over/);
-});
-
-test('requests that a shutdown ends are not logged as errors of the gateway', async (t) => {
-  const { gateway, upstream } = await start(t);
-  const stream = openChat(gateway.port);
-  const complete = openChat(gateway.port, chatBody());
-  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
-  // What the server drains with.
-  await gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
-  assert.equal((await complete.response).statusCode, 500);
-  await stream.ended;
-  assert.deepEqual(
-    gateway.accessLines().map(({ level, outcome }) => [level, outcome]),
-    [
-      ['info', 'internal_error'],
-      ['info', 'internal_error'],
-    ],
-  );
 });
 
 test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {
@@ -178,7 +159,7 @@ test('a request that comes after the deadline of a drain is told so, and no prov
   await drained;
 });
 
-test('a request that waits for its second try does not hold up the deadline', async (t) => {
+test('a request that waits for a retry does not delay the deadline of a drain', async (t) => {
   const upstream = await startUpstream(t, (_, response) =>
     sendJson(response, {}, { status: 503, headers: { 'retry-after': '20' } }),
   );

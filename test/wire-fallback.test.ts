@@ -78,7 +78,7 @@ function facts({ status, headers }: Reply): unknown[] {
 
 describe('retries', { concurrency: true }, () => {
   for (const status of [408, 429, 500, 502, 503, 504, 529]) {
-    test(`a ${status} is asked again as often as retries says, and then is the answer`, async (t) => {
+    test(`a ${status} is retried as often as retries says, and then is the answer`, async (t) => {
       const { gateway, asked } = await start(t, fail(status), {
         server: 'retries = 2',
         fallback: [],
@@ -89,7 +89,7 @@ describe('retries', { concurrency: true }, () => {
   }
 
   for (const status of [400, 401, 402, 403, 404, 409, 413, 422, 501]) {
-    test(`a ${status} is not asked again`, async (t) => {
+    test(`a ${status} is not retried`, async (t) => {
       const { gateway, asked } = await start(t, fail(status), {
         server: 'retries = 2',
         fallback: [],
@@ -99,7 +99,7 @@ describe('retries', { concurrency: true }, () => {
     });
   }
 
-  test('a second try that works is the answer, for streams too', async (t) => {
+  test('a retry that succeeds is the answer, for streams too', async (t) => {
     for (const body of [chatBody(), STREAM]) {
       for (const failure of [fail(503), reset]) {
         let tries = 0;
@@ -118,14 +118,14 @@ describe('retries', { concurrency: true }, () => {
     }
   });
 
-  test('a provider\u2019s own retries stand above the server\u2019s', async (t) => {
+  test('a provider\u2019s own retries override the server\u2019s', async (t) => {
     const settings = { server: 'retries = 3', p: 'retries = 0', fallback: [] };
     const { gateway, asked } = await start(t, fail(500), settings);
     assert.deepEqual(facts(await gateway.chat(chatBody())), [500, 'p', undefined]);
     assert.deepEqual(asked(), [1, 0, 0]);
   });
 
-  test('a timeout is not asked again', async (t) => {
+  test('a timeout is not retried', async (t) => {
     const { gateway, asked } = await start(t, hang, {
       server: 'retries = 2\ntimeout = 1',
       fallback: [],
@@ -135,14 +135,14 @@ describe('retries', { concurrency: true }, () => {
     assert.deepEqual(asked(), [1, 0, 0]);
   });
 
-  test('a stream that begins with an error event is not asked for again', async (t) => {
+  test('a stream that begins with an error event is not retried', async (t) => {
     const script = firstEvent({ message: 'overloaded', code: 503 });
     const { gateway, asked } = await start(t, script, { server: 'retries = 2', fallback: [] });
     assert.equal((await gateway.chat(STREAM)).status, 503);
     assert.deepEqual(asked(), [1, 0, 0]);
   });
 
-  test('what breaks after the first event is not asked again', async (t) => {
+  test('a stream that breaks after its first event is not retried', async (t) => {
     const script: Script = (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n');
     const { gateway, asked } = await start(t, script, { server: 'retries = 2' });
     assert.match((await gateway.chat(STREAM)).text, /\n\ndata: \{"error":/);
@@ -199,7 +199,7 @@ describe('waits between attempts', () => {
     [0, 0.5],
     [1 - Number.EPSILON, 1],
   ] as const) {
-    test(`without a Retry-After each is ${share === 1 ? 'at most' : 'at least half of'} its step, which doubles up to 8 s`, async (t) => {
+    test(`the backoff is ${share === 1 ? 'at most' : 'at least half of'} its step, which doubles from 500 ms to 8 s`, async (t) => {
       t.mock.method(Math, 'random', () => luck);
       const { timers, gateway, waitAfter } = await startTimed(t, fail(503), STEPS.length);
       const reply = gateway.chat(chatBody());
@@ -212,7 +212,7 @@ describe('waits between attempts', () => {
     });
   }
 
-  test('the free attempt after a stale connection does not lengthen them', async (t) => {
+  test('the immediate attempt after a stale connection does not lengthen the backoff', async (t) => {
     t.mock.method(Math, 'random', () => 1 - Number.EPSILON);
     const timers = useManualTimers(t);
     const unavailable = rawResponse('{}', { status: '503 Service Unavailable' });
@@ -315,7 +315,7 @@ describe('fallback', { concurrency: true }, () => {
     },
   };
   for (const [name, { script, status }] of Object.entries(notConditions)) {
-    test(`${name} is the answer, and no other provider is asked`, async (t) => {
+    test(`${name} is the answer, and no fallback is tried`, async (t) => {
       for (const body of [chatBody(), STREAM]) {
         const { gateway, asked } = await start(t, script, { server: 'retries = 0' });
         assert.deepEqual(facts(await gateway.chat(body)), [status, 'p', undefined]);
@@ -325,7 +325,7 @@ describe('fallback', { concurrency: true }, () => {
   }
 
   for (const ending of ['breaks off', 'never ends']) {
-    test(`an error whose text ${ending} is what its status says`, async (t) => {
+    test(`an error whose body ${ending} is answered by its status alone`, async (t) => {
       const failing: Script = ({ url }, response) => {
         const status = Number(/\d+/.exec(url));
         response.writeHead(status, { 'content-length': 100, 'retry-after': '7' });
@@ -367,7 +367,7 @@ describe('fallback', { concurrency: true }, () => {
     });
   }
 
-  test('a stream that begins with a refusal or a rejected key is not asked of another', async (t) => {
+  test('a stream that begins with a policy refusal or a rejected key does not fall back', async (t) => {
     for (const error of [
       { message: 'no', code: 'content_filter' },
       { message: 'no', type: 'content_policy_violation' },
@@ -379,7 +379,7 @@ describe('fallback', { concurrency: true }, () => {
     }
   });
 
-  test('each is asked once, in the listed order, and not the first one again', async (t) => {
+  test('each fallback is tried once, in the listed order, and the requested provider not again', async (t) => {
     const { gateway, q, r, asked } = await start(t, fail(503), { fallback: ['r', 'p', 'q', 'r'] });
     const order: string[] = [];
     r.script = (request, response) => {
@@ -438,7 +438,7 @@ describe('fallback', { concurrency: true }, () => {
     }
   });
 
-  test('a client is told not to repeat what cannot get better', async (t) => {
+  test('x-should-retry is false if a repeat cannot help', async (t) => {
     const alone = { fallback: [] };
     const table: [script: Script, body: object, expected: string | undefined][] = [
       [fail(503), chatBody(), undefined],
@@ -459,7 +459,7 @@ describe('fallback', { concurrency: true }, () => {
     }
   });
 
-  test('the gateway\u2019s own limit for a provider is a 429 and asks nobody', async (t) => {
+  test('the gateway\u2019s own limit for a provider is a 429, and no provider is asked', async (t) => {
     const more =
       '[rate_limit]\nenabled = true\n[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n';
     const { gateway, asked } = await start(t, (_, response) => sendJson(response, OK), { more });
@@ -707,7 +707,7 @@ describe('a connection that was kept alive', () => {
     closed: (socket: { destroy(): unknown; resetAndDestroy(): unknown }) => socket.destroy(),
     reset: (socket: { resetAndDestroy(): unknown }) => socket.resetAndDestroy(),
   })) {
-    test(`and is ${how} when it is used again costs the client nothing`, async (t) => {
+    test(`and is ${how} when it is reused is replaced without the client noticing`, async (t) => {
       const upstream = await startRawUpstream(t, ({ socket, onConnection }) => {
         if (onConnection === 1) socket.write(answer);
         else close(socket);
@@ -743,7 +743,7 @@ describe('a connection that was kept alive', () => {
       assert.equal(gateway.accessLines().at(-1)?.['attempts'], 'p:provider p:429');
     });
 
-    test(`and is ${how} after a second of work on a request is a 502: it must not be paid for twice`, async (t) => {
+    test(`and is ${how} a second after the request is a 502, because the provider may have worked on it`, async (t) => {
       const upstream = await startRawUpstream(t, ({ socket, onConnection }) => {
         if (onConnection === 1) socket.write(answer);
         else {
@@ -757,7 +757,7 @@ describe('a connection that was kept alive', () => {
       assert.equal(upstream.requests.length, 2);
     });
 
-    test(`is replaced once: a new one that is ${how} too is a 502`, async (t) => {
+    test(`is replaced once: if the new one is ${how} too, that is a 502`, async (t) => {
       const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {
         if (connection === 1 && onConnection === 1) socket.write(answer);
         else close(socket);
@@ -769,14 +769,14 @@ describe('a connection that was kept alive', () => {
       assert.equal(upstream.requests.length, 3);
     });
 
-    test(`is another matter than a new one that is ${how}: that is a 502 at once`, async (t) => {
+    test(`is told from a new one: if that is ${how}, that is a 502 at once`, async (t) => {
       const upstream = await startRawUpstream(t, ({ socket }) => close(socket));
       const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
       assert.equal((await gateway.chat(chatBody())).status, 502);
       assert.equal(upstream.requests.length, 1);
     });
 
-    test(`is another matter than a new one that is ${how} inside its first answer`, async (t) => {
+    test(`is told from a new one: if that is ${how} inside its first answer, that is a 502`, async (t) => {
       const upstream = await startRawUpstream(t, ({ socket }) => {
         socket.write('HTTP/1.1 200 OK\r\ncontent-', () => setTimeout(() => close(socket), 20));
       });

@@ -3,7 +3,6 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
-import { GatewayError } from '../src/lib/errors.ts';
 import { createLogger, LOG_LEVELS, type LogFacts, type LogLevel } from '../src/lib/log.ts';
 import {
   chatBody,
@@ -291,23 +290,6 @@ describe('an access line', { concurrency: true }, () => {
       [['refused', 400, 'i']],
     );
     assert.equal(gateway.log.length, 1);
-  });
-
-  test('of a request that a shutdown ended is not one of an error of the gateway', async (t) => {
-    const { gateway, upstream } = await start(t, (_, response) => {
-      if (upstream.requests.length === 2) stall(upstream.requests[1]!, response);
-    });
-    const complete = openChat(gateway.port, chatBody());
-    await eventually(() => upstream.requests.length === 1, 'the first request');
-    const stream = openChat(gateway.port);
-    await eventually(() => stream.text() !== '', 'the first event');
-    await gateway.drain(50, new GatewayError('internal', 'The gateway is shutting down'));
-    assert.equal((await complete.response).statusCode, 500);
-    const lines = await linesOf(gateway, 2);
-    assert.deepEqual(
-      lines.map(({ level, status }) => `${String(level)} ${String(status)}`).toSorted(),
-      ['info 200', 'info 500'],
-    );
   });
 
   test('of a request that is not HTTP has the id that the client was given', async (t) => {

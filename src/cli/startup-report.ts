@@ -14,7 +14,7 @@ interface StartupFacts {
   /** Where the settings come from. */
   readonly source: string;
   readonly port: number;
-  readonly transport: { readonly description: string; readonly canWaitLong: boolean };
+  readonly transport: { readonly description: string; readonly limitations: readonly string[] };
 }
 
 /** The lines printed once the gateway listens. */
@@ -31,7 +31,7 @@ export function describeStartup({ config, source, port, transport }: StartupFact
     `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
     `aliases    ${aliasPairs || 'none'}`,
     `upstream   ${transport.description}`,
-    ...describeWarnings(config, transport.canWaitLong),
+    ...describeWarnings(config, transport.limitations),
   ];
   return lines.map((line) => `${line}\n`).join('');
 }
@@ -52,7 +52,7 @@ function describeSkipped(skipped: Config['providers']['skipped']): string {
   ].join(', ');
 }
 
-function describeWarnings(config: Config, canWaitLong: boolean): string[] {
+function describeWarnings(config: Config, limitations: readonly string[]): string[] {
   const { host, auth } = config.server;
   const isLoopback = /^(?:127\.|::1$|localhost$)/.test(host);
   const warnings = [...config.warnings];
@@ -62,9 +62,7 @@ function describeWarnings(config: Config, canWaitLong: boolean): string[] {
       `every client that can connect to ${host} is served, with ${token}; set [server.auth] keys, or host = "127.0.0.1"`,
     );
   }
-  if (!canWaitLong)
-    warnings.push('providers that stay silent for 300 s are given up, whatever timeout says');
-  return warnings.map((warning) => `warning    ${warning}`);
+  return [...warnings, ...limitations].map((warning) => `warning    ${warning}`);
 }
 
 /** The text that `--check` prints: every setting with the value in use, keys masked. */
@@ -75,7 +73,7 @@ export function describeConfig(config: Config, source: string): string {
     ...[...config.resolved].map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
     ...registered.map(({ id }) => `registered ${id}`),
     ...skipped.map(({ id, reason }) => `skipped    ${id}: ${reason}`),
-    ...describeWarnings(config, true),
+    ...describeWarnings(config, []),
   ];
   return lines.map((line) => `${line}\n`).join('');
 }

@@ -22,18 +22,15 @@ type TextAnswer = Answer & { readonly body: string };
 export type AnswerBroken = (refusal: GatewayError, requestId: string) => TextAnswer;
 
 /**
- * Ends a connection on which the parser gave up with the error `code`. If a request is being worked on, its call
- * answers, and the connection closes after it: with the refusal if its own body is broken. A request that was
- * answered before its body broke gets no second answer.
+ * Ends a connection on which the parser failed with the error `code`; node:http reports each later packet too.
+ * If a request is being worked on, its call answers, and the connection closes after it: with the refusal if its
+ * own body is broken. A request that was answered before its body broke gets no second answer.
  */
 export function refuseBrokenRequest(
   code: string | undefined,
   connection: Connection,
   answer: AnswerBroken,
 ): void {
-  // Node reports every packet after the first one that it could not parse.
-  if (connection.isBroken) return;
-  connection.isBroken = true;
   const { socket } = connection;
   const isGone = code === 'ECONNRESET' || (code === ENDED_EARLY && connection.isBusy);
   const isOver = !connection.isBusy && (!socket.writable || connection.isAnsweredEarly);

@@ -7,9 +7,11 @@ import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
 import { Cancellation } from '../lib/cancellation.ts';
-import { ClientGone, type GatewayError, invalidRequest } from '../lib/errors.ts';
-import { ChunkBuffer } from '../lib/chunk-buffer.ts';
+import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
+import { ClientGone, type GatewayError } from '../lib/errors.ts';
+import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import type { Answer } from '../lib/messages.ts';
+import { readRequestBody } from './request-body.ts';
 import { checkProtocol, headerValues, pathOf } from './request-head.ts';
 
 /** Time limits for clients. Tests pass shorter ones. */
@@ -43,6 +45,8 @@ interface AccessRecord {
 
 /** What a call needs of its connection. */
 interface CallConnection {
+  /** Bounds what is held for all clients together. */
+  readonly budget: ByteBudget;
   readonly limits: typeof CLIENT_LIMITS;
   readonly isDraining: boolean;
   /** The current response is the connection's last. */
@@ -65,6 +69,10 @@ export class Call {
   readonly receivedAtMs = performance.now();
   /** Cancelled when the client leaves, or by whoever gives the request up. */
   readonly cancellation = new Cancellation();
+  /** The memory that the request's body takes. */
+  readonly bodyReservation: Reservation;
+  /** The memory that the answer takes until it is delivered. */
+  readonly answerReservation: Reservation;
 
   readonly #request: IncomingMessage;
   readonly #response: ServerResponse;
@@ -82,6 +90,8 @@ export class Call {
     this.#response = response;
     this.#awaitsContinue = awaitsContinue;
     this.#connection = connection;
+    this.bodyReservation = new Reservation(connection.budget);
+    this.answerReservation = new Reservation(connection.budget);
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.headers = request.headers;
@@ -114,40 +124,25 @@ export class Call {
     checkProtocol(this.#request);
   }
 
-  /** The whole request body. Throws a 413 when it is larger, `ClientGone` when it breaks off. */
-  async readBody(maxBytes: number): Promise<Buffer> {
-    const request = this.#request;
-    const tooLarge = () =>
-      invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
-    if (Number(this.headers['content-length'] ?? 0) > maxBytes) throw tooLarge();
-    if (this.#awaitsContinue) {
+  /** Reads the whole request body, as `RequestBody.read` does. */
+  async readBody(maxBytes: number, onChunk: (chunk: Buffer) => void): Promise<Buffer[]> {
+    const onAccepted = () => {
+      if (!this.#awaitsContinue) return;
       this.#awaitsContinue = false;
       this.#response.writeContinue();
-    }
-    const body = new ChunkBuffer();
-    // Not `for await`: leaving that early would destroy the socket before the answer is out.
-    await new Promise<void>((resolve, reject) => {
-      const settle = (error?: Error) => {
-        request.off('data', onData);
-        request.off('close', onGone);
-        this.cancellation.offCancel(onCancel);
-        request.resume();
-        if (error) reject(error);
-        else resolve();
-      };
-      const onData = (chunk: Buffer) => {
-        body.push(chunk);
-        if (body.size > maxBytes) settle(tooLarge());
-      };
-      const onGone = () => settle(new ClientGone());
-      const onCancel = () => settle(this.cancellation.reason);
-      request.on('data', onData);
-      request.once('end', () => settle());
-      request.once('close', onGone);
-      this.cancellation.onCancel(onCancel);
-    });
-    this.record.requestBytes = body.size;
-    return body.take();
+    };
+    const reservation = this.bodyReservation;
+    const { cancellation } = this;
+    const options = { maxBytes, reservation, cancellation, onAccepted, onChunk };
+    const body = await readRequestBody(this.#request, options);
+    this.record.requestBytes = lengthOf(body);
+    return body;
+  }
+
+  /** Frees what is reserved for the request. Nothing can be reserved for it any more. */
+  end(): void {
+    this.bodyReservation.end();
+    this.answerReservation.end();
   }
 
   /**
@@ -159,7 +154,7 @@ export class Call {
     try {
       await this.#send(answer);
     } finally {
-      if (typeof body === 'object' && !Buffer.isBuffer(body)) await endStream(body);
+      if (isStream(body)) await endStream(body);
     }
   }
 
@@ -171,18 +166,18 @@ export class Call {
     // sent is lingered over instead: told to close, node:http would do so at once.
     const isLast = this.#connection.isClosing && this.#request.complete;
     if (isLast || this.#awaitsContinue) headers['connection'] = 'close';
-    const body = typeof content === 'string' ? Buffer.from(content) : content;
-    if (Buffer.isBuffer(body) && status !== 204) headers['content-length'] = String(body.length);
+    const body = typeof content === 'string' ? [Buffer.from(content)] : content;
+    if (!isStream(body) && status !== 204) headers['content-length'] = String(lengthOf(body));
     this.#lingerOverUpload();
 
     this.firstByteAtMs = performance.now();
     try {
       response.writeHead(status, headers);
-      if (Buffer.isBuffer(body) && body.length <= WRITE_PART_BYTES) {
-        this.sentBytes = this.method === 'HEAD' ? 0 : body.length;
-        response.end(body);
+      if (!isStream(body) && lengthOf(body) <= WRITE_PART_BYTES) {
+        this.sentBytes = this.method === 'HEAD' ? 0 : lengthOf(body);
+        response.end(joinParts(body));
       } else {
-        await this.#write(Buffer.isBuffer(body) ? [body] : body);
+        await this.#write(body);
         // A truncated body must not look complete.
         if (!response.destroyed) response.end();
       }
@@ -235,6 +230,10 @@ export class Call {
       void this.#closed.then(() => isLast && socket.end());
     });
   }
+}
+
+function isStream(body: Answer['body']): body is AsyncIterable<Buffer> {
+  return typeof body === 'object' && Symbol.asyncIterator in body;
 }
 
 /** Ends a stream in any state. A generator that has not begun has no `finally` to run, so it is begun first. */

@@ -1,105 +1,181 @@
 /** The chat completion request: untrusted bytes in, a validated request out, its bytes otherwise untouched. */
 
-import { isUtf8 } from 'node:buffer';
-
+import { joinParts, sliceParts } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { JsonScanner } from '../lib/json-scanner.ts';
+import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import type { ChatRequest } from '../lib/messages.ts';
+import { Utf8Validator } from '../lib/utf8-validator.ts';
 
-/** It is decoded and encoded again, for each try: 30 MB of escapes would take a second. */
+/** The model is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
 const MAX_MODEL_BYTES = 2_097_152;
-
-/**
- * Reads the body of `POST /v1/chat/completions` (interface, Resources). Throws `invalidRequest` for anything
- * that is not such a request.
- */
-export function parseChatRequest(bytes: Buffer): ChatRequest {
-  if (!isUtf8(bytes)) throw invalidRequest('request body is not valid UTF-8');
-  const json = new JsonScanner(bytes);
-  const members = new Map<string, { kind: string; start: number; end: number }>();
-  let hasMessages = false;
-  let fault: string | undefined;
-  const isObject = json.takeObject((name) => {
-    if (name === 'messages') {
-      hasMessages = true;
-      fault = takeMessages(json) ?? fault;
-      return;
-    }
-    const kind = json.kind();
-    const start = json.offset;
-    json.skip();
-    if (name !== 'model' && name !== 'stream') return;
-    // The bytes are forwarded, and an upstream may take the other one of the two.
-    if (members.has(name)) fault = `duplicate member "${name}"`;
-    members.set(name, { kind, start, end: json.offset });
-  });
-  json.end();
-  if (!isObject) throw invalidRequest('request body must be a JSON object');
-
-  const { kind, start, end } = members.get('model') ?? { kind: 'none', start: 0, end: 0 };
-  if (end - start > MAX_MODEL_BYTES) throw invalidRequest('"model" is too long');
-  const model = kind === 'string' ? String(JSON.parse(bytes.toString('utf8', start, end))) : '';
-  if (model === '') throw invalidRequest('"model" must be a non-empty string');
-  const stream = members.get('stream')?.kind ?? 'false';
-  if (stream !== 'true' && stream !== 'false') throw invalidRequest('"stream" must be a boolean');
-  if (!hasMessages) throw invalidRequest(NO_MESSAGES);
-  if (fault) throw invalidRequest(fault);
-
-  const before = bytes.subarray(0, start);
-  const after = bytes.subarray(end);
-  return {
-    model,
-    stream: stream === 'true',
-    bodyWithModel: (name) => [before, Buffer.from(JSON.stringify(name)), after],
-  };
-}
-
 const NO_MESSAGES = '"messages" must be a non-empty array';
 
-/** Returns what is wrong with them. */
-function takeMessages(json: JsonScanner): string | undefined {
-  let count = 0;
-  let fault: string | undefined;
-  json.takeArray(() => {
-    const own = takeMessage(json);
-    if (own) fault ??= `"messages[${count}]${own}`;
-    count += 1;
+/** Parses the body of `POST /v1/chat/completions` (interface, Resources) while it arrives. */
+export class ChatRequestParser {
+  readonly #utf8 = new Utf8Validator();
+  readonly #members = new RequestMembers();
+  #isObject = false;
+  /** What the scan of an earlier chunk has thrown. */
+  #fault: unknown;
+  readonly #json = new JsonScanner({
+    onValue: (kind) => {
+      this.#isObject = kind === 'object';
+      return this.#isObject ? this.#members : undefined;
+    },
   });
-  return count === 0 ? NO_MESSAGES : fault;
-}
 
-/** Returns what is wrong with it. A member that is there twice counts as the last of the two. */
-function takeMessage(json: JsonScanner): string | undefined {
-  let role: string | undefined;
-  let content = 'none' as ContentKind;
-  let isNameWrong = false;
-  const isObject = json.takeObject((name) => {
-    const isString = json.kind() === 'string';
-    if (name === 'content') content = takeContent(json);
-    else if (name === 'role' && isString) role = json.takeShortString();
-    else {
-      if (name === 'role') role = undefined;
-      if (name === 'name') isNameWrong = !isString;
-      json.skip();
+  /** Scans the next chunk. Never throws: a body that turns out too large is refused for that first. */
+  push(chunk: Buffer): void {
+    if (this.#fault) return;
+    try {
+      if (!this.#utf8.push(chunk)) throw invalidUtf8();
+      this.#json.push(chunk);
+    } catch (error) {
+      this.#fault = error;
     }
-  });
-  if (!isObject) return '" must be an object';
-  if (role === undefined) return '.role" must be a string';
-  if (content === 'none' && role !== 'assistant') return '.content" is required';
-  if (content === 'wrong') return '.content" must be a string or an array of parts';
-  return isNameWrong ? '.name" must be a string' : undefined;
+  }
+
+  /**
+   * Returns the request; it holds the bytes of `body`, which are all chunks, and copies nothing. Throws
+   * `invalidRequest` for anything that is not a chat completion request.
+   */
+  end(body: readonly Buffer[]): ChatRequest {
+    if (this.#fault) throw this.#fault;
+    if (!this.#utf8.isComplete) throw invalidUtf8();
+    this.#json.end();
+    if (!this.#isObject) throw invalidRequest('request body must be a JSON object');
+    const { stream, hasMessages, fault } = this.#members;
+    const { kind, start, end } = this.#members.model ?? { kind: 'null', start: 0, end: 0 };
+    if (end - start > MAX_MODEL_BYTES) throw invalidRequest('"model" is too long');
+    const written = joinParts(sliceParts(body, start, end)).toString('utf8');
+    const model = kind === 'string' ? String(JSON.parse(written)) : '';
+    if (model === '') throw invalidRequest('"model" must be a non-empty string');
+    if (stream !== undefined && !STREAM_KINDS.has(stream.kind)) {
+      throw invalidRequest('"stream" must be a boolean');
+    }
+    if (!hasMessages) throw invalidRequest(NO_MESSAGES);
+    if (fault) throw invalidRequest(fault);
+
+    const before = sliceParts(body, 0, start);
+    const after = sliceParts(body, end);
+    return {
+      model,
+      stream: stream?.kind === 'true',
+      bodyWithModel: (name) => [...before, Buffer.from(JSON.stringify(name)), ...after],
+    };
+  }
 }
 
-/** `null` is none. */
-type ContentKind = 'none' | 'usable' | 'wrong';
+/** `null` is what some clients send for an argument that was not given. */
+const STREAM_KINDS = new Set<JsonKind>(['true', 'false', 'null']);
 
-function takeContent(json: JsonScanner): ContentKind {
-  const kind = json.kind();
-  let areObjects = true;
-  json.takeArray(() => {
-    areObjects &&= json.kind() === 'object';
-    json.skip();
-  });
-  if (kind === 'null') return 'none';
-  return kind === 'string' || (kind === 'array' && areObjects) ? 'usable' : 'wrong';
+function invalidUtf8(): Error {
+  return invalidRequest('request body is not valid UTF-8');
+}
+
+interface Member {
+  readonly kind: JsonKind;
+  readonly start: number;
+  end: number;
+}
+
+/** The top-level members. */
+class RequestMembers implements JsonVisitor {
+  model: Member | undefined;
+  stream: Member | undefined;
+  hasMessages = false;
+  /** What is wrong with the members, apart from the values of `model` and `stream`. */
+  fault: string | undefined;
+  /** What the value under way is. */
+  #member: Member | undefined;
+  #messages: MessageList | undefined;
+
+  onValue(kind: JsonKind, name: string, start: number): JsonVisitor | undefined {
+    this.#member = undefined;
+    this.#messages = undefined;
+    if (name === 'model' || name === 'stream') {
+      // The bytes are forwarded, and an upstream may take the other one of the two.
+      if (this[name]) this.fault ??= `duplicate member "${name}"`;
+      this[name] = this.#member = { kind, start, end: start };
+    } else if (name === 'messages') {
+      this.hasMessages = true;
+      this.#messages = new MessageList();
+      if (kind === 'array') return this.#messages;
+    }
+    return undefined;
+  }
+
+  onEnd(end: number): void {
+    if (this.#member) this.#member.end = end;
+    if (this.#messages) this.fault ??= this.#messages.fault ?? undefined;
+  }
+}
+
+/** The items of `messages`. */
+class MessageList implements JsonVisitor {
+  /** What is wrong with the first message that is not right. */
+  fault: string | undefined = NO_MESSAGES;
+  #count = 0;
+  #message = new Message();
+
+  onValue(kind: JsonKind): JsonVisitor | undefined {
+    if (this.#count === 0) this.fault = undefined;
+    this.#message = new Message();
+    this.#message.isObject = kind === 'object';
+    return this.#message.isObject ? this.#message : undefined;
+  }
+
+  onEnd(): void {
+    const { fault } = this.#message;
+    if (fault !== undefined) this.fault ??= `"messages[${this.#count}]${fault}`;
+    this.#count += 1;
+  }
+}
+
+/** The members of one message. One that is there twice counts as the last of the two. */
+class Message implements JsonVisitor {
+  isObject = false;
+  #name = '';
+  #role: string | undefined;
+  #contentKind: JsonKind = 'null';
+  #parts: ContentParts | undefined;
+  #nameKind: JsonKind = 'null';
+
+  /** What is wrong with the message, to be put behind its place in the list. */
+  get fault(): string | undefined {
+    if (!this.isObject) return '" must be an object';
+    if (this.#role === undefined) return '.role" must be a string';
+    if (this.#contentKind === 'null') {
+      // An assistant may have called tools instead.
+      const mayBeEmpty = this.#role === 'assistant' || this.#role === 'function';
+      if (!mayBeEmpty) return '.content" is required';
+    } else if (this.#contentKind !== 'string' && !this.#parts?.areObjects) {
+      return '.content" must be a string or an array of parts';
+    }
+    const isName = this.#nameKind === 'string' || this.#nameKind === 'null';
+    return isName ? undefined : '.name" must be a string';
+  }
+
+  onValue(kind: JsonKind, name: string): JsonVisitor | undefined {
+    this.#name = name;
+    if (name === 'role') this.#role = undefined;
+    if (name === 'name') this.#nameKind = kind;
+    if (name !== 'content') return undefined;
+    this.#contentKind = kind;
+    this.#parts = kind === 'array' ? new ContentParts() : undefined;
+    return this.#parts;
+  }
+
+  onEnd(_end: number, text: string | undefined): void {
+    if (this.#name === 'role') this.#role = text;
+  }
+}
+
+/** The items of a message's `content`. */
+class ContentParts implements JsonVisitor {
+  areObjects = true;
+
+  onValue(kind: JsonKind): undefined {
+    if (kind !== 'object') this.areObjects = false;
+  }
 }

@@ -3,6 +3,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
+import type { ByteBudget } from '../lib/byte-budget.ts';
 import { Call, type CLIENT_LIMITS } from './call.ts';
 
 /** Pipelined requests that may wait for their turn; while there are more, the socket is not read. */
@@ -13,6 +14,7 @@ export const PROGRESS_CHECKS = 4;
 /** What all connections of a server share. */
 export interface ServerState {
   readonly limits: typeof CLIENT_LIMITS;
+  readonly budget: ByteBudget;
   /** Answers one call; never rejects. */
   readonly handle: (call: Call) => Promise<void>;
   isDraining: boolean;
@@ -32,8 +34,6 @@ export class Connection {
   readonly socket: Socket;
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
   idleSinceMs = performance.now();
-  /** The client sent something that is not HTTP; nothing after it is read. */
-  isBroken = false;
 
   readonly #server: ServerState;
   /** In order of arrival. The first is being worked on; only the last may be incomplete. */
@@ -55,6 +55,10 @@ export class Connection {
 
   get limits(): typeof CLIENT_LIMITS {
     return this.#server.limits;
+  }
+
+  get budget(): ByteBudget {
+    return this.#server.budget;
   }
 
   get isDraining(): boolean {
@@ -132,6 +136,7 @@ export class Connection {
       this.#call = call;
       if (this.#server.cancelReason) call.cancellation.cancel(this.#server.cancelReason);
       await this.#server.handle(call);
+      call.end();
       this.#call = undefined;
       this.idleSinceMs = performance.now();
       // The next response would wait for this one for ever.

@@ -4,6 +4,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 
+import type { ByteBudget } from '../lib/byte-budget.ts';
 import { refuseBrokenRequest, type AnswerBroken } from './broken-request.ts';
 import type { Call, CLIENT_LIMITS } from './call.ts';
 import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
@@ -28,12 +29,20 @@ interface HttpServerOptions {
   readonly handle: (call: Call) => Promise<void>;
   readonly answerBroken: AnswerBroken;
   readonly limits: typeof CLIENT_LIMITS;
+  /** Bounds what is held for all clients together. */
+  readonly budget: ByteBudget;
 }
 
 /** Creates the server. Nothing listens yet. */
 export function createHttpServer(options: HttpServerOptions): HttpServer {
-  const { handle, answerBroken, limits } = options;
-  const state: ServerState = { handle, limits, isDraining: false, cancelReason: undefined };
+  const { handle, answerBroken, limits, budget } = options;
+  const state: ServerState = {
+    handle,
+    limits,
+    budget,
+    isDraining: false,
+    cancelReason: undefined,
+  };
   const connections = new Map<Duplex, Connection>();
   let checking: NodeJS.Timeout | undefined;
 

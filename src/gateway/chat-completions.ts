@@ -1,7 +1,7 @@
 /** `POST /v1/chat/completions`: candidates in order, retries, fallback. */
 
 import type { Call } from '../downstream/call.ts';
-import { parseChatRequest } from '../downstream/chat-request.ts';
+import { ChatRequestParser } from '../downstream/chat-request.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
@@ -28,7 +28,18 @@ export interface CompletionSettings extends AttemptSettings {
 /** Answers one chat completion. Throws `GatewayError` or `ClientGone`. */
 export async function completeChat(call: Call, settings: CompletionSettings): Promise<Answer> {
   checkContentHeaders(call);
-  const chat = parseChatRequest(await call.readBody(settings.config.server.maxBodyBytes));
+  try {
+    return await answerBody(call, settings);
+  } finally {
+    // No provider is asked any more: a stream has begun, or a complete answer is there.
+    call.bodyReservation.end();
+  }
+}
+
+async function answerBody(call: Call, settings: CompletionSettings): Promise<Answer> {
+  const parser = new ChatRequestParser();
+  const { maxBodyBytes } = settings.config.server;
+  const chat = parser.end(await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)));
   call.record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
   call.record.stream = chat.stream;
   const requested = resolveModel(chat.model, settings);
@@ -146,7 +157,7 @@ async function attemptOnce(
   const { record } = call;
   record.provider = id;
   try {
-    const answer = await attempt({ ...attemptCallOf(call), chat, ...candidate }, settings);
+    const answer = await attempt({ call: attemptCallOf(call), chat, ...candidate }, settings);
     record.attempts.push(`${id}:${answer.status}`);
     return answer;
   } catch (thrown) {
@@ -179,6 +190,7 @@ function attemptCallOf(call: Call): AttemptCall {
     requestId: call.id,
     headers: call.headers,
     cancellation: call.cancellation,
+    reservation: call.answerReservation,
     onStreamFailure: (failure) => {
       record.failure = failure;
     },

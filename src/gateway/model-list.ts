@@ -1,11 +1,12 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
 import { Deadline } from '../lib/cancellation.ts';
-import { parseUntrustedJson } from '../lib/json-scanner.ts';
+import { readAll } from '../lib/chunk-buffer.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
+import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
-import { readAll, type Transport } from '../upstream/transport.ts';
+import type { Transport } from '../upstream/transport.ts';
 import { describeCause } from './access-log.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
@@ -112,7 +113,8 @@ async function fetchModels(provider: Provider, transport: Transport): Promise<Li
     const reply = await transport.send(provider.modelListRequest(), deadline);
     if (reply.status !== 200) throw new Error(`status ${reply.status}`);
     const bytes = await readAll(reply.body, MAX_LIST_BYTES);
-    return provider.readModelList(bytes && parseUntrustedJson(bytes.toString('utf8')));
+    const json = bytes && parseUntrustedJson(bytes.toString('utf8'), MAX_LIST_BYTES);
+    return provider.readModelList(json);
   } finally {
     // Also ends a reply that was not read to its end.
     deadline.end({ abandon: true });

@@ -1,10 +1,10 @@
-/** The bookkeeping of one piece takes 300 bytes, however short it is: so many are joined. */
-const JOINED_PIECES = 512;
+/** A Buffer takes 300 bytes beside its content: so many short ones are joined. */
+const JOINED_PARTS = 512;
 
-/** Bytes that come in pieces and are wanted together. Whoever pushes bounds `size`. */
+/** Bytes that arrive in chunks and are wanted together. Whoever pushes bounds `size`. */
 export class ChunkBuffer {
-  #pieces: Buffer[] = [];
-  /** How many of them, from the first on, are joined ones. */
+  #parts: Buffer[] = [];
+  /** How many of the parts, from the first on, are joined ones. */
   #joined = 0;
   #size = 0;
 
@@ -13,20 +13,60 @@ export class ChunkBuffer {
     return this.#size;
   }
 
-  push(piece: Buffer): void {
-    this.#size += piece.length;
-    if (this.#pieces.push(piece) < this.#joined + JOINED_PIECES) return;
-    this.#pieces.push(Buffer.concat(this.#pieces.splice(this.#joined)));
+  push(chunk: Buffer): void {
+    this.#size += chunk.length;
+    if (this.#parts.push(chunk) < this.#joined + JOINED_PARTS) return;
+    this.#parts.push(Buffer.concat(this.#parts.splice(this.#joined)));
     this.#joined += 1;
   }
 
-  /** All bytes as one; none are left. */
-  take(): Buffer {
-    const pieces = this.#pieces;
-    const whole = pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces, this.#size);
-    this.#pieces = [];
+  /** Removes all bytes and returns them in parts. */
+  takeParts(): Buffer[] {
+    const parts = this.#parts;
+    this.#parts = [];
     this.#joined = 0;
     this.#size = 0;
-    return whole;
+    return parts;
   }
+
+  /** Removes all bytes and returns them as one. */
+  take(): Buffer {
+    return joinParts(this.takeParts());
+  }
+}
+
+/** Returns the bytes from offset `start` up to, not including, `end` of bytes in parts; nothing is copied. */
+export function sliceParts(parts: readonly Buffer[], start: number, end = Infinity): Buffer[] {
+  const found: Buffer[] = [];
+  let offset = 0;
+  for (const part of parts) {
+    const from = Math.max(start - offset, 0);
+    const to = Math.min(end - offset, part.length);
+    if (from < to) found.push(part.subarray(from, to));
+    offset += part.length;
+  }
+  return found;
+}
+
+/** Returns bytes in parts as one; a single part is not copied. */
+export function joinParts(parts: readonly Buffer[]): Buffer {
+  return parts.length === 1 ? parts[0]! : Buffer.concat(parts);
+}
+
+/** Returns how many bytes they are together. */
+export function lengthOf(parts: readonly Buffer[]): number {
+  return parts.reduce((sum, { length }) => sum + length, 0);
+}
+
+/** Returns the whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
+export async function readAll(
+  body: AsyncIterable<Buffer>,
+  maxBytes: number,
+): Promise<Buffer | undefined> {
+  const whole = new ChunkBuffer();
+  for await (const chunk of body) {
+    whole.push(chunk);
+    if (whole.size > maxBytes) return undefined;
+  }
+  return whole.take();
 }

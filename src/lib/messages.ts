@@ -12,6 +12,6 @@ export interface Answer {
   readonly status: number;
   /** Owned by the answer: whoever sends it adds to them. */
   readonly headers: Record<string, string>;
-  /** An iterable is a stream: it ends by itself, and never throws after its first chunk. */
-  readonly body: string | Buffer | AsyncIterable<Buffer>;
+  /** Text, bytes in parts, or a stream: that ends by itself, and never throws after its first chunk. */
+  readonly body: string | readonly Buffer[] | AsyncIterable<Buffer>;
 }

@@ -5,23 +5,24 @@ import type { IncomingHttpHeaders } from 'node:http';
 import type { Config } from '../config/config.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { hasMember, parseUntrustedJson } from '../lib/json-scanner.ts';
+import type { Reservation } from '../lib/byte-budget.ts';
+import { readAll } from '../lib/chunk-buffer.ts';
+import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
+import { readCompletion } from './completion.ts';
 import { forwardedHeaders, passedHeaders } from './headers.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 import { toProviderError } from './provider-error.ts';
 import type { Provider, UpstreamFault, UpstreamReply } from './provider.ts';
 import { openStream } from './stream-relay.ts';
-import { readAll, type Transport } from './transport.ts';
+import type { Transport } from './transport.ts';
 
-/** Complete answers are held in memory; a longer one is not a completion. */
-const MAX_ANSWER_BYTES = 67_108_864;
 const MAX_ERROR_BYTES = 65_536;
 /** Time limit for reading an error body: the status alone is enough to answer with. */
 const ERROR_BODY_MS = 1000;
 
-/** Success without a body (RFC 9110 15.3.5, 15.3.6). */
-const NO_ANSWER_STATUSES = new Set([204, 205]);
+/** Success without a body (RFC 9110 15.3.5, 15.3.6), and a proxy's demand, which is not the provider's to make. */
+const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
 
 export interface AttemptSettings {
   readonly config: Config;
@@ -36,11 +37,14 @@ export interface AttemptCall {
   readonly headers: IncomingHttpHeaders;
   /** Cancelled when the client leaves or the gateway gives the request up. */
   readonly cancellation: Cancellation;
+  /** The memory that the answer takes until it is delivered. */
+  readonly reservation: Reservation;
   /** Called if a stream that has begun fails. */
   readonly onStreamFailure: (failure: GatewayError) => void;
 }
 
-interface AttemptRequest extends AttemptCall {
+interface AttemptRequest {
+  readonly call: AttemptCall;
   readonly chat: ChatRequest;
   readonly provider: Provider;
   readonly model: string;
@@ -51,32 +55,33 @@ interface AttemptRequest extends AttemptCall {
  * Throws `GatewayError`, or `ClientGone` if the client leaves.
  */
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
-  const { chat, provider, model, cancellation, onStreamFailure } = request;
+  const { call, chat, provider, model } = request;
   const isStream = chat.stream;
-  const deadline = new Deadline(cancellation);
+  const deadline = new Deadline(call.cancellation);
   const limitMs = isStream
     ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs)
     : provider.timeoutMs;
   deadline.arm(limitMs, () => timeoutError(provider.id));
-  const context = { provider, isStream, settings, deadline, cancellation, onStreamFailure };
   let answered = false;
   try {
-    const headers = forwardedHeaders(request.requestId, request.headers);
+    const headers = forwardedHeaders(call.requestId, call.headers);
     const sent = provider.chatRequest(chat, model, headers);
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
-    const answer = await toAnswer(reply, context);
+    const answer = await toAnswer(reply, { call, provider, isStream, settings, deadline });
     if (!isStream) deadline.end();
     return answer;
   } catch (thrown) {
     // Also ends a reply that was not read to its end.
     deadline.end({ abandon: true });
+    call.reservation.resize(0);
     throw upstreamFailure(thrown, { provider: provider.id, answered });
   }
 }
 
-/** Without the request: a stream would hold its body, often megabytes, until it ends. */
-interface ReplyContext extends Omit<AttemptCall, 'requestId' | 'headers'> {
+/** Without the chat request: a stream would hold its body, often megabytes, until it ends. */
+interface ReplyContext {
+  readonly call: AttemptCall;
   readonly provider: Provider;
   readonly isStream: boolean;
   readonly settings: AttemptSettings;
@@ -122,34 +127,25 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
     const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider: provider.id });
   }
-  const bytes = await readAll(reply.body, MAX_ANSWER_BYTES);
-  if (bytes === undefined) {
-    throw new GatewayError('provider', 'the answer is too large', { provider: provider.id });
-  }
-  // A completion is not parsed: all there is to know is that it is one.
-  if (!hasMember(bytes, 'choices')) {
-    const json = parseUntrustedJson(bytes.toString('utf8'));
-    if (json === undefined) {
-      throw new GatewayError('serialization', 'the provider did not answer with usable JSON', {
-        provider: provider.id,
-      });
-    }
-    const fault = provider.readFault(json);
-    if (fault) throw toError(fault);
-  }
+  const body = await readCompletion(reply, {
+    provider: provider.id,
+    reservation: context.call.reservation,
+    readFault: (json) => provider.readFault(json),
+    toError,
+  });
   if (isStream) {
     const text = `Provider ${provider.id} does not support streaming`;
     throw new GatewayError('unsupported', text, { provider: provider.id });
   }
   headers['content-type'] = isJson ? contentType : 'application/json';
-  return { status, headers, body: bytes };
+  return { status, headers, body };
 }
 
 /** The events of a reply, once the first one with data was read. Throws `GatewayError` if there is none. */
 async function toStream(
   reply: UpstreamReply,
   toError: (fault: UpstreamFault) => GatewayError,
-  { provider, deadline, settings, onStreamFailure }: ReplyContext,
+  { call, provider, deadline, settings }: ReplyContext,
 ): Promise<AsyncIterable<Buffer>> {
   return openStream(reply.body, {
     provider: provider.id,
@@ -157,19 +153,20 @@ async function toStream(
     idleMs: settings.config.server.streamIdleTimeoutMs,
     readFault: (json) => provider.readFault(json),
     toError,
-    onFailure: onStreamFailure,
+    reservation: call.reservation,
+    onFailure: call.onStreamFailure,
   });
 }
 
 /** Reads the body of an error. */
 async function readStatusError(reply: UpstreamReply, context: ReplyContext): Promise<GatewayError> {
-  const { cancellation, provider } = context;
+  const { call, provider } = context;
   const giveUp = () => context.deadline.cancel(timeoutError(provider.id));
   const timer = setTimeout(giveUp, ERROR_BODY_MS);
   // If the error body is truncated or slow, answer with the status alone.
   const bytes = await readAll(reply.body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
-  cancellation.throwIfCancelled();
+  call.cancellation.throwIfCancelled();
   const fault = provider.readErrorBody(bytes && parseUntrustedJson(bytes.toString('utf8')));
   return toProviderError(fault, {
     status: reply.status,

@@ -1,166 +1,125 @@
 /**
- * The connections to upstreams: a pool of the class that fetch itself uses, and what is known of a
- * connection when it breaks. Nothing else opens one.
+ * Connections to providers for the undici transport: a pool of the Agent class under fetch, and what
+ * is known of the connection that a request was written to.
  */
 
-import { subscribe } from 'node:diagnostics_channel';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
+import type { ConnectionFailure } from './network-error.ts';
+
 const CONNECT_TIMEOUT_MS = 10_000;
+const CONNECT_TICKS = 10;
 /** fetch's own 4 s would make a quiet gateway pay a TLS handshake on nearly every request. */
 const IDLE_CONNECTION_MS = 90_000;
-/** Well before an idle connection is closed, so that one whose other end is gone is noticed. */
+/** Below the idle time, so that the death of an idle connection's other end is noticed. */
 const KEEP_ALIVE_PROBE_MS = 30_000;
-/** What TLS may not have called written yet, although it is. */
-const MAX_UNSENT_BYTES = 65_536;
-/** A round trip: an upstream that closes later may have worked on the request. */
+/** About a round trip: an upstream that closes later may have worked on the request. */
 const STALE_WITHIN_MS = 1000;
+
+const SEND_HEADERS = 'undici:client:sendHeaders';
 
 /** undici's `Dispatcher`, as far as it is used. */
 export interface Agent {
-  /** Calls `handler` back as one of undici 6 to 8 does, also with what goes wrong. */
+  /** Reports to `handler`, also what goes wrong. */
   dispatch(options: object, handler: object): boolean;
-  /** Closes all connections, without waiting: a proxy may never answer. */
   destroy(): Promise<void>;
 }
 
+export interface Connections {
+  readonly agent: Agent;
+  /** Calls `listener` with the connection of the request that undici starts right now. */
+  onNextUse(listener: (use: ConnectionUse) => void): void;
+  /** Closes all connections at once: a proxy may never complete an orderly close. */
+  close(): Promise<void>;
+}
+
+interface ConnectionsOptions {
+  /** Ignore the proxies that the environment names. */
+  readonly isDirect?: boolean;
+  /** For a TCP connection and its TLS handshake together. */
+  readonly connectTimeoutMs?: number;
+}
+
+/** Returns a pool of connections; `undefined` if this Node does not have undici's Agent where it is expected. */
+export function createConnections({
+  isDirect = false,
+  connectTimeoutMs = CONNECT_TIMEOUT_MS,
+}: ConnectionsOptions = {}): Connections | undefined {
+  const AgentClass = findAgentClass();
+  if (!AgentClass) return undefined;
+  const agent = new AgentClass({
+    keepAliveTimeout: IDLE_CONNECTION_MS,
+    allowH2: false,
+    connect: createConnector(connectTimeoutMs),
+    ...(isDirect ? { noProxy: '*' } : {}),
+  });
+  const used = new WeakSet<Socket>();
+  let listenerOfNextUse: ((use: ConnectionUse) => void) | undefined;
+  // Published when a request is written to a socket, directly after its handler was told of the start.
+  const onSendHeaders = (message: unknown) => {
+    // Also other code in this process may use fetch.
+    if (!listenerOfNextUse) return;
+    const { socket } = message as { socket: Socket };
+    listenerOfNextUse(new ConnectionUse(socket, used.has(socket)));
+    listenerOfNextUse = undefined;
+    used.add(socket);
+  };
+  subscribe(SEND_HEADERS, onSendHeaders);
+  return {
+    agent,
+    onNextUse(listener) {
+      listenerOfNextUse = listener;
+    },
+    async close() {
+      unsubscribe(SEND_HEADERS, onSendHeaders);
+      await agent.destroy();
+    },
+  };
+}
+
 /**
- * A pool of our own, of the class that fetch itself uses: fetch has no option for its 300 s limits,
- * its 4 s of keep-alive or HTTP/2, and the class is not exported. Found by the symbol under which
- * undici shares it between copies of itself; the same on Node 20, 22, 24 and 26. Where the environment's
- * HTTP proxies are in use (`NODE_USE_ENV_PROXY`), it is the class that asks them. `undefined` where it is not found.
- * `isDirect` ignores the proxies.
+ * The class of fetch's own agent, which Node does not export: `Agent`, or `EnvHttpProxyAgent` with
+ * `NODE_USE_ENV_PROXY`. undici shares an instance under a global symbol.
  */
-export function createAgent({ isDirect = false } = {}): Agent | undefined {
-  // The slot is filled when fetch's module is first touched.
+function findAgentClass(): (new (options: object) => Agent) | undefined {
+  // The first use of fetch's module stores the instance.
   void globalThis.Headers;
   const slots = globalThis as unknown as Record<symbol, object | undefined>;
-  // Node 26 keeps a wrapper for old versions in slot 1.
+  // Node 26 keeps a wrapper for undici 6 and 7 in slot 1.
   const shared =
     slots[Symbol.for('undici.globalDispatcher.2')] ??
     slots[Symbol.for('undici.globalDispatcher.1')];
   if (!/^(?:EnvHttpProxy)?Agent$/.test(shared?.constructor.name ?? '')) return undefined;
-  const Agent = shared!.constructor as new (options: object) => Agent;
-  const agent = new Agent({
-    keepAliveTimeout: IDLE_CONNECTION_MS,
-    allowH2: false,
-    connect: connectSocket,
-    ...(isDirect ? { noProxy: '*' } : {}),
-  });
-  // As options of the class they would be lost on Node 26 where a proxy forwards requests.
-  const noTimeouts = { headersTimeout: 0, bodyTimeout: 0 };
-  return {
-    dispatch: (options, handler) => agent.dispatch({ ...options, ...noTimeouts }, handler),
-    destroy: () => agent.destroy(),
-  };
+  return shared!.constructor as new (options: object) => Agent;
 }
 
-/** What is under way to one upstream origin. */
-interface Queue {
-  /** Requests of ours without an answer: when there is none, nobody waits for a connection being made. */
-  waiting: number;
-  /** undici's requests that have no connection yet; those given up meanwhile are among them. */
-  readonly unsent: Set<object>;
-  readonly connecting: Set<Socket>;
-  /** The latest of the origin's TLS sessions: resumed, a handshake costs both ends a fraction. */
-  session: Buffer | undefined;
-}
-const queues = new Map<string, Queue>();
-const ABANDONED = new Error('nobody waits for this connection');
+/** The connection of one request, from the moment that the request is written to it. */
+export class ConnectionUse {
+  readonly #socket: Socket;
+  readonly #isReused: boolean;
+  readonly #bytesReadBefore: number;
+  readonly #startedAtMs = performance.now();
 
-function queueOf(origin: string): Queue {
-  let queue = queues.get(origin);
-  if (queue === undefined) {
-    queue = { waiting: 0, unsent: new Set(), connecting: new Set(), session: undefined };
-    queues.set(origin, queue);
+  constructor(socket: Socket, isReused: boolean) {
+    this.#socket = socket;
+    this.#isReused = isReused;
+    this.#bytesReadBefore = socket.bytesRead;
   }
-  return queue;
-}
 
-/** A request to this origin begins to wait for its answer. */
-export function beginWaiting(origin: string): void {
-  queueOf(origin).waiting += 1;
-}
-
-/** It has its answer, or is given up. */
-export function endWaiting(origin: string): void {
-  const queue = queueOf(origin);
-  queue.waiting -= 1;
-  if (queue.waiting === 0) for (const socket of queue.connecting) socket.destroy(ABANDONED);
-}
-
-/** How far a connection had come when it broke: what is safe to repeat depends on it. */
-export type ConnectionFailure =
-  /** Given up as useless before it was made, just when a request came that would have used it. */
-  | 'abandoned'
-  /** Never made: nothing was sent. */
-  | 'unconnected'
-  /** It had been idle, and broke as soon as the request was written: the upstream had closed it before. */
-  | 'stale'
-  /** The upstream may have worked on the request. */
-  | 'unanswered'
-  /** Part of the answer had come. */
-  | 'midAnswer';
-const connectionFailures = new WeakMap<Error, ConnectionFailure>();
-/** Where a large request was written to. */
-const sockets = new WeakMap<object, Socket>();
-/** What had been read from a connection when the latest request was written to it, and when that was. */
-const latestRequests = new WeakMap<Socket, { bytesRead: number; atMs: number }>();
-
-/** What is known of the connection that broke with this error; `undefined` where no connection broke. */
-export function connectionFailureOf(error: Error): ConnectionFailure | undefined {
-  return connectionFailures.get(error);
-}
-
-/** undici's documented diagnostics channels: what it tells nobody else of its connections. */
-interface UndiciMessage {
-  readonly request: { readonly origin: string | URL; readonly body: { length?: number } | null };
-  readonly socket: Socket;
-  readonly error: Error;
-}
-function onUndici(event: string, listener: (message: UndiciMessage) => void): void {
-  subscribe(`undici:${event}`, (message) => listener(message as UndiciMessage));
-}
-
-onUndici('request:create', ({ request }) => {
-  queueOf(String(request.origin)).unsent.add(request);
-});
-onUndici('client:sendHeaders', ({ request, socket }) => {
-  queueOf(String(request.origin)).unsent.delete(request);
-  const latest = latestRequests.get(socket);
-  if (latest) {
-    latest.bytesRead = socket.bytesRead;
-    latest.atMs = performance.now();
+  /** How far the connection has come, if it breaks now; `undefined` if the upstream may have worked on the request. */
+  get failure(): ConnectionFailure | undefined {
+    if (this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
+    const isSoon = performance.now() - this.#startedAtMs < STALE_WITHIN_MS;
+    return this.#isReused && isSoon ? 'stale' : undefined;
   }
-  // fetch's body has no length.
-  const { body } = request;
-  if (body && (body.length ?? Infinity) > MAX_UNSENT_BYTES) sockets.set(request, socket);
-});
-onUndici('request:trailers', ({ request }) => {
-  const socket = sockets.get(request);
-  // Answered before it was read: the next one would wait behind the rest of it.
-  if (socket && socket.writableLength > MAX_UNSENT_BYTES) socket.destroy();
-});
-onUndici('request:error', ({ request }) => {
-  queueOf(String(request.origin)).unsent.delete(request);
-});
-onUndici('client:connectError', ({ error }) => {
-  connectionFailures.set(error, error === ABANDONED ? 'abandoned' : 'unconnected');
-});
-onUndici('client:connected', ({ socket }) => {
-  // More than none where it is a tunnel: what the proxy said.
-  const atStart = socket.bytesRead;
-  const latest = { bytesRead: atStart, atMs: 0 };
-  latestRequests.set(socket, latest);
-  socket.on('error', (error) => {
-    const isReused = latest.bytesRead > atStart;
-    const isSoon = performance.now() - latest.atMs < STALE_WITHIN_MS;
-    if (socket.bytesRead > latest.bytesRead) connectionFailures.set(error, 'midAnswer');
-    else if (isReused && isSoon) connectionFailures.set(error, 'stale');
-    else connectionFailures.set(error, 'unanswered');
-  });
-});
+
+  /** Closes the connection. After an abort of its own, undici would open another one that no request waits for. */
+  close(): void {
+    this.#socket.destroy(new Error('the request was cancelled'));
+  }
+}
 
 interface ConnectOptions {
   readonly protocol: string;
@@ -170,46 +129,56 @@ interface ConnectOptions {
   readonly port: string;
 }
 
-/** Opens a connection as undici asks for it. */
-function connectSocket(
-  { protocol, host, hostname, port }: ConnectOptions,
-  callback: (error: Error | null, socket?: Socket) => void,
-): void {
-  const queue = queueOf(`${protocol}//${host}`);
-  const { unsent, connecting } = queue;
-  // undici replaces a connection that broke, also when no request waits for it.
-  if (unsent.size <= connecting.size) {
-    process.nextTick(callback, ABANDONED);
-    return;
-  }
-  const isTls = protocol === 'https:';
-  const socket = isTls
-    ? connectTls({
-        host: hostname,
-        port: Number(port || 443),
-        // RFC 6066 3: no address literals in SNI.
-        servername: isIP(hostname) ? '' : hostname,
-        ALPNProtocols: ['http/1.1'],
-        session: queue.session,
-      })
-    : connectTcp({ host: hostname, port: Number(port || 80) });
-  socket.setNoDelay(true);
-  socket.setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
-  connecting.add(socket);
+type ConnectCallback = (error: Error | null, socket?: Socket) => void;
 
-  const timer = setTimeout(() => {
-    socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
-  }, CONNECT_TIMEOUT_MS);
-  // Comes only after the certificate was found good; the next handshake relies on that.
-  socket.on('session', (session: Buffer) => (queue.session = session));
-  const settle = (error: Error | null) => {
-    clearTimeout(timer);
-    if (!connecting.delete(socket)) return;
-    // It may be the session that the upstream stumbles over.
-    if (error) queue.session = undefined;
-    callback(error, socket);
+/** Returns undici's `connect` option. */
+function createConnector(timeoutMs: number) {
+  /** The latest TLS session of each origin; resuming one saves most of the handshake's cost. */
+  const sessions = new Map<string, Buffer>();
+
+  return ({ protocol, host, hostname, port }: ConnectOptions, callback: ConnectCallback): void => {
+    const isTls = protocol === 'https:';
+    const socket = isTls
+      ? connectTls({
+          host: hostname,
+          port: Number(port || 443),
+          // RFC 6066 3: no address literals in SNI.
+          servername: isIP(hostname) ? '' : hostname,
+          ALPNProtocols: ['http/1.1'],
+          session: sessions.get(host),
+        })
+      : connectTcp({ host: hostname, port: Number(port || 80) });
+    socket.setNoDelay(true);
+    socket.setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
+
+    let isSettled = false;
+    const settle = (error: Error | null) => {
+      if (isSettled) return;
+      isSettled = true;
+      clearTimeout(timer);
+      // The session may be what the upstream stumbles over.
+      if (error) sessions.delete(host);
+      callback(error, socket);
+    };
+    const timer = limitConnect(socket, timeoutMs);
+    // Emitted only after the certificate has been verified; a resumed session is not verified again.
+    socket.on('session', (session: Buffer) => sessions.set(host, session));
+    // Stays on after the connect: an 'error' without a listener would end the process.
+    socket.on('error', settle);
+    socket.once(isTls ? 'secureConnect' : 'connect', () => settle(null));
   };
-  // Stays on: an error without a listener would end the process.
-  socket.on('error', settle);
-  socket.once(isTls ? 'secureConnect' : 'connect', () => settle(null));
+}
+
+/**
+ * Destroys the socket with ETIMEDOUT after `timeoutMs`. Counts ticks, which a busy event loop delays:
+ * a single timer would fire before the 'connect' that waits to be reported behind it.
+ */
+function limitConnect(socket: Socket, timeoutMs: number): NodeJS.Timeout {
+  let ticksLeft = CONNECT_TICKS;
+  const timer = setTimeout(() => {
+    ticksLeft -= 1;
+    if (ticksLeft > 0) timer.refresh();
+    else socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
+  }, timeoutMs / CONNECT_TICKS);
+  return timer;
 }

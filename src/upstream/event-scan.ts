@@ -1,6 +1,6 @@
 /** Finds the events that the relay must parse, without parsing the others. */
 
-import { OPEN_BRACKET, QUOTE } from '../lib/json-scanner.ts';
+import { OPEN_BRACKET, QUOTE } from '../lib/ascii.ts';
 import { CARRIAGE_RETURN, LINE_FEED } from '../lib/sse.ts';
 
 const LETTER_D = 0x44;

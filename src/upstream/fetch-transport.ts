@@ -1,44 +1,92 @@
-/** Requests to providers through Node's own fetch. */
+/** Requests to providers through Node's fetch, with fetch's own connections: nothing here is undocumented. */
 
 import type { Cancellation } from '../lib/cancellation.ts';
-import type { Agent } from './connections.ts';
+import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
+import { SlicedBody, toBody } from './request-body.ts';
 
-/** Sends once. Rejects with a TypeError with a cause, or with the reason of the cancellation. */
+/** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export async function sendByFetch(
-  { method, origin, path, headers, body }: UpstreamRequest,
+  request: UpstreamRequest,
   cancellation: Cancellation,
-  agent: Agent | undefined,
 ): Promise<UpstreamReply> {
   const controller = new AbortController();
   cancellation.onCancel(() => controller.abort(cancellation.reason));
-  const response = await fetch(origin + path, {
-    method,
-    headers,
-    signal: controller.signal,
-    // A followed redirect would carry the prompt, and custom key headers, to another host.
-    redirect: 'manual',
-    body: body ? Buffer.concat(body) : null,
-    ...(agent ? { dispatcher: agent as never } : {}),
-  });
-  const { status } = response;
-  return { status, headers: response.headers, body: untilCancelled(response.body, cancellation) };
+  try {
+    const response = await fetch(request.origin + request.path, {
+      method: request.method,
+      // A followed redirect would carry the prompt, and custom key headers, to another host.
+      redirect: 'manual',
+      signal: controller.signal,
+      ...headersAndBody(request),
+    });
+    const headers = new Map([...response.headers].map(([name, value]) => [name, value.trim()]));
+    return { status: response.status, headers, body: readBody(response.body, cancellation) };
+  } catch (thrown) {
+    cancellation.throwIfCancelled();
+    if (isProxyAuthentication(thrown)) {
+      return { status: 407, headers: new Map(), body: readBody(null, cancellation) };
+    }
+    throw toTransportError(thrown);
+  }
 }
 
-/** fetch's body, read by nobody but us from the start: an unread one fetch cancels by itself, and lets what that rejects with go. */
-function untilCancelled(
+function headersAndBody({ headers, body: parts }: UpstreamRequest): RequestInit {
+  if (!parts) return { headers };
+  const body = toBody(parts);
+  if (!(body instanceof SlicedBody)) return { headers, body };
+  return {
+    headers: { ...headers, 'content-length': `${body.length}` },
+    body: toStream(body),
+    duplex: 'half',
+  };
+}
+
+function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
+  const stream = new ReadableStream<Uint8Array>({
+    async pull(controller) {
+      const { done, value } = await body.next();
+      if (done) controller.close();
+      else controller.enqueue(value);
+    },
+    cancel: () => body.release(),
+  });
+  // Up to Node 24 fetch tees the body for a request that it might repeat, and never reads the first
+  // branch: all of the body would be kept there until the response ends.
+  stream.tee = () => [new ReadableStream(), stream];
+  return stream;
+}
+
+/** The response's body. Read from the start: fetch cancels a body that becomes garbage unread. */
+function readBody(
   body: ReadableStream<Uint8Array> | null,
   cancellation: Cancellation,
 ): AsyncGenerator<Buffer> {
   const reader = body?.getReader();
-  // On Node 20 and 22 a read stays unsettled where an abort meets data not yet read.
+  // On Node 20 and 22 a read stays unsettled if an abort meets data that has not been read.
   cancellation.onCancel(() => void reader?.cancel().catch(() => {}));
   return (async function* () {
     for (;;) {
-      const chunk = await reader?.read();
+      const chunk = await reader?.read().catch((thrown: unknown) => {
+        cancellation.throwIfCancelled();
+        throw toTransportError(thrown);
+      });
       cancellation.throwIfCancelled();
       if (!chunk?.value) return;
       yield Buffer.from(chunk.value.buffer, chunk.value.byteOffset, chunk.value.length);
     }
   })();
+}
+
+/** fetch turns a 407, also a provider's own, into its only error that has neither a text nor a code. */
+function isProxyAuthentication(thrown: unknown): boolean {
+  const { cause } = thrown as { cause?: unknown };
+  return cause instanceof Error && cause.message === '' && !('code' in cause);
+}
+
+function toTransportError(thrown: unknown): unknown {
+  const outer = thrown instanceof TypeError ? thrown.cause : undefined;
+  // A proxy that refuses a tunnel is reported as an abort.
+  const cause = outer instanceof DOMException ? (outer.cause ?? outer) : outer;
+  return cause instanceof Error ? new TransportError(cause) : thrown;
 }

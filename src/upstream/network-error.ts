@@ -1,15 +1,41 @@
-/** What network failures mean. Nothing else looks at the errors of fetch, undici or node:net. */
+/** What failures of a transport mean in the gateway's terms. Only this file knows network error codes. */
 
 import { GatewayError, type ErrorFacts } from '../lib/errors.ts';
-import { connectionFailureOf } from './connections.ts';
 
-const CLOSED_BY_UPSTREAM = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
+/** How far a connection had come when it broke, which decides whether its request may be repeated. */
+export type ConnectionFailure =
+  /** It was never made: nothing was sent. */
+  | 'unconnected'
+  /** It was idle and broke as soon as a request was written: the upstream had closed it before. */
+  | 'stale'
+  /** Part of the answer had come. */
+  | 'midAnswer';
+
+/** What `Transport.send` rejects with, and a reply's body fails with, if the network or the upstream is at fault. */
+export class TransportError extends Error {
+  /** What undici, node:net or node:tls reported. */
+  override readonly cause: Error;
+  /** `undefined` if that is not known. */
+  readonly connectionFailure: ConnectionFailure | undefined;
+
+  constructor(cause: Error, connectionFailure?: ConnectionFailure) {
+    super('the upstream request failed', { cause });
+    this.cause = cause;
+    this.connectionFailure = connectionFailure;
+  }
+}
+
+const CLOSED = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
+/** Of fetch; our own connections end with ETIMEDOUT. */
+const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = new Set([
   'ETIMEDOUT',
-  'UND_ERR_CONNECT_TIMEOUT',
+  CONNECT_TIMEOUT,
   'UND_ERR_HEADERS_TIMEOUT',
   'UND_ERR_BODY_TIMEOUT',
 ]);
+/** undici's parser, its limits, and exceptions without a code from within it; connect failures have codes. */
+const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$|UND_ERR_RES)/;
 
 /** `Request timed out` (interface, Errors). */
 export function timeoutError(provider: string, facts?: ErrorFacts): GatewayError {
@@ -17,44 +43,40 @@ export function timeoutError(provider: string, facts?: ErrorFacts): GatewayError
 }
 
 /**
- * Translates what `send`, or reading its body, was rejected with. `answered`: the response headers
- * had come, so the provider has worked on the request and it must not be repeated.
- * Hosts, ports and library texts stay in `cause`, for the log.
+ * Translates what `send`, or reading a reply's body, was rejected with; returns what is no
+ * `TransportError` as it is. `answered`: the response headers had come, so the provider has worked
+ * on the request and it must not be repeated. Hosts, ports and library texts stay in `cause`, for the log.
  */
 export function upstreamFailure(
   thrown: unknown,
   { provider, answered }: { readonly provider: string; readonly answered: boolean },
 ): unknown {
-  const outer = thrown instanceof TypeError ? thrown.cause : undefined;
-  // fetch takes a proxy that refuses a tunnel for an abort of its own.
-  const cause = outer instanceof DOMException ? (outer.cause ?? outer) : outer;
-  // The reason of an abort, or a bug of ours: fetch's own failures are TypeErrors with a cause.
-  if (!(cause instanceof Error)) return thrown;
+  if (!(thrown instanceof TransportError)) return thrown;
+  const { cause, connectionFailure } = thrown;
   const { code = '' } = cause as NodeJS.ErrnoException;
-  // Of several addresses tried, an AggregateError names only what became of the first.
-  const isOneAddress = !(cause instanceof AggregateError);
-  const connectionFailure = connectionFailureOf(cause);
-  const unreachable = connectionFailure === 'unconnected';
-  if (isOneAddress && TIMED_OUT.has(code)) return timeoutError(provider, { cause, unreachable });
-  if (connectionFailure === 'abandoned' || unreachable) {
-    return new GatewayError('provider', 'the provider is unreachable', {
-      provider,
-      cause,
-      unreachable,
-      retryable: true,
-      repeatAtOnce: connectionFailure === 'abandoned',
-    });
+  const isUnconnected = connectionFailure === 'unconnected' || code === CONNECT_TIMEOUT;
+  // An AggregateError has the code of the first address that was tried only.
+  if (TIMED_OUT.has(code) && !(cause instanceof AggregateError)) {
+    return timeoutError(provider, { cause, unreachable: isUnconnected });
   }
-  if (!CLOSED_BY_UPSTREAM.has(code)) {
+  if (NOT_HTTP.test(code)) {
     return new GatewayError('provider', 'the answer was not valid HTTP', { provider, cause });
   }
   if (answered || connectionFailure === 'midAnswer') {
     return new GatewayError('provider', 'the answer was cut off', { provider, cause });
   }
-  return new GatewayError('provider', 'the connection was closed without an answer', {
+  if (CLOSED.has(code) && !isUnconnected) {
+    return new GatewayError('provider', 'the connection was closed without an answer', {
+      provider,
+      cause,
+      retryable: true,
+      repeatAtOnce: connectionFailure === 'stale',
+    });
+  }
+  return new GatewayError('provider', 'the provider is unreachable', {
     provider,
     cause,
+    unreachable: true,
     retryable: true,
-    repeatAtOnce: connectionFailure === 'stale',
   });
 }

@@ -5,7 +5,9 @@
 
 import type { Deadline } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import { parseUntrustedJson } from '../lib/json-scanner.ts';
+import type { Reservation } from '../lib/byte-budget.ts';
+import { isJson } from '../lib/json-scanner.ts';
+import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
 import { scanEvents } from './event-scan.ts';
@@ -14,6 +16,8 @@ import type { UpstreamFault } from './provider.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
+/** Always held: one read of a socket. More is taken from the budget. */
+const MAX_CHUNK_BYTES = 65_536;
 /** Limit for keep-alive comments before the first event. */
 const MAX_COMMENT_BYTES = 1_048_576;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
@@ -24,6 +28,8 @@ interface StreamOptions {
   readonly provider: string;
   readonly deadline: Deadline;
   readonly idleMs: number;
+  /** The memory that events take while they are incomplete or being written. */
+  readonly reservation: Reservation;
   /** The fault that the JSON of an event reports, if any. */
   readonly readFault: (json: unknown) => UpstreamFault | undefined;
   /** Maps such a fault to the client's error. */
@@ -86,6 +92,7 @@ class Relay {
         seen.push(found.passed);
         this.#isAtStart = false;
       }
+      this.#hold(seen.size);
       if (found.hasData) return { ...found, passed: seen.take() };
       if (found.error) throw found.error;
       if (hasEnded || seen.size > MAX_COMMENT_BYTES) {
@@ -109,6 +116,7 @@ class Relay {
         // The idle limit neither runs while the client is slow to read, nor restarts for comments.
         const isProgress = this.#splitter.sawData;
         if (isProgress) deadline.disarm();
+        this.#hold(found.passed.length);
         if (found.passed.length > 0) yield found.passed;
         failure = found.error ?? (hasEnded ? this.#endFailure() : undefined);
         if (isProgress) deadline.arm(idleMs, this.#createTimeout);
@@ -125,6 +133,12 @@ class Relay {
     if (!failure) return;
     onFailure(failure);
     yield this.#onFreshLine(failure.toBody());
+  }
+
+  /** Reserves what is held: these bytes, and the unfinished event. */
+  #hold(bytes: number): void {
+    const heldBytes = bytes + this.#splitter.heldBytes;
+    this.#options.reservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 
   /** Reads what the upstream sends after `[DONE]`, and drops it. */
@@ -203,5 +217,5 @@ class Relay {
 }
 
 function isWholeData(data: string): boolean {
-  return data === '[DONE]' || parseUntrustedJson(data) !== undefined;
+  return data === '[DONE]' || isJson(Buffer.from(data));
 }

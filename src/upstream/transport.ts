@@ -1,95 +1,61 @@
-/**
- * The one door out. Sends an `UpstreamRequest` by one of two lanes and says in the gateway's terms
- * what went wrong. Nothing above this file looks at the errors of fetch, undici or node:net.
- */
+/** Sends requests to providers: over undici's agent if it works as assumed, else over fetch. */
 
-import { Deadline, type Cancellation } from '../lib/cancellation.ts';
-import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import { beginWaiting, createAgent, endWaiting } from './connections.ts';
+import type { Cancellation } from '../lib/cancellation.ts';
+import { createConnections } from './connections.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
-import { dispatch } from './undici-transport.ts';
+import { checkUndici } from './undici-check.ts';
+import { sendByUndici } from './undici-transport.ts';
 
-const CHECK_TIMEOUT_MS = 2000;
-const MAX_CHECK_BYTES = 1024;
+const FETCH_LIMITATIONS = [
+  'fetch ends requests to providers that are silent for 300 s, whatever timeout says',
+  'fetch does not tell whether a connection was reused: a request on one that the provider had closed is not repeated',
+];
 
 export interface Transport {
-  /** Which lane is in use, and why, for the operator. */
+  /** What requests are sent with, and the reason if that is fetch; for the operator. */
   readonly description: string;
-  /** False where fetch's own limits stay in force: it gives up after 300 s of silence, whatever is configured. */
-  readonly canWaitLong: boolean;
+  /** What it cannot do, one sentence each, for the operator. */
+  readonly limitations: readonly string[];
+  /** Tries undici's agent on a server of its own; requests are sent over fetch if it fails. Takes 2 s at most. */
+  check(): Promise<void>;
   /**
-   * Tries the agent on this server, whose `/health` answers 200. Node documents nothing of what the
-   * fast lane rests on: where a new version has changed it, fetch takes over.
-   */
-  check(origin: string): Promise<void>;
-  /**
-   * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with what
-   * `upstreamFailure` understands.
+   * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with a
+   * `TransportError` or the reason of the cancellation.
    */
   send(request: UpstreamRequest, cancellation: Cancellation): Promise<UpstreamReply>;
-  /** Closes all connections. */
+  /** Closes all connections of undici's agent; fetch's end with the process. */
   close(): Promise<void>;
 }
 
-/** Creates the upstream side, with its own pool of connections. `setting` is `server.upstream`. */
+/** Creates the transport with its own connections. `setting` is `server.upstream`. */
 export function createTransport(setting: 'auto' | 'fetch'): Transport {
-  const agent = createAgent();
-  let fetchReason = agent === undefined ? 'its agent was not found' : '';
-  if (setting === 'fetch') fetchReason = 'as the settings ask';
+  let connections = setting === 'fetch' ? undefined : createConnections();
+  let reason = setting === 'fetch' ? 'as configured' : "undici's agent was not found";
   return {
-    canWaitLong: agent !== undefined,
     get description() {
-      return fetchReason
-        ? `fetch, ${fetchReason}`
-        : `undici ${process.versions['undici']}, fetch's engine`;
+      return connections
+        ? `undici ${process.versions['undici']} (the agent under fetch)`
+        : `fetch (${reason})`;
     },
-    async check(origin) {
-      if (!fetchReason && !(await isAgentWorking(origin)))
-        fetchReason = 'its agent failed the check';
+    get limitations() {
+      return connections ? [] : FETCH_LIMITATIONS;
+    },
+    async check() {
+      if (!connections) return;
+      const failure = await checkUndici();
+      if (failure === undefined) return;
+      reason = `undici's agent failed the check: ${failure}`;
+      await connections.close();
+      connections = undefined;
     },
     async send(request, cancellation) {
-      beginWaiting(request.origin);
-      try {
-        if (fetchReason) return await sendByFetch(request, cancellation, agent);
-        return await dispatch(agent!, request, cancellation);
-      } finally {
-        endWaiting(request.origin);
-      }
+      return connections
+        ? sendByUndici(request, cancellation, connections)
+        : sendByFetch(request, cancellation);
     },
     async close() {
-      await agent?.destroy();
+      await connections?.close();
     },
   };
-}
-
-async function isAgentWorking(origin: string): Promise<boolean> {
-  const agent = createAgent({ isDirect: true })!;
-  const deadline = new Deadline();
-  deadline.arm(CHECK_TIMEOUT_MS, () => new Error('no answer in time'));
-  try {
-    const request = { method: 'GET', origin, path: '/health', headers: {} } as const;
-    const reply = await dispatch(agent, request, deadline);
-    const body = await readAll(reply.body, MAX_CHECK_BYTES);
-    const length = Number(reply.headers.get('content-length'));
-    return reply.status === 200 && length > 0 && body?.length === length;
-  } catch {
-    return false;
-  } finally {
-    deadline.end();
-    await agent.destroy();
-  }
-}
-
-/** The whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
-export async function readAll(
-  body: AsyncIterable<Buffer>,
-  maxBytes: number,
-): Promise<Buffer | undefined> {
-  const whole = new ChunkBuffer();
-  for await (const chunk of body) {
-    whole.push(chunk);
-    if (whole.size > maxBytes) return undefined;
-  }
-  return whole.take();
 }

@@ -1,23 +1,34 @@
 /**
- * The fast lane: one request through undici's engine itself. The WHATWG layer that fetch puts on top
- * costs more than the rest of the request (`npm run bench`).
+ * Requests to providers through undici's Agent itself. The WHATWG layer that fetch puts on top costs
+ * more than the rest of the request (`npm run bench`).
  */
 
 import type { Cancellation } from '../lib/cancellation.ts';
-import type { Agent } from './connections.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
+import type { Connections, ConnectionUse } from './connections.ts';
+import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
+import { SlicedBody, toBody } from './request-body.ts';
 
-/** Sends once. Rejects, and fails the body, as fetch does: with the reason of the cancellation, or a TypeError with a cause. */
-export async function dispatch(
-  agent: Agent,
-  { method, origin, path, headers, body }: UpstreamRequest,
+/** As options of the Agent they would be lost on Node 26 if a proxy forwards the request. */
+const NO_TIMEOUTS = { headersTimeout: 0, bodyTimeout: 0 };
+
+/** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
+export async function sendByUndici(
+  request: UpstreamRequest,
   cancellation: Cancellation,
+  connections: Connections,
 ): Promise<UpstreamReply> {
+  cancellation.throwIfCancelled();
+  const { method, origin, path } = request;
+  const body = request.body && toBody(request.body);
+  const sliced = body instanceof SlicedBody ? body : undefined;
+  const headers = sliced
+    ? { ...request.headers, 'content-length': `${sliced.length}` }
+    : request.headers;
   return new Promise((resolve, reject) => {
-    cancellation.throwIfCancelled();
-    const exchange = new Exchange(cancellation, resolve, reject);
-    agent.dispatch({ method, origin, path, headers, body: body && Buffer.concat(body) }, exchange);
+    const exchange = new Exchange({ cancellation, connections, body: sliced, resolve, reject });
+    connections.agent.dispatch({ method, origin, path, headers, body, ...NO_TIMEOUTS }, exchange);
   });
 }
 
@@ -29,43 +40,46 @@ interface Controller {
   resume(): void;
 }
 
+interface ExchangeOptions {
+  readonly cancellation: Cancellation;
+  readonly connections: Connections;
+  readonly body: SlicedBody | undefined;
+  /** Settles the request: the headers have come, or will not come any more. */
+  readonly resolve: (reply: UpstreamReply) => void;
+  readonly reject: (error: unknown) => void;
+}
+
 interface Reader {
   readonly resolve: (result: IteratorResult<Buffer>) => void;
   readonly reject: (error: unknown) => void;
 }
 
-/** What may wait to be read: about one read of the socket. */
+/** Limit of what has come and is not read: about one read of the socket. */
 const MAX_UNREAD_BYTES = 65_536;
 
 /**
- * One request, and its reply once the headers have come. As its handler undici 6 calls the methods
- * from `onConnect` to `onError`, undici 7 and 8 those from `onRequestStart` to `onResponseError`.
+ * One request, and its reply once the headers have come. As the request's handler, undici 6 calls the
+ * methods from `onConnect` to `onError`, undici 7 and 8 those from `onRequestStart` to `onResponseError`.
  */
 class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
   status = 0;
   headers = new Map<string, string>();
-  readonly #cancellation: Cancellation;
-  readonly #resolve: (reply: UpstreamReply) => void;
-  readonly #reject: (error: unknown) => void;
+  readonly #options: ExchangeOptions;
   readonly #unread = new ChunkBuffer();
+  /** It is being written to a connection. */
+  #isStarted = false;
+  #use: ConnectionUse | undefined;
   #isOver = false;
-  /** Why it is over, where it did not end well. */
+  /** Why it is over, unless it ended well. */
   #error: unknown;
-  /** The read under way. */
+  /** The read that waits for data. */
   #reader: Reader | undefined;
   #resume = () => {};
-  #abortRequest: ((reason: Error) => void) | undefined;
-  readonly #onCancel = () => this.#giveUp(this.#cancellation.reason);
+  readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
 
-  constructor(
-    cancellation: Cancellation,
-    resolve: (reply: UpstreamReply) => void,
-    reject: (error: unknown) => void,
-  ) {
-    this.#cancellation = cancellation;
-    this.#resolve = resolve;
-    this.#reject = reject;
-    cancellation.onCancel(this.#onCancel);
+  constructor(options: ExchangeOptions) {
+    this.#options = options;
+    options.cancellation.onCancel(this.#onCancel);
   }
 
   get body(): this {
@@ -80,30 +94,33 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
     if (this.#unread.size > 0) return { done: false, value: this.#unread.take() };
     return new Promise((resolve, reject) => {
       this.#reader = { resolve, reject };
-      if (this.#isOver) this.#tellEnd();
+      if (this.#isOver) this.#settleReader();
       else this.#resume();
     });
   }
 
   onConnect(abort: (reason: Error) => void): void {
-    this.#abortRequest = abort;
-    // Given up while it waited for a connection, where undici has no way to be told.
-    if (this.#isOver) abort(this.#cancellation.reason!);
+    // Cancelled while the request waited for a connection, when undici has no way to abort it.
+    if (this.#isOver) return abort(this.#options.cancellation.reason!);
+    this.#isStarted = true;
+    this.#options.connections.onNextUse((use) => {
+      this.#use = use;
+    });
   }
 
   onHeaders(status: number, rawHeaders: readonly Buffer[], resume: () => void): boolean {
-    // 1xx: the answer is still to come.
+    // 1xx: the final response is still to come.
     if (status < 200) return true;
     this.status = status;
     readHeaders(rawHeaders, this.headers);
     this.#resume = resume;
-    this.#resolve(this);
+    this.#options.resolve(this);
     return true;
   }
 
-  /** False: no more before `resume` is called. */
+  /** Returns false if no more may come before `resume` is called. */
   onData(chunk: Buffer): boolean {
-    // undici 6 reports nothing as data when it resumes; to pause again for it would go on for ever.
+    // undici 6 reports an empty chunk when it resumes; pausing for it would never end.
     if (chunk.length === 0) return true;
     if (this.#reader) {
       this.#reader.resolve({ done: false, value: chunk });
@@ -119,7 +136,8 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
   }
 
   onError(error: Error): void {
-    this.#end(new TypeError('the upstream request failed', { cause: error }));
+    const failure = this.#isStarted ? this.#use?.failure : 'unconnected';
+    this.#end(new TransportError(error, failure));
   }
 
   onRequestStart(controller: Controller): void {
@@ -145,8 +163,9 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
   #giveUp(reason: unknown): void {
     if (this.#isOver) return;
     this.#unread.take();
+    this.#options.body?.release();
     this.#end(reason);
-    this.#abortRequest?.(reason as Error);
+    this.#use?.close();
   }
 
   #end(error: unknown): void {
@@ -154,22 +173,22 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
     this.#isOver = true;
     this.#error = error;
     this.#resume = () => {};
-    this.#cancellation.offCancel(this.#onCancel);
-    if (error) this.#reject(error);
-    this.#tellEnd();
+    this.#options.cancellation.offCancel(this.#onCancel);
+    if (error) this.#options.reject(error);
+    this.#settleReader();
   }
 
-  #tellEnd(): void {
+  #settleReader(): void {
     if (this.#error) this.#reader?.reject(this.#error);
     else this.#reader?.resolve({ done: true, value: undefined });
   }
 }
 
-/** Names in lower case; a header that comes several times is joined, as `Headers` does it. */
+/** Names in lower case; values trimmed, and repeated headers joined, as `Headers` does it. */
 function readHeaders(raw: readonly Buffer[], headers: Map<string, string>): void {
   for (let at = 0; at < raw.length; at += 2) {
     const name = raw[at]!.toString('latin1').toLowerCase();
-    const value = raw[at + 1]!.toString('latin1');
+    const value = raw[at + 1]!.toString('latin1').trim();
     const before = headers.get(name);
     headers.set(name, before === undefined ? value : `${before}, ${value}`);
   }

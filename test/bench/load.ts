@@ -86,7 +86,7 @@ class Connection {
 async function closed(target: Target, { connections, ms }: Options['closed']) {
   const startedAt = performance.now();
   let [requests, bytes] = [0, 0];
-  const lane = async () => {
+  const worker = async () => {
     const connection = new Connection(target);
     do {
       await connection.exchange();
@@ -95,7 +95,7 @@ async function closed(target: Target, { connections, ms }: Options['closed']) {
     bytes += connection.socket.bytesRead;
     connection.socket.destroy();
   };
-  await Promise.all(Array.from({ length: connections }, lane));
+  await Promise.all(Array.from({ length: connections }, worker));
   return { requests, bytes, seconds: (performance.now() - startedAt) / 1000 };
 }
 

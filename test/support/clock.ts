@@ -4,6 +4,8 @@ import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 const TICK_MS = 20;
+// Not those of `useManualTimers`.
+const { setInterval, clearInterval } = globalThis;
 
 /**
  * Returns a stopwatch that stands still while the process does not run: each turn of the event loop counts
@@ -67,24 +69,31 @@ export async function atSomeScale(check: (scale: number) => Promise<void>): Prom
   throw failure;
 }
 
+interface Scheduled {
+  readonly callback: (...args: unknown[]) => void;
+  readonly ms: number | undefined;
+  readonly args: unknown[];
+}
+
 interface ManualTimer {
   readonly callback: (...args: unknown[]) => void;
   readonly args: unknown[];
   readonly ms: number;
+  readonly isRepeated: boolean;
   dueMs: number;
 }
 
 export interface ManualTimers {
   /** Lets this much time pass, and calls back whatever is due by then, in order. */
   advance(ms: number): void;
-  /** The delays that are running, up to `maxMs`: longer ones are the limits of whole attempts, and undici's own. */
+  /** The delays that are running, without those that are repeated, up to `maxMs`: longer ones are the limits of whole attempts, and undici's own. */
   running(maxMs?: number): number[];
   /** How often one was started, or started anew. */
   started(): number;
 }
 
 /**
- * Until the test ends `setTimeout` waits for `advance` instead of time. Node's own timers, those of
+ * Until the test ends `setTimeout` and `setInterval` wait for `advance` instead of time. Node's own timers, those of
  * sockets and of `node:timers/promises`, go on as they are. To be called before anything is started that is
  * stopped when the test ends. (node:test has such timers too; theirs ignore `refresh`.)
  */
@@ -92,8 +101,8 @@ export function useManualTimers(t: TestContext): ManualTimers {
   let nowMs = 0;
   let started = 0;
   const timers = new Set<ManualTimer>();
-  const create = (callback: ManualTimer['callback'], ms = 0, ...args: unknown[]) => {
-    const timer: ManualTimer = { callback, args, ms, dueMs: 0 };
+  const create = (isRepeated: boolean, { callback, ms = 0, args }: Scheduled) => {
+    const timer: ManualTimer = { callback, args, ms, isRepeated, dueMs: 0 };
     const handle = {
       ref: () => handle,
       unref: () => handle,
@@ -108,11 +117,17 @@ export function useManualTimers(t: TestContext): ManualTimers {
     return handle.refresh();
   };
   const { clearTimeout: clearReal } = globalThis;
+  const scheduler =
+    (isRepeated: boolean) =>
+    (callback: ManualTimer['callback'], ms?: number, ...args: unknown[]) =>
+      create(isRepeated, { callback, ms, args });
   const clear = (handle?: Partial<ReturnType<typeof create>> & NodeJS.Timeout) =>
     handle?.cancel ? handle.cancel() : clearReal(handle);
   const mocks = [
-    t.mock.method(globalThis, 'setTimeout', create as unknown as typeof setTimeout),
+    t.mock.method(globalThis, 'setTimeout', scheduler(false) as unknown as typeof setTimeout),
+    t.mock.method(globalThis, 'setInterval', scheduler(true) as unknown as typeof setInterval),
     t.mock.method(globalThis, 'clearTimeout', clear as unknown as typeof clearTimeout),
+    t.mock.method(globalThis, 'clearInterval', clear as unknown as typeof clearInterval),
   ];
   t.after(() => mocks.forEach(({ mock }) => mock.restore()));
   return {
@@ -122,12 +137,14 @@ export function useManualTimers(t: TestContext): ManualTimers {
         const [next] = [...timers].toSorted((a, b) => a.dueMs - b.dueMs);
         if (!next || next.dueMs > untilMs) break;
         nowMs = next.dueMs;
-        timers.delete(next);
+        if (next.isRepeated) next.dueMs += Math.max(1, next.ms);
+        else timers.delete(next);
         next.callback(...next.args);
       }
       nowMs = untilMs;
     },
-    running: (maxMs = 30_000) => [...timers].map(({ ms }) => ms).filter((ms) => ms <= maxMs),
+    running: (maxMs = 30_000) =>
+      [...timers].filter(({ ms, isRepeated }) => !isRepeated && ms <= maxMs).map(({ ms }) => ms),
     started: () => started,
   };
 }

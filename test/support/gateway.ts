@@ -11,6 +11,9 @@ import { TRANSPORT_ENV } from './transport.ts';
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
 export const CLIENT_TOKEN = 'client-token-canary-9876543210';
 
+/** What the gateway believes to have: a small machine's, whatever the tests run on. */
+const MEMORY_BYTES = 8_589_934_592;
+
 export interface TestGateway {
   readonly port: number;
   /** Every log line so far. */
@@ -21,6 +24,8 @@ export interface TestGateway {
   send(path: string, options?: SendOptions): Promise<Reply>;
   /** Posts a chat completion; the body is made JSON unless it is text or bytes already. */
   chat(body: unknown, options?: SendOptions): Promise<Reply>;
+  /** What the gateway holds for its clients, as far as the budget counts it. */
+  reservedBytes(): number;
   /** Drains, as SIGTERM does. */
   drain(timeoutMs?: number, reason?: Error): Promise<void>;
 }
@@ -56,8 +61,10 @@ export async function startGateway(
   { toml = '', env = {}, adjust = (config) => config, clientLimits = {} }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
-  const config = adjust(loadConfig({ toml, env: { ...TRANSPORT_ENV, ...env } }));
-  const { server, transport } = assemble(config, {
+  const config = adjust(
+    loadConfig({ toml, env: { ...TRANSPORT_ENV, ...env }, memoryBytes: MEMORY_BYTES }),
+  );
+  const { server, transport, budget } = assemble(config, {
     writeLog: (line) => log.push(line),
     isTerminal: false,
     colour: false,
@@ -92,6 +99,7 @@ export async function startGateway(
         headers: { 'content-type': 'application/json', ...options.headers },
         body: typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body),
       }),
+    reservedBytes: () => budget.reservedBytes,
     drain: async (timeoutMs, reason) => {
       isDrained = true;
       await drain(timeoutMs, reason);

@@ -23,7 +23,7 @@ export const ROOT = process.cwd();
 export const SERVER = join(ROOT, 'dist', 'server.js');
 
 export interface ProgramOptions {
-  /** Everything but PATH and the lane; nothing else of the tests' own environment is handed on. */
+  /** Everything but PATH and the transport; nothing else of the tests' own environment is handed on. */
   readonly env?: Readonly<Record<string, string>>;
   /** An empty folder where none is given, so that no gateway.toml is found by accident. */
   readonly cwd?: string;

@@ -1,0 +1,56 @@
+/** A bound on the memory that requests and answers of all clients take together. */
+
+import { ClientGone, GatewayError } from './errors.ts';
+
+/** One for the process. Takes the most bytes that may be reserved at one time. */
+export class ByteBudget {
+  readonly #maxBytes: number;
+  #reservedBytes = 0;
+
+  constructor(maxBytes: number) {
+    this.#maxBytes = maxBytes;
+  }
+
+  get reservedBytes(): number {
+    return this.#reservedBytes;
+  }
+
+  /** Reserves bytes, or frees them if `bytes` is negative. Returns false, and reserves nothing, if they do not fit. */
+  reserve(bytes: number): boolean {
+    if (this.#reservedBytes + bytes > this.#maxBytes) return false;
+    this.#reservedBytes += bytes;
+    return true;
+  }
+}
+
+/**
+ * What one holder has reserved. It is told how much is held rather than what was added and removed, so nothing is
+ * freed twice; and whoever creates it calls `end`, so nothing stays reserved.
+ */
+export class Reservation {
+  readonly #budget: ByteBudget;
+  #bytes = 0;
+  #hasEnded = false;
+
+  constructor(budget: ByteBudget) {
+    this.#budget = budget;
+  }
+
+  /** Changes it to `bytes`. Throws `rateLimit` if they do not fit, and `ClientGone` if it has ended. */
+  resize(bytes: number): void {
+    if (bytes === this.#bytes) return;
+    if (this.#hasEnded) throw new ClientGone();
+    if (!this.#budget.reserve(bytes - this.#bytes)) {
+      // No provider's failure: another attempt would not fit either.
+      const facts = { retryAfterSeconds: 1, mayFallBack: false };
+      throw new GatewayError('rateLimit', 'Rate limit exceeded: too many bytes in flight', facts);
+    }
+    this.#bytes = bytes;
+  }
+
+  /** Frees everything, once and for all. */
+  end(): void {
+    this.resize(0);
+    this.#hasEnded = true;
+  }
+}

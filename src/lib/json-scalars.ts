@@ -1,0 +1,187 @@
+/** The strings, numbers and literals of JSON (RFC 8259), read from chunks: each may be split between two. */
+
+import { BACKSLASH, byteSet, QUOTE, SPACE } from './ascii.ts';
+
+/** The longest string whose text is kept, in bytes as written: `assistant` with every letter escaped has 54. */
+const MAX_WORD_BYTES = 64;
+/** Only letters may be escaped in a word: decoding other escapes would cost more than the scan. */
+const ESCAPED_WORD = /^(?:[a-z]|\\u00[4-7][0-9a-f])+$/i;
+
+const LETTER_U = 0x75;
+const IS_HEX_DIGIT = byteSet('0123456789abcdefABCDEF');
+/** The bytes that may follow a backslash, except `u`. */
+const IS_ESCAPED = byteSet('"\\/bfnrt');
+/** The bytes of a string that stand for themselves. */
+const IS_PLAIN = byteSet('"\\').map((isSet, byte) => (isSet === 0 && byte >= SPACE ? 1 : 0));
+
+/** Reads one scalar after the other; each class has a `begin` that makes it ready for the next one. */
+export interface ScalarReader {
+  /** The scalar has been read to its end. */
+  readonly isWhole: boolean;
+  /**
+   * Reads on at `start`. Returns the offset of the byte after the scalar, or `bytes.length` if it may go on in the
+   * next chunk. If the scalar is not whole and the offset is another one, the byte there is wrong.
+   */
+  read(bytes: Buffer, start: number): number;
+}
+
+export class StringReader implements ScalarReader {
+  isWhole = false;
+  /** The text so far, as written; `undefined` if it is not wanted. */
+  #written: string | undefined;
+  /** What the escape sequence under way needs next: the letter, or so many hexadecimal digits. */
+  #escapeNeeds: 'letter' | 4 | 3 | 2 | 1 | undefined;
+
+  /** The next byte to be read is the one after the opening quote. */
+  begin(isTextWanted: boolean): void {
+    this.isWhole = false;
+    this.#written = isTextWanted ? '' : undefined;
+  }
+
+  /**
+   * What the string says, in ASCII; '' if it is longer than MAX_WORD_BYTES, or has escapes other than of letters.
+   * Other text is not decoded.
+   */
+  get word(): string {
+    const written = this.#written ?? '';
+    if (written.length > MAX_WORD_BYTES) return '';
+    if (!written.includes('\\')) return written;
+    return ESCAPED_WORD.test(written) ? String(JSON.parse(`"${written}"`)) : '';
+  }
+
+  read(bytes: Buffer, start: number): number {
+    const end = this.#readToEnd(bytes, start);
+    if (this.#written !== undefined && this.#written.length <= MAX_WORD_BYTES) {
+      const textEnd = this.isWhole ? end - 1 : end;
+      this.#written += bytes.toString(
+        'latin1',
+        start,
+        Math.min(textEnd, start + MAX_WORD_BYTES + 1),
+      );
+    }
+    return end;
+  }
+
+  #readToEnd(bytes: Buffer, start: number): number {
+    const { length } = bytes;
+    let at = start;
+    while (at < length) {
+      if (this.#escapeNeeds !== undefined) {
+        if (!this.#readEscape(bytes[at]!)) return at;
+        at += 1;
+        continue;
+      }
+      // Nearly all bytes of a prompt are read by this line.
+      while (at < length && IS_PLAIN[bytes[at]!] === 1) at += 1;
+      if (at === length) return at;
+      if (bytes[at] === QUOTE) {
+        this.isWhole = true;
+        return at + 1;
+      }
+      if (bytes[at] !== BACKSLASH) return at;
+      at += 1;
+      if (at < length && IS_ESCAPED[bytes[at]!] === 1) at += 1;
+      else this.#escapeNeeds = 'letter';
+    }
+    return at;
+  }
+
+  /** Returns false if `byte` does not belong to the escape sequence. */
+  #readEscape(byte: number): boolean {
+    const needs = this.#escapeNeeds;
+    if (needs === 'letter') {
+      this.#escapeNeeds = byte === LETTER_U ? 4 : undefined;
+      return byte === LETTER_U || IS_ESCAPED[byte] === 1;
+    }
+    this.#escapeNeeds = needs === 4 ? 3 : needs === 3 ? 2 : needs === 2 ? 1 : undefined;
+    return IS_HEX_DIGIT[byte] === 1;
+  }
+}
+
+/** A part of a number. `next` has the part that each byte belongs to if it follows; `undefined` if it may not. */
+interface NumberPart {
+  readonly mayEnd: boolean;
+  readonly next: (NumberPart | undefined)[];
+}
+
+/** The parts of `-10.5e+7` are start, minus, integer, integer, point, fraction, e, sign, exponent. */
+const NUMBER = {
+  start: createPart(false),
+  minus: createPart(false),
+  zero: createPart(true),
+  integer: createPart(true),
+  point: createPart(false),
+  fraction: createPart(true),
+  e: createPart(false),
+  sign: createPart(false),
+  exponent: createPart(true),
+};
+connect(['start'], '-', 'minus');
+connect(['start', 'minus'], '0', 'zero');
+connect(['start', 'minus'], '123456789', 'integer');
+connect(['integer'], '0123456789', 'integer');
+connect(['zero', 'integer'], '.', 'point');
+connect(['point', 'fraction'], '0123456789', 'fraction');
+connect(['zero', 'integer', 'fraction'], 'eE', 'e');
+connect(['e'], '+-', 'sign');
+connect(['e', 'sign', 'exponent'], '0123456789', 'exponent');
+
+function createPart(mayEnd: boolean): NumberPart {
+  return { mayEnd, next: Array.from({ length: 256 }, () => undefined) };
+}
+
+/** After each of the parts `from`, these bytes belong to the part `to`. */
+function connect(from: (keyof typeof NUMBER)[], bytes: string, to: keyof typeof NUMBER): void {
+  for (const byte of Buffer.from(bytes)) {
+    for (const name of from) NUMBER[name].next[byte] = NUMBER[to];
+  }
+}
+
+export class NumberReader implements ScalarReader {
+  isWhole = false;
+  #part = NUMBER.start;
+
+  /** The next byte to be read is the first one. */
+  begin(): void {
+    this.isWhole = false;
+    this.#part = NUMBER.start;
+  }
+
+  read(bytes: Buffer, start: number): number {
+    let part = this.#part;
+    for (let at = start; at < bytes.length; at += 1) {
+      const next = part.next[bytes[at]!];
+      if (next === undefined) {
+        this.isWhole = part.mayEnd;
+        return at;
+      }
+      part = next;
+    }
+    this.#part = part;
+    return bytes.length;
+  }
+}
+
+export class LiteralReader implements ScalarReader {
+  #literal = '';
+  #lettersRead = 0;
+
+  /** The next byte to be read is the first one. */
+  begin(literal: 'true' | 'false' | 'null'): void {
+    this.#literal = literal;
+    this.#lettersRead = 0;
+  }
+
+  get isWhole(): boolean {
+    return this.#lettersRead === this.#literal.length;
+  }
+
+  read(bytes: Buffer, start: number): number {
+    let at = start;
+    while (at < bytes.length && bytes[at] === this.#literal.charCodeAt(this.#lettersRead)) {
+      at += 1;
+      this.#lettersRead += 1;
+    }
+    return at;
+  }
+}

@@ -1,0 +1,157 @@
+/**
+ * The check at start of what the undici transport assumes. Node and undici document little of it, so
+ * the gateway tries all of it on a server of its own, and uses fetch if anything is different.
+ *
+ * What is assumed, and the test in test/wire-transports.test.ts that holds it on every major of Node:
+ * - fetch's agent is stored under `undici.globalDispatcher.1` or `.2`: "without undici's symbol"
+ * - its class takes `keepAliveTimeout`, `allowH2`, `connect` and `noProxy`: "the check passes on this Node"
+ * - it publishes `undici:client:sendHeaders` with the socket: "without the channel undici:client:sendHeaders"
+ * - `dispatch` takes an iterable body and keeps its content-length: "with an agent that sends no large bodies"
+ * - it calls the handler as undici 6, or 7 and 8, do, to the end: "with an agent that ends no stream"
+ * - a request whose socket is destroyed fails: "with an agent that does not report errors"
+ * - it reuses connections, but none that was closed: "with an agent that closes every connection"
+ */
+
+import { once } from 'node:events';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import type { AddressInfo, Socket } from 'node:net';
+import { buffer } from 'node:stream/consumers';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+
+import { Deadline } from '../lib/cancellation.ts';
+import { createConnections } from './connections.ts';
+import { TransportError } from './network-error.ts';
+import type { UpstreamReply } from './provider.ts';
+import { sendByUndici } from './undici-transport.ts';
+
+const CHECK_TIMEOUT_MS = 2000;
+/** Above the size from which bodies are sent in slices; also more than a paused connection holds. */
+const LARGE_BODY = Buffer.alloc(262_144, 'x');
+
+interface CheckContext {
+  /** Sends to the scenario's handler. */
+  readonly send: (body?: Buffer) => Promise<UpstreamReply>;
+  /** Sets what the server does with the next requests; it waits for nothing. */
+  readonly serve: (
+    handler: (request: IncomingMessage, response: ServerResponse) => unknown,
+  ) => void;
+  readonly deadline: Deadline;
+}
+
+/** Each throws if the agent does not behave as its name says. */
+const SCENARIOS: Readonly<Record<string, (context: CheckContext) => Promise<void>>> = {
+  async 'a large request body'({ send, serve }) {
+    serve(async (request, response) => {
+      const { length } = await buffer(request);
+      response.end(`${request.headers['content-length']} ${length}`);
+    });
+    const reply = await send(LARGE_BODY);
+    expectEqual(await textOf(reply), `${LARGE_BODY.length} ${LARGE_BODY.length}`);
+  },
+
+  async 'a streamed answer'({ send, serve }) {
+    let finish = () => {};
+    serve((_, response) => {
+      response.write('first');
+      finish = () => response.end(LARGE_BODY);
+    });
+    const { status, body } = await send();
+    expectEqual(status, 200);
+    expectEqual(String((await body.next()).value), 'first');
+    finish();
+    let length = 0;
+    for await (const chunk of body) length += chunk.length;
+    expectEqual(length, LARGE_BODY.length);
+  },
+
+  async 'a cancelled request'({ send, serve, deadline }) {
+    const closed = new Promise((resolve) => {
+      serve((request, response) => {
+        request.socket.once('close', resolve);
+        response.write('first');
+      });
+    });
+    const { body } = await send();
+    await body.next();
+    deadline.end({ abandon: true });
+    await closed;
+  },
+
+  async 'reused connections'({ send, serve }) {
+    const sockets: Socket[] = [];
+    const answer = (request: IncomingMessage, response: ServerResponse) => {
+      sockets.push(request.socket);
+      response.end('answer');
+    };
+    serve(answer);
+    await textOf(await send());
+    // undici returns a connection to its pool one turn after the answer.
+    await nextTurn();
+    await textOf(await send());
+    expectEqual(sockets[1], sockets[0]);
+    const isClosed = once(sockets[0]!, 'close');
+    sockets[0]!.end();
+    await isClosed;
+    await textOf(await send());
+    await nextTurn();
+    serve((request) => request.socket.destroy());
+    const failure: unknown = await send().catch((thrown: unknown) => thrown);
+    expectEqual(failure instanceof TransportError && failure.connectionFailure, 'stale');
+  },
+};
+
+/** Resolves to the name of a scenario that failed, or to `undefined`. Takes 2 s at most and leaves nothing open. */
+export async function checkUndici(): Promise<string | undefined> {
+  const failures = await Promise.all(
+    Object.entries(SCENARIOS).map(async ([name, run]) =>
+      checkScenario(run).then(
+        () => undefined,
+        () => name,
+      ),
+    ),
+  );
+  return failures.find((name) => name !== undefined);
+}
+
+async function checkScenario(run: (context: CheckContext) => Promise<void>): Promise<void> {
+  const deadline = new Deadline();
+  const connections = createConnections({ isDirect: true })!;
+  let handler: Parameters<CheckContext['serve']>[0] = () => {};
+  const server = createServer((request, response) => void handler(request, response));
+  const isLate = new Promise<never>((_, reject) => {
+    setTimeout(reject, CHECK_TIMEOUT_MS, new Error('no result in time')).unref();
+  });
+  try {
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const origin = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const context: CheckContext = {
+      deadline,
+      serve: (next) => {
+        handler = next;
+      },
+      send: async (body) =>
+        sendByUndici(
+          { method: 'POST', origin, path: '/', headers: {}, body: [body ?? Buffer.from('{}')] },
+          deadline,
+          connections,
+        ),
+    };
+    await Promise.race([run(context), isLate]);
+  } finally {
+    deadline.end({ abandon: true });
+    server.close();
+    server.closeAllConnections();
+    await connections.close();
+  }
+}
+
+function expectEqual(actual: unknown, expected: unknown): void {
+  if (actual !== expected) throw new Error('not as expected');
+}
+
+async function textOf({ body }: UpstreamReply): Promise<string> {
+  const chunks: Buffer[] = [];
+  for await (const chunk of body) chunks.push(chunk);
+  return Buffer.concat(chunks).toString();
+}

@@ -1,0 +1,77 @@
+/**
+ * The clients of test/large-bodies.ts, in a process of their own. Arguments: the gateway's port, `uploads` or `answers`,
+ * and how many of them at once. Sends back how many were answered how.
+ */
+
+import { createHash } from 'node:crypto';
+import { request as httpRequest } from 'node:http';
+
+import { chatBody, CLIENT_TOKEN } from './gateway.ts';
+import { createLargeAnswer, createLargeRequest } from './large-body.ts';
+
+const [port, kind, count] = process.argv.slice(2);
+const answerHash = createHash('sha1').update(createLargeAnswer()).digest('hex');
+
+interface Result {
+  readonly status: number;
+  readonly retryAfter: string | undefined;
+  readonly hash: string;
+  readonly text: string;
+}
+
+async function send(parts: readonly Buffer[]): Promise<Result> {
+  return new Promise((resolve, reject) => {
+    const request = httpRequest(
+      {
+        host: '127.0.0.1',
+        port,
+        path: '/v1/chat/completions',
+        method: 'POST',
+        agent: false,
+        headers: {
+          authorization: `Bearer ${CLIENT_TOKEN}`,
+          'content-type': 'application/json',
+          'content-length': parts.reduce((sum, { length }) => sum + length, 0),
+        },
+      },
+      (response) => {
+        const hash = createHash('sha1');
+        let text = '';
+        response.on('error', reject);
+        response.on('data', (chunk: Buffer) => {
+          hash.update(chunk);
+          if (text.length < 1000) text += chunk.toString('latin1');
+        });
+        response.on('end', () => {
+          const { statusCode: status = 0, headers } = response;
+          resolve({ status, retryAfter: headers['retry-after'], hash: hash.digest('hex'), text });
+        });
+      },
+    );
+    request.on('error', reject);
+    for (const part of parts) request.write(part);
+    request.end();
+  });
+}
+
+/** Returns what came of one request: its status, or what is wrong with it. */
+async function tryOne(number: number): Promise<string> {
+  const upload = kind === 'uploads' ? createLargeRequest(number) : undefined;
+  const small = Buffer.from(JSON.stringify(chatBody()));
+  try {
+    const { status, retryAfter, hash, text } = await send(upload?.parts ?? [small]);
+    if (status === 429) {
+      const isDocumented = retryAfter === '1' && text.includes('"type":"rate_limit_error"');
+      return isDocumented ? '429' : `429 that is not documented: ${text}`;
+    }
+    const isWhole = upload ? text.includes(upload.forwardedHash) : hash === answerHash;
+    return status === 200 && !isWhole ? '200 with other bytes' : String(status);
+  } catch (error) {
+    return `no answer: ${String(error)}`;
+  }
+}
+
+const outcomes = await Promise.all(Array.from({ length: Number(count) }, (_, at) => tryOne(at)));
+const counts: Record<string, number> = {};
+for (const outcome of outcomes) counts[outcome] = (counts[outcome] ?? 0) + 1;
+process.send?.(counts);

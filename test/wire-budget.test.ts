@@ -1,0 +1,312 @@
+/** `max_buffered_bytes`: what does not fit is refused, what is held is given back. */
+
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { test, type TestContext } from 'node:test';
+
+import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
+import { ClientGone, GatewayError } from '../src/lib/errors.ts';
+import { assertError, parseRaw, type ExpectedError } from './support/errors.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  providerToml,
+  rawChat,
+  startGateway,
+  type TestGateway,
+} from './support/gateway.ts';
+import { withRandom, type Random } from './support/random.ts';
+import { sendRaw } from './support/raw.ts';
+import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
+import {
+  completion,
+  completionEvents,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type Script,
+} from './support/upstream.ts';
+
+const MIB = 1_048_576;
+const TOO_MUCH: ExpectedError = {
+  httpStatus: 429,
+  type: 'rate_limit_error',
+  code: 'RATE_LIMIT_ERROR',
+  message: 'Rate limit exceeded: too many bytes in flight',
+  retry_after: 1,
+  headers: { 'retry-after': '1' },
+};
+const TOO_MUCH_ANSWERED: ExpectedError = {
+  ...TOO_MUCH,
+  headers: { ...TOO_MUCH.headers, 'x-gateway-provider': 'p' },
+};
+const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+
+const bodyOf = (bytes: number, more: object = {}) =>
+  JSON.stringify(chatBody({ ...more, x: 'x'.repeat(bytes) }));
+const budget = (mebibytes: number) =>
+  `[server]\nmax_buffered_bytes = ${mebibytes * MIB}\nretries = 0\n`;
+const nothingIsReserved = async (gateway: TestGateway) =>
+  eventually(() => gateway.reservedBytes() === 0, 'everything is freed');
+
+/** A gateway that may hold 2 MiB, provider `p` and its fallback `q`. */
+async function start(t: TestContext, script?: Script) {
+  const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t)]);
+  const toml = `${budget(2)}[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`;
+  return { p, q, gateway: await startGateway(t, { toml }) };
+}
+
+test('a reservation frees what it has reserved, once, and reserves nothing after its end', () => {
+  const whole = new ByteBudget(100);
+  const [a, b] = [new Reservation(whole), new Reservation(whole)];
+  a.resize(60);
+  a.resize(50);
+  b.resize(50);
+  assert.equal(whole.reservedBytes, 100);
+  assert.throws(
+    () => a.resize(51),
+    (error: GatewayError) => error.status === 429 && error.facts.mayFallBack === false,
+  );
+  assert.equal(whole.reservedBytes, 100);
+  b.resize(0);
+  b.end();
+  b.end();
+  assert.equal(whole.reservedBytes, 50);
+  assert.throws(() => b.resize(1), ClientGone);
+  a.end();
+  assert.equal(whole.reservedBytes, 0);
+});
+
+for (const isChunked of [false, true]) {
+  const kind = isChunked ? 'that grows' : 'whose Content-Length is';
+  test(`a body ${kind} beyond the budget is refused with 429, and its connection goes on`, async (t) => {
+    const { gateway, p, q } = await start(t);
+    const body = bodyOf(3 * MIB);
+    const head = [
+      'POST /v1/chat/completions HTTP/1.1',
+      'host: gateway',
+      `authorization: Bearer ${CLIENT_TOKEN}`,
+      'content-type: application/json',
+    ];
+    const length = body.length;
+    const request = isChunked
+      ? `${head.join('\r\n')}\r\ntransfer-encoding: chunked\r\n\r\n${length.toString(16)}\r\n${body}\r\n0\r\n\r\n`
+      : `${head.join('\r\n')}\r\ncontent-length: ${length}\r\n\r\n${body}`;
+    const reply = await sendRaw(
+      gateway.port,
+      request + rawChat(chatBody(), ['connection: close']),
+      { waitMs: 10_000 },
+    );
+    assertError(parseRaw(reply), TOO_MUCH);
+    const [, , second = ''] = reply.text.split(/^(?=HTTP\/1\.1)/m).map((part) => part.slice(0, 15));
+    assert.equal(reply.text.split('HTTP/1.1 200 OK').length, 2, second);
+    assert.deepEqual([p.requests.length, q.requests.length], [1, 0]);
+    assert.equal(gateway.accessLines()[0]!['outcome'], 'rate_limited');
+    await nothingIsReserved(gateway);
+  });
+}
+
+test('a body beyond the budget is refused before 100 Continue', async (t) => {
+  const { gateway } = await start(t);
+  const head = rawChat({}).split('\r\n').slice(0, 4).join('\r\n');
+  const request = `${head}\r\ncontent-length: 3000000\r\nexpect: 100-continue\r\n\r\n`;
+  assertError(parseRaw(await sendRaw(gateway.port, request)), TOO_MUCH);
+});
+
+test('a body that is accepted reserves its Content-Length, and does not suffer from later ones', async (t) => {
+  const { gateway, p } = await start(t);
+  const first = bodyOf(1.5 * MIB);
+  const socket = connect(gateway.port, '127.0.0.1');
+  const [head = ''] = rawChat(JSON.parse(first) as object).split('\r\n\r\n');
+  socket.write(`${head}\r\n\r\n${first.slice(0, 100)}`);
+  await eventually(() => gateway.reservedBytes() === first.length, 'the first is reserved');
+  for (let count = 0; count < 3; count += 1) {
+    assertError(await gateway.chat(bodyOf(MIB)), TOO_MUCH);
+  }
+  assert.equal((await gateway.chat(bodyOf(1000))).status, 200);
+  socket.write(first.slice(100));
+  const [answer] = (await once(socket, 'data')) as [Buffer];
+  socket.destroy();
+  assert.match(answer.toString(), /^HTTP\/1\.1 200 /);
+  assert.equal(p.requests.at(-1)!.body.length, first.length - '"p/m"'.length + '"m"'.length);
+  await nothingIsReserved(gateway);
+});
+
+test('a request is held for the attempts, and given back when a stream begins', async (t) => {
+  const gate = createGate();
+  const { gateway, p } = await start(t, async (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(': wait\n\n');
+    await gate.opened;
+    response.write(CHUNK);
+  });
+  const body = chatBody({ stream: true, x: 'x'.repeat(MIB) });
+  const stream = openChat(gateway.port, body);
+  await eventually(() => p.requests.length === 1, 'the upstream is asked');
+  assert.equal(gateway.reservedBytes(), JSON.stringify(body).length);
+  gate.open();
+  await eventually(() => stream.text() !== '', 'the stream begins');
+  assert.equal(gateway.reservedBytes(), 0);
+  stream.leave();
+});
+
+test('a complete answer is held until it is delivered, without its request', async (t) => {
+  // More than the kernel takes of it at once.
+  const answer = JSON.stringify(completion('x'.repeat(32 * MIB)));
+  const upstream = await startUpstream(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'application/json' });
+    response.end(answer);
+  });
+  const gateway = await startGateway(t, { toml: budget(40) + providerToml(upstream) });
+  const socket = connect(gateway.port, '127.0.0.1');
+  socket.pause();
+  socket.write(rawChat(chatBody({ x: 'x'.repeat(MIB) })));
+  await eventually(() => gateway.reservedBytes() === answer.length, 'the answer is held');
+  socket.destroy();
+  await nothingIsReserved(gateway);
+});
+
+const bigAnswers: [what: string, script: Script][] = [
+  [
+    'whose Content-Length is',
+    (_, response) => {
+      response.writeHead(200, { 'content-type': 'application/json', 'content-length': 3 * MIB });
+      response.write('{"choices":');
+    },
+  ],
+  ['that grows', (_, response) => response.write(`{"choices":"${'x'.repeat(3 * MIB)}`)],
+];
+for (const [what, script] of bigAnswers) {
+  test(`an answer ${what} beyond the budget becomes a 429; no other provider is asked`, async (t) => {
+    const { gateway, p, q } = await start(t, (request, response) => {
+      if (!response.headersSent) response.setHeader('content-type', 'application/json');
+      return script(request, response);
+    });
+    for (let count = 0; count < 4; count += 1) {
+      assertError(await gateway.chat(chatBody()), TOO_MUCH_ANSWERED);
+    }
+    assert.deepEqual([p.requests.length, q.requests.length], [4, 0]);
+    await Promise.all(p.requests.map(async ({ closed }) => closed));
+    await nothingIsReserved(gateway);
+  });
+}
+
+test('an unfinished event beyond the budget becomes a 429 before the stream, and an error event in it', async (t) => {
+  let before = '';
+  const { gateway, p, q } = await start(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(`${before}data: {"x":"${'x'.repeat(3 * MIB)}`);
+  });
+  assertError(await gateway.chat(chatBody({ stream: true })), TOO_MUCH_ANSWERED);
+  before = CHUNK;
+  const { status, text } = await gateway.chat(chatBody({ stream: true }));
+  assert.equal(status, 200);
+  assert.equal(errorAfter(text, CHUNK).code, 'RATE_LIMIT_ERROR');
+  assert.deepEqual([p.requests.length, q.requests.length], [2, 0]);
+  await nothingIsReserved(gateway);
+});
+
+test('an event that fits passes whole, however large, and short ones need no budget', async (t) => {
+  const large = `data: {"x":"${'x'.repeat(MIB)}"}\n\n`;
+  const { gateway } = await start(t, ({ body }, response) => {
+    const isLarge = body.includes('large');
+    sendEvents(response, (isLarge ? large : '') + completionEvents());
+  });
+  const reply = await gateway.chat(chatBody({ stream: true, x: 'large' }));
+  assert.equal(reply.text, large + completionEvents());
+  await nothingIsReserved(gateway);
+
+  // Of the budget, only as much as the request of such a stream takes is left.
+  const length = 2 * MIB - JSON.stringify(chatBody({ stream: true })).length;
+  const socket = connect(gateway.port, '127.0.0.1');
+  const [head = ''] = rawChat({}).split('\r\n\r\n');
+  socket.write(`${head.replace('content-length: 2', `content-length: ${length}`)}\r\n\r\n{`);
+  await eventually(() => gateway.reservedBytes() === length, 'the budget is taken');
+  for (let count = 0; count < 3; count += 1) {
+    const { text } = await gateway.chat(chatBody({ stream: true }));
+    assert.equal(text, completionEvents());
+  }
+  socket.destroy();
+});
+
+/** What an upstream does with one request, at random: all the ways that an attempt ends. */
+function misbehave(random: Random): Script {
+  const large = 'x'.repeat(random.integer(1, 400_000));
+  const head = { 'content-type': 'application/json' };
+  const events = { 'content-type': 'text/event-stream' };
+  const scripts: Script[] = [
+    (_, response) => sendJson(response, completion(large)),
+    (_, response) => sendJson(response, { error: { message: large } }),
+    (_, response) => sendJson(response, { error: large }, { status: 503 }),
+    (_, response) => response.writeHead(200, head).end(`{"choices":"${large}`),
+    (_, response) => response.writeHead(200, head).write(`{"choices":"${large}`),
+    (_, response) => {
+      response.writeHead(200, head).write(`{"choices":"${large}`);
+      setImmediate(() => response.destroy());
+    },
+    (_, response) => response.destroy(),
+    () => {},
+    (_, response) => sendEvents(response, `data: {"x":"${large}"}\n\n${completionEvents()}`),
+    (_, response) => response.writeHead(200, events).end(`${CHUNK}data: {"x":"${large}`),
+    (_, response) => response.writeHead(200, events).write(`${CHUNK}data: {"x":"${large}`),
+    (_, response) => response.writeHead(200, events).write(`: c\n\ndata: {"x":"${large}`),
+  ];
+  return random.oneIn(2) ? scripts[0]! : random.pick(scripts);
+}
+
+/** One client that sends what it likes, and may leave at any time. */
+async function misuse(port: number, random: Random): Promise<void> {
+  const text = bodyOf(random.integer(0, 500_000), { stream: random.oneIn(2) });
+  const body = random.oneIn(6) ? text.replace(/.$/, 'x') : text;
+  const [head = ''] = rawChat({}, ['connection: close']).split('\r\n\r\n');
+  const isChunked = random.oneIn(3);
+  const framing = isChunked ? 'transfer-encoding: chunked' : `content-length: ${body.length}`;
+  const expect = random.oneIn(8) ? '\r\nexpect: 100-continue' : '';
+  const begin = `${head.replace(/content-length: .*/, framing)}${expect}\r\n\r\n`;
+  const sent = isChunked ? `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n` : body;
+  const end = random.oneIn(4) ? random.integer(0, sent.length) : sent.length;
+  const isReading = !random.oneIn(4);
+  const socket = connect(port, '127.0.0.1');
+  socket.on('error', () => {});
+  if (isReading) socket.resume();
+  else socket.pause();
+  socket.write(begin + sent.slice(0, end));
+  const leave = setTimeout(() => socket.destroy(), random.integer(1, 300));
+  if (isReading && end === sent.length && !random.oneIn(4)) clearTimeout(leave);
+  await once(socket, 'close');
+  clearTimeout(leave);
+}
+
+test('after a storm of requests that end in every way, nothing is reserved', async (t) =>
+  withRandom(async (random) => {
+    const script: Script = (request, response) => misbehave(random)(request, response);
+    const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t, script)]);
+    const limits = `max_buffered_bytes = ${2 * MIB}\nmax_body_bytes = 450000`;
+    const times = 'timeout = 1\nstream_idle_timeout = 1\nretries = 1';
+    const gateway = await startGateway(t, {
+      toml: `[server]\n${limits}\n${times}\n[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`,
+    });
+    // Half of the time these take most of the budget, so that much is refused however slow the machine is.
+    const uploads = Array.from({ length: 4 }, () => connect(gateway.port, '127.0.0.1'));
+    const [head = ''] = rawChat({}).split('\r\n\r\n');
+    for (const socket of uploads) {
+      socket.write(`${head.replace('content-length: 2', 'content-length: 450000')}\r\n\r\n{`);
+    }
+    await eventually(() => gateway.reservedBytes() === 1_800_000, 'most of the budget is taken');
+    let left = 300;
+    const client = async () => {
+      while ((left -= 1) >= 0) {
+        if (left === 200) for (const socket of uploads) socket.destroy();
+        await misuse(gateway.port, random);
+        assert.ok(gateway.reservedBytes() <= 2 * MIB);
+      }
+    };
+    await Promise.all(Array.from({ length: 24 }, client));
+    await nothingIsReserved(gateway);
+    const outcomes = new Set(gateway.accessLines().map(({ outcome }) => outcome));
+    for (const outcome of ['ok', 'rate_limited', 'client_closed']) {
+      assert.ok(outcomes.has(outcome), [...outcomes].join());
+    }
+    assert.ok(!outcomes.has('internal_error'), gateway.log.join('\n').slice(0, 3000));
+  }));

@@ -1,0 +1,206 @@
+/** Request bodies on their way to a provider, over both transports. */
+
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect, createServer, type AddressInfo } from 'node:net';
+import { describe, test, type TestContext } from 'node:test';
+
+import { Cancellation } from '../src/lib/cancellation.ts';
+import { createConnections } from '../src/upstream/connections.ts';
+import { sendByFetch } from '../src/upstream/fetch-transport.ts';
+import { TransportError, upstreamFailure } from '../src/upstream/network-error.ts';
+import type { UpstreamReply } from '../src/upstream/provider.ts';
+import { readAll } from '../src/lib/chunk-buffer.ts';
+import { sendByUndici } from '../src/upstream/undici-transport.ts';
+import { startBlackHole } from './support/fault-proxy.ts';
+import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/gateway.ts';
+import { createMemoryProbe } from './support/memory.ts';
+import { startRawUpstream } from './support/raw-upstream.ts';
+import { eventually } from './support/streams.ts';
+import { sendJson, startUpstream } from './support/upstream.ts';
+
+const KIB = 1024;
+const MIB = 1_048_576;
+const TRANSPORTS = ['auto', 'fetch'] as const;
+
+/** Sends a POST with this body over undici's agent, as the gateway does. */
+async function sendUndici(
+  t: TestContext,
+  origin: string,
+  body: readonly Buffer[],
+  connectTimeoutMs?: number,
+): Promise<UpstreamReply> {
+  const connections = createConnections(
+    connectTimeoutMs === undefined ? {} : { connectTimeoutMs },
+  )!;
+  t.after(() => connections.close());
+  const request = { method: 'POST', origin, path: '/', headers: {}, body } as const;
+  return sendByUndici(request, new Cancellation(), connections);
+}
+
+for (const transport of TRANSPORTS) {
+  describe(`request bodies, GATEWAY_UPSTREAM=${transport}`, () => {
+    const env = { GATEWAY_UPSTREAM: transport };
+
+    for (const bytes of [1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 200_000, 8 * MIB]) {
+      test(`a body of about ${bytes} bytes arrives whole, with its Content-Length and in no chunks`, async (t) => {
+        const upstream = await startUpstream(t);
+        const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
+        const body = JSON.stringify(chatBody({ pad: 'x'.repeat(bytes), tail: 'ü' }));
+        const reply = await gateway.chat(body);
+        assert.equal(reply.status, 200, reply.text);
+        const [request] = upstream.requests;
+        assert.equal(request!.body.toString(), body.replace('"p/m"', '"m"'));
+        assert.equal(request!.headers['content-length'], `${Buffer.byteLength(body) - 2}`);
+        assert.equal(request!.headers['transfer-encoding'], undefined);
+      });
+    }
+
+    for (const status of [307, 401, 407, 413, 421, 500]) {
+      test(`a body of 1 MiB that is answered with ${status} is sent once, and the status is known`, async (t) => {
+        const upstream = await startUpstream(t, (_, response) =>
+          sendJson(response, {}, { status, headers: { location: '/elsewhere' } }),
+        );
+        const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
+        const reply = await gateway.chat(chatBody({ pad: 'x'.repeat(MIB) }));
+        const isUnexpected = status === 307 || status === 407;
+        assert.equal(reply.status, isUnexpected ? 502 : status);
+        const message = reply.json().error.message as string;
+        if (isUnexpected) assert.equal(message, `Provider error: unexpected status ${status}`);
+        assert.equal(upstream.requests.length, 1);
+      });
+    }
+
+    test('20 open streams hold less than 0.2 MiB each of their prompts of 8 MiB', async (t) => {
+      const held = createMemoryProbe();
+      const upstream = await startCountingUpstream(t);
+      const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
+      const json = JSON.stringify(chatBody({ stream: true, pad: 'x'.repeat(8 * MIB) }));
+      const request = Buffer.from(
+        `POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n` +
+          `content-type: application/json\r\ncontent-length: ${json.length}\r\n\r\n${json}`,
+      );
+      const openStream = async () => {
+        const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
+        t.after(() => socket.destroy());
+        socket.write(request);
+        await once(socket, 'data');
+      };
+      await openStream();
+      const before = held();
+      for (let opened = 0; opened < 20; opened += 1) await openStream();
+      assert.equal(upstream.count(), 21);
+      await eventually(() => held() - before < 20 * 0.2 * MIB, 'the prompts are released');
+    });
+
+    test('a header value with spaces around it counts without them', async (t) => {
+      const answers = [
+        'HTTP/1.1 429 No\r\nretry-after: \t 5 \t\r\ncontent-length: 2\r\n\r\n{}',
+        'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding:   identity  \r\n' +
+          'content-length: 14\r\n\r\n{"choices":[]}',
+      ];
+      const upstream = await startRawUpstream(t, ({ socket }) => socket.write(answers.shift()!));
+      const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
+      const refused = await gateway.chat(chatBody());
+      assert.deepEqual([refused.status, refused.headers['retry-after']], [429, '5']);
+      assert.equal((await gateway.chat(chatBody())).status, 200);
+    });
+  });
+}
+
+/** A provider that drops what it reads and answers each whole request with a stream of one event, left open. */
+async function startCountingUpstream(t: TestContext) {
+  let count = 0;
+  const answer =
+    'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n' +
+    '17\r\ndata: {"choices":[1]}\n\n\r\n';
+  const server = createServer((socket) => {
+    let head = '';
+    let missing = Infinity;
+    socket.on('error', () => {});
+    t.after(() => socket.destroy());
+    socket.on('data', (chunk: Buffer) => {
+      missing -= chunk.length;
+      if (missing === Infinity) {
+        head += chunk.toString('latin1');
+        const headEnd = head.indexOf('\r\n\r\n');
+        if (headEnd < 0) return;
+        const length = Number(/\r\ncontent-length: *(\d+)/i.exec(head)![1]);
+        missing = length - (head.length - headEnd - 4);
+        head = '';
+      }
+      if (missing > 0) return;
+      missing = Infinity;
+      count += 1;
+      socket.write(answer);
+    });
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => server.close());
+  const { port } = server.address() as AddressInfo;
+  return { baseUrl: `http://127.0.0.1:${port}/v1`, count: () => count };
+}
+
+describe('connecting, over undici', () => {
+  test('a connection that is there when the event loop stops being busy is not too late', async (t) => {
+    const upstream = await startUpstream(t);
+    const reply = sendUndici(t, new URL(upstream.baseUrl).origin, [Buffer.from('{}')], 500);
+    const busyUntil = performance.now() + 1000;
+    while (performance.now() < busyUntil);
+    assert.equal((await reply).status, 200);
+  });
+
+  test('a connection that is not made within the limit fails as a timeout', async (t) => {
+    const { port } = await startBlackHole(t);
+    const thrown: unknown = await sendUndici(t, `http://127.0.0.1:${port}`, [], 100).catch(
+      (error: unknown) => error,
+    );
+    assert.ok(thrown instanceof TransportError);
+    const failure = upstreamFailure(thrown, { provider: 'p', answered: false });
+    assert.match(String(failure), /Request timed out/);
+  });
+
+  test('a cancelled upload to a provider that does not answer the connection is released', async (t) => {
+    const { port } = await startBlackHole(t);
+    const held = createMemoryProbe();
+    const connections = createConnections()!;
+    t.after(() => connections.close());
+    const cancellation = new Cancellation();
+    const before = held();
+    const send = async () =>
+      sendByUndici(
+        {
+          method: 'POST',
+          origin: `http://127.0.0.1:${port}`,
+          path: '/',
+          headers: {},
+          body: [Buffer.alloc(32 * MIB)],
+        },
+        cancellation,
+        connections,
+      );
+    const rejected = assert.rejects(send(), /cancelled/);
+    assert.ok(held() - before > 31 * MIB);
+    cancellation.cancel(new Error('cancelled'));
+    await rejected;
+    await eventually(() => held() - before < MIB, 'the body is released');
+  });
+});
+
+test('fetch fails with the reason of the cancellation, and with the network error', async () => {
+  const cancellation = new Cancellation();
+  const request = { method: 'GET', origin: 'http://127.0.0.2:2', path: '/', headers: {} } as const;
+  await assert.rejects(sendByFetch(request, cancellation), TransportError);
+  cancellation.cancel(new Error('left'));
+  await assert.rejects(sendByFetch(request, cancellation), /^Error: left$/);
+});
+
+test('readAll gives up on a body that is longer than allowed', async () => {
+  async function* body() {
+    yield Buffer.from('abc');
+    yield Buffer.from('def');
+  }
+  assert.equal(String(await readAll(body(), 6)), 'abcdef');
+  assert.equal(await readAll(body(), 5), undefined);
+});
