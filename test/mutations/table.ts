@@ -159,14 +159,14 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'return (stepMs / 2) * (1 + Math.random());',
     mutated: 'return stepMs * Math.random();',
     tests: 'wire-fallback',
-    title: 'without a Retry-After each is at least half of its step',
+    title: 'the backoff is at least half of its step',
   },
   {
     file: 'src/gateway/chat-completions.ts',
     now: 'if (repeatAtOnce && !hasReconnected) {',
     mutated: 'if (false) {',
     tests: 'wire-fallback',
-    title: 'and is closed when it is used again costs the client nothing',
+    title: 'and is closed when it is reused is replaced without the client noticing',
   },
   {
     file: 'src/gateway/chat-completions.ts',
@@ -306,7 +306,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'this.status === 501 || this.status === 504',
     mutated: 'this.status === 501',
     tests: 'wire-fallback',
-    title: 'a client is told not to repeat what cannot get better',
+    title: 'x-should-retry is false if a repeat cannot help',
   },
   {
     file: 'src/lib/log.ts',
@@ -488,7 +488,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'message.slice(0, MAX_ERROR_TEXT_CHARACTERS)',
     mutated: 'message',
     tests: 'conformance-errors',
-    title: 'a 200 with an error message of 8 million characters in the shape of a key',
+    title: '400 with a message that has <html> behind',
   },
   {
     file: 'src/upstream/provider-error.ts',
