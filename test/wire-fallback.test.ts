@@ -652,7 +652,7 @@ describe('the circuit breaker', () => {
     assert.deepEqual(attempts, [...Array<string>(3).fill('gone:provider q:200'), 'q:200']);
   });
 
-  test('asks a provider on probation once, whatever its retries', async (t) => {
+  test('probes a half-open provider with one attempt, whatever its retries', async (t) => {
     const { gateway, asked } = await start(t, fail(503), { p: 'retries = 1' });
     for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
     assert.deepEqual(asked(), [6, 3, 0]);
