@@ -1,33 +1,59 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { ChunkBuffer } from '../src/lib/chunk-buffer.ts';
+import { ChunkBuffer, sliceParts } from '../src/lib/chunk-buffer.ts';
 import { createMemoryProbe } from './support/memory.ts';
 import { cutUp } from './support/mutate.ts';
 import { withRandom } from './support/random.ts';
 
-test('what was pushed is taken as one, again and again, whatever the pieces are', async () =>
+test('what was pushed is taken as one, again and again, whatever the chunks are', async () =>
   withRandom((random) => {
-    const pieces = new ChunkBuffer();
+    const chunks = new ChunkBuffer();
     for (let round = 0; round < 200; round += 1) {
       const bytes = Buffer.from(
-        Array.from({ length: random.integer(0, 3000) }, () => random.integer(0, 256)),
+        Array.from({ length: random.integer(0, 20_000) }, () => random.integer(0, 256)),
       );
-      for (const piece of cutUp(random, bytes)) pieces.push(piece);
-      assert.equal(pieces.size, bytes.length);
-      assert.deepEqual(pieces.take(), bytes);
-      assert.equal(pieces.size, 0);
+      for (const chunk of cutUp(random, bytes)) chunks.push(chunk);
+      assert.equal(chunks.size, bytes.length);
+      assert.deepEqual(chunks.take(), bytes);
+      assert.equal(chunks.size, 0);
     }
   }));
 
-test('a piece of one byte takes less than 20 bytes', () => {
+test('a chunk of one byte takes less than 20 bytes, also between long ones', () => {
   const held = createMemoryProbe();
   const count = 300_000;
   const bytes = Buffer.alloc(count, 'x');
-  const pieces = new ChunkBuffer();
-  const before = held();
-  for (let at = 0; at < count; at += 1) pieces.push(bytes.subarray(at, at + 1));
-  const grown = held() - before;
-  assert.ok(grown < 20 * count, `${grown} bytes`);
-  assert.deepEqual(pieces.take(), bytes);
+  const long = Buffer.alloc(4096, 'y');
+  for (const shortInARow of [count, 500]) {
+    const chunks = new ChunkBuffer();
+    const before = held();
+    for (let at = 0; at < count; at += 1) {
+      chunks.push(bytes.subarray(at, at + 1));
+      if (at % shortInARow === 0) chunks.push(long);
+    }
+    const grown = held() - before;
+    assert.ok(grown < 20 * count, `${grown} bytes`);
+    assert.equal(chunks.takeParts().filter((part) => part === long).length, count / shortInARow);
+  }
 });
+
+test('long chunks are not copied', () => {
+  const chunks = new ChunkBuffer();
+  const long = Array.from({ length: 2000 }, () => Buffer.alloc(4096));
+  for (const chunk of long) chunks.push(chunk);
+  assert.ok(chunks.takeParts().every((part, at) => part === long[at]));
+});
+
+test('a range of bytes in parts is taken without a copy', async () =>
+  withRandom((random) => {
+    const bytes = Buffer.from(Array.from({ length: 300 }, () => random.integer(0, 255)));
+    const parts = cutUp(random, bytes);
+    for (let count = 0; count < 500; count += 1) {
+      const start = random.integer(0, 310);
+      const end = random.oneIn(3) ? undefined : random.integer(0, 310);
+      const found = sliceParts(parts, start, end);
+      assert.deepEqual(Buffer.concat(found), bytes.subarray(start, Math.max(start, end ?? 300)));
+      assert.ok(found.every(({ buffer, length }) => buffer === bytes.buffer && length > 0));
+    }
+  }));

@@ -17,6 +17,7 @@ import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/ga
 import { createMemoryProbe } from './support/memory.ts';
 import { startRawUpstream } from './support/raw-upstream.ts';
 import { eventually } from './support/streams.ts';
+import { OVER_FETCH } from './support/transport.ts';
 import { sendJson, startUpstream } from './support/upstream.ts';
 
 const KIB = 1024;
@@ -71,27 +72,31 @@ for (const transport of TRANSPORTS) {
       });
     }
 
-    test('20 open streams hold less than 0.2 MiB each of their prompts of 8 MiB', async (t) => {
-      const held = createMemoryProbe();
-      const upstream = await startCountingUpstream(t);
-      const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
-      const json = JSON.stringify(chatBody({ stream: true, pad: 'x'.repeat(8 * MIB) }));
-      const request = Buffer.from(
-        `POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n` +
-          `content-type: application/json\r\ncontent-length: ${json.length}\r\n\r\n${json}`,
-      );
-      const openStream = async () => {
-        const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
-        t.after(() => socket.destroy());
-        socket.write(request);
-        await once(socket, 'data');
-      };
-      await openStream();
-      const before = held();
-      for (let opened = 0; opened < 20; opened += 1) await openStream();
-      assert.equal(upstream.count(), 21);
-      await eventually(() => held() - before < 20 * 0.2 * MIB, 'the prompts are released');
-    });
+    test(
+      '20 open streams hold less than 0.2 MiB each of their prompts of 8 MiB',
+      { timeout: 60_000 },
+      async (t) => {
+        const held = createMemoryProbe();
+        const upstream = await startCountingUpstream(t);
+        const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
+        const json = JSON.stringify(chatBody({ stream: true, pad: 'x'.repeat(8 * MIB) }));
+        const request = Buffer.from(
+          `POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n` +
+            `content-type: application/json\r\ncontent-length: ${json.length}\r\n\r\n${json}`,
+        );
+        const openStream = async () => {
+          const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
+          t.after(() => socket.destroy());
+          socket.write(request);
+          await once(socket, 'data');
+        };
+        await openStream();
+        const before = held();
+        for (let opened = 0; opened < 20; opened += 1) await openStream();
+        assert.equal(upstream.count(), 21);
+        await eventually(() => held() - before < 20 * 0.2 * MIB, 'the prompts are released');
+      },
+    );
 
     test('a header value with spaces around it counts without them', async (t) => {
       const answers = [
@@ -164,7 +169,8 @@ describe('connecting, over undici', () => {
   test('a cancelled upload to a provider that does not answer the connection is released', async (t) => {
     const { port } = await startBlackHole(t);
     const held = createMemoryProbe();
-    const connections = createConnections()!;
+    // So that the end of the connection attempt is not what releases it.
+    const connections = createConnections({ connectTimeoutMs: 3_600_000 })!;
     t.after(() => connections.close());
     const cancellation = new Cancellation();
     const before = held();
@@ -187,6 +193,18 @@ describe('connecting, over undici', () => {
     await eventually(() => held() - before < MIB, 'the body is released');
   });
 });
+
+test(
+  'a request whose answer breaks off inside its head is not sent again',
+  { skip: OVER_FETCH },
+  async (t) => {
+    const upstream = await startRawUpstream(t, ({ socket }) => socket.end('HTTP/1.1 200 O'));
+    const gateway = await startGateway(t, { toml: providerToml(upstream, 'p', 'retries = 1') });
+    const reply = await gateway.chat(chatBody());
+    assert.equal(reply.json().error.message, 'Provider error: the answer was cut off');
+    assert.equal(upstream.requests.length, 1);
+  },
+);
 
 test('fetch fails with the reason of the cancellation, and with the network error', async () => {
   const cancellation = new Cancellation();

@@ -7,6 +7,9 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { ClientGone, invalidRequest } from '../lib/errors.ts';
 
+/** What is read of one body in one turn of the event loop: libuv would read 2 MiB, and do so for each of many uploads. */
+const MAX_TURN_BYTES = 65_536;
+
 interface BodyOptions {
   readonly maxBytes: number;
   /** Grows with the body; with a Content-Length, to all of it at once. */
@@ -66,7 +69,17 @@ async function forEachChunk(
       if (error) reject(error);
       else resolve();
     };
+    let bytesThisTurn = 0;
+    const onNextTurn = () => {
+      bytesThisTurn = 0;
+      request.resume();
+    };
     const onData = (chunk: Buffer) => {
+      bytesThisTurn += chunk.length;
+      if (bytesThisTurn >= MAX_TURN_BYTES && !request.isPaused()) {
+        request.pause();
+        setImmediate(onNextTurn);
+      }
       try {
         onChunk(chunk);
       } catch (error) {

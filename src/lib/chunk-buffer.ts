@@ -1,11 +1,12 @@
-/** A Buffer takes 300 bytes beside its content: so many short ones are joined. */
-const JOINED_PARTS = 512;
+/** A Buffer takes 300 bytes beside its content: shorter chunks than these are joined, so many at a time. */
+const LONG_BYTES = 4096;
+const JOINED_CHUNKS = 512;
 
 /** Bytes that arrive in chunks and are wanted together. Whoever pushes bounds `size`. */
 export class ChunkBuffer {
   #parts: Buffer[] = [];
-  /** How many of the parts, from the first on, are joined ones. */
-  #joined = 0;
+  /** How many of the parts, from the first on, stay as they are: those after them are short chunks. */
+  #fixed = 0;
   #size = 0;
 
   /** Bytes in all. */
@@ -15,16 +16,25 @@ export class ChunkBuffer {
 
   push(chunk: Buffer): void {
     this.#size += chunk.length;
-    if (this.#parts.push(chunk) < this.#joined + JOINED_PARTS) return;
-    this.#parts.push(Buffer.concat(this.#parts.splice(this.#joined)));
-    this.#joined += 1;
+    const isLong = chunk.length >= LONG_BYTES;
+    if (isLong) this.#join();
+    this.#parts.push(chunk);
+    if (isLong) this.#fixed = this.#parts.length;
+    else if (this.#parts.length - this.#fixed === JOINED_CHUNKS) this.#join();
+  }
+
+  #join(): void {
+    if (this.#parts.length - this.#fixed > 1) {
+      this.#parts.push(Buffer.concat(this.#parts.splice(this.#fixed)));
+    }
+    this.#fixed = this.#parts.length;
   }
 
   /** Removes all bytes and returns them in parts. */
   takeParts(): Buffer[] {
     const parts = this.#parts;
     this.#parts = [];
-    this.#joined = 0;
+    this.#fixed = 0;
     this.#size = 0;
     return parts;
   }

@@ -86,7 +86,8 @@ function isProxyAuthentication(thrown: unknown): boolean {
 
 function toTransportError(thrown: unknown): unknown {
   const outer = thrown instanceof TypeError ? thrown.cause : undefined;
-  // A proxy that refuses a tunnel is reported as an abort.
-  const cause = outer instanceof DOMException ? (outer.cause ?? outer) : outer;
-  return cause instanceof Error ? new TransportError(cause) : thrown;
+  if (!(outer instanceof Error)) return thrown;
+  // The refusal of a tunnel comes inside an abort; Node 26 calls several failed addresses a timeout.
+  const isWrapped = outer instanceof DOMException || outer.cause instanceof AggregateError;
+  return new TransportError(isWrapped && outer.cause instanceof Error ? outer.cause : outer);
 }

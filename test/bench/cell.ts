@@ -18,6 +18,12 @@ export interface Plan {
   readonly isProbed?: boolean;
 }
 
+interface Vitals {
+  readonly p99: number;
+  readonly max: number;
+  readonly heldBytes: number;
+}
+
 interface Parts extends Required<Plan> {
   readonly contender: Contender;
   /** The upstream where that is asked directly. */
@@ -86,15 +92,17 @@ export class Cell {
     return runWrk({ url, headers: this.#headers, body, connections, ms, answerBytes });
   }
 
-  /** The event loop's delays in milliseconds since it was last called. */
-  async delay(): Promise<{ readonly p99: number; readonly max: number }> {
-    if (!this.#parts.isProbed || !this.#parts.contender.isNode) return { p99: NaN, max: NaN };
+  /** The event loop's delays in milliseconds since it was last called, and the bytes on and off the heap. */
+  async delay(): Promise<Vitals> {
+    if (!this.#parts.isProbed || !this.#parts.contender.isNode) {
+      return { p99: NaN, max: NaN, heldBytes: NaN };
+    }
     const written = processes.next<Buffer>(
       this.child,
       this.child.stdio[3] as NodeJS.ReadableStream,
     );
     this.child.kill('SIGUSR2');
-    return JSON.parse((await written).toString()) as { p99: number; max: number };
+    return JSON.parse((await written).toString()) as Vitals;
   }
 }
 

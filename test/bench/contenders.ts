@@ -58,7 +58,7 @@ export const CONTENDERS = {
     command: gatewayCommand,
     env: { GATEWAY_UPSTREAM: 'fetch' },
   },
-  'bare-relay': { label: 'bare relay', health: '/', isNode: true, command: relayCommand('engine') },
+  'bare-relay': { label: 'bare relay', health: '/', isNode: true, command: relayCommand('agent') },
   'bare-fetch': {
     label: 'bare fetch relay',
     health: '/',

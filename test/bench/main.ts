@@ -6,7 +6,7 @@
  *
  * --node        24: everything that is Node runs on that one; without it, on the Node that runs this
  * --rounds      5; contenders alternate within a round, the tables have median (least–greatest)
- * --only        of requests, events, latency, memory, start, bodies, connections (all these where nothing is
+ * --only        of requests, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
  *               said) and minutes (only when named; --minutes 10 is how many); `flat` is the last two
  * --contenders  of gateway, fetch-transport, bare-relay, bare-fetch, portkey, nginx
  * --quick       a round, and a sixth of the time: shows that it works, its numbers are worth little
@@ -25,7 +25,7 @@ import { RELAYS, type ContenderId } from './contenders.ts';
 import { connections, events, minutes, requests } from './cost.ts';
 import { latency } from './latency.ts';
 import { take, type Measure } from './measure.ts';
-import { memory } from './memory.ts';
+import { memory, prompts } from './memory.ts';
 import { hasNginx } from './nginx.ts';
 import { namesIn, NODE, options } from './options.ts';
 import { isPinned } from './processes.ts';
@@ -33,7 +33,17 @@ import { profile } from './profile.ts';
 import { start } from './start.ts';
 import { hasWrk } from './wrk.ts';
 
-const MEASURES = { requests, events, latency, memory, start, bodies, connections, minutes };
+const MEASURES = {
+  requests,
+  events,
+  latency,
+  memory,
+  prompts,
+  start,
+  bodies,
+  connections,
+  minutes,
+};
 const FLAT = ['connections', 'minutes'];
 /** These end on SIGTERM as --cpu-prof needs it. */
 const PROFILED = ['gateway', 'fetch-transport', 'bare-relay', 'bare-fetch'];

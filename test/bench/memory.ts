@@ -44,6 +44,36 @@ async function survive(cell: Cell, id: ContenderId): Promise<void> {
   );
 }
 
+const PROMPT_STREAMS = 20;
+const PROMPT_BYTES = 8_388_608;
+
+export const prompts: Measure = {
+  title: 'prompts',
+  about: `Held per open stream whose prompt has ${PROMPT_BYTES / 1_048_576} MiB, on and off the heap after a collection; ${PROMPT_STREAMS} streams.`,
+  columns: ['KiB held per stream'],
+  contenders: RELAYS,
+  async run(id) {
+    const plan = {
+      events: EVENTS,
+      everyMs: EVENT_EVERY_MS,
+      isProbed: true,
+      nodeArgs: ['--expose-gc'],
+    };
+    return inCell(id, plan, async (cell) => {
+      const body = requestBody(PROMPT_BYTES, true);
+      await cell.load('streams', body, { count: 1 });
+      await sleep(EVENT_EVERY_MS);
+      const before = (await cell.delay()).heldBytes;
+      await cell.load('streams', body, { count: PROMPT_STREAMS });
+      await sleep(EVENT_EVERY_MS);
+      const after = (await cell.delay()).heldBytes;
+      return [(after - before) / PROMPT_STREAMS / 1024];
+    });
+  },
+  ratios: [],
+  notes: () => [],
+};
+
 export const memory: Measure = {
   title: 'memory',
   about: `Resident memory, idle and per open stream with an event each second, all bytes compared; the event loop's p99 delay meanwhile.`,

@@ -1,4 +1,7 @@
-/** Preloaded into a contender: each SIGUSR2 makes it write the event loop's delays since the one before. */
+/**
+ * Preloaded into a contender: each SIGUSR2 makes it write the event loop's delays since the one before,
+ * and with --expose-gc the bytes that it holds.
+ */
 
 import { writeSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
@@ -12,7 +15,9 @@ process.on('SIGUSR2', () => {
   const delayMs = (nanoseconds: number) => Math.max(0, nanoseconds / 1e6 - RESOLUTION_MS);
   const p99 = isOn ? delayMs(histogram.percentile(99)) : null;
   const max = isOn ? delayMs(histogram.max) : null;
-  writeSync(3, JSON.stringify({ p99, max }));
+  globalThis.gc?.();
+  const { heapUsed, arrayBuffers } = process.memoryUsage();
+  writeSync(3, JSON.stringify({ p99, max, heldBytes: heapUsed + arrayBuffers }));
   histogram.reset();
   if (!isOn) isOn = histogram.enable();
 });

@@ -1,6 +1,6 @@
 /**
- * The least code that forwards a POST: over the engine under fetch, or over fetch itself.
- * Arguments: its port, the upstream's, and `engine` or `fetch`.
+ * The least code that forwards a POST: over the agent under fetch, or over fetch itself.
+ * Arguments: its port, the upstream's, and `agent` or `fetch`.
  */
 
 import { once } from 'node:events';
@@ -94,7 +94,7 @@ createServer((request, response) => {
     const headers = { authorization, 'content-type': type };
     const forwarded = { method: 'POST', headers, body: Buffer.concat(chunks) };
     if (method === 'GET') response.end('ok');
-    else if (way === 'engine') {
+    else if (way === 'agent') {
       dispatcher.dispatch({ origin, path, ...forwarded }, createHandler(response));
     } else {
       forwardByFetch(path, forwarded, response).catch((error: Error) => response.destroy(error));

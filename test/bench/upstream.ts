@@ -8,7 +8,7 @@ import { createServer, type AddressInfo, type Socket } from 'node:net';
 import { JSON_ANSWER, streamOf } from './payloads.ts';
 
 const [events = 2, everyMs = 10] = process.argv.slice(2).map(Number);
-/** Larger requests are for the JSON answer, and not looked into. */
+/** Head and beginning of the body, which says whether a stream is wanted. */
 const LOOK_INTO_BYTES = 4096;
 
 const head = (type: string, framing: string) =>
@@ -56,7 +56,6 @@ function beginStream(socket: Socket): void {
 const server = createServer({ noDelay: true }, (socket) => {
   let text = '';
   let missing = 0;
-  let isSmall = true;
   socket.setMaxListeners(0);
   socket.on('error', () => {});
   socket.on('data', (chunk) => {
@@ -65,14 +64,13 @@ const server = createServer({ noDelay: true }, (socket) => {
       const headEnd = text.indexOf('\r\n\r\n');
       if (headEnd < 0) return;
       const length = Number(/\r\ncontent-length: *(\d+)/i.exec(text)?.[1] ?? 0);
-      isSmall = length <= LOOK_INTO_BYTES;
       missing = length - (text.length - headEnd - 4);
     } else {
       missing -= chunk.length;
-      if (isSmall) text += chunk.toString('latin1');
+      if (text.length < LOOK_INTO_BYTES) text += chunk.toString('latin1', 0, LOOK_INTO_BYTES);
     }
     if (missing > 0) return;
-    const wantsStream = isSmall && text.includes('"stream":true');
+    const wantsStream = text.includes('"stream":true');
     text = '';
     if (wantsStream) beginStream(socket);
     else socket.write(jsonReply);
