@@ -11,7 +11,8 @@ import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import type { Answer } from '../lib/messages.ts';
-import { readRequestBody } from './request-body.ts';
+import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
+import { readInTurns, readRequestBody } from './request-body.ts';
 import { checkProtocol, headerValues, pathOf } from './request-head.ts';
 
 /** Time limits for clients. Tests pass shorter ones. */
@@ -190,12 +191,14 @@ export class Call {
 
   /** Writes each chunk in parts, no faster than the client reads. */
   async #write(body: Iterable<Buffer> | AsyncIterable<Buffer>): Promise<void> {
+    const turn = new TurnLimit();
     for await (const chunk of body) {
       for (let start = 0; start < chunk.length; start += WRITE_PART_BYTES) {
         if (this.#response.destroyed) return;
         const part = chunk.subarray(start, start + WRITE_PART_BYTES);
         this.sentBytes += part.length;
         if (!this.#response.write(part)) await this.#drained();
+        if (turn.isReached(part.length)) await nextTurn();
       }
     }
   }
@@ -223,7 +226,7 @@ export class Call {
     const isLast = !response.shouldKeepAlive || this.isDraining;
     // Otherwise node:http closes after the answer, and closing with unread bytes resets the connection.
     if (!this.#awaitsContinue) response.shouldKeepAlive = true;
-    request.resume();
+    readInTurns(request);
     const cut = setTimeout(() => socket.destroy(), this.#connection.limits.lingerMs);
     request.once('close', () => {
       clearTimeout(cut);

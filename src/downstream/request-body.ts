@@ -6,9 +6,7 @@ import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { ClientGone, invalidRequest } from '../lib/errors.ts';
-
-/** What is read of one body in one turn of the event loop: libuv would read 2 MiB, and do so for each of many uploads. */
-const MAX_TURN_BYTES = 65_536;
+import { TurnLimit } from '../lib/turn-limit.ts';
 
 interface BodyOptions {
   readonly maxBytes: number;
@@ -65,21 +63,10 @@ async function forEachChunk(
       request.off('data', onData);
       request.off('close', onGone);
       cancellation.offCancel(onCancel);
-      request.resume();
       if (error) reject(error);
       else resolve();
     };
-    let bytesThisTurn = 0;
-    const onNextTurn = () => {
-      bytesThisTurn = 0;
-      request.resume();
-    };
     const onData = (chunk: Buffer) => {
-      bytesThisTurn += chunk.length;
-      if (bytesThisTurn >= MAX_TURN_BYTES && !request.isPaused()) {
-        request.pause();
-        setImmediate(onNextTurn);
-      }
       try {
         onChunk(chunk);
       } catch (error) {
@@ -89,8 +76,20 @@ async function forEachChunk(
     const onGone = () => settle(new ClientGone());
     const onCancel = () => settle(cancellation.reason);
     request.on('data', onData);
+    readInTurns(request);
     request.once('end', () => settle());
     request.once('close', onGone);
     cancellation.onCancel(onCancel);
   });
+}
+
+/** Reads the body, in turns with everything else, until it ends. What has no other listener is discarded. */
+export function readInTurns(request: IncomingMessage): void {
+  const turn = new TurnLimit();
+  request.on('data', (chunk: Buffer) => {
+    if (!turn.isReached(chunk.length)) return;
+    request.pause();
+    setImmediate(() => request.resume());
+  });
+  request.resume();
 }

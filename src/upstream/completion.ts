@@ -5,6 +5,7 @@ import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import type { UpstreamFault, UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
@@ -30,6 +31,7 @@ export async function readCompletion(
 ): Promise<Buffer[]> {
   const chunks = new ChunkBuffer();
   const scan = new AnswerScan();
+  const turn = new TurnLimit();
   const announcedBytes = Number(headers.get('content-length') ?? 0) || 0;
   const reserve = (bytes: number) => {
     if (bytes > MAX_ANSWER_BYTES) {
@@ -43,6 +45,7 @@ export async function readCompletion(
     if (chunks.size > announcedBytes) reserve(chunks.size);
     scan.push(chunk);
     if (!scan.isJson && chunks.size > MAX_PARSED_CHARACTERS) break;
+    if (turn.isReached(chunk.length)) await nextTurn();
   }
   scan.end();
   const { size } = chunks;

@@ -1,8 +1,7 @@
 /** Request bodies as both transports send them. */
 
-import { setImmediate as nextTurn } from 'node:timers/promises';
-
 import { lengthOf } from '../lib/chunk-buffer.ts';
+import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
 
 /** A longer body is sent in slices, so that no buffer of it outlives its sending. */
 const MAX_WHOLE_BYTES = 65_536;
@@ -16,7 +15,7 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
   /** In bytes. */
   readonly length: number;
   #parts: Buffer[];
-  #bytesThisTurn = 0;
+  readonly #turn = new TurnLimit();
 
   constructor(parts: readonly Buffer[]) {
     this.length = lengthOf(parts);
@@ -28,16 +27,11 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
   }
 
   async next(): Promise<IteratorResult<Buffer>> {
-    // undici would write, in one turn of the event loop, whatever the kernel takes: megabytes of each body.
-    if (this.#bytesThisTurn >= SLICE_BYTES) {
-      await nextTurn();
-      this.#bytesThisTurn = 0;
-    }
     const part = this.#parts.shift();
     if (!part) return { done: true, value: undefined };
     const slice = part.subarray(0, SLICE_BYTES);
     if (slice.length < part.length) this.#parts.unshift(part.subarray(SLICE_BYTES));
-    this.#bytesThisTurn += slice.length;
+    if (this.#turn.isReached(slice.length)) await nextTurn();
     return { done: false, value: slice };
   }
 
