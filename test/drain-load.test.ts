@@ -150,36 +150,40 @@ async function startUnderLoad(t: TestContext, random: Random, shutdownSeconds: n
   return { ...program, upstream, tally, clients, begin, stop };
 }
 
-test('SIGTERM at any moment breaks no answer, and every stream tells how it ended', async (t) => {
-  const sum = { answered: 0, streamed: 0, ended: 0, refusedConnections: 0, closedWhileIdle: 0 };
-  const broken: string[] = [];
-  await withRandom(async (random) => {
-    for (let round = 0; round < ROUNDS; round += 1) {
-      const loaded = await startUnderLoad(t, random, random.oneIn(4) ? SHORT_SECONDS : 20);
-      const { tally, clients, begin, stop, exit, stderr } = loaded;
-      for (let i = 0; i < CONNECTIONS; i += 1) for (const stream of [true, false]) begin(stream);
-      await sleep(random.integer(0, LOAD_MS));
-      // Some connect around the signal: they are served, or refused.
-      const late = setInterval(() => begin(clients.length % 2 === 0), 2);
-      await sleep(random.integer(0, 20));
-      stop();
-      await sleep(random.integer(0, 40));
-      clearInterval(late);
-      assert.equal(await exit, 0, `round ${round}: ${stderr()}`);
-      await Promise.all(clients);
-      broken.push(
-        ...tally.broken.map(
-          (what) => `round ${round}: ${what.slice(0, 200)} … ${what.slice(-200)}`,
-        ),
-      );
-      for (const name of Object.keys(sum) as (keyof typeof sum)[]) sum[name] += tally[name];
-    }
-    const figures = JSON.stringify({ ...sum, broken: broken.length });
-    t.diagnostic(`${ROUNDS} rounds of ${CONNECTIONS} + ${CONNECTIONS} connections: ${figures}`);
-    assert.equal(broken.length, 0, `${figures}\n${broken.slice(0, 20).join('\n')}`);
-    assert.ok(sum.answered > 0 && sum.streamed > 0);
-  });
-});
+test(
+  'SIGTERM at any moment breaks no answer, and every stream tells how it ended',
+  { timeout: 170_000 },
+  async (t) => {
+    const sum = { answered: 0, streamed: 0, ended: 0, refusedConnections: 0, closedWhileIdle: 0 };
+    const broken: string[] = [];
+    await withRandom(async (random) => {
+      for (let round = 0; round < ROUNDS; round += 1) {
+        const loaded = await startUnderLoad(t, random, random.oneIn(4) ? SHORT_SECONDS : 20);
+        const { tally, clients, begin, stop, exit, stderr } = loaded;
+        for (let i = 0; i < CONNECTIONS; i += 1) for (const stream of [true, false]) begin(stream);
+        await sleep(random.integer(0, LOAD_MS));
+        // Some connect around the signal: they are served, or refused.
+        const late = setInterval(() => begin(clients.length % 2 === 0), 2);
+        await sleep(random.integer(0, 20));
+        stop();
+        await sleep(random.integer(0, 40));
+        clearInterval(late);
+        assert.equal(await exit, 0, `round ${round}: ${stderr()}`);
+        await Promise.all(clients);
+        broken.push(
+          ...tally.broken.map(
+            (what) => `round ${round}: ${what.slice(0, 200)} … ${what.slice(-200)}`,
+          ),
+        );
+        for (const name of Object.keys(sum) as (keyof typeof sum)[]) sum[name] += tally[name];
+      }
+      const figures = JSON.stringify({ ...sum, broken: broken.length });
+      t.diagnostic(`${ROUNDS} rounds of ${CONNECTIONS} + ${CONNECTIONS} connections: ${figures}`);
+      assert.equal(broken.length, 0, `${figures}\n${broken.slice(0, 20).join('\n')}`);
+      assert.ok(sum.answered > 0 && sum.streamed > 0);
+    });
+  },
+);
 
 test('a second signal ends it at once under load too', async (t) => {
   await withRandom(async (random) => {

@@ -33,6 +33,8 @@ import { completion, completionEvents } from './support/upstream.ts';
 const CASES = Number(process.env['FUZZ_CASES'] ?? 10_000);
 const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
 /** A case that takes longer hangs. Where the whole suite runs beside it, other tests may be in the way. */
+/** For a test of thousands of cases; each case has a limit of its own. */
+const MANY_CASES = { timeout: 170_000 };
 const HANG_MS = CASES > 10_000 ? 1000 : 10_000;
 /** How many cases over sockets run at once. */
 const WORKERS = 32;
@@ -158,7 +160,7 @@ function isChatRequest(json: unknown): boolean {
   return Array.isArray(messages) && messages.length > 0 && messages.every(isMessage);
 }
 
-test('a request body is accepted whole, or refused with a 4xx', async () => {
+test('a request body is accepted whole, or refused with a 4xx', MANY_CASES, async () => {
   const tally = new Tally();
   await forEachCase(0.3, (fuzzCase) => {
     const bytes = mutate(fuzzCase.random, fuzzCase.random.pick(BODIES), BODY_TOKENS);
@@ -225,39 +227,47 @@ function startable(toml: string): 'accepted' | 'refused' {
   return 'accepted';
 }
 
-test('settings are accepted and can be started, or refused with their problems', async () => {
-  const tally = new Tally();
-  await forEachCase(0.2, (fuzzCase) => {
-    const { random } = fuzzCase;
-    const toml = mutate(random, Buffer.from(exampleConfig(random)), TOML_TOKENS).toString('utf8');
-    fuzzCase.about = toml;
-    tally.add(startable(toml));
-  });
-  tally.assertSome('accepted', 'refused');
-});
+test(
+  'settings are accepted and can be started, or refused with their problems',
+  MANY_CASES,
+  async () => {
+    const tally = new Tally();
+    await forEachCase(0.2, (fuzzCase) => {
+      const { random } = fuzzCase;
+      const toml = mutate(random, Buffer.from(exampleConfig(random)), TOML_TOKENS).toString('utf8');
+      fuzzCase.about = toml;
+      tally.add(startable(toml));
+    });
+    tally.assertSome('accepted', 'refused');
+  },
+);
 
-test('settings in which a piece is repeated take no longer than their length', async () => {
-  const fastest = (toml: string) =>
-    Math.min(
-      ...[1, 2, 3].map(() => {
-        const start = process.cpuUsage();
-        startable(toml);
-        return process.cpuUsage(start).user / 1000;
-      }),
-    );
-  await forEachCase(0.002, (fuzzCase) => {
-    const { random } = fuzzCase;
-    const text = mutate(random, Buffer.from(exampleConfig(random)), TOML_TOKENS).toString('utf8');
-    const at = random.integer(0, text.length);
-    const piece = text.slice(at, at + random.integer(1, 12)) || random.pick(TOML_TOKENS);
-    const repeated = (times: number) => text.slice(0, at) + piece.repeat(times) + text.slice(at);
-    fuzzCase.about = `${JSON.stringify(piece)} at ${at} of ${text}`;
-    const [few, many] = [repeated(1000), repeated(16_000)];
-    // Sixteen times as long; the square of it would be 256 times. Garbage is collected now and then.
-    const isLinear = () => fastest(many) < 64 * Math.max(fastest(few), 0.5);
-    assert.ok([1, 2, 3].some(isLinear), 'longer than its length');
-  });
-});
+test(
+  'settings in which a piece is repeated take no longer than their length',
+  MANY_CASES,
+  async () => {
+    const fastest = (toml: string) =>
+      Math.min(
+        ...[1, 2, 3].map(() => {
+          const start = process.cpuUsage();
+          startable(toml);
+          return process.cpuUsage(start).user / 1000;
+        }),
+      );
+    await forEachCase(0.002, (fuzzCase) => {
+      const { random } = fuzzCase;
+      const text = mutate(random, Buffer.from(exampleConfig(random)), TOML_TOKENS).toString('utf8');
+      const at = random.integer(0, text.length);
+      const piece = text.slice(at, at + random.integer(1, 12)) || random.pick(TOML_TOKENS);
+      const repeated = (times: number) => text.slice(0, at) + piece.repeat(times) + text.slice(at);
+      fuzzCase.about = `${JSON.stringify(piece)} at ${at} of ${text}`;
+      const [few, many] = [repeated(1000), repeated(16_000)];
+      // Sixteen times as long; the square of it would be 256 times. Garbage is collected now and then.
+      const isLinear = () => fastest(many) < 64 * Math.max(fastest(few), 0.5);
+      assert.ok([1, 2, 3].some(isLinear), 'longer than its length');
+    });
+  },
+);
 
 const STREAM_TOKENS = [
   ...'\n\r: {}[]",\\x\u0000'.split(''),
@@ -316,26 +326,30 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
   }
 }
 
-test('a stream reads the same however it is cut up, and says how it ended', async () => {
-  const tally = new Tally();
-  await forEachCase(0.3, async (fuzzCase) => {
-    const { random } = fuzzCase;
-    const bytes = mutate(random, random.pick(STREAMS), STREAM_TOKENS);
-    const isCut = random.oneIn(3);
-    fuzzCase.about = `${isCut ? 'cut: ' : ''}${bytes.toString('latin1')}`;
-    const whole = await relay(bytes.length === 0 ? [] : [bytes], isCut);
-    assert.deepEqual(await relay(cutUp(random, bytes), isCut), whole);
-    if (!whole.hasBegun) return tally.add('refused');
-    const code = assertStreamEnd(whole.text);
-    assert.equal(code === 'ok', whole.failure === '' || dataOf(whole.text).includes('[DONE]'));
-    tally.add(code);
-    // What is the gateway's own is at the end; everything before it is the provider's.
-    const own = /\n*data: (?:\[DONE\]|\{"error":.*\})\n\n$/.exec(whole.text)?.[0] ?? '';
-    const kept = whole.text.slice(0, whole.text.length - own.length);
-    assert.ok(bytes.toString('latin1').startsWith(kept));
-  });
-  tally.assertSome('ok', 'refused', 'PROVIDER_ERROR');
-});
+test(
+  'a stream reads the same however it is cut up, and says how it ended',
+  MANY_CASES,
+  async () => {
+    const tally = new Tally();
+    await forEachCase(0.3, async (fuzzCase) => {
+      const { random } = fuzzCase;
+      const bytes = mutate(random, random.pick(STREAMS), STREAM_TOKENS);
+      const isCut = random.oneIn(3);
+      fuzzCase.about = `${isCut ? 'cut: ' : ''}${bytes.toString('latin1')}`;
+      const whole = await relay(bytes.length === 0 ? [] : [bytes], isCut);
+      assert.deepEqual(await relay(cutUp(random, bytes), isCut), whole);
+      if (!whole.hasBegun) return tally.add('refused');
+      const code = assertStreamEnd(whole.text);
+      assert.equal(code === 'ok', whole.failure === '' || dataOf(whole.text).includes('[DONE]'));
+      tally.add(code);
+      // What is the gateway's own is at the end; everything before it is the provider's.
+      const own = /\n*data: (?:\[DONE\]|\{"error":.*\})\n\n$/.exec(whole.text)?.[0] ?? '';
+      const kept = whole.text.slice(0, whole.text.length - own.length);
+      assert.ok(bytes.toString('latin1').startsWith(kept));
+    });
+    tally.assertSome('ok', 'refused', 'PROVIDER_ERROR');
+  },
+);
 
 /** Headers that a provider is sent, and what fetch adds by itself. */
 const UPSTREAM_HEADERS = new Set(
@@ -420,42 +434,46 @@ async function exchange(port: number, pieces: readonly Buffer[], isHead: boolean
   });
 }
 
-test('a damaged request gets documented answers, and nothing damaged goes on', async (t) => {
-  const upstream = await startRawUpstream(t, ({ text, socket }) => {
-    assertForwarded(text);
-    socket.write(rawResponse(JSON.stringify(completion())));
-  });
-  const gateway = await startGateway(t, {
-    toml: `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "${PROVIDER_KEY}"\nmodels = ["m"]\n`,
-    // What never ends is answered soon.
-    clientLimits: { headersMs: 120, requestMs: 120, lingerMs: 20 },
-  });
-  const tally = new Tally();
-  const check = async (fuzzCase: FuzzCase) => {
-    const { random } = fuzzCase;
-    const bytes = mutate(random, request(random), HEAD_TOKENS);
-    fuzzCase.about = bytes.toString('latin1');
-    const isHead = /^\s*HEAD /.test(fuzzCase.about);
-    const pieces = random.oneIn(8) ? cutUp(random, bytes) : [bytes];
-    const text = await exchange(gateway.port, pieces, isHead);
-    const replies = parseReplies(text, { isHead }).filter(({ status }) => status !== 100);
-    assert.ok(replies.length > 0, 'no answer');
-    for (const { status, headers, body, isWhole } of replies) {
-      assert.ok(isWhole || isHead, text);
-      assert.match(headers['x-request-id'] ?? '', /^[\x21-\x7e]{1,128}$/, text);
-      tally.add(String(status));
-      assert.notEqual(status, 500, text);
-      if (isHead && body === '') continue;
-      if (status !== 200) assertErrorObject(body, status);
-      else if (body.startsWith('data:')) assertStreamEnd(body);
-      else assert.match(body, /^\{"(?:status":"healthy"|object":"list"|id":"chatcmpl-1")/);
-    }
-  };
-  await forEachCase(0.1, check, { workers: WORKERS });
-  tally.assertSome('200', '400', '401', '404', '408', '431');
-  assert.equal((await gateway.send('/health')).status, 200);
-  assert.ok(upstream.requests.length > 0);
-});
+test(
+  'a damaged request gets documented answers, and nothing damaged goes on',
+  MANY_CASES,
+  async (t) => {
+    const upstream = await startRawUpstream(t, ({ text, socket }) => {
+      assertForwarded(text);
+      socket.write(rawResponse(JSON.stringify(completion())));
+    });
+    const gateway = await startGateway(t, {
+      toml: `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "${PROVIDER_KEY}"\nmodels = ["m"]\n`,
+      // What never ends is answered soon.
+      clientLimits: { headersMs: 120, requestMs: 120, lingerMs: 20 },
+    });
+    const tally = new Tally();
+    const check = async (fuzzCase: FuzzCase) => {
+      const { random } = fuzzCase;
+      const bytes = mutate(random, request(random), HEAD_TOKENS);
+      fuzzCase.about = bytes.toString('latin1');
+      const isHead = /^\s*HEAD /.test(fuzzCase.about);
+      const pieces = random.oneIn(8) ? cutUp(random, bytes) : [bytes];
+      const text = await exchange(gateway.port, pieces, isHead);
+      const replies = parseReplies(text, { isHead }).filter(({ status }) => status !== 100);
+      assert.ok(replies.length > 0, 'no answer');
+      for (const { status, headers, body, isWhole } of replies) {
+        assert.ok(isWhole || isHead, text);
+        assert.match(headers['x-request-id'] ?? '', /^[\x21-\x7e]{1,128}$/, text);
+        tally.add(String(status));
+        assert.notEqual(status, 500, text);
+        if (isHead && body === '') continue;
+        if (status !== 200) assertErrorObject(body, status);
+        else if (body.startsWith('data:')) assertStreamEnd(body);
+        else assert.match(body, /^\{"(?:status":"healthy"|object":"list"|id":"chatcmpl-1")/);
+      }
+    };
+    await forEachCase(0.1, check, { workers: WORKERS });
+    tally.assertSome('200', '400', '401', '404', '408', '431');
+    assert.equal((await gateway.send('/health')).status, 200);
+    assert.ok(upstream.requests.length > 0);
+  },
+);
 
 const ANSWER_TOKENS = [
   ...'\r\n: \t,;{}[]"\u0000\x80'.split(''),
@@ -503,7 +521,7 @@ function answer(random: Random, isStream: boolean): Buffer {
   return Buffer.from(random.pick(framed));
 }
 
-test('a damaged answer becomes a documented one', async (t) => {
+test('a damaged answer becomes a documented one', MANY_CASES, async (t) => {
   const answers = new Map<string, { pieces: readonly Buffer[]; staysOpen: boolean }>();
   const upstream = await startRawUpstream(t, async ({ text, socket }) => {
     const id = /\r\nx-request-id: (\d+)\r\n/.exec(text)?.[1] ?? assert.fail(text);

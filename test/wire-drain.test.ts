@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
+import { GatewayError } from '../src/lib/errors.ts';
 import { startStopwatch } from './support/clock.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
@@ -138,6 +139,21 @@ test('at the deadline of a drain streams end in the error event and the others g
   assert.equal(typeof refusal.type, 'string');
   await Promise.all(upstream.requests.map(({ closed }) => closed));
   assert.doesNotMatch(await stream.ended, /test is over/);
+});
+
+test('requests that a shutdown ends are not logged as errors of the gateway', async (t) => {
+  const { gateway, upstream } = await start(t);
+  const stream = openChat(gateway.port);
+  const complete = openChat(gateway.port, chatBody());
+  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
+  // What the server drains with.
+  await gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
+  assert.equal((await complete.response).statusCode, 500);
+  await stream.ended;
+  assert.deepEqual(
+    gateway.accessLines().map(({ level }) => level),
+    ['info', 'info'],
+  );
 });
 
 test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {

@@ -149,6 +149,20 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/chat-completions.ts',
+    now: 'hasReconnected = true;',
+    mutated: 'hasReconnected = true;\n      retries += 1;',
+    tests: 'wire-fallback',
+    title: 'the immediate attempt after a stale connection does not lengthen the backoff',
+  },
+  {
+    file: 'src/gateway/chat-completions.ts',
+    now: '2 ** (retries - 1)',
+    mutated: '2 ** retries',
+    tests: 'wire-fallback',
+    title: 'the backoff is at most its step',
+  },
+  {
+    file: 'src/gateway/chat-completions.ts',
     now: 'retryAfterSeconds > MAX_AWAITED_SECONDS',
     mutated: 'retryAfterSeconds >= MAX_AWAITED_SECONDS',
     tests: 'wire-fallback',
