@@ -34,9 +34,9 @@ const limitTests: Plugin = {
 };
 
 // Once for all files: each would take half a second of CPU to compile its own. Below node_modules,
-// so that packages are found from there.
-const outdir = 'node_modules/.tests';
-rmSync(outdir, { recursive: true, force: true });
+// so that packages are found from there; one folder per run, as two may run at once.
+const outdir = `node_modules/.tests-${process.pid}`;
+process.on('exit', () => rmSync(outdir, { recursive: true, force: true }));
 await build({
   entryPoints: names.map((name) => join(import.meta.dirname, name)),
   outdir,

@@ -107,7 +107,7 @@ class RequestMembers implements JsonVisitor {
 
   onEnd(end: number): void {
     if (this.#member) this.#member.end = end;
-    if (this.#messages) this.fault ??= this.#messages.fault ?? undefined;
+    if (this.#messages) this.fault ??= this.#messages.fault;
   }
 }
 

@@ -34,7 +34,7 @@ function copyProject(): string {
     });
   }
   mkdirSync(join(folder, 'node_modules'));
-  for (const name of readdirSync('node_modules').filter((one) => one !== '.tests')) {
+  for (const name of readdirSync('node_modules').filter((one) => !one.startsWith('.tests'))) {
     symlinkSync(join(process.cwd(), 'node_modules', name), join(folder, 'node_modules', name));
   }
   return folder;
