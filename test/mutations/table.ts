@@ -144,8 +144,8 @@ export const MUTATIONS: readonly Mutation[] = [
     file: 'src/gateway/access-log.ts',
     now: "failure?.kind === 'internal' && !(call.cancellation.reason instanceof GatewayError)",
     mutated: "failure?.kind === 'internal'",
-    tests: 'wire-log',
-    title: 'of a request that a shutdown ended is not one of an error of the gateway',
+    tests: 'wire-drain',
+    title: 'requests that a shutdown ends are not logged as errors of the gateway',
   },
   {
     file: 'src/gateway/chat-completions.ts',
@@ -534,8 +534,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/request-body.ts',
-    now: 'byteLength(parts) > MAX_WHOLE_BYTES',
-    mutated: 'byteLength(parts) > Infinity',
+    now: 'lengthOf(parts) > MAX_WHOLE_BYTES',
+    mutated: 'lengthOf(parts) > Infinity',
     tests: 'wire-uploads',
     title: '20 open streams hold less than 0.2 MiB each of their prompts of 8 MiB',
   },
