@@ -1,16 +1,16 @@
-/** Puts the rooms together: the one place where settings become running parts. */
+/** The composition root: settings become running parts. */
 
-import { ByteBudget } from './lib/byte-budget.ts';
-import { CLIENT_LIMITS } from './downstream/call.ts';
-import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import type { Config } from './config/config.ts';
-import { createGateway } from './gateway/gateway.ts';
+import { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
-import { createLimits } from './policy/rate-limits.ts';
+import { createGateway } from './gateway/gateway.ts';
+import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type Logger } from './lib/log.ts';
-import type { Provider } from './upstream/provider.ts';
-import { createOpenAIProvider } from './upstream/openai.ts';
 import { createRedactor } from './lib/secrets.ts';
+import { CircuitBreaker } from './policy/circuit-breaker.ts';
+import { createLimits } from './policy/rate-limits.ts';
+import { createOpenAIProvider } from './upstream/openai.ts';
+import type { Provider } from './upstream/provider.ts';
 import { createTransport, type Transport } from './upstream/transport.ts';
 
 export interface Assembly {
@@ -20,9 +20,10 @@ export interface Assembly {
   readonly budget: ByteBudget;
 }
 
+/** What of the process the gateway needs. */
 interface Runtime {
   readonly writeLog: (line: string) => void;
-  /** Somebody reads the log as it comes. */
+  /** The log goes to a terminal. */
   readonly isTerminal: boolean;
   readonly colour: boolean;
   readonly clientLimits?: typeof CLIENT_LIMITS;
@@ -49,7 +50,7 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   );
   const limits = createLimits(config.rateLimit);
   const breaker = new CircuitBreaker();
-  // Those without a key are not registered.
+  // A fallback without a key is not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
   const completion = { config, transport, providers, fallbacks, redact, limits, breaker };
   const gateway = createGateway({ config, logger, completion });
