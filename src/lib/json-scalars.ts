@@ -8,6 +8,8 @@ const MAX_WORD_BYTES = 64;
 const ESCAPED_WORD = /^(?:[a-z]|\\u00[4-7][0-9a-f])+$/i;
 
 const LETTER_U = 0x75;
+/** The bytes of `\\u0041` after the backslash. */
+const ESCAPE_BYTES = 5;
 const IS_HEX_DIGIT = byteSet('0123456789abcdefABCDEF');
 /** The bytes that may follow a backslash, except `u`. */
 const IS_ESCAPED = byteSet('"\\/bfnrt');
@@ -29,8 +31,8 @@ export class StringReader implements ScalarReader {
   isWhole = false;
   /** The text so far, as written; `undefined` if it is not wanted. */
   #written: string | undefined;
-  /** What the escape sequence under way needs next: the letter, or so many hexadecimal digits. */
-  #escapeNeeds: 'letter' | 4 | 3 | 2 | 1 | undefined;
+  /** How many bytes the escape sequence under way may still have, counted as for `\\u`; 0 if there is none. */
+  #escapeBytesLeft = 0;
 
   /** The next byte to be read is the one after the opening quote. */
   begin(isTextWanted: boolean): void {
@@ -66,9 +68,9 @@ export class StringReader implements ScalarReader {
     const { length } = bytes;
     let at = start;
     while (at < length) {
-      if (this.#escapeNeeds !== undefined) {
-        if (!this.#readEscape(bytes[at]!)) return at;
-        at += 1;
+      if (this.#escapeBytesLeft > 0) {
+        at = this.#readEscape(bytes, at);
+        if (this.#escapeBytesLeft > 0) return at;
         continue;
       }
       // Nearly all bytes of a prompt are read by this line.
@@ -81,20 +83,24 @@ export class StringReader implements ScalarReader {
       if (bytes[at] !== BACKSLASH) return at;
       at += 1;
       if (at < length && IS_ESCAPED[bytes[at]!] === 1) at += 1;
-      else this.#escapeNeeds = 'letter';
+      else this.#escapeBytesLeft = ESCAPE_BYTES;
     }
     return at;
   }
 
-  /** Returns false if `byte` does not belong to the escape sequence. */
-  #readEscape(byte: number): boolean {
-    const needs = this.#escapeNeeds;
-    if (needs === 'letter') {
-      this.#escapeNeeds = byte === LETTER_U ? 4 : undefined;
-      return byte === LETTER_U || IS_ESCAPED[byte] === 1;
+  /** Reads on in an escape sequence, up to its end or the first byte that does not belong to it. */
+  #readEscape(bytes: Buffer, start: number): number {
+    let left = this.#escapeBytesLeft;
+    let at = start;
+    for (; left > 0 && at < bytes.length; at += 1) {
+      const byte = bytes[at]!;
+      const isLetter = left === ESCAPE_BYTES;
+      if (isLetter && IS_ESCAPED[byte] === 1) left = 1;
+      else if (isLetter ? byte !== LETTER_U : IS_HEX_DIGIT[byte] === 0) break;
+      left -= 1;
     }
-    this.#escapeNeeds = needs === 4 ? 3 : needs === 3 ? 2 : needs === 2 ? 1 : undefined;
-    return IS_HEX_DIGIT[byte] === 1;
+    this.#escapeBytesLeft = left;
+    return at;
   }
 }
 
@@ -177,11 +183,14 @@ export class LiteralReader implements ScalarReader {
   }
 
   read(bytes: Buffer, start: number): number {
+    const literal = this.#literal;
+    let read = this.#lettersRead;
     let at = start;
-    while (at < bytes.length && bytes[at] === this.#literal.charCodeAt(this.#lettersRead)) {
+    while (at < bytes.length && bytes[at] === literal.charCodeAt(read)) {
       at += 1;
-      this.#lettersRead += 1;
+      read += 1;
     }
+    this.#lettersRead = read;
     return at;
   }
 }
