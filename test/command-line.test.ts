@@ -30,7 +30,7 @@ import { completion, sendJson, startUpstream } from './support/upstream.ts';
 const LOCAL = ['--host', '127.0.0.1', '--port', '0'];
 const NOTHING_OF_A_STACK = /\n\s+at |node:|file:|Error:/;
 /** A warning about something else than what fetch cannot do. */
-const OTHER_WARNING = /^warning +(?!fetch )/m;
+const OTHER_WARNING = /^warning +(?!fetch )\S/m;
 
 before(buildOnce);
 
