@@ -458,6 +458,18 @@ for (const [transport, text] of [
       });
     }
 
+    test('a body of 1 MiB arrives whole', async (t) => {
+      const certificate = createCertificate(t, ['IP:127.0.0.1']);
+      const upstream = await startUpstream(t, answer, certificate);
+      const env = { GATEWAY_UPSTREAM: transport, NODE_EXTRA_CA_CERTS: certificate.path };
+      const { port } = await start(t, { baseUrl: upstream.baseUrl, env });
+      const body = chatBody({ pad: 'x'.repeat(1_048_576) });
+      const { response, ended } = openChat(port, body);
+      assert.equal((await response).statusCode, 200, await ended);
+      const received = JSON.parse(upstream.requests[0]!.body.toString()) as object;
+      assert.deepEqual(received, { ...body, model: 'm' });
+    });
+
     const notOurs = transport === 'fetch' && 'fetch keeps sessions as it likes';
     test('a second connection resumes the session of the first', { skip: notOurs }, async (t) => {
       const certificate = createCertificate(t, ['IP:127.0.0.1']);
