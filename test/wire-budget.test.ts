@@ -194,6 +194,19 @@ for (const [what, script] of bigAnswers) {
   });
 }
 
+test('what a failed attempt held is free for the next one', async (t) => {
+  const { gateway, q } = await start(t, (_, response) => {
+    response.setHeader('content-type', 'application/json');
+    response.end('x'.repeat(1.5 * MIB));
+  });
+  const answer = completion('x'.repeat(1.5 * MIB));
+  q.script = (_, response) => sendJson(response, answer);
+  const reply = await gateway.chat(chatBody());
+  assert.equal(reply.status, 200, reply.text);
+  assert.deepEqual(reply.json(), answer);
+  await nothingIsReserved(gateway);
+});
+
 test('an unfinished event beyond the budget becomes a 429 before the stream, and an error event in it', async (t) => {
   let before = '';
   const { gateway, p, q } = await start(t, (_, response) => {
