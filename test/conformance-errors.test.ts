@@ -718,22 +718,27 @@ test('an upstream that takes longer than the timeout, in any phase, is answered 
   assert.equal(upstream.requests.length, replies.length);
 });
 
-test('a complete answer may have 64 MiB, and a longer one is a 502', async (t) => {
-  const limit = 64 * 1024 * 1024;
-  const upstream = await startUpstream(t, (request, response) => {
-    const { model } = JSON.parse(request.body.toString()) as { model: string };
-    const body = Buffer.alloc(Number(model), ' ');
-    body.write('{"choices":[]}');
-    response.writeHead(200, { 'content-type': 'application/json' }).end(body);
+for (const isChunked of [false, true]) {
+  const kind = isChunked ? 'in chunks' : 'with Content-Length';
+  test(`a complete answer ${kind} may have 64 MiB, and a longer one is a 502`, async (t) => {
+    const limit = 64 * 1024 * 1024;
+    const upstream = await startUpstream(t, (request, response) => {
+      const { model } = JSON.parse(request.body.toString()) as { model: string };
+      const body = Buffer.alloc(Number(model), ' ');
+      body.write('{"choices":[]}');
+      response.setHeader('content-type', 'application/json');
+      if (isChunked) response.write(body.subarray(0, 1000));
+      response.end(isChunked ? body.subarray(1000) : body);
+    });
+    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const whole = await gateway.chat(chatBody({ model: `p/${limit}` }));
+    assert.deepEqual([whole.status, whole.bytes.length], [200, limit]);
+    assertError(await gateway.chat(chatBody({ model: `p/${limit + 1}` })), {
+      ...PROVIDER_FAILED,
+      message: /^Provider error: .*too large/,
+    });
   });
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
-  const whole = await gateway.chat(chatBody({ model: `p/${limit}` }));
-  assert.deepEqual([whole.status, whole.bytes.length], [200, limit]);
-  assertError(await gateway.chat(chatBody({ model: `p/${limit + 1}` })), {
-    ...PROVIDER_FAILED,
-    message: /^Provider error: .*too large/,
-  });
-});
+}
 
 test('an error body is waited for one second', async (t) => {
   const timers = useManualTimers(t);

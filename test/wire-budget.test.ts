@@ -2,8 +2,10 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { connect } from 'node:net';
+import { createServer } from 'node:http';
+import { connect, type AddressInfo } from 'node:net';
 import { test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../src/lib/errors.ts';
@@ -192,6 +194,19 @@ for (const [what, script] of bigAnswers) {
   });
 }
 
+test('what a failed attempt held is free for the next one', async (t) => {
+  const { gateway, q } = await start(t, (_, response) => {
+    response.setHeader('content-type', 'application/json');
+    response.end('x'.repeat(1.5 * MIB));
+  });
+  const answer = completion('x'.repeat(1.5 * MIB));
+  q.script = (_, response) => sendJson(response, answer);
+  const reply = await gateway.chat(chatBody());
+  assert.equal(reply.status, 200, reply.text);
+  assert.deepEqual(reply.json(), answer);
+  await nothingIsReserved(gateway);
+});
+
 test('an unfinished event beyond the budget becomes a 429 before the stream, and an error event in it', async (t) => {
   let before = '';
   const { gateway, p, q } = await start(t, (_, response) => {
@@ -228,6 +243,53 @@ test('an event that fits passes whole, however large, and short ones need no bud
     assert.equal(text, completionEvents());
   }
   socket.destroy();
+});
+
+test('of each long body at most 512 KiB are read or written in one turn of the event loop', async (t) => {
+  const received = { upstream: 0, client: 0 };
+  const long = Buffer.alloc(8 * MIB, 'x');
+  const provider = createServer((request, response) => {
+    request.on('data', ({ length }: Buffer) => (received.upstream += length));
+    request.on('end', () => {
+      response.writeHead(200, { 'content-type': 'application/json' }).write('{"choices":"');
+      response.write(long);
+      response.end('"}');
+    });
+  }).listen(0, '127.0.0.1');
+  await once(provider, 'listening');
+  t.after(() => {
+    provider.close();
+    provider.closeAllConnections();
+  });
+  const { port } = provider.address() as AddressInfo;
+  const gateway = await startGateway(t, {
+    toml: budget(64) + providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }),
+  });
+  const socket = connect(gateway.port, '127.0.0.1');
+  t.after(() => socket.destroy());
+  socket.on('data', ({ length }: Buffer) => (received.client += length));
+  const chat = JSON.stringify(chatBody({ x: '' })).replace('""}', '"');
+  const size = (chat.length + long.length + 2).toString(16);
+  const [head = ''] = rawChat({}).split('\r\n\r\n');
+  socket.write(`${head.replace('content-length: 2', 'transfer-encoding: chunked')}\r\n\r\n`);
+  socket.write(`${size}\r\n${chat}`);
+  socket.write(long);
+  socket.write('"}\r\n0\r\n\r\n');
+
+  const last = { reserved: 0, ...received };
+  const most = { reserved: 0, ...received };
+  while (received.client < long.length) {
+    await nextTurn();
+    const now = { reserved: gateway.reservedBytes(), ...received };
+    for (const name of ['reserved', 'upstream', 'client'] as const) {
+      most[name] = Math.max(most[name], now[name] - last[name]);
+      last[name] = now[name];
+    }
+  }
+  assert.ok(received.upstream > long.length);
+  for (const [name, bytes] of Object.entries(most)) {
+    assert.ok(bytes <= MIB / 2, `${name}: ${bytes} bytes in one turn`);
+  }
 });
 
 /** What an upstream does with one request, at random: all the ways that an attempt ends. */

@@ -38,16 +38,11 @@ export async function readRequestBody(
   };
   reserve(announcedBytes);
   onAccepted();
-  try {
-    await forEachChunk(request, cancellation, (chunk) => {
-      chunks.push(chunk);
-      if (chunks.size > announcedBytes) reserve(chunks.size);
-      onChunk(chunk);
-    });
-  } catch (error) {
-    reservation.resize(0);
-    throw error;
-  }
+  await forEachChunk(request, cancellation, (chunk) => {
+    chunks.push(chunk);
+    if (chunks.size > announcedBytes) reserve(chunks.size);
+    onChunk(chunk);
+  });
   return chunks.takeParts();
 }
 
