@@ -173,12 +173,8 @@ test('a request body is accepted whole, or refused with a 4xx', MANY_CASES, asyn
       const before = JSON.parse(bytes.toString()) as Record<string, unknown>;
       const sent = JSON.parse(forwarded.toString()) as Record<string, unknown>;
       assert.ok(isPlain ? isChatRequest(before) : Array.isArray(before['messages']));
-      assert.deepEqual(
-        sent,
-        Object.assign(Object.create(Object.getPrototypeOf(before)), before, {
-          model: 'other',
-        }),
-      );
+      before['model'] = 'other';
+      assert.deepEqual(sent, before);
       tally.add('accepted');
     } catch (error) {
       if (!(error instanceof GatewayError)) throw error;
