@@ -68,7 +68,7 @@ test('a reservation frees what it has reserved, once, and reserves nothing after
   assert.equal(whole.reservedBytes, 100);
   assert.throws(
     () => a.resize(51),
-    (error: GatewayError) => error.status === 429 && error.facts.mayFallBack === false,
+    (error: GatewayError) => error.status === 429 && error.facts.provider === undefined,
   );
   assert.equal(whole.reservedBytes, 100);
   b.resize(0);
@@ -194,14 +194,18 @@ for (const [what, script] of bigAnswers) {
   });
 }
 
-test('what a failed attempt held is free for the next one', async (t) => {
+test('what a failed attempt held is free while the next one is made', async (t) => {
   const { gateway, q } = await start(t, (_, response) => {
     response.setHeader('content-type', 'application/json');
     response.end('x'.repeat(1.5 * MIB));
   });
   const answer = completion('x'.repeat(1.5 * MIB));
-  q.script = (_, response) => sendJson(response, answer);
-  const reply = await gateway.chat(chatBody());
+  const body = JSON.stringify(chatBody());
+  q.script = (_, response) => {
+    assert.equal(gateway.reservedBytes(), body.length);
+    sendJson(response, answer);
+  };
+  const reply = await gateway.chat(body);
   assert.equal(reply.status, 200, reply.text);
   assert.deepEqual(reply.json(), answer);
   await nothingIsReserved(gateway);

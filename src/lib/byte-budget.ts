@@ -41,9 +41,9 @@ export class Reservation {
     if (bytes === this.#bytes) return;
     if (this.#hasEnded) throw new ClientGone();
     if (!this.#budget.reserve(bytes - this.#bytes)) {
-      // No provider's failure: another attempt would not fit either.
-      const facts = { retryAfterSeconds: 1, mayFallBack: false };
-      throw new GatewayError('rateLimit', 'Rate limit exceeded: too many bytes in flight', facts);
+      // The failure names no provider: no other one is asked.
+      const text = 'Rate limit exceeded: too many bytes in flight';
+      throw new GatewayError('rateLimit', text, { retryAfterSeconds: 1 });
     }
     this.#bytes = bytes;
   }

@@ -450,13 +450,6 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/lib/byte-budget.ts',
-    now: 'mayFallBack: false',
-    mutated: 'mayFallBack: true',
-    tests: 'wire-budget',
-    title: 'an answer that grows beyond the budget',
-  },
-  {
-    file: 'src/lib/byte-budget.ts',
     now: '    if (this.#hasEnded) throw new ClientGone();\n',
     mutated: '',
     tests: 'wire-budget',
@@ -635,7 +628,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: '    call.reservation.resize(0);\n',
     mutated: '',
     tests: 'wire-budget',
-    title: 'what a failed attempt held is free',
+    title: 'what a failed attempt held is free while',
   },
   {
     file: 'src/upstream/completion.ts',
