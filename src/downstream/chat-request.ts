@@ -86,7 +86,7 @@ class RequestMembers implements JsonVisitor {
   hasMessages = false;
   /** What is wrong with the members, apart from the values of `model` and `stream`. */
   fault: string | undefined;
-  /** What the value under way is. */
+  /** The member under way, if it is one of these. */
   #member: Member | undefined;
   #messages: MessageList | undefined;
 

@@ -31,7 +31,7 @@ export class StringReader implements ScalarReader {
   isWhole = false;
   /** The text so far, as written; `undefined` if it is not wanted. */
   #written: string | undefined;
-  /** How many bytes the escape sequence under way may still have, counted as for `\\u`; 0 if there is none. */
+  /** How many bytes the escape sequence under way may still have, counted as for `\u`; 0 if there is none. */
   #escapeBytesLeft = 0;
 
   /** The next byte to be read is the one after the opening quote. */

@@ -9,7 +9,7 @@ import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import type { UpstreamFault, UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
-export const MAX_ANSWER_BYTES = 67_108_864;
+const MAX_ANSWER_BYTES = 67_108_864;
 
 interface CompletionOptions {
   readonly provider: string;
