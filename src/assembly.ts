@@ -20,7 +20,7 @@ export interface Assembly {
   readonly budget: ByteBudget;
 }
 
-/** What of the process the gateway needs. */
+/** What the gateway needs from the process. */
 interface Runtime {
   readonly writeLog: (line: string) => void;
   /** The log goes to a terminal. */

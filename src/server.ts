@@ -40,6 +40,8 @@ async function main(): Promise<void> {
   if (commandLine.check) return print(describeConfig(config, source));
   if (commandLine.healthcheck) return checkHealth(config);
 
+  // If nothing keeps the process alive before it listens, it has failed.
+  process.exitCode = EXIT_FAILED;
   const isTerminal = process.stdout.isTTY;
   const assembly: Assembly = assemble(config, {
     writeLog: createLineWriter(process.stdout, (lines) => {
@@ -48,17 +50,19 @@ async function main(): Promise<void> {
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });
-  const stop = stopOnSignals(assembly, config.server.shutdownTimeoutMs);
+  const drain = drainOnSignals(assembly, config.server.shutdownTimeoutMs);
   const { server, transport, logger } = assembly;
   const { host } = config.server;
   // Before the first request: a failed check changes the transport.
   await transport.check();
   const { port } = await server.listen(config.server.port, host);
+  process.exitCode = 0;
   process.off('uncaughtException', failStart);
   // The state of the process is unknown, but requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
-    stop('uncaught exception', EXIT_FAILED);
+    process.exitCode = EXIT_FAILED;
+    drain('uncaught exception');
   });
   print(describeStartup({ config, source, port, transport }), process.stderr);
   if (commandLine.demo) print(demoInstructions(host, port), process.stderr);
@@ -104,29 +108,29 @@ async function checkHealth({ server: { host, port } }: Config): Promise<void> {
 
 /**
  * Drains on SIGTERM and SIGINT, ends at once on a further signal, and ignores SIGHUP and SIGUSR1.
- * Process 1 of a container ignores signals that have no handler. Returns the function that drains.
+ * Process 1 of a container ignores signals that have no handler. Returns the function that drains, then exits with
+ * `process.exitCode`.
  */
-function stopOnSignals(
-  { server, transport, logger }: Assembly,
-  timeoutMs: number,
-): (reason: string, exitCode: number) => void {
+function drainOnSignals({ server, logger }: Assembly, timeoutMs: number): (reason: string) => void {
   let begun: { readonly reason: string; readonly atMs: number } | undefined;
-  const drain = async () => {
-    const shutdown = new GatewayError('internal', 'The gateway is shutting down');
-    await server.drain(timeoutMs, shutdown);
-    await transport.close();
-    logger.log('info', 'stopped');
-  };
-  const stop = (reason: string, exitCode: number) => {
-    const nowMs = performance.now();
-    if (begun?.reason === reason && nowMs - begun.atMs < REPEATED_SIGNAL_MS) return;
-    if (begun) process.exit(EXIT_FAILED);
-    begun = { reason, atMs: nowMs };
+  const drain = (reason: string) => {
+    if (begun) return;
+    begun = { reason, atMs: performance.now() };
     logger.log('info', 'draining', { reason });
-    void drain().then(() => process.exit(exitCode));
+    const shutdown = new GatewayError('internal', 'The gateway is shutting down');
+    void server.drain(timeoutMs, shutdown).then(() => {
+      logger.log('info', 'stopped');
+      process.exit();
+    });
   };
-  process.on('SIGTERM', () => stop('SIGTERM', 0));
-  process.on('SIGINT', () => stop('SIGINT', 0));
+  const onSignal = (signal: string) => {
+    const isRepeated =
+      begun?.reason === signal && performance.now() - begun.atMs < REPEATED_SIGNAL_MS;
+    if (begun && !isRepeated) process.exit(EXIT_FAILED);
+    drain(signal);
+  };
+  process.on('SIGTERM', onSignal);
+  process.on('SIGINT', onSignal);
   process.on('SIGHUP', () => {
     logger.log('warn', 'SIGHUP ignored', { cause: 'settings are read at start only' });
   });
@@ -135,7 +139,7 @@ function stopOnSignals(
   // The reader of the log may end; requests are still served.
   process.stdout.on('error', () => {});
   process.stderr.on('error', () => {});
-  return stop;
+  return drain;
 }
 
 function print(text: string, stream: NodeJS.WriteStream = process.stdout): void {

@@ -273,6 +273,14 @@ burst_capacity = 0
 });
 
 describe('a syntax error', () => {
+  test('shows the names of keys and nothing of their values', () => {
+    for (const name of ['token', 'base_url', 'api_key']) {
+      const [problem = ''] = problemsOf(`[providers.x]\n${name} = "hunter2-hunter2`);
+      assert.ok(problem.includes(`${name} = ....`), problem);
+      assert.ok(!problem.includes('hunter2'), problem);
+    }
+  });
+
   const broken: [toml: string, line: number, column: number, shown: string][] = [
     ['[server]\nport = = 1', 2, 8, 'port = '],
     ['[server]\r\nport = = 1\r\n', 2, 8, 'port = '],
@@ -714,6 +722,7 @@ describe('requests per second', () => {
   const rows: [toml: string, env: Env, isWarned: boolean][] = [
     ['', { GATEWAY_RATE_LIMIT_RPS: '5' }, true],
     ['[rate_limit]\nrequests_per_second = 5', {}, true],
+    ['[rate_limit.providers.openai]\nrequests_per_second = 5', {}, true],
     ['', { GATEWAY_RATE_LIMIT_RPS: '0' }, false],
     ['', { GATEWAY_RATE_LIMIT_RPS: '5', GATEWAY_RATE_LIMIT_ENABLED: 'true' }, false],
     ['[rate_limit]\nenabled = true', { GATEWAY_RATE_LIMIT_RPS: '5' }, false],
@@ -790,7 +799,8 @@ describe('gateway.toml.example', () => {
 
   test('loads without a warning when every setting in it is turned on', () => {
     assert.ok(Object.keys(env).length > 2);
-    const config = load(complete, { ...env, ANTHROPIC_API_KEY: 'k' });
+    const limits = { GATEWAY_RATE_LIMIT_ENABLED: 'true' };
+    const config = load(complete, { ...env, ...limits, ANTHROPIC_API_KEY: 'k' });
     assert.deepEqual(config.warnings, []);
     const ids = config.providers.registered.map(({ id }) => id);
     for (const id of ['openai', 'ollama', 'vllm', 'lmstudio']) assert.ok(ids.includes(id), id);

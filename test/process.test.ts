@@ -267,29 +267,34 @@ describe('the process', { concurrency: 4 }, () => {
     );
   }
 
-  test('logs an exception that nobody catches, finishes what is in flight and exits 1', async (t) => {
-    const { opened, open: finish } = createGate();
-    const upstream = await startUpstream(t, async (_, response) => {
-      await opened;
-      sendJson(response, completion());
+  for (const isDraining of [false, true]) {
+    const when = isDraining ? ' in a drain' : '';
+    test(`logs an exception that nobody catches${when}, finishes what is in flight and exits 1`, async (t) => {
+      const { opened, open: finish } = createGate();
+      const upstream = await startUpstream(t, async (_, response) => {
+        await opened;
+        sendJson(response, completion());
+      });
+      const { args } = settingsFor(t, upstream);
+      const preload = join(ROOT, 'test', 'support', 'uncaught.mjs');
+      const running = await startCommand(t, [process.execPath, '--import', preload, ...args]);
+      const { response, ended } = openChat(running.port, chatBody());
+      await eventually(() => upstream.requests.length === 1, 'the request');
+      if (isDraining) running.kill('SIGTERM');
+      if (isDraining) await eventually(() => running.stdout().includes('draining'), 'the drain');
+      running.kill('SIGUSR2');
+      await eventually(() => running.stdout().includes('thrown by a test'), 'the exception');
+      finish();
+      assert.equal((await response).statusCode, 200);
+      assert.deepEqual(JSON.parse(await ended), completion());
+      assert.equal(await running.exit, 1);
+      const lines = running.stdout().trimEnd().split('\n');
+      const entries = lines.map((line) => JSON.parse(line) as Record<string, string>);
+      const errors = entries.filter(({ level }) => level === 'error');
+      assert.equal(errors.length, 1, running.stdout());
+      assert.match(errors[0]!['cause'] ?? '', /thrown by a test/);
     });
-    const { args } = settingsFor(t, upstream);
-    const preload = join(ROOT, 'test', 'support', 'uncaught.mjs');
-    const running = await startCommand(t, [process.execPath, '--import', preload, ...args]);
-    const { response, ended } = openChat(running.port, chatBody());
-    await eventually(() => upstream.requests.length === 1, 'the request');
-    running.kill('SIGUSR2');
-    await eventually(() => running.stdout().includes('draining'), 'the drain');
-    finish();
-    assert.equal((await response).statusCode, 200);
-    assert.deepEqual(JSON.parse(await ended), completion());
-    assert.equal(await running.exit, 1);
-    const lines = running.stdout().trimEnd().split('\n');
-    const entries = lines.map((line) => JSON.parse(line) as Record<string, string>);
-    const errors = entries.filter(({ level }) => level === 'error');
-    assert.equal(errors.length, 1, running.stdout());
-    assert.match(errors[0]!['cause'] ?? '', /thrown by a test/);
-  });
+  }
 });
 
 const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';

@@ -229,7 +229,7 @@ const FOREIGN_ORIGINS = [
   'http://localhost, https://evil.example',
   'http://',
 ];
-for (const host of ['127.0.0.1', 'localhost', '::1', '127.0.0.2']) {
+for (const host of ['127.0.0.1', 'localhost', '::1', '127.0.0.2', '127.1']) {
   test(`on ${host} without keys a page on another host is refused, and its request asks no provider`, async (t) => {
     const upstream = await startUpstream(t);
     const toml = `[server]\nhost = "${host}"\n${providerToml(upstream)}`;

@@ -643,3 +643,17 @@ describe('createLogger', () => {
     });
   }
 });
+
+test('a client that leaves before its list of models is there has no status on its line', async (t) => {
+  const { gateway, upstream } = await start(t, () => {});
+  const controller = new AbortController();
+  const reply = gateway.send('/v1/models', { signal: controller.signal });
+  await eventually(() => upstream.requests.length === 1, 'the list is asked for');
+  controller.abort();
+  await assert.rejects(reply);
+  const line = await lineOf(gateway);
+  assert.deepEqual(
+    [line['status'], line['bytes'], line['outcome']],
+    [undefined, 0, 'client_closed'],
+  );
+});

@@ -159,6 +159,15 @@ for (const [name, event] of Object.entries(ERROR_EVENTS)) {
   });
 }
 
+test('an error event of more than 256 KiB becomes the documented error event, without its message', async (t) => {
+  const error = { message: `sk-secretsecretsecret ${'x'.repeat(300_000)}` };
+  const { gateway } = await start(t, (_, response) =>
+    sendEvents(response, `${CHUNK}data: ${JSON.stringify({ error })}\n\n`),
+  );
+  const { message, code } = errorAfter((await gateway.chat(STREAM)).text, CHUNK);
+  assert.deepEqual([message, code], ['API error: 502 - Bad Gateway', 'API_ERROR']);
+});
+
 test('an error event that names a status gives the answer that status', async (t) => {
   const { gateway, upstream } = await start(t);
   const table: [event: string, status: number, type: string, code: string][] = [

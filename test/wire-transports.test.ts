@@ -266,9 +266,27 @@ const DIFFERENT_NODES: Readonly<Record<string, { code: string; reason: string }>
   },
 };
 
+const NO_FREE_PORT = `
+      import { Server } from 'node:net';
+      const { listen } = Server.prototype;
+      Server.prototype.listen = function (port, ...others) {
+        if (port !== 0) return listen.call(this, port, ...others);
+        process.nextTick(() => this.emit('error', new Error('no port')));
+        return this;
+      };`;
+
 describe('the check of undici at start', { concurrency: 2 }, () => {
   test('the check passes on this Node', async () => {
     assert.equal(await checkUndici(), undefined);
+  });
+
+  test('a gateway whose check can open no port starts on fetch, and goes on after the time limit of the check', async (t) => {
+    const upstream = await startUpstream(t, answer);
+    const env = { GATEWAY_UPSTREAM: 'auto', ...preload(NO_FREE_PORT) };
+    const program = await start(t, { baseUrl: upstream.baseUrl, env });
+    assert.match(program.transport ?? '', /^fetch \(undici's agent failed the check/);
+    await idle(2500);
+    await assertAnswers(program.port);
   });
 
   for (const [what, { code, reason }] of Object.entries(DIFFERENT_NODES)) {

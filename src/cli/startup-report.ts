@@ -1,6 +1,7 @@
 /** The text that is printed at start and by `--check`. */
 
 import type { Config } from '../config/config.ts';
+import { isLoopback } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
 
 /** The addresses that mean all interfaces, each with one at which the same machine can be reached. */
@@ -54,9 +55,8 @@ function describeSkipped(skipped: Config['providers']['skipped']): string {
 
 function describeWarnings(config: Config, limitations: readonly string[]): string[] {
   const { host, auth } = config.server;
-  const isLoopback = /^(?:127\.|::1$|localhost$)/.test(host);
   const warnings = [...config.warnings];
-  if (!isLoopback && (!auth.enabled || auth.keys.length === 0)) {
+  if (!isLoopback(host) && (!auth.enabled || auth.keys.length === 0)) {
     const token = auth.enabled ? 'any Bearer token' : 'no token';
     warnings.push(
       `every client that can connect to ${host} is served, with ${token}; set [server.auth] keys, or host = "127.0.0.1"`,

@@ -173,15 +173,16 @@ function readAliases(section: SectionReader, registered: ReadonlySet<string>): M
 function readRateLimit(section: SectionReader, known: readonly string[]): Config['rateLimit'] {
   const enabled = section.boolean('enabled', { default: false, env: 'GATEWAY_RATE_LIMIT_ENABLED' });
   const global = readBucket(section, 'GATEWAY_RATE_LIMIT_RPS', 'GATEWAY_RATE_LIMIT_BURST');
-  if (!enabled && global.requestsPerSecond > 0) {
-    const why = 'rate_limit.enabled (GATEWAY_RATE_LIMIT_ENABLED) is false';
-    section.warning('requests_per_second', `has no effect: ${why}`);
-  }
   const byProvider = section.section('providers');
   const providers = new Map<string, BucketSettings>();
   for (const id of byProvider.remainingKeys()) {
     providers.set(id, readBucket(byProvider.section(id)));
     if (!known.includes(id)) byProvider.problem(id, `no such provider${didYouMean(id, known)}`);
+  }
+  const isLimited = [global, ...providers.values()].some((bucket) => bucket.requestsPerSecond > 0);
+  if (!enabled && isLimited) {
+    const why = 'rate_limit.enabled (GATEWAY_RATE_LIMIT_ENABLED) is false';
+    section.warning('requests_per_second', `has no effect: ${why}`);
   }
   return { enabled, global, providers };
 }

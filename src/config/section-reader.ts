@@ -71,7 +71,7 @@ export class SectionReader {
     return Object.keys(this.#table).filter((key) => !this.#known.has(key));
   }
 
-  /** The keys among them that hold tables. */
+  /** Those of `remainingKeys` that are tables. */
   remainingSections(): string[] {
     return this.remainingKeys().filter((key) => isTable(this.#table[key]));
   }

@@ -56,11 +56,9 @@ function hintFor(reason: string, line: string): string {
   return '; this is not TOML, but looks like YAML or JSON. TOML is: key = "text"';
 }
 
-/** The line with everything replaced by dots that may be part of a key, also in the middle of a list. */
+/** The line with everything but section headers and the names of keys replaced by dots: it may be a secret. */
 function hideSecrets(line: string): string {
   const shown = line.slice(0, 160);
-  const isHeader = /^\s*\[+[a-z_.]*\]*\s*$/.test(shown);
-  const name = /^\s*[a-z_.]+\s*=/.exec(shown)?.[0];
-  if (isHeader || (name && !/key/i.test(shown))) return shown;
-  return (name ?? '') + shown.slice(name?.length ?? 0).replace(/\S/g, '.');
+  const named = /^\s*(?:\[+[a-z_.]*\]*\s*$|[a-z_.]+\s*=)/.exec(shown)?.[0] ?? '';
+  return named + shown.slice(named.length).replace(/\S/g, '.');
 }

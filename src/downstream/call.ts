@@ -125,7 +125,7 @@ export class Call {
     checkProtocol(this.#request);
   }
 
-  /** Reads the whole request body, as `RequestBody.read` does. */
+  /** Reads the whole request body in parts; see `readRequestBody`. */
   async readBody(maxBytes: number, onChunk: (chunk: Buffer) => void): Promise<Buffer[]> {
     const onAccepted = () => {
       if (!this.#awaitsContinue) return;
@@ -147,8 +147,8 @@ export class Call {
   }
 
   /**
-   * Sends the answer and waits until it is written or the client is gone. A stream that is not sent, or not to
-   * its end, is ended. Throws if the head cannot be sent; another answer may be sent then.
+   * Sends the answer and waits until it is written or the client is gone. Always ends a streamed body, even if it
+   * was sent only in part. Throws if the head cannot be sent; another answer may be sent then.
    */
   async send(answer: Answer): Promise<void> {
     const { body } = answer;
@@ -163,8 +163,8 @@ export class Call {
     const response = this.#response;
     if (response.headersSent || response.destroyed) return;
     headers['x-request-id'] = this.id;
-    // Without `100 Continue` the next bytes may be the body or a new request: close. A body that is still being
-    // sent is lingered over instead: told to close, node:http would do so at once.
+    // Without `100 Continue` the next bytes may be the body or a new request: close. While the client is still
+    // uploading, do not set it: node:http would close at once, and `#lingerOverUpload` closes later.
     const isLast = this.#connection.isClosing && this.#request.complete;
     if (isLast || this.#awaitsContinue) headers['connection'] = 'close';
     const body = typeof content === 'string' ? [Buffer.from(content)] : content;

@@ -1,4 +1,4 @@
-/** What of a request's head the gateway trusts: refuses what Node's parser lets through (RFC 9112). */
+/** Checks of a request's head beyond those of Node's parser: refuses what Node's parser lets through (RFC 9112). */
 
 import type { IncomingMessage } from 'node:http';
 

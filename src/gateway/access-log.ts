@@ -25,12 +25,13 @@ export function createAccessLog({
     const isOurFault =
       failure?.kind === 'internal' && !(call.cancellation.reason instanceof GatewayError);
     const level = isOurFault ? 'error' : call.path === '/health' ? 'debug' : 'info';
-    const hasRetried = record.attempts.length > 1;
+    const hasSeveralAttempts = record.attempts.length > 1;
     const facts: LogFacts = {
       request_id: call.id,
       method: call.method,
       path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
-      status,
+      // Absent if nothing was sent.
+      status: call.firstByteAtMs === undefined ? undefined : status,
       provider: record.provider,
       model: record.model,
       stream: record.stream,
@@ -39,7 +40,7 @@ export function createAccessLog({
       bytes: call.sentBytes,
       outcome: outcomeOf(call),
       cause: failure && describeCause(failure.cause, isOurFault),
-      attempts: hasRetried || verbose ? record.attempts.join(' ') : undefined,
+      attempts: hasSeveralAttempts || verbose ? record.attempts.join(' ') : undefined,
       ...(verbose && {
         request_bytes: record.requestBytes,
         user_agent: escapeControlCharacters(

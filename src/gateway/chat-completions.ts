@@ -183,7 +183,6 @@ function recordFailure(
   else if (status !== 500) breaker.recordSuccess(provider.id, model);
 }
 
-/** The parts of the call that an attempt needs. */
 function attemptCallOf(call: Call): AttemptCall {
   const { record } = call;
   return {

@@ -3,6 +3,7 @@
 import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { invalidRequest } from '../lib/errors.ts';
+import { isLoopback } from '../lib/loopback.ts';
 import type { Answer } from '../lib/messages.ts';
 
 const MAX_AGE_SECONDS = 86_400;
@@ -12,7 +13,7 @@ export function isPreflight(call: Call): boolean {
   return call.method === 'OPTIONS' && call.headers['access-control-request-method'] !== undefined;
 }
 
-/** The answer to a preflight. */
+/** Allows what the preflight asks for. */
 export function answerPreflight(call: Call): Answer {
   const requested = call.headers['access-control-request-headers'];
   return {
@@ -37,10 +38,8 @@ export function addCorsHeaders<A extends Answer>(answer: A): A {
   return answer;
 }
 
-const LOOPBACK_HOST = /^(?:localhost|127(?:\.\d{1,3}){3}|::1)$/i;
 const WEB_ORIGIN = /^https?:/i;
-const LOOPBACK_ORIGIN =
-  /^https?:\/\/(?:(?:[\w-]+\.)*localhost|127(?:\.\d{1,3}){3}|\[::1\])(?::\d+)?$/i;
+const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /**
  * Throws `invalidRequest` for a page of another host if the gateway listens on loopback, without keys and without
@@ -50,8 +49,9 @@ const LOOPBACK_ORIGIN =
 export function checkOrigin(call: Call, { host, cors, auth }: Config['server']): void {
   const needsKey = auth.enabled && auth.keys.length > 0;
   const { origin } = call.headers;
-  if (cors || needsKey || origin === undefined || !LOOPBACK_HOST.test(host)) return;
-  if (WEB_ORIGIN.test(origin) && !LOOPBACK_ORIGIN.test(origin)) {
+  if (cors || needsKey || origin === undefined || !isLoopback(host)) return;
+  const originHost = WEB_ORIGIN_HOST.exec(origin)?.[1] ?? '';
+  if (WEB_ORIGIN.test(origin) && !isLoopback(originHost)) {
     throw invalidRequest('Origin must be a page on this machine, or [server] cors be on');
   }
 }

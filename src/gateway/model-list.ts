@@ -13,7 +13,7 @@ const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
 /** A burst of requests asks a provider that failed only once. */
 const FRESH_AFTER_FAILURE_MS = 10_000;
-const MAX_LIST_BYTES = 8_388_608;
+const MAX_LIST_BYTES = 4_194_304;
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -40,26 +40,27 @@ interface CachedList {
 export function createModelList(settings: ModelListSettings): () => Promise<Answer> {
   const { providers, aliases, transport, logger } = settings;
   const cache = new Map<string, CachedList>();
+  /** The body of the answer, until a list changes. */
+  let body: Buffer | undefined;
 
-  async function modelsOf(provider: Provider): Promise<readonly ListedModel[]> {
-    if (provider.models) return provider.models.map(unlisted);
+  async function updateList(provider: Provider): Promise<void> {
+    if (provider.models) return;
     const cached = cache.get(provider.id) ?? {
       models: [],
       freshUntilMs: -Infinity,
       isFailing: false,
     };
     cache.set(provider.id, cached);
-    if (performance.now() >= cached.freshUntilMs) {
-      cached.fetching ??= refresh(provider, cached);
-      await cached.fetching;
-    }
-    return cached.models;
+    if (performance.now() < cached.freshUntilMs) return;
+    cached.fetching ??= refresh(provider, cached);
+    await cached.fetching;
   }
 
   async function refresh(provider: Provider, cached: CachedList): Promise<void> {
     let failure: Error | undefined;
     try {
       cached.models = await fetchModels(provider, transport);
+      body = undefined;
     } catch (thrown) {
       failure = thrown as Error;
     }
@@ -72,26 +73,25 @@ export function createModelList(settings: ModelListSettings): () => Promise<Answ
     cached.fetching = undefined;
   }
 
-  return async () => {
-    const lists = await Promise.all(
-      [...providers.values()].map(async (provider) => {
-        const { id, defaultModel } = provider;
-        const models = new Map((await modelsOf(provider)).map((model) => [model.name, model]));
-        if (defaultModel && !models.has(defaultModel))
-          models.set(defaultModel, unlisted(defaultModel));
-        return [...models.values()].map(({ name, created }) =>
-          toEntry(`${id}/${name}`, created, id),
-        );
-      }),
-    );
+  function entriesOf({ id, models, defaultModel }: Provider) {
+    const listed = models?.map(unlisted) ?? cache.get(id)?.models ?? [];
+    const byName = new Map(listed.map((model) => [model.name, model]));
+    if (defaultModel && !byName.has(defaultModel)) byName.set(defaultModel, unlisted(defaultModel));
+    return [...byName.values()].map(({ name, created }) => toEntry(`${id}/${name}`, created, id));
+  }
+
+  function build(): Buffer {
     const aliasEntries = [...aliases]
       .map(([alias, target]) => toEntry(alias, 0, target.slice(0, target.indexOf('/'))))
       .filter(({ owned_by }) => providers.has(owned_by));
-    return {
-      status: 200,
-      headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ object: 'list', data: [...lists.flat(), ...aliasEntries] }),
-    };
+    const data = [...[...providers.values()].flatMap(entriesOf), ...aliasEntries];
+    return Buffer.from(JSON.stringify({ object: 'list', data }));
+  }
+
+  return async () => {
+    await Promise.all([...providers.values()].map(updateList));
+    body ??= build();
+    return { status: 200, headers: { 'content-type': 'application/json' }, body: [body] };
   };
 }
 

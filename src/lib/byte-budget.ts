@@ -24,8 +24,8 @@ export class ByteBudget {
 }
 
 /**
- * What one holder has reserved. It is told how much is held rather than what was added and removed, so nothing is
- * freed twice; and whoever creates it calls `end`, so nothing stays reserved.
+ * What one holder has reserved. `resize` takes the total and not a difference, so nothing is freed
+ * twice; and whoever creates it calls `end`, so nothing stays reserved.
  */
 export class Reservation {
   readonly #budget: ByteBudget;

@@ -1,6 +1,6 @@
 /** Every failure a client is told about: one class, one table. Only this file maps a kind to status, type and code. */
 
-/** `code` is undefined where the interface leaves it out. Messages begin with `prefix`. */
+/** `code` is undefined if the documented error has none. Messages begin with `prefix`. */
 type ErrorRow = readonly [status: number, type: string, code: string | undefined, prefix: string];
 
 /** The interface's error table. */

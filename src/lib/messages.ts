@@ -1,5 +1,6 @@
 /** What the client's side and the provider's side hand to each other: a chat request, and its answer. */
 
+/** A validated chat completion request. */
 export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
@@ -8,10 +9,11 @@ export interface ChatRequest {
   bodyWithModel(model: string): readonly Buffer[];
 }
 
+/** What the client is sent. */
 export interface Answer {
   readonly status: number;
   /** Owned by the answer: whoever sends it adds to them. */
   readonly headers: Record<string, string>;
-  /** Text, bytes in parts, or a stream: that ends by itself, and never throws after its first chunk. */
+  /** Text, bytes in parts, or a stream, which never throws after its first chunk. */
   readonly body: string | readonly Buffer[] | AsyncIterable<Buffer>;
 }

@@ -1,10 +1,7 @@
 /** Server-sent events as bytes: splitting, parsing, encoding (WHATWG HTML, 9.2). */
 
+import { CARRIAGE_RETURN, COLON, LINE_FEED } from './ascii.ts';
 import { ChunkBuffer } from './chunk-buffer.ts';
-
-export const LINE_FEED = 0x0a;
-export const CARRIAGE_RETURN = 0x0d;
-const COLON = 0x3a;
 
 export interface ServerSentEvent {
   readonly name: string;
@@ -19,7 +16,7 @@ export class EventSplitter {
   readonly #held = new ChunkBuffer();
   #lineIsEmpty = true;
   #lineIsComment = false;
-  /** Whether the last byte was a carriage return, and ended an event: a line feed after it belongs to the same line end. */
+  /** After a carriage return, a line feed is skipped; `atEventEnd`: it belongs to the event that has just ended. */
   #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
   #sawData = false;

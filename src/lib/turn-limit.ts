@@ -1,10 +1,10 @@
-/** Work on long bodies is done in pieces, so that everything else gets its turn of the event loop. */
+/** Yielding to the event loop while a long body is processed. */
 
 export { setImmediate as nextTurn } from 'node:timers/promises';
 
 const BYTES_PER_TURN = 65_536;
 
-/** Counts what was done for one body: without it, one turn may read or write what the kernel has room for, megabytes. */
+/** Says when to yield: one turn could otherwise process megabytes. */
 export class TurnLimit {
   #bytes = 0;
 

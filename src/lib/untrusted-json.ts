@@ -1,7 +1,7 @@
 /** Bounds the time of one parse: 3 million `{}`, in 9 MB, block `JSON.parse` for seconds. */
 export const MAX_PARSED_CHARACTERS = 262_144;
 
-/** Returns what a provider's text says; `undefined` if it is not JSON (V8's own error would quote it), or too long. */
+/** Parses a provider's JSON; returns `undefined` if it is not JSON (V8's own error would quote it), or too long. */
 export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHARACTERS): unknown {
   if (text.length > maxCharacters) return undefined;
   try {

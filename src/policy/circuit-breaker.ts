@@ -31,7 +31,7 @@ export class CircuitBreaker {
     return tripped.some(({ restsUntilMs }) => now < restsUntilMs) ? 'open' : 'half-open';
   }
 
-  /** Marks an attempt. The first one after the rest is the probe: until its result, or for another rest, others wait. */
+  /** Marks an attempt. The first one after the rest is the probe: the circuit stays open for others until its result. */
   recordAttempt(providerId: string, model: string): void {
     const now = performance.now();
     for (const circuit of this.#tripped(providerId, model)) {

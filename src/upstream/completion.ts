@@ -71,7 +71,7 @@ export async function readCompletion(
  * Looks for the members by which answers differ, while they arrive. Completions are not parsed: to have `choices` is
  * enough to be one, and the log probabilities of a long one are a million elements.
  */
-class AnswerScan implements JsonVisitor {
+export class AnswerScan implements JsonVisitor {
   isJson = true;
   hasError = false;
   #hasChoices = false;

@@ -1,7 +1,6 @@
 /** Finds the events that the relay must parse, without parsing the others. */
 
-import { OPEN_BRACKET, QUOTE } from '../lib/ascii.ts';
-import { CARRIAGE_RETURN, LINE_FEED } from '../lib/sse.ts';
+import { CARRIAGE_RETURN, LINE_FEED, OPEN_BRACKET, QUOTE } from '../lib/ascii.ts';
 
 const LETTER_D = 0x44;
 const LETTER_E = 0x65;

@@ -43,8 +43,8 @@ export function timeoutError(provider: string, facts?: ErrorFacts): GatewayError
 }
 
 /**
- * Translates what `send`, or reading a reply's body, was rejected with; returns what is no
- * `TransportError` as it is. `answered`: the response headers had come, so the provider has worked
+ * Translates what `send`, or reading a reply's body, was rejected with; returns other
+ * errors unchanged. `answered`: the response headers had come, so the provider has worked
  * on the request and it must not be repeated. Hosts, ports and library texts stay in `cause`, for the log.
  */
 export function upstreamFailure(

@@ -7,9 +7,10 @@ import type { Deadline } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import { isJson } from '../lib/json-scanner.ts';
-import { parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
+import { AnswerScan } from './completion.ts';
 import { scanEvents } from './event-scan.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamFault } from './provider.ts';
@@ -199,6 +200,7 @@ class Relay {
   #errorIn({ name, data }: ServerSentEvent): GatewayError | undefined {
     if (data === '' || data === '[DONE]') return undefined;
     const { readFault, toError } = this.#options;
+    if (data.length > MAX_PARSED_CHARACTERS) return isLongError(data) ? toError({}) : undefined;
     const json = parseUntrustedJson(data);
     const fault =
       readFault(json) ?? (name === 'error' ? readFault({ error: json ?? data }) : undefined);
@@ -214,6 +216,14 @@ class Relay {
   #failed(text: string): GatewayError {
     return new GatewayError('provider', text, { provider: this.#options.provider });
   }
+}
+
+/** An error too long to be parsed: its message is not passed on. */
+function isLongError(data: string): boolean {
+  const scan = new AnswerScan();
+  scan.push(Buffer.from(data));
+  scan.end();
+  return scan.hasError && !scan.isCompletion;
 }
 
 function isWholeData(data: string): boolean {

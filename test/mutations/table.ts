@@ -401,7 +401,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/cors.ts',
-    now: ' || !LOOPBACK_HOST.test(host)',
+    now: ' || !isLoopback(host)',
     mutated: '',
     tests: 'wire-cors',
     title: 'listening on all interfaces',
