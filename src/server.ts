@@ -53,8 +53,6 @@ async function main(): Promise<void> {
   const drain = drainOnSignals(assembly, config.server.shutdownTimeoutMs);
   const { server, transport, logger } = assembly;
   const { host } = config.server;
-  // Before the first request: a failed check changes the transport.
-  await transport.check();
   const { port } = await server.listen(config.server.port, host);
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
@@ -64,6 +62,7 @@ async function main(): Promise<void> {
     process.exitCode = EXIT_FAILED;
     drain('uncaught exception');
   });
+  await transport.check();
   print(describeStartup({ config, source, port, transport }), process.stderr);
   if (commandLine.demo) print(demoInstructions(host, port), process.stderr);
 }

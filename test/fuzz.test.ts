@@ -305,7 +305,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     reservation: new Reservation(new ByteBudget(Infinity)),
     readFault: (json: unknown) => provider.readFault(json),
     toError: ({ message = '' }) => new GatewayError('provider', message, { provider: 'p' }),
-    onFailure: ({ message }: GatewayError) => {
+    onEnd: ({ message = '' }: Partial<GatewayError> = {}) => {
       failure = message;
     },
   };

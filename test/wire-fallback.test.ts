@@ -635,6 +635,23 @@ describe('the circuit breaker', () => {
     });
   }
 
+  test('passes over a provider whose streams are cut after they have begun, three in a row', async (t) => {
+    const cut: Script = (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(completionEvents().split('\n\n', 1)[0] + '\n\n', () => response.destroy());
+    };
+    const whole: Script = (_, response) => sendEvents(response, completionEvents());
+    const { gateway, p, asked } = await start(t, cut);
+    for (const script of [cut, cut, whole, cut, cut, cut]) {
+      p.script = script;
+      const { text } = await gateway.chat(chatBody({ stream: true }));
+      assert.equal(text.includes('[DONE]'), script === whole);
+    }
+    assert.deepEqual(asked(), [6, 0, 0]);
+    await gateway.chat(chatBody());
+    assert.deepEqual(asked(), [6, 1, 0]);
+  });
+
   test('passes over only the model that failed, unless no connection can be made', async (t) => {
     const { gateway, p, asked } = await start(t, ({ body }, response) =>
       body.includes('"bad"') ? fail(503)({} as never, response) : sendJson(response, OK),

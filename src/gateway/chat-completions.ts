@@ -6,7 +6,7 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Limits } from '../policy/rate-limits.ts';
 import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/attempt.ts';
 import type { Provider } from '../upstream/provider.ts';
@@ -93,13 +93,12 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
   const order = stateOf(requested) === 'open' ? [...fallbacks, requested] : candidates;
   let failure: GatewayError | undefined;
   for (const candidate of order) {
-    const { id, retries } = candidate.provider;
     const state = stateOf(candidate);
     if (candidate !== requested) {
-      if (state === 'open' || limits.takeProvider(id)) continue;
+      if (state === 'open' || limits.takeProvider(candidate.provider.id)) continue;
       context.call.record.hasRetried = true;
     }
-    const result = await tryCandidate(candidate, context, state === 'closed' ? retries : 0);
+    const result = await tryCandidate(candidate, context, state);
     if (!(result instanceof GatewayError)) return result;
     if (candidate === requested) {
       failure = result;
@@ -114,22 +113,23 @@ function mayFallBack({ status, facts }: GatewayError): boolean {
 }
 
 /**
- * Asks one provider, up to `maxRetries` times more after failures that a repeat may cure. Returns the answer or
- * the last failure. Throws if the client leaves or the gateway itself gives the request up.
+ * Asks one provider, with its retries if its circuit is closed. Returns the answer or the last failure. Throws if the client leaves or the gateway itself gives the request up.
  */
 async function tryCandidate(
   candidate: Candidate,
   context: CompletionContext,
-  maxRetries: number,
+  state: CircuitState,
 ): Promise<Answer | GatewayError> {
-  const { call, settings } = context;
+  const { call, chat, settings } = context;
   const { provider, model } = candidate;
+  const maxRetries = state === 'closed' ? provider.retries : 0;
   settings.breaker.recordAttempt(provider.id, model);
   let hasReconnected = false;
   for (let retries = 0; ;) {
     const result = await attemptOnce(candidate, context);
     if (!(result instanceof GatewayError)) {
-      settings.breaker.recordSuccess(provider.id, model);
+      // Whether a stream succeeds is known at its end, but a probe need not wait for it.
+      if (!chat.stream || state !== 'closed') settings.breaker.recordSuccess(provider.id, model);
       return result;
     }
     const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = result.facts;
@@ -157,7 +157,10 @@ async function attemptOnce(
   const { record } = call;
   record.provider = id;
   try {
-    const answer = await attempt({ call: attemptCallOf(call), chat, ...candidate }, settings);
+    const answer = await attempt(
+      { call: attemptCallOf(call, candidate, settings.breaker), chat, ...candidate },
+      settings,
+    );
     record.attempts.push(`${id}:${answer.status}`);
     return answer;
   } catch (thrown) {
@@ -183,15 +186,19 @@ function recordFailure(
   else if (status !== 500) breaker.recordSuccess(provider.id, model);
 }
 
-function attemptCallOf(call: Call): AttemptCall {
-  const { record } = call;
+function attemptCallOf(call: Call, candidate: Candidate, breaker: CircuitBreaker): AttemptCall {
   return {
     requestId: call.id,
     headers: call.headers,
     cancellation: call.cancellation,
     reservation: call.answerReservation,
-    onStreamFailure: (failure) => {
-      record.failure = failure;
+    onStreamEnd: (failure) => {
+      if (failure) {
+        call.record.failure = failure;
+        recordFailure(breaker, candidate, failure);
+      } else {
+        breaker.recordSuccess(candidate.provider.id, candidate.model);
+      }
     },
   };
 }

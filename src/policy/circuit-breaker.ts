@@ -7,7 +7,7 @@ const MAX_CIRCUITS = 1000;
 const MAX_NAME_CHARACTERS = 256;
 
 /** `open`: pass the provider over. `half-open`: one request may probe it. */
-type CircuitState = 'closed' | 'open' | 'half-open';
+export type CircuitState = 'closed' | 'open' | 'half-open';
 
 interface Circuit {
   /** In a row. */

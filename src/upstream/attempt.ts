@@ -39,8 +39,8 @@ export interface AttemptCall {
   readonly cancellation: Cancellation;
   /** The memory that the answer takes until it is delivered. */
   readonly reservation: Reservation;
-  /** Called if a stream that has begun fails. */
-  readonly onStreamFailure: (failure: GatewayError) => void;
+  /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
+  readonly onStreamEnd: (failure?: GatewayError) => void;
 }
 
 interface AttemptRequest {
@@ -154,7 +154,7 @@ async function toStream(
     readFault: (json) => provider.readFault(json),
     toError,
     reservation: call.reservation,
-    onFailure: call.onStreamFailure,
+    onEnd: call.onStreamEnd,
   });
 }
 

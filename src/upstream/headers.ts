@@ -29,9 +29,13 @@ export function forwardedHeaders(
   requestId: string,
   { traceparent, tracestate }: IncomingHttpHeaders,
 ): ForwardedHeaders {
+  const isTraced = typeof traceparent === 'string' && TRACEPARENT.test(traceparent);
   return {
     'x-request-id': requestId,
-    ...(typeof traceparent === 'string' && TRACEPARENT.test(traceparent) ? { traceparent } : {}),
-    ...(typeof tracestate === 'string' && TRACESTATE.test(tracestate) ? { tracestate } : {}),
+    ...(isTraced ? { traceparent } : {}),
+    // Vendors' data about that trace: it means nothing without it (W3C Trace Context 3.3).
+    ...(isTraced &&
+      typeof tracestate === 'string' &&
+      TRACESTATE.test(tracestate) && { tracestate }),
   };
 }

@@ -35,8 +35,8 @@ interface StreamOptions {
   readonly readFault: (json: unknown) => UpstreamFault | undefined;
   /** Maps such a fault to the client's error. */
   readonly toError: (fault: UpstreamFault) => GatewayError;
-  /** Called if the stream fails after its beginning. */
-  readonly onFailure: (failure: GatewayError) => void;
+  /** Called when the stream has ended, with its failure if there is one; not if the client leaves. */
+  readonly onEnd: (failure?: GatewayError) => void;
 }
 
 /**
@@ -104,7 +104,7 @@ class Relay {
 
   /** The stream as the client gets it. Never throws. */
   async *events(beginning: Inspection): AsyncGenerator<Buffer> {
-    const { provider, deadline, idleMs, onFailure } = this.#options;
+    const { provider, deadline, idleMs, onEnd } = this.#options;
     let failure = beginning.error;
     let hasEnded = false;
     try {
@@ -131,9 +131,8 @@ class Relay {
       if (this.#isDone && !hasEnded) void this.#drain();
       else deadline.end({ abandon: !hasEnded });
     }
-    if (!failure) return;
-    onFailure(failure);
-    yield this.#onFreshLine(failure.toBody());
+    onEnd(failure);
+    if (failure) yield this.#onFreshLine(failure.toBody());
   }
 
   /** Reserves what is held: these bytes, and the unfinished event. */

@@ -17,7 +17,7 @@ export interface Transport {
   readonly description: string;
   /** What it cannot do, one sentence each, for the operator. */
   readonly limitations: readonly string[];
-  /** Tries undici's agent on a server of its own; requests are sent over fetch if it fails. Takes 2 s at most. */
+  /** Tries undici's agent on a server of its own; requests wait for it, and are sent over fetch if it fails. 2 s at most. */
   check(): Promise<void>;
   /**
    * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with a
@@ -31,6 +31,8 @@ export interface Transport {
 /** Creates the transport with its own connections. `setting` is `server.upstream`. */
 export function createTransport(setting: 'auto' | 'fetch'): Transport {
   let connections = setting === 'fetch' ? undefined : createConnections();
+  /** The check that is under way: requests wait for its result. */
+  let checking: Promise<string | undefined> | undefined;
   let reason = setting === 'fetch' ? 'as configured' : "undici's agent was not found";
   return {
     get description() {
@@ -42,14 +44,16 @@ export function createTransport(setting: 'auto' | 'fetch'): Transport {
       return connections ? [] : FETCH_LIMITATIONS;
     },
     async check() {
-      if (!connections) return;
-      const failure = await checkUndici();
+      checking = connections && checkUndici();
+      const failure = await checking;
+      checking = undefined;
       if (failure === undefined) return;
       reason = `undici's agent failed the check: ${failure}`;
-      await connections.close();
+      void connections?.close();
       connections = undefined;
     },
     async send(request, cancellation) {
+      if (checking) await checking;
       return connections
         ? sendByUndici(request, cancellation, connections)
         : sendByFetch(request, cancellation);
