@@ -393,9 +393,9 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'a request is held for the attempts',
   },
   {
-    file: 'src/gateway/cors.ts',
-    now: '(?::\\d+)?$/i',
-    mutated: '(?::\\d+)?/i',
+    file: 'src/lib/loopback.ts',
+    now: ')\\]?)$/i',
+    mutated: ')\\]?)/i',
     tests: 'wire-cors',
     title: 'on 127.0.0.1 without keys a page on another host',
   },
