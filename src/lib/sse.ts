@@ -34,6 +34,8 @@ export class EventSplitter {
   /** Takes a chunk. Returns all events that are now whole, and holds the rest. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#lastBoundary(chunk);
+    // Most chunks hold whole events only.
+    if (boundary === chunk.length && this.#held.size === 0) return chunk;
     if (boundary === 0) {
       this.#held.push(chunk);
       return chunk.subarray(0, 0);
