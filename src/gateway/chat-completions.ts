@@ -113,7 +113,8 @@ function mayFallBack({ status, facts }: GatewayError): boolean {
 }
 
 /**
- * Asks one provider, with its retries if its circuit is closed. Returns the answer or the last failure. Throws if the client leaves or the gateway itself gives the request up.
+ * Asks one provider, with its retries if its circuit is closed. Returns the answer or the last failure. Throws if the
+ * client leaves or the gateway itself gives the request up.
  */
 async function tryCandidate(
   candidate: Candidate,

@@ -19,6 +19,7 @@ import { buffer } from 'node:stream/consumers';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Deadline } from '../lib/cancellation.ts';
+import { readAll } from '../lib/chunk-buffer.ts';
 import { createConnections } from './connections.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
@@ -146,7 +147,5 @@ function expectEqual(actual: unknown, expected: unknown): void {
 }
 
 async function textOf({ body }: UpstreamReply): Promise<string> {
-  const chunks: Buffer[] = [];
-  for await (const chunk of body) chunks.push(chunk);
-  return Buffer.concat(chunks).toString();
+  return String(await readAll(body, LARGE_BODY.length));
 }
