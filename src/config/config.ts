@@ -3,9 +3,12 @@
  * `ConfigError` that lists all problems. Other folders import the types of settings from here.
  */
 
+import { isIP } from 'node:net';
+
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { LOG_LEVELS, type LogLevel } from '../lib/log.ts';
 import { Secret } from '../lib/secrets.ts';
+import { readAdmin, type AdminSettings } from './admin-section.ts';
 import { checkKey } from './api-keys.ts';
 import { ConfigError } from './config-error.ts';
 import { readProviders, RETRIES_RANGE, type Providers } from './providers-section.ts';
@@ -37,10 +40,18 @@ export interface Config {
     readonly maxBufferedBytes: number;
     readonly cors: boolean;
     readonly upstream: 'auto' | 'fetch';
+    /** Addresses and CIDR ranges of proxies whose `X-Forwarded-For` is believed. */
+    readonly trustedProxies: readonly string[];
     /** Without keys any Bearer token is accepted. */
     readonly auth: { readonly enabled: boolean; readonly keys: readonly Secret[] };
   };
-  readonly logging: { readonly level: LogLevel; readonly verbose: boolean };
+  /** Absent: no such listener. */
+  readonly admin: AdminSettings | undefined;
+  readonly logging: {
+    readonly level: LogLevel;
+    readonly format: 'auto' | 'json' | 'text';
+    readonly verbose: boolean;
+  };
   readonly providers: Providers;
   readonly aliases: ReadonlyMap<string, string>;
   readonly rateLimit: {
@@ -91,6 +102,7 @@ export function loadConfig(sources: ConfigSources): Config {
   const top = new SectionReader(parseToml(toml, filePrefix), '', context);
 
   const server = readServer(top.section('server'), { flags, memoryBytes });
+  const admin = readAdmin(top.section('admin'));
   const logging = readLogging(top.section('logging'));
   const providers = readProviders(top.section('providers'), { env, server });
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
@@ -101,7 +113,7 @@ export function loadConfig(sources: ConfigSources): Config {
 
   const { problems, warnings, resolved } = context;
   if (problems.length > 0) throw new ConfigError(problems);
-  return { server, logging, providers, aliases, rateLimit, warnings, resolved };
+  return { server, admin, logging, providers, aliases, rateLimit, warnings, resolved };
 }
 
 function readServer(
@@ -136,6 +148,7 @@ function readServer(
       default: 'auto',
       env: 'GATEWAY_UPSTREAM',
     }),
+    trustedProxies: readTrustedProxies(section),
     auth: readAuth(section.section('auth')),
   };
 }
@@ -147,9 +160,27 @@ function readAuth(section: SectionReader): Config['server']['auth'] {
   return { enabled, keys: keys.map((key) => new Secret(key)) };
 }
 
+/** Each an address, or a range as `<address>/<prefix length>`. */
+function readTrustedProxies(section: SectionReader): readonly string[] {
+  const proxies = section.strings('trusted_proxies') ?? [];
+  for (const proxy of proxies) {
+    const [address = '', prefix = '0', ...rest] = proxy.split('/');
+    const maxPrefix = isIP(address) === 6 ? 128 : 32;
+    const isRange = /^\d{1,3}$/.test(prefix) && Number(prefix) <= maxPrefix && rest.length === 0;
+    if (isIP(address) === 0 || !isRange) {
+      section.problem(
+        'trusted_proxies',
+        `"${proxy}" is neither an address nor a range like 10.0.0.0/8`,
+      );
+    }
+  }
+  return proxies;
+}
+
 function readLogging(section: SectionReader): Config['logging'] {
   return {
     level: section.oneOf('level', LOG_LEVELS, { default: 'info', env: 'GATEWAY_LOG_LEVEL' }),
+    format: section.oneOf('format', ['auto', 'json', 'text'] as const, { default: 'auto' }),
     verbose: section.boolean('verbose', { default: false }),
   };
 }

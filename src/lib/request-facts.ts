@@ -1,0 +1,86 @@
+/** What is known of one finished request. The access line, the metrics and the admin page all show this object. */
+
+/** How a request or an attempt ended; see docs/log.md. */
+export type Outcome =
+  | 'ok'
+  | 'client_closed'
+  | 'refused'
+  | 'rate_limited'
+  | 'upstream_error'
+  | 'timeout'
+  | 'internal_error';
+
+/** One attempt at a provider, or a provider that was passed over: its circuit is open, or its limit reached. */
+export interface TryFacts {
+  readonly provider: string;
+  /** The model that the provider was asked for. */
+  readonly model: string;
+  readonly outcome: Outcome | 'resting' | 'limit';
+  /** The provider's own HTTP status. */
+  readonly status?: number | undefined;
+  /** The network's error, or the provider's own text: redacted, 200 characters at most. */
+  readonly cause?: string | undefined;
+  /** Without the query. Only of failures. */
+  readonly url?: string | undefined;
+  /** To the complete answer, or to the first event of a stream. Absent if it was passed over. */
+  readonly duration_ms?: number | undefined;
+}
+
+/** Token counts as the provider reports them in `usage`. */
+export interface TokenUsage {
+  readonly prompt_tokens?: number | undefined;
+  readonly completion_tokens?: number | undefined;
+  /** The part of the prompt that came from the provider's cache. */
+  readonly cached_tokens?: number | undefined;
+  /** The part of the completion that the client does not see. */
+  readonly reasoning_tokens?: number | undefined;
+}
+
+/** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */
+export interface RequestFacts extends TokenUsage {
+  readonly request_id: string;
+  /** W3C Trace Context: of the client's `traceparent`, or created for a request that reached a provider. */
+  readonly trace_id?: string | undefined;
+  readonly method: string;
+  readonly path: string;
+  /** The client's address. */
+  readonly remote?: string | undefined;
+  /** The name of the client's key. */
+  readonly client?: string | undefined;
+  /** Absent if nothing was sent. */
+  readonly status?: number | undefined;
+  /** Whose answer or error the client got. */
+  readonly provider?: string | undefined;
+  /** As the client named it. */
+  readonly model?: string | undefined;
+  /** What that provider was asked for. */
+  readonly upstream_model?: string | undefined;
+  readonly upstream_request_id?: string | undefined;
+  readonly stream?: boolean | undefined;
+  readonly duration_ms: number;
+  readonly first_byte_ms?: number | undefined;
+  readonly bytes: number;
+  readonly outcome: Outcome;
+  /** Why a request was refused, in the client's words; of a 429, whose limit: `global`, `provider`, `client`, `upstream`, `memory`. */
+  readonly reason?: string | undefined;
+  readonly cause?: string | undefined;
+  readonly finish_reason?: string | undefined;
+  readonly tries?: readonly TryFacts[] | undefined;
+}
+
+/** A finished request, with what the log rounds or leaves out. */
+export interface FinishedRequest {
+  readonly facts: RequestFacts;
+  /** Milliseconds since the epoch. */
+  readonly endedAtMs: number;
+  readonly durationMs: number;
+  /** From the request's head to the answer's head. */
+  readonly firstByteMs?: number | undefined;
+  /** Spent neither on reading the client's upload nor on waiting for providers, until the answer's head. */
+  readonly gatewayMs?: number | undefined;
+  /** The model that the answer names, untrusted. */
+  readonly responseModel?: string | undefined;
+}
+
+/** Is told of each finished request. */
+export type RequestObserver = (request: FinishedRequest) => void;
