@@ -52,7 +52,7 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   const breaker = new CircuitBreaker();
   // A fallback without a key is not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
-  const completion = { config, transport, providers, fallbacks, redact, limits, breaker };
+  const completion = { config, transport, providers, fallbacks, redact, limits, breaker, logger };
   const gateway = createGateway({ config, logger, completion });
   const budget = new ByteBudget(config.server.maxBufferedBytes);
   const server = createHttpServer({

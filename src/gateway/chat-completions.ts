@@ -9,8 +9,11 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Limits } from '../policy/rate-limits.ts';
 import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/attempt.ts';
-import type { Provider } from '../upstream/provider.ts';
+import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
+import type { ForwardedHeaders, Provider } from '../upstream/provider.ts';
 import { MAX_ECHOED_CHARACTERS, resolveModel, type Candidate } from './model-name.ts';
+import { causeOf } from './outcome.ts';
+import { beginTry, recordPassedOver, type OpenTry } from './tries.ts';
 
 const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
@@ -42,6 +45,8 @@ async function answerBody(call: Call, settings: CompletionSettings): Promise<Ans
   const chat = parser.end(await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)));
   call.record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
   call.record.stream = chat.stream;
+  const forwarded = forwardedHeaders(call.id, call.headers);
+  call.record.traceId = traceIdOf(forwarded);
   const requested = resolveModel(chat.model, settings);
   call.record.provider = requested.provider.id;
   const refusal = settings.limits.takeProvider(requested.provider.id);
@@ -49,7 +54,8 @@ async function answerBody(call: Call, settings: CompletionSettings): Promise<Ans
     settings.limits.refundGlobal();
     throw refusal;
   }
-  return tryCandidates(withFallbacks(requested, settings.fallbacks), { call, chat, settings });
+  const candidates = withFallbacks(requested, settings.fallbacks);
+  return tryCandidates(candidates, { call, chat, forwarded, settings });
 }
 
 /** Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but not JSON. */
@@ -80,23 +86,31 @@ type Candidates = readonly [requested: Candidate, ...fallbacks: Candidate[]];
 interface CompletionContext {
   readonly call: Call;
   readonly chat: ChatRequest;
+  readonly forwarded: ForwardedHeaders;
   readonly settings: CompletionSettings;
 }
 
 /** Asks the candidates until one answers. If all fail, throws the failure of the requested one. */
 async function tryCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
-  const { breaker, limits } = context.settings;
+  const { call } = context;
+  const { breaker, limits, logger } = context.settings;
   const [requested, ...fallbacks] = candidates;
   const stateOf = ({ provider, model }: Candidate) =>
     fallbacks.length > 0 ? breaker.stateOf(provider.id, model) : 'closed';
   // While its circuit is open, the requested provider is asked last.
-  const order = stateOf(requested) === 'open' ? [...fallbacks, requested] : candidates;
+  const isLast = stateOf(requested) === 'open';
+  if (isLast) recordPassedOver(requested, 'resting', call, logger);
+  const order = isLast ? [...fallbacks, requested] : candidates;
   let failure: GatewayError | undefined;
   for (const candidate of order) {
     const state = stateOf(candidate);
     if (candidate !== requested) {
-      if (state === 'open' || limits.takeProvider(candidate.provider.id)) continue;
-      context.call.record.hasRetried = true;
+      if (state === 'open' || limits.takeProvider(candidate.provider.id)) {
+        const why = state === 'open' ? 'resting' : 'limit';
+        recordPassedOver(candidate, why, call, logger);
+        continue;
+      }
+      call.record.hasRetried = true;
     }
     const result = await tryCandidate(candidate, context, state);
     if (!(result instanceof GatewayError)) return result;
@@ -152,24 +166,25 @@ async function tryCandidate(
 /** A provider's failure is returned. The gateway's own, which name no provider, are thrown: a shutdown, or a bug. */
 async function attemptOnce(
   candidate: Candidate,
-  { call, chat, settings }: CompletionContext,
+  { call, chat, forwarded, settings }: CompletionContext,
 ): Promise<Answer | GatewayError> {
-  const { id } = candidate.provider;
-  const { record } = call;
-  record.provider = id;
+  const opened = beginTry(candidate, call, settings.logger);
+  const attemptCall: AttemptCall = {
+    forwarded,
+    facts: opened.facts,
+    cancellation: call.cancellation,
+    reservation: call.answerReservation,
+    onStreamEnd: createStreamEnd({ call, candidate, opened, breaker: settings.breaker }),
+  };
   try {
-    const answer = await attempt(
-      { call: attemptCallOf(call, candidate, settings.breaker), chat, ...candidate },
-      settings,
-    );
-    record.attempts.push(`${id}:${answer.status}`);
+    const answer = await attempt({ call: attemptCall, chat, ...candidate }, settings);
+    opened.end(answer.status);
     return answer;
   } catch (thrown) {
-    if (thrown instanceof ClientGone) record.attempts.push(`${id}:client_closed`);
-    if (!(thrown instanceof GatewayError)) throw thrown;
-    record.attempts.push(`${id}:${thrown.facts.upstreamStatus ?? thrown.kind}`);
-    if (thrown.facts.provider === undefined) throw thrown;
-    return thrown;
+    const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);
+    opened.end(failure);
+    if (failure instanceof ClientGone || failure.facts.provider === undefined) throw failure;
+    return failure;
   }
 }
 
@@ -179,28 +194,34 @@ const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 function recordFailure(
   breaker: CircuitBreaker,
   { provider, model }: Candidate,
-  { status, facts }: GatewayError,
+  failure: GatewayError,
 ): void {
-  if (facts.unreachable) breaker.recordProviderFailure(provider.id);
-  else if (OUTAGE_STATUSES.has(status)) breaker.recordModelFailure(provider.id, model);
+  const { status, facts } = failure;
+  if (facts.unreachable) breaker.recordProviderFailure(provider.id, causeOf(failure));
+  else if (OUTAGE_STATUSES.has(status))
+    breaker.recordModelFailure(provider.id, model, causeOf(failure));
   // A plain 500 may be the fault of one request's parameter: it says nothing about others.
   else if (status !== 500) breaker.recordSuccess(provider.id, model);
 }
 
-function attemptCallOf(call: Call, candidate: Candidate, breaker: CircuitBreaker): AttemptCall {
-  return {
-    requestId: call.id,
-    headers: call.headers,
-    cancellation: call.cancellation,
-    reservation: call.answerReservation,
-    onStreamEnd: (failure) => {
-      if (failure) {
-        call.record.failure = failure;
-        recordFailure(breaker, candidate, failure);
-      } else {
-        breaker.recordSuccess(candidate.provider.id, candidate.model);
-      }
-    },
+interface StreamContext {
+  readonly call: Call;
+  readonly candidate: Candidate;
+  readonly opened: OpenTry;
+  readonly breaker: CircuitBreaker;
+}
+
+/** Without the chat request: a stream would hold its body, often megabytes, until it ends. */
+function createStreamEnd(context: StreamContext): (failure?: GatewayError) => void {
+  const { call, candidate, opened, breaker } = context;
+  return (failure) => {
+    if (failure) {
+      call.record.failure = failure;
+      opened.end(failure);
+      recordFailure(breaker, candidate, failure);
+    } else {
+      breaker.recordSuccess(candidate.provider.id, candidate.model);
+    }
   };
 }
 

@@ -8,18 +8,26 @@ import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
+import { createRemoteAddress } from '../downstream/remote-address.ts';
+import { describeHeaders } from '../upstream/headers.ts';
+import type { RequestObserver } from '../lib/request-facts.ts';
 import { createAccessLog } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, checkOrigin, isPreflight } from './cors.ts';
 import { createModelList } from './model-list.ts';
+import { serverTiming, timeSpent } from './server-timing.ts';
 
 interface GatewaySettings {
   readonly config: Config;
   readonly completion: CompletionSettings;
   readonly logger: Logger;
+  /** Is told of every finished request but those for /health. */
+  readonly observe?: RequestObserver | undefined;
 }
 
 export interface Gateway {
+  /** Streamed answers that are being sent. */
+  readonly openStreams: number;
   /** Answers a call and logs it. Never rejects. */
   handle(call: Call): Promise<void>;
   /** Logs a request that could not be parsed, and returns its answer. */
@@ -36,9 +44,16 @@ const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-optio
 /** Endpoints of OpenAI's API that clients are often set to by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
-export function createGateway({ config, completion, logger }: GatewaySettings): Gateway {
-  const dispatch = createDispatch({ config, completion, logger });
-  const logAccess = createAccessLog({ logger, verbose: config.logging.verbose });
+export function createGateway(settings: GatewaySettings): Gateway {
+  const { config, logger, observe } = settings;
+  const dispatch = createDispatch(settings);
+  const logAccess = createAccessLog({
+    logger,
+    verbose: config.logging.verbose,
+    remoteAddressOf: createRemoteAddress(config.server.trustedProxies),
+    observe,
+  });
+  let openStreams = 0;
   const withCors = <A extends Answer>(answer: A): A =>
     config.server.cors ? addCorsHeaders(answer) : answer;
 
@@ -53,17 +68,34 @@ export function createGateway({ config, completion, logger }: GatewaySettings): 
     }
   }
 
+  async function send(call: Call, answer: Answer): Promise<void> {
+    const { provider } = call.record;
+    if (provider) answer.headers['x-gateway-provider'] = provider;
+    const spent = timeSpent(call.record, performance.now());
+    if (spent) answer.headers['server-timing'] = serverTiming(spent);
+    const isStream = typeof answer.body === 'object' && Symbol.asyncIterator in answer.body;
+    if (isStream) openStreams += 1;
+    try {
+      await call.send(withCors(answer));
+    } finally {
+      if (isStream) openStreams -= 1;
+    }
+  }
+
   return {
+    get openStreams() {
+      return openStreams;
+    },
     async handle(call) {
+      traceHeaders(logger, 'request of client', call.id, call.headers);
       let answer = await answerTo(call);
       try {
-        const { provider } = call.record;
-        if (answer && provider) answer.headers['x-gateway-provider'] = provider;
-        if (answer) await call.send(withCors(answer));
+        if (answer) await send(call, answer);
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
-        await call.send(withCors(answer)).catch(() => {});
+        await send(call, answer).catch(() => {});
       }
+      if (answer) traceHeaders(logger, 'response to client', call.id, answer.headers);
       logAccess(call, answer?.status);
     },
     answerBroken(refusal, requestId) {
@@ -74,6 +106,12 @@ export function createGateway({ config, completion, logger }: GatewaySettings): 
       return withCors({ status, headers, body: refusal.toBody() });
     },
   };
+}
+
+/** Logs the names of headers, and how long their values are. */
+function traceHeaders(logger: Logger, message: string, request_id: string, headers: object): void {
+  if (!logger.isEnabled('trace')) return;
+  logger.log('trace', message, { request_id, headers: describeHeaders(Object.entries(headers)) });
 }
 
 /** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */

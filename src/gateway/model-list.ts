@@ -7,7 +7,7 @@ import type { Answer } from '../lib/messages.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
-import { describeCause } from './access-log.ts';
+import { describeCause } from './outcome.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
@@ -64,10 +64,13 @@ export function createModelList(settings: ModelListSettings): () => Promise<Answ
     } catch (thrown) {
       failure = thrown as Error;
     }
-    if (failure && !cached.isFailing) {
-      const cause = describeCause(failure.cause ?? failure);
-      logger.log('warn', 'no model list', { provider: provider.id, cause });
-    }
+    const facts = {
+      provider: provider.id,
+      cause: failure && describeCause(failure.cause ?? failure),
+    };
+    if (failure && !cached.isFailing) logger.log('warn', 'no model list', facts);
+    else if (!failure && cached.isFailing) logger.log('info', 'model list works again', facts);
+    else logger.log('debug', 'model list asked for', { ...facts, models: cached.models.length });
     cached.isFailing = failure !== undefined;
     cached.freshUntilMs = performance.now() + (failure ? FRESH_AFTER_FAILURE_MS : FRESH_MS);
     cached.fetching = undefined;

@@ -6,9 +6,13 @@ export const LOG_LEVELS = ['error', 'warn', 'info', 'debug', 'trace'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 
 /** The fields of one log line. Message contents and keys are never among them. */
-export type LogFacts = Readonly<Record<string, string | number | boolean | undefined>>;
+type LogValue = string | number | boolean | undefined;
+export type LogFacts = Readonly<
+  Record<string, LogValue | readonly Readonly<Record<string, LogValue>>[]>
+>;
 
 export interface Logger {
+  isEnabled(level: LogLevel): boolean;
   log(level: LogLevel, message: string, facts?: LogFacts): void;
 }
 
@@ -41,6 +45,7 @@ export function createLogger(options: LoggerOptions): Logger {
   const limit = LOG_LEVELS.indexOf(options.level);
   const format = options.format === 'json' ? formatJson : formatText;
   return {
+    isEnabled: (level) => LOG_LEVELS.indexOf(level) <= limit,
     log(level, message, facts = {}) {
       if (LOG_LEVELS.indexOf(level) > limit) return;
       const time = new Date(options.now()).toISOString();

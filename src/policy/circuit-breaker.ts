@@ -46,13 +46,13 @@ export class CircuitBreaker {
   }
 
   /** The provider was reached, but the model failed. */
-  recordModelFailure(providerId: string, model: string): void {
+  recordModelFailure(providerId: string, model: string, _?: string): void {
     this.#circuits.delete(providerId);
     this.#recordFailure(nameOf(providerId, model));
   }
 
   /** No connection to the provider could be made. */
-  recordProviderFailure(providerId: string): void {
+  recordProviderFailure(providerId: string, _?: string): void {
     this.#recordFailure(providerId);
   }
 
