@@ -108,6 +108,14 @@ export async function startGateway(
   return gateway;
 }
 
+/** The tries of an access line in short, each as `<provider_id>:<status, or outcome if there is none>`. */
+export function triesOf(line: Record<string, unknown> | undefined): string | undefined {
+  const tries = line?.['tries'] as { provider: string; status?: number; outcome: string }[];
+  return tries
+    ?.map(({ provider, status, outcome }) => `${provider}:${status ?? outcome}`)
+    .join(' ');
+}
+
 /** The settings of one provider `p` (or `id`) at this upstream. */
 export function providerToml(
   { baseUrl }: { readonly baseUrl: string },
