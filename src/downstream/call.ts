@@ -62,6 +62,8 @@ export class Call {
   /** The request target as it was sent, without query, scheme and authority. Never decoded. */
   readonly path: string;
   readonly headers: IncomingMessage['headers'];
+  /** The address of the connection's other end: the client, or a proxy. A closed socket no longer knows it. */
+  readonly peerAddress: string | undefined;
   readonly record: AccessRecord = { attempts: [] };
   /** Bytes of the response body that were written. */
   sentBytes = 0;
@@ -96,6 +98,7 @@ export class Call {
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.headers = request.headers;
+    this.peerAddress = request.socket.remoteAddress;
     const ownId = request.headers['x-request-id'];
     this.id =
       typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();

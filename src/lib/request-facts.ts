@@ -10,8 +10,10 @@ export type Outcome =
   | 'timeout'
   | 'internal_error';
 
+// Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
+
 /** One attempt at a provider, or a provider that was passed over: its circuit is open, or its limit reached. */
-export interface TryFacts {
+export type TryFacts = {
   readonly provider: string;
   /** The model that the provider was asked for. */
   readonly model: string;
@@ -24,20 +26,20 @@ export interface TryFacts {
   readonly url?: string | undefined;
   /** To the complete answer, or to the first event of a stream. Absent if it was passed over. */
   readonly duration_ms?: number | undefined;
-}
+};
 
 /** Token counts as the provider reports them in `usage`. */
-export interface TokenUsage {
+export type TokenUsage = {
   readonly prompt_tokens?: number | undefined;
   readonly completion_tokens?: number | undefined;
   /** The part of the prompt that came from the provider's cache. */
   readonly cached_tokens?: number | undefined;
   /** The part of the completion that the client does not see. */
   readonly reasoning_tokens?: number | undefined;
-}
+};
 
 /** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */
-export interface RequestFacts extends TokenUsage {
+export type RequestFacts = TokenUsage & {
   readonly request_id: string;
   /** W3C Trace Context: of the client's `traceparent`, or created for a request that reached a provider. */
   readonly trace_id?: string | undefined;
@@ -66,7 +68,7 @@ export interface RequestFacts extends TokenUsage {
   readonly cause?: string | undefined;
   readonly finish_reason?: string | undefined;
   readonly tries?: readonly TryFacts[] | undefined;
-}
+};
 
 /** A finished request, with what the log rounds or leaves out. */
 export interface FinishedRequest {
