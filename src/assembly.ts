@@ -15,6 +15,8 @@ import { createTransport, type Transport } from './upstream/transport.ts';
 
 export interface Assembly {
   readonly server: HttpServer;
+  /** The listener of `[admin]`. */
+  readonly admin?: HttpServer | undefined;
   readonly transport: Transport;
   readonly logger: Logger;
   readonly budget: ByteBudget;
@@ -33,12 +35,14 @@ interface Runtime {
 export function assemble(config: Config, runtime: Runtime): Assembly {
   const secrets = [
     ...config.server.auth.keys,
+    ...(config.admin?.keys ?? []),
     ...config.providers.registered.map(({ apiKey }) => apiKey),
   ];
   const redact = createRedactor(secrets);
+  const { level, format } = config.logging;
   const logger = createLogger({
-    level: config.logging.level,
-    format: runtime.isTerminal ? 'text' : 'json',
+    level,
+    format: format === 'auto' ? (runtime.isTerminal ? 'text' : 'json') : format,
     colour: runtime.colour,
     write: runtime.writeLog,
     redact,
@@ -49,7 +53,7 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
     config.providers.registered.map((settings) => [settings.id, createOpenAIProvider(settings)]),
   );
   const limits = createLimits(config.rateLimit);
-  const breaker = new CircuitBreaker();
+  const breaker = new CircuitBreaker(logger);
   // A fallback without a key is not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
   const completion = { config, transport, providers, fallbacks, redact, limits, breaker, logger };

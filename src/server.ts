@@ -43,10 +43,11 @@ async function main(): Promise<void> {
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT_FAILED;
   const isTerminal = process.stdout.isTTY;
+  const writer = createLineWriter(process.stdout, (lines) => {
+    assembly.logger.log('warn', 'log lines were dropped', { lines });
+  });
   const assembly: Assembly = assemble(config, {
-    writeLog: createLineWriter(process.stdout, (lines) => {
-      assembly.logger.log('warn', 'log lines were dropped', { lines });
-    }),
+    writeLog: writer.write,
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });

@@ -70,7 +70,7 @@ export class Call {
   /** The request target as it was sent, without query, scheme and authority. Never decoded. */
   readonly path: string;
   readonly headers: IncomingMessage['headers'];
-  /** The address of the connection's other end: the client's, or a proxy's. */
+  /** The address of the connection's other end: the client, or a proxy. A closed socket no longer knows it. */
   readonly peerAddress: string | undefined;
   readonly record: AccessRecord = { tries: [] };
   /** Bytes of the response body that were written. */
@@ -106,7 +106,6 @@ export class Call {
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.headers = request.headers;
-    // Once the connection is closed it is no longer known.
     this.peerAddress = request.socket.remoteAddress;
     const ownId = request.headers['x-request-id'];
     this.id =

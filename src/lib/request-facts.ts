@@ -13,6 +13,8 @@ export type Outcome =
   | 'timeout'
   | 'internal_error';
 
+// Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
+
 /** One attempt at a provider, or a provider that was passed over: its circuit is open, or its limit reached. */
 export type TryFacts = {
   readonly provider: string;

@@ -22,7 +22,7 @@ export interface UpstreamReply {
   readonly headers: UpstreamHeaders;
   /** Not a ReadableStream, which costs more than all the rest of a short answer. */
   readonly body: AsyncIterableIterator<Buffer>;
-  /** Undefined if the transport does not tell. */
+  /** Whether its connection had carried a request before; over fetch it is not known. */
   readonly connection?: 'new' | 'reused' | undefined;
 }
 
@@ -70,6 +70,6 @@ export interface Provider {
 
 export interface ForwardedHeaders {
   readonly 'x-request-id': string;
-  readonly traceparent: string;
+  readonly traceparent?: string;
   readonly tracestate?: string;
 }
