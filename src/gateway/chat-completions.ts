@@ -193,6 +193,7 @@ function attemptCallOf(call: Call, candidate: Candidate, breaker: CircuitBreaker
     headers: call.headers,
     cancellation: call.cancellation,
     reservation: call.answerReservation,
+    answerFacts: {},
     onStreamEnd: (failure) => {
       if (failure) {
         call.record.failure = failure;

@@ -9,6 +9,7 @@ import type { Reservation } from '../lib/byte-budget.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
+import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion } from './completion.ts';
 import { forwardedHeaders, passedHeaders } from './headers.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
@@ -41,6 +42,8 @@ export interface AttemptCall {
   readonly reservation: Reservation;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
   readonly onStreamEnd: (failure?: GatewayError) => void;
+  /** Is filled in while the answer is read. */
+  readonly answerFacts: AnswerFacts;
 }
 
 interface AttemptRequest {
