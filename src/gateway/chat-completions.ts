@@ -8,6 +8,7 @@ import type { Answer, ChatRequest } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Limits } from '../policy/rate-limits.ts';
+import { AnswerFacts } from '../upstream/answer-facts.ts';
 import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/attempt.ts';
 import type { Provider } from '../upstream/provider.ts';
 import { MAX_ECHOED_CHARACTERS, resolveModel, type Candidate } from './model-name.ts';
@@ -193,7 +194,7 @@ function attemptCallOf(call: Call, candidate: Candidate, breaker: CircuitBreaker
     headers: call.headers,
     cancellation: call.cancellation,
     reservation: call.answerReservation,
-    answerFacts: {},
+    answerFacts: new AnswerFacts(),
     onStreamEnd: (failure) => {
       if (failure) {
         call.record.failure = failure;

@@ -42,7 +42,7 @@ export interface AttemptCall {
   readonly reservation: Reservation;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
   readonly onStreamEnd: (failure?: GatewayError) => void;
-  /** Is filled in while the answer is read. */
+  /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
   readonly answerFacts: AnswerFacts;
 }
 
