@@ -172,6 +172,7 @@ async function attemptOnce(
   const attemptCall: AttemptCall = {
     forwarded,
     facts: opened.facts,
+    answerFacts: opened.answerFacts,
     cancellation: call.cancellation,
     reservation: call.answerReservation,
     onStreamEnd: createStreamEnd({ call, candidate, opened, breaker: settings.breaker }),

@@ -5,6 +5,7 @@ import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { TryFacts } from '../lib/request-facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import { AnswerFacts } from '../upstream/answer-facts.ts';
 import type { AttemptFacts } from '../upstream/attempt.ts';
 import { MAX_ECHOED_CHARACTERS, type Candidate } from './model-name.ts';
 import { causeOf, outcomeOf } from './outcome.ts';
@@ -13,6 +14,7 @@ import { causeOf, outcomeOf } from './outcome.ts';
 export interface OpenTry {
   /** For the attempt to fill in. */
   readonly facts: AttemptFacts;
+  readonly answerFacts: AnswerFacts;
   /** Records its end: the answer's status, or the failure. A stream that fails later ends a second time. */
   end(result: number | GatewayError | ClientGone): void;
 }
@@ -21,13 +23,15 @@ export interface OpenTry {
 export function beginTry(candidate: Candidate, call: Call, logger: Logger): OpenTry {
   const { record } = call;
   const facts: AttemptFacts = {};
+  const answerFacts = new AnswerFacts();
   const at = record.tries.length;
   const askedAtMs = performance.now();
   record.provider = candidate.provider.id;
   record.askedAtMs ??= askedAtMs;
-  record.answer = facts;
+  record.answer = answerFacts;
   return {
     facts,
+    answerFacts,
     end(result) {
       const failure = typeof result === 'number' ? undefined : result;
       const error = failure instanceof GatewayError ? failure : undefined;

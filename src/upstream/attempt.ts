@@ -4,11 +4,11 @@ import type { Config } from '../config/config.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { AnswerFacts } from '../lib/request-facts.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
+import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion } from './completion.ts';
 import { describeHeaders, passedHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
@@ -33,7 +33,7 @@ export interface AttemptSettings {
 }
 
 /** What becomes known of one attempt while it is made. For the log. */
-export interface AttemptFacts extends AnswerFacts {
+export interface AttemptFacts {
   /** Without the query, which may hold a key. */
   url?: string;
   upstreamRequestId?: string | undefined;
@@ -53,6 +53,8 @@ export interface AttemptCall {
   readonly reservation: Reservation;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
   readonly onStreamEnd: (failure?: GatewayError) => void;
+  /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
+  readonly answerFacts: AnswerFacts;
 }
 
 interface AttemptRequest {
