@@ -179,7 +179,7 @@ async function attemptOnce(
   };
   try {
     const answer = await attempt({ call: attemptCall, chat, ...candidate }, settings);
-    opened.end(answer.status);
+    opened.end();
     return answer;
   } catch (thrown) {
     const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);

@@ -15,8 +15,8 @@ export interface OpenTry {
   /** For the attempt to fill in. */
   readonly facts: AttemptFacts;
   readonly answerFacts: AnswerFacts;
-  /** Records its end: the answer's status, or the failure. A stream that fails later ends a second time. */
-  end(result: number | GatewayError | ClientGone): void;
+  /** Records its end. A stream that fails later ends a second time. */
+  end(failure?: GatewayError | ClientGone): void;
 }
 
 /** Begins the record of an attempt. */
@@ -32,17 +32,15 @@ export function beginTry(candidate: Candidate, call: Call, logger: Logger): Open
   return {
     facts,
     answerFacts,
-    end(result) {
-      const failure = typeof result === 'number' ? undefined : result;
+    end(failure) {
       const error = failure instanceof GatewayError ? failure : undefined;
       const before = record.tries[at];
       if (!before) record.answeredAtMs = performance.now();
-      const { url, connection, upstreamRequestId } = facts;
+      const { url, status, connection, upstreamRequestId } = facts;
       const ended: TryFacts = {
         ...namesOf(candidate),
         outcome: outcomeOf(failure),
-        status:
-          typeof result === 'number' ? result : (error?.facts.upstreamStatus ?? before?.status),
+        status,
         cause: error && causeOf(error),
         url: failure && url,
         upstream_request_id:

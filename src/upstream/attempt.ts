@@ -36,6 +36,8 @@ export interface AttemptSettings {
 export interface AttemptFacts {
   /** Without the query, which may hold a key. */
   url?: string;
+  /** The provider's own. */
+  status?: number;
   upstreamRequestId?: string | undefined;
   /** Undefined if the transport does not tell. */
   connection?: 'new' | 'reused' | undefined;
@@ -83,6 +85,7 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
     traceHeaders('request to provider', Object.entries(sent.headers), request, settings);
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
+    call.facts.status = reply.status;
     call.facts.connection = reply.connection;
     call.facts.upstreamRequestId = upstreamRequestId(reply.headers);
     traceHeaders('response of provider', reply.headers, request, settings);
@@ -127,7 +130,6 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
     const location = reply.headers.get('location')?.split('?', 1)[0];
     throw new GatewayError('provider', `unexpected status ${status}`, {
       provider: provider.id,
-      upstreamStatus: status,
       ...(location && { cause: `status ${status}, location ${location}` }),
     });
   }
