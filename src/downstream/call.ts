@@ -11,7 +11,7 @@ import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import type { Answer } from '../lib/messages.ts';
-import type { AnswerFacts, TryFacts } from '../lib/request-facts.ts';
+import type { AnswerSummary, TryFacts } from '../lib/request-facts.ts';
 import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import { readInTurns, readRequestBody } from './request-body.ts';
 import { checkProtocol, headerValues, pathOf } from './request-head.ts';
@@ -41,7 +41,7 @@ interface AccessRecord {
   /** In order. */
   readonly tries: TryFacts[];
   /** Of the last attempt. */
-  answer?: AnswerFacts;
+  answer?: AnswerSummary;
   /** On the clock of `performance.now()`: the body was read; the first provider was asked; the last one has answered or failed. */
   bodyReadAtMs?: number;
   askedAtMs?: number;

@@ -134,7 +134,7 @@ async function listen(server: Server, port: number, host: string): Promise<Addre
     server.once('error', reject);
     server.listen({ port, host, backlog: BACKLOG_CONNECTIONS }, () => {
       server.off('error', reject);
-      // Later errors (EMFILE on accept) pass: the server goes on listening.
+      // Later errors pass: the server goes on listening.
       server.on('error', () => {});
       resolve();
     });

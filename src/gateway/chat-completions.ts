@@ -172,13 +172,14 @@ async function attemptOnce(
   const attemptCall: AttemptCall = {
     forwarded,
     facts: opened.facts,
+    answerFacts: opened.answerFacts,
     cancellation: call.cancellation,
     reservation: call.answerReservation,
     onStreamEnd: createStreamEnd({ call, candidate, opened, breaker: settings.breaker }),
   };
   try {
     const answer = await attempt({ call: attemptCall, chat, ...candidate }, settings);
-    opened.end(answer.status);
+    opened.end();
     return answer;
   } catch (thrown) {
     const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);

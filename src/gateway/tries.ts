@@ -5,6 +5,7 @@ import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { TryFacts } from '../lib/request-facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import { AnswerFacts } from '../upstream/answer-facts.ts';
 import type { AttemptFacts } from '../upstream/attempt.ts';
 import { MAX_ECHOED_CHARACTERS, type Candidate } from './model-name.ts';
 import { causeOf, outcomeOf } from './outcome.ts';
@@ -13,32 +14,33 @@ import { causeOf, outcomeOf } from './outcome.ts';
 export interface OpenTry {
   /** For the attempt to fill in. */
   readonly facts: AttemptFacts;
-  /** Records its end: the answer's status, or the failure. A stream that fails later ends a second time. */
-  end(result: number | GatewayError | ClientGone): void;
+  readonly answerFacts: AnswerFacts;
+  /** Records its end. A stream that fails later ends a second time. */
+  end(failure?: GatewayError | ClientGone): void;
 }
 
 /** Begins the record of an attempt. */
 export function beginTry(candidate: Candidate, call: Call, logger: Logger): OpenTry {
   const { record } = call;
   const facts: AttemptFacts = {};
+  const answerFacts = new AnswerFacts();
   const at = record.tries.length;
   const askedAtMs = performance.now();
   record.provider = candidate.provider.id;
   record.askedAtMs ??= askedAtMs;
-  record.answer = facts;
+  record.answer = answerFacts;
   return {
     facts,
-    end(result) {
-      const failure = typeof result === 'number' ? undefined : result;
+    answerFacts,
+    end(failure) {
       const error = failure instanceof GatewayError ? failure : undefined;
       const before = record.tries[at];
       if (!before) record.answeredAtMs = performance.now();
-      const { url, connection, upstreamRequestId } = facts;
+      const { url, status, connection, upstreamRequestId } = facts;
       const ended: TryFacts = {
         ...namesOf(candidate),
         outcome: outcomeOf(failure),
-        status:
-          typeof result === 'number' ? result : (error?.facts.upstreamStatus ?? before?.status),
+        status,
         cause: error && causeOf(error),
         url: failure && url,
         upstream_request_id:

@@ -1,6 +1,6 @@
 /** The log: one line per event on stdout, as JSON, or as text if stdout is a terminal. */
 
-import { escapeControlCharacters } from './secrets.ts';
+import { escapeControlCharacters, type Redactor } from './secrets.ts';
 
 export const LOG_LEVELS = ['error', 'warn', 'info', 'debug', 'trace'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
@@ -24,7 +24,7 @@ interface LoggerOptions {
   readonly colour: boolean;
   readonly write: (line: string) => void;
   /** Applied to every message and every text value. */
-  readonly redact: (text: string) => string;
+  readonly redact: Redactor;
   /** Wall clock, milliseconds since the epoch. */
   readonly now: () => number;
 }
@@ -47,17 +47,17 @@ const MAX_ARRAY_ENTRIES = 50;
 
 /** Creates the logger. An entry below `level` costs one comparison. */
 export function createLogger(options: LoggerOptions): Logger {
-  const { redact } = options;
+  const { redact, colour, write } = options;
   const limit = LOG_LEVELS.indexOf(options.level);
-  const format = options.format === 'json' ? formatJson : formatText;
+  const formatTime = createTimeFormatter();
   const isEnabled = (level: LogLevel) => LOG_LEVELS.indexOf(level) <= limit;
   return {
     isEnabled,
     log(level, message, facts = {}) {
       if (!isEnabled(level)) return;
-      const time = new Date(options.now()).toISOString();
-      const entry = { time, level, message: redact(message), facts: redactFacts(facts, redact) };
-      options.write(`${format(entry, options.colour)}\n`);
+      const entry = { time: formatTime(options.now()), level, message, facts };
+      if (options.format === 'json') write(formatJson(entry, redact));
+      else write(formatText(redactEntry(entry, redact), colour));
     },
   };
 }
@@ -69,8 +69,26 @@ interface Entry {
   readonly facts: LogFacts;
 }
 
+/** Returns a function like `Date.toISOString`, which costs as much as a whole line: its result is kept for a second. */
+function createTimeFormatter(): (ms: number) => string {
+  let second = NaN;
+  let text = '';
+  return (ms) => {
+    const own = Math.floor(ms / 1000);
+    if (own !== second) {
+      second = own;
+      text = new Date(ms).toISOString().slice(0, 20);
+    }
+    return `${text}${String(ms % 1000).padStart(3, '0')}Z`;
+  };
+}
+
+function redactEntry(entry: Entry, redact: Redactor): Entry {
+  return { ...entry, message: redact(entry.message), facts: redactFacts(entry.facts, redact) };
+}
+
 /** Value by value: in the finished line, an escape sequence may hide the end of a key. */
-function redactFacts(facts: LogFacts, redact: (text: string) => string): LogFacts {
+function redactFacts(facts: LogFacts, redact: Redactor): LogFacts {
   const shown: Record<string, LogFacts[string]> = {};
   for (const name in facts) {
     const value = facts[name];
@@ -84,9 +102,35 @@ function redactFacts(facts: LogFacts, redact: (text: string) => string): LogFact
   return shown;
 }
 
-function formatJson({ facts, ...entry }: Entry): string {
-  // JSON does not escape these two, and some viewers break lines at them.
-  return JSON.stringify({ ...entry, ...facts }).replace(/[\u2028\u2029]/g, ' ');
+/** JSON does not escape these two, and some viewers break lines at them. */
+const SEPARATORS = /[\u2028\u2029]/g;
+
+function formatJson(entry: Entry, redact: Redactor): string {
+  // Nearly all lines have nothing to redact or to cut: all of their text is tested at once.
+  const text = joinText(entry.facts, entry.message);
+  const isPlain = text.length <= MAX_VALUE_CHARACTERS && !redact.mayChange(text);
+  if (isPlain && text.search(SEPARATORS) === -1) return stringify(entry);
+  return stringify(redactEntry(entry, redact)).replace(SEPARATORS, ' ');
+}
+
+function stringify({ time, level, message, facts }: Entry): string {
+  const head = `{"time":"${time}","level":"${level}","message":${JSON.stringify(message)}`;
+  const rest = JSON.stringify(facts).slice(1);
+  return `${head}${rest === '}' ? '' : ','}${rest}\n`;
+}
+
+/** `before` and all texts of the facts, a line each. */
+function joinText(facts: LogFacts, before: string): string {
+  let text = before;
+  for (const name in facts) {
+    const value = facts[name];
+    if (typeof value === 'string') text += `\n${value}`;
+    // With a separator among its text the line is not plain, and the array is cut.
+    else if (typeof value !== 'object') continue;
+    else if (value.length > MAX_ARRAY_ENTRIES) text += '\u2028';
+    else for (const entry of value) text = joinText(entry, text);
+  }
+  return text;
 }
 
 function formatText({ time, level, message, facts }: Entry, colour: boolean): string {
@@ -99,7 +143,7 @@ function formatText({ time, level, message, facts }: Entry, colour: boolean): st
     });
   const label = paint(ANSI_COLOUR[level], level.toUpperCase().padEnd(5));
   const text = escapeControlCharacters(message, MAX_TEXT_MESSAGE_CHARACTERS);
-  return `${time.slice(11, 23)} ${label} ${text}${pairs.join('')}`;
+  return `${time.slice(11, 23)} ${label} ${text}${pairs.join('')}\n`;
 }
 
 function formatTextArray(entries: readonly FlatFacts[]): string {

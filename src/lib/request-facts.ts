@@ -46,12 +46,12 @@ export type TokenUsage = {
   readonly reasoning_tokens?: number | undefined;
 };
 
-/** What an answer says of itself, filled in while it is read. */
-export interface AnswerFacts {
+/** What an answer says about itself, as far as it was read. */
+export interface AnswerSummary {
   /** Untrusted. */
-  model?: string;
-  finishReason?: string;
-  usage?: TokenUsage;
+  readonly model: string | undefined;
+  readonly finishReason: string | undefined;
+  readonly usage: TokenUsage | undefined;
 }
 
 /** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */

@@ -4,11 +4,11 @@ import type { Config } from '../config/config.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { AnswerFacts } from '../lib/request-facts.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
+import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion } from './completion.ts';
 import { describeHeaders, passedHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
@@ -33,9 +33,11 @@ export interface AttemptSettings {
 }
 
 /** What becomes known of one attempt while it is made. For the log. */
-export interface AttemptFacts extends AnswerFacts {
+export interface AttemptFacts {
   /** Without the query, which may hold a key. */
   url?: string;
+  /** The provider's own. */
+  status?: number;
   upstreamRequestId?: string | undefined;
   /** Undefined if the transport does not tell. */
   connection?: 'new' | 'reused' | undefined;
@@ -53,6 +55,8 @@ export interface AttemptCall {
   readonly reservation: Reservation;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
   readonly onStreamEnd: (failure?: GatewayError) => void;
+  /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
+  readonly answerFacts: AnswerFacts;
 }
 
 interface AttemptRequest {
@@ -81,6 +85,7 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
     traceHeaders('request to provider', Object.entries(sent.headers), request, settings);
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
+    call.facts.status = reply.status;
     call.facts.connection = reply.connection;
     call.facts.upstreamRequestId = upstreamRequestId(reply.headers);
     traceHeaders('response of provider', reply.headers, request, settings);
@@ -125,7 +130,6 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
     const location = reply.headers.get('location')?.split('?', 1)[0];
     throw new GatewayError('provider', `unexpected status ${status}`, {
       provider: provider.id,
-      upstreamStatus: status,
       ...(location && { cause: `status ${status}, location ${location}` }),
     });
   }

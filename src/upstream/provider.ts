@@ -70,6 +70,6 @@ export interface Provider {
 
 export interface ForwardedHeaders {
   readonly 'x-request-id': string;
-  readonly traceparent?: string;
+  readonly traceparent: string;
   readonly tracestate?: string;
 }
