@@ -65,30 +65,14 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   const clientLimits = runtime.clientLimits ?? CLIENT_LIMITS;
   const budget = new ByteBudget(config.server.maxBufferedBytes);
   const figures: Figures = {
-    get url() {
-      return `${localUrl(config.server.host, server.port)}/v1`;
-    },
-    get isDraining() {
-      return server.isDraining;
-    },
-    get inFlight() {
-      return server.inFlight;
-    },
-    get openStreams() {
-      return gateway.openStreams;
-    },
-    get bufferedBytes() {
-      return budget.reservedBytes;
-    },
-    get droppedLogLines() {
-      return runtime.droppedLogLines?.() ?? 0;
-    },
-    get connections() {
-      return transport.connectionFigures;
-    },
-    get circuits() {
-      return breaker.report();
-    },
+    url: () => `${localUrl(config.server.host, server.port)}/v1`,
+    isDraining: () => server.isDraining,
+    inFlight: () => server.inFlight,
+    openStreams: () => gateway.openStreams,
+    bufferedBytes: () => budget.reservedBytes,
+    droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
+    connections: () => transport.connectionFigures,
+    circuits: () => breaker.report(),
   };
   const admin =
     config.admin &&

@@ -67,7 +67,7 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
       const { model, outcome } = request.facts;
       metrics.observe(request);
       totals.record(request, models.labelOf(model));
-      history.record(isFailed(outcome), firstTokenMsOf(request), figures.openStreams);
+      history.record(isFailed(outcome), firstTokenMsOf(request), figures.openStreams());
       recent.add(request);
     },
     onModels: (provider, names) => models.learn(listedModels(provider, names)),
@@ -81,7 +81,11 @@ interface HandlerOptions {
 }
 
 /** Returns what answers a call, never rejecting. */
-function createHandler({ settings, routes, logger }: HandlerOptions): (call: Call) => Promise<void> {
+function createHandler({
+  settings,
+  routes,
+  logger,
+}: HandlerOptions): (call: Call) => Promise<void> {
   const checkKey = createKeyCheck(settings);
   function dispatch(call: Call): Answer {
     call.checkProtocol();
@@ -124,13 +128,14 @@ function metricsAnswer(body: string): Answer {
 }
 
 /** Ready: another request may be sent to the public port, and some provider may be asked. */
-function readiness({ providers }: Config, { isDraining, circuits }: Figures): Answer {
+function readiness({ providers }: Config, figures: Figures): Answer {
+  const circuits = figures.circuits();
   const isResting = (id: string) =>
     circuits.some(({ provider, model, state }) => {
       return provider === id && model === undefined && state === 'open';
     });
   let status = 'ready';
-  if (isDraining) status = 'draining';
+  if (figures.isDraining()) status = 'draining';
   else if (providers.registered.length === 0) status = 'no provider';
   else if (providers.registered.every(({ id }) => isResting(id))) status = 'all providers rest';
   const body = JSON.stringify({ status });

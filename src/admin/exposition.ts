@@ -3,7 +3,12 @@
 import type { Config } from '../config/config.ts';
 import { VERSION } from '../lib/version.ts';
 import { renderFigure } from './families.ts';
-import { STARTED_AT_MS, type Figures, type ProcessFigures } from './figures.ts';
+import {
+  STARTED_AT_MS,
+  type ConnectionFigures,
+  type Figures,
+  type ProcessFigures,
+} from './figures.ts';
 import { LabelSet } from './labels.ts';
 import type { RequestMetrics } from './metrics.ts';
 
@@ -38,27 +43,27 @@ function counter(name: string, help: string, value: number): string {
 }
 
 function renderGateway(figures: Figures): string {
-  const { connections } = figures;
+  const connections = figures.connections();
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   return [
-    gauge('gateway_requests_in_flight', 'Requests begun and not over.', figures.inFlight),
-    gauge('gateway_open_streams', 'Streamed answers being sent.', figures.openStreams),
+    gauge('gateway_requests_in_flight', 'Requests begun and not over.', figures.inFlight()),
+    gauge('gateway_open_streams', 'Streamed answers being sent.', figures.openStreams()),
     gauge(
       'gateway_buffered_bytes',
       'Bytes of requests and answers held for all clients together.',
-      figures.bufferedBytes,
+      figures.bufferedBytes(),
     ),
     counter(
       'gateway_log_lines_dropped_total',
       'Log lines lost because standard output was not read.',
-      figures.droppedLogLines,
+      figures.droppedLogLines(),
     ),
     ...(connections ? renderConnections(connections) : []),
     renderFigure('gateway_build_info', ['gauge', 'Always 1.'], [[build, 1]]),
   ].join('');
 }
 
-function renderConnections({ open, made, reused }: NonNullable<Figures['connections']>): string[] {
+function renderConnections({ open, made, reused }: ConnectionFigures): string[] {
   return [
     gauge('gateway_upstream_connections_open', 'Connections to providers.', open),
     counter('gateway_upstream_connections_made_total', 'Connections made to providers.', made),
@@ -71,7 +76,8 @@ function renderConnections({ open, made, reused }: NonNullable<Figures['connecti
 }
 
 /** A series for each registered provider and state: alerts need those that are 0. */
-function renderCircuits({ config, figures: { circuits } }: ExpositionSources): string {
+function renderCircuits({ config, figures }: ExpositionSources): string {
+  const circuits = figures.circuits();
   const samples = config.providers.registered.flatMap(({ id }) =>
     (['open', 'half-open'] as const).map((state) => {
       const labels = NO_LABELS.with('provider', id).with('state', state);

@@ -2,8 +2,8 @@
 
 import { LabelSet } from './labels.ts';
 
-/** 2 MiB: enough for every model's label set that `ModelLabels` gives out. */
-const MAX_CELLS = 262_144;
+/** 1 MiB: enough for every label set that `ModelLabels` gives out. */
+const MAX_CELLS = 131_072;
 /** At the beginning of the array. Series that find no place are counted here, and not shown. */
 const SPARE_CELLS = 64;
 

@@ -54,7 +54,11 @@ export function createFeed(sources: FeedSources): (call: Call) => Answer {
     // Whoever sends the answer always ends its body.
     openFeeds += 1;
     const { cancellation } = call;
-    return { status: 200, headers, body: events({ cancellation, isDraining: () => call.isDraining }) };
+    return {
+      status: 200,
+      headers,
+      body: events({ cancellation, isDraining: () => call.isDraining }),
+    };
   };
 }
 

@@ -7,18 +7,22 @@ import type { CircuitReport } from '../policy/circuit-breaker.ts';
 /** Of the running parts. Each is cheap to read. */
 export interface Figures {
   /** Where clients of the public port connect to, with `/v1`. */
-  readonly url: string;
-  readonly isDraining: boolean;
-  readonly inFlight: number;
-  readonly openStreams: number;
-  readonly bufferedBytes: number;
-  readonly droppedLogLines: number;
+  url(): string;
+  isDraining(): boolean;
+  inFlight(): number;
+  openStreams(): number;
+  bufferedBytes(): number;
+  droppedLogLines(): number;
   /** To providers. Undefined if the transport does not know them. */
-  readonly connections:
-    | { readonly open: number; readonly made: number; readonly reused: number }
-    | undefined;
+  connections(): ConnectionFigures | undefined;
   /** The circuits that are not closed. */
-  readonly circuits: readonly CircuitReport[];
+  circuits(): readonly CircuitReport[];
+}
+
+export interface ConnectionFigures {
+  readonly open: number;
+  readonly made: number;
+  readonly reused: number;
 }
 
 export interface ProcessFigures {

@@ -7,7 +7,7 @@ const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
 const MAX_NAME_CHARACTERS = 200;
 /** Sets that end with a model's label. Beyond them the models of new sets are `other`. */
-const MAX_MODEL_SETS = 1500;
+const MAX_MODEL_SETS = 600;
 
 /** A set of labels. The same names and values give the same object: a lookup allocates nothing after the first. */
 export class LabelSet {

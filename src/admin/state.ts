@@ -22,7 +22,7 @@ export function describeSettings({ config, figures }: StateSources) {
     version: VERSION,
     node: process.versions.node,
     startedAt: new Date(STARTED_AT_MS).toISOString(),
-    url: figures.url,
+    url: figures.url(),
     needsKey: auth.enabled && auth.keys.length > 0,
     settings: [...config.resolved],
     warnings: config.warnings,
@@ -31,25 +31,25 @@ export function describeSettings({ config, figures }: StateSources) {
 
 export function describeState(sources: StateSources) {
   const { figures, history, totals } = sources;
-  const { isDraining, inFlight, openStreams, bufferedBytes, droppedLogLines } = figures;
   const { cpuSeconds, rssBytes, loopDelayMs } = sources.processFigures();
   return {
     now: new Date().toISOString(),
-    draining: isDraining,
-    inFlight,
-    openStreams,
-    bufferedBytes,
-    droppedLogLines,
-    connections: figures.connections ?? null,
+    draining: figures.isDraining(),
+    inFlight: figures.inFlight(),
+    openStreams: figures.openStreams(),
+    bufferedBytes: figures.bufferedBytes(),
+    droppedLogLines: figures.droppedLogLines(),
+    connections: figures.connections() ?? null,
     process: { cpuSeconds, rssBytes, loopDelayP99Ms: loopDelayMs.p99 },
-    history: history.report(openStreams),
+    history: history.report(figures.openStreams()),
     providers: describeProviders(sources),
     models: totals.models(),
     clients: totals.clients(),
   };
 }
 
-function describeProviders({ config, figures: { circuits }, totals }: StateSources) {
+function describeProviders({ config, figures, totals }: StateSources) {
+  const circuits = figures.circuits();
   const { registered, skipped } = config.providers;
   const describe = (id: string, standing: object) => ({ id, ...standing, ...totals.provider(id) });
   return [

@@ -139,8 +139,8 @@ export class Totals {
 }
 
 /** The row of that name, which is created if there is none. Names come from settings: they are bounded. */
-function rowOf<R>(rows: Map<string, R>, name: string, Row: new () => R): R {
+function rowOf<R>(rows: Map<string, R>, name: string, Kind: new () => R): R {
   let row = rows.get(name);
-  if (!row) rows.set(name, (row = new Row()));
+  if (!row) rows.set(name, (row = new Kind()));
   return row;
 }

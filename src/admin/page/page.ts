@@ -11,5 +11,9 @@ export interface Page {
 
 export function createPage(): Page {
   const hash = `sha256-${createHash('sha256').update('').digest('base64')}`;
-  return { html: '<!doctype html><title>inference-gateway</title>', scriptHash: hash, styleHash: hash };
+  return {
+    html: '<!doctype html><title>inference-gateway</title>',
+    scriptHash: hash,
+    styleHash: hash,
+  };
 }
