@@ -2,7 +2,6 @@
 
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
-import type { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
@@ -12,11 +11,10 @@ import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/att
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { ForwardedHeaders, Provider } from '../upstream/provider.ts';
 import { MAX_ECHOED_CHARACTERS, resolveModel, type Candidate } from './model-name.ts';
+import { backoffMs, pause } from './backoff.ts';
 import { causeOf } from './outcome.ts';
 import { beginTry, recordPassedOver, type OpenTry } from './tries.ts';
 
-const FIRST_BACKOFF_MS = 500;
-const MAX_BACKOFF_MS = 8000;
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
 
@@ -227,24 +225,4 @@ function createStreamEnd(context: StreamContext): (failure?: GatewayError) => vo
       breaker?.recordSuccess(candidate.provider.id, candidate.model);
     }
   };
-}
-
-/** Exponential with equal jitter: half of the step and a random part of the other half. */
-function backoffMs(retries: number): number {
-  const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (retries - 1));
-  return (stepMs / 2) * (1 + Math.random());
-}
-
-/** Waits. Throws the reason of a cancellation at once. */
-async function pause(ms: number, cancellation: Cancellation): Promise<void> {
-  await new Promise<void>((resolve) => {
-    const end = () => {
-      clearTimeout(timer);
-      cancellation.offCancel(end);
-      resolve();
-    };
-    const timer = setTimeout(end, ms);
-    cancellation.onCancel(end);
-  });
-  cancellation.throwIfCancelled();
 }
