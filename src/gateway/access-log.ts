@@ -2,7 +2,7 @@
 
 import type { Call } from '../downstream/call.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import type { Logger, LogLevel } from '../lib/log.ts';
+import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
 import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS, outcomeOf } from './outcome.ts';
@@ -15,6 +15,8 @@ interface AccessLogOptions {
   /** Returns the address of a call's client. */
   readonly remoteAddressOf: (call: Call) => string | undefined;
   readonly observe: RequestObserver | undefined;
+  /** Applied to what the observer is told; the logger does its own. */
+  readonly redact: (text: string) => string;
 }
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
@@ -31,7 +33,7 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
 export function createAccessLog(
   options: AccessLogOptions,
 ): (call: Call, status: number | undefined) => void {
-  const { logger, verbose, remoteAddressOf, observe } = options;
+  const { logger, verbose, remoteAddressOf, observe, redact } = options;
   return (call, status) => {
     const endedAtMs = performance.now();
     const isHealth = call.path === '/health';
@@ -42,7 +44,7 @@ export function createAccessLog(
     if (isHealth || !observe) return;
     const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
     observe({
-      facts,
+      facts: redactFacts(facts, redact) as RequestFacts,
       endedAtMs: Date.now(),
       durationMs: endedAtMs - receivedAtMs,
       firstByteMs: call.firstByteAtMs && firstByteAtMs - receivedAtMs,

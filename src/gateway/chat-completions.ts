@@ -2,7 +2,6 @@
 
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
-import type { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
@@ -12,11 +11,10 @@ import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/att
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { ForwardedHeaders, Provider } from '../upstream/provider.ts';
 import { MAX_ECHOED_CHARACTERS, resolveModel, type Candidate } from './model-name.ts';
+import { backoffMs, pause } from './backoff.ts';
 import { causeOf } from './outcome.ts';
 import { beginTry, recordPassedOver, type OpenTry } from './tries.ts';
 
-const FIRST_BACKOFF_MS = 500;
-const MAX_BACKOFF_MS = 8000;
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
 
@@ -55,7 +53,9 @@ async function answerBody(call: Call, settings: CompletionSettings): Promise<Ans
     throw refusal;
   }
   const candidates = withFallbacks(requested, settings.fallbacks);
-  return tryCandidates(candidates, { call, chat, forwarded, settings });
+  // Without a fallback, to pass over the provider would only refuse the request.
+  const breaker = candidates.length > 1 ? settings.breaker : undefined;
+  return tryCandidates(candidates, { call, chat, forwarded, breaker, settings });
 }
 
 /** Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but not JSON. */
@@ -87,16 +87,17 @@ interface CompletionContext {
   readonly call: Call;
   readonly chat: ChatRequest;
   readonly forwarded: ForwardedHeaders;
+  readonly breaker: CircuitBreaker | undefined;
   readonly settings: CompletionSettings;
 }
 
 /** Asks the candidates until one answers. If all fail, throws the failure of the requested one. */
 async function tryCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
-  const { call } = context;
-  const { breaker, limits, logger } = context.settings;
+  const { breaker, call } = context;
+  const { limits, logger } = context.settings;
   const [requested, ...fallbacks] = candidates;
   const stateOf = ({ provider, model }: Candidate) =>
-    fallbacks.length > 0 ? breaker.stateOf(provider.id, model) : 'closed';
+    breaker?.stateOf(provider.id, model) ?? 'closed';
   // While its circuit is open, the requested provider is asked last.
   const isLast = stateOf(requested) === 'open';
   if (isLast) recordPassedOver(requested, 'resting', call, logger);
@@ -135,16 +136,16 @@ async function tryCandidate(
   context: CompletionContext,
   state: CircuitState,
 ): Promise<Answer | GatewayError> {
-  const { call, chat, settings } = context;
+  const { breaker, call, chat } = context;
   const { provider, model } = candidate;
   const maxRetries = state === 'closed' ? provider.retries : 0;
-  settings.breaker.recordAttempt(provider.id, model);
+  breaker?.recordAttempt(provider.id, model);
   let hasReconnected = false;
   for (let retries = 0; ;) {
     const result = await attemptOnce(candidate, context);
     if (!(result instanceof GatewayError)) {
       // Whether a stream succeeds is known at its end, but a probe need not wait for it.
-      if (!chat.stream || state !== 'closed') settings.breaker.recordSuccess(provider.id, model);
+      if (!chat.stream || state !== 'closed') breaker?.recordSuccess(provider.id, model);
       return result;
     }
     const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = result.facts;
@@ -154,7 +155,7 @@ async function tryCandidate(
       continue;
     }
     if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
-      recordFailure(settings.breaker, candidate, result);
+      recordFailure(breaker, candidate, result);
       return result;
     }
     retries += 1;
@@ -166,7 +167,7 @@ async function tryCandidate(
 /** A provider's failure is returned. The gateway's own, which name no provider, are thrown: a shutdown, or a bug. */
 async function attemptOnce(
   candidate: Candidate,
-  { call, chat, forwarded, settings }: CompletionContext,
+  { breaker, call, chat, forwarded, settings }: CompletionContext,
 ): Promise<Answer | GatewayError> {
   const opened = beginTry(candidate, call, settings.logger);
   const attemptCall: AttemptCall = {
@@ -175,7 +176,7 @@ async function attemptOnce(
     answerFacts: opened.answerFacts,
     cancellation: call.cancellation,
     reservation: call.answerReservation,
-    onStreamEnd: createStreamEnd({ call, candidate, opened, breaker: settings.breaker }),
+    onStreamEnd: createStreamEnd({ call, candidate, opened, breaker }),
   };
   try {
     const answer = await attempt({ call: attemptCall, chat, ...candidate }, settings);
@@ -193,23 +194,23 @@ async function attemptOnce(
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 
 function recordFailure(
-  breaker: CircuitBreaker,
+  breaker: CircuitBreaker | undefined,
   { provider, model }: Candidate,
   failure: GatewayError,
 ): void {
   const { status, facts } = failure;
-  if (facts.unreachable) breaker.recordProviderFailure(provider.id, causeOf(failure));
+  if (facts.unreachable) breaker?.recordProviderFailure(provider.id, causeOf(failure));
   else if (OUTAGE_STATUSES.has(status))
-    breaker.recordModelFailure(provider.id, model, causeOf(failure));
+    breaker?.recordModelFailure(provider.id, model, causeOf(failure));
   // A plain 500 may be the fault of one request's parameter: it says nothing about others.
-  else if (status !== 500) breaker.recordSuccess(provider.id, model);
+  else if (status !== 500) breaker?.recordSuccess(provider.id, model);
 }
 
 interface StreamContext {
   readonly call: Call;
   readonly candidate: Candidate;
   readonly opened: OpenTry;
-  readonly breaker: CircuitBreaker;
+  readonly breaker: CircuitBreaker | undefined;
 }
 
 /** Without the chat request: a stream would hold its body, often megabytes, until it ends. */
@@ -221,27 +222,7 @@ function createStreamEnd(context: StreamContext): (failure?: GatewayError) => vo
       opened.end(failure);
       recordFailure(breaker, candidate, failure);
     } else {
-      breaker.recordSuccess(candidate.provider.id, candidate.model);
+      breaker?.recordSuccess(candidate.provider.id, candidate.model);
     }
   };
-}
-
-/** Exponential with equal jitter: half of the step and a random part of the other half. */
-function backoffMs(retries: number): number {
-  const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (retries - 1));
-  return (stepMs / 2) * (1 + Math.random());
-}
-
-/** Waits. Throws the reason of a cancellation at once. */
-async function pause(ms: number, cancellation: Cancellation): Promise<void> {
-  await new Promise<void>((resolve) => {
-    const end = () => {
-      clearTimeout(timer);
-      cancellation.offCancel(end);
-      resolve();
-    };
-    const timer = setTimeout(end, ms);
-    cancellation.onCancel(end);
-  });
-  cancellation.throwIfCancelled();
 }

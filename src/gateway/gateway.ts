@@ -47,13 +47,14 @@ const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-optio
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
 export function createGateway(settings: GatewaySettings): Gateway {
-  const { config, logger, observe } = settings;
+  const { config, completion, logger, observe } = settings;
   const dispatch = createDispatch(settings);
   const logAccess = createAccessLog({
     logger,
     verbose: config.logging.verbose,
     remoteAddressOf: createRemoteAddress(config.server.trustedProxies),
     observe,
+    redact: completion.redact,
   });
   let openStreams = 0;
   const withCors = <A extends Answer>(answer: A): A =>

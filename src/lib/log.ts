@@ -87,8 +87,8 @@ function redactEntry(entry: Entry, redact: Redactor): Entry {
   return { ...entry, message: redact(entry.message), facts: redactFacts(entry.facts, redact) };
 }
 
-/** Value by value: in the finished line, an escape sequence may hide the end of a key. */
-function redactFacts(facts: LogFacts, redact: Redactor): LogFacts {
+/** Redacts value by value: in the finished line, an escape sequence may hide the end of a key. */
+export function redactFacts(facts: LogFacts, redact: (text: string) => string): LogFacts {
   const shown: Record<string, LogFacts[string]> = {};
   for (const name in facts) {
     const value = facts[name];
