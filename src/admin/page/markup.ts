@@ -41,7 +41,7 @@ function card(id: string, name: string, paths: string): string {
 
 function filter(id: string, name: string, options: readonly string[] = []): string {
   const all = options.map((option) => `<option value="${option}">${option}</option>`);
-  return `<label id="${id}-label">${name}<select id="${id}"><option value="">All</option>${all.join('')}</select></label>`;
+  return `<div class="field" id="${id}-field"><label for="${id}">${name}</label><select id="${id}"><option value="">All</option>${all.join('')}</select></div>`;
 }
 
 const LINE = '<path class="area"/><path class="first"/>';
@@ -58,15 +58,15 @@ export function createMarkup(): string {
 <h1>inference-gateway</h1>
 <p class="off" id="connection">Connecting</p>
 <p class="note" id="about"></p>
-<nav aria-label="Sections"><a href="#providers-heading">Providers</a><a href="#models-heading">Models</a><a href="#requests-heading">Requests</a><a href="#process-heading">Process</a><a href="#settings-heading">Settings</a></nav>
+<nav aria-label="Sections"><a href="#providers-heading">Providers</a><a href="#requests-heading">Requests</a><a href="#settings-heading">Settings</a></nav>
 </header>
 <main>
 <noscript><p class="box banner">This page needs JavaScript.</p></noscript>
 <p class="hidden-text" id="announcement" role="status"></p>
 <p class="box banner warn" id="banner" hidden></p>
-<h2 class="hidden-text">The last 15 minutes</h2>
+<h2 class="note">The last 15 minutes</h2>
 <dl class="cards">
-${card('rate', 'Requests per second', LINE)}
+${card('rate', 'Requests/s', LINE)}
 ${card('streams', 'Open streams', LINE)}
 ${card('latency', 'First token, p50', '<path class="second"/><path class="first"/>')}
 ${card('failed', 'Failed requests', '<path class="bars"/>')}
@@ -78,7 +78,7 @@ ${card('failed', 'Failed requests', '<path class="bars"/>')}
 <p>Every built-in provider has such a variable; <code>--check</code> lists them. Any other server is a section <code>[providers.name]</code> with <code>base_url</code> and <code>api_key</code> in <code>gateway.toml</code>.</p>
 </div>
 ${table('providers', 'Providers since the start', ['Provider', 'State', '#Tries', 'Errors', ...FIRST_TOKEN, ...TOKENS, 'Last error'])}
-<section id="models-section" hidden><h2 id="models-heading">Models</h2>
+<section id="models-section" hidden><h2>Models</h2>
 ${table('models', 'Models and aliases since the start', ['Model', 'Provider', '#Requests', '#Failed', ...FIRST_TOKEN, ...TOKENS])}</section>
 <section id="clients-section" hidden><h2>Clients</h2>
 ${table('clients', 'Clients since the start', ['Client', '#Requests', '#Failed', ...TOKENS])}</section>
@@ -93,15 +93,14 @@ ${table('clients', 'Clients since the start', ['Client', '#Requests', '#Failed',
 ${filter('by-outcome', 'Outcome', ['failed', ...OUTCOMES])}
 ${filter('by-provider', 'Provider')}
 ${filter('by-client', 'Client')}
-<label>Request or trace id<input id="by-id" type="search" autocomplete="off" spellcheck="false"></label>
+<div class="field"><label for="by-id">Request or trace id</label><input id="by-id" type="search" autocomplete="off" spellcheck="false"></div>
 <button type="button" id="pause" aria-pressed="false">Pause</button>
 <p class="note" id="count"></p>
 </div>
 ${table('requests', 'The last 200 requests, newest first', ['Time', 'Outcome', '#Status', 'Model', 'Provider', '.client Client', '#First byte, ms', '#Duration, ms', ...TOKENS])}
 </div>
-<h2 id="process-heading">Process</h2>
+<h2>Process</h2>
 <dl class="box figures">
-<div><dt>Up</dt><dd id="uptime">–</dd></div>
 <div><dt>CPU, %</dt><dd id="cpu">–</dd></div>
 <div><dt>Memory, MB</dt><dd id="memory">–</dd></div>
 <div><dt>Event loop delay p99, ms</dt><dd id="loop-delay">–</dd></div>

@@ -42,7 +42,7 @@ function icon(name) {
 const drawn = new WeakMap();
 function isNew(place, value) {
   const mark = JSON.stringify(value);
-  if (drawn.get(place) === mark) return false;
+  if (drawn.has(place) && drawn.get(place) === mark) return false;
   drawn.set(place, mark);
   return true;
 }

@@ -25,7 +25,7 @@ function stateCell(provider, now) {
   );
   return {
     icon: name === 'good' && models.length > 0 ? 'warn' : name,
-    text: words + rest,
+    text: name === 'good' && models.length > 0 ? words + ', but not every model' : words + rest,
     lines: provider.why ? [provider.why, ...lines] : lines,
   };
 }
@@ -84,7 +84,6 @@ let earlier = null;
 
 function drawProcess(state) {
   const { connections, process, now } = state;
-  setText('uptime', formatDuration(Date.parse(now) - Date.parse(settings.startedAt)));
   const passedMs = earlier ? Date.parse(now) - Date.parse(earlier.now) : 0;
   if (passedMs > 0) {
     const usedMs = 1000 * (process.cpuSeconds - earlier.process.cpuSeconds);
@@ -105,7 +104,13 @@ function valueText(value) {
 }
 
 function drawSettings() {
-  setText('about', settings.version + ' · Node ' + String(settings.node).replace(/^v/, ''));
+  const upMs = Date.parse(state.now) - Date.parse(settings.startedAt);
+  const about = [
+    settings.version,
+    'Node ' + settings.node.replace(/^v/, ''),
+    'up ' + formatDuration(upMs),
+  ];
+  setText('about', about.join(' · '));
   setText('settings-count', settings.settings.length + ' settings in force');
   const rows = settings.settings.map(([name, value]) => [name, valueText(value)]);
   drawRows('settings', ['mono', 'wrap mono'], rows);

@@ -95,9 +95,11 @@ function makeDetails(request, id) {
     if (value === null || value === undefined) continue;
     facts.append(make('div', '', make('dt', '', name), make('dd', 'mono', valueText(value))));
   }
-  const cell = make('td', '', facts);
+  // Stays within the window while the table is scrolled.
+  const sheet = make('div', 'sheet', facts);
+  if (tries?.length > 0) sheet.append(makeTries(tries));
+  const cell = make('td', '', sheet);
   cell.setAttribute('colspan', REQUEST_COLUMNS.length);
-  if (tries?.length > 0) cell.append(makeTries(tries));
   const row = make('tr', 'details', cell);
   row.id = id;
   return row;
@@ -196,7 +198,7 @@ function drawFilters({ providers, clients }) {
   const names = clients.map(({ name }) => name);
   drawOptions('by-provider', ids);
   drawOptions('by-client', names);
-  setHidden('by-client-label', clients.length === 0);
+  setHidden('by-client-field', clients.length === 0);
   byId('requests').parentElement.classList.toggle('with-clients', clients.length > 0);
 }
 

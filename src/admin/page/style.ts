@@ -24,10 +24,9 @@ header {
   display: flex; flex-wrap: wrap; align-items: center; gap: 0.25rem 1rem;
   padding-top: 1rem; padding-bottom: 0.75rem;
 }
-h1, h2, h3, p, dl, dd { margin: 0; }
+h1, h2, p, dl, dd { margin: 0; }
 h1 { font-size: 1rem; font-weight: 650; letter-spacing: -0.01em; }
 h2 { font-size: 0.9375rem; font-weight: 600; margin: 1.75rem 0 0.5rem; }
-h3 { font-size: 0.8125rem; font-weight: 600; margin: 1rem 0 0.375rem; }
 small, .note, caption, nav { font-size: 0.78125rem; }
 small { display: block; }
 .note, caption, dt, small { color: var(--muted); }
@@ -49,6 +48,7 @@ a:hover { text-decoration: underline; }
   position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap;
 }
 .box { background: var(--surface); border: 1px solid var(--line); border-radius: 8px; }
+h2.note { margin: 0.25rem 0 0.5rem; font-weight: 400; }
 .banner { padding: 0.5rem 0.75rem; margin-bottom: 0.75rem; border-color: currentColor; }
 
 .cards { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 0.75rem; }
@@ -71,21 +71,22 @@ a:hover { text-decoration: underline; }
 table { width: 100%; border-collapse: collapse; }
 th, td { padding: 0.4375rem 0.75rem; text-align: left; vertical-align: top; font-weight: 400; }
 tr + tr > *, thead + tbody > tr:first-child > * { border-top: 1px solid var(--line); }
-thead th {
-  color: var(--muted); font-size: 0.75rem; vertical-align: bottom; white-space: nowrap;
-}
 tbody th { font-weight: 550; }
+thead th, .requests > tbody > tr > th { font-weight: 400; }
+thead th { color: var(--muted); font-size: 0.75rem; vertical-align: bottom; white-space: nowrap; }
 td, tbody th { overflow-wrap: normal; max-width: 18rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 td small, td.wrap { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
 td.wrap { max-width: 26rem; }
 .number { text-align: right; }
 .mono, code, pre { font-family: var(--mono); font-size: 0.75rem; }
 .empty { padding: 0.75rem 0.875rem; }
-.empty p + p, .empty pre { margin: 0.5rem 0 0; }
+.empty * + p, .empty pre { margin: 0.5rem 0 0; }
+code { white-space: nowrap; }
 pre { overflow-x: auto; padding: 0.625rem 0.75rem; background: var(--page); border-radius: 6px; }
 
 .tools { display: flex; flex-wrap: wrap; align-items: end; gap: 0.5rem 0.75rem; margin-bottom: 0.625rem; }
-.tools label { display: grid; gap: 0.125rem; color: var(--muted); font-size: 0.75rem; min-width: 0; }
+.field { display: grid; gap: 0.125rem; min-width: 0; }
+.field label { color: var(--muted); font-size: 0.75rem; }
 .tools .note { margin-left: auto; align-self: center; }
 button, select, input {
   font: inherit; color: var(--text); background: var(--surface); min-height: 2rem; max-width: 100%;
@@ -107,10 +108,11 @@ tbody button[aria-expanded="true"]::before { rotate: 90deg; }
 .requests tbody tr:not(.details) { cursor: pointer; }
 .requests tbody tr:not(.details):hover { background: var(--fill); }
 table:not(.with-clients) .client { display: none; }
-.details > td { max-width: none; white-space: normal; background: var(--page); padding: 0.75rem 0.875rem 1rem; }
+.details > td { max-width: none; overflow: visible; white-space: normal; background: var(--page); padding: 0.75rem 0.875rem 1rem; }
 .facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 15rem), 1fr)); gap: 0.5rem 1.5rem; }
-.facts dd { overflow-wrap: anywhere; max-height: 9rem; overflow-y: auto; }
-.details .scroll { margin-top: 0.75rem; max-width: calc(100vw - 4.5rem); }
+.facts dd { overflow-wrap: anywhere; }
+.sheet { position: sticky; left: 0.875rem; width: min(100%, calc(100vw - 3.25rem - 2px)); }
+.sheet .scroll { margin-top: 0.75rem; }
 caption { text-align: left; padding: 0.5rem 0.75rem 0; }
 summary { cursor: pointer; padding: 0.5rem 0.875rem; }
 details[open] > summary { border-bottom: 1px solid var(--line); }
@@ -120,7 +122,7 @@ footer { padding: 1.5rem 0 2.5rem; }
   .cards { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0.5rem; }
   .value { font-size: 1.375rem; }
   nav { margin-left: 0; width: 100%; }
-  .tools label { flex: 1 1 8rem; }
-  .tools select, .tools input { width: 100%; max-width: none; }
+  .field { flex: 1 1 8rem; }
+  .field select, .field input { width: 100%; max-width: none; }
 }
 `;
