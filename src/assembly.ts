@@ -1,5 +1,8 @@
 /** The composition root: settings become running parts. */
 
+import { createAdmin } from './admin/admin.ts';
+import type { Figures } from './admin/figures.ts';
+import { localUrl } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
@@ -15,6 +18,8 @@ import { createTransport, type Transport } from './upstream/transport.ts';
 
 export interface Assembly {
   readonly server: HttpServer;
+  /** The listener of `[admin]`. */
+  readonly admin?: HttpServer | undefined;
   readonly transport: Transport;
   readonly logger: Logger;
   readonly budget: ByteBudget;
@@ -26,6 +31,8 @@ interface Runtime {
   /** The log goes to a terminal. */
   readonly isTerminal: boolean;
   readonly colour: boolean;
+  /** Log lines that were not written, since the start. */
+  readonly droppedLogLines?: () => number;
   readonly clientLimits?: typeof CLIENT_LIMITS;
 }
 
@@ -33,12 +40,14 @@ interface Runtime {
 export function assemble(config: Config, runtime: Runtime): Assembly {
   const secrets = [
     ...config.server.auth.keys,
+    ...(config.admin?.keys ?? []),
     ...config.providers.registered.map(({ apiKey }) => apiKey),
   ];
   const redact = createRedactor(secrets);
+  const { level, format } = config.logging;
   const logger = createLogger({
-    level: config.logging.level,
-    format: runtime.isTerminal ? 'text' : 'json',
+    level,
+    format: format === 'auto' ? (runtime.isTerminal ? 'text' : 'json') : format,
     colour: runtime.colour,
     write: runtime.writeLog,
     redact,
@@ -49,16 +58,27 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
     config.providers.registered.map((settings) => [settings.id, createOpenAIProvider(settings)]),
   );
   const limits = createLimits(config.rateLimit);
-  const breaker = new CircuitBreaker();
+  const breaker = new CircuitBreaker(logger);
   // A fallback without a key is not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
-  const completion = { config, transport, providers, fallbacks, redact, limits, breaker };
-  const gateway = createGateway({ config, logger, completion });
+  const completion = { config, transport, providers, fallbacks, redact, limits, breaker, logger };
+  const clientLimits = runtime.clientLimits ?? CLIENT_LIMITS;
   const budget = new ByteBudget(config.server.maxBufferedBytes);
-  const server = createHttpServer({
-    ...gateway,
-    limits: runtime.clientLimits ?? CLIENT_LIMITS,
-    budget,
-  });
-  return { server, transport, logger, budget };
+  const figures: Figures = {
+    url: () => `${localUrl(config.server.host, server.port)}/v1`,
+    isDraining: () => server.isDraining,
+    inFlight: () => server.inFlight,
+    openStreams: () => gateway.openStreams,
+    bufferedBytes: () => budget.reservedBytes,
+    droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
+    connections: () => transport.connectionFigures,
+    circuits: () => breaker.report(),
+  };
+  const admin =
+    config.admin &&
+    createAdmin({ config, settings: config.admin, figures, logger, limits: clientLimits });
+  const { observe, onModels } = admin ?? {};
+  const gateway = createGateway({ config, logger, completion, observe, onModels });
+  const server = createHttpServer({ ...gateway, limits: clientLimits, budget });
+  return { server, admin: admin?.server, transport, logger, budget };
 }

@@ -6,16 +6,20 @@ import { get, type IncomingMessage } from 'node:http';
 import { totalmem } from 'node:os';
 import { resolve } from 'node:path';
 import { text as textOf } from 'node:stream/consumers';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble, type Assembly } from './assembly.ts';
 import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
+import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { createLineWriter } from './cli/line-writer.ts';
 import {
   demoInstructions,
   describeConfig,
   describeStartup,
   localUrl,
+  startedFacts,
+  type SettingsSource,
 } from './cli/startup-report.ts';
 import { ConfigError, loadConfig, type Config } from './config/config.ts';
 import { readSettingsFile } from './config/settings-file.ts';
@@ -30,6 +34,8 @@ const DEFAULT_CONFIG_PATH = 'gateway.toml';
 const HEALTHCHECK_TIMEOUT_MS = 5000;
 /** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
 const REPEATED_SIGNAL_MS = 1000;
+/** How long the admin listener's answers may take once the public one has closed. */
+const ADMIN_DRAIN_MS = 100;
 
 async function main(): Promise<void> {
   const commandLine = parseCommandLine(process.argv.slice(2));
@@ -43,10 +49,12 @@ async function main(): Promise<void> {
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT_FAILED;
   const isTerminal = process.stdout.isTTY;
+  const writer = createLineWriter(process.stdout, (lines) => {
+    assembly.logger.log('warn', 'log lines were dropped', { lines });
+  });
   const assembly: Assembly = assemble(config, {
-    writeLog: createLineWriter(process.stdout, (lines) => {
-      assembly.logger.log('warn', 'log lines were dropped', { lines });
-    }),
+    writeLog: writer.write,
+    droppedLogLines: () => writer.droppedLines,
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });
@@ -54,6 +62,7 @@ async function main(): Promise<void> {
   const { server, transport, logger } = assembly;
   const { host } = config.server;
   const { port } = await server.listen(config.server.port, host);
+  const adminPort = await listenForAdmin(assembly, config);
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
   // The state of the process is unknown, but requests in flight may still be completed.
@@ -63,12 +72,29 @@ async function main(): Promise<void> {
     drain('uncaught exception');
   });
   await transport.check();
-  print(describeStartup({ config, source, port, transport }), process.stderr);
+  watchDescriptors(import.meta.filename, logger);
+  const started = { config, source, port, adminPort, transport };
+  logger.log('info', 'started', startedFacts(started));
+  print(describeStartup(started), process.stderr);
   if (commandLine.demo) print(demoInstructions(host, port), process.stderr);
 }
 
-/** Loads the settings. `source` says where they come from, for the operator. */
-async function readConfig(commandLine: CommandLine): Promise<{ config: Config; source: string }> {
+/** Returns the port, if there is such a listener. */
+async function listenForAdmin({ admin }: Assembly, config: Config): Promise<number | undefined> {
+  if (!admin || !config.admin) return undefined;
+  try {
+    return (await admin.listen(config.admin.port, config.admin.host)).port;
+  } catch (error) {
+    throw Object.assign(error as Error, { setting: '[admin] port' });
+  }
+}
+
+interface LoadedConfig {
+  readonly config: Config;
+  readonly source: SettingsSource;
+}
+
+async function readConfig(commandLine: CommandLine): Promise<LoadedConfig> {
   const { env } = process;
   const shared = { flags: commandLine, memoryBytes: usableMemoryBytes() };
   if (commandLine.demo) {
@@ -76,13 +102,16 @@ async function readConfig(commandLine: CommandLine): Promise<{ config: Config; s
     const own = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
     const toml = await startDemo();
     const config = loadConfig({ ...shared, toml, env: Object.fromEntries(own) });
-    return { config, source: '--demo, no file; GATEWAY_* variables apply' };
+    const text = '--demo, no file; GATEWAY_* variables apply';
+    return { config, source: { text, isFound: false } };
   }
   const named = commandLine.config ?? (env['GATEWAY_CONFIG'] || undefined);
   const path = resolve(named ?? DEFAULT_CONFIG_PATH);
   const toml = readSettingsFile(path, named === undefined);
   const config = loadConfig({ ...shared, toml: toml ?? '', path, env });
-  return { config, source: toml === undefined ? `no ${path}; defaults and environment` : path };
+  const isFound = toml !== undefined;
+  const text = isFound ? path : `no ${path}; defaults and environment`;
+  return { config, source: { text, path, isFound } };
 }
 
 /** The cgroup's limit if there is one; Node reports a huge number or 0 if there is none. */
@@ -110,15 +139,18 @@ async function checkHealth({ server: { host, port } }: Config): Promise<void> {
  * Process 1 of a container ignores signals that have no handler. Returns the function that drains, then exits with
  * `process.exitCode`.
  */
-function drainOnSignals({ server, logger }: Assembly, timeoutMs: number): (reason: string) => void {
+function drainOnSignals(assembly: Assembly, timeoutMs: number): (reason: string) => void {
+  const { server, admin, logger } = assembly;
   let begun: { readonly reason: string; readonly atMs: number } | undefined;
   const drain = (reason: string) => {
     if (begun) return;
     begun = { reason, atMs: performance.now() };
-    logger.log('info', 'draining', { reason });
+    logger.log('info', 'draining', { reason, in_flight: server.inFlight });
     const shutdown = new GatewayError('internal', 'The gateway is shutting down');
-    void server.drain(timeoutMs, shutdown).then(() => {
-      logger.log('info', 'stopped');
+    void server.drain(timeoutMs, shutdown).then(async ({ finished, cut }) => {
+      // Last, so that meanwhile it can say that the gateway is draining.
+      if (admin) await Promise.race([admin.drain(0, shutdown), sleep(ADMIN_DRAIN_MS)]);
+      logger.log('info', 'stopped', { finished, cut });
       process.exit();
     });
   };
@@ -151,13 +183,15 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
     return { text: `${error.message}\nSee --help.`, exitCode: EXIT_USAGE };
   }
   if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT_CONFIG };
-  const { code, message, address, port } = error as NodeJS.ErrnoException & {
+  const failure = error as NodeJS.ErrnoException & {
     address?: string;
     port?: number;
+    setting?: string;
   };
+  const { code, message, address, port, setting = '--port' } = failure;
   const texts: Record<string, string> = {
-    EADDRINUSE: `port ${port} is already in use; choose another with --port`,
-    EACCES: `port ${port} is not permitted; choose one above 1023 with --port`,
+    EADDRINUSE: `port ${port} is already in use; choose another with ${setting}`,
+    EACCES: `port ${port} is not permitted; choose one above 1023 with ${setting}`,
     EADDRNOTAVAIL: `${address} is not an address of this machine`,
     ENOTFOUND: `the host to listen on cannot be resolved`,
     ERR_ACCESS_DENIED: `node --permission allows no network access; add --allow-net`,

@@ -386,7 +386,9 @@ for (const stream of [false, true]) {
   });
 }
 
-test('a traceparent that is repeated, or has not its shape, does not reach upstream, nor does its tracestate', async (t) => {
+const NEW_TRACEPARENT = /^00-(?!0+-)[\da-f]{32}-(?!0+-)[\da-f]{16}-01$/;
+
+test('a traceparent that is repeated, or not valid, is replaced by a new one, and its tracestate left out', async (t) => {
   const upstream = await startUpstream(t);
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
   const { traceparent } = fromClient;
@@ -395,21 +397,28 @@ test('a traceparent that is repeated, or has not its shape, does not reach upstr
     `${traceparent}-00`,
     traceparent.toUpperCase(),
     traceparent.replace('c-b', 'cb'),
+    traceparent.replace(/^00/, 'ff'),
+    traceparent.replace(/-[\da-f]{32}-/, `-${'0'.repeat(32)}-`),
+    traceparent.replace(/-[\da-f]{16}-/, `-${'0'.repeat(16)}-`),
     'anything',
   ]) {
     const headers = { traceparent: value, tracestate: ['a=1', 'b=2'] };
     assert.equal((await gateway.chat(chatBody(), { headers })).status, 200);
     const received = upstream.requests.at(-1)!.headers;
-    assert.deepEqual([received['traceparent'], received['tracestate']], [undefined, undefined]);
+    assert.match(received['traceparent'] as string, NEW_TRACEPARENT);
+    assert.ok(!received['traceparent']!.includes(traceparent.slice(3, 35)));
+    assert.equal(received['tracestate'], undefined);
   }
 });
 
-test('a request without trace headers gets none, and a request id of the gateway', async (t) => {
+test('a request without trace headers gets a traceparent of its own, and a request id of the gateway', async (t) => {
   const upstream = await startUpstream(t);
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
   const reply = await gateway.chat(chatBody());
   const { headers } = onlyRequest(upstream);
-  assert.ok(!('traceparent' in headers) && !('tracestate' in headers));
+  assert.match(headers['traceparent'] as string, NEW_TRACEPARENT);
+  assert.equal(gateway.accessLines()[0]?.['trace_id'], headers['traceparent']!.slice(3, 35));
+  assert.ok(!('tracestate' in headers));
   assert.equal(headers['x-request-id'], reply.headers['x-request-id']);
 });
 

@@ -265,8 +265,8 @@ const IN_FILE: Record<string, Observation> = {
       const { gateway } = await start(t, { 'logging.level': level });
       await gateway.send('/health');
       await gateway.chat(chatBody());
-      await eventually(() => gateway.log.length >= Number(count), 'the log');
-      assert.equal(gateway.log.length, count);
+      await eventually(() => gateway.accessLines().length >= Number(count), 'the log');
+      assert.equal(gateway.accessLines().length, count);
     }
   },
 

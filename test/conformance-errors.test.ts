@@ -570,7 +570,7 @@ for (const status of [200, 400, 429]) {
     const gateway = await startGateway(t, { toml: providerToml(upstream) });
     const { headers } = await gateway.chat(chatBody(), { headers: { 'x-request-id': 'mine' } });
     const transport = ['date', 'connection', 'keep-alive', 'content-length', 'content-type'];
-    const own = ['x-content-type-options', 'retry-after'];
+    const own = ['x-content-type-options', 'retry-after', 'server-timing'];
     const named = Object.entries(headers).filter(
       ([name]) => ![...transport, ...own].includes(name),
     );

@@ -4,7 +4,7 @@ import { after, before, describe, mock, test, type TestContext } from 'node:test
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import type { Config } from '../src/config/config.ts';
 import { idle, useManualTimers, type ManualTimers } from './support/clock.ts';
-import { chatBody, providerToml, startGateway, type Reply } from './support/gateway.ts';
+import { chatBody, providerToml, startGateway, triesOf, type Reply } from './support/gateway.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { eventually } from './support/streams.ts';
 import { OVER_FETCH } from './support/transport.ts';
@@ -670,8 +670,11 @@ describe('the circuit breaker', () => {
     for (const model of ['gone/a', 'gone/b', 'gone/c', 'gone/d']) {
       assert.equal((await gateway.chat(chatBody({ model }))).status, 200);
     }
-    const attempts = gateway.accessLines().map((line) => line['attempts']);
-    assert.deepEqual(attempts, [...Array<string>(3).fill('gone:provider q:200'), 'q:200']);
+    const tries = gateway.accessLines().map(triesOf);
+    assert.deepEqual(tries, [
+      ...Array<string>(3).fill('gone:upstream_error q:200'),
+      'gone:resting q:200',
+    ]);
   });
 
   test('probes a half-open provider with one attempt, whatever its retries', async (t) => {
@@ -690,7 +693,7 @@ describe('the circuit breaker', () => {
     const reply = await gateway.chat(chatBody());
     assert.deepEqual(facts(reply), [503, 'p', 'false']);
     assert.equal(reply.json().error.provider, 'p');
-    assert.equal(gateway.accessLines().at(-1)?.['attempts'], 'q:404 p:503');
+    assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:resting q:404 p:503');
     assert.deepEqual(asked(), [7, 4, 0]);
     p.script = (_, response) => sendJson(response, OK);
     assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p']);
@@ -769,7 +772,7 @@ describe('a connection that was kept alive', () => {
         assert.equal((await gateway.chat(chatBody())).status, 200);
         const reply = await gateway.chat(chatBody());
         assert.deepEqual([reply.status, reply.headers['x-should-retry']], [429, undefined]);
-        assert.equal(gateway.accessLines().at(-1)?.['attempts'], 'p:provider p:429');
+        assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:upstream_error p:429');
       },
     );
 

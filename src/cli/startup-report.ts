@@ -1,6 +1,7 @@
 /** The text that is printed at start and by `--check`. */
 
 import type { Config } from '../config/config.ts';
+import type { LogFacts } from '../lib/log.ts';
 import { isLoopback } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
 
@@ -10,24 +11,36 @@ const LOOPBACK_OF = new Map([
   ['::', '::1'],
 ]);
 
+/** Where the settings come from. */
+export interface SettingsSource {
+  readonly text: string;
+  /** The file that was looked for, absolute. */
+  readonly path?: string;
+  readonly isFound: boolean;
+}
+
 interface StartupFacts {
   readonly config: Config;
-  /** Where the settings come from. */
-  readonly source: string;
+  readonly source: SettingsSource;
   readonly port: number;
+  /** Of `[admin]`, if it listens. */
+  readonly adminPort: number | undefined;
   readonly transport: { readonly description: string; readonly limitations: readonly string[] };
 }
 
 /** The lines printed once the gateway listens. */
-export function describeStartup({ config, source, port, transport }: StartupFacts): string {
+export function describeStartup(facts: StartupFacts): string {
+  const { config, source, port, transport } = facts;
   const { server, aliases, providers } = config;
   const isEverywhere = LOOPBACK_OF.has(server.host);
-  const ids = providers.registered.map(({ id }) => id).join(', ');
+  const ids = registeredIds(config);
+  const adminUrl = adminUrlOf(facts);
   const aliasPairs = [...aliases].map((pair) => pair.join(' -> ')).join(', ');
   const lines = [
     `inference-gateway ${VERSION} on Node ${process.version}`,
     `listening  ${localUrl(server.host, port)}/v1${isEverywhere ? ` (all interfaces, ${server.host})` : ''}`,
-    `settings   ${source}`,
+    ...(adminUrl ? [`admin      ${adminUrl}`] : []),
+    `settings   ${source.text}`,
     `providers  ${ids || 'none: set a key, for example OPENAI_API_KEY'}`,
     `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
     `aliases    ${aliasPairs || 'none'}`,
@@ -35,6 +48,31 @@ export function describeStartup({ config, source, port, transport }: StartupFact
     ...describeWarnings(config, transport.limitations),
   ];
   return lines.map((line) => `${line}\n`).join('');
+}
+
+/** What the log says at start. */
+export function startedFacts(facts: StartupFacts): LogFacts {
+  const { config, source, port, transport } = facts;
+  return {
+    version: VERSION,
+    node: process.version,
+    url: `${localUrl(config.server.host, port)}/v1`,
+    host: config.server.host,
+    admin_url: adminUrlOf(facts),
+    providers: registeredIds(config),
+    settings: source.path,
+    settings_found: source.isFound,
+    transport: transport.description,
+  };
+}
+
+function registeredIds({ providers }: Config): string {
+  return providers.registered.map(({ id }) => id).join(', ');
+}
+
+function adminUrlOf({ config, adminPort }: StartupFacts): string | undefined {
+  if (!config.admin || adminPort === undefined) return undefined;
+  return `${localUrl(config.admin.host, adminPort)}/`;
 }
 
 /** The gateway's URL for a client on the same machine; IPv6 addresses in brackets (RFC 3986 3.2.2). */
@@ -66,10 +104,10 @@ function describeWarnings(config: Config, limitations: readonly string[]): strin
 }
 
 /** The text that `--check` prints: every setting with the value in use, keys masked. */
-export function describeConfig(config: Config, source: string): string {
+export function describeConfig(config: Config, source: SettingsSource): string {
   const { registered, skipped } = config.providers;
   const lines = [
-    `settings   ${source}`,
+    `settings   ${source.text}`,
     ...[...config.resolved].map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
     ...registered.map(({ id }) => `registered ${id}`),
     ...skipped.map(({ id, reason }) => `skipped    ${id}: ${reason}`),

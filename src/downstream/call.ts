@@ -11,6 +11,7 @@ import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import type { Answer } from '../lib/messages.ts';
+import type { AnswerSummary, TryFacts } from '../lib/request-facts.ts';
 import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import { readInTurns, readRequestBody } from './request-body.ts';
 import { checkProtocol, headerValues, pathOf } from './request-head.ts';
@@ -36,8 +37,15 @@ interface AccessRecord {
   model?: string;
   stream?: boolean;
   requestBytes?: number;
-  /** One entry per attempt, in order: `<provider_id>:<status or kind of failure>`. */
-  readonly attempts: string[];
+  traceId?: string;
+  /** In order. */
+  readonly tries: TryFacts[];
+  /** Of the last attempt. */
+  answer?: AnswerSummary;
+  /** On the clock of `performance.now()`: the body was read; the first provider was asked; the last one has answered or failed. */
+  bodyReadAtMs?: number;
+  askedAtMs?: number;
+  answeredAtMs?: number;
   /** The gateway has repeated the request or asked a fallback. */
   hasRetried?: boolean;
   /** The failure that was answered, or that ended a stream. */
@@ -62,7 +70,9 @@ export class Call {
   /** The request target as it was sent, without query, scheme and authority. Never decoded. */
   readonly path: string;
   readonly headers: IncomingMessage['headers'];
-  readonly record: AccessRecord = { attempts: [] };
+  /** The address of the connection's other end: the client, or a proxy. A closed socket no longer knows it. */
+  readonly peerAddress: string | undefined;
+  readonly record: AccessRecord = { tries: [] };
   /** Bytes of the response body that were written. */
   sentBytes = 0;
   /** When the response began, on the monotonic clock of `performance.now()`. */
@@ -96,6 +106,7 @@ export class Call {
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.headers = request.headers;
+    this.peerAddress = request.socket.remoteAddress;
     const ownId = request.headers['x-request-id'];
     this.id =
       typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();
@@ -137,6 +148,7 @@ export class Call {
     const options = { maxBytes, reservation, cancellation, onAccepted, onChunk };
     const body = await readRequestBody(this.#request, options);
     this.record.requestBytes = lengthOf(body);
+    this.record.bodyReadAtMs = performance.now();
     return body;
   }
 

@@ -18,6 +18,12 @@ export interface ServerState {
   /** Answers one call; never rejects. */
   readonly handle: (call: Call) => Promise<void>;
   isDraining: boolean;
+  /** Requests that have begun, since the start. */
+  begun: number;
+  /** Those of them that are not over yet. */
+  inFlight: number;
+  /** Those that a drain has cancelled. */
+  cut: number;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
   cancelReason: Error | undefined;
 }
@@ -95,9 +101,11 @@ export class Connection {
     this.#limitQueue();
   }
 
-  /** Cancels the current request. */
-  cancel(reason: Error): void {
-    this.#call?.cancellation.cancel(reason);
+  /** Cancels the current request at the deadline of a drain. */
+  cut(reason: Error): void {
+    if (!this.#call) return;
+    this.#server.cut += 1;
+    this.#call.cancellation.cancel(reason);
   }
 
   /**
@@ -107,7 +115,7 @@ export class Connection {
   closeAfterQueue(reason: Error): void {
     this.#closesAfterQueue = true;
     if (this.#queue.at(-1)?.request.complete !== false) return;
-    if (this.#queue.length === 1) this.cancel(reason);
+    if (this.#queue.length === 1) this.#call?.cancellation.cancel(reason);
     else this.#queue.pop();
   }
 
@@ -133,11 +141,15 @@ export class Connection {
   async #work(): Promise<void> {
     for (let next = this.#queue[0]; next && !this.socket.destroyed; next = this.#queue[0]) {
       const call = new Call(next.request, next.response, this, next.awaitsContinue);
+      const server = this.#server;
       this.#call = call;
-      if (this.#server.cancelReason) call.cancellation.cancel(this.#server.cancelReason);
-      await this.#server.handle(call);
+      server.begun += 1;
+      server.inFlight += 1;
+      if (server.cancelReason) this.cut(server.cancelReason);
+      await server.handle(call);
       call.end();
       this.#call = undefined;
+      server.inFlight -= 1;
       this.idleSinceMs = performance.now();
       // The next response would wait for this one for ever.
       if (!next.response.writableFinished) this.socket.destroy();

@@ -21,7 +21,19 @@ export interface HttpServer {
    * Stops accepting and waits for the requests in flight; those that take longer than `timeoutMs`
    * are cancelled with `reason`.
    */
-  drain(timeoutMs: number, reason: Error): Promise<void>;
+  drain(timeoutMs: number, reason: Error): Promise<DrainResult>;
+  /** Requests that have begun and are not over. */
+  readonly inFlight: number;
+  readonly isDraining: boolean;
+  /** 0 until it listens. */
+  readonly port: number;
+}
+
+/** What became of the requests that were in flight at the start of a drain, or began in it. */
+export interface DrainResult {
+  readonly finished: number;
+  /** Cancelled at the time limit. */
+  readonly cut: number;
 }
 
 interface HttpServerOptions {
@@ -41,6 +53,9 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     limits,
     budget,
     isDraining: false,
+    begun: 0,
+    inFlight: 0,
+    cut: 0,
     cancelReason: undefined,
   };
   const connections = new Map<Duplex, Connection>();
@@ -78,12 +93,23 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     },
     async drain(timeoutMs, reason) {
       state.isDraining = true;
+      const overBefore = state.begun - state.inFlight;
       const cancel = () => {
         state.cancelReason = reason;
-        for (const connection of connections.values()) connection.cancel(reason);
+        for (const connection of connections.values()) connection.cut(reason);
       };
       await drainServer({ server, connections, timeoutMs, lingerMs: limits.lingerMs, cancel });
       clearInterval(checking);
+      return { finished: state.begun - overBefore - state.cut, cut: state.cut };
+    },
+    get inFlight() {
+      return state.inFlight;
+    },
+    get isDraining() {
+      return state.isDraining;
+    },
+    get port() {
+      return (server.address() as AddressInfo | null)?.port ?? 0;
     },
   };
 }
@@ -108,7 +134,7 @@ async function listen(server: Server, port: number, host: string): Promise<Addre
     server.once('error', reject);
     server.listen({ port, host, backlog: BACKLOG_CONNECTIONS }, () => {
       server.off('error', reject);
-      // Later errors (EMFILE on accept) pass: the server goes on listening.
+      // Later errors pass: the server goes on listening.
       server.on('error', () => {});
       resolve();
     });

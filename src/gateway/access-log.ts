@@ -1,82 +1,122 @@
-/** The access log: one line per request. */
+/** The access log: one line per request. An observer is told the same. */
 
 import type { Call } from '../downstream/call.ts';
-import { ClientGone, GatewayError, type ErrorKind } from '../lib/errors.ts';
-import type { Logger, LogFacts } from '../lib/log.ts';
+import { ClientGone, GatewayError } from '../lib/errors.ts';
+import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
+import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-
-const MAX_LOGGED_CHARACTERS = 200;
+import { describeCause, MAX_LOGGED_CHARACTERS, outcomeOf } from './outcome.ts';
+import { timeSpent } from './server-timing.ts';
 
 interface AccessLogOptions {
   readonly logger: Logger;
-  /** Adds sizes, the user agent and the list of attempts. */
+  /** Adds the size of the request's body and the user agent. */
   readonly verbose: boolean;
+  /** Returns the address of a call's client. */
+  readonly remoteAddressOf: (call: Call) => string | undefined;
+  readonly observe: RequestObserver | undefined;
+  /** Applied to what the observer is told; the logger does its own. */
+  readonly redact: (text: string) => string;
 }
 
-/** Returns a function that logs one finished request. `status` is absent if nothing was sent. */
-export function createAccessLog({
-  logger,
-  verbose,
-}: AccessLogOptions): (call: Call, status: number | undefined) => void {
+const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
+  ok: 'info',
+  client_closed: 'info',
+  refused: 'info',
+  rate_limited: 'warn',
+  upstream_error: 'warn',
+  timeout: 'warn',
+  internal_error: 'error',
+};
+
+/** Returns a function that logs one finished request. `status` is that of its answer. */
+export function createAccessLog(
+  options: AccessLogOptions,
+): (call: Call, status: number | undefined) => void {
+  const { logger, verbose, remoteAddressOf, observe, redact } = options;
   return (call, status) => {
-    const { record } = call;
-    const { failure } = record;
-    // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
-    const isOurFault =
-      failure?.kind === 'internal' && !(call.cancellation.reason instanceof GatewayError);
-    const level = isOurFault ? 'error' : call.path === '/health' ? 'debug' : 'info';
-    const hasSeveralAttempts = record.attempts.length > 1;
-    const facts: LogFacts = {
-      request_id: call.id,
-      method: call.method,
-      path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
-      // Absent if nothing was sent.
-      status: call.firstByteAtMs === undefined ? undefined : status,
-      provider: record.provider,
-      model: record.model,
-      stream: record.stream,
-      duration_ms: Math.round(performance.now() - call.receivedAtMs),
-      first_byte_ms: call.firstByteAtMs && Math.round(call.firstByteAtMs - call.receivedAtMs),
-      bytes: call.sentBytes,
-      outcome: outcomeOf(call),
-      cause: failure && describeCause(failure.cause, isOurFault),
-      attempts: hasSeveralAttempts || verbose ? record.attempts.join(' ') : undefined,
-      ...(verbose && {
-        request_bytes: record.requestBytes,
-        user_agent: escapeControlCharacters(
-          call.headers['user-agent'] ?? '',
-          MAX_LOGGED_CHARACTERS,
-        ),
-      }),
-    };
-    logger.log(level, 'request', facts);
+    const endedAtMs = performance.now();
+    const isHealth = call.path === '/health';
+    const level = isHealth ? 'debug' : levelOf(call);
+    if (isHealth && !logger.isEnabled(level)) return;
+    const facts = factsOf(call, { status, endedAtMs, remote: remoteAddressOf(call) });
+    logger.log(level, 'request', verbose ? { ...facts, ...detailsOf(call) } : facts);
+    if (isHealth || !observe) return;
+    const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
+    observe({
+      facts: redactFacts(facts, redact) as RequestFacts,
+      endedAtMs: Date.now(),
+      durationMs: endedAtMs - receivedAtMs,
+      firstByteMs: call.firstByteAtMs && firstByteAtMs - receivedAtMs,
+      gatewayMs: timeSpent(record, firstByteAtMs)?.gatewayMs,
+      responseModel: record.answer?.model,
+    });
   };
 }
 
-/** The access line's `outcome`; the others are `ok` and `client_closed`. */
-const OUTCOMES: Record<ErrorKind, string> = {
-  authentication: 'refused',
-  rateLimit: 'rate_limited',
-  invalidRequest: 'refused',
-  unknownProvider: 'refused',
-  notFound: 'refused',
-  provider: 'upstream_error',
-  api: 'upstream_error',
-  timeout: 'timeout',
-  internal: 'internal_error',
-  serialization: 'upstream_error',
-  unsupported: 'upstream_error',
-};
-
-function outcomeOf(call: Call): string {
-  if (call.cancellation.reason instanceof ClientGone) return 'client_closed';
-  return call.record.failure ? OUTCOMES[call.record.failure.kind] : 'ok';
+interface LineContext {
+  readonly status: number | undefined;
+  readonly endedAtMs: number;
+  readonly remote: string | undefined;
 }
 
-/** For the operator: the system's error code and message, or the stack of a bug. */
-export function describeCause(cause: unknown, isOurFault = false): string | undefined {
-  if (!(cause instanceof Error)) return cause === undefined ? undefined : typeof cause;
-  if (isOurFault) return cause.stack;
-  const { code } = cause as NodeJS.ErrnoException;
-  return code === undefined ? cause.message : `${code}: ${cause.message}`;
+function factsOf(call: Call, { status, endedAtMs, remote }: LineContext): RequestFacts {
+  const { record, firstByteAtMs, receivedAtMs } = call;
+  const { answer, failure, provider, tries } = record;
+  const outcome = finalOutcomeOf(call);
+  const answered = tries.findLast(
+    (one) => one.provider === provider && one.duration_ms !== undefined,
+  );
+  const isWhole = outcome === 'ok' && answered?.outcome === 'ok';
+  return {
+    request_id: call.id,
+    trace_id: record.traceId,
+    method: call.method,
+    path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
+    remote,
+    status: firstByteAtMs === undefined ? undefined : status,
+    provider,
+    model: record.model,
+    upstream_model: answered?.model,
+    upstream_request_id: answered?.upstream_request_id,
+    stream: record.stream,
+    duration_ms: Math.round(endedAtMs - receivedAtMs),
+    first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
+    bytes: call.sentBytes,
+    outcome,
+    reason: outcome === 'client_closed' ? undefined : failure && reasonOf(failure),
+    cause: failure && lineCauseOf(failure),
+    finish_reason: answer?.finishReason ?? (isWhole ? 'none' : undefined),
+    ...answer?.usage,
+    tries: tries.length > 0 ? tries : undefined,
+  };
+}
+
+function detailsOf({ headers, record }: Call) {
+  return {
+    request_bytes: record.requestBytes,
+    user_agent: escapeControlCharacters(headers['user-agent'] ?? '', MAX_LOGGED_CHARACTERS),
+  };
+}
+
+function levelOf(call: Call): LogLevel {
+  // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
+  const isShutdown = call.cancellation.reason instanceof GatewayError;
+  return isShutdown ? 'warn' : LEVELS[finalOutcomeOf(call)];
+}
+
+function finalOutcomeOf({ cancellation, record }: Call): Outcome {
+  return cancellation.reason instanceof ClientGone ? 'client_closed' : outcomeOf(record.failure);
+}
+
+/** What the client was told; of a 429, whose limit it was. */
+function reasonOf({ facts, message }: GatewayError): string {
+  return facts.limit ?? escapeControlCharacters(message, MAX_LOGGED_CHARACTERS);
+}
+
+/** What the network or the provider said, or the stack of a bug. */
+function lineCauseOf({ facts, kind }: GatewayError): string | undefined {
+  if (kind === 'internal' && facts.cause instanceof Error) return facts.cause.stack;
+  const text = describeCause(facts.cause);
+  return text && escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }

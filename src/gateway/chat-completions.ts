@@ -2,18 +2,19 @@
 
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
-import type { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Limits } from '../policy/rate-limits.ts';
 import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/attempt.ts';
-import type { Provider } from '../upstream/provider.ts';
+import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
+import type { ForwardedHeaders, Provider } from '../upstream/provider.ts';
 import { MAX_ECHOED_CHARACTERS, resolveModel, type Candidate } from './model-name.ts';
+import { backoffMs, pause } from './backoff.ts';
+import { causeOf } from './outcome.ts';
+import { beginTry, recordPassedOver, type OpenTry } from './tries.ts';
 
-const FIRST_BACKOFF_MS = 500;
-const MAX_BACKOFF_MS = 8000;
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
 
@@ -42,6 +43,8 @@ async function answerBody(call: Call, settings: CompletionSettings): Promise<Ans
   const chat = parser.end(await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)));
   call.record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
   call.record.stream = chat.stream;
+  const forwarded = forwardedHeaders(call.id, call.headers);
+  call.record.traceId = traceIdOf(forwarded);
   const requested = resolveModel(chat.model, settings);
   call.record.provider = requested.provider.id;
   const refusal = settings.limits.takeProvider(requested.provider.id);
@@ -49,7 +52,10 @@ async function answerBody(call: Call, settings: CompletionSettings): Promise<Ans
     settings.limits.refundGlobal();
     throw refusal;
   }
-  return tryCandidates(withFallbacks(requested, settings.fallbacks), { call, chat, settings });
+  const candidates = withFallbacks(requested, settings.fallbacks);
+  // Without a fallback, to pass over the provider would only refuse the request.
+  const breaker = candidates.length > 1 ? settings.breaker : undefined;
+  return tryCandidates(candidates, { call, chat, forwarded, breaker, settings });
 }
 
 /** Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but not JSON. */
@@ -80,23 +86,32 @@ type Candidates = readonly [requested: Candidate, ...fallbacks: Candidate[]];
 interface CompletionContext {
   readonly call: Call;
   readonly chat: ChatRequest;
+  readonly forwarded: ForwardedHeaders;
+  readonly breaker: CircuitBreaker | undefined;
   readonly settings: CompletionSettings;
 }
 
 /** Asks the candidates until one answers. If all fail, throws the failure of the requested one. */
 async function tryCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
-  const { breaker, limits } = context.settings;
+  const { breaker, call } = context;
+  const { limits, logger } = context.settings;
   const [requested, ...fallbacks] = candidates;
   const stateOf = ({ provider, model }: Candidate) =>
-    fallbacks.length > 0 ? breaker.stateOf(provider.id, model) : 'closed';
+    breaker?.stateOf(provider.id, model) ?? 'closed';
   // While its circuit is open, the requested provider is asked last.
-  const order = stateOf(requested) === 'open' ? [...fallbacks, requested] : candidates;
+  const isLast = stateOf(requested) === 'open';
+  if (isLast) recordPassedOver(requested, 'resting', call, logger);
+  const order = isLast ? [...fallbacks, requested] : candidates;
   let failure: GatewayError | undefined;
   for (const candidate of order) {
     const state = stateOf(candidate);
     if (candidate !== requested) {
-      if (state === 'open' || limits.takeProvider(candidate.provider.id)) continue;
-      context.call.record.hasRetried = true;
+      if (state === 'open' || limits.takeProvider(candidate.provider.id)) {
+        const why = state === 'open' ? 'resting' : 'limit';
+        recordPassedOver(candidate, why, call, logger);
+        continue;
+      }
+      call.record.hasRetried = true;
     }
     const result = await tryCandidate(candidate, context, state);
     if (!(result instanceof GatewayError)) return result;
@@ -121,16 +136,16 @@ async function tryCandidate(
   context: CompletionContext,
   state: CircuitState,
 ): Promise<Answer | GatewayError> {
-  const { call, chat, settings } = context;
+  const { breaker, call, chat } = context;
   const { provider, model } = candidate;
   const maxRetries = state === 'closed' ? provider.retries : 0;
-  settings.breaker.recordAttempt(provider.id, model);
+  breaker?.recordAttempt(provider.id, model);
   let hasReconnected = false;
   for (let retries = 0; ;) {
     const result = await attemptOnce(candidate, context);
     if (!(result instanceof GatewayError)) {
       // Whether a stream succeeds is known at its end, but a probe need not wait for it.
-      if (!chat.stream || state !== 'closed') settings.breaker.recordSuccess(provider.id, model);
+      if (!chat.stream || state !== 'closed') breaker?.recordSuccess(provider.id, model);
       return result;
     }
     const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = result.facts;
@@ -140,7 +155,7 @@ async function tryCandidate(
       continue;
     }
     if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
-      recordFailure(settings.breaker, candidate, result);
+      recordFailure(breaker, candidate, result);
       return result;
     }
     retries += 1;
@@ -152,24 +167,26 @@ async function tryCandidate(
 /** A provider's failure is returned. The gateway's own, which name no provider, are thrown: a shutdown, or a bug. */
 async function attemptOnce(
   candidate: Candidate,
-  { call, chat, settings }: CompletionContext,
+  { breaker, call, chat, forwarded, settings }: CompletionContext,
 ): Promise<Answer | GatewayError> {
-  const { id } = candidate.provider;
-  const { record } = call;
-  record.provider = id;
+  const opened = beginTry(candidate, call, settings.logger);
+  const attemptCall: AttemptCall = {
+    forwarded,
+    facts: opened.facts,
+    answerFacts: opened.answerFacts,
+    cancellation: call.cancellation,
+    reservation: call.answerReservation,
+    onStreamEnd: createStreamEnd({ call, candidate, opened, breaker }),
+  };
   try {
-    const answer = await attempt(
-      { call: attemptCallOf(call, candidate, settings.breaker), chat, ...candidate },
-      settings,
-    );
-    record.attempts.push(`${id}:${answer.status}`);
+    const answer = await attempt({ call: attemptCall, chat, ...candidate }, settings);
+    opened.end();
     return answer;
   } catch (thrown) {
-    if (thrown instanceof ClientGone) record.attempts.push(`${id}:client_closed`);
-    if (!(thrown instanceof GatewayError)) throw thrown;
-    record.attempts.push(`${id}:${thrown.facts.upstreamStatus ?? thrown.kind}`);
-    if (thrown.facts.provider === undefined) throw thrown;
-    return thrown;
+    const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);
+    opened.end(failure);
+    if (failure instanceof ClientGone || failure.facts.provider === undefined) throw failure;
+    return failure;
   }
 }
 
@@ -177,49 +194,35 @@ async function attemptOnce(
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 
 function recordFailure(
-  breaker: CircuitBreaker,
+  breaker: CircuitBreaker | undefined,
   { provider, model }: Candidate,
-  { status, facts }: GatewayError,
+  failure: GatewayError,
 ): void {
-  if (facts.unreachable) breaker.recordProviderFailure(provider.id);
-  else if (OUTAGE_STATUSES.has(status)) breaker.recordModelFailure(provider.id, model);
+  const { status, facts } = failure;
+  if (facts.unreachable) breaker?.recordProviderFailure(provider.id, causeOf(failure));
+  else if (OUTAGE_STATUSES.has(status))
+    breaker?.recordModelFailure(provider.id, model, causeOf(failure));
   // A plain 500 may be the fault of one request's parameter: it says nothing about others.
-  else if (status !== 500) breaker.recordSuccess(provider.id, model);
+  else if (status !== 500) breaker?.recordSuccess(provider.id, model);
 }
 
-function attemptCallOf(call: Call, candidate: Candidate, breaker: CircuitBreaker): AttemptCall {
-  return {
-    requestId: call.id,
-    headers: call.headers,
-    cancellation: call.cancellation,
-    reservation: call.answerReservation,
-    onStreamEnd: (failure) => {
-      if (failure) {
-        call.record.failure = failure;
-        recordFailure(breaker, candidate, failure);
-      } else {
-        breaker.recordSuccess(candidate.provider.id, candidate.model);
-      }
-    },
+interface StreamContext {
+  readonly call: Call;
+  readonly candidate: Candidate;
+  readonly opened: OpenTry;
+  readonly breaker: CircuitBreaker | undefined;
+}
+
+/** Without the chat request: a stream would hold its body, often megabytes, until it ends. */
+function createStreamEnd(context: StreamContext): (failure?: GatewayError) => void {
+  const { call, candidate, opened, breaker } = context;
+  return (failure) => {
+    if (failure) {
+      call.record.failure = failure;
+      opened.end(failure);
+      recordFailure(breaker, candidate, failure);
+    } else {
+      breaker?.recordSuccess(candidate.provider.id, candidate.model);
+    }
   };
-}
-
-/** Exponential with equal jitter: half of the step and a random part of the other half. */
-function backoffMs(retries: number): number {
-  const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (retries - 1));
-  return (stepMs / 2) * (1 + Math.random());
-}
-
-/** Waits. Throws the reason of a cancellation at once. */
-async function pause(ms: number, cancellation: Cancellation): Promise<void> {
-  await new Promise<void>((resolve) => {
-    const end = () => {
-      clearTimeout(timer);
-      cancellation.offCancel(end);
-      resolve();
-    };
-    const timer = setTimeout(end, ms);
-    cancellation.onCancel(end);
-  });
-  cancellation.throwIfCancelled();
 }

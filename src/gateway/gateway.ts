@@ -8,18 +8,28 @@ import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
+import { createRemoteAddress } from '../downstream/remote-address.ts';
+import { describeHeaders } from '../upstream/headers.ts';
+import type { RequestObserver } from '../lib/request-facts.ts';
 import { createAccessLog } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, checkOrigin, isPreflight } from './cors.ts';
-import { createModelList } from './model-list.ts';
+import { createModelList, type ModelsObserver } from './model-list.ts';
+import { serverTiming, timeSpent } from './server-timing.ts';
 
 interface GatewaySettings {
   readonly config: Config;
   readonly completion: CompletionSettings;
   readonly logger: Logger;
+  /** Is told of every finished request but those for /health. */
+  readonly observe?: RequestObserver | undefined;
+  /** Is told of each list of models that a provider has sent. */
+  readonly onModels?: ModelsObserver | undefined;
 }
 
 export interface Gateway {
+  /** Streamed answers that are being sent. */
+  readonly openStreams: number;
   /** Answers a call and logs it. Never rejects. */
   handle(call: Call): Promise<void>;
   /** Logs a request that could not be parsed, and returns its answer. */
@@ -36,9 +46,17 @@ const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-optio
 /** Endpoints of OpenAI's API that clients are often set to by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
-export function createGateway({ config, completion, logger }: GatewaySettings): Gateway {
-  const dispatch = createDispatch({ config, completion, logger });
-  const logAccess = createAccessLog({ logger, verbose: config.logging.verbose });
+export function createGateway(settings: GatewaySettings): Gateway {
+  const { config, completion, logger, observe } = settings;
+  const dispatch = createDispatch(settings);
+  const logAccess = createAccessLog({
+    logger,
+    verbose: config.logging.verbose,
+    remoteAddressOf: createRemoteAddress(config.server.trustedProxies),
+    observe,
+    redact: completion.redact,
+  });
+  let openStreams = 0;
   const withCors = <A extends Answer>(answer: A): A =>
     config.server.cors ? addCorsHeaders(answer) : answer;
 
@@ -53,17 +71,34 @@ export function createGateway({ config, completion, logger }: GatewaySettings): 
     }
   }
 
+  async function send(call: Call, answer: Answer): Promise<void> {
+    const { provider } = call.record;
+    if (provider) answer.headers['x-gateway-provider'] = provider;
+    const spent = timeSpent(call.record, performance.now());
+    if (spent) answer.headers['server-timing'] = serverTiming(spent);
+    const isStream = typeof answer.body === 'object' && Symbol.asyncIterator in answer.body;
+    if (isStream) openStreams += 1;
+    try {
+      await call.send(withCors(answer));
+    } finally {
+      if (isStream) openStreams -= 1;
+    }
+  }
+
   return {
+    get openStreams() {
+      return openStreams;
+    },
     async handle(call) {
+      traceHeaders(logger, 'request of client', call.id, call.headers);
       let answer = await answerTo(call);
       try {
-        const { provider } = call.record;
-        if (answer && provider) answer.headers['x-gateway-provider'] = provider;
-        if (answer) await call.send(withCors(answer));
+        if (answer) await send(call, answer);
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
-        await call.send(withCors(answer)).catch(() => {});
+        await send(call, answer).catch(() => {});
       }
+      if (answer) traceHeaders(logger, 'response to client', call.id, answer.headers);
       logAccess(call, answer?.status);
     },
     answerBroken(refusal, requestId) {
@@ -76,13 +111,19 @@ export function createGateway({ config, completion, logger }: GatewaySettings): 
   };
 }
 
+/** Logs the names of headers, and how long their values are. */
+function traceHeaders(logger: Logger, message: string, request_id: string, headers: object): void {
+  if (!logger.isEnabled('trace')) return;
+  logger.log('trace', message, { request_id, headers: describeHeaders(Object.entries(headers)) });
+}
+
 /** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
-  const { config, completion, logger } = settings;
+  const { config, completion, logger, onModels } = settings;
   const { limits, providers, transport } = completion;
   const { aliases, server } = config;
   const authenticate = createAuthenticator(server.auth);
-  const listModels = createModelList({ providers, aliases, transport, logger });
+  const listModels = createModelList({ providers, aliases, transport, logger, onModels });
   const unserved = new Set(UNSERVED_PATHS);
   const routes = new Map<string, Route>([
     [

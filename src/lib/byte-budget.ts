@@ -43,7 +43,7 @@ export class Reservation {
     if (!this.#budget.reserve(bytes - this.#bytes)) {
       // The failure names no provider: no other one is asked.
       const text = 'Rate limit exceeded: too many bytes in flight';
-      throw new GatewayError('rateLimit', text, { retryAfterSeconds: 1 });
+      throw new GatewayError('rateLimit', text, { retryAfterSeconds: 1, limit: 'memory' });
     }
     this.#bytes = bytes;
   }

@@ -1,5 +1,7 @@
 /** Every failure a client is told about: one class, one table. Only this file maps a kind to status, type and code. */
 
+import type { Limit } from './request-facts.ts';
+
 /** `code` is undefined if the documented error has none. Messages begin with `prefix`. */
 type ErrorRow = readonly [status: number, type: string, code: string | undefined, prefix: string];
 
@@ -43,7 +45,9 @@ export interface ErrorFacts {
   readonly unreachable?: boolean;
   /** Whether another provider may be asked, if the status alone does not decide it. */
   readonly mayFallBack?: boolean;
-  /** For the log only. */
+  /** Whose limit was exceeded. For the log only. */
+  readonly limit?: Limit;
+  /** A provider's own text, or what the network reported. For the log only. */
   readonly cause?: unknown;
 }
 

@@ -1,15 +1,20 @@
 /** The log: one line per event on stdout, as JSON, or as text if stdout is a terminal. */
 
-import { escapeControlCharacters } from './secrets.ts';
+import { escapeControlCharacters, type Redactor } from './secrets.ts';
 
 export const LOG_LEVELS = ['error', 'warn', 'info', 'debug', 'trace'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 
+type LogValue = string | number | boolean | undefined;
+type FlatFacts = Readonly<Record<string, LogValue>>;
+
 /** The fields of one log line. Message contents and keys are never among them. */
-export type LogFacts = Readonly<Record<string, string | number | boolean | undefined>>;
+export type LogFacts = Readonly<Record<string, LogValue | readonly FlatFacts[]>>;
 
 export interface Logger {
   log(level: LogLevel, message: string, facts?: LogFacts): void;
+  /** Lines of this level are written. For callers whose facts cost something to collect. */
+  isEnabled(level: LogLevel): boolean;
 }
 
 interface LoggerOptions {
@@ -19,7 +24,7 @@ interface LoggerOptions {
   readonly colour: boolean;
   readonly write: (line: string) => void;
   /** Applied to every message and every text value. */
-  readonly redact: (text: string) => string;
+  readonly redact: Redactor;
   /** Wall clock, milliseconds since the epoch. */
   readonly now: () => number;
 }
@@ -34,24 +39,25 @@ const ANSI_COLOUR: Record<LogLevel, number> = {
 
 const MAX_TEXT_MESSAGE_CHARACTERS = 2000;
 const MAX_TEXT_VALUE_CHARACTERS = 500;
+const MAX_VALUE_CHARACTERS = 10_000;
+/** Values that need no quotes. */
+const WORD = /^[^\s"=\\]+$/;
+const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
+const MAX_ARRAY_ENTRIES = 50;
 
 /** Creates the logger. An entry below `level` costs one comparison. */
 export function createLogger(options: LoggerOptions): Logger {
-  const { redact } = options;
+  const { redact, colour, write } = options;
   const limit = LOG_LEVELS.indexOf(options.level);
-  const format = options.format === 'json' ? formatJson : formatText;
+  const formatTime = createTimeFormatter();
+  const isEnabled = (level: LogLevel) => LOG_LEVELS.indexOf(level) <= limit;
   return {
+    isEnabled,
     log(level, message, facts = {}) {
-      if (LOG_LEVELS.indexOf(level) > limit) return;
-      const time = new Date(options.now()).toISOString();
-      const shown: Record<string, unknown> = {};
-      // Value by value: in the finished line, an escape sequence may hide the end of a key.
-      for (const name in facts) {
-        const value = facts[name];
-        shown[name] = typeof value === 'string' ? redact(value) : value;
-      }
-      const entry = { time, level, message: redact(message), facts: shown };
-      options.write(`${format(entry, options.colour)}\n`);
+      if (!isEnabled(level)) return;
+      const entry = { time: formatTime(options.now()), level, message, facts };
+      if (options.format === 'json') write(formatJson(entry, redact));
+      else write(formatText(redactEntry(entry, redact), colour));
     },
   };
 }
@@ -60,27 +66,98 @@ interface Entry {
   readonly time: string;
   readonly level: LogLevel;
   readonly message: string;
-  readonly facts: Readonly<Record<string, unknown>>;
+  readonly facts: LogFacts;
 }
 
-function formatJson({ facts, ...entry }: Entry): string {
-  // JSON does not escape these two, and some viewers break lines at them.
-  return JSON.stringify({ ...entry, ...facts }).replace(/[\u2028\u2029]/g, ' ');
+/** Returns a function like `Date.toISOString`, which costs as much as a whole line: its result is kept for a second. */
+function createTimeFormatter(): (ms: number) => string {
+  let second = NaN;
+  let text = '';
+  return (ms) => {
+    const own = Math.floor(ms / 1000);
+    if (own !== second) {
+      second = own;
+      text = new Date(ms).toISOString().slice(0, 20);
+    }
+    return `${text}${String(ms % 1000).padStart(3, '0')}Z`;
+  };
+}
+
+function redactEntry(entry: Entry, redact: Redactor): Entry {
+  return { ...entry, message: redact(entry.message), facts: redactFacts(entry.facts, redact) };
+}
+
+/** Redacts value by value: in the finished line, an escape sequence may hide the end of a key. */
+export function redactFacts(facts: LogFacts, redact: (text: string) => string): LogFacts {
+  const shown: Record<string, LogFacts[string]> = {};
+  for (const name in facts) {
+    const value = facts[name];
+    if (typeof value === 'string') shown[name] = redact(value.slice(0, MAX_VALUE_CHARACTERS));
+    else if (typeof value !== 'object') shown[name] = value;
+    else {
+      const entries = value.slice(0, MAX_ARRAY_ENTRIES);
+      shown[name] = entries.map((entry) => redactFacts(entry, redact) as FlatFacts);
+    }
+  }
+  return shown;
+}
+
+/** JSON does not escape these two, and some viewers break lines at them. */
+const SEPARATORS = /[\u2028\u2029]/g;
+
+function formatJson(entry: Entry, redact: Redactor): string {
+  // Nearly all lines have nothing to redact or to cut: all of their text is tested at once.
+  const text = joinText(entry.facts, entry.message);
+  const isPlain = text.length <= MAX_VALUE_CHARACTERS && !redact.mayChange(text);
+  if (isPlain && text.search(SEPARATORS) === -1) return stringify(entry);
+  return stringify(redactEntry(entry, redact)).replace(SEPARATORS, ' ');
+}
+
+function stringify({ time, level, message, facts }: Entry): string {
+  const head = `{"time":"${time}","level":"${level}","message":${JSON.stringify(message)}`;
+  const rest = JSON.stringify(facts).slice(1);
+  return `${head}${rest === '}' ? '' : ','}${rest}\n`;
+}
+
+/** `before` and all texts of the facts, a line each. */
+function joinText(facts: LogFacts, before: string): string {
+  let text = before;
+  for (const name in facts) {
+    const value = facts[name];
+    if (typeof value === 'string') text += `\n${value}`;
+    // With a separator among its text the line is not plain, and the array is cut.
+    else if (typeof value !== 'object') continue;
+    else if (value.length > MAX_ARRAY_ENTRIES) text += '\u2028';
+    else for (const entry of value) text = joinText(entry, text);
+  }
+  return text;
 }
 
 function formatText({ time, level, message, facts }: Entry, colour: boolean): string {
   const paint = (code: number, text: string) => (colour ? `\u001b[${code}m${text}\u001b[0m` : text);
   const pairs = Object.entries(facts)
     .filter(([, value]) => value !== undefined)
-    .map(([name, value]) => ` ${paint(90, `${name}=`)}${formatTextValue(String(value))}`);
+    .map(([name, value]) => {
+      const text = Array.isArray(value) ? formatTextArray(value) : formatTextValue(value);
+      return ` ${paint(90, `${name}=`)}${text}`;
+    });
   const label = paint(ANSI_COLOUR[level], level.toUpperCase().padEnd(5));
   const text = escapeControlCharacters(message, MAX_TEXT_MESSAGE_CHARACTERS);
-  return `${time.slice(11, 23)} ${label} ${text}${pairs.join('')}`;
+  return `${time.slice(11, 23)} ${label} ${text}${pairs.join('')}\n`;
+}
+
+function formatTextArray(entries: readonly FlatFacts[]): string {
+  const texts = entries.map((entry) =>
+    Object.entries(entry)
+      .filter(([, value]) => value !== undefined)
+      .map(([name, value]) => `${name}=${formatTextValue(value, ARRAY_WORD)}`)
+      .join(' '),
+  );
+  return `[${texts.join(', ')}]`;
 }
 
 /** Quotes a value as JSON does, unless it is one word: with a space and `=` in it, it could forge a field. */
-function formatTextValue(value: string): string {
-  const text = value.slice(0, MAX_TEXT_VALUE_CHARACTERS);
-  const isWord = /^[^\s"=\\]+$/.test(text);
-  return escapeControlCharacters(isWord ? text : JSON.stringify(text), Infinity);
+function formatTextValue(value: unknown, word = WORD): string {
+  const text = String(value).slice(0, MAX_TEXT_VALUE_CHARACTERS);
+  return escapeControlCharacters(word.test(text) ? text : JSON.stringify(text), Infinity);
 }

@@ -1,4 +1,7 @@
-/** What is known of one finished request. The access line, the metrics and the admin page all show this object. */
+/**
+ * What is known of one finished request. The access line, the metrics and the admin page all show this object.
+ * Types and not interfaces, so that the logger accepts them as records.
+ */
 
 /** How a request or an attempt ended; see docs/log.md. */
 export type Outcome =
@@ -10,8 +13,10 @@ export type Outcome =
   | 'timeout'
   | 'internal_error';
 
+// Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
+
 /** One attempt at a provider, or a provider that was passed over: its circuit is open, or its limit reached. */
-export interface TryFacts {
+export type TryFacts = {
   readonly provider: string;
   /** The model that the provider was asked for. */
   readonly model: string;
@@ -22,24 +27,37 @@ export interface TryFacts {
   readonly cause?: string | undefined;
   /** Without the query. Only of failures. */
   readonly url?: string | undefined;
+  /** The provider's id of the attempt, as it says in its headers. */
+  readonly upstream_request_id?: string | undefined;
   /** To the complete answer, or to the first event of a stream. Absent if it was passed over. */
   readonly duration_ms?: number | undefined;
-}
+};
+
+/** Whose limit a 429 is about: the gateway's for all requests, for a provider or for its memory, or a provider's own. */
+export type Limit = 'global' | 'provider' | 'memory' | 'upstream';
 
 /** Token counts as the provider reports them in `usage`. */
-export interface TokenUsage {
+export type TokenUsage = {
   readonly prompt_tokens?: number | undefined;
   readonly completion_tokens?: number | undefined;
   /** The part of the prompt that came from the provider's cache. */
   readonly cached_tokens?: number | undefined;
   /** The part of the completion that the client does not see. */
   readonly reasoning_tokens?: number | undefined;
+};
+
+/** What an answer says about itself, as far as it was read. */
+export interface AnswerSummary {
+  /** Untrusted. */
+  readonly model: string | undefined;
+  readonly finishReason: string | undefined;
+  readonly usage: TokenUsage | undefined;
 }
 
 /** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */
-export interface RequestFacts extends TokenUsage {
+export type RequestFacts = TokenUsage & {
   readonly request_id: string;
-  /** W3C Trace Context: of the client's `traceparent`, or created for a request that reached a provider. */
+  /** W3C Trace Context: of the client's `traceparent`, else created. Of chat completions whose body was read. */
   readonly trace_id?: string | undefined;
   readonly method: string;
   readonly path: string;
@@ -61,12 +79,12 @@ export interface RequestFacts extends TokenUsage {
   readonly first_byte_ms?: number | undefined;
   readonly bytes: number;
   readonly outcome: Outcome;
-  /** Why a request was refused, in the client's words; of a 429, whose limit: `global`, `provider`, `client`, `upstream`, `memory`. */
+  /** The message of the error that the client got; of a 429, whose limit it was. */
   readonly reason?: string | undefined;
   readonly cause?: string | undefined;
   readonly finish_reason?: string | undefined;
   readonly tries?: readonly TryFacts[] | undefined;
-}
+};
 
 /** A finished request, with what the log rounds or leaves out. */
 export interface FinishedRequest {

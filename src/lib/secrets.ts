@@ -37,26 +37,39 @@ const KEY_SHAPES = [
 /** Shorter keys are placeholders for local servers ("ollama", "none"): to hide them would hide words. */
 const SHORTEST_SECRET_CHARACTERS = 8;
 
+export interface Redactor {
+  /** Replaces every secret, and everything shaped like a key, by `[secret]`. */
+  (text: string): string;
+  /**
+   * Returns false only if nothing would be replaced in any line of the text. Cheaper than a replacement: it looks for
+   * the beginnings of secrets.
+   */
+  mayChange(text: string): boolean;
+}
+
 /**
- * Returns a function that replaces every given secret, and everything shaped like a key, by `[secret]`.
- * The end of the text may have cut a secret off: its beginning is replaced too. The caller bounds the text: a match
- * of megabytes overflows the stack of the regular expression.
+ * Returns the function that hides the given secrets. The end of a text may have cut a secret off: its beginning is
+ * replaced too. The caller bounds the text: a match of megabytes overflows the stack of the regular expression.
  */
-export function createRedactor(secrets: readonly Secret[]): (text: string) => string {
-  const literals = secrets
+export function createRedactor(secrets: readonly Secret[]): Redactor {
+  const parts = secrets
     .map((secret) => secret.reveal())
     // As it is, and as it stands in JSON.
     .flatMap((text) => [text, JSON.stringify(text).slice(1, -1)])
     .filter((text) => text.length >= SHORTEST_SECRET_CHARACTERS)
     // Longest first: one key may be the beginning of another.
     .toSorted((a, b) => b.length - a.length)
-    .map((text) => {
-      const beginning = escapePattern(text.slice(0, SHORTEST_SECRET_CHARACTERS));
-      const rest = escapePattern(text.slice(SHORTEST_SECRET_CHARACTERS));
-      return `${beginning}(?:${rest}|\\S*$)`;
-    });
+    .map((text) => ({
+      beginning: escapePattern(text.slice(0, SHORTEST_SECRET_CHARACTERS)),
+      rest: escapePattern(text.slice(SHORTEST_SECRET_CHARACTERS)),
+    }));
+  const literals = parts.map(({ beginning, rest }) => `${beginning}(?:${rest}|\\S*$)`);
   const pattern = new RegExp([...literals, ...KEY_SHAPES].join('|'), 'gi');
-  return (text) => text.replace(pattern, '[secret]');
+  const beginnings = new Set(parts.map(({ beginning }) => beginning));
+  const suspicion = new RegExp([...beginnings, ...KEY_SHAPES].join('|'), 'i');
+  return Object.assign((text: string) => text.replace(pattern, '[secret]'), {
+    mayChange: (text: string) => suspicion.test(text),
+  });
 }
 
 function escapePattern(text: string): string {

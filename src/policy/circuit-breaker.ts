@@ -1,5 +1,7 @@
 /** Keeps requests away from a provider that is down, so that they reach its fallback without the wait. */
 
+import type { Logger } from '../lib/log.ts';
+
 const FAILURES_TO_OPEN = 3;
 const REST_MS = 10_000;
 /** Model names come from clients: the circuits that failed last are kept, and no names longer than this. */
@@ -10,11 +12,19 @@ const MAX_NAME_CHARACTERS = 256;
 export type CircuitState = 'closed' | 'open' | 'half-open';
 
 interface Circuit {
+  readonly provider: string;
+  /** Absent for the provider itself. */
+  readonly model?: string | undefined;
   /** In a row. */
   failures: number;
+  /** Of the latest failure. */
+  cause?: string | undefined;
   /** On the clock of `performance.now()`. */
   restsUntilMs: number;
 }
+
+/** A circuit that is not closed. */
+export type CircuitReport = Readonly<Circuit> & { readonly state: 'open' | 'half-open' };
 
 /**
  * Each model of a provider has a circuit, and the provider itself has one for failed connections. A circuit opens
@@ -23,55 +33,99 @@ interface Circuit {
 export class CircuitBreaker {
   /** Circuits with failures, the latest to fail last. */
   readonly #circuits = new Map<string, Circuit>();
+  readonly #logger: Logger | undefined;
+
+  constructor(logger?: Logger) {
+    this.#logger = logger;
+  }
 
   stateOf(providerId: string, model: string): CircuitState {
-    const tripped = this.#tripped(providerId, model);
-    if (tripped.length === 0) return 'closed';
-    const now = performance.now();
-    return tripped.some(({ restsUntilMs }) => now < restsUntilMs) ? 'open' : 'half-open';
+    const states = this.#tripped(providerId, model).map(stateOf);
+    if (states.length === 0) return 'closed';
+    return states.includes('open') ? 'open' : 'half-open';
   }
 
   /** Marks an attempt. The first one after the rest is the probe: the circuit stays open for others until its result. */
   recordAttempt(providerId: string, model: string): void {
-    const now = performance.now();
     for (const circuit of this.#tripped(providerId, model)) {
-      if (now >= circuit.restsUntilMs) circuit.restsUntilMs = now + REST_MS;
+      if (stateOf(circuit) === 'open') continue;
+      circuit.restsUntilMs = performance.now() + REST_MS;
+      this.#logger?.log('debug', 'breaker probes', namesOf(circuit));
     }
   }
 
   /** The model answered: it and its provider work. */
   recordSuccess(providerId: string, model: string): void {
-    this.#circuits.delete(providerId);
-    this.#circuits.delete(nameOf(providerId, model));
+    this.#close(providerId);
+    this.#close(nameOf(providerId, model));
   }
 
-  /** The provider was reached, but the model failed. */
-  recordModelFailure(providerId: string, model: string): void {
-    this.#circuits.delete(providerId);
-    this.#recordFailure(nameOf(providerId, model));
+  /** The provider was reached, but the model failed. `cause` is for the log and the report. */
+  recordModelFailure(providerId: string, model: string, cause?: string): void {
+    this.#close(providerId);
+    this.#recordFailure(nameOf(providerId, model), { provider: providerId, model, cause });
   }
 
   /** No connection to the provider could be made. */
-  recordProviderFailure(providerId: string): void {
-    this.#recordFailure(providerId);
+  recordProviderFailure(providerId: string, cause?: string): void {
+    this.#recordFailure(providerId, { provider: providerId, cause });
   }
 
-  #recordFailure(name: string): void {
+  /** The circuits that are not closed, in the order of their latest failures. */
+  report(): CircuitReport[] {
+    return [...this.#circuits.values()]
+      .filter(isTripped)
+      .map((circuit) => ({ ...circuit, state: stateOf(circuit) }));
+  }
+
+  #recordFailure(name: string, failed: Pick<Circuit, 'provider' | 'model' | 'cause'>): void {
     if (name.length > MAX_NAME_CHARACTERS) return;
     const failures = (this.#circuits.get(name)?.failures ?? 0) + 1;
+    const circuit = { ...failed, failures, restsUntilMs: performance.now() + REST_MS };
+    // Moved to the end.
     this.#circuits.delete(name);
-    this.#circuits.set(name, { failures, restsUntilMs: performance.now() + REST_MS });
+    this.#circuits.set(name, circuit);
+    if (isTripped(circuit)) {
+      const isNew = failures === FAILURES_TO_OPEN;
+      this.#logger?.log(isNew ? 'warn' : 'debug', isNew ? 'breaker opened' : 'breaker stays open', {
+        ...namesOf(circuit),
+        cause: circuit.cause,
+        failures,
+        rest_ms: REST_MS,
+      });
+    }
     if (this.#circuits.size <= MAX_CIRCUITS) return;
     const [oldest] = this.#circuits.keys();
-    this.#circuits.delete(oldest!);
+    this.#close(oldest!);
+  }
+
+  /** Forgets the failures. */
+  #close(name: string): void {
+    const circuit = this.#circuits.get(name);
+    if (!circuit) return;
+    this.#circuits.delete(name);
+    if (isTripped(circuit)) this.#logger?.log('info', 'breaker closed', namesOf(circuit));
   }
 
   #tripped(providerId: string, model: string): Circuit[] {
     return [providerId, nameOf(providerId, model)]
       .map((name) => this.#circuits.get(name))
       .filter((circuit) => circuit !== undefined)
-      .filter(({ failures }) => failures >= FAILURES_TO_OPEN);
+      .filter(isTripped);
   }
+}
+
+function isTripped({ failures }: Circuit): boolean {
+  return failures >= FAILURES_TO_OPEN;
+}
+
+/** Of a tripped circuit. */
+function stateOf({ restsUntilMs }: Circuit): 'open' | 'half-open' {
+  return performance.now() < restsUntilMs ? 'open' : 'half-open';
+}
+
+function namesOf({ provider, model }: Circuit): { provider: string; model: string | undefined } {
+  return { provider, model };
 }
 
 function nameOf(providerId: string, model: string): string {

@@ -2,6 +2,7 @@
 
 import type { BucketSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
+import type { Limit } from '../lib/request-facts.ts';
 import { TokenBucket } from './token-bucket.ts';
 
 export interface Limits {
@@ -23,16 +24,16 @@ export function createLimits(settings: Config['rateLimit']): Limits {
     [...settings.providers].map(([id, bucket]) => [id, create(bucket)] as const),
   );
 
-  function take(bucket: TokenBucket | undefined): GatewayError | undefined {
+  function take(bucket: TokenBucket | undefined, limit: Limit): GatewayError | undefined {
     const waitMs = bucket?.take(performance.now()) ?? 0;
     if (waitMs === 0) return undefined;
     const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
-    return new GatewayError('rateLimit', 'Rate limit exceeded', { retryAfterSeconds });
+    return new GatewayError('rateLimit', 'Rate limit exceeded', { retryAfterSeconds, limit });
   }
 
   return {
-    takeGlobal: () => take(global),
+    takeGlobal: () => take(global, 'global'),
     refundGlobal: () => global?.refund(),
-    takeProvider: (id) => take(providers.get(id)),
+    takeProvider: (id) => take(providers.get(id), 'provider'),
   };
 }

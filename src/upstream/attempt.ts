@@ -1,19 +1,19 @@
 /** One attempt at one provider: send the request, map the reply to an answer or a `GatewayError`. */
 
-import type { IncomingHttpHeaders } from 'node:http';
-
 import type { Config } from '../config/config.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
+import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion } from './completion.ts';
-import { forwardedHeaders, passedHeaders } from './headers.ts';
+import { describeHeaders, passedHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 import { toProviderError } from './provider-error.ts';
-import type { Provider, UpstreamFault, UpstreamReply } from './provider.ts';
+import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
 import { openStream } from './stream-relay.ts';
 import type { Transport } from './transport.ts';
 
@@ -29,18 +29,34 @@ export interface AttemptSettings {
   readonly transport: Transport;
   /** Removes keys from text that is sent to a client. */
   readonly redact: (text: string) => string;
+  readonly logger: Logger;
+}
+
+/** What becomes known of one attempt while it is made. For the log. */
+export interface AttemptFacts {
+  /** Without the query, which may hold a key. */
+  url?: string;
+  /** The provider's own. */
+  status?: number;
+  upstreamRequestId?: string | undefined;
+  /** Undefined if the transport does not tell. */
+  connection?: 'new' | 'reused' | undefined;
 }
 
 /** The client's request as an attempt sees it. */
 export interface AttemptCall {
-  readonly requestId: string;
-  readonly headers: IncomingHttpHeaders;
+  /** What of the client's headers goes upstream. */
+  readonly forwarded: ForwardedHeaders;
+  /** What becomes known of the attempt. */
+  readonly facts: AttemptFacts;
   /** Cancelled when the client leaves or the gateway gives the request up. */
   readonly cancellation: Cancellation;
   /** The memory that the answer takes until it is delivered. */
   readonly reservation: Reservation;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
   readonly onStreamEnd: (failure?: GatewayError) => void;
+  /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
+  readonly answerFacts: AnswerFacts;
 }
 
 interface AttemptRequest {
@@ -64,10 +80,15 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   deadline.arm(limitMs, () => timeoutError(provider.id));
   let answered = false;
   try {
-    const headers = forwardedHeaders(call.requestId, call.headers);
-    const sent = provider.chatRequest(chat, model, headers);
+    const sent = provider.chatRequest(chat, model, call.forwarded);
+    call.facts.url = sent.origin + sent.path.split('?', 1)[0]!;
+    traceHeaders('request to provider', Object.entries(sent.headers), request, settings);
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
+    call.facts.status = reply.status;
+    call.facts.connection = reply.connection;
+    call.facts.upstreamRequestId = upstreamRequestId(reply.headers);
+    traceHeaders('response of provider', reply.headers, request, settings);
     const answer = await toAnswer(reply, { call, provider, isStream, settings, deadline });
     if (!isStream) deadline.end();
     return answer;
@@ -77,6 +98,19 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
     call.reservation.resize(0);
     throw upstreamFailure(thrown, { provider: provider.id, answered });
   }
+}
+
+/** Logs the names of headers, and how long their values are. */
+function traceHeaders(
+  message: string,
+  headers: Iterable<[string, string]>,
+  { call, provider }: AttemptRequest,
+  { logger }: AttemptSettings,
+): void {
+  if (!logger.isEnabled('trace')) return;
+  const request_id = call.forwarded['x-request-id'];
+  const facts = { request_id, provider: provider.id, headers: describeHeaders(headers) };
+  logger.log('trace', message, facts);
 }
 
 /** Without the chat request: a stream would hold its body, often megabytes, until it ends. */
@@ -93,7 +127,11 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
   const { status } = reply;
   const { isStream, provider } = context;
   if (NO_ANSWER_STATUSES.has(status) || (status >= 300 && status < 400) || status > 599) {
-    throw new GatewayError('provider', `unexpected status ${status}`, { provider: provider.id });
+    const location = reply.headers.get('location')?.split('?', 1)[0];
+    throw new GatewayError('provider', `unexpected status ${status}`, {
+      provider: provider.id,
+      ...(location && { cause: `status ${status}, location ${location}` }),
+    });
   }
   if (status >= 400) throw await readStatusError(reply, context);
 

@@ -61,7 +61,8 @@ export async function readCompletion(
   }
   if (!isJson) {
     const text = 'the provider did not answer with usable JSON';
-    throw new GatewayError('serialization', text, { provider });
+    const cause = `content-type: ${headers.get('content-type') ?? 'none'}`;
+    throw new GatewayError('serialization', text, { provider, cause });
   }
   if (fault) throw toError(fault);
   return parts;

@@ -29,8 +29,18 @@ export interface Agent {
   destroy(): Promise<void>;
 }
 
+/** Connections that have carried a request. */
+export interface ConnectionFigures {
+  readonly open: number;
+  /** Since the start. */
+  readonly made: number;
+  /** Requests that were sent on a connection that had carried one before. */
+  readonly reused: number;
+}
+
 export interface Connections {
   readonly agent: Agent;
+  readonly figures: ConnectionFigures;
   /** Calls `listener` with the connection of the request that undici starts right now. */
   onNextUse(listener: (use: ConnectionUse) => void): void;
   /** Closes all connections at once: a proxy may never complete an orderly close. */
@@ -58,19 +68,32 @@ export function createConnections({
     ...(isDirect ? { noProxy: '*' } : {}),
   });
   const used = new WeakSet<Socket>();
+  const figures = { open: 0, made: 0, reused: 0 };
+  // Sockets are counted here and not in the connector, which makes none of those behind a proxy.
+  const countUse = (socket: Socket): 'new' | 'reused' => {
+    if (used.has(socket)) {
+      figures.reused += 1;
+      return 'reused';
+    }
+    used.add(socket);
+    figures.made += 1;
+    figures.open += 1;
+    socket.once('close', () => (figures.open -= 1));
+    return 'new';
+  };
   let listenerOfNextUse: ((use: ConnectionUse) => void) | undefined;
   // Published when a request is written to a socket, directly after its handler was told of the start.
   const onSendHeaders = (message: unknown) => {
     // Also other code in this process may use fetch.
     if (!listenerOfNextUse) return;
     const { socket } = message as { socket: Socket };
-    listenerOfNextUse(new ConnectionUse(socket, used.has(socket)));
+    listenerOfNextUse(new ConnectionUse(socket, countUse(socket)));
     listenerOfNextUse = undefined;
-    used.add(socket);
   };
   subscribe(SEND_HEADERS, onSendHeaders);
   return {
     agent,
+    figures,
     onNextUse(listener) {
       listenerOfNextUse = listener;
     },
@@ -99,14 +122,14 @@ function findAgentClass(): (new (options: object) => Agent) | undefined {
 
 /** The connection of one request, from the moment that the request is written to it. */
 export class ConnectionUse {
+  readonly connection: 'new' | 'reused';
   readonly #socket: Socket;
-  readonly #isReused: boolean;
   readonly #bytesReadBefore: number;
   readonly #startedAtMs = performance.now();
 
-  constructor(socket: Socket, isReused: boolean) {
+  constructor(socket: Socket, connection: 'new' | 'reused') {
+    this.connection = connection;
     this.#socket = socket;
-    this.#isReused = isReused;
     this.#bytesReadBefore = socket.bytesRead;
   }
 
@@ -114,7 +137,7 @@ export class ConnectionUse {
   get failure(): ConnectionFailure | undefined {
     if (this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
     const isSoon = performance.now() - this.#startedAtMs < STALE_WITHIN_MS;
-    return this.#isReused && isSoon ? 'stale' : undefined;
+    return this.connection === 'reused' && isSoon ? 'stale' : undefined;
   }
 
   /** Closes the connection. After an abort of its own, undici would open another one that no request waits for. */

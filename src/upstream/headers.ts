@@ -1,12 +1,16 @@
 /** The allow-lists of headers, in both directions. */
 
+import { randomUUID } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 
 import type { ForwardedHeaders, UpstreamHeaders } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|retry-after-ms|x-should-retry)$/;
-/** One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. */
-const TRACEPARENT = /^[\da-f]{2}-[\da-f]{32}-[\da-f]{16}-[\da-f]{2}$/;
+/**
+ * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. Version ff and ids of
+ * zeros are invalid.
+ */
+const TRACEPARENT = /^(?!ff)[\da-f]{2}-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}-[\da-f]{2}$/;
 /** A list (W3C Trace Context 3.3): it may be repeated, and joined. */
 const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
 
@@ -19,9 +23,24 @@ export function passedHeaders(
   for (const [name, value] of headers) {
     if (PASSED_HEADERS.test(name)) passed[name] = redact(value);
   }
-  const requestId = headers.get('x-request-id') ?? headers.get('request-id');
+  const requestId = upstreamRequestId(headers);
   if (requestId) passed['x-upstream-request-id'] = redact(requestId);
   return passed;
+}
+
+/** The provider's own id of a request, untrusted. */
+export function upstreamRequestId(headers: UpstreamHeaders): string | undefined {
+  return headers.get('x-request-id') ?? headers.get('request-id') ?? undefined;
+}
+
+const MAX_DESCRIBED_HEADERS = 100;
+
+/** Names of headers, each with the length of its value: `content-type:16`. */
+export function describeHeaders(headers: Iterable<readonly [string, unknown]>): string {
+  return [...headers]
+    .slice(0, MAX_DESCRIBED_HEADERS)
+    .map(([name, value]) => `${name}:${String(value).length}`)
+    .join(' ');
 }
 
 /** The allow-list to the upstream. W3C Trace Context is the only part that comes from the client. */
@@ -29,13 +48,24 @@ export function forwardedHeaders(
   requestId: string,
   { traceparent, tracestate }: IncomingHttpHeaders,
 ): ForwardedHeaders {
-  const isTraced = typeof traceparent === 'string' && TRACEPARENT.test(traceparent);
+  if (typeof traceparent !== 'string' || !TRACEPARENT.test(traceparent)) {
+    return { 'x-request-id': requestId, traceparent: createTraceparent() };
+  }
   return {
     'x-request-id': requestId,
-    ...(isTraced ? { traceparent } : {}),
+    traceparent,
     // Vendors' data about that trace: it means nothing without it (W3C Trace Context 3.3).
-    ...(isTraced &&
-      typeof tracestate === 'string' &&
-      TRACESTATE.test(tracestate) && { tracestate }),
+    ...(typeof tracestate === 'string' && TRACESTATE.test(tracestate) && { tracestate }),
   };
+}
+
+/** The trace's id (W3C Trace Context 3.2.2.3). */
+export function traceIdOf({ traceparent }: ForwardedHeaders): string {
+  return traceparent.slice(3, 35);
+}
+
+/** Sampled: with the flag 0, providers that sample as their caller does would record none of these requests. */
+function createTraceparent(): string {
+  const hex = () => randomUUID().replaceAll('-', '');
+  return `00-${hex()}-${hex().slice(16)}-01`;
 }

@@ -38,8 +38,11 @@ export function toProviderError(
   const isPolicy = REFUSED_BY_POLICY.test(reason);
   const isTooLong = status === 400 && reason === 'context_length_exceeded';
   const isBilling = status === 429 && BILLING_CODE.test(reason);
+  const text = errorText(fault, status, redact);
   const facts: ErrorFacts = {
     provider,
+    cause: text,
+    ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
     headers: {
@@ -52,8 +55,6 @@ export function toProviderError(
     ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
   };
   if (status === 401) return new GatewayError('api', 'Authentication failed', facts);
-
-  const text = errorText(fault, status, redact);
   if (status === 429) {
     return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, facts);
   }

@@ -22,6 +22,8 @@ export interface UpstreamReply {
   readonly headers: UpstreamHeaders;
   /** Not a ReadableStream, which costs more than all the rest of a short answer. */
   readonly body: AsyncIterableIterator<Buffer>;
+  /** Whether its connection had carried a request before; over fetch it is not known. */
+  readonly connection?: 'new' | 'reused' | undefined;
 }
 
 /** Names in lower case, as in `Headers`. */
@@ -68,6 +70,6 @@ export interface Provider {
 
 export interface ForwardedHeaders {
   readonly 'x-request-id': string;
-  readonly traceparent?: string;
+  readonly traceparent: string;
   readonly tracestate?: string;
 }

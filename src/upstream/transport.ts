@@ -1,7 +1,7 @@
 /** Sends requests to providers: over undici's agent if it works as assumed, else over fetch. */
 
 import type { Cancellation } from '../lib/cancellation.ts';
-import { createConnections } from './connections.ts';
+import { createConnections, type ConnectionFigures } from './connections.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { checkUndici } from './undici-check.ts';
@@ -17,6 +17,8 @@ export interface Transport {
   readonly description: string;
   /** What it cannot do, one sentence each, for the operator. */
   readonly limitations: readonly string[];
+  /** Over fetch it is not known. */
+  readonly connectionFigures: ConnectionFigures | undefined;
   /** Tries undici's agent on a server of its own; requests wait for it, and are sent over fetch if it fails. 2 s at most. */
   check(): Promise<void>;
   /**
@@ -42,6 +44,9 @@ export function createTransport(setting: 'auto' | 'fetch'): Transport {
     },
     get limitations() {
       return connections ? [] : FETCH_LIMITATIONS;
+    },
+    get connectionFigures() {
+      return connections?.figures;
     },
     async check() {
       checking = connections && checkUndici();

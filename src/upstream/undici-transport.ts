@@ -86,6 +86,10 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
     return this;
   }
 
+  get connection(): 'new' | 'reused' | undefined {
+    return this.#use?.connection;
+  }
+
   [Symbol.asyncIterator](): this {
     return this;
   }

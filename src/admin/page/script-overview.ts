@@ -10,7 +10,7 @@ const latencyAndTokens = (row) => [
 const STATES = {
   good: ['good', 'Good'],
   resting: ['rest', 'Resting'],
-  'half-open': ['half', 'Half-open: the next request tests it'],
+  'half-open': ['half', 'Half-open: next request tests it'],
   skipped: ['skip', 'Skipped'],
 };
 

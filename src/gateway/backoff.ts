@@ -1,0 +1,29 @@
+/** Waits between attempts at one provider. */
+
+import type { Cancellation } from '../lib/cancellation.ts';
+
+const FIRST_BACKOFF_MS = 500;
+const MAX_BACKOFF_MS = 8000;
+
+/**
+ * Returns the wait before retry number `retries`, in milliseconds. Exponential with equal jitter: half of the step and a
+ * random part of the other half.
+ */
+export function backoffMs(retries: number): number {
+  const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (retries - 1));
+  return (stepMs / 2) * (1 + Math.random());
+}
+
+/** Waits. Throws the reason of a cancellation at once. */
+export async function pause(ms: number, cancellation: Cancellation): Promise<void> {
+  await new Promise<void>((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      cancellation.offCancel(end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    cancellation.onCancel(end);
+  });
+  cancellation.throwIfCancelled();
+}

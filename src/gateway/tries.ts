@@ -1,0 +1,72 @@
+/** The attempts of a request, and the providers that were passed over, as its access line tells them. */
+
+import type { Call } from '../downstream/call.ts';
+import { ClientGone, GatewayError } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
+import type { TryFacts } from '../lib/request-facts.ts';
+import { escapeControlCharacters } from '../lib/secrets.ts';
+import { AnswerFacts } from '../upstream/answer-facts.ts';
+import type { AttemptFacts } from '../upstream/attempt.ts';
+import { MAX_ECHOED_CHARACTERS, type Candidate } from './model-name.ts';
+import { causeOf, outcomeOf } from './outcome.ts';
+
+/** One attempt that is being made. */
+export interface OpenTry {
+  /** For the attempt to fill in. */
+  readonly facts: AttemptFacts;
+  readonly answerFacts: AnswerFacts;
+  /** Records its end. A stream that fails later ends a second time. */
+  end(failure?: GatewayError | ClientGone): void;
+}
+
+/** Begins the record of an attempt. */
+export function beginTry(candidate: Candidate, call: Call, logger: Logger): OpenTry {
+  const { record } = call;
+  const facts: AttemptFacts = {};
+  const answerFacts = new AnswerFacts();
+  const at = record.tries.length;
+  const askedAtMs = performance.now();
+  record.provider = candidate.provider.id;
+  record.askedAtMs ??= askedAtMs;
+  record.answer = answerFacts;
+  return {
+    facts,
+    answerFacts,
+    end(failure) {
+      const error = failure instanceof GatewayError ? failure : undefined;
+      const before = record.tries[at];
+      if (!before) record.answeredAtMs = performance.now();
+      const { url, status, connection, upstreamRequestId } = facts;
+      const ended: TryFacts = {
+        ...namesOf(candidate),
+        outcome: outcomeOf(failure),
+        status,
+        cause: error && causeOf(error),
+        url: failure && url,
+        upstream_request_id:
+          upstreamRequestId && escapeControlCharacters(upstreamRequestId, MAX_ECHOED_CHARACTERS),
+        duration_ms: before?.duration_ms ?? Math.round(record.answeredAtMs! - askedAtMs),
+      };
+      record.tries[at] = ended;
+      if (logger.isEnabled('debug')) {
+        logger.log('debug', 'try', { request_id: call.id, ...ended, url, connection });
+      }
+    },
+  };
+}
+
+/** Records that a provider was not asked. */
+export function recordPassedOver(
+  candidate: Candidate,
+  outcome: 'resting' | 'limit',
+  call: Call,
+  logger: Logger,
+): void {
+  const passedOver: TryFacts = { ...namesOf(candidate), outcome };
+  call.record.tries.push(passedOver);
+  logger.log('debug', 'provider passed over', { request_id: call.id, ...passedOver });
+}
+
+function namesOf({ provider, model }: Candidate): { provider: string; model: string } {
+  return { provider: provider.id, model: escapeControlCharacters(model, MAX_ECHOED_CHARACTERS) };
+}

@@ -1,0 +1,69 @@
+/** docs/log.md names every field, outcome and message of the log, and no others. */
+
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { LOG_LEVELS } from '../src/lib/log.ts';
+import { ROOT } from './support/process.ts';
+
+const docs = readFileSync(join(ROOT, 'docs/log.md'), 'utf8');
+const facts = readFileSync(join(ROOT, 'src/lib/request-facts.ts'), 'utf8');
+const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
+  .filter((name) => name.endsWith('.ts'))
+  .map((name) => readFileSync(join(ROOT, 'src', name), 'utf8'))
+  .join('\n');
+
+/** The names in the first column of the table under this header. */
+function documented(header: string): string[] {
+  const [, table = ''] = docs.split(`| ${header} |`);
+  const rows = table.split('\n\n')[0]!.split('\n').slice(2);
+  return rows.flatMap((row) =>
+    [...row.split('|')[1]!.matchAll(/`([^`]+)`/g)].map(([, name]) => name!),
+  );
+}
+
+/** The members of a type in request-facts.ts. */
+function membersOf(type: string): string[] {
+  const [, text = ''] = facts.split(new RegExp(`export type ${type} = (?:TokenUsage & )?\\{`));
+  return [...text.split('\n};')[0]!.matchAll(/^ {2}readonly (\w+)/gm)].map(([, name]) => name!);
+}
+
+function unionOf(type: string): string[] {
+  const [, text = ''] = facts.split(`export type ${type} =`);
+  return [...text.split(';')[0]!.matchAll(/'(\w+)'/g)].map(([, name]) => name!);
+}
+
+test('docs/log.md has every field of an access line, and no other', () => {
+  const fields = ['time', 'level', ...membersOf('RequestFacts'), ...membersOf('TokenUsage')];
+  const verbose = ['request_bytes', 'user_agent'];
+  const named = documented('field | type').filter((name) => !name.includes(' '));
+  assert.ok(fields.length > 20, String(fields));
+  assert.deepEqual(named.toSorted(), [...fields, ...verbose].toSorted());
+});
+
+test('docs/log.md has every field of a try, and no other', () => {
+  assert.deepEqual(
+    documented('field of a try | type').toSorted(),
+    membersOf('TryFacts').toSorted(),
+  );
+});
+
+test('docs/log.md has every outcome, every level and every limit', () => {
+  assert.deepEqual(documented('`outcome` | level').toSorted(), unionOf('Outcome').toSorted());
+  assert.deepEqual(documented('level | what it holds'), [...LOG_LEVELS]);
+  for (const limit of unionOf('Limit'))
+    assert.match(docs, new RegExp(`\\| \`reason\` .*\`${limit}\``));
+});
+
+test('docs/log.md has every other line of the log, with its level', () => {
+  const other = docs.split('## Other lines')[1]!;
+  const logged = [...sources.matchAll(/\.log\(\s*'(\w+)',\s*'([^']+)'/g)];
+  assert.ok(logged.length > 10);
+  for (const [, level = '', message = ''] of logged) {
+    const row = other.split('\n').find((line) => line.split('|')[1]?.includes(`\`${message}\``));
+    assert.ok(row, `docs/log.md does not have "${message}"`);
+    assert.match(row.split('|')[2]!, new RegExp(`\`${level}\``), row);
+  }
+});

@@ -1,0 +1,205 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+
+import { createLogger, type LogFacts } from '../src/lib/log.ts';
+import { createRedactor, Secret, type Redactor } from '../src/lib/secrets.ts';
+import { withRandom } from './support/random.ts';
+
+const KEYS = [
+  'sk-proj-canary-0123456789',
+  'team-token-canary-98765',
+  'team-token-canary-98765-and-more',
+  'quo"te\\and-backslash-canary',
+  'UPPER-Case-Canary-4711',
+];
+
+interface LineOptions {
+  readonly format?: 'json' | 'text';
+  readonly redact?: Redactor;
+}
+
+function lineOf(
+  message: string,
+  facts: LogFacts,
+  { format = 'json', redact = createRedactor([]) }: LineOptions = {},
+): string {
+  const lines: string[] = [];
+  const logger = createLogger({
+    level: 'info',
+    format,
+    colour: false,
+    write: (line) => lines.push(line),
+    redact,
+    now: () => Date.UTC(2026, 0, 2, 3, 4, 5, 6),
+  });
+  logger.log('info', message, facts);
+  assert.equal(lines.length, 1);
+  return lines[0]!;
+}
+
+const TRIES = [
+  { provider: 'a', outcome: 'timeout', status: undefined, duration_ms: 50 },
+  { provider: 'b', outcome: 'ok', status: 200, duration_ms: 7 },
+];
+
+describe('the logger', () => {
+  test('writes an array of facts as JSON, without what is not known', () => {
+    assert.deepEqual(JSON.parse(lineOf('request', { tries: TRIES, after: true })), {
+      time: '2026-01-02T03:04:05.006Z',
+      level: 'info',
+      message: 'request',
+      tries: [
+        { provider: 'a', outcome: 'timeout', duration_ms: 50 },
+        { provider: 'b', outcome: 'ok', status: 200, duration_ms: 7 },
+      ],
+      after: true,
+    });
+    assert.match(lineOf('request', {}), /"message":"request"\}\n$/);
+    assert.match(lineOf('request', { none: undefined, tries: [] }), /"request","tries":\[\]\}\n$/);
+  });
+
+  test('writes an array of facts as text, and quotes what could be taken for another entry', () => {
+    const tries = [...TRIES, { provider: 'c', cause: 'a], model=x' }, { model: 'x,y' }];
+    assert.equal(
+      lineOf('request', { tries, after: true }, { format: 'text' }),
+      '03:04:05.006 INFO  request tries=[provider=a outcome=timeout duration_ms=50, ' +
+        'provider=b outcome=ok status=200 duration_ms=7, provider=c cause="a], model=x", ' +
+        'model="x,y"] after=true\n',
+    );
+  });
+
+  test('keeps an array on one line, escapes control characters and cuts what is too long', () => {
+    const evil = 'a\nb\r\u001b[2J\u2028c\u2029\u0085\u009bd\0';
+    for (const format of ['json', 'text'] as const) {
+      const line = lineOf('request', { tries: [{ cause: evil }] }, { format });
+      // oxlint-disable-next-line no-control-regex
+      assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
+      const long = {
+        text: 'x'.repeat(100_000),
+        tries: Array.from({ length: 9999 }, () => ({ n: 1 })),
+      };
+      assert.ok(lineOf('request', long, { format }).length < 12_000);
+      assert.ok(lineOf('request', { tries: long.tries }, { format }).length < 1000);
+    }
+  });
+
+  test('says which levels are written', () => {
+    const logger = createLogger({
+      level: 'info',
+      format: 'json',
+      colour: false,
+      write: () => assert.fail('nothing is written'),
+      redact: createRedactor([]),
+      now: () => 0,
+    });
+    assert.deepEqual(
+      (['error', 'info', 'debug', 'trace'] as const).map((level) => logger.isEnabled(level)),
+      [true, true, false, false],
+    );
+    logger.log('debug', 'not written');
+  });
+
+  test('takes the time of each line, within a second and after it', () => {
+    const times = [1_000, 1_001, 1_999, 2_000, 1_500, 61_010];
+    const written: string[] = [];
+    const logger = createLogger({
+      level: 'info',
+      format: 'json',
+      colour: false,
+      write: (line) => written.push((JSON.parse(line) as { time: string }).time),
+      redact: createRedactor([]),
+      now: () => times[written.length]!,
+    });
+    for (const _ of times) logger.log('info', 'a line');
+    assert.deepEqual(
+      written,
+      times.map((time) => new Date(time).toISOString()),
+    );
+  });
+});
+
+describe('redaction of a log line', () => {
+  const redact = createRedactor(KEYS.map((key) => new Secret(key)));
+  /** Never lets a line pass untested: each value is redacted by itself. */
+  const thorough = Object.assign((text: string) => redact(text), { mayChange: () => true });
+  const assertSame = (message: string, facts: LogFacts) => {
+    const line = lineOf(message, facts, { redact });
+    assert.equal(line, lineOf(message, facts, { redact: thorough }));
+    return line;
+  };
+
+  const hostile: Record<string, LogFacts> = {
+    'a key': { cause: `before ${KEYS[0]} after` },
+    'a key in an array': { tries: [{ cause: 'none' }, { cause: `x${KEYS[1]}` }] },
+    'a key that another one begins': { cause: KEYS[2] },
+    'a key in upper case': { cause: KEYS[1]!.toUpperCase() },
+    'a key in lower case': { cause: KEYS[4]!.toLowerCase() },
+    'a key with a quote and a backslash': { cause: KEYS[3] },
+    'the same key as it stands in JSON': { cause: JSON.stringify(KEYS[3]) },
+    'the beginning of a key at the end of a value': { cause: KEYS[1]!.slice(0, 11), more: 'x' },
+    'such a beginning in an array': { tries: [{ cause: KEYS[1]!.slice(0, 8) }, { more: 'x' }] },
+    'the shape of a key': { cause: 'Incorrect API key: sk-abcdef123', more: 'x' },
+    'the shape of a key after a line end': { cause: 'a\nsk-abcdef123' },
+    'a key in a query, after a line end': { cause: 'a\nkey=abc' },
+    'a Bearer token after a tab': { cause: 'a\tbearer\tabc' },
+    'a key after a line separator': { cause: `\u2028${KEYS[1]}\u2029` },
+  };
+  for (const [what, facts] of Object.entries(hostile)) {
+    test(`hides ${what}`, () => {
+      const line = assertSame('a message', facts);
+      assert.match(line, /\[secret\]/);
+      assert.doesNotMatch(line, /canary|CANARY|abc|98765/);
+      const [text] = Object.values(facts);
+      if (typeof text === 'string') assert.match(assertSame(text, { fact: 1 }), /\[secret\]/);
+    });
+  }
+
+  test('is the same as redaction of each value, also of keys in pieces', async () => {
+    await withRandom((random) => {
+      const words = [
+        'sk-',
+        'Bearer ',
+        'key=',
+        'api_key=',
+        '"',
+        '\\',
+        '\n',
+        ' ',
+        'x',
+        '\u2028',
+        '&',
+      ];
+      const text = () => {
+        let made = '';
+        for (let count = random.integer(0, 5); count > 0; count -= 1) {
+          const key = random.pick(KEYS);
+          const from = random.oneIn(3) ? random.integer(0, key.length) : 0;
+          const part = key.slice(from, from + random.integer(0, key.length));
+          made += random.pick([
+            random.pick(words),
+            part,
+            key,
+            part.toUpperCase(),
+            JSON.stringify(part),
+          ]);
+        }
+        return made;
+      };
+      for (let round = 0; round < 20_000; round += 1) {
+        const tries = [{ cause: text() }, { cause: text(), status: 200 }];
+        assertSame(text(), { first: text(), second: text(), status: 1, tries });
+      }
+    });
+  });
+
+  test('leaves a line alone whose values only together would be a key', () => {
+    const key = KEYS[1]!;
+    const line = assertSame('a message', {
+      a: key.slice(0, 5),
+      b: key.slice(5),
+      c: 'sk-',
+      d: 'abcdef',
+    });
+    assert.doesNotMatch(line, /secret/);
+  });
+});
