@@ -93,7 +93,7 @@ function drawCards({ now, history, openStreams, inFlight }) {
   const latencies =
     median === null
       ? 'none yet'
-      : 'p95 ' + formatNumber(p95) + ' ms · highest ' + formatNumber(slowest);
+      : 'p95 ' + formatNumber(p95) + ' ms (dashed) · highest ' + formatNumber(slowest);
   drawCard('latency', {
     value: median === null ? '–' : formatNumber(median),
     unit: median === null ? '' : 'ms',
@@ -101,7 +101,7 @@ function drawCards({ now, history, openStreams, inFlight }) {
     alternative:
       'Time to the first token over 15 minutes: ' +
       (median === null ? '' : 'p50 ' + formatNumber(median) + ' ms, ') +
-      latencies,
+      latencies.replace(' (dashed)', ''),
   });
 
   const total = sum(history.requests);
