@@ -3,16 +3,15 @@
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { after, type TestContext } from 'node:test';
+import { after, test, type TestContext } from 'node:test';
 
-import axe from 'axe-core';
+import axe, { type AxeResults } from 'axe-core';
 import { chromium, type Browser, type Page } from 'playwright-core';
 
 const CHROMIUM = process.env['CHROMIUM'] ?? '/usr/bin/chromium';
 const MAX_WAIT_MS = 60_000;
 
-/** For the tests' option `skip`. */
-export const NO_CHROMIUM = existsSync(CHROMIUM) ? false : `${CHROMIUM} does not exist`;
+const NO_CHROMIUM = existsSync(CHROMIUM) ? false : `${CHROMIUM} does not exist`;
 if (NO_CHROMIUM) {
   console.error(`SKIPPED: ${NO_CHROMIUM}. Install chromium, or set CHROMIUM to its path.`);
 }
@@ -30,20 +29,46 @@ interface OpenOptions {
   readonly credentials?: { readonly username: string; readonly password: string };
 }
 
+type Open = (url: string, options?: OpenOptions) => Promise<Page>;
+
 /**
- * Opens the page. When the test ends it fails if the page has asked for anything but itself and its feed, or
- * the console shows an error, as it does for everything that the Content-Security-Policy forbids.
+ * A test that opens pages with `open`. It fails if a page has asked for anything but itself and its feed, or if the
+ * console showed an error, as it does for everything that the Content-Security-Policy forbids.
  */
-export async function openPage(
-  t: TestContext,
+export function browserTest(
+  title: string,
+  body: (t: TestContext, open: Open) => Promise<void>,
+): void {
+  test(title, { skip: NO_CHROMIUM }, async (t) => {
+    const opened: OpenedPage[] = [];
+    try {
+      await body(t, async (url, options) => {
+        opened.push(await openPage(url, options));
+        return opened.at(-1)!.page;
+      });
+    } finally {
+      // Before the servers end: a broken connection is an error on the console.
+      for (const { page } of opened) await page.context().close();
+    }
+    for (const { problems, foreign } of opened) assert.deepEqual([...problems, ...foreign], []);
+  });
+}
+
+interface OpenedPage {
+  readonly page: Page;
+  readonly problems: string[];
+  /** Addresses that the page should not have asked for. */
+  readonly foreign: string[];
+}
+
+async function openPage(
   url: string,
   { width = 1280, scheme = 'light', losesConnection = false, credentials }: OpenOptions = {},
-): Promise<Page> {
+): Promise<OpenedPage> {
   // The sandbox needs rights that containers and root do not have.
   launched ??= chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] });
-  const context = await (
-    await launched
-  ).newContext({
+  const browser = await launched;
+  const context = await browser.newContext({
     viewport: { width, height: 900 },
     colorScheme: scheme,
     timezoneId: 'UTC',
@@ -52,23 +77,20 @@ export async function openPage(
   context.setDefaultTimeout(MAX_WAIT_MS);
   const page = await context.newPage();
   const problems: string[] = [];
-  const requested = new Set<string>();
-  page.on('request', (request) => requested.add(request.url()));
+  const foreign: string[] = [];
+  page.on('request', (request) => {
+    const asked = request.url();
+    const isOwn = asked === url || asked === `${url}events` || asked.startsWith('data:');
+    if (!isOwn) foreign.push(asked);
+  });
   page.on('pageerror', (error) => problems.push(String(error.stack)));
   page.on('console', (message) => {
     const isLostConnection = /^Failed to load resource|ERR_/.test(message.text());
     const isError = message.type() === 'error' || message.type() === 'warning';
     if (isError && !(losesConnection && isLostConnection)) problems.push(message.text());
   });
-  t.after(async () => {
-    await context.close();
-    assert.deepEqual(problems, []);
-    const isOurs = (asked: string) => asked === url || asked === `${url}events`;
-    const foreign = [...requested].filter((asked) => !asked.startsWith('data:') && !isOurs(asked));
-    assert.deepEqual(foreign, []);
-  });
   await page.goto(url);
-  return page;
+  return { page, problems, foreign };
 }
 
 /** Waits until the element contains the text, which no test expects sooner than a busy machine can draw it. */
@@ -82,32 +104,28 @@ export async function shows(page: Page, selector: string, text: string | RegExp)
 
 /** The texts of the cells of each row of a table, by its body's id. */
 export async function rowsOf(page: Page, id: string): Promise<string[][]> {
-  return page
-    .locator(`#${id} > tr:not(.details)`)
-    .evaluateAll((rows) =>
-      rows.map((row) => [...(row as HTMLTableRowElement).cells].map((cell) => cell.innerText)),
-    );
+  const rows = await page.locator(`#${id} > tr:not(.details)`).all();
+  return Promise.all(rows.map(async (row) => row.locator('> *').allInnerTexts()));
 }
 
 /** Runs axe's rules on the page as it is now. */
 export async function assertAccessible(page: Page): Promise<void> {
   await page.evaluate(axe.source);
-  const violations = await page.evaluate(async () => {
-    const run = (globalThis as unknown as { axe: typeof axe }).axe.run;
-    const { violations: found } = await run(document, {
-      runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'],
-    });
-    return found.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(' | ')}`);
-  });
+  const options = {
+    runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'],
+  };
+  const found = await page.evaluate<AxeResults>(`axe.run(document, ${JSON.stringify(options)})`);
+  const violations = found.violations.map(
+    ({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(' | ')}`,
+  );
   assert.deepEqual(violations, []);
 }
 
 /** The document is as wide as the window, so that only tables scroll sideways. */
 export async function assertFitsWidth(page: Page): Promise<void> {
-  const [content, window] = await page.evaluate(() => [
-    document.documentElement.scrollWidth,
-    document.documentElement.clientWidth,
-  ]);
+  const [content, window] = await page.evaluate<[number, number]>(
+    '[document.documentElement.scrollWidth, document.documentElement.clientWidth]',
+  );
   assert.equal(content, window);
 }
 

@@ -1,13 +1,11 @@
 /** The page with feeds that the tests write. */
 
 import assert from 'node:assert/strict';
-import { test } from 'node:test';
 
 import {
   assertAccessible,
+  browserTest,
   assertFitsWidth,
-  NO_CHROMIUM,
-  openPage,
   rowsOf,
   screenshot,
   shows,
@@ -15,7 +13,6 @@ import {
 import { at, busyState, idleState, provider, requestsEvent, settingsEvent } from './events.ts';
 import { startFeed } from './feed.ts';
 
-const skip = NO_CHROMIUM;
 const FIRST_ROW = '#requests > tr:first-child';
 
 const SITUATIONS: Record<string, [string, unknown][]> = {
@@ -33,22 +30,19 @@ const SITUATIONS: Record<string, [string, unknown][]> = {
 for (const [name, greeting] of Object.entries(SITUATIONS)) {
   for (const scheme of ['light', 'dark'] as const) {
     for (const width of [1280, 360]) {
-      test(
+      browserTest(
         `${name}, ${scheme}, ${width} px: axe finds nothing, and only tables scroll sideways`,
-        { skip },
-        async (t) => {
+        async (t, open) => {
           const feed = await startFeed(t);
           feed.greeting = greeting;
-          const page = await openPage(t, feed.url, { width, scheme });
+          const page = await open(feed.url, { width, scheme });
           await shows(page, '#connection', 'Live');
           await screenshot(page, `${name}-${width}-${scheme}`, name === 'empty');
           if (name === 'busy') {
             await page.locator('#requests > tr:nth-child(8)').click();
             await page.locator('summary').click();
             await shows(page, '.details', 'The engine is currently overloaded');
-            await page.evaluate(() =>
-              document.querySelector('#requests-heading')?.scrollIntoView(),
-            );
+            await page.evaluate('document.querySelector("#requests-heading").scrollIntoView()');
             await screenshot(page, `${name}-open-${width}-${scheme}`);
           }
           await assertFitsWidth(page);
@@ -59,13 +53,12 @@ for (const [name, greeting] of Object.entries(SITUATIONS)) {
   }
 }
 
-test(
+browserTest(
   'the figures, states and errors of the feed are shown in words and numbers',
-  { skip },
-  async (t) => {
+  async (t, open) => {
     const feed = await startFeed(t);
     feed.greeting = SITUATIONS['busy']!;
-    const page = await openPage(t, feed.url);
+    const page = await open(feed.url);
     await shows(page, '#streams', '7');
     await shows(page, '#streams-note', '9 in flight');
     await shows(page, '#failed-chart', '');
@@ -90,19 +83,18 @@ test(
   },
 );
 
-test(
+browserTest(
   'without providers the page says which variable to set, and without requests how to send one',
-  { skip },
-  async (t) => {
+  async (t, open) => {
     const feed = await startFeed(t);
     feed.greeting = SITUATIONS['empty']!;
-    const page = await openPage(t, feed.url);
+    const page = await open(feed.url);
     await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
     await shows(page, '#providers-empty', 'OPENAI_API_KEY=');
     await shows(page, '#curl-hint', 'YOUR_KEY is one of [server.auth] keys.');
     await page.getByRole('button', { name: 'Copy' }).click();
     await shows(page, '#copied', 'Copied');
-    const copied = await page.evaluate(() => navigator.clipboard.readText());
+    const copied = await page.evaluate<string>('navigator.clipboard.readText()');
     assert.match(copied, /^curl 'http:\/\/127\.0\.0\.1:8080\/v1\/chat\/completions' \\\n/);
     assert.match(copied, /Authorization: Bearer YOUR_KEY/);
     assert.match(copied, /"model":"openai\/MODEL"/);
@@ -115,10 +107,10 @@ test(
   },
 );
 
-test('the filters choose by outcome, provider, client and id', { skip }, async (t) => {
+browserTest('the filters choose by outcome, provider, client and id', async (t, open) => {
   const feed = await startFeed(t);
   feed.greeting = SITUATIONS['busy']!;
-  const page = await openPage(t, feed.url);
+  const page = await open(feed.url);
   await shows(page, '#count', /^200 of 200$/);
   await page.getByLabel('Outcome').selectOption('failed');
   await shows(page, '#count', /^60 of 200$/);
@@ -136,13 +128,12 @@ test('the filters choose by outcome, provider, client and id', { skip }, async (
   assert.equal((await rowsOf(page, 'requests'))[0]![4], 'openai → groq');
 });
 
-test(
+browserTest(
   'the list keeps 200 requests, and stands still while a row is open or it is paused',
-  { skip },
-  async (t) => {
+  async (t, open) => {
     const feed = await startFeed(t);
     feed.greeting = SITUATIONS['busy']!;
-    const page = await openPage(t, feed.url);
+    const page = await open(feed.url);
     await shows(page, '#count', /^200 of 200$/);
     const [newest] = requestsEvent(1);
     const send = (id: string) => feed.send('requests', [{ ...newest, request_id: id, model: id }]);
@@ -172,16 +163,15 @@ test(
   },
 );
 
-test('everything can be done with the keyboard alone', { skip }, async (t) => {
+browserTest('everything can be done with the keyboard alone', async (t, open) => {
   const feed = await startFeed(t);
   feed.greeting = SITUATIONS['busy']!;
-  const page = await openPage(t, feed.url);
+  const page = await open(feed.url);
   await shows(page, '#count', '200 of 200');
-  const focused = () =>
-    page.evaluate(() => {
-      const { tagName, id, textContent } = document.activeElement as HTMLElement;
-      return `${tagName} ${id || textContent}`;
-    });
+  const focused = async () =>
+    page.evaluate<string>(
+      'document.activeElement.tagName + " " + (document.activeElement.id || document.activeElement.textContent)',
+    );
   const seen: string[] = [];
   const tabTo = async (wanted: RegExp) => {
     for (let i = 0; i < 30; i += 1) {
@@ -209,7 +199,7 @@ test('everything can be done with the keyboard alone', { skip }, async (t) => {
   assert.match(await focused(), /^BUTTON \d\d:/);
 });
 
-test('a live region tells what changes, and nothing each second', { skip }, async (t) => {
+browserTest('a live region tells what changes, and nothing each second', async (t, open) => {
   const feed = await startFeed(t);
   const state = (now: number, more: object) =>
     idleState({ now: at(now), providers: [provider('openai', more)] });
@@ -217,16 +207,13 @@ test('a live region tells what changes, and nothing each second', { skip }, asyn
     ['settings', settingsEvent()],
     ['state', state(0, {})],
   ];
-  const page = await openPage(t, feed.url);
+  const page = await open(feed.url);
   await shows(page, '#connection', 'Live');
-  const announcements = await page.evaluateHandle(() => {
-    const texts: string[] = [];
-    const region = document.querySelector('[role=status]')!;
-    new MutationObserver(() => texts.push(region.textContent ?? '')).observe(region, {
-      childList: true,
-    });
-    return texts;
-  });
+  await page.evaluate(`
+    globalThis.announced = [];
+    const region = document.querySelector('[role=status]');
+    new MutationObserver(() => announced.push(region.textContent)).observe(region, { childList: true });
+  `);
   const rest = { state: 'resting', why: 'read ECONNRESET', restsUntil: at(30) };
   for (const second of [1, 2, 3]) feed.send('state', state(second, rest));
   await shows(page, '#providers', 'Resting, 27 s left');
@@ -235,21 +222,20 @@ test('a live region tells what changes, and nothing each second', { skip }, asyn
   feed.send('state', idleState({ now: at(34), draining: true }));
   await shows(page, '#connection', 'Draining');
   await shows(page, '#banner', 'The gateway is stopping');
-  assert.deepEqual(await announcements.jsonValue(), [
-    'openai is resting: read ECONNRESET',
-    'openai is half-open',
-    'openai is good',
+  assert.deepEqual(await page.evaluate('announced'), [
+    'openai: Resting: read ECONNRESET',
+    'openai: Half-open: next request tests it',
+    'openai: Good',
     'The gateway is draining',
   ]);
 });
 
-test(
+browserTest(
   'a lost connection is told, and made again after cuts and HTTP errors',
-  { skip },
-  async (t) => {
+  async (t, open) => {
     const feed = await startFeed(t);
     feed.greeting = SITUATIONS['busy']!;
-    const page = await openPage(t, feed.url, { losesConnection: true });
+    const page = await open(feed.url, { losesConnection: true });
     await shows(page, '#connection', 'Live');
     await page.locator(`${FIRST_ROW} button`).focus();
     const [, [, requests]] = feed.greeting as [unknown, [string, object[]]];
@@ -277,10 +263,10 @@ test(
   },
 );
 
-test('after a restart of the gateway the page begins anew', { skip }, async (t) => {
+browserTest('after a restart of the gateway the page begins anew', async (t, open) => {
   const feed = await startFeed(t);
   feed.greeting = SITUATIONS['busy']!;
-  const page = await openPage(t, feed.url, { losesConnection: true });
+  const page = await open(feed.url, { losesConnection: true });
   await shows(page, '#count', '200 of 200');
   await page.locator(FIRST_ROW).click();
   await shows(page, '.details', 'request_id');
@@ -295,27 +281,26 @@ test('after a restart of the gateway the page begins anew', { skip }, async (t) 
   await shows(page, '#about', 'up 1 s');
 });
 
-test('a connection that has gone silent is given up', { skip }, async (t) => {
+browserTest('a connection that has gone silent is given up', async (t, open) => {
   const feed = await startFeed(t);
   feed.greeting = SITUATIONS['busy']!;
-  const page = await openPage(t, feed.url);
+  const page = await open(feed.url);
   await shows(page, '#connection', 'Live');
   const before = feed.connections;
   while (feed.connections === before) await page.waitForTimeout(200);
   await shows(page, '#announcement', 'Connected again');
 });
 
-test('below a path of a proxy the page finds its feed', { skip }, async (t) => {
+browserTest('below a path of a proxy the page finds its feed', async (t, open) => {
   const feed = await startFeed(t, '/admin/gateway/');
   feed.greeting = SITUATIONS['busy']!;
-  const page = await openPage(t, feed.url);
+  const page = await open(feed.url);
   await shows(page, '#connection', 'Live');
 });
 
-test(
+browserTest(
   'text from outside stays text, whatever it is, and does not widen the page',
-  { skip },
-  async (t) => {
+  async (t, open) => {
     const feed = await startFeed(t);
     const markup = '<img src=x onerror="document.title=1"><script>document.title=2</script>';
     const hostile = `${markup}\u202e\u2028\u0000${'w'.repeat(10_240)}`;
@@ -368,7 +353,7 @@ test(
         }),
       ],
     ];
-    const page = await openPage(t, feed.url, { width: 360 });
+    const page = await open(feed.url, { width: 360 });
     await shows(page, '#connection', 'Live');
     await page.locator(FIRST_ROW).click();
     await page.locator('summary').click();

@@ -58,9 +58,9 @@ export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedF
     }
   });
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  // Connections are ended by the page's end, which comes later: a cut is an error on its console.
   t.after(() => {
     server.close();
+    server.closeAllConnections();
   });
   const feed: ScriptedFeed = {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}${prefix}`,

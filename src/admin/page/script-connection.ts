@@ -68,13 +68,15 @@ function announceChanges(next) {
   const said = [];
   if (next.draining && !state?.draining) said.push('The gateway is draining');
   for (const provider of next.providers) {
+    const words = stateWords(provider);
     const before = saidStates.get(provider.id);
-    if (before !== undefined && before !== provider.state) {
-      const why = provider.why ? ': ' + clip(provider.why) : '';
-      said.push(provider.id + ' is ' + provider.state + why);
+    if (before !== undefined && before !== words) {
+      const [first] = restingModels(provider);
+      const why = provider.why || first?.why;
+      said.push(provider.id + ': ' + words + (why ? ': ' + clip(why) : ''));
     }
   }
-  saidStates = new Map(next.providers.map((provider) => [provider.id, provider.state]));
+  saidStates = new Map(next.providers.map((provider) => [provider.id, stateWords(provider)]));
   if (said.length > 0) announce(said.join('. '));
 }
 

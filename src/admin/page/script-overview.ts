@@ -14,18 +14,25 @@ const STATES = {
   skipped: ['skip', 'Skipped'],
 };
 
+/** Models rest on their own if the provider is reached but answers with errors. */
+const restingModels = ({ resting }) => resting.filter(({ model }) => model !== null);
+
+function stateWords(provider) {
+  const [, words] = STATES[provider.state] ?? ['', provider.state];
+  const isPartly = provider.state === 'good' && restingModels(provider).length > 0;
+  return isPartly ? words + ', but not every model' : words;
+}
+
 function stateCell(provider, now) {
-  const remaining = (until) => formatDuration(Date.parse(until) - now);
-  const [name, words] = STATES[provider.state] ?? ['warn', provider.state];
-  const rest = provider.restsUntil ? ', ' + remaining(provider.restsUntil) + ' left' : '';
-  const models = provider.resting.filter(({ model }) => model !== null);
-  const lines = models.map(
+  const remaining = (until) => formatDuration(Date.parse(until) - now) + ' left';
+  const lines = restingModels(provider).map(
     ({ model, until, why }) =>
-      clip(model) + ' rests, ' + remaining(until) + ' left' + (why ? ': ' + why : ''),
+      clip(model) + ' rests, ' + remaining(until) + (why ? ': ' + why : ''),
   );
+  const [name] = STATES[provider.state] ?? ['warn'];
   return {
-    icon: name === 'good' && models.length > 0 ? 'warn' : name,
-    text: name === 'good' && models.length > 0 ? words + ', but not every model' : words + rest,
+    icon: name === 'good' && lines.length > 0 ? 'warn' : name,
+    text: stateWords(provider) + (provider.restsUntil ? ', ' + remaining(provider.restsUntil) : ''),
     lines: provider.why ? [provider.why, ...lines] : lines,
   };
 }
