@@ -10,8 +10,8 @@ export const MAX_USAGE_BYTES = 16_384;
 export const MAX_WORD_CHARACTERS = 64;
 /** Printable ASCII without escape sequences. */
 const MODEL = /^[ -[\]-~]{1,64}$/;
-/** Some providers write `"null"` for none. */
-const FINISH_REASON = /^(?!null$)[\w.-]{1,32}$/;
+/** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
+const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
 /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
 export class AnswerFacts {
@@ -36,11 +36,11 @@ export class AnswerFacts {
 
   /** The last one counts. */
   noteFinishReason(reason: string): void {
-    this.finishReason = FINISH_REASON.test(reason) ? reason : undefined;
+    this.finishReason = FINISH_REASON.exec(reason)?.[0];
   }
 
   /**
-   * Takes the JSON of a `usage` object, with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. It is
+   * Takes the JSON of a `usage`, with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. It is
    * parsed only when the counts are read: some providers send one with each event.
    */
   noteUsage(text: string): void {

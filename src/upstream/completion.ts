@@ -74,22 +74,28 @@ export async function readCompletion(
   return parts;
 }
 
+/** Returns whether the JSON of an event, too long to be parsed, is an error. Its message is not passed on. */
+export function isLongError(data: string): boolean {
+  const scan = new AnswerScan();
+  scan.push(Buffer.from(data));
+  scan.end();
+  return scan.hasError && !scan.isCompletion;
+}
+
 /**
  * Looks for the members by which answers differ, while they arrive. Completions are not parsed: to have `choices` is
  * enough to be one, and the log probabilities of a long one are a million elements.
  */
-export class AnswerScan implements JsonVisitor {
+class AnswerScan implements JsonVisitor {
   readonly textName = 'model';
   isJson = true;
   hasError = false;
   #hasChoices = false;
   readonly #choice = new Choice();
   #model = '';
-  /** The offset of the last `usage` that is an object; 0 if there is none. */
+  /** The offset of the last `usage` that is not null; 0 if there is none. */
   #usageStart = 0;
-  readonly #choices: JsonVisitor = {
-    onValue: (kind) => (kind === 'object' ? this.#choice : undefined),
-  };
+  readonly #choices: JsonVisitor = { onValue: () => this.#choice };
   readonly #json = new JsonScanner(
     { onValue: (kind) => (kind === 'object' ? this : undefined) },
     Infinity,
@@ -120,10 +126,10 @@ export class AnswerScan implements JsonVisitor {
   onValue(kind: JsonKind, name: string, offset: number): JsonVisitor | undefined {
     if (kind === 'null') return undefined;
     if (name === 'error') this.hasError = true;
-    if (name === 'usage' && kind === 'object') this.#usageStart = offset;
+    if (name === 'usage') this.#usageStart = offset;
     if (name !== 'choices') return undefined;
     this.#hasChoices = true;
-    return kind === 'array' ? this.#choices : undefined;
+    return this.#choices;
   }
 
   onEnd(_end: number, text = ''): void {

@@ -11,7 +11,7 @@ import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
 import type { AnswerFacts } from './answer-facts.ts';
-import { AnswerScan } from './completion.ts';
+import { isLongError } from './completion.ts';
 import { scanEvents, type EventScan } from './event-scan.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamFault } from './provider.ts';
@@ -239,14 +239,6 @@ class Relay {
   #failed(text: string): GatewayError {
     return new GatewayError('provider', text, { provider: this.#options.provider });
   }
-}
-
-/** An error too long to be parsed: its message is not passed on. */
-function isLongError(data: string): boolean {
-  const scan = new AnswerScan();
-  scan.push(Buffer.from(data));
-  scan.end();
-  return scan.hasError && !scan.isCompletion;
 }
 
 function isWholeData(data: string): boolean {
