@@ -201,12 +201,12 @@ describe('the provider\u2019s key', () => {
       const gateway = await startGateway(t, { toml: toml.join('\n') });
       const messages = [{ role: 'user', content: 'canary-of-content' }];
       for (const key of [...OTHER_KEYS, PROVIDER_KEY]) {
-        upstream.script = (_, response) => sendJson(response, echo(key), { status: 503 });
-        // Opens the circuits, whose causes are shown.
-        for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ messages }));
         const event = `event: error\ndata: ${JSON.stringify(echo(key))}\n\n`;
         upstream.script = (_, response) => sendEvents(response, CHUNK + event);
         await gateway.chat(chatBody({ messages, stream: true }));
+        upstream.script = (_, response) => sendJson(response, echo(key), { status: 503 });
+        // Opens the circuits, whose causes are shown.
+        for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ messages }));
         const feed = await openFeed(t, gateway.adminPort);
         const { providers } = await feed.next('state');
         feed.close();
