@@ -11,6 +11,7 @@ import { createRequestMetrics } from '../src/admin/metrics.ts';
 import { RecentRequests } from '../src/admin/recent-requests.ts';
 import { Totals } from '../src/admin/totals.ts';
 import type { FinishedRequest, RequestFacts } from '../src/lib/request-facts.ts';
+import { idle } from './support/clock.ts';
 import { parseMetrics } from './support/exposition.ts';
 import { CLIENT_TOKEN, chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { createMemoryProbe } from './support/memory.ts';
@@ -239,19 +240,33 @@ function recordMillion() {
   return { metrics, totals, recent, history };
 }
 
-test('the whole view takes less than 8 MB after a million requests', { timeout: 60_000 }, (t) => {
-  const measure = createMemoryProbe();
-  let view: ReturnType<typeof recordMillion> | undefined = recordMillion();
-  assert.equal(view.metrics.read().sum('gateway_requests_total'), 1_000_000);
-  assert.equal(view.recent.since(0).length, 200);
-  assert.equal(view.totals.provider('spare').requests, 1_000_000);
-  const withView = measure();
-  assert.ok(view);
-  view = undefined;
-  const heldBytes = withView - measure();
-  t.diagnostic(`${(heldBytes / 1e6).toFixed(1)} MB`);
-  assert.ok(heldBytes > 1e6 && heldBytes < 8e6, `${heldBytes} bytes`);
-});
+/** The least of several measurements: what is garbage is not always collected at once. */
+async function settledBytes(measure: () => number): Promise<number> {
+  let least = Infinity;
+  for (let count = 0; count < 10; count += 1) {
+    least = Math.min(least, measure());
+    await idle(20);
+  }
+  return least;
+}
+
+test(
+  'the whole view takes less than 8 MB after a million requests',
+  { timeout: 60_000 },
+  async (t) => {
+    const measure = createMemoryProbe();
+    let view: ReturnType<typeof recordMillion> | undefined = recordMillion();
+    assert.equal(view.metrics.read().sum('gateway_requests_total'), 1_000_000);
+    assert.equal(view.recent.since(0).length, 200);
+    assert.equal(view.totals.provider('spare').requests, 1_000_000);
+    const withView = await settledBytes(measure);
+    assert.ok(view);
+    view = undefined;
+    const heldBytes = withView - (await settledBytes(measure));
+    t.diagnostic(`${(heldBytes / 1e6).toFixed(1)} MB`);
+    assert.ok(heldBytes > 1e6 && heldBytes < 8e6, `${heldBytes} bytes`);
+  },
+);
 
 test('the last requests do not hold on to the long texts that they were cut from', async (t) => {
   const upstream = await startUpstream(t, (_, response) => {
@@ -262,10 +277,10 @@ test('the last requests do not hold on to the long texts that they were cut from
   const ask = async (at: number) =>
     gateway.chat(chatBody({ model: `p/${at}${'x'.repeat(300_000)}` }));
   await ask(0);
-  const before = measure();
+  const before = await settledBytes(measure);
   for (let at = 1; at <= 100; at += 1) await ask(at);
   upstream.requests.length = 0;
-  const heldBytes = measure() - before;
+  const heldBytes = (await settledBytes(measure)) - before;
   assert.ok(heldBytes < 10e6, `${heldBytes} bytes`);
 });
 
@@ -291,7 +306,7 @@ test('docs/metrics.md has every metric with its type and labels, and no other', 
     providerToml(upstream, 'q') +
     '[providers]\nfallback = ["q"]\n' +
     ADMIN;
-  const gateway = await startGateway(t, { toml });
+  const gateway = await startGateway(t, { toml, env: { GATEWAY_UPSTREAM: 'auto' } });
   upstream.script = (_, response) => sendJson(response, { choices: [], usage });
   await gateway.chat(chatBody());
   upstream.script = (_, response) => sendEvents(response, completionEvents());
