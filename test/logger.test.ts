@@ -74,12 +74,9 @@ describe('the logger', () => {
       const line = lineOf('request', { tries: [{ cause: evil }] }, { format });
       // oxlint-disable-next-line no-control-regex
       assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
-      const long = {
-        text: 'x'.repeat(100_000),
-        tries: Array.from({ length: 9999 }, () => ({ n: 1 })),
-      };
-      assert.ok(lineOf('request', long, { format }).length < 12_000);
-      assert.ok(lineOf('request', { tries: long.tries }, { format }).length < 1000);
+      const tries = Array.from({ length: 9999 }, () => ({ n: 1 }));
+      assert.ok(lineOf('request', { tries }, { format }).length < 1000);
+      assert.ok(lineOf('request', { text: 'x'.repeat(100_000) }, { format }).length < 11_000);
     }
   });
 
@@ -139,6 +136,7 @@ describe('redaction of a log line', () => {
     'the beginning of a key at the end of a value': { cause: KEYS[1]!.slice(0, 11), more: 'x' },
     'such a beginning in an array': { tries: [{ cause: KEYS[1]!.slice(0, 8) }, { more: 'x' }] },
     'the shape of a key': { cause: 'Incorrect API key: sk-abcdef123', more: 'x' },
+    'the shape of a key at the start of a value': { cause: 'sk-abcdef123' },
     'the shape of a key after a line end': { cause: 'a\nsk-abcdef123' },
     'a key in a query, after a line end': { cause: 'a\nkey=abc' },
     'a Bearer token after a tab': { cause: 'a\tbearer\tabc' },
