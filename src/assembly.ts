@@ -1,5 +1,8 @@
 /** The composition root: settings become running parts. */
 
+import { createAdmin } from './admin/admin.ts';
+import type { Figures } from './admin/figures.ts';
+import { localUrl } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
@@ -28,6 +31,8 @@ interface Runtime {
   /** The log goes to a terminal. */
   readonly isTerminal: boolean;
   readonly colour: boolean;
+  /** Log lines that were not written, since the start. */
+  readonly droppedLogLines?: () => number;
   readonly clientLimits?: typeof CLIENT_LIMITS;
 }
 
@@ -57,12 +62,23 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   // A fallback without a key is not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
   const completion = { config, transport, providers, fallbacks, redact, limits, breaker, logger };
-  const gateway = createGateway({ config, logger, completion });
+  const clientLimits = runtime.clientLimits ?? CLIENT_LIMITS;
   const budget = new ByteBudget(config.server.maxBufferedBytes);
-  const server = createHttpServer({
-    ...gateway,
-    limits: runtime.clientLimits ?? CLIENT_LIMITS,
-    budget,
-  });
-  return { server, transport, logger, budget };
+  const figures: Figures = {
+    url: () => `${localUrl(config.server.host, server.port)}/v1`,
+    isDraining: () => server.isDraining,
+    inFlight: () => server.inFlight,
+    openStreams: () => gateway.openStreams,
+    bufferedBytes: () => budget.reservedBytes,
+    droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
+    connections: () => transport.connectionFigures,
+    circuits: () => breaker.report(),
+  };
+  const admin =
+    config.admin &&
+    createAdmin({ config, settings: config.admin, figures, logger, limits: clientLimits });
+  const { observe, onModels } = admin ?? {};
+  const gateway = createGateway({ config, logger, completion, observe, onModels });
+  const server = createHttpServer({ ...gateway, limits: clientLimits, budget });
+  return { server, admin: admin?.server, transport, logger, budget };
 }

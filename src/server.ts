@@ -54,6 +54,7 @@ async function main(): Promise<void> {
   });
   const assembly: Assembly = assemble(config, {
     writeLog: writer.write,
+    droppedLogLines: () => writer.droppedLines,
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });

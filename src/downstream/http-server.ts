@@ -25,6 +25,8 @@ export interface HttpServer {
   /** Requests that have begun and are not over. */
   readonly inFlight: number;
   readonly isDraining: boolean;
+  /** 0 until it listens. */
+  readonly port: number;
 }
 
 /** What became of the requests that were in flight at the start of a drain, or began in it. */
@@ -105,6 +107,9 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     },
     get isDraining() {
       return state.isDraining;
+    },
+    get port() {
+      return (server.address() as AddressInfo | null)?.port ?? 0;
     },
   };
 }

@@ -14,7 +14,7 @@ import type { RequestObserver } from '../lib/request-facts.ts';
 import { createAccessLog } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, checkOrigin, isPreflight } from './cors.ts';
-import { createModelList } from './model-list.ts';
+import { createModelList, type ModelsObserver } from './model-list.ts';
 import { serverTiming, timeSpent } from './server-timing.ts';
 
 interface GatewaySettings {
@@ -23,6 +23,8 @@ interface GatewaySettings {
   readonly logger: Logger;
   /** Is told of every finished request but those for /health. */
   readonly observe?: RequestObserver | undefined;
+  /** Is told of each list of models that a provider has sent. */
+  readonly onModels?: ModelsObserver | undefined;
 }
 
 export interface Gateway {
@@ -117,11 +119,11 @@ function traceHeaders(logger: Logger, message: string, request_id: string, heade
 
 /** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
-  const { config, completion, logger } = settings;
+  const { config, completion, logger, onModels } = settings;
   const { limits, providers, transport } = completion;
   const { aliases, server } = config;
   const authenticate = createAuthenticator(server.auth);
-  const listModels = createModelList({ providers, aliases, transport, logger });
+  const listModels = createModelList({ providers, aliases, transport, logger, onModels });
   const unserved = new Set(UNSERVED_PATHS);
   const routes = new Map<string, Route>([
     [

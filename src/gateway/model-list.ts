@@ -15,11 +15,15 @@ const FRESH_MS = 300_000;
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
 
+/** Takes the names of a provider's models, as that provider has listed them. */
+export type ModelsObserver = (provider: string, names: readonly string[]) => void;
+
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
   readonly aliases: ReadonlyMap<string, string>;
   readonly transport: Transport;
   readonly logger: Logger;
+  readonly onModels?: ModelsObserver | undefined;
 }
 
 /** One provider's list as last fetched. */
@@ -38,7 +42,7 @@ interface CachedList {
  * the answer is never an error.
  */
 export function createModelList(settings: ModelListSettings): () => Promise<Answer> {
-  const { providers, aliases, transport, logger } = settings;
+  const { providers, aliases, transport, logger, onModels } = settings;
   const cache = new Map<string, CachedList>();
   /** The body of the answer, until a list changes. */
   let body: Buffer | undefined;
@@ -60,6 +64,10 @@ export function createModelList(settings: ModelListSettings): () => Promise<Answ
     let failure: Error | undefined;
     try {
       cached.models = await fetchModels(provider, transport);
+      onModels?.(
+        provider.id,
+        cached.models.map(({ name }) => name),
+      );
       body = undefined;
     } catch (thrown) {
       failure = thrown as Error;

@@ -16,6 +16,8 @@ const MEMORY_BYTES = 8_589_934_592;
 
 export interface TestGateway {
   readonly port: number;
+  /** The port of `[admin]`; 0 if there is none. */
+  readonly adminPort: number;
   /** Every log line so far. */
   readonly log: string[];
   /** The access lines so far, parsed. */
@@ -24,6 +26,8 @@ export interface TestGateway {
   send(path: string, options?: SendOptions): Promise<Reply>;
   /** Posts a chat completion; the body is made JSON unless it is text or bytes already. */
   chat(body: unknown, options?: SendOptions): Promise<Reply>;
+  /** Sends a request to the port of `[admin]`, with these headers alone. */
+  admin(path: string, options?: SendOptions): Promise<Reply>;
   /** What the gateway holds for its clients, as far as the budget counts it. */
   reservedBytes(): number;
   /** Drains, as SIGTERM does. */
@@ -64,15 +68,17 @@ export async function startGateway(
   const config = adjust(
     loadConfig({ toml, env: { ...TRANSPORT_ENV, ...env }, memoryBytes: MEMORY_BYTES }),
   );
-  const { server, transport, budget } = assemble(config, {
+  const { server, admin, transport, budget } = assemble(config, {
     writeLog: (line) => log.push(line),
     isTerminal: false,
     colour: false,
     clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
   });
   const { port } = await server.listen(0, '127.0.0.1');
+  const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
   const drain = async (timeoutMs = 0, reason = new Error('test is over')) => {
     await server.drain(timeoutMs, reason);
+    await admin?.drain(0, reason);
     await transport.close();
   };
   let isDrained = false;
@@ -82,6 +88,7 @@ export async function startGateway(
 
   const gateway: TestGateway = {
     port,
+    adminPort,
     log,
     accessLines: () =>
       log
@@ -99,6 +106,7 @@ export async function startGateway(
         headers: { 'content-type': 'application/json', ...options.headers },
         body: typeof body === 'string' || Buffer.isBuffer(body) ? body : JSON.stringify(body),
       }),
+    admin: (path, options = {}) => send(adminPort, path, options),
     reservedBytes: () => budget.reservedBytes,
     drain: async (timeoutMs, reason) => {
       isDrained = true;

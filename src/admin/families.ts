@@ -1,0 +1,127 @@
+/** Counters and histograms in cells of one flat array, which worker threads could share, and their text. */
+
+import { LabelSet } from './labels.ts';
+
+/** 1 MiB: enough for every label set that `ModelLabels` gives out. */
+const MAX_CELLS = 131_072;
+/** At the beginning of the array. Series that find no place are counted here, and not shown. */
+const SPARE_CELLS = 64;
+
+const NO_LABELS = new LabelSet();
+
+export class Cells {
+  readonly values = new Float64Array(MAX_CELLS);
+  #used = SPARE_CELLS;
+
+  /** Returns the index of the first of `count` cells in a row. */
+  allocate(count: number): number {
+    if (this.#used + count > MAX_CELLS) return 0;
+    this.#used += count;
+    return this.#used - count;
+  }
+}
+
+/** A metric with its series, one for each label set that was used. */
+abstract class Family {
+  protected readonly cells: Cells;
+  readonly name: string;
+  readonly #help: string;
+  readonly #type: string;
+  readonly #cellsPerSeries: number;
+  readonly #series = new Map<LabelSet, number>();
+
+  constructor(cells: Cells, name: string, [type, help, cellsPerSeries]: [string, string, number]) {
+    this.cells = cells;
+    this.name = name;
+    this.#type = type;
+    this.#help = help;
+    this.#cellsPerSeries = cellsPerSeries;
+  }
+
+  /** The index of the series' first cell. */
+  protected cellOf(labels: LabelSet): number {
+    let cell = this.#series.get(labels);
+    if (cell === undefined) {
+      cell = this.cells.allocate(this.#cellsPerSeries);
+      this.#series.set(labels, cell);
+    }
+    return cell;
+  }
+
+  /** In the exposition format. */
+  render(): string {
+    let text = header(this.name, this.#type, this.#help);
+    for (const [{ text: labels }, cell] of this.#series) {
+      if (cell !== 0) text += this.renderSeries(labels, cell);
+    }
+    return text;
+  }
+
+  protected abstract renderSeries(labels: string, cell: number): string;
+}
+
+export class Counter extends Family {
+  constructor(cells: Cells, name: string, help: string) {
+    super(cells, name, ['counter', help, 1]);
+  }
+
+  increment(labels: LabelSet): void {
+    this.cells.values[this.cellOf(labels)]! += 1;
+  }
+
+  protected renderSeries(labels: string, cell: number): string {
+    return sample(this.name, labels, this.cells.values[cell]!);
+  }
+}
+
+/** A series' cells: the sum of its values, then for each bucket the number of values in it alone. */
+export class Histogram extends Family {
+  readonly #bounds: readonly number[];
+
+  /** `bounds` are the upper ones, in ascending order, without infinity. */
+  constructor(cells: Cells, name: string, [help, bounds]: [string, readonly number[]]) {
+    super(cells, name, ['histogram', help, bounds.length + 2]);
+    this.#bounds = bounds;
+  }
+
+  /** Ignores what is not a number from 0: token counts come from providers. */
+  observe(value: number | undefined, labels = NO_LABELS): void {
+    if (value === undefined || !(value >= 0 && value < Infinity)) return;
+    const cell = this.cellOf(labels);
+    let bucket = 0;
+    while (bucket < this.#bounds.length && value > this.#bounds[bucket]!) bucket += 1;
+    this.cells.values[cell]! += value;
+    this.cells.values[cell + 1 + bucket]! += 1;
+  }
+
+  protected renderSeries(labels: string, cell: number): string {
+    const { values } = this.cells;
+    const prefix = labels === '' ? '' : `${labels},`;
+    let text = '';
+    let count = 0;
+    for (const [index, bound] of [...this.#bounds, '+Inf'].entries()) {
+      count += values[cell + 1 + index]!;
+      text += sample(`${this.name}_bucket`, `${prefix}le="${bound}"`, count);
+    }
+    text += sample(`${this.name}_sum`, labels, values[cell]!);
+    return text + sample(`${this.name}_count`, labels, count);
+  }
+}
+
+/** A metric that is read when it is shown. Returns its text; `samples` are label sets with their values. */
+export function renderFigure(
+  name: string,
+  [type, help]: readonly ['counter' | 'gauge', string],
+  samples: readonly (readonly [labels: LabelSet, value: number])[],
+): string {
+  const lines = samples.map(([labels, value]) => sample(name, labels.text, value));
+  return header(name, type, help) + lines.join('');
+}
+
+function header(name: string, type: string, help: string): string {
+  return `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n`;
+}
+
+function sample(name: string, labels: string, value: number): string {
+  return `${name}${labels === '' ? '' : `{${labels}}`} ${value}\n`;
+}

@@ -1,0 +1,86 @@
+/** `GET /events`: server-sent events for the page. */
+
+import type { Call } from '../downstream/call.ts';
+import type { Cancellation } from '../lib/cancellation.ts';
+import { GatewayError } from '../lib/errors.ts';
+import type { Answer } from '../lib/messages.ts';
+import type { RecentRequests } from './recent-requests.ts';
+import { describeSettings, describeState, type StateSources } from './state.ts';
+
+const MAX_FEEDS = 8;
+const INTERVAL_MS = 1000;
+
+interface FeedSources extends StateSources {
+  readonly recent: RecentRequests;
+}
+
+/** Returns a function that answers. It throws `rateLimit` if too many feeds are open. */
+export function createFeed(sources: FeedSources): (call: Call) => Answer {
+  const { recent } = sources;
+  let openFeeds = 0;
+
+  /** The next events are made when the client has taken the ones before: a slow one misses states. */
+  async function* events({ cancellation, isDraining }: CallState): AsyncGenerator<Buffer> {
+    try {
+      let seen = 0;
+      let head = `retry: ${INTERVAL_MS}\n\n${toEvent('settings', describeSettings(sources))}`;
+      while (!cancellation.reason && !isDraining()) {
+        const requests = recent.since(seen);
+        seen = recent.total;
+        const hasNews = requests.length > 0 || head !== '';
+        yield Buffer.from(
+          head +
+            (hasNews ? toEvent('requests', requests) : '') +
+            toEvent('state', describeState(sources)),
+        );
+        head = '';
+        await pause(INTERVAL_MS, cancellation);
+      }
+    } finally {
+      openFeeds -= 1;
+    }
+  }
+
+  return (call) => {
+    const headers = {
+      'content-type': 'text/event-stream',
+      'cache-control': 'no-store',
+      'x-content-type-options': 'nosniff',
+    };
+    if (call.method === 'HEAD') return { status: 200, headers, body: '' };
+    if (openFeeds >= MAX_FEEDS) {
+      throw new GatewayError('rateLimit', `Rate limit exceeded: ${MAX_FEEDS} feeds are open`);
+    }
+    // Whoever sends the answer always ends its body.
+    openFeeds += 1;
+    const { cancellation } = call;
+    return {
+      status: 200,
+      headers,
+      body: events({ cancellation, isDraining: () => call.isDraining }),
+    };
+  };
+}
+
+interface CallState {
+  readonly cancellation: Cancellation;
+  readonly isDraining: () => boolean;
+}
+
+/** JSON has no line breaks of its own. */
+function toEvent(name: string, data: unknown): string {
+  return `event: ${name}\ndata: ${JSON.stringify(data)}\n\n`;
+}
+
+/** Waits, at most until it is cancelled. */
+async function pause(ms: number, cancellation: Cancellation): Promise<void> {
+  await new Promise<void>((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      cancellation.offCancel(end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    cancellation.onCancel(end);
+  });
+}

@@ -1,0 +1,66 @@
+/** Figures that are read when somebody asks: those of the running parts, and of the process. */
+
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+
+import type { CircuitReport } from '../policy/circuit-breaker.ts';
+
+/** Of the running parts. Each is cheap to read. */
+export interface Figures {
+  /** Where clients of the public port connect to, with `/v1`. */
+  url(): string;
+  isDraining(): boolean;
+  inFlight(): number;
+  openStreams(): number;
+  bufferedBytes(): number;
+  droppedLogLines(): number;
+  /** To providers. Undefined if the transport does not know them. */
+  connections(): ConnectionFigures | undefined;
+  /** The circuits that are not closed. */
+  circuits(): readonly CircuitReport[];
+}
+
+export interface ConnectionFigures {
+  readonly open: number;
+  readonly made: number;
+  readonly reused: number;
+}
+
+export interface ProcessFigures {
+  readonly cpuSeconds: number;
+  readonly rssBytes: number;
+  /** How late the event loop was, over the last seconds. */
+  readonly loopDelayMs: { readonly mean: number; readonly p99: number; readonly max: number };
+}
+
+const RESOLUTION_MS = 20;
+/** Two readers share one histogram: it begins anew when it was last cleared so long ago. */
+const WINDOW_MS = 15_000;
+
+/** When the process started, in milliseconds since the epoch. */
+export const STARTED_AT_MS = performance.timeOrigin;
+
+/** Returns a function that reads the figures of the process. The event loop is watched from now on. */
+export function createProcessFigures(): () => ProcessFigures {
+  const delays = monitorEventLoopDelay({ resolution: RESOLUTION_MS });
+  delays.enable();
+  let clearedAtMs = performance.now();
+  // It measures the time between two ticks in nanoseconds, and NaN before the first.
+  const delayMs = (nanoseconds: number) => Math.max(0, nanoseconds / 1e6 - RESOLUTION_MS) || 0;
+  return () => {
+    const { user, system } = process.cpuUsage();
+    const figures = {
+      cpuSeconds: (user + system) / 1e6,
+      rssBytes: process.memoryUsage.rss(),
+      loopDelayMs: {
+        mean: delayMs(delays.mean),
+        p99: delayMs(delays.percentile(99)),
+        max: delayMs(delays.max),
+      },
+    };
+    if (performance.now() - clearedAtMs > WINDOW_MS) {
+      delays.reset();
+      clearedAtMs = performance.now();
+    }
+    return figures;
+  };
+}

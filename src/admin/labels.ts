@@ -1,0 +1,86 @@
+/** Label sets of the exposition format, and which model names may be labels. */
+
+/** Names that are neither configured nor listed by a provider: clients could make up any number of them. */
+export const OTHER = 'other';
+/** A model that was never known, as Envoy AI Gateway calls it. */
+const UNKNOWN = 'unknown';
+const MAX_KNOWN_NAMES = 8000;
+const MAX_NAME_CHARACTERS = 200;
+/** Sets that end with a model's label. Beyond them the models of new sets are `other`. */
+const MAX_MODEL_SETS = 600;
+
+/** A set of labels. The same names and values give the same object: a lookup allocates nothing after the first. */
+export class LabelSet {
+  /** In the exposition format, without the braces. */
+  readonly text: string;
+  readonly #children = new Map<string, Map<string, LabelSet>>();
+
+  constructor(text = '') {
+    this.text = text;
+  }
+
+  has(name: string, value: string): boolean {
+    return this.#children.get(name)?.has(value) === true;
+  }
+
+  /** Returns this set and one more label. An empty value is the same as no label: it returns this set. */
+  with(name: string, value: string): LabelSet {
+    if (value === '') return this;
+    let children = this.#children.get(name);
+    if (!children) this.#children.set(name, (children = new Map()));
+    let child = children.get(value);
+    if (!child) {
+      const separator = this.text === '' ? '' : ',';
+      child = new LabelSet(`${this.text}${separator}${name}="${escapeValue(value)}"`);
+      children.set(value, child);
+    }
+    return child;
+  }
+}
+
+function escapeValue(value: string): string {
+  return value.replace(/[\\"\n]/g, (character) => (character === '\n' ? '\\n' : `\\${character}`));
+}
+
+export interface ModelNames {
+  readonly provider: string;
+  readonly original: string | undefined;
+  readonly request: string | undefined;
+  readonly response: string | undefined;
+}
+
+/** The labels that name models. Bounded whatever clients and providers send. */
+export class ModelLabels {
+  readonly #known = new Set<string>();
+  readonly #root = new LabelSet().with('gen_ai_operation_name', 'chat');
+  #modelSets = 0;
+
+  /** Allows names as labels. Those that are too long, or do not fit any more, stay `other`. */
+  learn(names: Iterable<string>): void {
+    for (const name of names) {
+      if (this.#known.size >= MAX_KNOWN_NAMES) return;
+      if (name.length <= MAX_NAME_CHARACTERS) this.#known.add(name);
+    }
+  }
+
+  /** The label's value for a model's name. */
+  labelOf(name: string | undefined): string {
+    if (name === undefined) return UNKNOWN;
+    return this.#known.has(name) ? name : OTHER;
+  }
+
+  setOf({ provider, original, request, response }: ModelNames): LabelSet {
+    let set = this.#root.with('gen_ai_provider_name', provider);
+    set = this.#withModel(set, 'gen_ai_original_model', original);
+    set = this.#withModel(set, 'gen_ai_request_model', request);
+    return this.#withModel(set, 'gen_ai_response_model', response);
+  }
+
+  #withModel(set: LabelSet, name: string, model: string | undefined): LabelSet {
+    const label = this.labelOf(model);
+    if (set.has(name, label)) return set.with(name, label);
+    if (this.#modelSets >= MAX_MODEL_SETS) return set.with(name, OTHER);
+    this.#modelSets += 1;
+    return set.with(name, label);
+  }
+}

@@ -1,0 +1,119 @@
+/** The page's script, second part: the cards with the figures and charts of the last 15 minutes. */
+export const CHARTS = String.raw`
+const CHART_HEIGHT = 32;
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+function heightOf(value, max) {
+  return (CHART_HEIGHT - 2 - (value / max) * (CHART_HEIGHT - 4)).toFixed(1);
+}
+
+/** A line through the values; null is a gap, and a value alone between two gaps a dot. */
+function linePath(values, max) {
+  const steps = values.map((value, x) => {
+    if (value === null) return '';
+    const y = heightOf(value, max);
+    const isFirst = (values[x - 1] ?? null) === null;
+    return isFirst ? 'M' + x + ' ' + y + 'h.01' : 'L' + x + ' ' + y;
+  });
+  return steps.join('');
+}
+
+function barPath(values, max) {
+  const bars = values.map((value, x) =>
+    value > 0 ? 'M' + x + ' ' + CHART_HEIGHT + 'V' + heightOf(value, max) : '',
+  );
+  return bars.join('');
+}
+
+function setPath(id, className, path) {
+  const node = byId(id + '-chart').querySelector('.' + className);
+  if (isNew(node, path)) node.setAttribute('d', path);
+}
+
+function drawArea(id, values, max) {
+  const line = linePath(values, max);
+  const area = line + 'V' + CHART_HEIGHT + 'H0Z';
+  setPath(id, 'first', line);
+  setPath(id, 'area', values.length > 0 ? area : '');
+}
+
+/** A figure with its unit, the note below it, and the chart's text alternative. */
+function drawCard(id, { value, unit = '', note, alternative }) {
+  const place = byId(id);
+  if (isNew(place, [value, unit])) {
+    place.replaceChildren(value, ...(unit ? [make('small', 'off', unit)] : []));
+  }
+  setText(id + '-note', note);
+  const chart = byId(id + '-chart');
+  if (isNew(chart, alternative)) chart.setAttribute('aria-label', alternative);
+}
+
+const lastOf = (values) => values.findLast((value) => value !== null) ?? null;
+const formatRate = (rate) => (rate < 100 ? rate.toFixed(1) : formatNumber(rate));
+
+/** Requests per second over the last minute; the newest step may have just begun. */
+function latestRate({ stepSeconds, endsAt, requests }, now) {
+  const steps = requests.slice(-Math.ceil(60 / stepSeconds));
+  const notYetSeconds = Math.max(0, (Date.parse(endsAt) - Date.parse(now)) / 1000);
+  return sum(steps) / Math.max(1, steps.length * stepSeconds - notYetSeconds);
+}
+
+function formatShare(part, whole) {
+  const percent = whole > 0 ? (100 * part) / whole : 0;
+  if (percent > 0 && percent < 0.1) return '<0.1';
+  return percent === 0 || percent === 100 ? String(percent) : percent.toFixed(1);
+}
+
+function drawCards({ now, history, openStreams, inFlight }) {
+  const rates = history.requests.map((count) => count / history.stepSeconds);
+  const rate = formatRate(latestRate(history, now));
+  const peakRate = Math.max(0, ...rates);
+  drawArea('rate', rates, Math.max(peakRate, 0.1));
+  drawCard('rate', {
+    value: rate,
+    note: 'last minute · highest ' + formatRate(peakRate),
+    alternative:
+      'Requests per second over 15 minutes: now ' + rate + ', highest ' + formatRate(peakRate),
+  });
+
+  const peakStreams = Math.max(openStreams, ...history.openStreams);
+  drawArea('streams', history.openStreams, Math.max(peakStreams, 1));
+  drawCard('streams', {
+    value: formatNumber(openStreams),
+    note: formatNumber(inFlight) + ' in flight · highest ' + formatNumber(peakStreams),
+    alternative:
+      'Open streams over 15 minutes: now ' + openStreams + ', highest ' + formatNumber(peakStreams),
+  });
+
+  const median = lastOf(history.firstTokenP50Ms);
+  const p95 = lastOf(history.firstTokenP95Ms);
+  const slowest = Math.max(1, ...history.firstTokenP95Ms);
+  setPath('latency', 'first', linePath(history.firstTokenP50Ms, slowest));
+  setPath('latency', 'second', linePath(history.firstTokenP95Ms, slowest));
+  const latencies =
+    median === null
+      ? 'none yet'
+      : 'p95 ' + formatNumber(p95) + ' ms (dashed) · highest ' + formatNumber(slowest);
+  drawCard('latency', {
+    value: median === null ? '–' : formatNumber(median),
+    unit: median === null ? '' : 'ms',
+    note: latencies,
+    alternative:
+      'Time to the first token over 15 minutes: ' +
+      (median === null ? '' : 'p50 ' + formatNumber(median) + ' ms, ') +
+      latencies.replace(' (dashed)', ''),
+  });
+
+  const total = sum(history.requests);
+  const failed = sum(history.failed);
+  const share = formatShare(failed, total);
+  const counts = formatNumber(failed) + ' of ' + formatNumber(total);
+  setPath('failed', 'bars', barPath(history.failed, Math.max(1, ...history.failed)));
+  drawCard('failed', {
+    value: share,
+    unit: '%',
+    note: counts + ' in 15 min',
+    alternative: 'Failed requests over 15 minutes: ' + counts + ', ' + share + ' percent',
+  });
+}
+`;

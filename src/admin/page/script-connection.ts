@@ -1,0 +1,186 @@
+/** The page's script, last part: the feed, its reconnects, and one drawing of the page for each change. */
+export const CONNECTION = String.raw`
+const MAX_WAIT_MS = 10_000;
+const MAX_SILENCE_MS = 15_000;
+
+/** @type {EventSource} */
+let source;
+/** The feed's latest events. @type {any} */
+let settings = null;
+/** @type {any} */
+let state = null;
+let isConnected = false;
+let isRepeat = false;
+let waitMs = 1000;
+let lastEventAt = 0;
+let isScheduled = false;
+let saidStates = new Map();
+
+/** Draws once for all that happens until the next frame. */
+function schedule() {
+  if (isScheduled) return;
+  isScheduled = true;
+  requestAnimationFrame(() => {
+    isScheduled = false;
+    draw();
+  });
+}
+
+function draw() {
+  drawConnection();
+  if (settings === null || state === null) return;
+  drawCards(state);
+  drawProviders(state);
+  drawModels(state);
+  drawProcess(state);
+  drawSettings();
+  drawCurl();
+  drawFilters(state);
+  drawRequests();
+}
+
+function drawConnection() {
+  const isDraining = isConnected && state?.draining === true;
+  const [name, words] = !isConnected
+    ? state === null
+      ? ['rest', 'Connecting']
+      : ['bad', 'Connection lost']
+    : isDraining
+      ? ['warn', 'Draining']
+      : ['good', 'Live'];
+  const place = byId('connection');
+  if (isNew(place, words)) {
+    place.className = ICON_COLOURS[name];
+    place.replaceChildren(icon(name), words);
+  }
+  const since = state === null ? '' : ' The figures are of ' + formatTime(state.now) + '.';
+  const lost = 'Connection lost, retrying.' + since;
+  setHidden('banner', isConnected ? !isDraining : state === null && waitMs === 1000);
+  setText('banner', isConnected ? 'The gateway is stopping: it takes no new requests.' : lost);
+}
+
+/** For screen readers: changes only, never figures. */
+function announce(text) {
+  byId('announcement').textContent = visible(text);
+}
+
+function announceChanges(next) {
+  const said = [];
+  if (next.draining && !state?.draining) said.push('The gateway is draining');
+  for (const provider of next.providers) {
+    const words = stateWords(provider);
+    const before = saidStates.get(provider.id);
+    if (before !== undefined && before !== words) {
+      const [first] = restingModels(provider);
+      const why = provider.why || first?.why;
+      said.push(provider.id + ': ' + words + (why ? ': ' + clip(why) : ''));
+    }
+  }
+  saidStates = new Map(next.providers.map((provider) => [provider.id, stateWords(provider)]));
+  if (said.length > 0) announce(said.join('. '));
+}
+
+/** A text as one argument of a POSIX shell. */
+const quote = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
+
+/** A command that works with these settings: an alias, else a provider's default model. */
+function drawCurl() {
+  const values = new Map(settings.settings);
+  const alias = [...values.keys()].find((name) => name.startsWith('aliases.'))?.slice(8);
+  const id = state.providers.find((provider) => provider.state !== 'skipped')?.id ?? 'openai';
+  const hasDefault = values.get('providers.' + id + '.default_model') !== undefined;
+  const model = alias ?? (hasDefault ? id : id + '/MODEL');
+  const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'Hello' }] });
+  const command = [
+    'curl ' + quote(settings.url + '/chat/completions'),
+    "-H 'Authorization: Bearer " + (settings.needsKey ? 'YOUR_KEY' : 'any-text') + "'",
+    "-H 'Content-Type: application/json'",
+    '-d ' + quote(body),
+  ];
+  if (isNew(byId('curl'), command)) byId('curl').textContent = command.join(' \\\n  ');
+  const hints = ['Send one, and it appears here:'];
+  if (settings.needsKey) hints.unshift('YOUR_KEY is one of [server.auth] keys.');
+  if (model.endsWith('/MODEL')) hints.unshift('MODEL is a model of ' + id + '.');
+  setText('curl-hint', hints.join(' '));
+}
+
+function receive(name, take) {
+  source.addEventListener(name, ({ data }) => {
+    lastEventAt = performance.now();
+    take(JSON.parse(data));
+    schedule();
+  });
+}
+
+function takeSettings(next) {
+  if (settings !== null && settings.startedAt !== next.startedAt) {
+    forgetRequests();
+    state = null;
+    earlier = null;
+    saidStates = new Map();
+    announce('The gateway was restarted');
+  } else if (settings !== null) {
+    announce('Connected again');
+  }
+  settings = next;
+  isConnected = true;
+  isRepeat = true;
+  waitMs = 1000;
+}
+
+function takeRequests(next) {
+  if (isRepeat) replaceRequests(next);
+  else addRequests(next);
+  isRepeat = false;
+}
+
+function takeState(next) {
+  announceChanges(next);
+  state = next;
+}
+
+function lose() {
+  if (isConnected) announce('Connection lost, retrying');
+  isConnected = false;
+  schedule();
+}
+
+function connect() {
+  lastEventAt = performance.now();
+  // Relative to the page, which may be below a path of a proxy.
+  source = new EventSource('events');
+  receive('settings', takeSettings);
+  receive('requests', takeRequests);
+  receive('state', takeState);
+  source.addEventListener('error', () => {
+    lose();
+    // After an HTTP error the browser does not connect again.
+    if (source.readyState !== EventSource.CLOSED) return;
+    setTimeout(connect, waitMs);
+    waitMs = Math.min(2 * waitMs, MAX_WAIT_MS);
+  });
+}
+
+/** A connection that broke unnoticed, as after the sleep of a computer, is given up. */
+setInterval(() => {
+  if (source.readyState === EventSource.CLOSED) return;
+  if (performance.now() - lastEventAt < MAX_SILENCE_MS) return;
+  source.close();
+  lose();
+  connect();
+}, 1000);
+
+byId('copy').addEventListener('click', async () => {
+  const text = byId('curl');
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+    byId('copied').textContent = 'Copied';
+  } catch {
+    // Without https, other hosts than localhost have no clipboard.
+    getSelection()?.selectAllChildren(text);
+    byId('copied').textContent = 'Selected: copy it with the keyboard';
+  }
+});
+
+connect();
+`;

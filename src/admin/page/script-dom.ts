@@ -1,0 +1,134 @@
+/**
+ * The page's script, first part: text, numbers and table rows. The parts are plain JavaScript for browsers,
+ * without backquotes; test/page.test.ts formats, lints and type-checks them as one file.
+ */
+export const DOM = String.raw`
+/** @returns {any} */
+const byId = (id) => document.getElementById(id);
+
+/** Characters that change the direction of text or break lines are shown by their codes. */
+function visible(text) {
+  return String(text).replace(
+    /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/gu,
+    (c) => '\\u' + (c.codePointAt(0) ?? 0).toString(16).padStart(4, '0'),
+  );
+}
+
+const MAX_CELL_CHARACTERS = 240;
+function clip(text) {
+  const shown = String(text);
+  return shown.length > MAX_CELL_CHARACTERS ? shown.slice(0, MAX_CELL_CHARACTERS) + '…' : shown;
+}
+
+/** Creates an element. Strings become text nodes: nothing from the feed is parsed as markup. */
+function make(tag, className, ...children) {
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  node.append(...children.map((child) => (child instanceof Node ? child : visible(child))));
+  return node;
+}
+
+function icon(name) {
+  const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
+  svg.setAttribute('class', 'icon');
+  svg.setAttribute('aria-hidden', 'true');
+  const use = document.createElementNS('http://www.w3.org/2000/svg', 'use');
+  use.setAttribute('href', '#icon-' + name);
+  svg.append(use);
+  return svg;
+}
+
+/** What was drawn last at each place, so that only changes touch the document. */
+const drawn = new WeakMap();
+function isNew(place, value) {
+  const mark = JSON.stringify(value);
+  if (drawn.has(place) && drawn.get(place) === mark) return false;
+  drawn.set(place, mark);
+  return true;
+}
+
+function setText(id, text) {
+  if (isNew(byId(id), text)) byId(id).textContent = visible(text);
+}
+
+function setHidden(id, isHidden) {
+  if (byId(id).hidden !== isHidden) byId(id).hidden = isHidden;
+}
+
+/** The same in every locale: 12 345, 123 k, 4.56 M. */
+function formatNumber(value) {
+  const size = Math.abs(value);
+  if (size >= 1e9) return (value / 1e9).toFixed(2) + '\u202fG';
+  if (size >= 1e6) return (value / 1e6).toFixed(2) + '\u202fM';
+  if (size >= 1e5) return Math.floor(value / 1e3) + '\u202fk';
+  if (size < 100 && !Number.isInteger(value)) return value.toFixed(1);
+  return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, '\u202f');
+}
+
+const twoDigits = (value) => String(value).padStart(2, '0');
+
+/** The time of day where the browser is. */
+function formatTime(iso) {
+  const date = new Date(iso);
+  return [date.getHours(), date.getMinutes(), date.getSeconds()].map(twoDigits).join(':');
+}
+
+function formatDuration(ms) {
+  const seconds = Math.max(0, Math.ceil(ms / 1000));
+  const minutes = Math.floor(seconds / 60);
+  const hours = Math.floor(minutes / 60);
+  if (seconds < 60) return seconds + ' s';
+  if (minutes < 60) return minutes + ' min ' + (seconds % 60) + ' s';
+  if (hours < 48) return hours + ' h ' + (minutes % 60) + ' min';
+  return Math.floor(hours / 24) + ' d ' + (hours % 24) + ' h';
+}
+
+/** Icon and colour repeat what the words say. */
+const ICON_COLOURS = {
+  good: 'good',
+  rest: 'warn',
+  half: 'warn',
+  warn: 'warn',
+  skip: 'off',
+  bad: 'bad',
+};
+
+/**
+ * Fills a cell with a number, a text, nothing (null), or { icon, text, lines }: an icon with its words,
+ * and smaller lines below.
+ */
+function fillCell(cell, value) {
+  if (value === null || value === undefined || value === '') {
+    cell.replaceChildren(make('span', 'off', '–'));
+  } else if (typeof value === 'number') {
+    cell.replaceChildren(formatNumber(value));
+  } else if (typeof value === 'string') {
+    cell.replaceChildren(visible(clip(value)));
+  } else {
+    const words = make('span', ICON_COLOURS[value.icon] ?? '');
+    if (value.icon) words.append(icon(value.icon));
+    words.append(visible(clip(value.text)));
+    const lines = value.lines.map((line) => make('small', '', clip(line)));
+    cell.replaceChildren(words, ...lines);
+  }
+}
+
+/** Draws one row; columns are the classes of the cells. */
+function drawRow(row, columns, values) {
+  for (const [index, value] of values.entries()) {
+    const isHead = index === 0;
+    const cell = row.cells[index] ?? row.appendChild(make(isHead ? 'th' : 'td', columns[index]));
+    if (isHead) cell.scope = 'row';
+    if (isNew(cell, value)) fillCell(cell, value);
+  }
+}
+
+/** Draws a table's body, one row for each item. */
+function drawRows(id, columns, rows) {
+  const body = byId(id);
+  while (body.rows.length > rows.length) body.deleteRow(-1);
+  for (const [index, values] of rows.entries()) {
+    drawRow(body.rows[index] ?? body.insertRow(), columns, values);
+  }
+}
+`;

@@ -1,0 +1,131 @@
+/** The page's script, third part: providers, models, clients, process and settings. */
+export const OVERVIEW = String.raw`
+const COUNTED = ['number', 'number', 'number', 'number'];
+const latencyAndTokens = (row) => [
+  row.firstTokenP50Ms,
+  row.firstTokenP95Ms,
+  row.inputTokens,
+  row.outputTokens,
+];
+const STATES = {
+  good: ['good', 'Good'],
+  resting: ['rest', 'Resting'],
+  'half-open': ['half', 'Half-open: next request tests it'],
+  skipped: ['skip', 'Skipped'],
+};
+
+/** Models rest on their own if the provider is reached but answers with errors. */
+const restingModels = ({ resting }) => resting.filter(({ model }) => model !== null);
+
+function stateWords(provider) {
+  const [, words] = STATES[provider.state] ?? ['', provider.state];
+  const isPartly = provider.state === 'good' && restingModels(provider).length > 0;
+  return isPartly ? words + ', but not every model' : words;
+}
+
+function stateCell(provider, now) {
+  const remaining = (until) => formatDuration(Date.parse(until) - now) + ' left';
+  const lines = restingModels(provider).map(
+    ({ model, until, why }) =>
+      clip(model) + ' rests, ' + remaining(until) + (why ? ': ' + why : ''),
+  );
+  const [name] = STATES[provider.state] ?? ['warn'];
+  return {
+    icon: name === 'good' && lines.length > 0 ? 'warn' : name,
+    text: stateWords(provider) + (provider.restsUntil ? ', ' + remaining(provider.restsUntil) : ''),
+    lines: provider.why ? [provider.why, ...lines] : lines,
+  };
+}
+
+function errorCell(errors) {
+  const counts = Object.entries(errors).filter(([, count]) => count > 0);
+  return counts.map(([kind, count]) => kind + ' ' + formatNumber(count)).join(' · ');
+}
+
+function drawProviders({ providers, now }) {
+  setHidden(
+    'providers-empty',
+    providers.some(({ state }) => state !== 'skipped'),
+  );
+  setHidden('providers-box', providers.length === 0);
+  const columns = ['', 'wrap', 'number', 'wrap', ...COUNTED, 'wrap'];
+  const rows = providers.map((provider) => [
+    provider.id,
+    stateCell(provider, Date.parse(now)),
+    provider.requests,
+    errorCell(provider.errors),
+    ...latencyAndTokens(provider),
+    provider.lastError && {
+      icon: '',
+      text: formatTime(provider.lastError.at),
+      lines: [provider.lastError.text],
+    },
+  ]);
+  drawRows('providers', columns, rows);
+}
+
+function drawModels({ models, clients }) {
+  setHidden('models-section', models.length === 0);
+  const rows = models.map((model) => [
+    model.name,
+    model.provider,
+    model.requests,
+    model.failed,
+    ...latencyAndTokens(model),
+  ]);
+  drawRows('models', ['', '', 'number', 'number', ...COUNTED], rows);
+
+  setHidden('clients-section', clients.length === 0);
+  const clientRows = clients.map((client) => [
+    client.name,
+    client.requests,
+    client.failed,
+    client.inputTokens,
+    client.outputTokens,
+  ]);
+  drawRows('clients', ['', ...COUNTED], clientRows);
+}
+
+/** The state event before: the CPU's use is the difference. @type {any} */
+let earlier = null;
+
+function drawProcess(state) {
+  const { connections, process, now } = state;
+  const passedMs = earlier ? Date.parse(now) - Date.parse(earlier.now) : 0;
+  if (passedMs > 0) {
+    const usedMs = 1000 * (process.cpuSeconds - earlier.process.cpuSeconds);
+    setText('cpu', formatNumber(Math.round((100 * usedMs) / passedMs)));
+  }
+  if (earlier !== state) earlier = state;
+  setText('memory', formatNumber(Math.round(process.rssBytes / 1e6)));
+  setText('loop-delay', formatNumber(process.loopDelayP99Ms));
+  setText('buffered', formatNumber(state.bufferedBytes / 1e6));
+  setText('dropped', formatNumber(state.droppedLogLines));
+  for (const name of ['open', 'made', 'reused']) {
+    setText('connections-' + name, connections ? formatNumber(connections[name]) : 'not known');
+  }
+}
+
+function valueText(value) {
+  return typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+function drawSettings() {
+  const upMs = Date.parse(state.now) - Date.parse(settings.startedAt);
+  const about = [
+    settings.version,
+    'Node ' + settings.node.replace(/^v/, ''),
+    'up ' + formatDuration(upMs),
+  ];
+  setText('about', about.join(' · '));
+  setText('settings-count', settings.settings.length + ' settings in force');
+  const rows = settings.settings.map(([name, value]) => [name, valueText(value)]);
+  drawRows('settings', ['mono', 'wrap mono'], rows);
+  setHidden('warnings', settings.warnings.length === 0);
+  if (isNew(byId('warnings'), settings.warnings)) {
+    byId('warnings').replaceChildren(
+      ...settings.warnings.map((text) => make('li', '', clip(text))),
+    );
+  }
+}
+`;

@@ -1,0 +1,89 @@
+/** What the feed tells of the present: the `settings` and `state` events. */
+
+import type { Config } from '../config/config.ts';
+import { VERSION } from '../lib/version.ts';
+import type { CircuitReport } from '../policy/circuit-breaker.ts';
+import { STARTED_AT_MS, type Figures, type ProcessFigures } from './figures.ts';
+import type { History } from './history.ts';
+import type { Totals } from './totals.ts';
+
+export interface StateSources {
+  readonly config: Config;
+  readonly figures: Figures;
+  readonly processFigures: () => ProcessFigures;
+  readonly history: History;
+  readonly totals: Totals;
+}
+
+/** What does not change while the process runs. Keys are masked. */
+export function describeSettings({ config, figures }: StateSources) {
+  const { auth } = config.server;
+  return {
+    version: VERSION,
+    node: process.versions.node,
+    startedAt: new Date(STARTED_AT_MS).toISOString(),
+    url: figures.url(),
+    needsKey: auth.enabled && auth.keys.length > 0,
+    settings: [...config.resolved],
+    warnings: config.warnings,
+  };
+}
+
+export function describeState(sources: StateSources) {
+  const { figures, history, totals } = sources;
+  const { cpuSeconds, rssBytes, loopDelayMs } = sources.processFigures();
+  return {
+    now: new Date().toISOString(),
+    draining: figures.isDraining(),
+    inFlight: figures.inFlight(),
+    openStreams: figures.openStreams(),
+    bufferedBytes: figures.bufferedBytes(),
+    droppedLogLines: figures.droppedLogLines(),
+    connections: figures.connections() ?? null,
+    process: { cpuSeconds, rssBytes, loopDelayP99Ms: loopDelayMs.p99 },
+    history: history.report(figures.openStreams()),
+    providers: describeProviders(sources),
+    models: totals.models(),
+    clients: totals.clients(),
+  };
+}
+
+function describeProviders({ config, figures, totals }: StateSources) {
+  const circuits = figures.circuits();
+  const { registered, skipped } = config.providers;
+  const describe = (id: string, standing: object) => ({ id, ...standing, ...totals.provider(id) });
+  return [
+    ...registered.map(({ id }) => {
+      return describe(id, standingOf(circuits.filter(({ provider }) => provider === id)));
+    }),
+    // Built-in providers without a key are of interest only if the settings name them.
+    ...skipped
+      .filter(({ isConfigured }) => isConfigured)
+      .map(({ id, reason }) =>
+        describe(id, { state: 'skipped', why: reason, restsUntil: null, resting: [] }),
+      ),
+  ];
+}
+
+/** Whether a provider may be asked, by its tripped circuits: its own, and those of its models. */
+function standingOf(circuits: readonly CircuitReport[]) {
+  const own = circuits.find(({ model }) => model === undefined);
+  const resting = circuits
+    .filter(({ state }) => state === 'open')
+    .map((circuit) => ({
+      model: circuit.model ?? null,
+      until: wallClock(circuit.restsUntilMs),
+      why: circuit.cause ?? '',
+    }));
+  return {
+    state: !own ? 'good' : own.state === 'open' ? 'resting' : 'half-open',
+    why: own?.cause ?? null,
+    restsUntil: own?.state === 'open' ? wallClock(own.restsUntilMs) : null,
+    resting,
+  };
+}
+
+/** Takes a time on the clock of `performance.now()`. */
+function wallClock(ms: number): string {
+  return new Date(Date.now() + ms - performance.now()).toISOString();
+}

@@ -1,0 +1,146 @@
+/** What each provider, model and client has done since the start, for the page. */
+
+import type { FinishedRequest, Outcome, TryFacts } from '../lib/request-facts.ts';
+import { OTHER } from './labels.ts';
+import { Percentiles } from './percentiles.ts';
+
+const MAX_MODELS = 500;
+const FAILED_OUTCOMES: ReadonlySet<Outcome> = new Set([
+  'upstream_error',
+  'timeout',
+  'rate_limited',
+  'internal_error',
+]);
+
+/** Whether the gateway or a provider failed: neither the client's mistake nor its leaving. */
+export function isFailed(outcome: Outcome): boolean {
+  return FAILED_OUTCOMES.has(outcome);
+}
+
+/** Milliseconds to the first token; undefined if the answer was no stream, or none began. */
+export function firstTokenMsOf({ facts, firstByteMs }: FinishedRequest): number | undefined {
+  return facts.stream && facts.status === 200 ? firstByteMs : undefined;
+}
+
+class Row {
+  requests = 0;
+  failed = 0;
+  inputTokens = 0;
+  outputTokens = 0;
+  readonly firstToken = new Percentiles();
+
+  /** Counts all but the request itself. */
+  addAnswer(request: FinishedRequest): void {
+    const { prompt_tokens = 0, completion_tokens = 0 } = request.facts;
+    this.inputTokens += prompt_tokens;
+    this.outputTokens += completion_tokens;
+    const firstTokenMs = firstTokenMsOf(request);
+    if (firstTokenMs !== undefined) this.firstToken.record(firstTokenMs);
+  }
+
+  addRequest(request: FinishedRequest): void {
+    this.requests += 1;
+    if (isFailed(request.facts.outcome)) this.failed += 1;
+    this.addAnswer(request);
+  }
+
+  get tokens() {
+    return { inputTokens: this.inputTokens, outputTokens: this.outputTokens };
+  }
+
+  get firstTokenTimes() {
+    return {
+      firstTokenP50Ms: this.firstToken.valueAt(0.5),
+      firstTokenP95Ms: this.firstToken.valueAt(0.95),
+    };
+  }
+}
+
+class ProviderRow extends Row {
+  /** By outcome, of tries. */
+  readonly errors: Partial<Record<TryFacts['outcome'], number>> = {};
+  lastError: { readonly atMs: number; readonly text: string } | undefined;
+
+  addTry({ outcome, status, cause }: TryFacts, atMs: number): void {
+    if (outcome === 'resting' || outcome === 'limit') return;
+    this.requests += 1;
+    if (outcome === 'ok' || outcome === 'client_closed') return;
+    this.errors[outcome] = (this.errors[outcome] ?? 0) + 1;
+    const text = [status, cause].filter((part) => part !== undefined).join(' ');
+    this.lastError = { atMs, text: text || outcome };
+  }
+}
+
+interface ModelRow {
+  readonly name: string;
+  readonly provider: string;
+  readonly row: Row;
+}
+
+export class Totals {
+  readonly #providers = new Map<string, ProviderRow>();
+  readonly #models = new Map<string, Map<string, ModelRow>>();
+  #modelRows = 0;
+  readonly #clients = new Map<string, Row>();
+
+  /** Counts a finished request. `model` is its name as labels have it. */
+  record(request: FinishedRequest, model: string): void {
+    const { client, provider, tries = [] } = request.facts;
+    for (const one of tries) this.#providerRow(one.provider).addTry(one, request.endedAtMs);
+    if (provider !== undefined) {
+      this.#providerRow(provider).addAnswer(request);
+      this.#modelRow(model, provider).addRequest(request);
+    }
+    if (client !== undefined) rowOf(this.#clients, client, Row).addRequest(request);
+  }
+
+  /** Returns what is known of a provider. */
+  provider(id: string) {
+    const row = this.#providerRow(id);
+    const { errors, lastError, requests, firstTokenTimes, tokens } = row;
+    const shown = lastError && { at: new Date(lastError.atMs).toISOString(), text: lastError.text };
+    return { requests, errors, ...firstTokenTimes, ...tokens, lastError: shown ?? null };
+  }
+
+  /** The most used first. */
+  models() {
+    return [...this.#models.values()]
+      .flatMap((byProvider) => [...byProvider.values()])
+      .toSorted((a, b) => b.row.requests - a.row.requests)
+      .map(({ name, provider, row }) => {
+        const { requests, failed, tokens, firstTokenTimes } = row;
+        return { name, provider, requests, failed, ...tokens, ...firstTokenTimes };
+      });
+  }
+
+  clients() {
+    return [...this.#clients].map(([name, { requests, failed, tokens }]) => {
+      return { name, requests, failed, ...tokens };
+    });
+  }
+
+  #providerRow(id: string): ProviderRow {
+    return rowOf(this.#providers, id, ProviderRow);
+  }
+
+  #modelRow(model: string, provider: string): Row {
+    const known = this.#models.get(model)?.get(provider);
+    if (known) return known.row;
+    const name = this.#modelRows < MAX_MODELS ? model : OTHER;
+    const byProvider = rowOf(this.#models, name, Map<string, ModelRow>);
+    let entry = byProvider.get(provider);
+    if (!entry) {
+      entry = { name, provider, row: new Row() };
+      byProvider.set(provider, entry);
+      this.#modelRows += 1;
+    }
+    return entry.row;
+  }
+}
+
+/** The row of that name, which is created if there is none. Names come from settings: they are bounded. */
+function rowOf<R>(rows: Map<string, R>, name: string, Kind: new () => R): R {
+  let row = rows.get(name);
+  if (!row) rows.set(name, (row = new Kind()));
+  return row;
+}

@@ -1,0 +1,372 @@
+/** The page with feeds that the tests write. */
+
+import assert from 'node:assert/strict';
+
+import {
+  assertAccessible,
+  browserTest,
+  assertFitsWidth,
+  rowsOf,
+  screenshot,
+  shows,
+} from './browser.ts';
+import { at, busyState, idleState, provider, requestsEvent, settingsEvent } from './events.ts';
+import { startFeed } from './feed.ts';
+
+const FIRST_ROW = '#requests > tr:first-child';
+
+const SITUATIONS: Record<string, [string, unknown][]> = {
+  busy: [
+    ['settings', settingsEvent()],
+    ['requests', requestsEvent()],
+    ['state', busyState()],
+  ],
+  empty: [
+    ['settings', settingsEvent({ needsKey: true, settings: [], warnings: [] })],
+    ['state', idleState()],
+  ],
+};
+
+for (const [name, greeting] of Object.entries(SITUATIONS)) {
+  for (const scheme of ['light', 'dark'] as const) {
+    for (const width of [1280, 360]) {
+      browserTest(
+        `${name}, ${scheme}, ${width} px: axe finds nothing, and only tables scroll sideways`,
+        async (t, open) => {
+          const feed = await startFeed(t);
+          feed.greeting = greeting;
+          const page = await open(feed.url, { width, scheme });
+          await shows(page, '#connection', 'Live');
+          await screenshot(page, `${name}-${width}-${scheme}`, name === 'empty');
+          if (name === 'busy') {
+            await page.locator('#requests > tr:nth-child(8)').click();
+            await page.locator('summary').click();
+            await shows(page, '.details', 'The engine is currently overloaded');
+            await page.evaluate('document.querySelector("#requests-heading").scrollIntoView()');
+            await screenshot(page, `${name}-open-${width}-${scheme}`);
+          }
+          await assertFitsWidth(page);
+          await assertAccessible(page);
+        },
+      );
+    }
+  }
+}
+
+browserTest(
+  'the figures, states and errors of the feed are shown in words and numbers',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.greeting = SITUATIONS['busy']!;
+    const page = await open(feed.url);
+    await shows(page, '#streams', '7');
+    await shows(page, '#streams-note', '9 in flight');
+    await shows(page, '#failed-chart', '');
+    assert.match(
+      (await page.locator('#failed-chart').getAttribute('aria-label')) ?? '',
+      /^Failed requests over 15 minutes: \d+ of/,
+    );
+    const [openai, groq, ollama, mistral] = await rowsOf(page, 'providers');
+    assert.match(openai![1]!, /^Good, but not every model\ngpt-5 rests, 19 s left: 503 The engine/);
+    assert.match(openai![3]!, /timeout 3 · upstream_error 11/);
+    assert.match(openai![8]!, /10:09:50\nread ECONNRESET/);
+    assert.match(groq![1]!, /^Resting, 24 s left\nconnect ECONNREFUSED 127\.0\.0\.1:9000$/);
+    assert.match(ollama![1]!, /^Half-open: next request tests it/);
+    assert.match(mistral![1]!, /^Skipped\nno key: MISTRAL_API_KEY is not set/);
+    assert.deepEqual((await rowsOf(page, 'clients'))[1]![0], 'ci');
+    await page.locator('summary').click();
+    assert.deepEqual((await rowsOf(page, 'settings')).slice(3, 5), [
+      ['server.auth.keys', '[secret]'],
+      ['providers.fallback', '["groq","ollama"]'],
+    ]);
+    await shows(page, '#warnings', 'provider "openai" is not registered');
+  },
+);
+
+browserTest(
+  'without providers the page says which variable to set, and without requests how to send one',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.greeting = SITUATIONS['empty']!;
+    const page = await open(feed.url);
+    await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
+    await shows(page, '#providers-empty', 'OPENAI_API_KEY=');
+    await shows(page, '#curl-hint', 'YOUR_KEY is one of [server.auth] keys.');
+    await page.getByRole('button', { name: 'Copy' }).click();
+    await shows(page, '#copied', 'Copied');
+    const copied = await page.evaluate<string>('navigator.clipboard.readText()');
+    assert.match(copied, /^curl 'http:\/\/127\.0\.0\.1:8080\/v1\/chat\/completions' \\\n/);
+    assert.match(copied, /Authorization: Bearer YOUR_KEY/);
+    assert.match(copied, /"model":"openai\/MODEL"/);
+
+    feed.send('settings', settingsEvent({ settings: [["aliases.it's", 'p/m']] }));
+    feed.send('state', idleState({ providers: [provider('openai')] }));
+    await shows(page, '#curl', 'Bearer any-text');
+    await shows(page, '#curl', `"model":"it'\\''s"`);
+    await page.locator('#providers-empty').waitFor({ state: 'hidden' });
+  },
+);
+
+browserTest('the filters choose by outcome, provider, client and id', async (t, open) => {
+  const feed = await startFeed(t);
+  feed.greeting = SITUATIONS['busy']!;
+  const page = await open(feed.url);
+  await shows(page, '#count', /^200 of 200$/);
+  await page.getByLabel('Outcome').selectOption('failed');
+  await shows(page, '#count', /^60 of 200$/);
+  await page.getByLabel('Outcome').selectOption('timeout');
+  await shows(page, '#count', /^20 of 200$/);
+  await page.getByLabel('Client', { exact: true }).selectOption('ci');
+  await shows(page, '#count', /^7 of 200$/);
+  await page.getByLabel('Outcome').selectOption('');
+  await page.getByLabel('Client', { exact: true }).selectOption('');
+  await page.getByLabel('Provider', { exact: true }).selectOption('groq');
+  await shows(page, '#count', /^20 of 200$/);
+  await page.getByLabel('Provider', { exact: true }).selectOption('');
+  await page.getByLabel('Request or trace id').fill('4BF92F3577B34DA6A3CE929D0E000192');
+  await shows(page, '#count', /^1 of 200$/);
+  assert.equal((await rowsOf(page, 'requests'))[0]![4], 'openai → groq');
+});
+
+browserTest(
+  'the list keeps 200 requests, and stands still while a row is open or it is paused',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.greeting = SITUATIONS['busy']!;
+    const page = await open(feed.url);
+    await shows(page, '#count', /^200 of 200$/);
+    const [newest] = requestsEvent(1);
+    const send = (id: string) => feed.send('requests', [{ ...newest, request_id: id, model: id }]);
+
+    send('first');
+    await shows(page, FIRST_ROW, 'first');
+    await shows(page, '#count', /^200 of 200$/);
+    await page.locator(FIRST_ROW).click();
+    send('second');
+    await shows(page, '#count', 'paused while a row is open, 1 new');
+    await shows(page, FIRST_ROW, 'first');
+    await page.locator(FIRST_ROW).click();
+    await shows(page, FIRST_ROW, 'second');
+
+    await page.getByRole('button', { name: 'Pause' }).click();
+    send('third');
+    await shows(page, '#count', 'paused, 1 new');
+    await shows(page, FIRST_ROW, 'second');
+    await page.getByRole('button', { name: 'Pause' }).click();
+    await shows(page, FIRST_ROW, 'third');
+
+    // A row that a filter hides would pause the list unseen.
+    await page.locator(FIRST_ROW).click();
+    await shows(page, '#count', 'paused');
+    await page.getByLabel('Request or trace id').fill('second');
+    await shows(page, '#count', /^1 of 200$/);
+  },
+);
+
+browserTest('everything can be done with the keyboard alone', async (t, open) => {
+  const feed = await startFeed(t);
+  feed.greeting = SITUATIONS['busy']!;
+  const page = await open(feed.url);
+  await shows(page, '#count', '200 of 200');
+  const focused = async () =>
+    page.evaluate<string>(
+      'document.activeElement.tagName + " " + (document.activeElement.id || document.activeElement.textContent)',
+    );
+  const seen: string[] = [];
+  const tabTo = async (wanted: RegExp) => {
+    for (let i = 0; i < 30; i += 1) {
+      await page.keyboard.press('Tab');
+      seen.push(await focused());
+      if (wanted.test(seen.at(-1)!)) return;
+    }
+    assert.fail(`no focus on ${wanted}: ${seen.join(', ')}`);
+  };
+  await tabTo(/^A Requests/);
+  await page.keyboard.press('Enter');
+  await tabTo(/^SELECT by-outcome/);
+  await page.keyboard.type('timeout');
+  await shows(page, '#count', '20 of 200');
+  await tabTo(/^BUTTON pause/);
+  await page.keyboard.press('Space');
+  await shows(page, '#count', 'paused');
+  await tabTo(/^DIV requests-box/);
+  await tabTo(/^BUTTON \d\d:/);
+  await page.keyboard.press('Enter');
+  await shows(page, '.details', 'no first event in 20 s');
+  assert.match(await focused(), /^BUTTON \d\d:/);
+  await page.keyboard.press('Enter');
+  await page.locator('.details').waitFor({ state: 'detached' });
+  assert.match(await focused(), /^BUTTON \d\d:/);
+});
+
+browserTest('a live region tells what changes, and nothing each second', async (t, open) => {
+  const feed = await startFeed(t);
+  const state = (now: number, more: object) =>
+    idleState({ now: at(now), providers: [provider('openai', more)] });
+  feed.greeting = [
+    ['settings', settingsEvent()],
+    ['state', state(0, {})],
+  ];
+  const page = await open(feed.url);
+  await shows(page, '#connection', 'Live');
+  await page.evaluate(`
+    globalThis.announced = [];
+    const region = document.querySelector('[role=status]');
+    new MutationObserver(() => announced.push(region.textContent)).observe(region, { childList: true });
+  `);
+  const rest = { state: 'resting', why: 'read ECONNRESET', restsUntil: at(30) };
+  for (const second of [1, 2, 3]) feed.send('state', state(second, rest));
+  await shows(page, '#providers', 'Resting, 27 s left');
+  for (const second of [31, 32]) feed.send('state', state(second, { state: 'half-open' }));
+  feed.send('state', state(33, {}));
+  feed.send('state', idleState({ now: at(34), draining: true }));
+  await shows(page, '#connection', 'Draining');
+  await shows(page, '#banner', 'The gateway is stopping');
+  assert.deepEqual(await page.evaluate('announced'), [
+    'openai: Resting: read ECONNRESET',
+    'openai: Half-open: next request tests it',
+    'openai: Good',
+    'The gateway is draining',
+  ]);
+});
+
+browserTest(
+  'a lost connection is told, and made again after cuts and HTTP errors',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.greeting = SITUATIONS['busy']!;
+    const page = await open(feed.url, { losesConnection: true });
+    await shows(page, '#connection', 'Live');
+    await page.locator(`${FIRST_ROW} button`).focus();
+    const [, [, requests]] = feed.greeting as [unknown, [string, object[]]];
+    feed.cut();
+    await shows(page, '#announcement', 'Connected again');
+    // The feed repeats the last requests: none is there twice, and the focus stays.
+    await shows(page, '#count', /^200 of 200$/);
+    const isFocused = await page
+      .locator(`${FIRST_ROW} button`)
+      .evaluate((b) => b.matches(':focus'));
+    assert.ok(isFocused);
+    assert.equal(requests.length, 200);
+
+    feed.refuseWith = 503;
+    const before = feed.connections;
+    feed.cut();
+    await shows(page, '#connection', 'Connection lost');
+    await shows(page, '#banner', 'Connection lost, retrying. The figures are of 10:15:30.');
+    await shows(page, '#announcement', 'Connection lost, retrying');
+    const hasRetried = async () => feed.connections >= before + 2;
+    while (!(await hasRetried())) await page.waitForTimeout(100);
+    feed.refuseWith = undefined;
+    await shows(page, '#connection', 'Live');
+    await page.locator('#banner').waitFor({ state: 'hidden' });
+  },
+);
+
+browserTest('after a restart of the gateway the page begins anew', async (t, open) => {
+  const feed = await startFeed(t);
+  feed.greeting = SITUATIONS['busy']!;
+  const page = await open(feed.url, { losesConnection: true });
+  await shows(page, '#count', '200 of 200');
+  await page.locator(FIRST_ROW).click();
+  await shows(page, '.details', 'request_id');
+  feed.greeting = [
+    ['settings', settingsEvent({ startedAt: at(100) })],
+    ['state', idleState({ now: at(101), providers: [provider('openai')] })],
+  ];
+  feed.cut();
+  await shows(page, '#announcement', 'The gateway was restarted');
+  await page.locator('#requests-empty').waitFor({ state: 'visible' });
+  assert.equal((await rowsOf(page, 'requests')).length, 0);
+  await shows(page, '#about', 'up 1 s');
+});
+
+browserTest('a connection that has gone silent is given up', async (t, open) => {
+  const feed = await startFeed(t);
+  feed.greeting = SITUATIONS['busy']!;
+  const page = await open(feed.url);
+  await shows(page, '#connection', 'Live');
+  const before = feed.connections;
+  while (feed.connections === before) await page.waitForTimeout(200);
+  await shows(page, '#announcement', 'Connected again');
+});
+
+browserTest('below a path of a proxy the page finds its feed', async (t, open) => {
+  const feed = await startFeed(t, '/admin/gateway/');
+  feed.greeting = SITUATIONS['busy']!;
+  const page = await open(feed.url);
+  await shows(page, '#connection', 'Live');
+});
+
+browserTest(
+  'text from outside stays text, whatever it is, and does not widen the page',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    const markup = '<img src=x onerror="document.title=1"><script>document.title=2</script>';
+    const hostile = `${markup}\u202e\u2028\u0000${'w'.repeat(10_240)}`;
+    const [request] = requestsEvent(1);
+    feed.greeting = [
+      [
+        'settings',
+        settingsEvent({
+          settings: [
+            [hostile, hostile],
+            [`aliases.${hostile}`, 'p/m'],
+          ],
+          warnings: [hostile],
+        }),
+      ],
+      [
+        'requests',
+        [
+          {
+            ...request,
+            request_id: hostile,
+            model: hostile,
+            client: hostile,
+            outcome: hostile,
+            cause: hostile,
+            provider: hostile,
+            [hostile]: hostile,
+            tries: [
+              { provider: hostile, model: hostile, outcome: hostile, cause: hostile, url: hostile },
+            ],
+          },
+        ],
+      ],
+      [
+        'state',
+        busyState({
+          providers: [
+            provider(hostile, {
+              state: 'resting',
+              why: hostile,
+              restsUntil: at(9),
+              resting: [{ model: hostile, until: at(9), why: hostile }],
+              errors: { [hostile]: 2 },
+              lastError: { at: at(0), text: hostile },
+            }),
+            provider('__proto__', { state: hostile }),
+          ],
+          models: [{ name: hostile, provider: hostile, requests: 1, failed: 0 }],
+          clients: [{ name: hostile, requests: 1, failed: 0 }],
+        }),
+      ],
+    ];
+    const page = await open(feed.url, { width: 360 });
+    await shows(page, '#connection', 'Live');
+    await page.locator(FIRST_ROW).click();
+    await page.locator('summary').click();
+    await shows(page, '.details', 'onerror');
+    await page.locator('.details').getByText('<img src=x').first().waitFor();
+    for (const id of ['providers', 'models', 'clients', 'requests', 'settings']) {
+      await shows(page, `#${id}`, '<img src=x onerror="document.title=1"><script>');
+    }
+    await shows(page, '#models', '\\u202e\\u2028\\u0000www');
+    assert.equal(await page.title(), 'inference-gateway');
+    assert.equal(await page.locator('img').count(), 0);
+    await assertFitsWidth(page);
+    await assertAccessible(page);
+    await screenshot(page, 'hostile-360-light', true);
+  },
+);

@@ -1,0 +1,78 @@
+/** A feed that a test writes itself, served with the page as the gateway serves it, for what no real gateway can be made to say at once. */
+
+import { createServer, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import type { TestContext } from 'node:test';
+
+import { createPage } from '../../src/admin/page/page.ts';
+
+export interface ScriptedFeed {
+  readonly url: string;
+  /** Connections to /events so far. */
+  connections: number;
+  /** What the next connections to /events are answered with instead of events. */
+  refuseWith: number | undefined;
+  /** What each new connection gets first. */
+  greeting: [string, unknown][];
+  send(event: string, data: unknown): void;
+  /** Ends the open connections. */
+  cut(): void;
+}
+
+/** Serves the page and its feed below `prefix`, until the test ends. */
+export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedFeed> {
+  const page = createPage();
+  const policy = [
+    "default-src 'none'",
+    `script-src '${page.scriptHash}'`,
+    `style-src '${page.styleHash}'`,
+    "connect-src 'self'",
+    'img-src data:',
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+  ].join('; ');
+  const open = new Set<ServerResponse>();
+  const write = (response: ServerResponse, event: string, data: unknown) =>
+    response.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
+  const server = createServer((request, response) => {
+    if (request.url === prefix) {
+      response.writeHead(200, {
+        'content-type': 'text/html; charset=utf-8',
+        'content-security-policy': policy,
+      });
+      response.end(page.html);
+    } else if (request.url !== `${prefix}events`) {
+      response.writeHead(404).end();
+    } else {
+      feed.connections += 1;
+      if (feed.refuseWith !== undefined) {
+        response.writeHead(feed.refuseWith).end();
+        return;
+      }
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write('retry: 200\n\n');
+      for (const [event, data] of feed.greeting) write(response, event, data);
+      open.add(response);
+      response.on('close', () => open.delete(response));
+    }
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  t.after(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+  const feed: ScriptedFeed = {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}${prefix}`,
+    connections: 0,
+    refuseWith: undefined,
+    greeting: [],
+    send(event, data) {
+      for (const response of open) write(response, event, data);
+    },
+    cut() {
+      for (const response of open) response.destroy();
+    },
+  };
+  return feed;
+}

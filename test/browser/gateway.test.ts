@@ -1,0 +1,245 @@
+/** The page of the built gateway, with real providers, during failures, fallbacks, rests and streams. */
+
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import type { TestContext } from 'node:test';
+import { promisify } from 'node:util';
+
+import type { Page } from 'playwright-core';
+
+import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, providerToml } from '../support/gateway.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  freePort,
+  startServing,
+  type Program,
+} from '../support/process.ts';
+import { openChat } from '../support/streams.ts';
+import {
+  completion,
+  completionEvents,
+  NOBODY_LISTENS,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+} from '../support/upstream.ts';
+import {
+  assertAccessible,
+  browserTest,
+  assertFitsWidth,
+  rowsOf,
+  screenshot,
+  shows,
+} from './browser.ts';
+
+const ADMIN_KEY = 'admin-key-canary-1234567890';
+const FIRST_ROW = '#requests > tr:first-child';
+const run = promisify(execFile);
+
+interface Gateway {
+  readonly port: number;
+  readonly url: string;
+  readonly toml: string;
+  readonly upstream: FakeUpstream;
+  readonly fallback: FakeUpstream;
+  program: Program;
+  /** Posts a chat completion and returns its status. */
+  readonly chat: (body?: object, headers?: Record<string, string>) => Promise<number>;
+  /** Ends it with this signal, and starts it again on the same ports. */
+  readonly restart: (signal: NodeJS.Signals) => Promise<void>;
+}
+
+/** Providers: `p`, `spare` for whoever falls back, `down`, and one without a key. */
+async function startGateway(t: TestContext, admin = ''): Promise<Gateway> {
+  await buildOnce();
+  const [upstream, fallback] = [await startUpstream(t), await startUpstream(t)];
+  const [port, adminPort] = [await freePort(), await freePort()];
+  const toml = [
+    `[server]\nport = ${port}\nhost = "127.0.0.1"`,
+    `[admin]\nport = ${adminPort}\n${admin}`,
+    '[aliases]\nfast = "p/m"',
+    '[providers]\nfallback = ["spare"]',
+    providerToml(upstream),
+    providerToml(fallback, 'spare', 'default_model = "small"'),
+    providerToml({ baseUrl: NOBODY_LISTENS }, 'down'),
+    '[providers.mistral]\nenabled = true',
+  ].join('\n');
+  const start = async () => startServing(t, [], { cwd: emptyFolder(t, { 'gateway.toml': toml }) });
+  const gateway: Gateway = {
+    port,
+    url: `http://127.0.0.1:${adminPort}/`,
+    toml,
+    upstream,
+    fallback,
+    program: await start(),
+    async chat(body = {}, headers = {}) {
+      const response = await fetch(`http://127.0.0.1:${port}/v1/chat/completions`, {
+        method: 'POST',
+        headers: {
+          authorization: `Bearer ${CLIENT_TOKEN}`,
+          'content-type': 'application/json',
+          ...headers,
+        },
+        body: JSON.stringify(chatBody(body)),
+      });
+      await response.text();
+      return response.status;
+    },
+    async restart(signal) {
+      gateway.program.child.kill(signal);
+      await gateway.program.exit;
+      gateway.program = await start();
+    },
+  };
+  return gateway;
+}
+
+/** Waits for the text in a provider's row. */
+async function showsProvider(page: Page, id: string, text: string | RegExp): Promise<void> {
+  const row = page
+    .locator('#providers > tr')
+    .filter({ has: page.getByRole('rowheader', { name: id, exact: true }) });
+  await row.filter({ hasText: text }).waitFor();
+}
+
+browserTest(
+  'the curl line of an empty page works, and its request appears with its tokens',
+  async (t, open) => {
+    const { url } = await startGateway(t);
+    const page = await open(url);
+    await shows(page, '#connection', 'Live');
+    await showsProvider(page, 'p', 'Good');
+    await showsProvider(page, 'mistral', 'Skipped');
+    await assertAccessible(page);
+    const { stdout } = await run('sh', ['-c', await page.locator('#curl').innerText()]);
+    assert.match(stdout, /"finish_reason":"stop"/);
+    await shows(page, FIRST_ROW, 'ok');
+    await page.locator('#requests-empty').waitFor({ state: 'hidden' });
+    const [[, outcome, status, model, provider, , , , input, output] = []] = await rowsOf(
+      page,
+      'requests',
+    );
+    assert.deepEqual(
+      [outcome, status, model, provider, input, output],
+      ['ok', '200', 'fast', 'p', '1', '1'],
+    );
+    await shows(page, '#models', 'fast');
+    await shows(page, '#failed-note', '0 of 1 in 15 min');
+  },
+);
+
+browserTest('failures, a fallback and rests are shown with their causes', async (t, open) => {
+  const { url, upstream, chat } = await startGateway(t);
+  const page = await open(url);
+  await shows(page, '#connection', 'Live');
+  const text = `overloaded <img src=x onerror="document.title=1">\u202e${'w'.repeat(10_240)}`;
+  upstream.script = (_, response) =>
+    sendJson(response, { error: { message: text } }, { status: 503 });
+
+  assert.equal(await chat(), 200);
+  await shows(page, FIRST_ROW, 'p → spare');
+  await page.locator(FIRST_ROW).click();
+  await shows(
+    page,
+    '.details table',
+    /p.*upstream_error.*503.*<img src=x onerror="document.title=1">/,
+  );
+  await page.locator(FIRST_ROW).click();
+  await showsProvider(page, 'p', '<img src=x');
+
+  for (let i = 0; i < 3; i += 1) assert.equal(await chat(), 200);
+  await showsProvider(page, 'p', /Good, but not every model.*m rests, \d+ s left: /);
+  await shows(page, '#announcement', 'p: Good, but not every model');
+  for (let i = 0; i < 3; i += 1) assert.equal(await chat({ model: 'down/m' }), 200);
+  await showsProvider(page, 'down', /Resting, \d+ s left.*ECONNREFUSED/);
+  await showsProvider(page, 'down', /upstream_error 3/);
+
+  assert.equal(await chat({ messages: 1 }), 400);
+  await shows(page, FIRST_ROW, 'refused');
+  await page.locator(FIRST_ROW).click();
+  await shows(page, '.details', 'Invalid request: ');
+  await page.locator(FIRST_ROW).click();
+  await page.getByLabel('Outcome').selectOption('refused');
+  await shows(page, '#count', /^1 of 8$/);
+  await page.getByLabel('Outcome').selectOption('');
+
+  await assertAccessible(page);
+  await screenshot(page, 'failures-1280-light');
+  await page.setViewportSize({ width: 360, height: 900 });
+  await assertFitsWidth(page);
+  await screenshot(page, 'failures-360-light');
+
+  // After the rest one request tests it.
+  await showsProvider(page, 'down', 'Half-open');
+  upstream.script = (_, response) => sendJson(response, completion());
+  assert.equal(await chat(), 200);
+  await showsProvider(page, 'p', /Good(?!, but)/);
+  assert.equal(await page.title(), 'inference-gateway');
+});
+
+browserTest(
+  'a stream is counted while it is open, and shown when the client has left',
+  async (t, open) => {
+    const { url, port, upstream } = await startGateway(t);
+    const page = await open(url);
+    await shows(page, '#connection', 'Live');
+    const [first = ''] = completionEvents().split(/(?<=\n\n)/);
+    upstream.script = (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(completionEvents().slice(0, first.length * 2));
+    };
+    const stream = openChat(port);
+    stream.ended.catch(() => {});
+    await stream.response;
+    await shows(page, '#streams', /^1$/);
+    await shows(page, '#streams-note', '1 in flight');
+    stream.leave();
+    await shows(page, FIRST_ROW, 'client_closed');
+    await shows(page, '#streams', /^0$/);
+    await shows(page, '#latency', /\d/);
+  },
+);
+
+browserTest(
+  'the page shows the drain, and survives a restart on the same port',
+  async (t, open) => {
+    const gateway = await startGateway(t);
+    const { url, port, upstream } = gateway;
+    const page = await open(url, { losesConnection: true });
+    assert.equal(await gateway.chat(), 200);
+    await shows(page, FIRST_ROW, 'ok');
+    upstream.script = (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(completionEvents().slice(0, -'data: [DONE]\n\n'.length));
+    };
+    const stream = openChat(port);
+    stream.ended.catch(() => {});
+    await stream.response;
+    gateway.program.child.kill('SIGTERM');
+    await shows(page, '#connection', 'Draining');
+    stream.leave();
+    await gateway.program.exit;
+    await shows(page, '#connection', 'Connection lost');
+    await gateway.restart('SIGKILL');
+    await shows(page, '#announcement', 'The gateway was restarted');
+    await shows(page, '#connection', 'Live');
+    await page.locator('#requests-empty').waitFor({ state: 'visible' });
+  },
+);
+
+browserTest('with keys the browser asks for one, and no key is on the page', async (t, open) => {
+  const { url, chat, upstream } = await startGateway(t, `keys = ["${ADMIN_KEY}"]`);
+  assert.equal((await fetch(url)).status, 401);
+  upstream.script = (_, response) =>
+    sendJson(response, { error: { message: `wrong key ${PROVIDER_KEY}` } }, { status: 401 });
+  await chat({}, { 'x-request-id': 'with-keys' });
+  const page = await open(url, { credentials: { username: 'any', password: ADMIN_KEY } });
+  await shows(page, '#connection', 'Live');
+  await page.locator(FIRST_ROW).click();
+  await shows(page, '.details', 'with-keys');
+  await page.locator('summary').click();
+  await shows(page, '#settings', '[secret]');
+  const html = await page.content();
+  for (const key of [ADMIN_KEY, PROVIDER_KEY, CLIENT_TOKEN]) assert.ok(!html.includes(key), key);
+});

@@ -1,0 +1,291 @@
+/** What is counted of finished requests, and its bounds. */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { ModelLabels } from '../src/admin/labels.ts';
+import { createRequestMetrics } from '../src/admin/metrics.ts';
+import { RecentRequests } from '../src/admin/recent-requests.ts';
+import { Totals } from '../src/admin/totals.ts';
+import type { FinishedRequest, RequestFacts } from '../src/lib/request-facts.ts';
+import { parseMetrics } from './support/exposition.ts';
+import { CLIENT_TOKEN, chatBody, providerToml, startGateway } from './support/gateway.ts';
+import { createMemoryProbe } from './support/memory.ts';
+import { ROOT } from './support/process.ts';
+import { completionEvents, sendEvents, sendJson, startUpstream } from './support/upstream.ts';
+
+const ADMIN = '[admin]\nport = 0\n';
+
+function finished(facts: Partial<RequestFacts> = {}, more: Partial<FinishedRequest> = {}) {
+  const request: FinishedRequest = {
+    facts: {
+      request_id: 'id',
+      method: 'POST',
+      path: '/v1/chat/completions',
+      status: 200,
+      provider: 'p',
+      model: 'p/m',
+      upstream_model: 'm',
+      duration_ms: 1000,
+      bytes: 100,
+      outcome: 'ok',
+      ...facts,
+    },
+    endedAtMs: 1_700_000_000_000,
+    durationMs: 1000,
+    ...more,
+  };
+  return request;
+}
+
+function createMetrics(known: readonly string[] = []) {
+  const models = new ModelLabels();
+  models.learn(known);
+  const metrics = createRequestMetrics(models);
+  return { ...metrics, read: () => parseMetrics(metrics.render()) };
+}
+
+test('GET /metrics answers in the text format 0.0.4', async (t) => {
+  const gateway = await startGateway(t, { toml: ADMIN });
+  const reply = await gateway.admin('/metrics');
+  assert.equal(reply.status, 200);
+  assert.equal(reply.headers['content-type'], 'text/plain; version=0.0.4; charset=utf-8');
+  assert.equal(parseMetrics(reply.text).sum('gateway_build_info'), 1);
+});
+
+test('a completion is counted under the labels of Envoy AI Gateway', () => {
+  const metrics = createMetrics(['fast', 'm', 'm-2026']);
+  const usage = { prompt_tokens: 10, cached_tokens: 4, completion_tokens: 5, reasoning_tokens: 2 };
+  metrics.observe(finished({ model: 'fast', ...usage }, { responseModel: 'm-2026' }));
+  const labels = {
+    gen_ai_operation_name: 'chat',
+    gen_ai_provider_name: 'p',
+    gen_ai_original_model: 'fast',
+    gen_ai_request_model: 'm',
+    gen_ai_response_model: 'm-2026',
+  };
+  const { sum } = metrics.read();
+  assert.equal(sum('gen_ai_server_request_duration_seconds_count', labels), 1);
+  assert.equal(sum('gen_ai_server_request_duration_seconds_sum', labels), 1);
+  const tokens = (type: string) =>
+    sum('gen_ai_client_token_usage_sum', { ...labels, gen_ai_token_type: type });
+  assert.deepEqual(['input', 'cached_input', 'output', 'reasoning'].map(tokens), [10, 4, 5, 2]);
+  assert.equal(sum('gen_ai_server_time_to_first_token_seconds_count'), 0);
+});
+
+test('error_type is the outcome of what failed, and absent for a client that left', () => {
+  const metrics = createMetrics();
+  for (const outcome of ['ok', 'client_closed', 'timeout', 'upstream_error'] as const) {
+    metrics.observe(finished({ outcome }));
+  }
+  const text = metrics.render();
+  const { sum } = metrics.read();
+  const count = 'gen_ai_server_request_duration_seconds_count';
+  assert.equal(sum(count), 4);
+  assert.equal(sum(count, { error_type: 'timeout' }), 1);
+  assert.equal(sum(count, { error_type: 'upstream_error' }), 1);
+  assert.doesNotMatch(text, /error_type="(?:ok|client_closed)?"/);
+});
+
+test('the time per output token is what follows the first token, of delivered streams', () => {
+  const metrics = createMetrics();
+  const stream = { stream: true, completion_tokens: 9 };
+  metrics.observe(finished(stream, { durationMs: 1000, firstByteMs: 200 }));
+  metrics.observe(finished({ ...stream, outcome: 'client_closed' }, { firstByteMs: 200 }));
+  metrics.observe(finished({ ...stream, stream: false }, { firstByteMs: 1000 }));
+  metrics.observe(
+    finished({ ...stream, status: 502, outcome: 'upstream_error' }, { firstByteMs: 1 }),
+  );
+  const { sum } = metrics.read();
+  assert.equal(sum('gen_ai_server_time_to_first_token_seconds_count'), 2);
+  assert.equal(sum('gen_ai_server_time_to_first_token_seconds_sum'), 0.4);
+  assert.equal(sum('gen_ai_server_time_per_output_token_seconds_count'), 1);
+  assert.equal(sum('gen_ai_server_time_per_output_token_seconds_sum'), 0.1);
+});
+
+test('a histogram counts a value up to its bound, and +Inf is the count', () => {
+  const metrics = createMetrics();
+  for (const durationMs of [10, 10.1, 20, 81_920, 100_000]) {
+    metrics.observe(finished({}, { durationMs }));
+  }
+  const { sum } = metrics.read();
+  const bucket = (le: string) => sum('gen_ai_server_request_duration_seconds_bucket', { le });
+  assert.deepEqual(['0.01', '0.02', '40.96', '81.92', '+Inf'].map(bucket), [1, 3, 3, 4, 5]);
+  assert.equal(sum('gen_ai_server_request_duration_seconds_count'), 5);
+});
+
+test('tries, fallbacks and refusals are counted', () => {
+  const metrics = createMetrics();
+  metrics.observe(
+    finished({
+      provider: 'b',
+      client: 'team',
+      tries: [
+        { provider: 'a', model: 'm', outcome: 'timeout' },
+        { provider: 'a', model: 'm', outcome: 'upstream_error', status: 500 },
+        { provider: 'c', model: 'm', outcome: 'resting' },
+        { provider: 'b', model: 'm', outcome: 'ok', status: 200 },
+      ],
+    }),
+  );
+  metrics.observe(finished({ outcome: 'rate_limited', reason: 'global', provider: undefined }));
+  metrics.observe(finished({ outcome: 'rate_limited', reason: 'p said so' }));
+  const { sum } = metrics.read();
+  assert.equal(sum('gateway_requests_total', { client: 'team', outcome: 'ok' }), 1);
+  assert.equal(sum('gateway_tries_total'), 4);
+  assert.equal(sum('gateway_tries_total', { provider: 'a', result: 'timeout' }), 1);
+  assert.equal(sum('gateway_fallbacks_total'), 2);
+  assert.equal(sum('gateway_fallbacks_total', { from: 'a', to: 'c', reason: 'upstream_error' }), 1);
+  assert.equal(sum('gateway_fallbacks_total', { from: 'c', to: 'b', reason: 'resting' }), 1);
+  assert.equal(sum('gateway_refusals_total', { limit: 'global' }), 1);
+  assert.equal(sum('gateway_refusals_total', { limit: 'other' }), 1);
+});
+
+test('values of labels are escaped', () => {
+  const name = 'a"b\\c\nd';
+  const metrics = createMetrics([name]);
+  metrics.observe(finished({ model: name }));
+  assert.match(metrics.render(), /gen_ai_original_model="a\\"b\\\\c\\nd"/);
+});
+
+test('models are labels only if the settings or a list of models name them', async (t) => {
+  const upstream = await startUpstream(t);
+  const toml =
+    providerToml(upstream, 'p', 'default_model = "d"') + '[aliases]\nfast = "p/target"\n' + ADMIN;
+  const gateway = await startGateway(t, { toml });
+  const original = async (model: string) => {
+    await gateway.chat(chatBody({ model }));
+    const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+    return sum('gen_ai_server_request_duration_seconds_count', { gen_ai_original_model: model });
+  };
+  for (const model of ['fast', 'p/target', 'p/d', 'p', 'p/'])
+    assert.equal(await original(model), 1);
+  assert.equal(await original('p/listed'), 0);
+  const list = { data: [{ id: 'listed' }] };
+  upstream.script = (request, response) =>
+    sendJson(response, request.method === 'GET' ? list : { choices: [] });
+  await gateway.send('/v1/models');
+  assert.equal(await original('p/listed'), 1);
+});
+
+test('10,000 random names of models leave the number of series bounded', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) + ADMIN });
+  await gateway.chat(chatBody({ model: 'p/random-0' }));
+  const before = parseMetrics((await gateway.admin('/metrics')).text).series;
+  for (let at = 1; at <= 20; at += 1) await gateway.chat(chatBody({ model: `p/random-${at}` }));
+  assert.equal(parseMetrics((await gateway.admin('/metrics')).text).series, before);
+
+  // Even if a provider lists them all.
+  const names = Array.from({ length: 10_000 }, (_, at) => `random-${at}`);
+  const metrics = createMetrics(names);
+  const totals = new Totals();
+  for (const [at, name] of names.entries()) {
+    const responseModel = names[(7 * at) % names.length]!;
+    const facts = { model: name, upstream_model: name, prompt_tokens: 1 };
+    metrics.observe(finished(facts, { responseModel }));
+    totals.record(finished(facts), name);
+  }
+  const { series, sum } = metrics.read();
+  assert.ok(series < 2000, `${series} series`);
+  assert.equal(sum('gen_ai_server_request_duration_seconds_count'), names.length);
+  assert.ok(sum('gen_ai_client_token_usage_count', { gen_ai_original_model: 'other' }) > 9000);
+  assert.equal(totals.models().length, 501);
+});
+
+test(
+  'the whole view takes less than 8 MB after a million requests',
+  { timeout: 60_000 },
+  async (t) => {
+    const upstream = await startUpstream(t);
+    const measure = createMemoryProbe();
+    const before = measure();
+    const names = Array.from({ length: 5000 }, (_, at) => `model-${at}`);
+    const metrics = createMetrics(names);
+    const totals = new Totals();
+    const recent = new RecentRequests();
+    const cause = 'c'.repeat(200);
+    const failed = { model: 'm', outcome: 'timeout', cause, url: upstream.baseUrl } as const;
+    const startedMs = performance.now();
+    for (let at = 0; at < 1_000_000; at += 1) {
+      const provider = `p${at % 10}`;
+      const model = names[at % names.length]!;
+      const request = finished(
+        {
+          provider,
+          model,
+          upstream_model: model,
+          outcome: at % 3 === 0 ? 'timeout' : 'ok',
+          stream: true,
+          client: `client-${at % 20}`,
+          prompt_tokens: at % 5000,
+          completion_tokens: at % 700,
+          tries: [
+            { provider, ...failed },
+            { provider: 'spare', ...failed },
+          ],
+        },
+        { responseModel: names[(at * 7) % 5000]!, firstByteMs: at % 900, gatewayMs: 0.3 },
+      );
+      metrics.observe(request);
+      totals.record(request, model);
+      recent.add(request);
+    }
+    const perRequestUs = (performance.now() - startedMs) / 1000;
+    const heldBytes = measure() - before;
+    t.diagnostic(`${(heldBytes / 1e6).toFixed(1)} MB, ${perRequestUs.toFixed(2)} µs per request`);
+    assert.ok(heldBytes < 8e6, `${heldBytes} bytes`);
+    assert.equal(metrics.read().sum('gateway_requests_total'), 1_000_000);
+    assert.equal(recent.since(0).length, 200);
+    assert.equal(totals.provider('spare').requests, 1_000_000);
+  },
+);
+
+test('no key, token or content is in the metrics', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) + ADMIN });
+  await gateway.chat(chatBody({ messages: [{ role: 'user', content: 'canary-content' }] }));
+  const { text } = await gateway.admin('/metrics');
+  for (const secret of [CLIENT_TOKEN, 'sk-provider', 'canary-content'])
+    assert.ok(!text.includes(secret));
+});
+
+test('docs/metrics.md has every metric with its type and labels, and no other', async (t) => {
+  const upstream = await startUpstream(t);
+  const usage = {
+    prompt_tokens: 3,
+    completion_tokens: 2,
+    prompt_tokens_details: { cached_tokens: 1 },
+    completion_tokens_details: { reasoning_tokens: 1 },
+  };
+  const toml =
+    providerToml(upstream) +
+    providerToml(upstream, 'q') +
+    '[providers]\nfallback = ["q"]\n' +
+    ADMIN;
+  const gateway = await startGateway(t, { toml });
+  upstream.script = (_, response) => sendJson(response, { choices: [], usage });
+  await gateway.chat(chatBody());
+  upstream.script = (_, response) => sendEvents(response, completionEvents());
+  await gateway.chat(chatBody({ stream: true }));
+  upstream.script = (_, response) => sendJson(response, {}, { status: 429 });
+  await gateway.chat(chatBody());
+  const { types, labels } = parseMetrics((await gateway.admin('/metrics')).text);
+  const docs = readFileSync(join(ROOT, 'docs/metrics.md'), 'utf8');
+  const rows = [...docs.matchAll(/^\| `(\w+)` \| (\w+) \| (.*?) \|/gm)].map(
+    ([, name, type, labelCell = '']) => {
+      const names = [...labelCell.matchAll(/`(\w+)`/g)].map(([, label]) => label!);
+      return [name!, { type: type!, names: new Set(names) }] as const;
+    },
+  );
+  const documented = new Map(rows);
+  assert.deepEqual([...documented.keys()].toSorted(), [...types.keys()].toSorted());
+  for (const [name, type] of types) {
+    assert.equal(documented.get(name)?.type, type, name);
+    for (const label of labels.get(name) ?? []) {
+      assert.ok(documented.get(name)?.names.has(label), `${name} has a label ${label}`);
+    }
+  }
+});

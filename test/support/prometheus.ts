@@ -1,0 +1,97 @@
+/** Debian's Prometheus, as a process of its own that scrapes one target until the test ends. */
+
+import { spawn, spawnSync } from 'node:child_process';
+import { get } from 'node:http';
+import type { TestContext } from 'node:test';
+
+import { idle } from './clock.ts';
+import { emptyFolder, freePort } from './process.ts';
+
+/** Says why, and returns true, if the packages are not installed. */
+export function isPrometheusMissing(t: TestContext): boolean {
+  const missing = ['prometheus', 'promtool'].filter(
+    (name) => spawnSync(name, ['--version']).error !== undefined,
+  );
+  if (missing.length === 0) return false;
+  const text = `NOT TESTED: ${missing.join(' and ')} not found; apt-get install prometheus`;
+  console.error(text);
+  t.skip(text);
+  return true;
+}
+
+/** What `promtool check metrics` complains about; empty if nothing. */
+export function checkMetrics(exposition: string): string {
+  const { status, stdout, stderr } = spawnSync('promtool', ['check', 'metrics'], {
+    input: exposition,
+    encoding: 'utf8',
+  });
+  return `${stdout}${stderr}${status === 0 ? '' : `exit code ${status}`}`;
+}
+
+export interface Prometheus {
+  /** The result of an instant query: label sets, as JSON with sorted names, with their values. */
+  query(expression: string): Promise<Map<string, number>>;
+}
+
+/** Starts it; `target` is a host and port, `key` the Bearer token for its `/metrics`. */
+export async function startPrometheus(
+  t: TestContext,
+  { target, key }: { readonly target: string; readonly key: string },
+): Promise<Prometheus> {
+  const config = {
+    global: { scrape_interval: '500ms', scrape_timeout: '500ms' },
+    scrape_configs: [
+      {
+        job_name: 'gateway',
+        authorization: { credentials: key },
+        static_configs: [{ targets: [target] }],
+      },
+    ],
+  };
+  // JSON is YAML.
+  const folder = emptyFolder(t, { 'prometheus.yml': JSON.stringify(config) });
+  const port = await freePort();
+  const args = [
+    `--config.file=${folder}/prometheus.yml`,
+    `--storage.tsdb.path=${folder}/data`,
+    `--web.listen-address=127.0.0.1:${port}`,
+    '--log.level=error',
+  ];
+  const child = spawn('prometheus', args, { cwd: folder, stdio: 'inherit' });
+  const ended = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+  t.after(async () => {
+    child.kill('SIGKILL');
+    await ended;
+  });
+  while ((await fetchText(port, '/-/ready')) === undefined) {
+    if (child.exitCode !== null) throw new Error(`prometheus ended with ${child.exitCode}`);
+    await idle(50);
+  }
+  return {
+    async query(expression) {
+      const path = `/api/v1/query?query=${encodeURIComponent(expression)}`;
+      const text = await fetchText(port, path);
+      if (text === undefined) throw new Error(`prometheus refused ${expression}`);
+      const { data } = JSON.parse(text) as {
+        data: { result: { metric: Record<string, string>; value: [number, string] }[] };
+      };
+      const entries = data.result.map(({ metric, value }) => {
+        const sorted = Object.entries(metric).toSorted(([a], [b]) => (a < b ? -1 : 1));
+        return [JSON.stringify(Object.fromEntries(sorted)), Number(value[1])] as const;
+      });
+      return new Map(entries);
+    },
+  };
+}
+
+/** The body of a 200; undefined for anything else. */
+async function fetchText(port: number, path: string): Promise<string | undefined> {
+  return new Promise((resolve) => {
+    const request = get({ host: '127.0.0.1', port, path, agent: false }, (response) => {
+      let text = '';
+      response.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
+      response.on('end', () => resolve(response.statusCode === 200 ? text : undefined));
+    });
+    request.on('error', () => resolve(undefined));
+  });
+}
