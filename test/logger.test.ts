@@ -3,7 +3,9 @@ import { describe, test } from 'node:test';
 
 import { createLogger, type LogFacts } from '../src/lib/log.ts';
 import { createRedactor, Secret, type Redactor } from '../src/lib/secrets.ts';
+import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { withRandom } from './support/random.ts';
+import { sendJson, startUpstream } from './support/upstream.ts';
 
 const KEYS = [
   'sk-proj-canary-0123456789',
@@ -200,4 +202,16 @@ describe('redaction of a log line', () => {
     });
     assert.doesNotMatch(line, /secret/);
   });
+});
+
+test('a key of [admin] is hidden in the log and in messages to clients', async (t) => {
+  const key = 'admin-canary-4711';
+  const upstream = await startUpstream(t, (_, response) =>
+    sendJson(response, { error: { message: `who is ${key}?` } }, { status: 400 }),
+  );
+  const toml = `[admin]\nport = 0\nkeys = ["${key}"]\n${providerToml(upstream)}`;
+  const gateway = await startGateway(t, { toml });
+  const { text } = await gateway.chat(chatBody());
+  assert.match(text, /who is \[secret\]/);
+  assert.doesNotMatch(gateway.log.join(''), /canary-4711/);
 });
