@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { createLogger, type LogFacts } from '../src/lib/log.ts';
+import { createLogger, redactFacts, type LogFacts } from '../src/lib/log.ts';
 import { createRedactor, Secret, type Redactor } from '../src/lib/secrets.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { withRandom } from './support/random.ts';
@@ -124,6 +124,7 @@ describe('redaction of a log line', () => {
   const assertSame = (message: string, facts: LogFacts) => {
     const line = lineOf(message, facts, { redact });
     assert.equal(line, lineOf(message, facts, { redact: thorough }));
+    assert.deepEqual(redactFacts(facts, redact), redactFacts(facts, thorough));
     return line;
   };
 
