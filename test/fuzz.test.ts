@@ -16,6 +16,7 @@ import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
 import { GatewayError } from '../src/lib/errors.ts';
+import { AnswerFacts } from '../src/upstream/answer-facts.ts';
 import { TransportError } from '../src/upstream/network-error.ts';
 import { createOpenAIProvider } from '../src/upstream/openai.ts';
 import { upstreamFailure } from '../src/upstream/network-error.ts';
@@ -274,6 +275,7 @@ const STREAM_TOKENS = [
   ...'data: {"object":"error","message":"no"}\n\n~id: 1\n~\xef\xbb\xbf~\xff\xfe~"choices":'.split(
     '~',
   ),
+  ...'"usage":{"prompt_tokens":1},~"usage":{~"usage":null,~"model":"b",~"model":""'.split('~'),
   ...'"finish_reason":"stop"~"finish_reason":null~event: error\ndata: no\n\n~retry: 1\n\n'.split(
     '~',
   ),
@@ -282,6 +284,10 @@ const STREAMS = [
   completionEvents(),
   completionEvents().replaceAll('\n', '\r\n'),
   completionEvents().replace('data: [DONE]\n\n', ''),
+  completionEvents().replace(
+    'data: [',
+    'data: {"choices":[],"usage":{"completion_tokens":2}}\n\ndata: [',
+  ),
   `: hello\n\n${completionEvents(['h\u00e9', '\u{1F600}'])}: bye\n`,
   `${completionEvents().slice(0, 320)}data: {"error":{"message":"overloaded","code":503}}\n\n`,
 ].map((text) => Buffer.from(text));
@@ -298,12 +304,14 @@ async function* bodyOf(pieces: readonly Buffer[], isCut: boolean) {
 
 async function relay(pieces: readonly Buffer[], isCut: boolean) {
   let failure = '';
+  const facts = new AnswerFacts();
   const options = {
     provider: 'p',
     deadline: new Deadline(),
     idleMs: 0,
     reservation: new Reservation(new ByteBudget(Infinity)),
     readFault: (json: unknown) => provider.readFault(json),
+    facts,
     toError: ({ message = '' }) => new GatewayError('provider', message, { provider: 'p' }),
     onEnd: ({ message = '' }: Partial<GatewayError> = {}) => {
       failure = message;
@@ -314,7 +322,9 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     for await (const part of await openStream(bodyOf(pieces, isCut), options)) parts.push(part);
     const text = Buffer.concat(parts).toString('latin1');
     // After [DONE] nothing is waited for, not even the second half of its last line end.
-    return { text: text.replace(/\r\n$/, '\r'), failure, hasBegun: true };
+    const { model, finishReason, usage } = facts;
+    const noted = { model, finishReason, usage };
+    return { text: text.replace(/\r\n$/, '\r'), failure, hasBegun: true, noted };
   } catch (thrown) {
     const error = upstreamFailure(thrown, { provider: 'p', answered: true });
     if (!(error instanceof GatewayError)) throw error;

@@ -134,6 +134,7 @@ class MessageList implements JsonVisitor {
 
 /** The members of one message. One that is there twice counts as the last of the two. */
 class Message implements JsonVisitor {
+  readonly textName = 'role';
   isObject = false;
   #name = '';
   #role: string | undefined;

@@ -27,12 +27,14 @@ export type JsonKind = 'object' | 'array' | 'string' | 'number' | 'true' | 'fals
 
 /** Is told of the values directly inside one object or array. Offsets are in bytes from the start of the text. */
 export interface JsonVisitor {
+  /** The name of the members whose text is wanted if they are strings. Others are not decoded, which costs time. */
+  readonly textName?: string;
   /**
    * A value begins at `offset`. `name` is its name in an object ('' if that is no short word), and '' in an array.
    * Returns the visitor of the values inside it, if there is one.
    */
   onValue(kind: JsonKind, name: string, offset: number): JsonVisitor | undefined;
-  /** That value ends before `offset`. `text`: what it says if it is a string ('' if that is no short word). */
+  /** That value ends before `offset`. `text` of a string: what it says if that is wanted and a short word, or ''. */
   onEnd?(offset: number, text: string | undefined): void;
 }
 
@@ -151,7 +153,7 @@ export class JsonScanner {
   #beginName(byte: number, at: number): number {
     this.#count();
     if (byte !== QUOTE) this.#fail(at);
-    this.#beginString(true);
+    this.#beginString(true, this.#visitors[this.#depth] !== undefined);
     return at + 1;
   }
 
@@ -164,13 +166,14 @@ export class JsonScanner {
     // Any other byte can only begin a number; if it does not, NumberReader refuses it.
     const kind = KINDS[byte] ?? 'number';
     const name = this.#areObjects[this.#depth] ? this.#name : '';
-    const inside = this.#visitors[this.#depth]?.onValue(kind, name, this.#scannedBytes + at);
+    const visitor = this.#visitors[this.#depth];
+    const inside = visitor?.onValue(kind, name, this.#scannedBytes + at);
     if (kind === 'object' || kind === 'array') {
       this.#open(kind === 'object', inside);
       return at + 1;
     }
     if (kind === 'string') {
-      this.#beginString(false);
+      this.#beginString(false, visitor?.textName === name);
       return at + 1;
     }
     this.#state = 'scalar';
@@ -185,11 +188,11 @@ export class JsonScanner {
     return at;
   }
 
-  #beginString(isName: boolean): void {
+  #beginString(isName: boolean, isTextWanted: boolean): void {
     this.#state = 'scalar';
     this.#isName = isName;
     this.#scalar = this.#string;
-    this.#string.begin(this.#visitors[this.#depth] !== undefined);
+    this.#string.begin(isTextWanted);
   }
 
   #endValue(end: number, text?: string): void {

@@ -1,53 +1,47 @@
 /** What an answer says about itself: its model, why it ended, and its token counts. */
 
-import { JsonScanner } from '../lib/json-scanner.ts';
+import { BACKSLASH, CLOSE_BRACE, OPEN_BRACE, QUOTE } from '../lib/ascii.ts';
 import type { TokenUsage } from '../lib/request-facts.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 
 /** OpenAI's `usage` has 300 bytes. */
 export const MAX_USAGE_BYTES = 16_384;
-/** Printable ASCII. */
-const MODEL = /^[ -~]{1,64}$/;
-/** Some providers write `"null"` until the answer is finished. */
-const FINISH_REASON = /^(?!null$)[\w.-]{1,32}$/;
+/** A longer model or `finish_reason` is not noted. */
+export const MAX_WORD_CHARACTERS = 64;
+/** Printable ASCII without escape sequences. */
+const MODEL = /^[ -[\]-~]{1,64}$/;
+/** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
+const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
 /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
 export class AnswerFacts {
-  #model: string | undefined;
-  #finishReason: string | undefined;
+  /** The model that the answer names, untrusted; `undefined` if that is no short text in printable ASCII. */
+  model: string | undefined;
+  /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`; `undefined` if it does not say so. */
+  finishReason: string | undefined;
   #usage: TokenUsage | undefined;
-  /** Text that is not parsed yet. */
-  #usageText: string | undefined;
-
-  /** The model that the answer names, untrusted; `undefined` if that is no short text in ASCII. */
-  get model(): string | undefined {
-    return this.#model;
-  }
-
-  /** The last `finish_reason` that is a short word. */
-  get finishReason(): string | undefined {
-    return this.#finishReason;
-  }
+  /** The last `usage`, until it is parsed. */
+  #usageText = '';
 
   /** The counts of the last `usage`; `undefined` if it has no usable one. */
   get usage(): TokenUsage | undefined {
-    if (this.#usageText !== undefined) this.#usage = readUsage(this.#usageText);
-    this.#usageText = undefined;
+    if (this.#usageText !== '') this.#usage = readUsage(this.#usageText);
+    this.#usageText = '';
     return this.#usage;
   }
 
-  /** The first model counts. */
-  noteModel(model: unknown): void {
-    if (typeof model === 'string' && MODEL.test(model)) this.#model ??= model;
+  noteModel(model: string): void {
+    this.model = MODEL.test(model) ? model : undefined;
   }
 
+  /** The last one counts. */
   noteFinishReason(reason: string): void {
-    if (FINISH_REASON.test(reason)) this.#finishReason = reason;
+    this.finishReason = FINISH_REASON.exec(reason)?.[0];
   }
 
   /**
-   * Takes the JSON of a `usage` object, at most MAX_USAGE_BYTES of it and of what follows it. It is parsed only when
-   * the counts are read: some providers send one with each event.
+   * Takes the JSON of a `usage`, with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. It is
+   * parsed only when the counts are read: some providers send one with each event.
    */
   noteUsage(text: string): void {
     this.#usageText = text;
@@ -55,37 +49,35 @@ export class AnswerFacts {
 }
 
 function readUsage(text: string): TokenUsage | undefined {
-  const usage = parseUntrustedJson(text.slice(0, endOfValue(text)));
-  const prompt = field(usage, 'prompt_tokens_details');
-  const completion = field(usage, 'completion_tokens_details');
+  const usage = parseUntrustedJson(firstObject(text));
+  const promptDetails = field(usage, 'prompt_tokens_details');
+  const completionDetails = field(usage, 'completion_tokens_details');
   const counts = {
     prompt_tokens: count(usage, 'prompt_tokens'),
     completion_tokens: count(usage, 'completion_tokens'),
     cached_tokens:
-      count(prompt, 'cached_tokens') ??
+      count(promptDetails, 'cached_tokens') ??
       // DeepSeek, and Moonshot.
       count(usage, 'prompt_cache_hit_tokens') ??
       count(usage, 'cached_tokens'),
-    reasoning_tokens: count(completion, 'reasoning_tokens'),
+    reasoning_tokens: count(completionDetails, 'reasoning_tokens'),
   };
   return Object.values(counts).some((value) => value !== undefined) ? counts : undefined;
 }
 
-/** The offset after the JSON value at the start of `text`, which is in latin1; 0 if it is not whole. */
-function endOfValue(text: string): number {
-  let end = 0;
-  const json = new JsonScanner({
-    onValue: () => undefined,
-    onEnd: (offset) => {
-      end = offset;
-    },
-  });
-  try {
-    json.push(Buffer.from(text, 'latin1'));
-  } catch {
-    // What follows the value.
+/** The JSON object at the start of `text`, without what follows it; '' if it is not whole. */
+function firstObject(text: string): string {
+  let depth = 0;
+  let isInString = false;
+  for (let at = 0; at < text.length; at += 1) {
+    const character = text.charCodeAt(at);
+    if (character === QUOTE) isInString = !isInString;
+    else if (isInString && character === BACKSLASH) at += 1;
+    else if (!isInString && character === OPEN_BRACE) depth += 1;
+    else if (!isInString && character === CLOSE_BRACE) depth -= 1;
+    if (depth === 0) return text.slice(0, at + 1);
   }
-  return end;
+  return '';
 }
 
 function count(value: unknown, name: string): number | undefined {

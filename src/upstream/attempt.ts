@@ -170,6 +170,7 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
     reservation: context.call.reservation,
     readFault: (json) => provider.readFault(json),
     toError,
+    facts: context.call.answerFacts,
   });
   if (isStream) {
     const text = `Provider ${provider.id} does not support streaming`;
@@ -191,6 +192,7 @@ async function toStream(
     idleMs: settings.config.server.streamIdleTimeoutMs,
     readFault: (json) => provider.readFault(json),
     toError,
+    facts: call.answerFacts,
     reservation: call.reservation,
     onEnd: call.onStreamEnd,
   });

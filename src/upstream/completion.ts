@@ -1,11 +1,12 @@
 /** The body of a complete answer: read in full, bounded, and checked for being a completion. */
 
 import type { Reservation } from '../lib/byte-budget.ts';
-import { ChunkBuffer } from '../lib/chunk-buffer.ts';
+import { ChunkBuffer, joinParts, sliceParts } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
+import { MAX_USAGE_BYTES, type AnswerFacts } from './answer-facts.ts';
 import type { UpstreamFault, UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
@@ -19,6 +20,8 @@ interface CompletionOptions {
   readonly readFault: (json: unknown) => UpstreamFault | undefined;
   /** The error that such a fault becomes. */
   readonly toError: (fault: UpstreamFault) => GatewayError;
+  /** Is filled in if the answer is a completion. */
+  readonly facts: AnswerFacts;
 }
 
 /**
@@ -27,7 +30,7 @@ interface CompletionOptions {
  */
 export async function readCompletion(
   { headers, body }: UpstreamReply,
-  { provider, reservation, readFault, toError }: CompletionOptions,
+  { provider, reservation, readFault, toError, facts }: CompletionOptions,
 ): Promise<Buffer[]> {
   const chunks = new ChunkBuffer();
   const scan = new AnswerScan();
@@ -50,7 +53,10 @@ export async function readCompletion(
   scan.end();
   const { size } = chunks;
   const parts = chunks.takeParts();
-  if (scan.isCompletion) return parts;
+  if (scan.isCompletion) {
+    scan.noteFacts(facts, parts);
+    return parts;
+  }
 
   let { isJson } = scan;
   let fault = scan.hasError ? {} : undefined;
@@ -68,14 +74,28 @@ export async function readCompletion(
   return parts;
 }
 
+/** Returns whether the JSON of an event, too long to be parsed, is an error. Its message is not passed on. */
+export function isLongError(data: string): boolean {
+  const scan = new AnswerScan();
+  scan.push(Buffer.from(data));
+  scan.end();
+  return scan.hasError && !scan.isCompletion;
+}
+
 /**
  * Looks for the members by which answers differ, while they arrive. Completions are not parsed: to have `choices` is
  * enough to be one, and the log probabilities of a long one are a million elements.
  */
-export class AnswerScan implements JsonVisitor {
+class AnswerScan implements JsonVisitor {
+  readonly textName = 'model';
   isJson = true;
   hasError = false;
   #hasChoices = false;
+  readonly #choice = new Choice();
+  #model = '';
+  /** The offset of the last `usage` that is not null; 0 if there is none. */
+  #usageStart = 0;
+  readonly #choices: JsonVisitor = { onValue: () => this.#choice };
   readonly #json = new JsonScanner(
     { onValue: (kind) => (kind === 'object' ? this : undefined) },
     Infinity,
@@ -93,10 +113,27 @@ export class AnswerScan implements JsonVisitor {
     if (this.isJson) this.#try(() => this.#json.end());
   }
 
-  onValue(kind: JsonKind, name: string): undefined {
-    if (kind === 'null') return;
-    if (name === 'choices') this.#hasChoices = true;
+  /** Notes what was found. `parts` are the bytes of the answer. */
+  noteFacts(facts: AnswerFacts, parts: readonly Buffer[]): void {
+    facts.noteModel(this.#model);
+    facts.noteFinishReason(this.#choice.finishReason);
+    const start = this.#usageStart;
+    if (start === 0) return;
+    const usage = joinParts(sliceParts(parts, start, start + MAX_USAGE_BYTES));
+    facts.noteUsage(usage.toString('latin1'));
+  }
+
+  onValue(kind: JsonKind, name: string, offset: number): JsonVisitor | undefined {
+    if (kind === 'null') return undefined;
     if (name === 'error') this.hasError = true;
+    if (name === 'usage') this.#usageStart = offset;
+    if (name !== 'choices') return undefined;
+    this.#hasChoices = true;
+    return this.#choices;
+  }
+
+  onEnd(_end: number, text = ''): void {
+    this.#model ||= text;
   }
 
   #try(scan: () => void): void {
@@ -105,5 +142,18 @@ export class AnswerScan implements JsonVisitor {
     } catch {
       this.isJson = false;
     }
+  }
+}
+
+/** The members of a choice. */
+class Choice implements JsonVisitor {
+  readonly textName = 'finish_reason';
+  /** Of the first choice that has one. */
+  finishReason = '';
+
+  onValue(): undefined {}
+
+  onEnd(_end: number, text = ''): void {
+    this.finishReason ||= text;
   }
 }

@@ -1,38 +1,107 @@
-/** Finds the events that the relay must parse, without parsing the others. */
+/** Finds what the relay must know about events, without parsing them. */
 
-import { CARRIAGE_RETURN, LINE_FEED, OPEN_BRACKET, QUOTE } from '../lib/ascii.ts';
+import {
+  CARRIAGE_RETURN,
+  COLON,
+  LINE_FEED,
+  OPEN_BRACE,
+  OPEN_BRACKET,
+  QUOTE,
+  SPACE,
+  TAB,
+} from '../lib/ascii.ts';
+import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from './answer-facts.ts';
 
 const LETTER_D = 0x44;
 const LETTER_E = 0x65;
 const LETTER_F = 0x66;
-/** Some providers write `""` or `"null"` until the answer is finished. */
-const FINISH_REASON = /^"finish_reason"[ \t]*:[ \t]*"(?!"|null")/;
+const LETTER_M = 0x6d;
+const LETTER_U = 0x75;
+const ERROR = Buffer.from('"error"');
+const FINISH_REASON = Buffer.from('"finish_reason"');
+const MODEL = Buffer.from('"model"');
+const USAGE = Buffer.from('"usage"');
+const EVENT = Buffer.from('event:');
+
+export interface EventScan {
+  /** The run may hold an error or `[DONE]`, and must be parsed. */
+  readonly isSuspicious: boolean;
+  /** The first `model`; '' if there is none, or it is not wanted. */
+  readonly model: string;
+  /** The last `finish_reason`; '' if no choice is finished. */
+  readonly finishReason: string;
+  /** The last `usage` that is an object, with what follows it in its line: MAX_USAGE_BYTES at most; '' if there is none. */
+  readonly usage: string;
+}
 
 /**
- * Scans a run of events once, without decoding it. `isFinished`: a choice has a `finish_reason`. JSON escapes quotes
- * inside strings, so the bytes of that member cannot be anything else. `isSuspicious`: the run may hold an error or
- * `[DONE]`, and must be parsed.
+ * Scans a run of whole events once, without decoding it. JSON escapes quotes inside strings, so the bytes of a
+ * member's name in quotes cannot be anything else.
  */
-export function scanEvents(events: Buffer): { isFinished: boolean; isSuspicious: boolean } {
-  let isFinished = false;
+export function scanEvents(events: Buffer, isModelWanted: boolean): EventScan {
   let isSuspicious = false;
+  let model = '';
+  let finishReason = '';
+  let usageStart = 0;
   let before = LINE_FEED;
   for (let at = 0; at < events.length; at += 1) {
     const byte = events[at]!;
     if (byte === QUOTE) {
       const next = events[at + 1];
-      if (next === LETTER_E && textAt(events, at, 7) === '"error"') isSuspicious = true;
-      if (next === LETTER_F && FINISH_REASON.test(textAt(events, at, 40))) isFinished = true;
+      if (next === LETTER_E) {
+        if (beginsWith(events, at, ERROR)) isSuspicious = true;
+      } else if (next === LETTER_F) {
+        finishReason = readString(events, valueOffset(events, at, FINISH_REASON)) || finishReason;
+      } else if (next === LETTER_U) {
+        const value = valueOffset(events, at, USAGE);
+        if (events[value] === OPEN_BRACE) usageStart = value;
+      } else if (next === LETTER_M && isModelWanted) {
+        model ||= readString(events, valueOffset(events, at, MODEL));
+      }
     } else if (byte === OPEN_BRACKET) {
       if (events[at + 1] === LETTER_D) isSuspicious = true;
     } else if (byte === LETTER_E && (before === LINE_FEED || before === CARRIAGE_RETURN)) {
-      if (textAt(events, at, 6) === 'event:') isSuspicious = true;
+      if (beginsWith(events, at, EVENT)) isSuspicious = true;
     }
     before = byte;
   }
-  return { isFinished, isSuspicious };
+  const usage = usageStart > 0 ? readLine(events, usageStart) : '';
+  return { isSuspicious, model, finishReason, usage };
 }
 
-function textAt(bytes: Buffer, start: number, length: number): string {
-  return bytes.toString('latin1', start, start + length);
+function beginsWith(bytes: Buffer, start: number, text: Buffer): boolean {
+  for (let at = 0; at < text.length; at += 1) {
+    if (bytes[start + at] !== text[at]) return false;
+  }
+  return true;
+}
+
+/** The offset of the value of the member that begins at `start`, if `name` is its name; otherwise `bytes.length`. */
+function valueOffset(bytes: Buffer, start: number, name: Buffer): number {
+  if (!beginsWith(bytes, start, name)) return bytes.length;
+  const colon = skipBlanks(bytes, start + name.length);
+  return bytes[colon] === COLON ? skipBlanks(bytes, colon + 1) : bytes.length;
+}
+
+function skipBlanks(bytes: Buffer, start: number): number {
+  let at = start;
+  while (bytes[at] === SPACE || bytes[at] === TAB) at += 1;
+  return at;
+}
+
+/** The beginning of the string at `start`, as written; '' if no string begins there, or it says nothing. */
+function readString(bytes: Buffer, start: number): string {
+  if (bytes[start] !== QUOTE) return '';
+  // One character more than may be noted, so that a longer string is not.
+  const end = start + 1 + MAX_WORD_CHARACTERS + 1;
+  const [text = ''] = bytes.toString('latin1', start + 1, end).split('"', 1);
+  // Some providers write `""` or `"null"` until the answer is finished.
+  return text === 'null' ? '' : text;
+}
+
+/** From `start` to the end of the line. A text: a slice would keep all that was read from the socket with it. */
+function readLine(bytes: Buffer, start: number): string {
+  const lineEnd = bytes.indexOf(LINE_FEED, start);
+  const end = lineEnd < 0 ? bytes.length : lineEnd;
+  return bytes.toString('latin1', start, Math.min(end, start + MAX_USAGE_BYTES));
 }

@@ -10,8 +10,9 @@ import { isJson } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
-import { AnswerScan } from './completion.ts';
-import { scanEvents } from './event-scan.ts';
+import type { AnswerFacts } from './answer-facts.ts';
+import { isLongError } from './completion.ts';
+import { scanEvents, type EventScan } from './event-scan.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamFault } from './provider.ts';
 
@@ -35,6 +36,8 @@ interface StreamOptions {
   readonly readFault: (json: unknown) => UpstreamFault | undefined;
   /** Maps such a fault to the client's error. */
   readonly toError: (fault: UpstreamFault) => GatewayError;
+  /** Is filled in from the events that are passed on. */
+  readonly facts: AnswerFacts;
   /** Called when the stream has ended, with its failure if there is one; not if the client leaves. */
   readonly onEnd: (failure?: GatewayError) => void;
 }
@@ -67,6 +70,8 @@ class Relay {
   readonly #splitter = new EventSplitter();
   /** A `finish_reason` was seen: the answer is complete. */
   #isFinished = false;
+  /** No model was seen. */
+  #isModelWanted = true;
   /** Nothing was passed on yet: a byte order mark may come. */
   #isAtStart = true;
   /** `[DONE]` was seen: the stream is over. */
@@ -160,12 +165,31 @@ class Relay {
     return this.#isMidLine ? Buffer.concat([Buffer.from('\n\n'), event]) : event;
   }
 
-  /** Looks for errors and the end. Parses only the beginning, and runs of events that look suspicious. */
+  /** Looks for errors, facts and the end. Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer, isBeginning = false): Inspection {
     if (this.#splitter.heldBytes > MAX_EVENT_BYTES) throw this.#failed('an event is too large');
-    const { isFinished, isSuspicious } = scanEvents(events);
-    if (isFinished) this.#isFinished = true;
-    if (!isBeginning && !isSuspicious) return { passed: events, hasData: true };
+    const scan = scanEvents(events, this.#isModelWanted);
+    const mustParse = isBeginning || scan.isSuspicious;
+    const found = mustParse ? this.#parse(events) : { passed: events, hasData: true };
+    const isWhole = found.passed.length === events.length;
+    this.#note(isWhole ? scan : scanEvents(found.passed, this.#isModelWanted));
+    return found;
+  }
+
+  #note({ model, finishReason, usage }: EventScan): void {
+    const { facts } = this.#options;
+    if (model !== '') {
+      this.#isModelWanted = false;
+      facts.noteModel(model);
+    }
+    if (finishReason !== '') {
+      this.#isFinished = true;
+      facts.noteFinishReason(finishReason);
+    }
+    if (usage !== '') facts.noteUsage(usage);
+  }
+
+  #parse(events: Buffer): Inspection {
     let hasData = false;
     for (const event of parseEvents(events, this.#isAtStart)) {
       const error = this.#errorIn(event);
@@ -215,14 +239,6 @@ class Relay {
   #failed(text: string): GatewayError {
     return new GatewayError('provider', text, { provider: this.#options.provider });
   }
-}
-
-/** An error too long to be parsed: its message is not passed on. */
-function isLongError(data: string): boolean {
-  const scan = new AnswerScan();
-  scan.push(Buffer.from(data));
-  scan.end();
-  return scan.hasError && !scan.isCompletion;
 }
 
 function isWholeData(data: string): boolean {
