@@ -270,6 +270,7 @@ browserTest('after a restart of the gateway the page begins anew', async (t, ope
   await shows(page, '#count', '200 of 200');
   await page.locator(FIRST_ROW).click();
   await shows(page, '.details', 'request_id');
+  await page.getByRole('button', { name: 'Pause' }).click();
   feed.greeting = [
     ['settings', settingsEvent({ startedAt: at(100) })],
     ['state', idleState({ now: at(101), providers: [provider('openai')] })],
@@ -279,6 +280,8 @@ browserTest('after a restart of the gateway the page begins anew', async (t, ope
   await page.locator('#requests-empty').waitFor({ state: 'visible' });
   assert.equal((await rowsOf(page, 'requests')).length, 0);
   await shows(page, '#about', 'up 1 s');
+  feed.send('requests', requestsEvent(2));
+  await shows(page, '#count', /^2 of 2$/);
 });
 
 browserTest('a connection that has gone silent is given up', async (t, open) => {
