@@ -159,7 +159,7 @@ test('with keys, all but /ready needs one of them: as Bearer token or as Basic p
 
 test('no answer of the admin port lets other origins read it', async (t) => {
   const gateway = await startAdmin(t, '[server]\ncors = true\n');
-  for (const path of [...PATHS.filter((path) => path !== '/events'), '/none']) {
+  for (const path of ['/', '/metrics', '/ready', '/none']) {
     const { headers } = await gateway.admin(path, { headers: { origin: 'https://evil.example' } });
     const names = Object.keys(headers).filter((name) => name.startsWith('access-control'));
     assert.deepEqual(names, [], path);
@@ -328,12 +328,11 @@ test('a client that does not read its feed misses states, and nothing is queued 
   });
   const socket = connect(gateway.adminPort, '127.0.0.1');
   t.after(() => socket.destroy());
-  let states = 0;
-  socket.on('data', (chunk: Buffer) => {
-    states += chunk.toString('latin1').split('"draining":').length - 1;
-  });
+  let text = '';
+  socket.setEncoding('latin1').on('data', (chunk: string) => (text += chunk));
+  const states = () => text.split('"draining":').length - 1;
   socket.write('GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n');
-  while (states === 0) await idle(20);
+  while (states() === 0) await idle(20);
   socket.pause();
   const SECONDS = 150;
   for (let second = 0; second < SECONDS; second += 1) {
@@ -342,11 +341,12 @@ test('a client that does not read its feed misses states, and nothing is queued 
   }
   assert.equal((await gateway.admin('/ready')).status, 503);
   socket.resume();
-  const received = await untilSteady(() => states);
+  await untilSteady(() => text.length);
+  const received = states();
   assert.ok(received < SECONDS / 2, `${received} states`);
   // It is told of the present again.
   timers.advance(1000);
-  while (states === received) await idle(20);
+  while (states() === received) await idle(20);
 });
 
 test('the history advances in steps of ten seconds when it is read, without a timer', () => {

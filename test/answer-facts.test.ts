@@ -42,9 +42,8 @@ async function* bodyOf(pieces: readonly Buffer[]) {
 
 function toFacts(facts: AnswerFacts): Facts {
   const { model, finishReason } = facts;
-  // Without the members that are undefined.
-  const usage = facts.usage && (JSON.parse(JSON.stringify(facts.usage)) as object);
-  return { model, finishReason, usage };
+  const counts = Object.entries(facts.usage ?? {}).filter(([, count]) => count !== undefined);
+  return { model, finishReason, usage: counts.length > 0 ? Object.fromEntries(counts) : undefined };
 }
 
 /** What is read from a stream that arrives in these pieces, and what the client gets. */
@@ -369,7 +368,7 @@ test('the model is the first that is no empty text, if it is one of at most 64 p
 test('facts are read only from their own members', async () => {
   const events = [
     'data: {"choices":[],"usages":{"prompt_tokens":1},"usag":{"prompt_tokens":1}}\n\n',
-    'data: {"choices":["usage",{"a":"usage"},{"model":1,"finish_reason":{"usage":7}}]}\n\n',
+    'data: {"choices":["usage",{"prompt_tokens":1},"model","a",{"model":1,"finish_reason":{"usage":7}}]}\n\n',
     DONE,
   ];
   const { text: _, ...facts } = await relay([Buffer.from(events.join(''))]);

@@ -24,6 +24,8 @@ const IMPORTS: Readonly<Record<string, readonly string[]>> = {
   downstream: ['lib', 'config'],
   upstream: ['lib', 'config'],
   gateway: ['lib', 'config', 'policy', 'downstream', 'upstream'],
+  admin: ['lib', 'config', 'policy', 'downstream', 'admin/page'],
+  'admin/page': [],
   cli: ['lib', 'config'],
 };
 
@@ -55,6 +57,13 @@ test('a folder of src imports only from the folders that it may, types included'
   }
 });
 
+test('only src/assembly.ts imports the admin listener', () => {
+  const importers = sources
+    .filter(({ name, text }) => importsOf(name, text).includes('admin/admin.ts'))
+    .map(({ name }) => name);
+  assert.deepEqual(importers, ['assembly.ts']);
+});
+
 test('each of these things is done in one place', () => {
   const places: [string, RegExp, string[]][] = [
     ['writes responses', /\.writeHead\(/, ['downstream/call.ts']],
@@ -72,6 +81,7 @@ test('each of these things is done in one place', () => {
       ['lib/secrets.ts', 'policy/authentication.ts', 'upstream/openai.ts'],
     ],
     ['ends the process', /process\.exit/, ['server.ts']],
+    ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/figures.ts']],
     ['prints', /console\./, []],
   ];
   for (const [what, pattern, names] of places) {

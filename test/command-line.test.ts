@@ -160,6 +160,9 @@ describe('--check', { concurrency: 4 }, () => {
 timeout = 7
 [server.auth]
 keys = ["${CLIENT_TOKEN}"]
+[admin]
+port = 9090
+keys = ["${CLIENT_TOKEN}"]
 [providers.openai]
 default_model = "m"
 [providers.mine]
@@ -182,6 +185,8 @@ gone = "xai/m"
     assert.equal(settings['server.timeout'], 7);
     assert.equal(settings['server.port'], 8080);
     assert.equal(settings['server.auth.keys'], '[secret]');
+    assert.equal(settings['admin.keys'], '[secret]');
+    assert.equal(settings['admin.host'], '127.0.0.1');
     assert.equal(settings['providers.mine.api_key'], '[secret]');
     assert.equal(settings['providers.openai.timeout'], 7);
     assert.equal(settings['aliases.fast'], 'openai/m');
@@ -319,8 +324,9 @@ gone = "xai/m"
     });
     await eventually(() => stderr().includes('aliases'), 'the last line');
     const text = stderr();
+    await eventually(() => stdout() !== '', 'the log');
     assertNoKey(text + stdout());
-    assert.equal(stdout(), '');
+    assert.match(stdout(), /^\{[^\n]*"message":"started"[^\n]*\}\n$/);
     assert.ok(text.startsWith(`inference-gateway ${VERSION} on Node ${process.version}\n`), text);
     assert.match(text, new RegExp(`^listening +http://127\\.0\\.0\\.1:${port}/v1$`, 'm'));
     assert.match(text, new RegExp(`^settings +${cwd}/my\\.toml$`, 'm'));
@@ -372,10 +378,12 @@ gone = "xai/m"
 
   test('writes its log as JSON to standard output, and nothing of it to standard error', async (t) => {
     const { stdout, stderr, port } = await startServing(t, LOCAL);
+    await eventually(() => stdout().endsWith('\n'), 'the line of the start');
     const atStart = stderr();
     await fetch(`http://127.0.0.1:${port}/nothing?key=${CLIENT_TOKEN}`);
-    await eventually(() => stdout().endsWith('\n'), 'the line');
-    const { message, status, path } = JSON.parse(stdout()) as Record<string, unknown>;
+    const lines = () => stdout().split('\n').slice(0, -1);
+    await eventually(() => lines().length === 2, 'the line');
+    const { message, status, path } = JSON.parse(lines()[1]!) as Record<string, unknown>;
     assert.deepEqual([message, status, path], ['request', 401, '/nothing']);
     assert.ok(stderr().startsWith(atStart) && !stderr().includes('/nothing'));
   });

@@ -44,7 +44,7 @@ function keysOf(config: Config): Record<string, string> {
 
 describe('defaults', () => {
   test('without file and environment every setting has its documented default', () => {
-    const { server, logging, providers, aliases, rateLimit, warnings } = load('');
+    const { server, admin, logging, providers, aliases, rateLimit, warnings } = load('');
     assert.deepEqual(server, {
       port: 8080,
       host: '0.0.0.0',
@@ -57,9 +57,11 @@ describe('defaults', () => {
       maxBufferedBytes: 67_108_864,
       cors: false,
       upstream: 'auto',
+      trustedProxies: [],
       auth: { enabled: true, keys: [] },
     });
-    assert.deepEqual(logging, { level: 'info', verbose: false });
+    assert.equal(admin, undefined);
+    assert.deepEqual(logging, { level: 'info', format: 'auto', verbose: false });
     assert.deepEqual(
       [providers.registered, providers.primary, providers.fallback],
       [[], undefined, []],
@@ -104,6 +106,7 @@ const INTEGERS: [name: string, min: number, max: number][] = [
   ['server.retries', 0, 10],
   ['server.max_body_bytes', 1, 268_435_456],
   ['server.max_buffered_bytes', 1_048_576, 1_099_511_627_776],
+  ['admin.port', 0, 65_535],
   ['providers.z.timeout', 1, 2_147_483],
   ['providers.z.retries', 0, 10],
   ['rate_limit.requests_per_second', 0, 1_000_000],
@@ -113,7 +116,13 @@ const INTEGERS: [name: string, min: number, max: number][] = [
 ];
 const BOOLEANS = ['server.cors', 'server.auth.enabled', 'logging.verbose', 'rate_limit.enabled'];
 const STRINGS = ['providers.primary', 'aliases.a', 'providers.z.default_model'];
-const LISTS = ['server.auth.keys', 'providers.fallback', 'providers.z.models'];
+const LISTS = [
+  'server.auth.keys',
+  'server.trusted_proxies',
+  'admin.keys',
+  'providers.fallback',
+  'providers.z.models',
+];
 
 /** A file in which this setting has this value, and a provider `z` is complete. */
 function setting(name: string, value: string): string {
@@ -124,9 +133,14 @@ describe('types and ranges', () => {
   const wrong: [names: readonly string[], values: readonly string[], expected: string][] = [
     [BOOLEANS, ['1', '"true"', '[]', '{}', '1979-05-27'], 'true or false'],
     [[...BOOLEANS, 'providers.z.enabled'], ['0.5'], 'true or false'],
-    [['server.host'], ['""', '1', 'true', '["x"]', '{}'], 'a string that is not empty'],
+    [
+      ['server.host', 'admin.host'],
+      ['""', '1', 'true', '["x"]', '{}'],
+      'a string that is not empty',
+    ],
     [STRINGS, ['1', 'true', '["x"]', '{}', 'nan', '1979-05-27'], 'a string'],
     [LISTS, ['"x"', '1', '[1]', '["x", 1]', '{}', '[["x"]]'], 'an array of strings'],
+    [['logging.format'], ['"xml"', '"JSON"', '""', '1', 'true', '["json"]'], 'one of auto, json'],
     [['logging.level'], ['"loud"', '"INFO"', '""', '1', 'true', '["info"]'], 'one of error, warn'],
   ];
   const rows = [
@@ -174,8 +188,14 @@ describe('types and ranges', () => {
     }
   });
 
-  const tables = ['server', 'server.auth', 'logging', 'providers', 'providers.openai', 'aliases'];
-  for (const name of [...tables, 'rate_limit', 'rate_limit.providers', 'rate_limit.providers.z']) {
+  const tables = ['server', 'server.auth', 'admin', 'logging', 'providers', 'providers.openai'];
+  for (const name of [
+    ...tables,
+    'aliases',
+    'rate_limit',
+    'rate_limit.providers',
+    'rate_limit.providers.z',
+  ]) {
     test(`${name} is refused unless it is a table`, () => {
       const z = name === 'providers' ? '' : 'providers.z.base_url = "http://z"\n';
       for (const [value, found] of [
@@ -513,6 +533,7 @@ describe('keys of providers', () => {
         ['[providers.openai]\napi_key = "${K}"', { K: key }, /^providers\.openai\.api_key: /],
         ['', { OPENAI_API_KEY: key }, /^OPENAI_API_KEY: /],
         ['[server.auth]\nkeys = ["${K}"]', { K: key }, /^server\.auth\.keys: /],
+        ['[admin]\nport = 9090\nkeys = ["${K}"]', { K: key }, /^admin\.keys: /],
       ];
       for (const [toml, env, name] of places) {
         const problems = problemsOf(toml, env);
@@ -550,6 +571,97 @@ describe('keys of providers', () => {
   test('an empty key of the gateway\u2019s own is refused', () => {
     assertProblems(problemsOf('[server.auth]\nkeys = [""]'), [/^server\.auth\.keys: /]);
   });
+});
+
+describe('[admin]', () => {
+  const admin = (lines: string, server = '') => `[server]\n${server}\n[admin]\n${lines}\n`;
+
+  test('has a port of its own and listens on loopback', () => {
+    assert.deepEqual(load(admin('port = 9090')).admin, { port: 9090, host: '127.0.0.1', keys: [] });
+    const { admin: settings } = load(admin('port = 9090\nhost = "0.0.0.0"\nkeys = ["${K}"]'), {
+      K: 'hunter2',
+    });
+    assert.deepEqual([settings?.host, settings?.keys[0]?.reveal()], ['0.0.0.0', 'hunter2']);
+  });
+
+  test('without a port is off, shows no setting, and warns of keys that protect nothing', () => {
+    const { admin: settings, resolved, warnings } = load(admin('host = "0.0.0.0"'));
+    assert.deepEqual([settings, warnings], [undefined, []]);
+    assert.deepEqual(
+      [...resolved.keys()].filter((name) => name.startsWith('admin')),
+      [],
+    );
+    const withKeys = load(admin('keys = ["hunter2"]'));
+    assert.equal(withKeys.admin, undefined);
+    assertProblems(withKeys.warnings, [/^admin\.port: not set: there is no admin listener$/]);
+  });
+
+  test('beyond loopback needs at least one key', () => {
+    for (const host of ['0.0.0.0', '::', '192.0.2.1', 'gateway.example']) {
+      for (const keys of ['', 'keys = []']) {
+        assertProblems(problemsOf(admin(`port = 9090\nhost = "${host}"\n${keys}`)), [
+          new RegExp(`^admin\\.keys: at least one is required: .*${host}.*host = "127.0.0.1"$`),
+        ]);
+      }
+      assert.deepEqual(problemsOf(admin(`port = 9090\nhost = "${host}"\nkeys = ["k"]`)), []);
+    }
+    for (const host of ['127.0.0.1', 'localhost', '::1']) {
+      assert.deepEqual(problemsOf(admin(`port = 9090\nhost = "${host}"`)), []);
+    }
+  });
+
+  test('may not have the port of [server], wherever that comes from', () => {
+    const problem = /^admin\.port: 9090 is the port of \[server\] too; choose another$/;
+    assertProblems(problemsOf(admin('port = 9090', 'port = 9090')), [problem]);
+    assertProblems(problemsOf(admin('port = 9090'), { GATEWAY_PORT: '9090' }), [problem]);
+    assertProblems(problemsOf(admin('port = 9090'), {}, { port: '9090' }), [problem]);
+    assertProblems(problemsOf(admin('port = 8080')), [/^admin\.port: 8080 is the port/]);
+    // The system chooses two different ones.
+    assert.deepEqual(problemsOf(admin('port = 0', 'port = 0')), []);
+  });
+
+  test('a key that is an unset variable, or has quotes around it, is told as in [server.auth]', () => {
+    assertProblems(problemsOf(admin('port = 9090\nkeys = ["${NOT_THERE}"]')), [
+      /^admin\.keys: .*\bNOT_THERE\b/,
+    ]);
+    assertProblems(load(admin(`port = 9090\nkeys = ["'hunter2'"]`)).warnings, [
+      /^admin\.keys: .*quotation mark/,
+    ]);
+  });
+});
+
+describe('trusted proxies', () => {
+  test('are addresses and ranges, IPv4 and IPv6', () => {
+    const trusted = [
+      '10.0.0.1',
+      '10.0.0.0/8',
+      '0.0.0.0/0',
+      '::1',
+      '2001:db8::/32',
+      '::ffff:10.0.0.0/104',
+    ];
+    const { server } = load(`[server]\ntrusted_proxies = ${JSON.stringify(trusted)}`);
+    assert.deepEqual(server.trustedProxies, trusted);
+  });
+
+  for (const wrong of [
+    '',
+    '10.0.0',
+    '10.0.0.0/33',
+    '10.0.0.0/',
+    '10.0.0.0/8/8',
+    '10.0.0.0/-1',
+    '::/129',
+    'proxy',
+    '10.0.0.0/255.0.0.0',
+  ]) {
+    test(`${JSON.stringify(wrong)} is refused as a trusted proxy`, () => {
+      const proxies = JSON.stringify(['10.0.0.1', wrong]);
+      assertProblems(problemsOf(`[server]\ntrusted_proxies = ${proxies}`), [
+        /^server\.trusted_proxies: ".*" is neither an address nor a range like 10\.0\.0\.0\/8$/,
+      ]);
+    });
+  }
 });
 
 describe('providers of one\u2019s own', () => {
@@ -772,7 +884,8 @@ describe('a key', () => {
   test('is in no part of the settings that could be printed, nor in any problem', () => {
     const key = 'canary-0123456789';
     const env = { OPENAI_API_KEY: key, K: key };
-    const toml = '[server.auth]\nkeys = ["${K}"]\n[providers.z]\nbase_url = "http://z"\n';
+    const own = '[server.auth]\nkeys = ["${K}"]\n[admin]\nport = 9090\nkeys = ["${K}"]\n';
+    const toml = `${own}[providers.z]\nbase_url = "http://z"\n`;
     const config = load(`${toml}api_key = "${key}"`, env);
     assert.equal(keysOf(config)['z'], key);
     const shown = [inspect(config, { depth: 9, showHidden: true }), JSON.stringify(config)];
@@ -810,6 +923,7 @@ describe('gateway.toml.example', () => {
     '',
     'server',
     'server.auth',
+    'admin',
     'logging',
     'providers.openai',
     'rate_limit',

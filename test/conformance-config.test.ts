@@ -232,6 +232,18 @@ const IN_FILE: Record<string, Observation> = {
     }
   },
 
+  'server.trusted_proxies': async (t) => {
+    for (const [proxies, remote] of [
+      [['127.0.0.0/8'], '192.0.2.7'],
+      [['10.0.0.0/8'], '127.0.0.1'],
+    ]) {
+      const { gateway } = await start(t, { 'server.trusted_proxies': proxies });
+      await gateway.chat(chatBody(), { headers: { 'x-forwarded-for': '10.0.0.1, 192.0.2.7' } });
+      await eventually(() => gateway.log.length > 0, 'the log');
+      assert.equal(gateway.accessLines()[0]!['remote'], remote);
+    }
+  },
+
   'server.auth.enabled': async (t) => {
     for (const [enabled, status] of [
       [true, 401],
@@ -267,6 +279,20 @@ const IN_FILE: Record<string, Observation> = {
       await gateway.chat(chatBody());
       await eventually(() => gateway.accessLines().length >= Number(count), 'the log');
       assert.equal(gateway.accessLines().length, count);
+    }
+  },
+
+  'logging.format': async (t) => {
+    const formats: [format: string, line: RegExp][] = [
+      ['json', /^\{"time":/],
+      ['text', /^\d\d:\d\d:\d\d\.\d{3} INFO {2}request /],
+      ['auto', /^\{"time":/],
+    ];
+    for (const [format, line] of formats) {
+      const { gateway } = await start(t, { 'logging.format': format });
+      await gateway.chat(chatBody());
+      await eventually(() => gateway.log.length > 0, 'the log');
+      assert.match(gateway.log[0]!, line);
     }
   },
 

@@ -80,7 +80,23 @@ function settingsFor(t: TestContext, upstream: FakeUpstream, more = '') {
   return { folder, config, args: [SERVER, '--config', config] };
 }
 
+/** The lines of a log with this message, parsed. */
+function linesOf(stdout: string, name: string): Record<string, unknown>[] {
+  return stdout
+    .split('\n')
+    .slice(0, -1)
+    .map((line) => JSON.parse(line) as Record<string, unknown>)
+    .filter(({ message }) => message === name);
+}
+
 const quote = (words: readonly string[]) => words.map((word) => `'${word}'`).join(' ');
+
+/** A request that is over before the drain. */
+async function assertRefused(port: number): Promise<void> {
+  const { response, ended } = openChat(port, {});
+  assert.equal((await response).statusCode, 400);
+  await ended;
+}
 
 async function assertServes(port: number): Promise<void> {
   const complete = openChat(port, chatBody());
@@ -104,7 +120,8 @@ describe('the process', { concurrency: 4 }, () => {
     const upstream = await startUpstream(t);
     const { args } = settingsFor(t, upstream);
     const command = quote([process.execPath, ...args]);
-    const { port, exit } = await startCommand(t, ['sh', '-c', `ulimit -n 64; exec ${command}`]);
+    const limited = ['sh', '-c', `ulimit -n 64; exec ${command}`];
+    const { port, exit, stdout } = await startCommand(t, limited);
     let hasEnded = false;
     void exit.then(() => (hasEnded = true));
     await assertServes(port);
@@ -125,6 +142,17 @@ describe('the process', { concurrency: 4 }, () => {
     await new Promise((resolve) => setTimeout(resolve, 300));
     assert.ok(answered < 100, 'the limit was never reached');
     assert.equal(hasEnded, false);
+    const exhausted = () => linesOf(stdout(), 'descriptors exhausted');
+    await eventually(() => exhausted().length > 0, 'the log says why');
+    assert.deepEqual(exhausted().map(({ level, cause, limit }) => [level, cause, limit])[0], [
+      'error',
+      'EMFILE',
+      'open files of the process (ulimit -n)',
+    ]);
+    // Two more checks: a line for each would be seen.
+    await sleep(2000);
+    const times = exhausted().map(({ time }) => Date.parse(String(time)));
+    times.forEach((time, index) => assert.ok(index === 0 || time - times[index - 1]! > 9000));
     for (const client of clients) client.destroy();
     await eventually(() => closed === 100, 'all have left');
     let hasRecovered = false;
@@ -138,6 +166,76 @@ describe('the process', { concurrency: 4 }, () => {
     }
     for (let round = 0; round < 5; round += 1) await assertServes(port);
     assert.equal(hasEnded, false);
+  });
+
+  test('logs one line about its start', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args, config } = settingsFor(t, upstream);
+    const withFile = await startCommand(t, [process.execPath, ...args]);
+    const folder = realpathSync(emptyFolder(t));
+    const env = { GATEWAY_HOST: '127.0.0.1', GATEWAY_PORT: '0', GATEWAY_UPSTREAM: 'fetch' };
+    const without = await startCommand(t, program([SERVER]), { cwd: folder, env });
+    const both = [withFile, without].map(async ({ stdout, port }) => {
+      await eventually(() => stdout().includes('\n'), 'the line');
+      const [{ time, ...line } = {}, ...more] = linesOf(stdout(), 'started');
+      assert.ok(time);
+      assert.deepEqual(more, []);
+      assert.equal(line['url'], `http://127.0.0.1:${port}/v1`);
+      return line;
+    });
+    const [first, second] = await Promise.all(both);
+    const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+      version: string;
+    };
+    const shared = { level: 'info', message: 'started', version, node: process.version };
+    assert.deepEqual(first, {
+      ...shared,
+      url: first!['url'],
+      host: '127.0.0.1',
+      providers: 'p',
+      settings: config,
+      settings_found: true,
+      transport: /^upstream +(.*)$/m.exec(withFile.stderr())?.[1],
+    });
+    assert.deepEqual(second, {
+      ...shared,
+      url: second!['url'],
+      host: '127.0.0.1',
+      providers: '',
+      settings: join(folder, 'gateway.toml'),
+      settings_found: false,
+      transport: 'fetch (as configured)',
+    });
+  });
+
+  test('logs how many requests a drain finds, finishes and cuts', async (t) => {
+    const { opened, open: finish } = createGate();
+    const upstream = await startUpstream(t, async ({ body }, response) => {
+      if (body.includes('"model":"slow"')) return;
+      await opened;
+      sendJson(response, completion());
+    });
+    const { args } = settingsFor(t, upstream, 'shutdown_timeout = 2\n');
+    const running = await startCommand(t, program(args));
+    await assertRefused(running.port);
+    const finished = [1, 2].map(() => openChat(running.port, chatBody()));
+    const cut = openChat(running.port, chatBody({ model: 'p/slow' }));
+    await eventually(() => upstream.requests.length === 3, 'the requests');
+    running.kill('SIGTERM');
+    await eventually(() => running.stdout().includes('draining'), 'the drain');
+    finish();
+    for (const { response } of finished) assert.equal((await response).statusCode, 200);
+    assert.equal((await cut.response).statusCode, 500);
+    assert.equal(await running.exit, 0, running.stderr());
+    const facts = ['draining', 'stopped'].map((name) => {
+      const [{ time, ...line } = {}] = linesOf(running.stdout(), name);
+      assert.ok(time);
+      return line;
+    });
+    assert.deepEqual(facts, [
+      { level: 'info', message: 'draining', reason: 'SIGTERM', in_flight: 3 },
+      { level: 'info', message: 'stopped', finished: 2, cut: 1 },
+    ]);
   });
 
   test('needs no home, no temporary folder and nothing it could write to', async (t) => {

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 
+import type { LogFacts, LogLevel } from '../src/lib/log.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import type { Config } from '../src/config/config.ts';
 import { idle, useManualTimers, type ManualTimers } from './support/clock.ts';
@@ -495,11 +496,17 @@ describe('the circuit breaker', () => {
   const clock = useStoppedClock();
 
   function startBreaker() {
-    const breaker = new CircuitBreaker();
+    const lines: [level: LogLevel, message: string, facts?: LogFacts][] = [];
+    const breaker = new CircuitBreaker({
+      log: (...line) => lines.push(line),
+      isEnabled: () => true,
+    });
+    /** The lines since the last call. */
+    const logged = () => lines.splice(0);
     const fail3 = (model = 'm') => {
       for (let count = 0; count < 3; count += 1) breaker.recordModelFailure('p', model);
     };
-    return { breaker, fail3, state: (model = 'm') => breaker.stateOf('p', model) };
+    return { breaker, fail3, logged, state: (model = 'm') => breaker.stateOf('p', model) };
   }
 
   test('opens after three failures in a row, for ten seconds, and then lets one request probe', () => {
@@ -565,6 +572,98 @@ describe('the circuit breaker', () => {
     fail3('x'.repeat(254));
     fail3('x'.repeat(255));
     assert.deepEqual([state('x'.repeat(254)), state('x'.repeat(255))], ['open', 'closed']);
+  });
+
+  test('logs when it opens, probes, stays open and closes', () => {
+    const { breaker, logged } = startBreaker();
+    const m = { provider: 'p', model: 'm' };
+    for (const cause of ['503', '503', 'ECONNRESET']) breaker.recordModelFailure('p', 'm', cause);
+    const opened = { ...m, cause: 'ECONNRESET', failures: 3, rest_ms: 10_000 };
+    assert.deepEqual(logged(), [['warn', 'breaker opened', opened]]);
+    breaker.recordAttempt('p', 'm');
+    assert.deepEqual(logged(), [], 'the rest is not over');
+    clock.nowMs += 10_000;
+    breaker.recordAttempt('p', 'm');
+    breaker.recordModelFailure('p', 'm', '529');
+    assert.deepEqual(logged(), [
+      ['debug', 'breaker probes', m],
+      ['debug', 'breaker stays open', { ...m, cause: '529', failures: 4, rest_ms: 10_000 }],
+    ]);
+    breaker.recordSuccess('p', 'm');
+    breaker.recordSuccess('p', 'm');
+    assert.deepEqual(logged(), [['info', 'breaker closed', m]]);
+
+    for (let count = 0; count < 3; count += 1) breaker.recordProviderFailure('p', 'ECONNREFUSED');
+    breaker.recordModelFailure('p', 'm');
+    const provider = { provider: 'p', model: undefined };
+    assert.deepEqual(logged(), [
+      [
+        'warn',
+        'breaker opened',
+        { ...provider, cause: 'ECONNREFUSED', failures: 3, rest_ms: 10_000 },
+      ],
+      ['info', 'breaker closed', provider],
+    ]);
+    breaker.recordSuccess('p', 'm');
+    assert.deepEqual(logged(), [], 'two failures had not opened it');
+  });
+
+  test('logs that a circuit closes because 1,000 others have failed since', () => {
+    const { breaker, fail3, logged } = startBreaker();
+    fail3('first');
+    for (let index = 0; index < 1000; index += 1) breaker.recordModelFailure('p', `${index}`);
+    assert.deepEqual(logged().slice(1), [
+      ['info', 'breaker closed', { provider: 'p', model: 'first' }],
+    ]);
+  });
+
+  test('reports the circuits that are not closed, with the cause and the end of the rest', () => {
+    const { breaker, fail3 } = startBreaker();
+    assert.deepEqual(breaker.report(), []);
+    fail3('a');
+    breaker.recordModelFailure('p', 'failed once');
+    clock.nowMs += 6000;
+    for (let count = 0; count < 4; count += 1) breaker.recordProviderFailure('q', 'ECONNREFUSED');
+    const a = { provider: 'p', model: 'a', failures: 3, cause: undefined };
+    const q = { provider: 'q', failures: 4, cause: 'ECONNREFUSED' };
+    const endOfRest = clock.nowMs + 10_000;
+    assert.deepEqual(breaker.report(), [
+      { ...a, restsUntilMs: endOfRest - 6000, state: 'open' },
+      { ...q, restsUntilMs: endOfRest, state: 'open' },
+    ]);
+    clock.nowMs += 4000;
+    assert.deepEqual(
+      breaker.report().map(({ state }) => state),
+      ['half-open', 'open'],
+    );
+    breaker.recordAttempt('p', 'a');
+    assert.deepEqual(
+      breaker.report().map(({ state, restsUntilMs }) => [state, restsUntilMs]),
+      [
+        ['open', clock.nowMs + 10_000],
+        ['open', endOfRest],
+      ],
+    );
+    breaker.recordSuccess('q', 'any');
+    assert.deepEqual(
+      breaker.report().map(({ model }) => model),
+      ['a'],
+    );
+  });
+
+  test('the log of the gateway says which provider is passed over, and when it is asked again', async (t) => {
+    const { gateway, p } = await start(t, fail(503));
+    const breakerLines = () =>
+      gateway.log
+        .map((line) => JSON.parse(line) as Record<string, unknown>)
+        .filter(({ message }) => String(message).startsWith('breaker'))
+        .map(({ level, message, provider, model }) => [level, message, provider, model]);
+    for (let round = 0; round < 4; round += 1) await gateway.chat(chatBody());
+    assert.deepEqual(breakerLines(), [['warn', 'breaker opened', 'p', 'm']]);
+    p.script = (_, response) => sendJson(response, completion());
+    clock.nowMs += 10_000;
+    await gateway.chat(chatBody());
+    assert.deepEqual(breakerLines().slice(1), [['info', 'breaker closed', 'p', 'm']]);
   });
 
   test('a request that the limit keeps from a provider is not its probe', async (t) => {

@@ -5,8 +5,12 @@ import { once } from 'node:events';
 import { existsSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { createServer, type AddressInfo } from 'node:net';
 import { before, describe, test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { TLSSocket } from 'node:tls';
 
+import { Cancellation } from '../src/lib/cancellation.ts';
+import { readAll } from '../src/lib/chunk-buffer.ts';
+import { createTransport } from '../src/upstream/transport.ts';
 import { checkUndici } from '../src/upstream/undici-check.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { idle, useManualTimers } from './support/clock.ts';
@@ -55,14 +59,25 @@ async function start(t: TestContext, { baseUrl, server = '', env = {} }: Setting
     'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${server}\n${baseUrl ? provider : ''}`,
   });
   const program = await startServing(t, [], { cwd, env });
-  const lines = () => program.stdout().split('\n').slice(0, -1);
+  const lines = (name: string) =>
+    program
+      .stdout()
+      .split('\n')
+      .slice(0, -1)
+      .map((line) => JSON.parse(line) as Record<string, unknown>)
+      .filter(({ message }) => message === name);
   /** The access lines, once there are so many. */
   const accessLines = async (count: number) => {
-    await eventually(() => lines().length >= count, `${count} lines in the log`);
-    assert.equal(lines().length, count);
-    return lines().map((line) => JSON.parse(line) as Record<string, unknown>);
+    await eventually(() => lines('request').length >= count, `${count} lines in the log`);
+    assert.equal(lines('request').length, count);
+    return lines('request');
   };
-  return { ...program, accessLines, transport: /^upstream +(.*)$/m.exec(program.stderr())?.[1] };
+  return {
+    ...program,
+    lines,
+    accessLines,
+    transport: /^upstream +(.*)$/m.exec(program.stderr())?.[1],
+  };
 }
 
 async function ask(port: number, stream = false) {
@@ -166,11 +181,14 @@ describe('the start', { concurrency: 2 }, () => {
     ['upstream = "fetch" in the file', { server: 'upstream = "fetch"', env: unset }, FETCH],
   ];
   for (const [what, settings, transport] of ways) {
-    test(`with ${what} says that upstream is "${transport}", and logs nothing`, async (t) => {
+    test(`with ${what} says that upstream is "${transport}", and logs nothing else`, async (t) => {
       const program = await start(t, settings);
       assert.equal(program.transport, transport);
       assert.equal(program.stderr().match(/^upstream /gm)?.length, 1);
-      assert.equal(program.stdout(), '');
+      await eventually(() => program.stdout().includes('\n'), 'the line');
+      const [line, ...more] = program.lines('started');
+      assert.deepEqual([line?.['transport'], more], [transport, []]);
+      assert.equal(program.stdout().split('\n').length, 2);
       const limitations = program.stderr().match(/^warning +fetch /gm)?.length ?? 0;
       assert.equal(limitations, transport === FETCH ? 2 : 0);
     });
@@ -274,6 +292,45 @@ const NO_FREE_PORT = `
         process.nextTick(() => this.emit('error', new Error('no port')));
         return this;
       };`;
+
+describe('the figures of connections to providers', { skip: OVER_FETCH }, () => {
+  test('count those that are open, those that were made, and their reuse', async (t) => {
+    const upstream = await startUpstream(t, (_, response) => sendJson(response, {}));
+    const transport = createTransport('auto');
+    t.after(() => transport.close());
+    await transport.check();
+    const figures = () => ({ ...transport.connectionFigures });
+    assert.deepEqual(figures(), { open: 0, made: 0, reused: 0 });
+    const origin = new URL(upstream.baseUrl).origin;
+    const send = async () => {
+      const request = { method: 'GET', origin, path: '/', headers: {} } as const;
+      const { body, connection } = await transport.send(request, new Cancellation());
+      await readAll(body, 100);
+      // undici returns a connection to its pool one turn after the answer.
+      await nextTurn();
+      return connection;
+    };
+    assert.deepEqual([await send(), await send(), await send()], ['new', 'reused', 'reused']);
+    assert.deepEqual(figures(), { open: 1, made: 1, reused: 2 });
+    assert.deepEqual(await Promise.all([send(), send()]), ['reused', 'new']);
+    assert.deepEqual(figures(), { open: 2, made: 2, reused: 3 });
+    for (const socket of upstream.sockets) socket.destroy();
+    await eventually(() => figures().open === 0, 'the connections are closed');
+    assert.equal(await send(), 'new');
+    assert.deepEqual(figures(), { open: 1, made: 3, reused: 3 });
+  });
+
+  test('are not known over fetch', async (t) => {
+    const upstream = await startUpstream(t, (_, response) => sendJson(response, {}));
+    const transport = createTransport('fetch');
+    await transport.check();
+    const { origin } = new URL(upstream.baseUrl);
+    const request = { method: 'GET', origin, path: '/', headers: {} } as const;
+    const { body, connection } = await transport.send(request, new Cancellation());
+    await readAll(body, 100);
+    assert.deepEqual([connection, transport.connectionFigures], [undefined, undefined]);
+  });
+});
 
 describe('the check of undici at start', { concurrency: 2 }, () => {
   test('the check passes on this Node', async () => {

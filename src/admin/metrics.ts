@@ -55,7 +55,7 @@ export function createRequestMetrics(models: ModelLabels): RequestMetrics {
     'gateway_refusals_total',
     'Requests answered with 429, by whose limit it was.',
   );
-  const inGateway = new Histogram(cells, 'gateway_processing_seconds', [
+  const processing = new Histogram(cells, 'gateway_processing_seconds', [
     'Time of chat completions spent neither on the upload nor on providers, until the head of the answer.',
     GATEWAY_BOUNDS,
   ]);
@@ -80,11 +80,11 @@ export function createRequestMetrics(models: ModelLabels): RequestMetrics {
         refusals.increment(ROOT.with('limit', LIMITS.has(reason) ? reason! : OTHER));
       }
       if (made) observeTries(made);
-      if (request.gatewayMs !== undefined) inGateway.observe(request.gatewayMs / 1000);
+      if (request.gatewayMs !== undefined) processing.observe(request.gatewayMs / 1000);
       if (provider !== undefined) observeCompletion(request, provider);
     },
     render() {
-      const own = [requests, tries, fallbacks, refusals, inGateway];
+      const own = [requests, tries, fallbacks, refusals, processing];
       return [...observeCompletion.families, ...own].map((family) => family.render()).join('');
     },
   };
@@ -109,6 +109,10 @@ function createCompletionMetrics(cells: Cells, models: ModelLabels) {
     TOKEN_BOUNDS,
   ]);
 
+  function observeTokens(labels: LabelSet, type: string, count: number | undefined): void {
+    if (count !== undefined) tokens.observe(count, labels.with('gen_ai_token_type', type));
+  }
+
   function observe(request: FinishedRequest, provider: string): void {
     const { facts, durationMs, responseModel } = request;
     const { completion_tokens = 0, outcome } = facts;
@@ -128,13 +132,10 @@ function createCompletionMetrics(cells: Cells, models: ModelLabels) {
         outputToken.observe(restSeconds / (completion_tokens - 1), labels);
       }
     }
-    const observeTokens = (type: string, count: number | undefined) => {
-      if (count !== undefined) tokens.observe(count, labels.with('gen_ai_token_type', type));
-    };
-    observeTokens('input', facts.prompt_tokens);
-    observeTokens('cached_input', facts.cached_tokens);
-    observeTokens('output', facts.completion_tokens);
-    observeTokens('reasoning', facts.reasoning_tokens);
+    observeTokens(labels, 'input', facts.prompt_tokens);
+    observeTokens(labels, 'cached_input', facts.cached_tokens);
+    observeTokens(labels, 'output', facts.completion_tokens);
+    observeTokens(labels, 'reasoning', facts.reasoning_tokens);
   }
 
   return Object.assign(observe, { families: [duration, firstToken, outputToken, tokens] });

@@ -8,22 +8,27 @@ import type { SectionReader } from './section-reader.ts';
 export interface AdminSettings {
   readonly port: number;
   readonly host: string;
-  /** Without keys everybody who can connect is served; only on loopback. */
+  /** Without keys every client that can connect is served; only on loopback. */
   readonly keys: readonly Secret[];
 }
 
-/** Reads the section. Returns undefined if it has no `port`: nothing listens then. */
-export function readAdmin(section: SectionReader): AdminSettings | undefined {
+/** Reads the section. Returns undefined if it has no `port`: nothing listens then. `publicPort` is that of `[server]`. */
+export function readAdmin(section: SectionReader, publicPort: number): AdminSettings | undefined {
   const port = section.integer('port', { min: 0, max: 65_535 });
   const host = section.string('host', { default: '127.0.0.1', isRequired: true });
   const keys = section.strings('keys') ?? [];
   for (const key of keys) checkKey(key, { section, setting: 'keys' });
-  if (port === undefined) return undefined;
+  if (port === undefined) {
+    if (keys.length > 0) section.warning('port', 'not set: there is no admin listener');
+    section.dropFromResolved();
+    return undefined;
+  }
+  if (port === publicPort && port !== 0) {
+    section.problem('port', `${port} is the port of [server] too; choose another`);
+  }
   if (!isLoopback(host) && keys.length === 0) {
-    section.problem(
-      'keys',
-      `required if host is "${host}": others could read the log of all requests`,
-    );
+    const who = `every client that can connect to ${host} could read what others ask for`;
+    section.problem('keys', `at least one is required: ${who}; or set host = "127.0.0.1"`);
   }
   return { port, host, keys: keys.map((key) => new Secret(key)) };
 }

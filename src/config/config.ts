@@ -102,7 +102,7 @@ export function loadConfig(sources: ConfigSources): Config {
   const top = new SectionReader(parseToml(toml, filePrefix), '', context);
 
   const server = readServer(top.section('server'), { flags, memoryBytes });
-  const admin = readAdmin(top.section('admin'));
+  const admin = readAdmin(top.section('admin'), server.port);
   const logging = readLogging(top.section('logging'));
   const providers = readProviders(top.section('providers'), { env, server });
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);

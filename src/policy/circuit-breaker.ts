@@ -85,15 +85,9 @@ export class CircuitBreaker {
     // Moved to the end.
     this.#circuits.delete(name);
     this.#circuits.set(name, circuit);
-    if (isTripped(circuit)) {
-      const isNew = failures === FAILURES_TO_OPEN;
-      this.#logger?.log(isNew ? 'warn' : 'debug', isNew ? 'breaker opened' : 'breaker stays open', {
-        ...namesOf(circuit),
-        cause: circuit.cause,
-        failures,
-        rest_ms: REST_MS,
-      });
-    }
+    const facts = { ...namesOf(circuit), cause: circuit.cause, failures, rest_ms: REST_MS };
+    if (failures === FAILURES_TO_OPEN) this.#logger?.log('warn', 'breaker opened', facts);
+    if (failures > FAILURES_TO_OPEN) this.#logger?.log('debug', 'breaker stays open', facts);
     if (this.#circuits.size <= MAX_CIRCUITS) return;
     const [oldest] = this.#circuits.keys();
     this.#close(oldest!);

@@ -23,7 +23,7 @@ export class AnswerFacts {
   /** The last `usage`, until it is parsed. */
   #usageText = '';
 
-  /** The counts of the last `usage`; `undefined` if it has no usable one. */
+  /** The usable counts of the last `usage`; `undefined` if there is none. */
   get usage(): TokenUsage | undefined {
     if (this.#usageText !== '') this.#usage = readUsage(this.#usageText);
     this.#usageText = '';
@@ -48,11 +48,11 @@ export class AnswerFacts {
   }
 }
 
-function readUsage(text: string): TokenUsage | undefined {
+function readUsage(text: string): TokenUsage {
   const usage = parseUntrustedJson(firstObject(text));
   const promptDetails = field(usage, 'prompt_tokens_details');
   const completionDetails = field(usage, 'completion_tokens_details');
-  const counts = {
+  return {
     prompt_tokens: count(usage, 'prompt_tokens'),
     completion_tokens: count(usage, 'completion_tokens'),
     cached_tokens:
@@ -62,7 +62,6 @@ function readUsage(text: string): TokenUsage | undefined {
       count(usage, 'cached_tokens'),
     reasoning_tokens: count(completionDetails, 'reasoning_tokens'),
   };
-  return Object.values(counts).some((value) => value !== undefined) ? counts : undefined;
 }
 
 /** The JSON object at the start of `text`, without what follows it; '' if it is not whole. */
@@ -85,7 +84,7 @@ function count(value: unknown, name: string): number | undefined {
   return Number.isSafeInteger(number) && (number as number) >= 0 ? (number as number) : undefined;
 }
 
+/** A member of any value of JSON: none of the names is one that objects inherit. */
 function field(value: unknown, name: string): unknown {
-  if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined;
-  return (value as Record<string, unknown>)[name];
+  return (value as Record<string, unknown> | null | undefined)?.[name];
 }

@@ -163,7 +163,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/connection.ts',
-    now: 'if (this.#server.cancelReason) call.cancellation.cancel(this.#server.cancelReason);',
+    now: 'if (server.cancelReason) this.cut(server.cancelReason);',
     mutated: '',
     tests: 'wire-drain',
     title: 'a request that comes after the deadline of a drain is told so',
@@ -492,7 +492,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/lib/log.ts',
-    now: 'isWord ? text : JSON.stringify(text)',
+    now: 'word.test(text) ? text : JSON.stringify(text)',
     mutated: 'text',
     tests: 'wire-log',
     title: 'quotes a text value that could be taken for another field',
@@ -527,15 +527,15 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/policy/circuit-breaker.ts',
-    now: 'if (now >= circuit.restsUntilMs) circuit.restsUntilMs = now + REST_MS;',
+    now: 'circuit.restsUntilMs = performance.now() + REST_MS;',
     mutated: '',
     tests: 'wire-fallback',
     title: 'opens after three failures in a row',
   },
   {
     file: 'src/policy/circuit-breaker.ts',
-    now: 'if (now >= circuit.restsUntilMs) circuit',
-    mutated: 'circuit',
+    now: "if (stateOf(circuit) === 'open') continue;",
+    mutated: '',
     tests: 'wire-fallback',
     title: 'opens after three failures in a row',
   },
@@ -674,8 +674,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/connections.ts',
-    now: 'isReused && isSoon',
-    mutated: 'isReused',
+    now: "this.connection === 'reused' && isSoon",
+    mutated: "this.connection === 'reused'",
     tests: 'wire-fallback',
     title: 'and is closed a second after the request is a 502',
   },

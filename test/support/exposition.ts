@@ -10,7 +10,7 @@ export interface Metrics {
   /** The number of series, those of histograms counted once. */
   readonly series: number;
   /** The sum of the samples of that name that have all these labels. */
-  sum(name: string, labels?: Readonly<Record<string, string>>): number;
+  readonly sum: (name: string, labels?: Readonly<Record<string, string>>) => number;
 }
 
 const SAMPLE = /^([a-z_]\w*)(?:\{(.*)\})? (\S+)$/;
@@ -27,7 +27,7 @@ export function parseMetrics(text: string): Metrics {
     if (line.startsWith('#')) continue;
     const [, name = '', inBraces = '', value = ''] = SAMPLE.exec(line) ?? [];
     assert.notEqual(name, '', line);
-    const labels = new Map([...inBraces.matchAll(LABEL)].map(([, key, text]) => [key!, text!]));
+    const labels = new Map([...inBraces.matchAll(LABEL)].map(([, key, own]) => [key!, own!]));
     const family = types.has(name) ? name : name.replace(/_(?:bucket|sum|count)$/, '');
     assert.ok(types.has(family), line);
     const names = labelNames.get(family) ?? new Set();
@@ -44,7 +44,7 @@ export function parseMetrics(text: string): Metrics {
       samples
         .filter((sample) => sample.name === name)
         .filter(({ labels }) =>
-          Object.entries(wanted).every(([key, text]) => labels.get(key) === text),
+          Object.entries(wanted).every(([key, own]) => labels.get(key) === own),
         )
         .reduce((total, { value }) => total + value, 0),
   };

@@ -30,7 +30,7 @@ export function checkMetrics(exposition: string): string {
 
 export interface Prometheus {
   /** The result of an instant query: label sets, as JSON with sorted names, with their values. */
-  query(expression: string): Promise<Map<string, number>>;
+  readonly query: (expression: string) => Promise<Map<string, number>>;
 }
 
 /** Starts it; `target` is a host and port, `key` the Bearer token for its `/metrics`. */
