@@ -231,6 +231,28 @@ browserTest('a live region tells what changes, and nothing each second', async (
 });
 
 browserTest(
+  'an event changes only the parts of the document whose figures it changes',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.greeting = SITUATIONS['busy']!;
+    const page = await open(feed.url);
+    await shows(page, '#count', '200 of 200');
+    await page.evaluate(`
+    globalThis.touched = new Set();
+    const observer = new MutationObserver((changes) => {
+      for (const { target } of changes) touched.add(target.closest('[id]')?.id);
+    });
+    const everything = { subtree: true, childList: true, attributes: true, characterData: true };
+    observer.observe(document, everything);
+  `);
+    feed.send('state', busyState());
+    feed.send('state', busyState({ openStreams: 8 }));
+    await shows(page, '#streams', '8');
+    assert.deepEqual(await page.evaluate('[...touched].sort()'), ['streams', 'streams-chart']);
+  },
+);
+
+browserTest(
   'a lost connection is told, and made again after cuts and HTTP errors',
   async (t, open) => {
     const feed = await startFeed(t);
