@@ -31,7 +31,7 @@ export function settingsEvent(more: object = {}): object {
 
 const wave = (low: number, high: number, period: number) =>
   Array.from({ length: STEPS }, (_, i) =>
-    Math.round(low + ((high - low) * (1 + Math.sin(i / period) + Math.sin(i * 1.7) / 3)) / 2.4),
+    Math.round(low + ((high - low) * (1 + Math.sin(i / period) + Math.sin(i * 1.7) / 9)) / 2.4),
   );
 
 const IDLE_HISTORY = {
@@ -95,7 +95,7 @@ const BUSY_PROVIDERS = [
     lastError: { at: at(-6), text: 'connect ECONNREFUSED 127.0.0.1:9000' },
   }),
   provider('ollama', { ...counts(77, 0, 1204), state: 'half-open', why: 'no answer in 60 s' }),
-  provider('mistral', { state: 'skipped', why: 'no key: MISTRAL_API_KEY is not set' }),
+  provider('mistral', { state: 'skipped', why: 'no api_key and no MISTRAL_API_KEY' }),
 ];
 
 export function busyState(more: object = {}): object {

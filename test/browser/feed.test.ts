@@ -67,12 +67,12 @@ browserTest(
       /^Failed requests over 15 minutes: \d+ of/,
     );
     const [openai, groq, ollama, mistral] = await rowsOf(page, 'providers');
-    assert.match(openai![1]!, /^Good, but not every model\ngpt-5 rests, 19 s left: 503 The engine/);
+    assert.match(openai![1]!, /^Good, 1 model rests\ngpt-5 rests, 19 s left: 503 The engine/);
     assert.match(openai![3]!, /timeout 3 · upstream_error 11/);
     assert.match(openai![8]!, /10:09:50\nread ECONNRESET/);
     assert.match(groq![1]!, /^Resting, 24 s left\nconnect ECONNREFUSED 127\.0\.0\.1:9000$/);
-    assert.match(ollama![1]!, /^Half-open: next request tests it/);
-    assert.match(mistral![1]!, /^Skipped\nno key: MISTRAL_API_KEY is not set/);
+    assert.match(ollama![1]!, /^Half-open\nThe next request tests it\./);
+    assert.match(mistral![1]!, /^Skipped\nno api_key and no MISTRAL_API_KEY/);
     assert.deepEqual((await rowsOf(page, 'clients'))[1]![0], 'ci');
     await page.locator('summary').click();
     assert.deepEqual((await rowsOf(page, 'settings')).slice(3, 5), [
@@ -224,11 +224,33 @@ browserTest('a live region tells what changes, and nothing each second', async (
   await shows(page, '#banner', 'The gateway is stopping');
   assert.deepEqual(await page.evaluate('announced'), [
     'openai: Resting: read ECONNRESET',
-    'openai: Half-open: next request tests it',
+    'openai: Half-open',
     'openai: Good',
     'The gateway is draining',
   ]);
 });
+
+browserTest(
+  'an event changes only the parts of the document whose figures it changes',
+  async (t, open) => {
+    const feed = await startFeed(t);
+    feed.greeting = SITUATIONS['busy']!;
+    const page = await open(feed.url);
+    await shows(page, '#count', '200 of 200');
+    await page.evaluate(`
+    globalThis.touched = new Set();
+    const observer = new MutationObserver((changes) => {
+      for (const { target } of changes) touched.add(target.closest('[id]')?.id);
+    });
+    const everything = { subtree: true, childList: true, attributes: true, characterData: true };
+    observer.observe(document, everything);
+  `);
+    feed.send('state', busyState());
+    feed.send('state', busyState({ openStreams: 8 }));
+    await shows(page, '#streams', '8');
+    assert.deepEqual(await page.evaluate('[...touched].sort()'), ['streams', 'streams-chart']);
+  },
+);
 
 browserTest(
   'a lost connection is told, and made again after cuts and HTTP errors',
@@ -270,6 +292,7 @@ browserTest('after a restart of the gateway the page begins anew', async (t, ope
   await shows(page, '#count', '200 of 200');
   await page.locator(FIRST_ROW).click();
   await shows(page, '.details', 'request_id');
+  await page.getByRole('button', { name: 'Pause' }).click();
   feed.greeting = [
     ['settings', settingsEvent({ startedAt: at(100) })],
     ['state', idleState({ now: at(101), providers: [provider('openai')] })],
@@ -279,6 +302,8 @@ browserTest('after a restart of the gateway the page begins anew', async (t, ope
   await page.locator('#requests-empty').waitFor({ state: 'visible' });
   assert.equal((await rowsOf(page, 'requests')).length, 0);
   await shows(page, '#about', 'up 1 s');
+  feed.send('requests', requestsEvent(2));
+  await shows(page, '#count', /^2 of 2$/);
 });
 
 browserTest('a connection that has gone silent is given up', async (t, open) => {

@@ -65,7 +65,8 @@ function formatShare(part, whole) {
 }
 
 function drawCards({ now, history, openStreams, inFlight }) {
-  const rates = history.requests.map((count) => count / history.stepSeconds);
+  // The newest step has not ended: its rate would always seem to fall.
+  const rates = history.requests.slice(0, -1).map((count) => count / history.stepSeconds);
   const rate = formatRate(latestRate(history, now));
   const peakRate = Math.max(0, ...rates);
   drawArea('rate', rates, Math.max(peakRate, 0.1));

@@ -113,12 +113,17 @@ function fillCell(cell, value) {
   }
 }
 
+function makeCell(row, className) {
+  const isHead = row.cells.length === 0;
+  const cell = make(isHead ? 'th' : 'td', className);
+  if (isHead) cell.setAttribute('scope', 'row');
+  return row.appendChild(cell);
+}
+
 /** Draws one row; columns are the classes of the cells. */
 function drawRow(row, columns, values) {
   for (const [index, value] of values.entries()) {
-    const isHead = index === 0;
-    const cell = row.cells[index] ?? row.appendChild(make(isHead ? 'th' : 'td', columns[index]));
-    if (isHead) cell.scope = 'row';
+    const cell = row.cells[index] ?? makeCell(row, columns[index]);
     if (isNew(cell, value)) fillCell(cell, value);
   }
 }

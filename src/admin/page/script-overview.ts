@@ -10,7 +10,7 @@ const latencyAndTokens = (row) => [
 const STATES = {
   good: ['good', 'Good'],
   resting: ['rest', 'Resting'],
-  'half-open': ['half', 'Half-open: next request tests it'],
+  'half-open': ['half', 'Half-open'],
   skipped: ['skip', 'Skipped'],
 };
 
@@ -19,21 +19,24 @@ const restingModels = ({ resting }) => resting.filter(({ model }) => model !== n
 
 function stateWords(provider) {
   const [, words] = STATES[provider.state] ?? ['', provider.state];
-  const isPartly = provider.state === 'good' && restingModels(provider).length > 0;
-  return isPartly ? words + ', but not every model' : words;
+  const count = restingModels(provider).length;
+  if (provider.state !== 'good' || count === 0) return words;
+  return words + (count === 1 ? ', 1 model rests' : ', ' + count + ' models rest');
 }
 
 function stateCell(provider, now) {
   const remaining = (until) => formatDuration(Date.parse(until) - now) + ' left';
-  const lines = restingModels(provider).map(
+  const models = restingModels(provider).map(
     ({ model, until, why }) =>
       clip(model) + ' rests, ' + remaining(until) + (why ? ': ' + why : ''),
   );
   const [name] = STATES[provider.state] ?? ['warn'];
+  const lines = [provider.why, ...models].filter((line) => line);
+  if (name === 'half') lines.unshift('The next request tests it.');
   return {
-    icon: name === 'good' && lines.length > 0 ? 'warn' : name,
+    icon: name === 'good' && models.length > 0 ? 'warn' : name,
     text: stateWords(provider) + (provider.restsUntil ? ', ' + remaining(provider.restsUntil) : ''),
-    lines: provider.why ? [provider.why, ...lines] : lines,
+    lines,
   };
 }
 

@@ -48,6 +48,7 @@ function replaceRequests(all) {
 function forgetRequests() {
   requests = [];
   openRequests.clear();
+  byId('pause').setAttribute('aria-pressed', 'false');
 }
 
 /** The providers in the order in which they were tried, ended by the one that answered. */

@@ -2,13 +2,13 @@
 
 export const STYLE = String.raw`
 :root {
-  --page: #f6f7f9; --surface: #fff; --line: #e3e5ea; --text: #1b1f26; --muted: #5b6270;
+  --page: #f6f7f9; --surface: #fff; --line: #e3e5ea; --edge: #858c99; --text: #1b1f26; --muted: #5b6270;
   --accent: #2256c5; --fill: #2256c51a; --good: #14713f; --warn: #875500; --bad: #bd1f2f;
   --mono: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
 }
 @media (prefers-color-scheme: dark) {
   :root {
-    --page: #0f1114; --surface: #16191d; --line: #2a2e35; --text: #e9ebef; --muted: #9aa2af;
+    --page: #0f1114; --surface: #16191d; --line: #2a2e35; --edge: #6d7582; --text: #e9ebef; --muted: #9aa2af;
     --accent: #86abff; --fill: #86abff24; --good: #4cc787; --warn: #e6b450; --bad: #ff8d8d;
   }
 }
@@ -76,6 +76,7 @@ thead th, .requests > tbody > tr > th { font-weight: 400; }
 thead th { color: var(--muted); font-size: 0.75rem; vertical-align: bottom; white-space: nowrap; }
 td, tbody th { overflow-wrap: normal; max-width: 18rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 td small, td.wrap { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
+td small { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 4; overflow: hidden; }
 td.wrap { max-width: 26rem; }
 .number { text-align: right; }
 .mono, code, pre { font-family: var(--mono); font-size: 0.75rem; }
@@ -90,7 +91,7 @@ pre { overflow-x: auto; padding: 0.625rem 0.75rem; background: var(--page); bord
 .tools .note { margin-left: auto; align-self: center; }
 button, select, input {
   font: inherit; color: var(--text); background: var(--surface); min-height: 2rem; max-width: 100%;
-  border: 1px solid var(--muted); border-radius: 6px; padding: 0.25rem 0.625rem;
+  border: 1px solid var(--edge); border-radius: 6px; padding: 0.25rem 0.625rem;
 }
 select { max-width: 12rem; }
 button { cursor: pointer; }
