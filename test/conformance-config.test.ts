@@ -47,7 +47,7 @@ interface Settings {
   readonly env?: Record<string, string>;
   /** Settings under their whole names. */
   readonly [
-    name: `${'server' | 'logging' | 'providers' | 'aliases' | 'rate_limit'}${string}`
+    name: `${'server' | 'admin' | 'logging' | 'providers' | 'aliases' | 'rate_limit'}${string}`
   ]: unknown;
 }
 
@@ -266,6 +266,32 @@ const IN_FILE: Record<string, Observation> = {
       const { gateway } = await start(t, { 'server.auth.keys': keys });
       assert.equal(await statusOf(gateway), status);
     }
+  },
+
+  'admin.port': async (t) => {
+    const port = await freePort();
+    const toml = `[server]\nport = 0\nhost = "127.0.0.1"\n[admin]\nport = ${port}`;
+    await startServing(t, [], { cwd: emptyFolder(t, { 'gateway.toml': toml }) });
+    const { status } = await fetch(`http://127.0.0.1:${port}/metrics`);
+    assert.equal(status, 200);
+  },
+
+  'admin.host': async (t) => {
+    const admin = `[admin]\nport = 0\nhost = "${NOWHERE}"\nkeys = ["k"]`;
+    const toml = `[server]\nport = 0\nhost = "127.0.0.1"\n${admin}`;
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const { code, stderr } = await runProgram(t, [], { cwd });
+    assert.equal(code, 1);
+    assert.match(stderr, /192\.0\.2\.1/);
+  },
+
+  'admin.keys': async (t) => {
+    const { gateway } = await start(t, { 'admin.port': 0, 'admin.keys': ['one', 'two'] });
+    const statusWith = async (headers: Record<string, string>) =>
+      (await gateway.admin('/metrics', { headers })).status;
+    assert.equal(await statusWith({}), 401);
+    assert.equal(await statusWith({ authorization: 'Bearer three' }), 401);
+    assert.equal(await statusWith({ authorization: 'Bearer two' }), 200);
   },
 
   'logging.level': async (t) => {
@@ -593,7 +619,14 @@ describe('this file', () => {
   }
 
   test('observes every key that a section may have', () => {
-    const sections = ['server', 'server.auth', 'logging', 'rate_limit', 'providers.openai'];
+    const sections = [
+      'server',
+      'server.auth',
+      'admin',
+      'logging',
+      'rate_limit',
+      'providers.openai',
+    ];
     const names = [...sections, 'rate_limit.providers.openai'].flatMap((section) =>
       keysOf(section).map((key) => `${section}.${key}`.replace('.openai', '.z')),
     );

@@ -136,11 +136,11 @@ describe('the log tells', { concurrency: true }, () => {
       fallback: (_, response) => sendJson(response, { choices: [] }),
       more: `[rate_limit]\nenabled = true\n${limit}`,
     });
-    await gateway.chat(chatBody());
-    await gateway.chat(chatBody());
-    const { line, tries } = await lastLine(gateway, 2);
-    assertHas(line, { ...warn, outcome: 'upstream_error', provider: 'p', upstream_model: 'm' });
-    assertHas(tries[1], { provider: 'q', outcome: 'limit' });
+    await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
+    await lastLine(gateway, 2);
+    const line = gateway.accessLines().find(({ provider }) => provider === 'p');
+    assertHas(line, { ...warn, outcome: 'upstream_error', upstream_model: 'm' });
+    assertHas((line!['tries'] as Line[])[1], { provider: 'q', outcome: 'limit' });
   });
 
   test('that the client left, before the answer and in a stream', async (t) => {

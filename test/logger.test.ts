@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { createLogger, type LogFacts } from '../src/lib/log.ts';
+import { createLogger, redactFacts, type LogFacts } from '../src/lib/log.ts';
 import { createRedactor, Secret, type Redactor } from '../src/lib/secrets.ts';
+import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { withRandom } from './support/random.ts';
+import { sendJson, startUpstream } from './support/upstream.ts';
 
 const KEYS = [
   'sk-proj-canary-0123456789',
@@ -74,12 +76,9 @@ describe('the logger', () => {
       const line = lineOf('request', { tries: [{ cause: evil }] }, { format });
       // oxlint-disable-next-line no-control-regex
       assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
-      const long = {
-        text: 'x'.repeat(100_000),
-        tries: Array.from({ length: 9999 }, () => ({ n: 1 })),
-      };
-      assert.ok(lineOf('request', long, { format }).length < 12_000);
-      assert.ok(lineOf('request', { tries: long.tries }, { format }).length < 1000);
+      const tries = Array.from({ length: 9999 }, () => ({ n: 1 }));
+      assert.ok(lineOf('request', { tries }, { format }).length < 1000);
+      assert.ok(lineOf('request', { text: 'x'.repeat(100_000) }, { format }).length < 11_000);
     }
   });
 
@@ -125,6 +124,7 @@ describe('redaction of a log line', () => {
   const assertSame = (message: string, facts: LogFacts) => {
     const line = lineOf(message, facts, { redact });
     assert.equal(line, lineOf(message, facts, { redact: thorough }));
+    assert.deepEqual(redactFacts(facts, redact), redactFacts(facts, thorough));
     return line;
   };
 
@@ -139,6 +139,7 @@ describe('redaction of a log line', () => {
     'the beginning of a key at the end of a value': { cause: KEYS[1]!.slice(0, 11), more: 'x' },
     'such a beginning in an array': { tries: [{ cause: KEYS[1]!.slice(0, 8) }, { more: 'x' }] },
     'the shape of a key': { cause: 'Incorrect API key: sk-abcdef123', more: 'x' },
+    'the shape of a key at the start of a value': { cause: 'sk-abcdef123' },
     'the shape of a key after a line end': { cause: 'a\nsk-abcdef123' },
     'a key in a query, after a line end': { cause: 'a\nkey=abc' },
     'a Bearer token after a tab': { cause: 'a\tbearer\tabc' },
@@ -202,4 +203,16 @@ describe('redaction of a log line', () => {
     });
     assert.doesNotMatch(line, /secret/);
   });
+});
+
+test('a key of [admin] is hidden in the log and in messages to clients', async (t) => {
+  const key = 'admin-canary-4711';
+  const upstream = await startUpstream(t, (_, response) =>
+    sendJson(response, { error: { message: `who is ${key}?` } }, { status: 400 }),
+  );
+  const toml = `[admin]\nport = 0\nkeys = ["${key}"]\n${providerToml(upstream)}`;
+  const gateway = await startGateway(t, { toml });
+  const { text } = await gateway.chat(chatBody());
+  assert.match(text, /who is \[secret\]/);
+  assert.doesNotMatch(gateway.log.join(''), /canary-4711/);
 });

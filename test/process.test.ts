@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assertError } from './support/errors.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
-import { buildOnce, emptyFolder, ROOT, SERVER } from './support/process.ts';
+import { buildOnce, emptyFolder, ROOT, runProgram, SERVER } from './support/process.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import {
   completion,
@@ -236,6 +236,45 @@ describe('the process', { concurrency: 4 }, () => {
       { level: 'info', message: 'draining', reason: 'SIGTERM', in_flight: 3 },
       { level: 'info', message: 'stopped', finished: 2, cut: 1 },
     ]);
+  });
+
+  test('listens for the operator on [admin] port, also in a drain', async (t) => {
+    const { opened, open: finish } = createGate();
+    const upstream = await startUpstream(t, async (_, response) => {
+      await opened;
+      sendJson(response, completion());
+    });
+    const { args } = settingsFor(t, upstream, '[admin]\nport = 0\n');
+    const running = await startCommand(t, program(args));
+    await eventually(() => running.stdout().includes('\n'), 'the line of the start');
+    const url = /^admin +(http:\/\/127\.0\.0\.1:\d+\/)$/m.exec(running.stderr())?.[1];
+    assert.ok(url, running.stderr());
+    assert.equal(linesOf(running.stdout(), 'started')[0]!['admin_url'], url);
+    const ready = async () => (await fetch(`${url}ready`)).status;
+    assert.equal(await ready(), 200);
+    assert.equal((await fetch(`http://127.0.0.1:${running.port}/ready`)).status, 401);
+
+    const feed = await fetch(`${url}events`);
+    const { response, ended } = openChat(running.port, chatBody());
+    await eventually(() => upstream.requests.length === 1, 'the request');
+    running.kill('SIGTERM');
+    await eventually(() => running.stdout().includes('draining'), 'the drain');
+    assert.equal(await ready(), 503);
+    finish();
+    assert.equal((await response).statusCode, 200);
+    assert.deepEqual(JSON.parse(await ended), completion());
+    assert.equal(await running.exit, 0, running.stderr());
+    await feed.text().catch(() => {});
+  });
+
+  test('says that the port of [admin] is in use, and exits 1', async (t) => {
+    const upstream = await startUpstream(t);
+    const { port } = new URL(upstream.baseUrl);
+    const { config } = settingsFor(t, upstream, `[admin]\nport = ${port}\n`);
+    const { code, stdout, stderr } = await runProgram(t, ['--config', config]);
+    assert.deepEqual([code, stdout], [1, '']);
+    const why = `port ${port} is already in use; choose another with [admin] port`;
+    assert.equal(stderr, `inference-gateway: ${why}\n`);
   });
 
   test('needs no home, no temporary folder and nothing it could write to', async (t) => {

@@ -152,7 +152,7 @@ test('requests that a shutdown ends are not logged as errors of the gateway', as
   await stream.ended;
   assert.deepEqual(
     gateway.accessLines().map(({ level }) => level),
-    ['info', 'info'],
+    ['warn', 'warn'],
   );
 });
 

@@ -75,8 +75,8 @@ test('a stream carries the headers that keep proxies from holding it back', asyn
     response.end(completionEvents());
   });
   const { headers } = await gateway.chat(STREAM, { headers: { 'x-request-id': 'mine-1' } });
-  const { date, connection, 'keep-alive': _, ...others } = headers;
-  assert.ok(date !== undefined && connection !== undefined);
+  const { date, connection, 'keep-alive': _, 'server-timing': timing, ...others } = headers;
+  assert.ok(date !== undefined && connection !== undefined && timing !== undefined);
   assert.deepEqual(others, {
     'content-type': 'text/event-stream;charset=UTF-8',
     'cache-control': 'no-cache, no-transform',

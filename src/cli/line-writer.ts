@@ -32,7 +32,8 @@ export function createLineWriter(
   });
   return {
     write(line) {
-      if (stream.writableLength > MAX_BUFFERED_BYTES) {
+      // One turn may log thousands of lines.
+      if (stream.writableLength + lines.length > MAX_BUFFERED_BYTES) {
         droppedLines += 1;
         return;
       }

@@ -8,11 +8,11 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
-import { ClientGone, type GatewayError } from '../lib/errors.ts';
+import { ClientGone } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import type { Answer } from '../lib/messages.ts';
-import type { AnswerSummary, TryFacts } from '../lib/request-facts.ts';
+import { isStream, type Answer } from '../lib/messages.ts';
 import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
+import type { AccessRecord } from './access-record.ts';
 import { readInTurns, readRequestBody } from './request-body.ts';
 import { checkProtocol, headerValues, pathOf } from './request-head.ts';
 
@@ -30,27 +30,6 @@ export const CLIENT_LIMITS = {
  * `stuckReaderMs` is the slowest that a client may read.
  */
 const WRITE_PART_BYTES = 65_536;
-
-/** What the access line says of a request, filled in as it becomes known. */
-interface AccessRecord {
-  provider?: string;
-  model?: string;
-  stream?: boolean;
-  requestBytes?: number;
-  traceId?: string;
-  /** In order. */
-  readonly tries: TryFacts[];
-  /** Of the last attempt. */
-  answer?: AnswerSummary;
-  /** On the clock of `performance.now()`: the body was read; the first provider was asked; the last one has answered or failed. */
-  bodyReadAtMs?: number;
-  askedAtMs?: number;
-  answeredAtMs?: number;
-  /** The gateway has repeated the request or asked a fallback. */
-  hasRetried?: boolean;
-  /** The failure that was answered, or that ended a stream. */
-  failure?: GatewayError;
-}
 
 /** What a call needs of its connection. */
 interface CallConnection {
@@ -245,10 +224,6 @@ export class Call {
       void this.#closed.then(() => isLast && socket.end());
     });
   }
-}
-
-function isStream(body: Answer['body']): body is AsyncIterable<Buffer> {
-  return typeof body === 'object' && Symbol.asyncIterator in body;
 }
 
 /** Ends a stream in any state. A generator that has not begun has no `finally` to run, so it is begun first. */

@@ -4,7 +4,7 @@ import type { Call } from '../downstream/call.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
 import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
-import { escapeControlCharacters } from '../lib/secrets.ts';
+import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS, outcomeOf } from './outcome.ts';
 import { timeSpent } from './server-timing.ts';
 
@@ -16,7 +16,7 @@ interface AccessLogOptions {
   readonly remoteAddressOf: (call: Call) => string | undefined;
   readonly observe: RequestObserver | undefined;
   /** Applied to what the observer is told; the logger does its own. */
-  readonly redact: (text: string) => string;
+  readonly redact: Redactor;
 }
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {

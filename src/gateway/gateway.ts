@@ -5,7 +5,7 @@ import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { Answer } from '../lib/messages.ts';
+import { isStream, type Answer } from '../lib/messages.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { createRemoteAddress } from '../downstream/remote-address.ts';
@@ -76,12 +76,12 @@ export function createGateway(settings: GatewaySettings): Gateway {
     if (provider) answer.headers['x-gateway-provider'] = provider;
     const spent = timeSpent(call.record, performance.now());
     if (spent) answer.headers['server-timing'] = serverTiming(spent);
-    const isStream = typeof answer.body === 'object' && Symbol.asyncIterator in answer.body;
-    if (isStream) openStreams += 1;
+    const streams = isStream(answer.body) ? 1 : 0;
+    openStreams += streams;
     try {
       await call.send(withCors(answer));
     } finally {
-      if (isStream) openStreams -= 1;
+      openStreams -= streams;
     }
   }
 
@@ -96,7 +96,7 @@ export function createGateway(settings: GatewaySettings): Gateway {
         if (answer) await send(call, answer);
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
-        await send(call, answer).catch(() => {});
+        await call.send(withCors(answer)).catch(() => {});
       }
       if (answer) traceHeaders(logger, 'response to client', call.id, answer.headers);
       logAccess(call, answer?.status);

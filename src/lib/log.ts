@@ -69,7 +69,7 @@ interface Entry {
   readonly facts: LogFacts;
 }
 
-/** Returns a function like `Date.toISOString`, which costs as much as a whole line: its result is kept for a second. */
+/** Returns a function like `Date.toISOString`, which is slow: most of its result is kept for a second. */
 function createTimeFormatter(): (ms: number) => string {
   let second = NaN;
   let text = '';
@@ -84,11 +84,16 @@ function createTimeFormatter(): (ms: number) => string {
 }
 
 function redactEntry(entry: Entry, redact: Redactor): Entry {
-  return { ...entry, message: redact(entry.message), facts: redactFacts(entry.facts, redact) };
+  return { ...entry, message: redact(entry.message), facts: redactEach(entry.facts, redact) };
+}
+
+/** Returns the facts as the log shows them: bounded and redacted. */
+export function redactFacts(facts: LogFacts, redact: Redactor): LogFacts {
+  return isPlain(joinText(facts, ''), redact) ? facts : redactEach(facts, redact);
 }
 
 /** Redacts value by value: in the finished line, an escape sequence may hide the end of a key. */
-export function redactFacts(facts: LogFacts, redact: (text: string) => string): LogFacts {
+function redactEach(facts: LogFacts, redact: Redactor): LogFacts {
   const shown: Record<string, LogFacts[string]> = {};
   for (const name in facts) {
     const value = facts[name];
@@ -96,7 +101,7 @@ export function redactFacts(facts: LogFacts, redact: (text: string) => string): 
     else if (typeof value !== 'object') shown[name] = value;
     else {
       const entries = value.slice(0, MAX_ARRAY_ENTRIES);
-      shown[name] = entries.map((entry) => redactFacts(entry, redact) as FlatFacts);
+      shown[name] = entries.map((entry) => redactEach(entry, redact) as FlatFacts);
     }
   }
   return shown;
@@ -106,10 +111,7 @@ export function redactFacts(facts: LogFacts, redact: (text: string) => string): 
 const SEPARATORS = /[\u2028\u2029]/g;
 
 function formatJson(entry: Entry, redact: Redactor): string {
-  // Nearly all lines have nothing to redact or to cut: all of their text is tested at once.
-  const text = joinText(entry.facts, entry.message);
-  const isPlain = text.length <= MAX_VALUE_CHARACTERS && !redact.mayChange(text);
-  if (isPlain && text.search(SEPARATORS) === -1) return stringify(entry);
+  if (isPlain(joinText(entry.facts, entry.message), redact)) return stringify(entry);
   return stringify(redactEntry(entry, redact)).replace(SEPARATORS, ' ');
 }
 
@@ -119,14 +121,20 @@ function stringify({ time, level, message, facts }: Entry): string {
   return `${head}${rest === '}' ? '' : ','}${rest}\n`;
 }
 
+/** Nothing in the joined text is to be redacted, cut or replaced. So it is with nearly all lines. */
+function isPlain(text: string, redact: Redactor): boolean {
+  if (text.length > MAX_VALUE_CHARACTERS || text.search(SEPARATORS) !== -1) return false;
+  return !redact.mayChange(text);
+}
+
 /** `before` and all texts of the facts, a line each. */
 function joinText(facts: LogFacts, before: string): string {
   let text = before;
   for (const name in facts) {
     const value = facts[name];
     if (typeof value === 'string') text += `\n${value}`;
-    // With a separator among its text the line is not plain, and the array is cut.
     else if (typeof value !== 'object') continue;
+    // The separator makes the text not plain: the array is cut.
     else if (value.length > MAX_ARRAY_ENTRIES) text += '\u2028';
     else for (const entry of value) text = joinText(entry, text);
   }

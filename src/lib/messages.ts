@@ -17,3 +17,7 @@ export interface Answer {
   /** Text, bytes in parts, or a stream, which never throws after its first chunk. */
   readonly body: string | readonly Buffer[] | AsyncIterable<Buffer>;
 }
+
+export function isStream(body: Answer['body']): body is AsyncIterable<Buffer> {
+  return typeof body === 'object' && Symbol.asyncIterator in body;
+}

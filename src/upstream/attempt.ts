@@ -6,6 +6,7 @@ import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
+import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import type { AnswerFacts } from './answer-facts.ts';
@@ -28,7 +29,7 @@ export interface AttemptSettings {
   readonly config: Config;
   readonly transport: Transport;
   /** Removes keys from text that is sent to a client. */
-  readonly redact: (text: string) => string;
+  readonly redact: Redactor;
   readonly logger: Logger;
 }
 
