@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
 import { ConfigError, loadConfig } from '../src/config/config.ts';
+import { openFeed } from './support/feed.ts';
 import {
   chatBody,
   CLIENT_TOKEN,
@@ -184,6 +185,44 @@ describe('the provider\u2019s key', () => {
     for (const reply of replies) assertSilent(bytesOf(reply), upstream, bytesOf(reply));
     assert.equal(replies[1]?.json().data[0].id, 'p/m');
     assertLogSilent(gateway.log);
+  });
+
+  test('is in nothing that the admin port shows, and no token or content either', async (t) => {
+    for (const [shape, echo] of Object.entries(ECHOES)) {
+      const upstream = await startUpstream(t);
+      const toml = [
+        LOUD,
+        providerToml(upstream, 'p'),
+        providerToml(upstream, 'q'),
+        '[providers]\nfallback = ["p", "q"]',
+        `[server.auth]\nkeys = ["${CLIENT_TOKEN}"]`,
+        '[admin]\nport = 0\n',
+      ];
+      const gateway = await startGateway(t, { toml: toml.join('\n') });
+      const messages = [{ role: 'user', content: 'canary-of-content' }];
+      for (const key of [...OTHER_KEYS, PROVIDER_KEY]) {
+        const event = `event: error\ndata: ${JSON.stringify(echo(key))}\n\n`;
+        upstream.script = (_, response) => sendEvents(response, CHUNK + event);
+        await gateway.chat(chatBody({ messages, stream: true }));
+        upstream.script = (_, response) => sendJson(response, echo(key), { status: 503 });
+        // Opens the circuits, whose causes are shown.
+        for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ messages }));
+        const feed = await openFeed(t, gateway.adminPort);
+        const { providers } = await feed.next('state');
+        feed.close();
+        assert.notEqual(providers[0].lastError, null);
+        assert.notDeepEqual(providers[0].resting, []);
+        const shown = [
+          JSON.stringify(feed.events),
+          (await gateway.admin('/metrics')).text,
+          (await gateway.admin('/')).text,
+        ].join('');
+        for (const secret of [PROVIDER_KEY, CLIENT_TOKEN, ...OTHER_KEYS, 'canary-of-content']) {
+          const at = shown.toLowerCase().indexOf(secret.toLowerCase());
+          assert.equal(at, -1, `${shape}: ${shown.slice(at - 300, at + 100)}`);
+        }
+      }
+    }
   });
 
   test('that no header could carry is refused at startup, unquoted', () => {

@@ -35,11 +35,11 @@ export function renderMetrics(sources: ExpositionSources): string {
 }
 
 function gauge(name: string, help: string, value: number): string {
-  return renderFigure(name, ['gauge', help], [[NO_LABELS, value]]);
+  return renderFigure({ name, type: 'gauge', help }, [[NO_LABELS, value]]);
 }
 
 function counter(name: string, help: string, value: number): string {
-  return renderFigure(name, ['counter', help], [[NO_LABELS, value]]);
+  return renderFigure({ name, type: 'counter', help }, [[NO_LABELS, value]]);
 }
 
 function renderGateway(figures: Figures): string {
@@ -59,7 +59,7 @@ function renderGateway(figures: Figures): string {
       figures.droppedLogLines(),
     ),
     ...(connections ? renderConnections(connections) : []),
-    renderFigure('gateway_build_info', ['gauge', 'Always 1.'], [[build, 1]]),
+    renderFigure({ name: 'gateway_build_info', type: 'gauge', help: 'Always 1.' }, [[build, 1]]),
   ].join('');
 }
 
@@ -86,7 +86,7 @@ function renderCircuits({ config, figures }: ExpositionSources): string {
     }),
   );
   const help = "Circuits that are not closed: the provider's own, and one for each of its models.";
-  return renderFigure('gateway_breaker_circuits', ['gauge', help], samples);
+  return renderFigure({ name: 'gateway_breaker_circuits', type: 'gauge', help }, samples);
 }
 
 /** Under the names that Prometheus' client libraries use. */

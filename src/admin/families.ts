@@ -21,28 +21,36 @@ export class Cells {
   }
 }
 
+interface Description {
+  readonly name: string;
+  readonly help: string;
+}
+
+interface FamilyOptions extends Description {
+  readonly type: 'counter' | 'gauge' | 'histogram';
+  readonly cellsPerSeries: number;
+}
+
 /** A metric with its series, one for each label set that was used. */
 abstract class Family {
   protected readonly cells: Cells;
-  readonly name: string;
-  readonly #help: string;
-  readonly #type: string;
-  readonly #cellsPerSeries: number;
+  readonly #options: FamilyOptions;
   readonly #series = new Map<LabelSet, number>();
 
-  constructor(cells: Cells, name: string, [type, help, cellsPerSeries]: [string, string, number]) {
+  constructor(cells: Cells, options: FamilyOptions) {
     this.cells = cells;
-    this.name = name;
-    this.#type = type;
-    this.#help = help;
-    this.#cellsPerSeries = cellsPerSeries;
+    this.#options = options;
+  }
+
+  protected get name(): string {
+    return this.#options.name;
   }
 
   /** The index of the series' first cell. */
   protected cellOf(labels: LabelSet): number {
     let cell = this.#series.get(labels);
     if (cell === undefined) {
-      cell = this.cells.allocate(this.#cellsPerSeries);
+      cell = this.cells.allocate(this.#options.cellsPerSeries);
       this.#series.set(labels, cell);
     }
     return cell;
@@ -50,7 +58,7 @@ abstract class Family {
 
   /** In the exposition format. */
   render(): string {
-    let text = header(this.name, this.#type, this.#help);
+    let text = header(this.#options);
     for (const [{ text: labels }, cell] of this.#series) {
       if (cell !== 0) text += this.renderSeries(labels, cell);
     }
@@ -61,8 +69,8 @@ abstract class Family {
 }
 
 export class Counter extends Family {
-  constructor(cells: Cells, name: string, help: string) {
-    super(cells, name, ['counter', help, 1]);
+  constructor(cells: Cells, description: Description) {
+    super(cells, { ...description, type: 'counter', cellsPerSeries: 1 });
   }
 
   increment(labels: LabelSet): void {
@@ -74,13 +82,17 @@ export class Counter extends Family {
   }
 }
 
+interface HistogramOptions extends Description {
+  /** The upper bounds of the buckets, in ascending order, without infinity. */
+  readonly bounds: readonly number[];
+}
+
 /** A series' cells: the sum of its values, then for each bucket the number of values in it alone. */
 export class Histogram extends Family {
   readonly #bounds: readonly number[];
 
-  /** `bounds` are the upper ones, in ascending order, without infinity. */
-  constructor(cells: Cells, name: string, [help, bounds]: [string, readonly number[]]) {
-    super(cells, name, ['histogram', help, bounds.length + 2]);
+  constructor(cells: Cells, { name, help, bounds }: HistogramOptions) {
+    super(cells, { name, help, type: 'histogram', cellsPerSeries: bounds.length + 2 });
     this.#bounds = bounds;
   }
 
@@ -108,17 +120,20 @@ export class Histogram extends Family {
   }
 }
 
-/** A metric that is read when it is shown. Returns its text; `samples` are label sets with their values. */
-export function renderFigure(
-  name: string,
-  [type, help]: readonly ['counter' | 'gauge', string],
-  samples: readonly (readonly [labels: LabelSet, value: number])[],
-): string {
-  const lines = samples.map(([labels, value]) => sample(name, labels.text, value));
-  return header(name, type, help) + lines.join('');
+interface FigureOptions extends Description {
+  readonly type: 'counter' | 'gauge';
 }
 
-function header(name: string, type: string, help: string): string {
+/** A metric that is read when it is shown. Returns its text; `samples` are label sets with their values. */
+export function renderFigure(
+  options: FigureOptions,
+  samples: readonly (readonly [labels: LabelSet, value: number])[],
+): string {
+  const lines = samples.map(([labels, value]) => sample(options.name, labels.text, value));
+  return header(options) + lines.join('');
+}
+
+function header({ name, type, help }: Description & { readonly type: string }): string {
   return `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n`;
 }
 

@@ -39,26 +39,27 @@ export interface RequestMetrics {
 export function createRequestMetrics(models: ModelLabels): RequestMetrics {
   const cells = new Cells();
   const observeCompletion = createCompletionMetrics(cells, models);
-  const requests = new Counter(cells, 'gateway_requests_total', 'Finished requests.');
-  const tries = new Counter(
-    cells,
-    'gateway_tries_total',
-    'Attempts at providers, and providers that were passed over.',
-  );
-  const fallbacks = new Counter(
-    cells,
-    'gateway_fallbacks_total',
-    'Times that a request went on to another provider.',
-  );
-  const refusals = new Counter(
-    cells,
-    'gateway_refusals_total',
-    'Requests answered with 429, by whose limit it was.',
-  );
-  const processing = new Histogram(cells, 'gateway_processing_seconds', [
-    'Time of chat completions spent neither on the upload nor on providers, until the head of the answer.',
-    GATEWAY_BOUNDS,
-  ]);
+  const requests = new Counter(cells, {
+    name: 'gateway_requests_total',
+    help: 'Finished requests.',
+  });
+  const tries = new Counter(cells, {
+    name: 'gateway_tries_total',
+    help: 'Attempts at providers, and providers that were passed over.',
+  });
+  const fallbacks = new Counter(cells, {
+    name: 'gateway_fallbacks_total',
+    help: 'Times that a request went on to another provider.',
+  });
+  const refusals = new Counter(cells, {
+    name: 'gateway_refusals_total',
+    help: 'Requests answered with 429, by whose limit it was.',
+  });
+  const processing = new Histogram(cells, {
+    name: 'gateway_processing_seconds',
+    help: 'Time of chat completions spent neither on the upload nor on providers, until the head of the answer.',
+    bounds: GATEWAY_BOUNDS,
+  });
 
   function observeTries(made: readonly TryFacts[]): void {
     let before: TryFacts | undefined;
@@ -92,22 +93,26 @@ export function createRequestMetrics(models: ModelLabels): RequestMetrics {
 
 /** The metrics of requests for which a provider was chosen. */
 function createCompletionMetrics(cells: Cells, models: ModelLabels) {
-  const duration = new Histogram(cells, 'gen_ai_server_request_duration_seconds', [
-    'Time from the head of the request to the last byte of the answer.',
-    DURATION_BOUNDS,
-  ]);
-  const firstToken = new Histogram(cells, 'gen_ai_server_time_to_first_token_seconds', [
-    'Time from the head of the request to the first event of a streamed answer.',
-    FIRST_TOKEN_BOUNDS,
-  ]);
-  const outputToken = new Histogram(cells, 'gen_ai_server_time_per_output_token_seconds', [
-    'Time per output token after the first, of streams that were delivered.',
-    OUTPUT_TOKEN_BOUNDS,
-  ]);
-  const tokens = new Histogram(cells, 'gen_ai_client_token_usage', [
-    'Tokens of requests, as the providers report them.',
-    TOKEN_BOUNDS,
-  ]);
+  const duration = new Histogram(cells, {
+    name: 'gen_ai_server_request_duration_seconds',
+    help: 'Time from the head of the request to the last byte of the answer.',
+    bounds: DURATION_BOUNDS,
+  });
+  const firstToken = new Histogram(cells, {
+    name: 'gen_ai_server_time_to_first_token_seconds',
+    help: 'Time from the head of the request to the first event of a streamed answer.',
+    bounds: FIRST_TOKEN_BOUNDS,
+  });
+  const outputToken = new Histogram(cells, {
+    name: 'gen_ai_server_time_per_output_token_seconds',
+    help: 'Time per output token after the first, of streams that were delivered.',
+    bounds: OUTPUT_TOKEN_BOUNDS,
+  });
+  const tokens = new Histogram(cells, {
+    name: 'gen_ai_client_token_usage',
+    help: 'Tokens of requests, as the providers report them.',
+    bounds: TOKEN_BOUNDS,
+  });
 
   function observeTokens(labels: LabelSet, type: string, count: number | undefined): void {
     if (count !== undefined) tokens.observe(count, labels.with('gen_ai_token_type', type));

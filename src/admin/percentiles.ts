@@ -1,4 +1,4 @@
-/** Percentiles of durations, from counts in buckets: each value is right to within a tenth. */
+/** Percentiles of durations, from counts in buckets: each value is right to within a fifth. */
 
 const BUCKETS_PER_OCTAVE = 4;
 /** The first bucket is up to 1 ms, the last one from 17 minutes. */

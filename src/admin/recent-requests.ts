@@ -6,10 +6,12 @@ const MAX_REQUESTS = 200;
 /** Retries and many fallbacks make a request's tries long. */
 const MAX_TRIES = 20;
 
+type Entry = Pick<FinishedRequest, 'facts' | 'endedAtMs'>;
+
 type ShownRequest = RequestFacts & { readonly time: string };
 
 export class RecentRequests {
-  readonly #ring: FinishedRequest[] = [];
+  readonly #ring: Entry[] = [];
   #total = 0;
 
   /** Requests so far: what `since` takes the next time. */
@@ -17,8 +19,10 @@ export class RecentRequests {
     return this.#total;
   }
 
-  add(request: FinishedRequest): void {
-    this.#ring[this.#total % MAX_REQUESTS] = request;
+  add({ facts, endedAtMs }: FinishedRequest): void {
+    const hasMoreTries = facts.tries !== undefined && facts.tries.length > MAX_TRIES;
+    const kept = hasMoreTries ? { ...facts, tries: facts.tries.slice(0, MAX_TRIES) } : facts;
+    this.#ring[this.#total % MAX_REQUESTS] = { facts: kept, endedAtMs };
     this.#total += 1;
   }
 
@@ -30,8 +34,6 @@ export class RecentRequests {
   }
 }
 
-function show({ facts, endedAtMs }: FinishedRequest): ShownRequest {
-  const time = new Date(endedAtMs).toISOString();
-  const tries = facts.tries?.slice(0, MAX_TRIES);
-  return { time, ...facts, tries };
+function show({ facts, endedAtMs }: Entry): ShownRequest {
+  return { time: new Date(endedAtMs).toISOString(), ...facts };
 }

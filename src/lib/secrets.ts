@@ -82,9 +82,13 @@ const CONTROL_CHARACTERS = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g;
 
 /** Cuts untrusted text to `maxCharacters`, and then writes control characters as `\uXXXX`. */
 export function escapeControlCharacters(text: string, maxCharacters: number): string {
-  return text
-    .slice(0, maxCharacters)
-    .replace(CONTROL_CHARACTERS, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`);
+  // V8's slice of a string keeps the whole string in memory.
+  const shown =
+    text.length > maxCharacters ? Buffer.from(text.slice(0, maxCharacters)).toString() : text;
+  return shown.replace(
+    CONTROL_CHARACTERS,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, '0')}`,
+  );
 }
 
 /** Replaces the same characters by spaces, for text that people read. */
