@@ -1,7 +1,7 @@
 /** `GET /events`: server-sent events for the page. */
 
 import type { Call } from '../downstream/call.ts';
-import type { Cancellation } from '../lib/cancellation.ts';
+import { pause, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { RecentRequests } from './recent-requests.ts';
@@ -70,17 +70,4 @@ interface CallState {
 /** JSON has no line breaks of its own. */
 function toEvent(name: string, data: unknown): string {
   return `event: ${name}\ndata: ${JSON.stringify(data)}\n\n`;
-}
-
-/** Waits, at most until it is cancelled. */
-async function pause(ms: number, cancellation: Cancellation): Promise<void> {
-  await new Promise<void>((resolve) => {
-    const end = () => {
-      clearTimeout(timer);
-      cancellation.offCancel(end);
-      resolve();
-    };
-    const timer = setTimeout(end, ms);
-    cancellation.onCancel(end);
-  });
 }

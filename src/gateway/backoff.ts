@@ -1,6 +1,4 @@
-/** Waits between attempts at one provider. */
-
-import type { Cancellation } from '../lib/cancellation.ts';
+/** How long to wait between attempts at one provider. */
 
 const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
@@ -12,18 +10,4 @@ const MAX_BACKOFF_MS = 8000;
 export function backoffMs(retries: number): number {
   const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (retries - 1));
   return (stepMs / 2) * (1 + Math.random());
-}
-
-/** Waits. Throws the reason of a cancellation at once. */
-export async function pause(ms: number, cancellation: Cancellation): Promise<void> {
-  await new Promise<void>((resolve) => {
-    const end = () => {
-      clearTimeout(timer);
-      cancellation.offCancel(end);
-      resolve();
-    };
-    const timer = setTimeout(end, ms);
-    cancellation.onCancel(end);
-  });
-  cancellation.throwIfCancelled();
 }

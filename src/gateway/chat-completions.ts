@@ -2,6 +2,7 @@
 
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
+import { pause } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
@@ -11,7 +12,7 @@ import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/att
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { ForwardedHeaders, Provider } from '../upstream/provider.ts';
 import { MAX_ECHOED_CHARACTERS, resolveModel, type Candidate } from './model-name.ts';
-import { backoffMs, pause } from './backoff.ts';
+import { backoffMs } from './backoff.ts';
 import { causeOf } from './outcome.ts';
 import { beginTry, recordPassedOver, type OpenTry } from './tries.ts';
 
@@ -161,6 +162,7 @@ async function tryCandidate(
     retries += 1;
     call.record.hasRetried = true;
     await pause(Math.max(backoffMs(retries), retryAfterSeconds * 1000), call.cancellation);
+    call.cancellation.throwIfCancelled();
   }
 }
 

@@ -1,4 +1,4 @@
-/** A minimal AbortSignal per request, and the deadline of one attempt. */
+/** A minimal AbortSignal per request, the deadline of one attempt, and a wait that can be cancelled. */
 
 /** AbortController and AbortSignal in one, without their cost: each request has several, with several listeners. */
 export class Cancellation {
@@ -82,4 +82,17 @@ export class Deadline extends Cancellation {
     clearTimeout(this.#timer);
     this.#timer = undefined;
   }
+}
+
+/** Waits for `ms` milliseconds, or until `cancellation` is cancelled. */
+export async function pause(ms: number, cancellation: Cancellation): Promise<void> {
+  await new Promise<void>((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      cancellation.offCancel(end);
+      resolve();
+    };
+    const timer = setTimeout(end, ms);
+    cancellation.onCancel(end);
+  });
 }
