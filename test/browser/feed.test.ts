@@ -276,7 +276,7 @@ browserTest(
     const before = feed.connections;
     feed.cut();
     await shows(page, '#connection', 'Connection lost');
-    await shows(page, '#banner', 'Connection lost, retrying. The figures are from 10:15:30.');
+    await shows(page, '#banner', 'Connection lost, retrying. The figures are as of 10:15:30.');
     await shows(page, '#announcement', 'Connection lost, retrying');
     await until(() => feed.connections >= before + 2);
     feed.refuseWith = undefined;
