@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { existsSync, mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import axe, { type AxeResults } from 'axe-core';
 import { chromium, type Browser, type Page } from 'playwright-core';
@@ -100,6 +101,15 @@ export async function shows(page: Page, selector: string, text: string | RegExp)
     const texts = await page.locator(selector).allTextContents();
     assert.fail(`${selector} shows ${JSON.stringify(texts)}, not ${text}`);
   });
+}
+
+/** Waits until the condition holds. */
+export async function until(condition: () => boolean): Promise<void> {
+  const end = performance.now() + MAX_WAIT_MS;
+  while (!condition()) {
+    assert.ok(performance.now() < end, `not within ${MAX_WAIT_MS} ms: ${condition.toString()}`);
+    await sleep(50);
+  }
 }
 
 /** The texts of the cells of each row of a table, by its body's id. */

@@ -9,6 +9,7 @@ import {
   rowsOf,
   screenshot,
   shows,
+  until,
 } from './browser.ts';
 import { at, busyState, idleState, provider, requestsEvent, settingsEvent } from './events.ts';
 import { startFeed } from './feed.ts';
@@ -275,10 +276,9 @@ browserTest(
     const before = feed.connections;
     feed.cut();
     await shows(page, '#connection', 'Connection lost');
-    await shows(page, '#banner', 'Connection lost, retrying. The figures are of 10:15:30.');
+    await shows(page, '#banner', 'Connection lost, retrying. The figures are as of 10:15:30.');
     await shows(page, '#announcement', 'Connection lost, retrying');
-    const hasRetried = async () => feed.connections >= before + 2;
-    while (!(await hasRetried())) await page.waitForTimeout(100);
+    await until(() => feed.connections >= before + 2);
     feed.refuseWith = undefined;
     await shows(page, '#connection', 'Live');
     await page.locator('#banner').waitFor({ state: 'hidden' });
@@ -312,7 +312,7 @@ browserTest('a connection that has gone silent is given up', async (t, open) => 
   const page = await open(feed.url);
   await shows(page, '#connection', 'Live');
   const before = feed.connections;
-  while (feed.connections === before) await page.waitForTimeout(200);
+  await until(() => feed.connections > before);
   await shows(page, '#announcement', 'Connected again');
 });
 

@@ -53,7 +53,7 @@ function drawConnection() {
     place.className = ICON_COLOURS[name];
     place.replaceChildren(icon(name), words);
   }
-  const since = state === null ? '' : ' The figures are of ' + formatTime(state.now) + '.';
+  const since = state === null ? '' : ' The figures are as of ' + formatTime(state.now) + '.';
   const lost = 'Connection lost, retrying.' + since;
   setHidden('banner', isConnected ? !isDraining : state === null && waitMs === 1000);
   setText('banner', isConnected ? 'The gateway is stopping: it takes no new requests.' : lost);

@@ -127,7 +127,7 @@ function drawSettings() {
   setHidden('warnings', settings.warnings.length === 0);
   if (isNew(byId('warnings'), settings.warnings)) {
     byId('warnings').replaceChildren(
-      ...settings.warnings.map((text) => make('li', '', clip(text))),
+      ...settings.warnings.map((text) => make('li', 'warn', clip(text))),
     );
   }
 }

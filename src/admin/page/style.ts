@@ -72,7 +72,7 @@ table { width: 100%; border-collapse: collapse; }
 th, td { padding: 0.4375rem 0.75rem; text-align: left; vertical-align: top; font-weight: 400; }
 tr + tr > *, thead + tbody > tr:first-child > * { border-top: 1px solid var(--line); }
 tbody th { font-weight: 550; }
-thead th, .requests > tbody > tr > th { font-weight: 400; }
+thead th, .requests > tbody > tr > th, .settings tbody th { font-weight: 400; }
 thead th { color: var(--muted); font-size: 0.75rem; vertical-align: bottom; white-space: nowrap; }
 td, tbody th { overflow-wrap: normal; max-width: 18rem; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 td small, td.wrap { white-space: normal; overflow-wrap: anywhere; min-width: 12rem; }
@@ -117,6 +117,7 @@ table:not(.with-clients) .client { display: none; }
 caption { text-align: left; padding: 0.5rem 0.75rem 0; }
 summary { cursor: pointer; padding: 0.5rem 0.875rem; }
 details[open] > summary { border-bottom: 1px solid var(--line); }
+details > .box { border: 0; }
 footer { padding: 1.5rem 0 2.5rem; }
 @media (max-width: 48rem) {
   header, main { padding-left: 0.75rem; padding-right: 0.75rem; }
