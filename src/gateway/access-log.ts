@@ -63,6 +63,7 @@ interface LineContext {
 function factsOf(call: Call, { status, endedAtMs, remote }: LineContext): RequestFacts {
   const { record, firstByteAtMs, receivedAtMs } = call;
   const { answer, failure, provider, tries } = record;
+  const usage = answer?.usage;
   const outcome = finalOutcomeOf(call);
   const answered = tries.findLast(
     (one) => one.provider === provider && one.duration_ms !== undefined,
@@ -87,7 +88,10 @@ function factsOf(call: Call, { status, endedAtMs, remote }: LineContext): Reques
     reason: outcome === 'client_closed' ? undefined : failure && reasonOf(failure),
     cause: failure && lineCauseOf(failure),
     finish_reason: answer?.finishReason ?? (isWhole ? 'none' : undefined),
-    ...answer?.usage,
+    prompt_tokens: usage?.prompt_tokens,
+    completion_tokens: usage?.completion_tokens,
+    cached_tokens: usage?.cached_tokens,
+    reasoning_tokens: usage?.reasoning_tokens,
     tries: tries.length > 0 ? tries : undefined,
   };
 }

@@ -9,7 +9,7 @@ import { isStream, type Answer } from '../lib/messages.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { createRemoteAddress } from '../downstream/remote-address.ts';
-import { describeHeaders } from '../upstream/headers.ts';
+import { traceHeaders } from '../upstream/headers.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import { createAccessLog } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
@@ -90,7 +90,8 @@ export function createGateway(settings: GatewaySettings): Gateway {
       return openStreams;
     },
     async handle(call) {
-      traceHeaders(logger, 'request of client', call.id, call.headers);
+      const traced = { request_id: call.id };
+      traceHeaders(logger, 'request of client', traced, call.headers);
       let answer = await answerTo(call);
       try {
         if (answer) await send(call, answer);
@@ -98,7 +99,7 @@ export function createGateway(settings: GatewaySettings): Gateway {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
         await call.send(withCors(answer)).catch(() => {});
       }
-      if (answer) traceHeaders(logger, 'response to client', call.id, answer.headers);
+      if (answer) traceHeaders(logger, 'response to client', traced, answer.headers);
       logAccess(call, answer?.status);
     },
     answerBroken(refusal, requestId) {
@@ -109,12 +110,6 @@ export function createGateway(settings: GatewaySettings): Gateway {
       return withCors({ status, headers, body: refusal.toBody() });
     },
   };
-}
-
-/** Logs the names of headers, and how long their values are. */
-function traceHeaders(logger: Logger, message: string, request_id: string, headers: object): void {
-  if (!logger.isEnabled('trace')) return;
-  logger.log('trace', message, { request_id, headers: describeHeaders(Object.entries(headers)) });
 }
 
 /** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */

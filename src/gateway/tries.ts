@@ -36,7 +36,8 @@ export function beginTry(candidate: Candidate, call: Call, logger: Logger): Open
       const error = failure instanceof GatewayError ? failure : undefined;
       const before = record.tries[at];
       if (!before) record.answeredAtMs = performance.now();
-      const { url, status, connection, upstreamRequestId } = facts;
+      const { status, connection, upstreamRequestId } = facts;
+      const url = candidate.provider.chatUrl;
       const ended: TryFacts = {
         ...namesOf(candidate),
         outcome: outcomeOf(failure),

@@ -11,7 +11,7 @@ import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion } from './completion.ts';
-import { describeHeaders, passedHeaders, upstreamRequestId } from './headers.ts';
+import { passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 import { toProviderError } from './provider-error.ts';
 import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
@@ -35,8 +35,6 @@ export interface AttemptSettings {
 
 /** What becomes known of one attempt while it is made. For the log. */
 export interface AttemptFacts {
-  /** Without the query, which may hold a key. */
-  url?: string;
   /** The provider's own. */
   status?: number;
   upstreamRequestId?: string | undefined;
@@ -73,6 +71,8 @@ interface AttemptRequest {
  */
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
   const { call, chat, provider, model } = request;
+  const { logger } = settings;
+  const traced = { request_id: call.forwarded['x-request-id'], provider: provider.id };
   const isStream = chat.stream;
   const deadline = new Deadline(call.cancellation);
   const limitMs = isStream
@@ -82,14 +82,13 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   let answered = false;
   try {
     const sent = provider.chatRequest(chat, model, call.forwarded);
-    call.facts.url = sent.origin + sent.path.split('?', 1)[0]!;
-    traceHeaders('request to provider', Object.entries(sent.headers), request, settings);
+    traceHeaders(logger, 'request to provider', traced, sent.headers);
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
     call.facts.status = reply.status;
     call.facts.connection = reply.connection;
     call.facts.upstreamRequestId = upstreamRequestId(reply.headers);
-    traceHeaders('response of provider', reply.headers, request, settings);
+    traceHeaders(logger, 'response of provider', traced, reply.headers);
     const answer = await toAnswer(reply, { call, provider, isStream, settings, deadline });
     if (!isStream) deadline.end();
     return answer;
@@ -99,19 +98,6 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
     call.reservation.resize(0);
     throw upstreamFailure(thrown, { provider: provider.id, answered });
   }
-}
-
-/** Logs the names of headers, and how long their values are. */
-function traceHeaders(
-  message: string,
-  headers: Iterable<[string, string]>,
-  { call, provider }: AttemptRequest,
-  { logger }: AttemptSettings,
-): void {
-  if (!logger.isEnabled('trace')) return;
-  const request_id = call.forwarded['x-request-id'];
-  const facts = { request_id, provider: provider.id, headers: describeHeaders(headers) };
-  logger.log('trace', message, facts);
 }
 
 /** Without the chat request: a stream would hold its body, often megabytes, until it ends. */

@@ -1,8 +1,9 @@
 /** The allow-lists of headers, in both directions. */
 
-import { randomUUID } from 'node:crypto';
+import { randomFillSync } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 
+import type { Logger } from '../lib/log.ts';
 import type { ForwardedHeaders, UpstreamHeaders } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|retry-after-ms|x-should-retry)$/;
@@ -33,14 +34,22 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
   return headers.get('x-request-id') ?? headers.get('request-id') ?? undefined;
 }
 
-const MAX_DESCRIBED_HEADERS = 100;
+const MAX_TRACED_HEADERS = 100;
 
-/** Names of headers, each with the length of its value: `content-type:16`. */
-export function describeHeaders(headers: Iterable<readonly [string, unknown]>): string {
-  return [...headers]
-    .slice(0, MAX_DESCRIBED_HEADERS)
-    .map(([name, value]) => `${name}:${String(value).length}`)
-    .join(' ');
+/** Logs the names of headers at level `trace`, each with the length of its value: `content-type:16`. */
+export function traceHeaders(
+  logger: Logger,
+  message: string,
+  facts: { readonly request_id: string; readonly provider?: string },
+  headers: Iterable<[string, string]> | Readonly<Record<string, unknown>>,
+): void {
+  if (!logger.isEnabled('trace')) return;
+  const entries = Symbol.iterator in headers ? [...headers] : Object.entries(headers);
+  const described = entries.map(([name, value]) => `${name}:${String(value).length}`);
+  logger.log('trace', message, {
+    ...facts,
+    headers: described.slice(0, MAX_TRACED_HEADERS).join(' '),
+  });
 }
 
 /** The allow-list to the upstream. W3C Trace Context is the only part that comes from the client. */
@@ -64,8 +73,18 @@ export function traceIdOf({ traceparent }: ForwardedHeaders): string {
   return traceparent.slice(3, 35);
 }
 
+const ID_BYTES = 24;
+const randomIds = Buffer.alloc(100 * ID_BYTES);
+let nextIdAt = randomIds.length;
+
 /** Sampled: with the flag 0, providers that sample as their caller does would record none of these requests. */
 function createTraceparent(): string {
-  const hex = () => randomUUID().replaceAll('-', '');
-  return `00-${hex()}-${hex().slice(16)}-01`;
+  if (nextIdAt === randomIds.length) {
+    // Many at once: each call costs as much as 20 identifiers.
+    randomFillSync(randomIds);
+    nextIdAt = 0;
+  }
+  const hex = randomIds.toString('hex', nextIdAt, nextIdAt + ID_BYTES);
+  nextIdAt += ID_BYTES;
+  return `00-${hex.slice(0, 32)}-${hex.slice(32)}-01`;
 }

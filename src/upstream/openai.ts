@@ -20,6 +20,7 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
 
   return {
     ...settings,
+    chatUrl: `${origin}${basePath}/chat/completions`,
 
     chatRequest: (chat, model, forwarded) => ({
       method: 'POST',

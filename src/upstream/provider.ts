@@ -57,6 +57,8 @@ export interface Provider {
   readonly retries: number;
   /** Models listed in the settings. If absent, the provider is asked. */
   readonly models?: readonly string[] | undefined;
+  /** Where chat completions are asked for, without the query, which may hold a key. For the log. */
+  readonly chatUrl: string;
   /** `forwarded` are the allow-listed headers of the client's request. */
   chatRequest(chat: ChatRequest, model: string, forwarded: ForwardedHeaders): UpstreamRequest;
   modelListRequest(): UpstreamRequest;
