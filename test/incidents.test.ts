@@ -240,7 +240,7 @@ describe('the log tells', { concurrency: true }, () => {
     await gateway.send('/v1/models');
     const failed = gateway.log
       .map((text) => JSON.parse(text) as Line)
-      .find(({ message }) => message === 'no model list');
+      .find(({ message }) => message === 'model list failed');
     assertHas(failed, { level: 'warn', provider: 'p', cause: 'status 500' });
   });
 

@@ -586,7 +586,7 @@ describe('the circuit breaker', () => {
     breaker.recordAttempt('p', 'm');
     breaker.recordModelFailure('p', 'm', '529');
     assert.deepEqual(logged(), [
-      ['debug', 'breaker probes', m],
+      ['debug', 'breaker half-open', m],
       ['debug', 'breaker stays open', { ...m, cause: '529', failures: 4, rest_ms: 10_000 }],
     ]);
     breaker.recordSuccess('p', 'm');
@@ -625,7 +625,7 @@ describe('the circuit breaker', () => {
     clock.nowMs += 6000;
     for (let count = 0; count < 4; count += 1) breaker.recordProviderFailure('q', 'ECONNREFUSED');
     const a = { provider: 'p', model: 'a', failures: 3, cause: undefined };
-    const q = { provider: 'q', failures: 4, cause: 'ECONNREFUSED' };
+    const q = { provider: 'q', model: undefined, failures: 4, cause: 'ECONNREFUSED' };
     const endOfRest = clock.nowMs + 10_000;
     assert.deepEqual(breaker.report(), [
       { ...a, restsUntilMs: endOfRest - 6000, state: 'open' },

@@ -298,8 +298,8 @@ describe('an access line', { concurrency: true }, () => {
     assert.match(text, /^HTTP\/1\.1 400 [^]*\r\nx-request-id: i\r\n[^]*not valid HTTP/);
     const lines = await linesOf(gateway);
     assert.deepEqual(
-      lines.map(({ outcome, status, request_id }) => [outcome, status, request_id]),
-      [['refused', 400, 'i']],
+      lines.map(({ level, outcome, status, request_id }) => [level, outcome, status, request_id]),
+      [['info', 'refused', 400, 'i']],
     );
     assert.equal(gateway.log.length, 1);
   });
@@ -314,9 +314,34 @@ describe('an access line', { concurrency: true }, () => {
       message: 'broken request',
       request_id: id,
       status: 400,
-      cause: 'Invalid request: request is not valid HTTP',
+      reason: 'Invalid request: request is not valid HTTP',
       outcome: 'refused',
+      remote: '127.0.0.1',
     });
+  });
+
+  test('of a wrong request to /health is at level info', async (t) => {
+    const { gateway } = await start(t);
+    await gateway.send('/health', { method: 'POST', headers: { authorization: undefined } });
+    const { level, outcome, status } = await lineOf(gateway);
+    assert.deepEqual([level, outcome, status], ['info', 'refused', 401]);
+  });
+
+  test('has the trace id of a chat completion whose body is wrong', async (t) => {
+    const { gateway } = await start(t);
+    const traceparent = `00-${'ab'.repeat(16)}-${'cd'.repeat(8)}-01`;
+    await gateway.chat('{', { headers: { traceparent } });
+    assert.equal((await lineOf(gateway))['trace_id'], 'ab'.repeat(16));
+  });
+
+  test('has no tokens of an answer that the client did not get', async (t) => {
+    const whole: Script = (_, response) => sendJson(response, completion());
+    const [p, q] = await Promise.all([startUpstream(t, whole), startUpstream(t, whole)]);
+    const providers = providerToml(p) + providerToml(q, 'q', 'default_model = "d"');
+    const gateway = await startGateway(t, { toml: `[providers]\nfallback = ["q"]\n${providers}` });
+    assert.equal((await gateway.chat(STREAM)).status, 501);
+    const { prompt_tokens, finish_reason } = await lineOf(gateway);
+    assert.deepEqual([prompt_tokens, finish_reason], [undefined, undefined]);
   });
 
   test('says for the operator why the provider was unreachable', async (t) => {
@@ -345,6 +370,17 @@ describe('logging', { concurrency: true }, () => {
       assert.deepEqual(paths, [...health, ...chat, ...health]);
     });
   }
+
+  test('at level trace the events of a stream are counted', async (t) => {
+    const events = completionEvents(['a', 'b', 'c']);
+    const script: Script = (_, response) => sendEvents(response, `: hello\n\n${events}`);
+    const { gateway } = await start(t, script, '[logging]\nlevel = "trace"\n');
+    await gateway.chat(STREAM);
+    await lineOf(gateway);
+    const lines = gateway.log.map((line) => JSON.parse(line) as Line);
+    const sent = lines.find(({ message }) => message === 'response to client');
+    assert.equal(sent?.['events'], events.split('\n\n').length - 1);
+  });
 
   test('at level error a failure of the gateway itself is logged, with its cause', async (t) => {
     const gateway = await startGateway(t, {

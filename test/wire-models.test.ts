@@ -355,7 +355,7 @@ test('the log says when the list of a provider begins to fail, and why, once', a
       .map((line) => JSON.parse(line) as Record<string, unknown>)
       .filter(({ level }) => level === 'warn')
       .map(({ message, provider, cause }) => ({ message, provider, cause }));
-  const failure = { message: 'no model list', provider: 'p', cause: 'status 503' };
+  const failure = { message: 'model list failed', provider: 'p', cause: 'status 503' };
   await idsOf(gateway);
   setClock(20_000);
   await idsOf(gateway);

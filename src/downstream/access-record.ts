@@ -12,7 +12,7 @@ export interface AccessRecord {
   traceId?: string;
   /** In order. */
   readonly tries: TryFacts[];
-  /** Of the last attempt. */
+  /** Of the attempt that was answered. */
   answer?: AnswerSummary;
   /** The request's body was complete. */
   bodyReadAtMs?: number;

@@ -6,6 +6,7 @@ import { STATUS_CODES } from 'node:http';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { Connection } from './connection.ts';
+import { toAddress } from './remote-address.ts';
 
 /** Status and text by the code of the parser's error; any other is a plain 400. */
 const PARSER_ERRORS = new Map([
@@ -18,8 +19,12 @@ const OTHER_ERROR = { status: 400, text: 'request is not valid HTTP' };
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
 type TextAnswer = Answer & { readonly body: string };
-/** Returns the answer to a request that never became a call. */
-export type AnswerBroken = (refusal: GatewayError, requestId: string) => TextAnswer;
+/** Returns the answer to a request that never became a call. `remote` is the address of the connection's other end. */
+export type AnswerBroken = (
+  refusal: GatewayError,
+  requestId: string,
+  remote: string | undefined,
+) => TextAnswer;
 
 /**
  * Ends a connection on which the parser failed with the error `code`; node:http reports each later packet too.
@@ -45,7 +50,8 @@ export function refuseBrokenRequest(
     return;
   }
   const requestId = randomUUID();
-  socket.end(serialize(answer(refusal, requestId), requestId), () => socket.destroy());
+  const refused = answer(refusal, requestId, toAddress(socket.remoteAddress ?? ''));
+  socket.end(serialize(refused, requestId), () => socket.destroy());
 }
 
 function serialize({ status, headers, body }: TextAnswer, requestId: string): string {

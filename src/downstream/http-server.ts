@@ -62,27 +62,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   let checking: NodeJS.Timeout | undefined;
 
   const server = createNodeServer(limits);
-  server.on('connection', (socket) => {
-    connections.set(socket, new Connection(socket, state));
-    socket.once('close', () => connections.delete(socket));
-  });
-  const receive = (request: IncomingMessage, response: ServerResponse, awaitsContinue = false) =>
-    connections.get(request.socket)?.receive({ request, response, awaitsContinue });
-  server.on('request', (request, response) => receive(request, response));
-  server.on('checkContinue', (request, response) => receive(request, response, true));
-  server.on('checkExpectation', (request, response) => receive(request, response));
-  const refuse = (socket: Duplex, code?: string) => {
-    const connection = connections.get(socket);
-    if (connection) refuseBrokenRequest(code, connection, answerBroken);
-  };
-  server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) => refuse(socket, code));
-  // No tunnels. node:http has detached the socket, and earlier requests may still wait for their answers.
-  server.on('connect', (_, socket) => {
-    socket.on('error', () => {});
-    socket.on('end', () => socket.destroy());
-    socket.on('drain', () => connections.get(socket)?.forwardDrain());
-    refuse(socket);
-  });
+  attach(server, { state, connections, answerBroken });
 
   return {
     async listen(port, host) {
@@ -112,6 +92,38 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       return (server.address() as AddressInfo | null)?.port ?? 0;
     },
   };
+}
+
+interface Attachment {
+  readonly state: ServerState;
+  /** The open ones, kept up to date. */
+  readonly connections: Map<Duplex, Connection>;
+  readonly answerBroken: AnswerBroken;
+}
+
+/** Hands the server's requests, and its parser's errors, to their connections. */
+function attach(server: Server, { state, connections, answerBroken }: Attachment): void {
+  server.on('connection', (socket) => {
+    connections.set(socket, new Connection(socket, state));
+    socket.once('close', () => connections.delete(socket));
+  });
+  const receive = (request: IncomingMessage, response: ServerResponse, awaitsContinue = false) =>
+    connections.get(request.socket)?.receive({ request, response, awaitsContinue });
+  server.on('request', (request, response) => receive(request, response));
+  server.on('checkContinue', (request, response) => receive(request, response, true));
+  server.on('checkExpectation', (request, response) => receive(request, response));
+  const refuse = (socket: Duplex, code?: string) => {
+    const connection = connections.get(socket);
+    if (connection) refuseBrokenRequest(code, connection, answerBroken);
+  };
+  server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) => refuse(socket, code));
+  // No tunnels. node:http has detached the socket, and earlier requests may still wait for their answers.
+  server.on('connect', (_, socket) => {
+    socket.on('error', () => {});
+    socket.on('end', () => socket.destroy());
+    socket.on('drain', () => connections.get(socket)?.forwardDrain());
+    refuse(socket);
+  });
 }
 
 function createNodeServer(limits: typeof CLIENT_LIMITS): Server {

@@ -45,7 +45,7 @@ function familyOf(address: string): 'ipv4' | 'ipv6' {
 }
 
 /** The address without port and brackets, and as IPv4 if it is mapped into IPv6. Undefined if the text is no address. */
-function toAddress(text: string): string | undefined {
+export function toAddress(text: string): string | undefined {
   if (isIP(text) === 4) return text;
   const [, v6, v4] = WITH_PORT.exec(text) ?? [];
   const address = v6 ?? v4 ?? text;

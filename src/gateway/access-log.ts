@@ -1,7 +1,8 @@
 /** The access log: one line per request. An observer is told the same. */
 
+import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
-import { ClientGone, GatewayError } from '../lib/errors.ts';
+import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
 import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
 import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
@@ -36,12 +37,13 @@ export function createAccessLog(
   const { logger, verbose, remoteAddressOf, observe, redact } = options;
   return (call, status) => {
     const endedAtMs = performance.now();
-    const isHealth = call.path === '/health';
+    const isHealth = call.path === '/health' && finalOutcomeOf(call) === 'ok';
     const level = isHealth ? 'debug' : levelOf(call);
-    if (isHealth && !logger.isEnabled(level)) return;
+    const isObserved = observe !== undefined && !isHealth;
+    if (!isObserved && !logger.isEnabled(level)) return;
     const facts = factsOf(call, { status, endedAtMs, remote: remoteAddressOf(call) });
     logger.log(level, 'request', verbose ? { ...facts, ...detailsOf(call) } : facts);
-    if (isHealth || !observe) return;
+    if (!isObserved) return;
     const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
     observe({
       facts: redactFacts(facts, redact) as RequestFacts,
@@ -52,6 +54,21 @@ export function createAccessLog(
       responseModel: record.answer?.model,
     });
   };
+}
+
+type BrokenLogOptions = Pick<AccessLogOptions, 'logger'> &
+  Partial<Pick<AccessLogOptions, 'observe'>>;
+
+/** Logs a request that could not be parsed, and tells the observer. */
+export function logBroken(
+  { logger, observe }: BrokenLogOptions,
+  ...[refusal, request_id, remote]: Parameters<AnswerBroken>
+): void {
+  const { message: reason, status } = refusal;
+  const facts = { request_id, remote, status, outcome: 'refused', reason } as const;
+  logger.log('info', 'broken request', facts);
+  const unknown = { method: '', path: '', duration_ms: 0, bytes: 0 };
+  observe?.({ facts: { ...facts, ...unknown }, endedAtMs: Date.now(), durationMs: 0 });
 }
 
 interface LineContext {
@@ -104,9 +121,10 @@ function detailsOf({ headers, record }: Call) {
 }
 
 function levelOf(call: Call): LogLevel {
+  const level = LEVELS[finalOutcomeOf(call)];
   // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
-  const isShutdown = call.cancellation.reason instanceof GatewayError;
-  return isShutdown ? 'warn' : LEVELS[finalOutcomeOf(call)];
+  const isShutdown = level === 'error' && call.record.failure === call.cancellation.reason;
+  return isShutdown ? 'warn' : level;
 }
 
 function finalOutcomeOf({ cancellation, record }: Call): Outcome {

@@ -39,13 +39,13 @@ export async function completeChat(call: Call, settings: CompletionSettings): Pr
 }
 
 async function answerBody(call: Call, settings: CompletionSettings): Promise<Answer> {
+  const forwarded = forwardedHeaders(call.id, call.headers);
+  call.record.traceId = traceIdOf(forwarded);
   const parser = new ChatRequestParser();
   const { maxBodyBytes } = settings.config.server;
   const chat = parser.end(await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)));
   call.record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
   call.record.stream = chat.stream;
-  const forwarded = forwardedHeaders(call.id, call.headers);
-  call.record.traceId = traceIdOf(forwarded);
   const requested = resolveModel(chat.model, settings);
   call.record.provider = requested.provider.id;
   const refusal = settings.limits.takeProvider(requested.provider.id);

@@ -11,7 +11,7 @@ import { createAuthenticator } from '../policy/authentication.ts';
 import { createRemoteAddress } from '../downstream/remote-address.ts';
 import { traceHeaders } from '../upstream/headers.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
-import { createAccessLog } from './access-log.ts';
+import { createAccessLog, logBroken } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, checkOrigin, isPreflight } from './cors.ts';
 import { createModelList, type ModelsObserver } from './model-list.ts';
@@ -46,6 +46,7 @@ const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-optio
 /** Endpoints of OpenAI's API that clients are often set to by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
+/** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(settings: GatewaySettings): Gateway {
   const { config, completion, logger, observe } = settings;
   const dispatch = createDispatch(settings);
@@ -59,17 +60,6 @@ export function createGateway(settings: GatewaySettings): Gateway {
   let openStreams = 0;
   const withCors = <A extends Answer>(answer: A): A =>
     config.server.cors ? addCorsHeaders(answer) : answer;
-
-  async function answerTo(call: Call): Promise<Answer | undefined> {
-    try {
-      return await dispatch(call);
-    } catch (thrown) {
-      if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
-      // The request may report the disconnect before the response does.
-      call.cancellation.cancel(thrown);
-      return undefined;
-    }
-  }
 
   async function send(call: Call, answer: Answer): Promise<void> {
     const { provider } = call.record;
@@ -92,28 +82,44 @@ export function createGateway(settings: GatewaySettings): Gateway {
     async handle(call) {
       const traced = { request_id: call.id };
       traceHeaders(logger, 'request of client', traced, call.headers);
-      let answer = await answerTo(call);
+      let answer = await answerTo(call, dispatch);
       try {
         if (answer) await send(call, answer);
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
         await call.send(withCors(answer)).catch(() => {});
       }
-      if (answer) traceHeaders(logger, 'response to client', traced, answer.headers);
+      if (answer) {
+        const { events } = call.record.answer ?? {};
+        traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
+      }
       logAccess(call, answer?.status);
     },
-    answerBroken(refusal, requestId) {
-      const { status, message } = refusal;
-      const facts = { request_id: requestId, status, cause: message, outcome: 'refused' };
-      logger.log('info', 'broken request', facts);
+    answerBroken(...broken) {
+      logBroken(settings, ...broken);
+      const [refusal] = broken;
       const headers = { ...JSON_HEADERS, ...refusal.toHeaders() };
-      return withCors({ status, headers, body: refusal.toBody() });
+      return withCors({ status: refusal.status, headers, body: refusal.toBody() });
     },
   };
 }
 
+/** Returns the answer, an error's if there is one; undefined if the client has left. Never rejects. */
+async function answerTo(call: Call, dispatch: Dispatch): Promise<Answer | undefined> {
+  try {
+    return await dispatch(call);
+  } catch (thrown) {
+    if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
+    // The request may report the disconnect before the response does.
+    call.cancellation.cancel(thrown);
+    return undefined;
+  }
+}
+
+type Dispatch = (call: Call) => Promise<Answer>;
+
 /** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */
-function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
+function createDispatch(settings: GatewaySettings): Dispatch {
   const { config, completion, logger, onModels } = settings;
   const { limits, providers, transport } = completion;
   const { aliases, server } = config;

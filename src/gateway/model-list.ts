@@ -76,9 +76,9 @@ export function createModelList(settings: ModelListSettings): () => Promise<Answ
       provider: provider.id,
       cause: failure && describeCause(failure.cause ?? failure),
     };
-    if (failure && !cached.isFailing) logger.log('warn', 'no model list', facts);
+    if (failure && !cached.isFailing) logger.log('warn', 'model list failed', facts);
     else if (!failure && cached.isFailing) logger.log('info', 'model list works again', facts);
-    else logger.log('debug', 'model list asked for', { ...facts, models: cached.models.length });
+    else logger.log('debug', 'model list fetched', { ...facts, models: cached.models.length });
     cached.isFailing = failure !== undefined;
     cached.freshUntilMs = performance.now() + (failure ? FRESH_AFTER_FAILURE_MS : FRESH_MS);
     cached.fetching = undefined;

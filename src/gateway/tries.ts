@@ -28,7 +28,6 @@ export function beginTry(candidate: Candidate, call: Call, logger: Logger): Open
   const askedAtMs = performance.now();
   record.provider = candidate.provider.id;
   record.askedAtMs ??= askedAtMs;
-  record.answer = answerFacts;
   return {
     facts,
     answerFacts,
@@ -36,6 +35,7 @@ export function beginTry(candidate: Candidate, call: Call, logger: Logger): Open
       const error = failure instanceof GatewayError ? failure : undefined;
       const before = record.tries[at];
       if (!before) record.answeredAtMs = performance.now();
+      if (!failure) record.answer = answerFacts;
       const { status, connection, upstreamRequestId } = facts;
       const url = candidate.provider.chatUrl;
       const ended: TryFacts = {

@@ -18,6 +18,7 @@ export interface Answer {
   readonly body: string | readonly Buffer[] | AsyncIterable<Buffer>;
 }
 
+/** Whether an answer is sent as it is made. */
 export function isStream(body: Answer['body']): body is AsyncIterable<Buffer> {
   return typeof body === 'object' && Symbol.asyncIterator in body;
 }

@@ -1,6 +1,6 @@
 /**
  * What is known of one finished request. The access line, the metrics and the admin page all show this object.
- * Types and not interfaces, so that the logger accepts them as records.
+ * Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
  */
 
 /** How a request or an attempt ended; see docs/log.md. */
@@ -12,8 +12,6 @@ export type Outcome =
   | 'upstream_error'
   | 'timeout'
   | 'internal_error';
-
-// Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
 
 /** One attempt at a provider, or a provider that was passed over: its circuit is open, or its limit reached. */
 export type TryFacts = {
@@ -52,6 +50,8 @@ export interface AnswerSummary {
   readonly model: string | undefined;
   readonly finishReason: string | undefined;
   readonly usage: TokenUsage | undefined;
+  /** Of a stream: how many it had. */
+  readonly events: number | undefined;
 }
 
 /** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */

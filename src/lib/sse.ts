@@ -20,6 +20,7 @@ export class EventSplitter {
   #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
   #sawData = false;
+  #events = 0;
 
   /** The size of the unfinished event, in bytes. */
   get heldBytes(): number {
@@ -29,6 +30,11 @@ export class EventSplitter {
   /** Whether the last `push` had a part of an event, and not only comments and blank lines. */
   get sawData(): boolean {
     return this.#sawData;
+  }
+
+  /** Whole events so far. */
+  get events(): number {
+    return this.#events;
   }
 
   /** Takes a chunk. Returns all events that are now whole, and holds the rest. */
@@ -80,7 +86,10 @@ export class EventSplitter {
       if (lineIsEmpty || (lineIsComment && !eventHasFields)) {
         boundary = at + 1;
         if (byte === CARRIAGE_RETURN) afterCarriageReturn = 'atEventEnd';
-        if (eventHasFields) sawData = true;
+        if (eventHasFields) {
+          sawData = true;
+          this.#events += 1;
+        }
         eventHasFields = false;
       }
       lineIsEmpty = true;

@@ -10,3 +10,9 @@ export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHAR
     return undefined;
   }
 }
+
+/** A member of a parsed value; `undefined` if that is no object, or does not have it. */
+export function memberOf(value: unknown, name: string): unknown {
+  if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined;
+  return (value as Record<string, unknown>)[name];
+}

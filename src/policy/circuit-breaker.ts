@@ -1,6 +1,7 @@
 /** Keeps requests away from a provider that is down, so that they reach its fallback without the wait. */
 
 import type { Logger } from '../lib/log.ts';
+import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const FAILURES_TO_OPEN = 3;
 const REST_MS = 10_000;
@@ -50,7 +51,7 @@ export class CircuitBreaker {
     for (const circuit of this.#tripped(providerId, model)) {
       if (stateOf(circuit) === 'open') continue;
       circuit.restsUntilMs = performance.now() + REST_MS;
-      this.#logger?.log('debug', 'breaker probes', namesOf(circuit));
+      this.#logger?.log('debug', 'breaker half-open', namesOf(circuit));
     }
   }
 
@@ -75,7 +76,7 @@ export class CircuitBreaker {
   report(): CircuitReport[] {
     return [...this.#circuits.values()]
       .filter(isTripped)
-      .map((circuit) => ({ ...circuit, state: stateOf(circuit) }));
+      .map((circuit) => ({ ...circuit, ...namesOf(circuit), state: stateOf(circuit) }));
   }
 
   #recordFailure(name: string, failed: Pick<Circuit, 'provider' | 'model' | 'cause'>): void {
@@ -119,7 +120,7 @@ function stateOf({ restsUntilMs }: Circuit): 'open' | 'half-open' {
 }
 
 function namesOf({ provider, model }: Circuit): { provider: string; model: string | undefined } {
-  return { provider, model };
+  return { provider, model: model && escapeControlCharacters(model, MAX_NAME_CHARACTERS) };
 }
 
 function nameOf(providerId: string, model: string): string {

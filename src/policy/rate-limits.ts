@@ -14,6 +14,7 @@ export interface Limits {
   takeProvider(id: string): GatewayError | undefined;
 }
 
+/** Creates the buckets of the settings, full. */
 export function createLimits(settings: Config['rateLimit']): Limits {
   const create = ({ requestsPerSecond, burstCapacity }: BucketSettings) =>
     settings.enabled && requestsPerSecond > 0

@@ -2,7 +2,7 @@
 
 import { BACKSLASH, CLOSE_BRACE, OPEN_BRACE, QUOTE } from '../lib/ascii.ts';
 import type { TokenUsage } from '../lib/request-facts.ts';
-import { parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
 
 /** OpenAI's `usage` has 300 bytes. */
 export const MAX_USAGE_BYTES = 16_384;
@@ -19,6 +19,8 @@ export class AnswerFacts {
   model: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`; `undefined` if it does not say so. */
   finishReason: string | undefined;
+  /** Of a stream that has ended: how many events it had. */
+  events: number | undefined;
   #usage: TokenUsage | undefined;
   /** The last `usage`, until it is parsed. */
   #usageText = '';
@@ -50,8 +52,8 @@ export class AnswerFacts {
 
 function readUsage(text: string): TokenUsage {
   const usage = parseUntrustedJson(firstObject(text));
-  const promptDetails = field(usage, 'prompt_tokens_details');
-  const completionDetails = field(usage, 'completion_tokens_details');
+  const promptDetails = memberOf(usage, 'prompt_tokens_details');
+  const completionDetails = memberOf(usage, 'completion_tokens_details');
   return {
     prompt_tokens: count(usage, 'prompt_tokens'),
     completion_tokens: count(usage, 'completion_tokens'),
@@ -80,11 +82,6 @@ function firstObject(text: string): string {
 }
 
 function count(value: unknown, name: string): number | undefined {
-  const number = field(value, name);
+  const number = memberOf(value, name);
   return Number.isSafeInteger(number) && (number as number) >= 0 ? (number as number) : undefined;
-}
-
-/** A member of any value of JSON: none of the names is one that objects inherit. */
-function field(value: unknown, name: string): unknown {
-  return (value as Record<string, unknown> | null | undefined)?.[name];
 }

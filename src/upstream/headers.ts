@@ -3,7 +3,7 @@
 import { randomFillSync } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 
-import type { Logger } from '../lib/log.ts';
+import type { LogFacts, Logger } from '../lib/log.ts';
 import type { ForwardedHeaders, UpstreamHeaders } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|retry-after-ms|x-should-retry)$/;
@@ -40,7 +40,7 @@ const MAX_TRACED_HEADERS = 100;
 export function traceHeaders(
   logger: Logger,
   message: string,
-  facts: { readonly request_id: string; readonly provider?: string },
+  facts: LogFacts,
   headers: Iterable<[string, string]> | Readonly<Record<string, unknown>>,
 ): void {
   if (!logger.isEnabled('trace')) return;

@@ -2,6 +2,7 @@
 
 import type { ProviderSettings } from '../config/config.ts';
 import type { ListedModel, Provider, UpstreamFault } from './provider.ts';
+import { memberOf } from '../lib/untrusted-json.ts';
 import { USER_AGENT } from '../lib/version.ts';
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 
@@ -10,6 +11,7 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
   const { id, baseUrl, apiKey } = settings;
   const { origin, pathname } = new URL(baseUrl);
   const basePath = pathname.replace(/\/$/, '');
+  const chatPath = `${basePath}/chat/completions`;
   const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
   const headers = {
     authorization: `Bearer ${apiKey.reveal()}`,
@@ -20,12 +22,12 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
 
   return {
     ...settings,
-    chatUrl: `${origin}${basePath}/chat/completions`,
+    chatUrl: origin + chatPath,
 
     chatRequest: (chat, model, forwarded) => ({
       method: 'POST',
       origin,
-      path: `${basePath}/chat/completions`,
+      path: chatPath,
       headers: {
         ...headers,
         ...forwarded,
@@ -58,11 +60,11 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
  * Throws for anything else.
  */
 function readModelList(json: unknown): ListedModel[] {
-  const list = Array.isArray(json) ? json : (field(json, 'data') ?? field(json, 'models'));
+  const list = Array.isArray(json) ? json : (memberOf(json, 'data') ?? memberOf(json, 'models'));
   if (!Array.isArray(list)) throw new Error('not a model list');
   return list.flatMap((entry: unknown) => {
-    const name = text(field(entry, 'id') ?? field(entry, 'name') ?? entry);
-    const created = field(entry, 'created');
+    const name = text(memberOf(entry, 'id') ?? memberOf(entry, 'name') ?? entry);
+    const created = memberOf(entry, 'created');
     if (name === undefined) return [];
     return {
       name: name.replace(/^models\//, ''),
@@ -77,15 +79,15 @@ function readModelList(json: unknown): ListedModel[] {
  */
 function readFault(json: unknown): UpstreamFault | undefined {
   const body: unknown = Array.isArray(json) ? json[0] : json;
-  const error = field(body, 'error');
-  const isFlat = field(body, 'object') === 'error' || field(body, 'type') === 'error';
+  const error = memberOf(body, 'error');
+  const isFlat = memberOf(body, 'object') === 'error' || memberOf(body, 'type') === 'error';
   if (!error && !isFlat) return undefined;
   const source = typeof error === 'object' && error !== null ? error : body;
   return {
-    message: text(error) ?? text(field(source, 'message')),
-    code: text(field(source, 'code')),
-    type: text(field(source, 'type')),
-    status: [field(source, 'code'), field(source, 'status')].map(Number).find(isErrorStatus),
+    message: text(error) ?? text(memberOf(source, 'message')),
+    code: text(memberOf(source, 'code')),
+    type: text(memberOf(source, 'type')),
+    status: [memberOf(source, 'code'), memberOf(source, 'status')].map(Number).find(isErrorStatus),
   };
 }
 
@@ -93,15 +95,15 @@ function readFault(json: unknown): UpstreamFault | undefined {
 function readErrorBody(json: unknown): UpstreamFault {
   return (
     readFault(json) ?? {
-      message: text(field(json, 'message')) ?? readDetail(field(json, 'detail')),
-      code: text(field(json, 'code')),
+      message: text(memberOf(json, 'message')) ?? readDetail(memberOf(json, 'detail')),
+      code: text(memberOf(json, 'code')),
     }
   );
 }
 
 function readDetail(detail: unknown): string | undefined {
   if (!Array.isArray(detail)) return text(detail);
-  const messages = detail.map((item) => text(field(item, 'msg'))).filter(Boolean);
+  const messages = detail.map((item) => text(memberOf(item, 'msg'))).filter(Boolean);
   return messages.length === 0 ? undefined : messages.join('; ');
 }
 
@@ -111,9 +113,4 @@ function isErrorStatus(status: number): boolean {
 
 function text(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value : undefined;
-}
-
-function field(value: unknown, name: string): unknown {
-  if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined;
-  return (value as Record<string, unknown>)[name];
 }

@@ -132,6 +132,7 @@ class Relay {
       if (thrown instanceof ClientGone) return;
       failure = GatewayError.from(upstreamFailure(thrown, { provider, answered: true }));
     } finally {
+      this.#options.facts.events = this.#splitter.events;
       // Not awaited: the client gets the end at once.
       if (this.#isDone && !hasEnded) void this.#drain();
       else deadline.end({ abandon: !hasEnded });
