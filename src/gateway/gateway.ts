@@ -61,20 +61,6 @@ export function createGateway(settings: GatewaySettings): Gateway {
   const withCors = <A extends Answer>(answer: A): A =>
     config.server.cors ? addCorsHeaders(answer) : answer;
 
-  async function send(call: Call, answer: Answer): Promise<void> {
-    const { provider } = call.record;
-    if (provider) answer.headers['x-gateway-provider'] = provider;
-    const spent = timeSpent(call.record, performance.now());
-    if (spent) answer.headers['server-timing'] = serverTiming(spent);
-    const streams = isStream(answer.body) ? 1 : 0;
-    openStreams += streams;
-    try {
-      await call.send(withCors(answer));
-    } finally {
-      openStreams -= streams;
-    }
-  }
-
   return {
     get openStreams() {
       return openStreams;
@@ -83,12 +69,15 @@ export function createGateway(settings: GatewaySettings): Gateway {
       const traced = { request_id: call.id };
       traceHeaders(logger, 'request of client', traced, call.headers);
       let answer = await answerTo(call, dispatch);
+      const streams = answer && isStream(answer.body) ? 1 : 0;
+      openStreams += streams;
       try {
-        if (answer) await send(call, answer);
+        if (answer) await call.send(withCors(addOwnHeaders(answer, call)));
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
         await call.send(withCors(answer)).catch(() => {});
       }
+      openStreams -= streams;
       if (answer) {
         const { events } = call.record.answer ?? {};
         traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
@@ -102,6 +91,15 @@ export function createGateway(settings: GatewaySettings): Gateway {
       return withCors({ status: refusal.status, headers, body: refusal.toBody() });
     },
   };
+}
+
+/** Adds who answered, and whose time it took. */
+function addOwnHeaders(answer: Answer, { record }: Call): Answer {
+  const { headers } = answer;
+  if (record.provider) headers['x-gateway-provider'] = record.provider;
+  const spent = timeSpent(record, performance.now());
+  if (spent) headers['server-timing'] = serverTiming(spent);
+  return answer;
 }
 
 /** Returns the answer, an error's if there is one; undefined if the client has left. Never rejects. */

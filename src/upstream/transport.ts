@@ -57,8 +57,9 @@ export function createTransport(setting: 'auto' | 'fetch'): Transport {
       void connections?.close();
       connections = undefined;
     },
-    async send(request, cancellation) {
-      if (checking) await checking;
+    // Not async: each promise on this path costs as much as a header.
+    send(request, cancellation) {
+      if (checking) return checking.then(async () => this.send(request, cancellation));
       return connections
         ? sendByUndici(request, cancellation, connections)
         : sendByFetch(request, cancellation);

@@ -14,12 +14,11 @@ import { SlicedBody, toBody } from './request-body.ts';
 const NO_TIMEOUTS = { headersTimeout: 0, bodyTimeout: 0 };
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
-export async function sendByUndici(
+export function sendByUndici(
   request: UpstreamRequest,
   cancellation: Cancellation,
   connections: Connections,
 ): Promise<UpstreamReply> {
-  cancellation.throwIfCancelled();
   const { method, origin, path } = request;
   const body = request.body && toBody(request.body);
   const sliced = body instanceof SlicedBody ? body : undefined;
@@ -27,6 +26,7 @@ export async function sendByUndici(
     ? { ...request.headers, 'content-length': `${sliced.length}` }
     : request.headers;
   return new Promise((resolve, reject) => {
+    cancellation.throwIfCancelled();
     const exchange = new Exchange({ cancellation, connections, body: sliced, resolve, reject });
     connections.agent.dispatch({ method, origin, path, headers, body, ...NO_TIMEOUTS }, exchange);
   });
