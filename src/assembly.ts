@@ -7,6 +7,7 @@ import type { Config } from './config/config.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
 import { createGateway } from './gateway/gateway.ts';
+import { createModelList, type ModelList } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type Logger } from './lib/log.ts';
 import { createRedactor } from './lib/secrets.ts';
@@ -20,6 +21,8 @@ export interface Assembly {
   readonly server: HttpServer;
   /** The listener of `[admin]`. */
   readonly admin?: HttpServer | undefined;
+  /** Answers `GET /v1/models`. Asks the providers for their lists if they are not known, or old. */
+  readonly listModels: ModelList;
   readonly transport: Transport;
   readonly logger: Logger;
   readonly budget: ByteBudget;
@@ -72,13 +75,20 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
     bufferedBytes: () => budget.reservedBytes,
     droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
     connections: () => transport.connectionFigures,
-    circuits: () => breaker.report(),
+    circuits: () =>
+      breaker.report().map((circuit) => ({
+        ...circuit,
+        model: circuit.model && redact(circuit.model),
+        cause: circuit.cause && redact(circuit.cause),
+      })),
   };
   const admin =
     config.admin &&
     createAdmin({ config, settings: config.admin, figures, logger, limits: clientLimits });
   const { observe, onModels } = admin ?? {};
-  const gateway = createGateway({ config, logger, completion, observe, onModels });
+  const { aliases } = config;
+  const listModels = createModelList({ providers, aliases, transport, logger, onModels });
+  const gateway = createGateway({ config, logger, completion, observe, listModels });
   const server = createHttpServer({ ...gateway, limits: clientLimits, budget });
-  return { server, admin: admin?.server, transport, logger, budget };
+  return { server, admin: admin?.server, listModels, transport, logger, budget };
 }

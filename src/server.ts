@@ -73,6 +73,8 @@ async function main(): Promise<void> {
   });
   await transport.check();
   watchDescriptors(import.meta.filename, logger);
+  // Metrics name only models that are known.
+  if (assembly.admin) void assembly.listModels();
   const started = { config, source, port, adminPort, transport };
   logger.log('info', 'started', startedFacts(started));
   print(describeStartup(started), process.stderr);

@@ -5,8 +5,11 @@ import { isIP } from 'node:net';
 import type { AdminSettings } from '../config/admin-section.ts';
 import type { Call } from '../downstream/call.ts';
 import { invalidRequest } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 
+/** A client that guesses keys must not fill the log. */
+const FAILURES_LOGGED_EVERY_MS = 60_000;
 const BASIC = /^basic +([\w+/-]+={0,2})$/i;
 
 /**
@@ -23,10 +26,52 @@ export function checkHost(call: Call, { host }: AdminSettings): void {
   throw invalidRequest('Host must be an address, localhost or the host of [admin]');
 }
 
-/** Returns a function that throws `authentication` for a request without one of the keys, if there are any. */
-export function createKeyCheck({ keys }: AdminSettings): (call: Call) => void {
+/**
+ * Throws `invalidRequest` for a request that a page of another site makes: it could not read the answer, but take all
+ * feeds. Links are followed, but not into a frame. Older browsers send no `sec-fetch-` headers, but `Origin`; a page
+ * sends none to its own server.
+ */
+export function checkSite({ headers }: Call): void {
+  const { host, origin } = headers;
+  const isLink = headers['sec-fetch-dest'] === 'document';
+  const isCrossSite = headers['sec-fetch-site'] === 'cross-site' && !isLink;
+  const isCrossOrigin = origin !== undefined && origin.replace(/^https?:\/\//, '') !== host;
+  if (isCrossSite || isCrossOrigin) throw invalidRequest('The request comes from another site');
+}
+
+interface KeyCheckOptions {
+  readonly keys: AdminSettings['keys'];
+  readonly logger: Logger;
+  readonly remoteAddressOf: (call: Call) => string | undefined;
+}
+
+/**
+ * Returns a function that throws `authentication` for a request without one of the keys, if there are any. Wrong keys
+ * are logged, once in a minute at most.
+ */
+export function createKeyCheck({
+  keys,
+  logger,
+  remoteAddressOf,
+}: KeyCheckOptions): (call: Call) => void {
   const authenticate = createAuthenticator({ enabled: keys.length > 0, keys });
-  return (call) => authenticate(call.headerValues('authorization').map(toBearer));
+  let failures = 0;
+  let loggedAtMs = -Infinity;
+  return (call) => {
+    const values = call.headerValues('authorization');
+    try {
+      authenticate(values.map(toBearer));
+    } catch (error) {
+      // Browsers send nothing before they are asked for it.
+      if (values.length > 0) failures += 1;
+      if (failures > 0 && performance.now() - loggedAtMs >= FAILURES_LOGGED_EVERY_MS) {
+        logger.log('warn', 'wrong admin key', { failures, remote: remoteAddressOf(call) });
+        loggedAtMs = performance.now();
+        failures = 0;
+      }
+      throw error;
+    }
+  };
 }
 
 /** Browsers ask for a name and a password (RFC 7617): any name, and the key as the password. */

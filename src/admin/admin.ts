@@ -2,15 +2,15 @@
 
 import type { AdminSettings } from '../config/admin-section.ts';
 import type { Config } from '../config/config.ts';
-import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
 import { createHttpServer, type HttpServer } from '../downstream/http-server.ts';
+import { createRemoteAddress } from '../downstream/remote-address.ts';
 import { ByteBudget } from '../lib/byte-budget.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
-import { checkHost, createKeyCheck } from './access.ts';
+import { checkHost, checkSite, createKeyCheck } from './access.ts';
 import { METRICS_TYPE, renderMetrics } from './exposition.ts';
 import { createFeed } from './feed.ts';
 import { createProcessFigures, type Figures } from './figures.ts';
@@ -22,9 +22,11 @@ import { createPage } from './page/page.ts';
 import { RecentRequests } from './recent-requests.ts';
 import { firstTokenMsOf, isFailed, Totals } from './totals.ts';
 
-/** Request bodies are not read, and the feed holds nothing back. */
+/** Request bodies are not read, and answers are made as they are sent. */
 const MAX_HELD_BYTES = 1_048_576;
 const READY_PATH = '/ready';
+/** Of the event loop's delays that the feed shows, to all pages together. */
+const FEED_WINDOW_MS = 15_000;
 
 interface AdminOptions {
   readonly config: Config;
@@ -47,22 +49,24 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   const models = new ModelLabels();
   models.learn(configuredModels(config));
   const metrics = createRequestMetrics(models);
-  const history = new History(() => Date.now());
+  const history = new History(() => performance.timeOrigin + performance.now());
   const totals = new Totals();
   const recent = new RecentRequests();
-  const processFigures = createProcessFigures();
-  const sources = { config, figures, processFigures, metrics, history, totals, recent };
-  const feed = createFeed(sources);
+  const sources = { config, figures, metrics, history, totals, recent };
+  const forFeed = { ...sources, processFigures: createProcessFigures(FEED_WINDOW_MS) };
+  const forScrape = { ...sources, processFigures: createProcessFigures(0) };
   const routes = new Map<string, (call: Call) => Answer>([
     ['/', createPageAnswer()],
-    ['/events', feed],
-    ['/metrics', () => metricsAnswer(renderMetrics(sources))],
+    ['/events', createFeed(forFeed)],
+    ['/metrics', () => metricsAnswer(renderMetrics(forScrape))],
     [READY_PATH, () => readiness(config, figures)],
   ]);
-  const handle = createHandler({ settings, routes, logger });
+  const remoteAddressOf = createRemoteAddress(config.server.trustedProxies);
+  const checkKey = createKeyCheck({ keys: settings.keys, logger, remoteAddressOf });
+  const handle = createHandler({ settings, checkKey, routes, logger });
   const budget = new ByteBudget(MAX_HELD_BYTES);
   return {
-    server: createHttpServer({ handle, answerBroken, limits, budget }),
+    server: createHttpServer({ handle, answerBroken: toErrorAnswer, limits, budget }),
     observe(request) {
       const { model, outcome } = request.facts;
       metrics.observe(request);
@@ -76,6 +80,7 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
 
 interface HandlerOptions {
   readonly settings: AdminSettings;
+  readonly checkKey: (call: Call) => void;
   readonly routes: ReadonlyMap<string, (call: Call) => Answer>;
   readonly logger: Logger;
 }
@@ -83,13 +88,14 @@ interface HandlerOptions {
 /** Returns what answers a call, never rejecting. */
 function createHandler({
   settings,
+  checkKey,
   routes,
   logger,
 }: HandlerOptions): (call: Call) => Promise<void> {
-  const checkKey = createKeyCheck(settings);
   function dispatch(call: Call): Answer {
     call.checkProtocol();
     checkHost(call, settings);
+    checkSite(call);
     // Probes cannot read secrets: as /health on the public port, it says nothing else.
     if (call.path !== READY_PATH) checkKey(call);
     const route = routes.get(call.path);
@@ -111,8 +117,6 @@ function createHandler({
   };
 }
 
-const answerBroken: AnswerBroken = toErrorAnswer;
-
 function toErrorAnswer(failure: GatewayError): Answer & { readonly body: string } {
   const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
   // Browsers ask the user for a key then, and send it with the feed's request too.
@@ -123,7 +127,7 @@ function toErrorAnswer(failure: GatewayError): Answer & { readonly body: string 
 const COMMON_HEADERS = { 'cache-control': 'no-store', 'x-content-type-options': 'nosniff' };
 const JSON_HEADERS = { ...COMMON_HEADERS, 'content-type': 'application/json' };
 
-function metricsAnswer(body: string): Answer {
+function metricsAnswer(body: AsyncIterable<Buffer>): Answer {
   return { status: 200, headers: { ...COMMON_HEADERS, 'content-type': METRICS_TYPE }, body };
 }
 

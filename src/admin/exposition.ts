@@ -1,14 +1,10 @@
 /** `GET /metrics`: what is counted, and what is read at the moment, in Prometheus' text format 0.0.4. */
 
 import type { Config } from '../config/config.ts';
+import type { ConnectionFigures } from '../lib/connection-figures.ts';
 import { VERSION } from '../lib/version.ts';
 import { renderFigure } from './families.ts';
-import {
-  STARTED_AT_MS,
-  type ConnectionFigures,
-  type Figures,
-  type ProcessFigures,
-} from './figures.ts';
+import { STARTED_AT_MS, type Figures, type ProcessFigures } from './figures.ts';
 import { LabelSet } from './labels.ts';
 import type { RequestMetrics } from './metrics.ts';
 
@@ -22,16 +18,25 @@ interface ExpositionSources {
 }
 
 const NO_LABELS = new LabelSet();
+/** Other connections are served after each chunk: the text can take megabytes. */
+const CHUNK_CHARACTERS = 65_536;
 
-/** Returns the text. */
-export function renderMetrics(sources: ExpositionSources): string {
+/** Yields the text in chunks. Each is made when the one before was taken. */
+export async function* renderMetrics(sources: ExpositionSources): AsyncGenerator<Buffer> {
+  let text = '';
+  for (const part of partsOf(sources)) {
+    text += part;
+    if (text.length < CHUNK_CHARACTERS) continue;
+    yield Buffer.from(text);
+    text = '';
+  }
+  yield Buffer.from(text);
+}
+
+function* partsOf(sources: ExpositionSources): Generator<string> {
   const { figures, metrics, processFigures } = sources;
-  return [
-    metrics.render(),
-    renderGateway(figures),
-    renderCircuits(sources),
-    renderProcess(processFigures()),
-  ].join('');
+  yield* metrics.render();
+  yield renderGateway(figures) + renderCircuits(sources) + renderProcess(processFigures());
 }
 
 function gauge(name: string, help: string, value: number): string {

@@ -1,4 +1,4 @@
-/** Counters and histograms in cells of one flat array, which worker threads could share, and their text. */
+/** Counters and histograms in cells of one flat array, and their text. */
 
 import { LabelSet } from './labels.ts';
 
@@ -9,6 +9,7 @@ const SPARE_CELLS = 64;
 
 const NO_LABELS = new LabelSet();
 
+/** The values of all series. The array is allocated once, and never grows. */
 export class Cells {
   readonly values = new Float64Array(MAX_CELLS);
   #used = SPARE_CELLS;
@@ -56,23 +57,24 @@ abstract class Family {
     return cell;
   }
 
-  /** In the exposition format. */
-  render(): string {
-    let text = header(this.#options);
+  /** In the exposition format, in parts: the head, then each series. */
+  *render(): Generator<string> {
+    yield header(this.#options);
     for (const [{ text: labels }, cell] of this.#series) {
-      if (cell !== 0) text += this.renderSeries(labels, cell);
+      if (cell !== 0) yield this.renderSeries(labels, cell);
     }
-    return text;
   }
 
   protected abstract renderSeries(labels: string, cell: number): string;
 }
 
+/** A number for each label set, which only grows. */
 export class Counter extends Family {
   constructor(cells: Cells, description: Description) {
     super(cells, { ...description, type: 'counter', cellsPerSeries: 1 });
   }
 
+  /** Adds 1 to the series of these labels. */
   increment(labels: LabelSet): void {
     this.cells.values[this.cellOf(labels)]! += 1;
   }
@@ -97,8 +99,8 @@ export class Histogram extends Family {
   }
 
   /** Ignores what is not a number from 0: token counts come from providers. */
-  observe(value: number | undefined, labels = NO_LABELS): void {
-    if (value === undefined || !(value >= 0 && value < Infinity)) return;
+  observe(value: number, labels = NO_LABELS): void {
+    if (!(value >= 0 && value < Infinity)) return;
     const cell = this.cellOf(labels);
     let bucket = 0;
     while (bucket < this.#bounds.length && value > this.#bounds[bucket]!) bucket += 1;

@@ -1,7 +1,7 @@
 /** `GET /events`: server-sent events for the page. */
 
 import type { Call } from '../downstream/call.ts';
-import { pause, type Cancellation } from '../lib/cancellation.ts';
+import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { RecentRequests } from './recent-requests.ts';
@@ -20,11 +20,11 @@ export function createFeed(sources: FeedSources): (call: Call) => Answer {
   let openFeeds = 0;
 
   /** The next events are made when the client has taken the ones before: a slow one misses states. */
-  async function* events({ cancellation, isDraining }: CallState): AsyncGenerator<Buffer> {
+  async function* events(call: Call): AsyncGenerator<Buffer> {
     try {
       let seen = 0;
       let head = `retry: ${INTERVAL_MS}\n\n${toEvent('settings', describeSettings(sources))}`;
-      while (!cancellation.reason && !isDraining()) {
+      while (!call.cancellation.reason && !call.isDraining) {
         const requests = recent.since(seen);
         seen = recent.total;
         const hasNews = requests.length > 0 || head !== '';
@@ -34,7 +34,7 @@ export function createFeed(sources: FeedSources): (call: Call) => Answer {
             toEvent('state', describeState(sources)),
         );
         head = '';
-        await pause(INTERVAL_MS, cancellation);
+        await pause(INTERVAL_MS, call.cancellation);
       }
     } finally {
       openFeeds -= 1;
@@ -53,18 +53,8 @@ export function createFeed(sources: FeedSources): (call: Call) => Answer {
     }
     // Whoever sends the answer always ends its body.
     openFeeds += 1;
-    const { cancellation } = call;
-    return {
-      status: 200,
-      headers,
-      body: events({ cancellation, isDraining: () => call.isDraining }),
-    };
+    return { status: 200, headers, body: events(call) };
   };
-}
-
-interface CallState {
-  readonly cancellation: Cancellation;
-  readonly isDraining: () => boolean;
 }
 
 /** JSON has no line breaks of its own. */

@@ -2,6 +2,7 @@
 
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
+import type { ConnectionFigures } from '../lib/connection-figures.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 
 /** Of the running parts. Each is cheap to read. */
@@ -19,28 +20,23 @@ export interface Figures {
   circuits(): readonly CircuitReport[];
 }
 
-export interface ConnectionFigures {
-  readonly open: number;
-  readonly made: number;
-  readonly reused: number;
-}
-
 export interface ProcessFigures {
   readonly cpuSeconds: number;
   readonly rssBytes: number;
-  /** How late the event loop was, over the last seconds. */
+  /** How late the event loop was since this reader's histogram was cleared. */
   readonly loopDelayMs: { readonly mean: number; readonly p99: number; readonly max: number };
 }
 
 const RESOLUTION_MS = 20;
-/** Two readers share one histogram: it begins anew when it was last cleared so long ago. */
-const WINDOW_MS = 15_000;
 
 /** When the process started, in milliseconds since the epoch. */
 export const STARTED_AT_MS = performance.timeOrigin;
 
-/** Returns a function that reads the figures of the process. The event loop is watched from now on. */
-export function createProcessFigures(): () => ProcessFigures {
+/**
+ * Returns a function for one reader of the figures of the process. The event loop is watched from now on. A read clears
+ * the histogram of delays if it is at least `windowMs` old: with 0, each read tells of the time since the one before.
+ */
+export function createProcessFigures(windowMs: number): () => ProcessFigures {
   const delays = monitorEventLoopDelay({ resolution: RESOLUTION_MS });
   delays.enable();
   let clearedAtMs = performance.now();
@@ -57,7 +53,7 @@ export function createProcessFigures(): () => ProcessFigures {
         max: delayMs(delays.max),
       },
     };
-    if (performance.now() - clearedAtMs > WINDOW_MS) {
+    if (performance.now() - clearedAtMs >= windowMs) {
       delays.reset();
       clearedAtMs = performance.now();
     }

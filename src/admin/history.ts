@@ -20,6 +20,7 @@ class Step {
   }
 }
 
+/** Requests, failures, open streams and first-token times of each step. */
 export class History {
   readonly #steps = Array.from({ length: STEPS }, () => new Step());
   readonly #now: () => number;
@@ -28,7 +29,7 @@ export class History {
   /** The streams that were open when it was last asked. */
   #openStreams = 0;
 
-  /** `now` returns milliseconds since the epoch. */
+  /** `now` returns milliseconds since the epoch, and never less than before. */
   constructor(now: () => number) {
     this.#now = now;
     this.#current = stepAt(now());
@@ -60,11 +61,10 @@ export class History {
   /** Returns the current step. A stream that ends is recorded: while nothing was, at least as many were open as before. */
   #advance(openStreams: number): Step {
     const now = stepAt(this.#now());
-    // A clock that was set back: the current step goes on.
     for (let left = Math.min(STEPS, now - this.#current); left > 0; left -= 1) {
       this.#stepOf(now - left + 1).begin(this.#openStreams);
     }
-    this.#current = Math.max(now, this.#current);
+    this.#current = now;
     this.#openStreams = openStreams;
     const step = this.#stepOf(this.#current);
     step.openStreams = Math.max(step.openStreams, openStreams);

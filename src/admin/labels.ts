@@ -6,8 +6,8 @@ export const OTHER = 'other';
 const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
 const MAX_NAME_CHARACTERS = 200;
-/** Sets that end with a model's label. Beyond them the models of new sets are `other`. */
-const MAX_MODEL_SETS = 600;
+/** Sets that end with a model's label, three for most models. Beyond them the models of new sets are `other`. */
+const MAX_MODEL_SETS = 300;
 
 /** A set of labels. The same names and values give the same object: a lookup allocates nothing after the first. */
 export class LabelSet {
@@ -69,6 +69,7 @@ export class ModelLabels {
     return this.#known.has(name) ? name : OTHER;
   }
 
+  /** The labels of a completion: its provider, and the three names of its model. */
   setOf({ provider, original, request, response }: ModelNames): LabelSet {
     let set = this.#root.with('gen_ai_provider_name', provider);
     set = this.#withModel(set, 'gen_ai_original_model', original);

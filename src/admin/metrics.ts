@@ -19,20 +19,13 @@ const TOKEN_BOUNDS = [
 const GATEWAY_BOUNDS = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1,
 ];
-const LIMITS: ReadonlySet<string | undefined> = new Set([
-  'global',
-  'provider',
-  'client',
-  'memory',
-  'upstream',
-]);
 
 const ROOT = new LabelSet();
 
 export interface RequestMetrics {
   observe(request: FinishedRequest): void;
-  /** All of them in the exposition format. */
-  render(): string;
+  /** All of them in the exposition format, in parts. */
+  render(): Iterable<string>;
 }
 
 /** `models` decides which names of models are labels. */
@@ -65,7 +58,9 @@ export function createRequestMetrics(models: ModelLabels): RequestMetrics {
     let before: TryFacts | undefined;
     for (const one of made) {
       tries.increment(ROOT.with('provider', one.provider).with('result', one.outcome));
-      if (before && before.provider !== one.provider) {
+      // A provider that was passed over got no request.
+      const isAsked = one.outcome !== 'resting' && one.outcome !== 'limit';
+      if (isAsked && before && before.provider !== one.provider) {
         const ends = ROOT.with('from', before.provider).with('to', one.provider);
         fallbacks.increment(ends.with('reason', before.outcome));
       }
@@ -75,18 +70,19 @@ export function createRequestMetrics(models: ModelLabels): RequestMetrics {
 
   return {
     observe(request) {
-      const { client = '', outcome, provider, reason, tries: made } = request.facts;
+      const { client = '', outcome, provider, reason, status, tries: made } = request.facts;
       requests.increment(ROOT.with('client', client).with('outcome', outcome));
-      if (outcome === 'rate_limited') {
-        refusals.increment(ROOT.with('limit', LIMITS.has(reason) ? reason! : OTHER));
+      // A stream that has begun with 200 can end with the provider's rate limit too.
+      if (outcome === 'rate_limited' && status === 429) {
+        refusals.increment(ROOT.with('limit', reason ?? OTHER));
       }
       if (made) observeTries(made);
       if (request.gatewayMs !== undefined) processing.observe(request.gatewayMs / 1000);
       if (provider !== undefined) observeCompletion(request, provider);
     },
-    render() {
+    *render() {
       const own = [requests, tries, fallbacks, refusals, processing];
-      return [...observeCompletion.families, ...own].map((family) => family.render()).join('');
+      for (const family of [...observeCompletion.families, ...own]) yield* family.render();
     },
   };
 }

@@ -4,11 +4,13 @@ const BUCKETS_PER_OCTAVE = 4;
 /** The first bucket is up to 1 ms, the last one from 17 minutes. */
 const BUCKETS = 2 + 20 * BUCKETS_PER_OCTAVE;
 
+/** The counts of one set of durations. */
 export class Percentiles {
   /** Absent while there are no values. */
   #counts: Uint32Array | undefined;
   #total = 0;
 
+  /** Counts a duration. */
   record(ms: number): void {
     this.#counts ??= new Uint32Array(BUCKETS);
     const bucket = ms <= 1 ? 0 : 1 + Math.floor(BUCKETS_PER_OCTAVE * Math.log2(ms));

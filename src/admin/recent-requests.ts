@@ -10,6 +10,7 @@ type Entry = Pick<FinishedRequest, 'facts' | 'endedAtMs'>;
 
 type ShownRequest = RequestFacts & { readonly time: string };
 
+/** A ring of requests, without what only the metrics need. */
 export class RecentRequests {
   readonly #ring: Entry[] = [];
   #total = 0;

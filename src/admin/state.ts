@@ -29,6 +29,7 @@ export function describeSettings({ config, figures }: StateSources) {
   };
 }
 
+/** What is true now, and what has happened in the last minutes and since the start. */
 export function describeState(sources: StateSources) {
   const { figures, history, totals } = sources;
   const { cpuSeconds, rssBytes, loopDelayMs } = sources.processFigures();
@@ -51,17 +52,27 @@ export function describeState(sources: StateSources) {
 function describeProviders({ config, figures, totals }: StateSources) {
   const circuits = figures.circuits();
   const { registered, skipped } = config.providers;
-  const describe = (id: string, standing: object) => ({ id, ...standing, ...totals.provider(id) });
   return [
     ...registered.map(({ id }) => {
-      return describe(id, standingOf(circuits.filter(({ provider }) => provider === id)));
+      const known = totals.provider(id);
+      const standing = standingOf(circuits.filter(({ provider }) => provider === id));
+      // Without a fallback there is no breaker, and with one it does not open for each failure.
+      const since = standing.state === 'good' ? totals.failingSince(id) : null;
+      const failing = since === null ? {} : { state: 'failing', why: known.lastError?.text };
+      return { id, ...standing, ...failing, since, ...known };
     }),
     // Built-in providers without a key are of interest only if the settings name them.
     ...skipped
       .filter(({ isConfigured }) => isConfigured)
-      .map(({ id, reason }) =>
-        describe(id, { state: 'skipped', why: reason, restsUntil: null, resting: [] }),
-      ),
+      .map(({ id, reason }) => ({
+        id,
+        state: 'skipped',
+        why: reason,
+        since: null,
+        restsUntil: null,
+        resting: [],
+        ...totals.provider(id),
+      })),
   ];
 }
 

@@ -5,6 +5,10 @@ import { OTHER } from './labels.ts';
 import { Percentiles } from './percentiles.ts';
 
 const MAX_MODELS = 500;
+/** In a row, until a provider counts as failing. The breaker's number, but it only works with a fallback. */
+const FAILURES_TO_SHOW = 3;
+/** The provider works, and the request is at fault. */
+const REQUEST_STATUSES: ReadonlySet<number | undefined> = new Set([400, 413, 422]);
 const FAILED_OUTCOMES: ReadonlySet<Outcome> = new Set([
   'upstream_error',
   'timeout',
@@ -60,14 +64,21 @@ class ProviderRow extends Row {
   /** By outcome, of tries. */
   readonly errors: Partial<Record<TryFacts['outcome'], number>> = {};
   lastError: { readonly atMs: number; readonly text: string } | undefined;
+  /** Failures since the last success, the first of them at `failingSinceMs`. */
+  failuresInRow = 0;
+  failingSinceMs = 0;
 
   addTry({ outcome, status, cause }: TryFacts, atMs: number): void {
     if (outcome === 'resting' || outcome === 'limit') return;
     this.requests += 1;
+    if (outcome === 'ok') this.failuresInRow = 0;
     if (outcome === 'ok' || outcome === 'client_closed') return;
     this.errors[outcome] = (this.errors[outcome] ?? 0) + 1;
     const text = [status, cause].filter((part) => part !== undefined).join(' ');
     this.lastError = { atMs, text: text || outcome };
+    if (!isFailed(outcome) || REQUEST_STATUSES.has(status)) return;
+    if (this.failuresInRow === 0) this.failingSinceMs = atMs;
+    this.failuresInRow += 1;
   }
 }
 
@@ -77,6 +88,7 @@ interface ModelRow {
   readonly row: Row;
 }
 
+/** The rows of all providers, models and clients. */
 export class Totals {
   readonly #providers = new Map<string, ProviderRow>();
   readonly #models = new Map<string, Map<string, ModelRow>>();
@@ -92,6 +104,12 @@ export class Totals {
       this.#modelRow(model, provider).addRequest(request);
     }
     if (client !== undefined) rowOf(this.#clients, client, Row).addRequest(request);
+  }
+
+  /** Returns when the failures began, if the provider's last tries have all failed. */
+  failingSince(id: string): string | null {
+    const { failuresInRow, failingSinceMs } = this.#providerRow(id);
+    return failuresInRow < FAILURES_TO_SHOW ? null : new Date(failingSinceMs).toISOString();
   }
 
   /** Returns what is known of a provider. */
@@ -113,6 +131,7 @@ export class Totals {
       });
   }
 
+  /** The named clients, in the order of their first requests. */
   clients() {
     return [...this.#clients].map(([name, { requests, failed, tokens }]) => {
       return { name, requests, failed, ...tokens };

@@ -14,7 +14,7 @@ import type { RequestObserver } from '../lib/request-facts.ts';
 import { createAccessLog, logBroken } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, checkOrigin, isPreflight } from './cors.ts';
-import { createModelList, type ModelsObserver } from './model-list.ts';
+import type { ModelList } from './model-list.ts';
 import { serverTiming, timeSpent } from './server-timing.ts';
 
 interface GatewaySettings {
@@ -23,8 +23,7 @@ interface GatewaySettings {
   readonly logger: Logger;
   /** Is told of every finished request but those for /health. */
   readonly observe?: RequestObserver | undefined;
-  /** Is told of each list of models that a provider has sent. */
-  readonly onModels?: ModelsObserver | undefined;
+  readonly listModels: ModelList;
 }
 
 export interface Gateway {
@@ -118,11 +117,10 @@ type Dispatch = (call: Call) => Promise<Answer>;
 
 /** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): Dispatch {
-  const { config, completion, logger, onModels } = settings;
-  const { limits, providers, transport } = completion;
-  const { aliases, server } = config;
+  const { config, completion, logger, listModels } = settings;
+  const { limits } = completion;
+  const { server } = config;
   const authenticate = createAuthenticator(server.auth);
-  const listModels = createModelList({ providers, aliases, transport, logger, onModels });
   const unserved = new Set(UNSERVED_PATHS);
   const routes = new Map<string, Route>([
     [

@@ -18,6 +18,8 @@ const MAX_LIST_BYTES = 4_194_304;
 /** Takes the names of a provider's models, as that provider has listed them. */
 export type ModelsObserver = (provider: string, names: readonly string[]) => void;
 
+export type ModelList = () => Promise<Answer>;
+
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
   readonly aliases: ReadonlyMap<string, string>;
@@ -41,7 +43,7 @@ interface CachedList {
  * Returns a function that answers. A provider whose list fails contributes its last list and its `default_model`:
  * the answer is never an error.
  */
-export function createModelList(settings: ModelListSettings): () => Promise<Answer> {
+export function createModelList(settings: ModelListSettings): ModelList {
   const { providers, aliases, transport, logger, onModels } = settings;
   const cache = new Map<string, CachedList>();
   /** The body of the answer, until a list changes. */

@@ -7,6 +7,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
+import type { ConnectionFigures } from '../lib/connection-figures.ts';
 import type { ConnectionFailure } from './network-error.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
@@ -27,15 +28,6 @@ export interface Agent {
   /** Reports to `handler`, also what goes wrong. */
   dispatch(options: object, handler: object): boolean;
   destroy(): Promise<void>;
-}
-
-/** Connections that have carried a request. */
-export interface ConnectionFigures {
-  readonly open: number;
-  /** Since the start. */
-  readonly made: number;
-  /** Requests that were sent on a connection that had carried one before. */
-  readonly reused: number;
 }
 
 export interface Connections {

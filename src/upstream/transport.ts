@@ -1,7 +1,8 @@
 /** Sends requests to providers: over undici's agent if it works as assumed, else over fetch. */
 
 import type { Cancellation } from '../lib/cancellation.ts';
-import { createConnections, type ConnectionFigures } from './connections.ts';
+import type { ConnectionFigures } from '../lib/connection-figures.ts';
+import { createConnections } from './connections.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { checkUndici } from './undici-check.ts';
