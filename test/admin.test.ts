@@ -68,7 +68,8 @@ test('without [admin] nothing of it runs: no second server, no watch of the even
   assert.deepEqual(counts(), [1, 0]);
   const { adminPort } = await startAdmin(t);
   assert.notEqual(adminPort, 0);
-  assert.deepEqual(counts(), [3, 1]);
+  // The page and Prometheus each have their own watch.
+  assert.deepEqual(counts(), [3, 2]);
 });
 
 test('the public port has none of the admin paths', async (t) => {
@@ -155,6 +156,58 @@ test('with keys, all but /ready needs one of them: as Bearer token or as Basic p
   const reply = await guarded.admin('/');
   assert.equal(reply.headers['www-authenticate'], 'Basic realm="inference-gateway"');
   assert.equal(reply.json().error.message, 'Invalid authentication');
+});
+
+test('a page of another site can open no feed, and links to the page are followed', async (t) => {
+  const gateway = await startAdmin(t);
+  const host = `127.0.0.1:${gateway.adminPort}`;
+  const statusOf = async (headers: Record<string, string | undefined>, path = '/ready') =>
+    (await gateway.admin(path, { method: 'HEAD', headers: { host, ...headers } })).status;
+  const allowed = [
+    { 'sec-fetch-site': 'same-origin', 'sec-fetch-mode': 'cors', 'sec-fetch-dest': 'empty' },
+    { 'sec-fetch-site': 'none', 'sec-fetch-mode': 'navigate', 'sec-fetch-dest': 'document' },
+    { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate', 'sec-fetch-dest': 'document' },
+    { origin: `http://${host}` },
+    { origin: `https://${host}` },
+  ];
+  const refused = [
+    { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'cors', 'sec-fetch-dest': 'empty' },
+    { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'no-cors', 'sec-fetch-dest': 'image' },
+    { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate', 'sec-fetch-dest': 'iframe' },
+    { origin: 'https://evil.example' },
+    { origin: `https://evil.example/http://${host}` },
+    { origin: 'http://127.0.0.1:1' },
+    { origin: 'null' },
+  ];
+  for (const headers of allowed) {
+    assert.equal(await statusOf(headers, '/events'), 200, JSON.stringify(headers));
+  }
+  for (const headers of refused) {
+    for (const path of ['/events', '/metrics', '/']) {
+      assert.equal(await statusOf(headers, path), 400, `${path} ${JSON.stringify(headers)}`);
+    }
+  }
+});
+
+test('wrong keys are logged with their number and the last address, once in a minute at most', async (t) => {
+  const gateway = await startGateway(t, { toml: `${ADMIN}keys = ["${ADMIN_KEY}"]\n` });
+  const lines = () =>
+    gateway.log
+      .map((line) => JSON.parse(line) as Record<string, unknown>)
+      .filter(({ message }) => message === 'wrong admin key')
+      .map(({ level, failures, remote }) => [level, failures, remote]);
+  const refuse = async (authorization?: string) =>
+    assert.equal((await gateway.admin('/metrics', { headers: { authorization } })).status, 401);
+  // As browsers ask at first.
+  await refuse();
+  assert.deepEqual(lines(), []);
+  for (const key of ['a', 'b', 'c']) await refuse(`Bearer ${key}`);
+  assert.deepEqual(lines(), [['warn', 1, '127.0.0.1']]);
+  const { now } = performance;
+  t.mock.method(performance, 'now', () => now.call(performance) + 60_000);
+  await refuse(basic('user:d'));
+  assert.deepEqual(lines().slice(1), [['warn', 3, '127.0.0.1']]);
+  assert.ok(!gateway.log.join('').includes(ADMIN_KEY));
 });
 
 test('no answer of the admin port lets other origins read it', async (t) => {
@@ -294,6 +347,48 @@ test('the feed tells of each request that ends, and what became of a provider', 
   assert.equal(told.length, 3);
 });
 
+test('a provider whose last three tries have failed is failing, also without a fallback', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startAdmin(t, providerToml(upstream));
+  const answer = async (status: number, count: number) => {
+    const error = { error: { message: 'so it was told' } };
+    upstream.script = (_, response) =>
+      sendJson(response, status === 200 ? { choices: [] } : error, { status });
+    for (let at = 0; at < count; at += 1) await gateway.chat(chatBody());
+    const feed = await openFeed(t, gateway.adminPort);
+    const [provider] = (await feed.next('state')).providers;
+    feed.close();
+    return provider;
+  };
+  const standing = ({ state, why, since }: Record<string, unknown>) => [state, why, since];
+  const good = ['good', null, null];
+  // The request is at fault.
+  assert.deepEqual(standing(await answer(400, 3)), good);
+  assert.deepEqual(standing(await answer(401, 2)), good);
+  const failing = await answer(500, 1);
+  assert.equal(failing.state, 'failing');
+  assert.equal(failing.why, failing.lastError.text);
+  assert.match(failing.why, /^500 so it was told/);
+  assert.ok(Date.parse(failing.since) <= Date.parse(failing.lastError.at));
+  assert.deepEqual((await answer(429, 1)).since, failing.since);
+  assert.deepEqual(standing(await answer(200, 1)), good);
+  assert.deepEqual(standing(await answer(500, 2)), good);
+});
+
+test('the history goes on when the clock is set', async (t) => {
+  const gateway = await startAdmin(t);
+  const endsAt = async () => {
+    const feed = await openFeed(t, gateway.adminPort);
+    const { history } = await feed.next('state');
+    feed.close();
+    return Date.parse(history.endsAt);
+  };
+  const before = await endsAt();
+  const now = Date.now;
+  t.mock.method(Date, 'now', () => now() + 3_600_000);
+  assert.ok((await endsAt()) - before < 1_800_000);
+});
+
 test('a ninth feed is refused with 429 until one of the eight is closed', async (t) => {
   const gateway = await startAdmin(t);
   const feeds = [];
@@ -377,10 +472,6 @@ test('the history advances in steps of ten seconds when it is read, without a ti
   assert.equal(endsAt, new Date(1_700_000_050_000).toISOString());
   now += 900_000;
   assert.deepEqual(new Set(history.report(0).requests), new Set([0]));
-  // A clock that is set back.
-  now -= 100_000;
-  history.record(false, undefined, 0);
-  assert.equal(history.report(0).requests.at(-1), 1);
 });
 
 test('percentiles are right to within a fifth', () => {

@@ -225,6 +225,28 @@ describe('the provider\u2019s key', () => {
     }
   });
 
+  test('is in no circuit that the feed shows, neither as a model nor in a redirect', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = [
+      providerToml(upstream, 'p'),
+      providerToml(upstream, 'q'),
+      '[providers]\nfallback = ["q"]\n[admin]\nport = 0\n',
+    ];
+    const gateway = await startGateway(t, { toml: toml.join('\n') });
+    const keys = [PROVIDER_KEY, ...OTHER_KEYS];
+    for (const key of keys) {
+      const headers = { location: `https://x/login/${key}` };
+      upstream.script = (_, response) => sendJson(response, {}, { status: 302, headers });
+      for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ model: `p/${key}` }));
+    }
+    const feed = await openFeed(t, gateway.adminPort);
+    const { providers } = await feed.next('state');
+    assert.equal(providers[0].resting.length, keys.length);
+    assert.match(providers[0].resting[0].why, /\/login\//);
+    const shown = JSON.stringify(feed.events).toLowerCase();
+    for (const key of keys) assert.ok(!shown.includes(key.toLowerCase()), shown);
+  });
+
   test('that no header could carry is refused at startup, unquoted', () => {
     for (const secret of [
       'canary key',

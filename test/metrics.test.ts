@@ -5,17 +5,21 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
+import { renderMetrics } from '../src/admin/exposition.ts';
+import { createProcessFigures, type Figures } from '../src/admin/figures.ts';
 import { History } from '../src/admin/history.ts';
 import { ModelLabels } from '../src/admin/labels.ts';
 import { createRequestMetrics } from '../src/admin/metrics.ts';
 import { RecentRequests } from '../src/admin/recent-requests.ts';
 import { Totals } from '../src/admin/totals.ts';
 import type { FinishedRequest, RequestFacts } from '../src/lib/request-facts.ts';
+import { loadConfig } from '../src/config/config.ts';
 import { idle } from './support/clock.ts';
 import { parseMetrics } from './support/exposition.ts';
+import { openFeed } from './support/feed.ts';
 import { CLIENT_TOKEN, chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { createMemoryProbe } from './support/memory.ts';
-import { ROOT } from './support/process.ts';
+import { buildOnce, emptyFolder, ROOT, startServing } from './support/process.ts';
 import {
   completionEvents,
   NOBODY_LISTENS,
@@ -25,6 +29,16 @@ import {
 } from './support/upstream.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
+const NO_FIGURES: Figures = {
+  url: () => '',
+  isDraining: () => false,
+  inFlight: () => 0,
+  openStreams: () => 0,
+  bufferedBytes: () => 0,
+  droppedLogLines: () => 0,
+  connections: () => undefined,
+  circuits: () => [],
+};
 
 function finished(facts: Partial<RequestFacts> = {}, more: Partial<FinishedRequest> = {}) {
   const request: FinishedRequest = {
@@ -52,7 +66,8 @@ function createMetrics(known: readonly string[] = []) {
   const models = new ModelLabels();
   models.learn(known);
   const metrics = createRequestMetrics(models);
-  return { ...metrics, read: () => parseMetrics(metrics.render()) };
+  const text = () => [...metrics.render()].join('');
+  return { ...metrics, text, read: () => parseMetrics(text()) };
 }
 
 test('GET /metrics answers in the text format 0.0.4', async (t) => {
@@ -88,7 +103,7 @@ test('error_type is the outcome of what failed, and absent for a client that lef
   for (const outcome of ['ok', 'client_closed', 'timeout', 'upstream_error'] as const) {
     metrics.observe(finished({ outcome }));
   }
-  const text = metrics.render();
+  const text = metrics.text();
   const { sum } = metrics.read();
   const count = 'gen_ai_server_request_duration_seconds_count';
   assert.equal(sum(count), 4);
@@ -138,24 +153,84 @@ test('tries, fallbacks and refusals are counted', () => {
       ],
     }),
   );
-  metrics.observe(finished({ outcome: 'rate_limited', reason: 'global', provider: undefined }));
-  metrics.observe(finished({ outcome: 'rate_limited', reason: 'p said so' }));
+  const refused = { outcome: 'rate_limited', status: 429 } as const;
+  metrics.observe(finished({ ...refused, reason: 'global', provider: undefined }));
+  metrics.observe(finished(refused));
+  // A stream that had begun.
+  metrics.observe(finished({ ...refused, status: 200, reason: 'upstream' }));
   const { sum } = metrics.read();
   assert.equal(sum('gateway_requests_total', { client: 'team', outcome: 'ok' }), 1);
   assert.equal(sum('gateway_tries_total'), 4);
   assert.equal(sum('gateway_tries_total', { provider: 'a', result: 'timeout' }), 1);
-  assert.equal(sum('gateway_fallbacks_total'), 2);
-  assert.equal(sum('gateway_fallbacks_total', { from: 'a', to: 'c', reason: 'upstream_error' }), 1);
+  // No request was sent to c.
+  assert.equal(sum('gateway_fallbacks_total'), 1);
   assert.equal(sum('gateway_fallbacks_total', { from: 'c', to: 'b', reason: 'resting' }), 1);
+  assert.equal(sum('gateway_refusals_total'), 2);
   assert.equal(sum('gateway_refusals_total', { limit: 'global' }), 1);
   assert.equal(sum('gateway_refusals_total', { limit: 'other' }), 1);
+});
+
+test('no fallback is counted if all other providers are passed over', () => {
+  const metrics = createMetrics();
+  for (const outcome of ['resting', 'limit'] as const) {
+    const tries = [
+      { provider: 'a', model: 'm', outcome: 'upstream_error' },
+      { provider: 'b', model: 'm', outcome },
+    ] as const;
+    metrics.observe(finished({ outcome: 'upstream_error', tries }));
+  }
+  assert.equal(metrics.read().sum('gateway_fallbacks_total'), 0);
+});
+
+test('the delays of the event loop are those since the last scrape, whoever reads the feed', async (t) => {
+  const gateway = await startGateway(t, { toml: ADMIN });
+  const feed = await openFeed(t, gateway.adminPort);
+  const scrapeMax = async () =>
+    parseMetrics((await gateway.admin('/metrics')).text).sum('nodejs_eventloop_lag_max_seconds');
+  await scrapeMax();
+  // A cleared histogram begins with its second tick.
+  await idle(100);
+  const until = performance.now() + 1500;
+  while (performance.now() < until);
+  await idle(100);
+  assert.ok((await scrapeMax()) > 1);
+  await feed.next('state', (state) => state.process.loopDelayP99Ms > 1000);
+  await idle(100);
+  assert.ok((await scrapeMax()) < 1);
+});
+
+test('GET /metrics is made and sent in chunks, so that streams go on', async (t) => {
+  const gateway = await startGateway(t, { toml: ADMIN });
+  assert.equal((await gateway.admin('/metrics')).headers['transfer-encoding'], 'chunked');
+
+  const names = Array.from({ length: 1000 }, (_, at) => `model-${at}`);
+  const metrics = createMetrics(names);
+  for (const name of names) {
+    const usage = { prompt_tokens: 1, completion_tokens: 1, cached_tokens: 1, reasoning_tokens: 1 };
+    metrics.observe(
+      finished({ model: name, upstream_model: name, ...usage }, { responseModel: name }),
+    );
+  }
+  const sizes: number[] = [];
+  for await (const chunk of renderMetrics({
+    config: loadConfig({ toml: '', env: {} }),
+    metrics,
+    figures: NO_FIGURES,
+    processFigures: createProcessFigures(0),
+  })) {
+    sizes.push(chunk.length);
+  }
+  const total = sizes.reduce((sum, size) => sum + size, 0);
+  t.diagnostic(`${(total / 1e6).toFixed(1)} MB in ${sizes.length} chunks`);
+  assert.ok(total > 1e6 && total < 6e6, `${total} bytes`);
+  assert.ok(Math.max(...sizes) < 200_000, String(sizes));
 });
 
 test('values of labels are escaped', () => {
   const name = 'a"b\\c\nd';
   const metrics = createMetrics([name]);
   metrics.observe(finished({ model: name }));
-  assert.match(metrics.render(), /gen_ai_original_model="a\\"b\\\\c\\nd"/);
+  assert.match(metrics.text(), /gen_ai_original_model="a\\"b\\\\c\\nd"/);
 });
 
 test('models are labels only if the settings or a list of models name them', async (t) => {
@@ -176,6 +251,41 @@ test('models are labels only if the settings or a list of models name them', asy
     sendJson(response, request.method === 'GET' ? list : { choices: [] });
   await gateway.send('/v1/models');
   assert.equal(await original('p/listed'), 1);
+});
+
+test('with [admin], the lists of models are read at the start, without a client that asks', async (t) => {
+  const upstream = await startUpstream(t, (request, response) => {
+    sendJson(response, request.method === 'GET' ? { data: [{ id: 'listed' }] } : { choices: [] });
+  });
+  await buildOnce();
+  const start = async (more: string) => {
+    const own = '[server]\nhost = "127.0.0.1"\nport = 0\n';
+    const folder = emptyFolder(t, { 'gateway.toml': own + providerToml(upstream) + more });
+    const program = await startServing(t, [], { cwd: folder });
+    return { ...program, url: `http://127.0.0.1:${program.port}/v1/chat/completions` };
+  };
+  const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, 'content-type': 'application/json' };
+  const ask = async (url: string) => {
+    const body = JSON.stringify(chatBody({ model: 'p/listed' }));
+    assert.equal((await fetch(url, { method: 'POST', headers, body })).status, 200);
+  };
+  await ask((await start('')).url);
+  assert.deepEqual(
+    upstream.requests.map(({ method }) => method),
+    ['POST'],
+  );
+
+  const { url, stderr } = await start(ADMIN);
+  while (upstream.requests.length < 2) await idle(20);
+  assert.equal(upstream.requests[1]!.method, 'GET');
+  const admin = /^admin +(http:\S+)$/m.exec(stderr())?.[1];
+  const labels = { gen_ai_original_model: 'p/listed' };
+  // The list may not have arrived yet.
+  for (let count = 0; count === 0;) {
+    await ask(url);
+    const { sum } = parseMetrics(await (await fetch(`${admin}metrics`)).text());
+    count = sum('gen_ai_server_request_duration_seconds_count', labels);
+  }
 });
 
 test('10,000 random names of models leave the number of series bounded', async (t) => {
