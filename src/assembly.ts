@@ -21,7 +21,6 @@ export interface Assembly {
   readonly server: HttpServer;
   /** The listener of `[admin]`. */
   readonly admin?: HttpServer | undefined;
-  /** Answers `GET /v1/models`. Asks the providers for their lists if they are not known, or old. */
   readonly listModels: ModelList;
   readonly transport: Transport;
   readonly logger: Logger;

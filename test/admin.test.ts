@@ -158,7 +158,7 @@ test('with keys, all but /ready needs one of them: as Bearer token or as Basic p
   assert.equal(reply.json().error.message, 'Invalid authentication');
 });
 
-test('a page of another site can open no feed, and links to the page are followed', async (t) => {
+test('a page of another origin can open no feed, and links to the page are followed', async (t) => {
   const gateway = await startAdmin(t);
   const host = `127.0.0.1:${gateway.adminPort}`;
   const statusOf = async (headers: Record<string, string | undefined>, path = '/ready') =>
@@ -167,6 +167,7 @@ test('a page of another site can open no feed, and links to the page are followe
     { 'sec-fetch-site': 'same-origin', 'sec-fetch-mode': 'cors', 'sec-fetch-dest': 'empty' },
     { 'sec-fetch-site': 'none', 'sec-fetch-mode': 'navigate', 'sec-fetch-dest': 'document' },
     { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate', 'sec-fetch-dest': 'document' },
+    { 'sec-fetch-site': 'same-origin', origin: 'https://proxy.example' },
     { origin: `http://${host}` },
     { origin: `https://${host}` },
   ];
@@ -174,6 +175,7 @@ test('a page of another site can open no feed, and links to the page are followe
     { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'cors', 'sec-fetch-dest': 'empty' },
     { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'no-cors', 'sec-fetch-dest': 'image' },
     { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate', 'sec-fetch-dest': 'iframe' },
+    { 'sec-fetch-site': 'same-site', 'sec-fetch-mode': 'cors', 'sec-fetch-dest': 'empty' },
     { origin: 'https://evil.example' },
     { origin: `https://evil.example/http://${host}` },
     { origin: 'http://127.0.0.1:1' },

@@ -27,16 +27,16 @@ export function checkHost(call: Call, { host }: AdminSettings): void {
 }
 
 /**
- * Throws `invalidRequest` for a request that a page of another site makes: it could not read the answer, but take all
- * feeds. Links are followed, but not into a frame. Older browsers send no `sec-fetch-` headers, but `Origin`; a page
- * sends none to its own server.
+ * Throws `invalidRequest` for a request that a page of another origin makes: it could not read the answer, but take all
+ * feeds. Links are followed, but not into a frame. Older browsers send no `sec-fetch-` headers, but `Origin`, and none
+ * with a GET to the page's own server.
  */
-export function checkSite({ headers }: Call): void {
-  const { host, origin } = headers;
-  const isLink = headers['sec-fetch-dest'] === 'document';
-  const isCrossSite = headers['sec-fetch-site'] === 'cross-site' && !isLink;
-  const isCrossOrigin = origin !== undefined && origin.replace(/^https?:\/\//, '') !== host;
-  if (isCrossSite || isCrossOrigin) throw invalidRequest('The request comes from another site');
+export function checkOrigin({ headers }: Call): void {
+  const { host, origin, 'sec-fetch-site': site, 'sec-fetch-dest': destination } = headers;
+  const isOwn = origin === undefined || origin.replace(/^https?:\/\//, '') === host;
+  const isAllowed = site === 'same-origin' || site === 'none' || destination === 'document';
+  if (site === undefined ? isOwn : isAllowed) return;
+  throw invalidRequest('The request comes from a page of another origin');
 }
 
 interface KeyCheckOptions {

@@ -10,7 +10,7 @@ import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
-import { checkHost, checkSite, createKeyCheck } from './access.ts';
+import { checkHost, checkOrigin, createKeyCheck } from './access.ts';
 import { METRICS_TYPE, renderMetrics } from './exposition.ts';
 import { createFeed } from './feed.ts';
 import { createProcessFigures, type Figures } from './figures.ts';
@@ -95,7 +95,7 @@ function createHandler({
   function dispatch(call: Call): Answer {
     call.checkProtocol();
     checkHost(call, settings);
-    checkSite(call);
+    checkOrigin(call);
     // Probes cannot read secrets: as /health on the public port, it says nothing else.
     if (call.path !== READY_PATH) checkKey(call);
     const route = routes.get(call.path);

@@ -18,6 +18,7 @@ const MAX_LIST_BYTES = 4_194_304;
 /** Takes the names of a provider's models, as that provider has listed them. */
 export type ModelsObserver = (provider: string, names: readonly string[]) => void;
 
+/** Answers `GET /v1/models`. Asks the providers whose lists are not known, or old. Never rejects. */
 export type ModelList = () => Promise<Answer>;
 
 interface ModelListSettings {
