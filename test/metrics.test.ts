@@ -20,6 +20,7 @@ import { openFeed } from './support/feed.ts';
 import { CLIENT_TOKEN, chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { createMemoryProbe } from './support/memory.ts';
 import { buildOnce, emptyFolder, ROOT, startServing } from './support/process.ts';
+import { eventually } from './support/streams.ts';
 import {
   completionEvents,
   NOBODY_LISTENS,
@@ -276,16 +277,16 @@ test('with [admin], the lists of models are read at the start, without a client 
   );
 
   const { url, stderr } = await start(ADMIN);
-  while (upstream.requests.length < 2) await idle(20);
+  await eventually(() => upstream.requests.length > 1, 'the request for the list');
   assert.equal(upstream.requests[1]!.method, 'GET');
   const admin = /^admin +(http:\S+)$/m.exec(stderr())?.[1];
   const labels = { gen_ai_original_model: 'p/listed' };
   // The list may not have arrived yet.
-  for (let count = 0; count === 0;) {
+  await eventually(async () => {
     await ask(url);
     const { sum } = parseMetrics(await (await fetch(`${admin}metrics`)).text());
-    count = sum('gen_ai_server_request_duration_seconds_count', labels);
-  }
+    return sum('gen_ai_server_request_duration_seconds_count', labels) > 0;
+  }, 'a request under the listed name');
 });
 
 test('10,000 random names of models leave the number of series bounded', async (t) => {
