@@ -125,7 +125,7 @@ browserTest(
       ['ok', '200', 'fast', 'p', '1', '1'],
     );
     await shows(page, '#models', 'fast');
-    await shows(page, '#failed-note', '0 of 1 in 15 min');
+    await shows(page, '#failed-note', '0 of 1 · highest 0 %');
   },
 );
 

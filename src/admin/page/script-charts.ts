@@ -107,14 +107,17 @@ function drawCards({ now, history, openStreams, inFlight }) {
 
   const total = sum(history.requests);
   const failed = sum(history.failed);
+  const shares = history.failed.map((count, step) => count / Math.max(1, history.requests[step]));
+  const highest = Math.max(...shares);
   const share = formatShare(failed, total);
   const counts = formatNumber(failed) + ' of ' + formatNumber(total);
-  setPath('failed', 'bars', barPath(history.failed, Math.max(1, ...history.failed)));
+  const note = counts + ' · highest ' + formatShare(highest, 1) + ' %';
+  setPath('failed', 'bars', barPath(shares, highest));
   drawCard('failed', {
     value: share,
     unit: '%',
-    note: counts + ' in 15 min',
-    alternative: 'Failed requests over 15 minutes: ' + counts + ', ' + share + ' percent',
+    note,
+    alternative: 'Failed requests over 15 minutes: ' + share + ' %, ' + note,
   });
 }
 `;
