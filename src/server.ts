@@ -87,7 +87,7 @@ async function listenForAdmin({ admin }: Assembly, config: Config): Promise<numb
   try {
     return (await admin.listen(config.admin.port, config.admin.host)).port;
   } catch (error) {
-    throw Object.assign(error as Error, { setting: '[admin] port' });
+    throw Object.assign(error as Error, { settingPrefix: '[admin] ' });
   }
 }
 
@@ -188,14 +188,17 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
   const failure = error as NodeJS.ErrnoException & {
     address?: string;
     port?: number;
-    setting?: string;
+    hostname?: string;
+    settingPrefix?: string;
   };
-  const { code, message, address, port, setting = '--port' } = failure;
+  const { code, message, address, hostname, port, settingPrefix = '--' } = failure;
+  const unresolved = `${hostname} cannot be resolved; choose another address with ${settingPrefix}host`;
   const texts: Record<string, string> = {
-    EADDRINUSE: `port ${port} is already in use; choose another with ${setting}`,
-    EACCES: `port ${port} is not permitted; choose one above 1023 with ${setting}`,
-    EADDRNOTAVAIL: `${address} is not an address of this machine`,
-    ENOTFOUND: `the host to listen on cannot be resolved`,
+    EADDRINUSE: `port ${port} is already in use; choose another with ${settingPrefix}port`,
+    EACCES: `port ${port} is not permitted; choose one above 1023 with ${settingPrefix}port`,
+    EADDRNOTAVAIL: `${address} is not an address of this machine; choose another with ${settingPrefix}host`,
+    ENOTFOUND: unresolved,
+    EAI_AGAIN: unresolved,
     ERR_ACCESS_DENIED: `node --permission allows no network access; add --allow-net`,
   };
   return { text: (code && texts[code]) ?? message, exitCode: EXIT_FAILED };

@@ -278,6 +278,25 @@ describe('the process', { concurrency: 4 }, () => {
     assert.equal(stderr, `inference-gateway: ${why}\n`);
   });
 
+  for (const [section, setting] of [
+    ['server', '--host'],
+    ['admin', '[admin] host'],
+  ] as const) {
+    test(`names ${setting} if its host cannot be resolved, and exits 1`, async (t) => {
+      const hosts = { server: '127.0.0.1', admin: '127.0.0.1', [section]: 'no-such-host.invalid' };
+      const config = join(
+        emptyFolder(t, {
+          'gateway.toml': `[server]\nhost = "${hosts.server}"\nport = 0\n[admin]\nhost = "${hosts.admin}"\nport = 0\nkeys = ["key-of-the-operator"]\n`,
+        }),
+        'gateway.toml',
+      );
+      const { code, stderr } = await runProgram(t, ['--config', config]);
+      assert.equal(code, 1);
+      const why = `no-such-host.invalid cannot be resolved; choose another address with ${setting}`;
+      assert.equal(stderr, `inference-gateway: ${why}\n`);
+    });
+  }
+
   test('needs no home, no temporary folder and nothing it could write to', async (t) => {
     const upstream = await startUpstream(t);
     const { args } = settingsFor(t, upstream);

@@ -95,6 +95,14 @@ const BUSY_PROVIDERS = [
     lastError: { at: at(-6), text: 'connect ECONNREFUSED 127.0.0.1:9000' },
   }),
   provider('ollama', { ...counts(77, 0, 1204), state: 'half-open', why: 'no answer in 60 s' }),
+  provider('xai', {
+    ...counts(31, 0, null),
+    state: 'failing',
+    why: '402 No credits left',
+    since: at(-46_800),
+    errors: { upstream_error: 31 },
+    lastError: { at: at(-125), text: '402 No credits left' },
+  }),
   provider('mistral', { state: 'skipped', why: 'no api_key and no MISTRAL_API_KEY' }),
 ];
 

@@ -65,14 +65,16 @@ browserTest(
     await shows(page, '#failed-chart', '');
     assert.match(
       (await page.locator('#failed-chart').getAttribute('aria-label')) ?? '',
-      /^Failed requests over 15 minutes: \d+ of/,
+      /^Failed requests over 15 minutes: [\d.]+ %, \d+ of .* · highest [\d.]+ %$/,
     );
-    const [openai, groq, ollama, mistral] = await rowsOf(page, 'providers');
+    const [openai, groq, ollama, xai, mistral] = await rowsOf(page, 'providers');
     assert.match(openai![1]!, /^Good, 1 model rests\ngpt-5 rests, 19 s left: 503 The engine/);
     assert.match(openai![3]!, /timeout 3 · upstream_error 11/);
     assert.match(openai![8]!, /10:09:50\nread ECONNRESET/);
     assert.match(groq![1]!, /^Resting, 24 s left\nconnect ECONNREFUSED 127\.0\.0\.1:9000$/);
     assert.match(ollama![1]!, /^Half-open\nThe next request tests it\./);
+    assert.equal(xai![1], 'Failing since 11-21 21:15:30\n402 No credits left');
+    assert.match(xai![8]!, /^10:13:25\n402/);
     assert.match(mistral![1]!, /^Skipped\nno api_key and no MISTRAL_API_KEY/);
     assert.deepEqual((await rowsOf(page, 'clients'))[1]![0], 'ci');
     await page.locator('summary').click();
@@ -220,15 +222,45 @@ browserTest('a live region tells what changes, and nothing each second', async (
   await shows(page, '#providers', 'Resting, 27 s left');
   for (const second of [31, 32]) feed.send('state', state(second, { state: 'half-open' }));
   feed.send('state', state(33, {}));
-  feed.send('state', idleState({ now: at(34), draining: true }));
+  const failing = { state: 'failing', why: '402 No credits left', since: at(20) };
+  for (const second of [34, 35]) feed.send('state', state(second, failing));
+  feed.send('state', idleState({ now: at(36), draining: true }));
   await shows(page, '#connection', 'Draining');
   await shows(page, '#banner', 'The gateway is stopping');
   assert.deepEqual(await page.evaluate('announced'), [
     'openai: Resting: read ECONNRESET',
     'openai: Half-open',
     'openai: Good',
+    'openai: Failing: 402 No credits left',
     'The gateway is draining',
   ]);
+});
+
+browserTest('the chart of failures shows their share of the requests', async (t, open) => {
+  const feed = await startFeed(t);
+  const ends = (...values: number[]) => [...Array.from({ length: 87 }, () => 0), ...values];
+  // The second bar has more failures, and is half as high.
+  const history = { requests: ends(4, 80, 0), failed: ends(2, 20, 0) };
+  const { history: idle } = idleState() as { history: object };
+  feed.greeting = [
+    ['settings', settingsEvent()],
+    ['state', idleState({ history: { ...idle, ...history } })],
+  ];
+  const page = await open(feed.url);
+  await shows(page, '#failed-note', '22 of 84 · highest 50.0 %');
+  const bars = await page.locator('#failed-chart .bars').getAttribute('d');
+  assert.equal(bars, 'M87 32V2.0M88 32V16.0');
+});
+
+browserTest('a state that the page does not know is shown by its own name', async (t, open) => {
+  const feed = await startFeed(t);
+  feed.greeting = [
+    ['settings', settingsEvent()],
+    ['state', idleState({ providers: [provider('p', { state: 'constructor', why: 'a cause' })] })],
+  ];
+  const page = await open(feed.url);
+  await shows(page, '#connection', 'Live');
+  await shows(page, '#providers td:nth-child(2)', /^constructora cause$/);
 });
 
 browserTest(

@@ -1570,7 +1570,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/server.ts',
-    now: "{ setting: '[admin] port' }",
+    now: "{ settingPrefix: '[admin] ' }",
     mutated: '{}',
     tests: 'process',
     title: 'says that the port of [admin] is in use',

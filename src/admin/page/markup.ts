@@ -48,30 +48,30 @@ const LINE = '<path class="area"/><path class="first"/>';
 const TOKENS = ['#Input tokens', '#Output tokens'];
 const FIRST_TOKEN = ['#First token p50, ms', '#p95, ms'];
 
-/** What stands in the document's body, before the script. */
-export function createMarkup(): string {
-  const icons = Object.entries(ICONS).map(
-    ([name, path]) => `<symbol id="icon-${name}" viewBox="0 0 16 16"><path d="${path}"/></symbol>`,
-  );
-  return `<svg hidden>${icons.join('')}</svg>
-<header>
-<h1>inference-gateway</h1>
-<p class="off" id="connection">Connecting</p>
-<p class="note" id="about"></p>
-<nav aria-label="Sections"><a href="#providers-heading">Providers</a><a href="#requests-heading">Requests</a><a href="#settings-heading">Settings</a></nav>
-</header>
-<main>
-<noscript><p class="box banner">This page needs JavaScript.</p></noscript>
-<p class="hidden-text" id="announcement" role="status"></p>
-<p class="box banner warn" id="banner" hidden></p>
-<h2 class="note">The last 15 minutes</h2>
+/** Id and name of each figure of the process. */
+const FIGURES = {
+  cpu: 'CPU, %',
+  memory: 'Memory, MB',
+  'loop-delay': 'Event loop delay p99, ms',
+  buffered: 'Buffered, MB',
+  'connections-open': 'Connections open',
+  'connections-made': 'Connections made',
+  'connections-reused': 'Connections reused',
+  dropped: 'Log lines dropped',
+};
+
+function cards(): string {
+  return `<h2 class="note">The last 15 minutes</h2>
 <dl class="cards">
 ${card('rate', 'Requests/s', LINE)}
 ${card('streams', 'Open streams', LINE)}
 ${card('latency', 'First token, p50', '<path class="second"/><path class="first"/>')}
 ${card('failed', 'Failed requests', '<path class="bars"/>')}
-</dl>
-<h2 id="providers-heading">Providers</h2>
+</dl>`;
+}
+
+function providers(): string {
+  return `<h2 id="providers-heading">Providers</h2>
 <div class="box empty" id="providers-empty" hidden>
 <p><strong>No provider is registered.</strong> Set the key of one in the environment and start the gateway again:</p>
 <pre>OPENAI_API_KEY=sk-… node dist/server.js</pre>
@@ -81,8 +81,11 @@ ${table('providers', 'Providers since the start', ['Provider', 'State', '#Tries'
 <section id="models-section" hidden><h2>Models</h2>
 ${table('models', 'Models and aliases since the start', ['Model', 'Provider', '#Requests', '#Failed', ...FIRST_TOKEN, ...TOKENS])}</section>
 <section id="clients-section" hidden><h2>Clients</h2>
-${table('clients', 'Clients since the start', ['Client', '#Requests', '#Failed', ...TOKENS])}</section>
-<h2 id="requests-heading">Requests</h2>
+${table('clients', 'Clients since the start', ['Client', '#Requests', '#Failed', ...TOKENS])}</section>`;
+}
+
+function requests(): string {
+  return `<h2 id="requests-heading">Requests</h2>
 <div class="box empty" id="requests-empty" hidden>
 <p><strong>No request yet.</strong> <span id="curl-hint"></span></p>
 <pre id="curl" tabindex="0" role="region" aria-label="Command"></pre>
@@ -98,22 +101,41 @@ ${filter('by-client', 'Client')}
 <p class="note" id="count"></p>
 </div>
 ${table('requests', 'The last 200 requests, newest first', ['Time', 'Outcome', '#Status', 'Model', 'Provider', '.client Client', '#First byte, ms', '#Duration, ms', ...TOKENS])}
-</div>
-<h2>Process</h2>
-<dl class="box figures">
-<div><dt>CPU, %</dt><dd id="cpu">–</dd></div>
-<div><dt>Memory, MB</dt><dd id="memory">–</dd></div>
-<div><dt>Event loop delay p99, ms</dt><dd id="loop-delay">–</dd></div>
-<div><dt>Buffered, MB</dt><dd id="buffered">–</dd></div>
-<div><dt>Connections open</dt><dd id="connections-open">–</dd></div>
-<div><dt>Connections made</dt><dd id="connections-made">–</dd></div>
-<div><dt>Connections reused</dt><dd id="connections-reused">–</dd></div>
-<div><dt>Log lines dropped</dt><dd id="dropped">–</dd></div>
-</dl>
+</div>`;
+}
+
+function processAndSettings(): string {
+  const figures = Object.entries(FIGURES).map(
+    ([id, name]) => `<div><dt>${name}</dt><dd id="${id}">–</dd></div>`,
+  );
+  return `<h2>Process</h2>
+<dl class="box figures">${figures.join('')}</dl>
 <h2 id="settings-heading">Settings</h2>
 <ul id="warnings" hidden></ul>
 <details class="box"><summary id="settings-count">Settings in force</summary>
-${table('settings', 'Settings in force, keys masked', ['Setting', 'Value'])}</details>
+${table('settings', 'Settings in force, keys masked', ['Setting', 'Value'])}</details>`;
+}
+
+/** Returns the contents of the document's body without the script. */
+export function createMarkup(): string {
+  const icons = Object.entries(ICONS).map(
+    ([name, path]) => `<symbol id="icon-${name}" viewBox="0 0 16 16"><path d="${path}"/></symbol>`,
+  );
+  return `<svg hidden>${icons.join('')}</svg>
+<header>
+<h1>inference-gateway</h1>
+<p class="off" id="connection">Connecting</p>
+<p class="note" id="about"></p>
+<nav aria-label="Sections"><a href="#providers-heading">Providers</a><a href="#requests-heading">Requests</a><a href="#settings-heading">Settings</a></nav>
+</header>
+<main>
+<noscript><p class="box banner">This page needs JavaScript.</p></noscript>
+<p class="hidden-text" id="announcement" role="status"></p>
+<p class="box banner warn" id="banner" hidden></p>
+${cards()}
+${providers()}
+${requests()}
+${processAndSettings()}
 <footer class="note">Everything on this page is in the memory of the gateway and is gone when it stops.</footer>
 </main>`;
 }

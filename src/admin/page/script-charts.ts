@@ -32,18 +32,19 @@ function setPath(id, className, path) {
 
 function drawArea(id, values, max) {
   const line = linePath(values, max);
-  const area = line + 'V' + CHART_HEIGHT + 'H0Z';
   setPath(id, 'first', line);
-  setPath(id, 'area', values.length > 0 ? area : '');
+  setPath(id, 'area', line + 'V' + CHART_HEIGHT + 'H0Z');
 }
 
-/** A figure with its unit, the note below it, and the chart's text alternative. */
-function drawCard(id, { value, unit = '', note, alternative }) {
+/** A figure with its unit, the note below it, and both as the chart's text alternative. */
+function drawCard(id, value, unit, note) {
   const place = byId(id);
   if (isNew(place, [value, unit])) {
     place.replaceChildren(value, ...(unit ? [make('small', 'off', unit)] : []));
   }
   setText(id + '-note', note);
+  const name = place.previousElementSibling.textContent;
+  const alternative = name + ' over 15 minutes: ' + value + ' ' + unit + ', ' + note;
   const chart = byId(id + '-chart');
   if (isNew(chart, alternative)) chart.setAttribute('aria-label', alternative);
 }
@@ -67,54 +68,36 @@ function formatShare(part, whole) {
 function drawCards({ now, history, openStreams, inFlight }) {
   // The newest step has not ended: its rate would always seem to fall.
   const rates = history.requests.slice(0, -1).map((count) => count / history.stepSeconds);
-  const rate = formatRate(latestRate(history, now));
-  const peakRate = Math.max(0, ...rates);
+  const peakRate = Math.max(...rates);
   drawArea('rate', rates, Math.max(peakRate, 0.1));
-  drawCard('rate', {
-    value: rate,
-    note: 'last minute · highest ' + formatRate(peakRate),
-    alternative:
-      'Requests per second over 15 minutes: now ' + rate + ', highest ' + formatRate(peakRate),
-  });
+  const rate = formatRate(latestRate(history, now));
+  drawCard('rate', rate, '', 'last minute · highest ' + formatRate(peakRate));
 
   const peakStreams = Math.max(openStreams, ...history.openStreams);
   drawArea('streams', history.openStreams, Math.max(peakStreams, 1));
-  drawCard('streams', {
-    value: formatNumber(openStreams),
-    note: formatNumber(inFlight) + ' in flight · highest ' + formatNumber(peakStreams),
-    alternative:
-      'Open streams over 15 minutes: now ' + openStreams + ', highest ' + formatNumber(peakStreams),
-  });
+  const streams = formatNumber(inFlight) + ' in flight · highest ' + formatNumber(peakStreams);
+  drawCard('streams', formatNumber(openStreams), '', streams);
 
   const median = lastOf(history.firstTokenP50Ms);
   const p95 = lastOf(history.firstTokenP95Ms);
   const slowest = Math.max(1, ...history.firstTokenP95Ms);
   setPath('latency', 'first', linePath(history.firstTokenP50Ms, slowest));
   setPath('latency', 'second', linePath(history.firstTokenP95Ms, slowest));
-  const latencies =
-    median === null
-      ? 'none yet'
-      : 'p95 ' + formatNumber(p95) + ' ms (dashed) · highest ' + formatNumber(slowest);
-  drawCard('latency', {
-    value: median === null ? '–' : formatNumber(median),
-    unit: median === null ? '' : 'ms',
-    note: latencies,
-    alternative:
-      'Time to the first token over 15 minutes: ' +
-      (median === null ? '' : 'p50 ' + formatNumber(median) + ' ms, ') +
-      latencies.replace(' (dashed)', ''),
-  });
+  if (median === null) {
+    drawCard('latency', '–', '', 'none yet');
+  } else {
+    const latencies =
+      'p95 ' + formatNumber(p95) + ' ms (dashed) · highest ' + formatNumber(slowest);
+    drawCard('latency', formatNumber(median), 'ms', latencies);
+  }
 
   const total = sum(history.requests);
   const failed = sum(history.failed);
-  const share = formatShare(failed, total);
+  const shares = history.failed.map((count, step) => count / Math.max(1, history.requests[step]));
+  const highest = Math.max(...shares);
+  setPath('failed', 'bars', barPath(shares, highest));
   const counts = formatNumber(failed) + ' of ' + formatNumber(total);
-  setPath('failed', 'bars', barPath(history.failed, Math.max(1, ...history.failed)));
-  drawCard('failed', {
-    value: share,
-    unit: '%',
-    note: counts + ' in 15 min',
-    alternative: 'Failed requests over 15 minutes: ' + counts + ', ' + share + ' percent',
-  });
+  const note = counts + ' · highest ' + formatShare(highest, 1) + ' %';
+  drawCard('failed', formatShare(failed, total), '%', note);
 }
 `;

@@ -40,22 +40,18 @@ function draw() {
 }
 
 function drawConnection() {
+  const isNone = state === null;
   const isDraining = isConnected && state?.draining === true;
-  const [name, words] = !isConnected
-    ? state === null
-      ? ['rest', 'Connecting']
-      : ['bad', 'Connection lost']
-    : isDraining
-      ? ['warn', 'Draining']
-      : ['good', 'Live'];
+  let [name, words] = isNone ? ['rest', 'Connecting'] : ['bad', 'Connection lost'];
+  if (isConnected) [name, words] = isDraining ? ['warn', 'Draining'] : ['good', 'Live'];
   const place = byId('connection');
   if (isNew(place, words)) {
     place.className = ICON_COLOURS[name];
     place.replaceChildren(icon(name), words);
   }
-  const since = state === null ? '' : ' The figures are as of ' + formatTime(state.now) + '.';
+  const since = isNone ? '' : ' The figures are as of ' + formatTime(state.now) + '.';
   const lost = 'Connection lost, retrying.' + since;
-  setHidden('banner', isConnected ? !isDraining : state === null && waitMs === 1000);
+  setHidden('banner', isConnected ? !isDraining : isNone && waitMs === 1000);
   setText('banner', isConnected ? 'The gateway is stopping: it takes no new requests.' : lost);
 }
 

@@ -73,6 +73,14 @@ function formatTime(iso) {
   return [date.getHours(), date.getMinutes(), date.getSeconds()].map(twoDigits).join(':');
 }
 
+/** With the date, unless it is that of the other time. */
+function formatDay(iso, now) {
+  const [date, today] = [new Date(iso), new Date(now)];
+  const isToday = date.toDateString() === today.toDateString();
+  const day = twoDigits(date.getMonth() + 1) + '-' + twoDigits(date.getDate()) + ' ';
+  return (isToday ? '' : day) + formatTime(iso);
+}
+
 function formatDuration(ms) {
   const seconds = Math.max(0, Math.ceil(ms / 1000));
   const minutes = Math.floor(seconds / 60);

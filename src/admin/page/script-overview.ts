@@ -7,35 +7,41 @@ const latencyAndTokens = (row) => [
   row.inputTokens,
   row.outputTokens,
 ];
-const STATES = {
-  good: ['good', 'Good'],
-  resting: ['rest', 'Resting'],
-  'half-open': ['half', 'Half-open'],
-  skipped: ['skip', 'Skipped'],
-};
+/** Icon and words of each state. A state without an entry is shown by its own name. */
+const STATES = new Map([
+  ['good', ['good', 'Good']],
+  ['failing', ['bad', 'Failing']],
+  ['resting', ['rest', 'Resting']],
+  ['half-open', ['half', 'Half-open']],
+  ['skipped', ['skip', 'Skipped']],
+]);
+const iconAndWords = (state) => STATES.get(state) ?? ['warn', state];
 
 /** Models rest on their own if the provider is reached but answers with errors. */
 const restingModels = ({ resting }) => resting.filter(({ model }) => model !== null);
 
-function stateWords(provider) {
-  const [, words] = STATES[provider.state] ?? ['', provider.state];
+/** The state, with details of it if there are any, and the number of resting models. */
+function stateWords(provider, details = '') {
+  const [, words] = iconAndWords(provider.state);
   const count = restingModels(provider).length;
-  if (provider.state !== 'good' || count === 0) return words;
-  return words + (count === 1 ? ', 1 model rests' : ', ' + count + ' models rest');
+  const models = ['', ', 1 model rests'][count] ?? ', ' + count + ' models rest';
+  return words + details + models;
 }
 
 function stateCell(provider, now) {
-  const remaining = (until) => formatDuration(Date.parse(until) - now) + ' left';
+  const remaining = (until) => formatDuration(Date.parse(until) - Date.parse(now)) + ' left';
   const models = restingModels(provider).map(
     ({ model, until, why }) =>
       clip(model) + ' rests, ' + remaining(until) + (why ? ': ' + why : ''),
   );
-  const [name] = STATES[provider.state] ?? ['warn'];
+  const [name] = iconAndWords(provider.state);
   const lines = [provider.why, ...models].filter((line) => line);
   if (name === 'half') lines.unshift('The next request tests it.');
+  const since = provider.since ? ' since ' + formatDay(provider.since, now) : '';
+  const rest = provider.restsUntil ? ', ' + remaining(provider.restsUntil) : '';
   return {
     icon: name === 'good' && models.length > 0 ? 'warn' : name,
-    text: stateWords(provider) + (provider.restsUntil ? ', ' + remaining(provider.restsUntil) : ''),
+    text: stateWords(provider, since + rest),
     lines,
   };
 }
@@ -54,13 +60,13 @@ function drawProviders({ providers, now }) {
   const columns = ['', 'wrap', 'number', 'wrap', ...COUNTED, 'wrap'];
   const rows = providers.map((provider) => [
     provider.id,
-    stateCell(provider, Date.parse(now)),
+    stateCell(provider, now),
     provider.requests,
     errorCell(provider.errors),
     ...latencyAndTokens(provider),
     provider.lastError && {
       icon: '',
-      text: formatTime(provider.lastError.at),
+      text: formatDay(provider.lastError.at, now),
       lines: [provider.lastError.text],
     },
   ]);

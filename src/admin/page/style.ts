@@ -97,10 +97,7 @@ select { max-width: 12rem; }
 button { cursor: pointer; }
 button:hover { border-color: var(--text); }
 button[aria-pressed="true"] { background: var(--text); color: var(--surface); border-color: var(--text); }
-tbody button {
-  all: unset; cursor: pointer; padding: 0 0.125rem; white-space: nowrap;
-}
-tbody button:focus-visible { outline: 2px solid var(--accent); outline-offset: 1px; border-radius: 3px; }
+tbody button { all: unset; cursor: pointer; padding: 0 0.125rem; white-space: nowrap; }
 tbody button::before {
   content: ""; display: inline-block; margin-right: 0.5rem; border: 0.25rem solid transparent;
   border-left: 0.3125rem solid var(--muted); border-right: 0;
