@@ -75,13 +75,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
     } catch (thrown) {
       failure = thrown as Error;
     }
-    const facts = {
-      provider: provider.id,
-      cause: failure && describeCause(failure.cause ?? failure),
-    };
-    if (failure && !cached.isFailing) logger.log('warn', 'model list failed', facts);
-    else if (!failure && cached.isFailing) logger.log('info', 'model list works again', facts);
-    else logger.log('debug', 'model list fetched', { ...facts, models: cached.models.length });
+    logFetch(logger, provider, cached, failure);
     cached.isFailing = failure !== undefined;
     cached.freshUntilMs = performance.now() + (failure ? FRESH_AFTER_FAILURE_MS : FRESH_MS);
     cached.fetching = undefined;
@@ -107,6 +101,19 @@ export function createModelList(settings: ModelListSettings): ModelList {
     body ??= build();
     return { status: 200, headers: { 'content-type': 'application/json' }, body: [body] };
   };
+}
+
+/** Logs a fetch: at `warn` if it is the first that fails, at `info` if it ends a series of failures. */
+function logFetch(
+  logger: Logger,
+  { id }: Provider,
+  { isFailing, models }: CachedList,
+  failure?: Error,
+): void {
+  const facts = { provider: id, cause: failure && describeCause(failure.cause ?? failure) };
+  if (failure && !isFailing) logger.log('warn', 'model list failed', facts);
+  else if (!failure && isFailing) logger.log('info', 'model list works again', facts);
+  else logger.log('debug', 'model list fetched', { ...facts, models: models.length });
 }
 
 /** A model that no provider's list names: when it was created is not known. */
