@@ -7,7 +7,7 @@ import type { Config } from './config/config.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
 import { createGateway } from './gateway/gateway.ts';
-import { createModelList, type ModelList } from './gateway/model-list.ts';
+import { createModelList, type ModelList, type ModelsObserver } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type Logger } from './lib/log.ts';
 import { createRedactor } from './lib/secrets.ts';
@@ -84,7 +84,15 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   const admin =
     config.admin &&
     createAdmin({ config, settings: config.admin, figures, logger, limits: clientLimits });
-  const { observe, onModels } = admin ?? {};
+  const { observe } = admin ?? {};
+  // A name with a key in it is no label.
+  const onModels: ModelsObserver | undefined =
+    admin &&
+    ((id, names) =>
+      admin.onModels(
+        id,
+        names.filter((name) => redact(name) === name),
+      ));
   const { aliases } = config;
   const listModels = createModelList({ providers, aliases, transport, logger, onModels });
   const gateway = createGateway({ config, logger, completion, observe, listModels });

@@ -501,3 +501,18 @@ test('percentiles are right to within a fifth', () => {
   assert.ok(extremes.valueAt(0.1)! <= 1);
   assert.ok(Number.isFinite(extremes.valueAt(1)));
 });
+
+test('an answer of the admin port says whether its connection closes', async (t) => {
+  const gateway = await startAdmin(t);
+  for (const [asked, told] of [
+    ['close', 'close'],
+    ['keep-alive', 'keep-alive'],
+  ]) {
+    const head = `GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: ${asked}\r\n\r\n`;
+    const client = connect(gateway.adminPort, '127.0.0.1');
+    client.setEncoding('latin1').write(head);
+    const text = await new Promise<string>((resolve) => client.once('data', resolve));
+    client.destroy();
+    assert.match(text, new RegExp(`\\r\\nconnection: ${told}\\r\\n`, 'i'));
+  }
+});

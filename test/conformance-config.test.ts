@@ -327,7 +327,7 @@ const IN_FILE: Record<string, Observation> = {
       const { gateway } = await start(t, { 'logging.verbose': verbose });
       await gateway.chat(chatBody());
       await eventually(() => gateway.log.length > 0, 'the log');
-      assert.equal('user_agent' in gateway.accessLines()[0]!, verbose);
+      assert.equal('request_bytes' in gateway.accessLines()[0]!, verbose);
     }
   },
 

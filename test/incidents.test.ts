@@ -95,7 +95,7 @@ describe('the log tells', { concurrency: true }, () => {
     await gateway.chat(chatBody());
     const { line, tries } = await lastLine(gateway);
     assertHas(line, { ...warn, outcome: 'timeout', status: 504, reason: 'Request timed out' });
-    assertHas(tries[0], { outcome: 'timeout', provider: 'p' });
+    assertHas(tries[0], { outcome: 'timeout', cause: 'no complete answer in 1000 ms' });
     assert.ok((tries[0]!['duration_ms'] as number) >= 990);
   });
 
@@ -184,7 +184,8 @@ describe('the log tells', { concurrency: true }, () => {
     await gateway.chat(STREAM);
     const stalled = await lastLine(gateway, 2);
     assertHas(stalled.line, { ...warn, outcome: 'timeout', status: 200 });
-    assertHas(stalled.tries[0], { outcome: 'timeout', status: 200 });
+    const silence = 'no event in 1000 ms';
+    assertHas(stalled.tries[0], { outcome: 'timeout', status: 200, cause: silence });
     p.script = (_, response) => sendEvents(response, CHUNK);
     await gateway.chat(STREAM);
     const unfinished = await lastLine(gateway, 3);
@@ -219,15 +220,16 @@ describe('the log tells', { concurrency: true }, () => {
       return (_, response) => response.writeHead(code, head).end('<html>the page</html>');
     };
     const url = `${p.baseUrl}/chat/completions`;
-    const cases: [script: Script, status: number | undefined, cause: RegExp][] = [
+    const cases: [script: Script, status: number | undefined, cause: RegExp, body?: object][] = [
       [status(404, 'no model m'), 404, /^no model m$/],
       [page(404), 404, /^Not Found$/],
       [page(200), 200, /^content-type: text\/html$/],
+      [page(200), 200, /^content-type: text\/html$/, STREAM],
       [page(302), 302, /^status 302, location https:\/\/p\.example\/x$/],
     ];
-    for (const [index, [script, code, cause]] of cases.entries()) {
+    for (const [index, [script, code, cause, body = chatBody()]] of cases.entries()) {
       p.script = script;
-      await gateway.chat(chatBody());
+      await gateway.chat(body);
       const { line, tries } = await lastLine(gateway, index + 1);
       assertHas(line, { ...warn, outcome: 'upstream_error' });
       assertHas(tries[0], { url, status: code, cause });

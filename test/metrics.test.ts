@@ -17,11 +17,18 @@ import { loadConfig } from '../src/config/config.ts';
 import { idle } from './support/clock.ts';
 import { parseMetrics } from './support/exposition.ts';
 import { openFeed } from './support/feed.ts';
-import { CLIENT_TOKEN, chatBody, providerToml, startGateway } from './support/gateway.ts';
+import {
+  CLIENT_TOKEN,
+  chatBody,
+  PROVIDER_KEY,
+  providerToml,
+  startGateway,
+} from './support/gateway.ts';
 import { createMemoryProbe } from './support/memory.ts';
 import { buildOnce, emptyFolder, ROOT, startServing } from './support/process.ts';
 import { eventually } from './support/streams.ts';
 import {
+  completion,
   completionEvents,
   NOBODY_LISTENS,
   sendEvents,
@@ -252,6 +259,21 @@ test('models are labels only if the settings or a list of models name them', asy
     sendJson(response, request.method === 'GET' ? list : { choices: [] });
   await gateway.send('/v1/models');
   assert.equal(await original('p/listed'), 1);
+});
+
+test('a name with a key in it, or with half of a character, is no label although a list has it', async (t) => {
+  const names = [`m-${PROVIDER_KEY}`, '\ud800', '\ud801', 'plain'];
+  const upstream = await startUpstream(t, ({ method }, response) => {
+    if (method === 'GET') sendJson(response, { data: names.map((id) => ({ id })) });
+    else sendJson(response, { ...completion(), model: names[0] });
+  });
+  const gateway = await startGateway(t, { toml: `[admin]\nport = 0\n${providerToml(upstream)}` });
+  await gateway.send('/v1/models');
+  for (const name of names) await gateway.chat(chatBody({ model: `p/${name}` }));
+  const { text } = await gateway.admin('/metrics');
+  const labels = [...text.matchAll(/gen_ai_request_model="([^"]*)"/g)].map(([, label]) => label!);
+  assert.deepEqual([...new Set(labels)].toSorted(), ['other', 'plain']);
+  assert.ok(!text.includes(PROVIDER_KEY));
 });
 
 test('with [admin], the lists of models are read at the start, without a client that asks', async (t) => {

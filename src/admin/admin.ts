@@ -92,7 +92,8 @@ function createHandler({
   routes,
   logger,
 }: HandlerOptions): (call: Call) => Promise<void> {
-  function dispatch(call: Call): Answer {
+  // Async: in the turn in which a request is announced, node:http does not know yet that it is complete.
+  async function dispatch(call: Call): Promise<Answer> {
     call.checkProtocol();
     checkHost(call, settings);
     checkOrigin(call);
@@ -105,7 +106,7 @@ function createHandler({
   }
   return async (call) => {
     try {
-      await call.send(dispatch(call));
+      await call.send(await dispatch(call));
     } catch (thrown) {
       const failure = GatewayError.from(thrown);
       if (failure.kind === 'internal') {

@@ -6,6 +6,7 @@ export const OTHER = 'other';
 const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
 const MAX_NAME_CHARACTERS = 200;
+const LONE_SURROGATE = /\p{Surrogate}/u;
 /** Sets that end with a model's label, three for most models. Beyond them the models of new sets are `other`. */
 const MAX_MODEL_SETS = 300;
 
@@ -59,7 +60,9 @@ export class ModelLabels {
   learn(names: Iterable<string>): void {
     for (const name of names) {
       if (this.#known.size >= MAX_KNOWN_NAMES) return;
-      if (name.length <= MAX_NAME_CHARACTERS) this.#known.add(name);
+      // In UTF-8 all lone surrogates are the same.
+      const isUsable = name.length <= MAX_NAME_CHARACTERS && !LONE_SURROGATE.test(name);
+      if (isUsable) this.#known.add(name);
     }
   }
 

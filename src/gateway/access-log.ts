@@ -116,7 +116,9 @@ function factsOf(call: Call, { status, endedAtMs, remote }: LineContext): Reques
 function detailsOf({ headers, record }: Call) {
   return {
     request_bytes: record.requestBytes,
-    user_agent: escapeControlCharacters(headers['user-agent'] ?? '', MAX_LOGGED_CHARACTERS),
+    user_agent:
+      headers['user-agent'] &&
+      escapeControlCharacters(headers['user-agent'], MAX_LOGGED_CHARACTERS),
   };
 }
 

@@ -76,9 +76,10 @@ function escapePattern(text: string): string {
   return text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
 }
 
-/** Control characters and line separators, which could forge log lines or terminal sequences. */
-// oxlint-disable-next-line no-control-regex
-const CONTROL_CHARACTERS = /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g;
+/** Control characters, line separators, and what turns the direction of text: they could forge lines or fields. */
+const CONTROL_CHARACTERS =
+  // oxlint-disable-next-line no-control-regex
+  /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
 /** Cuts untrusted text to `maxCharacters`, and then writes control characters as `\uXXXX`. */
 export function escapeControlCharacters(text: string, maxCharacters: number): string {

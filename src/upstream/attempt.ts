@@ -78,7 +78,10 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   const limitMs = isStream
     ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs)
     : provider.timeoutMs;
-  deadline.arm(limitMs, () => timeoutError(provider.id));
+  deadline.arm(limitMs, () => {
+    const awaited = isStream ? 'first event' : 'complete answer';
+    return timeoutError(provider.id, { cause: `no ${awaited} in ${limitMs} ms` });
+  });
   let answered = false;
   try {
     const sent = provider.chatRequest(chat, model, call.forwarded);
@@ -177,6 +180,7 @@ async function toStream(
     provider: provider.id,
     deadline,
     idleMs: settings.config.server.streamIdleTimeoutMs,
+    kind: `content-type: ${reply.headers.get('content-type') ?? 'none'}`,
     readFault: (json) => provider.readFault(json),
     toError,
     facts: call.answerFacts,

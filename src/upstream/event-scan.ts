@@ -10,6 +10,7 @@ import {
   SPACE,
   TAB,
 } from '../lib/ascii.ts';
+import { isJson } from '../lib/json-scanner.ts';
 import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from './answer-facts.ts';
 
 const LETTER_D = 0x44;
@@ -67,6 +68,11 @@ export function scanEvents(events: Buffer, isModelWanted: boolean): EventScan {
   }
   const usage = usageStart > 0 ? readLine(events, usageStart) : '';
   return { isSuspicious, model, finishReason, usage };
+}
+
+/** Returns whether the data of an event is not cut off. */
+export function isWholeData(data: string): boolean {
+  return data === '[DONE]' || isJson(Buffer.from(data));
 }
 
 function beginsWith(bytes: Buffer, start: number, text: Buffer): boolean {

@@ -6,13 +6,12 @@
 import type { Deadline } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
-import { isJson } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent, EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
 import type { AnswerFacts } from './answer-facts.ts';
 import { isLongError } from './completion.ts';
-import { scanEvents, type EventScan } from './event-scan.ts';
+import { isWholeData, scanEvents, type EventScan } from './event-scan.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamFault } from './provider.ts';
 
@@ -30,6 +29,8 @@ interface StreamOptions {
   readonly provider: string;
   readonly deadline: Deadline;
   readonly idleMs: number;
+  /** What the reply calls itself, for the log. */
+  readonly kind: string;
   /** The memory that events take while they are incomplete or being written. */
   readonly reservation: Reservation;
   /** The fault that the JSON of an event reports, if any. */
@@ -79,7 +80,8 @@ class Relay {
   /** The upstream omitted the blank line after its last event. */
   #isMidLine = false;
 
-  readonly #createTimeout = () => timeoutError(this.#options.provider);
+  readonly #createTimeout = () =>
+    timeoutError(this.#options.provider, { cause: `no event in ${this.#options.idleMs} ms` });
 
   constructor(body: AsyncIterator<Buffer>, options: StreamOptions) {
     this.#body = body;
@@ -102,7 +104,7 @@ class Relay {
       if (found.hasData) return { ...found, passed: seen.take() };
       if (found.error) throw found.error;
       if (hasEnded || seen.size > MAX_COMMENT_BYTES) {
-        throw this.#failed('the stream ended before its first event');
+        throw this.#failed('the stream ended before its first event', this.#options.kind);
       }
     }
   }
@@ -214,7 +216,11 @@ class Relay {
     const event = [...parseEvents(closed, this.#isAtStart)].find(({ data }) => data !== '');
     if (event === undefined) return { passed: NOTHING, hasData: false };
     if (!isWholeData(event.data)) {
-      return { passed: NOTHING, hasData: false, error: this.#failed('the stream was cut off') };
+      return {
+        passed: NOTHING,
+        hasData: false,
+        error: this.#failed('the stream was cut off'),
+      };
     }
     const found = this.#inspect(closed, true);
     this.#isMidLine = true;
@@ -237,11 +243,7 @@ class Relay {
     return this.#failed('the stream ended before the answer was finished');
   }
 
-  #failed(text: string): GatewayError {
-    return new GatewayError('provider', text, { provider: this.#options.provider });
+  #failed(text: string, cause?: string): GatewayError {
+    return new GatewayError('provider', text, { provider: this.#options.provider, cause });
   }
-}
-
-function isWholeData(data: string): boolean {
-  return data === '[DONE]' || isJson(Buffer.from(data));
 }

@@ -1855,4 +1855,32 @@ export const MUTATIONS: readonly Mutation[] = [
     tests: 'process',
     title: 'names --host if its host',
   },
+  {
+    file: 'src/assembly.ts',
+    now: 'names.filter((name) => redact(name) === name)',
+    mutated: 'names',
+    tests: 'metrics',
+    title: 'a name with a key in it',
+  },
+  {
+    file: 'src/admin/labels.ts',
+    now: ' && !LONE_SURROGATE.test(name)',
+    mutated: '',
+    tests: 'metrics',
+    title: 'a name with a key in it',
+  },
+  {
+    file: 'src/upstream/stream-relay.ts',
+    now: ', this.#options.kind);',
+    mutated: ');',
+    tests: 'incidents',
+    title: 'which URL a 404',
+  },
+  {
+    file: 'src/upstream/stream-relay.ts',
+    now: ', { cause: `no event in ${this.#options.idleMs} ms` }',
+    mutated: '',
+    tests: 'incidents',
+    title: 'that a stream was cut',
+  },
 ];
