@@ -2,7 +2,12 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
 import { createLogger, redactFacts, type LogFacts } from '../src/lib/log.ts';
-import { createRedactor, Secret, type Redactor } from '../src/lib/secrets.ts';
+import {
+  createRedactor,
+  escapeControlCharacters,
+  Secret,
+  type Redactor,
+} from '../src/lib/secrets.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { withRandom } from './support/random.ts';
 import { sendJson, startUpstream } from './support/upstream.ts';
@@ -215,4 +220,10 @@ test('a key of [admin] is hidden in the log and in messages to clients', async (
   const { text } = await gateway.chat(chatBody());
   assert.match(text, /who is \[secret\]/);
   assert.doesNotMatch(gateway.log.join(''), /canary-4711/);
+});
+
+test('characters that turn the direction of text are written as escape sequences', () => {
+  const text = 'a\u202eb\u2066c\u200fd';
+  assert.equal(escapeControlCharacters(text, 100), 'a\\u202eb\\u2066c\\u200fd');
+  assert.equal(escapeControlCharacters('\u05d0 \u200d', 100), '\u05d0 \u200d');
 });

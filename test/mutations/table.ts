@@ -1883,4 +1883,11 @@ export const MUTATIONS: readonly Mutation[] = [
     tests: 'incidents',
     title: 'that a stream was cut',
   },
+  {
+    file: 'src/lib/secrets.ts',
+    now: '\\u2066-\\u2069',
+    mutated: '',
+    tests: 'logger',
+    title: 'characters that turn the direction',
+  },
 ];
