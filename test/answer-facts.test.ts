@@ -31,7 +31,7 @@ interface Facts {
 const OPTIONS = {
   provider: 'p',
   idleMs: 0,
-  kind: 'content-type: text/event-stream',
+  causeIfEmpty: 'content-type: text/event-stream',
   readFault: (json: unknown) => (Object.hasOwn(Object(json) as object, 'error') ? {} : undefined),
   toError: () => new GatewayError('provider', 'no', { provider: 'p' }),
   onEnd: () => {},

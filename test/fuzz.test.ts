@@ -309,7 +309,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     provider: 'p',
     deadline: new Deadline(),
     idleMs: 0,
-    kind: 'content-type: text/event-stream',
+    causeIfEmpty: 'content-type: text/event-stream',
     reservation: new Reservation(new ByteBudget(Infinity)),
     readFault: (json: unknown) => provider.readFault(json),
     facts,

@@ -1,6 +1,5 @@
 /** The access log: one line per request. An observer is told the same. */
 
-import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
@@ -37,11 +36,12 @@ export function createAccessLog(
   const { logger, verbose, remoteAddressOf, observe, redact } = options;
   return (call, status) => {
     const endedAtMs = performance.now();
-    const isHealth = call.path === '/health' && finalOutcomeOf(call) === 'ok';
-    const level = isHealth ? 'debug' : levelOf(call);
+    const outcome = finalOutcomeOf(call);
+    const isHealth = call.path === '/health' && outcome === 'ok';
+    const level = isHealth ? 'debug' : levelOf(call, outcome);
     const isObserved = observe !== undefined && !isHealth;
     if (!isObserved && !logger.isEnabled(level)) return;
-    const facts = factsOf(call, { status, endedAtMs, remote: remoteAddressOf(call) });
+    const facts = factsOf(call, { status, outcome, endedAtMs, remote: remoteAddressOf(call) });
     logger.log(level, 'request', verbose ? { ...facts, ...detailsOf(call) } : facts);
     if (!isObserved) return;
     const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
@@ -56,13 +56,17 @@ export function createAccessLog(
   };
 }
 
-type BrokenLogOptions = Pick<AccessLogOptions, 'logger'> &
-  Partial<Pick<AccessLogOptions, 'observe'>>;
+interface BrokenRequest {
+  readonly refusal: GatewayError;
+  readonly request_id: string;
+  readonly remote: string | undefined;
+}
 
 /** Logs a request that could not be parsed, and tells the observer. */
 export function logBroken(
-  { logger, observe }: BrokenLogOptions,
-  ...[refusal, request_id, remote]: Parameters<AnswerBroken>
+  { refusal, request_id, remote }: BrokenRequest,
+  logger: Logger,
+  observe: RequestObserver | undefined,
 ): void {
   const { message: reason, status } = refusal;
   const facts = { request_id, remote, status, outcome: 'refused', reason } as const;
@@ -73,15 +77,15 @@ export function logBroken(
 
 interface LineContext {
   readonly status: number | undefined;
+  readonly outcome: Outcome;
   readonly endedAtMs: number;
   readonly remote: string | undefined;
 }
 
-function factsOf(call: Call, { status, endedAtMs, remote }: LineContext): RequestFacts {
+function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext): RequestFacts {
   const { record, firstByteAtMs, receivedAtMs } = call;
   const { answer, failure, provider, tries } = record;
   const usage = answer?.usage;
-  const outcome = finalOutcomeOf(call);
   const answered = tries.findLast(
     (one) => one.provider === provider && one.duration_ms !== undefined,
   );
@@ -122,8 +126,8 @@ function detailsOf({ headers, record }: Call) {
   };
 }
 
-function levelOf(call: Call): LogLevel {
-  const level = LEVELS[finalOutcomeOf(call)];
+function levelOf(call: Call, outcome: Outcome): LogLevel {
+  const level = LEVELS[outcome];
   // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
   const isShutdown = level === 'error' && call.record.failure === call.cancellation.reason;
   return isShutdown ? 'warn' : level;

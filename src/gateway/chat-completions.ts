@@ -54,7 +54,7 @@ async function answerBody(call: Call, settings: CompletionSettings): Promise<Ans
     throw refusal;
   }
   const candidates = withFallbacks(requested, settings.fallbacks);
-  // Without a fallback, to pass over the provider would only refuse the request.
+  // Without a fallback nobody else can be asked: the circuit would have no effect.
   const breaker = candidates.length > 1 ? settings.breaker : undefined;
   return tryCandidates(candidates, { call, chat, forwarded, breaker, settings });
 }

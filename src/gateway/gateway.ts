@@ -3,14 +3,14 @@
 import type { Config } from '../config/config.ts';
 import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
+import { createRemoteAddress } from '../downstream/remote-address.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
+import type { RequestObserver } from '../lib/request-facts.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
-import { createRemoteAddress } from '../downstream/remote-address.ts';
 import { traceHeaders } from '../upstream/headers.ts';
-import type { RequestObserver } from '../lib/request-facts.ts';
 import { createAccessLog, logBroken } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, checkOrigin, isPreflight } from './cors.ts';
@@ -83,9 +83,8 @@ export function createGateway(settings: GatewaySettings): Gateway {
       }
       logAccess(call, answer?.status);
     },
-    answerBroken(...broken) {
-      logBroken(settings, ...broken);
-      const [refusal] = broken;
+    answerBroken(refusal, requestId, remote) {
+      logBroken({ refusal, request_id: requestId, remote }, logger, observe);
       const headers = { ...JSON_HEADERS, ...refusal.toHeaders() };
       return withCors({ status: refusal.status, headers, body: refusal.toBody() });
     },

@@ -180,7 +180,7 @@ async function toStream(
     provider: provider.id,
     deadline,
     idleMs: settings.config.server.streamIdleTimeoutMs,
-    kind: `content-type: ${reply.headers.get('content-type') ?? 'none'}`,
+    causeIfEmpty: `content-type: ${reply.headers.get('content-type') ?? 'none'}`,
     readFault: (json) => provider.readFault(json),
     toError,
     facts: call.answerFacts,

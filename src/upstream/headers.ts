@@ -77,10 +77,10 @@ const ID_BYTES = 24;
 const randomIds = Buffer.alloc(100 * ID_BYTES);
 let nextIdAt = randomIds.length;
 
-/** Sampled: with the flag 0, providers that sample as their caller does would record none of these requests. */
+/** Returns a new `traceparent`. Its flag is `sampled`: providers that sample as their caller does record these requests. */
 function createTraceparent(): string {
   if (nextIdAt === randomIds.length) {
-    // Many at once: each call costs as much as 20 identifiers.
+    // A call of the random generator costs more than the rest: one for 100 identifiers.
     randomFillSync(randomIds);
     nextIdAt = 0;
   }

@@ -29,8 +29,8 @@ interface StreamOptions {
   readonly provider: string;
   readonly deadline: Deadline;
   readonly idleMs: number;
-  /** What the reply calls itself, for the log. */
-  readonly kind: string;
+  /** The cause of a reply without events, for the log: its content type. */
+  readonly causeIfEmpty: string;
   /** The memory that events take while they are incomplete or being written. */
   readonly reservation: Reservation;
   /** The fault that the JSON of an event reports, if any. */
@@ -104,7 +104,7 @@ class Relay {
       if (found.hasData) return { ...found, passed: seen.take() };
       if (found.error) throw found.error;
       if (hasEnded || seen.size > MAX_COMMENT_BYTES) {
-        throw this.#failed('the stream ended before its first event', this.#options.kind);
+        throw this.#failed('the stream ended before its first event', this.#options.causeIfEmpty);
       }
     }
   }

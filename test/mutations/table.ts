@@ -1822,7 +1822,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/access-log.ts',
-    now: "call.path === '/health' && finalOutcomeOf(call) === 'ok'",
+    now: "call.path === '/health' && outcome === 'ok'",
     mutated: "call.path === '/health'",
     tests: 'wire-log',
     title: 'of a wrong request to /health',
@@ -1871,7 +1871,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/stream-relay.ts',
-    now: ', this.#options.kind);',
+    now: ', this.#options.causeIfEmpty);',
     mutated: ');',
     tests: 'incidents',
     title: 'which URL a 404',
