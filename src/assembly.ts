@@ -43,7 +43,11 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   const secrets = [
     ...config.server.auth.keys,
     ...(config.admin?.keys ?? []),
-    ...config.providers.registered.map(({ apiKey }) => apiKey),
+    ...config.clients.flatMap(({ keys }) => keys),
+    ...config.providers.registered.flatMap(({ apiKeys, headers }) => [
+      ...apiKeys,
+      ...Object.values(headers),
+    ]),
   ];
   const redact = createRedactor(secrets);
   const { level, format } = config.logging;

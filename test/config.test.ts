@@ -39,7 +39,7 @@ function provider(lines: string): string {
 }
 
 function keysOf(config: Config): Record<string, string> {
-  return Object.fromEntries(config.providers.registered.map((p) => [p.id, p.apiKey.reveal()]));
+  return Object.fromEntries(config.providers.registered.map((p) => [p.id, p.apiKeys[0]!.reveal()]));
 }
 
 describe('defaults', () => {
@@ -417,13 +417,13 @@ a = "z/\${M}"
       server.auth.keys.map((key) => key.reveal()),
       ['k', 'litk'],
     );
-    const { baseUrl, apiKey, defaultModel, models } = providers.registered[0]!;
+    const { baseUrl, apiKeys, defaultModel, models } = providers.registered[0]!;
     assert.deepEqual(
-      [baseUrl, apiKey.reveal(), defaultModel, models],
+      [baseUrl, apiKeys[0]!.reveal(), defaultModel, models],
       ['http://h:1/v1', 'k', 'm', ['m', 'x']],
     );
     assert.deepEqual([providers.primary, providers.fallback], ['z', ['z']]);
-    assert.deepEqual([...aliases], [['a', 'z/m']]);
+    assert.deepEqual([...aliases], [['a', ['z/m']]]);
     assert.deepEqual(warnings, []);
   });
 

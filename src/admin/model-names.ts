@@ -4,7 +4,7 @@ import type { Config } from '../config/config.ts';
 
 /** All names by which clients or the gateway may call a model of the settings. */
 export function configuredModels({ aliases, providers }: Config): string[] {
-  const targets = [...aliases.values()];
+  const targets = [...aliases.values()].flat();
   return [
     ...aliases.keys(),
     ...targets,

@@ -35,7 +35,9 @@ export function describeStartup(facts: StartupFacts): string {
   const isEverywhere = LOOPBACK_OF.has(server.host);
   const ids = registeredIds(config);
   const adminUrl = adminUrlOf(facts);
-  const aliasPairs = [...aliases].map((pair) => pair.join(' -> ')).join(', ');
+  const aliasPairs = [...aliases]
+    .map(([alias, targets]) => `${alias} -> ${targets.join(', ')}`)
+    .join(', ');
   const lines = [
     `inference-gateway ${VERSION} on Node ${process.version}`,
     `listening  ${localUrl(server.host, port)}/v1${isEverywhere ? ` (all interfaces, ${server.host})` : ''}`,

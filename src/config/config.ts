@@ -10,19 +10,18 @@ import { LOG_LEVELS, type LogLevel } from '../lib/log.ts';
 import { Secret } from '../lib/secrets.ts';
 import { readAdmin, type AdminSettings } from './admin-section.ts';
 import { checkKey } from './api-keys.ts';
+import { readBucket, type BucketSettings } from './bucket.ts';
+import { readClients, type ClientSettings } from './clients-section.ts';
 import { ConfigError } from './config-error.ts';
 import { readProviders, RETRIES_RANGE, type Providers } from './providers-section.ts';
 import { MAX_SECONDS, SectionReader, type ReadContext } from './section-reader.ts';
 import { parseToml } from './settings-file.ts';
 
 export { ConfigError } from './config-error.ts';
+export type { ClientSettings } from './clients-section.ts';
 export type { ProviderSettings } from './providers-section.ts';
 
-export interface BucketSettings {
-  /** 0 is unlimited. */
-  readonly requestsPerSecond: number;
-  readonly burstCapacity: number;
-}
+export type { BucketSettings } from './bucket.ts';
 
 export interface Config {
   readonly server: {
@@ -34,6 +33,8 @@ export interface Config {
     /** 0 is off. */
     readonly streamIdleTimeoutMs: number;
     readonly shutdownTimeoutMs: number;
+    /** After the signal to stop, the port stays open for so long before the drain begins. */
+    readonly drainDelayMs: number;
     readonly retries: number;
     readonly maxBodyBytes: number;
     /** For all clients together. */
@@ -45,6 +46,8 @@ export interface Config {
     /** Without keys any Bearer token is accepted. */
     readonly auth: { readonly enabled: boolean; readonly keys: readonly Secret[] };
   };
+  /** Callers with a name of their own. */
+  readonly clients: readonly ClientSettings[];
   /** Absent: no such listener. */
   readonly admin: AdminSettings | undefined;
   readonly logging: {
@@ -53,7 +56,8 @@ export interface Config {
     readonly verbose: boolean;
   };
   readonly providers: Providers;
-  readonly aliases: ReadonlyMap<string, string>;
+  /** The targets of each alias, to be asked in order: one at least, each `<provider_id>/<model_name>`. */
+  readonly aliases: ReadonlyMap<string, readonly string[]>;
   readonly rateLimit: {
     readonly enabled: boolean;
     readonly global: BucketSettings;
@@ -102,6 +106,7 @@ export function loadConfig(sources: ConfigSources): Config {
   const top = new SectionReader(parseToml(toml, filePrefix), '', context);
 
   const server = readServer(top.section('server'), { flags, memoryBytes });
+  const clients = readClients(top.section('clients'), server.auth);
   const admin = readAdmin(top.section('admin'), server.port);
   const logging = readLogging(top.section('logging'));
   const providers = readProviders(top.section('providers'), { env, server });
@@ -113,7 +118,7 @@ export function loadConfig(sources: ConfigSources): Config {
 
   const { problems, warnings, resolved } = context;
   if (problems.length > 0) throw new ConfigError(problems);
-  return { server, admin, logging, providers, aliases, rateLimit, warnings, resolved };
+  return { server, clients, admin, logging, providers, aliases, rateLimit, warnings, resolved };
 }
 
 function readServer(
@@ -132,6 +137,7 @@ function readServer(
     firstTokenTimeoutMs: firstToken === undefined ? Infinity : firstToken * 1000,
     streamIdleTimeoutMs: milliseconds('stream_idle_timeout', 0, 300),
     shutdownTimeoutMs: milliseconds('shutdown_timeout', 0, 25),
+    drainDelayMs: milliseconds('drain_delay', 0, 0),
     retries: section.integer('retries', { ...RETRIES_RANGE, default: 0 }),
     maxBodyBytes: section.integer('max_body_bytes', {
       min: 1,
@@ -185,18 +191,21 @@ function readLogging(section: SectionReader): Config['logging'] {
   };
 }
 
-function readAliases(section: SectionReader, registered: ReadonlySet<string>): Map<string, string> {
-  const aliases = new Map<string, string>();
+function readAliases(section: SectionReader, registered: ReadonlySet<string>): Config['aliases'] {
+  const aliases = new Map<string, readonly string[]>();
   for (const alias of section.remainingKeys()) {
-    const target = section.string(alias);
-    if (target === undefined) continue;
-    const slash = target.indexOf('/');
-    if (slash < 1 || slash === target.length - 1) {
-      section.problem(alias, 'expected "<provider_id>/<model_name>"');
-    } else if (!registered.has(target.slice(0, slash))) {
-      section.warning(alias, `provider "${target.slice(0, slash)}" is not registered`);
+    const targets = section.stringOrStrings(alias);
+    if (targets === undefined) continue;
+    if (targets.length === 0) section.problem(alias, 'name one model at least');
+    for (const target of targets) {
+      const slash = target.indexOf('/');
+      if (slash < 1 || slash === target.length - 1) {
+        section.problem(alias, 'expected "<provider_id>/<model_name>"');
+      } else if (!registered.has(target.slice(0, slash))) {
+        section.warning(alias, `provider "${target.slice(0, slash)}" is not registered`);
+      }
     }
-    aliases.set(alias, target);
+    aliases.set(alias, targets);
   }
   return aliases;
 }
@@ -216,17 +225,4 @@ function readRateLimit(section: SectionReader, known: readonly string[]): Config
     section.warning('requests_per_second', `has no effect: ${why}`);
   }
   return { enabled, global, providers };
-}
-
-function readBucket(section: SectionReader, rps?: string, burst?: string): BucketSettings {
-  const max = 1_000_000;
-  return {
-    requestsPerSecond: section.integer('requests_per_second', {
-      min: 0,
-      max,
-      default: 0,
-      env: rps,
-    }),
-    burstCapacity: section.integer('burst_capacity', { min: 1, max, default: 100, env: burst }),
-  };
 }

@@ -11,7 +11,10 @@ export interface ProviderSettings {
   readonly id: string;
   /** Without a trailing slash. */
   readonly baseUrl: string;
-  readonly apiKey: Secret;
+  /** One at least, to be used in turn. */
+  readonly apiKeys: readonly Secret[];
+  /** Sent with each request, names in lower case. */
+  readonly headers: Readonly<Record<string, Secret>>;
   readonly defaultModel: string | undefined;
   readonly timeoutMs: number;
   readonly retries: number;
@@ -84,14 +87,17 @@ function readProvider(
   }
   const enabled = section.boolean('enabled', { default: true });
   const keyVariable = keyVariableOf(id);
-  // An empty api_key counts as not set, like an empty variable.
-  const ownKey = section.string('api_key')?.trim();
-  const apiKey = ownKey || (env[keyVariable] ?? '').trim();
+  // An empty key counts as not set, like an empty variable.
+  const ownKeys = [section.string('api_key') ?? '', ...(section.strings('api_keys') ?? [])]
+    .map((key) => key.trim())
+    .filter((key) => key !== '');
+  const apiKeys = ownKeys.length > 0 ? ownKeys : [(env[keyVariable] ?? '').trim()];
   const timeout = { min: 1, max: MAX_SECONDS, default: server.timeoutMs / 1000 };
   const settings = {
     id,
     baseUrl: readBaseUrl(id, section),
-    apiKey: new Secret(apiKey),
+    apiKeys: apiKeys.map((key) => new Secret(key)),
+    headers: readHeaders(section),
     defaultModel: section.string('default_model') || undefined,
     timeoutMs: 1000 * section.integer('timeout', timeout),
     retries: section.integer('retries', { ...RETRIES_RANGE, default: server.retries }),
@@ -99,9 +105,17 @@ function readProvider(
   };
 
   if (!enabled) return 'enabled = false';
-  if (apiKey === '') return `no api_key and no ${keyVariable}`;
-  checkKey(apiKey, { section, setting: 'api_key', variable: ownKey ? undefined : keyVariable });
+  if (apiKeys[0] === '') return `no api_key and no ${keyVariable}`;
+  const variable = ownKeys.length > 0 ? undefined : keyVariable;
+  for (const key of apiKeys) checkKey(key, { section, setting: 'api_key', variable });
   return settings;
+}
+
+function readHeaders(section: SectionReader): Readonly<Record<string, Secret>> {
+  const headers = [...section.stringTable('headers')];
+  return Object.fromEntries(
+    headers.map(([name, value]) => [name.toLowerCase(), new Secret(value)]),
+  );
 }
 
 function readBaseUrl(id: string, section: SectionReader): string {

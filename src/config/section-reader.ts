@@ -136,6 +136,20 @@ export class SectionReader {
     );
   }
 
+  /** One string, or several in an array. */
+  stringOrStrings(key: string): readonly string[] | undefined {
+    const value = this.#table[key];
+    if (Array.isArray(value)) return this.strings(key);
+    const text = this.string(key);
+    return text === undefined ? undefined : [text];
+  }
+
+  /** A table whose values are strings; its keys are any. */
+  stringTable(key: string): ReadonlyMap<string, string> {
+    const section = this.section(key);
+    return new Map(section.remainingKeys().map((name) => [name, section.string(name) ?? '']));
+  }
+
   /** Reports a problem with the value of `key`, or with `variable` if the value came from there. */
   problem(key: string, text: string, variable?: string): void {
     const { filePrefix, problems } = this.#context;
@@ -200,7 +214,7 @@ export class SectionReader {
     return value.replace(/\$\{([A-Za-z_][A-Za-z0-9_]*)\}/g, (written, name: string) => {
       if (Object.hasOwn(env, name) && env[name] !== undefined) return env[name];
       const text = `environment variable ${name} is not set`;
-      if (key === 'keys') this.problem(key, text);
+      if (key === 'keys' || key === 'key') this.problem(key, text);
       else this.warning(key, `${text}; the text is used as written`);
       return written;
     });
@@ -211,7 +225,7 @@ export class SectionReader {
   }
 }
 
-const MASKED = new Set(['api_key', 'keys']);
+const MASKED = new Set(['api_key', 'api_keys', 'key', 'keys']);
 /** Problems show the type of such settings and not the value: the name may be a misspelt `api_key`. */
 const PERHAPS_SECRET = /key/i;
 

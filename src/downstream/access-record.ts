@@ -5,6 +5,8 @@ import type { AnswerSummary, TryFacts } from '../lib/request-facts.ts';
 
 /** Filled in as it becomes known. Times are on the clock of `performance.now()`. */
 export interface AccessRecord {
+  /** The name of the client whose key was sent; keys of `[server.auth]` have none. */
+  client?: string | undefined;
   provider?: string;
   model?: string;
   stream?: boolean;

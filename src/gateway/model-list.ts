@@ -23,7 +23,7 @@ export type ModelList = () => Promise<Answer>;
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
-  readonly aliases: ReadonlyMap<string, string>;
+  readonly aliases: ReadonlyMap<string, readonly string[]>;
   readonly transport: Transport;
   readonly logger: Logger;
   readonly onModels?: ModelsObserver | undefined;
@@ -90,7 +90,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
 
   function build(): Buffer {
     const aliasEntries = [...aliases]
-      .map(([alias, target]) => toEntry(alias, 0, target.slice(0, target.indexOf('/'))))
+      .map(([alias, [target = '']]) => toEntry(alias, 0, target.slice(0, target.indexOf('/'))))
       .filter(({ owned_by }) => providers.has(owned_by));
     const data = [...[...providers.values()].flatMap(entriesOf), ...aliasEntries];
     return Buffer.from(JSON.stringify({ object: 'list', data }));

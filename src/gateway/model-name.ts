@@ -25,7 +25,7 @@ interface ModelNameSettings {
  */
 export function resolveModel(name: string, { config, providers }: ModelNameSettings): Candidate {
   const { primary } = config.providers;
-  const target = config.aliases.get(name) ?? name;
+  const target = config.aliases.get(name)?.[0] ?? name;
   const slash = target.indexOf('/');
   const isWholeName = slash < 0 && !providers.has(target);
   if (isWholeName && primary === undefined) {

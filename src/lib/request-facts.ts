@@ -18,6 +18,8 @@ export type TryFacts = {
   readonly provider: string;
   /** The model that the provider was asked for. */
   readonly model: string;
+  /** Which of the provider's keys was sent, from 1. Absent if it has one. */
+  readonly key?: number | undefined;
   readonly outcome: Outcome | 'resting' | 'limit';
   /** The provider's own HTTP status. */
   readonly status?: number | undefined;
@@ -31,8 +33,8 @@ export type TryFacts = {
   readonly duration_ms?: number | undefined;
 };
 
-/** Whose limit a 429 is about: the gateway's for all requests, for a provider or for its memory, or a provider's own. */
-export type Limit = 'global' | 'provider' | 'memory' | 'upstream';
+/** Whose limit a 429 is about: the gateway's for all requests, for a client, a provider or its memory, or a provider's own. */
+export type Limit = 'global' | 'client' | 'provider' | 'memory' | 'upstream';
 
 /** Token counts as the provider reports them in `usage`. */
 export type TokenUsage = {

@@ -8,7 +8,8 @@ import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 
 /** A provider that takes OpenAI's requests at `settings.baseUrl` and gives OpenAI's answers. */
 export function createOpenAIProvider(settings: ProviderSettings): Provider {
-  const { id, baseUrl, apiKey } = settings;
+  const { id, baseUrl, apiKeys } = settings;
+  const apiKey = apiKeys[0]!;
   const { origin, pathname } = new URL(baseUrl);
   const basePath = pathname.replace(/\/$/, '');
   const chatPath = `${basePath}/chat/completions`;
