@@ -3,13 +3,11 @@
 
 import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
-import { totalmem } from 'node:os';
-import { resolve } from 'node:path';
 import { text as textOf } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble, type Assembly } from './assembly.ts';
-import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
+import { HELP, parseCommandLine, UsageError } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { createLineWriter } from './cli/line-writer.ts';
@@ -19,10 +17,9 @@ import {
   describeStartup,
   localUrl,
   startedFacts,
-  type SettingsSource,
 } from './cli/startup-report.ts';
-import { ConfigError, loadConfig, type Config } from './config/config.ts';
-import { readSettingsFile } from './config/settings-file.ts';
+import { ConfigError, type Config } from './config/config.ts';
+import { readSettings } from './config/read-settings.ts';
 import { GatewayError } from './lib/errors.ts';
 import { VERSION } from './lib/version.ts';
 
@@ -30,7 +27,6 @@ const EXIT_FAILED = 1;
 const EXIT_USAGE = 2;
 /** EX_CONFIG of sysexits.h: service managers can be told not to restart after it. */
 const EXIT_CONFIG = 78;
-const DEFAULT_CONFIG_PATH = 'gateway.toml';
 const HEALTHCHECK_TIMEOUT_MS = 5000;
 /** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
 const REPEATED_SIGNAL_MS = 1000;
@@ -42,7 +38,8 @@ async function main(): Promise<void> {
   if (commandLine.help) return print(HELP);
   if (commandLine.version) return print(`${VERSION}\n`);
 
-  const { config, source } = await readConfig(commandLine);
+  const demo = commandLine.demo ? await startDemo() : undefined;
+  const { config, source } = readSettings(commandLine, process.env, demo);
   if (commandLine.check) return print(describeConfig(config, source));
   if (commandLine.healthcheck) return checkHealth(config);
 
@@ -89,37 +86,6 @@ async function listenForAdmin({ admin }: Assembly, config: Config): Promise<numb
   } catch (error) {
     throw Object.assign(error as Error, { settingPrefix: '[admin] ' });
   }
-}
-
-interface LoadedConfig {
-  readonly config: Config;
-  readonly source: SettingsSource;
-}
-
-async function readConfig(commandLine: CommandLine): Promise<LoadedConfig> {
-  const { env } = process;
-  const shared = { flags: commandLine, memoryBytes: usableMemoryBytes() };
-  if (commandLine.demo) {
-    // Without the providers' keys, so that "demo" is the only provider.
-    const own = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
-    const toml = await startDemo();
-    const config = loadConfig({ ...shared, toml, env: Object.fromEntries(own) });
-    const text = '--demo, no file; GATEWAY_* variables apply';
-    return { config, source: { text, isFound: false } };
-  }
-  const named = commandLine.config ?? (env['GATEWAY_CONFIG'] || undefined);
-  const path = resolve(named ?? DEFAULT_CONFIG_PATH);
-  const toml = readSettingsFile(path, named === undefined);
-  const config = loadConfig({ ...shared, toml: toml ?? '', path, env });
-  const isFound = toml !== undefined;
-  const text = isFound ? path : `no ${path}; defaults and environment`;
-  return { config, source: { text, path, isFound } };
-}
-
-/** The cgroup's limit if there is one; Node reports a huge number or 0 if there is none. */
-function usableMemoryBytes(): number {
-  const constrained = process.constrainedMemory();
-  return constrained > 0 ? Math.min(constrained, totalmem()) : totalmem();
 }
 
 async function checkHealth({ server: { host, port } }: Config): Promise<void> {

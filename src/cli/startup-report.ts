@@ -1,6 +1,7 @@
 /** The text that is printed at start and by `--check`. */
 
 import type { Config } from '../config/config.ts';
+import type { SettingsSource } from '../config/read-settings.ts';
 import type { LogFacts } from '../lib/log.ts';
 import { isLoopback } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
@@ -10,14 +11,6 @@ const LOOPBACK_OF = new Map([
   ['0.0.0.0', '127.0.0.1'],
   ['::', '::1'],
 ]);
-
-/** Where the settings come from. */
-export interface SettingsSource {
-  readonly text: string;
-  /** The file that was looked for, absolute. */
-  readonly path?: string;
-  readonly isFound: boolean;
-}
 
 interface StartupFacts {
   readonly config: Config;

@@ -14,14 +14,15 @@ export interface ClientSettings {
   readonly limit: BucketSettings;
 }
 
-interface Auth {
-  readonly enabled: boolean;
-  readonly keys: readonly Secret[];
-}
-
-/** Reads all clients. `auth` is that of `[server.auth]`. */
-export function readClients(section: SectionReader, auth: Auth): ClientSettings[] {
-  const seen = new Set(auth.keys.map((key) => key.reveal()));
+/**
+ * Reads all clients. `isAuthEnabled` is that of `[server.auth]`; `takenKeys` has the text of its keys, and gets those
+ * of the clients: a key tells who calls.
+ */
+export function readClients(
+  section: SectionReader,
+  isAuthEnabled: boolean,
+  takenKeys: Set<string>,
+): ClientSettings[] {
   const clients = section.remainingSections().map((name) => {
     const own = section.section(name);
     if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
@@ -30,22 +31,22 @@ export function readClients(section: SectionReader, auth: Auth): ClientSettings[
         'the name of a client is 1 to 64 letters, digits, ".", "_", "@" or "-"',
       );
     }
-    return readClient(name, own, seen);
+    return readClient(name, own, takenKeys);
   });
-  if (clients.length > 0 && !auth.enabled) {
+  if (clients.length > 0 && !isAuthEnabled) {
     section.problem('', 'clients have no effect while server.auth.enabled is false');
   }
   return clients;
 }
 
-function readClient(name: string, section: SectionReader, seen: Set<string>): ClientSettings {
+function readClient(name: string, section: SectionReader, takenKeys: Set<string>): ClientSettings {
   const key = section.string('key');
   const keys = [...(key === undefined ? [] : [key]), ...(section.strings('keys') ?? [])];
   if (keys.length === 0) section.problem('key', 'key or keys is required');
-  for (const text of keys) {
+  for (const text of new Set(keys)) {
     checkKey(text, { section, setting: 'key' });
-    if (seen.has(text)) section.problem('key', 'the same key is configured twice');
-    seen.add(text);
+    if (takenKeys.has(text)) section.problem('key', 'another client or [server.auth] has this key');
+    takenKeys.add(text);
   }
   const models = section.strings('models');
   for (const model of models ?? []) {

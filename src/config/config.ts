@@ -105,8 +105,9 @@ export function loadConfig(sources: ConfigSources): Config {
   };
   const top = new SectionReader(parseToml(toml, filePrefix), '', context);
 
-  const server = readServer(top.section('server'), { flags, memoryBytes });
-  const clients = readClients(top.section('clients'), server.auth);
+  const callerKeys = new Set<string>();
+  const server = readServer(top.section('server'), { flags, memoryBytes, callerKeys });
+  const clients = readClients(top.section('clients'), server.auth.enabled, callerKeys);
   const admin = readAdmin(top.section('admin'), server.port);
   const logging = readLogging(top.section('logging'));
   const providers = readProviders(top.section('providers'), { env, server });
@@ -121,9 +122,16 @@ export function loadConfig(sources: ConfigSources): Config {
   return { server, clients, admin, logging, providers, aliases, rateLimit, warnings, resolved };
 }
 
+interface ServerContext {
+  readonly flags: Flags;
+  readonly memoryBytes: number;
+  /** Gets the text of the keys of `[server.auth]`. */
+  readonly callerKeys: Set<string>;
+}
+
 function readServer(
   section: SectionReader,
-  { flags, memoryBytes }: { readonly flags: Flags; readonly memoryBytes: number },
+  { flags, memoryBytes, callerKeys }: ServerContext,
 ): Config['server'] {
   const milliseconds = (key: string, min: number, fallback: number, env?: string) =>
     1000 * section.integer(key, { min, max: MAX_SECONDS, default: fallback, env });
@@ -155,14 +163,17 @@ function readServer(
       env: 'GATEWAY_UPSTREAM',
     }),
     trustedProxies: readTrustedProxies(section),
-    auth: readAuth(section.section('auth')),
+    auth: readAuth(section.section('auth'), callerKeys),
   };
 }
 
-function readAuth(section: SectionReader): Config['server']['auth'] {
+function readAuth(section: SectionReader, callerKeys: Set<string>): Config['server']['auth'] {
   const enabled = section.boolean('enabled', { default: true });
   const keys = section.strings('keys') ?? [];
-  for (const key of keys) checkKey(key, { section, setting: 'keys' });
+  for (const key of keys) {
+    checkKey(key, { section, setting: 'keys' });
+    callerKeys.add(key);
+  }
   return { enabled, keys: keys.map((key) => new Secret(key)) };
 }
 
