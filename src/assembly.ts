@@ -63,7 +63,7 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   const providers = new Map<string, Provider>(
     config.providers.registered.map((settings) => [settings.id, createOpenAIProvider(settings)]),
   );
-  const limits = createLimits(config.rateLimit);
+  const limits = createLimits(config);
   const breaker = new CircuitBreaker(logger);
   // A fallback without a key is not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);

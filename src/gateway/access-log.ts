@@ -96,6 +96,7 @@ function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext
     method: call.method,
     path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
     remote,
+    client: record.client,
     status: firstByteAtMs === undefined ? undefined : status,
     provider,
     model: record.model,

@@ -2,6 +2,7 @@
 
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
+import type { ClientSettings } from '../config/config.ts';
 import { pause } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
@@ -11,7 +12,8 @@ import type { Limits } from '../policy/rate-limits.ts';
 import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/attempt.ts';
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { ForwardedHeaders, Provider } from '../upstream/provider.ts';
-import { MAX_ECHOED_CHARACTERS, resolveModel, type Candidate } from './model-name.ts';
+import { MAX_ECHOED_CHARACTERS, type Candidate } from './model-name.ts';
+import { resolveAllowed } from './allowed-model.ts';
 import { backoffMs } from './backoff.ts';
 import { causeOf } from './outcome.ts';
 import { beginTry, recordPassedOver, type OpenTry } from './tries.ts';
@@ -27,18 +29,26 @@ export interface CompletionSettings extends AttemptSettings {
   readonly breaker: CircuitBreaker;
 }
 
-/** Answers one chat completion. Throws `GatewayError` or `ClientGone`. */
-export async function completeChat(call: Call, settings: CompletionSettings): Promise<Answer> {
+/** Answers one chat completion of a client, if it has a name. Throws `GatewayError` or `ClientGone`. */
+export async function completeChat(
+  call: Call,
+  settings: CompletionSettings,
+  client: ClientSettings | undefined,
+): Promise<Answer> {
   checkContentHeaders(call);
   try {
-    return await answerBody(call, settings);
+    return await answerBody(call, settings, client);
   } finally {
     // No provider is asked any more: a stream has begun, or a complete answer is there.
     call.bodyReservation.end();
   }
 }
 
-async function answerBody(call: Call, settings: CompletionSettings): Promise<Answer> {
+async function answerBody(
+  call: Call,
+  settings: CompletionSettings,
+  client: ClientSettings | undefined,
+): Promise<Answer> {
   const forwarded = forwardedHeaders(call.id, call.headers);
   call.record.traceId = traceIdOf(forwarded);
   const parser = new ChatRequestParser();
@@ -46,11 +56,11 @@ async function answerBody(call: Call, settings: CompletionSettings): Promise<Ans
   const chat = parser.end(await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)));
   call.record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
   call.record.stream = chat.stream;
-  const requested = resolveModel(chat.model, settings);
+  const requested = resolveAllowed(chat.model, settings, client);
   call.record.provider = requested.provider.id;
   const refusal = settings.limits.takeProvider(requested.provider.id);
   if (refusal) {
-    settings.limits.refundGlobal();
+    settings.limits.refundRequest(client);
     throw refusal;
   }
   const candidates = withFallbacks(requested, settings.fallbacks);

@@ -1,10 +1,12 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
+import type { ClientSettings } from '../config/config.ts';
 import { Deadline } from '../lib/cancellation.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { mayName } from '../policy/model-access.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
 import { describeCause } from './outcome.ts';
@@ -18,8 +20,11 @@ const MAX_LIST_BYTES = 4_194_304;
 /** Takes the names of a provider's models, as that provider has listed them. */
 export type ModelsObserver = (provider: string, names: readonly string[]) => void;
 
-/** Answers `GET /v1/models`. Asks the providers whose lists are not known, or old. Never rejects. */
-export type ModelList = () => Promise<Answer>;
+/**
+ * Answers `GET /v1/models` with the models that the client may name; all without a client. Asks the providers whose
+ * lists are not known, or old. Never rejects.
+ */
+export type ModelList = (client?: ClientSettings) => Promise<Answer>;
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -47,7 +52,9 @@ interface CachedList {
 export function createModelList(settings: ModelListSettings): ModelList {
   const { providers, aliases, transport, logger, onModels } = settings;
   const cache = new Map<string, CachedList>();
-  /** The body of the answer, until a list changes. */
+  /** All entries, until a list changes. */
+  let entries: readonly Entry[] | undefined;
+  /** The body with all of them: most clients may name every model. Other bodies are built for each request. */
   let body: Buffer | undefined;
 
   async function updateList(provider: Provider): Promise<void> {
@@ -71,6 +78,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
         provider.id,
         cached.models.map(({ name }) => name),
       );
+      entries = undefined;
       body = undefined;
     } catch (thrown) {
       failure = thrown as Error;
@@ -88,19 +96,31 @@ export function createModelList(settings: ModelListSettings): ModelList {
     return [...byName.values()].map(({ name, created }) => toEntry(`${id}/${name}`, created, id));
   }
 
-  function build(): Buffer {
-    const aliasEntries = [...aliases]
-      .map(([alias, [target = '']]) => toEntry(alias, 0, target.slice(0, target.indexOf('/'))))
-      .filter(({ owned_by }) => providers.has(owned_by));
-    const data = [...[...providers.values()].flatMap(entriesOf), ...aliasEntries];
-    return Buffer.from(JSON.stringify({ object: 'list', data }));
+  function allEntries(): readonly Entry[] {
+    const aliasEntries = [...aliases].flatMap(([alias, targets]) => {
+      const ids = targets.map((target) => target.slice(0, target.indexOf('/')));
+      // The first that is registered is asked first.
+      const owner = ids.find((id) => providers.has(id));
+      return owner === undefined ? [] : [toEntry(alias, 0, owner)];
+    });
+    return [...[...providers.values()].flatMap(entriesOf), ...aliasEntries];
   }
 
-  return async () => {
+  function bodyFor(client: ClientSettings | undefined): Buffer {
+    entries ??= allEntries();
+    if (!client?.models) return (body ??= toBody(entries));
+    return toBody(entries.filter(({ id }) => mayName(client, id)));
+  }
+
+  return async (client) => {
     await Promise.all([...providers.values()].map(updateList));
-    body ??= build();
-    return { status: 200, headers: { 'content-type': 'application/json' }, body: [body] };
+    const headers = { 'content-type': 'application/json' };
+    return { status: 200, headers, body: [bodyFor(client)] };
   };
+}
+
+function toBody(data: readonly Entry[]): Buffer {
+  return Buffer.from(JSON.stringify({ object: 'list', data }));
 }
 
 /** Logs a fetch: at `warn` if it is the first that fails, at `info` if it ends a series of failures. */
@@ -121,8 +141,15 @@ function unlisted(name: string): ListedModel {
   return { name, created: 0 };
 }
 
+interface Entry {
+  readonly id: string;
+  readonly object: 'model';
+  readonly created: number;
+  readonly owned_by: string;
+}
+
 /** The member order is OpenAI's. */
-function toEntry(id: string, created: number, provider: string) {
+function toEntry(id: string, created: number, provider: string): Entry {
   return { id, object: 'model', created, owned_by: provider };
 }
 

@@ -13,7 +13,7 @@ export interface Candidate {
   readonly model: string;
 }
 
-interface ModelNameSettings {
+export interface ModelNameSettings {
   readonly config: Config;
   readonly providers: ReadonlyMap<string, Provider>;
 }
