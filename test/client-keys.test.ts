@@ -10,7 +10,7 @@ import { assertError, NOT_AUTHENTICATED } from './support/errors.ts';
 import { parseMetrics } from './support/exposition.ts';
 import { openFeed } from './support/feed.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
-import { emptyFolder, startServing } from './support/process.ts';
+import { buildOnce, emptyFolder, startServing } from './support/process.ts';
 import { sendRaw } from './support/raw.ts';
 import { eventually } from './support/streams.ts';
 import { completionEvents, sendEvents, sendJson, startUpstream } from './support/upstream.ts';
@@ -155,6 +155,7 @@ test('a page on another host is served with a client\u2019s key: the gateway is 
 });
 
 test('beyond loopback a client\u2019s key is enough for a start without a warning', async (t) => {
+  await buildOnce();
   const cwd = emptyFolder(t, { 'gateway.toml': `[clients.alice]\nkey = "${OLD}"\n` });
   const { stderr } = await startServing(t, ['--host', '0.0.0.0', '--port', '0'], { cwd });
   await eventually(() => stderr().includes('\nupstream'), 'the last line');
