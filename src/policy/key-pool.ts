@@ -44,11 +44,12 @@ export class KeyPool {
    * all rest at the start, the one whose rest ends first comes first.
    */
   *round(): Generator<number, undefined, undefined> {
-    const first = this.#nextInTurn();
-    yield first;
-    for (let step = 1; step < this.#rests.length; step += 1) {
+    const first = this.#firstInTurn();
+    for (let step = 0; step < this.#rests.length; step += 1) {
       const key = (first + step) % this.#rests.length;
-      if (this.#restOf(key) === undefined) yield key;
+      if (step > 0 && this.#restOf(key)) continue;
+      this.#turn = key + 1;
+      yield key;
     }
   }
 
@@ -75,16 +76,13 @@ export class KeyPool {
   }
 
   /** The next key that does not rest; if all do, the one whose rest ends first. */
-  #nextInTurn(): number {
+  #firstInTurn(): number {
     let earliest = 0;
     let earliestMs = Infinity;
     for (let step = 0; step < this.#rests.length; step += 1) {
       const key = (this.#turn + step) % this.#rests.length;
       const untilMs = this.#restOf(key)?.untilMs;
-      if (untilMs === undefined) {
-        this.#turn = key + 1;
-        return key;
-      }
+      if (untilMs === undefined) return key;
       if (untilMs < earliestMs) [earliest, earliestMs] = [key, untilMs];
     }
     return earliest;
