@@ -162,7 +162,7 @@ describe('an alias for a list', { concurrency: true }, () => {
       });
       // At once: within a second there is no new token.
       const replies = await Promise.all([ask(), ask()]);
-      assert.deepEqual(replies.map(({ status }) => status).toSorted(), statuses);
+      assert.deepEqual(new Set(replies.map(({ status }) => status)), new Set(statuses));
       const lines = gateway.accessLines().map(triesOf);
       assert.ok(lines.includes(tries), lines.join());
     }

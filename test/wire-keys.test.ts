@@ -68,8 +68,8 @@ async function start(
   return { gateway, upstream, scripts, asked, restLines };
 }
 
-const triedKeys = (line: Record<string, unknown> | undefined) =>
-  (line?.['tries'] as { key?: number; status?: number }[]).map(({ key, status }) => [key, status]);
+const triedKeys = (line: Record<string, unknown>) =>
+  (line['tries'] as { key?: number; status?: number }[]).map(({ key, status }) => [key, status]);
 const facts = ({ status, headers }: Reply) => [status, headers['x-should-retry']];
 
 /** For the tests of this file, which run one after the other, `performance.now()` is `nowMs`: a slow machine ends no rest. */
@@ -109,10 +109,11 @@ describe('a pool of keys', () => {
       // Only requests that were sent before the first refusal was known.
       assert.ok(countOf('a') >= 1 && countOf('a') <= atOnce, keys);
       assert.ok(countOf('b') >= 1 && countOf('b') <= atOnce, keys);
-      assert.deepEqual(restLines().toSorted(), [
-        ['warn', 'p', 1, 401, 60_000],
-        ['warn', 'p', 2, 429, 30_000],
-      ]);
+      assert.deepEqual(
+        new Set(restLines().map(String)),
+        new Set(['warn,p,1,401,60000', 'warn,p,2,429,30000']),
+      );
+      assert.equal(restLines().length, 2, 'one line for each rest');
       assert.deepEqual(timers.running(), []);
     });
   }
@@ -141,7 +142,7 @@ describe('a pool of keys', () => {
   test('of one key has no positions in the tries', async (t) => {
     const { gateway } = await start(t, { a: ok });
     await gateway.chat(chatBody());
-    assert.deepEqual(triedKeys(gateway.accessLines()[0]), [[undefined, 200]]);
+    assert.deepEqual(triedKeys(gateway.accessLines()[0]!), [[undefined, 200]]);
   });
 
   const rests: [status: number, retryAfter: string | undefined, restMs: number][] = [

@@ -37,6 +37,7 @@ export function resolveModel(name: string, settings: ModelNameSettings): Candida
 /** Adds each fallback that is not among the candidates, with its own default model. */
 export function withFallbacks(candidates: Candidates, fallbacks: readonly Provider[]): Candidates {
   const others = fallbacks.filter((one) => candidates.every(({ provider }) => provider !== one));
+  if (others.length === 0) return candidates;
   const [{ model }] = candidates;
   return [
     ...candidates,
