@@ -171,7 +171,7 @@ describe('a pool of keys', () => {
   }
 
   test('that rests as a whole gives the last answer; then the key whose rest ends first is asked', async (t) => {
-    const { gateway, asked } = await start(t, {
+    const { gateway, asked, restLines } = await start(t, {
       a: fail(429, { 'retry-after': '9' }),
       b: fail(429, { 'retry-after': '5' }),
       c: fail(401),
@@ -184,6 +184,10 @@ describe('a pool of keys', () => {
     assert.deepEqual(facts(next), [429, undefined], 'it was tried once');
     assert.equal(next.headers['retry-after'], '5');
     assert.equal(asked(), 'b');
+    clock.nowMs += 1000;
+    await gateway.chat(chatBody());
+    assert.equal(asked(), 'b');
+    assert.equal(restLines().length, 3, 'a rest that is extended is not told again');
   });
 
   test('is retried after the wait of its last 429, and then falls back', async (t) => {
@@ -258,26 +262,32 @@ describe('a pool of keys', () => {
     assert.equal(asked(), 'ababa', 'the rejected key still rests');
   });
 
-  test('lets a key rest although a request that was sent before has worked', async (t) => {
-    let answerFirst = () => {};
-    const { gateway, scripts, asked } = await start(t, {
-      a: (request, response) => {
-        answerFirst = () => void ok(request, response);
-        scripts.a = fail(429, { 'retry-after': '30' });
-      },
-      b: ok,
+  for (const [what, late] of [
+    ['has worked', ok],
+    ['is answered with a shorter wait', fail(429)],
+  ] as const) {
+    test(`lets a key rest although a request that was sent before ${what}`, async (t) => {
+      let answerFirst = () => {};
+      const { gateway, scripts, asked } = await start(t, {
+        a: (request, response) => {
+          answerFirst = () => void late(request, response);
+          scripts.a = fail(429, { 'retry-after': '30' });
+        },
+        b: ok,
+      });
+      const first = gateway.chat(chatBody());
+      await eventually(() => asked() === 'a', 'the first request');
+      clock.nowMs += 1;
+      for (let count = 0; count < 2; count += 1) await gateway.chat(chatBody());
+      assert.equal(asked(), 'bab');
+      answerFirst();
+      assert.equal((await first).status, 200);
+      clock.nowMs += 2000;
+      asked();
+      for (let count = 0; count < 2; count += 1) await gateway.chat(chatBody());
+      assert.equal(asked(), 'bb');
     });
-    const first = gateway.chat(chatBody());
-    await eventually(() => asked() === 'a', 'the first request');
-    clock.nowMs += 1;
-    for (let count = 0; count < 2; count += 1) await gateway.chat(chatBody());
-    assert.equal(asked(), 'bab');
-    answerFirst();
-    assert.equal((await first).status, 200);
-    await gateway.chat(chatBody());
-    await gateway.chat(chatBody());
-    assert.equal(asked(), 'bb');
-  });
+  }
 
   test('is not asked again when the client has left between two keys', async (t) => {
     const { gateway, upstream, asked } = await start(t, {
