@@ -3,7 +3,7 @@
 import type { ClientSettings } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { mayName } from '../policy/model-access.ts';
-import { resolveModel, type Candidate, type ModelNameSettings } from './model-name.ts';
+import { resolveModel, type Candidates, type ModelNameSettings } from './model-name.ts';
 
 /**
  * Resolves a `model` value as `resolveModel` does. The client's `models` must have the name as it was sent, or, if it is
@@ -14,14 +14,17 @@ export function resolveAllowed(
   name: string,
   settings: ModelNameSettings,
   client: ClientSettings | undefined,
-): Candidate {
+): Candidates {
   if (mayName(client, name)) return resolveModel(name, settings);
-  const candidate = settings.config.aliases.has(name) ? undefined : tryToResolve(name, settings);
-  if (candidate && mayName(client, `${candidate.provider.id}/${candidate.model}`)) return candidate;
+  const candidates = settings.config.aliases.has(name) ? undefined : tryToResolve(name, settings);
+  if (candidates) {
+    const [{ provider, model }] = candidates;
+    if (mayName(client, `${provider.id}/${model}`)) return candidates;
+  }
   throw new GatewayError('notFound', 'Resource not found');
 }
 
-function tryToResolve(name: string, settings: ModelNameSettings): Candidate | undefined {
+function tryToResolve(name: string, settings: ModelNameSettings): Candidates | undefined {
   try {
     return resolveModel(name, settings);
   } catch (thrown) {

@@ -1,14 +1,16 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
 import type { ClientSettings } from '../config/config.ts';
-import { Deadline } from '../lib/cancellation.ts';
+import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/model-access.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
+import { providerIdOf } from './model-name.ts';
 import { describeCause } from './outcome.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
@@ -29,6 +31,8 @@ export type ModelList = (client?: ClientSettings) => Promise<Answer>;
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
   readonly aliases: ReadonlyMap<string, readonly string[]>;
+  /** Of the providers with several keys, by their ids. */
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly transport: Transport;
   readonly logger: Logger;
   readonly onModels?: ModelsObserver | undefined;
@@ -50,7 +54,7 @@ interface CachedList {
  * the answer is never an error.
  */
 export function createModelList(settings: ModelListSettings): ModelList {
-  const { providers, aliases, transport, logger, onModels } = settings;
+  const { providers, aliases, keyPools, transport, logger, onModels } = settings;
   const cache = new Map<string, CachedList>();
   /** All entries, until a list changes. */
   let entries: readonly Entry[] | undefined;
@@ -73,7 +77,8 @@ export function createModelList(settings: ModelListSettings): ModelList {
   async function refresh(provider: Provider, cached: CachedList): Promise<void> {
     let failure: Error | undefined;
     try {
-      cached.models = await fetchModels(provider, transport);
+      const keys = keyPools.get(provider.id)?.round() ?? [0];
+      cached.models = await fetchModels(provider, keys, transport);
       onModels?.(
         provider.id,
         cached.models.map(({ name }) => name),
@@ -98,10 +103,8 @@ export function createModelList(settings: ModelListSettings): ModelList {
 
   function allEntries(): readonly Entry[] {
     const aliasEntries = [...aliases].flatMap(([alias, targets]) => {
-      const ids = targets.map((target) => target.slice(0, target.indexOf('/')));
-      // The first that is registered is asked first.
-      const owner = ids.find((id) => providers.has(id));
-      return owner === undefined ? [] : [toEntry(alias, 0, owner)];
+      const owner = targets.map(providerIdOf).find((id) => providers.has(id));
+      return owner === undefined ? [] : toEntry(alias, 0, owner);
     });
     return [...[...providers.values()].flatMap(entriesOf), ...aliasEntries];
   }
@@ -153,13 +156,49 @@ function toEntry(id: string, created: number, provider: string): Entry {
   return { id, object: 'model', created, owned_by: provider };
 }
 
-/** Throws if the provider has no usable list, or none in time. */
-async function fetchModels(provider: Provider, transport: Transport): Promise<ListedModel[]> {
-  const deadline = new Deadline();
-  deadline.arm(FETCH_TIMEOUT_MS, () => new Error('no answer in time'));
+/**
+ * Asks with one key after the other until one is not refused. A refused one does not rest: it may be a key for
+ * completions only. Throws if the provider has no usable list, or none in time.
+ */
+async function fetchModels(
+  provider: Provider,
+  keys: Iterable<number>,
+  transport: Transport,
+): Promise<ListedModel[]> {
+  const limit = new Deadline();
+  limit.arm(FETCH_TIMEOUT_MS, () => new Error('no answer in time'));
   try {
-    const reply = await transport.send(provider.modelListRequest(), deadline);
-    if (reply.status !== 200) throw new Error(`status ${reply.status}`);
+    let status = 0;
+    for (const key of keys) {
+      const result = await fetchWithKey({ provider, key, transport, limit });
+      if (typeof result !== 'number') return result;
+      status = result;
+      if (!isKeyStatus(status)) break;
+    }
+    throw new Error(`status ${status}`);
+  } finally {
+    limit.end();
+  }
+}
+
+interface Fetch {
+  readonly provider: Provider;
+  readonly key: number;
+  readonly transport: Transport;
+  readonly limit: Cancellation;
+}
+
+/** Returns the list, or the status if that is not 200. */
+async function fetchWithKey({
+  provider,
+  key,
+  transport,
+  limit,
+}: Fetch): Promise<ListedModel[] | number> {
+  const deadline = new Deadline(limit);
+  try {
+    const reply = await transport.send(provider.modelListRequest(key), deadline);
+    if (reply.status !== 200) return reply.status;
     const bytes = await readAll(reply.body, MAX_LIST_BYTES);
     const json = bytes && parseUntrustedJson(bytes.toString('utf8'), MAX_LIST_BYTES);
     return provider.readModelList(json);
