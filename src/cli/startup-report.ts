@@ -41,7 +41,7 @@ export function describeStartup(facts: StartupFacts): string {
     `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
     `aliases    ${aliasPairs || 'none'}`,
     `upstream   ${transport.description}`,
-    ...describeWarnings(config, transport.limitations),
+    ...[...warningsOf(config), ...transport.limitations].map(toWarningLine),
   ];
   return lines.map((line) => `${line}\n`).join('');
 }
@@ -87,7 +87,8 @@ function describeSkipped(skipped: Config['providers']['skipped']): string {
   ].join(', ');
 }
 
-function describeWarnings(config: Config, limitations: readonly string[]): string[] {
+/** What the operator should know of the settings. Never contains a value of a variable or a key. */
+export function warningsOf(config: Config): string[] {
   const { host, auth } = config.server;
   const warnings = [...config.warnings];
   if (!isLoopback(host) && !needsKey(config)) {
@@ -96,7 +97,11 @@ function describeWarnings(config: Config, limitations: readonly string[]): strin
       `every client that can connect to ${host} is served, with ${token}; set [server.auth] keys, or host = "127.0.0.1"`,
     );
   }
-  return [...warnings, ...limitations].map((warning) => `warning    ${warning}`);
+  return warnings;
+}
+
+function toWarningLine(warning: string): string {
+  return `warning    ${warning}`;
 }
 
 /** The text that `--check` prints: every setting with the value in use, keys masked. */
@@ -107,7 +112,7 @@ export function describeConfig(config: Config, source: SettingsSource): string {
     ...[...config.resolved].map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
     ...registered.map(({ id }) => `registered ${id}`),
     ...skipped.map(({ id, reason }) => `skipped    ${id}: ${reason}`),
-    ...describeWarnings(config, []),
+    ...warningsOf(config).map(toWarningLine),
   ];
   return lines.map((line) => `${line}\n`).join('');
 }

@@ -4,6 +4,7 @@
  */
 
 import { didYouMean } from '../lib/did-you-mean.ts';
+import { Secret } from '../lib/secrets.ts';
 
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
@@ -27,7 +28,7 @@ export interface ReadContext {
   readonly filePrefix: string;
   readonly problems: string[];
   readonly warnings: string[];
-  /** The value in use of every setting that was read, by its name in the file; keys masked. */
+  /** The value in use of every setting that was read, by its name in the file; keys as `Secret`. */
   readonly resolved: Map<string, unknown>;
 }
 
@@ -198,8 +199,10 @@ export class SectionReader {
       if (kind.accept(value)) result = value;
       else problems.push(`${source}: found ${describe(value, key)}, expected ${kind.expected}`);
     }
-    if (result !== undefined)
-      resolved.set(this.#nameOf(key), MASKED.has(key) ? '[secret]' : result);
+    if (result !== undefined) {
+      const shown = MASKED.has(key) ? new Secret(JSON.stringify(result)) : result;
+      resolved.set(this.#nameOf(key), shown);
+    }
     return result as T | D;
   }
 
