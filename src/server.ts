@@ -59,7 +59,11 @@ async function main(): Promise<void> {
   });
   const drain = createDrain(assembly);
   const readAgain = createRereader(source, read);
-  handleSignals({ stop: drain, reload: () => assembly.reload(readAgain) });
+  handleSignals({
+    stop: drain,
+    end: () => process.exit(EXIT_FAILED),
+    reload: () => assembly.reload(readAgain),
+  });
   const { server, transport, logger } = assembly;
   const { host } = config.server;
   const { port } = await server.listen(config.server.port, host);

@@ -1,6 +1,5 @@
 /** What the process does on signals. */
 
-const EXIT_AT_ONCE = 1;
 /** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
 const REPEATED_SIGNAL_MS = 1000;
 
@@ -16,6 +15,8 @@ export function ignoreSignals(): void {
 interface SignalActions {
   /** Begins to stop. Returns false if that has begun before. */
   readonly stop: (reason: string) => boolean;
+  /** Ends the process at once. */
+  readonly end: () => void;
   readonly reload: () => void;
 }
 
@@ -23,13 +24,13 @@ interface SignalActions {
  * Stops on SIGTERM and SIGINT, ends at once on a further one, and reloads on SIGHUP. Process 1 of a container ignores
  * signals that have no handler.
  */
-export function handleSignals({ stop, reload }: SignalActions): void {
+export function handleSignals({ stop, end, reload }: SignalActions): void {
   let first: { readonly signal: string; readonly atMs: number } | undefined;
   const onSignal = (signal: string) => {
     const isRepeated =
       first?.signal === signal && performance.now() - first.atMs < REPEATED_SIGNAL_MS;
     first ??= { signal, atMs: performance.now() };
-    if (!stop(signal) && !isRepeated) process.exit(EXIT_AT_ONCE);
+    if (!stop(signal) && !isRepeated) end();
   };
   process.on('SIGTERM', onSignal);
   process.on('SIGINT', onSignal);

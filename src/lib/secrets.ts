@@ -82,7 +82,8 @@ export function createRedactor(secrets: readonly Secret[]): GrowingRedactor {
   const known = new Set<string>();
   let patterns = createPatterns(known);
   function add(added: readonly Secret[]): void {
-    const texts = new Set(added.map((secret) => secret.reveal()));
+    // Copies: a key may be a slice of the settings file's text, which V8 would keep in memory as a whole.
+    const texts = new Set(added.map((secret) => Buffer.from(secret.reveal()).toString()));
     for (const text of texts) known.delete(text);
     for (const text of texts) known.add(text);
     const excess = known.size - texts.size - MAX_FORMER_SECRETS;
