@@ -285,6 +285,78 @@ describe('after a reload', () => {
     assert.equal(linesOf(gateway, 'breaker closed').length, 1);
   });
 
+  test('rate limits go on with their tokens if their settings are the same, and begin full if not', async (t) => {
+    // No token is added meanwhile, however slow the machine is.
+    t.mock.method(performance, 'now', () => 1000);
+    const upstream = await startUpstream(t);
+    const bucket = (burst: number) => `requests_per_second = 1\nburst_capacity = ${burst}\n`;
+    const toml = (global: number, ofP: number, ofAlice: number, more = '') =>
+      [
+        `[rate_limit]\nenabled = true\n${bucket(global)}[rate_limit.providers.p]\n${bucket(ofP)}`,
+        `[clients.alice]\nkey = "alice-canary-1"\n${bucket(ofAlice)}`,
+        `[clients.bob]\nkey = "bob-canary-1"\n${more}`,
+        providerToml(upstream) + providerToml(upstream, 'q'),
+      ].join('\n');
+    const gateway = await startGateway(t, { toml: toml(6, 3, 2) });
+    const ask = async (model: string, client: string) => {
+      await gateway.chat(chatBody({ model }), withToken(`${client}-canary-1`));
+      const { status, reason } = gateway.accessLines().at(-1)!;
+      return status === 200 ? 200 : reason;
+    };
+    assert.deepEqual([await ask('p/m', 'alice'), await ask('p/m', 'alice')], [200, 200]);
+    gateway.reload(toml(6, 3, 2, 'models = ["p/*", "q/*"]'));
+    assert.equal(await ask('q/m', 'alice'), 'client');
+    assert.deepEqual([await ask('p/m', 'bob'), await ask('p/m', 'bob')], [200, 'provider']);
+    // Three of six have been taken: the refused ones were put back.
+    gateway.reload(toml(6, 4, 3));
+    const [first, second] = [await ask('p/m', 'alice'), await ask('p/m', 'bob')];
+    assert.deepEqual([first, second, await ask('q/m', 'bob')], [200, 200, 200]);
+    assert.equal(await ask('p/m', 'alice'), 'global');
+    gateway.reload(toml(5, 4, 3));
+    assert.equal(await ask('p/m', 'alice'), 200);
+  });
+
+  test('a key that rests goes on resting, unless the settings of its provider differ', async (t) => {
+    t.mock.method(performance, 'now', () => 1000);
+    const upstream = await startUpstream(t, ({ headers }, response) => {
+      if (headers.authorization === 'Bearer revoked-canary')
+        sendJson(response, {}, { status: 401 });
+      else sendJson(response, completion());
+    });
+    const toml = (more: string, own = '') =>
+      `${more}\n[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_keys = ["revoked-canary", "good-canary"]\n${own}`;
+    const gateway = await startGateway(t, { toml: toml('') });
+    const rests = () => linesOf(gateway, 'key rests').length;
+    for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
+    assert.deepEqual([upstream.requests.length, rests()], [5, 1]);
+    gateway.reload(toml('[server]\ncors = true'));
+    for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
+    assert.deepEqual([upstream.requests.length, rests()], [9, 1]);
+    gateway.reload(toml('', 'default_model = "d"'));
+    for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
+    assert.deepEqual([upstream.requests.length, rests()], [14, 2]);
+  });
+
+  test('a named client that was removed is refused, and one may name what it could not', async (t) => {
+    const upstream = await startUpstream(t);
+    const client = (name: string, models: string) =>
+      `[clients.${name}]\nkey = "${name}-canary-1"\nmodels = ["${models}"]\n`;
+    const own = providerToml(upstream);
+    const toml = client('alice', 'p/m') + client('bob', 'p/other') + own;
+    const gateway = await startGateway(t, { toml });
+    const statuses = async () => [
+      await statusWith(gateway, 'alice-canary-1'),
+      await statusWith(gateway, 'bob-canary-1'),
+    ];
+    assert.deepEqual(await statuses(), [200, 404]);
+    gateway.reload(client('bob', 'p/*') + own);
+    assert.deepEqual(await statuses(), [401, 200]);
+    assert.deepEqual(
+      String(lastChange(gateway)).split(', ').toSorted()[0],
+      'clients.alice.burst_capacity',
+    );
+  });
+
   test('what requests in flight tell of a former provider does not count for the one that has its id now', () => {
     const breaker = new CircuitBreaker();
     const [former, current] = [{ id: 'p' }, { id: 'p' }];
