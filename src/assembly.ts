@@ -162,10 +162,10 @@ function createNext(
     const changes = compareSettings(current.config, read());
     const { config } = changes;
     const next = createGeneration(config, permanent, current);
+    redact.add(secretsOf(config));
     for (const [id, provider] of current.providers) {
       if (next.providers.get(id) !== provider) breaker.retire(provider);
     }
-    redact.add(secretsOf(config));
     logger.configure(logSettingsOf(config, runtime));
     budget.maxBytes = config.server.maxBufferedBytes;
     const known = new Set(warningsOf(current.config));

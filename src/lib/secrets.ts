@@ -66,12 +66,13 @@ export interface Redactor {
 export interface GrowingRedactor extends Redactor {
   /**
    * Hides these secrets too. The former ones stay hidden, because requests and streams that began with them may still
-   * be under way; only the oldest are given up, if there are more than 1,000.
+   * be under way; only the oldest are given up, if there are more than 100.
    */
   add(secrets: readonly Secret[]): void;
 }
 
-const MAX_FORMER_SECRETS = 1000;
+/** Each makes the regular expressions longer. */
+const MAX_FORMER_SECRETS = 100;
 
 /**
  * Returns the function that hides the given secrets. The end of a text may have cut a secret off: its beginning is
@@ -100,7 +101,7 @@ export function createRedactor(secrets: readonly Secret[]): GrowingRedactor {
 function createPatterns(secrets: ReadonlySet<string>) {
   const parts = [...secrets]
     // As it is, and as it stands in JSON.
-    .flatMap((text) => [text, JSON.stringify(text).slice(1, -1)])
+    .flatMap((text) => [...new Set([text, JSON.stringify(text).slice(1, -1)])])
     .filter((text) => text.length >= SHORTEST_SECRET_CHARACTERS)
     // Longest first: one key may be the beginning of another.
     .toSorted((a, b) => b.length - a.length)
