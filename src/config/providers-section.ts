@@ -61,7 +61,8 @@ export function readProviders(section: SectionReader, context: ProviderContext):
   const configured = section.remainingSections();
   for (const id of new Set([...configured, ...BUILT_IN_PROVIDERS.keys()])) {
     const own = section.section(id);
-    const result = readProvider(id, own, context);
+    const isUsed = configured.includes(id) || context.env[keyVariableOf(id)];
+    const result = isUsed ? readProvider(id, own, context) : withoutKey(id);
     if (typeof result === 'string') {
       skipped.push({ id, reason: result, isConfigured: configured.includes(id) });
       own.dropFromResolved();
@@ -81,6 +82,10 @@ export function readProviders(section: SectionReader, context: ProviderContext):
     }
   }
   return { registered, skipped, primary, fallback: [...new Set(fallback)] };
+}
+
+function withoutKey(id: string): string {
+  return `no api_key and no ${keyVariableOf(id)}`;
 }
 
 /** Reads one provider. Returns its settings, or the reason why it is not registered. */
@@ -125,7 +130,7 @@ function readProvider(
   };
 
   if (!enabled) return 'enabled = false';
-  if (apiKeys[0] === '') return `no api_key and no ${keyVariable}`;
+  if (apiKeys[0] === '') return withoutKey(id);
   const variable = ownKeys.length > 0 ? undefined : keyVariable;
   const setting = values.api_key?.trim() ? 'api_key' : 'api_keys';
   for (const key of apiKeys) checkKey(key, { section, setting, variable });

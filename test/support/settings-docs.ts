@@ -32,7 +32,7 @@ function createTable(): string {
 }
 
 function defaultOf({ default: fallback, defaultText }: Setting): string {
-  return defaultText ?? (fallback === undefined ? 'none' : String(fallback as string | number));
+  return defaultText ?? (fallback === undefined ? 'none' : String(fallback));
 }
 
 /** The meaning, and the choices if there are any. A change that needs a restart is marked. */
