@@ -32,7 +32,9 @@ function createTable(): string {
 }
 
 function defaultOf({ default: fallback, defaultText }: Setting): string {
-  return defaultText ?? (fallback === undefined ? 'none' : String(fallback));
+  return (
+    defaultText ?? (fallback === undefined ? 'none' : (fallback as string | number).toString())
+  );
 }
 
 /** The meaning, and the choices if there are any. A change that needs a restart is marked. */
