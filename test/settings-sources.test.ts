@@ -134,7 +134,7 @@ key = "\${file:key}"
     assert.equal(problems.length, 2);
     assert.ok(!problems.join().includes('hunter2'), problems.join());
     const { resolved } = load(withKey('key'), {}, folder);
-    assert.equal(resolved.get('providers.mine.api_key'), '[secret]');
+    assert.equal(JSON.stringify(resolved.get('providers.mine.api_key')), '"[secret]"');
   });
 });
 
@@ -151,8 +151,7 @@ describe('headers of a provider', () => {
         ['x-two', 'b c'],
       ],
     );
-    const shown = { 'X-One': '[secret]', 'x-two': '[secret]' };
-    assert.deepEqual(config.resolved.get('providers.mine.headers'), shown);
+    assert.equal(JSON.stringify(config.resolved.get('providers.mine.headers')), '"[secret]"');
   });
 
   const refused =
@@ -288,10 +287,8 @@ keys = ["b-1"]
 
   test('show no key in the resolved settings', () => {
     const { resolved } = load('[clients.a]\nkey = "hunter2"\nkeys = ["hunter3"]');
-    assert.deepEqual(
-      [resolved.get('clients.a.key'), resolved.get('clients.a.keys')],
-      ['[secret]', '[secret]'],
-    );
+    const shown = [resolved.get('clients.a.key'), resolved.get('clients.a.keys')];
+    assert.equal(JSON.stringify(shown), '["[secret]","[secret]"]');
   });
 });
 

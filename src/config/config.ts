@@ -70,7 +70,7 @@ export interface Config {
   };
   /** For the operator, at startup. Never contains a value of a variable or a key. */
   readonly warnings: readonly string[];
-  /** All settings by their names in the file, keys masked: what `--check` prints. */
+  /** All settings by their names in the file, keys as `Secret`: what `--check` prints. */
   readonly resolved: ReadonlyMap<string, unknown>;
 }
 

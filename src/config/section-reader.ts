@@ -4,6 +4,7 @@
  */
 
 import { didYouMean } from '../lib/did-you-mean.ts';
+import { Secret } from '../lib/secrets.ts';
 import { explainVariable } from './environment.ts';
 import { expandReferences } from './references.ts';
 import {
@@ -32,7 +33,7 @@ export interface ReadContext {
   readonly directory: string;
   readonly problems: string[];
   readonly warnings: string[];
-  /** The value in use of every setting that was read, by its name in the file; keys masked. */
+  /** The value in use of every setting that was read, by its name in the file; keys as `Secret`. */
   readonly resolved: Map<string, unknown>;
   /** The variables that are looked up, set or not. */
   readonly variables: Set<string>;
@@ -115,7 +116,10 @@ export class SectionReader {
       const hint = origin === undefined ? '' : explainVariable(value);
       problems.push(`${source}: found ${found}, expected ${rule.expected}${hint}`);
     }
-    if (result !== undefined) resolved.set(this.#nameOf(key), row.key ? mask(result) : result);
+    if (result !== undefined) {
+      const shown = row.key ? new Secret(JSON.stringify(result)) : result;
+      resolved.set(this.#nameOf(key), shown);
+    }
     return result as T;
   }
 
@@ -192,12 +196,6 @@ export class SectionReader {
   #nameOf(key: string): string {
     return [this.#path, key].filter((name) => name !== '').join('.');
   }
-}
-
-/** The names in a table are no secrets. */
-function mask(value: unknown): unknown {
-  if (!isTable(value)) return '[secret]';
-  return Object.fromEntries(Object.keys(value).map((name) => [name, '[secret]']));
 }
 
 /** The value that was found, for a message. */
