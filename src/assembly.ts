@@ -12,6 +12,7 @@ import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type Logger } from './lib/log.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
+import { createKeyPools } from './policy/key-pool.ts';
 import { createLimits } from './policy/rate-limits.ts';
 import { createOpenAIProvider } from './upstream/openai.ts';
 import type { Provider } from './upstream/provider.ts';
@@ -63,11 +64,22 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
   const providers = new Map<string, Provider>(
     config.providers.registered.map((settings) => [settings.id, createOpenAIProvider(settings)]),
   );
-  const limits = createLimits(config.rateLimit);
+  const limits = createLimits(config);
   const breaker = new CircuitBreaker(logger);
   // A fallback without a key is not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
-  const completion = { config, transport, providers, fallbacks, redact, limits, breaker, logger };
+  const keyPools = createKeyPools(config.providers.registered, logger);
+  const completion = {
+    config,
+    transport,
+    providers,
+    fallbacks,
+    keyPools,
+    redact,
+    limits,
+    breaker,
+    logger,
+  };
   const clientLimits = runtime.clientLimits ?? CLIENT_LIMITS;
   const budget = new ByteBudget(config.server.maxBufferedBytes);
   const figures: Figures = {
@@ -98,7 +110,7 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
         names.filter((name) => redact(name) === name),
       ));
   const { aliases } = config;
-  const listModels = createModelList({ providers, aliases, transport, logger, onModels });
+  const listModels = createModelList({ providers, aliases, keyPools, transport, logger, onModels });
   const gateway = createGateway({ config, logger, completion, observe, listModels });
   const server = createHttpServer({ ...gateway, limits: clientLimits, budget });
   return { server, admin: admin?.server, listModels, transport, logger, budget };

@@ -54,7 +54,10 @@ export function createKeyCheck({
   logger,
   remoteAddressOf,
 }: KeyCheckOptions): (call: Call) => void {
-  const authenticate = createAuthenticator({ enabled: keys.length > 0, keys });
+  const authenticate = createAuthenticator({
+    auth: { enabled: keys.length > 0, keys },
+    clients: [],
+  });
   let failures = 0;
   let loggedAtMs = -Infinity;
   return (call) => {

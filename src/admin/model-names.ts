@@ -3,10 +3,11 @@
 import type { Config } from '../config/config.ts';
 
 /** All names by which clients or the gateway may call a model of the settings. */
-export function configuredModels({ aliases, providers }: Config): string[] {
+export function configuredModels({ aliases, providers, clients }: Config): string[] {
   const targets = [...aliases.values()].flat();
   return [
     ...aliases.keys(),
+    ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.endsWith('*'))),
     ...targets,
     ...targets.map((target) => target.slice(target.indexOf('/') + 1)),
     ...providers.registered.flatMap(({ id, defaultModel, models = [] }) => {

@@ -1,6 +1,7 @@
 /** What the feed tells of the present: the `settings` and `state` events. */
 
 import type { Config } from '../config/config.ts';
+import { needsKey } from '../config/needs-key.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import { STARTED_AT_MS, type Figures, type ProcessFigures } from './figures.ts';
@@ -17,13 +18,12 @@ export interface StateSources {
 
 /** What does not change while the process runs. Keys are masked. */
 export function describeSettings({ config, figures }: StateSources) {
-  const { auth } = config.server;
   return {
     version: VERSION,
     node: process.versions.node,
     startedAt: new Date(STARTED_AT_MS).toISOString(),
     url: figures.url(),
-    needsKey: auth.enabled && auth.keys.length > 0,
+    needsKey: needsKey(config),
     settings: [...config.resolved],
     warnings: config.warnings,
   };

@@ -5,6 +5,8 @@ import { OTHER } from './labels.ts';
 import { Percentiles } from './percentiles.ts';
 
 const MAX_MODELS = 500;
+/** The feed sends all of them. Clients that come later are `other`. */
+const MAX_CLIENTS = 500;
 /** In a row, until a provider counts as failing. The breaker's number, but it only works with a fallback. */
 const FAILURES_TO_SHOW = 3;
 /** The provider works, and the request is at fault. */
@@ -103,7 +105,7 @@ export class Totals {
       this.#providerRow(provider).addAnswer(request);
       this.#modelRow(model, provider).addRequest(request);
     }
-    if (client !== undefined) rowOf(this.#clients, client, Row).addRequest(request);
+    if (client !== undefined) this.#clientRow(client).addRequest(request);
   }
 
   /** Returns when the failures began, if the provider's last tries have all failed. */
@@ -140,6 +142,11 @@ export class Totals {
 
   #providerRow(id: string): ProviderRow {
     return rowOf(this.#providers, id, ProviderRow);
+  }
+
+  #clientRow(client: string): Row {
+    const isShown = this.#clients.has(client) || this.#clients.size < MAX_CLIENTS;
+    return rowOf(this.#clients, isShown ? client : OTHER, Row);
   }
 
   #modelRow(model: string, provider: string): Row {

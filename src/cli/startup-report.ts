@@ -1,6 +1,7 @@
 /** The text that is printed at start and by `--check`. */
 
 import type { Config } from '../config/config.ts';
+import { needsKey } from '../config/needs-key.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
 import type { LogFacts } from '../lib/log.ts';
 import { isLoopback } from '../lib/loopback.ts';
@@ -89,7 +90,7 @@ function describeSkipped(skipped: Config['providers']['skipped']): string {
 function describeWarnings(config: Config, limitations: readonly string[]): string[] {
   const { host, auth } = config.server;
   const warnings = [...config.warnings];
-  if (!isLoopback(host) && (!auth.enabled || auth.keys.length === 0)) {
+  if (!isLoopback(host) && !needsKey(config)) {
     const token = auth.enabled ? 'any Bearer token' : 'no token';
     warnings.push(
       `every client that can connect to ${host} is served, with ${token}; set [server.auth] keys, or host = "127.0.0.1"`,

@@ -14,6 +14,8 @@ export interface AccessRecord {
   traceId?: string;
   /** In order. */
   readonly tries: TryFacts[];
+  /** The index in `tries` of the attempt whose answer or error the client gets. */
+  answeredTry?: number;
   /** Of the attempt that was answered. */
   answer?: AnswerSummary;
   /** The request's body was complete. */
@@ -22,7 +24,7 @@ export interface AccessRecord {
   askedAtMs?: number;
   /** The last attempt had its answer, or failed. */
   answeredAtMs?: number;
-  /** The gateway has repeated the request or asked a fallback. */
+  /** The gateway has repeated the request, with another key perhaps, or asked a fallback. */
   hasRetried?: boolean;
   /** The failure that was answered, or that ended a stream. */
   failure?: GatewayError;

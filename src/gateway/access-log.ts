@@ -86,9 +86,7 @@ function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext
   const { record, firstByteAtMs, receivedAtMs } = call;
   const { answer, failure, provider, tries } = record;
   const usage = answer?.usage;
-  const answered = tries.findLast(
-    (one) => one.provider === provider && one.duration_ms !== undefined,
-  );
+  const answered = tries[record.answeredTry ?? -1];
   const isWhole = outcome === 'ok' && answered?.outcome === 'ok';
   return {
     request_id: call.id,
@@ -96,6 +94,7 @@ function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext
     method: call.method,
     path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
     remote,
+    client: record.client,
     status: firstByteAtMs === undefined ? undefined : status,
     provider,
     model: record.model,

@@ -1,6 +1,7 @@
 /** Requests from pages in browsers: CORS (WHATWG Fetch, 3.3), and pages that must not use a local gateway. */
 
 import type { Config } from '../config/config.ts';
+import { needsKey } from '../config/needs-key.ts';
 import type { Call } from '../downstream/call.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { isLoopback } from '../lib/loopback.ts';
@@ -46,10 +47,10 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
  * CORS: by DNS rebinding such a page is same-origin, and would spend the developer's provider keys. Editors
  * (`vscode-webview:`), extensions and opaque origins (`null`) pass: no name can be rebound to become one of them.
  */
-export function checkOrigin(call: Call, { host, cors, auth }: Config['server']): void {
-  const needsKey = auth.enabled && auth.keys.length > 0;
+export function checkOrigin(call: Call, config: Config): void {
+  const { host, cors } = config.server;
   const { origin } = call.headers;
-  if (cors || needsKey || origin === undefined || !isLoopback(host)) return;
+  if (cors || needsKey(config) || origin === undefined || !isLoopback(host)) return;
   const originHost = WEB_ORIGIN_HOST.exec(origin)?.[1] ?? '';
   if (WEB_ORIGIN.test(origin) && !isLoopback(originHost)) {
     throw invalidRequest('Origin must be a page on this machine, or [server] cors be on');

@@ -1,6 +1,6 @@
 /** One request from its head to its access line: the order of checks, the routes, the one catch. */
 
-import type { Config } from '../config/config.ts';
+import type { ClientSettings, Config } from '../config/config.ts';
 import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
 import { createRemoteAddress } from '../downstream/remote-address.ts';
@@ -37,7 +37,7 @@ export interface Gateway {
 
 interface Route {
   readonly methods: readonly string[];
-  readonly answer: (call: Call) => Answer | Promise<Answer>;
+  readonly answer: (call: Call, client?: ClientSettings) => Answer | Promise<Answer>;
 }
 
 const HEALTH_PATH = '/health';
@@ -119,29 +119,30 @@ function createDispatch(settings: GatewaySettings): Dispatch {
   const { config, completion, logger, listModels } = settings;
   const { limits } = completion;
   const { server } = config;
-  const authenticate = createAuthenticator(server.auth);
+  const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
   const unserved = new Set(UNSERVED_PATHS);
   const routes = new Map<string, Route>([
     [
       '/v1/chat/completions',
-      { methods: ['POST'], answer: (call) => completeChat(call, completion) },
+      { methods: ['POST'], answer: (call, client) => completeChat(call, completion, client) },
     ],
-    ['/v1/models', { methods: ['GET'], answer: () => listModels() }],
+    ['/v1/models', { methods: ['GET'], answer: (_, client) => listModels(client) }],
     [HEALTH_PATH, { methods: ['GET', 'HEAD'], answer: health }],
   ]);
 
   // In this order, so that an unauthenticated client learns and consumes nothing.
   return async (call) => {
     call.checkProtocol();
-    checkOrigin(call, server);
+    checkOrigin(call, config);
     const route = routes.get(call.path);
     const found = route?.methods.includes(call.method) ? route : undefined;
     if (found && call.path === HEALTH_PATH) return found.answer(call);
     if (server.cors && isPreflight(call)) return answerPreflight(call);
-    authenticate(call.headerValues('authorization'));
-    const refusal = limits.takeGlobal();
+    const client = authenticate(call.headerValues('authorization'));
+    call.record.client = client?.name;
+    const refusal = limits.takeRequest(client);
     if (refusal) throw refusal;
-    if (found) return found.answer(call);
+    if (found) return found.answer(call, client);
     // Once per path: a client that is set to it asks again and again.
     if (unserved.delete(call.path)) {
       const served = [...routes].map(([path, { methods }]) => `${methods[0]} ${path}`).join(', ');

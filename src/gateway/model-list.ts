@@ -1,12 +1,16 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
-import { Deadline } from '../lib/cancellation.ts';
+import type { ClientSettings } from '../config/config.ts';
+import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
+import { mayName } from '../policy/model-access.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
+import { providerIdOf } from './model-name.ts';
 import { describeCause } from './outcome.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
@@ -18,12 +22,17 @@ const MAX_LIST_BYTES = 4_194_304;
 /** Takes the names of a provider's models, as that provider has listed them. */
 export type ModelsObserver = (provider: string, names: readonly string[]) => void;
 
-/** Answers `GET /v1/models`. Asks the providers whose lists are not known, or old. Never rejects. */
-export type ModelList = () => Promise<Answer>;
+/**
+ * Answers `GET /v1/models` with the models that the client may name; all without a client. Asks the providers whose
+ * lists are not known, or old. Never rejects.
+ */
+export type ModelList = (client?: ClientSettings) => Promise<Answer>;
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
   readonly aliases: ReadonlyMap<string, readonly string[]>;
+  /** Of the providers with several keys, by their ids. */
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly transport: Transport;
   readonly logger: Logger;
   readonly onModels?: ModelsObserver | undefined;
@@ -45,9 +54,11 @@ interface CachedList {
  * the answer is never an error.
  */
 export function createModelList(settings: ModelListSettings): ModelList {
-  const { providers, aliases, transport, logger, onModels } = settings;
+  const { providers, aliases, keyPools, transport, logger, onModels } = settings;
   const cache = new Map<string, CachedList>();
-  /** The body of the answer, until a list changes. */
+  /** All entries, until a list changes. */
+  let entries: readonly Entry[] | undefined;
+  /** The body with all of them: most clients may name every model. Other bodies are built for each request. */
   let body: Buffer | undefined;
 
   async function updateList(provider: Provider): Promise<void> {
@@ -66,11 +77,13 @@ export function createModelList(settings: ModelListSettings): ModelList {
   async function refresh(provider: Provider, cached: CachedList): Promise<void> {
     let failure: Error | undefined;
     try {
-      cached.models = await fetchModels(provider, transport);
+      const keys = keyPools.get(provider.id)?.round() ?? [0];
+      cached.models = await fetchModels(provider, keys, transport);
       onModels?.(
         provider.id,
         cached.models.map(({ name }) => name),
       );
+      entries = undefined;
       body = undefined;
     } catch (thrown) {
       failure = thrown as Error;
@@ -88,19 +101,29 @@ export function createModelList(settings: ModelListSettings): ModelList {
     return [...byName.values()].map(({ name, created }) => toEntry(`${id}/${name}`, created, id));
   }
 
-  function build(): Buffer {
-    const aliasEntries = [...aliases]
-      .map(([alias, [target = '']]) => toEntry(alias, 0, target.slice(0, target.indexOf('/'))))
-      .filter(({ owned_by }) => providers.has(owned_by));
-    const data = [...[...providers.values()].flatMap(entriesOf), ...aliasEntries];
-    return Buffer.from(JSON.stringify({ object: 'list', data }));
+  function allEntries(): readonly Entry[] {
+    const aliasEntries = [...aliases].flatMap(([alias, targets]) => {
+      const owner = targets.map(providerIdOf).find((id) => providers.has(id));
+      return owner === undefined ? [] : toEntry(alias, 0, owner);
+    });
+    return [...[...providers.values()].flatMap(entriesOf), ...aliasEntries];
   }
 
-  return async () => {
+  function bodyFor(client: ClientSettings | undefined): Buffer {
+    entries ??= allEntries();
+    if (!client?.models) return (body ??= toBody(entries));
+    return toBody(entries.filter(({ id }) => mayName(client, id)));
+  }
+
+  return async (client) => {
     await Promise.all([...providers.values()].map(updateList));
-    body ??= build();
-    return { status: 200, headers: { 'content-type': 'application/json' }, body: [body] };
+    const headers = { 'content-type': 'application/json' };
+    return { status: 200, headers, body: [bodyFor(client)] };
   };
+}
+
+function toBody(data: readonly Entry[]): Buffer {
+  return Buffer.from(JSON.stringify({ object: 'list', data }));
 }
 
 /** Logs a fetch: at `warn` if it is the first that fails, at `info` if it ends a series of failures. */
@@ -121,18 +144,61 @@ function unlisted(name: string): ListedModel {
   return { name, created: 0 };
 }
 
+interface Entry {
+  readonly id: string;
+  readonly object: 'model';
+  readonly created: number;
+  readonly owned_by: string;
+}
+
 /** The member order is OpenAI's. */
-function toEntry(id: string, created: number, provider: string) {
+function toEntry(id: string, created: number, provider: string): Entry {
   return { id, object: 'model', created, owned_by: provider };
 }
 
-/** Throws if the provider has no usable list, or none in time. */
-async function fetchModels(provider: Provider, transport: Transport): Promise<ListedModel[]> {
-  const deadline = new Deadline();
-  deadline.arm(FETCH_TIMEOUT_MS, () => new Error('no answer in time'));
+/**
+ * Asks with one key after the other until one is not refused. A refused one does not rest: it may be a key for
+ * completions only. Throws if the provider has no usable list, or none in time.
+ */
+async function fetchModels(
+  provider: Provider,
+  keys: Iterable<number>,
+  transport: Transport,
+): Promise<ListedModel[]> {
+  const limit = new Deadline();
+  limit.arm(FETCH_TIMEOUT_MS, () => new Error('no answer in time'));
   try {
-    const reply = await transport.send(provider.modelListRequest(), deadline);
-    if (reply.status !== 200) throw new Error(`status ${reply.status}`);
+    let status = 0;
+    for (const key of keys) {
+      const result = await fetchWithKey({ provider, key, transport, limit });
+      if (typeof result !== 'number') return result;
+      status = result;
+      if (!isKeyStatus(status)) break;
+    }
+    throw new Error(`status ${status}`);
+  } finally {
+    limit.end();
+  }
+}
+
+interface Fetch {
+  readonly provider: Provider;
+  readonly key: number;
+  readonly transport: Transport;
+  readonly limit: Cancellation;
+}
+
+/** Returns the list, or the status if that is not 200. */
+async function fetchWithKey({
+  provider,
+  key,
+  transport,
+  limit,
+}: Fetch): Promise<ListedModel[] | number> {
+  const deadline = new Deadline(limit);
+  try {
+    const reply = await transport.send(provider.modelListRequest(key), deadline);
+    if (reply.status !== 200) return reply.status;
     const bytes = await readAll(reply.body, MAX_LIST_BYTES);
     const json = bytes && parseUntrustedJson(bytes.toString('utf8'), MAX_LIST_BYTES);
     return provider.readModelList(json);

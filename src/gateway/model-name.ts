@@ -1,4 +1,4 @@
-/** Resolves a `model` value to a provider and its model. */
+/** Resolves a `model` value to the providers to ask, and what to ask each for. */
 
 import type { Config } from '../config/config.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
@@ -13,19 +13,45 @@ export interface Candidate {
   readonly model: string;
 }
 
-interface ModelNameSettings {
+/** In the order in which they are asked. */
+export type Candidates = readonly [requested: Candidate, ...others: Candidate[]];
+
+export interface ModelNameSettings {
   readonly config: Config;
   readonly providers: ReadonlyMap<string, Provider>;
 }
 
 /**
- * Resolves a `model` value (interface, What the service does, 2, 3 and 7): an alias;
- * `<provider_id>/<model_name>`, split at the first slash; a provider's id alone for its default model;
- * any other name for the primary provider. Throws `unknownProvider` or `invalidRequest`.
+ * Resolves a `model` value: an alias, to those of its targets whose providers are registered;
+ * `<provider_id>/<model_name>`, split at the first slash; a provider's id alone for its default model; any other name
+ * for the primary provider. Throws `unknownProvider` or `invalidRequest`.
  */
-export function resolveModel(name: string, { config, providers }: ModelNameSettings): Candidate {
+export function resolveModel(name: string, settings: ModelNameSettings): Candidates {
+  const targets = settings.config.aliases.get(name);
+  if (targets === undefined) return [toCandidate(name, settings)];
+  const registered = targets.filter((target) => settings.providers.has(providerIdOf(target)));
+  const [first = targets[0]!, ...others] = registered;
+  return [toCandidate(first, settings), ...others.map((other) => toCandidate(other, settings))];
+}
+
+/** Adds each fallback that is not among the candidates, with its own default model. */
+export function withFallbacks(candidates: Candidates, fallbacks: readonly Provider[]): Candidates {
+  const others = fallbacks.filter((one) => candidates.every(({ provider }) => provider !== one));
+  if (others.length === 0) return candidates;
+  const [{ model }] = candidates;
+  return [
+    ...candidates,
+    ...others.map((provider) => ({ provider, model: provider.defaultModel ?? model })),
+  ];
+}
+
+/** Returns the provider's id in the target of an alias, which always has a slash. */
+export function providerIdOf(target: string): string {
+  return target.slice(0, target.indexOf('/'));
+}
+
+function toCandidate(target: string, { config, providers }: ModelNameSettings): Candidate {
   const { primary } = config.providers;
-  const target = config.aliases.get(name)?.[0] ?? name;
   const slash = target.indexOf('/');
   const isWholeName = slash < 0 && !providers.has(target);
   if (isWholeName && primary === undefined) {

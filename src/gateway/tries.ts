@@ -19,14 +19,20 @@ export interface OpenTry {
   end(failure?: GatewayError | ClientGone): void;
 }
 
-/** Begins the record of an attempt. */
-export function beginTry(candidate: Candidate, call: Call, logger: Logger): OpenTry {
+/** Begins the record of an attempt. `key` is the index of the key that is sent, if the provider has several. */
+export function beginTry(
+  candidate: Candidate,
+  call: Call,
+  logger: Logger,
+  key: number | undefined,
+): OpenTry {
   const { record } = call;
   const facts: AttemptFacts = {};
   const answerFacts = new AnswerFacts();
   const at = record.tries.length;
   const askedAtMs = performance.now();
   record.provider = candidate.provider.id;
+  record.answeredTry = at;
   record.askedAtMs ??= askedAtMs;
   return {
     facts,
@@ -40,6 +46,7 @@ export function beginTry(candidate: Candidate, call: Call, logger: Logger): Open
       const url = candidate.provider.chatUrl;
       const ended: TryFacts = {
         ...namesOf(candidate),
+        key: key === undefined ? undefined : key + 1,
         outcome: outcomeOf(failure),
         status,
         cause: error && causeOf(error),

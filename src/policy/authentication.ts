@@ -2,7 +2,7 @@
 
 import { hash, timingSafeEqual } from 'node:crypto';
 
-import type { Config } from '../config/config.ts';
+import type { ClientSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
 
 /**
@@ -11,29 +11,52 @@ import { GatewayError } from '../lib/errors.ts';
  */
 const BEARER = /^bearer +([^ ].*)$/i;
 
+interface Credentials {
+  /** Keys without a client's name. */
+  readonly auth: Config['server']['auth'];
+  readonly clients: readonly ClientSettings[];
+}
+
+interface Key {
+  readonly digest: Buffer;
+  /** Absent for a key of `auth`. */
+  readonly client?: ClientSettings;
+}
+
+/** Takes the `Authorization` header values of a request, and returns the client whose key was sent. */
+export type Authenticator = (authorization: readonly string[]) => ClientSettings | undefined;
+
 /**
- * Returns a function that checks the `Authorization` header values of one request. It throws
- * `authentication` unless there is exactly one value, its scheme is Bearer and, if keys are configured,
- * its token is one of them. The error does not say which condition failed.
+ * Returns a function that checks the `Authorization` header values of one request. It returns the client whose key
+ * was sent; undefined for a token without a client. It throws `authentication` unless there is exactly one value, its
+ * scheme is Bearer and, if keys are configured, its token is one of them. The error does not say which condition
+ * failed.
  */
-export function createAuthenticator(
-  auth: Config['server']['auth'],
-): (authorization: readonly string[]) => void {
-  const digests = auth.keys.map((key) => digestOf(key.reveal()));
+export function createAuthenticator({ auth, clients }: Credentials): Authenticator {
+  const keys: readonly Key[] = [
+    ...auth.keys.map((key) => ({ digest: digestOf(key.reveal()) })),
+    ...clients.flatMap((client) =>
+      client.keys.map((key) => ({ digest: digestOf(key.reveal()), client })),
+    ),
+  ];
 
   return (authorization) => {
-    if (!auth.enabled) return;
+    if (!auth.enabled) return undefined;
     // Of two headers Node reports the first, but a proxy in front may have checked the last.
     const token = authorization.length === 1 ? BEARER.exec(authorization[0]!)?.[1] : undefined;
-    if (token !== undefined && (digests.length === 0 || isOneOf(token, digests))) return;
-    throw new GatewayError('authentication', 'Invalid authentication');
+    if (token !== undefined && keys.length === 0) return undefined;
+    const key = token === undefined ? undefined : findKey(keys, token);
+    if (!key) throw new GatewayError('authentication', 'Invalid authentication');
+    return key.client;
   };
 }
 
 /** Constant-time: digests have the same length, and all are compared whether or not one has matched. */
-function isOneOf(token: string, digests: readonly Buffer[]): boolean {
+function findKey(keys: readonly Key[], token: string): Key | undefined {
   const digest = digestOf(token);
-  return digests.reduce((found, candidate) => timingSafeEqual(candidate, digest) || found, false);
+  let found: Key | undefined;
+  for (const key of keys) if (timingSafeEqual(key.digest, digest)) found = key;
+  return found;
 }
 
 function digestOf(text: string): Buffer {

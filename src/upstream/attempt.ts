@@ -63,6 +63,8 @@ interface AttemptRequest {
   readonly chat: ChatRequest;
   readonly provider: Provider;
   readonly model: string;
+  /** The index of the provider's key to send; the first if absent. */
+  readonly key?: number | undefined;
 }
 
 /**
@@ -70,7 +72,7 @@ interface AttemptRequest {
  * Throws `GatewayError`, or `ClientGone` if the client leaves.
  */
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
-  const { call, chat, provider, model } = request;
+  const { call, chat, provider, model, key } = request;
   const { logger } = settings;
   const traced = { request_id: call.forwarded['x-request-id'], provider: provider.id };
   const isStream = chat.stream;
@@ -84,7 +86,7 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   });
   let answered = false;
   try {
-    const sent = provider.chatRequest(chat, model, call.forwarded);
+    const sent = provider.chatRequest(chat, model, call.forwarded, key);
     traceHeaders(logger, 'request to provider', traced, sent.headers);
     const reply = await settings.transport.send(sent, deadline);
     answered = true;

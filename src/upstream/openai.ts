@@ -9,28 +9,30 @@ import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 /** A provider that takes OpenAI's requests at `settings.baseUrl` and gives OpenAI's answers. */
 export function createOpenAIProvider(settings: ProviderSettings): Provider {
   const { id, baseUrl, apiKeys } = settings;
-  const apiKey = apiKeys[0]!;
   const { origin, pathname } = new URL(baseUrl);
   const basePath = pathname.replace(/\/$/, '');
   const chatPath = `${basePath}/chat/completions`;
   const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
-  const headers = {
-    authorization: `Bearer ${apiKey.reveal()}`,
+  const fixed = Object.entries(settings.headers).map(([name, value]) => [name, value.reveal()]);
+  /** By the index of the key. */
+  const headers = apiKeys.map((apiKey) => ({
     'user-agent': USER_AGENT,
+    ...(Object.fromEntries(fixed) as Record<string, string>),
+    authorization: `Bearer ${apiKey.reveal()}`,
     // A compressed answer could not be passed on byte for byte.
     'accept-encoding': 'identity',
-  };
+  }));
 
   return {
     ...settings,
     chatUrl: origin + chatPath,
 
-    chatRequest: (chat, model, forwarded) => ({
+    chatRequest: (chat, model, forwarded, key = 0) => ({
       method: 'POST',
       origin,
       path: chatPath,
       headers: {
-        ...headers,
+        ...headers[key],
         ...forwarded,
         accept: chat.stream ? 'text/event-stream' : 'application/json',
         'content-type': 'application/json',
@@ -38,14 +40,14 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
       body: chat.bodyWithModel(model),
     }),
 
-    modelListRequest: () => ({
+    modelListRequest: (key = 0) => ({
       method: 'GET',
       origin,
       path: `${basePath}/models${modelList?.query ?? ''}`,
       headers: {
-        ...headers,
         ...modelList?.headers,
-        ...(modelList?.keyHeader ? { [modelList.keyHeader]: apiKey.reveal() } : {}),
+        ...headers[key],
+        ...(modelList?.keyHeader ? { [modelList.keyHeader]: apiKeys[key]!.reveal() } : {}),
         accept: 'application/json',
       },
     }),

@@ -59,9 +59,17 @@ export interface Provider {
   readonly models?: readonly string[] | undefined;
   /** Where chat completions are asked for, without the query, which may hold a key. For the log. */
   readonly chatUrl: string;
-  /** `forwarded` are the allow-listed headers of the client's request. */
-  chatRequest(chat: ChatRequest, model: string, forwarded: ForwardedHeaders): UpstreamRequest;
-  modelListRequest(): UpstreamRequest;
+  /**
+   * `forwarded` are the allow-listed headers of the client's request; `key` is the index of the key to send, 0 if
+   * absent.
+   */
+  chatRequest(
+    chat: ChatRequest,
+    model: string,
+    forwarded: ForwardedHeaders,
+    key?: number,
+  ): UpstreamRequest;
+  modelListRequest(key?: number): UpstreamRequest;
   /** The entries of the provider's model list; unusable ones are left out. Throws if `json` is no list. */
   readModelList(json: unknown): ListedModel[];
   /** The fault in a 200 answer or a stream event; undefined if it reports none. */

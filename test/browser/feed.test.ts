@@ -94,7 +94,7 @@ browserTest(
     const page = await open(feed.url);
     await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
     await shows(page, '#providers-empty', 'OPENAI_API_KEY=');
-    await shows(page, '#curl-hint', 'YOUR_KEY is one of [server.auth] keys.');
+    await shows(page, '#curl-hint', 'YOUR_KEY is one of [server.auth] keys, or of a client.');
     await page.getByRole('button', { name: 'Copy' }).click();
     await shows(page, '#copied', 'Copied');
     const copied = await page.evaluate<string>('navigator.clipboard.readText()');

@@ -95,7 +95,7 @@ function drawCurl() {
   ];
   if (isNew(byId('curl'), command)) byId('curl').textContent = command.join(' \\\n  ');
   const hints = ['Send one, and it appears here:'];
-  if (settings.needsKey) hints.unshift('YOUR_KEY is one of [server.auth] keys.');
+  if (settings.needsKey) hints.unshift('YOUR_KEY is one of [server.auth] keys, or of a client.');
   if (model.endsWith('/MODEL')) hints.unshift('MODEL is a model of ' + id + '.');
   setText('curl-hint', hints.join(' '));
 }

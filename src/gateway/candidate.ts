@@ -1,0 +1,158 @@
+/** Asks one candidate: its retries, and the keys of its provider in turn. */
+
+import type { Call } from '../downstream/call.ts';
+import { pause } from '../lib/cancellation.ts';
+import { ClientGone, GatewayError } from '../lib/errors.ts';
+import type { Answer, ChatRequest } from '../lib/messages.ts';
+import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
+import type { KeyPool } from '../policy/key-pool.ts';
+import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/attempt.ts';
+import type { ForwardedHeaders } from '../upstream/provider.ts';
+import { backoffMs } from './backoff.ts';
+import type { Candidate } from './model-name.ts';
+import { causeOf } from './outcome.ts';
+import { beginTry, type OpenTry } from './tries.ts';
+
+/** A longer `Retry-After` is left to the client. */
+const MAX_AWAITED_SECONDS = 30;
+
+export interface TrySettings extends AttemptSettings {
+  /** Of the providers with several keys, by their ids. */
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
+}
+
+export interface TryContext {
+  readonly call: Call;
+  readonly chat: ChatRequest;
+  readonly forwarded: ForwardedHeaders;
+  /** Absent if there is one candidate only. */
+  readonly breaker: CircuitBreaker | undefined;
+  readonly settings: TrySettings;
+}
+
+/**
+ * Asks one provider, with its retries if its circuit is closed. Returns the answer or the last failure. Throws if the
+ * client leaves or the gateway itself gives the request up.
+ */
+export async function tryCandidate(
+  candidate: Candidate,
+  context: TryContext,
+  state: CircuitState,
+): Promise<Answer | GatewayError> {
+  const { breaker, call, chat, settings } = context;
+  const { provider, model } = candidate;
+  const keyPool = settings.keyPools.get(provider.id);
+  const maxRetries = state === 'closed' ? provider.retries : 0;
+  breaker?.recordAttempt(provider.id, model);
+  let hasReconnected = false;
+  for (let retries = 0; ;) {
+    const result = await (keyPool
+      ? attemptWithKeys(keyPool, candidate, context)
+      : attemptOnce(candidate, context));
+    if (!(result instanceof GatewayError)) {
+      // Whether a stream succeeds is known at its end, but a probe need not wait for it.
+      if (!chat.stream || state !== 'closed') breaker?.recordSuccess(provider.id, model);
+      return result;
+    }
+    const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = result.facts;
+    // Not a retry: a stale connection says nothing about the provider.
+    if (repeatAtOnce && !hasReconnected) {
+      hasReconnected = true;
+      continue;
+    }
+    if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
+      recordFailure(breaker, candidate, result);
+      return result;
+    }
+    retries += 1;
+    call.record.hasRetried = true;
+    await pause(Math.max(backoffMs(retries), retryAfterSeconds * 1000), call.cancellation);
+    call.cancellation.throwIfCancelled();
+  }
+}
+
+/** Asks with one key after the other until one is not refused. Returns the answer or the last failure. */
+async function attemptWithKeys(
+  keyPool: KeyPool,
+  candidate: Candidate,
+  context: TryContext,
+): Promise<Answer | GatewayError> {
+  let refusal: GatewayError | undefined;
+  for (const key of keyPool.round()) {
+    // If the client repeated the request, it would be tried with all keys again.
+    if (refusal) context.call.record.hasRetried = true;
+    const askedAtMs = performance.now();
+    const result = await attemptOnce(candidate, context, key);
+    if (!(result instanceof GatewayError)) {
+      keyPool.recordSuccess(key, askedAtMs);
+      return result;
+    }
+    if (!keyPool.recordFailure(key, result)) return result;
+    refusal = result;
+  }
+  return refusal!;
+}
+
+/** A provider's failure is returned. The gateway's own, which name no provider, are thrown: a shutdown, or a bug. */
+async function attemptOnce(
+  candidate: Candidate,
+  { breaker, call, chat, forwarded, settings }: TryContext,
+  key?: number,
+): Promise<Answer | GatewayError> {
+  const opened = beginTry(candidate, call, settings.logger, key);
+  const attemptCall: AttemptCall = {
+    forwarded,
+    facts: opened.facts,
+    answerFacts: opened.answerFacts,
+    cancellation: call.cancellation,
+    reservation: call.answerReservation,
+    onStreamEnd: createStreamEnd({ call, candidate, opened, breaker }),
+  };
+  try {
+    const answer = await attempt({ call: attemptCall, chat, ...candidate, key }, settings);
+    opened.end();
+    return answer;
+  } catch (thrown) {
+    const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);
+    opened.end(failure);
+    if (failure instanceof ClientGone || failure.facts.provider === undefined) throw failure;
+    return failure;
+  }
+}
+
+/** Those of the network (502), of time limits (504), and an upstream's own. */
+const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
+
+function recordFailure(
+  breaker: CircuitBreaker | undefined,
+  { provider, model }: Candidate,
+  failure: GatewayError,
+): void {
+  const { status, facts } = failure;
+  if (facts.unreachable) breaker?.recordProviderFailure(provider.id, causeOf(failure));
+  else if (OUTAGE_STATUSES.has(status))
+    breaker?.recordModelFailure(provider.id, model, causeOf(failure));
+  // A plain 500 may be the fault of one request's parameter: it says nothing about others.
+  else if (status !== 500) breaker?.recordSuccess(provider.id, model);
+}
+
+interface StreamContext {
+  readonly call: Call;
+  readonly candidate: Candidate;
+  readonly opened: OpenTry;
+  readonly breaker: CircuitBreaker | undefined;
+}
+
+/** Without the chat request: a stream would hold its body, often megabytes, until it ends. */
+function createStreamEnd(context: StreamContext): (failure?: GatewayError) => void {
+  const { call, candidate, opened, breaker } = context;
+  return (failure) => {
+    if (failure) {
+      call.record.failure = failure;
+      opened.end(failure);
+      recordFailure(breaker, candidate, failure);
+    } else {
+      breaker?.recordSuccess(candidate.provider.id, candidate.model);
+    }
+  };
+}

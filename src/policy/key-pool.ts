@@ -1,0 +1,119 @@
+/** The keys of a provider that has several: used in turn, and a refused one rests while the others serve. */
+
+import type { ProviderSettings } from '../config/config.ts';
+import type { GatewayError } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
+
+/** The statuses of a key that was revoked, may not do this, or has reached its limit. */
+const KEY_STATUSES = new Set([401, 403, 429]);
+const REJECTED_REST_MS = 60_000;
+/** A 429 without `Retry-After`. */
+const DEFAULT_LIMITED_SECONDS = 1;
+const MAX_LIMITED_SECONDS = 3600;
+
+/** Whether an answer with this status may be different with another key. */
+export function isKeyStatus(status: number): boolean {
+  return KEY_STATUSES.has(status);
+}
+
+/** Times are in milliseconds on the clock of `performance.now()`. */
+interface Rest {
+  readonly status: number;
+  readonly sinceMs: number;
+  readonly untilMs: number;
+}
+
+/** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
+export class KeyPool {
+  readonly #provider: string;
+  readonly #logger: Logger | undefined;
+  /** The latest rest of each key, by index. */
+  readonly #rests: (Rest | undefined)[];
+  /** The index at which the next round begins to look. */
+  #turn = 0;
+
+  /** `provider` is its id, for the log; `size` the number of its keys. */
+  constructor(provider: string, size: number, logger?: Logger) {
+    this.#provider = provider;
+    this.#rests = Array<Rest | undefined>(size).fill(undefined);
+    this.#logger = logger;
+  }
+
+  /**
+   * Yields the keys to ask with, until one is not refused: each once, those that rest at that time passed over. If
+   * all rest at the start, the one whose rest ends first comes first.
+   */
+  *round(): Generator<number, undefined, undefined> {
+    const first = this.#firstInTurn();
+    for (let step = 0; step < this.#rests.length; step += 1) {
+      const key = (first + step) % this.#rests.length;
+      if (step > 0 && this.#restOf(key)) continue;
+      this.#turn = key + 1;
+      yield key;
+    }
+  }
+
+  /** A key that was asked at `askedAtMs` has worked. If it rested at that time, it no longer does. */
+  recordSuccess(key: number, askedAtMs: number): void {
+    const rest = this.#restOf(key);
+    if (rest === undefined || rest.sinceMs > askedAtMs) return;
+    this.#rests[key] = undefined;
+    if (rest.status !== 403) return;
+    // Its 403 was about a request and not about the key; so were those of the keys that were asked next.
+    for (const [other, another] of this.#rests.entries()) {
+      if (another?.status === 403) this.#rests[other] = undefined;
+    }
+  }
+
+  /** Returns whether the key was refused, and not the request. If so, it rests. */
+  recordFailure(key: number, { facts }: GatewayError): boolean {
+    const { mayFallBack, retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus = 0 } = facts;
+    const isPolicy = mayFallBack === false;
+    if (!isKeyStatus(upstreamStatus) || isPolicy) return false;
+    const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
+    this.#rest(key, upstreamStatus, upstreamStatus === 429 ? limitedMs : REJECTED_REST_MS);
+    return true;
+  }
+
+  /** The next key that does not rest; if all do, the one whose rest ends first. */
+  #firstInTurn(): number {
+    let earliest = 0;
+    let earliestMs = Infinity;
+    for (let step = 0; step < this.#rests.length; step += 1) {
+      const key = (this.#turn + step) % this.#rests.length;
+      const untilMs = this.#restOf(key)?.untilMs;
+      if (untilMs === undefined) return key;
+      if (untilMs < earliestMs) [earliest, earliestMs] = [key, untilMs];
+    }
+    return earliest;
+  }
+
+  #restOf(key: number): Rest | undefined {
+    const rest = this.#rests[key];
+    return rest && performance.now() < rest.untilMs ? rest : undefined;
+  }
+
+  #rest(key: number, status: number, restMs: number): void {
+    const sinceMs = performance.now();
+    const before = this.#restOf(key);
+    const untilMs = sinceMs + restMs;
+    // A request that was sent before may be answered with a shorter wait.
+    if (before && before.untilMs >= untilMs) return;
+    this.#rests[key] = { status, sinceMs, untilMs };
+    if (before) return;
+    const facts = { provider: this.#provider, key: key + 1, status, rest_ms: restMs };
+    this.#logger?.log('warn', 'key rests', facts);
+  }
+}
+
+/** Creates one for each provider with several keys. By the provider's id. */
+export function createKeyPools(
+  providers: readonly ProviderSettings[],
+  logger: Logger,
+): ReadonlyMap<string, KeyPool> {
+  return new Map(
+    providers
+      .filter(({ apiKeys }) => apiKeys.length > 1)
+      .map(({ id, apiKeys }) => [id, new KeyPool(id, apiKeys.length, logger)]),
+  );
+}
