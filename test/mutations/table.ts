@@ -456,7 +456,7 @@ export const MUTATIONS: readonly Mutation[] = [
   {
     file: 'src/config/settings-file.ts',
     now: "(error as NodeJS.ErrnoException).code === 'ENOENT'",
-    mutated: "/ENOENT|DENIED/.test(`${(error as NodeJS.ErrnoException).code}`)",
+    mutated: '/ENOENT|DENIED/.test(`${(error as NodeJS.ErrnoException).code}`)',
     tests: 'process',
     title: '',
   },
