@@ -159,6 +159,29 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.equal(await statusOf(port, 'any'), 400);
   });
 
+  test('reads the files that the settings name again: a key that rotates, and one that is gone', async (t) => {
+    const upstream = await startUpstream(t);
+    const folder = emptyFolder(t, {
+      'settings.toml': `${SERVER_TOML}[server.auth]\nkeys = ["\${file:team}"]\n${providerToml(upstream)}`,
+      team: 'key-one\n',
+    });
+    const args = ['--config', join(folder, 'settings.toml')];
+    const { port, child, stdout } = await startServing(t, args);
+    const outcomes = () => linesOf(stdout(), 'reloaded', 'reload failed');
+    const statuses = async () => [await statusOf(port, 'key-one'), await statusOf(port, 'key-two')];
+    assert.deepEqual(await statuses(), [200, 401]);
+    writeFileSync(join(folder, 'team'), 'key-two\n');
+    child.kill('SIGHUP');
+    await eventually(() => outcomes().length === 1, 'the reload');
+    assert.equal(outcomes()[0]!['changed'], 'server.auth.keys');
+    assert.deepEqual(await statuses(), [401, 200]);
+    rmSync(join(folder, 'team'));
+    child.kill('SIGHUP');
+    await eventually(() => outcomes().length === 2, 'the second reload');
+    assert.match(String(outcomes()[1]!['cause']), /team: no such file$/);
+    assert.deepEqual(await statuses(), [401, 200]);
+  });
+
   test('fails if ./gateway.toml was found at start and is gone; uses it if it comes later', async (t) => {
     const upstream = await startUpstream(t);
     const cwd = emptyFolder(t);

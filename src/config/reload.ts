@@ -7,9 +7,17 @@ import { isSameSetting } from '../lib/secrets.ts';
 import type { Config } from './config.ts';
 import { ConfigError } from './config-error.ts';
 import type { Settings, SettingsSource } from './read-settings.ts';
+import type { Rows } from './setting-kinds.ts';
+import { SETTINGS } from './settings-table.ts';
 
 /** Listeners are opened, and the transport is chosen and checked, once. */
-const NEEDS_RESTART = /^(?:server\.(?:host|port|upstream)|admin)(?:\.|$)/;
+const NEED_RESTART = new Set(
+  Object.entries<Rows>(SETTINGS).flatMap(([section, rows]) =>
+    Object.keys(rows)
+      .filter((key) => rows[key]!.needsRestart)
+      .map((key) => `${section}.${key}`),
+  ),
+);
 
 export interface Changes {
   /** What to use from now on: the settings that were read, but those that need a restart as they were. */
@@ -26,7 +34,7 @@ export function compareSettings(running: Config, next: Config): Changes {
   const different = [...names].filter(
     (name) => !isSameSetting(running.resolved.get(name), next.resolved.get(name)),
   );
-  const isFixed = (name: string) => NEEDS_RESTART.test(name);
+  const isFixed = (name: string) => NEED_RESTART.has(name);
   const resolved = new Map([
     ...[...running.resolved].filter(([name]) => isFixed(name)),
     ...[...next.resolved].filter(([name]) => !isFixed(name)),

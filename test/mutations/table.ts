@@ -441,8 +441,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/section-reader.ts',
-    now: 'if (variable && env[variable]) given.push([variable,',
-    mutated: 'if (variable && env[variable]) given.push([`${filePrefix}${variable}`,',
+    now: 'return [[name, row.type',
+    mutated: 'return [[undefined as never, row.type',
     tests: 'command-line',
     title: 'blames a variable',
   },
@@ -455,8 +455,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/settings-file.ts',
-    now: "isOptional && code === 'ENOENT'",
-    mutated: 'isOptional && /ENOENT|DENIED/.test(code)',
+    now: "(error as NodeJS.ErrnoException).code === 'ENOENT'",
+    mutated: '/ENOENT|DENIED/.test(`${(error as NodeJS.ErrnoException).code}`)',
     tests: 'process',
     title: '',
   },
