@@ -200,7 +200,7 @@ describe('types and ranges', () => {
     test(`${name} is refused unless it is a table`, () => {
       const z = name === 'providers' ? '' : 'providers.z.base_url = "http://z"\n';
       for (const [value, found] of [
-        ['1', '"?1"?'],
+        ['1', 'a number'],
         ['[]', 'an array'],
       ]) {
         const pattern = `^${name.replaceAll('.', '\\.')}: found ${found}, expected a table`;
@@ -441,7 +441,24 @@ a = "z/\${M}"
     ]);
   });
 
-  for (const piece of ['$', '${', '${A', '[', '{', '"', "'", '\\', '=', 'a.', ' ', '\t', '${A}']) {
+  for (const piece of [
+    '$',
+    '${',
+    '${A',
+    '${file:',
+    '${file:a',
+    '${file:${A}',
+    '[',
+    '{',
+    '"',
+    "'",
+    '\\',
+    '=',
+    'a.',
+    ' ',
+    '\t',
+    '${A}',
+  ]) {
     test(`100,000 times ${JSON.stringify(piece)} takes no longer than its length`, () => {
       const time = (length: number) => {
         const text = piece.repeat(length);
@@ -918,39 +935,5 @@ describe('gateway.toml.example', () => {
     assert.deepEqual(config.warnings, []);
     const ids = config.providers.registered.map(({ id }) => id);
     for (const id of ['openai', 'ollama', 'vllm', 'lmstudio']) assert.ok(ids.includes(id), id);
-  });
-
-  for (const section of [
-    '',
-    'server',
-    'server.auth',
-    'admin',
-    'logging',
-    'providers.openai',
-    'rate_limit',
-  ]) {
-    test(`has every key of ${section === '' ? 'the top' : `[${section}]`}`, () => {
-      const name = 'x'.repeat(40);
-      const [problem = ''] = problemsOf(`${section === '' ? '' : `[${section}]\n`}${name} = 1`);
-      const known = /known: (.*)$/.exec(problem)![1]!.split(', ');
-      const top = complete.split(/^(?=\[)/m);
-      const body = section === '' ? complete : top.find((part) => part.startsWith(`[${section}]`));
-      const inSection = section === 'server' || section === 'rate_limit' ? complete : body!;
-      assert.ok(known.length >= 2);
-      for (const key of known) {
-        const asKey = new RegExp(`^${key} = |^\\[(?:[\\w.]+\\.)?${key}[.\\]]`, 'm');
-        assert.match(inSection, asKey);
-      }
-    });
-  }
-
-  test('names every variable that the gateway reads for itself', () => {
-    const source = ['config/config', 'server'].map((name) =>
-      readFileSync(`${ROOT}/src/${name}.ts`, 'utf8'),
-    );
-    const names = new Set(source.join('\n').match(/\bGATEWAY_[A-Z_]*[A-Z]\b/g));
-    names.delete('GATEWAY_CONFIG');
-    assert.ok(names.size >= 7);
-    for (const name of names) assert.ok(example.includes(name), name);
   });
 });

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { ConfigError, loadConfig } from '../src/config/config.ts';
+import type { Rows } from '../src/config/setting-kinds.ts';
+import { SETTINGS } from '../src/config/settings-table.ts';
 import { assertError, unknownProvider } from './support/errors.ts';
 import {
   chatBody,
@@ -47,7 +48,7 @@ interface Settings {
   readonly env?: Record<string, string>;
   /** Settings under their whole names. */
   readonly [
-    name: `${'server' | 'admin' | 'logging' | 'providers' | 'aliases' | 'rate_limit'}${string}`
+    name: `${'server' | 'clients' | 'admin' | 'logging' | 'providers' | 'aliases' | 'rate_limit'}${string}`
   ]: unknown;
 }
 
@@ -185,6 +186,18 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(await patient!.exit, 0);
   },
 
+  'server.drain_delay': async (t) => {
+    const toml = '[server]\nport = 0\nhost = "127.0.0.1"\n';
+    const cwd = emptyFolder(t, { 'gateway.toml': `${toml}drain_delay = 600` });
+    const { child, port, exit } = await startServing(t, [], { cwd });
+    const status = async () => (await fetch(`http://127.0.0.1:${port}/health`)).status;
+    assert.equal(await status(), 200);
+    child.kill('SIGTERM');
+    await eventually(async () => (await status()) === 503, 'the drain');
+    child.kill('SIGINT');
+    assert.equal(await exit, 1);
+  },
+
   'server.retries': async (t) => {
     const { gateway, p } = await start(t, { 'server.retries': 2, script: fail });
     assert.equal(await statusOf(gateway), 503);
@@ -266,6 +279,51 @@ const IN_FILE: Record<string, Observation> = {
       const { gateway } = await start(t, { 'server.auth.keys': keys });
       assert.equal(await statusOf(gateway), status);
     }
+  },
+
+  'clients.z.key': async (t) => {
+    for (const [key, status] of [
+      [CLIENT_TOKEN, 200],
+      ['another', 401],
+    ]) {
+      const { gateway } = await start(t, { 'clients.alice.key': key });
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+
+  'clients.z.keys': async (t) => {
+    for (const [keys, status] of [
+      [['another', CLIENT_TOKEN], 200],
+      [['another'], 401],
+    ]) {
+      const { gateway } = await start(t, { 'clients.alice.keys': keys });
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+
+  'clients.z.models': async (t) => {
+    const settings = { 'clients.alice.key': CLIENT_TOKEN, 'clients.alice.models': ['p/a*'] };
+    const { gateway } = await start(t, settings);
+    assert.equal(await statusOf(gateway, chatBody({ model: 'p/abc' })), 200);
+    assert.equal(await statusOf(gateway, chatBody({ model: 'p/b' })), 404);
+  },
+
+  'clients.z.requests_per_second': async (t) => {
+    for (const [requests_per_second, status] of [
+      [1, 429],
+      [0, 200],
+    ]) {
+      const alice = { key: CLIENT_TOKEN, requests_per_second, burst_capacity: 1 };
+      const { gateway } = await start(t, { 'clients.alice': alice });
+      assert.equal(await statusOf(gateway), 200);
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+
+  'clients.z.burst_capacity': async (t) => {
+    const alice = { key: CLIENT_TOKEN, requests_per_second: 1, burst_capacity: 2 };
+    const { gateway } = await start(t, { 'clients.alice': alice });
+    for (const status of [200, 200, 429]) assert.equal(await statusOf(gateway), status);
   },
 
   'admin.port': async (t) => {
@@ -366,6 +424,27 @@ const IN_FILE: Record<string, Observation> = {
     assertError(await gateway.chat(chatBody()), unknownProvider('p'));
   },
 
+  'providers.z.api_keys': async (t) => {
+    const keys = ['key-number-1', 'key-number-2'];
+    const { gateway, p } = await start(t, {
+      'providers.p.api_key': '',
+      'providers.p.api_keys': keys,
+    });
+    p.script = ({ headers }, response) =>
+      headers.authorization === `Bearer ${keys[0]}`
+        ? sendJson(response, {}, { status: 401 })
+        : sendJson(response, completion());
+    assert.equal(await statusOf(gateway), 200);
+    assert.equal(p.requests.at(-1)!.headers.authorization, `Bearer ${keys[1]}`);
+  },
+
+  'providers.z.headers': async (t) => {
+    const headers = { 'OpenAI-Organization': 'org-${N}' };
+    const { gateway, p } = await start(t, { env: { N: '1' }, 'providers.p.headers': headers });
+    assert.equal(await statusOf(gateway), 200);
+    assert.equal(p.requests[0]!.headers['openai-organization'], 'org-1');
+  },
+
   'providers.z.base_url': async (t) => {
     const upstream = await startUpstream(t);
     for (const slash of ['', '/']) {
@@ -434,6 +513,10 @@ const IN_FILE: Record<string, Observation> = {
     const { gateway, p } = await start(t, { 'aliases.fast': 'p/the/model' });
     assert.equal(await statusOf(gateway, chatBody({ model: 'fast' })), 200);
     assert.equal(modelAsked(p), 'the/model');
+    const list = { 'aliases.fast': ['p/one', 'q/two'], script: fail };
+    const { gateway: other, q } = await start(t, list);
+    assert.equal(await statusOf(other, chatBody({ model: 'fast' })), 200);
+    assert.equal(modelAsked(q), 'two');
   },
 
   'rate_limit.enabled': async (t) => {
@@ -519,6 +602,38 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
     await assertServes(t, toml, { env: { GATEWAY_CONFIG: `${other}/my.toml` }, port });
   },
 
+  GATEWAY_CONFIG_TOML: async (t) => {
+    const port = await freePort();
+    const toml = `[server]\nport = ${await freePort()}\nhost = "${NOWHERE}"`;
+    const text = `[server]\nport = ${port}\nhost = "127.0.0.1"`;
+    await assertServes(t, toml, { env: { GATEWAY_CONFIG_TOML: text }, port });
+  },
+
+  GATEWAY_AUTH_KEYS: async (t) => {
+    for (const [text, inFile, status] of [
+      [`another, ${CLIENT_TOKEN}`, ['another'], 200],
+      ['another', [CLIENT_TOKEN], 401],
+    ] as const) {
+      const settings = { 'server.auth.keys': inFile, env: { GATEWAY_AUTH_KEYS: text } };
+      const { gateway } = await start(t, settings);
+      assert.equal(await statusOf(gateway), status);
+    }
+  },
+
+  GATEWAY_PRIMARY: async (t) => {
+    const settings = { 'providers.primary': 'p', env: { GATEWAY_PRIMARY: 'q' } };
+    const { gateway, q } = await start(t, settings);
+    assert.equal(await statusOf(gateway, chatBody({ model: 'some-model' })), 200);
+    assert.equal(modelAsked(q), 'some-model');
+  },
+
+  GATEWAY_FALLBACK: async (t) => {
+    const settings = { 'providers.fallback': [], env: { GATEWAY_FALLBACK: 'p, q' } };
+    const { gateway } = await start(t, { ...settings, script: fail });
+    const { status, headers } = await gateway.chat(chatBody());
+    assert.deepEqual([status, headers['x-gateway-provider']], [200, 'q']);
+  },
+
   GATEWAY_TIMEOUT: async (t) => {
     const settings = { 'server.timeout': 600, script: hang };
     const { gateway } = await start(t, { ...settings, env: { GATEWAY_TIMEOUT: '1' } });
@@ -586,8 +701,47 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
 
 before(buildOnce);
 
+/** Variables that the file wins over. */
+const AFTER_THE_FILE: Record<string, Observation> = {
+  '<ID>_API_KEY': async (t) => {
+    const env = { P_API_KEY: 'from-env' };
+    for (const [inFile, sent] of [
+      ['', 'from-env'],
+      ['from-file', 'from-file'],
+    ] as const) {
+      const { gateway, p } = await start(t, { env, 'providers.p.api_key': inFile });
+      assert.equal(await statusOf(gateway), 200);
+      assert.equal(p.requests[0]!.headers.authorization, `Bearer ${sent}`);
+    }
+  },
+
+  '<ID>_BASE_URL': async (t) => {
+    const [inVariable, inFile] = [await startUpstream(t), await startUpstream(t)];
+    const env = { GROQ_API_KEY: 'k', GROQ_BASE_URL: inVariable.baseUrl };
+    const body = chatBody({ model: 'groq/m' });
+    const { gateway } = await start(t, { env });
+    assert.equal(await statusOf(gateway, body), 200);
+    assert.equal(inVariable.requests.length, 1);
+    const { gateway: other } = await start(t, { env, 'providers.groq.base_url': inFile.baseUrl });
+    assert.equal(await statusOf(other, body), 200);
+    assert.deepEqual([inVariable.requests.length, inFile.requests.length], [1, 1]);
+  },
+
+  '<ID>_DEFAULT_MODEL': async (t) => {
+    const groq = await startUpstream(t);
+    const env = { GROQ_API_KEY: 'k', GROQ_BASE_URL: groq.baseUrl, GROQ_DEFAULT_MODEL: 'in-env' };
+    const body = chatBody({ model: 'groq' });
+    const { gateway } = await start(t, { env });
+    assert.equal(await statusOf(gateway, body), 200);
+    assert.equal(modelAsked(groq), 'in-env');
+    const { gateway: other } = await start(t, { env, 'providers.groq.default_model': 'in-file' });
+    assert.equal(await statusOf(other, body), 200);
+    assert.equal(modelAsked(groq), 'in-file');
+  },
+};
+
 /** These wait, for a second or for a process. For the others a millisecond passes whenever the clock is read, however long they take. */
-const isWaiting = (name: string) => /timeout|port|host|retries|config/i.test(name);
+const isWaiting = (name: string) => /timeout|port|host|retries|config|drain/i.test(name);
 for (const waiting of [true, false]) {
   const what = `in a running gateway, ${waiting ? 'at the same time' : 'one after the other'}`;
   describe(what, { concurrency: waiting }, () => {
@@ -602,38 +756,27 @@ for (const waiting of [true, false]) {
     for (const [name, observe] of Object.entries(IN_ENVIRONMENT)) {
       if (isWaiting(name) === waiting) test(`${name} acts, and wins over the file`, observe);
     }
+    for (const [name, observe] of Object.entries(AFTER_THE_FILE)) {
+      if (isWaiting(name) === waiting) test(`${name} acts, and the file wins over it`, observe);
+    }
   });
 }
 
 describe('this file', () => {
-  /** The keys that a section may have, as the gateway itself lists them. */
-  function keysOf(section: string): string[] {
-    try {
-      loadConfig({ toml: `[${section}]\n${'x'.repeat(40)} = 1`, env: {} });
-    } catch (error) {
-      assert.ok(error instanceof ConfigError);
-      const [, known = ''] = /known: (.*)$/m.exec(error.message) ?? assert.fail(error.message);
-      return known.split(', ');
-    }
-    return assert.fail('an unknown key was accepted');
-  }
+  const sections = Object.entries<Rows>(SETTINGS);
+  const rows = sections.flatMap(([section, settings]) =>
+    Object.entries(settings).map(([key, row]) => ({ name: `${section}.${key}`, row })),
+  );
 
-  test('observes every key that a section may have', () => {
-    const sections = [
-      'server',
-      'server.auth',
-      'admin',
-      'logging',
-      'rate_limit',
-      'providers.openai',
-    ];
-    const names = [...sections, 'rate_limit.providers.openai'].flatMap((section) =>
-      keysOf(section).map((key) => `${section}.${key}`.replace('.openai', '.z')),
-    );
-    const isSection = (name: string) => ['server.auth', 'rate_limit.providers'].includes(name);
-    const pending = ['server.drain_delay', 'providers.z.api_keys', 'providers.z.headers'];
-    const expected = names.filter((name) => !isSection(name) && !pending.includes(name));
-    const others = ['providers.primary', 'providers.fallback', 'aliases.z'];
-    assert.deepEqual(Object.keys(IN_FILE).toSorted(), [...expected, ...others].toSorted());
+  test('observes every key of the table of settings', () => {
+    const names = rows.map(({ name }) => name.replace(/<\w+>/, 'z'));
+    assert.deepEqual(Object.keys(IN_FILE).toSorted(), names.toSorted());
+  });
+
+  test('observes every variable of the table of settings, and those that name a file', () => {
+    const names = rows.flatMap(({ row }) => row.env ?? row.providerEnv ?? []);
+    const expected = [...names, 'GATEWAY_CONFIG', 'GATEWAY_CONFIG_TOML'];
+    const observed = [...Object.keys(IN_ENVIRONMENT), ...Object.keys(AFTER_THE_FILE)];
+    assert.deepEqual(observed.toSorted(), expected.toSorted());
   });
 });

@@ -4,6 +4,7 @@ import { Secret } from '../lib/secrets.ts';
 import { isLoopback } from '../lib/loopback.ts';
 import { checkKey } from './api-keys.ts';
 import type { SectionReader } from './section-reader.ts';
+import { SETTINGS } from './settings-table.ts';
 
 export interface AdminSettings {
   readonly port: number;
@@ -14,9 +15,7 @@ export interface AdminSettings {
 
 /** Reads the section. Returns undefined if it has no `port`: nothing listens then. `publicPort` is that of `[server]`. */
 export function readAdmin(section: SectionReader, publicPort: number): AdminSettings | undefined {
-  const port = section.integer('port', { min: 0, max: 65_535 });
-  const host = section.string('host', { default: '127.0.0.1', isRequired: true });
-  const keys = section.strings('keys') ?? [];
+  const { port, host, keys = [] } = section.values(SETTINGS.admin);
   for (const key of keys) checkKey(key, { section, setting: 'keys' });
   if (port === undefined) {
     if (keys.length > 0) section.warning('port', 'not set: there is no admin listener');

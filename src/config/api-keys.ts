@@ -1,4 +1,4 @@
-/** Checks the text of a key, whether it is a provider's or a client's. */
+/** Checks the text of a key, whether it is a provider's or a caller's. */
 
 import type { SectionReader } from './section-reader.ts';
 
@@ -6,7 +6,7 @@ interface KeyOrigin {
   readonly section: SectionReader;
   /** The setting that holds the key. */
   readonly setting: string;
-  /** The environment variable that the key was taken from instead, if it was. */
+  /** The environment variable that the key was taken from instead, if the section does not know. */
   readonly variable?: string | undefined;
 }
 

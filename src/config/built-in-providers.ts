@@ -48,8 +48,12 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
   }),
 );
 
+/** Returns the name of a provider's variable. `pattern` has `<ID>` for its id, as the table of settings has it. */
+export function variableOf(id: string, pattern: string): string {
+  return pattern.replace('<ID>', id.toUpperCase().replace(/[^A-Z0-9]/g, '_'));
+}
+
 /** Returns the name of the environment variable that holds a provider's key. */
 export function keyVariableOf(id: string): string {
-  const conventional = `${id.toUpperCase().replace(/[^A-Z0-9]/g, '_')}_API_KEY`;
-  return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? conventional;
+  return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? variableOf(id, '<ID>_API_KEY');
 }

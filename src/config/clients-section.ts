@@ -2,8 +2,14 @@
 
 import { Secret } from '../lib/secrets.ts';
 import { checkKey } from './api-keys.ts';
-import { readBucket, type BucketSettings } from './bucket.ts';
 import type { SectionReader } from './section-reader.ts';
+import { SETTINGS } from './settings-table.ts';
+
+export interface BucketSettings {
+  /** 0 is unlimited. */
+  readonly requestsPerSecond: number;
+  readonly burstCapacity: number;
+}
 
 export interface ClientSettings {
   readonly name: string;
@@ -23,15 +29,14 @@ export function readClients(
   isAuthEnabled: boolean,
   takenKeys: Set<string>,
 ): ClientSettings[] {
-  const clients = section.remainingSections().map((name) => {
-    const own = section.section(name);
+  const clients = section.remainingKeys().map((name) => {
     if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
       section.problem(
         name,
         'the name of a client is 1 to 64 letters, digits, ".", "_", "@" or "-"',
       );
     }
-    return readClient(name, own, takenKeys);
+    return readClient(name, section.section(name), takenKeys);
   });
   if (clients.length > 0 && !isAuthEnabled) {
     section.problem('', 'clients have no effect while server.auth.enabled is false');
@@ -40,22 +45,32 @@ export function readClients(
 }
 
 function readClient(name: string, section: SectionReader, takenKeys: Set<string>): ClientSettings {
-  const key = section.string('key');
-  const keys = [...(key === undefined ? [] : [key]), ...(section.strings('keys') ?? [])];
-  if (keys.length === 0) section.problem('key', 'key or keys is required');
-  for (const text of new Set(keys)) {
-    checkKey(text, { section, setting: 'key' });
-    if (takenKeys.has(text)) section.problem('key', 'another client or [server.auth] has this key');
+  const { key, keys = [], models, ...limit } = section.values(SETTINGS['clients.<name>']);
+  const all = [...(key === undefined ? [] : [key]), ...keys];
+  if (all.length === 0) section.problem('key', 'key or keys is required');
+  for (const text of new Set(all)) {
+    const setting = text === key ? 'key' : 'keys';
+    checkKey(text, { section, setting });
+    if (takenKeys.has(text)) section.problem(setting, 'another client or [server.auth] has it too');
     takenKeys.add(text);
   }
-  const models = section.strings('models');
   for (const model of models ?? []) {
-    if (/^$|\*./.test(model)) section.problem('models', `"${model}": "*" may only be its end`);
+    if (!/^[^*]+\*?$|^\*$/.test(model)) {
+      section.problem('models', `"${model}": expected a name, in which "*" may only be the end`);
+    }
   }
   return {
     name,
-    keys: keys.map((text) => new Secret(text)),
+    keys: all.map((text) => new Secret(text)),
     models,
-    limit: readBucket(section),
+    limit: toBucket(limit),
   };
+}
+
+/** The settings of a bucket under the names of the code. */
+export function toBucket(values: {
+  readonly requests_per_second: number;
+  readonly burst_capacity: number;
+}): BucketSettings {
+  return { requestsPerSecond: values.requests_per_second, burstCapacity: values.burst_capacity };
 }

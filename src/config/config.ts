@@ -6,22 +6,27 @@
 import { isIP } from 'node:net';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
-import { LOG_LEVELS, type LogLevel } from '../lib/log.ts';
+import type { LogLevel } from '../lib/log.ts';
 import { Secret } from '../lib/secrets.ts';
 import { readAdmin, type AdminSettings } from './admin-section.ts';
 import { checkKey } from './api-keys.ts';
-import { readBucket, type BucketSettings } from './bucket.ts';
-import { readClients, type ClientSettings } from './clients-section.ts';
+import {
+  readClients,
+  toBucket,
+  type BucketSettings,
+  type ClientSettings,
+} from './clients-section.ts';
 import { ConfigError } from './config-error.ts';
-import { readProviders, RETRIES_RANGE, type Providers } from './providers-section.ts';
-import { MAX_SECONDS, SectionReader, type ReadContext } from './section-reader.ts';
+import { warnOfUnknownVariables } from './environment.ts';
+import { readProviders, type Providers } from './providers-section.ts';
+import { SectionReader, type Flags, type ReadContext } from './section-reader.ts';
 import { parseToml } from './settings-file.ts';
+import { SETTINGS } from './settings-table.ts';
 
 export { ConfigError } from './config-error.ts';
-export type { ClientSettings } from './clients-section.ts';
+export type { BucketSettings, ClientSettings } from './clients-section.ts';
 export type { ProviderSettings } from './providers-section.ts';
-
-export type { BucketSettings } from './bucket.ts';
+export type { Flags } from './section-reader.ts';
 
 export interface Config {
   readonly server: {
@@ -65,27 +70,20 @@ export interface Config {
   };
   /** For the operator, at startup. Never contains a value of a variable or a key. */
   readonly warnings: readonly string[];
-  /** All settings by their names in the file, keys masked: what `--check` prints. */
+  /** All settings by their names in the file, keys as `Secret`: what `--check` prints. */
   readonly resolved: ReadonlyMap<string, unknown>;
 }
 
-/** What the command line may override. */
-export interface Flags {
-  readonly port?: string | undefined;
-  readonly host?: string | undefined;
-}
-
-/** A body is held in memory until it has been sent. */
-const MAX_BODY_BYTES = 268_435_456;
 /** The default of `max_buffered_bytes` is a quarter of the memory, but not less. */
 const MIN_BUFFERED_BYTES = 67_108_864;
-const MAX_BUFFERED_BYTES = 1_099_511_627_776;
 
 interface ConfigSources {
   /** Text of gateway.toml; empty if there is no file. */
   readonly toml: string;
-  /** The path of the file, for messages. */
+  /** The path of the file, or the variable that holds its text, for messages. */
   readonly path?: string;
+  /** The paths of `${file:...}` are relative to it; else to the working directory. */
+  readonly directory?: string;
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly flags?: Flags;
   /** The memory that the process may use, in bytes. */
@@ -94,92 +92,71 @@ interface ConfigSources {
 
 /** Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was found. */
 export function loadConfig(sources: ConfigSources): Config {
-  const { toml, path, env, flags = {}, memoryBytes = 0 } = sources;
+  const { toml, path, directory = '', env, flags = {}, memoryBytes = 0 } = sources;
   const filePrefix = path === undefined ? '' : `${path}: `;
   const context: ReadContext = {
     env,
+    flags,
     filePrefix,
+    directory,
     problems: [],
     warnings: [],
     resolved: new Map(),
+    variables: new Set(['GATEWAY_CONFIG', 'GATEWAY_CONFIG_TOML']),
   };
+  const { problems, warnings, resolved, variables } = context;
   const top = new SectionReader(parseToml(toml, filePrefix), '', context);
 
   const callerKeys = new Set<string>();
-  const server = readServer(top.section('server'), { flags, memoryBytes, callerKeys });
+  const server = readServer(top.section('server'), memoryBytes, callerKeys);
   const clients = readClients(top.section('clients'), server.auth.enabled, callerKeys);
   const admin = readAdmin(top.section('admin'), server.port);
-  const logging = readLogging(top.section('logging'));
-  const providers = readProviders(top.section('providers'), { env, server });
+  const logging = top.section('logging').values(SETTINGS.logging);
+  const providers = readProviders(top.section('providers'), { env, server, variables });
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
   const ids = new Set(providers.registered.map(({ id }) => id));
   const aliases = readAliases(top.section('aliases'), ids);
   const rateLimit = readRateLimit(top.section('rate_limit'), known);
   top.refuseUnknownKeys();
+  warnings.push(...warnOfUnknownVariables(env, variables));
 
-  const { problems, warnings, resolved } = context;
   if (problems.length > 0) throw new ConfigError(problems);
   return { server, clients, admin, logging, providers, aliases, rateLimit, warnings, resolved };
 }
 
-interface ServerContext {
-  readonly flags: Flags;
-  readonly memoryBytes: number;
-  /** Gets the text of the keys of `[server.auth]`. */
-  readonly callerKeys: Set<string>;
-}
-
 function readServer(
   section: SectionReader,
-  { flags, memoryBytes, callerKeys }: ServerContext,
+  memoryBytes: number,
+  callerKeys: Set<string>,
 ): Config['server'] {
-  const milliseconds = (key: string, min: number, fallback: number, env?: string) =>
-    1000 * section.integer(key, { min, max: MAX_SECONDS, default: fallback, env });
-  const port = { min: 0, max: 65_535, default: 8080, env: 'GATEWAY_PORT', flag: flags.port };
-  const host = { default: '0.0.0.0', env: 'GATEWAY_HOST', flag: flags.host, isRequired: true };
-  const firstToken = section.integer('first_token_timeout', { min: 1, max: MAX_SECONDS });
+  const maxBufferedBytes = Math.max(MIN_BUFFERED_BYTES, Math.floor(memoryBytes / 4));
+  const values = section.values(SETTINGS.server, { max_buffered_bytes: maxBufferedBytes });
+  const auth = section.section('auth');
+  const { enabled, keys = [] } = auth.values(SETTINGS['server.auth']);
+  for (const key of keys) {
+    checkKey(key, { section: auth, setting: 'keys' });
+    callerKeys.add(key);
+  }
   return {
-    port: section.integer('port', port),
-    host: section.string('host', host),
-    timeoutMs: milliseconds('timeout', 1, 60, 'GATEWAY_TIMEOUT'),
-    firstTokenTimeoutMs: firstToken === undefined ? Infinity : firstToken * 1000,
-    streamIdleTimeoutMs: milliseconds('stream_idle_timeout', 0, 300),
-    shutdownTimeoutMs: milliseconds('shutdown_timeout', 0, 25),
-    drainDelayMs: milliseconds('drain_delay', 0, 0),
-    retries: section.integer('retries', { ...RETRIES_RANGE, default: 0 }),
-    maxBodyBytes: section.integer('max_body_bytes', {
-      min: 1,
-      max: MAX_BODY_BYTES,
-      default: 33_554_432,
-    }),
-    maxBufferedBytes: section.integer('max_buffered_bytes', {
-      min: 1_048_576,
-      max: MAX_BUFFERED_BYTES,
-      default: Math.max(MIN_BUFFERED_BYTES, Math.floor(memoryBytes / 4)),
-    }),
-    cors: section.boolean('cors', { default: false, env: 'GATEWAY_CORS' }),
-    upstream: section.oneOf('upstream', ['auto', 'fetch'] as const, {
-      default: 'auto',
-      env: 'GATEWAY_UPSTREAM',
-    }),
-    trustedProxies: readTrustedProxies(section),
-    auth: readAuth(section.section('auth'), callerKeys),
+    port: values.port,
+    host: values.host,
+    timeoutMs: values.timeout * 1000,
+    firstTokenTimeoutMs: (values.first_token_timeout ?? Infinity) * 1000,
+    streamIdleTimeoutMs: values.stream_idle_timeout * 1000,
+    shutdownTimeoutMs: values.shutdown_timeout * 1000,
+    drainDelayMs: values.drain_delay * 1000,
+    retries: values.retries,
+    maxBodyBytes: values.max_body_bytes,
+    maxBufferedBytes: values.max_buffered_bytes,
+    cors: values.cors,
+    upstream: values.upstream,
+    trustedProxies: checkProxies(values.trusted_proxies ?? [], section),
+    auth: { enabled, keys: keys.map((key) => new Secret(key)) },
   };
 }
 
-function readAuth(section: SectionReader, callerKeys: Set<string>): Config['server']['auth'] {
-  const enabled = section.boolean('enabled', { default: true });
-  const keys = section.strings('keys') ?? [];
-  for (const key of keys) {
-    checkKey(key, { section, setting: 'keys' });
-    callerKeys.add(key);
-  }
-  return { enabled, keys: keys.map((key) => new Secret(key)) };
-}
-
-/** Each an address, or a range as `<address>/<prefix length>`. */
-function readTrustedProxies(section: SectionReader): readonly string[] {
-  const proxies = section.strings('trusted_proxies') ?? [];
+/** Each is an address, or a range as `<address>/<prefix length>`. */
+function checkProxies(proxies: readonly string[], section: SectionReader): readonly string[] {
   for (const proxy of proxies) {
     const [address = '', prefix = '0', ...rest] = proxy.split('/');
     const maxPrefix = isIP(address) === 6 ? 128 : 32;
@@ -194,19 +171,12 @@ function readTrustedProxies(section: SectionReader): readonly string[] {
   return proxies;
 }
 
-function readLogging(section: SectionReader): Config['logging'] {
-  return {
-    level: section.oneOf('level', LOG_LEVELS, { default: 'info', env: 'GATEWAY_LOG_LEVEL' }),
-    format: section.oneOf('format', ['auto', 'json', 'text'] as const, { default: 'auto' }),
-    verbose: section.boolean('verbose', { default: false }),
-  };
-}
-
 function readAliases(section: SectionReader, registered: ReadonlySet<string>): Config['aliases'] {
   const aliases = new Map<string, readonly string[]>();
   for (const alias of section.remainingKeys()) {
-    const targets = section.stringOrStrings(alias);
-    if (targets === undefined) continue;
+    const value = section.value(alias, SETTINGS.aliases['<alias>']);
+    if (value === undefined) continue;
+    const targets = typeof value === 'string' ? [value] : value;
     if (targets.length === 0) section.problem(alias, 'name one model at least');
     for (const target of targets) {
       const slash = target.indexOf('/');
@@ -222,15 +192,16 @@ function readAliases(section: SectionReader, registered: ReadonlySet<string>): C
 }
 
 function readRateLimit(section: SectionReader, known: readonly string[]): Config['rateLimit'] {
-  const enabled = section.boolean('enabled', { default: false, env: 'GATEWAY_RATE_LIMIT_ENABLED' });
-  const global = readBucket(section, 'GATEWAY_RATE_LIMIT_RPS', 'GATEWAY_RATE_LIMIT_BURST');
+  const { enabled, ...bucket } = section.values(SETTINGS.rate_limit);
+  const global = toBucket(bucket);
   const byProvider = section.section('providers');
   const providers = new Map<string, BucketSettings>();
   for (const id of byProvider.remainingKeys()) {
-    providers.set(id, readBucket(byProvider.section(id)));
+    const own = byProvider.section(id);
+    providers.set(id, toBucket(own.values(SETTINGS['rate_limit.providers.<id>'])));
     if (!known.includes(id)) byProvider.problem(id, `no such provider${didYouMean(id, known)}`);
   }
-  const isLimited = [global, ...providers.values()].some((bucket) => bucket.requestsPerSecond > 0);
+  const isLimited = [global, ...providers.values()].some((one) => one.requestsPerSecond > 0);
   if (!enabled && isLimited) {
     const why = 'rate_limit.enabled (GATEWAY_RATE_LIMIT_ENABLED) is false';
     section.warning('requests_per_second', `has no effect: ${why}`);

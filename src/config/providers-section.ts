@@ -1,10 +1,13 @@
 /** Reads `[providers]`: which providers are registered, with what settings, and why others are not. */
 
 import { didYouMean } from '../lib/did-you-mean.ts';
+import { isLoopback } from '../lib/loopback.ts';
 import { Secret } from '../lib/secrets.ts';
 import { checkKey } from './api-keys.ts';
-import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
-import { MAX_SECONDS, type SectionReader } from './section-reader.ts';
+import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
+import { toHeaders } from './provider-headers.ts';
+import type { SectionReader } from './section-reader.ts';
+import { SETTINGS } from './settings-table.ts';
 
 /** A provider that is enabled and has a key. */
 export interface ProviderSettings {
@@ -39,22 +42,27 @@ export interface Providers {
 
 interface ProviderContext {
   readonly env: Readonly<Record<string, string | undefined>>;
-  /** What applies to providers without such a setting of their own. */
-  readonly server: { readonly timeoutMs: number; readonly retries: number };
+  /** Gets the names of the variables that are looked up. */
+  readonly variables: Set<string>;
+  readonly server: {
+    /** The gateway's own address. */
+    readonly host: string;
+    readonly port: number;
+    /** What applies to providers without such a setting of their own. */
+    readonly timeoutMs: number;
+    readonly retries: number;
+  };
 }
 
-/** The range of `retries`, for the server and for one provider. */
-export const RETRIES_RANGE = { min: 0, max: 10 } as const;
-
 export function readProviders(section: SectionReader, context: ProviderContext): Providers {
-  const primary = section.string('primary');
-  const fallback = section.strings('fallback') ?? [];
+  const { primary, fallback = [] } = section.values(SETTINGS.providers);
   const registered: ProviderSettings[] = [];
   const skipped: SkippedProvider[] = [];
   const configured = section.remainingSections();
   for (const id of new Set([...configured, ...BUILT_IN_PROVIDERS.keys()])) {
     const own = section.section(id);
-    const result = readProvider(id, own, context);
+    const isUsed = configured.includes(id) || context.env[keyVariableOf(id)];
+    const result = isUsed ? readProvider(id, own, context) : withoutKey(id);
     if (typeof result === 'string') {
       skipped.push({ id, reason: result, isConfigured: configured.includes(id) });
       own.dropFromResolved();
@@ -76,50 +84,67 @@ export function readProviders(section: SectionReader, context: ProviderContext):
   return { registered, skipped, primary, fallback: [...new Set(fallback)] };
 }
 
+function withoutKey(id: string): string {
+  return `no api_key and no ${keyVariableOf(id)}`;
+}
+
 /** Reads one provider. Returns its settings, or the reason why it is not registered. */
 function readProvider(
   id: string,
   section: SectionReader,
-  { env, server }: ProviderContext,
+  { env, variables, server }: ProviderContext,
 ): ProviderSettings | string {
   if (!/^[A-Za-z0-9._-]{1,64}$/.test(id)) {
     section.problem('', 'a provider id is 1 to 64 letters, digits, ".", "_" or "-"');
   }
-  const enabled = section.boolean('enabled', { default: true });
+  const rows = SETTINGS['providers.<id>'];
+  const builtIn = BUILT_IN_PROVIDERS.get(id);
+  const { enabled, ...values } = section.values(
+    rows,
+    {
+      base_url: builtIn?.baseUrl,
+      timeout: server.timeoutMs / 1000,
+      retries: server.retries,
+    },
+    builtIn && {
+      base_url: variableOf(id, rows.base_url.providerEnv),
+      default_model: variableOf(id, rows.default_model.providerEnv),
+    },
+  );
   const keyVariable = keyVariableOf(id);
+  variables.add(keyVariable);
   // An empty key counts as not set, like an empty variable.
-  const ownKeys = [section.string('api_key') ?? '', ...(section.strings('api_keys') ?? [])]
+  const ownKeys = [values.api_key ?? '', ...(values.api_keys ?? [])]
     .map((key) => key.trim())
     .filter((key) => key !== '');
   const apiKeys = ownKeys.length > 0 ? ownKeys : [(env[keyVariable] ?? '').trim()];
-  const timeout = { min: 1, max: MAX_SECONDS, default: server.timeoutMs / 1000 };
   const settings = {
     id,
-    baseUrl: readBaseUrl(id, section),
+    baseUrl: checkBaseUrl(id, values.base_url, section),
     apiKeys: apiKeys.map((key) => new Secret(key)),
-    headers: readHeaders(section),
-    defaultModel: section.string('default_model') || undefined,
-    timeoutMs: 1000 * section.integer('timeout', timeout),
-    retries: section.integer('retries', { ...RETRIES_RANGE, default: server.retries }),
-    models: section.strings('models'),
+    headers: toHeaders(values.headers ?? {}, section),
+    defaultModel: values.default_model || undefined,
+    timeoutMs: 1000 * values.timeout,
+    retries: values.retries,
+    models: values.models,
   };
 
   if (!enabled) return 'enabled = false';
-  if (apiKeys[0] === '') return `no api_key and no ${keyVariable}`;
+  if (apiKeys[0] === '') return withoutKey(id);
   const variable = ownKeys.length > 0 ? undefined : keyVariable;
-  for (const key of apiKeys) checkKey(key, { section, setting: 'api_key', variable });
+  const setting = values.api_key?.trim() ? 'api_key' : 'api_keys';
+  for (const key of apiKeys) checkKey(key, { section, setting, variable });
+  if (isOwnAddress(settings.baseUrl, server)) {
+    section.warning(
+      'base_url',
+      "this is the gateway's own address: requests would come back to it",
+    );
+  }
   return settings;
 }
 
-function readHeaders(section: SectionReader): Readonly<Record<string, Secret>> {
-  const headers = [...section.stringTable('headers')];
-  return Object.fromEntries(
-    headers.map(([name, value]) => [name.toLowerCase(), new Secret(value)]),
-  );
-}
-
-function readBaseUrl(id: string, section: SectionReader): string {
-  const text = section.string('base_url', { default: BUILT_IN_PROVIDERS.get(id)?.baseUrl });
+/** Returns the URL without a slash at its end. */
+function checkBaseUrl(id: string, text: string | undefined, section: SectionReader): string {
   if (text === undefined) {
     const hint = didYouMean(id, [...BUILT_IN_PROVIDERS.keys()]);
     section.problem('base_url', `required: "${id}" is not a built-in provider${hint}`);
@@ -133,4 +158,14 @@ function readBaseUrl(id: string, section: SectionReader): string {
     section.problem('base_url', 'leave out /chat/completions: the gateway appends it');
   }
   return text.replace(/\/+$/, '');
+}
+
+/** OPENAI_BASE_URL is often set to the gateway's address, for the SDKs of programs beside it. */
+function isOwnAddress(baseUrl: string, { host, port }: ProviderContext['server']): boolean {
+  if (!URL.canParse(baseUrl)) return false;
+  const url = new URL(baseUrl);
+  const name = url.hostname.replace(/^\[|\]$/g, '');
+  const isEverywhere = host === '0.0.0.0' || host === '::';
+  const isHere = name === host || (isLoopback(name) && (isEverywhere || isLoopback(host)));
+  return isHere && Number(url.port || (url.protocol === 'https:' ? 443 : 80)) === port;
 }

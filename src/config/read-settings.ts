@@ -1,9 +1,9 @@
 /** Finds the settings that a command line and an environment name: at start, and again for a reload. */
 
 import { totalmem } from 'node:os';
-import { resolve } from 'node:path';
+import { dirname, resolve } from 'node:path';
 
-import { loadConfig, type Config, type Flags } from './config.ts';
+import { ConfigError, loadConfig, type Config, type Flags } from './config.ts';
 import { readSettingsFile } from './settings-file.ts';
 
 const DEFAULT_CONFIG_PATH = 'gateway.toml';
@@ -40,10 +40,19 @@ export function readSettings(
     const text = '--demo, no file; GATEWAY_* variables apply';
     return { config, source: { text, isFound: false } };
   }
+  const inVariable = env['GATEWAY_CONFIG_TOML'];
+  if (inVariable && commandLine.config === undefined) {
+    const name = 'GATEWAY_CONFIG_TOML';
+    if (env['GATEWAY_CONFIG']) {
+      throw new ConfigError([`${name}: GATEWAY_CONFIG is set too; unset one of them`]);
+    }
+    const config = loadConfig({ ...shared, toml: inVariable, path: name, env });
+    return { config, source: { text: name, isFound: true } };
+  }
   const named = commandLine.config ?? (env['GATEWAY_CONFIG'] || undefined);
   const path = resolve(named ?? DEFAULT_CONFIG_PATH);
   const toml = readSettingsFile(path, named === undefined);
-  const config = loadConfig({ ...shared, toml: toml ?? '', path, env });
+  const config = loadConfig({ ...shared, toml: toml ?? '', path, directory: dirname(path), env });
   const isFound = toml !== undefined;
   const text = isFound ? path : `no ${path}; defaults and environment`;
   return { config, source: { text, path, isFound } };

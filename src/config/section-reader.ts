@@ -1,42 +1,50 @@
 /**
- * Reads one section of the settings key by key. Each read says what is allowed. Keys that were never
- * read are unknown keys. Problems are collected and reported together.
+ * Reads one section of the settings by its rows of the table. Keys that were never read are unknown keys. Problems are
+ * collected and reported together.
  */
 
 import { didYouMean } from '../lib/did-you-mean.ts';
+import { Secret } from '../lib/secrets.ts';
+import { explainVariable } from './environment.ts';
+import { expandReferences } from './references.ts';
+import {
+  isTable,
+  parseText,
+  ruleOf,
+  splitAtCommas,
+  type Rows,
+  type Setting,
+  type Table,
+} from './setting-kinds.ts';
 
-/** TOML's tables, untrusted. smol-toml makes them without a prototype. */
-export type Table = Record<string, unknown>;
-
-/** The longest time of a setting: setTimeout fires at once beyond 2^31-1 milliseconds. */
-export const MAX_SECONDS = 2_147_483;
-
-/** Where a value may come from: command line, then environment, then the file, then the default. */
-interface Sources<D> {
-  /** The option's value on the command line, if it was given. */
-  readonly flag?: string | undefined;
-  /** The name of the environment variable, if the setting has one. */
-  readonly env?: string | undefined;
-  readonly default?: D;
+/** What the command line may override. */
+export interface Flags {
+  readonly port?: string | undefined;
+  readonly host?: string | undefined;
 }
 
 /** What the readers of all sections share. */
 export interface ReadContext {
   readonly env: Readonly<Record<string, string | undefined>>;
+  readonly flags: Flags;
   /** Precedes the names of settings in problems: the path of the file and a colon, or nothing. */
   readonly filePrefix: string;
+  /** The paths of `${file:...}` are relative to it. */
+  readonly directory: string;
   readonly problems: string[];
   readonly warnings: string[];
-  /** The value in use of every setting that was read, by its name in the file; keys masked. */
+  /** The value in use of every setting that was read, by its name in the file; keys as `Secret`. */
   readonly resolved: Map<string, unknown>;
+  /** The variables that are looked up, set or not. */
+  readonly variables: Set<string>;
 }
 
-/** What a setting may be, and how to read it from text. */
-interface Kind<T> {
-  readonly expected: string;
-  readonly accept: (value: unknown) => value is T;
-  readonly parse?: (text: string) => unknown;
-}
+/** The value of each row. It is undefined if neither the row nor `D` has a default. */
+type Values<R extends Rows, D> = {
+  readonly [K in keyof R]: K extends keyof D
+    ? Exclude<R[K]['default'], undefined> | D[K]
+    : R[K]['default'];
+};
 
 export class SectionReader {
   readonly #table: Table;
@@ -44,6 +52,8 @@ export class SectionReader {
   readonly #context: ReadContext;
   readonly #known = new Set<string>();
   readonly #sections: SectionReader[] = [];
+  /** The variable or option that the value of a key came from, if it did not come from the file. */
+  readonly #origins = new Map<string, string | undefined>();
 
   /** `path` is the section's name as it stands in the file, `''` for the top. */
   constructor(table: Table, path: string, context: ReadContext) {
@@ -56,12 +66,9 @@ export class SectionReader {
   section(key: string): SectionReader {
     this.#known.add(key);
     const value = this.#table[key] ?? {};
-    if (!isTable(value)) this.problem(key, `found ${describe(value, key)}, expected a table`);
-    const section = new SectionReader(
-      isTable(value) ? value : {},
-      this.#nameOf(key),
-      this.#context,
-    );
+    if (!isTable(value)) this.problem(key, `found ${typeOf(value)}, expected a table`);
+    const table = isTable(value) ? value : {};
+    const section = new SectionReader(table, this.#nameOf(key), this.#context);
     this.#sections.push(section);
     return section;
   }
@@ -76,88 +83,81 @@ export class SectionReader {
     return this.remainingKeys().filter((key) => isTable(this.#table[key]));
   }
 
-  integer<D extends number | undefined = undefined>(
-    key: string,
-    { min, max, ...sources }: Sources<D> & { readonly min: number; readonly max: number },
-  ): number | D {
-    return this.#read(key, sources, {
-      expected: `an integer from ${min} to ${max}`,
-      parse: (text) => (/^-?\d{1,15}$/.test(text) ? Number(text) : text),
-      accept: (value): value is number =>
-        Number.isInteger(value) && (value as number) >= min && (value as number) <= max,
+  /**
+   * Reads all keys of `rows`. `defaults` replaces those of the table; `variables` names those that the file wins over,
+   * by key.
+   */
+  values<const R extends Rows, D extends { readonly [K in keyof R]?: R[K]['default'] } = {}>(
+    rows: R,
+    defaults: D = {} as D,
+    variables: Readonly<Record<string, string>> = {},
+  ): Values<R, D> {
+    const read = Object.entries(rows).map(([key, row]) => {
+      const fallback = (defaults as Record<string, unknown>)[key] ?? row.default;
+      return [key, this.value(key, { ...row, default: fallback }, variables[key])];
     });
+    return Object.fromEntries(read) as Values<R, D>;
   }
 
-  boolean(key: string, sources: Sources<boolean> & { readonly default: boolean }): boolean {
-    const words = new Map<string, boolean>([
-      ['true', true],
-      ['1', true],
-      ['false', false],
-      ['0', false],
-    ]);
-    return this.#read(key, sources, {
-      expected: 'true or false',
-      parse: (text) => words.get(text.toLowerCase()),
-      accept: (value) => typeof value === 'boolean',
-    });
+  /** Reads one key: command line, then environment, then the file, then `variable`, then the default. */
+  value<T>(key: string, row: Setting<T>, variable?: string): T {
+    this.#known.add(key);
+    const { filePrefix, problems, resolved } = this.#context;
+    const rule = ruleOf(row);
+    let result: unknown = row.default;
+    for (const [origin, value] of this.#given(key, row, variable)) {
+      if (rule.accepts(value)) {
+        result = value;
+        this.#origins.set(key, origin);
+        continue;
+      }
+      const source = origin ?? `${filePrefix}${this.#nameOf(key)}`;
+      const found = row.key ? typeOf(value) : describe(value);
+      const hint = origin === undefined ? '' : explainVariable(value);
+      problems.push(`${source}: found ${found}, expected ${rule.expected}${hint}`);
+    }
+    if (result !== undefined) {
+      const shown = row.key ? new Secret(JSON.stringify(result)) : result;
+      resolved.set(this.#nameOf(key), shown);
+    }
+    return result as T;
   }
 
-  oneOf<T extends string>(
-    key: string,
-    allowed: readonly T[],
-    sources: Sources<T> & { readonly default: T },
-  ): T {
-    return this.#read(key, sources, {
-      expected: `one of ${allowed.join(', ')}`,
-      accept: (value): value is T => (allowed as readonly unknown[]).includes(value),
-    });
+  /** The values that are given for a key, lowest first: a wrong one is reported even if another overrides it. */
+  #given(key: string, row: Setting, variable?: string): [origin: string | undefined, unknown][] {
+    const { env, flags, variables } = this.#context;
+    const fromVariable = (name: string | undefined): [string, unknown][] => {
+      if (name === undefined) return [];
+      variables.add(name);
+      const text = env[name];
+      // An empty variable counts as unset: compose files produce them.
+      if (!text) return [];
+      return [[name, row.type === 'texts' ? splitAtCommas(text) : parseText(row, text)]];
+    };
+    const written = this.#table[key];
+    const expanded = this.#expand(key, written, row);
+    // What replaced a reference is text; another value of the file has its type already.
+    const isReplaced = typeof expanded === 'string' && expanded !== written;
+    const inFile = isReplaced ? parseText(row, expanded) : expanded;
+    const option = row.flag && flags[row.flag];
+    return [
+      ...fromVariable(variable),
+      ...(written === undefined ? [] : [[undefined, inFile] as [undefined, unknown]]),
+      ...fromVariable(row.env),
+      ...(option === undefined
+        ? []
+        : [[`--${row.flag}`, parseText(row, option)] as [string, unknown]]),
+    ];
   }
 
-  string<D extends string | undefined = undefined>(
-    key: string,
-    { isRequired = false, ...sources }: Sources<D> & { readonly isRequired?: boolean } = {},
-  ): string | D {
-    return this.#read(key, sources, {
-      expected: isRequired ? 'a string that is not empty' : 'a string',
-      accept: (value): value is string =>
-        typeof value === 'string' && !(isRequired && value === ''),
-    });
-  }
-
-  strings(key: string): string[] | undefined {
-    return this.#read<string[], undefined>(
-      key,
-      {},
-      {
-        expected: 'an array of strings',
-        accept: (value): value is string[] =>
-          Array.isArray(value) && value.every((item) => typeof item === 'string'),
-      },
-    );
-  }
-
-  /** One string, or several in an array. */
-  stringOrStrings(key: string): readonly string[] | undefined {
-    const value = this.#table[key];
-    if (Array.isArray(value)) return this.strings(key);
-    const text = this.string(key);
-    return text === undefined ? undefined : [text];
-  }
-
-  /** A table whose values are strings; its keys are any. */
-  stringTable(key: string): ReadonlyMap<string, string> {
-    const section = this.section(key);
-    return new Map(section.remainingKeys().map((name) => [name, section.string(name) ?? '']));
-  }
-
-  /** Reports a problem with the value of `key`, or with `variable` if the value came from there. */
-  problem(key: string, text: string, variable?: string): void {
+  /** Reports a problem with the value of `key`, blamed on `variable` or on what the value came from. */
+  problem(key: string, text: string, variable = this.#origins.get(key)): void {
     const { filePrefix, problems } = this.#context;
     problems.push(`${variable ?? `${filePrefix}${this.#nameOf(key)}`}: ${text}`);
   }
 
   /** Like `problem`, for what does not prevent the start. */
-  warning(key: string, text: string, variable?: string): void {
+  warning(key: string, text: string, variable = this.#origins.get(key)): void {
     this.#context.warnings.push(`${variable ?? this.#nameOf(key)}: ${text}`);
   }
 
@@ -174,49 +174,22 @@ export class SectionReader {
     }
   }
 
-  #read<T, D>(key: string, sources: Sources<D>, kind: Kind<T>): T | D {
-    this.#known.add(key);
-    const { env, filePrefix, problems, resolved } = this.#context;
-    const { flag, env: variable, default: fallback } = sources;
-    const parse = (text: string) => kind.parse?.(text) ?? text;
-    const written = this.#table[key];
-    const expanded = Array.isArray(written)
-      ? written.map((item: unknown) => this.#expand(key, item))
-      : this.#expand(key, written);
-    // A variable holds text; a value of the file has its type already.
-    const isExpanded = typeof expanded === 'string' && expanded !== written;
-    // Lowest first, so that a wrong value in the file is reported even if a variable overrides it.
-    const given: [string, unknown][] = [
-      [`${filePrefix}${this.#nameOf(key)}`, isExpanded ? parse(expanded) : expanded],
-    ];
-    // An empty variable counts as unset: compose files produce them.
-    if (variable && env[variable]) given.push([variable, parse(env[variable])]);
-    if (flag !== undefined) given.push([`--${key}`, parse(flag)]);
-    let result: unknown = fallback;
-    for (const [source, value] of given) {
-      if (value === undefined) continue;
-      if (kind.accept(value)) result = value;
-      else problems.push(`${source}: found ${describe(value, key)}, expected ${kind.expected}`);
+  /** Replaces the references in a text, or in the texts of an array or a table. */
+  #expand(key: string, value: unknown, row: Setting): unknown {
+    if (Array.isArray(value)) return value.map((item) => this.#expand(key, item, row));
+    if (isTable(value)) {
+      const entries = Object.entries(value);
+      return Object.fromEntries(
+        entries.map(([name, item]) => [name, this.#expand(key, item, row)]),
+      );
     }
-    if (result !== undefined)
-      resolved.set(this.#nameOf(key), MASKED.has(key) ? '[secret]' : result);
-    return result as T | D;
-  }
-
-  /**
-   * Replaces each `${NAME}` by the variable's value, which is not expanded again. Unset variables stay
-   * as written, with a warning. In a list of accepted keys they are a problem: a literal `${NAME}` must
-   * never become a valid key.
-   */
-  #expand(key: string, value: unknown): unknown {
     if (typeof value !== 'string') return value;
-    const { env } = this.#context;
-    return value.replace(/\$\{([A-Za-z_][A-Za-z0-9_]*)\}/g, (written, name: string) => {
-      if (Object.hasOwn(env, name) && env[name] !== undefined) return env[name];
-      const text = `environment variable ${name} is not set`;
-      if (key === 'keys' || key === 'key') this.problem(key, text);
-      else this.warning(key, `${text}; the text is used as written`);
-      return written;
+    return expandReferences(value, this.#context, {
+      problem: (text) => this.problem(key, text),
+      onUnset: (text) => {
+        if (row.key === 'of callers') this.problem(key, text);
+        else this.warning(key, `${text}; the text is used as written`);
+      },
     });
   }
 
@@ -225,20 +198,14 @@ export class SectionReader {
   }
 }
 
-const MASKED = new Set(['api_key', 'api_keys', 'key', 'keys']);
-/** Problems show the type of such settings and not the value: the name may be a misspelt `api_key`. */
-const PERHAPS_SECRET = /key/i;
-
-function isTable(value: unknown): value is Table {
-  return (
-    typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
-  );
+/** The value that was found, for a message. */
+function describe(value: unknown): string {
+  return typeof value === 'object'
+    ? typeOf(value)
+    : JSON.stringify(`${value as string | number}`).slice(0, 60);
 }
 
-/** The value that was found, for a message. */
-function describe(value: unknown, key: string): string {
-  const type = isTable(value) ? 'a table' : value instanceof Date ? 'a date' : `a ${typeof value}`;
+function typeOf(value: unknown): string {
   if (Array.isArray(value)) return 'an array';
-  if (PERHAPS_SECRET.test(key) || typeof value === 'object') return type;
-  return JSON.stringify(`${value as string | number}`).slice(0, 60);
+  return isTable(value) ? 'a table' : value instanceof Date ? 'a date' : `a ${typeof value}`;
 }

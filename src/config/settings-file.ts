@@ -1,17 +1,19 @@
 /** Reads gateway.toml: the file, TOML's syntax, and messages for both that show no key. */
 
-import { readFileSync } from 'node:fs';
+import { isUtf8 } from 'node:buffer';
+import { closeSync, constants, fstatSync, openSync, readFileSync } from 'node:fs';
 
 import { parse, TomlError } from 'smol-toml';
 
 import { ConfigError } from './config-error.ts';
-import type { Table } from './section-reader.ts';
+import type { Table } from './setting-kinds.ts';
 
 const READ_FAILURES: Readonly<Record<string, string>> = {
   ENOENT: 'no such file',
   EACCES: 'permission denied',
   EISDIR: 'is a directory, not a file',
 };
+const MAX_VALUE_BYTES = 65_536;
 
 /**
  * Returns the file's text, or undefined if the file is optional and does not exist.
@@ -21,15 +23,46 @@ export function readSettingsFile(path: string, isOptional: boolean): string | un
   try {
     return readFileSync(path, 'utf8');
   } catch (error) {
-    const { code = 'unknown error' } = error as NodeJS.ErrnoException;
-    if (isOptional && code === 'ENOENT') return undefined;
+    if (isOptional && (error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
     // Node's permission model hides whether the file exists: an existing one must not be skipped.
-    const reason =
-      code === 'ERR_ACCESS_DENIED'
-        ? `node --permission needs --allow-fs-read=${path}${isOptional ? ', even if there is no such file' : ''}`
-        : (READ_FAILURES[code] ?? `cannot be read (${code})`);
-    throw new ConfigError([`${path}: ${reason}`]);
+    throw toConfigError(error, path, isOptional ? ', even if there is no such file' : '');
   }
+}
+
+/**
+ * Returns the text of a file that holds one value, without its last line end. `path` is absolute. Throws `ConfigError`
+ * if it is no regular file, cannot be read, is empty, larger than 64 KiB or not UTF-8.
+ */
+export function readValueFile(path: string): string {
+  const fail = (reason: string) => new ConfigError([`${path}: ${reason}`]);
+  let bytes: Buffer;
+  try {
+    // To open a named pipe would wait for its writer.
+    const descriptor = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
+    try {
+      const stats = fstatSync(descriptor);
+      if (!stats.isFile()) throw fail(`is ${stats.isDirectory() ? 'a directory, ' : ''}not a file`);
+      if (stats.size > MAX_VALUE_BYTES) throw fail('is larger than 64 KiB');
+      bytes = readFileSync(descriptor);
+    } finally {
+      closeSync(descriptor);
+    }
+  } catch (error) {
+    throw error instanceof ConfigError ? error : toConfigError(error, path);
+  }
+  if (!isUtf8(bytes)) throw fail('is not UTF-8 text');
+  const text = bytes.toString().replace(/\r?\n$/, '');
+  if (text === '') throw fail('is empty');
+  return text;
+}
+
+function toConfigError(error: unknown, path: string, permissionHint = ''): ConfigError {
+  const { code = 'unknown error' } = error as NodeJS.ErrnoException;
+  const reason =
+    code === 'ERR_ACCESS_DENIED'
+      ? `node --permission needs --allow-fs-read=${path}${permissionHint}`
+      : (READ_FAILURES[code] ?? `cannot be read (${code})`);
+  return new ConfigError([`${path}: ${reason}`]);
 }
 
 /** Parses the file's text. `prefix` precedes the message. Throws `ConfigError` with line and column. */

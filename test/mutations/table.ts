@@ -441,8 +441,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/section-reader.ts',
-    now: 'if (variable && env[variable]) given.push([variable,',
-    mutated: 'if (variable && env[variable]) given.push([`${filePrefix}${variable}`,',
+    now: 'return [[name, row.type',
+    mutated: 'return [[undefined as never, row.type',
     tests: 'command-line',
     title: 'blames a variable',
   },

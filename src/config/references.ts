@@ -1,0 +1,56 @@
+/** `${NAME}` and `${file:PATH}` in the texts of gateway.toml. */
+
+import { resolve } from 'node:path';
+
+import { ConfigError } from './config-error.ts';
+import { readValueFile } from './settings-file.ts';
+
+interface ReferenceContext {
+  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly directory: string;
+  readonly variables: Set<string>;
+}
+
+interface ReferenceHandlers {
+  readonly problem: (text: string) => void;
+  /** A variable is not set: its reference stays as written. */
+  readonly onUnset: (text: string) => void;
+}
+
+const VARIABLE = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/;
+/** The path of a file may have variables in it: `${file:${CREDENTIALS_DIRECTORY}/openai}`. */
+const REFERENCE = new RegExp(
+  `\\$\\{file:((?:[^{}]|${VARIABLE.source})*)\\}|${VARIABLE.source}`,
+  'g',
+);
+
+/** Replaces each reference by the variable's value or the file's text, neither of which is expanded again. */
+export function expandReferences(
+  text: string,
+  { env, directory, variables }: ReferenceContext,
+  { problem, onUnset }: ReferenceHandlers,
+): string {
+  const valueOf = (name: string, report: (text: string) => void) => {
+    variables.add(name);
+    const value = Object.hasOwn(env, name) ? env[name] : undefined;
+    if (value === undefined) report(`environment variable ${name} is not set`);
+    return value;
+  };
+  return text.replace(REFERENCE, (written, path: string | undefined, _, name = '') => {
+    if (path === undefined) return valueOf(name, onUnset) ?? written;
+    let isComplete = true;
+    const expanded = path.replaceAll(new RegExp(VARIABLE, 'g'), (_written, part: string) => {
+      const value = valueOf(part, problem);
+      isComplete &&= value !== undefined;
+      return value ?? '';
+    });
+    if (!isComplete) return written;
+    try {
+      return readValueFile(resolve(directory, expanded));
+    } catch (error) {
+      if (!(error instanceof ConfigError)) throw error;
+      problem(error.message);
+      return written;
+    }
+  });
+}

@@ -1,0 +1,12 @@
+/** Writes what is generated from the table of settings (`npm run generate`). */
+
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import { ROOT } from './support/process.ts';
+import { GENERATED } from './support/settings-docs.ts';
+
+for (const [name, generate] of Object.entries(GENERATED)) {
+  const path = join(ROOT, name);
+  writeFileSync(path, generate(existsSync(path) ? readFileSync(path, 'utf8') : ''));
+}

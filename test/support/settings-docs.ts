@@ -1,0 +1,103 @@
+/** What is generated from the table of settings: gateway.schema.json and the table of keys in docs/configuration.md. */
+
+import type { Rows, Setting } from '../../src/config/setting-kinds.ts';
+import { SETTINGS } from '../../src/config/settings-table.ts';
+
+const SECTIONS = Object.entries<Rows>(SETTINGS);
+
+/** Files that are generated, whole or in part: the text of the file becomes the text that it should have. */
+export const GENERATED: Readonly<Record<string, (text: string) => string>> = {
+  'gateway.schema.json': () => `${JSON.stringify(createSchema(), null, 2)}\n`,
+  'docs/configuration.md': (text) =>
+    text.replace(/^\| key \| type \|.*\n(?:\|.*\n)*/m, createTable()),
+};
+
+/** A Markdown table with a row for each setting. */
+function createTable(): string {
+  const rows = SECTIONS.flatMap(([section, settings]) =>
+    Object.entries(settings).map(([key, setting]) => {
+      const { env, providerEnv, flag } = setting;
+      const names = [env, flag && `--${flag}`, providerEnv].filter((name) => name !== undefined);
+      const sources = names.map((name) => `\`${name}\``).join(', ');
+      const name = `\`[${section}] ${key}\``;
+      const type = setting.type === 'text or texts' ? 'string or strings' : setting.type;
+      return `| ${name} | ${type.replace('text', 'string')} | ${defaultOf(setting)} | ${sources} | ${meaningOf(setting)} |`.replace(
+        '|  |',
+        '| |',
+      );
+    }),
+  );
+  const header = ['| key | type | default | variable, flag | meaning |', '|---|---|---|---|---|'];
+  return [...header, ...rows, ''].join('\n');
+}
+
+function defaultOf({ default: fallback, defaultText }: Setting): string {
+  return (
+    defaultText ?? (fallback === undefined ? 'none' : (fallback as string | number).toString())
+  );
+}
+
+/** The meaning, and the choices if there are any. A change that needs a restart is marked. */
+function meaningOf({ choices, meaning, needsRestart }: Setting): string {
+  const values = choices ? `${choices.join(', ')}: ` : '';
+  return `${values}${meaning}${needsRestart ? '; needs a restart' : ''}`;
+}
+
+type Schema = Readonly<Record<string, unknown>>;
+
+/** JSON Schema, draft 4: newer ones are not known to taplo. */
+function createSchema(): Schema {
+  return {
+    $schema: 'http://json-schema.org/draft-04/schema#',
+    title: 'Settings of inference-gateway',
+    ...tableSchema(''),
+  };
+}
+
+/** The schema of a section with all sections below it. `<...>` in a name stands for any name. */
+function tableSchema(path: string): Schema {
+  const named = new Map<string, Schema>();
+  for (const [key, setting] of Object.entries(
+    SECTIONS.find(([name]) => name === path)?.[1] ?? {},
+  )) {
+    named.set(key, settingSchema(setting));
+  }
+  const prefix = path === '' ? '' : `${path}.`;
+  for (const [name] of SECTIONS.filter(([other]) => other !== path && other.startsWith(prefix))) {
+    const [key = ''] = name.slice(prefix.length).split('.');
+    named.set(key, tableSchema(`${prefix}${key}`));
+  }
+  const properties = [...named].filter(([key]) => !key.startsWith('<'));
+  const others = [...named].find(([key]) => key.startsWith('<'));
+  return {
+    type: 'object',
+    ...(properties.length > 0 ? { properties: Object.fromEntries(properties) } : {}),
+    additionalProperties: others?.[1] ?? false,
+  };
+}
+
+/** What is replaced when the file is read may stand for a value of any type. */
+const REFERENCE = { type: 'string', pattern: String.raw`\$\{` };
+
+function settingSchema(setting: Setting): Schema {
+  const { type, min, max, choices, isNotEmpty, default: fallback, env, providerEnv } = setting;
+  const text = { type: 'string', ...(isNotEmpty ? { minLength: 1 } : {}) };
+  const texts = { type: 'array', items: { type: 'string' } };
+  const number = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
+  const schemas: Record<Setting['type'], Schema> = {
+    integer: number,
+    seconds: number,
+    boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
+    text: choices ? { anyOf: [{ enum: choices }, REFERENCE] } : text,
+    texts,
+    'text or texts': { anyOf: [text, { ...texts, minItems: 1 }] },
+    headers: { type: 'object', additionalProperties: { type: 'string' } },
+  };
+  const variable = env ?? providerEnv;
+  const unit = type === 'seconds' ? ' (seconds)' : '';
+  return {
+    description: `${meaningOf(setting)}${unit}${variable === undefined ? '' : `; ${variable}`}`,
+    ...(fallback === undefined ? {} : { default: fallback }),
+    ...schemas[type],
+  };
+}
