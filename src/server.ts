@@ -43,7 +43,7 @@ async function main(): Promise<void> {
   const read = () => readSettings(commandLine, process.env, demo);
   if (commandLine.check) {
     const exitCode = CHECK_EXIT_CODES[await runCheck(commandLine, read, print)];
-    // Connections and name look-ups that are given up may take longer than the check.
+    // A connection that is given up may keep the process alive for longer than the check.
     process.stdout.write('', () => process.exit(exitCode));
     return;
   }
