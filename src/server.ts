@@ -7,17 +7,12 @@ import { text as textOf } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble, type Assembly } from './assembly.ts';
+import { runCheck, type CheckResult } from './check.ts';
 import { HELP, parseCommandLine, UsageError } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { createLineWriter } from './cli/line-writer.ts';
-import {
-  demoInstructions,
-  describeConfig,
-  describeStartup,
-  localUrl,
-  startedFacts,
-} from './cli/startup-report.ts';
+import { demoInstructions, describeStartup, localUrl, startedFacts } from './cli/startup-report.ts';
 import { ConfigError, type Config } from './config/config.ts';
 import { readSettings } from './config/read-settings.ts';
 import { GatewayError } from './lib/errors.ts';
@@ -25,8 +20,14 @@ import { VERSION } from './lib/version.ts';
 
 const EXIT_FAILED = 1;
 const EXIT_USAGE = 2;
+const EXIT_CHECK_FAILED = 3;
 /** EX_CONFIG of sysexits.h: service managers can be told not to restart after it. */
 const EXIT_CONFIG = 78;
+const CHECK_EXIT_CODES: Record<CheckResult, number> = {
+  ok: 0,
+  'settings wrong': EXIT_CONFIG,
+  'provider failed': EXIT_CHECK_FAILED,
+};
 const HEALTHCHECK_TIMEOUT_MS = 5000;
 /** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
 const REPEATED_SIGNAL_MS = 1000;
@@ -39,8 +40,14 @@ async function main(): Promise<void> {
   if (commandLine.version) return print(`${VERSION}\n`);
 
   const demo = commandLine.demo ? await startDemo() : undefined;
-  const { config, source } = readSettings(commandLine, process.env, demo);
-  if (commandLine.check) return print(describeConfig(config, source));
+  const read = () => readSettings(commandLine, process.env, demo);
+  if (commandLine.check) {
+    const exitCode = CHECK_EXIT_CODES[await runCheck(commandLine, read, print)];
+    // A connection that is given up may keep the process alive for longer than the check.
+    process.stdout.write('', () => process.exit(exitCode));
+    return;
+  }
+  const { config, source } = read();
   if (commandLine.healthcheck) return checkHealth(config);
 
   // If nothing keeps the process alive before it listens, it has failed.
