@@ -1,31 +1,37 @@
-/** The composition root: settings become running parts. */
+/** The composition root: settings become running parts, at start and with each reload. */
 
-import { createAdmin } from './admin/admin.ts';
-import type { Figures } from './admin/figures.ts';
-import { localUrl } from './cli/startup-report.ts';
+import { createAdmin, type Admin } from './admin/admin.ts';
+import type { Figures, ReloadFigures } from './admin/figures.ts';
+import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
+import { secretsOf } from './config/secrets-of.ts';
+import { compareSettings, logChanges, logFailure } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
-import { createGateway } from './gateway/gateway.ts';
-import { createModelList, type ModelList, type ModelsObserver } from './gateway/model-list.ts';
+import { createGeneration, type Generation, type Permanent } from './gateway/generation.ts';
+import type { ModelsObserver } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
-import { createLogger, type Logger } from './lib/log.ts';
-import { createRedactor } from './lib/secrets.ts';
+import { createLogger, type Logger, type LogSettings } from './lib/log.ts';
+import { createRedactor, type Redactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
-import { createKeyPools } from './policy/key-pool.ts';
-import { createLimits } from './policy/rate-limits.ts';
-import { createOpenAIProvider } from './upstream/openai.ts';
-import type { Provider } from './upstream/provider.ts';
 import { createTransport, type Transport } from './upstream/transport.ts';
 
 export interface Assembly {
   readonly server: HttpServer;
   /** The listener of `[admin]`. */
   readonly admin?: HttpServer | undefined;
-  readonly listModels: ModelList;
   readonly transport: Transport;
   readonly logger: Logger;
   readonly budget: ByteBudget;
+  /** The settings in use. */
+  readonly config: Config;
+  /** Asks the providers for their lists of models, so that metrics can name them. */
+  learnModels(): void;
+  /**
+   * Uses the settings that `read` returns for all requests that begin from now on; those in flight keep theirs. If it
+   * throws, nothing changes. Both are logged. In a drain it does nothing.
+   */
+  reload(read: () => Config): void;
 }
 
 /** What the gateway needs from the process. */
@@ -40,55 +46,82 @@ interface Runtime {
 }
 
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
-export function assemble(config: Config, runtime: Runtime): Assembly {
-  const secrets = [
-    ...config.server.auth.keys,
-    ...(config.admin?.keys ?? []),
-    ...config.clients.flatMap(({ keys }) => keys),
-    ...config.providers.registered.flatMap(({ apiKeys, headers }) => [
-      ...apiKeys,
-      ...Object.values(headers),
-    ]),
-  ];
-  const redact = createRedactor(secrets);
-  const { level, format } = config.logging;
+export function assemble(initial: Config, runtime: Runtime): Assembly {
+  const permanent = createPermanent(initial, runtime);
+  const { budget, logger, redact, transport } = permanent;
+  const limits = runtime.clientLimits ?? CLIENT_LIMITS;
+  let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
+  const figures: Figures = {
+    ...figuresOf(permanent),
+    url: () => `${localUrl(initial.server.host, server.port)}/v1`,
+    isDraining: () => server.isDraining,
+    inFlight: () => server.inFlight,
+    droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
+    lastReload: () => lastReload,
+  };
+  const config = () => current.config;
+  const settings = initial.admin;
+  const admin = settings && createAdmin({ config, settings, figures, logger, limits });
+  permanent.observe = admin?.observe;
+  permanent.onModels = admin && createModelsObserver(admin, redact);
+  let current = createGeneration(initial, permanent);
+  admin?.onConfig(initial);
+  const server = createHttpServer({
+    handle: (call) => current.gateway.handle(call),
+    answerBroken: (...request) => current.gateway.answerBroken(...request),
+    limits,
+    budget,
+  });
+  // Metrics name only models that are known.
+  const learnModels = () => void (admin && current.listModels());
+
+  return {
+    server,
+    admin: admin?.server,
+    transport,
+    logger,
+    budget,
+    get config() {
+      return current.config;
+    },
+    learnModels,
+    reload(read) {
+      if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
+      const next = createNext(read, current, { permanent, runtime });
+      const succeededAtMs = next ? Date.now() : lastReload.succeededAtMs;
+      lastReload = { isSuccessful: next !== undefined, succeededAtMs };
+      if (!next) return;
+      current = next;
+      admin?.onConfig(next.config);
+      learnModels();
+    },
+  };
+}
+
+function createPermanent(initial: Config, runtime: Runtime): Permanent {
+  const redact = createRedactor(secretsOf(initial));
   const logger = createLogger({
-    level,
-    format: format === 'auto' ? (runtime.isTerminal ? 'text' : 'json') : format,
+    ...logSettingsOf(initial, runtime),
     colour: runtime.colour,
     write: runtime.writeLog,
     redact,
     now: () => Date.now(),
   });
-  const transport = createTransport(config.server.upstream);
-  const providers = new Map<string, Provider>(
-    config.providers.registered.map((settings) => [settings.id, createOpenAIProvider(settings)]),
-  );
-  const limits = createLimits(config);
-  const breaker = new CircuitBreaker(logger);
-  // A fallback without a key is not registered.
-  const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
-  const keyPools = createKeyPools(config.providers.registered, logger);
-  const completion = {
-    config,
-    transport,
-    providers,
-    fallbacks,
-    keyPools,
+  return {
     redact,
-    limits,
-    breaker,
     logger,
+    transport: createTransport(initial.server.upstream),
+    breaker: new CircuitBreaker(logger),
+    budget: new ByteBudget(initial.server.maxBufferedBytes),
+    streams: { open: 0 },
+    cache: new WeakMap(),
   };
-  const clientLimits = runtime.clientLimits ?? CLIENT_LIMITS;
-  const budget = new ByteBudget(config.server.maxBufferedBytes);
-  const figures: Figures = {
-    url: () => `${localUrl(config.server.host, server.port)}/v1`,
-    isDraining: () => server.isDraining,
-    inFlight: () => server.inFlight,
-    openStreams: () => gateway.openStreams,
+}
+
+function figuresOf({ breaker, budget, redact, streams, transport }: Permanent) {
+  return {
+    openStreams: () => streams.open,
     bufferedBytes: () => budget.reservedBytes,
-    droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
     connections: () => transport.connectionFigures,
     circuits: () =>
       breaker.report().map((circuit) => ({
@@ -97,21 +130,53 @@ export function assemble(config: Config, runtime: Runtime): Assembly {
         cause: circuit.cause && redact(circuit.cause),
       })),
   };
-  const admin =
-    config.admin &&
-    createAdmin({ config, settings: config.admin, figures, logger, limits: clientLimits });
-  const { observe } = admin ?? {};
-  // A name with a key in it is no label.
-  const onModels: ModelsObserver | undefined =
-    admin &&
-    ((id, names) =>
-      admin.onModels(
-        id,
-        names.filter((name) => redact(name) === name),
-      ));
-  const { aliases } = config;
-  const listModels = createModelList({ providers, aliases, keyPools, transport, logger, onModels });
-  const gateway = createGateway({ config, logger, completion, observe, listModels });
-  const server = createHttpServer({ ...gateway, limits: clientLimits, budget });
-  return { server, admin: admin?.server, listModels, transport, logger, budget };
+}
+
+/** A name with a key in it is no label. */
+function createModelsObserver({ onModels }: Admin, redact: Redactor): ModelsObserver {
+  return (id, names) =>
+    onModels(
+      id,
+      names.filter((name) => redact(name) === name),
+    );
+}
+
+function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {
+  const { level, format } = logging;
+  return { level, format: format === 'auto' ? (isTerminal ? 'text' : 'json') : format };
+}
+
+interface ReloadContext {
+  readonly permanent: Permanent;
+  readonly runtime: Runtime;
+}
+
+/** Changes the permanent parts to the settings that `read` returns, and creates the others. Undefined if that fails. */
+function createNext(
+  read: () => Config,
+  current: Generation,
+  { permanent, runtime }: ReloadContext,
+): Generation | undefined {
+  const { logger, redact, breaker, budget } = permanent;
+  try {
+    const changes = compareSettings(current.config, read());
+    const { config } = changes;
+    const next = createGeneration(config, permanent, current);
+    for (const [id, provider] of current.providers) {
+      if (next.providers.get(id) !== provider) breaker.retire(provider);
+    }
+    redact.add(secretsOf(config));
+    logger.configure(logSettingsOf(config, runtime));
+    budget.maxBytes = config.server.maxBufferedBytes;
+    const known = new Set(warningsOf(current.config));
+    logChanges(
+      logger,
+      changes,
+      warningsOf(config).filter((text) => !known.has(text)),
+    );
+    return next;
+  } catch (failure) {
+    logFailure(logger, failure);
+    return undefined;
+  }
 }

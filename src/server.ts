@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-/** The program: reads the command line, the environment and the file, starts the gateway, stops on signals. */
+/** The program: reads the command line, the environment and the file, starts the gateway, ends it. */
 
 import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
@@ -12,9 +12,11 @@ import { HELP, parseCommandLine, UsageError } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { createLineWriter } from './cli/line-writer.ts';
+import { handleSignals, ignoreSignals } from './cli/signals.ts';
 import { demoInstructions, describeStartup, localUrl, startedFacts } from './cli/startup-report.ts';
 import { ConfigError, type Config } from './config/config.ts';
 import { readSettings } from './config/read-settings.ts';
+import { createRereader } from './config/reload.ts';
 import { GatewayError } from './lib/errors.ts';
 import { VERSION } from './lib/version.ts';
 
@@ -29,12 +31,11 @@ const CHECK_EXIT_CODES: Record<CheckResult, number> = {
   'provider failed': EXIT_CHECK_FAILED,
 };
 const HEALTHCHECK_TIMEOUT_MS = 5000;
-/** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
-const REPEATED_SIGNAL_MS = 1000;
 /** How long the admin listener's answers may take once the public one has closed. */
 const ADMIN_DRAIN_MS = 100;
 
 async function main(): Promise<void> {
+  ignoreSignals();
   const commandLine = parseCommandLine(process.argv.slice(2));
   if (commandLine.help) return print(HELP);
   if (commandLine.version) return print(`${VERSION}\n`);
@@ -62,7 +63,13 @@ async function main(): Promise<void> {
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });
-  const drain = drainOnSignals(assembly, config.server.shutdownTimeoutMs);
+  const drain = createDrain(assembly);
+  const readAgain = createRereader(source, read);
+  handleSignals({
+    stop: drain,
+    end: () => process.exit(EXIT_FAILED),
+    reload: () => assembly.reload(readAgain),
+  });
   const { server, transport, logger } = assembly;
   const { host } = config.server;
   const { port } = await server.listen(config.server.port, host);
@@ -77,9 +84,8 @@ async function main(): Promise<void> {
   });
   await transport.check();
   watchDescriptors(import.meta.filename, logger);
-  // Metrics name only models that are known.
-  if (assembly.admin) void assembly.listModels();
-  const started = { config, source, port, adminPort, transport };
+  assembly.learnModels();
+  const started = { config: assembly.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedFacts(started));
   print(describeStartup(started), process.stderr);
   if (commandLine.demo) print(demoInstructions(host, port), process.stderr);
@@ -109,43 +115,23 @@ async function checkHealth({ server: { host, port } }: Config): Promise<void> {
   }
 }
 
-/**
- * Drains on SIGTERM and SIGINT, ends at once on a further signal, and ignores SIGHUP and SIGUSR1.
- * Process 1 of a container ignores signals that have no handler. Returns the function that drains, then exits with
- * `process.exitCode`.
- */
-function drainOnSignals(assembly: Assembly, timeoutMs: number): (reason: string) => void {
+/** Returns a function that begins the drain that ends the process with `process.exitCode`; false if it has begun before. */
+function createDrain(assembly: Assembly): (reason: string) => boolean {
   const { server, admin, logger } = assembly;
-  let begun: { readonly reason: string; readonly atMs: number } | undefined;
-  const drain = (reason: string) => {
-    if (begun) return;
-    begun = { reason, atMs: performance.now() };
-    logger.log('info', 'draining', { reason, in_flight: server.inFlight });
-    const shutdown = new GatewayError('internal', 'The gateway is shutting down');
-    void server.drain(timeoutMs, shutdown).then(async ({ finished, cut }) => {
+  return (text) => {
+    if (server.isDraining) return false;
+    logger.log('info', 'draining', { reason: text, in_flight: server.inFlight });
+    const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = assembly.config.server;
+    const reason = new GatewayError('internal', 'The gateway is shutting down');
+    void server.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
       // Last, so that meanwhile it can say that the gateway is draining.
-      if (admin) await Promise.race([admin.drain(0, shutdown), sleep(ADMIN_DRAIN_MS)]);
+      const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
+      if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
       logger.log('info', 'stopped', { finished, cut });
       process.exit();
     });
+    return true;
   };
-  const onSignal = (signal: string) => {
-    const isRepeated =
-      begun?.reason === signal && performance.now() - begun.atMs < REPEATED_SIGNAL_MS;
-    if (begun && !isRepeated) process.exit(EXIT_FAILED);
-    drain(signal);
-  };
-  process.on('SIGTERM', onSignal);
-  process.on('SIGINT', onSignal);
-  process.on('SIGHUP', () => {
-    logger.log('warn', 'SIGHUP ignored', { cause: 'settings are read at start only' });
-  });
-  // By default Node opens the debugger's port.
-  process.on('SIGUSR1', () => {});
-  // The reader of the log may end; requests are still served.
-  process.stdout.on('error', () => {});
-  process.stderr.on('error', () => {});
-  return drain;
 }
 
 function print(text: string, stream: NodeJS.WriteStream = process.stdout): void {

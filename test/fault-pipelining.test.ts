@@ -219,7 +219,9 @@ test('a call that ends without an answer closes its connection', async (t) => {
     budget: new ByteBudget(Infinity),
   });
   const { port } = await server.listen(0, '127.0.0.1');
-  t.after(async () => server.drain(0, new Error('test is over')));
+  t.after(async () =>
+    server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }),
+  );
   const { isClosed, text } = await sendRaw(port, HEALTH + HEALTH, { waitMs: 10_000 });
   assert.deepEqual([isClosed, text], [true, '']);
 });

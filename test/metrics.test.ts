@@ -46,6 +46,7 @@ const NO_FIGURES: Figures = {
   droppedLogLines: () => 0,
   connections: () => undefined,
   circuits: () => [],
+  lastReload: () => ({ isSuccessful: true, succeededAtMs: 0 }),
 };
 
 function finished(facts: Partial<RequestFacts> = {}, more: Partial<FinishedRequest> = {}) {
@@ -221,7 +222,7 @@ test('GET /metrics is made and sent in chunks, so that streams go on', async (t)
   }
   const sizes: number[] = [];
   for await (const chunk of renderMetrics({
-    config: loadConfig({ toml: '', env: {} }),
+    config: () => loadConfig({ toml: '', env: {} }),
     metrics,
     figures: NO_FIGURES,
     processFigures: createProcessFigures(0),

@@ -518,27 +518,6 @@ describe('a signal', { concurrency: 4 }, () => {
       await assert.rejects(stream.ended);
     });
   }
-
-  test('SIGHUP is logged and ignored, and a stream in flight goes on', async (t) => {
-    const { kill, stdout, exit, stream, finish } = await startStream(t, program);
-    kill('SIGHUP');
-    await eventually(() => stdout().includes('SIGHUP'), 'the line');
-    assert.match(stdout(), /"warn".*"SIGHUP ignored".*settings are read at start/);
-    finish();
-    assert.equal(await stream.ended, CHUNK + completionEvents());
-    kill('SIGTERM');
-    assert.equal(await exit, 0);
-  });
-
-  test('SIGUSR1 opens no port for a debugger', async (t) => {
-    const { kill, stderr, stream, finish } = await startStream(t, program);
-    kill('SIGUSR1');
-    // The debugger would start in a thread of its own.
-    await sleep(500);
-    finish();
-    assert.equal(await stream.ended, CHUNK + completionEvents());
-    assert.doesNotMatch(stderr(), /debugger|inspector/i);
-  });
 });
 
 test('an exception in a handler is the documented 500, and the next request is served', async (t) => {

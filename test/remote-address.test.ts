@@ -19,7 +19,7 @@ async function start(t: TestContext, trustedProxies: readonly string[], host = '
     budget: new ByteBudget(1_000_000),
   });
   const { port } = await server.listen(0, host);
-  t.after(() => server.drain(0, new Error('test is over')));
+  t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
   return async (...forwarded: readonly string[]) => {
     const headers = forwarded.map((value) => `X-Forwarded-For: ${value}\r\n`);
     const request = `GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n${headers.join('')}\r\n`;
@@ -116,7 +116,7 @@ test('the address of a client that has left is still known', async (t) => {
       limits: CLIENT_LIMITS,
       budget: new ByteBudget(1_000_000),
     });
-    t.after(() => server.drain(0, new Error('test is over')));
+    t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
     void server.listen(0, '127.0.0.1').then(({ port }) => {
       client.connect(port, '127.0.0.1').write('GET / HTTP/1.1\r\nhost: a\r\n\r\n');
     });

@@ -491,6 +491,9 @@ function useStoppedClock(): { nowMs: number } {
   return clock;
 }
 
+const P = { id: 'p' };
+const Q = { id: 'q' };
+
 describe('the circuit breaker', () => {
   // A slow machine would take longer than a rest.
   const clock = useStoppedClock();
@@ -504,36 +507,36 @@ describe('the circuit breaker', () => {
     /** The lines since the last call. */
     const logged = () => lines.splice(0);
     const fail3 = (model = 'm') => {
-      for (let count = 0; count < 3; count += 1) breaker.recordModelFailure('p', model);
+      for (let count = 0; count < 3; count += 1) breaker.recordModelFailure(P, model);
     };
-    return { breaker, fail3, logged, state: (model = 'm') => breaker.stateOf('p', model) };
+    return { breaker, fail3, logged, state: (model = 'm') => breaker.stateOf(P, model) };
   }
 
   test('opens after three failures in a row, for ten seconds, and then lets one request probe', () => {
     const { breaker, fail3, state } = startBreaker();
-    breaker.recordModelFailure('p', 'm');
-    breaker.recordModelFailure('p', 'm');
+    breaker.recordModelFailure(P, 'm');
+    breaker.recordModelFailure(P, 'm');
     assert.equal(state(), 'closed');
-    breaker.recordSuccess('p', 'm');
-    breaker.recordModelFailure('p', 'm');
-    breaker.recordModelFailure('p', 'm');
+    breaker.recordSuccess(P, 'm');
+    breaker.recordModelFailure(P, 'm');
+    breaker.recordModelFailure(P, 'm');
     assert.equal(state(), 'closed', 'not three in a row');
-    breaker.recordModelFailure('p', 'm');
+    breaker.recordModelFailure(P, 'm');
     assert.equal(state(), 'open');
     clock.nowMs += 9999;
     assert.equal(state(), 'open');
-    breaker.recordAttempt('p', 'm');
+    breaker.recordAttempt(P, 'm');
     clock.nowMs += 1;
     assert.equal(state(), 'half-open', 'an attempt during the rest does not prolong it');
     assert.equal(state(), 'half-open', 'not probed yet');
-    breaker.recordAttempt('p', 'm');
+    breaker.recordAttempt(P, 'm');
     assert.equal(state(), 'open', 'only one request probes');
     fail3();
     clock.nowMs += 9999;
     assert.equal(state(), 'open', 'a failed probe is ten seconds more');
     clock.nowMs += 1;
     assert.equal(state(), 'half-open');
-    breaker.recordSuccess('p', 'm');
+    breaker.recordSuccess(P, 'm');
     assert.equal(state(), 'closed');
   });
 
@@ -541,7 +544,7 @@ describe('the circuit breaker', () => {
     const { breaker, fail3, state } = startBreaker();
     fail3();
     clock.nowMs += 10_000;
-    breaker.recordAttempt('p', 'm');
+    breaker.recordAttempt(P, 'm');
     assert.equal(state(), 'open');
     clock.nowMs += 10_000;
     assert.equal(state(), 'half-open');
@@ -551,12 +554,12 @@ describe('the circuit breaker', () => {
     const { breaker, fail3, state } = startBreaker();
     fail3('a');
     assert.deepEqual(
-      [state('a'), state('b'), breaker.stateOf('q', 'a')],
+      [state('a'), state('b'), breaker.stateOf(Q, 'a')],
       ['open', 'closed', 'closed'],
     );
-    for (let count = 0; count < 3; count += 1) breaker.recordProviderFailure('p');
-    assert.deepEqual([state('b'), breaker.stateOf('q', 'b')], ['open', 'closed']);
-    breaker.recordModelFailure('p', 'b');
+    for (let count = 0; count < 3; count += 1) breaker.recordProviderFailure(P);
+    assert.deepEqual([state('b'), breaker.stateOf(Q, 'b')], ['open', 'closed']);
+    breaker.recordModelFailure(P, 'b');
     assert.equal(state('b'), 'closed', 'the provider was reached');
     assert.equal(state('a'), 'open');
   });
@@ -565,9 +568,9 @@ describe('the circuit breaker', () => {
     const { breaker, fail3, state } = startBreaker();
     fail3('first');
     fail3('kept');
-    for (let index = 0; index < 998; index += 1) breaker.recordModelFailure('p', `${index}`);
+    for (let index = 0; index < 998; index += 1) breaker.recordModelFailure(P, `${index}`);
     assert.deepEqual([state('first'), state('kept')], ['open', 'open']);
-    breaker.recordModelFailure('p', 'one more');
+    breaker.recordModelFailure(P, 'one more');
     assert.deepEqual([state('first'), state('kept')], ['closed', 'open']);
     fail3('x'.repeat(254));
     fail3('x'.repeat(255));
@@ -577,24 +580,24 @@ describe('the circuit breaker', () => {
   test('logs when it opens, probes, stays open and closes', () => {
     const { breaker, logged } = startBreaker();
     const m = { provider: 'p', model: 'm' };
-    for (const cause of ['503', '503', 'ECONNRESET']) breaker.recordModelFailure('p', 'm', cause);
+    for (const cause of ['503', '503', 'ECONNRESET']) breaker.recordModelFailure(P, 'm', cause);
     const opened = { ...m, cause: 'ECONNRESET', failures: 3, rest_ms: 10_000 };
     assert.deepEqual(logged(), [['warn', 'breaker opened', opened]]);
-    breaker.recordAttempt('p', 'm');
+    breaker.recordAttempt(P, 'm');
     assert.deepEqual(logged(), [], 'the rest is not over');
     clock.nowMs += 10_000;
-    breaker.recordAttempt('p', 'm');
-    breaker.recordModelFailure('p', 'm', '529');
+    breaker.recordAttempt(P, 'm');
+    breaker.recordModelFailure(P, 'm', '529');
     assert.deepEqual(logged(), [
       ['debug', 'breaker half-open', m],
       ['debug', 'breaker stays open', { ...m, cause: '529', failures: 4, rest_ms: 10_000 }],
     ]);
-    breaker.recordSuccess('p', 'm');
-    breaker.recordSuccess('p', 'm');
+    breaker.recordSuccess(P, 'm');
+    breaker.recordSuccess(P, 'm');
     assert.deepEqual(logged(), [['info', 'breaker closed', m]]);
 
-    for (let count = 0; count < 3; count += 1) breaker.recordProviderFailure('p', 'ECONNREFUSED');
-    breaker.recordModelFailure('p', 'm');
+    for (let count = 0; count < 3; count += 1) breaker.recordProviderFailure(P, 'ECONNREFUSED');
+    breaker.recordModelFailure(P, 'm');
     const provider = { provider: 'p', model: undefined };
     assert.deepEqual(logged(), [
       [
@@ -604,14 +607,14 @@ describe('the circuit breaker', () => {
       ],
       ['info', 'breaker closed', provider],
     ]);
-    breaker.recordSuccess('p', 'm');
+    breaker.recordSuccess(P, 'm');
     assert.deepEqual(logged(), [], 'two failures had not opened it');
   });
 
   test('logs that a circuit closes because 1,000 others have failed since', () => {
     const { breaker, fail3, logged } = startBreaker();
     fail3('first');
-    for (let index = 0; index < 1000; index += 1) breaker.recordModelFailure('p', `${index}`);
+    for (let index = 0; index < 1000; index += 1) breaker.recordModelFailure(P, `${index}`);
     assert.deepEqual(logged().slice(1), [
       ['info', 'breaker closed', { provider: 'p', model: 'first' }],
     ]);
@@ -621,9 +624,9 @@ describe('the circuit breaker', () => {
     const { breaker, fail3 } = startBreaker();
     assert.deepEqual(breaker.report(), []);
     fail3('a');
-    breaker.recordModelFailure('p', 'failed once');
+    breaker.recordModelFailure(P, 'failed once');
     clock.nowMs += 6000;
-    for (let count = 0; count < 4; count += 1) breaker.recordProviderFailure('q', 'ECONNREFUSED');
+    for (let count = 0; count < 4; count += 1) breaker.recordProviderFailure(Q, 'ECONNREFUSED');
     const a = { provider: 'p', model: 'a', failures: 3, cause: undefined };
     const q = { provider: 'q', model: undefined, failures: 4, cause: 'ECONNREFUSED' };
     const endOfRest = clock.nowMs + 10_000;
@@ -636,7 +639,7 @@ describe('the circuit breaker', () => {
       breaker.report().map(({ state }) => state),
       ['half-open', 'open'],
     );
-    breaker.recordAttempt('p', 'a');
+    breaker.recordAttempt(P, 'a');
     assert.deepEqual(
       breaker.report().map(({ state, restsUntilMs }) => [state, restsUntilMs]),
       [
@@ -644,7 +647,7 @@ describe('the circuit breaker', () => {
         ['open', endOfRest],
       ],
     );
-    breaker.recordSuccess('q', 'any');
+    breaker.recordSuccess(Q, 'any');
     assert.deepEqual(
       breaker.report().map(({ model }) => model),
       ['a'],

@@ -29,7 +29,8 @@ const READY_PATH = '/ready';
 const FEED_WINDOW_MS = 15_000;
 
 interface AdminOptions {
-  readonly config: Config;
+  /** The settings in use; a reload replaces them. */
+  readonly config: () => Config;
   readonly settings: AdminSettings;
   readonly figures: Figures;
   readonly logger: Logger;
@@ -40,6 +41,8 @@ export interface Admin {
   readonly server: HttpServer;
   /** Counts a finished request. */
   readonly observe: RequestObserver;
+  /** Takes new settings: their names of models become labels. */
+  readonly onConfig: (config: Config) => void;
   /** Takes the models that a provider lists: their names become labels. */
   readonly onModels: (provider: string, names: readonly string[]) => void;
 }
@@ -47,7 +50,7 @@ export interface Admin {
 /** Creates the listener. Nothing listens yet, but the event loop is watched. */
 export function createAdmin({ config, settings, figures, logger, limits }: AdminOptions): Admin {
   const models = new ModelLabels();
-  models.learn(configuredModels(config));
+  const onConfig = (next: Config) => models.learn(configuredModels(next));
   const metrics = createRequestMetrics(models);
   const history = new History(() => performance.timeOrigin + performance.now());
   const totals = new Totals();
@@ -59,9 +62,9 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
     ['/', createPageAnswer()],
     ['/events', createFeed(forFeed)],
     ['/metrics', () => metricsAnswer(renderMetrics(forScrape))],
-    [READY_PATH, () => readiness(config, figures)],
+    [READY_PATH, () => readiness(config(), figures)],
   ]);
-  const remoteAddressOf = createRemoteAddress(config.server.trustedProxies);
+  const remoteAddressOf = (call: Call) => createRemoteAddress(config().server.trustedProxies)(call);
   const checkKey = createKeyCheck({ keys: settings.keys, logger, remoteAddressOf });
   const handle = createHandler({ settings, checkKey, routes, logger });
   const budget = new ByteBudget(MAX_HELD_BYTES);
@@ -74,6 +77,7 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
       history.record(isFailed(outcome), firstTokenMsOf(request), figures.openStreams());
       recent.add(request);
     },
+    onConfig,
     onModels: (provider, names) => models.learn(listedModels(provider, names)),
   };
 }

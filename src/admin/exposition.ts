@@ -11,7 +11,7 @@ import type { RequestMetrics } from './metrics.ts';
 export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
 
 interface ExpositionSources {
-  readonly config: Config;
+  readonly config: () => Config;
   readonly metrics: RequestMetrics;
   readonly figures: Figures;
   readonly processFigures: () => ProcessFigures;
@@ -49,6 +49,7 @@ function counter(name: string, help: string, value: number): string {
 
 function renderGateway(figures: Figures): string {
   const connections = figures.connections();
+  const lastReload = figures.lastReload();
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   return [
     gauge('gateway_requests_in_flight', 'Requests begun and not over.', figures.inFlight()),
@@ -62,6 +63,16 @@ function renderGateway(figures: Figures): string {
       'gateway_log_lines_dropped_total',
       'Log lines lost because standard output was not read.',
       figures.droppedLogLines(),
+    ),
+    gauge(
+      'gateway_config_last_reload_successful',
+      'Whether the settings that were read last are in use.',
+      lastReload.isSuccessful ? 1 : 0,
+    ),
+    gauge(
+      'gateway_config_last_reload_success_timestamp_seconds',
+      'When the settings in use were read, in seconds since the epoch.',
+      lastReload.succeededAtMs / 1000,
     ),
     ...(connections ? renderConnections(connections) : []),
     renderFigure({ name: 'gateway_build_info', type: 'gauge', help: 'Always 1.' }, [[build, 1]]),
@@ -83,7 +94,7 @@ function renderConnections({ open, made, reused }: ConnectionFigures): string[] 
 /** A series for each registered provider and state: alerts need those that are 0. */
 function renderCircuits({ config, figures }: ExpositionSources): string {
   const circuits = figures.circuits();
-  const samples = config.providers.registered.flatMap(({ id }) =>
+  const samples = config().providers.registered.flatMap(({ id }) =>
     (['open', 'half-open'] as const).map((state) => {
       const labels = NO_LABELS.with('provider', id).with('state', state);
       const tripped = circuits.filter((one) => one.provider === id && one.state === state);

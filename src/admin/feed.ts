@@ -3,6 +3,7 @@
 import type { Call } from '../downstream/call.ts';
 import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
+import type { Config } from '../config/config.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { RecentRequests } from './recent-requests.ts';
 import { describeSettings, describeState, type StateSources } from './state.ts';
@@ -16,18 +17,22 @@ interface FeedSources extends StateSources {
 
 /** Returns a function that answers. It throws `rateLimit` if too many feeds are open. */
 export function createFeed(sources: FeedSources): (call: Call) => Answer {
-  const { recent } = sources;
+  const { config, figures, recent } = sources;
   let openFeeds = 0;
 
   /** The next events are made when the client has taken the ones before: a slow one misses states. */
   async function* events(call: Call): AsyncGenerator<Buffer> {
     try {
       let seen = 0;
-      let head = `retry: ${INTERVAL_MS}\n\n${toEvent('settings', describeSettings(sources))}`;
+      let head = `retry: ${INTERVAL_MS}\n\n`;
+      let told: Config | undefined;
       while (!call.cancellation.reason && !call.isDraining) {
         const requests = recent.since(seen);
         seen = recent.total;
         const hasNews = requests.length > 0 || head !== '';
+        const current = config();
+        if (current !== told) head += toEvent('settings', describeSettings(current, figures));
+        told = current;
         yield Buffer.from(
           head +
             (hasNews ? toEvent('requests', requests) : '') +

@@ -18,6 +18,14 @@ export interface Figures {
   connections(): ConnectionFigures | undefined;
   /** The circuits that are not closed. */
   circuits(): readonly CircuitReport[];
+  lastReload(): ReloadFigures;
+}
+
+/** Of the latest time that settings were read: with SIGHUP, else at start. */
+export interface ReloadFigures {
+  readonly isSuccessful: boolean;
+  /** When settings were last read that are in use, in milliseconds since the epoch. */
+  readonly succeededAtMs: number;
 }
 
 export interface ProcessFigures {

@@ -62,7 +62,8 @@ export class ModelLabels {
       if (this.#known.size >= MAX_KNOWN_NAMES) return;
       // In UTF-8 all lone surrogates are the same.
       const isUsable = name.length <= MAX_NAME_CHARACTERS && !LONE_SURROGATE.test(name);
-      if (isUsable) this.#known.add(name);
+      // A copy: V8's slice of a string keeps the whole string in memory, here the settings file's text.
+      if (isUsable) this.#known.add(Buffer.from(name).toString());
     }
   }
 

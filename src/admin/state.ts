@@ -9,15 +9,16 @@ import type { History } from './history.ts';
 import type { Totals } from './totals.ts';
 
 export interface StateSources {
-  readonly config: Config;
+  /** The settings in use; a reload replaces them. */
+  readonly config: () => Config;
   readonly figures: Figures;
   readonly processFigures: () => ProcessFigures;
   readonly history: History;
   readonly totals: Totals;
 }
 
-/** What does not change while the process runs. Keys are masked. */
-export function describeSettings({ config, figures }: StateSources) {
+/** What changes with a reload only. Keys are masked. */
+export function describeSettings(config: Config, figures: Figures) {
   return {
     version: VERSION,
     node: process.versions.node,
@@ -51,7 +52,7 @@ export function describeState(sources: StateSources) {
 
 function describeProviders({ config, figures, totals }: StateSources) {
   const circuits = figures.circuits();
-  const { registered, skipped } = config.providers;
+  const { registered, skipped } = config().providers;
   return [
     ...registered.map(({ id }) => {
       const known = totals.provider(id);

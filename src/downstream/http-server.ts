@@ -3,6 +3,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import { refuseBrokenRequest, type AnswerBroken } from './broken-request.ts';
@@ -17,16 +18,21 @@ const KEEP_ALIVE_MS = 75_000;
 export interface HttpServer {
   /** Starts listening. Rejects with Node's error if the address cannot be had. */
   listen(port: number, host: string): Promise<AddressInfo>;
-  /**
-   * Stops accepting and waits for the requests in flight; those that take longer than `timeoutMs`
-   * are cancelled with `reason`.
-   */
-  drain(timeoutMs: number, reason: Error): Promise<DrainResult>;
+  /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
+  drain(options: DrainOptions): Promise<DrainResult>;
   /** Requests that have begun and are not over. */
   readonly inFlight: number;
   readonly isDraining: boolean;
   /** 0 until it listens. */
   readonly port: number;
+}
+
+export interface DrainOptions {
+  /** How long the port stays open, so that load balancers notice that `isDraining`. */
+  readonly delayMs: number;
+  /** Requests that take longer, once the port is closed, are cancelled with `reason`. */
+  readonly timeoutMs: number;
+  readonly reason: Error;
 }
 
 /** What became of the requests that were in flight at the start of a drain, or began in it. */
@@ -71,13 +77,14 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       checking = setInterval(check, limits.stuckReaderMs / PROGRESS_CHECKS);
       return address;
     },
-    async drain(timeoutMs, reason) {
+    async drain({ delayMs, timeoutMs, reason }) {
       state.isDraining = true;
       const overBefore = state.begun - state.inFlight;
       const cancel = () => {
         state.cancelReason = reason;
         for (const connection of connections.values()) connection.cut(reason);
       };
+      if (delayMs > 0) await sleep(delayMs);
       await drainServer({ server, connections, timeoutMs, lingerMs: limits.lingerMs, cancel });
       clearInterval(checking);
       return { finished: state.begun - overBefore - state.cut, cut: state.cut };

@@ -43,7 +43,7 @@ export async function tryCandidate(
   const { provider, model } = candidate;
   const keyPool = settings.keyPools.get(provider.id);
   const maxRetries = state === 'closed' ? provider.retries : 0;
-  breaker?.recordAttempt(provider.id, model);
+  breaker?.recordAttempt(provider, model);
   let hasReconnected = false;
   for (let retries = 0; ;) {
     const result = await (keyPool
@@ -51,7 +51,7 @@ export async function tryCandidate(
       : attemptOnce(candidate, context));
     if (!(result instanceof GatewayError)) {
       // Whether a stream succeeds is known at its end, but a probe need not wait for it.
-      if (!chat.stream || state !== 'closed') breaker?.recordSuccess(provider.id, model);
+      if (!chat.stream || state !== 'closed') breaker?.recordSuccess(provider, model);
       return result;
     }
     const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = result.facts;
@@ -129,11 +129,11 @@ function recordFailure(
   failure: GatewayError,
 ): void {
   const { status, facts } = failure;
-  if (facts.unreachable) breaker?.recordProviderFailure(provider.id, causeOf(failure));
+  if (facts.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
   else if (OUTAGE_STATUSES.has(status))
-    breaker?.recordModelFailure(provider.id, model, causeOf(failure));
+    breaker?.recordModelFailure(provider, model, causeOf(failure));
   // A plain 500 may be the fault of one request's parameter: it says nothing about others.
-  else if (status !== 500) breaker?.recordSuccess(provider.id, model);
+  else if (status !== 500) breaker?.recordSuccess(provider, model);
 }
 
 interface StreamContext {
@@ -152,7 +152,7 @@ function createStreamEnd(context: StreamContext): (failure?: GatewayError) => vo
       opened.end(failure);
       recordFailure(breaker, candidate, failure);
     } else {
-      breaker?.recordSuccess(candidate.provider.id, candidate.model);
+      breaker?.recordSuccess(candidate.provider, candidate.model);
     }
   };
 }

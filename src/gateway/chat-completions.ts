@@ -94,8 +94,7 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
   const { breaker, call } = context;
   const { limits, logger } = context.settings;
   const [requested, ...others] = candidates;
-  const stateOf = ({ provider, model }: Candidate) =>
-    breaker?.stateOf(provider.id, model) ?? 'closed';
+  const stateOf = ({ provider, model }: Candidate) => breaker?.stateOf(provider, model) ?? 'closed';
   // While its circuit is open, the requested candidate is asked last.
   const isLast = stateOf(requested) === 'open';
   if (isLast) recordPassedOver(requested, 'resting', call, logger);

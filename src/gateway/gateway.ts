@@ -24,11 +24,11 @@ interface GatewaySettings {
   /** Is told of every finished request but those for /health. */
   readonly observe?: RequestObserver | undefined;
   readonly listModels: ModelList;
+  /** Counts streamed answers while they are being sent: also those of former settings. */
+  readonly streams: { open: number };
 }
 
 export interface Gateway {
-  /** Streamed answers that are being sent. */
-  readonly openStreams: number;
   /** Answers a call and logs it. Never rejects. */
   handle(call: Call): Promise<void>;
   /** Logs a request that could not be parsed, and returns its answer. */
@@ -47,7 +47,7 @@ const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(settings: GatewaySettings): Gateway {
-  const { config, completion, logger, observe } = settings;
+  const { config, completion, logger, observe, streams } = settings;
   const dispatch = createDispatch(settings);
   const logAccess = createAccessLog({
     logger,
@@ -56,27 +56,23 @@ export function createGateway(settings: GatewaySettings): Gateway {
     observe,
     redact: completion.redact,
   });
-  let openStreams = 0;
   const withCors = <A extends Answer>(answer: A): A =>
     config.server.cors ? addCorsHeaders(answer) : answer;
 
   return {
-    get openStreams() {
-      return openStreams;
-    },
     async handle(call) {
       const traced = { request_id: call.id };
       traceHeaders(logger, 'request of client', traced, call.headers);
       let answer = await answerTo(call, dispatch);
-      const streams = answer && isStream(answer.body) ? 1 : 0;
-      openStreams += streams;
+      const isStreamed = answer !== undefined && isStream(answer.body);
+      if (isStreamed) streams.open += 1;
       try {
         if (answer) await call.send(withCors(addOwnHeaders(answer, call)));
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
         await call.send(withCors(answer)).catch(() => {});
       }
-      openStreams -= streams;
+      if (isStreamed) streams.open -= 1;
       if (answer) {
         const { events } = call.record.answer ?? {};
         traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);

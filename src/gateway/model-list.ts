@@ -36,7 +36,11 @@ interface ModelListSettings {
   readonly transport: Transport;
   readonly logger: Logger;
   readonly onModels?: ModelsObserver | undefined;
+  /** What is known of the providers' lists. It outlives a reload for providers whose settings are the same. */
+  readonly cache: ModelListCache;
 }
+
+export type ModelListCache = WeakMap<Provider, CachedList>;
 
 /** One provider's list as last fetched. */
 interface CachedList {
@@ -54,8 +58,7 @@ interface CachedList {
  * the answer is never an error.
  */
 export function createModelList(settings: ModelListSettings): ModelList {
-  const { providers, aliases, keyPools, transport, logger, onModels } = settings;
-  const cache = new Map<string, CachedList>();
+  const { providers, aliases, keyPools, transport, logger, onModels, cache } = settings;
   /** All entries, until a list changes. */
   let entries: readonly Entry[] | undefined;
   /** The body with all of them: most clients may name every model. Other bodies are built for each request. */
@@ -63,12 +66,12 @@ export function createModelList(settings: ModelListSettings): ModelList {
 
   async function updateList(provider: Provider): Promise<void> {
     if (provider.models) return;
-    const cached = cache.get(provider.id) ?? {
+    const cached = cache.get(provider) ?? {
       models: [],
       freshUntilMs: -Infinity,
       isFailing: false,
     };
-    cache.set(provider.id, cached);
+    cache.set(provider, cached);
     if (performance.now() < cached.freshUntilMs) return;
     cached.fetching ??= refresh(provider, cached);
     await cached.fetching;
@@ -94,8 +97,9 @@ export function createModelList(settings: ModelListSettings): ModelList {
     cached.fetching = undefined;
   }
 
-  function entriesOf({ id, models, defaultModel }: Provider) {
-    const listed = models?.map(unlisted) ?? cache.get(id)?.models ?? [];
+  function entriesOf(provider: Provider) {
+    const { id, models, defaultModel } = provider;
+    const listed = models?.map(unlisted) ?? cache.get(provider)?.models ?? [];
     const byName = new Map(listed.map((model) => [model.name, model]));
     if (defaultModel && !byName.has(defaultModel)) byName.set(defaultModel, unlisted(defaultModel));
     return [...byName.values()].map(({ name, created }) => toEntry(`${id}/${name}`, created, id));

@@ -2,13 +2,14 @@
 
 import { ClientGone, GatewayError } from './errors.ts';
 
-/** One for the process. Takes the most bytes that may be reserved at one time. */
+/** One for the process. */
 export class ByteBudget {
-  readonly #maxBytes: number;
+  /** That may be reserved at one time. If it is lowered below what is reserved, nothing more fits for a while. */
+  maxBytes: number;
   #reservedBytes = 0;
 
   constructor(maxBytes: number) {
-    this.#maxBytes = maxBytes;
+    this.maxBytes = maxBytes;
   }
 
   get reservedBytes(): number {
@@ -17,7 +18,7 @@ export class ByteBudget {
 
   /** Reserves bytes, or frees them if `bytes` is negative. Returns false, and reserves nothing, if they do not fit. */
   reserve(bytes: number): boolean {
-    if (this.#reservedBytes + bytes > this.#maxBytes) return false;
+    if (bytes > 0 && this.#reservedBytes + bytes > this.maxBytes) return false;
     this.#reservedBytes += bytes;
     return true;
   }

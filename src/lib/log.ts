@@ -17,10 +17,18 @@ export interface Logger {
   isEnabled(level: LogLevel): boolean;
 }
 
-interface LoggerOptions {
+export interface LogSettings {
   readonly level: LogLevel;
   /** `text` is for terminals. */
   readonly format: 'json' | 'text';
+}
+
+/** A logger whose settings can change while it is used. */
+export interface ConfigurableLogger extends Logger {
+  configure(settings: LogSettings): void;
+}
+
+interface LoggerOptions extends LogSettings {
   readonly colour: boolean;
   readonly write: (line: string) => void;
   /** Applied to every message and every text value. */
@@ -46,17 +54,22 @@ const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
 const MAX_ARRAY_ENTRIES = 50;
 
 /** Creates the logger. An entry below `level` costs one comparison. */
-export function createLogger(options: LoggerOptions): Logger {
+export function createLogger(options: LoggerOptions): ConfigurableLogger {
   const { redact, colour, write } = options;
-  const limit = LOG_LEVELS.indexOf(options.level);
+  let { format } = options;
+  let limit = LOG_LEVELS.indexOf(options.level);
   const formatTime = createTimeFormatter();
   const isEnabled = (level: LogLevel) => LOG_LEVELS.indexOf(level) <= limit;
   return {
     isEnabled,
+    configure(settings) {
+      format = settings.format;
+      limit = LOG_LEVELS.indexOf(settings.level);
+    },
     log(level, message, facts = {}) {
       if (!isEnabled(level)) return;
       const entry = { time: formatTime(options.now()), level, message, facts };
-      if (options.format === 'json') write(formatJson(entry, redact));
+      if (format === 'json') write(formatJson(entry, redact));
       else write(formatText(redactEntry(entry, redact), colour));
     },
   };

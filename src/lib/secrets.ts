@@ -27,6 +27,22 @@ export class Secret {
   }
 }
 
+/** Whether two settings are equal: plain data in which keys may occur. */
+export function isSameSetting(a: unknown, b: unknown): boolean {
+  return textOf(a) === textOf(b);
+}
+
+function textOf(setting: unknown): string | undefined {
+  return JSON.stringify(
+    { setting },
+    function (this: Record<string, unknown>, name, value: unknown) {
+      // `value` is what `toJSON` has returned.
+      const own = this[name];
+      return own instanceof Secret ? { secret: own.reveal() } : value;
+    },
+  );
+}
+
 /** The shapes of keys that are not configured here: vendors echo them in error texts, masked or whole. */
 const KEY_SHAPES = [
   '\\bsk-[\\w*.-]{6,}',
@@ -47,13 +63,43 @@ export interface Redactor {
   mayChange(text: string): boolean;
 }
 
+export interface GrowingRedactor extends Redactor {
+  /**
+   * Hides these secrets too. The former ones stay hidden, because requests and streams that began with them may still
+   * be under way; only the oldest are given up, if there are more than 1,000.
+   */
+  add(secrets: readonly Secret[]): void;
+}
+
+const MAX_FORMER_SECRETS = 1000;
+
 /**
  * Returns the function that hides the given secrets. The end of a text may have cut a secret off: its beginning is
  * replaced too. The caller bounds the text: a match of megabytes overflows the stack of the regular expression.
  */
-export function createRedactor(secrets: readonly Secret[]): Redactor {
-  const parts = secrets
-    .map((secret) => secret.reveal())
+export function createRedactor(secrets: readonly Secret[]): GrowingRedactor {
+  /** The latest to be added last. */
+  const known = new Set<string>();
+  let patterns = createPatterns(known);
+  function add(added: readonly Secret[]): void {
+    // Copies: a key may be a slice of the settings file's text, which V8 would keep in memory as a whole.
+    const texts = new Set(added.map((secret) => Buffer.from(secret.reveal()).toString()));
+    for (const text of texts) known.delete(text);
+    for (const text of texts) known.add(text);
+    const excess = known.size - texts.size - MAX_FORMER_SECRETS;
+    for (const text of [...known].slice(0, Math.max(0, excess))) known.delete(text);
+    patterns = createPatterns(known);
+  }
+  add(secrets);
+  const mayChange = (text: string) => patterns.suspicion.test(text);
+  // With hundreds of keys the replacement is slow, even of a short header.
+  const redact = (text: string) =>
+    mayChange(text) ? text.replace(patterns.all, '[secret]') : text;
+  return Object.assign(redact, { mayChange, add });
+}
+
+function createPatterns(secrets: ReadonlySet<string>) {
+  const parts = [...secrets]
     // As it is, and as it stands in JSON.
     .flatMap((text) => [text, JSON.stringify(text).slice(1, -1)])
     .filter((text) => text.length >= SHORTEST_SECRET_CHARACTERS)
@@ -64,13 +110,11 @@ export function createRedactor(secrets: readonly Secret[]): Redactor {
       rest: escapePattern(text.slice(SHORTEST_SECRET_CHARACTERS)),
     }));
   const literals = parts.map(({ beginning, rest }) => `${beginning}(?:${rest}|\\S*$)`);
-  const pattern = new RegExp([...literals, ...KEY_SHAPES].join('|'), 'gi');
   const beginnings = new Set(parts.map(({ beginning }) => beginning));
-  const suspicion = new RegExp([...beginnings, ...KEY_SHAPES].join('|'), 'i');
-  const mayChange = (text: string) => suspicion.test(text);
-  // With hundreds of keys the replacement is slow, even of a short header.
-  const redact = (text: string) => (mayChange(text) ? text.replace(pattern, '[secret]') : text);
-  return Object.assign(redact, { mayChange });
+  return {
+    all: new RegExp([...literals, ...KEY_SHAPES].join('|'), 'gi'),
+    suspicion: new RegExp([...beginnings, ...KEY_SHAPES].join('|'), 'i'),
+  };
 }
 
 function escapePattern(text: string): string {

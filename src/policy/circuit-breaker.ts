@@ -12,6 +12,11 @@ const MAX_NAME_CHARACTERS = 256;
 /** `open`: pass the provider over. `half-open`: one request may probe it. */
 export type CircuitState = 'closed' | 'open' | 'half-open';
 
+/** A provider, as long as its settings are the same: with others it is another object. */
+interface Guarded {
+  readonly id: string;
+}
+
 interface Circuit {
   readonly provider: string;
   /** Absent for the provider itself. */
@@ -34,21 +39,33 @@ export type CircuitReport = Readonly<Circuit> & { readonly state: 'open' | 'half
 export class CircuitBreaker {
   /** Circuits with failures, the latest to fail last. */
   readonly #circuits = new Map<string, Circuit>();
+  readonly #retired = new WeakSet<Guarded>();
   readonly #logger: Logger | undefined;
 
   constructor(logger?: Logger) {
     this.#logger = logger;
   }
 
-  stateOf(providerId: string, model: string): CircuitState {
-    const states = this.#tripped(providerId, model).map(stateOf);
+  /**
+   * Forgets a provider that is removed or has other settings now. What requests in flight still tell of it has no
+   * effect: it says nothing about its successor of the same id.
+   */
+  retire(provider: Guarded): void {
+    this.#retired.add(provider);
+    for (const [name, circuit] of this.#circuits) {
+      if (circuit.provider === provider.id) this.#close(name);
+    }
+  }
+
+  stateOf(provider: Guarded, model: string): CircuitState {
+    const states = this.#tripped(provider, model).map(stateOf);
     if (states.length === 0) return 'closed';
     return states.includes('open') ? 'open' : 'half-open';
   }
 
   /** Marks an attempt. The first one after the rest is the probe: the circuit stays open for others until its result. */
-  recordAttempt(providerId: string, model: string): void {
-    for (const circuit of this.#tripped(providerId, model)) {
+  recordAttempt(provider: Guarded, model: string): void {
+    for (const circuit of this.#tripped(provider, model)) {
       if (stateOf(circuit) === 'open') continue;
       circuit.restsUntilMs = performance.now() + REST_MS;
       this.#logger?.log('debug', 'breaker half-open', namesOf(circuit));
@@ -56,20 +73,23 @@ export class CircuitBreaker {
   }
 
   /** The model answered: it and its provider work. */
-  recordSuccess(providerId: string, model: string): void {
-    this.#close(providerId);
-    this.#close(nameOf(providerId, model));
+  recordSuccess(provider: Guarded, model: string): void {
+    if (this.#retired.has(provider)) return;
+    this.#close(provider.id);
+    this.#close(nameOf(provider.id, model));
   }
 
   /** The provider was reached, but the model failed. `cause` is for the log and the report. */
-  recordModelFailure(providerId: string, model: string, cause?: string): void {
-    this.#close(providerId);
-    this.#recordFailure(nameOf(providerId, model), { provider: providerId, model, cause });
+  recordModelFailure(provider: Guarded, model: string, cause?: string): void {
+    if (this.#retired.has(provider)) return;
+    this.#close(provider.id);
+    this.#recordFailure(nameOf(provider.id, model), { provider: provider.id, model, cause });
   }
 
   /** No connection to the provider could be made. */
-  recordProviderFailure(providerId: string, cause?: string): void {
-    this.#recordFailure(providerId, { provider: providerId, cause });
+  recordProviderFailure(provider: Guarded, cause?: string): void {
+    if (this.#retired.has(provider)) return;
+    this.#recordFailure(provider.id, { provider: provider.id, cause });
   }
 
   /** The circuits that are not closed, in the order of their latest failures. */
@@ -102,8 +122,9 @@ export class CircuitBreaker {
     if (isTripped(circuit)) this.#logger?.log('info', 'breaker closed', namesOf(circuit));
   }
 
-  #tripped(providerId: string, model: string): Circuit[] {
-    return [providerId, nameOf(providerId, model)]
+  #tripped(provider: Guarded, model: string): Circuit[] {
+    if (this.#retired.has(provider)) return [];
+    return [provider.id, nameOf(provider.id, model)]
       .map((name) => this.#circuits.get(name))
       .filter((circuit) => circuit !== undefined)
       .filter(isTripped);

@@ -1,11 +1,12 @@
 /** The rate limits: a token bucket for all requests, and one for each client and each provider that has a limit. */
 
-import type { BucketSettings, ClientSettings, Config } from '../config/config.ts';
+import type { ClientSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Limit } from '../lib/request-facts.ts';
 import { TokenBucket } from './token-bucket.ts';
 
 export interface Limits {
+  readonly buckets: Buckets;
   /** Takes a token of the client's bucket and one of the global bucket, or neither and returns `rateLimit`. */
   takeRequest(client: ClientSettings | undefined): GatewayError | undefined;
   /** Puts them back if another limit refuses the request: all are taken or none. */
@@ -14,17 +15,21 @@ export interface Limits {
   takeProvider(id: string): GatewayError | undefined;
 }
 
-/** Creates the buckets of the settings, full. Those of clients do not depend on `rate_limit.enabled`. */
-export function createLimits({
-  rateLimit,
-  clients,
-}: Pick<Config, 'rateLimit' | 'clients'>): Limits {
-  const global = rateLimit.enabled ? createBucket(rateLimit.global) : undefined;
-  const byProvider = createBuckets(rateLimit.enabled ? rateLimit.providers : []);
-  const byClient = createBuckets(clients.map(({ name, limit }) => [name, limit]));
-  const bucketOf = (client: ClientSettings | undefined) => client && byClient.get(client.name);
+/** By the names of their sections in the settings. */
+type Buckets = ReadonlyMap<string, TokenBucket>;
+
+/** Creates the buckets of the settings. Those that `former` had with the same settings keep their tokens. */
+export function createLimits(
+  config: Pick<Config, 'rateLimit' | 'clients'>,
+  former?: Limits,
+): Limits {
+  const buckets = createBuckets(config, former?.buckets);
+  const global = buckets.get(GLOBAL);
+  const bucketOf = (client: ClientSettings | undefined) =>
+    client && buckets.get(clientBucket(client.name));
 
   return {
+    buckets,
     takeRequest(client) {
       const own = bucketOf(client);
       const refusal = take(own, 'client') ?? take(global, 'global');
@@ -35,20 +40,34 @@ export function createLimits({
       global?.refund();
       bucketOf(client)?.refund();
     },
-    takeProvider: (id) => take(byProvider.get(id), 'provider'),
+    takeProvider: (id) => take(buckets.get(providerBucket(id)), 'provider'),
   };
 }
 
-function createBuckets(
-  settings: Iterable<readonly [name: string, bucket: BucketSettings]>,
-): ReadonlyMap<string, TokenBucket | undefined> {
-  return new Map([...settings].map(([name, bucket]) => [name, createBucket(bucket)]));
-}
+const GLOBAL = 'rate_limit';
+const providerBucket = (id: string) => `rate_limit.providers.${id}`;
+const clientBucket = (name: string) => `clients.${name}`;
 
-/** Returns undefined if there is no limit. */
-function createBucket({ requestsPerSecond, burstCapacity }: BucketSettings) {
-  if (requestsPerSecond === 0) return undefined;
-  return new TokenBucket(requestsPerSecond, burstCapacity, performance.now());
+/** Creates full ones. Those of clients do not depend on `rate_limit.enabled`. */
+function createBuckets(
+  { rateLimit, clients }: Pick<Config, 'rateLimit' | 'clients'>,
+  former?: Buckets,
+): Buckets {
+  const settings = new Map(clients.map(({ name, limit }) => [clientBucket(name), limit]));
+  if (rateLimit.enabled) {
+    settings.set(GLOBAL, rateLimit.global);
+    for (const [id, limit] of rateLimit.providers) settings.set(providerBucket(id), limit);
+  }
+  const buckets = new Map<string, TokenBucket>();
+  for (const [name, { requestsPerSecond, burstCapacity }] of settings) {
+    // No limit.
+    if (requestsPerSecond === 0) continue;
+    const kept = former?.get(name);
+    const isSame = kept?.tokensPerSecond === requestsPerSecond && kept.capacity === burstCapacity;
+    const created = new TokenBucket(requestsPerSecond, burstCapacity, performance.now());
+    buckets.set(name, isSame ? kept : created);
+  }
+  return buckets;
 }
 
 function take(bucket: TokenBucket | undefined, limit: Limit): GatewayError | undefined {

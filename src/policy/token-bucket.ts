@@ -1,14 +1,16 @@
 /** A token bucket, refilled when it is used. Times are in milliseconds on the clock of `performance.now()`. */
 export class TokenBucket {
+  readonly tokensPerSecond: number;
+  readonly capacity: number;
   readonly #tokensPerMs: number;
-  readonly #capacity: number;
   #tokens: number;
   #refilledAtMs: number;
 
   /** Starts full. `tokensPerSecond` and `capacity` are above zero. */
   constructor(tokensPerSecond: number, capacity: number, nowMs: number) {
+    this.tokensPerSecond = tokensPerSecond;
+    this.capacity = capacity;
     this.#tokensPerMs = tokensPerSecond / 1000;
-    this.#capacity = capacity;
     this.#tokens = capacity;
     this.#refilledAtMs = nowMs;
   }
@@ -16,7 +18,7 @@ export class TokenBucket {
   /** Takes a token and returns 0; or takes none and returns the milliseconds until the next one. */
   take(nowMs: number): number {
     const elapsedMs = Math.max(0, nowMs - this.#refilledAtMs);
-    this.#tokens = Math.min(this.#capacity, this.#tokens + elapsedMs * this.#tokensPerMs);
+    this.#tokens = Math.min(this.capacity, this.#tokens + elapsedMs * this.#tokensPerMs);
     this.#refilledAtMs = Math.max(nowMs, this.#refilledAtMs);
     if (this.#tokens < 1) return (1 - this.#tokens) / this.#tokensPerMs;
     this.#tokens -= 1;
@@ -25,6 +27,6 @@ export class TokenBucket {
 
   /** Puts one token back. */
   refund(): void {
-    this.#tokens = Math.min(this.#capacity, this.#tokens + 1);
+    this.#tokens = Math.min(this.capacity, this.#tokens + 1);
   }
 }

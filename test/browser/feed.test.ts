@@ -338,6 +338,24 @@ browserTest('after a restart of the gateway the page begins anew', async (t, ope
   await shows(page, '#count', /^2 of 2$/);
 });
 
+browserTest('settings that change while the page is open keep its requests', async (t, open) => {
+  const feed = await startFeed(t);
+  feed.greeting = [
+    ['settings', settingsEvent()],
+    ['requests', requestsEvent(3)],
+    ['state', idleState({ providers: [provider('openai')] })],
+  ];
+  const page = await open(feed.url);
+  await shows(page, '#count', /^3 of 3$/);
+  const settings = [['server.cors', true]];
+  feed.send('settings', settingsEvent({ settings, warnings: ['a warning that is new'] }));
+  await shows(page, '#announcement', 'The settings have changed');
+  feed.send('requests', requestsEvent(2));
+  await shows(page, '#count', /^5 of 5$/);
+  await shows(page, '#settings-count', /^1 settings in force$/);
+  await shows(page, '#warnings', 'a warning that is new');
+});
+
 browserTest('a connection that has gone silent is given up', async (t, open) => {
   const feed = await startFeed(t);
   feed.greeting = SITUATIONS['busy']!;

@@ -31,7 +31,9 @@ export interface TestGateway {
   /** What the gateway holds for its clients, as far as the budget counts it. */
   reservedBytes(): number;
   /** Drains, as SIGTERM does. */
-  drain(timeoutMs?: number, reason?: Error): Promise<void>;
+  drain(timeoutMs?: number, reason?: Error, delayMs?: number): Promise<void>;
+  /** Uses the settings of this text from now on, as SIGHUP does; with the environment of the start. */
+  reload(toml: string): void;
 }
 
 export interface SendOptions {
@@ -65,20 +67,23 @@ export async function startGateway(
   { toml = '', env = {}, adjust = (config) => config, clientLimits = {} }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
-  const config = adjust(
-    loadConfig({ toml, env: { ...TRANSPORT_ENV, ...env }, memoryBytes: MEMORY_BYTES }),
-  );
-  const { server, admin, transport, budget } = assemble(config, {
+  const load = (text: string) =>
+    adjust(
+      loadConfig({ toml: text, env: { ...TRANSPORT_ENV, ...env }, memoryBytes: MEMORY_BYTES }),
+    );
+  const config = load(toml);
+  const assembly = assemble(config, {
     writeLog: (line) => log.push(line),
     isTerminal: false,
     colour: false,
     clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
   });
+  const { server, admin, transport, budget } = assembly;
   const { port } = await server.listen(0, '127.0.0.1');
   const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
-  const drain = async (timeoutMs = 0, reason = new Error('test is over')) => {
-    await server.drain(timeoutMs, reason);
-    await admin?.drain(0, reason);
+  const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {
+    await server.drain({ delayMs, timeoutMs, reason });
+    await admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     await transport.close();
   };
   let isDrained = false;
@@ -108,10 +113,11 @@ export async function startGateway(
       }),
     admin: (path, options = {}) => send(adminPort, path, options),
     reservedBytes: () => budget.reservedBytes,
-    drain: async (timeoutMs, reason) => {
+    drain: async (timeoutMs, reason, delayMs) => {
       isDrained = true;
-      await drain(timeoutMs, reason);
+      await drain(timeoutMs, reason, delayMs);
     },
+    reload: (text) => assembly.reload(() => load(text)),
   };
   return gateway;
 }

@@ -109,6 +109,7 @@ function receive(name, take) {
 }
 
 function takeSettings(next) {
+  const isReload = isConnected && settings.startedAt === next.startedAt;
   if (settings !== null && settings.startedAt !== next.startedAt) {
     forgetRequests();
     state = null;
@@ -116,11 +117,12 @@ function takeSettings(next) {
     saidStates = new Map();
     announce('The gateway was restarted');
   } else if (settings !== null) {
-    announce('Connected again');
+    announce(isReload ? 'The settings have changed' : 'Connected again');
   }
   settings = next;
   isConnected = true;
-  isRepeat = true;
+  // On the same connection the requests go on.
+  isRepeat = !isReload;
   waitMs = 1000;
 }
 

@@ -1,0 +1,95 @@
+/** Settings that are read again while the gateway runs: what has changed, and what cannot change without a restart. */
+
+import { statSync } from 'node:fs';
+
+import type { Logger } from '../lib/log.ts';
+import { isSameSetting } from '../lib/secrets.ts';
+import type { Config } from './config.ts';
+import { ConfigError } from './config-error.ts';
+import type { Rows } from './setting-kinds.ts';
+import { SETTINGS } from './settings-table.ts';
+import type { Settings, SettingsSource } from './read-settings.ts';
+
+/** Listeners are opened, and the transport is chosen and checked, once. */
+const NEEDS_RESTART = new Set(
+  Object.entries<Rows>(SETTINGS).flatMap(([section, rows]) =>
+    Object.keys(rows)
+      .filter((key) => rows[key]?.needsRestart)
+      .map((key) => `${section}.${key}`),
+  ),
+);
+
+export interface Changes {
+  /** What to use from now on: the settings that were read, but those that need a restart as they were. */
+  readonly config: Config;
+  /** The names of the settings that are in use now and differ, as they stand in the file. */
+  readonly changed: readonly string[];
+  /** The names of those that differ and have no effect before a restart. */
+  readonly needRestart: readonly string[];
+}
+
+/** Compares the settings in use with those that were read. */
+export function compareSettings(running: Config, next: Config): Changes {
+  const names = new Set([...running.resolved.keys(), ...next.resolved.keys()]);
+  const different = [...names].filter(
+    (name) => !isSameSetting(running.resolved.get(name), next.resolved.get(name)),
+  );
+  const isFixed = (name: string) => NEEDS_RESTART.has(name);
+  const resolved = new Map([
+    ...[...running.resolved].filter(([name]) => isFixed(name)),
+    ...[...next.resolved].filter(([name]) => !isFixed(name)),
+  ]);
+  const { host, port, upstream } = running.server;
+  const server = { ...next.server, host, port, upstream };
+  return {
+    config: { ...next, server, admin: running.admin, resolved },
+    changed: different.filter((name) => !isFixed(name)),
+    needRestart: different.filter(isFixed),
+  };
+}
+
+/**
+ * Returns a function that reads the settings again, from where `source` says that they were found. It throws
+ * `ConfigError` also for what would pass at start, but ends in settings that nobody wrote: a file that is gone, and a
+ * pipe, which is empty the second time.
+ */
+export function createRereader(source: SettingsSource, read: () => Settings): () => Config {
+  let former = source;
+  return () => {
+    const { path } = former;
+    if (former.isFound && path !== undefined && !isFileOrAbsent(path)) {
+      throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
+    }
+    const next = read();
+    if (former.isFound && !next.source.isFound) {
+      throw new ConfigError([`${path}: does not exist any more`]);
+    }
+    former = next.source;
+    return next.config;
+  };
+}
+
+function isFileOrAbsent(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isFile() ?? true;
+}
+
+/** Logs a reload that has taken effect. `warnings` are those that the settings before did not have. */
+export function logChanges(logger: Logger, changes: Changes, warnings: readonly string[]): void {
+  const { changed, needRestart } = changes;
+  logger.log('info', 'reloaded', { changed: namesOf(changed) });
+  if (needRestart.length > 0) {
+    logger.log('warn', 'restart needed', { settings: namesOf(needRestart) });
+  }
+  for (const cause of warnings) logger.log('warn', 'settings warning', { cause });
+}
+
+/** Logs why a reload has no effect: a line for each problem, as `--check` prints it. */
+export function logFailure(logger: Logger, failure: unknown): void {
+  const problems =
+    failure instanceof ConfigError ? failure.problems : [(failure as Error).stack ?? ''];
+  for (const cause of problems) logger.log('error', 'reload failed', { cause });
+}
+
+function namesOf(settings: readonly string[]): string | undefined {
+  return settings.join(', ') || undefined;
+}

@@ -1,0 +1,363 @@
+/** SIGHUP and the other signals, sent to the program. */
+
+import assert from 'node:assert/strict';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
+import { join } from 'node:path';
+import { before, describe, test, type TestContext } from 'node:test';
+
+import { chatBody, providerToml } from './support/gateway.ts';
+import { buildOnce, emptyFolder, ROOT, startProgram, startServing } from './support/process.ts';
+import { createGate, eventually, openChat } from './support/streams.ts';
+import { completion, completionEvents, sendJson, startUpstream } from './support/upstream.ts';
+
+before(buildOnce);
+
+const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+const SERVER_TOML = '[server]\nhost = "127.0.0.1"\nport = 0\n';
+
+type Line = Readonly<Record<string, unknown>>;
+
+function linesOf(stdout: string, ...messages: string[]): Line[] {
+  return stdout
+    .split('\n')
+    .slice(0, -1)
+    .filter((line) => messages.some((message) => line.includes(`"message":"${message}"`)))
+    .map((line) => JSON.parse(line) as Line);
+}
+
+/** Starts the program with a settings file of this text. */
+async function start(t: TestContext, toml: string) {
+  const folder = emptyFolder(t, { 'settings.toml': toml });
+  const path = join(folder, 'settings.toml');
+  const program = await startServing(t, ['--config', path]);
+  await eventually(() => linesOf(program.stdout(), 'started').length === 1, 'the start');
+  /** Sends SIGHUP and returns the first line about it. */
+  const hangUp = async (): Promise<Line> => {
+    const { length } = program.stdout();
+    const outcomes = () => linesOf(program.stdout().slice(length), 'reloaded', 'reload failed');
+    program.child.kill('SIGHUP');
+    await eventually(() => outcomes().length > 0, 'a reload');
+    return outcomes()[0]!;
+  };
+  return { ...program, path, hangUp };
+}
+
+/** Returns the status of a chat completion, whose body it reads to the end. */
+async function statusOf(port: number, token: string, body: object = chatBody()): Promise<number> {
+  const response = await fetch(`http://127.0.0.1:${port}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  });
+  await response.arrayBuffer();
+  return response.status;
+}
+
+const IN_FLIGHT = 1000;
+const RELOADS = 20;
+
+test(
+  `${IN_FLIGHT} requests in flight and new ones all the time: none fails in ${RELOADS} reloads, every other one of a broken file`,
+  { timeout: 120_000 },
+  async (t) => {
+    const { opened, open: finish } = createGate();
+    const held = await startUpstream(t, async ({ body }, response) => {
+      const isStream = body.includes('"stream":true');
+      if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+      await opened;
+      if (isStream) response.end(completionEvents());
+      else sendJson(response, completion());
+    });
+    const places = [await startUpstream(t), await startUpstream(t)] as const;
+    const toml = (round: number, key: string) =>
+      [
+        `${SERVER_TOML}retries = ${round % 3}\n[server.auth]\nkeys = ["kept-key", "${key}", "client-token-canary-9876543210"]`,
+        providerToml(held, 'p', `default_model = "m${round}"`),
+        providerToml(places[round % 4 === 1 ? 1 : 0], 'q'),
+      ].join('\n');
+    const { port, path, stdout, hangUp } = await start(t, toml(0, 'key-0'));
+
+    const requests = Array.from({ length: IN_FLIGHT }, (_, at) =>
+      openChat(port, chatBody({ stream: at % 2 === 0 })),
+    );
+    await eventually(() => held.requests.length === IN_FLIGHT, 'all are in flight');
+    const load = { isOver: false };
+    const statuses: number[] = [];
+    const clients = Array.from({ length: 8 }, async () => {
+      while (!load.isOver) {
+        statuses.push(await statusOf(port, 'kept-key', chatBody({ model: 'q/m' })));
+      }
+    });
+
+    const broken = ['[server', '[server]\nprot = 1\n', 'timeout = "soon"\n', '[providers.x]\n'];
+    let key = 'key-0';
+    for (let round = 1; round <= RELOADS; round += 1) {
+      const isBroken = round % 2 === 0;
+      const next = `key-${round}`;
+      writeFileSync(path, isBroken ? broken[round % broken.length]! : toml(round, next));
+      const { message } = await hangUp();
+      assert.equal(message, isBroken ? 'reload failed' : 'reloaded');
+      // As soon as the line is there.
+      const expected = isBroken ? [200, 401] : [401, 200];
+      const body = chatBody({ model: 'q/m' });
+      assert.deepEqual(
+        [await statusOf(port, key, body), await statusOf(port, next, body)],
+        expected,
+      );
+      if (!isBroken) key = next;
+    }
+    load.isOver = true;
+    await Promise.all(clients);
+    finish();
+    for (const [at, { response, ended }] of requests.entries()) {
+      assert.equal((await response).statusCode, 200);
+      const text = await ended;
+      if (at % 2 === 0) assert.equal(text, CHUNK + completionEvents());
+      else assert.deepEqual(JSON.parse(text), completion());
+    }
+    assert.ok(statuses.length > RELOADS);
+    assert.deepEqual(new Set(statuses), new Set([200]));
+    assert.equal(held.requests.length, IN_FLIGHT);
+    assert.ok(places.every(({ requests: { length } }) => length > 0));
+    t.diagnostic(`${statuses.length} further requests`);
+    const lines = linesOf(stdout(), 'request');
+    const failed = lines.filter(({ outcome, status }) => outcome !== 'ok' && status !== 401);
+    assert.deepEqual(failed, []);
+  },
+);
+
+describe('SIGHUP', { concurrency: 4 }, () => {
+  test('names what has changed and what needs a restart, and the port stays', async (t) => {
+    const upstream = await startUpstream(t);
+    const { port, path, stdout, hangUp } = await start(t, SERVER_TOML + providerToml(upstream));
+    const more = 'cors = true\n[admin]\nport = 0\n';
+    writeFileSync(path, `${SERVER_TOML.replace('0.0.1', '0.0.2')}${more}${providerToml(upstream)}`);
+    assert.equal((await hangUp())['changed'], 'server.cors');
+    const [restart] = linesOf(stdout(), 'restart needed');
+    const names = String(restart?.['settings']).split(', ');
+    assert.deepEqual(names.toSorted(), ['admin.host', 'admin.port', 'server.host']);
+    assert.equal(await statusOf(port, 'any'), 200);
+  });
+
+  test('fails if the file is gone, or is none any more, and the settings stay', async (t) => {
+    const upstream = await startUpstream(t);
+    const { port, path, hangUp } = await start(t, SERVER_TOML + providerToml(upstream));
+    rmSync(path);
+    assert.equal((await hangUp())['cause'], `${path}: no such file`);
+    mkdirSync(path);
+    assert.equal(
+      (await hangUp())['cause'],
+      `${path}: is not a regular file, and cannot be read again`,
+    );
+    assert.equal(await statusOf(port, 'any'), 200);
+    rmSync(path, { recursive: true });
+    writeFileSync(path, SERVER_TOML);
+    assert.equal((await hangUp())['message'], 'reloaded');
+    assert.equal(await statusOf(port, 'any'), 400);
+  });
+
+  test('fails if ./gateway.toml was found at start and is gone; uses it if it comes later', async (t) => {
+    const upstream = await startUpstream(t);
+    const cwd = emptyFolder(t);
+    const env = { GATEWAY_PORT: '0', GATEWAY_HOST: '127.0.0.1' };
+    const { port, child, stdout } = await startServing(t, [], { cwd, env });
+    const outcomes = () =>
+      linesOf(stdout(), 'reloaded', 'reload failed').map(({ message, cause }) => cause ?? message);
+    const path = join(cwd, 'gateway.toml');
+    writeFileSync(path, providerToml(upstream));
+    child.kill('SIGHUP');
+    await eventually(() => outcomes().length === 1, 'the file is found');
+    assert.equal(await statusOf(port, 'any'), 200);
+    rmSync(path);
+    child.kill('SIGHUP');
+    await eventually(() => outcomes().length === 2, 'the file is gone');
+    assert.equal(outcomes()[0], 'reloaded');
+    assert.match(String(outcomes()[1]), /gateway\.toml: does not exist any more$/);
+    assert.equal(await statusOf(port, 'any'), 200);
+  });
+
+  test('fails if the settings came from a pipe, without waiting for another writer', async (t) => {
+    const upstream = await startUpstream(t);
+    const folder = emptyFolder(t, { text: SERVER_TOML + providerToml(upstream) });
+    const pipe = join(folder, 'pipe');
+    assert.equal(spawnSync('mkfifo', [pipe]).status, 0);
+    const writer = spawn('sh', ['-c', `cat '${join(folder, 'text')}' > '${pipe}'`]);
+    t.after(() => writer.kill());
+    const { port, child, stdout } = await startServing(t, ['--config', pipe]);
+    child.kill('SIGHUP');
+    await eventually(() => linesOf(stdout(), 'reload failed').length === 1, 'the reload');
+    assert.equal(await statusOf(port, 'any'), 200);
+  });
+
+  test('with --demo keeps the demo', async (t) => {
+    const { port, child, stdout } = await startServing(t, ['--demo', '--port', '0']);
+    child.kill('SIGHUP');
+    await eventually(() => linesOf(stdout(), 'reloaded').length === 1, 'the reload');
+    assert.deepEqual(linesOf(stdout(), 'reloaded')[0]!['changed'], undefined);
+    assert.equal(await statusOf(port, 'any', chatBody({ model: 'demo/echo' })), 200);
+  });
+
+  test('several at once are one reload after the other', async (t) => {
+    const { child, stdout, exit } = await start(t, SERVER_TOML);
+    for (let count = 0; count < 50; count += 1) child.kill('SIGHUP');
+    await eventually(() => linesOf(stdout(), 'reloaded').length > 0, 'a reload');
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+    assert.deepEqual(linesOf(stdout(), 'reload failed', 'uncaught exception'), []);
+  });
+
+  test('works when nobody reads standard output and standard error any more', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = (key: string) =>
+      `${SERVER_TOML}[server.auth]\nkeys = ["${key}"]\n${providerToml(upstream)}`;
+    const { port, path, child } = await start(t, toml('key-one'));
+    child.stdout!.destroy();
+    child.stderr!.destroy();
+    writeFileSync(path, toml('key-two'));
+    child.kill('SIGPIPE');
+    child.kill('SIGHUP');
+    await eventually(async () => (await statusOf(port, 'key-two')) === 200, 'the new key');
+    writeFileSync(path, '[broken');
+    child.kill('SIGHUP');
+    for (let round = 0; round < 5; round += 1) assert.equal(await statusOf(port, 'key-two'), 200);
+    assert.equal(await statusOf(port, 'key-one'), 401);
+  });
+});
+
+const HARMLESS = ['SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGPIPE'] as const;
+
+/** How many sockets of the process listen. The debugger would be one more. */
+function listenersOf(pid: number): number {
+  const listening = new Set(
+    readFileSync(`/proc/${pid}/net/tcp`, 'utf8')
+      .split('\n')
+      .map((line) => line.trim().split(/\s+/))
+      .filter(([, , , state]) => state === '0A')
+      .map((columns) => `socket:[${columns[9]}]`),
+  );
+  const files = readdirSync(`/proc/${pid}/fd`).map((name) => {
+    try {
+      return readlinkSync(`/proc/${pid}/fd/${name}`);
+    } catch {
+      return '';
+    }
+  });
+  return files.filter((file) => listening.has(file)).length;
+}
+
+describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, () => {
+  test('while it serves: a stream goes on, and no debugger listens', async (t) => {
+    const { opened, open: finish } = createGate();
+    const upstream = await startUpstream(t, async (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+      await opened;
+      response.end(completionEvents());
+    });
+    const { port, child, stderr, exit } = await start(t, SERVER_TOML + providerToml(upstream));
+    const stream = openChat(port);
+    await eventually(() => stream.text() === CHUNK, 'the first event');
+    assert.equal(listenersOf(child.pid!), 1);
+    const pause = () => new Promise((resolve) => setTimeout(resolve, 400));
+    for (const signal of [...HARMLESS, ...HARMLESS]) child.kill(signal);
+    // The debugger would start in a thread of its own.
+    await pause();
+    assert.equal(listenersOf(child.pid!), 1);
+    finish();
+    assert.equal(await stream.ended, CHUNK + completionEvents());
+    assert.doesNotMatch(stderr(), /debugger|inspector/i);
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+  });
+
+  test('before it listens, and SIGHUP then reloads already', async (t) => {
+    const upstream = await startUpstream(t);
+    const folder = emptyFolder(t, { 'settings.toml': SERVER_TOML });
+    const path = join(folder, 'settings.toml');
+    const preload = join(ROOT, 'test', 'support', 'slow-listen.mjs');
+    const program = startProgram(t, ['--config', path], {
+      env: { NODE_OPTIONS: `--import=${preload}` },
+    });
+    const { child, stdout, stderr } = program;
+    await eventually(() => stderr().includes('about to listen'), 'the start');
+    writeFileSync(path, SERVER_TOML + providerToml(upstream));
+    for (const signal of HARMLESS) child.kill(signal);
+    await eventually(() => linesOf(stdout(), 'started').length === 1, `the start: ${stderr()}`);
+    assert.equal(linesOf(stdout(), 'reloaded').length, 1);
+    assert.equal(linesOf(stdout(), 'started')[0]!['providers'], 'p');
+    assert.doesNotMatch(stderr(), /debugger|inspector/i);
+    const port = Number(/^listening .*:(\d+)\/v1/m.exec(stderr())?.[1]);
+    assert.equal(await statusOf(port, 'any'), 200);
+  });
+
+  test('in a drain: what is in flight is finished, and nothing is reloaded', async (t) => {
+    const { opened, open: finish } = createGate();
+    const upstream = await startUpstream(t, async (_, response) => {
+      await opened;
+      sendJson(response, completion());
+    });
+    const { port, child, stdout, exit } = await start(t, SERVER_TOML + providerToml(upstream));
+    const chat = openChat(port, chatBody());
+    await eventually(() => upstream.requests.length === 1, 'the request');
+    child.kill('SIGTERM');
+    await eventually(() => linesOf(stdout(), 'draining').length === 1, 'the drain');
+    for (const signal of HARMLESS) child.kill(signal);
+    await eventually(() => linesOf(stdout(), 'reload ignored').length === 1, 'the line');
+    finish();
+    assert.equal((await chat.response).statusCode, 200);
+    assert.equal(await exit, 0);
+    assert.deepEqual(linesOf(stdout(), 'reloaded'), []);
+  });
+});
+
+describe('drain_delay', { concurrency: 4 }, () => {
+  async function startDraining(t: TestContext) {
+    const upstream = await startUpstream(t);
+    const toml = `${SERVER_TOML}drain_delay = 3600\n[admin]\nport = 0\n${providerToml(upstream)}`;
+    const program = await start(t, toml);
+    const adminUrl = String(linesOf(program.stdout(), 'started')[0]!['admin_url']);
+    assert.equal((await fetch(`${adminUrl}ready`)).status, 200);
+    program.child.kill('SIGTERM');
+    await eventually(() => linesOf(program.stdout(), 'draining').length === 1, 'the drain');
+    return { ...program, adminUrl };
+  }
+
+  test('the port serves on, /health and /ready say 503, answers close their connections', async (t) => {
+    const { port, adminUrl } = await startDraining(t);
+    const health = await fetch(`http://127.0.0.1:${port}/health`);
+    assert.equal(health.status, 503);
+    assert.equal(((await health.json()) as { status: string }).status, 'draining');
+    const ready = await fetch(`${adminUrl}ready`);
+    assert.deepEqual([ready.status, await ready.json()], [503, { status: 'draining' }]);
+    const chat = openChat(port, chatBody());
+    const { statusCode, headers } = await chat.response;
+    assert.deepEqual([statusCode, headers.connection], [200, 'close']);
+    assert.deepEqual(JSON.parse(await chat.ended), completion());
+  });
+
+  test('a further signal ends the process at once', async (t) => {
+    const { child, exit } = await startDraining(t);
+    child.kill('SIGINT');
+    assert.equal(await exit, 1);
+  });
+
+  test('when it is over the port closes, and the process ends; a reload can set it', async (t) => {
+    const elapsedMs = (
+      (startedAt) => () =>
+        performance.now() - startedAt
+    )(performance.now());
+    const { path, port, child, stdout, exit, hangUp } = await start(t, SERVER_TOML);
+    const idle = connect(port, '127.0.0.1');
+    await once(idle, 'connect');
+    writeFileSync(path, `${SERVER_TOML}drain_delay = 2\n`);
+    await hangUp();
+    const beforeMs = elapsedMs();
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+    assert.ok(elapsedMs() - beforeMs >= 1990, 'not before');
+    assert.equal(linesOf(stdout(), 'stopped').length, 1);
+    await assert.rejects(statusOf(port, 'any'));
+  });
+});
