@@ -80,7 +80,7 @@ export function getTool(t: TestContext, name: string, source?: Source): Tool | u
   const folder = join(CACHE, source.folder);
   const failure = existsSync(join(folder, source.program)) ? undefined : fetchTool(folder, source);
   if (failure === undefined) {
-    return { path: join(folder, source.program), env: { LD_LIBRARY_PATH: librariesOf(folder) } };
+    return { path: join(folder, source.program), env: librariesOf(folder) };
   }
   t.skip(`there is no ${name}, and it cannot be fetched: ${failure}`);
   return undefined;
@@ -105,11 +105,9 @@ function fetchTool(folder: string, { commands, env = {}, program }: Source): str
   }
 }
 
-function librariesOf(folder: string): string {
+function librariesOf(folder: string): Record<string, string> {
   const parent = join(folder, 'usr/lib');
-  if (!existsSync(parent)) return '';
-  return readdirSync(parent)
-    .filter((name) => name.endsWith('-linux-gnu'))
-    .map((name) => join(parent, name))
-    .join(delimiter);
+  if (!existsSync(parent)) return {};
+  const folders = readdirSync(parent).filter((name) => name.endsWith('-linux-gnu'));
+  return { LD_LIBRARY_PATH: folders.map((name) => join(parent, name)).join(delimiter) };
 }
