@@ -87,7 +87,7 @@ test(
 
     write(`${settings}[aliases]\nfast = "openai/m"\n`);
     assert.deepEqual(systemctl('reload'), { code: 0, output: '' });
-    await eventually(() => run(`cat ${LOG}`).output.includes('"message":"reloaded"'), 'it reloads');
+    await logged('"message":"reloaded"');
     assert.equal(await ask('fast'), 200);
 
     write('[server]\nprot = 1\n');
@@ -118,7 +118,7 @@ test(
     const chat = openChat(port, chatBody({ model: 'openai/m', stream: true }));
     await chat.response;
     assert.equal(systemctl('stop --no-block').code, 0);
-    await eventually(() => run(`cat ${LOG}`).output.includes('"message":"draining"'), 'it drains');
+    await logged('"message":"draining"');
     gate.open();
     assert.equal(await chat.ended, completionEvents());
     await eventually(() => show('ActiveState') === 'inactive', 'it has stopped');
