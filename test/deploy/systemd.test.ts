@@ -73,11 +73,9 @@ test(
       await chat.ended;
       return statusCode;
     };
-    const started = (count: number) =>
-      eventually(
-        () => run(`cat ${LOG}`).output.split('"message":"started"').length > count,
-        'the gateway has started',
-      );
+    const logged = async (text: string, count = 1) =>
+      eventually(() => run(`cat ${LOG}`).output.split(text).length > count, `${text} is logged`);
+    const started = async (count: number) => logged('"message":"started"', count);
 
     assert.equal(install.length, 5);
     for (const command of install) assert.equal(run(command).code, 0, command);
