@@ -9,9 +9,10 @@ import { join } from 'node:path';
 import { after, test } from 'node:test';
 
 import { chatBody, providerToml } from '../support/gateway.ts';
+import { openHeldStream } from '../support/held-stream.ts';
 import { buildOnce, freePort, SERVER } from '../support/process.ts';
-import { createGate, eventually, openChat } from '../support/streams.ts';
-import { completionEvents, startUpstream, type FakeUpstream } from '../support/upstream.ts';
+import { eventually, openChat } from '../support/streams.ts';
+import { startUpstream } from '../support/upstream.ts';
 import { CANNOT_UNSHARE, startContainer, type Container } from './container.ts';
 import { assembleImage, filesOf, type Image } from './image.ts';
 
@@ -60,30 +61,6 @@ async function sendsCompleteAnswer(port: number, model: string): Promise<number>
   const response = await chat.response;
   await chat.ended;
   return response.statusCode ?? 0;
-}
-
-/** A stream whose provider sends the second event and the rest when it is told to. */
-async function openHeldStream(port: number, upstream: FakeUpstream) {
-  const gate = createGate();
-  const events = completionEvents();
-  const first = events.slice(0, events.indexOf('\n\n') + 2);
-  const { script } = upstream;
-  upstream.script = async (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.write(first);
-    await gate.opened;
-    response.end(events.slice(first.length));
-  };
-  const chat = openChat(port, chatBody({ stream: true }));
-  await chat.response;
-  await eventually(() => chat.text() === first, 'the first event arrives');
-  upstream.script = script;
-  return {
-    finish: async () => {
-      gate.open();
-      assert.equal(await chat.ended, events);
-    },
-  };
 }
 
 function assertContained({ pid, execute }: Container, { uid, gid }: Image): void {
