@@ -94,7 +94,9 @@ test(
 
     const overReload = await openHeldStream(port, upstream);
     writeSettings(image, `${server}[aliases]\nfast = "p/m"\n`);
-    process.kill(container.pid, 'SIGHUP');
+    // As `kubectl exec` can, in an image without a shell.
+    const signal = ['/nodejs/bin/node', '-e', 'process.kill(1, "SIGHUP")'];
+    assert.equal(container.execute(signal, image.uid).code, 0);
     await eventually(() => container.stdout().includes('"message":"reloaded"'), 'it reloads');
     assert.equal(await sendsCompleteAnswer(port, 'fast'), 200);
     await overReload.finish();
