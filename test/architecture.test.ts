@@ -115,7 +115,7 @@ test('the README lists every folder of src, and names only files and scripts tha
   for (const folder of Object.keys(IMPORTS)) {
     assert.match(readme, new RegExp(`^ *${folder}/ `, 'm'), `README does not list ${folder}/`);
   }
-  for (const [, path = ''] of readme.matchAll(/`((?:src|test|docs|\.ci)\/[\w./-]*)`/g)) {
+  for (const [, path = ''] of readme.matchAll(/`((?:src|test|docs|deploy|\.ci)\/[\w./-]*)`/g)) {
     assert.ok(existsSync(join(ROOT, path)), `README names ${path}`);
   }
   for (const [, script = ''] of readme.matchAll(/npm run ([\w:-]+)/g)) {
