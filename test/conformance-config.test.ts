@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { get, type IncomingMessage } from 'node:http';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -190,10 +192,17 @@ const IN_FILE: Record<string, Observation> = {
     const toml = '[server]\nport = 0\nhost = "127.0.0.1"\n';
     const cwd = emptyFolder(t, { 'gateway.toml': `${toml}drain_delay = 600` });
     const { child, port, exit } = await startServing(t, [], { cwd });
-    const status = async () => (await fetch(`http://127.0.0.1:${port}/health`)).status;
+    // Each on a connection of its own: one that is open is answered without a delay too.
+    const status = async () => {
+      const asked = get(`http://127.0.0.1:${port}/health`, { agent: false });
+      const [response] = (await once(asked, 'response')) as [IncomingMessage];
+      response.resume();
+      return response.statusCode;
+    };
     assert.equal(await status(), 200);
     child.kill('SIGTERM');
     await eventually(async () => (await status()) === 503, 'the drain');
+    assert.equal(await status(), 503);
     child.kill('SIGINT');
     assert.equal(await exit, 1);
   },

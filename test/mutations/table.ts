@@ -455,8 +455,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/settings-file.ts',
-    now: "isOptional && code === 'ENOENT'",
-    mutated: 'isOptional && /ENOENT|DENIED/.test(code)',
+    now: "(error as NodeJS.ErrnoException).code === 'ENOENT'",
+    mutated: '/ENOENT|DENIED/.test(`${(error as NodeJS.ErrnoException).code}`)',
     tests: 'process',
     title: '',
   },
