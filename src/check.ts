@@ -101,6 +101,8 @@ function withoutList({ baseUrl, models }: ProviderSettings, status: number): Res
     return { ok: true, status, models: undefined, message };
   }
   if (status === 401 || status === 403) return failed(status, 'key refused');
+  // What Gemini and xAI answer to a wrong key.
+  if (status === 400) return failed(status, 'Bad Request; is the key right?');
   const hint = /\/v\d/.test(baseUrl)
     ? 'is base_url right? A provider without a list needs models = ["…"]'
     : 'is /v1 missing in base_url?';

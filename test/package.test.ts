@@ -71,6 +71,19 @@ test('the package needs no other package, and the program contains the licence o
   assert.match(program, /Copyright \(c\) Squirrel Chat et al\./);
 });
 
+test('the documents name the version of package.json', () => {
+  const read = (name: string) => readFileSync(join(ROOT, name), 'utf8');
+  const { version } = JSON.parse(read('package.json')) as { version: string };
+  const versions = [...read('README.md').matchAll(/inference-gateway[ -](\d+\.\d+\.\d+)/g)];
+  assert.ok(versions.length > 0);
+  for (const [text, named] of versions) assert.equal(named, version, text);
+  const minor = version.split('.').slice(0, 2).join('.');
+  assert.match(
+    read('SECURITY.md'),
+    new RegExp(`^\\| ${minor.replace('.', '\\.')} \\| yes \\|$`, 'm'),
+  );
+});
+
 test('npm pack alone fails and names the script that packs, as it would leave the program out', (t) => {
   const folder = emptyFolder(t);
   for (const name of ['package.json', '.npmrc', 'README.md']) {

@@ -55,6 +55,11 @@ const ANSWERS: Record<string, Answer> = {
   'has 1 model': { script: list(1), result: '200  1 model', exitCode: 0 },
   'answers 401': { script: refuse(401), result: '401  key refused', exitCode: 3 },
   'answers 403': { script: refuse(403), result: '403  key refused', exitCode: 3 },
+  'answers 400': {
+    script: refuse(400),
+    result: '400  Bad Request; is the key right?',
+    exitCode: 3,
+  },
   'answers 404 at a base_url without /v1': {
     script: refuse(404),
     path: '',
