@@ -7,18 +7,13 @@ import { text as textOf } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble, type Assembly } from './assembly.ts';
+import { runCheck, type CheckResult } from './check.ts';
 import { HELP, parseCommandLine, UsageError } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { createLineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
-import {
-  demoInstructions,
-  describeConfig,
-  describeStartup,
-  localUrl,
-  startedFacts,
-} from './cli/startup-report.ts';
+import { demoInstructions, describeStartup, localUrl, startedFacts } from './cli/startup-report.ts';
 import { ConfigError, type Config } from './config/config.ts';
 import { readSettings } from './config/read-settings.ts';
 import { createRereader } from './config/reload.ts';
@@ -27,8 +22,14 @@ import { VERSION } from './lib/version.ts';
 
 const EXIT_FAILED = 1;
 const EXIT_USAGE = 2;
+const EXIT_CHECK_FAILED = 3;
 /** EX_CONFIG of sysexits.h: service managers can be told not to restart after it. */
 const EXIT_CONFIG = 78;
+const CHECK_EXIT_CODES: Record<CheckResult, number> = {
+  ok: 0,
+  'settings wrong': EXIT_CONFIG,
+  'provider failed': EXIT_CHECK_FAILED,
+};
 const HEALTHCHECK_TIMEOUT_MS = 5000;
 /** How long the admin listener's answers may take once the public one has closed. */
 const ADMIN_DRAIN_MS = 100;
@@ -41,8 +42,13 @@ async function main(): Promise<void> {
 
   const demo = commandLine.demo ? await startDemo() : undefined;
   const read = () => readSettings(commandLine, process.env, demo);
+  if (commandLine.check) {
+    const exitCode = CHECK_EXIT_CODES[await runCheck(commandLine, read, print)];
+    // A connection that is given up may keep the process alive for longer than the check.
+    process.stdout.write('', () => process.exit(exitCode));
+    return;
+  }
   const { config, source } = read();
-  if (commandLine.check) return print(describeConfig(config, source));
   if (commandLine.healthcheck) return checkHealth(config);
 
   // If nothing keeps the process alive before it listens, it has failed.

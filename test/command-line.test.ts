@@ -56,7 +56,9 @@ describe('the command line', { concurrency: 4 }, () => {
   test('--help lists every option and exits 0', async (t) => {
     const { code, stdout, stderr } = await runProgram(t, ['--help']);
     assert.deepEqual([code, stderr], [0, '']);
-    const options = ['config', 'port', 'host', 'check', 'demo', 'healthcheck', 'version', 'help'];
+    const settings = ['config', 'port', 'host'];
+    const tasks = ['check', 'json', 'demo', 'healthcheck', 'version', 'help'];
+    const options = [...settings, ...tasks];
     assert.deepEqual(
       [...stdout.matchAll(/^ {2}(?:-\w,| {3}) --(\w+)/gm)].map(([, name]) => name),
       options,
@@ -109,6 +111,10 @@ describe('the command line', { concurrency: 4 }, () => {
     [['--config'], /--config.* missing/],
     [['--port', '--check'], /--port/],
     [['--check=1'], /--check/],
+    [['--check=', '--json'], /--check/],
+    [['--json'], /--json needs --check/],
+    [['--json=1', '--check'], /--json/],
+    [['--demo', '--json'], /--json needs --check/],
   ];
   for (const [args, words] of wrong) {
     test(`${args.join(' ')} is refused`, () => {
@@ -178,7 +184,7 @@ gone = "xai/m"
 `;
     const cwd = emptyFolder(t, { 'gateway.toml': toml });
     const env = { OPENAI_API_KEY: PROVIDER_KEY, GROQ_API_KEY: PROVIDER_KEY };
-    const { code, stdout, stderr } = await runProgram(t, ['--check'], { cwd, env });
+    const { code, stdout, stderr } = await runProgram(t, ['--check=offline'], { cwd, env });
     assert.deepEqual([code, stderr], [0, '']);
     assertNoKey(stdout);
     const settings = settingsIn(stdout);
@@ -202,7 +208,7 @@ gone = "xai/m"
   test('prints every setting of a registered provider, whatever its id', async (t) => {
     const toml = '[providers."openai.eu"]\nbase_url = "http://x/v1"\napi_key = "k"\ntimeout = 7\n';
     const cwd = emptyFolder(t, { 'gateway.toml': toml });
-    const { stdout } = await runProgram(t, ['--check'], { cwd });
+    const { stdout } = await runProgram(t, ['--check=offline'], { cwd });
     assert.match(stdout, /^registered +openai\.eu$/m);
     assert.equal(settingsIn(stdout)['providers.openai.eu.timeout'], 7);
   });
@@ -295,7 +301,7 @@ gone = "xai/m"
 
   test('accepts gateway.toml.example as it stands', async (t) => {
     const { code } = await runProgram(t, [
-      '--check',
+      '--check=offline',
       '--config',
       join(ROOT, 'gateway.toml.example'),
     ]);

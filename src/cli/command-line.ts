@@ -13,7 +13,9 @@ Usage: node dist/server.js [options]
       --config FILE   settings file (else GATEWAY_CONFIG, else ./gateway.toml if it exists)
   -p, --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
       --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
-      --check         load and check all settings, print them, exit 0 or 78
+      --check         check all settings, print them, and ask each provider for its model list;
+                      --check=offline asks no provider. Exit 0, 3 or 78
+      --json          with --check: print one JSON document
       --demo          serve "demo/echo", which needs no key and contacts no other host; the default
                       bind address is 127.0.0.1, and no settings file is read
       --healthcheck   ask the running gateway's /health, exit 0 or 1
@@ -21,7 +23,7 @@ Usage: node dist/server.js [options]
   -h, --help          print this text
 
 Exit codes: 0 done or stopped by a signal, 1 crash or unavailable address, 2 wrong usage,
-78 wrong settings.
+3 a provider failed --check, 78 wrong settings.
 `;
 
 const OPTIONS = {
@@ -29,13 +31,20 @@ const OPTIONS = {
   port: { type: 'string', short: 'p' },
   host: { type: 'string' },
   check: { type: 'boolean' },
+  json: { type: 'boolean' },
   demo: { type: 'boolean' },
   healthcheck: { type: 'boolean' },
   version: { type: 'boolean', short: 'v' },
   help: { type: 'boolean', short: 'h' },
 } as const;
 
-export type CommandLine = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values'];
+/** What parseArgs cannot describe: an option whose value may be left out. */
+const CHECK_OFFLINE = '--check=offline';
+
+export type CommandLine = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values'] & {
+  /** `--check` asks no provider. */
+  readonly offline?: boolean;
+};
 
 /** Thrown for a wrong command line; `message` is for the person who typed it. */
 export class UsageError extends Error {}
@@ -50,8 +59,14 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
       throw new UsageError(`unknown option ${token.rawName}${didYouMean(token.rawName, known)}`);
     }
   }
+  const values = parseStrictly(args.map((arg) => (arg === CHECK_OFFLINE ? '--check' : arg)));
+  if (values.json && !values.check) throw new UsageError('--json needs --check');
+  return args.includes(CHECK_OFFLINE) ? { ...values, offline: true } : values;
+}
+
+function parseStrictly(args: string[]): CommandLine {
   try {
-    return parseArgs({ args: [...args], options: OPTIONS }).values;
+    return parseArgs({ args, options: OPTIONS }).values;
   } catch (error) {
     // The first line is "Option '--port <value>' argument missing"; more lines of advice follow.
     throw new UsageError((error as Error).message.split('\n')[0]);

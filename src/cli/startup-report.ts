@@ -1,4 +1,4 @@
-/** The text that is printed at start and by `--check`. */
+/** The text that is printed at start. */
 
 import type { Config } from '../config/config.ts';
 import { needsKey } from '../config/needs-key.ts';
@@ -41,7 +41,7 @@ export function describeStartup(facts: StartupFacts): string {
     `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
     `aliases    ${aliasPairs || 'none'}`,
     `upstream   ${transport.description}`,
-    ...[...warningsOf(config), ...transport.limitations].map(toWarningLine),
+    ...[...warningsOf(config), ...transport.limitations].map(describeWarning),
   ];
   return lines.map((line) => `${line}\n`).join('');
 }
@@ -87,7 +87,11 @@ function describeSkipped(skipped: Config['providers']['skipped']): string {
   ].join(', ');
 }
 
-/** What the operator should know of the settings. Never contains a value of a variable or a key. */
+export function describeWarning(text: string): string {
+  return `warning    ${text}`;
+}
+
+/** Everything about the settings that the operator should know, and that does not stop the start. */
 export function warningsOf(config: Config): string[] {
   const { host, auth } = config.server;
   const warnings = [...config.warnings];
@@ -98,23 +102,6 @@ export function warningsOf(config: Config): string[] {
     );
   }
   return warnings;
-}
-
-function toWarningLine(warning: string): string {
-  return `warning    ${warning}`;
-}
-
-/** The text that `--check` prints: every setting with the value in use, keys masked. */
-export function describeConfig(config: Config, source: SettingsSource): string {
-  const { registered, skipped } = config.providers;
-  const lines = [
-    `settings   ${source.text}`,
-    ...[...config.resolved].map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
-    ...registered.map(({ id }) => `registered ${id}`),
-    ...skipped.map(({ id, reason }) => `skipped    ${id}: ${reason}`),
-    ...warningsOf(config).map(toWarningLine),
-  ];
-  return lines.map((line) => `${line}\n`).join('');
 }
 
 /** The text that `--demo` prints: requests to copy. */

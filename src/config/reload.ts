@@ -6,15 +6,15 @@ import type { Logger } from '../lib/log.ts';
 import { isSameSetting } from '../lib/secrets.ts';
 import type { Config } from './config.ts';
 import { ConfigError } from './config-error.ts';
-import type { Settings, SettingsSource } from './read-settings.ts';
 import type { Rows } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
+import type { Settings, SettingsSource } from './read-settings.ts';
 
 /** Listeners are opened, and the transport is chosen and checked, once. */
-const NEED_RESTART = new Set(
+const NEEDS_RESTART = new Set(
   Object.entries<Rows>(SETTINGS).flatMap(([section, rows]) =>
     Object.keys(rows)
-      .filter((key) => rows[key]!.needsRestart)
+      .filter((key) => rows[key]?.needsRestart)
       .map((key) => `${section}.${key}`),
   ),
 );
@@ -34,7 +34,7 @@ export function compareSettings(running: Config, next: Config): Changes {
   const different = [...names].filter(
     (name) => !isSameSetting(running.resolved.get(name), next.resolved.get(name)),
   );
-  const isFixed = (name: string) => NEED_RESTART.has(name);
+  const isFixed = (name: string) => NEEDS_RESTART.has(name);
   const resolved = new Map([
     ...[...running.resolved].filter(([name]) => isFixed(name)),
     ...[...next.resolved].filter(([name]) => !isFixed(name)),

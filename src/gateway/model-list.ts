@@ -185,20 +185,25 @@ async function fetchModels(
   }
 }
 
-interface Fetch {
+/** A request for a model list. */
+export interface ModelFetch {
   readonly provider: Provider;
+  /** Its index, from 0. */
   readonly key: number;
   readonly transport: Transport;
   readonly limit: Cancellation;
 }
 
-/** Returns the list, or the status if that is not 200. */
-async function fetchWithKey({
+/**
+ * Returns the list, or the status if that is not 200. Throws a `TransportError`, the reason why `limit` is cancelled, or
+ * what `readModelList` throws if the answer is no list.
+ */
+export async function fetchWithKey({
   provider,
   key,
   transport,
   limit,
-}: Fetch): Promise<ListedModel[] | number> {
+}: ModelFetch): Promise<ListedModel[] | number> {
   const deadline = new Deadline(limit);
   try {
     const reply = await transport.send(provider.modelListRequest(key), deadline);

@@ -1,0 +1,37 @@
+/** The files of deploy/, as far as they can be held without the programs that they are for (those: `npm run test:deploy`). */
+
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { ROOT } from './support/process.ts';
+
+const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
+const names = readdirSync(join(ROOT, 'deploy'));
+
+test('README.md and docs/deployment.md link to every file of deploy/, and to no other', () => {
+  for (const [path, prefix] of [
+    ['README.md', 'deploy/'],
+    ['docs/deployment.md', '../deploy/'],
+  ] as const) {
+    const links = read(path)
+      .split(`](${prefix}`)
+      .slice(1)
+      .map((rest) => rest.split(')')[0]!);
+    assert.deepEqual(new Set(links.filter((name) => name !== '')), new Set(names), path);
+  }
+});
+
+test('every file of deploy/ begins with a comment that has the command to use it', () => {
+  for (const name of names) {
+    const [comment = ''] = /^(?:#.*\n)+/.exec(read(`deploy/${name}`)) ?? [];
+    assert.match(comment, /^# {3}[a-z]+ .*deploy\//m, name);
+  }
+});
+
+test('no file of deploy/ has a key or a digest that nobody has checked', () => {
+  for (const name of names) {
+    assert.doesNotMatch(read(`deploy/${name}`), /sk-\w|BEGIN|sha256:[0-9a-f]/, name);
+  }
+});

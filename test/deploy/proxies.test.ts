@@ -1,0 +1,204 @@
+/** The files for nginx, Caddy and HAProxy, and the snippet for the page, in front of the built gateway. */
+
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { get as httpGet, type IncomingMessage } from 'node:http';
+import { request as httpsRequest } from 'node:https';
+import { connect } from 'node:net';
+import { join } from 'node:path';
+import { text as textOf } from 'node:stream/consumers';
+import { test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { createCertificate, NO_OPENSSL, type Certificate } from '../support/certificate.ts';
+import { chatBody, CLIENT_TOKEN, providerToml } from '../support/gateway.ts';
+import { buildOnce, emptyFolder, freePort, ROOT, startServing } from '../support/process.ts';
+import { createGate } from '../support/streams.ts';
+import { completionEvents, startUpstream, type FakeUpstream } from '../support/upstream.ts';
+import {
+  applyChanges,
+  aroundServers,
+  NGINX,
+  nginxArguments,
+  PROXIES,
+  type Proxy,
+} from './proxies.ts';
+import { getTool, runTool, type Tool } from './tools.ts';
+
+const LIMITS = { timeout: 300_000 };
+const ADMIN_KEY = 'admin-key-canary-1234567890';
+const LARGE_BYTES = 20 * 1024 * 1024;
+const [FIRST_EVENT = '', ...LATER_EVENTS] = completionEvents().split(/(?<=\n\n)/);
+
+interface Front {
+  readonly upstream: FakeUpstream;
+  readonly ask: (path: string, body?: string) => Promise<IncomingMessage>;
+}
+
+/** Runs it until the test ends. Waits until something listens on the port. */
+async function runServer(t: TestContext, tool: Tool, args: readonly string[], port: number) {
+  const child = spawn(tool.path, args, {
+    env: { ...process.env, ...tool.env },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  let output = '';
+  child.stderr.on('data', (chunk: Buffer) => (output += chunk.toString()));
+  const ended = once(child, 'close');
+  t.after(async () => {
+    child.kill('SIGKILL');
+    await ended;
+  });
+  for (;;) {
+    assert.equal(child.exitCode, null, output);
+    const socket = connect(port, '127.0.0.1');
+    const isOpen = await once(socket, 'connect').then(
+      () => true,
+      () => false,
+    );
+    socket.destroy();
+    if (isOpen) return;
+    await sleep(20);
+  }
+}
+
+async function startFront(t: TestContext, proxy: Proxy, tool: Tool): Promise<Front> {
+  await buildOnce();
+  const upstream = await startUpstream(t);
+  const settings = `[server]\nhost = "127.0.0.1"\ntrusted_proxies = ["127.0.0.1"]\n${providerToml(upstream)}`;
+  const cwd = emptyFolder(t, { 'gateway.toml': settings });
+  const gateway = await startServing(t, ['--port', '0'], { cwd });
+  const certificate = createCertificate(t, ['IP:127.0.0.1']);
+  const port = await freePort();
+  const folder = emptyFolder(t);
+  const { check, run } = proxy.configure({ folder, port, gatewayPort: gateway.port, certificate });
+  // Caddy keeps its state there.
+  const contained = {
+    ...tool,
+    env: { ...tool.env, XDG_CONFIG_HOME: folder, XDG_DATA_HOME: folder },
+  };
+  const checked = runTool(contained, check);
+  assert.equal(checked.code, 0, checked.output);
+  const isWarning = (line: string) => /\[(?:warn|warning|alert)\]/i.test(line);
+  assert.deepEqual(checked.output.split('\n').filter(isWarning), []);
+  t.diagnostic(checked.output.trim().split('\n').at(-1) ?? '');
+  await runServer(t, contained, run, port);
+  return { upstream, ask: async (path, body) => ask(port, certificate, path, body) };
+}
+
+async function ask(port: number, { cert }: Certificate, path: string, body?: string) {
+  const request = httpsRequest({
+    host: '127.0.0.1',
+    port,
+    path,
+    ca: cert,
+    agent: false,
+    method: body === undefined ? 'GET' : 'POST',
+    headers: { authorization: `Bearer ${CLIENT_TOKEN}`, 'content-type': 'application/json' },
+  });
+  request.end(body);
+  const [response] = (await once(request, 'response')) as [IncomingMessage];
+  return response;
+}
+
+for (const proxy of PROXIES) {
+  const title = `${proxy.name}: its check accepts the file, events pass one by one, a body of 20 MiB passes whole, and a client that leaves is noticed`;
+  test(title, { ...LIMITS, skip: NO_OPENSSL }, async (t) => {
+    const tool = getTool(t, proxy.name, proxy.source);
+    if (!tool) return;
+    const front = await startFront(t, proxy, tool);
+    assert.equal((await front.ask('/health')).statusCode, 200);
+    await passesEvents(front);
+    await passesLargeBody(front);
+    if (proxy.buffersRequests) await answersTooLarge(front);
+    await noticesLeaving(front);
+  });
+}
+
+const chat = async ({ ask: send }: Front, more: object) =>
+  send('/v1/chat/completions', JSON.stringify(chatBody(more)));
+
+/** The provider sends the rest of the stream only when the client has the first event. */
+async function passesEvents(front: Front): Promise<void> {
+  const gate = createGate();
+  front.upstream.script = async (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(FIRST_EVENT);
+    await gate.opened;
+    response.end(LATER_EVENTS.join(''));
+  };
+  const response = await chat(front, { stream: true });
+  const [first] = (await once(response, 'data')) as [Buffer];
+  assert.equal(first.toString(), FIRST_EVENT);
+  gate.open();
+  assert.equal(await textOf(response), LATER_EVENTS.join(''));
+}
+
+async function passesLargeBody(front: Front): Promise<void> {
+  front.upstream.script = (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.end(completionEvents());
+  };
+  const content = 'x'.repeat(LARGE_BYTES);
+  const body = chatBody({ stream: true, messages: [{ role: 'user', content }] });
+  const response = await front.ask('/v1/chat/completions', JSON.stringify(body));
+  assert.equal(await textOf(response), completionEvents());
+  const received = front.upstream.requests.at(-1)!.body;
+  assert.ok(received.equals(Buffer.from(JSON.stringify({ ...body, model: 'm' }))));
+}
+
+/** With the gateway's error object, not with a page of the proxy's. */
+async function answersTooLarge(front: Front): Promise<void> {
+  const content = 'x'.repeat(32 * 1024 * 1024);
+  const body = chatBody({ messages: [{ role: 'user', content }] });
+  const response = await front.ask('/v1/chat/completions', JSON.stringify(body));
+  assert.equal(response.statusCode, 413);
+  assert.match(await textOf(response), /^\{"error":\{"type":"invalid_request_error"/);
+}
+
+async function noticesLeaving(front: Front): Promise<void> {
+  front.upstream.script = (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(FIRST_EVENT);
+  };
+  const response = await chat(front, { stream: true });
+  await once(response, 'data');
+  response.destroy();
+  await front.upstream.requests.at(-1)!.closed;
+}
+
+test(
+  'nginx: the page and its feed work below a path, with the snippet of docs/page.md',
+  LIMITS,
+  async (t) => {
+    const tool = getTool(t, 'nginx', NGINX);
+    if (!tool) return;
+    await buildOnce();
+    const [port, adminPort] = [await freePort(), await freePort()];
+    const toml = `[admin]\nport = ${adminPort}\nkeys = ["${ADMIN_KEY}"]\n`;
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const env = { ANY_API_KEY: 'any' };
+    await startServing(t, ['--host', '127.0.0.1', '--port', '0'], { cwd, env });
+    const docs = readFileSync(join(ROOT, 'docs/page.md'), 'utf8');
+    const [, snippet = ''] = /```nginx\n(.*?)```/s.exec(docs) ?? [];
+    const location = applyChanges(snippet, { '127.0.0.1:8081': `127.0.0.1:${adminPort}` });
+    const folder = emptyFolder(t);
+    const servers = `server { listen 127.0.0.1:${port};\n${location}}`;
+    writeFileSync(join(folder, 'nginx.conf'), aroundServers(folder, servers));
+    await runServer(t, tool, nginxArguments(folder), port);
+    const get = async (path: string) => {
+      const headers = { authorization: `Bearer ${ADMIN_KEY}` };
+      const options = { host: '127.0.0.1', port, path: `/gateway/${path}`, headers, agent: false };
+      const [response] = (await once(httpGet(options), 'response')) as [IncomingMessage];
+      return response;
+    };
+    const page = await get('');
+    assert.equal(page.statusCode, 200);
+    assert.match(await textOf(page), /^<!doctype html>/i);
+    const events = await get('events');
+    assert.equal(events.headers['content-type'], 'text/event-stream');
+    await once(events, 'data');
+    events.destroy();
+  },
+);

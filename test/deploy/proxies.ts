@@ -1,0 +1,118 @@
+/** nginx, Caddy and HAProxy with the files of deploy/, changed in ports and certificates alone. */
+
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+import type { Certificate } from '../support/certificate.ts';
+import { ROOT } from '../support/process.ts';
+import { debian, type Source } from './tools.ts';
+
+export interface Place {
+  /** A folder of the test, for everything that the proxy writes. */
+  readonly folder: string;
+  readonly port: number;
+  readonly gatewayPort: number;
+  readonly certificate: Certificate;
+}
+
+export interface Proxy {
+  readonly name: string;
+  readonly source: Source;
+  /** Sends a request on once it is whole. The others abort it if the gateway refuses it early. */
+  readonly buffersRequests: boolean;
+  /** Writes the configuration. Returns the arguments that check it, and those that run it. */
+  readonly configure: (place: Place) => { check: readonly string[]; run: readonly string[] };
+}
+
+const GATEWAY = '127.0.0.1:8080';
+const SITE = 'gateway.example.com';
+
+/** A file of the project with these texts replaced; each has to be there. */
+export function rewrite(path: string, changes: Readonly<Record<string, string>>): string {
+  return applyChanges(readFileSync(join(ROOT, path), 'utf8'), changes);
+}
+
+export function applyChanges(text: string, changes: Readonly<Record<string, string>>): string {
+  return Object.entries(changes).reduce((changed, [from, to]) => {
+    assert.ok(changed.includes(from), `not in the file: ${from}`);
+    return changed.replaceAll(from, to);
+  }, text);
+}
+
+/** What an nginx.conf has around the servers: one process, nothing written outside the folder. */
+export function aroundServers(folder: string, servers: string): string {
+  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
+    (name) => `${name}_temp_path ${join(folder, name)};`,
+  );
+  return [
+    `daemon off; master_process off; pid ${join(folder, 'nginx.pid')}; error_log stderr;`,
+    'events {}',
+    `http {\naccess_log off; ${temporary.join(' ')}\n${servers}\n}\n`,
+  ].join('\n');
+}
+
+export const NGINX = debian('usr/sbin/nginx', ['nginx']);
+
+export function nginxArguments(folder: string): string[] {
+  return ['-e', 'stderr', '-p', folder, '-c', join(folder, 'nginx.conf')];
+}
+
+export const PROXIES: readonly Proxy[] = [
+  {
+    name: 'nginx',
+    source: NGINX,
+    buffersRequests: true,
+    configure({ folder, port, gatewayPort, certificate }) {
+      const servers = rewrite('deploy/nginx.conf', {
+        'listen 443 ssl': `listen 127.0.0.1:${port} ssl`,
+        '/etc/nginx/tls/gateway.crt': certificate.path,
+        '/etc/nginx/tls/gateway.key': join(folder, 'key.pem'),
+        [GATEWAY]: `127.0.0.1:${gatewayPort}`,
+      });
+      writeFileSync(join(folder, 'key.pem'), certificate.key);
+      writeFileSync(join(folder, 'nginx.conf'), aroundServers(folder, servers));
+      return { check: ['-t', ...nginxArguments(folder)], run: nginxArguments(folder) };
+    },
+  },
+  {
+    name: 'caddy',
+    source: debian('usr/bin/caddy', ['caddy']),
+    buffersRequests: false,
+    configure({ folder, port, gatewayPort, certificate }) {
+      const keyPath = join(folder, 'key.pem');
+      const site = rewrite('deploy/Caddyfile', {
+        [`${SITE} {`]: `https://127.0.0.1:${port} {\n\ttls ${certificate.path} ${keyPath}`,
+        [GATEWAY]: `127.0.0.1:${gatewayPort}`,
+      });
+      // No certificate for an address can be had, and ports 80 and 2019 may be taken.
+      const own = '{\n\tadmin off\n\tauto_https off\n}\n';
+      writeFileSync(keyPath, certificate.key);
+      writeFileSync(join(folder, 'Caddyfile'), own + site);
+      const file = ['--adapter', 'caddyfile', '--config', join(folder, 'Caddyfile')];
+      return { check: ['validate', ...file], run: ['run', ...file] };
+    },
+  },
+  {
+    name: 'haproxy',
+    source: debian('usr/sbin/haproxy', [
+      'haproxy',
+      'liblua5.3-0',
+      'libopentracing-c-wrapper0',
+      'libopentracing1',
+    ]),
+    buffersRequests: false,
+    configure({ folder, port, gatewayPort, certificate }) {
+      const pem = join(folder, 'gateway.pem');
+      const file = rewrite('deploy/haproxy.cfg', {
+        'bind :443': `bind 127.0.0.1:${port}`,
+        '/etc/haproxy/tls/gateway.pem': pem,
+        [GATEWAY]: `127.0.0.1:${gatewayPort}`,
+      });
+      writeFileSync(pem, Buffer.concat([certificate.cert, certificate.key]));
+      const path = join(folder, 'haproxy.cfg');
+      writeFileSync(path, file);
+      return { check: ['-c', '-f', path], run: ['-db', '-f', path] };
+    },
+  },
+];

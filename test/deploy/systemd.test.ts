@@ -1,0 +1,117 @@
+/** The unit, installed by the commands at its top and run by systemd itself. */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test, type TestContext } from 'node:test';
+
+import { chatBody, PROVIDER_KEY } from '../support/gateway.ts';
+import { openHeldStream } from '../support/held-stream.ts';
+import { buildOnce, freePort, ROOT, SERVER } from '../support/process.ts';
+import { eventually, openChat } from '../support/streams.ts';
+import { startUpstream } from '../support/upstream.ts';
+import { bootMachine, NO_MACHINE, type Machine } from './machine.ts';
+
+if (NO_MACHINE) console.error(`SKIPPED: ${NO_MACHINE}.`);
+const OPTIONS = { skip: NO_MACHINE, timeout: 120_000 };
+const UNIT = 'inference-gateway';
+const UNIT_PATH = `deploy/${UNIT}.service`;
+const SETTINGS = '/etc/inference-gateway/gateway.toml';
+const LOG = '/run/gateway.log';
+/** In systemd's words: 0 is not exposed at all, 10 fully. */
+const MAX_EXPOSURE = 2;
+
+const unit = readFileSync(join(ROOT, UNIT_PATH), 'utf8');
+/** The commands at its top. */
+const install = [...unit.matchAll(/^# {3}((?:install|systemctl) .*)$/gm)].map(([, one]) => one!);
+
+async function boot(t: TestContext, settings: string): Promise<Machine> {
+  await buildOnce();
+  const machine = await bootMachine(t, {
+    'gateway.toml': settings,
+    'openai.key': `${PROVIDER_KEY}\n`,
+    'server.js': readFileSync(SERVER, 'utf8'),
+    [`${UNIT}.service`]: unit,
+  });
+  machine.run(`mkdir dist deploy; mv server.js dist; mv ${UNIT}.service deploy`);
+  // A machine without a journal; and Node may be elsewhere than in /usr/bin.
+  const log = `[Service]\\nStandardOutput=append:${LOG}\\nStandardError=inherit\\n`;
+  machine.run(`mkdir -p /etc/systemd/system/${UNIT}.service.d`);
+  machine.run(`printf '${log}' > /etc/systemd/system/${UNIT}.service.d/log.conf`);
+  if (process.execPath !== '/usr/bin/node') machine.run(`cp ${process.execPath} /usr/bin/node`);
+  return machine;
+}
+
+test('systemd-analyze accepts the unit, and finds it little exposed', OPTIONS, async (t) => {
+  const { run } = await boot(t, '');
+  assert.deepEqual(run(`systemd-analyze verify --man=no ${UNIT_PATH}`), { code: 0, output: '' });
+  const threshold = MAX_EXPOSURE * 10;
+  const analyze = `systemd-analyze security --offline=yes --no-pager --threshold=${threshold}`;
+  const { code, output } = run(`${analyze} ${UNIT_PATH}`);
+  assert.equal(code, 0, output);
+  t.diagnostic(output.trim().split('\n').at(-1) ?? '');
+});
+
+test(
+  'under systemd it starts with its credential, reloads, refuses wrong settings, stays down after 78 and drains',
+  OPTIONS,
+  async (t) => {
+    const upstream = await startUpstream(t);
+    const port = await freePort();
+    const settings = [
+      `[server]\nhost = "127.0.0.1"\nport = ${port}`,
+      `[providers.openai]\nbase_url = "${upstream.baseUrl}"`,
+      `api_key = "\${file:\${CREDENTIALS_DIRECTORY}/openai}"\n`,
+    ].join('\n');
+    const { run } = await boot(t, settings);
+    const systemctl = (command: string) => run(`systemctl ${command} ${UNIT}`);
+    const show = (property: string) =>
+      systemctl(`show --value --property=${property}`).output.trim();
+    const write = (text: string) => run(`cat > ${SETTINGS}`, text);
+    const ask = async (model: string) => {
+      const chat = openChat(port, chatBody({ model }));
+      const { statusCode } = await chat.response;
+      await chat.ended;
+      return statusCode;
+    };
+    const logged = async (text: string, count = 1) =>
+      eventually(() => run(`cat ${LOG}`).output.split(text).length > count, `${text} is logged`);
+    const started = async (count: number) => logged('"message":"started"', count);
+
+    assert.equal(install.length, 5);
+    for (const command of install) assert.equal(run(command).code, 0, command);
+    await started(1);
+    assert.equal(await ask('openai/m'), 200);
+    assert.equal(upstream.requests.at(-1)!.headers.authorization, `Bearer ${PROVIDER_KEY}`);
+
+    write(`${settings}[aliases]\nfast = "openai/m"\n`);
+    assert.deepEqual(systemctl('reload'), { code: 0, output: '' });
+    await logged('"message":"reloaded"');
+    assert.equal(await ask('fast'), 200);
+
+    write('[server]\nprot = 1\n');
+    assert.equal(systemctl('reload').code, 0);
+    await logged('"message":"reload failed"');
+    assert.equal(show('ActiveState'), 'active');
+    assert.equal(await ask('fast'), 200);
+
+    systemctl('restart');
+    await eventually(() => show('ExecMainStatus') === '78', 'it ends with 78');
+    assert.equal(show('SubState'), 'failed');
+    assert.equal(show('NRestarts'), '0');
+
+    write(settings);
+    assert.equal(systemctl('start').code, 0);
+    await started(2);
+    run(`kill -KILL ${show('MainPID')}`);
+    await started(3);
+    assert.equal(show('NRestarts'), '1');
+
+    const stream = await openHeldStream(port, upstream, 'openai/m');
+    assert.equal(systemctl('stop --no-block').code, 0);
+    await logged('"message":"draining"');
+    await stream.finish();
+    await eventually(() => show('ActiveState') === 'inactive', 'it has stopped');
+    assert.equal(show('ExecMainStatus'), '0');
+  },
+);

@@ -1,0 +1,113 @@
+/**
+ * The programs that read the files of deploy/: the machine's own, or else unpacked into a folder outside the
+ * project, so that nothing is installed on the machine. Remove the folder to get them anew.
+ */
+
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { delimiter, join } from 'node:path';
+import type { TestContext } from 'node:test';
+
+const CACHE = join(
+  process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'),
+  'inference-gateway/deploy',
+);
+const SYSTEM_PATH = [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/sbin'];
+const FETCH_MS = 240_000;
+
+export interface Tool {
+  readonly path: string;
+  readonly env: Readonly<Record<string, string>>;
+}
+
+export interface Run {
+  readonly code: number | null;
+  /** Standard output, then standard error. */
+  readonly output: string;
+}
+
+/** Where a program comes from if the machine does not have it. */
+export interface Source {
+  /** The name of its folder in the cache; with its version, so that a new one is fetched. */
+  readonly folder: string;
+  /** The program's path below that folder. */
+  readonly program: string;
+  /** Commands that fill the folder, in which they run. */
+  readonly commands: readonly (readonly string[])[];
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+export function runTool(
+  { path, env }: Tool,
+  args: readonly string[],
+  options: { readonly cwd?: string; readonly timeout?: number } = {},
+): Run {
+  const { status, stdout, stderr, error } = spawnSync(path, args, {
+    env: { ...process.env, ...env },
+    encoding: 'utf8',
+    timeout: 60_000,
+    ...options,
+  });
+  return { code: status, output: error ? error.message : `${stdout}${stderr}` };
+}
+
+export function findProgram(name: string): string | undefined {
+  return SYSTEM_PATH.map((folder) => join(folder, name)).find((path) => existsSync(path));
+}
+
+/** Packages of Debian, unpacked and not installed. */
+export function debian(program: string, packages: readonly string[]): Source {
+  const unpack = 'for one in *.deb; do dpkg-deb --extract "$one" . || exit 1; done';
+  return {
+    folder: packages[0]!,
+    program,
+    commands: [
+      ['apt-get', '--quiet', '--quiet', 'download', ...packages],
+      ['sh', '-c', unpack],
+    ],
+  };
+}
+
+/** The tool, or undefined if it cannot be had; then the test is skipped, with the reason. */
+export function getTool(t: TestContext, name: string, source?: Source): Tool | undefined {
+  const path = source?.folder.includes('@') ? undefined : findProgram(name);
+  if (path) return { path, env: {} };
+  if (!source) {
+    t.skip(`there is no ${name}`);
+    return undefined;
+  }
+  const folder = join(CACHE, source.folder);
+  const failure = existsSync(join(folder, source.program)) ? undefined : fetchTool(folder, source);
+  if (failure === undefined) {
+    return { path: join(folder, source.program), env: librariesOf(folder) };
+  }
+  t.skip(`there is no ${name}, and it cannot be fetched: ${failure}`);
+  return undefined;
+}
+
+/** Returns why it failed. The folder has its name only once it is complete. */
+function fetchTool(folder: string, { commands, env = {}, program }: Source): string | undefined {
+  const incomplete = `${folder}.${process.pid}`;
+  mkdirSync(incomplete, { recursive: true });
+  try {
+    for (const [path = '', ...args] of commands) {
+      const options = { cwd: incomplete, timeout: FETCH_MS };
+      const { code, output } = runTool({ path, env }, args, options);
+      if (code !== 0) return `${path}: ${output.trim().split('\n').at(-1)}`;
+    }
+    if (!existsSync(join(incomplete, program))) return `${program} is missing`;
+    rmSync(folder, { recursive: true, force: true });
+    renameSync(incomplete, folder);
+    return undefined;
+  } finally {
+    rmSync(incomplete, { recursive: true, force: true });
+  }
+}
+
+function librariesOf(folder: string): Record<string, string> {
+  const parent = join(folder, 'usr/lib');
+  if (!existsSync(parent)) return {};
+  const folders = readdirSync(parent).filter((name) => name.endsWith('-linux-gnu'));
+  return { LD_LIBRARY_PATH: folders.map((name) => join(parent, name)).join(delimiter) };
+}

@@ -1,0 +1,127 @@
+/** The package as somebody gets it: what is in it, and that it runs with nothing else installed. */
+
+import assert from 'node:assert/strict';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { copyFileSync, readdirSync, readFileSync, realpathSync } from 'node:fs';
+import { join } from 'node:path';
+import { before, test, type TestContext } from 'node:test';
+
+import { buildOnce, emptyFolder, ROOT, SERVER } from './support/process.ts';
+import { eventually } from './support/streams.ts';
+
+before(buildOnce);
+
+/** No package can be fetched, and none was before. */
+function npmEnv(t: TestContext): Record<string, string> {
+  const home = emptyFolder(t);
+  return {
+    PATH: process.env['PATH'] ?? '',
+    HOME: home,
+    npm_config_cache: join(home, 'cache'),
+    npm_config_registry: 'http://127.0.0.1:9',
+  };
+}
+
+interface Packed {
+  readonly filename: string;
+  readonly files: readonly { readonly path: string; readonly mode: number }[];
+}
+
+function pack(t: TestContext): { path: string; files: Packed['files'] } {
+  const folder = realpathSync(emptyFolder(t));
+  const { stdout, stderr, status } = spawnSync(
+    'npm',
+    ['pack', '--json', '--pack-destination', folder],
+    { cwd: ROOT, env: npmEnv(t), encoding: 'utf8' },
+  );
+  assert.equal(status, 0, stderr);
+  const [{ filename, files } = assert.fail()] = JSON.parse(stdout) as Packed[];
+  return { path: join(folder, filename), files };
+}
+
+test('the package holds the built program, executable, and its documents, and no source', (t) => {
+  const { files } = pack(t);
+  const paths = files.map(({ path }) => path);
+  const documents = paths.filter((path) => /^docs\/\w+\.md$/.test(path));
+  const examples = paths.filter((path) => /^gateway\.(?:schema\.json|toml\.example)$/.test(path));
+  assert.deepEqual(
+    paths.filter((path) => !documents.includes(path) && !examples.includes(path)).toSorted(),
+    ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md', 'dist/server.js', 'package.json'],
+  );
+  assert.ok(documents.length > 0 && examples.includes('gateway.toml.example'));
+  // oxlint-disable-next-line no-bitwise
+  assert.equal((files.find(({ path }) => path === 'dist/server.js')?.mode ?? 0) & 0o111, 0o111);
+});
+
+test('the package needs no other package, and the program contains the licence of the one that is built in', () => {
+  const { dependencies, bundleDependencies, optionalDependencies, peerDependencies } = JSON.parse(
+    readFileSync(join(ROOT, 'package.json'), 'utf8'),
+  ) as Record<string, unknown>;
+  assert.deepEqual(
+    [dependencies, bundleDependencies, optionalDependencies, peerDependencies],
+    [undefined, undefined, undefined, undefined],
+  );
+  const program = readFileSync(SERVER, 'utf8');
+  const licence = readFileSync(join(ROOT, 'node_modules/smol-toml/LICENSE'), 'utf8');
+  const words = (text: string) => text.replace(/[\s*]+/g, ' ');
+  const conditions = licence.slice(licence.indexOf('Redistribution and use')).trim();
+  assert.ok(conditions.length > 1000);
+  assert.ok(words(program).includes(words(conditions)), 'the licence text is not in the program');
+  assert.match(program, /Copyright \(c\) Squirrel Chat et al\./);
+});
+
+test('the documents name the version of package.json', () => {
+  const read = (name: string) => readFileSync(join(ROOT, name), 'utf8');
+  const { version } = JSON.parse(read('package.json')) as { version: string };
+  const versions = [...read('README.md').matchAll(/inference-gateway[ -](\d+\.\d+\.\d+)/g)];
+  assert.ok(versions.length > 0);
+  for (const [text, named] of versions) assert.equal(named, version, text);
+  const minor = version.split('.').slice(0, 2).join('.');
+  assert.match(
+    read('SECURITY.md'),
+    new RegExp(`^\\| ${minor.replace('.', '\\.')} \\| yes \\|$`, 'm'),
+  );
+});
+
+test('npm pack alone fails and names the script that packs, as it would leave the program out', (t) => {
+  const folder = emptyFolder(t);
+  for (const name of ['package.json', '.npmrc', 'README.md']) {
+    copyFileSync(join(ROOT, name), join(folder, name));
+  }
+  const packed = spawnSync('npm', ['pack'], { cwd: folder, env: npmEnv(t), encoding: 'utf8' });
+  assert.notEqual(packed.status, 0);
+  assert.match(packed.stderr, /use-npm-run-package/);
+  assert.ok(readdirSync(folder).every((name) => !name.endsWith('.tgz')));
+});
+
+test('npx runs the package from an empty folder, with an empty cache and without a registry', async (t) => {
+  const { path } = pack(t);
+  const cwd = emptyFolder(t);
+  copyFileSync(path, join(cwd, 'gateway.tgz'));
+  const args = ['--offline', '--yes', './gateway.tgz', '--demo', '--port', '0'];
+  // A group of its own, so that what npx has started ends with it.
+  const child = spawn('npx', args, {
+    cwd,
+    env: npmEnv(t),
+    stdio: ['ignore', 'ignore', 'pipe'],
+    detached: true,
+  });
+  const closed = once(child, 'close');
+  t.after(async () => {
+    if (child.exitCode === null) process.kill(-child.pid!, 'SIGKILL');
+    await closed;
+  });
+  let stderr = '';
+  child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text));
+  const port = () => /^listening .*:(\d+)\/v1/m.exec(stderr)?.[1];
+  await eventually(() => port() ?? child.exitCode !== null, 'it listens');
+  assert.ok(port() !== undefined, stderr);
+  const reply = await fetch(`http://127.0.0.1:${port()}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: 'Bearer any', 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'demo/echo', messages: [{ role: 'user', content: 'hi' }] }),
+  });
+  assert.equal(reply.status, 200);
+  assert.match(await reply.text(), /"content":"You said: hi"/);
+});

@@ -1,0 +1,273 @@
+import assert from 'node:assert/strict';
+import { createServer, type AddressInfo } from 'node:net';
+import { before, describe, test, type TestContext } from 'node:test';
+
+import { parseCommandLine } from '../src/cli/command-line.ts';
+import { CLIENT_TOKEN, providerToml, PROVIDER_KEY } from './support/gateway.ts';
+import { buildOnce, emptyFolder, runProgram, type Finished } from './support/process.ts';
+import { createGate } from './support/streams.ts';
+import { NOBODY_LISTENS, sendJson, startUpstream, type Script } from './support/upstream.ts';
+
+before(buildOnce);
+
+const OTHER_KEY = 'sk-other-0123456789';
+const KEYS = [PROVIDER_KEY, OTHER_KEY, CLIENT_TOKEN];
+
+async function check(t: TestContext, toml: string, args = ['--check']): Promise<Finished> {
+  const cwd = emptyFolder(t, { 'gateway.toml': toml });
+  const finished = await runProgram(t, args, { cwd });
+  for (const key of KEYS) assert.ok(!(finished.stdout + finished.stderr).includes(key), key);
+  return finished;
+}
+
+/** The lines of the table: what follows the last empty line. */
+function tableIn({ stdout }: Finished): string[] {
+  return stdout.slice(stdout.lastIndexOf('\n\n') + 2, -1).split('\n');
+}
+
+const list =
+  (count: number): Script =>
+  (_, response) =>
+    sendJson(response, { data: Array.from({ length: count }, (_item, id) => ({ id: `m${id}` })) });
+
+const refuse =
+  (status: number): Script =>
+  ({ headers }, response) =>
+    sendJson(response, { error: { message: `no: ${headers.authorization}` } }, { status });
+
+const html: Script = (_, response) =>
+  response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>x</title>');
+
+interface Answer {
+  readonly script: Script;
+  /** Replaces the path of the provider's `base_url`. */
+  readonly path?: string;
+  readonly lines?: string;
+  /** The line of the table after the provider's name. */
+  readonly result: string;
+  readonly exitCode: 0 | 3;
+}
+
+const NO_LIST_HINT = 'is base_url right? A provider without a list needs models = ["…"]';
+
+const ANSWERS: Record<string, Answer> = {
+  'has 87 models': { script: list(87), result: '200  87 models', exitCode: 0 },
+  'has 1 model': { script: list(1), result: '200  1 model', exitCode: 0 },
+  'answers 401': { script: refuse(401), result: '401  key refused', exitCode: 3 },
+  'answers 403': { script: refuse(403), result: '403  key refused', exitCode: 3 },
+  'answers 400': {
+    script: refuse(400),
+    result: '400  Bad Request; is the key right?',
+    exitCode: 3,
+  },
+  'answers 404 at a base_url without /v1': {
+    script: refuse(404),
+    path: '',
+    result: '404  is /v1 missing in base_url?',
+    exitCode: 3,
+  },
+  'answers 404 at a base_url with /v1': {
+    script: refuse(404),
+    result: `404  ${NO_LIST_HINT}`,
+    exitCode: 3,
+  },
+  'answers with HTML at a base_url without /v1': {
+    script: html,
+    path: '/ui',
+    result: '200  not a model list; is /v1 missing in base_url?',
+    exitCode: 3,
+  },
+  'answers with HTML at a base_url with /v1': {
+    script: html,
+    result: `200  not a model list; ${NO_LIST_HINT}`,
+    exitCode: 3,
+  },
+  'answers 503': { script: refuse(503), result: '503  Service Unavailable', exitCode: 3 },
+  'answers 429': { script: refuse(429), result: '429  Too Many Requests', exitCode: 3 },
+  redirects: {
+    script: (_, response) => response.writeHead(308, { location: '/elsewhere' }).end(),
+    result: '308  redirects; is base_url right?',
+    exitCode: 3,
+  },
+  'never answers': { script: () => {}, result: 'timeout: no answer in 5 s', exitCode: 3 },
+  'never ends its answer': {
+    script: (_, response) => response.writeHead(200).write('{"data":['),
+    result: 'timeout: no answer in 5 s',
+    exitCode: 3,
+  },
+  'has no list, and models in the settings': {
+    script: refuse(404),
+    lines: 'models = ["a", "b"]',
+    result: '404  no model list; the settings list 2 models',
+    exitCode: 0,
+  },
+  'has models in the settings, and refuses the key': {
+    script: refuse(401),
+    lines: 'models = ["a", "b"]',
+    result: '401  key refused',
+    exitCode: 3,
+  },
+};
+
+describe('--check asks a provider for its model list, and if it', { concurrency: 4 }, () => {
+  for (const [what, { script, path = '/v1', lines = '', result, exitCode }] of Object.entries(
+    ANSWERS,
+  )) {
+    test(`${what}, prints "${result}" and exits ${exitCode}`, async (t) => {
+      const upstream = await startUpstream(t, script);
+      const baseUrl = upstream.baseUrl.replace(/\/v1$/, path);
+      const finished = await check(t, providerToml({ ...upstream, baseUrl }, 'mine', lines));
+      assert.deepEqual(tableIn(finished), [`mine  ${result}`]);
+      assert.deepEqual([finished.code, finished.stderr], [exitCode, '']);
+      const [{ method, url, headers } = assert.fail(), ...more] = upstream.requests;
+      assert.deepEqual([method, url, more.length], ['GET', `${path}/models`, 0]);
+      assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
+    });
+  }
+
+  test('refuses connections, prints "unreachable" with the cause and exits 3', async (t) => {
+    const toml = providerToml({ baseUrl: NOBODY_LISTENS }, 'mine');
+    const finished = await check(t, toml);
+    assert.match(tableIn(finished)[0]!, /^mine {2}unreachable: ECONNREFUSED: \S/);
+    assert.equal(finished.code, 3);
+  });
+
+  test('does not speak HTTP, prints "no usable answer" with the cause and exits 3', async (t) => {
+    const server = createServer((socket) => {
+      socket.on('error', () => {});
+      socket.end('SSH-2.0-x\r\n');
+    }).listen(0, '127.0.0.1');
+    t.after(() => server.close());
+    await new Promise((resolve) => server.once('listening', resolve));
+    const { port } = server.address() as AddressInfo;
+    const finished = await check(
+      t,
+      providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }, 'mine'),
+    );
+    assert.match(tableIn(finished)[0]!, /^mine {2}no usable answer: \S/);
+    assert.equal(finished.code, 3);
+  });
+});
+
+describe('--check', { concurrency: 4 }, () => {
+  test('asks all providers at the same time, and prints a table in the order of the settings', async (t) => {
+    const both = createGate();
+    let waiting = 0;
+    const script: Script = async (request, response) => {
+      waiting += 1;
+      if (waiting === 2) both.open();
+      await both.opened;
+      await list(2)(request, response);
+    };
+    const [first, second] = await Promise.all([startUpstream(t, script), startUpstream(t, script)]);
+    const toml = providerToml(first, 'a-long-name') + providerToml(second, 'b');
+    const finished = await check(t, toml);
+    assert.deepEqual(tableIn(finished), [
+      'a-long-name  200  2 models', //
+      'b            200  2 models',
+    ]);
+    assert.equal(finished.code, 0);
+    assert.match(finished.stdout, /^settings +\S+gateway\.toml\n/);
+    assert.match(finished.stdout, /^registered b$/m);
+  });
+
+  test('tries each key of a provider, and names a refused one by its position', async (t) => {
+    const upstream = await startUpstream(t, async (request, response) => {
+      const isRefused = request.headers.authorization === `Bearer ${OTHER_KEY}`;
+      await (isRefused ? refuse(401) : list(3))(request, response);
+    });
+    const toml = `[providers.mine]
+base_url = "${upstream.baseUrl}"
+api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
+`;
+    const finished = await check(t, toml);
+    assert.deepEqual(tableIn(finished), [
+      'mine key 1  200  3 models',
+      'mine key 2  401  key refused',
+    ]);
+    assert.equal(finished.code, 3);
+    const { checks } = JSON.parse((await check(t, toml, ['--check', '--json'])).stdout) as {
+      checks: unknown;
+    };
+    assert.deepEqual(checks, [
+      { provider: 'mine', key: 1, ok: true, status: 200, models: 3, message: '3 models' },
+      { provider: 'mine', key: 2, ok: false, status: 401, message: 'key refused' },
+    ]);
+  });
+
+  test('=offline asks no provider, prints no table and exits 0', async (t) => {
+    const upstream = await startUpstream(t, refuse(401));
+    const toml = providerToml(upstream, 'mine');
+    const finished = await check(t, toml, ['--check=offline']);
+    assert.deepEqual([finished.code, finished.stderr], [0, '']);
+    assert.match(finished.stdout, /^registered mine$/m);
+    assert.doesNotMatch(finished.stdout, /\n\n/);
+    const asJson = await check(t, toml, ['--json', '--check=offline']);
+    const { ok, registered, ...others } = JSON.parse(asJson.stdout) as Record<string, unknown>;
+    assert.deepEqual([asJson.code, ok, registered], [0, true, ['mine']]);
+    assert.ok(!('checks' in others));
+    assert.equal(upstream.requests.length, 0);
+  });
+
+  test('=offline is read beside other options', () => {
+    assert.deepEqual(
+      { ...parseCommandLine(['--port', '1', '--check=offline']) },
+      { port: '1', check: true, offline: true },
+    );
+  });
+
+  test('--json prints one document with settings, skipped providers and results', async (t) => {
+    const upstream = await startUpstream(t, refuse(404));
+    const toml = `[server]
+timeout = 7
+[server.auth]
+keys = ["${CLIENT_TOKEN}"]
+[providers.groq]
+enabled = false
+[aliases]
+gone = "xai/m"
+${providerToml(upstream, 'mine')}`;
+    const { code, stdout, stderr } = await check(t, toml, ['--check', '--json']);
+    assert.deepEqual([code, stderr], [3, '']);
+    const document = JSON.parse(stdout) as {
+      settings: Record<string, unknown>;
+      skipped: unknown[];
+      warnings: string[];
+      file: string;
+    };
+    const { settings, skipped, warnings, file, ...others } = document;
+    assert.deepEqual(others, {
+      ok: false,
+      problems: [],
+      registered: ['mine'],
+      checks: [{ provider: 'mine', ok: false, status: 404, message: NO_LIST_HINT }],
+    });
+    assert.equal(settings['server.timeout'], 7);
+    assert.equal(settings['server.auth.keys'], '[secret]');
+    assert.deepEqual(skipped[0], { provider: 'groq', reason: 'enabled = false' });
+    assert.match(warnings[0]!, /aliases\.gone/);
+    assert.match(file, /^\/.*\/gateway\.toml$/);
+  });
+
+  for (const args of [
+    ['--check', '--json'],
+    ['--check=offline', '--json'],
+  ]) {
+    test(`${args.join(' ')} prints wrong settings as one document too, and exits 78`, async (t) => {
+      const toml = `[server]\nprot = 1\ntimeout = 0\n`;
+      const { code, stdout, stderr } = await check(t, toml, args);
+      assert.deepEqual([code, stderr], [78, '']);
+      const { ok, problems, ...others } = JSON.parse(stdout) as {
+        ok: boolean;
+        problems: string[];
+      };
+      assert.deepEqual([ok, problems.length, others], [false, 2, {}]);
+      assert.match(problems.join('\n'), /server\.prot: unknown key/);
+    });
+  }
+
+  test('of --demo asks the demo provider', async (t) => {
+    const finished = await check(t, '', ['--check', '--demo']);
+    assert.deepEqual([finished.code, tableIn(finished)], [0, ['demo  200  1 model']]);
+  });
+});

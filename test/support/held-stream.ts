@@ -1,0 +1,38 @@
+/** A stream that is in flight for as long as a test needs it. */
+
+import assert from 'node:assert/strict';
+
+import { chatBody } from './gateway.ts';
+import { createGate, eventually, openChat } from './streams.ts';
+import { completionEvents, type FakeUpstream } from './upstream.ts';
+
+export interface HeldStream {
+  /** Lets the provider send the rest, and fails unless every byte of it arrives. */
+  readonly finish: () => Promise<void>;
+}
+
+/** Opens one, of which the provider has sent the first event and the client has it. */
+export async function openHeldStream(
+  port: number,
+  upstream: FakeUpstream,
+  model = 'p/m',
+): Promise<HeldStream> {
+  const gate = createGate();
+  const events = completionEvents();
+  const first = events.slice(0, events.indexOf('\n\n') + 2);
+  const { script } = upstream;
+  upstream.script = async (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(first);
+    await gate.opened;
+    response.end(events.slice(first.length));
+  };
+  const chat = openChat(port, chatBody({ model, stream: true }));
+  await eventually(() => chat.text() === first, 'the first event arrives');
+  upstream.script = script;
+  const finish = async () => {
+    gate.open();
+    assert.equal(await chat.ended, events);
+  };
+  return { finish };
+}
