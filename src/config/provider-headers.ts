@@ -8,7 +8,7 @@ const REFUSED = new Set(
   [
     'connection keep-alive proxy-authorization proxy-connection te trailer transfer-encoding upgrade',
     'host content-length content-encoding expect',
-    'authorization content-type accept accept-encoding user-agent x-request-id traceparent tracestate',
+    'authorization content-type accept accept-encoding x-request-id traceparent tracestate',
   ].flatMap((names) => names.split(' ')),
 );
 
