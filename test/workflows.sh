@@ -10,11 +10,11 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 install_actionlint() {
-  GOBIN=$1 go install "github.com/rhysd/actionlint/cmd/actionlint@$actionlint_version"
+  GOBIN=$1 timeout 120 go install "github.com/rhysd/actionlint/cmd/actionlint@$actionlint_version"
 }
 
 install_zizmor() {
-  python3 -m venv "$1" && "$1/bin/pip" install --quiet --disable-pip-version-check "zizmor==$zizmor_version"
+  python3 -m venv "$1" && timeout 120 "$1/bin/pip" install --quiet --disable-pip-version-check "zizmor==$zizmor_version"
 }
 
 # Whether $2 is there, or can be had by install_$1 in the folder $3.

@@ -15,7 +15,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { createCertificate, NO_OPENSSL, type Certificate } from '../support/certificate.ts';
 import { chatBody, CLIENT_TOKEN, providerToml } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, freePort, ROOT, startServing } from '../support/process.ts';
-import { createGate } from '../support/streams.ts';
+import { createGate, eventually } from '../support/streams.ts';
 import { completionEvents, startUpstream, type FakeUpstream } from '../support/upstream.ts';
 import {
   applyChanges,
@@ -29,6 +29,8 @@ import { getTool, runTool, type Tool } from './tools.ts';
 
 const LIMITS = { timeout: 300_000 };
 const ADMIN_KEY = 'admin-key-canary-1234567890';
+/** Long before the limits of the proxies, and of the gateway. */
+const SILENCE_MS = 15_000;
 const LARGE_BYTES = 20 * 1024 * 1024;
 const [FIRST_EVENT = '', ...LATER_EVENTS] = completionEvents().split(/(?<=\n\n)/);
 
@@ -97,6 +99,7 @@ async function ask(port: number, { cert }: Certificate, path: string, body?: str
     method: body === undefined ? 'GET' : 'POST',
     headers: { authorization: `Bearer ${CLIENT_TOKEN}`, 'content-type': 'application/json' },
   });
+  request.setTimeout(SILENCE_MS, () => request.destroy(new Error('nothing comes')));
   request.end(body);
   const [response] = (await once(request, 'response')) as [IncomingMessage];
   return response;
@@ -164,8 +167,10 @@ async function noticesLeaving(front: Front): Promise<void> {
   };
   const response = await chat(front, { stream: true });
   await once(response, 'data');
+  let isTold = false;
+  void front.upstream.requests.at(-1)!.closed.then(() => (isTold = true));
   response.destroy();
-  await front.upstream.requests.at(-1)!.closed;
+  await eventually(() => isTold, 'the provider is told that the client has left');
 }
 
 test(
