@@ -694,8 +694,8 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'and is closed when it is reused is replaced without the client noticing',
   },
   {
-    file: 'src/gateway/chat-completions.ts',
-    now: 'else if (status !== 500) breaker?.recordSuccess(provider.id, model);',
+    file: 'src/gateway/candidate.ts',
+    now: 'else if (status !== 500) breaker?.recordSuccess(provider, model);',
     mutated: '',
     tests: 'wire-fallback',
     title: 'is reset by a 400',
@@ -723,8 +723,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/chat-completions.ts',
-    now: '[...fallbacks, requested] : candidates',
-    mutated: 'fallbacks : candidates',
+    now: '[...others, requested] : candidates',
+    mutated: 'others : candidates',
     tests: 'wire-fallback',
     title: 'asks the requested provider after all, once, if no fallback has answered',
   },
@@ -2557,15 +2557,14 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/policy/rate-limits.ts',
-    now: 'const byClient = createBuckets(clients.map(({ name, limit }) => [name, limit]));',
-    mutated:
-      'const byClient = createBuckets(rateLimit.enabled ? clients.map(({ name, limit }) => [name, limit]) : []);',
+    now: 'new Map(clients.map(',
+    mutated: 'new Map((rateLimit.enabled ? clients : []).map(',
     tests: 'client-limits',
     title: 'a client’s limit holds for all of its keys and for nobody else, without',
   },
   {
     file: 'src/policy/rate-limits.ts',
-    now: 'if (requestsPerSecond === 0) return undefined;',
+    now: 'if (requestsPerSecond === 0) continue;',
     mutated: '',
     tests: 'client-limits',
     title: 'requests_per_second = 0',
@@ -2600,8 +2599,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/lib/secrets.ts',
-    now: "(mayChange(text) ? text.replace(pattern, '[secret]') : text)",
-    mutated: "text.replace(pattern, '[secret]')",
+    now: "mayChange(text) ? text.replace(patterns.all, '[secret]') : text;",
+    mutated: "text.replace(patterns.all, '[secret]');",
     tests: 'client-keys',
     title: 'with 1,000 keys, text without a key',
   },
