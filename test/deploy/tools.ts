@@ -74,6 +74,7 @@ export function debian(program: string, packages: readonly string[]): Source {
 
 /** The tool, or undefined if it cannot be had; then the test is skipped, with the reason. */
 export function getTool(t: TestContext, name: string, source?: Source): Tool | undefined {
+  // The machine's own only if any version will do.
   const path = source?.folder.includes('@') ? undefined : findProgram(name);
   if (path) return { path, env: {} };
   if (!source) {
