@@ -84,7 +84,9 @@ async function startFront(t: TestContext, proxy: Proxy, tool: Tool): Promise<Fro
   assert.equal(checked.code, 0, checked.output);
   const isWarning = (line: string) => /\[(?:warn|warning|alert)\]/i.test(line);
   assert.deepEqual(checked.output.split('\n').filter(isWarning), []);
-  t.diagnostic(checked.output.trim().split('\n').at(-1) ?? '');
+  t.diagnostic(
+    /^.*(?:is valid|is successful|Valid configuration)/m.exec(checked.output)?.[0] ?? '',
+  );
   await runServer(t, contained, run, port);
   return { upstream, ask: async (path, body) => ask(port, certificate, path, body) };
 }
