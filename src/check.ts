@@ -13,7 +13,7 @@ import type { CommandLine } from './cli/command-line.ts';
 import { ConfigError, type Config } from './config/config.ts';
 import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
-import { fetchWithKey, type ModelFetch } from './gateway/model-list.ts';
+import { fetchModelList, type ModelFetch } from './gateway/model-list.ts';
 import { causeOf } from './gateway/outcome.ts';
 import { Deadline } from './lib/cancellation.ts';
 import { GatewayError } from './lib/errors.ts';
@@ -78,7 +78,7 @@ type Result = Omit<ProviderCheck, 'provider' | 'key'>;
 /** Asks a provider with one of its keys. */
 async function checkKey(settings: ProviderSettings, fetch: ModelFetch): Promise<Result> {
   try {
-    const result = await fetchWithKey(fetch);
+    const result = await fetchModelList(fetch);
     if (typeof result === 'number') return withoutList(settings, result);
     return { ok: true, status: 200, models: result.length, message: countModels(result.length) };
   } catch (thrown) {

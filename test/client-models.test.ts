@@ -268,6 +268,33 @@ test('the name counts as it is after JSON\u2019s escapes, and a second "model" i
   assert.deepEqual(received(), ['openai gpt-5']);
 });
 
+test('no other member names a model: "MODEL" is refused to everybody, "models" to clients with a list', async (t) => {
+  const { gateway, received } = await start(t);
+  const post = async (member: string, key: string) => {
+    const messages = '"messages": [{"role": "user", "content": "x"}]';
+    const reply = await gateway.chat(`{"model": "openai/gpt-5", ${member}, ${messages}}`, {
+      headers: { authorization: `Bearer ${key}` },
+    });
+    return [reply.status, received().length, reply.json().error?.type];
+  };
+  const refused = [400, 0, 'invalid_request_error'];
+  for (const key of ['exact-key', 'star-key', 'everything-key', SHARED_KEY]) {
+    for (const name of ['MODEL', 'Model', '\\u004dodel', 'STREAM', '\u017ftream']) {
+      assert.deepEqual(await post(`"${name}": "groq/llama"`, key), refused, `${name} ${key}`);
+    }
+  }
+  for (const name of ['models', 'MODELS', 'model\u017f', 'model\\u017f', '\\u006dodels']) {
+    const member = `"${name}": ["groq/llama"]`;
+    for (const key of ['exact-key', 'star-key']) {
+      assert.deepEqual(await post(member, key), refused, `${name} ${key}`);
+    }
+    for (const key of ['everything-key', SHARED_KEY]) {
+      assert.deepEqual(await post(member, key), [200, 1, undefined], `${name} ${key}`);
+    }
+  }
+  assert.equal((await post('"metadata": {"models": 1, "MODEL": 1}', 'exact-key'))[0], 200);
+});
+
 test('a name that resolves to nothing is 404 too if there is no primary provider', async (t) => {
   const upstream = await startUpstream(t);
   const toml = providerToml(upstream) + clientToml('a', 'models = ["p/*"]') + clientToml('b');

@@ -376,6 +376,35 @@ test('a model or stream named twice at the top is refused, deeper down it is not
   );
 });
 
+test('a model or stream at the top in other than lower case is refused, deeper down it is not', () => {
+  const other = [
+    'MODEL',
+    'Model',
+    'modeL',
+    'm\\u004fdel',
+    'STREAM',
+    'sTream',
+    '\u017ftream',
+    '\\u017ftream',
+    '\\u017FTREAM',
+    '\u017f\\u0074ream',
+  ];
+  for (const name of other) {
+    for (const text of [
+      `{"model":"a",${MESSAGES},"${name}":true}`,
+      `{"${name}":true,"model":"a",${MESSAGES}}`,
+    ]) {
+      const refusal = refusalOf(() => parseChatRequest(Buffer.from(text)));
+      assert.match(refusal ?? '', /"model" and "stream" must be written in lower case$/, text);
+    }
+  }
+  for (const name of ['models', 'MODELS', 'model ', 'model_', '\u00c5\u00bftream', '\u017f']) {
+    const text = `{"model":"a",${MESSAGES},"${name}":["b"],"x":{"MODEL":1,"STREAM":2}}`;
+    const refusal = refusalOf(() => parseChatRequest(Buffer.from(text)));
+    assert.equal(refusal, undefined, text);
+  }
+});
+
 test('nesting is accepted to the bound and refused beyond it', () => {
   const nested = (depth: number) => '['.repeat(depth) + ']'.repeat(depth);
   assert.equal(

@@ -1,7 +1,7 @@
 /** A provider with several keys, and the fixed headers of a provider. */
 
 import assert from 'node:assert/strict';
-import { after, before, describe, mock, test, type TestContext } from 'node:test';
+import { describe, test, type TestContext } from 'node:test';
 
 import { useManualTimers } from './support/clock.ts';
 import { chatBody, providerToml, startGateway, type Reply } from './support/gateway.ts';
@@ -35,12 +35,21 @@ interface Settings {
   readonly more?: string;
 }
 
+/** Until the test ends, `performance.now()` is `nowMs`: a slow machine ends no rest. And each backoff is its shortest. */
+function useManualClock(t: TestContext): { nowMs: number } {
+  const clock = { nowMs: 1000 };
+  t.mock.method(performance, 'now', () => clock.nowMs);
+  t.mock.method(Math, 'random', () => 0);
+  return clock;
+}
+
 /** Provider `p`, which has one key for each of these scripts, and does for a key what its script says. */
 async function start(
   t: TestContext,
   scripts: Partial<Record<Key, Script>>,
   { p = '', more = '' }: Settings = {},
 ) {
+  const clock = useManualClock(t);
   const names = Object.keys(scripts) as Key[];
   const nameOf = (authorization: string | undefined) =>
     names.find((name) => authorization === `Bearer ${KEYS[name]}`)!;
@@ -65,21 +74,12 @@ async function start(
       .map((line) => JSON.parse(line) as Record<string, unknown>)
       .filter(({ message }) => message === 'key rests')
       .map(({ level, provider, key, status, rest_ms }) => [level, provider, key, status, rest_ms]);
-  return { gateway, upstream, scripts, asked, restLines };
+  return { gateway, upstream, scripts, clock, asked, restLines };
 }
 
 const triedKeys = (line: Record<string, unknown>) =>
   (line['tries'] as { key?: number; status?: number }[]).map(({ key, status }) => [key, status]);
 const facts = ({ status, headers }: Reply) => [status, headers['x-should-retry']];
-
-/** For the tests of this file, which run one after the other, `performance.now()` is `nowMs`: a slow machine ends no rest. */
-const clock = { nowMs: 1000 };
-before(() => {
-  mock.method(performance, 'now', () => clock.nowMs);
-  // The shortest backoff there is: half of each step.
-  mock.method(Math, 'random', () => 0);
-});
-after(() => mock.restoreAll());
 
 /** A limit of its own for a thousand requests on a busy machine. */
 const THOUSAND = { timeout: 60_000 };
@@ -162,7 +162,8 @@ describe('a pool of keys', () => {
   for (const [status, retryAfter, restMs] of rests) {
     test(`lets a key that is answered ${status}, Retry-After: ${retryAfter ?? 'none'}, rest for ${restMs} ms`, async (t) => {
       const headers = retryAfter === undefined ? undefined : { 'retry-after': retryAfter };
-      const { gateway, asked, restLines } = await start(t, { a: fail(status, headers), b: ok });
+      const pool = await start(t, { a: fail(status, headers), b: ok });
+      const { gateway, clock, asked, restLines } = pool;
       await gateway.chat(chatBody());
       assert.equal(asked(), 'ab');
       clock.nowMs += restMs - 1;
@@ -177,29 +178,78 @@ describe('a pool of keys', () => {
   }
 
   test('that rests as a whole gives the last answer; then the key whose rest ends first is asked', async (t) => {
-    const { gateway, asked, restLines } = await start(t, {
-      a: fail(429, { 'retry-after': '9' }),
-      b: fail(429, { 'retry-after': '5' }),
-      c: fail(401),
+    const { gateway, clock, asked, restLines } = await start(t, {
+      a: fail(401),
+      b: fail(429, { 'retry-after': '9' }),
+      c: fail(429, { 'retry-after': '5' }),
     });
     const last = await gateway.chat(chatBody());
-    assert.deepEqual(facts(last), [401, 'false'], 'a repeat would try all keys again');
-    assert.equal(last.json().error.message, 'Authentication failed');
+    assert.deepEqual(facts(last), [429, 'false'], 'a repeat would try all keys again');
+    assert.equal(last.headers['retry-after'], '5');
     assert.equal(asked(), 'abc');
     const next = await gateway.chat(chatBody());
     assert.deepEqual(facts(next), [429, undefined], 'it was tried once');
     assert.equal(next.headers['retry-after'], '5');
-    assert.equal(asked(), 'b');
+    assert.equal(asked(), 'c');
     clock.nowMs += 1000;
     await gateway.chat(chatBody());
-    assert.equal(asked(), 'b');
+    assert.equal(asked(), 'c');
     assert.equal(restLines().length, 3, 'a rest that is extended is not told again');
+  });
+
+  test('of which some are revoked and the others limited for an hour falls back, also after the rests for 401', async (t) => {
+    const q = await startUpstream(t, ok);
+    const { gateway, clock, asked } = await start(
+      t,
+      { a: fail(401), b: fail(429, { 'retry-after': '3600' }), c: fail(401) },
+      { more: `[providers]\nfallback = ["q"]\n${providerToml(q, 'q')}` },
+    );
+    // Those that do not rest, in turn, and then the limited one.
+    for (const expected of ['abc', 'b', 'b', 'cab', 'b']) {
+      if (expected === 'cab') clock.nowMs += 60_000;
+      const reply = await gateway.chat(chatBody());
+      assert.deepEqual([reply.status, reply.headers['x-gateway-provider']], [200, 'q']);
+      assert.equal(asked(), expected);
+    }
+  });
+
+  test('whose 429 comes before a 401 answers with the 429, also in the log', async (t) => {
+    const limited = fail(429, { 'retry-after': '90', 'x-request-id': 'limited' });
+    const { gateway, asked } = await start(t, { a: limited, b: fail(401) });
+    const reply = await gateway.chat(chatBody());
+    assert.deepEqual([...facts(reply), reply.headers['retry-after']], [429, 'false', '90']);
+    assert.equal(asked(), 'ab');
+    assert.equal(gateway.accessLines()[0]!['upstream_request_id'], 'limited');
+  });
+
+  test('of revoked keys alone is asked with one of them while all rest', async (t) => {
+    const { gateway, clock, asked } = await start(t, { a: fail(401), b: fail(401) });
+    for (const expected of ['ab', 'a', 'b']) {
+      assert.equal((await gateway.chat(chatBody())).status, 401);
+      assert.equal(asked(), expected);
+      clock.nowMs += 1;
+    }
+  });
+
+  test('serves again if its working key rests for a 403 and the others are limited', async (t) => {
+    const forbidden: Script = (request, response) =>
+      request.body.includes('"m-secret"') ? fail(403)(request, response) : ok(request, response);
+    const { gateway, asked } = await start(t, {
+      a: fail(429, { 'retry-after': '3600' }),
+      b: forbidden,
+    });
+    assert.equal((await gateway.chat(chatBody({ model: 'p/m-secret' }))).status, 429);
+    assert.equal(asked(), 'ab');
+    for (const expected of ['ab', 'b']) {
+      assert.equal((await gateway.chat(chatBody())).status, 200);
+      assert.equal(asked(), expected);
+    }
   });
 
   test('is retried after the wait of its last 429, and then falls back', async (t) => {
     const timers = useManualTimers(t);
     const q = await startUpstream(t, ok);
-    const { gateway, asked } = await start(
+    const { gateway, clock, asked } = await start(
       t,
       { a: fail(429, { 'retry-after': '9' }), b: fail(429, { 'retry-after': '4' }) },
       { p: 'retries = 1', more: `[providers]\nfallback = ["q"]\n${providerToml(q, 'q')}` },
@@ -274,7 +324,7 @@ describe('a pool of keys', () => {
   ] as const) {
     test(`lets a key rest although a request that was sent before ${what}`, async (t) => {
       let answerFirst = () => {};
-      const { gateway, scripts, asked } = await start(t, {
+      const { gateway, scripts, clock, asked } = await start(t, {
         a: (request, response) => {
           answerFirst = () => void late(request, response);
           scripts.a = fail(429, { 'retry-after': '30' });

@@ -8,12 +8,15 @@ import { Utf8Validator } from '../lib/utf8-validator.ts';
 
 /** The model is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
 const MAX_MODEL_BYTES = 2_097_152;
+/** Go's JSON decoder, and so Ollama and LocalAI, ignores the case of names and takes the last such member. */
+const OTHER_CASE = /^(?:model|stream)$/iu;
+const MODELS = /^models$/iu;
 const NO_MESSAGES = '"messages" must be a non-empty array';
 
 /** Parses the body of `POST /v1/chat/completions` (interface, Resources) while it arrives. */
 export class ChatRequestParser {
   readonly #utf8 = new Utf8Validator();
-  readonly #members = new RequestMembers();
+  readonly #members: RequestMembers;
   #isObject = false;
   /** What the scan of an earlier chunk has thrown. */
   #fault: unknown;
@@ -23,6 +26,11 @@ export class ChatRequestParser {
       return this.#isObject ? this.#members : undefined;
     },
   });
+
+  /** `mayListModels`: whether `models` may be there, in which OpenRouter takes other models than `model`. */
+  constructor(mayListModels = true) {
+    this.#members = new RequestMembers(mayListModels);
+  }
 
   /** Scans the next chunk. Never throws: a body that turns out too large is refused for that first. */
   push(chunk: Buffer): void {
@@ -86,9 +94,14 @@ class RequestMembers implements JsonVisitor {
   hasMessages = false;
   /** What is wrong with the members, apart from the values of `model` and `stream`. */
   fault: string | undefined;
+  readonly #mayListModels: boolean;
   /** The member under way, if it is one of these. */
   #member: Member | undefined;
   #messages: MessageList | undefined;
+
+  constructor(mayListModels: boolean) {
+    this.#mayListModels = mayListModels;
+  }
 
   onValue(kind: JsonKind, name: string, start: number): JsonVisitor | undefined {
     this.#member = undefined;
@@ -101,6 +114,10 @@ class RequestMembers implements JsonVisitor {
       this.hasMessages = true;
       this.#messages = new MessageList();
       if (kind === 'array') return this.#messages;
+    } else if (OTHER_CASE.test(name)) {
+      this.fault ??= '"model" and "stream" must be written in lower case';
+    } else if (!this.#mayListModels && MODELS.test(name)) {
+      this.fault ??= 'a client whose models are limited may not send "models"';
     }
     return undefined;
   }

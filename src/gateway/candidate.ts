@@ -71,16 +71,21 @@ export async function tryCandidate(
   }
 }
 
-/** Asks with one key after the other until one is not refused. Returns the answer or the last failure. */
+/**
+ * Asks with one key after the other until one is not refused. Returns the answer or the last failure, but a 429 rather
+ * than a 401 or 403 after it: a limit ends, and another provider may be asked instead.
+ */
 async function attemptWithKeys(
   keyPool: KeyPool,
   candidate: Candidate,
   context: TryContext,
 ): Promise<Answer | GatewayError> {
+  const { record } = context.call;
   let refusal: GatewayError | undefined;
+  let refusedTry: number | undefined;
   for (const key of keyPool.round()) {
     // If the client repeated the request, it would be tried with all keys again.
-    if (refusal) context.call.record.hasRetried = true;
+    if (refusal) record.hasRetried = true;
     const askedAtMs = performance.now();
     const result = await attemptOnce(candidate, context, key);
     if (!(result instanceof GatewayError)) {
@@ -88,8 +93,11 @@ async function attemptWithKeys(
       return result;
     }
     if (!keyPool.recordFailure(key, result)) return result;
+    if (refusal?.status === 429 && result.status !== 429) continue;
     refusal = result;
+    refusedTry = record.answeredTry;
   }
+  record.answeredTry = refusedTry;
   return refusal!;
 }
 

@@ -50,7 +50,7 @@ async function answerBody(
 ): Promise<Answer> {
   const forwarded = forwardedHeaders(call.id, call.headers);
   call.record.traceId = traceIdOf(forwarded);
-  const parser = new ChatRequestParser();
+  const parser = new ChatRequestParser(client?.models === undefined);
   const { maxBodyBytes } = settings.config.server;
   const chat = parser.end(await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)));
   call.record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);

@@ -58,7 +58,7 @@ interface CachedList {
  * the answer is never an error.
  */
 export function createModelList(settings: ModelListSettings): ModelList {
-  const { providers, aliases, keyPools, transport, logger, onModels, cache } = settings;
+  const { providers, keyPools, transport, logger, onModels, cache } = settings;
   /** All entries, until a list changes. */
   let entries: readonly Entry[] | undefined;
   /** The body with all of them: most clients may name every model. Other bodies are built for each request. */
@@ -97,24 +97,8 @@ export function createModelList(settings: ModelListSettings): ModelList {
     cached.fetching = undefined;
   }
 
-  function entriesOf(provider: Provider) {
-    const { id, models, defaultModel } = provider;
-    const listed = models?.map(unlisted) ?? cache.get(provider)?.models ?? [];
-    const byName = new Map(listed.map((model) => [model.name, model]));
-    if (defaultModel && !byName.has(defaultModel)) byName.set(defaultModel, unlisted(defaultModel));
-    return [...byName.values()].map(({ name, created }) => toEntry(`${id}/${name}`, created, id));
-  }
-
-  function allEntries(): readonly Entry[] {
-    const aliasEntries = [...aliases].flatMap(([alias, targets]) => {
-      const owner = targets.map(providerIdOf).find((id) => providers.has(id));
-      return owner === undefined ? [] : toEntry(alias, 0, owner);
-    });
-    return [...[...providers.values()].flatMap(entriesOf), ...aliasEntries];
-  }
-
   function bodyFor(client: ClientSettings | undefined): Buffer {
-    entries ??= allEntries();
+    entries ??= listEntries(settings);
     if (!client?.models) return (body ??= toBody(entries));
     return toBody(entries.filter(({ id }) => mayName(client, id)));
   }
@@ -124,6 +108,22 @@ export function createModelList(settings: ModelListSettings): ModelList {
     const headers = { 'content-type': 'application/json' };
     return { status: 200, headers, body: [bodyFor(client)] };
   };
+}
+
+/** Lists the models that are known of each provider, and then the aliases that lead to a registered one. */
+function listEntries({ providers, aliases, cache }: ModelListSettings): readonly Entry[] {
+  const modelEntries = [...providers.values()].flatMap((provider) => {
+    const { id, models, defaultModel } = provider;
+    const listed = models?.map(unlisted) ?? cache.get(provider)?.models ?? [];
+    const byName = new Map(listed.map((model) => [model.name, model]));
+    if (defaultModel && !byName.has(defaultModel)) byName.set(defaultModel, unlisted(defaultModel));
+    return [...byName.values()].map(({ name, created }) => toEntry(`${id}/${name}`, created, id));
+  });
+  const aliasEntries = [...aliases].flatMap(([alias, targets]) => {
+    const owner = targets.map(providerIdOf).find((id) => providers.has(id));
+    return owner === undefined ? [] : toEntry(alias, 0, owner);
+  });
+  return [...modelEntries, ...aliasEntries];
 }
 
 function toBody(data: readonly Entry[]): Buffer {
@@ -174,7 +174,7 @@ async function fetchModels(
   try {
     let status = 0;
     for (const key of keys) {
-      const result = await fetchWithKey({ provider, key, transport, limit });
+      const result = await fetchModelList({ provider, key, transport, limit });
       if (typeof result !== 'number') return result;
       status = result;
       if (!isKeyStatus(status)) break;
@@ -198,7 +198,7 @@ export interface ModelFetch {
  * Returns the list, or the status if that is not 200. Throws a `TransportError`, the reason why `limit` is cancelled, or
  * what `readModelList` throws if the answer is no list.
  */
-export async function fetchWithKey({
+export async function fetchModelList({
   provider,
   key,
   transport,

@@ -5,7 +5,9 @@ import { BACKSLASH, byteSet, QUOTE, SPACE } from './ascii.ts';
 /** The longest string whose text is kept, in bytes as written: `assistant` with every letter escaped has 54. */
 const MAX_WORD_BYTES = 64;
 /** Only letters may be escaped in a word: decoding other escapes would cost more than the scan. */
-const ESCAPED_WORD = /^(?:[a-z]|\\u00[4-7][0-9a-f])+$/i;
+const ESCAPED_WORD = /^(?:[a-z]|\\u00[4-7][0-9a-f]|\\u017f)+$/i;
+/** The letter U+017F in UTF-8, read as Latin-1. It is an `s` to readers that ignore case. */
+const LONG_S = '\u00c5\u00bf';
 
 const LETTER_U = 0x75;
 /** The bytes of `\\u0041` after the backslash. */
@@ -41,12 +43,12 @@ export class StringReader implements ScalarReader {
   }
 
   /**
-   * What the string says, in ASCII; '' if it is longer than MAX_WORD_BYTES, or has escapes other than of letters.
-   * Other text is not decoded.
+   * What the string says, in ASCII and U+017F; '' if it is longer than MAX_WORD_BYTES, or has escapes other than of
+   * these letters. Other text is not decoded.
    */
   get word(): string {
-    const written = this.#written ?? '';
-    if (written.length > MAX_WORD_BYTES) return '';
+    if (this.#written === undefined || this.#written.length > MAX_WORD_BYTES) return '';
+    const written = this.#written.replaceAll(LONG_S, '\\u017f');
     if (!written.includes('\\')) return written;
     return ESCAPED_WORD.test(written) ? String(JSON.parse(`"${written}"`)) : '';
   }

@@ -4,8 +4,11 @@ import type { ProviderSettings } from '../config/config.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 
-/** The statuses of a key that was revoked, may not do this, or has reached its limit. */
-const KEY_STATUSES = new Set([401, 403, 429]);
+/**
+ * The statuses of a key that has reached its limit, may not do this, or was revoked. While all keys rest, they are
+ * asked in this order: a limit ends and lets the request fall back, a 403 may have been about another request.
+ */
+const KEY_STATUSES = new Set([429, 403, 401]);
 const REJECTED_REST_MS = 60_000;
 /** A 429 without `Retry-After`. */
 const DEFAULT_LIMITED_SECONDS = 1;
@@ -40,16 +43,26 @@ export class KeyPool {
   }
 
   /**
-   * Yields the keys to ask with, until one is not refused: each once, those that rest at that time passed over. If
-   * all rest at the start, the one whose rest ends first comes first.
+   * Yields the keys to ask with, until one is not refused, each once: those that do not rest, in turn, and then the
+   * one whose rest for a 429 ends first, and the same for a 403, if this round has no such answer yet. One that rests
+   * for a 401 is asked only if there is no other.
    */
   *round(): Generator<number, undefined, undefined> {
-    const first = this.#firstInTurn();
+    const first = this.#turn;
+    const asked: number[] = [];
+    const ask = (key: number) => {
+      this.#turn = key + 1;
+      asked.push(key);
+      return key;
+    };
     for (let step = 0; step < this.#rests.length; step += 1) {
       const key = (first + step) % this.#rests.length;
-      if (step > 0 && this.#restOf(key)) continue;
-      this.#turn = key + 1;
-      yield key;
+      if (!this.#restOf(key)) yield ask(key);
+    }
+    for (const status of KEY_STATUSES) {
+      const hasAnswer = asked.some((key) => this.#rests[key]?.status === status);
+      const key = hasAnswer ? undefined : this.#firstToEnd(status);
+      if (key !== undefined && (status !== 401 || asked.length === 0)) yield ask(key);
     }
   }
 
@@ -75,15 +88,13 @@ export class KeyPool {
     return true;
   }
 
-  /** The next key that does not rest; if all do, the one whose rest ends first. */
-  #firstInTurn(): number {
-    let earliest = 0;
+  /** Of the keys whose latest rest is for this status, the one whose rest ends first. */
+  #firstToEnd(status: number): number | undefined {
+    let earliest: number | undefined;
     let earliestMs = Infinity;
-    for (let step = 0; step < this.#rests.length; step += 1) {
-      const key = (this.#turn + step) % this.#rests.length;
-      const untilMs = this.#restOf(key)?.untilMs;
-      if (untilMs === undefined) return key;
-      if (untilMs < earliestMs) [earliest, earliestMs] = [key, untilMs];
+    for (const [key, rest] of this.#rests.entries()) {
+      if (rest?.status !== status || rest.untilMs >= earliestMs) continue;
+      [earliest, earliestMs] = [key, rest.untilMs];
     }
     return earliest;
   }

@@ -13,11 +13,13 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
   const basePath = pathname.replace(/\/$/, '');
   const chatPath = `${basePath}/chat/completions`;
   const modelList = BUILT_IN_PROVIDERS.get(id)?.modelList;
-  const fixed = Object.entries(settings.headers).map(([name, value]) => [name, value.reveal()]);
+  const fixed: Record<string, string> = Object.fromEntries(
+    Object.entries(settings.headers).map(([name, value]) => [name, value.reveal()]),
+  );
   /** By the index of the key. */
   const headers = apiKeys.map((apiKey) => ({
     'user-agent': USER_AGENT,
-    ...(Object.fromEntries(fixed) as Record<string, string>),
+    ...fixed,
     authorization: `Bearer ${apiKey.reveal()}`,
     // A compressed answer could not be passed on byte for byte.
     'accept-encoding': 'identity',
