@@ -494,7 +494,7 @@ const duplicates: [members: string, name: string | undefined][] = [
   ['"stream":true,"stream":true', 'stream'],
   ['"stream":false,"\\u0073tream":true', 'stream'],
   ['"stream":false,"x":[],"strea\\u006d" : false', 'stream'],
-  ['"Model":"p/other","model ":"p/other"', undefined],
+  ['"models":["p/other"],"model ":"p/other"', undefined],
   ['"x":{"model":1,"model":2,"stream":1,"stream":2}', undefined],
   ['"x":1,"x":2', undefined],
 ];
