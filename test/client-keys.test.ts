@@ -309,24 +309,18 @@ describe('the name of a client', () => {
   });
 });
 
-test('with 1,000 keys, text without a key is not searched for each of them', () => {
+test('with 1,000 keys, text without a key is not searched for each of them', (t) => {
   const secrets = Array.from(
     { length: 1000 },
     () => new Secret(randomBytes(18).toString('base64')),
   );
   const redact = createRedactor(secrets);
   const text = 'POST /v1/chat/completions p/a-model-of-a-provider application/json '.repeat(5);
-  const fastestMs = (act: (text: string) => unknown) => {
-    const rounds = Array.from({ length: 20 }, () => {
-      const beganAtMs = performance.now();
-      for (let at = 0; at < 20; at += 1) act(text);
-      return performance.now() - beganAtMs;
-    });
-    return Math.min(...rounds);
-  };
-  fastestMs(redact);
-  const ratio = fastestMs(redact) / fastestMs((one) => redact.mayChange(one));
-  assert.ok(ratio < 5, `${ratio} times the look for beginnings of keys`);
   const [first, last] = [secrets[0]!.reveal(), secrets.at(-1)!.reveal()];
-  assert.equal(redact(`a ${first} b ${last}`), 'a [secret] b [secret]');
+  const replace = t.mock.method(String.prototype, 'replace');
+  const redacted = [redact(text), redact(`a ${first} b ${last}`)];
+  const searched = replace.mock.calls.map((call) => String(call.this));
+  replace.mock.restore();
+  assert.deepEqual(redacted, [text, 'a [secret] b [secret]']);
+  assert.deepEqual(searched, [`a ${first} b ${last}`]);
 });

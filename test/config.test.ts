@@ -412,16 +412,21 @@ models = ["\${M}", "x"]
 [aliases]
 a = "z/\${M}"
 `;
-    const { server, providers, aliases, warnings } = load(toml, { H: 'h', K: 'k', Z: 'z', M: 'm' });
+    const { server, providers, aliases, warnings } = load(toml, {
+      H: 'h',
+      K: 'hunter-2',
+      Z: 'z',
+      M: 'm',
+    });
     assert.equal(server.host, 'h');
     assert.deepEqual(
       server.auth.keys.map((key) => key.reveal()),
-      ['k', 'litk'],
+      ['hunter-2', 'lithunter-2'],
     );
     const { baseUrl, apiKeys, defaultModel, models } = providers.registered[0]!;
     assert.deepEqual(
       [baseUrl, apiKeys[0]!.reveal(), defaultModel, models],
-      ['http://h:1/v1', 'k', 'm', ['m', 'x']],
+      ['http://h:1/v1', 'hunter-2', 'm', ['m', 'x']],
     );
     assert.deepEqual([providers.primary, providers.fallback], ['z', ['z']]);
     assert.deepEqual([...aliases], [['a', ['z/m']]]);
@@ -586,6 +591,63 @@ describe('keys of providers', () => {
     }
   });
 
+  test('a caller\u2019s key of fewer than 8 characters is warned of, and not shown; of a provider\u2019s it is not', () => {
+    const places: [toml: (key: string) => string, name: string][] = [
+      [(key) => `[server.auth]\nkeys = ["${key}"]`, 'server.auth.keys'],
+      [(key) => `[clients.a]\nkey = "${key}"`, 'clients.a.key'],
+      [(key) => `[clients.a]\nkeys = ["${key}"]`, 'clients.a.keys'],
+      [(key) => `[admin]\nport = 9090\nkeys = ["${key}"]`, 'admin.keys'],
+    ];
+    const warning = 'a key of fewer than 8 characters is not hidden in log lines and error texts';
+    for (const [toml, name] of places) {
+      assert.deepEqual(load(toml('hunter2')).warnings, [`${name}: ${warning}`]);
+      assert.deepEqual(load(toml('hunter-2')).warnings, []);
+    }
+    const inVariable = load('', { GATEWAY_AUTH_KEYS: 'hunter2' });
+    assert.deepEqual(inVariable.warnings, [`GATEWAY_AUTH_KEYS: ${warning}`]);
+    assert.deepEqual(load(provider('api_key = "none"')).warnings, []);
+  });
+
+  test('a key may have 4096 characters; a longer one is refused, and not shown', () => {
+    const places: [toml: string, name: RegExp][] = [
+      ['[providers.openai]\napi_key = "${K}"', /^providers\.openai\.api_key: /],
+      ['[providers.openai]\napi_keys = ["${K}"]', /^providers\.openai\.api_keys: /],
+      ['[server.auth]\nkeys = ["${K}"]', /^server\.auth\.keys: /],
+      ['[clients.a]\nkey = "${K}"', /^clients\.a\.key: /],
+      ['[admin]\nport = 9090\nkeys = ["${K}"]', /^admin\.keys: /],
+    ];
+    for (const [toml, name] of places) {
+      assertProblems(problemsOf(toml, { K: 'x'.repeat(4096) }), []);
+      const problems = problemsOf(toml, { K: 'x'.repeat(4097) });
+      assertProblems(problems, [name]);
+      assert.match(problems[0]!, /: a key cannot be longer than 4096 characters$/);
+    }
+  });
+
+  test('a wrong key is blamed on api_key or api_keys, whichever has it', () => {
+    const places: [lines: string, name: string][] = [
+      ['api_key = "a b"\napi_keys = ["good"]', 'api_key'],
+      ['api_key = "good"\napi_keys = ["good", "a b"]', 'api_keys'],
+      ['api_key = " "\napi_keys = ["", "a b"]', 'api_keys'],
+    ];
+    for (const [lines, name] of places) {
+      assertProblems(problemsOf(provider(lines)), [
+        new RegExp(`^providers\\.z\\.${name}: a key must be`),
+      ]);
+    }
+    assertProblems(problemsOf(provider('api_keys = [""]\napi_key = ""'), { Z_API_KEY: 'a b' }), [
+      /^Z_API_KEY: a key must be/,
+    ]);
+  });
+
+  test('api_key is the first of the keys in api_keys', () => {
+    const { registered } = load(provider('api_keys = ["b", "c"]\napi_key = "a"')).providers;
+    assert.deepEqual(
+      registered[0]!.apiKeys.map((key) => key.reveal()),
+      ['a', 'b', 'c'],
+    );
+  });
+
   test('an empty key of the gateway\u2019s own is refused', () => {
     assertProblems(problemsOf('[server.auth]\nkeys = [""]'), [/^server\.auth\.keys: /]);
   });
@@ -609,7 +671,7 @@ describe('[admin]', () => {
       [...resolved.keys()].filter((name) => name.startsWith('admin')),
       [],
     );
-    const withKeys = load(admin('keys = ["hunter2"]'));
+    const withKeys = load(admin('keys = ["hunter-2"]'));
     assert.equal(withKeys.admin, undefined);
     assertProblems(withKeys.warnings, [/^admin\.port: not set: there is no admin listener$/]);
   });

@@ -10,6 +10,7 @@ import {
 } from '../src/lib/secrets.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { withRandom } from './support/random.ts';
+import { eventually } from './support/streams.ts';
 import { sendJson, startUpstream } from './support/upstream.ts';
 
 const KEYS = [
@@ -207,6 +208,46 @@ describe('redaction of a log line', () => {
       d: 'abcdef',
     });
     assert.doesNotMatch(line, /secret/);
+  });
+});
+
+describe('the value of a fixed header', () => {
+  const VALUE = 'https://my.app';
+  const redact = createRedactor([
+    new Secret(VALUE, { isKey: false }),
+    new Secret('short', { isKey: false }),
+  ]);
+
+  test('is hidden where the whole value stands', () => {
+    assert.equal(redact(`from ${VALUE}, again ${VALUE}`), 'from [secret], again [secret]');
+    assert.ok(redact.mayChange(VALUE));
+    const quoted = createRedactor([new Secret('canary "4711"', { isKey: false })]);
+    assert.equal(quoted(JSON.stringify({ value: 'canary "4711"' })), '{"value":"[secret]"}');
+  });
+
+  test('is not hidden in part: what begins like it at the end of a text stays', () => {
+    for (const text of ['see https://example.com/docs', 'see https://my.ap', 'a short text']) {
+      assert.equal(redact(text), text);
+    }
+  });
+
+  test('is hidden in answers and the log of a gateway, and another URL at the end of a message is not', async (t) => {
+    const message = `${VALUE} is not known; see https://docs.example/errors`;
+    const upstream = await startUpstream(t, (_, response) =>
+      sendJson(response, { error: { message } }, { status: 400 }),
+    );
+    const headers = `headers = { HTTP-Referer = "${VALUE}" }\n`;
+    const gateway = await startGateway(t, { toml: providerToml(upstream) + headers });
+    const { text } = await gateway.chat(chatBody());
+    assert.match(text, /\[secret\] is not known; see https:\/\/docs\.example\/errors"/);
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    assert.ok(!gateway.log.join('').includes(VALUE));
+  });
+
+  test('with 4096 characters, and so many keys, is no problem for the pattern', () => {
+    const secrets = ['a', 'b', 'c'].map((one) => new Secret(one.repeat(4096)));
+    const long = new Secret('"'.repeat(4096), { isKey: false });
+    assert.equal(createRedactor([...secrets, long])(long.reveal()), '[secret]');
   });
 });
 

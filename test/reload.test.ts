@@ -1,10 +1,13 @@
 /** Settings that change while the gateway runs: what takes effect, what is kept, and what is refused. */
 
 import assert from 'node:assert/strict';
+import { rmSync, symlinkSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, test } from 'node:test';
 
 import { loadConfig } from '../src/config/config.ts';
-import { compareSettings } from '../src/config/reload.ts';
+import { readSettings } from '../src/config/read-settings.ts';
+import { compareSettings, createRereader } from '../src/config/reload.ts';
 import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
 import { createRedactor, Secret } from '../src/lib/secrets.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
@@ -20,6 +23,7 @@ import {
   type TestGateway,
 } from './support/gateway.ts';
 import { createMemoryProbe } from './support/memory.ts';
+import { emptyFolder } from './support/process.ts';
 import { sendRaw } from './support/raw.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
@@ -479,6 +483,15 @@ test('a redactor hides all keys in use, and of the former ones the latest 100', 
   assert.ok(!isHidden('bbbb', 49) && !isHidden('aaaa', 0), 'older');
 });
 
+test('a text that was a key and is now the value of a header stays hidden like a key', () => {
+  const text = 'https://canary.example';
+  const redact = createRedactor([new Secret(text)]);
+  redact.add([new Secret(text, { isKey: false })]);
+  assert.equal(redact('at https://can'), 'at [secret]');
+  redact.add([new Secret(text), new Secret(text, { isKey: false })]);
+  assert.equal(redact('at https://can'), 'at [secret]');
+});
+
 test('a lower max_buffered_bytes lets nothing in until enough is freed, and all of it can be freed', () => {
   const budget = new ByteBudget(100);
   const held = new Reservation(budget);
@@ -496,6 +509,15 @@ test('a lower max_buffered_bytes lets nothing in until enough is freed, and all 
 });
 
 describe('a reload with wrong settings', () => {
+  test('names the reason if the path cannot be looked up, as at start', (t) => {
+    const path = join(emptyFolder(t, { 'gateway.toml': '' }), 'gateway.toml');
+    const read = () => readSettings({ config: path }, {});
+    const reread = createRereader(read().source, read);
+    rmSync(path);
+    symlinkSync(path, path);
+    assert.throws(reread, { name: 'ConfigError', message: `${path}: cannot be read (ELOOP)` });
+  });
+
   test('changes nothing, and the log has each problem as --check prints it', async (t) => {
     const upstream = await startUpstream(t);
     const toml = `[server.auth]\nkeys = ["key-one"]\n${providerToml(upstream)}`;

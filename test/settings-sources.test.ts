@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { inspect } from 'node:util';
@@ -111,7 +111,25 @@ headers = { X-Org = "\${file:org}" }
       const problems = problemsOf(() => load(withKey(name!), {}, folder));
       assert.deepEqual(problems, [`providers.mine.api_key: ${join(folder, name!)}: ${reason}`]);
     }
-    assert.equal(keyOf(load(withKey('full'), {}, folder)).length, 65_536);
+    const model = `${MINE}api_key = "k"\ndefault_model = "\${file:full}"`;
+    const { defaultModel } = load(model, {}, folder).providers.registered[0]!;
+    assert.equal(defaultModel!.length, 65_536);
+  });
+
+  // fstat() reports 0 bytes for it, and it has several hundred KiB.
+  const endless = '/proc/self/smaps';
+  test('stops the start if more can be read than the size of the file', (t) => {
+    if (!existsSync(endless)) return t.skip('needs Linux');
+    assert.deepEqual(
+      problemsOf(() => load(withKey(endless))),
+      [`providers.mine.api_key: ${endless}: is larger than 64 KiB`],
+    );
+  });
+
+  test('is read in full if the size of the file is reported as 0', (t) => {
+    if (!existsSync(endless)) return t.skip('needs Linux');
+    const toml = `${MINE}api_key = "k"\ndefault_model = "\${file:/proc/self/comm}"`;
+    assert.match(load(toml).providers.registered[0]!.defaultModel!, /^\S+$/);
   });
 
   test('stops the start if a variable in its path is not set', () => {
@@ -135,6 +153,53 @@ key = "\${file:key}"
     assert.ok(!problems.join().includes('hunter2'), problems.join());
     const { resolved } = load(withKey('key'), {}, folder);
     assert.equal(JSON.stringify(resolved.get('providers.mine.api_key')), '"[secret]"');
+  });
+});
+
+describe('a reference to a key in the wrong setting is shown as it is written, without the key:', () => {
+  const rows: [toml: string, shown: string][] = [
+    ['[server]\ntimeout = "REF"', 'server.timeout: found "REF", expected an integer'],
+    ['[server]\ncors = "xREF"', 'server.cors: found "xREF", expected true or false'],
+    ['[logging]\nlevel = "REF"', 'logging.level: found "REF", expected one of'],
+    ['[server]\ntrusted_proxies = ["REF"]', 'server.trusted_proxies: "REF" is neither'],
+    ['[admin]\nport = 9090\nhost = "REF"', 'every client that can connect to REF could'],
+    ['[clients.a]\nkey = "k"\nmodels = ["*REF"]', 'clients.a.models: "*REF": expected a name'],
+    ['[providers]\nprimary = "REF"', 'providers.primary: no such provider "REF"'],
+    ['[providers]\nfallback = ["REF"]', 'providers.fallback: no such provider "REF"'],
+    ['[aliases]\na = "REF"', 'aliases.a: expected "<provider_id>/<model_name>"'],
+    ['[aliases]\na = "REF/m"', 'aliases.a: provider "REF/m" is not registered'],
+    ['[aliases]\na = ["openai/m", "REF/m"]', 'aliases.a: provider "REF/m" is not registered'],
+  ];
+  for (const [toml, shown] of rows) {
+    test(toml.replace('\n', ' '), (t) => {
+      const directory = emptyFolder(t, { key: 'hunter2-hunter2\n' });
+      for (const reference of ['${KEY}', '${file:key}']) {
+        const told: string[] = [];
+        const read = () => {
+          const env = { KEY: 'hunter2-hunter2' };
+          const { warnings } = load(toml.replace('REF', reference), env, directory);
+          told.push(...warnings);
+        };
+        told.push(...problemsOf(read));
+        const text = told.join('\n');
+        assert.ok(text.includes(shown.replaceAll('REF', reference)), text);
+        assert.ok(!text.includes('hunter2'), text);
+      }
+    });
+  }
+
+  test('in the path of a file', () => {
+    const toml = `${MINE}api_key = "\${file:\${KEY}/x}"`;
+    assert.deepEqual(
+      problemsOf(() => load(toml, { KEY: 'hunter2-hunter2' })),
+      ['providers.mine.api_key: ${KEY}/x: no such file'],
+    );
+  });
+
+  test('a text without a reference is shown', () => {
+    const toml = '[server]\ntimeout = "x"\n[providers]\nprimary = "opnai"';
+    const problems = problemsOf(() => load(toml)).join('\n');
+    assert.match(problems, /found "x", expected an integer[^]*no such provider "opnai"/);
   });
 });
 
@@ -192,6 +257,18 @@ describe('headers of a provider', () => {
     assert.deepEqual(
       problemsOf(() => load(withHeaders('X-A = "a\\tb c"'))),
       [],
+    );
+  });
+
+  test('have values of 4096 characters at most; no problem shows one', () => {
+    const toml = withHeaders('X-A = "${A}"');
+    assert.deepEqual(
+      problemsOf(() => load(toml, { A: 'x'.repeat(4096) })),
+      [],
+    );
+    assert.deepEqual(
+      problemsOf(() => load(toml, { A: 'x'.repeat(4097) })),
+      ['providers.mine.headers: the value of "X-A" is longer than 4096 characters'],
     );
   });
 
@@ -401,8 +478,8 @@ describe('a GATEWAY_ variable that nothing reads', () => {
 
   test('is known if the file refers to it, also in the path of a file', (t) => {
     const folder = emptyFolder(t, { key: 'k' });
-    const env = { GATEWAY_TEAM: 't', GATEWAY_FOLDER: folder };
-    const toml = `[server.auth]\nkeys = ["\${GATEWAY_TEAM}"]\n${MINE}api_key = "\${file:\${GATEWAY_FOLDER}/key}"`;
+    const env = { GATEWAY_TEAM: 'mine', GATEWAY_FOLDER: folder };
+    const toml = `[providers]\nprimary = "\${GATEWAY_TEAM}"\n${MINE}api_key = "\${file:\${GATEWAY_FOLDER}/key}"`;
     assert.deepEqual(warningsOf(toml, env), []);
   });
 

@@ -1,7 +1,6 @@
 /** What the feed tells of the present: the `settings` and `state` events. */
 
-import type { Config } from '../config/config.ts';
-import { needsKey } from '../config/needs-key.ts';
+import { needsKey, type Config } from '../config/config.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import { STARTED_AT_MS, type Figures, type ProcessFigures } from './figures.ts';

@@ -1,7 +1,6 @@
 /** The text that is printed at start. */
 
-import type { Config } from '../config/config.ts';
-import { needsKey } from '../config/needs-key.ts';
+import { needsKey, type Config } from '../config/config.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
 import type { LogFacts } from '../lib/log.ts';
 import { isLoopback } from '../lib/loopback.ts';

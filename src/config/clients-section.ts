@@ -1,7 +1,7 @@
 /** `[clients.<name>]`: callers with a name, keys, models and limits of their own. */
 
 import { Secret } from '../lib/secrets.ts';
-import { checkKey } from './api-keys.ts';
+import { checkCallerKey } from './api-keys.ts';
 import type { SectionReader } from './section-reader.ts';
 import { SETTINGS } from './settings-table.ts';
 
@@ -50,13 +50,14 @@ function readClient(name: string, section: SectionReader, takenKeys: Set<string>
   if (all.length === 0) section.problem('key', 'key or keys is required');
   for (const text of new Set(all)) {
     const setting = text === key ? 'key' : 'keys';
-    checkKey(text, { section, setting });
+    checkCallerKey(text, { section, setting });
     if (takenKeys.has(text)) section.problem(setting, 'another client or [server.auth] has it too');
     takenKeys.add(text);
   }
   for (const model of models ?? []) {
     if (!/^[^*]+\*?$|^\*$/.test(model)) {
-      section.problem('models', `"${model}": expected a name, in which "*" may only be the end`);
+      const shown = section.asWritten(model);
+      section.problem('models', `"${shown}": expected a name, in which "*" may only be the end`);
     }
   }
   return {

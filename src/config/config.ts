@@ -9,7 +9,7 @@ import { didYouMean } from '../lib/did-you-mean.ts';
 import type { LogLevel } from '../lib/log.ts';
 import { Secret } from '../lib/secrets.ts';
 import { readAdmin, type AdminSettings } from './admin-section.ts';
-import { checkKey } from './api-keys.ts';
+import { checkCallerKey } from './api-keys.ts';
 import {
   readClients,
   toBucket,
@@ -74,6 +74,11 @@ export interface Config {
   readonly resolved: ReadonlyMap<string, unknown>;
 }
 
+/** Whether only requests with a configured key are served: one of `[server.auth]`, or one of a client. */
+export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>): boolean {
+  return server.auth.enabled && (server.auth.keys.length > 0 || clients.length > 0);
+}
+
 /** The default of `max_buffered_bytes` is a quarter of the memory, but not less. */
 const MIN_BUFFERED_BYTES = 67_108_864;
 
@@ -134,7 +139,7 @@ function readServer(
   const auth = section.section('auth');
   const { enabled, keys = [] } = auth.values(SETTINGS['server.auth']);
   for (const key of keys) {
-    checkKey(key, { section: auth, setting: 'keys' });
+    checkCallerKey(key, { section: auth, setting: 'keys' });
     callerKeys.add(key);
   }
   return {
@@ -164,7 +169,7 @@ function checkProxies(proxies: readonly string[], section: SectionReader): reado
     if (isIP(address) === 0 || !isRange) {
       section.problem(
         'trusted_proxies',
-        `"${proxy}" is neither an address nor a range like 10.0.0.0/8`,
+        `"${section.asWritten(proxy)}" is neither an address nor a range like 10.0.0.0/8`,
       );
     }
   }
@@ -183,7 +188,8 @@ function readAliases(section: SectionReader, registered: ReadonlySet<string>): C
       if (slash < 1 || slash === target.length - 1) {
         section.problem(alias, 'expected "<provider_id>/<model_name>"');
       } else if (!registered.has(target.slice(0, slash))) {
-        section.warning(alias, `provider "${target.slice(0, slash)}" is not registered`);
+        const shown = section.asWritten(target, target.slice(0, slash));
+        section.warning(alias, `provider "${shown}" is not registered`);
       }
     }
     aliases.set(alias, targets);

@@ -1,6 +1,7 @@
 /** `[providers.<id>] headers`: request headers that a provider gets with each request. */
 
 import { Secret } from '../lib/secrets.ts';
+import { MAX_KEY_CHARACTERS } from './api-keys.ts';
 import type { SectionReader } from './section-reader.ts';
 
 /** Hop-by-hop headers (RFC 9110 7.6.1), what frames the message, and what the gateway sets itself. */
@@ -29,8 +30,11 @@ export function toHeaders(
       section.problem('headers', `${shown} is there twice; case makes no difference`);
     } else if (!/^[\t\x20-\x7e]*$/.test(value)) {
       section.problem('headers', `the value of ${shown} must be visible ASCII, spaces and tabs`);
+    } else if (value.length > MAX_KEY_CHARACTERS) {
+      const limit = `${MAX_KEY_CHARACTERS} characters`;
+      section.problem('headers', `the value of ${shown} is longer than ${limit}`);
     }
-    checked.set(name, new Secret(value));
+    checked.set(name, new Secret(value, { isKey: false }));
   }
   return Object.fromEntries(checked);
 }

@@ -60,12 +60,12 @@ export function readProviders(section: SectionReader, context: ProviderContext):
   const skipped: SkippedProvider[] = [];
   const configured = section.remainingSections();
   for (const id of new Set([...configured, ...BUILT_IN_PROVIDERS.keys()])) {
-    const own = section.section(id);
+    const subsection = section.section(id);
     const isUsed = configured.includes(id) || context.env[keyVariableOf(id)];
-    const result = isUsed ? readProvider(id, own, context) : withoutKey(id);
+    const result = isUsed ? readProvider(id, subsection, context) : withoutKey(id);
     if (typeof result === 'string') {
       skipped.push({ id, reason: result, isConfigured: configured.includes(id) });
-      own.dropFromResolved();
+      subsection.dropFromResolved();
     } else {
       registered.push(result);
     }
@@ -75,10 +75,11 @@ export function readProviders(section: SectionReader, context: ProviderContext):
   const named = fallback.map((id) => ['fallback', id]);
   if (primary !== undefined) named.push(['primary', primary]);
   for (const [key = '', id = ''] of named) {
-    if (!known.includes(id))
-      section.problem(key, `no such provider "${id}"${didYouMean(id, known)}`);
-    else if (skipped.some((provider) => provider.id === id)) {
-      section.warning(key, `provider "${id}" is not registered`);
+    const shown = section.asWritten(id);
+    if (!known.includes(id)) {
+      section.problem(key, `no such provider "${shown}"${didYouMean(id, known)}`);
+    } else if (skipped.some((provider) => provider.id === id)) {
+      section.warning(key, `provider "${shown}" is not registered`);
     }
   }
   return { registered, skipped, primary, fallback: [...new Set(fallback)] };
@@ -111,17 +112,15 @@ function readProvider(
       default_model: variableOf(id, rows.default_model.providerEnv),
     },
   );
-  const keyVariable = keyVariableOf(id);
-  variables.add(keyVariable);
-  // An empty key counts as not set, like an empty variable.
-  const ownKeys = [values.api_key ?? '', ...(values.api_keys ?? [])]
-    .map((key) => key.trim())
-    .filter((key) => key !== '');
-  const apiKeys = ownKeys.length > 0 ? ownKeys : [(env[keyVariable] ?? '').trim()];
+  const variable = keyVariableOf(id);
+  variables.add(variable);
+  const inSection = keysOf(values);
+  const inVariable = { key: (env[variable] ?? '').trim(), setting: 'api_key', variable };
+  const keys: readonly FoundKey[] = inSection.length > 0 ? inSection : [inVariable];
   const settings = {
     id,
     baseUrl: checkBaseUrl(id, values.base_url, section),
-    apiKeys: apiKeys.map((key) => new Secret(key)),
+    apiKeys: keys.map(({ key }) => new Secret(key)),
     headers: toHeaders(values.headers ?? {}, section),
     defaultModel: values.default_model || undefined,
     timeoutMs: 1000 * values.timeout,
@@ -130,10 +129,8 @@ function readProvider(
   };
 
   if (!enabled) return 'enabled = false';
-  if (apiKeys[0] === '') return withoutKey(id);
-  const variable = ownKeys.length > 0 ? undefined : keyVariable;
-  const setting = values.api_key?.trim() ? 'api_key' : 'api_keys';
-  for (const key of apiKeys) checkKey(key, { section, setting, variable });
+  if (keys[0]?.key === '') return withoutKey(id);
+  for (const { key, ...origin } of keys) checkKey(key, { section, ...origin });
   if (isOwnAddress(settings.baseUrl, server)) {
     section.warning(
       'base_url',
@@ -141,6 +138,24 @@ function readProvider(
     );
   }
   return settings;
+}
+
+interface FoundKey {
+  readonly key: string;
+  readonly setting: string;
+  readonly variable?: string;
+}
+
+/** Returns the keys of a provider's section. An empty one counts as not set, like an empty variable. */
+function keysOf(values: {
+  readonly api_key: string | undefined;
+  readonly api_keys: readonly string[] | undefined;
+}): FoundKey[] {
+  const { api_key: single = '', api_keys: several = [] } = values;
+  return [
+    { key: single.trim(), setting: 'api_key' },
+    ...several.map((key) => ({ key: key.trim(), setting: 'api_keys' })),
+  ].filter(({ key }) => key !== '');
 }
 
 /** Returns the URL without a slash at its end. */

@@ -46,7 +46,9 @@ export function expandReferences(
     });
     if (!isComplete) return written;
     try {
-      return readValueFile(resolve(directory, expanded));
+      // The value of a variable may be a key by mistake: a message shows the path as it is written.
+      const shown = expanded === path ? resolve(directory, path) : path;
+      return readValueFile(resolve(directory, expanded), shown);
     } catch (error) {
       if (!(error instanceof ConfigError)) throw error;
       problem(error.message);

@@ -49,15 +49,15 @@ export function compareSettings(running: Config, next: Config): Changes {
 }
 
 /**
- * Returns a function that reads the settings again, from where `source` says that they were found. It throws
- * `ConfigError` also for what would pass at start, but ends in settings that nobody wrote: a file that is gone, and a
- * pipe, which is empty the second time.
+ * Returns a function that calls `read` again. It throws what `read` throws, and `ConfigError` if the file of `source`
+ * was found before and no longer exists, or is not a regular file: a pipe is empty the second time, and an empty file
+ * means the default of every setting.
  */
 export function createRereader(source: SettingsSource, read: () => Settings): () => Config {
   let former = source;
   return () => {
     const { path } = former;
-    if (former.isFound && path !== undefined && !isFileOrAbsent(path)) {
+    if (former.isFound && path !== undefined && isNoFile(path)) {
       throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
     }
     const next = read();
@@ -69,8 +69,13 @@ export function createRereader(source: SettingsSource, read: () => Settings): ()
   };
 }
 
-function isFileOrAbsent(path: string): boolean {
-  return statSync(path, { throwIfNoEntry: false })?.isFile() ?? true;
+/** Returns false if that cannot be found out: `read` then says why. */
+function isNoFile(path: string): boolean {
+  try {
+    return !statSync(path).isFile();
+  } catch {
+    return false;
+  }
 }
 
 /** Logs a reload that has taken effect. `warnings` are those that the settings before did not have. */

@@ -54,6 +54,8 @@ export class SectionReader {
   readonly #sections: SectionReader[] = [];
   /** The variable or option that the value of a key came from, if it did not come from the file. */
   readonly #origins = new Map<string, string | undefined>();
+  /** Texts that references were replaced in, which may be keys, with what stands in the file instead. */
+  readonly #written = new Map<string, string>();
 
   /** `path` is the section's name as it stands in the file, `''` for the top. */
   constructor(table: Table, path: string, context: ReadContext) {
@@ -84,8 +86,8 @@ export class SectionReader {
   }
 
   /**
-   * Reads all keys of `rows`. `defaults` replaces those of the table; `variables` names those that the file wins over,
-   * by key.
+   * Reads all keys of `rows`. `defaults` has, by key, what replaces the default of the row; `variables` the name of the
+   * variable that is read if the file does not set the key.
    */
   values<const R extends Rows, D extends { readonly [K in keyof R]?: R[K]['default'] } = {}>(
     rows: R,
@@ -112,7 +114,9 @@ export class SectionReader {
         continue;
       }
       const source = origin ?? `${filePrefix}${this.#nameOf(key)}`;
-      const found = row.key ? typeOf(value) : describe(value);
+      // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
+      const shown = origin === undefined ? this.#table[key] : value;
+      const found = row.key ? typeOf(value) : describe(shown);
       const hint = origin === undefined ? '' : explainVariable(value);
       problems.push(`${source}: found ${found}, expected ${rule.expected}${hint}`);
     }
@@ -161,6 +165,11 @@ export class SectionReader {
     this.#context.warnings.push(`${variable ?? this.#nameOf(key)}: ${text}`);
   }
 
+  /** What a message may show of a text that was read here: `shown`, or the text in the file if it has references. */
+  asWritten(text: string, shown = text): string {
+    return this.#written.get(text) ?? shown;
+  }
+
   /** Removes what was read here from the resolved settings: nothing will use it. */
   dropFromResolved(): void {
     for (const key of this.#known) this.#context.resolved.delete(this.#nameOf(key));
@@ -184,13 +193,15 @@ export class SectionReader {
       );
     }
     if (typeof value !== 'string') return value;
-    return expandReferences(value, this.#context, {
+    const expanded = expandReferences(value, this.#context, {
       problem: (text) => this.problem(key, text),
       onUnset: (text) => {
         if (row.key === 'of callers') this.problem(key, text);
         else this.warning(key, `${text}; the text is used as written`);
       },
     });
+    if (expanded !== value) this.#written.set(expanded, value);
+    return expanded;
   }
 
   #nameOf(key: string): string {

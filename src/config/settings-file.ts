@@ -1,7 +1,7 @@
 /** Reads gateway.toml: the file, TOML's syntax, and messages for both that show no key. */
 
 import { isUtf8 } from 'node:buffer';
-import { closeSync, constants, fstatSync, openSync, readFileSync } from 'node:fs';
+import { closeSync, constants, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
 
 import { parse, TomlError } from 'smol-toml';
 
@@ -30,30 +30,42 @@ export function readSettingsFile(path: string, isOptional: boolean): string | un
 }
 
 /**
- * Returns the text of a file that holds one value, without its last line end. `path` is absolute. Throws `ConfigError`
- * if it is no regular file, cannot be read, is empty, larger than 64 KiB or not UTF-8.
+ * Returns the text of a file that holds one value, without its last line end. `path` is absolute, `shown` is the path
+ * for messages. Throws `ConfigError` if it is no regular file, cannot be read, is empty, larger than 64 KiB or not UTF-8.
  */
-export function readValueFile(path: string): string {
-  const fail = (reason: string) => new ConfigError([`${path}: ${reason}`]);
+export function readValueFile(path: string, shown: string): string {
+  const fail = (reason: string) => new ConfigError([`${shown}: ${reason}`]);
   let bytes: Buffer;
   try {
-    // To open a named pipe would wait for its writer.
+    // Without O_NONBLOCK, open() of a named pipe waits for a writer.
     const descriptor = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
     try {
       const stats = fstatSync(descriptor);
       if (!stats.isFile()) throw fail(`is ${stats.isDirectory() ? 'a directory, ' : ''}not a file`);
-      if (stats.size > MAX_VALUE_BYTES) throw fail('is larger than 64 KiB');
-      bytes = readFileSync(descriptor);
+      bytes = readAtMost(descriptor, MAX_VALUE_BYTES + 1);
     } finally {
       closeSync(descriptor);
     }
   } catch (error) {
-    throw error instanceof ConfigError ? error : toConfigError(error, path);
+    throw error instanceof ConfigError ? error : toConfigError(error, shown);
   }
+  if (bytes.length > MAX_VALUE_BYTES) throw fail('is larger than 64 KiB');
   if (!isUtf8(bytes)) throw fail('is not UTF-8 text');
   const text = bytes.toString().replace(/\r?\n$/, '');
   if (text === '') throw fail('is empty');
   return text;
+}
+
+/** The size that fstat() reports does not bound what is read: it is 0 for files of /proc, and files grow. */
+function readAtMost(descriptor: number, maxBytes: number): Buffer {
+  const buffer = Buffer.alloc(maxBytes);
+  let length = 0;
+  while (length < maxBytes) {
+    const read = readSync(descriptor, buffer, length, maxBytes - length, null);
+    if (read === 0) break;
+    length += read;
+  }
+  return buffer.subarray(0, length);
 }
 
 function toConfigError(error: unknown, path: string, permissionHint = ''): ConfigError {

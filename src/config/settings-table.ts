@@ -58,8 +58,7 @@ export const SETTINGS = {
     },
     first_token_timeout: {
       ...seconds(1),
-      meaning:
-        "a shorter limit for a stream's first event, so that a silent provider is left early",
+      meaning: "a shorter limit for a stream's first event, so that a fallback is asked sooner",
     },
     stream_idle_timeout: {
       ...seconds(0, 300),
@@ -68,11 +67,12 @@ export const SETTINGS = {
     shutdown_timeout: {
       ...seconds(0, 25),
       meaning:
-        'how long SIGTERM waits for requests in flight; what is left then gets an error and 2 s to take it',
+        'time after SIGTERM for requests in flight; those that remain then end with an error, and get 2 s to send it',
     },
     drain_delay: {
       ...seconds(0, 0),
-      meaning: 'after SIGTERM the port stays open so long, and `/health` answers 503 `draining`',
+      meaning:
+        'time after SIGTERM in which the port stays open and `/health` answers 503 `draining`',
     },
     retries: {
       ...integer(0, MAX_RETRIES, 0),
@@ -121,13 +121,14 @@ export const SETTINGS = {
     keys: {
       ...TEXTS,
       key: 'of callers',
-      meaning: 'several, of which it may use each: for the time in which one is replaced',
+      meaning:
+        'more tokens of the same client, all accepted: both keys while one replaces the other',
     },
     models: {
       ...TEXTS,
       defaultText: 'all',
       meaning:
-        'the aliases and models (`<id>/<model>`) that it may name; `*` at the end stands for any end',
+        'the aliases and models (`<id>/<model>`) that it may use; `*` at the end of one matches any text',
     },
     ...BUCKET,
   },
@@ -146,14 +147,14 @@ export const SETTINGS = {
       ...TEXTS,
       key: 'of callers',
       needsRestart: true,
-      meaning: 'keys of which its clients must send one',
+      meaning: 'accepted tokens; without any, every client that can connect is served',
     },
   },
   logging: {
     level: {
       ...oneOf(LOG_LEVELS, 'info'),
       env: 'GATEWAY_LOG_LEVEL',
-      meaning: 'what is less important than this is not logged',
+      meaning: 'the least severe level that is logged',
     },
     format: {
       ...oneOf(['auto', 'json', 'text'], 'auto'),
@@ -177,7 +178,7 @@ export const SETTINGS = {
     },
   },
   'providers.<id>': {
-    enabled: { ...boolean(true), meaning: 'false always wins' },
+    enabled: { ...boolean(true), meaning: 'false: the provider is not used, even if it has a key' },
     api_key: {
       ...text(),
       key: 'of a provider',
@@ -187,7 +188,8 @@ export const SETTINGS = {
     api_keys: {
       ...TEXTS,
       key: 'of a provider',
-      meaning: 'several, used in turn; a key that is refused or limited rests',
+      meaning:
+        'keys in addition to `api_key`, used in turn; a key that is refused or limited rests',
     },
     base_url: {
       ...text(),
@@ -212,18 +214,18 @@ export const SETTINGS = {
     timeout: {
       ...seconds(1),
       defaultText: '`[server] timeout`',
-      meaning: 'the same for this provider',
+      meaning: 'replaces `[server] timeout` for this provider',
     },
     retries: {
       ...integer(0, MAX_RETRIES),
       defaultText: '`[server] retries`',
-      meaning: 'the same for this provider',
+      meaning: 'replaces `[server] retries` for this provider',
     },
   },
   aliases: {
     '<alias>': {
       ...TEXT_OR_TEXTS,
-      meaning: 'an alias for `<id>/<model>`, or for several, asked in order while one fails',
+      meaning: '`<id>/<model>`, or a list of them: the next is asked if one fails',
     },
   },
   rate_limit: {

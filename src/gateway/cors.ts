@@ -1,7 +1,6 @@
 /** Requests from pages in browsers: CORS (WHATWG Fetch, 3.3), and pages that must not use a local gateway. */
 
-import type { Config } from '../config/config.ts';
-import { needsKey } from '../config/needs-key.ts';
+import { needsKey, type Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { isLoopback } from '../lib/loopback.ts';

@@ -2,12 +2,15 @@
 
 import { inspect } from 'node:util';
 
-/** A key. `reveal()` is the only way to its text; string, JSON and inspection show `[secret]`. */
+/** A key, or a text that may hold one. `reveal()` returns the text; string, JSON and inspection show `[secret]`. */
 export class Secret {
   readonly #text: string;
+  /** False: the text may be an ordinary one, such as a URL, whose beginning also occurs elsewhere. */
+  readonly isKey: boolean;
 
-  constructor(text: string) {
+  constructor(text: string, { isKey } = { isKey: true }) {
     this.#text = text;
+    this.isKey = isKey;
   }
 
   reveal(): string {
@@ -51,7 +54,7 @@ const KEY_SHAPES = [
 ];
 
 /** Shorter keys are placeholders for local servers ("ollama", "none"): to hide them would hide words. */
-const SHORTEST_SECRET_CHARACTERS = 8;
+export const SHORTEST_SECRET_CHARACTERS = 8;
 
 export interface Redactor {
   /** Replaces every secret, and everything shaped like a key, by `[secret]`. */
@@ -75,20 +78,24 @@ export interface GrowingRedactor extends Redactor {
 const MAX_FORMER_SECRETS = 100;
 
 /**
- * Returns the function that hides the given secrets. The end of a text may have cut a secret off: its beginning is
- * replaced too. The caller bounds the text: a match of megabytes overflows the stack of the regular expression.
+ * Returns the function that hides the given secrets. The end of a text may have cut a key off: its beginning is
+ * replaced too. A secret that is no key is replaced only as a whole. The caller bounds the text: a match of megabytes overflows the stack of the regular expression.
  */
 export function createRedactor(secrets: readonly Secret[]): GrowingRedactor {
-  /** The latest to be added last. */
-  const known = new Set<string>();
+  /** Whether each text is a key. The latest to be added is the last. */
+  const known = new Map<string, boolean>();
   let patterns = createPatterns(known);
   function add(added: readonly Secret[]): void {
-    // Copies: a key may be a slice of the settings file's text, which V8 would keep in memory as a whole.
-    const texts = new Set(added.map((secret) => Buffer.from(secret.reveal()).toString()));
-    for (const text of texts) known.delete(text);
-    for (const text of texts) known.add(text);
+    const texts = new Map<string, boolean>();
+    for (const secret of added) {
+      // A copy: a key may be a slice of the settings file's text, which V8 would keep in memory as a whole.
+      const text = Buffer.from(secret.reveal()).toString();
+      texts.set(text, secret.isKey || (texts.get(text) ?? known.get(text) ?? false));
+    }
+    for (const text of texts.keys()) known.delete(text);
+    for (const [text, isKey] of texts) known.set(text, isKey);
     const excess = known.size - texts.size - MAX_FORMER_SECRETS;
-    for (const text of [...known].slice(0, Math.max(0, excess))) known.delete(text);
+    for (const text of [...known.keys()].slice(0, Math.max(0, excess))) known.delete(text);
     patterns = createPatterns(known);
   }
   add(secrets);
@@ -99,18 +106,23 @@ export function createRedactor(secrets: readonly Secret[]): GrowingRedactor {
   return Object.assign(redact, { mayChange, add });
 }
 
-function createPatterns(secrets: ReadonlySet<string>) {
+function createPatterns(secrets: ReadonlyMap<string, boolean>) {
   const parts = [...secrets]
     // As it is, and as it stands in JSON.
-    .flatMap((text) => [...new Set([text, JSON.stringify(text).slice(1, -1)])])
-    .filter((text) => text.length >= SHORTEST_SECRET_CHARACTERS)
+    .flatMap(([text, isKey]) =>
+      [...new Set([text, JSON.stringify(text).slice(1, -1)])].map((form) => ({ form, isKey })),
+    )
+    .filter(({ form }) => form.length >= SHORTEST_SECRET_CHARACTERS)
     // Longest first: one key may be the beginning of another.
-    .toSorted((a, b) => b.length - a.length)
-    .map((text) => ({
-      beginning: escapePattern(text.slice(0, SHORTEST_SECRET_CHARACTERS)),
-      rest: escapePattern(text.slice(SHORTEST_SECRET_CHARACTERS)),
+    .toSorted((a, b) => b.form.length - a.form.length)
+    .map(({ form, isKey }) => ({
+      beginning: escapePattern(form.slice(0, SHORTEST_SECRET_CHARACTERS)),
+      rest: escapePattern(form.slice(SHORTEST_SECRET_CHARACTERS)),
+      isKey,
     }));
-  const literals = parts.map(({ beginning, rest }) => `${beginning}(?:${rest}|\\S*$)`);
+  const literals = parts.map(({ beginning, rest, isKey }) =>
+    isKey ? `${beginning}(?:${rest}|\\S*$)` : `${beginning}${rest}`,
+  );
   const beginnings = new Set(parts.map(({ beginning }) => beginning));
   return {
     all: new RegExp([...literals, ...KEY_SHAPES].join('|'), 'gi'),
