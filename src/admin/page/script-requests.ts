@@ -107,8 +107,18 @@ function makeDetails(request, id) {
 }
 
 function makeTries(tries) {
+  const head = [
+    'Try',
+    'Provider',
+    'Key',
+    'Model',
+    'Outcome',
+    'Status',
+    'Duration, ms',
+    'Cause',
+    'URL',
+  ];
   const columns = ['number', '', 'number', '', '', 'number', 'number', 'wrap', 'wrap'];
-  const head = ['Try', 'Provider', 'Key', 'Model', 'Outcome', 'Status', 'Duration, ms', 'Cause', 'URL'];
   const cells = head.map((name, index) => {
     const cell = make('th', columns[index], name);
     cell.setAttribute('scope', 'col');
