@@ -47,12 +47,12 @@ interface Runtime {
 
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
 export function assemble(initial: Config, runtime: Runtime): Assembly {
-  const permanent = createPermanent(initial, runtime);
-  const { budget, logger, redact, transport } = permanent;
+  const lasting = createLasting(initial, runtime);
+  const { budget, logger, redact, transport } = lasting;
   const limits = runtime.clientLimits ?? CLIENT_LIMITS;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
   const figures: Figures = {
-    ...figuresOf(permanent),
+    ...figuresOf(lasting),
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isDraining: () => server.isDraining,
     inFlight: () => server.inFlight,
@@ -62,8 +62,8 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   const config = () => current.config;
   const settings = initial.admin;
   const admin = settings && createAdmin({ config, settings, figures, logger, limits });
-  permanent.observe = admin?.observe;
-  permanent.onModels = admin && createModelsObserver(admin, redact);
+  const onModels = admin && createModelsObserver(admin, redact);
+  const permanent = { ...lasting, observe: admin?.observe, onModels };
   let current = createGeneration(initial, permanent);
   admin?.onConfig(initial);
   const server = createHttpServer({
@@ -98,7 +98,8 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   };
 }
 
-function createPermanent(initial: Config, runtime: Runtime): Permanent {
+/** What outlives every reload, without the observers: they need some of it themselves. */
+function createLasting(initial: Config, runtime: Runtime): Permanent {
   const redact = createRedactor(secretsOf(initial));
   const logger = createLogger({
     ...logSettingsOf(initial, runtime),

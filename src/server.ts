@@ -1,9 +1,6 @@
 #!/usr/bin/env node
 /** The program: reads the command line, the environment and the file, starts the gateway, ends it. */
 
-import { once } from 'node:events';
-import { get, type IncomingMessage } from 'node:http';
-import { text as textOf } from 'node:stream/consumers';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble, type Assembly } from './assembly.ts';
@@ -11,9 +8,10 @@ import { runCheck, type CheckResult } from './check.ts';
 import { HELP, parseCommandLine, UsageError } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { watchDescriptors } from './cli/descriptor-watch.ts';
+import { checkHealth } from './cli/healthcheck.ts';
 import { createLineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
-import { demoInstructions, describeStartup, localUrl, startedFacts } from './cli/startup-report.ts';
+import { demoInstructions, describeStartup, startedFacts } from './cli/startup-report.ts';
 import { ConfigError, type Config } from './config/config.ts';
 import { readSettings } from './config/read-settings.ts';
 import { createRereader } from './config/reload.ts';
@@ -30,7 +28,6 @@ const CHECK_EXIT_CODES: Record<CheckResult, number> = {
   'settings wrong': EXIT_CONFIG,
   'provider failed': EXIT_CHECK_FAILED,
 };
-const HEALTHCHECK_TIMEOUT_MS = 5000;
 /** How long the admin listener's answers may take once the public one has closed. */
 const ADMIN_DRAIN_MS = 100;
 
@@ -44,12 +41,18 @@ async function main(): Promise<void> {
   const read = () => readSettings(commandLine, process.env, demo);
   if (commandLine.check) {
     const exitCode = CHECK_EXIT_CODES[await runCheck(commandLine, read, print)];
-    // A connection that is given up may keep the process alive for longer than the check.
+    // Connections and name lookups that the check has abandoned would keep the process alive.
     process.stdout.write('', () => process.exit(exitCode));
     return;
   }
+  if (commandLine.healthcheck) {
+    process.exitCode = EXIT_FAILED;
+    const readConfig = () => read().config;
+    const { isHealthy, text } = await checkHealth(commandLine, process.env, readConfig);
+    if (isHealthy) process.exitCode = 0;
+    return print(text);
+  }
   const { config, source } = read();
-  if (commandLine.healthcheck) return checkHealth(config);
 
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT_FAILED;
@@ -98,20 +101,6 @@ async function listenForAdmin({ admin }: Assembly, config: Config): Promise<numb
     return (await admin.listen(config.admin.port, config.admin.host)).port;
   } catch (error) {
     throw Object.assign(error as Error, { settingPrefix: '[admin] ' });
-  }
-}
-
-async function checkHealth({ server: { host, port } }: Config): Promise<void> {
-  const signal = AbortSignal.timeout(HEALTHCHECK_TIMEOUT_MS);
-  process.exitCode = EXIT_FAILED;
-  try {
-    // fetch refuses some ports, and the default agent may use the environment's proxy.
-    const request = get(`${localUrl(host, port)}/health`, { signal, agent: false });
-    const [response] = (await once(request, 'response')) as [IncomingMessage];
-    print(`${await textOf(response)}\n`);
-    if (response.statusCode === 200) process.exitCode = 0;
-  } catch {
-    print('not reachable\n');
   }
 }
 

@@ -410,7 +410,7 @@ gone = "xai/m"
     }
   });
 
-  test('--healthcheck exits 0 if the gateway runs, 1 if it does not, 78 if settings are wrong', async (t) => {
+  test('--healthcheck exits 0 if the gateway runs, and 1 if it does not', async (t) => {
     const { port } = await startServing(t, LOCAL);
     const check = async (env: Record<string, string>) => runProgram(t, ['--healthcheck'], { env });
     for (const GATEWAY_HOST of ['127.0.0.1', '0.0.0.0']) {
@@ -421,8 +421,40 @@ gone = "xai/m"
     const missing = await check({ GATEWAY_PORT: `${await freePort()}`, GATEWAY_HOST: '127.0.0.1' });
     assert.equal(missing.code, 1);
     assert.doesNotMatch(missing.stderr, NOTHING_OF_A_STACK);
-    const broken = await check({ GATEWAY_PORT: 'x' });
-    assert.equal(broken.code, 78);
+  });
+
+  test('--healthcheck asks at the port of an option or a variable if the file has become wrong', async (t) => {
+    const { port } = await startServing(t, LOCAL);
+    const cwd = emptyFolder(t, { 'gateway.toml': '[server]\nprot = 1\n' });
+    const asked: [args: string[], env: Record<string, string>, code: number][] = [
+      [['--port', `${port}`], {}, 0],
+      [['--port', `${port}`, '--host', '127.0.0.1'], { GATEWAY_HOST: '192.0.2.1' }, 0],
+      [[], { GATEWAY_PORT: `${port}` }, 0],
+      [[], { GATEWAY_PORT: `${port}`, GATEWAY_HOST: '0.0.0.0' }, 0],
+      [[], { GATEWAY_PORT: `${port}`, GATEWAY_HOST: 'not a host' }, 1],
+      [['--port', `${await freePort()}`], { GATEWAY_PORT: `${port}` }, 1],
+    ];
+    for (const [args, env, expected] of asked) {
+      const { code, stdout, stderr } = await runProgram(t, ['--healthcheck', ...args], {
+        cwd,
+        env,
+      });
+      assert.deepEqual([code, stderr], [expected, ''], JSON.stringify([args, env]));
+      assert.match(stdout, expected === 0 ? /"healthy"/ : /^not reachable$/m);
+    }
+  });
+
+  test('--healthcheck prints the problems and exits 1 if the settings are wrong and no port is named', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': '[server]\nprot = 1\n' });
+    const unnamed: Record<string, string>[] = [
+      {},
+      ...['', 'x', '0'].map((port) => ({ GATEWAY_PORT: port })),
+    ];
+    for (const env of unnamed) {
+      const { code, stdout, stderr } = await runProgram(t, ['--healthcheck'], { cwd, env });
+      assert.deepEqual([code, stderr], [1, '']);
+      assert.match(stdout, /server\.prot: unknown key/);
+    }
   });
 
   test('--healthcheck exits 1 if the gateway is draining or something else answers', async (t) => {

@@ -8,7 +8,9 @@ import { test } from 'node:test';
 import { ROOT } from './support/process.ts';
 
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
-const names = readdirSync(join(ROOT, 'deploy'));
+const names = readdirSync(join(ROOT, 'deploy'), { withFileTypes: true })
+  .filter((entry) => entry.isFile())
+  .map(({ name }) => name);
 
 test('README.md and docs/deployment.md link to every file of deploy/, and to no other', () => {
   for (const [path, prefix] of [
@@ -33,5 +35,26 @@ test('every file of deploy/ begins with a comment that has the command to use it
 test('no file of deploy/ has a key or a digest that nobody has checked', () => {
   for (const name of names) {
     assert.doesNotMatch(read(`deploy/${name}`), /sk-\w|BEGIN|sha256:[0-9a-f]/, name);
+  }
+});
+
+test('git ignores the folders with settings and keys that compose.yaml expects beside it', () => {
+  const folders = new Set(
+    [...read('deploy/compose.yaml').matchAll(/ \.\/(\w+)/g)].map(([, name]) => `deploy/${name}/`),
+  );
+  assert.deepEqual([...folders].toSorted(), ['deploy/secrets/', 'deploy/settings/']);
+  const ignored = read('.gitignore').split('\n');
+  for (const folder of folders) assert.ok(ignored.includes(folder), folder);
+});
+
+test('the command of each proxy checks the file before it copies it', () => {
+  for (const [name, check] of [
+    ['nginx.conf', 'nginx -t -c'],
+    ['Caddyfile', 'caddy validate --config deploy/Caddyfile &&'],
+    ['haproxy.cfg', 'haproxy -c -f deploy/haproxy.cfg &&'],
+  ] as const) {
+    const text = read(`deploy/${name}`);
+    assert.ok(text.includes(check), name);
+    assert.ok(text.indexOf(check) < text.indexOf('cp deploy/'), name);
   }
 });

@@ -249,6 +249,17 @@ ${providerToml(upstream, 'mine')}`;
     assert.match(file, /^\/.*\/gateway\.toml$/);
   });
 
+  test('--json has null for the file if there is none, or GATEWAY_CONFIG_TOML is in its place', async (t) => {
+    const environments: Record<string, string>[] = [
+      {},
+      { GATEWAY_CONFIG_TOML: '[server]\nport = 1\n' },
+    ];
+    for (const env of environments) {
+      const { stdout } = await runProgram(t, ['--check=offline', '--json'], { env });
+      assert.equal((JSON.parse(stdout) as { file: unknown }).file, null);
+    }
+  });
+
   for (const args of [
     ['--check', '--json'],
     ['--check=offline', '--json'],

@@ -32,7 +32,9 @@ function linesOf(stdout: string, ...messages: string[]): Line[] {
 async function start(t: TestContext, toml: string) {
   const folder = emptyFolder(t, { 'settings.toml': toml });
   const path = join(folder, 'settings.toml');
-  const program = await startServing(t, ['--config', path]);
+  // If SIGUSR1 opened a debugger, its port would be free.
+  const env = { NODE_OPTIONS: '--inspect-port=0' };
+  const program = await startServing(t, ['--config', path], { env });
   await eventually(() => linesOf(program.stdout(), 'started').length === 1, 'the start');
   /** Sends SIGHUP and returns the first line about it. */
   const hangUp = async (): Promise<Line> => {
@@ -271,6 +273,17 @@ function listenersOf(pid: number): number {
   return files.filter((file) => listening.has(file)).length;
 }
 
+/** Returns a process that runs, in which SIGUSR1 opens the port of a debugger: any that is free. */
+async function startWithoutHandler(t: TestContext) {
+  const script = 'setInterval(() => {}, 60_000); console.log("runs")';
+  const child = spawn(process.execPath, ['--inspect-port=0', '-e', script], {
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
+  t.after(() => child.kill('SIGKILL'));
+  await once(child.stdout, 'data');
+  return child;
+}
+
 describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, () => {
   test('while it serves: a stream goes on, and no debugger listens', async (t) => {
     const { opened, open: finish } = createGate();
@@ -279,14 +292,19 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
       await opened;
       response.end(completionEvents());
     });
-    const { port, child, stderr, exit } = await start(t, SERVER_TOML + providerToml(upstream));
+    const { port, child, stderr, exit, hangUp } = await start(
+      t,
+      SERVER_TOML + providerToml(upstream),
+    );
     const stream = openChat(port);
     await eventually(() => stream.text() === CHUNK, 'the first event');
     assert.equal(listenersOf(child.pid!), 1);
-    const pause = () => new Promise((resolve) => setTimeout(resolve, 400));
+    const other = await startWithoutHandler(t);
     for (const signal of [...HARMLESS, ...HARMLESS]) child.kill(signal);
-    // The debugger would start in a thread of its own.
-    await pause();
+    // Sent later: once its debugger listens, that of the gateway would listen too.
+    other.kill('SIGUSR1');
+    await eventually(() => listenersOf(other.pid!) === 1, 'the debugger of the other process');
+    assert.equal((await hangUp())['message'], 'reloaded');
     assert.equal(listenersOf(child.pid!), 1);
     finish();
     assert.equal(await stream.ended, CHUNK + completionEvents());

@@ -53,7 +53,7 @@ export function checkToJson(
     ok: checks?.every(({ ok }) => ok) ?? true,
     problems: [],
     warnings: warningsOf(config),
-    file: source.isFound ? source.path : null,
+    file: (source.isFound && source.path) || null,
     settings: Object.fromEntries(config.resolved),
     registered: registered.map(({ id }) => id),
     skipped: skipped.map(({ id, reason }) => ({ provider: id, reason })),

@@ -10,7 +10,8 @@ One OpenAI-compatible endpoint in front of your model providers.
 
 Usage: node dist/server.js [options]
 
-      --config FILE   settings file (else GATEWAY_CONFIG, else ./gateway.toml if it exists)
+      --config FILE   settings file (else GATEWAY_CONFIG or the text in GATEWAY_CONFIG_TOML,
+                      not both; else ./gateway.toml if it exists)
   -p, --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
       --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
       --check         check all settings, print them, and ask each provider for its model list;
@@ -18,7 +19,8 @@ Usage: node dist/server.js [options]
       --json          with --check: print one JSON document
       --demo          serve "demo/echo", which needs no key and contacts no other host; the default
                       bind address is 127.0.0.1, and no settings file is read
-      --healthcheck   ask the running gateway's /health, exit 0 or 1
+      --healthcheck   ask the running gateway's /health; if the settings are wrong meanwhile, at the
+                      port of --port or GATEWAY_PORT. Exit 0 or 1
   -v, --version       print the version
   -h, --help          print this text
 

@@ -1,6 +1,7 @@
 /** What depends on the settings: made at start and with each reload. */
 
 import type { Config } from '../config/config.ts';
+import type { ProviderSettings } from '../config/providers-section.ts';
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import type { ConfigurableLogger } from '../lib/log.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
@@ -28,24 +29,24 @@ export interface Permanent {
   readonly budget: ByteBudget;
   readonly streams: { open: number };
   readonly cache: ModelListCache;
-  /** Told of what happens, if there is an admin listener. */
-  observe?: RequestObserver | undefined;
-  onModels?: ModelsObserver | undefined;
+  /** Take finished requests and lists of models, if there is an admin listener. */
+  readonly observe?: RequestObserver | undefined;
+  readonly onModels?: ModelsObserver | undefined;
 }
 
 /** Requests that began with it keep it until they end. */
 export interface Generation {
   readonly config: Config;
-  /** By id. */
+  /** By id. These, `keyPools` and `limits` have state: the next generation takes over those whose settings are the same. */
   readonly providers: ReadonlyMap<string, Provider>;
-  /** Of the providers with several keys. */
+  /** Of the providers with several keys, by their ids. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly limits: Limits;
   readonly listModels: ModelList;
   readonly gateway: Gateway;
 }
 
-/** Creates a generation. What has the same settings in `former` is kept, with its state. */
+/** Creates a generation. What has the same settings in `former` is taken over, with its state. */
 export function createGeneration(
   config: Config,
   permanent: Permanent,
@@ -53,34 +54,44 @@ export function createGeneration(
 ): Generation {
   const { transport, logger, redact, breaker, streams, observe } = permanent;
   const { registered, fallback } = config.providers;
-  const same = findSame(config, former?.config);
-  const created = new Map(registered.map((one) => [one.id, createOpenAIProvider(one)]));
-  const providers = keep(created, former?.providers, same);
-  const keyPools = keep(createKeyPools(registered, logger), former?.keyPools, same);
+  const same = findSame(registered, former?.config);
+  const providers = reuseOrCreate(registered, same, former?.providers, createOpenAIProvider);
+  const keyPools = reuseOrCreate(registered, same, former?.keyPools, (settings) =>
+    createKeyPools([settings], logger).get(settings.id),
+  );
   const limits = createLimits(config, former?.limits);
   // A fallback without a key is not registered.
   const fallbacks = fallback.flatMap((id) => providers.get(id) ?? []);
-  const parts = { config, transport, logger, providers, keyPools, limits };
-  const completion = { ...parts, fallbacks, redact, breaker };
+  const stateful = { providers, keyPools, limits };
+  const completion = { ...stateful, config, transport, logger, fallbacks, redact, breaker };
   const { aliases } = config;
   const listModels = createModelList({ ...permanent, providers, keyPools, aliases });
   const gateway = createGateway({ config, logger, completion, observe, listModels, streams });
-  return { ...parts, listModels, gateway };
+  return { ...stateful, config, listModels, gateway };
 }
 
-/** Returns the ids of the providers whose settings are the same. */
-function findSame({ providers }: Config, former: Config | undefined): ReadonlySet<string> {
-  const before = new Map(former?.providers.registered.map((one) => [one.id, one]));
-  const same = providers.registered.filter((one) => isSameSetting(before.get(one.id), one));
+/** Returns the ids of those providers whose settings are the same as in the former settings. */
+function findSame(
+  registered: readonly ProviderSettings[],
+  former: Config | undefined,
+): ReadonlySet<string> {
+  const byId = new Map(former?.providers.registered.map((settings) => [settings.id, settings]));
+  const same = registered.filter((settings) => isSameSetting(byId.get(settings.id), settings));
   return new Set(same.map(({ id }) => id));
 }
 
-/** Returns `created` with the former parts of these ids. */
-function keep<Part>(
-  created: ReadonlyMap<string, Part>,
-  former: ReadonlyMap<string, Part> | undefined,
-  ids: ReadonlySet<string>,
-): ReadonlyMap<string, Part> {
-  const choose = (id: string, part: Part) => (ids.has(id) && former?.get(id)) || part;
-  return new Map([...created].map(([id, part]) => [id, choose(id, part)]));
+/** Returns by id what `existing` has for the providers in `same`, and what `create` returns for the others. */
+function reuseOrCreate<Value>(
+  registered: readonly ProviderSettings[],
+  same: ReadonlySet<string>,
+  existing: ReadonlyMap<string, Value> | undefined,
+  create: (settings: ProviderSettings) => Value | undefined,
+): ReadonlyMap<string, Value> {
+  const values = new Map<string, Value>();
+  for (const settings of registered) {
+    const { id } = settings;
+    const value = same.has(id) ? existing?.get(id) : create(settings);
+    if (value !== undefined) values.set(id, value);
+  }
+  return values;
 }

@@ -4,7 +4,7 @@ import { ClientGone, GatewayError } from './errors.ts';
 
 /** One for the process. */
 export class ByteBudget {
-  /** That may be reserved at one time. If it is lowered below what is reserved, nothing more fits for a while. */
+  /** Limit on all reservations together. A reload may set it below `reservedBytes`; then `reserve` fails until enough is freed. */
   maxBytes: number;
   #reservedBytes = 0;
 

@@ -47,8 +47,8 @@ export class CircuitBreaker {
   }
 
   /**
-   * Forgets a provider that is removed or has other settings now. What requests in flight still tell of it has no
-   * effect: it says nothing about its successor of the same id.
+   * Closes the circuits of a provider that is removed or has other settings now, and ignores what is recorded of it
+   * later: results of requests in flight do not apply to the provider that has the same id now.
    */
   retire(provider: Guarded): void {
     this.#retired.add(provider);

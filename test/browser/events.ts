@@ -159,6 +159,7 @@ export function requestsEvent(length = 200): object[] {
     const id = fallback ? 'groq' : 'openai';
     const failed = {
       provider: 'openai',
+      key: 2,
       model: 'gpt-5-mini',
       outcome: 'upstream_error',
       status: 503,

@@ -43,6 +43,7 @@ for (const [name, greeting] of Object.entries(SITUATIONS)) {
             await page.locator('#requests > tr:nth-child(8)').click();
             await page.locator('summary').click();
             await shows(page, '.details', 'The engine is currently overloaded');
+            await shows(page, '.details table', /openai\s*2\s*gpt-5-mini/);
             await page.evaluate('document.querySelector("#requests-heading").scrollIntoView()');
             await screenshot(page, `${name}-open-${width}-${scheme}`);
           }

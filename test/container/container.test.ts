@@ -76,19 +76,24 @@ function assertContained({ pid, execute }: Container, { uid, gid }: Image): void
 }
 
 test(
-  'as user 65532, process 1 and on a read-only root it answers, streams, reloads and drains',
+  'as user 65532, process 1 and on a read-only root it answers, streams, reloads, stays healthy with wrong settings, and drains',
   OPTIONS,
   async (t) => {
-    const image = theImage();
     const upstream = await startUpstream(t);
     const port = await freePort();
-    const server = `[server]\nport = ${port}\nhost = "127.0.0.1"\n${providerToml(upstream)}`;
+    assert.deepEqual(theImage().env, { GATEWAY_PORT: '8080' });
+    // As `docker run --env` does: the port of the image may be in use here.
+    const image = { ...theImage(), env: { GATEWAY_PORT: String(port) } };
+    const server = `[server]\nhost = "127.0.0.1"\n${providerToml(upstream)}`;
     writeSettings(image, server);
     const container = await startContainer(t, image);
     assertContained(container, image);
-    const healthcheck = container.execute(image.healthcheck, image.uid);
-    assert.match(healthcheck.output, /^\{"status":"healthy",/);
-    assert.equal(healthcheck.code, 0);
+    const assertHealthy = () => {
+      const healthcheck = container.execute(image.healthcheck, image.uid);
+      assert.match(healthcheck.output, /^\{"status":"healthy",/);
+      assert.equal(healthcheck.code, 0);
+    };
+    assertHealthy();
     assert.equal(await sendsCompleteAnswer(port, 'p/m'), 200);
     await (await openHeldStream(port, upstream)).finish();
 
@@ -100,6 +105,11 @@ test(
     await eventually(() => container.stdout().includes('"message":"reloaded"'), 'it reloads');
     assert.equal(await sendsCompleteAnswer(port, 'fast'), 200);
     await overReload.finish();
+
+    writeSettings(image, '[server]\nprot = 1\n');
+    assert.equal(container.execute(signal, image.uid).code, 0);
+    await eventually(() => container.stdout().includes('"message":"reload failed"'), 'it fails');
+    assertHealthy();
 
     const overDrain = await openHeldStream(port, upstream);
     process.kill(container.pid, 'SIGTERM');

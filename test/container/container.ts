@@ -48,12 +48,12 @@ export interface Container {
 }
 
 export async function startContainer(t: TestContext, image: Image): Promise<Container> {
-  const { root, workdir, gid, uid, entrypoint } = image;
+  const { root, workdir, gid, uid, entrypoint, env } = image;
   // Where proc is mounted.
   mkdirSync(join(root, 'proc'), { recursive: true });
   const into = ['sh', '-c', ENTER, 'sh', root, workdir, String(gid), String(uid)];
   const child = spawn('unshare', ['--mount', '--uts', '--ipc', ...into, ...entrypoint], {
-    env: { PATH: process.env['PATH'] },
+    env: { PATH: process.env['PATH'], ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   let [stdout, stderr] = ['', ''];
@@ -76,7 +76,7 @@ export async function startContainer(t: TestContext, image: Image): Promise<Cont
     const user = [`--setuid=${asUid}`, `--setgid=${asUid}`];
     const namespaces = ['--mount', '--pid', '--root', '--wd'];
     const enter = [`--target=${pid}`, ...namespaces, ...user, '--', ...command];
-    const done = spawnSync('nsenter', enter, { encoding: 'utf8', env: {} });
+    const done = spawnSync('nsenter', enter, { encoding: 'utf8', env });
     return { code: done.status, output: `${done.stdout}${done.stderr}` };
   };
   return { pid, stdout: () => stdout, stderr: () => stderr, exit, execute };

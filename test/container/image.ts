@@ -16,6 +16,7 @@ export interface Image {
   readonly entrypoint: readonly string[];
   readonly healthcheck: readonly string[];
   readonly workdir: string;
+  readonly env: Readonly<Record<string, string>>;
   readonly uid: number;
   readonly gid: number;
 }
@@ -115,12 +116,16 @@ export function assembleImage(folder: string, node: string): Image {
   const workdir = carryOut(last, root!, sources);
   copyNode(node, root!);
   const valueOf = (name: string) => last.find((one) => one.name === name)!.value;
+  const variables = last
+    .filter(({ name }) => name === 'ENV')
+    .map(({ value }) => value.split('=') as [string, string]);
   const [uid, gid] = valueOf('USER').split(':').map(Number);
   return {
     root: root!,
     entrypoint: JSON.parse(valueOf('ENTRYPOINT')) as string[],
     healthcheck: JSON.parse(valueOf('HEALTHCHECK').replace(/^.*?CMD /, '')) as string[],
     workdir,
+    env: Object.fromEntries(variables),
     uid: uid!,
     gid: gid!,
   };

@@ -20,6 +20,7 @@ import { completionEvents, startUpstream, type FakeUpstream } from '../support/u
 import {
   applyChanges,
   aroundServers,
+  IS_ROOT,
   NGINX,
   nginxArguments,
   PROXIES,
@@ -39,8 +40,13 @@ interface Front {
   readonly ask: (path: string, body?: string) => Promise<IncomingMessage>;
 }
 
-/** Runs it until the test ends. Waits until something listens on the port. */
-async function runServer(t: TestContext, tool: Tool, args: readonly string[], port: number) {
+/** Runs it until the test ends. Waits until something listens on the port. Returns its process id. */
+async function runServer(
+  t: TestContext,
+  tool: Tool,
+  args: readonly string[],
+  port: number,
+): Promise<number> {
   const child = spawn(tool.path, args, {
     env: { ...process.env, ...tool.env },
     stdio: ['ignore', 'ignore', 'pipe'],
@@ -60,7 +66,7 @@ async function runServer(t: TestContext, tool: Tool, args: readonly string[], po
       () => false,
     );
     socket.destroy();
-    if (isOpen) return;
+    if (isOpen) return child.pid!;
     await sleep(20);
   }
 }
@@ -87,7 +93,10 @@ async function startFront(t: TestContext, proxy: Proxy, tool: Tool): Promise<Fro
   t.diagnostic(
     /^.*(?:is valid|is successful|Valid configuration)/m.exec(checked.output)?.[0] ?? '',
   );
-  await runServer(t, contained, run, port);
+  const pid = await runServer(t, contained, run, port);
+  if (proxy.dropsRoot && IS_ROOT) {
+    assert.doesNotMatch(readFileSync(`/proc/${pid}/status`, 'utf8'), /^[UG]id:\s.*\b0\b/m);
+  }
   return { upstream, ask: async (path, body) => ask(port, certificate, path, body) };
 }
 

@@ -1,7 +1,7 @@
 /** nginx, Caddy and HAProxy with the files of deploy/, changed in ports and certificates alone. */
 
 import assert from 'node:assert/strict';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 import type { Certificate } from '../support/certificate.ts';
@@ -21,10 +21,13 @@ export interface Proxy {
   readonly source: Source;
   /** Sends a request on once it is whole. The others abort it if the gateway refuses it early. */
   readonly buffersRequests: boolean;
+  /** Its file names a user. */
+  readonly dropsRoot: boolean;
   /** Writes the configuration. Returns the arguments that check it, and those that run it. */
   readonly configure: (place: Place) => { check: readonly string[]; run: readonly string[] };
 }
 
+export const IS_ROOT = process.getuid?.() === 0;
 const GATEWAY = '127.0.0.1:8080';
 const SITE = 'gateway.example.com';
 
@@ -63,6 +66,7 @@ export const PROXIES: readonly Proxy[] = [
     name: 'nginx',
     source: NGINX,
     buffersRequests: true,
+    dropsRoot: false,
     configure({ folder, port, gatewayPort, certificate }) {
       const servers = rewrite('deploy/nginx.conf', {
         'listen 443 ssl': `listen 127.0.0.1:${port} ssl`,
@@ -79,6 +83,7 @@ export const PROXIES: readonly Proxy[] = [
     name: 'caddy',
     source: debian('usr/bin/caddy', ['caddy']),
     buffersRequests: false,
+    dropsRoot: false,
     configure({ folder, port, gatewayPort, certificate }) {
       const keyPath = join(folder, 'key.pem');
       const site = rewrite('deploy/Caddyfile', {
@@ -102,12 +107,19 @@ export const PROXIES: readonly Proxy[] = [
       'libopentracing1',
     ]),
     buffersRequests: false,
+    dropsRoot: true,
     configure({ folder, port, gatewayPort, certificate }) {
       const pem = join(folder, 'gateway.pem');
+      const jail = join(folder, 'empty');
+      mkdirSync(jail);
       const file = rewrite('deploy/haproxy.cfg', {
         'bind :443': `bind 127.0.0.1:${port}`,
         '/etc/haproxy/tls/gateway.pem': pem,
         [GATEWAY]: `127.0.0.1:${gatewayPort}`,
+        // The package creates these. Without root there is nothing to drop.
+        '  user haproxy\n': IS_ROOT ? '  user nobody\n' : '',
+        '  group haproxy\n': IS_ROOT ? '  group nogroup\n' : '',
+        '  chroot /var/lib/haproxy\n': IS_ROOT ? `  chroot ${jail}\n` : '',
       });
       writeFileSync(pem, Buffer.concat([certificate.cert, certificate.key]));
       const path = join(folder, 'haproxy.cfg');

@@ -107,8 +107,18 @@ function makeDetails(request, id) {
 }
 
 function makeTries(tries) {
-  const head = ['Try', 'Provider', 'Model', 'Outcome', 'Status', 'Duration, ms', 'Cause', 'URL'];
-  const columns = ['number', '', '', '', 'number', 'number', 'wrap', 'wrap'];
+  const head = [
+    'Try',
+    'Provider',
+    'Key',
+    'Model',
+    'Outcome',
+    'Status',
+    'Duration, ms',
+    'Cause',
+    'URL',
+  ];
+  const columns = ['number', '', 'number', '', '', 'number', 'number', 'wrap', 'wrap'];
   const cells = head.map((name, index) => {
     const cell = make('th', columns[index], name);
     cell.setAttribute('scope', 'col');
@@ -116,9 +126,9 @@ function makeTries(tries) {
   });
   const body = make('tbody', '');
   for (const [index, entry] of tries.entries()) {
-    const { provider, model, outcome, status, duration_ms, cause, url } = entry;
+    const { provider, key, model, outcome, status, duration_ms, cause, url } = entry;
     const row = body.appendChild(document.createElement('tr'));
-    const values = [provider, model, outcomeCell(outcome), status, duration_ms, cause, url];
+    const values = [provider, key, model, outcomeCell(outcome), status, duration_ms, cause, url];
     drawRow(row, columns, [index + 1, ...values]);
   }
   const table = make('table', '', make('caption', '', 'Tries'));

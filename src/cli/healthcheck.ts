@@ -1,0 +1,57 @@
+/** `--healthcheck`: asks the gateway that runs on the same machine for its health. */
+
+import { once } from 'node:events';
+import { get, type IncomingMessage } from 'node:http';
+import { text as textOf } from 'node:stream/consumers';
+
+import { ConfigError, type Config, type Flags } from '../config/config.ts';
+import { localUrl } from './startup-report.ts';
+
+const TIMEOUT_MS = 5000;
+const LOOPBACK = '127.0.0.1';
+
+export interface Health {
+  readonly isHealthy: boolean;
+  /** What to print: the answer, or why there is none. */
+  readonly text: string;
+}
+
+type Env = Readonly<Record<string, string | undefined>>;
+
+/**
+ * Asks for `/health`, for 5 s at most, at the address of the settings. If they are wrong, a gateway may still run with
+ * those that it read before: then the port has to be named by an option or a variable.
+ */
+export async function checkHealth(
+  flags: Flags,
+  env: Env,
+  readConfig: () => Config,
+): Promise<Health> {
+  let url: string;
+  try {
+    url = findUrl(flags, env, readConfig);
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    return { isHealthy: false, text: `${error.message}\n` };
+  }
+  try {
+    // fetch refuses some ports, and the default agent may use the environment's proxy.
+    const request = get(`${url}/health`, { signal: AbortSignal.timeout(TIMEOUT_MS), agent: false });
+    const [response] = (await once(request, 'response')) as [IncomingMessage];
+    const text = await textOf(response);
+    return { isHealthy: response.statusCode === 200, text: `${text}\n` };
+  } catch {
+    return { isHealthy: false, text: 'not reachable\n' };
+  }
+}
+
+function findUrl({ host, port }: Flags, env: Env, readConfig: () => Config): string {
+  try {
+    const { server } = readConfig();
+    return localUrl(server.host, server.port);
+  } catch (error) {
+    const named = Number(port ?? env['GATEWAY_PORT']);
+    if (!(error instanceof ConfigError) || !(named > 0)) throw error;
+    return localUrl(host ?? (env['GATEWAY_HOST'] || LOOPBACK), named);
+  }
+}
