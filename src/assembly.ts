@@ -1,6 +1,6 @@
 /** The composition root: settings become running parts, at start and with each reload. */
 
-import { createAdmin, type Admin } from './admin/admin.ts';
+import { createAdmin } from './admin/admin.ts';
 import type { Figures, ReloadFigures } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
@@ -9,10 +9,9 @@ import { compareSettings, logChanges, logFailure } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
 import { createGeneration, type Generation, type Permanent } from './gateway/generation.ts';
-import type { ModelsObserver } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type Logger, type LogSettings } from './lib/log.ts';
-import { createRedactor, type Redactor } from './lib/secrets.ts';
+import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { createTransport, type Transport } from './upstream/transport.ts';
 
@@ -48,7 +47,7 @@ interface Runtime {
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
 export function assemble(initial: Config, runtime: Runtime): Assembly {
   const lasting = createLasting(initial, runtime);
-  const { budget, logger, redact, transport } = lasting;
+  const { budget, logger, transport } = lasting;
   const limits = runtime.clientLimits ?? CLIENT_LIMITS;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
   const figures: Figures = {
@@ -62,7 +61,7 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   const config = () => current.config;
   const settings = initial.admin;
   const admin = settings && createAdmin({ config, settings, figures, logger, limits });
-  const onModels = admin && createModelsObserver(admin, redact);
+  const onModels = admin?.onModels;
   const permanent = { ...lasting, observe: admin?.observe, onModels };
   let current = createGeneration(initial, permanent);
   admin?.onConfig(initial);
@@ -131,15 +130,6 @@ function figuresOf({ breaker, budget, redact, streams, transport }: Permanent) {
         cause: circuit.cause && redact(circuit.cause),
       })),
   };
-}
-
-/** A name with a key in it is no label. */
-function createModelsObserver({ onModels }: Admin, redact: Redactor): ModelsObserver {
-  return (id, names) =>
-    onModels(
-      id,
-      names.filter((name) => redact(name) === name),
-    );
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

@@ -1,12 +1,11 @@
 /** `[clients.<name>]`: whose keys open the gateway, and where the client's name is shown. */
 
 import assert from 'node:assert/strict';
-import { createHash, randomBytes } from 'node:crypto';
+import { createHash } from 'node:crypto';
 import { describe, test } from 'node:test';
 
 import { Totals } from '../src/admin/totals.ts';
 import { ConfigError, loadConfig } from '../src/config/config.ts';
-import { createRedactor, Secret } from '../src/lib/secrets.ts';
 import { assertError, NOT_AUTHENTICATED } from './support/errors.ts';
 import { parseMetrics } from './support/exposition.ts';
 import { openFeed } from './support/feed.ts';
@@ -307,20 +306,4 @@ describe('the name of a client', () => {
       assert.ok(!KEYS.some((key) => JSON.stringify(headers).includes(key)), String(body));
     }
   });
-});
-
-test('with 1,000 keys, text without a key is not searched for each of them', (t) => {
-  const secrets = Array.from(
-    { length: 1000 },
-    () => new Secret(randomBytes(18).toString('base64')),
-  );
-  const redact = createRedactor(secrets);
-  const text = 'POST /v1/chat/completions p/a-model-of-a-provider application/json '.repeat(5);
-  const [first, last] = [secrets[0]!.reveal(), secrets.at(-1)!.reveal()];
-  const replace = t.mock.method(String.prototype, 'replace');
-  const redacted = [redact(text), redact(`a ${first} b ${last}`)];
-  const searched = replace.mock.calls.map((call) => String(call.this));
-  replace.mock.restore();
-  assert.deepEqual(redacted, [text, 'a [secret] b [secret]']);
-  assert.deepEqual(searched, [`a ${first} b ${last}`]);
 });

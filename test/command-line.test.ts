@@ -351,7 +351,7 @@ gone = "xai/m"
         'beyond loopback without keys',
         ['--host', '0.0.0.0'],
         '',
-        /every client .* 0\.0\.0\.0 .* any Bearer token/,
+        /every client .* 0\.0\.0\.0 .* any token/,
       ],
       [
         'without authentication',

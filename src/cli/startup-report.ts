@@ -95,7 +95,7 @@ export function warningsOf(config: Config): string[] {
   const { host, auth } = config.server;
   const warnings = [...config.warnings];
   if (!isLoopback(host) && !needsKey(config)) {
-    const token = auth.enabled ? 'any Bearer token' : 'no token';
+    const token = auth.enabled ? 'any token' : 'no token';
     warnings.push(
       `every client that can connect to ${host} is served, with ${token}; set [server.auth] keys, or host = "127.0.0.1"`,
     );

@@ -5,6 +5,7 @@ import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
+import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/model-access.ts';
@@ -35,6 +36,7 @@ interface ModelListSettings {
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly transport: Transport;
   readonly logger: Logger;
+  readonly redact: Redactor;
   readonly onModels?: ModelsObserver | undefined;
   /** What is known of the providers' lists. It outlives a reload for providers whose settings are the same. */
   readonly cache: ModelListCache;
@@ -58,7 +60,7 @@ interface CachedList {
  * the answer is never an error.
  */
 export function createModelList(settings: ModelListSettings): ModelList {
-  const { providers, keyPools, transport, logger, onModels, cache } = settings;
+  const { providers, keyPools, transport, logger, redact, onModels, cache } = settings;
   /** All entries, until a list changes. */
   let entries: readonly Entry[] | undefined;
   /** The body with all of them: most clients may name every model. Other bodies are built for each request. */
@@ -81,7 +83,9 @@ export function createModelList(settings: ModelListSettings): ModelList {
     let failure: Error | undefined;
     try {
       const keys = keyPools.get(provider.id)?.round() ?? [0];
-      cached.models = await fetchModels(provider, keys, transport);
+      const models = await fetchModels(provider, keys, transport);
+      // A name with a key in it is not shown to clients.
+      cached.models = models.filter(({ name }) => redact(name) === name);
       onModels?.(
         provider.id,
         cached.models.map(({ name }) => name),
