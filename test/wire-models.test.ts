@@ -84,6 +84,12 @@ describe('the list of a provider', { concurrency: true }, () => {
     });
   }
 
+  test('leaves out names with a key in them', async (t) => {
+    const names = ['a', `leak-${PROVIDER_KEY}`, 'Bearer abc', 'b'];
+    const { gateway } = await start(t, list(names));
+    assert.deepEqual(await idsOf(gateway), ['p/a', 'p/b']);
+  });
+
   test('says whose each model is', async (t) => {
     const { gateway } = await start(t, list({ data: [{ id: 'a', owned_by: 'somebody' }] }));
     assert.deepEqual(

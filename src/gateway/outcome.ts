@@ -40,5 +40,7 @@ export function describeCause(cause: unknown): string | undefined {
   const error: unknown = cause instanceof AggregateError ? cause.errors[0] : cause;
   if (!(error instanceof Error)) return undefined;
   const { code } = error as NodeJS.ErrnoException;
-  return code === undefined ? error.message : `${code}: ${error.message}`;
+  // OpenSSL's end with a line end.
+  const message = error.message.trim();
+  return code === undefined ? message : `${code}: ${message}`;
 }
