@@ -359,7 +359,7 @@ gone = "xai/m"
         'enabled = false',
         /every client .* 0\.0\.0\.0 .* no token/,
       ],
-      ['beyond loopback with keys', ['--host', '0.0.0.0'], 'keys = ["k"]', undefined],
+      ['beyond loopback with keys', ['--host', '0.0.0.0'], 'keys = ["key-of-somebody"]', undefined],
       ['on 127.0.0.1', ['--host', '127.0.0.1'], '', undefined],
       ['on localhost', ['--host', 'localhost'], '', undefined],
     ];

@@ -171,7 +171,7 @@ describe('a reference to a key in the wrong setting is shown as it is written, w
     ['[aliases]\na = ["openai/m", "REF/m"]', 'aliases.a: provider "REF/m" is not registered'],
   ];
   for (const [toml, shown] of rows) {
-    test(toml.replace('\n', ' '), (t) => {
+    test(toml.replaceAll('\n', ' '), (t) => {
       const directory = emptyFolder(t, { key: 'hunter2-hunter2\n' });
       for (const reference of ['${KEY}', '${file:key}']) {
         const told: string[] = [];
