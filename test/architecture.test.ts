@@ -78,7 +78,7 @@ test('each of these things is done in one place', () => {
     [
       'reveals keys',
       /\.reveal\(\)/,
-      ['lib/secrets.ts', 'policy/authentication.ts', 'upstream/openai.ts'],
+      ['config/secrets-of.ts', 'lib/secrets.ts', 'policy/authentication.ts', 'upstream/openai.ts'],
     ],
     ['ends the process', /process\.exit/, ['server.ts']],
     ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/figures.ts']],

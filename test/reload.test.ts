@@ -1,7 +1,7 @@
 /** Settings that change while the gateway runs: what takes effect, what is kept, and what is refused. */
 
 import assert from 'node:assert/strict';
-import { rmSync, symlinkSync } from 'node:fs';
+import { rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, test } from 'node:test';
 
@@ -544,6 +544,41 @@ describe('a reload with wrong settings', () => {
     assert.equal(await statusWith(gateway, 'key-one'), 200);
     gateway.reload(toml);
     assert.deepEqual(linesOf(gateway, 'reloaded'), [{ level: 'info', message: 'reloaded' }]);
+  });
+
+  test('that would leave callers without keys changes nothing, unless authentication is switched off', async (t) => {
+    const upstream = await startUpstream(t);
+    const provider = providerToml(upstream);
+    const named = '[clients.alice]\nkey = "alice-key"\n';
+    const gateway = await startGateway(t, { toml: named + provider });
+    gateway.reload(provider);
+    assert.match(
+      String(linesOf(gateway, 'reload failed').at(-1)?.['cause']),
+      /^server\.auth: no key/,
+    );
+    assert.equal(await statusWith(gateway, 'any'), 401);
+    gateway.reload(`[server.auth]\nkeys = ["team-key"]\n${provider}`);
+    assert.equal(await statusWith(gateway, 'alice-key'), 401);
+    gateway.reload(`[server.auth]\nenabled = false\n${provider}`);
+    assert.equal(await statusWith(gateway, 'any'), 200);
+    gateway.reload(provider);
+    assert.equal(linesOf(gateway, 'reload failed').length, 1);
+  });
+
+  test('of a file that has been emptied meanwhile fails; one that was empty at start may stay so', (t) => {
+    const path = join(
+      emptyFolder(t, { 'gateway.toml': '[server]\nretries = 1\n' }),
+      'gateway.toml',
+    );
+    const read = () => readSettings({ config: path }, {});
+    const reread = createRereader(read().source, read);
+    for (const text of ['', ' \n']) {
+      writeFileSync(path, text);
+      assert.throws(reread, { name: 'ConfigError', message: `${path}: is empty now` });
+    }
+    assert.equal(createRereader(read().source, read)().server.retries, 0);
+    writeFileSync(path, '[server]\nretries = 2\n');
+    assert.equal(reread().server.retries, 2);
   });
 
   test('is a figure of /metrics until one succeeds', async (t) => {

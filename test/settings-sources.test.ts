@@ -9,6 +9,7 @@ import { inspect } from 'node:util';
 
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { readSettings } from '../src/config/read-settings.ts';
+import { secretsOf } from '../src/config/secrets-of.ts';
 import { emptyFolder } from './support/process.ts';
 
 type Env = Record<string, string | undefined>;
@@ -91,7 +92,7 @@ headers = { X-Org = "\${file:org}" }
   });
 
   test('stops the start if the file is missing, empty, too large, not a file or not text', (t) => {
-    const folder = emptyFolder(t, { empty: '', blank: '\n', full: 'x'.repeat(65_536) });
+    const folder = emptyFolder(t, { empty: '', blank: ' \n\n', full: 'x'.repeat(65_536) });
     writeFileSync(join(folder, 'large'), 'x'.repeat(65_537));
     writeFileSync(join(folder, 'binary'), Buffer.from([0xff, 0xfe]));
     mkdirSync(join(folder, 'folder'));
@@ -553,7 +554,11 @@ describe('readSettings', () => {
       problemsOf(() => read('[server'))[0]!,
       /^GATEWAY_CONFIG_TOML: line 1, column \d+: /,
     );
-    assert.deepEqual(read('[server]').source, { text: 'GATEWAY_CONFIG_TOML', isFound: true });
+    assert.deepEqual(read('[server]').source, {
+      text: 'GATEWAY_CONFIG_TOML',
+      isFound: true,
+      isEmpty: false,
+    });
   });
 
   test('reads everything anew with each call', (t) => {
@@ -563,4 +568,65 @@ describe('readSettings', () => {
     writeFileSync(join(two, '..', 'port'), '1004');
     assert.equal(read(), 1004);
   });
+});
+
+describe('what looks like a reference and is none', () => {
+  const BROKEN = [
+    '${TEAM_TOKEN:-x}',
+    '${A-B}',
+    '${file:/run/x',
+    '${FILE:/x}',
+    '${}',
+    '${1X}',
+    'k-${',
+  ];
+
+  test('is no key of callers, whether the file or a variable has it', () => {
+    for (const text of BROKEN) {
+      const expected = '"${" in a key: expected "${NAME}" or "${file:PATH}", and in the file';
+      for (const [toml, setting] of [
+        [`[server.auth]\nkeys = ['${text}']`, 'server.auth.keys'],
+        [`[clients.a]\nkey = '${text}'`, 'clients.a.key'],
+        [`[clients.a]\nkeys = ['${text}']`, 'clients.a.keys'],
+        [`[admin]\nport = 0\nkeys = ['${text}']`, 'admin.keys'],
+      ] as const) {
+        assert.deepEqual(
+          problemsOf(() => load(toml)),
+          [`${setting}: ${expected}`],
+        );
+      }
+      const env = { GATEWAY_AUTH_KEYS: text };
+      assert.deepEqual(
+        problemsOf(() => load('', env)),
+        [`GATEWAY_AUTH_KEYS: ${expected}`],
+      );
+    }
+  });
+
+  test('is warned of elsewhere, and not shown; a variable may have it in its value', () => {
+    for (const text of BROKEN) {
+      const warnings = warningsOf(`${MINE}api_key = '${text}'`);
+      assert.deepEqual(warnings, [
+        'providers.mine.api_key: "${" begins no reference here; the text is used as written',
+      ]);
+      assert.equal(keyOf(load(`${MINE}api_key = '\${K}'`, { K: text })), text);
+      assert.deepEqual(warningsOf(`${MINE}api_key = '\${K}'`, { K: text }), []);
+    }
+  });
+});
+
+test('a key that a provider has twice is used once, and warned of', () => {
+  const toml = `${MINE}api_key = "a-key"\napi_keys = ["b-key", " a-key ", "b-key"]`;
+  const { apiKeys } = load(toml).providers.registered[0]!;
+  assert.deepEqual(
+    apiKeys.map((key) => key.reveal()),
+    ['a-key', 'b-key'],
+  );
+  assert.deepEqual(warningsOf(toml), ['providers.mine.api_keys: the same key is there twice']);
+});
+
+test('a provider\u2019s id in place of a key is not hidden in texts', () => {
+  const toml = `${MINE}api_key = "A-Long-Key"\n[providers.lmstudio]\napi_key = "LMStudio"`;
+  const hidden = secretsOf(load(toml)).map((secret) => secret.reveal());
+  assert.deepEqual(hidden, ['A-Long-Key']);
 });

@@ -3,7 +3,7 @@
 import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { SectionReader } from './section-reader.ts';
 
-/** Of a key, and of a fixed header's value. One regular expression has to hold all of them (`createRedactor`). */
+/** Of a key, and of a fixed header's value: servers refuse longer headers. */
 export const MAX_KEY_CHARACTERS = 4096;
 
 interface KeyOrigin {
@@ -32,9 +32,16 @@ export function checkKey(key: string, { section, setting, variable }: KeyOrigin)
   }
 }
 
-/** Like `checkKey`, for a key that callers send: warns of one that is too short to be hidden in texts. */
+/**
+ * Like `checkKey`, for a key that callers send. Also reports what looks like a reference that was not replaced: whoever
+ * can guess it would be let in. Warns of a key that is too short to be hidden in texts.
+ */
 export function checkCallerKey(key: string, origin: KeyOrigin): void {
   checkKey(key, origin);
+  if (key.includes('${') && !origin.section.hasProblem(origin.setting)) {
+    const text = '"${" in a key: expected "${NAME}" or "${file:PATH}", and in the file';
+    origin.section.problem(origin.setting, text, origin.variable);
+  }
   if (key.length > 0 && key.length < SHORTEST_SECRET_CHARACTERS) {
     const limit = `${SHORTEST_SECRET_CHARACTERS} characters`;
     const text = `a key of fewer than ${limit} is not hidden in log lines and error texts`;

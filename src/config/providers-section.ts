@@ -116,7 +116,9 @@ function readProvider(
   variables.add(variable);
   const inSection = keysOf(values);
   const inVariable = { key: (env[variable] ?? '').trim(), setting: 'api_key', variable };
-  const keys: readonly FoundKey[] = inSection.length > 0 ? inSection : [inVariable];
+  const distinct = new Map(inSection.toReversed().map((found) => [found.key, found]));
+  const keys: readonly FoundKey[] =
+    distinct.size > 0 ? [...distinct.values()].toReversed() : [inVariable];
   const settings = {
     id,
     baseUrl: checkBaseUrl(id, values.base_url, section),
@@ -131,6 +133,7 @@ function readProvider(
   if (!enabled) return 'enabled = false';
   if (keys[0]?.key === '') return withoutKey(id);
   for (const { key, ...origin } of keys) checkKey(key, { section, ...origin });
+  if (inSection.length > keys.length) section.warning('api_keys', 'the same key is there twice');
   if (isOwnAddress(settings.baseUrl, server)) {
     section.warning(
       'base_url',

@@ -14,6 +14,8 @@ export interface SettingsSource {
   /** The file that was looked for, absolute. */
   readonly path?: string;
   readonly isFound: boolean;
+  /** There is no text in it. */
+  readonly isEmpty: boolean;
 }
 
 export interface Settings {
@@ -38,7 +40,7 @@ export function readSettings(
     const own = Object.entries(env).filter(([name]) => name.startsWith('GATEWAY_'));
     const config = loadConfig({ ...shared, toml: demo, env: Object.fromEntries(own) });
     const text = '--demo, no file; GATEWAY_* variables apply';
-    return { config, source: { text, isFound: false } };
+    return { config, source: { text, isFound: false, isEmpty: false } };
   }
   const inVariable = env['GATEWAY_CONFIG_TOML'];
   if (inVariable && commandLine.config === undefined) {
@@ -47,7 +49,7 @@ export function readSettings(
       throw new ConfigError([`${name}: GATEWAY_CONFIG is set too; unset one of them`]);
     }
     const config = loadConfig({ ...shared, toml: inVariable, path: name, env });
-    return { config, source: { text: name, isFound: true } };
+    return { config, source: { text: name, isFound: true, isEmpty: false } };
   }
   const named = commandLine.config ?? (env['GATEWAY_CONFIG'] || undefined);
   const path = resolve(named ?? DEFAULT_CONFIG_PATH);
@@ -55,7 +57,7 @@ export function readSettings(
   const config = loadConfig({ ...shared, toml: toml ?? '', path, directory: dirname(path), env });
   const isFound = toml !== undefined;
   const text = isFound ? path : `no ${path}; defaults and environment`;
-  return { config, source: { text, path, isFound } };
+  return { config, source: { text, path, isFound, isEmpty: toml?.trim() === '' } };
 }
 
 /** The cgroup's limit if there is one; Node reports a huge number or 0 if there is none. */

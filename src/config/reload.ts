@@ -4,7 +4,7 @@ import { statSync } from 'node:fs';
 
 import type { Logger } from '../lib/log.ts';
 import { isSameSetting } from '../lib/secrets.ts';
-import type { Config } from './config.ts';
+import { needsKey, type Config } from './config.ts';
 import { ConfigError } from './config-error.ts';
 import type { Rows } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
@@ -28,8 +28,16 @@ export interface Changes {
   readonly needRestart: readonly string[];
 }
 
-/** Compares the settings in use with those that were read. */
+/**
+ * Compares the settings in use with those that were read. Throws `ConfigError` if callers would no longer need a key,
+ * unless the settings say so: a file that is cut off at the end of a line is valid, and may have lost its keys.
+ */
 export function compareSettings(running: Config, next: Config): Changes {
+  if (needsKey(running) && !needsKey(next) && next.server.auth.enabled) {
+    const text =
+      'no key is left, and everybody could call; if that is intended, set enabled = false';
+    throw new ConfigError([`server.auth: ${text}, or restart`]);
+  }
   const names = new Set([...running.resolved.keys(), ...next.resolved.keys()]);
   const different = [...names].filter(
     (name) => !isSameSetting(running.resolved.get(name), next.resolved.get(name)),
@@ -50,8 +58,8 @@ export function compareSettings(running: Config, next: Config): Changes {
 
 /**
  * Returns a function that calls `read` again. It throws what `read` throws, and `ConfigError` if the file of `source`
- * was found before and no longer exists, or is not a regular file: a pipe is empty the second time, and an empty file
- * means the default of every setting.
+ * was found before and no longer exists, is empty now, or is not a regular file. An empty file means the default of
+ * every setting: a pipe is empty the second time, and editors empty a file before they write it.
  */
 export function createRereader(source: SettingsSource, read: () => Settings): () => Config {
   let former = source;
@@ -64,6 +72,7 @@ export function createRereader(source: SettingsSource, read: () => Settings): ()
     if (former.isFound && !next.source.isFound) {
       throw new ConfigError([`${path}: does not exist any more`]);
     }
+    if (!former.isEmpty && next.source.isEmpty) throw new ConfigError([`${path}: is empty now`]);
     former = next.source;
     return next.config;
   };

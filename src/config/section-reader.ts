@@ -6,7 +6,7 @@
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { Secret } from '../lib/secrets.ts';
 import { explainVariable } from './environment.ts';
-import { expandReferences } from './references.ts';
+import { expandReferences, hasBrokenReference } from './references.ts';
 import {
   isTable,
   parseText,
@@ -51,6 +51,7 @@ export class SectionReader {
   readonly #path: string;
   readonly #context: ReadContext;
   readonly #known = new Set<string>();
+  readonly #wrong = new Set<string>();
   readonly #sections: SectionReader[] = [];
   /** The variable or option that the value of a key came from, if it did not come from the file. */
   readonly #origins = new Map<string, string | undefined>();
@@ -154,8 +155,14 @@ export class SectionReader {
     ];
   }
 
+  /** Whether a problem with the value of `key` was reported. */
+  hasProblem(key: string): boolean {
+    return this.#wrong.has(key);
+  }
+
   /** Reports a problem with the value of `key`, blamed on `variable` or on what the value came from. */
   problem(key: string, text: string, variable = this.#origins.get(key)): void {
+    this.#wrong.add(key);
     const { filePrefix, problems } = this.#context;
     problems.push(`${variable ?? `${filePrefix}${this.#nameOf(key)}`}: ${text}`);
   }
@@ -193,6 +200,10 @@ export class SectionReader {
       );
     }
     if (typeof value !== 'string') return value;
+    // A key of callers must not have it at all: `checkCallerKey`.
+    if (row.key !== 'of callers' && hasBrokenReference(value)) {
+      this.warning(key, '"${" begins no reference here; the text is used as written');
+    }
     const expanded = expandReferences(value, this.#context, {
       problem: (text) => this.problem(key, text),
       onUnset: (text) => {

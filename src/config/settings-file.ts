@@ -52,7 +52,7 @@ export function readValueFile(path: string, shown: string): string {
   if (bytes.length > MAX_VALUE_BYTES) throw fail('is larger than 64 KiB');
   if (!isUtf8(bytes)) throw fail('is not UTF-8 text');
   const text = bytes.toString().replace(/\r?\n$/, '');
-  if (text === '') throw fail('is empty');
+  if (text.trim() === '') throw fail('is empty');
   return text;
 }
 
