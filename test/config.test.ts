@@ -379,6 +379,7 @@ describe('variables in texts', () => {
     ['${A', '${A', ['no reference']],
     ['${}${A-b}${ A}', '${}${A-b}${ A}', ['no reference']],
     ['${${A}}', '${one}', ['no reference']],
+    ['$${A}{', '$one{', []],
     ['${NOPE}/${A}/${NADA}', '${NOPE}/one/${NADA}', ['NOPE', 'NADA']],
     ['${a}', '${a}', ['a']],
     ['${__proto__}', '${__proto__}', ['__proto__']],

@@ -581,6 +581,31 @@ describe('a reload with wrong settings', () => {
     assert.equal(reread().server.retries, 2);
   });
 
+  test('of a file cut off at any line end opens the gateway to nobody', async (t) => {
+    const upstream = await startUpstream(t);
+    const shared = `[server]\nretries = 0\n${providerToml(upstream)}`;
+    for (const auth of ['[server.auth]\nkeys = [\n"key-one"]', '[clients.a]\nkey = "key-one"']) {
+      const lines = `${shared}\n${auth}\n`.split('\n');
+      const gateway = await startGateway(t, { toml: lines.join('\n') });
+      for (let count = 0; count < lines.length; count += 1) {
+        gateway.reload(lines.slice(0, count).join('\n'));
+        assert.equal(await statusWith(gateway, 'other'), 401, `${count} lines`);
+      }
+      gateway.reload(`${shared}\n[server.auth]\nkeys = []\n`);
+      assert.equal(await statusWith(gateway, 'other'), 401);
+      gateway.reload(lines.join('\n'));
+      assert.equal(await statusWith(gateway, 'key-one'), 200);
+    }
+  });
+
+  test('does not fail if there was no file before, and there is an empty one now', (t) => {
+    const path = join(emptyFolder(t), 'gateway.toml');
+    writeFileSync(path, '');
+    const read = () => readSettings({ config: path }, {});
+    const reread = createRereader({ text: '', path, isFound: false, isEmpty: false }, read);
+    assert.equal(reread().server.retries, 0);
+  });
+
   test('is a figure of /metrics until one succeeds', async (t) => {
     const gateway = await startGateway(t, { toml: ADMIN });
     const figures = async () => {

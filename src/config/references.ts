@@ -59,5 +59,5 @@ export function expandReferences(
 
 /** Whether something in the text begins like a reference, and is none: `${NAME:-default}`, `${file:/path`. */
 export function hasBrokenReference(text: string): boolean {
-  return text.replace(REFERENCE, '').includes('${');
+  return text.replace(REFERENCE, ' ').includes('${');
 }

@@ -72,7 +72,9 @@ export function createRereader(source: SettingsSource, read: () => Settings): ()
     if (former.isFound && !next.source.isFound) {
       throw new ConfigError([`${path}: does not exist any more`]);
     }
-    if (!former.isEmpty && next.source.isEmpty) throw new ConfigError([`${path}: is empty now`]);
+    if (former.isFound && !former.isEmpty && next.source.isEmpty) {
+      throw new ConfigError([`${path}: is empty now`]);
+    }
     former = next.source;
     return next.config;
   };

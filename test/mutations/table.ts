@@ -3061,6 +3061,27 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'is hidden in answers and the log of a gateway',
   },
   {
+    file: 'src/config/reload.ts',
+    now: 'former.isFound && !former.isEmpty',
+    mutated: '!former.isEmpty',
+    tests: 'reload.test',
+    title: 'does not fail if there was no file',
+  },
+  {
+    file: 'src/config/reload.ts',
+    now: 'needsKey(running) && !needsKey(next) &&',
+    mutated: '!next &&',
+    tests: 'reload.test',
+    title: 'of a file cut off at any line end',
+  },
+  {
+    file: 'src/config/references.ts',
+    now: "text.replace(REFERENCE, ' ')",
+    mutated: "text.replace(REFERENCE, '')",
+    tests: 'config.test',
+    title: '$${A}{ becomes',
+  },
+  {
     file: 'src/config/provider-headers.ts',
     now: 'value.length > MAX_KEY_CHARACTERS',
     mutated: 'value.length > MAX_KEY_CHARACTERS + 1',
