@@ -3244,8 +3244,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/reload.ts',
-    now: 'if (!former.isEmpty && next.source.isEmpty)',
-    mutated: 'if (former.isEmpty && next.source.isEmpty)',
+    now: '!former.isEmpty && next.source.isEmpty) {',
+    mutated: 'former.isEmpty && next.source.isEmpty) {',
     tests: 'reload.test',
     title: 'of a file that has been emptied',
   },
