@@ -54,6 +54,30 @@ interface Settings {
   ]: unknown;
 }
 
+/** The statuses of two requests at the same time, one of them while another one is in flight and one while two are. */
+async function statusesBeside(t: TestContext, settings: Settings): Promise<number[]> {
+  const { opened, open: finish } = createGate();
+  const script: Script = async ({ body }, response) => {
+    if (body.includes('held')) await opened;
+    sendJson(response, completion());
+  };
+  const { gateway, p } = await start(t, { ...settings, script });
+  const held: Promise<number>[] = [];
+  const hold = async () => {
+    held.push(statusOf(gateway, chatBody({ model: 'p/held' })));
+    await eventually(() => p.requests.filter(isHeld).length === held.length, 'a held request');
+  };
+  const isHeld = ({ body }: { readonly body: Buffer }) => body.includes('held');
+  await hold();
+  const statuses = [await statusOf(gateway)];
+  await hold();
+  statuses.push(await statusOf(gateway));
+  finish();
+  assert.deepEqual(await Promise.all(held), [200, 200]);
+  assert.equal(await statusOf(gateway), 200);
+  return statuses;
+}
+
 /** Provider `p`, which does as it is told, provider `q`, which answers, and these settings. */
 async function start(t: TestContext, { script, env = {}, ...settings }: Settings) {
   const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t)]);
@@ -213,6 +237,10 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(p.requests.length, 3);
   },
 
+  'server.max_concurrent_requests': async (t) => {
+    assert.deepEqual(await statusesBeside(t, { 'server.max_concurrent_requests': 2 }), [200, 429]);
+  },
+
   'server.max_body_bytes': async (t) => {
     const body = JSON.stringify(chatBody());
     for (const [limit, status] of [
@@ -333,6 +361,11 @@ const IN_FILE: Record<string, Observation> = {
     const alice = { key: CLIENT_TOKEN, requests_per_second: 1, burst_capacity: 2 };
     const { gateway } = await start(t, { 'clients.alice': alice });
     for (const status of [200, 200, 429]) assert.equal(await statusOf(gateway), status);
+  },
+
+  'clients.z.max_concurrent_requests': async (t) => {
+    const alice = { key: CLIENT_TOKEN, max_concurrent_requests: 2 };
+    assert.deepEqual(await statusesBeside(t, { 'clients.alice': alice }), [200, 429]);
   },
 
   'admin.port': async (t) => {
@@ -516,6 +549,11 @@ const IN_FILE: Record<string, Observation> = {
       assert.equal(await statusOf(gateway), 503);
       assert.equal(p.requests.length, count);
     }
+  },
+
+  'providers.z.max_concurrent_requests': async (t) => {
+    const settings = { 'providers.p.max_concurrent_requests': 2 };
+    assert.deepEqual(await statusesBeside(t, settings), [200, 429]);
   },
 
   'aliases.z': async (t) => {

@@ -18,6 +18,8 @@ export interface ClientSettings {
   /** The aliases and models that it may name, each perhaps with a `*` at the end. Absent: all. */
   readonly models: readonly string[] | undefined;
   readonly limit: BucketSettings;
+  /** 0 is unlimited. */
+  readonly maxConcurrentRequests: number;
 }
 
 /**
@@ -45,7 +47,8 @@ export function readClients(
 }
 
 function readClient(name: string, section: SectionReader, takenKeys: Set<string>): ClientSettings {
-  const { key, keys = [], models, ...limit } = section.values(SETTINGS['clients.<name>']);
+  const values = section.values(SETTINGS['clients.<name>']);
+  const { key, keys = [], models } = values;
   const all = [...(key === undefined ? [] : [key]), ...keys];
   if (all.length === 0) section.problem('key', 'key or keys is required');
   for (const text of new Set(all)) {
@@ -64,7 +67,8 @@ function readClient(name: string, section: SectionReader, takenKeys: Set<string>
     name,
     keys: all.map((text) => new Secret(text)),
     models,
-    limit: toBucket(limit),
+    limit: toBucket(values),
+    maxConcurrentRequests: values.max_concurrent_requests,
   };
 }
 

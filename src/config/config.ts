@@ -41,6 +41,8 @@ export interface Config {
     /** After the signal to stop, the port stays open for so long before the drain begins. */
     readonly drainDelayMs: number;
     readonly retries: number;
+    /** 0 is unlimited. */
+    readonly maxConcurrentRequests: number;
     readonly maxBodyBytes: number;
     /** For all clients together. */
     readonly maxBufferedBytes: number;
@@ -151,6 +153,7 @@ function readServer(
     shutdownTimeoutMs: values.shutdown_timeout * 1000,
     drainDelayMs: values.drain_delay * 1000,
     retries: values.retries,
+    maxConcurrentRequests: values.max_concurrent_requests,
     maxBodyBytes: values.max_body_bytes,
     maxBufferedBytes: values.max_buffered_bytes,
     cors: values.cors,

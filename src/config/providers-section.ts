@@ -21,6 +21,8 @@ export interface ProviderSettings {
   readonly defaultModel: string | undefined;
   readonly timeoutMs: number;
   readonly retries: number;
+  /** 0 is unlimited. */
+  readonly maxConcurrentRequests: number;
   /** Listed by hand: the list is not fetched from the provider. */
   readonly models: readonly string[] | undefined;
 }
@@ -127,6 +129,7 @@ function readProvider(
     defaultModel: values.default_model || undefined,
     timeoutMs: 1000 * values.timeout,
     retries: values.retries,
+    maxConcurrentRequests: values.max_concurrent_requests,
     models: values.models,
   };
 

@@ -19,7 +19,6 @@ import {
 const MAX_PORT = 65_535;
 /** A body is held in memory until it has been sent. */
 const MAX_BODY_BYTES = 268_435_456;
-const MAX_BUFFERED_BYTES = 1_099_511_627_776;
 const MAX_RETRIES = 10;
 
 /** A token bucket, wherever there can be one. */
@@ -31,6 +30,13 @@ const BUCKET = {
   burst_capacity: {
     ...integer(1, 1_000_000, 100),
     meaning: 'requests that the bucket holds',
+  },
+};
+
+const CONCURRENCY = {
+  max_concurrent_requests: {
+    ...integer(0, 1_000_000, 0),
+    meaning: 'requests in flight at the same time, streams until their end; 0 is unlimited',
   },
 };
 
@@ -69,6 +75,7 @@ export const SETTINGS = {
       meaning:
         'time after SIGTERM for requests in flight; those that remain then end with an error, and get 2 s to send it',
     },
+    ...CONCURRENCY,
     drain_delay: {
       ...seconds(0, 0),
       meaning:
@@ -83,7 +90,7 @@ export const SETTINGS = {
       meaning: 'larger requests are refused with 413',
     },
     max_buffered_bytes: {
-      ...integer(1_048_576, MAX_BUFFERED_BYTES),
+      ...integer(1_048_576, 2 ** 40),
       defaultText: 'a quarter of the memory, at least 64 MiB',
       meaning:
         'bodies, complete answers and unfinished events of all clients together; what does not fit is refused with 429',
@@ -130,6 +137,7 @@ export const SETTINGS = {
       meaning:
         'the aliases and models (`<id>/<model>`) that it may use; `*` at the end of one matches any text',
     },
+    ...CONCURRENCY,
     ...BUCKET,
   },
   admin: {
@@ -216,6 +224,7 @@ export const SETTINGS = {
       defaultText: '`[server] timeout`',
       meaning: 'replaces `[server] timeout` for this provider',
     },
+    ...CONCURRENCY,
     retries: {
       ...integer(0, MAX_RETRIES),
       defaultText: '`[server] retries`',

@@ -67,6 +67,7 @@ export class Call {
   readonly #request: IncomingMessage;
   readonly #response: ServerResponse;
   readonly #closed: Promise<void>;
+  readonly #frees: (() => void)[] = [];
   readonly #connection: CallConnection;
   #awaitsContinue: boolean;
 
@@ -131,8 +132,14 @@ export class Call {
     return body;
   }
 
-  /** Frees what is reserved for the request. Nothing can be reserved for it any more. */
+  /** Has `free` called once the request is over, however it ends. */
+  onEnd(free: () => void): void {
+    this.#frees.push(free);
+  }
+
+  /** Frees what is held for the request. Nothing can be reserved for it any more. */
   end(): void {
+    for (const free of this.#frees) free();
     this.bodyReservation.end();
     this.answerReservation.end();
   }

@@ -3,15 +3,16 @@
 import type { Call } from '../downstream/call.ts';
 import { pause } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import type { Answer, ChatRequest } from '../lib/messages.ts';
+import { isStream, type Answer, type ChatRequest } from '../lib/messages.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
+import type { Concurrency } from '../policy/concurrency.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/attempt.ts';
 import type { ForwardedHeaders } from '../upstream/provider.ts';
 import { backoffMs } from './backoff.ts';
 import type { Candidate } from './model-name.ts';
 import { causeOf } from './outcome.ts';
-import { beginTry, type OpenTry } from './tries.ts';
+import { beginTry, recordPassedOver, type OpenTry } from './tries.ts';
 
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
@@ -19,6 +20,7 @@ const MAX_AWAITED_SECONDS = 30;
 export interface TrySettings extends AttemptSettings {
   /** Of the providers with several keys, by their ids. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
+  readonly concurrency: Concurrency;
 }
 
 export interface TryContext {
@@ -107,7 +109,14 @@ async function attemptOnce(
   { breaker, call, chat, forwarded, settings }: TryContext,
   key?: number,
 ): Promise<Answer | GatewayError> {
-  const opened = beginTry(candidate, call, settings.logger, key);
+  const { concurrency, logger } = settings;
+  const { id } = candidate.provider;
+  const refusal = concurrency.beginAttempt(id);
+  if (refusal) {
+    recordPassedOver(candidate, 'limit', call, logger);
+    return refusal;
+  }
+  const opened = beginTry(candidate, call, logger, key);
   const attemptCall: AttemptCall = {
     forwarded,
     facts: opened.facts,
@@ -119,8 +128,11 @@ async function attemptOnce(
   try {
     const answer = await attempt({ call: attemptCall, chat, ...candidate, key }, settings);
     opened.end();
+    if (isStream(answer.body)) call.onEnd(() => concurrency.endAttempt(id));
+    else concurrency.endAttempt(id);
     return answer;
   } catch (thrown) {
+    concurrency.endAttempt(id);
     const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);
     opened.end(failure);
     if (failure instanceof ClientGone || failure.facts.provider === undefined) throw failure;
@@ -137,6 +149,8 @@ function recordFailure(
   failure: GatewayError,
 ): void {
   const { status, facts } = failure;
+  // It was not asked.
+  if (facts.limit === 'provider_concurrency') return;
   if (facts.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
   else if (OUTAGE_STATUSES.has(status))
     breaker?.recordModelFailure(provider, model, causeOf(failure));

@@ -113,7 +113,7 @@ type Dispatch = (call: Call) => Promise<Answer>;
 /** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): Dispatch {
   const { config, completion, logger, listModels } = settings;
-  const { limits } = completion;
+  const { concurrency, limits } = completion;
   const { server } = config;
   const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
   const unserved = new Set(UNSERVED_PATHS);
@@ -136,6 +136,9 @@ function createDispatch(settings: GatewaySettings): Dispatch {
     if (server.cors && isPreflight(call)) return answerPreflight(call);
     const client = authenticate(call.headerValues('authorization'));
     call.record.client = client?.name;
+    const excess = concurrency.beginRequest(client);
+    if (excess) throw excess;
+    call.onEnd(() => concurrency.endRequest(client));
     const refusal = limits.takeRequest(client);
     if (refusal) throw refusal;
     if (found) return found.answer(call, client);

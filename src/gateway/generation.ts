@@ -7,6 +7,7 @@ import type { ConfigurableLogger } from '../lib/log.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import { isSameSetting, type GrowingRedactor } from '../lib/secrets.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import { createConcurrency, type Concurrency } from '../policy/concurrency.ts';
 import { createKeyPools, type KeyPool } from '../policy/key-pool.ts';
 import { createLimits, type Limits } from '../policy/rate-limits.ts';
 import { createOpenAIProvider } from '../upstream/openai.ts';
@@ -42,6 +43,7 @@ export interface Generation {
   /** Of the providers with several keys, by their ids. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly limits: Limits;
+  readonly concurrency: Concurrency;
   readonly listModels: ModelList;
   readonly gateway: Gateway;
 }
@@ -60,9 +62,10 @@ export function createGeneration(
     createKeyPools([settings], logger).get(settings.id),
   );
   const limits = createLimits(config, former?.limits);
+  const concurrency = createConcurrency(config, former?.concurrency);
   // A fallback without a key is not registered.
   const fallbacks = fallback.flatMap((id) => providers.get(id) ?? []);
-  const stateful = { providers, keyPools, limits };
+  const stateful = { providers, keyPools, limits, concurrency };
   const completion = { ...stateful, config, transport, logger, fallbacks, redact, breaker };
   const { aliases } = config;
   const listModels = createModelList({ ...permanent, providers, keyPools, aliases });

@@ -34,7 +34,15 @@ export type TryFacts = {
 };
 
 /** Whose limit a 429 is about: the gateway's for all requests, for a client, a provider or its memory, or a provider's own. */
-export type Limit = 'global' | 'client' | 'provider' | 'memory' | 'upstream';
+export type Limit =
+  | 'global'
+  | 'client'
+  | 'provider'
+  | 'server_concurrency'
+  | 'client_concurrency'
+  | 'provider_concurrency'
+  | 'memory'
+  | 'upstream';
 
 /** Token counts as the provider reports them in `usage`. */
 export type TokenUsage = {

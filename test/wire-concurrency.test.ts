@@ -1,0 +1,218 @@
+/** `max_concurrent_requests`: of the server, of clients and of providers. */
+
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import { assertError } from './support/errors.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  providerToml,
+  startGateway,
+  triesOf,
+  type Reply,
+  type TestGateway,
+} from './support/gateway.ts';
+import { createGate, eventually, openChat } from './support/streams.ts';
+import {
+  completion,
+  completionEvents,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+} from './support/upstream.ts';
+
+const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+
+function assertLimited(reply: Reply): void {
+  assertError(reply, {
+    httpStatus: 429,
+    type: 'rate_limit_error',
+    code: 'RATE_LIMIT_ERROR',
+    message: 'Too many requests at the same time',
+    retry_after: 1,
+    headers: {
+      'retry-after': '1',
+      ...(reply.headers['x-gateway-provider'] ? { 'x-gateway-provider': 'p' } : {}),
+    },
+  });
+}
+
+/** An upstream that answers once the gate is open, and knows how many it answers at the same time. */
+async function startHeld(t: TestContext) {
+  const { opened, open } = createGate();
+  const seen = { now: 0, most: 0 };
+  const upstream = await startUpstream(t, async ({ body, closed }, response) => {
+    seen.now += 1;
+    seen.most = Math.max(seen.most, seen.now);
+    void closed.then(() => (seen.now -= 1));
+    const isStream = body.includes('"stream":true');
+    if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+    await opened;
+    if (isStream) response.end(completionEvents());
+    else sendJson(response, completion());
+  });
+  return { upstream, seen, open };
+}
+
+const limitsOf = (gateway: TestGateway) => gateway.accessLines().map(({ reason }) => reason);
+
+const inFlight = async ({ requests }: FakeUpstream, count: number) =>
+  eventually(() => requests.length === count, `${count} requests at the provider`);
+
+describe('of 1,000 requests at once for a provider that takes eight', { concurrency: 1 }, () => {
+  test('eight are answered and the others are refused, without a fallback', async (t) => {
+    const { upstream, seen, open } = await startHeld(t);
+    const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 8');
+    const gateway = await startGateway(t, { toml });
+    const replies = Array.from({ length: 1000 }, async () => gateway.chat(chatBody()));
+    await eventually(() => gateway.accessLines().length === 992, 'the others are refused');
+    assert.equal(upstream.requests.length, 8);
+    open();
+    const all = await Promise.all(replies);
+    assert.equal(all.filter(({ status }) => status === 200).length, 8);
+    const refused = all.filter(({ status }) => status !== 200);
+    refused.forEach(assertLimited);
+    assert.equal(refused.length, 992);
+    assert.equal(seen.most, 8);
+    assert.equal(limitsOf(gateway).filter((limit) => limit === 'provider_concurrency').length, 992);
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+  });
+
+  test('the others are answered by the fallback, which never sees the eight', async (t) => {
+    const { upstream, seen, open } = await startHeld(t);
+    const other = await startUpstream(t);
+    const toml = [
+      '[providers]\nfallback = ["q"]',
+      providerToml(upstream, 'p', 'max_concurrent_requests = 8'),
+      providerToml(other, 'q'),
+    ].join('\n');
+    const gateway = await startGateway(t, { toml });
+    const replies = Array.from({ length: 1000 }, async () => gateway.chat(chatBody()));
+    await eventually(() => gateway.accessLines().length === 992, 'the fallback answers');
+    assert.ok(gateway.accessLines().every((line) => triesOf(line) === 'p:limit q:200'));
+    open();
+    assert.ok((await Promise.all(replies)).every(({ status }) => status === 200));
+    assert.deepEqual([upstream.requests.length, seen.most, other.requests.length], [8, 8, 992]);
+  });
+});
+
+test('a stream counts until its end, and until its client leaves', async (t) => {
+  const { upstream, open } = await startHeld(t);
+  const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 1');
+  const gateway = await startGateway(t, { toml });
+  const first = openChat(gateway.port);
+  await first.response;
+  assertLimited(await gateway.chat(chatBody()));
+  first.leave();
+  await eventually(() => gateway.accessLines().length === 2, 'the stream is over');
+  const second = openChat(gateway.port);
+  await second.response;
+  assertLimited(await gateway.chat(chatBody({ stream: true })));
+  open();
+  await second.ended;
+  await eventually(() => gateway.accessLines().length === 4, 'the second stream is over');
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+});
+
+test('what ends with an error, or is never sent to a provider, no longer counts', async (t) => {
+  const upstream = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 500 }));
+  const limited = 'max_concurrent_requests = 1';
+  const client = `[clients.alice]\nkey = "${CLIENT_TOKEN}"\n${limited}\n`;
+  const toml = `[server]\n${limited}\n${client}${providerToml(upstream, 'p', limited)}`;
+  const gateway = await startGateway(t, { toml });
+  for (const status of [500, 500, 500]) {
+    assert.equal((await gateway.chat(chatBody())).status, status);
+    assert.equal((await gateway.chat('{')).status, 400);
+    assert.equal((await gateway.chat(chatBody({ model: 'nobody/m' }))).status, 400);
+    assert.equal((await gateway.send('/v1/unknown')).status, 404);
+    assert.equal((await gateway.send('/v1/models')).status, 200);
+  }
+});
+
+test('the limits of server and client hold beside each other; /health and wrong keys are not counted', async (t) => {
+  const { upstream, open } = await startHeld(t);
+  const toml = [
+    '[server]\nmax_concurrent_requests = 2',
+    `[server.auth]\nkeys = ["team-key-0001"]`,
+    `[clients.alice]\nkey = "${CLIENT_TOKEN}"\nmax_concurrent_requests = 1`,
+    providerToml(upstream),
+  ].join('\n');
+  const gateway = await startGateway(t, { toml });
+  const withKey = (key: string) => ({ headers: { authorization: `Bearer ${key}` } });
+  const first = gateway.chat(chatBody());
+  await inFlight(upstream, 1);
+  assertLimited(await gateway.chat(chatBody()));
+  const second = gateway.chat(chatBody(), withKey('team-key-0001'));
+  await inFlight(upstream, 2);
+  assertLimited(await gateway.chat(chatBody(), withKey('team-key-0001')));
+  assert.deepEqual(limitsOf(gateway), ['client_concurrency', 'server_concurrency']);
+  assert.equal((await gateway.send('/health')).status, 200);
+  assert.equal((await gateway.chat(chatBody(), withKey('wrong'))).status, 401);
+  open();
+  assert.deepEqual([(await first).status, (await second).status], [200, 200]);
+});
+
+test('what is refused takes nothing of the rate limits', async (t) => {
+  const { upstream, open } = await startHeld(t);
+  const toml = [
+    '[server]\nmax_concurrent_requests = 1',
+    '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 2',
+    providerToml(upstream),
+  ].join('\n');
+  t.mock.method(performance, 'now', () => 1000);
+  const gateway = await startGateway(t, { toml });
+  const first = gateway.chat(chatBody());
+  await inFlight(upstream, 1);
+  for (let count = 0; count < 5; count += 1) assertLimited(await gateway.chat(chatBody()));
+  open();
+  assert.deepEqual([(await first).status, (await gateway.chat(chatBody())).status], [200, 200]);
+  assert.equal((await gateway.chat(chatBody())).status, 429);
+  assert.equal(limitsOf(gateway).at(-1), 'global');
+});
+
+test('what is in flight over a reload counts on, and a new limit counts it too', async (t) => {
+  const { upstream, open } = await startHeld(t);
+  const toml = (limit: number) => providerToml(upstream, 'p', `max_concurrent_requests = ${limit}`);
+  const gateway = await startGateway(t, { toml: toml(0) });
+  const replies = [gateway.chat(chatBody()), gateway.chat(chatBody())];
+  await inFlight(upstream, 2);
+  gateway.reload(toml(2));
+  assertLimited(await gateway.chat(chatBody()));
+  gateway.reload(toml(3));
+  replies.push(gateway.chat(chatBody()));
+  await inFlight(upstream, 3);
+  open();
+  for (const reply of replies) assert.equal((await reply).status, 200);
+  gateway.reload(toml(1));
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+});
+
+test('a provider that was not asked because of its limit keeps its circuit as it is', async (t) => {
+  const { opened, open } = createGate();
+  const upstream = await startUpstream(t, async ({ body }, response) => {
+    if (!body.includes('held')) return sendJson(response, {}, { status: 503 });
+    await opened;
+    return sendEvents(response, completionEvents());
+  });
+  const other = await startUpstream(t);
+  const toml = [
+    '[providers]\nfallback = ["q"]',
+    providerToml(upstream, 'p', 'max_concurrent_requests = 1'),
+    providerToml(other, 'q'),
+  ].join('\n');
+  const gateway = await startGateway(t, { toml });
+  const tries = async () => {
+    await gateway.chat(chatBody());
+    return triesOf(gateway.accessLines().at(-1));
+  };
+  assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:503 q:200']);
+  const held = openChat(gateway.port, chatBody({ model: 'p/held', stream: true }));
+  await inFlight(upstream, 3);
+  assert.equal(await tries(), 'p:limit q:200');
+  open();
+  await held.ended;
+  await eventually(() => gateway.accessLines().length === 4, 'the stream is over');
+  assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:resting q:200']);
+});
