@@ -53,6 +53,7 @@ describe('defaults', () => {
       streamIdleTimeoutMs: 300_000,
       shutdownTimeoutMs: 25_000,
       drainDelayMs: 0,
+      maxConcurrentRequests: 0,
       retries: 0,
       maxBodyBytes: 33_554_432,
       maxBufferedBytes: 67_108_864,
