@@ -10,6 +10,7 @@ import { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
 import { createGeneration, type Generation, type Permanent } from './gateway/generation.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
+import { ExhaustionLog } from './lib/exhaustion.ts';
 import { createLogger, type Logger, type LogSettings } from './lib/log.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
@@ -21,6 +22,7 @@ export interface Assembly {
   readonly admin?: HttpServer | undefined;
   readonly transport: Transport;
   readonly logger: Logger;
+  readonly exhaustion: ExhaustionLog;
   readonly budget: ByteBudget;
   /** The settings in use. */
   readonly config: Config;
@@ -47,7 +49,7 @@ interface Runtime {
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
 export function assemble(initial: Config, runtime: Runtime): Assembly {
   const lasting = createLasting(initial, runtime);
-  const { budget, logger, transport } = lasting;
+  const { budget, exhaustion, logger, transport } = lasting;
   const limits = runtime.clientLimits ?? CLIENT_LIMITS;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
   const figures: Figures = {
@@ -79,6 +81,7 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     admin: admin?.server,
     transport,
     logger,
+    exhaustion,
     budget,
     get config() {
       return current.config;
@@ -111,6 +114,7 @@ function createLasting(initial: Config, runtime: Runtime): Permanent {
     redact,
     logger,
     transport: createTransport(initial.server.upstream),
+    exhaustion: new ExhaustionLog(logger),
     breaker: new CircuitBreaker(logger),
     budget: new ByteBudget(initial.server.maxBufferedBytes),
     streams: { open: 0 },
@@ -118,10 +122,11 @@ function createLasting(initial: Config, runtime: Runtime): Permanent {
   };
 }
 
-function figuresOf({ breaker, budget, redact, streams, transport }: Permanent) {
+function figuresOf({ breaker, budget, exhaustion, redact, streams, transport }: Permanent) {
   return {
     openStreams: () => streams.open,
     bufferedBytes: () => budget.reservedBytes,
+    exhaustions: () => exhaustion.count,
     connections: () => transport.connectionFigures,
     circuits: () =>
       breaker.report().map((circuit) => ({

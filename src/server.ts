@@ -86,7 +86,7 @@ async function main(): Promise<void> {
     drain('uncaught exception');
   });
   await transport.check();
-  watchDescriptors(import.meta.filename, logger);
+  watchDescriptors(import.meta.filename, assembly.exhaustion);
   assembly.learnModels();
   const started = { config: assembly.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedFacts(started));

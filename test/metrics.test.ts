@@ -44,6 +44,7 @@ const NO_FIGURES: Figures = {
   openStreams: () => 0,
   bufferedBytes: () => 0,
   droppedLogLines: () => 0,
+  exhaustions: () => 0,
   connections: () => undefined,
   circuits: () => [],
   lastReload: () => ({ isSuccessful: true, succeededAtMs: 0 }),

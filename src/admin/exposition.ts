@@ -64,6 +64,11 @@ function renderGateway(figures: Figures): string {
       'Log lines lost because standard output was not read.',
       figures.droppedLogLines(),
     ),
+    counter(
+      'gateway_descriptors_exhausted_total',
+      'Connections to providers, and checks once a second, that failed for want of descriptors or ports.',
+      figures.exhaustions(),
+    ),
     gauge(
       'gateway_config_last_reload_successful',
       'Whether the settings that were read last are in use.',

@@ -14,6 +14,8 @@ export interface Figures {
   openStreams(): number;
   bufferedBytes(): number;
   droppedLogLines(): number;
+  /** Files and connections that could not be opened for want of descriptors or ports. */
+  exhaustions(): number;
   /** To providers. Undefined if the transport does not know them. */
   connections(): ConnectionFigures | undefined;
   /** The circuits that are not closed. */

@@ -3,6 +3,7 @@
 import type { Config } from '../config/config.ts';
 import type { ProviderSettings } from '../config/providers-section.ts';
 import type { ByteBudget } from '../lib/byte-budget.ts';
+import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { ConfigurableLogger } from '../lib/log.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import { isSameSetting, type GrowingRedactor } from '../lib/secrets.ts';
@@ -26,6 +27,7 @@ export interface Permanent {
   readonly redact: GrowingRedactor;
   readonly logger: ConfigurableLogger;
   readonly transport: Transport;
+  readonly exhaustion: ExhaustionLog;
   readonly breaker: CircuitBreaker;
   readonly budget: ByteBudget;
   readonly streams: { open: number };
@@ -54,7 +56,7 @@ export function createGeneration(
   permanent: Permanent,
   former?: Generation,
 ): Generation {
-  const { transport, logger, redact, breaker, streams, observe } = permanent;
+  const { transport, logger, redact, exhaustion, breaker, streams, observe } = permanent;
   const { registered, fallback } = config.providers;
   const same = findSame(registered, former?.config);
   const providers = reuseOrCreate(registered, same, former?.providers, createOpenAIProvider);
@@ -66,7 +68,8 @@ export function createGeneration(
   // A fallback without a key is not registered.
   const fallbacks = fallback.flatMap((id) => providers.get(id) ?? []);
   const stateful = { providers, keyPools, limits, concurrency };
-  const completion = { ...stateful, config, transport, logger, fallbacks, redact, breaker };
+  const lasting = { transport, logger, redact, exhaustion, breaker };
+  const completion = { ...stateful, ...lasting, config, fallbacks };
   const { aliases } = config;
   const listModels = createModelList({ ...permanent, providers, keyPools, aliases });
   const gateway = createGateway({ config, logger, completion, observe, listModels, streams });

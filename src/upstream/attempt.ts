@@ -3,6 +3,7 @@
 import type { Config } from '../config/config.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
+import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readAll } from '../lib/chunk-buffer.ts';
@@ -12,7 +13,7 @@ import type { Answer, ChatRequest } from '../lib/messages.ts';
 import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion } from './completion.ts';
 import { passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
-import { timeoutError, upstreamFailure } from './network-error.ts';
+import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { toProviderError } from './provider-error.ts';
 import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
 import { openStream } from './stream-relay.ts';
@@ -31,6 +32,7 @@ export interface AttemptSettings {
   /** Removes keys from text that is sent to a client. */
   readonly redact: Redactor;
   readonly logger: Logger;
+  readonly exhaustion: ExhaustionLog;
 }
 
 /** What becomes known of one attempt while it is made. For the log. */
@@ -101,6 +103,7 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
     // Also ends a reply that was not read to its end.
     deadline.end({ abandon: true });
     call.reservation.resize(0);
+    if (thrown instanceof TransportError) settings.exhaustion.record(thrown.cause);
     throw upstreamFailure(thrown, { provider: provider.id, answered });
   }
 }

@@ -1,6 +1,7 @@
-/** What failures of a transport mean in the gateway's terms. Only this file knows network error codes. */
+/** What failures of a transport mean in the gateway's terms. Only this file and lib/exhaustion.ts know network error codes. */
 
 import { GatewayError, type ErrorFacts } from '../lib/errors.ts';
+import { exhaustionOf } from '../lib/exhaustion.ts';
 
 /** How far a connection had come when it broke, which decides whether its request may be repeated. */
 export type ConnectionFailure =
@@ -54,6 +55,15 @@ export function upstreamFailure(
   if (!(thrown instanceof TransportError)) return thrown;
   const { cause, connectionFailure } = thrown;
   const { code = '' } = cause as NodeJS.ErrnoException;
+  const exhaustion = exhaustionOf(cause);
+  if (exhaustion) {
+    // Not the provider's fault. As text: the stack of an error would say nothing more.
+    return new GatewayError('internal', 'Internal server error', {
+      provider,
+      cause: `${exhaustion.code}: ${exhaustion.message}`,
+      retryable: true,
+    });
+  }
   const isUnconnected = connectionFailure === 'unconnected' || code === CONNECT_TIMEOUT;
   // An AggregateError has the code of the first address that was tried only.
   if (TIMED_OUT.has(code) && !(cause instanceof AggregateError)) {
