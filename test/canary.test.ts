@@ -14,6 +14,7 @@ import {
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { errorAfter } from './support/streams.ts';
 import {
+  CHUNK,
   completion,
   sendEvents,
   sendJson,
@@ -25,7 +26,6 @@ import {
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
 const OTHER_KEYS = ['sk-proj-AbC123_dEf456', 'sk-ant-api03-****abcd', 'Bearer eyJhbGciOi.J9-x_y=='];
 const STREAM = chatBody({ stream: true });
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 const STATUSES = [
   [300, 302, 307, 400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415, 418, 422, 429, 451, 499],
   [500, 501, 502, 503, 504, 511, 529, 599],

@@ -17,6 +17,7 @@ import {
 import { buildOnce, emptyFolder, freePort, runProgram, startServing } from './support/process.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
+  CHUNK,
   completion,
   completionEvents,
   sendEvents,
@@ -29,7 +30,6 @@ import {
 type Observation = (t: TestContext) => Promise<void>;
 
 const STREAM = chatBody({ stream: true });
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 const hang: Script = () => {};
 /** Longer than one second, the shortest time that can be set. */
 const slow: Script = async (_, response) => {

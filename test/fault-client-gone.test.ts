@@ -11,9 +11,14 @@ import {
   type TestGateway,
 } from './support/gateway.ts';
 import { eventually } from './support/streams.ts';
-import { sendJson, startUpstream, type FakeUpstream, type Script } from './support/upstream.ts';
+import {
+  CHUNK,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+  type Script,
+} from './support/upstream.ts';
 
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 const MIB = 1_048_576;
 
 interface Scene {

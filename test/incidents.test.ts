@@ -12,6 +12,7 @@ import {
 } from './support/gateway.ts';
 import { eventually, openChat } from './support/streams.ts';
 import {
+  CHUNK,
   completionEvents,
   NOBODY_LISTENS,
   sendEvents,
@@ -23,7 +24,6 @@ import {
 
 type Line = Record<string, unknown>;
 
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 const STREAM = chatBody({ stream: true });
 
 /** A gateway with the provider `p`, and `q` as its fallback if that is given. */

@@ -13,6 +13,7 @@ import { buildOnce, emptyFolder, ROOT, runProgram, SERVER } from './support/proc
 import { TRANSPORT_ENV } from './support/transport.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import {
+  CHUNK,
   completion,
   completionEvents,
   sendJson,
@@ -524,8 +525,6 @@ describe('the process', { concurrency: 4 }, () => {
     });
   }
 });
-
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 
 /** A stream in flight: the client has its first event, and `finish` lets the provider send the rest. */
 async function startStream(

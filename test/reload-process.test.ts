@@ -9,13 +9,19 @@ import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 
 import { chatBody, providerToml } from './support/gateway.ts';
+import { startHeldUpstream } from './support/held-stream.ts';
 import { buildOnce, emptyFolder, ROOT, startProgram, startServing } from './support/process.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
-import { completion, completionEvents, sendJson, startUpstream } from './support/upstream.ts';
+import {
+  CHUNK,
+  completion,
+  completionEvents,
+  sendJson,
+  startUpstream,
+} from './support/upstream.ts';
 
 before(buildOnce);
 
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 const SERVER_TOML = '[server]\nhost = "127.0.0.1"\nport = 0\n';
 
 type Line = Readonly<Record<string, unknown>>;
@@ -65,14 +71,7 @@ test(
   `${IN_FLIGHT} requests in flight and new ones all the time: none fails in ${RELOADS} reloads, every other one of a broken file`,
   { timeout: 120_000 },
   async (t) => {
-    const { opened, open: finish } = createGate();
-    const held = await startUpstream(t, async ({ body }, response) => {
-      const isStream = body.includes('"stream":true');
-      if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
-      await opened;
-      if (isStream) response.end(completionEvents());
-      else sendJson(response, completion());
-    });
+    const { upstream: held, finish } = await startHeldUpstream(t);
     const places = [await startUpstream(t), await startUpstream(t)] as const;
     const toml = (round: number, key: string) =>
       [

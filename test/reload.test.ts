@@ -27,6 +27,7 @@ import { emptyFolder } from './support/process.ts';
 import { sendRaw } from './support/raw.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
+  CHUNK,
   completion,
   completionEvents,
   sendEvents,
@@ -36,7 +37,6 @@ import {
 } from './support/upstream.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 
 /** The log's lines with one of these messages, without their times. */
 function linesOf({ log }: TestGateway, ...messages: string[]): Record<string, unknown>[] {

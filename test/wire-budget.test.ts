@@ -22,6 +22,7 @@ import { withRandom, type Random } from './support/random.ts';
 import { sendRaw } from './support/raw.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
+  CHUNK,
   completion,
   completionEvents,
   sendEvents,
@@ -43,7 +44,6 @@ const TOO_MUCH_ANSWERED: ExpectedError = {
   ...TOO_MUCH,
   headers: { ...TOO_MUCH.headers, 'x-gateway-provider': 'p' },
 };
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 
 const bodyOf = (bytes: number, more: object = {}) =>
   JSON.stringify(chatBody({ ...more, x: 'x'.repeat(bytes) }));

@@ -13,17 +13,15 @@ import {
   type Reply,
   type TestGateway,
 } from './support/gateway.ts';
+import { startHeldUpstream } from './support/held-stream.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import {
-  completion,
   completionEvents,
   sendEvents,
   sendJson,
   startUpstream,
   type FakeUpstream,
 } from './support/upstream.ts';
-
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 
 function assertLimited(reply: Reply): void {
   assertError(reply, {
@@ -39,21 +37,18 @@ function assertLimited(reply: Reply): void {
   });
 }
 
-/** An upstream that answers once the gate is open, and knows how many it answers at the same time. */
+/** A held upstream that knows how many requests it answers at the same time. */
 async function startHeld(t: TestContext) {
-  const { opened, open } = createGate();
+  const { upstream, finish } = await startHeldUpstream(t);
   const seen = { now: 0, most: 0 };
-  const upstream = await startUpstream(t, async ({ body, closed }, response) => {
+  const answer = upstream.script;
+  upstream.script = async (request, response) => {
     seen.now += 1;
     seen.most = Math.max(seen.most, seen.now);
-    void closed.then(() => (seen.now -= 1));
-    const isStream = body.includes('"stream":true');
-    if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
-    await opened;
-    if (isStream) response.end(completionEvents());
-    else sendJson(response, completion());
-  });
-  return { upstream, seen, open };
+    void request.closed.then(() => (seen.now -= 1));
+    return answer(request, response);
+  };
+  return { upstream, seen, open: finish };
 }
 
 const limitsOf = (gateway: TestGateway) => gateway.accessLines().map(({ reason }) => reason);

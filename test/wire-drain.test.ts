@@ -6,9 +6,8 @@ import { GatewayError } from '../src/lib/errors.ts';
 import { startStopwatch } from './support/clock.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
-import { completion, sendJson, startUpstream } from './support/upstream.ts';
+import { CHUNK, completion, sendJson, startUpstream } from './support/upstream.ts';
 
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 const END = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n';
 
 /** A gateway whose provider begins streams at once and finishes everything when `finish` is called. */

@@ -15,6 +15,7 @@ import {
 import { sendRaw } from './support/raw.ts';
 import { eventually, openChat } from './support/streams.ts';
 import {
+  CHUNK,
   NOBODY_LISTENS,
   completion,
   completionEvents,
@@ -61,7 +62,6 @@ function assertCounts(line: Line, names: readonly string[], least = 0): void {
 }
 
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 const STREAM = chatBody({ stream: true });
 
 describe('an access line', { concurrency: true }, () => {

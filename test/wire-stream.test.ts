@@ -9,6 +9,7 @@ import { idle, untilSteady, useManualTimers } from './support/clock.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
+  CHUNK,
   completionEvents,
   sendEvents,
   sendJson,
@@ -17,7 +18,6 @@ import {
 } from './support/upstream.ts';
 
 const STREAM = chatBody({ stream: true });
-const CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
 const DONE = 'data: [DONE]\n\n';
 const MIB = 1_048_576;

@@ -1,10 +1,18 @@
-/** A stream that is in flight for as long as a test needs it. */
+/** Streams and complete answers that are in flight for as long as a test needs them. */
 
 import assert from 'node:assert/strict';
+import type { TestContext } from 'node:test';
 
 import { chatBody } from './gateway.ts';
 import { createGate, eventually, openChat } from './streams.ts';
-import { completionEvents, type FakeUpstream } from './upstream.ts';
+import {
+  CHUNK,
+  completion,
+  completionEvents,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+} from './upstream.ts';
 
 export interface HeldStream {
   /** Lets the provider send the rest, and fails unless every byte of it arrives. */
@@ -35,4 +43,19 @@ export async function openHeldStream(
     assert.equal(await chat.ended, events);
   };
   return { finish };
+}
+
+/** Starts an upstream that sends the first event of a stream at once, and everything else when `finish` is called. */
+export async function startHeldUpstream(
+  t: TestContext,
+): Promise<{ readonly upstream: FakeUpstream; readonly finish: () => void }> {
+  const { opened, open: finish } = createGate();
+  const upstream = await startUpstream(t, async ({ body }, response) => {
+    const isStream = body.includes('"stream":true');
+    if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+    await opened;
+    if (isStream) response.end(completionEvents());
+    else sendJson(response, completion());
+  });
+  return { upstream, finish };
 }

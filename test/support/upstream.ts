@@ -25,6 +25,10 @@ export interface ReceivedRequest {
   readonly closed: Promise<void>;
 }
 
+/** An event in the middle of a stream. */
+export const CHUNK =
+  'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+
 export type Script = (request: ReceivedRequest, response: ServerResponse) => unknown;
 
 export interface FakeUpstream {
