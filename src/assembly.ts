@@ -48,12 +48,12 @@ interface Runtime {
 
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
 export function assemble(initial: Config, runtime: Runtime): Assembly {
-  const lasting = createLasting(initial, runtime);
-  const { budget, exhaustion, logger, transport } = lasting;
+  const parts = createPermanentParts(initial, runtime);
+  const { budget, exhaustion, logger, transport } = parts;
   const limits = runtime.clientLimits ?? CLIENT_LIMITS;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
   const figures: Figures = {
-    ...figuresOf(lasting),
+    ...figuresOf(parts),
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isDraining: () => server.isDraining,
     inFlight: () => server.inFlight,
@@ -64,7 +64,7 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   const settings = initial.admin;
   const admin = settings && createAdmin({ config, settings, figures, logger, limits });
   const onModels = admin?.onModels;
-  const permanent = { ...lasting, observe: admin?.observe, onModels };
+  const permanent = { ...parts, observe: admin?.observe, onModels };
   let current = createGeneration(initial, permanent);
   admin?.onConfig(initial);
   const server = createHttpServer({
@@ -101,7 +101,7 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
 }
 
 /** What outlives every reload, without the observers: they need some of it themselves. */
-function createLasting(initial: Config, runtime: Runtime): Permanent {
+function createPermanentParts(initial: Config, runtime: Runtime): Permanent {
   const redact = createRedactor(secretsOf(initial));
   const logger = createLogger({
     ...logSettingsOf(initial, runtime),
