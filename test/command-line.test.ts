@@ -56,7 +56,7 @@ describe('the command line', { concurrency: 4 }, () => {
   test('--help lists every option and exits 0', async (t) => {
     const { code, stdout, stderr } = await runProgram(t, ['--help']);
     assert.deepEqual([code, stderr], [0, '']);
-    const settings = ['config', 'port', 'host'];
+    const settings = ['config', 'port', 'host', 'workers'];
     const tasks = ['check', 'json', 'demo', 'healthcheck', 'version', 'help'];
     const options = [...settings, ...tasks];
     assert.deepEqual(
@@ -108,6 +108,7 @@ describe('the command line', { concurrency: 4 }, () => {
     [['--check', '--', 'x'], /unexpected argument "x"/],
     [['--port'], /--port.* missing/],
     [['--host'], /--host.* missing/],
+    [['--workers'], /--workers.* missing/],
     [['--config'], /--config.* missing/],
     [['--port', '--check'], /--port/],
     [['--check=1'], /--check/],
@@ -131,7 +132,11 @@ describe('the command line', { concurrency: 4 }, () => {
     assert.match(result.stderr, /^inference-gateway: .*\nSee --help\.\n$/);
   });
 
-  for (const [option, value] of Object.entries({ '--port': '99999', '--host': '' })) {
+  for (const [option, value] of Object.entries({
+    '--port': '99999',
+    '--host': '',
+    '--workers': '0',
+  })) {
     test(`${option} "${value}" is refused with exit code 78`, async (t) => {
       const refused = await runProgram(t, [option, value]);
       assertRefused(refused, 78, new RegExp(`^inference-gateway: ${option}: found "${value}"`));

@@ -48,6 +48,7 @@ describe('defaults', () => {
     assert.deepEqual(server, {
       port: 8080,
       host: '0.0.0.0',
+      workers: 1,
       timeoutMs: 60_000,
       firstTokenTimeoutMs: Infinity,
       streamIdleTimeoutMs: 300_000,
@@ -73,6 +74,8 @@ describe('defaults', () => {
       enabled: false,
       global: { requestsPerSecond: 0, burstCapacity: 100 },
       providers: new Map(),
+      store: undefined,
+      storeUrl: undefined,
     });
     assert.deepEqual(warnings, []);
   });
@@ -136,9 +139,15 @@ describe('types and ranges', () => {
     [BOOLEANS, ['1', '"true"', '[]', '{}', '1979-05-27'], 'true or false'],
     [[...BOOLEANS, 'providers.z.enabled'], ['0.5'], 'true or false'],
     [
-      ['server.host', 'admin.host'],
+      ['server.host', 'admin.host', 'rate_limit.prefix'],
       ['""', '1', 'true', '["x"]', '{}'],
       'a string that is not empty',
+    ],
+    [['rate_limit.store'], ['1', 'true', '["x"]', '{}'], 'a string'],
+    [
+      ['server.workers'],
+      ['0', '257', '1.5', '"1"', '"Auto"', '""', 'true', '[1]', '{}'],
+      'an integer from 1 to 256, or "auto"',
     ],
     [STRINGS, ['1', 'true', '["x"]', '{}', 'nan', '1979-05-27'], 'a string'],
     [LISTS, ['"x"', '1', '[1]', '["x", 1]', '{}', '[["x"]]'], 'an array of strings'],
@@ -985,7 +994,7 @@ describe('gateway.toml.example', () => {
   const example = readFileSync(`${ROOT}/gateway.toml.example`, 'utf8');
   const complete = example.replace(/^#(?=[\w["])/gm, '');
   const env = Object.fromEntries(
-    [...example.matchAll(/"\$\{(\w+)\}"/g)].map(([, name = '']) => [name, `value-of-${name}`]),
+    [...example.matchAll(/\$\{(\w+)\}/g)].map(([, name = '']) => [name, `value-of-${name}`]),
   );
 
   test('says the defaults as it stands', () => {

@@ -132,6 +132,34 @@ async function assertServes(
   assert.equal((await fetch(`http://127.0.0.1:${port}/health`)).status, 200);
 }
 
+/** The settings that `--check=offline` prints, or its problems. */
+async function checked(
+  t: TestContext,
+  toml: string,
+  { env = {}, args = [] }: { env?: Record<string, string>; args?: readonly string[] } = {},
+): Promise<{ settings: Record<string, unknown>; problems: readonly string[] }> {
+  const cwd = emptyFolder(t, { 'gateway.toml': toml });
+  const { code, stdout } = await runProgram(t, ['--check=offline', '--json', ...args], {
+    cwd,
+    env,
+  });
+  const report = JSON.parse(stdout) as Awaited<ReturnType<typeof checked>>;
+  assert.equal(code, report.problems.length > 0 ? 78 : 0, stdout);
+  return report;
+}
+
+/** Two workers are accepted if threads can share a port, else refused with one line. */
+async function assertTwoWorkers(...given: Parameters<typeof checked>): Promise<void> {
+  const { settings, problems } = await checked(...given);
+  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
+  if (process.platform === 'linux' && (major > 22 || (major === 22 && minor >= 12))) {
+    assert.equal(settings['server.workers'], 2);
+  } else {
+    assert.equal(problems.length, 1);
+    assert.match(problems[0]!, /: 2 workers need Node 22\.12 or newer on Linux; this is Node /);
+  }
+}
+
 /** Reserved for documentation (RFC 5737): no machine has it. */
 const NOWHERE = '192.0.2.1';
 
@@ -147,6 +175,12 @@ const IN_FILE: Record<string, Observation> = {
     const { code, stderr } = await runProgram(t, [], { cwd });
     assert.equal(code, 1);
     assert.match(stderr, /192\.0\.2\.1/);
+  },
+
+  'server.workers': async (t) => {
+    await assertTwoWorkers(t, '[server]\nworkers = 2\n');
+    const { settings } = await checked(t, '[server]\nworkers = 1\n');
+    assert.equal(settings['server.workers'], 1);
   },
 
   'server.timeout': async (t) => {
@@ -597,6 +631,18 @@ const IN_FILE: Record<string, Observation> = {
     for (const status of [200, 200, 200, 429]) assert.equal(await statusOf(gateway), status);
   },
 
+  'rate_limit.store': async (t) => {
+    const { settings } = await checked(t, '[rate_limit]\nstore = "redis://:password@h"\n');
+    assert.equal(settings['rate_limit.store'], '[secret]');
+    const { problems } = await checked(t, '[rate_limit]\nstore = "http://:password@h"\n');
+    assert.equal(problems.length, 1);
+  },
+
+  'rate_limit.prefix': async (t) => {
+    const { settings } = await checked(t, '[rate_limit]\nprefix = "mine"\n');
+    assert.equal(settings['rate_limit.prefix'], 'mine');
+  },
+
   'rate_limit.providers.z.requests_per_second': async (t) => {
     for (const [requests_per_second, status] of [
       [1, 429],
@@ -640,6 +686,13 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
     const port = await freePort();
     const toml = `[server]\nport = ${port}\nhost = "${NOWHERE}"`;
     await assertServes(t, toml, { env: { GATEWAY_HOST: '127.0.0.1' }, port });
+  },
+
+  GATEWAY_WORKERS: async (t) => {
+    const env = { GATEWAY_WORKERS: '2' };
+    await assertTwoWorkers(t, '[server]\nworkers = 1\n', { env });
+    const { settings } = await checked(t, '', { env, args: ['--workers', '1'] });
+    assert.equal(settings['server.workers'], 1);
   },
 
   GATEWAY_CONFIG: async (t) => {
@@ -788,7 +841,8 @@ const AFTER_THE_FILE: Record<string, Observation> = {
 };
 
 /** These wait, for a second or for a process. For the others a millisecond passes whenever the clock is read, however long they take. */
-const isWaiting = (name: string) => /timeout|port|host|retries|config|drain/i.test(name);
+const isWaiting = (name: string) =>
+  /timeout|port|host|retries|config|drain|workers|store|prefix/i.test(name);
 for (const waiting of [true, false]) {
   const what = `in a running gateway, ${waiting ? 'at the same time' : 'one after the other'}`;
   describe(what, { concurrency: waiting }, () => {

@@ -14,6 +14,8 @@ Usage: node dist/server.js [options]
                       not both; else ./gateway.toml if it exists)
   -p, --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
       --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
+      --workers N     threads that serve requests, over GATEWAY_WORKERS and the file; "auto" is one
+                      for each processor (default 1)
       --check         check all settings, print them, and ask each provider for its model list;
                       --check=offline asks no provider. Exit 0, 3 or 78
       --json          with --check: print one JSON document
@@ -32,6 +34,7 @@ const OPTIONS = {
   config: { type: 'string' },
   port: { type: 'string', short: 'p' },
   host: { type: 'string' },
+  workers: { type: 'string' },
   check: { type: 'boolean' },
   json: { type: 'boolean' },
   demo: { type: 'boolean' },

@@ -4,34 +4,34 @@
  */
 
 import { isIP } from 'node:net';
+import { availableParallelism } from 'node:os';
 
-import { didYouMean } from '../lib/did-you-mean.ts';
 import type { LogLevel } from '../lib/log.ts';
 import { Secret } from '../lib/secrets.ts';
 import { readAdmin, type AdminSettings } from './admin-section.ts';
 import { checkCallerKey } from './api-keys.ts';
-import {
-  readClients,
-  toBucket,
-  type BucketSettings,
-  type ClientSettings,
-} from './clients-section.ts';
+import { readClients, type ClientSettings } from './clients-section.ts';
 import { ConfigError } from './config-error.ts';
 import { warnOfUnknownVariables } from './environment.ts';
 import { readProviders, type Providers } from './providers-section.ts';
+import { readRateLimit, type RateLimitSettings } from './rate-limit-section.ts';
 import { SectionReader, type Flags, type ReadContext } from './section-reader.ts';
 import { parseToml } from './settings-file.ts';
 import { SETTINGS } from './settings-table.ts';
+import { countWorkers, type Machine } from './workers.ts';
 
 export { ConfigError } from './config-error.ts';
 export type { BucketSettings, ClientSettings } from './clients-section.ts';
 export type { ProviderSettings } from './providers-section.ts';
 export type { Flags } from './section-reader.ts';
+export type { StoreSettings } from './store-section.ts';
 
 export interface Config {
   readonly server: {
     readonly port: number;
     readonly host: string;
+    /** Threads that serve requests. */
+    readonly workers: number;
     readonly timeoutMs: number;
     /** Infinity if only `timeoutMs` applies. */
     readonly firstTokenTimeoutMs: number;
@@ -65,11 +65,7 @@ export interface Config {
   readonly providers: Providers;
   /** The targets of each alias, to be asked in order: one at least, each `<provider_id>/<model_name>`. */
   readonly aliases: ReadonlyMap<string, readonly string[]>;
-  readonly rateLimit: {
-    readonly enabled: boolean;
-    readonly global: BucketSettings;
-    readonly providers: ReadonlyMap<string, BucketSettings>;
-  };
+  readonly rateLimit: RateLimitSettings;
   /** For the operator, at startup. Never contains a value of a variable or a key. */
   readonly warnings: readonly string[];
   /** All settings by their names in the file, keys as `Secret`: what `--check` prints. */
@@ -95,11 +91,18 @@ interface ConfigSources {
   readonly flags?: Flags;
   /** The memory that the process may use, in bytes. */
   readonly memoryBytes?: number;
+  readonly machine?: Machine;
 }
+
+const THIS_MACHINE: Machine = {
+  processors: availableParallelism(),
+  version: process.versions.node,
+  platform: process.platform,
+};
 
 /** Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was found. */
 export function loadConfig(sources: ConfigSources): Config {
-  const { toml, path, directory = '', env, flags = {}, memoryBytes = 0 } = sources;
+  const { toml, path, directory = '', env, flags = {} } = sources;
   const filePrefix = path === undefined ? '' : `${path}: `;
   const context: ReadContext = {
     env,
@@ -115,7 +118,7 @@ export function loadConfig(sources: ConfigSources): Config {
   const top = new SectionReader(parseToml(toml, filePrefix), '', context);
 
   const callerKeys = new Set<string>();
-  const server = readServer(top.section('server'), memoryBytes, callerKeys);
+  const server = readServer(top.section('server'), sources, callerKeys);
   const clients = readClients(top.section('clients'), server.auth.enabled, callerKeys);
   const admin = readAdmin(top.section('admin'), server.port);
   const logging = top.section('logging').values(SETTINGS.logging);
@@ -123,7 +126,7 @@ export function loadConfig(sources: ConfigSources): Config {
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
   const ids = new Set(providers.registered.map(({ id }) => id));
   const aliases = readAliases(top.section('aliases'), ids);
-  const rateLimit = readRateLimit(top.section('rate_limit'), known);
+  const rateLimit = readRateLimit(top.section('rate_limit'), known, clients);
   top.refuseUnknownKeys();
   warnings.push(...warnOfUnknownVariables(env, variables));
 
@@ -133,7 +136,7 @@ export function loadConfig(sources: ConfigSources): Config {
 
 function readServer(
   section: SectionReader,
-  memoryBytes: number,
+  { memoryBytes = 0, machine = THIS_MACHINE }: ConfigSources,
   callerKeys: Set<string>,
 ): Config['server'] {
   const maxBufferedBytes = Math.max(MIN_BUFFERED_BYTES, Math.floor(memoryBytes / 4));
@@ -147,6 +150,7 @@ function readServer(
   return {
     port: values.port,
     host: values.host,
+    workers: countWorkers(values.workers, machine, section),
     timeoutMs: values.timeout * 1000,
     firstTokenTimeoutMs: (values.first_token_timeout ?? Infinity) * 1000,
     streamIdleTimeoutMs: values.stream_idle_timeout * 1000,
@@ -198,22 +202,4 @@ function readAliases(section: SectionReader, registered: ReadonlySet<string>): C
     aliases.set(alias, targets);
   }
   return aliases;
-}
-
-function readRateLimit(section: SectionReader, known: readonly string[]): Config['rateLimit'] {
-  const { enabled, ...bucket } = section.values(SETTINGS.rate_limit);
-  const global = toBucket(bucket);
-  const byProvider = section.section('providers');
-  const providers = new Map<string, BucketSettings>();
-  for (const id of byProvider.remainingKeys()) {
-    const own = byProvider.section(id);
-    providers.set(id, toBucket(own.values(SETTINGS['rate_limit.providers.<id>'])));
-    if (!known.includes(id)) byProvider.problem(id, `no such provider${didYouMean(id, known)}`);
-  }
-  const isLimited = [global, ...providers.values()].some((one) => one.requestsPerSecond > 0);
-  if (!enabled && isLimited) {
-    const why = 'rate_limit.enabled (GATEWAY_RATE_LIMIT_ENABLED) is false';
-    section.warning('requests_per_second', `has no effect: ${why}`);
-  }
-  return { enabled, global, providers };
 }

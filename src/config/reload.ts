@@ -10,7 +10,7 @@ import type { Rows } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 import type { Settings, SettingsSource } from './read-settings.ts';
 
-/** Listeners are opened, and the transport is chosen and checked, once. */
+/** Listeners and workers are started, the store is connected, and the transport is chosen and checked, once. */
 const NEEDS_RESTART = new Set(
   Object.entries<Rows>(SETTINGS).flatMap(([section, rows]) =>
     Object.keys(rows)
@@ -47,10 +47,12 @@ export function compareSettings(running: Config, next: Config): Changes {
     ...[...running.resolved].filter(([name]) => isFixed(name)),
     ...[...next.resolved].filter(([name]) => !isFixed(name)),
   ]);
-  const { host, port, upstream } = running.server;
-  const server = { ...next.server, host, port, upstream };
+  const { host, port, workers, upstream } = running.server;
+  const server = { ...next.server, host, port, workers, upstream };
+  const { store, storeUrl } = running.rateLimit;
+  const rateLimit = { ...next.rateLimit, store, storeUrl };
   return {
-    config: { ...next, server, admin: running.admin, resolved },
+    config: { ...next, server, rateLimit, admin: running.admin, resolved },
     changed: different.filter((name) => !isFixed(name)),
     needRestart: different.filter(isFixed),
   };

@@ -21,6 +21,7 @@ import {
 export interface Flags {
   readonly port?: string | undefined;
   readonly host?: string | undefined;
+  readonly workers?: string | undefined;
 }
 
 /** What the readers of all sections share. */
@@ -177,6 +178,11 @@ export class SectionReader {
     return this.#written.get(text) ?? shown;
   }
 
+  /** Shows `value` in the resolved settings, if what was read stands for it. */
+  showResolved(key: string, value: unknown): void {
+    this.#context.resolved.set(this.#nameOf(key), value);
+  }
+
   /** Removes what was read here from the resolved settings: nothing will use it. */
   dropFromResolved(): void {
     for (const key of this.#known) this.#context.resolved.delete(this.#nameOf(key));
@@ -200,15 +206,16 @@ export class SectionReader {
       );
     }
     if (typeof value !== 'string') return value;
-    // A key of callers must not have it at all: `checkCallerKey`.
-    if (row.key !== 'of callers' && hasBrokenReference(value)) {
+    // The other keys must not have it at all: `checkCallerKey`, `readStore`.
+    const mayStay = row.key === undefined || row.key === 'of a provider';
+    if (mayStay && hasBrokenReference(value)) {
       this.warning(key, '"${" begins no reference here; the text is used as written');
     }
     const expanded = expandReferences(value, this.#context, {
       problem: (text) => this.problem(key, text),
       onUnset: (text) => {
-        if (row.key === 'of callers') this.problem(key, text);
-        else this.warning(key, `${text}; the text is used as written`);
+        if (mayStay) this.warning(key, `${text}; the text is used as written`);
+        else this.problem(key, text);
       },
     });
     if (expanded !== value) this.#written.set(expanded, value);

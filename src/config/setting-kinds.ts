@@ -5,7 +5,15 @@ export type Table = Record<string, unknown>;
 
 /** What the value of a setting may be. `T` is the type of the value in use: undefined if it has no default. */
 export interface Kind<T> {
-  readonly type: 'integer' | 'seconds' | 'boolean' | 'text' | 'texts' | 'text or texts' | 'headers';
+  readonly type:
+    | 'integer'
+    | 'integer or auto'
+    | 'seconds'
+    | 'boolean'
+    | 'text'
+    | 'texts'
+    | 'text or texts'
+    | 'headers';
   readonly default: T;
   /** Of integers and seconds. */
   readonly min?: number;
@@ -26,9 +34,12 @@ export interface Setting<T = unknown> extends Kind<T> {
   /** A variable that the file wins over; `<ID>` stands for the provider's id in capitals. */
   readonly providerEnv?: string;
   /** The option of the command line, which wins over both. */
-  readonly flag?: 'port' | 'host';
-  /** A key is never printed. A text with an unset variable must never become a key that callers are accepted with. */
-  readonly key?: 'of callers' | 'of a provider';
+  readonly flag?: 'port' | 'host' | 'workers';
+  /**
+   * A key is never printed. A text with an unset variable must never become a key that callers are accepted with, nor
+   * a password of the store.
+   */
+  readonly key?: 'of callers' | 'of a provider' | 'of the store';
   /** A reload cannot change it. */
   readonly needsRestart?: true;
 }
@@ -47,6 +58,10 @@ export function integer<D extends number | undefined = undefined>(
   fallback?: D,
 ) {
   return { type: 'integer', min, max, default: fallback as Or<number, D> } as const;
+}
+
+export function integerOrAuto(min: number, max: number, fallback: number | 'auto') {
+  return { type: 'integer or auto', min, max, default: fallback } as const;
 }
 
 /** Whole seconds. */
@@ -104,6 +119,10 @@ export function ruleOf({ type, min = 0, max = 0, choices, isNotEmpty }: Setting)
   };
   const rules: Record<Setting['type'], Rule> = {
     integer: whole,
+    'integer or auto': {
+      expected: `${whole.expected}, or "auto"`,
+      accepts: (value) => value === 'auto' || whole.accepts(value),
+    },
     seconds: whole,
     boolean: { expected: 'true or false', accepts: (value) => typeof value === 'boolean' },
     text: isNotEmpty
@@ -135,7 +154,7 @@ const WORDS = new Map([
 /** The value that text from a variable, a file or the command line stands for; the text itself if it is none. */
 export function parseText({ type }: Setting, value: string): unknown {
   if (type === 'boolean') return WORDS.get(value.toLowerCase()) ?? value;
-  if (type === 'integer' || type === 'seconds') {
+  if (type === 'integer' || type === 'integer or auto' || type === 'seconds') {
     return /^-?\d{1,15}$/.test(value) ? Number(value) : value;
   }
   return value;

@@ -86,6 +86,7 @@ function settingSchema(setting: Setting): Schema {
   const number = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
   const schemas: Record<Setting['type'], Schema> = {
     integer: number,
+    'integer or auto': { anyOf: [...number.anyOf, { enum: ['auto'] }] },
     seconds: number,
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
     text: choices ? { anyOf: [{ enum: choices }, REFERENCE] } : text,

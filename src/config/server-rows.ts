@@ -1,0 +1,95 @@
+/** The rows of `[server]` in the table of settings. */
+
+import {
+  boolean,
+  integer,
+  integerOrAuto,
+  oneOf,
+  seconds,
+  text,
+  TEXTS,
+  type Rows,
+} from './setting-kinds.ts';
+import { CONCURRENCY, MAX_PORT, MAX_RETRIES, MAX_WORKERS } from './shared-rows.ts';
+
+/** A body is held in memory until it has been sent. */
+const MAX_BODY_BYTES = 268_435_456;
+
+export const SERVER = {
+  port: {
+    ...integer(0, MAX_PORT, 8080),
+    env: 'GATEWAY_PORT',
+    flag: 'port',
+    needsRestart: true,
+    meaning: 'listen port; 0 lets the system choose',
+  },
+  host: {
+    ...text('0.0.0.0'),
+    defaultText: '0.0.0.0; 127.0.0.1 with `--demo`',
+    env: 'GATEWAY_HOST',
+    flag: 'host',
+    needsRestart: true,
+    meaning: 'bind address; 127.0.0.1 for local only',
+  },
+  workers: {
+    ...integerOrAuto(1, MAX_WORKERS, 1),
+    env: 'GATEWAY_WORKERS',
+    flag: 'workers',
+    needsRestart: true,
+    meaning:
+      'threads that serve requests; `auto` is one for each processor; more than one need Linux and Node 22.12 or newer',
+  },
+  timeout: {
+    ...seconds(1, 60),
+    env: 'GATEWAY_TIMEOUT',
+    meaning: "one attempt at one provider: to the complete answer, or to a stream's first event",
+  },
+  first_token_timeout: {
+    ...seconds(1),
+    meaning: "a shorter limit for a stream's first event, so that a fallback is asked sooner",
+  },
+  stream_idle_timeout: {
+    ...seconds(0, 300),
+    meaning: 'silence inside a running stream; comments do not count as data; 0 is off',
+  },
+  shutdown_timeout: {
+    ...seconds(0, 25),
+    meaning:
+      'time after SIGTERM for requests in flight; those that remain then end with an error, and get 2 s to send it',
+  },
+  ...CONCURRENCY,
+  drain_delay: {
+    ...seconds(0, 0),
+    meaning: 'time after SIGTERM in which the port stays open and `/health` answers 503 `draining`',
+  },
+  retries: {
+    ...integer(0, MAX_RETRIES, 0),
+    meaning: 'further attempts at the same provider after a failure that may pass',
+  },
+  max_body_bytes: {
+    ...integer(1, MAX_BODY_BYTES, 33_554_432),
+    meaning: 'larger requests are refused with 413',
+  },
+  max_buffered_bytes: {
+    ...integer(1_048_576, 2 ** 40),
+    defaultText: 'a quarter of the memory, at least 64 MiB',
+    meaning:
+      'bodies, complete answers and unfinished events of all clients together; what does not fit is refused with 429',
+  },
+  cors: {
+    ...boolean(false),
+    env: 'GATEWAY_CORS',
+    meaning: 'answer browsers on other origins',
+  },
+  upstream: {
+    ...oneOf(['auto', 'fetch'], 'auto'),
+    env: 'GATEWAY_UPSTREAM',
+    needsRestart: true,
+    meaning: "`fetch` sends requests to providers over Node's fetch instead of the agent under it",
+  },
+  trusted_proxies: {
+    ...TEXTS,
+    meaning:
+      "addresses and CIDR ranges of proxies; the log's `remote` is then the rightmost address of `X-Forwarded-For` that is none of them",
+  },
+} as const satisfies Rows;
