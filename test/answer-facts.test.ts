@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
+import { Reservation } from '../src/lib/byte-budget.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { AnswerFacts } from '../src/upstream/answer-facts.ts';
@@ -19,6 +19,7 @@ import {
   startUpstream,
   type Script,
 } from './support/upstream.ts';
+import { newBudget } from './support/shared.ts';
 
 const STREAM = chatBody({ stream: true });
 
@@ -54,7 +55,7 @@ async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string 
     ...OPTIONS,
     facts,
     deadline: new Deadline(),
-    reservation: new Reservation(new ByteBudget(Infinity)),
+    reservation: new Reservation(newBudget()),
   };
   const parts: Buffer[] = [];
   for await (const part of await openStream(bodyOf(pieces), options)) parts.push(part);
@@ -66,7 +67,7 @@ async function read(...pieces: readonly Buffer[]): Promise<Facts> {
   const facts = new AnswerFacts();
   await readCompletion(
     { status: 200, headers: new Headers(), body: bodyOf(pieces) },
-    { ...OPTIONS, facts, reservation: new Reservation(new ByteBudget(Infinity)) },
+    { ...OPTIONS, facts, reservation: new Reservation(newBudget()) },
   );
   return toFacts(facts);
 }

@@ -3,8 +3,9 @@ import { test } from 'node:test';
 
 import { GatewayError } from '../src/lib/errors.ts';
 import { ExhaustionLog } from '../src/lib/exhaustion.ts';
-import type { LogFacts } from '../src/lib/log.ts';
+import type { Logger, LogFacts } from '../src/lib/log.ts';
 import { TransportError, upstreamFailure } from '../src/upstream/network-error.ts';
+import { newMemory } from './support/shared.ts';
 
 const IPV4 = '192.0.2.1';
 const IPV6 = '2001:db8::1';
@@ -56,10 +57,11 @@ test('an exhausted limit is counted each time, and logs once a second at most', 
   let nowMs = 5000;
   t.mock.method(performance, 'now', () => nowMs);
   const lines: [string, LogFacts | undefined][] = [];
-  const log = new ExhaustionLog({
+  const logger: Logger = {
     log: (level, message, facts) => lines.push([`${level} ${message}`, facts]),
     isEnabled: () => true,
-  });
+  };
+  const log = new ExhaustionLog(logger, newMemory());
   const record = (code: string) => log.record(systemError(code, IPV4));
   record('ECONNREFUSED');
   log.record(undefined);

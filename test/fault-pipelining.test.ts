@@ -3,7 +3,6 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
-import { ByteBudget } from '../src/lib/byte-budget.ts';
 import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import { createHttpServer } from '../src/downstream/http-server.ts';
 import { idle } from './support/clock.ts';
@@ -12,6 +11,7 @@ import { chatBody, providerToml, rawChat, startGateway } from './support/gateway
 import { sendRaw } from './support/raw.ts';
 import { createGate, eventually } from './support/streams.ts';
 import { completion, sendJson, startUpstream } from './support/upstream.ts';
+import { newBudget, newCounter } from './support/shared.ts';
 
 const MIB = 1_048_576;
 
@@ -216,7 +216,8 @@ test('a call that ends without an answer closes its connection', async (t) => {
     handle: async () => {},
     answerBroken: () => assert.fail('nothing is broken'),
     limits: CLIENT_LIMITS,
-    budget: new ByteBudget(Infinity),
+    budget: newBudget(),
+    inFlight: newCounter(),
   });
   const { port } = await server.listen(0, '127.0.0.1');
   t.after(async () =>

@@ -5,8 +5,8 @@ import { test, type TestContext } from 'node:test';
 import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import { createHttpServer } from '../src/downstream/http-server.ts';
 import { createRemoteAddress } from '../src/downstream/remote-address.ts';
-import { ByteBudget } from '../src/lib/byte-budget.ts';
 import { sendRaw } from './support/raw.ts';
+import { newBudget, newCounter } from './support/shared.ts';
 
 /** Starts a server that answers with the address of its client. Returns a function that sends a request to it. */
 async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
@@ -16,7 +16,8 @@ async function start(t: TestContext, trustedProxies: readonly string[], host = '
       call.send({ status: 200, headers: {}, body: remoteAddress(call) ?? 'not known' }),
     answerBroken: () => ({ status: 400, headers: {}, body: '' }),
     limits: CLIENT_LIMITS,
-    budget: new ByteBudget(1_000_000),
+    budget: newBudget(1_000_000),
+    inFlight: newCounter(),
   });
   const { port } = await server.listen(0, host);
   t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
@@ -114,7 +115,8 @@ test('the address of a client that has left is still known', async (t) => {
       },
       answerBroken: () => ({ status: 400, headers: {}, body: '' }),
       limits: CLIENT_LIMITS,
-      budget: new ByteBudget(1_000_000),
+      budget: newBudget(1_000_000),
+      inFlight: newCounter(),
     });
     t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
     void server.listen(0, '127.0.0.1').then(({ port }) => {

@@ -7,7 +7,7 @@ import { connect, type AddressInfo } from 'node:net';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
-import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
+import { Reservation } from '../src/lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../src/lib/errors.ts';
 import { assertError, parseRaw, type ExpectedError } from './support/errors.ts';
 import {
@@ -30,6 +30,7 @@ import {
   startUpstream,
   type Script,
 } from './support/upstream.ts';
+import { newBudget } from './support/shared.ts';
 
 const MIB = 1_048_576;
 const TOO_MUCH: ExpectedError = {
@@ -60,7 +61,7 @@ async function start(t: TestContext, script?: Script) {
 }
 
 test('a reservation frees what it has reserved, once, and reserves nothing after its end', () => {
-  const whole = new ByteBudget(100);
+  const whole = newBudget(100);
   const [a, b] = [new Reservation(whole), new Reservation(whole)];
   a.resize(60);
   a.resize(50);

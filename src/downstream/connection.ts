@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
+import type { SharedCounter } from '../lib/shared-memory.ts';
 import { Call, type CLIENT_LIMITS } from './call.ts';
 
 /** Pipelined requests that may wait for their turn; while there are more, the socket is not read. */
@@ -18,10 +19,10 @@ export interface ServerState {
   /** Answers one call; never rejects. */
   readonly handle: (call: Call) => Promise<void>;
   isDraining: boolean;
-  /** Requests that have begun, since the start. */
+  /** Requests of this thread that have begun, since the start. */
   begun: number;
-  /** Those of them that are not over yet. */
-  inFlight: number;
+  /** Those that are not over yet. */
+  readonly inFlight: SharedCounter;
   /** Those that a drain has cancelled. */
   cut: number;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
@@ -144,12 +145,12 @@ export class Connection {
       const server = this.#server;
       this.#call = call;
       server.begun += 1;
-      server.inFlight += 1;
+      server.inFlight.add(1);
       if (server.cancelReason) this.cut(server.cancelReason);
       await server.handle(call);
       call.end();
       this.#call = undefined;
-      server.inFlight -= 1;
+      server.inFlight.add(-1);
       this.idleSinceMs = performance.now();
       // The next response would wait for this one for ever.
       if (!next.response.writableFinished) this.socket.destroy();

@@ -1,11 +1,12 @@
 /** The listener: Node's HTTP server with its limits on clients, its connections and its end. */
 
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, ListenOptions as TcpListenOptions } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
+import type { SharedCounter } from '../lib/shared-memory.ts';
 import { refuseBrokenRequest, type AnswerBroken } from './broken-request.ts';
 import type { Call, CLIENT_LIMITS } from './call.ts';
 import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
@@ -17,7 +18,7 @@ const KEEP_ALIVE_MS = 75_000;
 
 export interface HttpServer {
   /** Starts listening. Rejects with Node's error if the address cannot be had. */
-  listen(port: number, host: string): Promise<AddressInfo>;
+  listen(port: number, host: string, options?: ListenOptions): Promise<{ readonly port: number }>;
   /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
   drain(options: DrainOptions): Promise<DrainResult>;
   /** Requests that have begun and are not over. */
@@ -25,6 +26,11 @@ export interface HttpServer {
   readonly isDraining: boolean;
   /** 0 until it listens. */
   readonly port: number;
+}
+
+export interface ListenOptions {
+  /** Other threads listen at the same port (SO_REUSEPORT): the kernel gives each connection to one of them. */
+  readonly isShared?: boolean;
 }
 
 export interface DrainOptions {
@@ -49,18 +55,20 @@ interface HttpServerOptions {
   readonly limits: typeof CLIENT_LIMITS;
   /** Bounds what is held for all clients together. */
   readonly budget: ByteBudget;
+  /** Counts the requests that have begun and are not over. */
+  readonly inFlight: SharedCounter;
 }
 
 /** Creates the server. Nothing listens yet. */
 export function createHttpServer(options: HttpServerOptions): HttpServer {
-  const { handle, answerBroken, limits, budget } = options;
+  const { handle, answerBroken, limits, budget, inFlight } = options;
   const state: ServerState = {
     handle,
     limits,
     budget,
     isDraining: false,
     begun: 0,
-    inFlight: 0,
+    inFlight,
     cut: 0,
     cancelReason: undefined,
   };
@@ -71,15 +79,15 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   attach(server, { state, connections, answerBroken });
 
   return {
-    async listen(port, host) {
-      const address = await listen(server, port, host);
+    async listen(port, host, { isShared = false } = {}) {
+      const address = await listen(server, { port, host, reusePort: isShared });
       const check = () => connections.forEach((connection) => connection.checkProgress());
       checking = setInterval(check, limits.stuckReaderMs / PROGRESS_CHECKS);
       return address;
     },
     async drain({ delayMs, timeoutMs, reason }) {
       state.isDraining = true;
-      const overBefore = state.begun - state.inFlight;
+      const overBefore = state.begun - inFlight.own;
       const cancel = () => {
         state.cancelReason = reason;
         for (const connection of connections.values()) connection.cut(reason);
@@ -90,7 +98,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       return { finished: state.begun - overBefore - state.cut, cut: state.cut };
     },
     get inFlight() {
-      return state.inFlight;
+      return inFlight.value;
     },
     get isDraining() {
       return state.isDraining;
@@ -148,10 +156,10 @@ function createNodeServer(limits: typeof CLIENT_LIMITS): Server {
   return server;
 }
 
-async function listen(server: Server, port: number, host: string): Promise<AddressInfo> {
+async function listen(server: Server, options: TcpListenOptions): Promise<AddressInfo> {
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject);
-    server.listen({ port, host, backlog: BACKLOG_CONNECTIONS }, () => {
+    server.listen({ ...options, backlog: BACKLOG_CONNECTIONS }, () => {
       server.off('error', reject);
       // Later errors pass: the server goes on listening.
       server.on('error', () => {});

@@ -1,25 +1,27 @@
 /** A bound on the memory that requests and answers of all clients take together. */
 
 import { ClientGone, GatewayError } from './errors.ts';
+import type { SharedCounter } from './shared-memory.ts';
 
-/** One for the process. */
+/** One for the process, over all its threads. */
 export class ByteBudget {
   /** Limit on all reservations together. A reload may set it below `reservedBytes`; then `reserve` fails until enough is freed. */
   maxBytes: number;
-  #reservedBytes = 0;
+  readonly #reserved: SharedCounter;
 
-  constructor(maxBytes: number) {
+  constructor(maxBytes: number, reserved: SharedCounter) {
     this.maxBytes = maxBytes;
+    this.#reserved = reserved;
   }
 
   get reservedBytes(): number {
-    return this.#reservedBytes;
+    return this.#reserved.value;
   }
 
   /** Reserves bytes, or frees them if `bytes` is negative. Returns false, and reserves nothing, if they do not fit. */
   reserve(bytes: number): boolean {
-    if (bytes > 0 && this.#reservedBytes + bytes > this.maxBytes) return false;
-    this.#reservedBytes += bytes;
+    if (bytes > 0) return this.#reserved.addWithin(bytes, this.maxBytes);
+    this.#reserved.add(bytes);
     return true;
   }
 }

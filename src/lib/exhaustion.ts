@@ -2,9 +2,13 @@
 
 import { isIPv4 } from 'node:net';
 
+import { sharedNowMs } from './clock.ts';
 import type { Logger } from './log.ts';
+import type { SharedMemory } from './shared-memory.ts';
 
-const REPORT_MS = 1000;
+const REPORT_MS = 1000n;
+const COUNT = 0;
+const NEXT_MS = 1;
 
 const LIMITS: Readonly<Record<string, string>> = {
   EMFILE: 'open files of the process (ulimit -n)',
@@ -31,24 +35,33 @@ function isExhaustion(error: unknown): error is SystemError {
   return Object.hasOwn(LIMITS, code);
 }
 
-/** Counts these errors and logs them, once a second at most. */
+/** Counts these errors and logs them, once a second at most: over all threads. */
 export class ExhaustionLog {
-  /** Since the start. */
-  count = 0;
   readonly #logger: Logger;
-  #reportedAtMs = -Infinity;
+  /** How many there were, and when the next may be logged, in milliseconds of `sharedNowMs()`. */
+  readonly #cells: BigInt64Array;
 
-  constructor(logger: Logger) {
+  constructor(logger: Logger, memory: SharedMemory) {
     this.#logger = logger;
+    this.#cells = new BigInt64Array(memory.block('exhaustion', 16));
+  }
+
+  /** Since the start. */
+  get count(): number {
+    return Number(Atomics.load(this.#cells, COUNT));
   }
 
   /** Other errors are ignored. */
   record(error: unknown): void {
     const cause = exhaustionOf(error)?.code;
     if (cause === undefined) return;
-    this.count += 1;
-    if (performance.now() - this.#reportedAtMs < REPORT_MS) return;
-    this.#reportedAtMs = performance.now();
+    Atomics.add(this.#cells, COUNT, 1n);
+    const nowMs = BigInt(Math.floor(sharedNowMs()));
+    const nextMs = Atomics.load(this.#cells, NEXT_MS);
+    if (nowMs < nextMs) return;
+    // Another thread may just have logged it.
+    const found = Atomics.compareExchange(this.#cells, NEXT_MS, nextMs, nowMs + REPORT_MS);
+    if (found !== nextMs) return;
     this.#logger.log('error', 'descriptors exhausted', { cause, limit: LIMITS[cause] });
   }
 }

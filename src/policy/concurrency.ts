@@ -3,17 +3,12 @@
 import type { ClientSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Limit } from '../lib/request-facts.ts';
+import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 
 /** When one of them will be over is not known. */
 const RETRY_AFTER_SECONDS = 1;
 
-interface Counter {
-  inFlight: number;
-}
-
 export interface Concurrency {
-  /** By the names of their sections in the settings. */
-  readonly counters: ReadonlyMap<string, Counter>;
   /** Counts a request of the client, or returns `rateLimit`. */
   beginRequest(client: ClientSettings | undefined): GatewayError | undefined;
   endRequest(client: ClientSettings | undefined): void;
@@ -22,57 +17,71 @@ export interface Concurrency {
   endAttempt(id: string): void;
 }
 
-/** Takes over the counters of `former`: what is in flight over a reload counts on. Everything is counted, limited or not. */
+/**
+ * Finds the counters of the settings in `memory`: what is in flight over a reload counts on. Everything is counted,
+ * limited or not.
+ */
 export function createConcurrency(
   { server, clients, providers }: Pick<Config, 'server' | 'clients' | 'providers'>,
-  former?: Concurrency,
+  memory: SharedMemory,
 ): Concurrency {
-  const limits = new Map<string, number>([
-    [SERVER, server.maxConcurrentRequests],
-    ...clients.map((one) => [clientName(one.name), one.maxConcurrentRequests] as const),
-    ...providers.registered.map(
-      (one) => [providerName(one.id), one.maxConcurrentRequests] as const,
-    ),
-  ]);
-  const counters = new Map(
-    [...limits.keys()].map((name) => [name, former?.counters.get(name) ?? { inFlight: 0 }]),
+  const inServer = new Bound(memory.counter('server'), server, 'server_concurrency');
+  const ofClients = new Map(
+    clients.map((one) => {
+      const counter = memory.counter(`clients.${one.name}`);
+      return [one.name, new Bound(counter, one, 'client_concurrency')];
+    }),
   );
-
-  function begin(name: string, limit: Limit): GatewayError | undefined {
-    const counter = counters.get(name)!;
-    const max = limits.get(name)!;
-    if (max > 0 && counter.inFlight >= max) {
-      const retryAfterSeconds = RETRY_AFTER_SECONDS;
-      return new GatewayError('rateLimit', 'Too many requests at the same time', {
-        retryAfterSeconds,
-        limit,
-      });
-    }
-    counter.inFlight += 1;
-    return undefined;
-  }
-  function end(name: string): void {
-    counters.get(name)!.inFlight -= 1;
-  }
-
+  const atProviders = new Map(
+    providers.registered.map((one) => {
+      const counter = memory.counter(`providers.${one.id}`);
+      return [one.id, new Bound(counter, one, 'provider_concurrency')];
+    }),
+  );
   return {
-    counters,
     beginRequest(client) {
-      const refusal = begin(SERVER, 'server_concurrency');
+      const refusal = inServer.begin();
       if (refusal || !client) return refusal;
-      const own = begin(clientName(client.name), 'client_concurrency');
-      if (own) end(SERVER);
+      const own = ofClients.get(client.name)!.begin();
+      if (own) inServer.end();
       return own;
     },
     endRequest(client) {
-      end(SERVER);
-      if (client) end(clientName(client.name));
+      inServer.end();
+      if (client) ofClients.get(client.name)!.end();
     },
-    beginAttempt: (id) => begin(providerName(id), 'provider_concurrency'),
-    endAttempt: (id) => end(providerName(id)),
+    beginAttempt: (id) => atProviders.get(id)!.begin(),
+    endAttempt: (id) => atProviders.get(id)!.end(),
   };
 }
 
-const SERVER = 'server';
-const clientName = (name: string) => `clients.${name}`;
-const providerName = (id: string) => `providers.${id}`;
+interface BoundSettings {
+  /** 0 is unlimited. */
+  readonly maxConcurrentRequests: number;
+}
+
+/** A counter and its limit. */
+class Bound {
+  readonly #counter: SharedCounter;
+  readonly #max: number;
+  readonly #limit: Limit;
+
+  constructor(counter: SharedCounter, { maxConcurrentRequests }: BoundSettings, limit: Limit) {
+    this.#counter = counter;
+    this.#max = maxConcurrentRequests || Infinity;
+    this.#limit = limit;
+  }
+
+  begin(): GatewayError | undefined {
+    if (this.#counter.addWithin(1, this.#max)) return undefined;
+    const retryAfterSeconds = RETRY_AFTER_SECONDS;
+    return new GatewayError('rateLimit', 'Too many requests at the same time', {
+      retryAfterSeconds,
+      limit: this.#limit,
+    });
+  }
+
+  end(): void {
+    this.#counter.add(-1);
+  }
+}

@@ -1,46 +1,61 @@
 /** The rate limits: a token bucket for all requests, and one for each client and each provider that has a limit. */
 
-import type { ClientSettings, Config } from '../config/config.ts';
+import type { BucketSettings, ClientSettings, Config } from '../config/config.ts';
+import { sharedNowMs } from '../lib/clock.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Limit } from '../lib/request-facts.ts';
+import type { SharedMemory } from '../lib/shared-memory.ts';
+import type { RateLimitStore, StoredBucket } from './rate-limit-store.ts';
 import { TokenBucket } from './token-bucket.ts';
 
+/** An error is `rateLimit`. Only with a store there is something to wait for. */
+type Refusal = GatewayError | undefined | Promise<GatewayError | undefined>;
+
 export interface Limits {
-  readonly buckets: Buckets;
-  /** Takes a token of the client's bucket and one of the global bucket, or neither and returns `rateLimit`. */
-  takeRequest(client: ClientSettings | undefined): GatewayError | undefined;
+  /** Takes a token of the client's bucket and one of the global bucket, or neither and returns why. */
+  takeRequest(client: ClientSettings | undefined): Refusal;
   /** Puts them back if another limit refuses the request: all are taken or none. */
   refundRequest(client: ClientSettings | undefined): void;
-  /** Takes a token of the provider's bucket, or returns `rateLimit`. */
-  takeProvider(id: string): GatewayError | undefined;
+  /** Takes a token of the provider's bucket, or returns why not. */
+  takeProvider(id: string): Refusal;
 }
 
-/** By the names of their sections in the settings. */
-type Buckets = ReadonlyMap<string, TokenBucket>;
+interface Bucket extends StoredBucket {
+  readonly limit: Limit;
+  /** In the memory of this process. */
+  readonly local: TokenBucket;
+}
 
-/** Creates the buckets of the settings. Those that `former` had with the same settings keep their tokens. */
+/**
+ * Finds the buckets of the settings in `memory`, where those with the same settings keep their tokens over a reload; or
+ * uses those of the store, as long as it answers.
+ */
 export function createLimits(
   config: Pick<Config, 'rateLimit' | 'clients'>,
-  former?: Limits,
+  memory: SharedMemory,
+  store?: RateLimitStore,
 ): Limits {
-  const buckets = createBuckets(config, former?.buckets);
-  const global = buckets.get(GLOBAL);
-  const bucketOf = (client: ClientSettings | undefined) =>
-    client && buckets.get(clientBucket(client.name));
+  const buckets = createBuckets(config, memory);
+  const named = (...names: readonly string[]) => names.flatMap((name) => buckets.get(name) ?? []);
+  const ofAnybody = named(GLOBAL);
+  const ofClients = new Map(
+    config.clients.map(({ name }) => [name, named(clientBucket(name), GLOBAL)]),
+  );
+  const ofRequest = (client: ClientSettings | undefined) =>
+    (client && ofClients.get(client.name)) ?? ofAnybody;
+  const take = (wanted: readonly Bucket[]): Refusal => {
+    if (wanted.length === 0) return undefined;
+    return store ? takeStored(store, wanted) : takeLocally(wanted);
+  };
 
   return {
-    buckets,
-    takeRequest(client) {
-      const own = bucketOf(client);
-      const refusal = take(own, 'client') ?? take(global, 'global');
-      if (refusal?.facts.limit === 'global') own?.refund();
-      return refusal;
-    },
+    takeRequest: (client) => take(ofRequest(client)),
     refundRequest(client) {
-      global?.refund();
-      bucketOf(client)?.refund();
+      const taken = ofRequest(client);
+      if (store) store.refund(taken);
+      else for (const { local } of taken) local.refund();
     },
-    takeProvider: (id) => take(buckets.get(providerBucket(id)), 'provider'),
+    takeProvider: (id) => take(named(providerBucket(id))),
   };
 }
 
@@ -48,31 +63,52 @@ const GLOBAL = 'rate_limit';
 const providerBucket = (id: string) => `rate_limit.providers.${id}`;
 const clientBucket = (name: string) => `clients.${name}`;
 
-/** Creates full ones. Those of clients do not depend on `rate_limit.enabled`. */
+/** By the names of their sections in the settings. Those of clients do not depend on `rate_limit.enabled`. */
 function createBuckets(
   { rateLimit, clients }: Pick<Config, 'rateLimit' | 'clients'>,
-  former?: Buckets,
-): Buckets {
-  const settings = new Map(clients.map(({ name, limit }) => [clientBucket(name), limit]));
-  if (rateLimit.enabled) {
-    settings.set(GLOBAL, rateLimit.global);
-    for (const [id, limit] of rateLimit.providers) settings.set(providerBucket(id), limit);
-  }
-  const buckets = new Map<string, TokenBucket>();
-  for (const [name, { requestsPerSecond, burstCapacity }] of settings) {
+  memory: SharedMemory,
+): ReadonlyMap<string, Bucket> {
+  const buckets = new Map<string, Bucket>();
+  function create(name: string, limit: Limit, settings: BucketSettings): void {
+    const { requestsPerSecond, burstCapacity } = settings;
     // No limit.
-    if (requestsPerSecond === 0) continue;
-    const kept = former?.get(name);
-    const isSame = kept?.tokensPerSecond === requestsPerSecond && kept.capacity === burstCapacity;
-    const created = new TokenBucket(requestsPerSecond, burstCapacity, performance.now());
-    buckets.set(name, isSame ? kept : created);
+    if (requestsPerSecond === 0) return;
+    const block = memory.block(`bucket: ${name} ${requestsPerSecond}/${burstCapacity}`, 8);
+    const local = new TokenBucket(requestsPerSecond, burstCapacity, block);
+    buckets.set(name, { name, limit, requestsPerSecond, burstCapacity, local });
+  }
+  for (const { name, limit } of clients) create(clientBucket(name), 'client', limit);
+  if (rateLimit.enabled) {
+    create(GLOBAL, 'global', rateLimit.global);
+    for (const [id, limit] of rateLimit.providers) create(providerBucket(id), 'provider', limit);
   }
   return buckets;
 }
 
-function take(bucket: TokenBucket | undefined, limit: Limit): GatewayError | undefined {
-  const waitMs = bucket?.take(performance.now()) ?? 0;
-  if (waitMs === 0) return undefined;
+async function takeStored(
+  store: RateLimitStore,
+  wanted: readonly Bucket[],
+): Promise<GatewayError | undefined> {
+  const taken = await store.take(wanted);
+  if (taken === undefined) return takeLocally(wanted);
+  if (taken === 'taken') return undefined;
+  const refusing = wanted.find(({ name }) => name === taken.refusedBy.name)!;
+  return refuse(refusing.limit, taken.waitMs);
+}
+
+/** Takes a token of each, or of none. */
+function takeLocally(wanted: readonly Bucket[]): GatewayError | undefined {
+  const nowMs = sharedNowMs();
+  for (const [index, { limit, local }] of wanted.entries()) {
+    const waitMs = local.take(nowMs);
+    if (waitMs === 0) continue;
+    for (const taken of wanted.slice(0, index)) taken.local.refund();
+    return refuse(limit, waitMs);
+  }
+  return undefined;
+}
+
+function refuse(limit: Limit, waitMs: number): GatewayError {
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
   return new GatewayError('rateLimit', 'Rate limit exceeded', { retryAfterSeconds, limit });
 }

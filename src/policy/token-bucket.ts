@@ -1,32 +1,43 @@
-/** A token bucket, refilled when it is used. Times are in milliseconds on the clock of `performance.now()`. */
-export class TokenBucket {
-  readonly tokensPerSecond: number;
-  readonly capacity: number;
-  readonly #tokensPerMs: number;
-  #tokens: number;
-  #refilledAtMs: number;
+/** A token bucket in one cell of shared memory. */
 
-  /** Starts full. `tokensPerSecond` and `capacity` are above zero. */
-  constructor(tokensPerSecond: number, capacity: number, nowMs: number) {
-    this.tokensPerSecond = tokensPerSecond;
-    this.capacity = capacity;
-    this.#tokensPerMs = tokensPerSecond / 1000;
-    this.#tokens = capacity;
-    this.#refilledAtMs = nowMs;
+const NS_PER_MS = 1e6;
+const NS_PER_SECOND = 1e9;
+
+/**
+ * Holds the time at which it is full again, as GCRA does with its theoretical arrival time: a token taken moves it
+ * forward by the time that one token takes. Threads may take at the same time: each token is taken once. Times are in
+ * milliseconds of `sharedNowMs()`.
+ */
+export class TokenBucket {
+  /** In nanoseconds. */
+  readonly #perToken: bigint;
+  readonly #perBucket: bigint;
+  readonly #fullAt: BigInt64Array;
+
+  /** `block` has 8 bytes; filled with zeros it is a full bucket. `tokensPerSecond` and `capacity` are whole and above zero. */
+  constructor(tokensPerSecond: number, capacity: number, block: SharedArrayBuffer) {
+    // A whole number: sums of them are exact.
+    this.#perToken = BigInt(Math.floor(NS_PER_SECOND / tokensPerSecond));
+    this.#perBucket = this.#perToken * BigInt(capacity);
+    this.#fullAt = new BigInt64Array(block);
   }
 
   /** Takes a token and returns 0; or takes none and returns the milliseconds until the next one. */
   take(nowMs: number): number {
-    const elapsedMs = Math.max(0, nowMs - this.#refilledAtMs);
-    this.#tokens = Math.min(this.capacity, this.#tokens + elapsedMs * this.#tokensPerMs);
-    this.#refilledAtMs = Math.max(nowMs, this.#refilledAtMs);
-    if (this.#tokens < 1) return (1 - this.#tokens) / this.#tokensPerMs;
-    this.#tokens -= 1;
-    return 0;
+    const now = BigInt(Math.floor(nowMs * NS_PER_MS));
+    let fullAt = Atomics.load(this.#fullAt, 0);
+    for (;;) {
+      const next = (fullAt > now ? fullAt : now) + this.#perToken;
+      const wait = next - now - this.#perBucket;
+      if (wait > 0n) return Number(wait) / NS_PER_MS;
+      const found = Atomics.compareExchange(this.#fullAt, 0, fullAt, next);
+      if (found === fullAt) return 0;
+      fullAt = found;
+    }
   }
 
   /** Puts one token back. */
   refund(): void {
-    this.#tokens = Math.min(this.capacity, this.#tokens + 1);
+    Atomics.sub(this.#fullAt, 0, this.#perToken);
   }
 }

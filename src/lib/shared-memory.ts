@@ -1,0 +1,97 @@
+/** What the threads of the process share. With one worker there is one thread, and the code is the same. */
+
+/** Blocks of memory by their names. A thread that is sent them finds the same memory by the same names. */
+export type SharedBlocks = ReadonlyMap<string, SharedArrayBuffer>;
+
+/** Which thread of the process this is. The main thread is number 0. */
+export interface ThreadPlace {
+  readonly thread: number;
+  readonly threads: number;
+}
+
+export const ONLY_THREAD: ThreadPlace = { thread: 0, threads: 1 };
+
+const COUNTER_PREFIX = 'in flight: ';
+
+/** Blocks by name, as this thread uses them. */
+export class SharedMemory {
+  readonly place: ThreadPlace;
+  readonly #blocks = new Map<string, SharedArrayBuffer>();
+  readonly #former: SharedBlocks;
+
+  /** Finds the blocks of `former`, and creates the others. Those that nobody asks for any more are left to it. */
+  constructor(place: ThreadPlace, former: SharedBlocks = new Map()) {
+    this.place = place;
+    this.#former = former;
+  }
+
+  /** All blocks that were asked for. */
+  get blocks(): SharedBlocks {
+    return this.#blocks;
+  }
+
+  /** Returns the block of this name. A new one is filled with zeros. */
+  block(name: string, bytes: number): SharedArrayBuffer {
+    const existing = this.#blocks.get(name) ?? this.#former.get(name);
+    const block = existing ?? new SharedArrayBuffer(bytes);
+    this.#blocks.set(name, block);
+    return block;
+  }
+
+  /** Returns the counter of what is under way under this name. */
+  counter(name: string): SharedCounter {
+    const { thread, threads } = this.place;
+    const bytes = (1 + threads) * BigInt64Array.BYTES_PER_ELEMENT;
+    return new SharedCounter(this.block(`${COUNTER_PREFIX}${name}`, bytes), thread);
+  }
+
+  /** Takes back from all counters what a thread that has ended had added. */
+  reclaim(thread: number): void {
+    for (const [name, block] of this.#blocks) {
+      if (!name.startsWith(COUNTER_PREFIX)) continue;
+      const counter = new SharedCounter(block, thread);
+      counter.add(-counter.own);
+    }
+  }
+}
+
+/** How much is under way in all threads: requests, or the bytes that they hold. */
+export class SharedCounter {
+  /** The sum, and then the part of each thread. */
+  readonly #cells: BigInt64Array;
+  readonly #ownCell: number;
+
+  constructor(block: SharedArrayBuffer, thread: number) {
+    this.#cells = new BigInt64Array(block);
+    this.#ownCell = 1 + thread;
+  }
+
+  get value(): number {
+    return Number(Atomics.load(this.#cells, 0));
+  }
+
+  /** This thread's part. */
+  get own(): number {
+    return Number(this.#cells[this.#ownCell]);
+  }
+
+  add(amount: number): void {
+    const whole = BigInt(amount);
+    Atomics.add(this.#cells, 0, whole);
+    this.#cells[this.#ownCell]! += whole;
+  }
+
+  /** Adds, unless the sum would be above `max`: then it returns false. Of several threads at once, no more than fit succeed. */
+  addWithin(amount: number, max: number): boolean {
+    const whole = BigInt(amount);
+    let sum = Atomics.load(this.#cells, 0);
+    for (;;) {
+      if (Number(sum) + amount > max) return false;
+      const found = Atomics.compareExchange(this.#cells, 0, sum, sum + whole);
+      if (found === sum) break;
+      sum = found;
+    }
+    this.#cells[this.#ownCell]! += whole;
+    return true;
+  }
+}
