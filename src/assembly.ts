@@ -1,22 +1,26 @@
-/** The composition root: settings become running parts, at start and with each reload. */
+/** The composition root of the main thread: settings become running parts, at start and with each reload. */
 
-import { createAdmin } from './admin/admin.ts';
+import { createAdmin, type Admin } from './admin/admin.ts';
 import type { Figures, ReloadFigures } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
-import { secretsOf } from './config/secrets-of.ts';
-import { compareSettings, logChanges, logFailure } from './config/reload.ts';
+import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
-import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
-import { createGeneration, type Generation, type Permanent } from './gateway/generation.ts';
-import { ByteBudget } from './lib/byte-budget.ts';
-import { ExhaustionLog } from './lib/exhaustion.ts';
-import { createLogger, type Logger, type LogSettings } from './lib/log.ts';
-import { createRedactor } from './lib/secrets.ts';
-import { CircuitBreaker } from './policy/circuit-breaker.ts';
-import { createTransport, type Transport } from './upstream/transport.ts';
+import type { HttpServer } from './downstream/http-server.ts';
+import type { Permanent } from './gateway/generation.ts';
+import type { ByteBudget } from './lib/byte-budget.ts';
+import { joinParts } from './lib/chunk-buffer.ts';
+import type { ExhaustionLog } from './lib/exhaustion.ts';
+import type { Logger } from './lib/log.ts';
+import { packSecrets } from './lib/packed-secrets.ts';
+import { ONLY_THREAD, SharedMemory } from './lib/shared-memory.ts';
+import { sumConnections } from './lib/thread-figures.ts';
+import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
+import type { Transport } from './upstream/transport.ts';
+import { placeOfMain, WorkerPool } from './workers/pool.ts';
 
 export interface Assembly {
+  /** The listener of the public port: this thread's, or those of its workers. */
   readonly server: HttpServer;
   /** The listener of `[admin]`. */
   readonly admin?: HttpServer | undefined;
@@ -30,51 +34,53 @@ export interface Assembly {
   learnModels(): void;
   /**
    * Uses the settings that `read` returns for all requests that begin from now on; those in flight keep theirs. If it
-   * throws, nothing changes. Both are logged. In a drain it does nothing.
+   * throws, nothing changes. Both are logged. In a drain it does nothing. Resolves when all threads use them.
    */
-  reload(read: () => Config): void;
+  reload(read: () => Config): Promise<void>;
 }
 
 /** What the gateway needs from the process. */
-interface Runtime {
-  readonly writeLog: (line: string) => void;
-  /** The log goes to a terminal. */
-  readonly isTerminal: boolean;
-  readonly colour: boolean;
+interface Runtime extends ThreadRuntime {
+  /** The program that worker threads run: the file of the gateway itself. */
+  readonly workerFile: string;
   /** Log lines that were not written, since the start. */
   readonly droppedLogLines?: () => number;
-  readonly clientLimits?: typeof CLIENT_LIMITS;
 }
 
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
 export function assemble(initial: Config, runtime: Runtime): Assembly {
-  const parts = createPermanentParts(initial, runtime);
-  const { budget, exhaustion, logger, transport } = parts;
+  const { workers } = initial.server;
+  const place = workers > 1 ? placeOfMain(workers) : ONLY_THREAD;
+  const memory = new SharedMemory(place);
+  const settings = initial.admin;
   const limits = runtime.clientLimits ?? CLIENT_LIMITS;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
+  const serving = createServing(initial, runtime, {
+    memory,
+    generationMemory: new SharedMemory(place),
+    observe: settings && ((request) => admin?.observe(request)),
+    onModels: settings && ((...models) => admin?.onModels(...models)),
+  });
+  const { permanent, inFlight } = serving;
+  const { budget, exhaustion, logger, transport } = permanent;
+  const config = () => serving.current.config;
+  // Metrics name only models that are known.
+  const learnModels = () => void (admin && serving.current.listModels());
+  const pool = workers > 1 ? createPool(workers, { serving, runtime, memory }) : undefined;
+  const server = pool ?? serving.server;
   const figures: Figures = {
-    ...figuresOf(parts),
+    ...figuresOf(permanent),
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isDraining: () => server.isDraining,
-    inFlight: () => server.inFlight,
+    inFlight: () => inFlight.value,
     droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
     lastReload: () => lastReload,
+    connections: () => sumConnections([transport.connectionFigures, pool?.connections]),
+    loopDelays: () => pool?.loopDelays ?? [],
   };
-  const config = () => current.config;
-  const settings = initial.admin;
-  const admin = settings && createAdmin({ config, settings, figures, logger, limits });
-  const onModels = admin?.onModels;
-  const permanent = { ...parts, observe: admin?.observe, onModels };
-  let current = createGeneration(initial, permanent);
+  const admin: Admin | undefined =
+    settings && createAdmin({ config, settings, figures, logger, limits });
   admin?.onConfig(initial);
-  const server = createHttpServer({
-    handle: (call) => current.gateway.handle(call),
-    answerBroken: (...request) => current.gateway.answerBroken(...request),
-    limits,
-    budget,
-  });
-  // Metrics name only models that are known.
-  const learnModels = () => void (admin && current.listModels());
 
   return {
     server,
@@ -84,50 +90,80 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     exhaustion,
     budget,
     get config() {
-      return current.config;
+      return config();
     },
     learnModels,
-    reload(read) {
+    async reload(read) {
       if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
-      const next = createNext(read, current, { permanent, runtime });
-      const succeededAtMs = next ? Date.now() : lastReload.succeededAtMs;
-      lastReload = { isSuccessful: next !== undefined, succeededAtMs };
-      if (!next) return;
-      current = next;
-      admin?.onConfig(next.config);
+      const before = config();
+      const changes = readAndUse(read, serving);
+      const succeededAtMs = changes ? Date.now() : lastReload.succeededAtMs;
+      lastReload = { isSuccessful: changes !== undefined, succeededAtMs };
+      if (!changes) return;
+      admin?.onConfig(changes.config);
       learnModels();
+      if (pool) await pool.use(changes.config, serving.current.memory.blocks);
+      const known = new Set(warningsOf(before));
+      const warnings = warningsOf(changes.config).filter((text) => !known.has(text));
+      logChanges(logger, changes, warnings);
     },
   };
 }
 
-/** What outlives every reload, without the observers: they need some of it themselves. */
-function createPermanentParts(initial: Config, runtime: Runtime): Permanent {
-  const redact = createRedactor(secretsOf(initial));
-  const logger = createLogger({
-    ...logSettingsOf(initial, runtime),
-    colour: runtime.colour,
-    write: runtime.writeLog,
-    redact,
-    now: () => Date.now(),
-  });
-  return {
-    redact,
-    logger,
-    transport: createTransport(initial.server.upstream),
-    exhaustion: new ExhaustionLog(logger),
-    breaker: new CircuitBreaker(logger),
-    budget: new ByteBudget(initial.server.maxBufferedBytes),
-    streams: { open: 0 },
-    cache: new WeakMap(),
-  };
+/** Uses the settings that `read` returns in this thread. Undefined, and nothing changes, if that fails. */
+function readAndUse(read: () => Config, serving: Serving): Changes | undefined {
+  const { config, memory } = serving.current;
+  try {
+    const changes = compareSettings(config, read());
+    serving.use(changes.config, new SharedMemory(memory.place, memory.blocks));
+    return changes;
+  } catch (failure) {
+    logFailure(serving.permanent.logger, failure);
+    return undefined;
+  }
 }
 
-function figuresOf({ breaker, budget, exhaustion, redact, streams, transport }: Permanent) {
+interface PoolContext {
+  readonly serving: Serving;
+  readonly runtime: Runtime;
+  readonly memory: SharedMemory;
+}
+
+function createPool(workers: number, { serving, runtime, memory }: PoolContext): WorkerPool {
+  const { logger, observe } = serving.permanent;
+  const { colour, isTerminal, clientLimits, workerFile: file, writeLog } = runtime;
+  return new WorkerPool({
+    workers,
+    file,
+    logger,
+    writeLog,
+    observe,
+    listModels: async (models) => {
+      const { body } = await serving.current.listModels({ models });
+      return joinParts(body).toString();
+    },
+    inFlight: serving.inFlight,
+    describeStart: () => ({
+      config: packSecrets(serving.current.config),
+      blocks: memory.blocks,
+      generationBlocks: serving.current.memory.blocks,
+      colour,
+      isTerminal,
+      clientLimits,
+      isObserved: observe !== undefined,
+    }),
+    reclaim(thread) {
+      memory.reclaim(thread);
+      serving.current.memory.reclaim(thread);
+    },
+  });
+}
+
+function figuresOf({ breaker, budget, exhaustion, redact, streams }: Permanent) {
   return {
-    openStreams: () => streams.open,
+    openStreams: () => streams.value,
     bufferedBytes: () => budget.reservedBytes,
     exhaustions: () => exhaustion.count,
-    connections: () => transport.connectionFigures,
     circuits: () =>
       breaker.report().map((circuit) => ({
         ...circuit,
@@ -135,44 +171,4 @@ function figuresOf({ breaker, budget, exhaustion, redact, streams, transport }: 
         cause: circuit.cause && redact(circuit.cause),
       })),
   };
-}
-
-function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {
-  const { level, format } = logging;
-  return { level, format: format === 'auto' ? (isTerminal ? 'text' : 'json') : format };
-}
-
-interface ReloadContext {
-  readonly permanent: Permanent;
-  readonly runtime: Runtime;
-}
-
-/** Changes the permanent parts to the settings that `read` returns, and creates the others. Undefined if that fails. */
-function createNext(
-  read: () => Config,
-  current: Generation,
-  { permanent, runtime }: ReloadContext,
-): Generation | undefined {
-  const { logger, redact, breaker, budget } = permanent;
-  try {
-    const changes = compareSettings(current.config, read());
-    const { config } = changes;
-    const next = createGeneration(config, permanent, current);
-    redact.add(secretsOf(config));
-    for (const [id, provider] of current.providers) {
-      if (next.providers.get(id) !== provider) breaker.retire(provider);
-    }
-    logger.configure(logSettingsOf(config, runtime));
-    budget.maxBytes = config.server.maxBufferedBytes;
-    const known = new Set(warningsOf(current.config));
-    logChanges(
-      logger,
-      changes,
-      warningsOf(config).filter((text) => !known.has(text)),
-    );
-    return next;
-  } catch (failure) {
-    logFailure(logger, failure);
-    return undefined;
-  }
 }

@@ -2,6 +2,7 @@
 /** The program: reads the command line, the environment and the file, starts the gateway, ends it. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
+import { isMainThread } from 'node:worker_threads';
 
 import { assemble, type Assembly } from './assembly.ts';
 import { runCheck, type CheckResult } from './check.ts';
@@ -17,6 +18,7 @@ import { readSettings } from './config/read-settings.ts';
 import { createRereader } from './config/reload.ts';
 import { GatewayError } from './lib/errors.ts';
 import { VERSION } from './lib/version.ts';
+import { runWorker } from './worker.ts';
 
 const EXIT_FAILED = 1;
 const EXIT_USAGE = 2;
@@ -63,6 +65,7 @@ async function main(): Promise<void> {
   const assembly: Assembly = assemble(config, {
     writeLog: writer.write,
     droppedLogLines: () => writer.droppedLines,
+    workerFile: import.meta.filename,
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });
@@ -71,7 +74,7 @@ async function main(): Promise<void> {
   handleSignals({
     stop: drain,
     end: () => process.exit(EXIT_FAILED),
-    reload: () => assembly.reload(readAgain),
+    reload: () => void assembly.reload(readAgain),
   });
   const { server, transport, logger } = assembly;
   const { host } = config.server;
@@ -158,6 +161,10 @@ function failStart(error: unknown): void {
   process.exit(exitCode);
 }
 
-// Node's permission model throws from a callback if the network is denied.
-process.on('uncaughtException', failStart);
-main().catch(failStart);
+if (isMainThread) {
+  // Node's permission model throws from a callback if the network is denied.
+  process.on('uncaughtException', failStart);
+  main().catch(failStart);
+} else {
+  runWorker();
+}

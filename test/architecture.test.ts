@@ -27,6 +27,7 @@ const IMPORTS: Readonly<Record<string, readonly string[]>> = {
   admin: ['lib', 'config', 'policy', 'downstream', 'admin/page'],
   'admin/page': [],
   cli: ['lib', 'config'],
+  workers: ['lib', 'config', 'downstream'],
 };
 
 const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
@@ -78,9 +79,15 @@ test('each of these things is done in one place', () => {
     [
       'reveals keys',
       /\.reveal\(\)/,
-      ['config/secrets-of.ts', 'lib/secrets.ts', 'policy/authentication.ts', 'upstream/openai.ts'],
+      [
+        'config/secrets-of.ts',
+        'lib/packed-secrets.ts',
+        'lib/secrets.ts',
+        'policy/authentication.ts',
+        'upstream/openai.ts',
+      ],
     ],
-    ['ends the process', /process\.exit/, ['server.ts']],
+    ['ends the process or its thread', /process\.exit/, ['server.ts', 'worker.ts']],
     ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/figures.ts']],
     ['prints', /console\./, []],
   ];

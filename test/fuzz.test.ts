@@ -13,7 +13,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 
 import { assemble } from '../src/assembly.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
-import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
+import { Reservation } from '../src/lib/byte-budget.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { AnswerFacts } from '../src/upstream/answer-facts.ts';
@@ -23,13 +23,14 @@ import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
 import { parseChatRequest } from './support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
-import { ROOT } from './support/process.ts';
+import { ROOT, SERVER } from './support/process.ts';
 import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from './support/gateway.ts';
 import { cutUp, mutate } from './support/mutate.ts';
 import { createRandom, type Random } from './support/random.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { dataOf } from './support/streams.ts';
 import { completion, completionEvents } from './support/upstream.ts';
+import { newBudget } from './support/shared.ts';
 
 const CASES = Number(process.env['FUZZ_CASES'] ?? 10_000);
 const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
@@ -220,7 +221,7 @@ function startable(toml: string): 'accepted' | 'refused' {
     }
     return 'refused';
   }
-  assemble(config, { writeLog: () => {}, isTerminal: false, colour: false });
+  assemble(config, { writeLog: () => {}, workerFile: SERVER, isTerminal: false, colour: false });
   return 'accepted';
 }
 
@@ -310,7 +311,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     deadline: new Deadline(),
     idleMs: 0,
     causeIfEmpty: 'content-type: text/event-stream',
-    reservation: new Reservation(new ByteBudget(Infinity)),
+    reservation: new Reservation(newBudget()),
     readFault: (json: unknown) => provider.readFault(json),
     facts,
     toError: ({ message = '' }) => new GatewayError('provider', message, { provider: 'p' }),

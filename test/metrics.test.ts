@@ -46,6 +46,7 @@ const NO_FIGURES: Figures = {
   droppedLogLines: () => 0,
   exhaustions: () => 0,
   connections: () => undefined,
+  loopDelays: () => [],
   circuits: () => [],
   lastReload: () => ({ isSuccessful: true, succeededAtMs: 0 }),
 };

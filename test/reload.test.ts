@@ -8,7 +8,7 @@ import { describe, test } from 'node:test';
 import { loadConfig } from '../src/config/config.ts';
 import { readSettings } from '../src/config/read-settings.ts';
 import { compareSettings, createRereader } from '../src/config/reload.ts';
-import { ByteBudget, Reservation } from '../src/lib/byte-budget.ts';
+import { Reservation } from '../src/lib/byte-budget.ts';
 import { createRedactor, Secret } from '../src/lib/secrets.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import { parseMetrics } from './support/exposition.ts';
@@ -35,6 +35,7 @@ import {
   startUpstream,
   type FakeUpstream,
 } from './support/upstream.ts';
+import { newBudget } from './support/shared.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
 
@@ -71,7 +72,7 @@ describe('after a reload', () => {
       await statusWith(gateway, 'key-three'),
     ];
     assert.deepEqual(await statuses(), [200, 200, 401]);
-    gateway.reload(toml('key-two', 'key-three'));
+    await gateway.reload(toml('key-two', 'key-three'));
     assert.deepEqual(await statuses(), [401, 200, 200]);
     assert.deepEqual(linesOf(gateway, 'reloaded'), [
       { level: 'info', message: 'reloaded', changed: 'server.auth.keys' },
@@ -85,7 +86,7 @@ describe('after a reload', () => {
     const counts = () => upstreams.map(({ requests }) => requests.length);
     const gateway = await startGateway(t, { toml: providerToml(old) + providerToml(old, 'gone') });
     assert.deepEqual(await answererOf(gateway), 'p');
-    gateway.reload(providerToml(moved) + providerToml(moved, 'added'));
+    await gateway.reload(providerToml(moved) + providerToml(moved, 'added'));
     assert.equal(await answererOf(gateway), 'p');
     assert.equal(await answererOf(gateway, 'added/m'), 'added');
     assert.deepEqual(counts(), [1, 2]);
@@ -108,7 +109,7 @@ describe('after a reload', () => {
       sendJson(response, { error: { message } }, { status: 400 });
     });
     const gateway = await startGateway(t, { toml: providerToml(upstream) });
-    gateway.reload(providerToml(upstream).replace(PROVIDER_KEY, key));
+    await gateway.reload(providerToml(upstream).replace(PROVIDER_KEY, key));
     const reply = await gateway.chat(chatBody());
     assert.equal(upstream.requests[0]!.headers.authorization, `Bearer ${key}`);
     assert.match(reply.text, /wrong key \[secret\]/);
@@ -120,7 +121,7 @@ describe('after a reload', () => {
     const gateway = await startGateway(t, {});
     const answer = async () => (await sendRaw(gateway.port, 'nonsense\r\n\r\n')).text;
     assert.doesNotMatch(await answer(), /access-control-allow-origin/i);
-    gateway.reload('[server]\ncors = true');
+    await gateway.reload('[server]\ncors = true');
     assert.match(await answer(), /access-control-allow-origin: \*/i);
   });
 
@@ -141,7 +142,7 @@ describe('after a reload', () => {
     const gateway = await startGateway(t, { toml: toml(0) });
     for (let round = 1; round < 6; round += 1) {
       assert.equal(await answererOf(gateway), 'p');
-      gateway.reload(toml(round));
+      await gateway.reload(toml(round));
     }
     assert.equal(await answererOf(gateway), 'p');
     assert.equal(connections, 1);
@@ -250,20 +251,20 @@ describe('after a reload', () => {
       const toml = (more: string) => `${more}\n${providerToml(upstream)}`;
       const gateway = await startGateway(t, { toml: toml(before) });
       assert.equal(await observe(gateway, upstream), seen[0]);
-      gateway.reload(toml(after));
+      await gateway.reload(toml(after));
       assert.equal(await observe(gateway, upstream), seen[1]);
       assert.equal(String(lastChange(gateway)).split(', ')[0], name);
       if (name === 'server.timeout' || name === 'logging.level') return;
-      gateway.reload(toml(before));
+      await gateway.reload(toml(before));
       assert.equal(await observe(gateway, upstream), seen[0]);
     });
   }
 
   test('the log has the new format, and its line "reloaded" is the first', async (t) => {
     const gateway = await startGateway(t, {});
-    gateway.reload('[logging]\nformat = "text"');
+    await gateway.reload('[logging]\nformat = "text"');
     assert.match(gateway.log.at(-1)!, /^[\d:.]+ INFO {2}reloaded changed=logging\.format\n$/);
-    gateway.reload('');
+    await gateway.reload('');
     assert.equal((JSON.parse(gateway.log.at(-1)!) as { message: string }).message, 'reloaded');
   });
 
@@ -277,10 +278,10 @@ describe('after a reload', () => {
         ({ id }) => id,
       );
     assert.deepEqual(await ids(), ['p/listed']);
-    gateway.reload(`${providerToml(upstream)}[aliases]\nfast = "p/listed"\n`);
+    await gateway.reload(`${providerToml(upstream)}[aliases]\nfast = "p/listed"\n`);
     assert.deepEqual(await ids(), ['p/listed', 'fast']);
     assert.equal(upstream.requests.length, 1);
-    gateway.reload(providerToml(upstream, 'p', 'default_model = "d"'));
+    await gateway.reload(providerToml(upstream, 'p', 'default_model = "d"'));
     assert.deepEqual(await ids(), ['p/listed', 'p/d']);
     assert.equal(upstream.requests.length, 2);
   });
@@ -295,10 +296,10 @@ describe('after a reload', () => {
     const gateway = await startGateway(t, { toml: toml('') });
     for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'q');
     assert.equal(down.requests.length, 3, 'its circuit is open');
-    gateway.reload(toml('[server]\ncors = true'));
+    await gateway.reload(toml('[server]\ncors = true'));
     await answererOf(gateway);
     assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:resting q:200');
-    gateway.reload(toml('', 'default_model = "d"'));
+    await gateway.reload(toml('', 'default_model = "d"'));
     await answererOf(gateway);
     assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:503 q:200');
     assert.equal(linesOf(gateway, 'breaker closed').length, 1);
@@ -323,15 +324,15 @@ describe('after a reload', () => {
       return status === 200 ? 200 : reason;
     };
     assert.deepEqual([await ask('p/m', 'alice'), await ask('p/m', 'alice')], [200, 200]);
-    gateway.reload(toml(6, 3, 2, 'models = ["p/*", "q/*"]'));
+    await gateway.reload(toml(6, 3, 2, 'models = ["p/*", "q/*"]'));
     assert.equal(await ask('q/m', 'alice'), 'client');
     assert.deepEqual([await ask('p/m', 'bob'), await ask('p/m', 'bob')], [200, 'provider']);
     // Three of six have been taken: the refused ones were put back.
-    gateway.reload(toml(6, 4, 3));
+    await gateway.reload(toml(6, 4, 3));
     const [first, second] = [await ask('p/m', 'alice'), await ask('p/m', 'bob')];
     assert.deepEqual([first, second, await ask('q/m', 'bob')], [200, 200, 200]);
     assert.equal(await ask('p/m', 'alice'), 'global');
-    gateway.reload(toml(5, 4, 3));
+    await gateway.reload(toml(5, 4, 3));
     assert.equal(await ask('p/m', 'alice'), 200);
   });
 
@@ -348,10 +349,10 @@ describe('after a reload', () => {
     const rests = () => linesOf(gateway, 'key rests').length;
     for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
     assert.deepEqual([upstream.requests.length, rests()], [5, 1]);
-    gateway.reload(toml('[server]\ncors = true'));
+    await gateway.reload(toml('[server]\ncors = true'));
     for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
     assert.deepEqual([upstream.requests.length, rests()], [9, 1]);
-    gateway.reload(toml('', 'default_model = "d"'));
+    await gateway.reload(toml('', 'default_model = "d"'));
     for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
     assert.deepEqual([upstream.requests.length, rests()], [14, 2]);
   });
@@ -368,7 +369,7 @@ describe('after a reload', () => {
       await statusWith(gateway, 'bob-canary-1'),
     ];
     assert.deepEqual(await statuses(), [200, 404]);
-    gateway.reload(client('bob', 'p/*') + own);
+    await gateway.reload(client('bob', 'p/*') + own);
     assert.deepEqual(await statuses(), [401, 200]);
     assert.deepEqual(
       String(lastChange(gateway)).split(', ').toSorted()[0],
@@ -413,7 +414,7 @@ describe('a request in flight over a reload', () => {
     const gateway = await startGateway(t, { toml: toml(former) });
     const chat = gateway.chat(chatBody());
     await eventually(() => upstream.requests.length === 1, 'the request');
-    gateway.reload(toml(latter));
+    await gateway.reload(toml(latter));
     fail();
     assert.equal((await chat).headers['x-gateway-provider'], 'q');
     assert.deepEqual([former.requests.length, latter.requests.length], [1, 0]);
@@ -434,7 +435,7 @@ describe('a request in flight over a reload', () => {
       parseMetrics((await gateway.admin('/metrics')).text).sum('gateway_open_streams');
     const stream = openChat(gateway.port);
     await eventually(() => stream.text() === CHUNK, 'the first event');
-    gateway.reload(ADMIN);
+    await gateway.reload(ADMIN);
     assert.equal(await openStreams(), 1);
     finish();
     assert.equal(await stream.ended, CHUNK + completionEvents());
@@ -452,7 +453,8 @@ describe('a request in flight over a reload', () => {
     const gateway = await startGateway(t, { toml: toml(FORMER_KEY) });
     const stream = openChat(gateway.port);
     await eventually(() => stream.text() === CHUNK, 'the first event');
-    for (let round = 0; round < 20; round += 1) gateway.reload(toml(`later-key-${round}-canary`));
+    for (let round = 0; round < 20; round += 1)
+      await gateway.reload(toml(`later-key-${round}-canary`));
     fail();
     const { message } = errorAfter(await stream.ended, CHUNK);
     assert.match(message, /key \[secret\] was revoked/);
@@ -493,7 +495,7 @@ test('a text that was a key and is now the value of a header stays hidden like a
 });
 
 test('a lower max_buffered_bytes lets nothing in until enough is freed, and all of it can be freed', () => {
-  const budget = new ByteBudget(100);
+  const budget = newBudget(100);
   const held = new Reservation(budget);
   held.resize(80);
   budget.maxBytes = 50;
@@ -522,7 +524,9 @@ describe('a reload with wrong settings', () => {
     const upstream = await startUpstream(t);
     const toml = `[server.auth]\nkeys = ["key-one"]\n${providerToml(upstream)}`;
     const gateway = await startGateway(t, { toml });
-    gateway.reload('[server]\nprot = 1\ntimeout = "soon"\n[server.auth]\nkeys = ["key-two"]\n');
+    await gateway.reload(
+      '[server]\nprot = 1\ntimeout = "soon"\n[server.auth]\nkeys = ["key-two"]\n',
+    );
     assert.deepEqual(linesOf(gateway, 'reloaded', 'reload failed'), [
       {
         level: 'error',
@@ -539,10 +543,10 @@ describe('a reload with wrong settings', () => {
       [await statusWith(gateway, 'key-one'), await statusWith(gateway, 'key-two')],
       [200, 401],
     );
-    gateway.reload('[server\n');
+    await gateway.reload('[server\n');
     assert.match(String(linesOf(gateway, 'reload failed').at(-1)?.['cause']), /line 1, column/);
     assert.equal(await statusWith(gateway, 'key-one'), 200);
-    gateway.reload(toml);
+    await gateway.reload(toml);
     assert.deepEqual(linesOf(gateway, 'reloaded'), [{ level: 'info', message: 'reloaded' }]);
   });
 
@@ -551,17 +555,17 @@ describe('a reload with wrong settings', () => {
     const provider = providerToml(upstream);
     const named = '[clients.alice]\nkey = "alice-key"\n';
     const gateway = await startGateway(t, { toml: named + provider });
-    gateway.reload(provider);
+    await gateway.reload(provider);
     assert.match(
       String(linesOf(gateway, 'reload failed').at(-1)?.['cause']),
       /^server\.auth: no key/,
     );
     assert.equal(await statusWith(gateway, 'any'), 401);
-    gateway.reload(`[server.auth]\nkeys = ["team-key"]\n${provider}`);
+    await gateway.reload(`[server.auth]\nkeys = ["team-key"]\n${provider}`);
     assert.equal(await statusWith(gateway, 'alice-key'), 401);
-    gateway.reload(`[server.auth]\nenabled = false\n${provider}`);
+    await gateway.reload(`[server.auth]\nenabled = false\n${provider}`);
     assert.equal(await statusWith(gateway, 'any'), 200);
-    gateway.reload(provider);
+    await gateway.reload(provider);
     assert.equal(linesOf(gateway, 'reload failed').length, 1);
   });
 
@@ -588,12 +592,12 @@ describe('a reload with wrong settings', () => {
       const lines = `${shared}\n${auth}\n`.split('\n');
       const gateway = await startGateway(t, { toml: lines.join('\n') });
       for (let count = 0; count < lines.length; count += 1) {
-        gateway.reload(lines.slice(0, count).join('\n'));
+        await gateway.reload(lines.slice(0, count).join('\n'));
         assert.equal(await statusWith(gateway, 'other'), 401, `${count} lines`);
       }
-      gateway.reload(`${shared}\n[server.auth]\nkeys = []\n`);
+      await gateway.reload(`${shared}\n[server.auth]\nkeys = []\n`);
       assert.equal(await statusWith(gateway, 'other'), 401);
-      gateway.reload(lines.join('\n'));
+      await gateway.reload(lines.join('\n'));
       assert.equal(await statusWith(gateway, 'key-one'), 200);
     }
   });
@@ -617,9 +621,9 @@ describe('a reload with wrong settings', () => {
     };
     const [isSuccessful, startedAt] = await figures();
     assert.equal(isSuccessful, 1);
-    gateway.reload('[nonsense]\n');
+    await gateway.reload('[nonsense]\n');
     assert.deepEqual(await figures(), [0, startedAt]);
-    gateway.reload(ADMIN);
+    await gateway.reload(ADMIN);
     const [isSuccessfulAgain, reloadedAt] = await figures();
     assert.equal(isSuccessfulAgain, 1);
     assert.ok(reloadedAt > startedAt);
@@ -636,7 +640,7 @@ describe('a reload with wrong settings', () => {
       },
     });
     isBroken = true;
-    gateway.reload('');
+    await gateway.reload('');
     assert.match(
       String(linesOf(gateway, 'reload failed')[0]?.['cause']),
       /thrown by a test\n +at /,
@@ -689,13 +693,13 @@ describe('what needs a restart', () => {
 
   test('the log names it, and nothing of [admin] begins or ends', async (t) => {
     const without = await startGateway(t, {});
-    without.reload(ADMIN);
+    await without.reload(ADMIN);
     assert.deepEqual(linesOf(without, 'reloaded', 'restart needed'), [
       { level: 'info', message: 'reloaded' },
       { level: 'warn', message: 'restart needed', settings: 'admin.port, admin.host' },
     ]);
     const gateway = await startGateway(t, { toml: ADMIN });
-    gateway.reload('');
+    await gateway.reload('');
     assert.equal(linesOf(gateway, 'restart needed').length, 1);
     assert.equal((await gateway.admin('/metrics')).status, 200);
   });
@@ -703,7 +707,7 @@ describe('what needs a restart', () => {
 
 test('new warnings are logged, and only those', async (t) => {
   const gateway = await startGateway(t, { toml: '[aliases]\na = "none/m"\n' });
-  gateway.reload('[aliases]\na = "none/m"\nb = "none/m"\n');
+  await gateway.reload('[aliases]\na = "none/m"\nb = "none/m"\n');
   assert.deepEqual(linesOf(gateway, 'settings warning'), [
     {
       level: 'warn',
@@ -723,7 +727,7 @@ test('a reload in a drain is ignored', async (t) => {
   const chat = openChat(gateway.port, chatBody());
   await eventually(() => upstream.requests.length === 1, 'the request');
   const drained = gateway.drain(60_000);
-  gateway.reload('[server]\ncors = true');
+  await gateway.reload('[server]\ncors = true');
   finish();
   assert.equal((await chat.response).statusCode, 200);
   await drained;
@@ -744,7 +748,7 @@ describe('the operator sees', () => {
     await answererOf(gateway);
     await feed.next('requests', (requests) => requests.length === 1);
     const auth = '[server]\ncors = true\n[server.auth]\nkeys = ["key-canary-42"]\n';
-    gateway.reload(auth + ADMIN + providerToml(upstream));
+    await gateway.reload(auth + ADMIN + providerToml(upstream));
     const second = await feed.next('settings');
     assert.deepEqual([valueOf(second, 'server.cors'), second.needsKey], [true, true]);
     assert.equal(valueOf(second, 'server.auth.keys'), '[secret]');
@@ -767,7 +771,7 @@ describe('the operator sees', () => {
     );
     const own = { baseUrl: upstream.baseUrl.replace('/v1', '/new/v1') };
     const gateway = await startGateway(t, { toml: ADMIN + providerToml(upstream) });
-    gateway.reload(`${ADMIN}${providerToml(own, 'new')}[aliases]\nnick = "new/hidden"\n`);
+    await gateway.reload(`${ADMIN}${providerToml(own, 'new')}[aliases]\nnick = "new/hidden"\n`);
     await eventually(() => upstream.requests.length > 0, 'its list is asked for');
     await gateway.send('/v1/models');
     for (const model of ['new/listed-of-new', 'nick']) await gateway.chat(chatBody({ model }));
@@ -777,7 +781,7 @@ describe('the operator sees', () => {
     assert.match(text, /gateway_breaker_circuits\{provider="new",state="open"\} 0/);
     assert.doesNotMatch(text, /provider="p"/);
     assert.equal((await gateway.admin('/ready')).status, 200);
-    gateway.reload(ADMIN);
+    await gateway.reload(ADMIN);
     assert.deepEqual((await gateway.admin('/ready')).json(), { status: 'no provider' });
   });
 });
@@ -807,7 +811,7 @@ test(
     // V8's cache of compiled regular expressions and code ages with each collection.
     const measure = () => Math.min(...Array.from({ length: 12 }, collect));
     const reload = async (round: number) => {
-      gateway.reload(toml(round));
+      await gateway.reload(toml(round));
       await openChat(gateway.port).ended;
       gateway.log.splice(0);
     };

@@ -173,14 +173,14 @@ test('what is in flight over a reload counts on, and a new limit counts it too',
   const gateway = await startGateway(t, { toml: toml(0) });
   const replies = [gateway.chat(chatBody()), gateway.chat(chatBody())];
   await inFlight(upstream, 2);
-  gateway.reload(toml(2));
+  await gateway.reload(toml(2));
   assertLimited(await gateway.chat(chatBody()));
-  gateway.reload(toml(3));
+  await gateway.reload(toml(3));
   replies.push(gateway.chat(chatBody()));
   await inFlight(upstream, 3);
   open();
   for (const reply of replies) assert.equal((await reply).status, 200);
-  gateway.reload(toml(1));
+  await gateway.reload(toml(1));
   assert.equal((await gateway.chat(chatBody())).status, 200);
 });
 

@@ -10,6 +10,7 @@ import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
+import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 import { checkHost, checkOrigin, createKeyCheck } from './access.ts';
 import { METRICS_TYPE, renderMetrics } from './exposition.ts';
 import { createFeed } from './feed.ts';
@@ -56,8 +57,12 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   const totals = new Totals();
   const recent = new RecentRequests();
   const sources = { config, figures, metrics, history, totals, recent };
-  const forFeed = { ...sources, processFigures: createProcessFigures(FEED_WINDOW_MS) };
-  const forScrape = { ...sources, processFigures: createProcessFigures(0) };
+  const workerDelays = () => figures.loopDelays();
+  const forFeed = {
+    ...sources,
+    processFigures: createProcessFigures(FEED_WINDOW_MS, workerDelays),
+  };
+  const forScrape = { ...sources, processFigures: createProcessFigures(0, workerDelays) };
   const routes = new Map<string, (call: Call) => Answer>([
     ['/', createPageAnswer()],
     ['/events', createFeed(forFeed)],
@@ -67,9 +72,11 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   const remoteAddressOf = (call: Call) => createRemoteAddress(config().server.trustedProxies)(call);
   const checkKey = createKeyCheck({ keys: settings.keys, logger, remoteAddressOf });
   const handle = createHandler({ settings, checkKey, routes, logger });
-  const budget = new ByteBudget(MAX_HELD_BYTES);
+  const memory = new SharedMemory(ONLY_THREAD);
+  const budget = new ByteBudget(MAX_HELD_BYTES, memory.counter('bytes'));
+  const inFlight = memory.counter('requests');
   return {
-    server: createHttpServer({ handle, answerBroken: toErrorAnswer, limits, budget }),
+    server: createHttpServer({ handle, answerBroken: toErrorAnswer, limits, budget, inFlight }),
     observe(request) {
       const { model, outcome } = request.facts;
       metrics.observe(request);

@@ -1,7 +1,7 @@
 /** `GET /metrics`: what is counted, and what is read at the moment, in Prometheus' text format 0.0.4. */
 
 import type { Config } from '../config/config.ts';
-import type { ConnectionFigures } from '../lib/connection-figures.ts';
+import type { ConnectionFigures } from '../lib/thread-figures.ts';
 import { VERSION } from '../lib/version.ts';
 import { renderFigure } from './families.ts';
 import { STARTED_AT_MS, type Figures, type ProcessFigures } from './figures.ts';

@@ -2,7 +2,7 @@
 
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
-import type { ConnectionFigures } from '../lib/connection-figures.ts';
+import type { ConnectionFigures, LoopDelay } from '../lib/thread-figures.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 
 /** Of the running parts. Each is cheap to read. */
@@ -18,6 +18,8 @@ export interface Figures {
   exhaustions(): number;
   /** To providers. Undefined if the transport does not know them. */
   connections(): ConnectionFigures | undefined;
+  /** Of each worker thread. */
+  loopDelays(): readonly LoopDelay[];
   /** The circuits that are not closed. */
   circuits(): readonly CircuitReport[];
   lastReload(): ReloadFigures;
@@ -33,8 +35,8 @@ export interface ReloadFigures {
 export interface ProcessFigures {
   readonly cpuSeconds: number;
   readonly rssBytes: number;
-  /** How late the event loop was since this reader's histogram was cleared. */
-  readonly loopDelayMs: { readonly mean: number; readonly p99: number; readonly max: number };
+  /** Since this reader's histogram was cleared; of the thread whose event loop was the latest. */
+  readonly loopDelayMs: LoopDelay;
 }
 
 const RESOLUTION_MS = 20;
@@ -45,8 +47,12 @@ export const STARTED_AT_MS = performance.timeOrigin;
 /**
  * Returns a function for one reader of the figures of the process. The event loop is watched from now on. A read clears
  * the histogram of delays if it is at least `windowMs` old: with 0, each read tells of the time since the one before.
+ * `workerDelays` returns what the worker threads have measured.
  */
-export function createProcessFigures(windowMs: number): () => ProcessFigures {
+export function createProcessFigures(
+  windowMs: number,
+  workerDelays: () => readonly LoopDelay[] = () => [],
+): () => ProcessFigures {
   const delays = monitorEventLoopDelay({ resolution: RESOLUTION_MS });
   delays.enable();
   let clearedAtMs = performance.now();
@@ -54,14 +60,17 @@ export function createProcessFigures(windowMs: number): () => ProcessFigures {
   const delayMs = (nanoseconds: number) => Math.max(0, nanoseconds / 1e6 - RESOLUTION_MS) || 0;
   return () => {
     const { user, system } = process.cpuUsage();
+    const own = {
+      mean: delayMs(delays.mean),
+      p99: delayMs(delays.percentile(99)),
+      max: delayMs(delays.max),
+    };
+    const all = [own, ...workerDelays()];
+    const latest = (name: keyof LoopDelay) => Math.max(...all.map((delay) => delay[name]));
     const figures = {
       cpuSeconds: (user + system) / 1e6,
       rssBytes: process.memoryUsage.rss(),
-      loopDelayMs: {
-        mean: delayMs(delays.mean),
-        p99: delayMs(delays.percentile(99)),
-        max: delayMs(delays.max),
-      },
+      loopDelayMs: { mean: latest('mean'), p99: latest('p99'), max: latest('max') },
     };
     if (performance.now() - clearedAtMs >= windowMs) {
       delays.reset();

@@ -61,7 +61,7 @@ async function answerBody(
   );
   const [requested] = candidates;
   call.record.provider = requested.provider.id;
-  const refusal = settings.limits.takeProvider(requested.provider.id);
+  const refusal = await settings.limits.takeProvider(requested.provider.id);
   if (refusal) {
     settings.limits.refundRequest(client);
     throw refusal;
@@ -104,7 +104,7 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
   for (const candidate of order) {
     const state = stateOf(candidate);
     if (candidate !== requested) {
-      if (state === 'open' || limits.takeProvider(candidate.provider.id)) {
+      if (state === 'open' || (await limits.takeProvider(candidate.provider.id))) {
         const why = state === 'open' ? 'resting' : 'limit';
         recordPassedOver(candidate, why, call, logger);
         continue;

@@ -8,6 +8,7 @@ import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
+import type { SharedCounter } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { traceHeaders } from '../upstream/headers.ts';
@@ -25,7 +26,7 @@ interface GatewaySettings {
   readonly observe?: RequestObserver | undefined;
   readonly listModels: ModelList;
   /** Counts streamed answers while they are being sent: also those of former settings. */
-  readonly streams: { open: number };
+  readonly streams: SharedCounter;
 }
 
 export interface Gateway {
@@ -65,14 +66,14 @@ export function createGateway(settings: GatewaySettings): Gateway {
       traceHeaders(logger, 'request of client', traced, call.headers);
       let answer = await answerTo(call, dispatch);
       const isStreamed = answer !== undefined && isStream(answer.body);
-      if (isStreamed) streams.open += 1;
+      if (isStreamed) streams.add(1);
       try {
         if (answer) await call.send(withCors(addOwnHeaders(answer, call)));
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
         await call.send(withCors(answer)).catch(() => {});
       }
-      if (isStreamed) streams.open -= 1;
+      if (isStreamed) streams.add(-1);
       if (answer) {
         const { events } = call.record.answer ?? {};
         traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
@@ -139,7 +140,7 @@ function createDispatch(settings: GatewaySettings): Dispatch {
     const excess = concurrency.beginRequest(client);
     if (excess) throw excess;
     call.onEnd(() => concurrency.endRequest(client));
-    const refusal = limits.takeRequest(client);
+    const refusal = await limits.takeRequest(client);
     if (refusal) throw refusal;
     if (found) return found.answer(call, client);
     // Once per path: a client that is set to it asks again and again.

@@ -7,10 +7,12 @@ import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { ConfigurableLogger } from '../lib/log.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import { isSameSetting, type GrowingRedactor } from '../lib/secrets.ts';
+import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
-import { createConcurrency, type Concurrency } from '../policy/concurrency.ts';
+import { createConcurrency } from '../policy/concurrency.ts';
 import { createKeyPools, type KeyPool } from '../policy/key-pool.ts';
-import { createLimits, type Limits } from '../policy/rate-limits.ts';
+import type { RateLimitStore } from '../policy/rate-limit-store.ts';
+import { createLimits } from '../policy/rate-limits.ts';
 import { createOpenAIProvider } from '../upstream/openai.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
@@ -30,50 +32,57 @@ export interface Permanent {
   readonly exhaustion: ExhaustionLog;
   readonly breaker: CircuitBreaker;
   readonly budget: ByteBudget;
-  readonly streams: { open: number };
+  /** Counts streamed answers while they are being sent. */
+  readonly streams: SharedCounter;
+  /** Of the rate limits, if they are shared with other replicas. */
+  readonly store?: RateLimitStore | undefined;
   readonly cache: ModelListCache;
   /** Take finished requests and lists of models, if there is an admin listener. */
   readonly observe?: RequestObserver | undefined;
   readonly onModels?: ModelsObserver | undefined;
+  /** Answers `GET /v1/models` instead of a list of this thread's own. */
+  readonly listModels?: ModelList | undefined;
 }
 
 /** Requests that began with it keep it until they end. */
 export interface Generation {
   readonly config: Config;
-  /** By id. These, `keyPools` and `limits` have state: the next generation takes over those whose settings are the same. */
+  /** By id. These and `keyPools` have state: the next generation takes over those whose settings are the same. */
   readonly providers: ReadonlyMap<string, Provider>;
   /** Of the providers with several keys, by their ids. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
-  readonly limits: Limits;
-  readonly concurrency: Concurrency;
+  /** With the buckets and counters of the settings. */
+  readonly memory: SharedMemory;
   readonly listModels: ModelList;
   readonly gateway: Gateway;
 }
 
-/** Creates a generation. What has the same settings in `former` is taken over, with its state. */
+/** Creates a generation with its state in `memory`. What has the same settings in `former` is taken over. */
 export function createGeneration(
   config: Config,
+  memory: SharedMemory,
   permanent: Permanent,
   former?: Generation,
 ): Generation {
-  const { transport, logger, redact, exhaustion, breaker, streams, observe } = permanent;
+  const { transport, logger, redact, exhaustion, breaker, streams, observe, store } = permanent;
   const { registered, fallback } = config.providers;
   const same = findSame(registered, former?.config);
   const providers = reuseOrCreate(registered, same, former?.providers, createOpenAIProvider);
   const keyPools = reuseOrCreate(registered, same, former?.keyPools, (settings) =>
     createKeyPools([settings], logger).get(settings.id),
   );
-  const limits = createLimits(config, former?.limits);
-  const concurrency = createConcurrency(config, former?.concurrency);
+  const limits = createLimits(config, memory, store);
+  const concurrency = createConcurrency(config, memory);
   // A fallback without a key is not registered.
   const fallbacks = fallback.flatMap((id) => providers.get(id) ?? []);
-  const stateful = { providers, keyPools, limits, concurrency };
+  const stateful = { providers, keyPools };
   const lasting = { transport, logger, redact, exhaustion, breaker };
-  const completion = { ...stateful, ...lasting, config, fallbacks };
+  const completion = { ...stateful, ...lasting, limits, concurrency, config, fallbacks };
   const { aliases } = config;
-  const listModels = createModelList({ ...permanent, providers, keyPools, aliases });
+  const listModels =
+    permanent.listModels ?? createModelList({ ...permanent, providers, keyPools, aliases });
   const gateway = createGateway({ config, logger, completion, observe, listModels, streams });
-  return { ...stateful, config, listModels, gateway };
+  return { ...stateful, config, memory, listModels, gateway };
 }
 
 /** Returns the ids of those providers whose settings are the same as in the former settings. */

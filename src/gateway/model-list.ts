@@ -27,7 +27,10 @@ export type ModelsObserver = (provider: string, names: readonly string[]) => voi
  * Answers `GET /v1/models` with the models that the client may name; all without a client. Asks the providers whose
  * lists are not known, or old. Never rejects.
  */
-export type ModelList = (client?: ClientSettings) => Promise<Answer>;
+export type ModelList = (client?: ListingClient) => Promise<ModelListAnswer>;
+
+type ListingClient = Pick<ClientSettings, 'models'>;
+export type ModelListAnswer = Answer & { readonly body: readonly Buffer[] };
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -101,7 +104,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
     cached.fetching = undefined;
   }
 
-  function bodyFor(client: ClientSettings | undefined): Buffer {
+  function bodyFor(client: ListingClient | undefined): Buffer {
     entries ??= listEntries(settings);
     if (!client?.models) return (body ??= toBody(entries));
     return toBody(entries.filter(({ id }) => mayName(client, id)));

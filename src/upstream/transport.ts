@@ -1,7 +1,7 @@
 /** Sends requests to providers: over undici's agent if it works as assumed, else over fetch. */
 
 import type { Cancellation } from '../lib/cancellation.ts';
-import type { ConnectionFigures } from '../lib/connection-figures.ts';
+import type { ConnectionFigures } from '../lib/thread-figures.ts';
 import { createConnections } from './connections.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';

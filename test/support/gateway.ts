@@ -6,6 +6,7 @@ import type { TestContext } from 'node:test';
 import { assemble } from '../../src/assembly.ts';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { SERVER } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
@@ -33,7 +34,7 @@ export interface TestGateway {
   /** Drains, as SIGTERM does. */
   drain(timeoutMs?: number, reason?: Error, delayMs?: number): Promise<void>;
   /** Uses the settings of this text from now on, as SIGHUP does; with the environment of the start. */
-  reload(toml: string): void;
+  reload(toml: string): Promise<void>;
 }
 
 export interface SendOptions {
@@ -74,6 +75,7 @@ export async function startGateway(
   const config = load(toml);
   const assembly = assemble(config, {
     writeLog: (line) => log.push(line),
+    workerFile: SERVER,
     isTerminal: false,
     colour: false,
     clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
@@ -117,7 +119,7 @@ export async function startGateway(
       isDrained = true;
       await drain(timeoutMs, reason, delayMs);
     },
-    reload: (text) => assembly.reload(() => load(text)),
+    reload: async (text) => await assembly.reload(() => load(text)),
   };
   return gateway;
 }

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble } from '../../src/assembly.ts';
 import { loadConfig } from '../../src/config/config.ts';
+import { SERVER } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 
 /** What it answers to any message. */
@@ -32,6 +33,7 @@ const { server } = assemble(config, {
     internalErrors += 1;
     process.stderr.write(line);
   },
+  workerFile: SERVER,
   isTerminal: false,
   colour: false,
 });

@@ -1,0 +1,71 @@
+/** What the main thread and its workers tell each other. */
+
+import type { Config } from '../config/config.ts';
+import type { CLIENT_LIMITS } from '../downstream/call.ts';
+import type { Packed } from '../lib/packed-secrets.ts';
+import type { FinishedRequest } from '../lib/request-facts.ts';
+import type { SharedBlocks, ThreadPlace } from '../lib/shared-memory.ts';
+import type { ThreadFigures } from '../lib/thread-figures.ts';
+
+/** What a worker starts with. */
+export interface WorkerStart {
+  readonly config: Packed<Config>;
+  /** Of the parts that stay over reloads. */
+  readonly blocks: SharedBlocks;
+  /** Of the settings. */
+  readonly generationBlocks: SharedBlocks;
+  readonly isTerminal: boolean;
+  readonly colour: boolean;
+  readonly clientLimits: typeof CLIENT_LIMITS | undefined;
+  /** There is an admin listener, which wants finished requests and figures. */
+  readonly isObserved: boolean;
+}
+
+export interface WorkerData extends WorkerStart {
+  readonly place: ThreadPlace;
+}
+
+export interface Address {
+  readonly port: number;
+  readonly host: string;
+}
+
+/** What the main thread asks a worker to do. */
+export type Command =
+  | ({ readonly type: 'listen' } & Address)
+  | { readonly type: 'use'; readonly config: Packed<Config>; readonly blocks: SharedBlocks }
+  | {
+      readonly type: 'drain';
+      readonly delayMs: number;
+      readonly timeoutMs: number;
+      readonly reason: string;
+    };
+
+/** The reply to a command: what it has led to. */
+export interface Reply {
+  /** Of `listen`. */
+  readonly port?: number;
+  /** Of `listen`: Node's error with its code, which an error loses on its way. */
+  readonly error?: { readonly message: string };
+  /** Of `drain`. */
+  readonly finished?: number;
+  readonly cut?: number;
+}
+
+export type ToWorker =
+  | { readonly type: 'command'; readonly call: number; readonly command: Command }
+  | { readonly type: 'models'; readonly call: number; readonly body: string };
+
+export type FromWorker =
+  | { readonly type: 'reply'; readonly call: number; readonly reply: Reply }
+  /** Log lines and finished requests of one turn of the event loop. */
+  | { readonly type: 'batch'; readonly lines: string; readonly requests: FinishedRequest[] }
+  /** Asks for the list of all models, or of those that a client may name. */
+  | {
+      readonly type: 'models';
+      readonly call: number;
+      readonly models: readonly string[] | undefined;
+    }
+  | { readonly type: 'figures'; readonly figures: ThreadFigures }
+  /** An exception was not caught: the worker accepts no more connections, finishes its requests and ends. */
+  | { readonly type: 'failed' };

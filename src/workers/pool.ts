@@ -1,0 +1,228 @@
+/** The worker threads: together they are one listener. The main thread starts them, replaces those that die, and ends them. */
+
+import { createServer } from 'node:net';
+import { once } from 'node:events';
+
+import type { Config } from '../config/config.ts';
+import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
+import type { Logger } from '../lib/log.ts';
+import { packSecrets } from '../lib/packed-secrets.ts';
+import type { RequestObserver } from '../lib/request-facts.ts';
+import type { SharedBlocks, SharedCounter, ThreadPlace } from '../lib/shared-memory.ts';
+import {
+  sumConnections,
+  type ConnectionFigures,
+  type LoopDelay,
+  type ThreadFigures,
+} from '../lib/thread-figures.ts';
+import type { Address, WorkerStart } from './messages.ts';
+import { WorkerThread, type Report } from './worker-thread.ts';
+
+const MAX_DEATHS_AT_START = 3;
+/** Before a dead worker is replaced. Doubled with each death, until one has lived for a minute. */
+const FIRST_PAUSE_MS = 100;
+const MAX_PAUSE_MS = 30_000;
+const LONG_LIFE_MS = 60_000;
+/** How much longer than it may take a drain is waited for. */
+const DRAIN_GRACE_MS = 5000;
+
+interface WorkerPoolOptions {
+  /** How many. */
+  readonly workers: number;
+  /** The program that they run. */
+  readonly file: string;
+  readonly logger: Logger;
+  readonly writeLog: (lines: string) => void;
+  readonly observe: RequestObserver | undefined;
+  /** Returns the body of the list with these models only, or with all. */
+  readonly listModels: (models: readonly string[] | undefined) => Promise<string>;
+  /** Counts the requests in all threads. */
+  readonly inFlight: SharedCounter;
+  /** What a worker starts with now. */
+  readonly describeStart: () => WorkerStart;
+  /** Frees what a thread that has ended still held. */
+  readonly reclaim: (thread: number) => void;
+}
+
+/** Each worker may have a successor while it still finishes its requests. */
+export function placeOfMain(workers: number): ThreadPlace {
+  return { thread: 0, threads: 1 + 2 * workers };
+}
+
+export class WorkerPool implements HttpServer {
+  readonly #options: WorkerPoolOptions;
+  readonly #place: ThreadPlace;
+  /** By their numbers. Those that have failed are among them until they have ended. */
+  readonly #workers = new Map<number, WorkerThread>();
+  /** When each that accepts connections has begun to. */
+  readonly #servingSinceMs = new Map<WorkerThread, number>();
+  readonly #pauses = new Set<NodeJS.Timeout>();
+  #address: Address = { port: 0, host: '' };
+  #isDraining = false;
+  #deaths = 0;
+  /** Of the workers that have ended. */
+  #pastConnections: ConnectionFigures | undefined;
+
+  constructor(options: WorkerPoolOptions) {
+    this.#options = options;
+    this.#place = placeOfMain(options.workers);
+  }
+
+  get inFlight(): number {
+    return this.#options.inFlight.value;
+  }
+
+  get isDraining(): boolean {
+    return this.#isDraining;
+  }
+
+  get port(): number {
+    return this.#address.port;
+  }
+
+  /** Of each worker, a second ago at most. */
+  get loopDelays(): readonly LoopDelay[] {
+    return this.#figures.map(({ loopDelayMs }) => loopDelayMs);
+  }
+
+  /** Of all workers a second ago at most, with those that have ended. */
+  get connections(): ConnectionFigures | undefined {
+    return sumConnections([
+      this.#pastConnections,
+      ...this.#figures.map(({ connections }) => connections),
+    ]);
+  }
+
+  get #figures(): readonly ThreadFigures[] {
+    return [...this.#workers.values()].flatMap(({ figures }) => figures ?? []);
+  }
+
+  /** Starts the workers. Rejects with Node's error if the address cannot be had, and if workers die as they start. */
+  async listen(port: number, host: string): Promise<{ readonly port: number }> {
+    // With SO_REUSEPORT two gateways could share the port without knowing.
+    if (port !== 0) await checkIsFree({ port, host });
+    this.#address = { port, host };
+    this.#address = { port: await this.#startPatiently(), host };
+    const others = Array.from({ length: this.#options.workers - 1 });
+    await Promise.all(others.map(() => this.#startPatiently()));
+    return this.#address;
+  }
+
+  /** Hands the settings to all workers. Resolves when each uses them. */
+  async use(config: Config, blocks: SharedBlocks): Promise<void> {
+    const command = { type: 'use', config: packSecrets(config), blocks } as const;
+    await Promise.all([...this.#workers.values()].map((worker) => worker.call(command)));
+  }
+
+  async drain({ delayMs, timeoutMs, reason }: DrainOptions): Promise<DrainResult> {
+    this.#isDraining = true;
+    for (const pause of this.#pauses) clearTimeout(pause);
+    const workers = [...this.#workers.values()];
+    const end = () => Promise.all(workers.map((worker) => worker.terminate()));
+    const limit = setTimeout(() => void end(), delayMs + timeoutMs + DRAIN_GRACE_MS);
+    const command = { type: 'drain', delayMs, timeoutMs, reason: reason.message } as const;
+    const replies = await Promise.all(workers.map((worker) => worker.call(command)));
+    clearTimeout(limit);
+    await end();
+    const sum = (name: 'finished' | 'cut') =>
+      replies.reduce((before, reply) => before + (reply?.[name] ?? 0), 0);
+    return { finished: sum('finished'), cut: sum('cut') };
+  }
+
+  /** Starts one, and another instead if it dies before it listens. Returns its port. */
+  async #startPatiently(): Promise<number> {
+    for (;;) {
+      const port = await this.#start();
+      if (port !== undefined) return port;
+      this.#deaths += 1;
+      if (this.#deaths >= MAX_DEATHS_AT_START) throw new Error('worker threads end as they start');
+    }
+  }
+
+  /** Returns the port; undefined if the worker ends before it listens. Rejects with Node's error if the address cannot be had. */
+  async #start(): Promise<number | undefined> {
+    const { describeStart, file } = this.#options;
+    const { threads } = this.#place;
+    const numbers = Array.from({ length: threads - 1 }, (_, index) => index + 1);
+    const thread = numbers.find((number) => !this.#workers.has(number));
+    // All others are still finishing their requests.
+    if (thread === undefined) return undefined;
+    const data = { ...describeStart(), place: { thread, threads } };
+    const worker: WorkerThread = new WorkerThread(file, data, (report) =>
+      this.#receive(worker, report),
+    );
+    this.#workers.set(thread, worker);
+    void worker.ended.then((thrown) => this.#remove(worker, thrown));
+    const reply = await worker.call({ type: 'listen', ...this.#address });
+    if (reply?.error) {
+      await worker.terminate();
+      throw Object.assign(new Error(reply.error.message), reply.error);
+    }
+    if (reply) this.#servingSinceMs.set(worker, performance.now());
+    return reply?.port;
+  }
+
+  #receive(worker: WorkerThread, report: Report): void {
+    const { listModels, observe, writeLog } = this.#options;
+    if (report.type === 'failed') return this.#replaceLater(worker);
+    if (report.type === 'models') {
+      const { call, models } = report;
+      void listModels(models).then((body) => worker.send({ type: 'models', call, body }));
+      return;
+    }
+    if (report.lines !== '') writeLog(report.lines);
+    for (const request of report.requests) observe?.(request);
+  }
+
+  #remove(worker: WorkerThread, thrown: Error | undefined): void {
+    const { logger, reclaim } = this.#options;
+    const { thread, figures } = worker;
+    this.#workers.delete(thread);
+    reclaim(thread);
+    const closed = figures?.connections && { ...figures.connections, open: 0 };
+    this.#pastConnections = sumConnections([this.#pastConnections, closed]);
+    if (this.#isDraining) return;
+    const cause = thrown?.stack;
+    logger.log('error', 'worker ended', { worker: thread, cause });
+    this.#replaceLater(worker);
+  }
+
+  /** Does nothing for a worker that has been replaced, or never listened. */
+  #replaceLater(worker: WorkerThread): void {
+    const sinceMs = this.#servingSinceMs.get(worker);
+    if (sinceMs === undefined || this.#isDraining) return;
+    this.#servingSinceMs.delete(worker);
+    if (performance.now() - sinceMs > LONG_LIFE_MS) this.#deaths = 0;
+    this.#startLater();
+  }
+
+  #startLater(): void {
+    const pauseMs = Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#deaths);
+    this.#deaths += 1;
+    const pause = setTimeout(() => {
+      this.#pauses.delete(pause);
+      void this.#startAnother();
+    }, pauseMs);
+    this.#pauses.add(pause);
+  }
+
+  async #startAnother(): Promise<void> {
+    const { logger } = this.#options;
+    try {
+      if ((await this.#start()) !== undefined) {
+        logger.log('info', 'worker started', { workers: this.#servingSinceMs.size });
+        return;
+      }
+    } catch (error) {
+      logger.log('error', 'worker cannot listen', { cause: (error as Error).message });
+    }
+    if (!this.#isDraining) this.#startLater();
+  }
+}
+
+/** Rejects with Node's error if another socket has the address. */
+async function checkIsFree(address: Address): Promise<void> {
+  const server = createServer().listen(address);
+  await once(server, 'listening');
+  await once(server.close(), 'close');
+}
