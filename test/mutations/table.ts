@@ -3355,13 +3355,6 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'a new bucket is full, and full again after days',
   },
   {
-    file: 'src/policy/token-bucket.ts',
-    now: 'if (wait > 0n) return',
-    mutated: 'if (wait >= 0n) return',
-    tests: 'token-bucket',
-    title: 'a new bucket is full, and full again after days',
-  },
-  {
     file: 'src/lib/byte-budget.ts',
     now: 'if (bytes > 0) return',
     mutated: 'return',
@@ -3454,13 +3447,6 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/policy/rate-limits.ts',
-    now: 'named(clientBucket(name), GLOBAL)',
-    mutated: 'named(GLOBAL, clientBucket(name))',
-    tests: 'client-limits',
-    title: 'what a client’s limit refuses takes nothing',
-  },
-  {
-    file: 'src/policy/rate-limits.ts',
     now: '      else for (const { local } of taken) local.refund();\n',
     mutated: '',
     tests: 'client-limits',
@@ -3482,13 +3468,6 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/policy/concurrency.ts',
-    now: 'this.#max = maxConcurrentRequests || Infinity;',
-    mutated: 'this.#max = maxConcurrentRequests;',
-    tests: 'wire-concurrency',
-    title: 'what ends with an error, or is never sent',
-  },
-  {
-    file: 'src/policy/concurrency.ts',
     now: 'if (own) inServer.end();',
     mutated: '',
     tests: 'wire-concurrency',
@@ -3507,5 +3486,19 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'const existing = undefined as SharedArrayBuffer | undefined;',
     tests: 'wire-concurrency',
     title: 'what is in flight over a reload',
+  },
+  {
+    file: 'src/policy/token-bucket.ts',
+    now: 'if (wait > 0n) return',
+    mutated: 'if (wait > this.#perToken) return',
+    tests: 'token-bucket',
+    title: 'a new bucket is full, and full again after days',
+  },
+  {
+    file: 'src/policy/concurrency.ts',
+    now: 'this.#max = maxConcurrentRequests || Infinity;',
+    mutated: 'this.#max = maxConcurrentRequests;',
+    tests: 'wire-concurrency',
+    title: 'eight are answered',
   },
 ];
