@@ -56,7 +56,7 @@ export function createServing(
   const { memory, generationMemory } = context;
   const permanent = createPermanentParts(initial, runtime, context);
   const { breaker, budget, logger, redact } = permanent;
-  const inFlight = memory.counter('requests');
+  const inFlight = memory.inFlight('requests');
   let current = createGeneration(initial, generationMemory, permanent);
   const server = createHttpServer({
     handle: (call) => current.gateway.handle(call),
@@ -104,8 +104,8 @@ function createPermanentParts(
     transport: createTransport(initial.server.upstream),
     exhaustion: new ExhaustionLog(logger, memory),
     breaker: new CircuitBreaker(logger),
-    budget: new ByteBudget(initial.server.maxBufferedBytes, memory.counter('bytes')),
-    streams: memory.counter('open streams'),
+    budget: new ByteBudget(initial.server.maxBufferedBytes, memory.inFlight('bytes')),
+    streams: memory.inFlight('open streams'),
     cache: new WeakMap(),
     observe,
     onModels,

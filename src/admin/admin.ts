@@ -73,8 +73,8 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   const checkKey = createKeyCheck({ keys: settings.keys, logger, remoteAddressOf });
   const handle = createHandler({ settings, checkKey, routes, logger });
   const memory = new SharedMemory(ONLY_THREAD);
-  const budget = new ByteBudget(MAX_HELD_BYTES, memory.counter('bytes'));
-  const inFlight = memory.counter('requests');
+  const budget = new ByteBudget(MAX_HELD_BYTES, memory.inFlight('bytes'));
+  const inFlight = memory.inFlight('requests');
   return {
     server: createHttpServer({ handle, answerBroken: toErrorAnswer, limits, budget, inFlight }),
     observe(request) {

@@ -4,11 +4,9 @@ import { isIPv4 } from 'node:net';
 
 import { sharedNowMs } from './clock.ts';
 import type { Logger } from './log.ts';
-import type { SharedMemory } from './shared-memory.ts';
+import type { SharedCounter, SharedMemory } from './shared-memory.ts';
 
 const REPORT_MS = 1000n;
-const COUNT = 0;
-const NEXT_MS = 1;
 
 const LIMITS: Readonly<Record<string, string>> = {
   EMFILE: 'open files of the process (ulimit -n)',
@@ -38,29 +36,31 @@ function isExhaustion(error: unknown): error is SystemError {
 /** Counts these errors and logs them, once a second at most: over all threads. */
 export class ExhaustionLog {
   readonly #logger: Logger;
-  /** How many there were, and when the next may be logged, in milliseconds of `sharedNowMs()`. */
-  readonly #cells: BigInt64Array;
+  readonly #errors: SharedCounter;
+  /** When the next may be logged, in milliseconds of `sharedNowMs()`. */
+  readonly #nextMs: BigInt64Array;
 
   constructor(logger: Logger, memory: SharedMemory) {
     this.#logger = logger;
-    this.#cells = new BigInt64Array(memory.block('exhaustion', 16));
+    this.#errors = memory.total('descriptors exhausted');
+    this.#nextMs = new BigInt64Array(memory.block('descriptors exhausted: next line', 8));
   }
 
   /** Since the start. */
   get count(): number {
-    return Number(Atomics.load(this.#cells, COUNT));
+    return this.#errors.value;
   }
 
   /** Other errors are ignored. */
   record(error: unknown): void {
     const cause = exhaustionOf(error)?.code;
     if (cause === undefined) return;
-    Atomics.add(this.#cells, COUNT, 1n);
+    this.#errors.add(1);
     const nowMs = BigInt(Math.floor(sharedNowMs()));
-    const nextMs = Atomics.load(this.#cells, NEXT_MS);
+    const nextMs = Atomics.load(this.#nextMs, 0);
     if (nowMs < nextMs) return;
     // Another thread may just have logged it.
-    const found = Atomics.compareExchange(this.#cells, NEXT_MS, nextMs, nowMs + REPORT_MS);
+    const found = Atomics.compareExchange(this.#nextMs, 0, nextMs, nowMs + REPORT_MS);
     if (found !== nextMs) return;
     this.#logger.log('error', 'descriptors exhausted', { cause, limit: LIMITS[cause] });
   }

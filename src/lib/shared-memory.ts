@@ -11,7 +11,7 @@ export interface ThreadPlace {
 
 export const ONLY_THREAD: ThreadPlace = { thread: 0, threads: 1 };
 
-const COUNTER_PREFIX = 'in flight: ';
+const IN_FLIGHT_PREFIX = 'in flight: ';
 
 /** Blocks by name, as this thread uses them. */
 export class SharedMemory {
@@ -38,24 +38,33 @@ export class SharedMemory {
     return block;
   }
 
-  /** Returns the counter of what is under way under this name. */
-  counter(name: string): SharedCounter {
-    const { thread, threads } = this.place;
-    const bytes = (1 + threads) * BigInt64Array.BYTES_PER_ELEMENT;
-    return new SharedCounter(this.block(`${COUNTER_PREFIX}${name}`, bytes), thread);
+  /** Returns the counter of what is under way under this name: `reclaim` takes back what a thread leaves in it. */
+  inFlight(name: string): SharedCounter {
+    return this.#counter(`${IN_FLIGHT_PREFIX}${name}`);
   }
 
-  /** Takes back from all counters what a thread that has ended had added. */
+  /** Returns the counter of what has happened since the start. */
+  total(name: string): SharedCounter {
+    return this.#counter(`total: ${name}`);
+  }
+
+  /** Takes back what a thread that has ended still had in flight. */
   reclaim(thread: number): void {
     for (const [name, block] of this.#blocks) {
-      if (!name.startsWith(COUNTER_PREFIX)) continue;
+      if (!name.startsWith(IN_FLIGHT_PREFIX)) continue;
       const counter = new SharedCounter(block, thread);
       counter.add(-counter.own);
     }
   }
+
+  #counter(name: string): SharedCounter {
+    const { thread, threads } = this.place;
+    const bytes = (1 + threads) * BigInt64Array.BYTES_PER_ELEMENT;
+    return new SharedCounter(this.block(name, bytes), thread);
+  }
 }
 
-/** How much is under way in all threads: requests, or the bytes that they hold. */
+/** A number to which all threads add. */
 export class SharedCounter {
   /** The sum, and then the part of each thread. */
   readonly #cells: BigInt64Array;
@@ -75,10 +84,11 @@ export class SharedCounter {
     return Number(this.#cells[this.#ownCell]);
   }
 
-  add(amount: number): void {
+  /** Returns the sum after it. */
+  add(amount: number): number {
     const whole = BigInt(amount);
-    Atomics.add(this.#cells, 0, whole);
     this.#cells[this.#ownCell]! += whole;
+    return Number(Atomics.add(this.#cells, 0, whole)) + amount;
   }
 
   /** Adds, unless the sum would be above `max`: then it returns false. Of several threads at once, no more than fit succeed. */

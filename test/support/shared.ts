@@ -8,7 +8,7 @@ export function newMemory(): SharedMemory {
 }
 
 export function newCounter(): SharedCounter {
-  return newMemory().counter('test');
+  return newMemory().inFlight('test');
 }
 
 export function newBudget(maxBytes = Infinity): ByteBudget {
