@@ -130,7 +130,7 @@ interface PoolContext {
 }
 
 function createPool(workers: number, { serving, runtime, memory }: PoolContext): WorkerPool {
-  const { logger, observe } = serving.permanent;
+  const { breaker, logger, observe } = serving.permanent;
   const { colour, isTerminal, clientLimits, workerFile: file, writeLog } = runtime;
   return new WorkerPool({
     workers,
@@ -153,7 +153,9 @@ function createPool(workers: number, { serving, runtime, memory }: PoolContext):
       isObserved: observe !== undefined,
     }),
     reclaim(thread) {
+      breaker.releaseLock(thread);
       memory.reclaim(thread);
+      serving.permanent.breaker.releaseLock(thread);
       serving.current.memory.reclaim(thread);
     },
   });
