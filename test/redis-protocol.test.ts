@@ -1,14 +1,20 @@
 /** The store of rate limits against servers that answer slowly, wrongly or not at all. */
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect, type AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream';
 import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { createServer as createTlsServer } from 'node:tls';
 
 import { Secret } from '../src/lib/secrets.ts';
 import { encodeCommand, ReplyReader, type Reply } from '../src/store/resp.ts';
+import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { untilSteady, useManualTimers } from './support/clock.ts';
 import { bulk, startFakeRedis, type FakeRedis } from './support/fake-redis.ts';
-import { freePort } from './support/process.ts';
+import { freePort, ROOT, runProgram } from './support/process.ts';
 import {
   bucket,
   countTaken,
@@ -230,7 +236,7 @@ test('a store that was there for more than five seconds is asked again soon', as
     await until(() => !store.isAway);
     nowMs += upMs;
     await store.take(ONE);
-    if (upMs === 0) timers.advance(5000);
+    if (upMs === 0) timers.advance(timers.running(5000)[0]!);
   }
   const [delayMs] = timers.running(5000);
   assert.ok(delayMs! >= 50 && delayMs! <= 100, `${delayMs}`);
@@ -246,6 +252,40 @@ test('a server that accepts and never finishes the handshake of TLS is given up 
   assert.deepEqual(lines[0]!.facts, { cause: 'connect timed out' });
   await until(() => redis.sockets.size === 0);
 });
+
+const CERTIFICATES: readonly [host: string, name: string, isTrusted: boolean, result: RegExp][] = [
+  ['localhost', 'DNS:localhost', true, /^taken\n$/],
+  ['127.0.0.1', 'IP:127.0.0.1', true, /^taken\n$/],
+  ['localhost', 'DNS:localhost', false, /^self-signed certificate/],
+  ['localhost', 'DNS:other.test', true, /^Hostname\/IP does not match/],
+  ['127.0.0.1', 'DNS:localhost', true, /^Hostname\/IP does not match/],
+];
+
+for (const [host, name, isTrusted, result] of CERTIFICATES) {
+  const how = isTrusted ? 'with NODE_EXTRA_CA_CERTS' : 'without NODE_EXTRA_CA_CERTS';
+  test(`TLS to ${host} with a certificate for ${name}, ${how}`, async (t) => {
+    if (NO_OPENSSL) return t.skip(NO_OPENSSL);
+    const certificate = createCertificate(t, [name]);
+    const redis = await startFakeRedis(t, () => false);
+    const front = createTlsServer(certificate, (socket) => {
+      const behind = connect(redis.port, '127.0.0.1');
+      pipeline(socket, behind, socket, () => {});
+    }).listen(0, '127.0.0.1');
+    t.after(() => front.close());
+    await once(front, 'listening');
+    const { port } = front.address() as AddressInfo;
+    const { code, stdout, stderr } = await runProgram(t, [host, String(port)], {
+      script: join(ROOT, 'test/support/redis-store-process.ts'),
+      cwd: ROOT,
+      env: {
+        NODE_OPTIONS: '--import=tsx',
+        ...(isTrusted ? { NODE_EXTRA_CA_CERTS: certificate.path } : {}),
+      },
+    });
+    assert.match(stdout, result, stderr);
+    assert.equal(code, 0, stderr);
+  });
+}
 
 test('a password that the server repeats is not logged', async (t) => {
   const redis = await startFakeRedis(t, ([name, word = ''], socket) => {

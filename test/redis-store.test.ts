@@ -2,16 +2,14 @@
 
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
-import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 
 import { Secret } from '../src/lib/secrets.ts';
 import type { StoredBucket } from '../src/policy/rate-limit-store.ts';
 import { encodeCommand, ReplyReader } from '../src/store/resp.ts';
 import { SCRIPT, scriptArguments } from '../src/store/script.ts';
-import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { atSomeScale } from './support/clock.ts';
-import { emptyFolder, freePort, ROOT, runProgram } from './support/process.ts';
+import { freePort } from './support/process.ts';
 import { withRandom, type Random } from './support/random.ts';
 import { isRedisMissing, REDIS_SERVERS, startRedis } from './support/redis-server.ts';
 import {
@@ -250,37 +248,6 @@ testEach(
     assert.equal(shared.awayThreads[0], 0);
   },
 );
-
-const CERTIFICATES: readonly [host: string, name: string, isTrusted: boolean, result: RegExp][] = [
-  ['localhost', 'DNS:localhost', true, /^taken\n$/],
-  ['127.0.0.1', 'IP:127.0.0.1', true, /^taken\n$/],
-  ['localhost', 'DNS:localhost', false, /^self-signed certificate/],
-  ['localhost', 'DNS:other.test', true, /^Hostname\/IP does not match/],
-  ['127.0.0.1', 'DNS:localhost', true, /^Hostname\/IP does not match/],
-];
-
-for (const [host, name, isTrusted, result] of CERTIFICATES) {
-  const how = isTrusted ? 'with NODE_EXTRA_CA_CERTS' : 'without NODE_EXTRA_CA_CERTS';
-  testEach(`TLS to ${host} with a certificate for ${name}, ${how}`, async (t, program) => {
-    if (NO_OPENSSL) return t.skip(NO_OPENSSL);
-    const { path, key } = createCertificate(t, [name]);
-    const folder = emptyFolder(t, { 'key.pem': key.toString() });
-    const port = String(await freePort());
-    const files = ['--tls-cert-file', path, '--tls-key-file', join(folder, 'key.pem')];
-    const args = ['--tls-port', port, ...files, '--tls-ca-cert-file', path];
-    await startRedis(t, { program, args: [...args, '--tls-auth-clients', 'no'] });
-    const { code, stdout, stderr } = await runProgram(t, [host, port], {
-      script: join(ROOT, 'test/support/redis-store-process.ts'),
-      cwd: ROOT,
-      env: {
-        NODE_OPTIONS: '--import=tsx',
-        ...(isTrusted ? { NODE_EXTRA_CA_CERTS: path } : {}),
-      },
-    });
-    assert.match(stdout, result, stderr);
-    assert.equal(code, 0, stderr);
-  });
-}
 
 /** The script with a clock of the test's, in its last two arguments. It appends the expiry of each key to its answer. */
 const CLOCKED = [
