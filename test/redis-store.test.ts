@@ -108,10 +108,17 @@ testEach(
 testEach(
   'a name and a password are sent, and a wrong password is not logged',
   async (t, program) => {
-    const acl = ['--user', 'gateway', 'on', '>user-password', '~gw:*', '+@all'];
+    const commands = ['+auth', '+select', '+script|load', '+evalsha', '+time', '+get', '+set'];
+    const acl = ['--user', 'gateway', 'on', '>user-password', '~gw:*', ...commands];
     const { port } = await startRedis(t, { program, password: 'right-password', args: acl });
     const take = async (username: string | undefined, password: string) => {
-      const settings = { port, username, password: new Secret(password), prefix: 'gw' };
+      const settings = {
+        port,
+        username,
+        password: new Secret(password),
+        prefix: 'gw',
+        database: 1,
+      };
       const { store, lines } = createStore(t, settings);
       await until(() => !store.isAway || lines.length > 0);
       return lines.length > 0 ? causeOf(lines) : store.take([bucket(password, 1)]);
