@@ -6,7 +6,7 @@ import { connect, type AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream';
 import { test, type TestContext } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { createServer as createTlsServer } from 'node:tls';
 
 import { Secret } from '../src/lib/secrets.ts';
@@ -191,18 +191,24 @@ test('the oldest command decides, also while others are answered', async (t) => 
   assert.deepEqual(lines[0]!.facts, { cause: 'no answer in 400 ms' });
 });
 
-test('a reply in time is no reason to end the connection afterwards', async (t) => {
-  const { store, lines, redis } = await startAnswering(t, bulk('OK'), { answerMs: 300 });
+test('nothing is waited for if every command has its reply', async (t) => {
+  const timers = useManualTimers(t);
+  const { store, lines } = await startAnswering(t, bulk('OK'), { answerMs: 300 });
   assert.equal(await store.take(ONE), 'taken');
-  await sleep(700);
+  assert.deepEqual(timers.running(), [300]);
+  timers.advance(300);
+  await nextTurn();
+  assert.deepEqual(timers.running(), []);
+  assert.equal(await store.take(ONE), 'taken');
+  assert.deepEqual(timers.running(), [300]);
   assert.deepEqual(lines, []);
-  assert.equal(redis.connections(), 1);
 });
 
 test('a store that cannot be reached is asked again after growing pauses, and logged once', async (t) => {
   const timers = useManualTimers(t);
   const port = await freePort();
-  const { store, lines } = createStore(t, { port });
+  const awayThreads = new Int32Array(1);
+  const { store, lines } = createStore(t, { port }, { awayThreads });
   for (const pauseMs of [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]) {
     // While it connects, the limit on that runs: 2000.
     await until(() => timers.running(10_000).length === 1 && timers.running(10_000)[0] !== 2000);
@@ -212,6 +218,7 @@ test('a store that cannot be reached is asked again after growing pauses, and lo
     timers.advance(delayMs!);
   }
   assert.equal(lines.length, 1);
+  assert.equal(awayThreads[0], 1);
   assert.match(lines[0]!.facts!['cause'] as string, /ECONNREFUSED/);
 });
 
