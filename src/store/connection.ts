@@ -1,0 +1,158 @@
+/** One connection to Redis or Valkey, on which the script runs. The first failure of any kind ends it. */
+
+import { createConnection, isIP, type Socket } from 'node:net';
+import { connect as createTlsConnection } from 'node:tls';
+
+import type { StoreSettings } from '../config/config.ts';
+import type { StoredBucket } from '../policy/rate-limit-store.ts';
+import { encodeCommand, ReplyReader, type Reply } from './resp.ts';
+import { SCRIPT, scriptArguments } from './script.ts';
+
+/** For TCP and TLS together. */
+const CONNECT_MS = 2000;
+const KEEP_ALIVE_PROBE_MS = 30_000;
+/** Commands without a reply yet; further ones are not sent. */
+const MAX_PENDING = 4096;
+/** Bytes that the kernel has not taken; beyond it nothing is sent. */
+const MAX_UNSENT_BYTES = 1_048_576;
+const MAX_CAUSE_CHARACTERS = 200;
+
+const LOAD = ['SCRIPT', 'LOAD', SCRIPT];
+/** Shows that the store can write: a full or a read-only one answers as well. */
+const PROBE: StoredBucket = { name: 'probe', requestsPerSecond: 1e6, burstCapacity: 1e6 };
+
+interface Command {
+  readonly args: readonly string[];
+  readonly sentAtMs: number;
+  readonly resolve: (reply: string | undefined) => void;
+  readonly isRepeated: boolean;
+}
+
+export interface ConnectionOptions {
+  /** Limit for each reply, in milliseconds. */
+  readonly answerMs: number;
+  /** The script has run. */
+  readonly onReady: () => void;
+  /** Called once. `cause` never holds the password. */
+  readonly onEnd: (cause: string) => void;
+}
+
+export class Connection {
+  readonly #settings: StoreSettings;
+  readonly #options: ConnectionOptions;
+  readonly #socket: Socket;
+  readonly #connectTimer: NodeJS.Timeout;
+  readonly #replies = new ReplyReader();
+  /** In the order of their replies. */
+  #pending: Command[] = [];
+  /** Runs while commands are pending: until the oldest is overdue. */
+  #answerTimer: NodeJS.Timeout | undefined;
+  #scriptHash = '';
+  #isEnded = false;
+
+  /** Connects. */
+  constructor(settings: StoreSettings, options: ConnectionOptions) {
+    const { host, port, isTls } = settings;
+    this.#settings = settings;
+    this.#options = options;
+    this.#connectTimer = setTimeout(() => this.end('connect timed out'), CONNECT_MS).unref();
+    this.#socket = isTls
+      ? // RFC 6066 3: no address literals in SNI.
+        createTlsConnection({ host, port, servername: isIP(host) ? '' : host })
+      : createConnection({ host, port });
+    this.#socket.setNoDelay(true).setKeepAlive(true, KEEP_ALIVE_PROBE_MS);
+    this.#socket
+      .once(isTls ? 'secureConnect' : 'connect', () => void this.#prepare())
+      .on('data', (chunk: Buffer) => this.#read(chunk))
+      // An AggregateError, of several addresses, has no message.
+      .on('error', (error: NodeJS.ErrnoException) => this.end(error.message || String(error.code)))
+      .on('close', () => this.end('the connection was closed'));
+  }
+
+  /** Runs the script. Returns its answer; undefined if the connection has ended or ends first. Never rejects. */
+  run(tokens: 1 | -1, buckets: readonly StoredBucket[]): Promise<string | undefined> {
+    const args = scriptArguments(tokens, buckets, this.#settings.prefix);
+    return this.#call(['EVALSHA', this.#scriptHash, ...args]);
+  }
+
+  /** Closes the connection. */
+  end(cause: string): void {
+    if (this.#isEnded) return;
+    this.#isEnded = true;
+    clearTimeout(this.#connectTimer);
+    clearTimeout(this.#answerTimer);
+    this.#socket.destroy();
+    for (const { resolve } of this.#pending) resolve(undefined);
+    this.#pending = [];
+    this.#options.onEnd(cause.slice(0, MAX_CAUSE_CHARACTERS));
+  }
+
+  async #prepare(): Promise<void> {
+    clearTimeout(this.#connectTimer);
+    const { username, password, database } = this.#settings;
+    const user = username === undefined ? [] : [username];
+    if (password) await this.#call(['AUTH', ...user, password.reveal()]);
+    if (database !== 0) await this.#call(['SELECT', String(database)]);
+    this.#scriptHash = (await this.#call(LOAD)) ?? '';
+    const answer = await this.run(1, [PROBE]);
+    if (answer === 'OK') this.#options.onReady();
+    else this.end('the script gives a wrong answer');
+  }
+
+  #call(args: readonly string[]): Promise<string | undefined> {
+    return new Promise((resolve) => {
+      const isFull =
+        this.#pending.length >= MAX_PENDING || this.#socket.writableLength > MAX_UNSENT_BYTES;
+      if (this.#isEnded || isFull) resolve(undefined);
+      else this.#send({ args, sentAtMs: performance.now(), resolve, isRepeated: false });
+    });
+  }
+
+  #send(command: Command): void {
+    this.#pending.push(command);
+    this.#socket.write(encodeCommand(command.args));
+    this.#answerTimer ??= this.#startAnswerTimer(this.#options.answerMs);
+  }
+
+  #startAnswerTimer(ms: number): NodeJS.Timeout {
+    // Sockets are read between timers and immediates: replies that came while the event loop was busy are in time.
+    return setTimeout(() => setImmediate(() => this.#checkOldest()), ms).unref();
+  }
+
+  #checkOldest(): void {
+    this.#answerTimer = undefined;
+    if (this.#pending.length === 0) return;
+    // Not always the first: a repeated command keeps its time.
+    const oldestMs = this.#pending.reduce((ms, { sentAtMs }) => Math.min(ms, sentAtMs), Infinity);
+    const leftMs = oldestMs + this.#options.answerMs - performance.now();
+    if (leftMs > 0) this.#answerTimer = this.#startAnswerTimer(leftMs);
+    else this.end(`no answer in ${this.#options.answerMs} ms`);
+  }
+
+  #read(chunk: Buffer): void {
+    let replies: readonly Reply[] = [];
+    try {
+      replies = this.#replies.read(chunk);
+    } catch (error) {
+      this.end((error as Error).message);
+    }
+    for (const reply of replies) this.#settle(reply);
+  }
+
+  /** A reply belongs to the oldest command. */
+  #settle({ text, isError }: Reply): void {
+    const [command] = this.#pending;
+    if (!command) return this.end('a reply without a command');
+    const { args, resolve, isRepeated } = command;
+    const isForgotten = isError && text.startsWith('NOSCRIPT') && !isRepeated;
+    if (isError && !isForgotten) {
+      // A server that does not know AUTH repeats its arguments.
+      const shown = args[0] === 'AUTH' ? text.split(' ', 1)[0] : text;
+      return this.end(`${args[0]}: ${shown}`);
+    }
+    this.#pending.shift();
+    if (!isForgotten) return resolve(text);
+    this.#send({ ...command, args: LOAD, resolve() {}, isRepeated: true });
+    this.#send({ ...command, isRepeated: true });
+  }
+}

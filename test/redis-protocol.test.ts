@@ -1,0 +1,358 @@
+/** The store of rate limits against servers that answer slowly, wrongly or not at all. */
+
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect, type AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream';
+import { test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { createServer as createTlsServer } from 'node:tls';
+
+import { Secret } from '../src/lib/secrets.ts';
+import { encodeCommand, ReplyReader, type Reply } from '../src/store/resp.ts';
+import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
+import { untilSteady, useManualTimers } from './support/clock.ts';
+import { bulk, startFakeRedis, type FakeRedis } from './support/fake-redis.ts';
+import { freePort, ROOT, runProgram } from './support/process.ts';
+import {
+  bucket,
+  countTaken,
+  createStore,
+  refusesAtOnce,
+  until,
+  type TestStore,
+} from './support/redis-store.ts';
+
+const ONE = [bucket('one', 1)];
+const isProbe = (command: readonly string[]) => command.some((word) => word.includes(':probe:'));
+const isTake = (command: readonly string[]) => command[0] === 'EVALSHA' && !isProbe(command);
+
+/** A store that is connected; each take and refund is answered with these bytes. */
+async function startAnswering(
+  t: TestContext,
+  answer: string | ((socket: { write(text: string): unknown; destroy(): unknown }) => unknown),
+  options: { answerMs?: number } = {},
+): Promise<TestStore & { redis: FakeRedis }> {
+  const redis = await startFakeRedis(t, (command, socket) => {
+    if (!isTake(command)) return false;
+    return typeof answer === 'string' ? socket.write(answer) : answer(socket);
+  });
+  const started = createStore(t, { port: redis.port }, options);
+  await until(() => !started.store.isAway);
+  return { ...started, redis };
+}
+
+const REPLIES: readonly Reply[] = [
+  { text: 'OK', isError: false },
+  { text: '2 15000', isError: false },
+  { text: '', isError: false },
+  { text: 'a\r\nb', isError: false },
+  { text: 'ERR no', isError: true },
+];
+const REPLY_BYTES = `+OK\r\n${bulk('2 15000')}$0\r\n\r\n${bulk('a\r\nb')}-ERR no\r\n`;
+
+test('resp: replies are read wherever the bytes are split', () => {
+  for (let first = 0; first <= REPLY_BYTES.length; first += 1) {
+    for (let second = first; second <= REPLY_BYTES.length; second += 1) {
+      const reader = new ReplyReader();
+      const parts = [
+        REPLY_BYTES.slice(0, first),
+        REPLY_BYTES.slice(first, second),
+        REPLY_BYTES.slice(second),
+      ];
+      const replies = parts.flatMap((part) => reader.read(Buffer.from(part, 'latin1')));
+      assert.deepEqual(replies, REPLIES, `${first}, ${second}`);
+    }
+  }
+  const reader = new ReplyReader();
+  const bytes = [...Buffer.from(REPLY_BYTES)];
+  assert.deepEqual(
+    bytes.flatMap((byte) => reader.read(Buffer.from([byte]))),
+    REPLIES,
+  );
+});
+
+test('resp: a bulk string is as long as it says, in bytes', () => {
+  assert.equal(encodeCommand(['SET', 'é', '']), '*3\r\n$3\r\nSET\r\n$2\r\né\r\n$0\r\n\r\n');
+  const [reply] = new ReplyReader().read(Buffer.from(bulk('é')));
+  assert.equal(reply!.text.length, 2);
+});
+
+test('resp: other types, wrong lengths and long replies are refused', () => {
+  const bad = [
+    ':1\r\n',
+    '*0\r\n',
+    '$-1\r\n',
+    '$99999\r\n',
+    '$\r\n',
+    '$1x\r\n',
+    '$2\r\nabc\r\n',
+    'HTTP/1.1 400 Bad Request\r\n\r\n',
+    'H',
+    '+OK\r\n\r\n',
+    `+${'a'.repeat(5000)}`,
+    `$9999\r\n${'a'.repeat(5000)}`,
+  ];
+  for (const text of bad) {
+    assert.throws(() => new ReplyReader().read(Buffer.from(text)), /^Error: the reply/, text);
+  }
+});
+
+const FAILURES: readonly [title: string, answer: string, cause: RegExp][] = [
+  ['garbage', 'HTTP/1.1 400 Bad Request\r\n\r\n', /^the reply is not RESP$/],
+  ['another type', ':1\r\n', /^the reply is not RESP$/],
+  ['an endless reply', `+${'x'.repeat(100_000)}`, /^the reply is too long$/],
+  ['another answer of the script', bulk('2 500'), /^the script gives a wrong answer$/],
+  ['no answer of the script', bulk(''), /^the script gives a wrong answer$/],
+  ['two replies for one command', bulk('OK').repeat(2), /^a reply without a command$/],
+  ['LOADING', '-LOADING Redis is loading\r\n', /^EVALSHA: LOADING Redis is loading$/],
+  ['OOM', '-OOM command not allowed\r\n', /^EVALSHA: OOM command not allowed$/],
+  ['NOSCRIPT each time', '-NOSCRIPT No matching script\r\n', /^EVALSHA: NOSCRIPT/],
+];
+
+for (const [title, answer, cause] of FAILURES) {
+  test(`${title}: the store is away, and its connection is closed`, async (t) => {
+    const { store, lines, redis } = await startAnswering(t, answer);
+    const [first] = [...redis.sockets];
+    const taken = await store.take(ONE);
+    assert.equal(taken, title.startsWith('two replies') ? 'taken' : undefined);
+    await until(() => lines.length > 0);
+    assert.equal(lines[0]!.message, 'rate limit store away');
+    assert.match(lines[0]!.facts!['cause'] as string, cause);
+    await until(() => !redis.sockets.has(first!));
+    // It comes back, because the next connection works.
+    await until(() => !store.isAway);
+    assert.deepEqual(
+      lines.map(({ message }) => message),
+      ['rate limit store away', 'rate limit store back'],
+    );
+  });
+}
+
+test('a connection that closes in the middle of a reply is a store that is away', async (t) => {
+  let commands = 0;
+  const { store, lines } = await startAnswering(t, (socket) => {
+    commands += 1;
+    if (commands === 1) socket.write('$2\r\nO');
+    if (commands === 3) setTimeout(() => socket.destroy(), 5);
+  });
+  assert.equal(await countTaken(store, ONE, 3), 0);
+  assert.equal(store.fallbacks, 3);
+  assert.match(lines[0]!.facts!['cause'] as string, /^the connection was closed$|ECONNRESET/);
+});
+
+test('replies in many pieces and several in one piece belong to the commands in their order', async (t) => {
+  let held = '';
+  let count = 0;
+  const { store } = await startAnswering(t, async (socket) => {
+    count += 1;
+    held += bulk(`1 ${count * 1000}`);
+    if (count < 20) return;
+    for (const byte of held.slice(0, 50)) {
+      socket.write(byte);
+      await sleep(1);
+    }
+    socket.write(held.slice(50));
+  });
+  const taken = await Promise.all(Array.from({ length: 20 }, () => store.take(ONE)));
+  assert.deepEqual(
+    taken,
+    taken.map((_, index) => ({ refusedBy: ONE[0], waitMs: index + 1 })),
+  );
+});
+
+test('a silent server: every reply is waited for 50 ms, and all takes fall back together', async (t) => {
+  const timers = useManualTimers(t);
+  const redis = await startFakeRedis(t, () => true);
+  const { store } = createStore(t, { port: redis.port }, { answerMs: undefined });
+  await until(() => redis.commands.length > 0);
+  assert.deepEqual(timers.running(1000), [50]);
+  assert.ok(await refusesAtOnce(store));
+});
+
+test('the oldest command decides, also while others are answered', async (t) => {
+  let commands = 0;
+  // Answers all but the last one, so that there is always something to wait for.
+  const { store, lines } = await startAnswering(
+    t,
+    (socket) => {
+      commands += 1;
+      if (commands <= 5) socket.write(bulk('OK'));
+    },
+    { answerMs: 400 },
+  );
+  assert.equal(await countTaken(store, ONE, 5), 5);
+  const silent = store.take(ONE);
+  // Younger ones do not put it off.
+  const younger = setInterval(() => void store.take(ONE), 50);
+  assert.equal(await silent, undefined);
+  clearInterval(younger);
+  assert.deepEqual(lines[0]!.facts, { cause: 'no answer in 400 ms' });
+});
+
+test('nothing is waited for if every command has its reply', async (t) => {
+  const timers = useManualTimers(t);
+  const { store, lines } = await startAnswering(t, bulk('OK'), { answerMs: 300 });
+  assert.equal(await store.take(ONE), 'taken');
+  assert.deepEqual(timers.running(), [300]);
+  timers.advance(300);
+  await nextTurn();
+  assert.deepEqual(timers.running(), []);
+  assert.equal(await store.take(ONE), 'taken');
+  assert.deepEqual(timers.running(), [300]);
+  assert.deepEqual(lines, []);
+});
+
+test('a store that cannot be reached is asked again after growing pauses, and logged once', async (t) => {
+  const timers = useManualTimers(t);
+  const port = await freePort();
+  const awayThreads = new Int32Array(1);
+  const { store, lines } = createStore(t, { port }, { awayThreads });
+  for (const pauseMs of [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]) {
+    // While it connects, the limit on that runs: 2000.
+    await until(() => timers.running(10_000).length === 1 && timers.running(10_000)[0] !== 2000);
+    const [delayMs] = timers.running(10_000);
+    assert.ok(delayMs! >= pauseMs / 2 && delayMs! <= pauseMs, `${delayMs} for ${pauseMs}`);
+    assert.ok(await refusesAtOnce(store));
+    timers.advance(delayMs!);
+  }
+  assert.equal(lines.length, 1);
+  assert.equal(awayThreads[0], 1);
+  assert.match(lines[0]!.facts!['cause'] as string, /ECONNREFUSED/);
+});
+
+test('a store that fails with each request is asked after growing pauses too', async (t) => {
+  const timers = useManualTimers(t);
+  const { store } = await startAnswering(t, '-WRONGTYPE no\r\n');
+  for (const pauseMs of [100, 200, 400]) {
+    await until(() => !store.isAway);
+    assert.equal(await store.take(ONE), undefined);
+    const [delayMs] = timers.running(5000);
+    assert.ok(delayMs! >= pauseMs / 2 && delayMs! <= pauseMs, `${delayMs} for ${pauseMs}`);
+    timers.advance(delayMs!);
+  }
+});
+
+test('a store that was there for more than five seconds is asked again soon', async (t) => {
+  const timers = useManualTimers(t);
+  let nowMs = 1000;
+  t.mock.method(performance, 'now', () => nowMs);
+  const { store } = await startAnswering(t, '-WRONGTYPE no\r\n');
+  for (const upMs of [0, 0, 0, 5001]) {
+    await until(() => !store.isAway);
+    nowMs += upMs;
+    await store.take(ONE);
+    if (upMs === 0) timers.advance(timers.running(5000)[0]!);
+  }
+  const [delayMs] = timers.running(5000);
+  assert.ok(delayMs! >= 50 && delayMs! <= 100, `${delayMs}`);
+});
+
+test('a server that accepts and never finishes the handshake of TLS is given up after two seconds', async (t) => {
+  const timers = useManualTimers(t);
+  const redis = await startFakeRedis(t, () => true);
+  const { lines } = createStore(t, { port: redis.port, isTls: true });
+  await until(() => redis.connections() === 1);
+  assert.deepEqual(timers.running(), [2000]);
+  timers.advance(2000);
+  assert.deepEqual(lines[0]!.facts, { cause: 'connect timed out' });
+  await until(() => redis.sockets.size === 0);
+});
+
+const CERTIFICATES: readonly [host: string, name: string, isTrusted: boolean, result: RegExp][] = [
+  ['localhost', 'DNS:localhost', true, /^taken\n$/],
+  ['127.0.0.1', 'IP:127.0.0.1', true, /^taken\n$/],
+  ['localhost', 'DNS:localhost', false, /^self-signed certificate/],
+  ['localhost', 'DNS:other.test', true, /^Hostname\/IP does not match/],
+  ['127.0.0.1', 'DNS:localhost', true, /^Hostname\/IP does not match/],
+];
+
+for (const [host, name, isTrusted, result] of CERTIFICATES) {
+  const how = isTrusted ? 'with NODE_EXTRA_CA_CERTS' : 'without NODE_EXTRA_CA_CERTS';
+  test(`TLS to ${host} with a certificate for ${name}, ${how}`, async (t) => {
+    if (NO_OPENSSL) return t.skip(NO_OPENSSL);
+    const certificate = createCertificate(t, [name]);
+    const redis = await startFakeRedis(t, () => false);
+    const front = createTlsServer(certificate, (socket) => {
+      const behind = connect(redis.port, '127.0.0.1');
+      pipeline(socket, behind, socket, () => {});
+    }).listen(0, '127.0.0.1');
+    t.after(() => front.close());
+    await once(front, 'listening');
+    const { port } = front.address() as AddressInfo;
+    const { code, stdout, stderr } = await runProgram(t, [host, String(port)], {
+      script: join(ROOT, 'test/support/redis-store-process.ts'),
+      cwd: ROOT,
+      env: {
+        NODE_OPTIONS: '--import=tsx',
+        ...(isTrusted ? { NODE_EXTRA_CA_CERTS: certificate.path } : {}),
+      },
+    });
+    assert.match(stdout, result, stderr);
+    assert.equal(code, 0, stderr);
+  });
+}
+
+test('a password that the server repeats is not logged', async (t) => {
+  const redis = await startFakeRedis(t, ([name, word = ''], socket) => {
+    if (name !== 'AUTH') return false;
+    return socket.write(`-ERR unknown command 'AUTH', with args beginning with: '${word}'\r\n`);
+  });
+  const password = new Secret('pass');
+  const { lines } = createStore(t, { port: redis.port, password });
+  await until(() => lines.length > 0);
+  assert.deepEqual(lines[0]!.facts, { cause: 'AUTH: ERR' });
+  assert.deepEqual(redis.commands[0], ['AUTH', 'pass']);
+});
+
+test('4,096 commands wait for replies at most; further takes fall back at once', async (t) => {
+  const { store, redis, lines } = await startAnswering(t, () => {});
+  for (let i = 0; i < 4096; i += 1) void store.take(ONE);
+  assert.ok(await refusesAtOnce(store));
+  store.refund(ONE);
+  await until(() => redis.commands.filter(isTake).length >= 4096);
+  assert.equal(await untilSteady(() => redis.commands.filter(isTake).length), 4096);
+  assert.deepEqual(lines, []);
+  assert.equal(store.isAway, false);
+});
+
+test('a server that reads nothing: takes fall back at once before a few megabytes are kept for it', async (t) => {
+  const { store, redis } = await startAnswering(t, () => {});
+  for (const socket of redis.sockets) socket.pause();
+  const long = [bucket('x'.repeat(100_000), 1)];
+  let sent = 0;
+  const fill = async () => {
+    const later = new Promise((resolve) => setImmediate(() => resolve('later')));
+    return Promise.race([store.take(long), later]);
+  };
+  while ((await fill()) === 'later') sent += 1;
+  assert.ok(sent > 10 && sent < 1000, `${sent}`);
+  assert.equal(store.isAway, false);
+});
+
+test('after its end a store has no connection, makes none, and answers at once', async (t) => {
+  const { store, redis, lines } = await startAnswering(t, () => {});
+  const pending = store.take(ONE);
+  store.end();
+  assert.equal(await pending, undefined);
+  assert.ok(await refusesAtOnce(store));
+  store.refund(ONE);
+  await until(() => redis.sockets.size === 0);
+  assert.equal(await untilSteady(redis.connections), 1);
+  assert.deepEqual(lines, []);
+  store.end();
+});
+
+test('a store that ends while it is away does not connect again', async (t) => {
+  const timers = useManualTimers(t);
+  const awayThreads = new Int32Array(1);
+  const { store, lines } = createStore(t, { port: await freePort() }, { awayThreads });
+  await until(() => lines.length > 0);
+  assert.equal(awayThreads[0], 1);
+  assert.equal(timers.running().length, 1);
+  store.end();
+  assert.equal(awayThreads[0], 0);
+  assert.deepEqual(timers.running(), []);
+  assert.equal(lines.length, 1);
+});

@@ -1,0 +1,72 @@
+/** A Redis below its commands: it answers with exactly the bytes that a test gives it, or not at all. */
+
+import { once } from 'node:events';
+import { createServer, type AddressInfo, type Socket } from 'node:net';
+import type { TestContext } from 'node:test';
+
+export const bulk = (text: string) => `$${Buffer.byteLength(text)}\r\n${text}\r\n`;
+
+/** Called for each command. Returns false if the command is to be answered as a working store does it. */
+type Answer = (command: readonly string[], socket: Socket) => unknown;
+
+export interface FakeRedis {
+  readonly port: number;
+  readonly commands: (readonly string[])[];
+  /** Connections since the start. */
+  readonly connections: () => number;
+  /** Connections that are open now. */
+  readonly sockets: ReadonlySet<Socket>;
+}
+
+/** Starts one for the length of a test. */
+export async function startFakeRedis(t: TestContext, answer: Answer): Promise<FakeRedis> {
+  const sockets = new Set<Socket>();
+  const commands: (readonly string[])[] = [];
+  let connections = 0;
+  const server = createServer((socket) => {
+    connections += 1;
+    sockets.add(socket);
+    socket.on('error', () => {});
+    socket.once('close', () => sockets.delete(socket));
+    let text = '';
+    socket.on('data', (chunk: Buffer) => {
+      text += chunk.toString('latin1');
+      for (let parsed = parseCommand(text); parsed; parsed = parseCommand(text)) {
+        text = text.slice(parsed.length);
+        commands.push(parsed.words);
+        if (answer(parsed.words, socket) === false) answerWell(parsed.words, socket);
+      }
+    });
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => {
+    server.close();
+    for (const socket of sockets) socket.destroy();
+  });
+  const { port } = server.address() as AddressInfo;
+  return { port, commands, connections: () => connections, sockets };
+}
+
+function answerWell([name]: readonly string[], socket: Socket): void {
+  if (name === 'SCRIPT') socket.write(bulk('a'.repeat(40)));
+  else if (name === 'EVALSHA') socket.write(bulk('OK'));
+  else socket.write('+OK\r\n');
+}
+
+/** The first command of the text; undefined if it is not complete. */
+function parseCommand(text: string): { words: string[]; length: number } | undefined {
+  const count = /^\*(\d+)\r\n/.exec(text);
+  if (!count) return undefined;
+  let at = count[0].length;
+  const words: string[] = [];
+  while (words.length < Number(count[1])) {
+    const length = /^\$(\d+)\r\n/.exec(text.slice(at, at + 20));
+    if (!length) return undefined;
+    const start = at + length[0].length;
+    at = start + Number(length[1]) + 2;
+    if (text.length < at) return undefined;
+    words.push(text.slice(start, at - 2));
+  }
+  return { words, length: at };
+}
