@@ -16,6 +16,7 @@ import { packSecrets } from './lib/packed-secrets.ts';
 import { ONLY_THREAD, SharedMemory } from './lib/shared-memory.ts';
 import { sumConnections } from './lib/thread-figures.ts';
 import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
+import { storeCounters } from './store/redis-store.ts';
 import type { Transport } from './upstream/transport.ts';
 import { placeOfMain, WorkerPool } from './workers/pool.ts';
 
@@ -30,6 +31,10 @@ export interface Assembly {
   readonly budget: ByteBudget;
   /** The settings in use. */
   readonly config: Config;
+  /** Connects to the store of rate limits, if there is one. Resolves when it is connected or the first attempt has failed. */
+  connectStore(): Promise<void>;
+  /** Closes that connection. */
+  endStore(): void;
   /** Asks the providers for their lists of models, so that metrics can name them. */
   learnModels(): void;
   /**
@@ -63,6 +68,8 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   });
   const { permanent, inFlight } = serving;
   const { budget, exhaustion, logger, transport } = permanent;
+  const { away, fallbacks } = storeCounters(memory);
+  const readStore = () => ({ isAway: away.value > 0, fallbacks: fallbacks.value });
   const config = () => serving.current.config;
   // Metrics name only models that are known.
   const learnModels = () => void (admin && serving.current.listModels());
@@ -70,6 +77,7 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   const server = pool ?? serving.server;
   const figures: Figures = {
     ...figuresOf(permanent),
+    store: () => initial.rateLimit.store && readStore(),
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isDraining: () => server.isDraining,
     inFlight: () => inFlight.value,
@@ -92,6 +100,11 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     get config() {
       return config();
     },
+    async connectStore() {
+      // Workers have connections of their own.
+      if (!pool) await permanent.store?.connect();
+    },
+    endStore: () => permanent.store?.end(),
     learnModels,
     async reload(read) {
       if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });

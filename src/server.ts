@@ -78,6 +78,7 @@ async function main(): Promise<void> {
   });
   const { server, transport, logger } = assembly;
   const { host } = config.server;
+  await assembly.connectStore();
   const { port } = await server.listen(config.server.port, host);
   const adminPort = await listenForAdmin(assembly, config);
   process.exitCode = 0;

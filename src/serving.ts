@@ -13,6 +13,7 @@ import type { RequestObserver } from './lib/request-facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { SharedMemory, type SharedCounter } from './lib/shared-memory.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
+import { createRedisStore } from './store/redis-store.ts';
 import { createTransport } from './upstream/transport.ts';
 
 /** What the thread needs from its process. */
@@ -90,6 +91,7 @@ function createPermanentParts(
   runtime: ThreadRuntime,
   { memory, observe, onModels, listModels }: ThreadContext,
 ): Permanent {
+  const { store } = initial.rateLimit;
   const redact = createRedactor(secretsOf(initial));
   const logger = createLogger({
     ...logSettingsOf(initial, runtime),
@@ -107,6 +109,7 @@ function createPermanentParts(
     budget: new ByteBudget(initial.server.maxBufferedBytes, memory.inFlight('bytes')),
     streams: memory.inFlight('open streams'),
     cache: new WeakMap(),
+    store: store && createRedisStore(store, { logger, memory }),
     observe,
     onModels,
     listModels,

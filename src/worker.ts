@@ -138,6 +138,7 @@ async function obey(command: Command, serving: Serving, drain: Drain): Promise<R
 
 async function listen({ port, host }: Address, { permanent, server }: Serving): Promise<Reply> {
   try {
+    await permanent.store?.connect();
     const address = await server.listen(port, host, { isShared: true });
     void permanent.transport.check();
     return { port: address.port };

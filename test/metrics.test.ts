@@ -46,6 +46,7 @@ const NO_FIGURES: Figures = {
   droppedLogLines: () => 0,
   exhaustions: () => 0,
   connections: () => undefined,
+  store: () => undefined,
   loopDelays: () => [],
   circuits: () => [],
   lastReload: () => ({ isSuccessful: true, succeededAtMs: 0 }),
@@ -441,6 +442,7 @@ test('docs/metrics.md has every metric with its type and labels, and no other', 
     providerToml(upstream) +
     providerToml(upstream, 'q') +
     '[providers]\nfallback = ["q"]\n' +
+    '[rate_limit]\nstore = "redis://127.0.0.1:9"\n' +
     ADMIN;
   const gateway = await startGateway(t, { toml, env: { GATEWAY_UPSTREAM: 'auto' } });
   upstream.script = (_, response) => sendJson(response, { choices: [], usage });

@@ -132,13 +132,13 @@ for (const [title, answer, cause] of FAILURES) {
 
 test('a connection that closes in the middle of a reply is a store that is away', async (t) => {
   let commands = 0;
-  const { store, lines } = await startAnswering(t, (socket) => {
+  const { store, lines, fallbacks } = await startAnswering(t, (socket) => {
     commands += 1;
     if (commands === 1) socket.write('$2\r\nO');
     if (commands === 3) setTimeout(() => socket.destroy(), 5);
   });
   assert.equal(await countTaken(store, ONE, 3), 0);
-  assert.equal(store.fallbacks, 3);
+  assert.equal(fallbacks(), 3);
   assert.match(lines[0]!.facts!['cause'] as string, /^the connection was closed$|ECONNRESET/);
 });
 
@@ -207,8 +207,7 @@ test('nothing is waited for if every command has its reply', async (t) => {
 test('a store that cannot be reached is asked again after growing pauses, and logged once', async (t) => {
   const timers = useManualTimers(t);
   const port = await freePort();
-  const awayThreads = new Int32Array(1);
-  const { store, lines } = createStore(t, { port }, { awayThreads });
+  const { store, lines, away } = createStore(t, { port });
   for (const pauseMs of [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]) {
     // While it connects, the limit on that runs: 2000.
     await until(() => timers.running(10_000).length === 1 && timers.running(10_000)[0] !== 2000);
@@ -218,7 +217,7 @@ test('a store that cannot be reached is asked again after growing pauses, and lo
     timers.advance(delayMs!);
   }
   assert.equal(lines.length, 1);
-  assert.equal(awayThreads[0], 1);
+  assert.equal(away(), 1);
   assert.match(lines[0]!.facts!['cause'] as string, /ECONNREFUSED/);
 });
 
@@ -346,13 +345,12 @@ test('after its end a store has no connection, makes none, and answers at once',
 
 test('a store that ends while it is away does not connect again', async (t) => {
   const timers = useManualTimers(t);
-  const awayThreads = new Int32Array(1);
-  const { store, lines } = createStore(t, { port: await freePort() }, { awayThreads });
+  const { store, lines, away } = createStore(t, { port: await freePort() });
   await until(() => lines.length > 0);
-  assert.equal(awayThreads[0], 1);
+  assert.equal(away(), 1);
   assert.equal(timers.running().length, 1);
   store.end();
-  assert.equal(awayThreads[0], 0);
+  assert.equal(away(), 0);
   assert.deepEqual(timers.running(), []);
   assert.equal(lines.length, 1);
 });

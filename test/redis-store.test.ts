@@ -7,6 +7,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Secret } from '../src/lib/secrets.ts';
 import type { StoredBucket } from '../src/policy/rate-limit-store.ts';
+import { storeCounters } from '../src/store/redis-store.ts';
 import { encodeCommand, ReplyReader } from '../src/store/resp.ts';
 import { SCRIPT, scriptArguments } from '../src/store/script.ts';
 import { atSomeScale } from './support/clock.ts';
@@ -21,6 +22,8 @@ import {
   until,
   type LogLine,
 } from './support/redis-store.ts';
+
+import { newMemory } from './support/shared.ts';
 
 /** With each server that is installed. */
 function testEach(title: string, body: (t: TestContext, program: string) => Promise<void>): void {
@@ -38,7 +41,8 @@ const BACK = 'info rate limit store back';
 
 testEach('a full bucket of n lets exactly n pass over several connections', async (t, program) => {
   const { port } = await startRedis(t, { program });
-  const stores = [1, 2, 3].map(() => createStore(t, { port }).store);
+  const memory = newMemory();
+  const stores = [1, 2, 3].map(() => createStore(t, { port }, { memory }).store);
   await until(() => stores.every(({ isAway }) => !isAway));
   for (const burst of [1, 2, 3, 7, 100, 1000]) {
     const one = bucket(`exact-${burst}`, burst);
@@ -48,7 +52,7 @@ testEach('a full bucket of n lets exactly n pass over several connections', asyn
     const refilled = Math.ceil((performance.now() - startMs) / 1000);
     assert.ok(taken >= burst && taken <= burst + refilled, `${taken} of ${burst}`);
   }
-  assert.ok(stores.every(({ fallbacks }) => fallbacks === 0));
+  assert.equal(storeCounters(memory).fallbacks.value, 0);
 });
 
 testEach('a token is taken of each bucket, or of none', async (t, program) => {
@@ -138,12 +142,12 @@ testEach(
   'after SCRIPT FLUSH the script is loaded again and no take is lost',
   async (t, program) => {
     const redis = await startRedis(t, { program });
-    const { store, lines } = createStore(t, { port: redis.port });
+    const { store, lines, fallbacks } = createStore(t, { port: redis.port });
     await until(() => !store.isAway);
     assert.equal(await redis.command('SCRIPT', 'FLUSH'), '+OK\r\n');
     assert.equal(await countTaken(store, [bucket('flushed', 100)], 90), 90);
     assert.deepEqual(lines, []);
-    assert.equal(store.fallbacks, 0);
+    assert.equal(fallbacks(), 0);
   },
 );
 
@@ -151,7 +155,7 @@ testEach(
   'killed and restarted: takes fall back at once, and the log says so twice',
   async (t, program) => {
     const redis = await startRedis(t, { program });
-    const { store, lines } = createStore(t, { port: redis.port });
+    const { store, lines, fallbacks } = createStore(t, { port: redis.port });
     await until(() => !store.isAway);
     assert.equal(await store.take([bucket('a', 1)]), 'taken');
     // The server does not answer these before it dies.
@@ -162,13 +166,13 @@ testEach(
     assert.deepEqual(await Promise.all(pending), [undefined, undefined, undefined]);
     assert.ok(store.isAway);
     assert.ok(await refusesAtOnce(store));
-    assert.equal(store.fallbacks, 4);
+    assert.equal(fallbacks(), 4);
     store.refund([bucket('a', 1)]);
     await redis.restart();
     await until(() => !store.isAway);
     assert.equal(await store.take([bucket('a', 1)]), 'taken');
     assert.deepEqual(linesOf(lines), [AWAY, BACK]);
-    assert.equal(store.fallbacks, 4);
+    assert.equal(fallbacks(), 4);
   },
 );
 
@@ -240,22 +244,23 @@ testEach(
   async (t, program) => {
     const redis = await startRedis(t, { program });
     await redis.kill();
-    const shared = { awayThreads: new Int32Array(new SharedArrayBuffer(4)), lines: [] };
+    const shared = { memory: newMemory(), lines: [] };
+    const { away } = storeCounters(shared.memory);
     const stores = [1, 2, 3].map(() => createStore(t, { port: redis.port }, shared).store);
-    await until(() => shared.awayThreads[0] === 3);
+    await until(() => away.value === 3);
     assert.deepEqual(linesOf(shared.lines), [AWAY]);
     // One that ends is not away any more, and nothing is back.
     stores[0]!.end();
-    assert.equal(shared.awayThreads[0], 2);
+    assert.equal(away.value, 2);
     await redis.restart();
     await until(() => stores.every(({ isAway }, index) => index === 0 || !isAway));
-    assert.equal(shared.awayThreads[0], 0);
+    assert.equal(away.value, 0);
     assert.deepEqual(linesOf(shared.lines), [AWAY, BACK]);
     await redis.kill();
-    await until(() => shared.awayThreads[0] === 2);
+    await until(() => away.value === 2);
     assert.deepEqual(linesOf(shared.lines), [AWAY, BACK, AWAY]);
     for (const store of stores) store.end();
-    assert.equal(shared.awayThreads[0], 0);
+    assert.equal(away.value, 0);
   },
 );
 

@@ -4,7 +4,7 @@ import type { Config } from '../config/config.ts';
 import type { ConnectionFigures } from '../lib/thread-figures.ts';
 import { VERSION } from '../lib/version.ts';
 import { renderFigure } from './families.ts';
-import { STARTED_AT_MS, type Figures, type ProcessFigures } from './figures.ts';
+import { STARTED_AT_MS, type Figures, type ProcessFigures, type StoreFigures } from './figures.ts';
 import { LabelSet } from './labels.ts';
 import type { RequestMetrics } from './metrics.ts';
 
@@ -50,6 +50,7 @@ function counter(name: string, help: string, value: number): string {
 function renderGateway(figures: Figures): string {
   const connections = figures.connections();
   const lastReload = figures.lastReload();
+  const store = figures.store();
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   return [
     gauge('gateway_requests_in_flight', 'Requests begun and not over.', figures.inFlight()),
@@ -80,6 +81,7 @@ function renderGateway(figures: Figures): string {
       lastReload.succeededAtMs / 1000,
     ),
     ...(connections ? renderConnections(connections) : []),
+    ...(store ? renderStore(store) : []),
     renderFigure({ name: 'gateway_build_info', type: 'gauge', help: 'Always 1.' }, [[build, 1]]),
   ].join('');
 }
@@ -92,6 +94,21 @@ function renderConnections({ open, made, reused }: ConnectionFigures): string[] 
       'gateway_upstream_connections_reused_total',
       'Requests sent to providers on a connection that had carried one before.',
       reused,
+    ),
+  ];
+}
+
+function renderStore({ isAway, fallbacks }: StoreFigures): string[] {
+  return [
+    gauge(
+      'gateway_rate_limit_store_up',
+      'Whether the store of rate limits answers.',
+      isAway ? 0 : 1,
+    ),
+    counter(
+      'gateway_rate_limit_store_fallbacks_total',
+      'Decisions about rate limits that were made without the store.',
+      fallbacks,
     ),
   ];
 }

@@ -18,11 +18,20 @@ export interface Figures {
   exhaustions(): number;
   /** To providers. Undefined if the transport does not know them. */
   connections(): ConnectionFigures | undefined;
+  /** Of the store of rate limits, if there is one. */
+  store(): StoreFigures | undefined;
   /** Of each worker thread. */
   loopDelays(): readonly LoopDelay[];
   /** The circuits that are not closed. */
   circuits(): readonly CircuitReport[];
   lastReload(): ReloadFigures;
+}
+
+export interface StoreFigures {
+  /** Of a thread at least. */
+  readonly isAway: boolean;
+  /** Decisions of rate limits that were made without it. */
+  readonly fallbacks: number;
 }
 
 /** Of the latest time that settings were read: with SIGHUP, else at start. */

@@ -16,6 +16,8 @@ export interface RateLimitStore {
   take(buckets: readonly StoredBucket[]): Promise<Taken | undefined>;
   /** Puts a token back into each. */
   refund(buckets: readonly StoredBucket[]): void;
+  /** Connects, and again after each failure until `end`. Resolves when it is connected or the first attempt has failed. */
+  connect(): Promise<void>;
   /** Closes the connection. Calls that wait get undefined. */
   end(): void;
 }

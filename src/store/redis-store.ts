@@ -2,6 +2,7 @@
 
 import type { StoreSettings } from '../config/config.ts';
 import type { Logger } from '../lib/log.ts';
+import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { RateLimitStore } from '../policy/rate-limit-store.ts';
 import { Connection } from './connection.ts';
 import { parseAnswer } from './script.ts';
@@ -14,79 +15,77 @@ const MAX_PAUSE_MS = 5000;
 export interface RedisStore extends RateLimitStore {
   /** There is no working connection: `take` returns undefined at once. */
   readonly isAway: boolean;
-  /** How often `take` has returned undefined. */
-  readonly fallbacks: number;
 }
 
 interface RedisStoreOptions {
   readonly logger: Logger;
-  /** One cell that the threads of the process share: how many of their stores are away. */
-  readonly awayThreads?: Int32Array;
+  readonly memory: SharedMemory;
   /** Limit for each reply, in milliseconds. */
   readonly answerMs?: number;
 }
 
-/** Connects, and again after each failure, until `end` is called. Logs when the first thread's store is away and when none is any more. */
+/** Of all threads: how many stores are away, and how often `take` has returned undefined since the start. */
+export function storeCounters(memory: SharedMemory) {
+  return { away: memory.inFlight('stores away'), fallbacks: memory.total('limited without store') };
+}
+
+/** Logs when the first thread's store is away and when none is any more. */
 export function createRedisStore(
   settings: StoreSettings,
-  { logger, awayThreads = new Int32Array(1), answerMs = ANSWER_MS }: RedisStoreOptions,
+  { logger, memory, answerMs = ANSWER_MS }: RedisStoreOptions,
 ): RedisStore {
-  let fallbacks = 0;
+  const { away, fallbacks } = storeCounters(memory);
   let isAway = true;
-  /** This store counts in `awayThreads`. Not before the first failure: a store that connects is not told to be back. */
+  /** It is counted in `away`. Not before the first failure: a store that connects is not told to be back. */
   let isCounted = false;
   let isEnded = false;
   let pauseMs = MIN_PAUSE_MS;
   let retry: NodeJS.Timeout | undefined;
-  let connection = connect();
+  let connection: Connection | undefined;
 
-  function connect(): Connection {
+  function open(onSettled: () => void): void {
     const openedAtMs = performance.now();
     const onReady = () => {
       isAway = false;
-      if (isCounted && Atomics.sub(awayThreads, 0, 1) === 1) {
-        logger.log('info', 'rate limit store back');
-      }
+      if (isCounted && away.add(-1) === 0) logger.log('info', 'rate limit store back');
       isCounted = false;
+      onSettled();
     };
     const onEnd = (cause: string) => {
       isAway = true;
+      onSettled();
       if (isEnded) return;
-      if (!isCounted && Atomics.add(awayThreads, 0, 1) === 0) {
-        logger.log('warn', 'rate limit store away', { cause });
-      }
+      if (!isCounted && away.add(1) === 1) logger.log('warn', 'rate limit store away', { cause });
       isCounted = true;
       // Not after each success: a store that fails with the first request would be asked, and the log told, all the time.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;
-      retry = setTimeout(() => (connection = connect()), pauseMs * jitter).unref();
+      retry = setTimeout(open, pauseMs * jitter, () => {}).unref();
       pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
     };
-    return new Connection(settings, { answerMs, onReady, onEnd });
+    connection = new Connection(settings, { answerMs, onReady, onEnd });
   }
 
   return {
+    connect: () => new Promise((resolve) => open(resolve)),
     get isAway() {
       return isAway;
     },
-    get fallbacks() {
-      return fallbacks;
-    },
     async take(buckets) {
-      const answer = isAway ? undefined : await connection.run(1, buckets);
+      const answer = isAway ? undefined : await connection?.run(1, buckets);
       const taken = answer === undefined ? undefined : parseAnswer(answer, buckets);
-      if (answer !== undefined && !taken) connection.end('the script gives a wrong answer');
-      if (!taken) fallbacks += 1;
+      if (answer !== undefined && !taken) connection?.end('the script gives a wrong answer');
+      if (!taken) fallbacks.add(1);
       return taken;
     },
     refund(buckets) {
-      if (!isAway) void connection.run(-1, buckets);
+      if (!isAway) void connection?.run(-1, buckets);
     },
     end() {
       isEnded = true;
       clearTimeout(retry);
-      connection.end('the gateway ends');
-      if (isCounted) Atomics.sub(awayThreads, 0, 1);
+      connection?.end('the gateway ends');
+      if (isCounted) away.add(-1);
       isCounted = false;
     },
   };

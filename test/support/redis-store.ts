@@ -5,8 +5,10 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { StoreSettings } from '../../src/config/config.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
+import type { SharedMemory } from '../../src/lib/shared-memory.ts';
 import type { StoredBucket } from '../../src/policy/rate-limit-store.ts';
-import { createRedisStore, type RedisStore } from '../../src/store/redis-store.ts';
+import { createRedisStore, storeCounters, type RedisStore } from '../../src/store/redis-store.ts';
+import { newMemory } from './shared.ts';
 
 /** For replies that come when the machine gets to it. */
 const PATIENT_MS = 10_000;
@@ -20,11 +22,14 @@ export interface LogLine {
 export interface TestStore {
   readonly store: RedisStore;
   readonly lines: readonly LogLine[];
+  /** Of all stores with the same memory. */
+  readonly away: () => number;
+  readonly fallbacks: () => number;
 }
 
 interface StoreOptions {
   readonly answerMs?: number | undefined;
-  readonly awayThreads?: Int32Array;
+  readonly memory?: SharedMemory;
   /** Where several stores log to. */
   readonly lines?: LogLine[];
 }
@@ -33,7 +38,7 @@ interface StoreOptions {
 export function createStore(
   t: TestContext,
   settings: Partial<StoreSettings>,
-  { lines = [], awayThreads, ...options }: StoreOptions = {},
+  { lines = [], memory = newMemory(), ...options }: StoreOptions = {},
 ): TestStore {
   const answerMs = 'answerMs' in options ? options.answerMs : PATIENT_MS;
   const store = createRedisStore(storeSettings(settings), {
@@ -41,11 +46,13 @@ export function createStore(
       log: (level, message, facts) => void lines.push({ level, message, facts }),
       isEnabled: () => true,
     },
-    ...(awayThreads === undefined ? {} : { awayThreads }),
+    memory,
     ...(answerMs === undefined ? {} : { answerMs }),
   });
   t.after(() => store.end());
-  return { store, lines };
+  void store.connect();
+  const { away, fallbacks } = storeCounters(memory);
+  return { store, lines, away: () => away.value, fallbacks: () => fallbacks.value };
 }
 
 export function storeSettings(settings: Partial<StoreSettings>): StoreSettings {
