@@ -154,6 +154,7 @@ function createPool(workers: number, { serving, runtime, memory }: PoolContext):
     }),
     reclaim(thread) {
       memory.reclaim(thread);
+      serving.permanent.breaker.releaseLock(thread);
       serving.current.memory.reclaim(thread);
     },
   });

@@ -103,7 +103,7 @@ function createPermanentParts(
     logger,
     transport: createTransport(initial.server.upstream),
     exhaustion: new ExhaustionLog(logger, memory),
-    breaker: new CircuitBreaker(logger),
+    breaker: new CircuitBreaker(memory, logger),
     budget: new ByteBudget(initial.server.maxBufferedBytes, memory.counter('bytes')),
     streams: memory.counter('open streams'),
     cache: new WeakMap(),

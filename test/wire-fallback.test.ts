@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 
 import type { LogFacts, LogLevel } from '../src/lib/log.ts';
+import { ONLY_THREAD, SharedMemory } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import type { Config } from '../src/config/config.ts';
 import { idle, useManualTimers, type ManualTimers } from './support/clock.ts';
@@ -500,7 +501,7 @@ describe('the circuit breaker', () => {
 
   function startBreaker() {
     const lines: [level: LogLevel, message: string, facts?: LogFacts][] = [];
-    const breaker = new CircuitBreaker({
+    const breaker = new CircuitBreaker(new SharedMemory(ONLY_THREAD), {
       log: (...line) => lines.push(line),
       isEnabled: () => true,
     });
@@ -573,7 +574,7 @@ describe('the circuit breaker', () => {
     breaker.recordModelFailure(P, 'one more');
     assert.deepEqual([state('first'), state('kept')], ['closed', 'open']);
     fail3('x'.repeat(254));
-    fail3('x'.repeat(255));
+    for (let count = 0; count < 1000; count += 1) breaker.recordModelFailure(P, 'x'.repeat(255));
     assert.deepEqual([state('x'.repeat(254)), state('x'.repeat(255))], ['open', 'closed']);
   });
 
@@ -801,6 +802,20 @@ describe('the circuit breaker', () => {
     assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p']);
     assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p'], 'closed');
     assert.deepEqual(asked(), [9, 5, 0]);
+  });
+
+  test('probes the requested provider if its rest ends while the fallbacks are asked', async (t) => {
+    const { gateway, q, asked } = await start(t, fail(503), {
+      more: '[logging]\nlevel = "debug"\n',
+    });
+    for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
+    q.script = (request, response) => {
+      clock.nowMs += 10_000;
+      return fail(404)(request, response);
+    };
+    await gateway.chat(chatBody());
+    assert.deepEqual(asked(), [4, 4, 0]);
+    assert.equal(gateway.log.filter((line) => line.includes('breaker half-open')).length, 1);
   });
 
   test('does not pass over a provider without a fallback', async (t) => {

@@ -33,8 +33,8 @@ export interface TryContext {
 }
 
 /**
- * Asks one provider, with its retries if its circuit is closed. Returns the answer or the last failure. Throws if the
- * client leaves or the gateway itself gives the request up.
+ * Asks one provider, with its retries if its circuit was closed when the attempt was recorded. Returns the answer or
+ * the last failure. Throws if the client leaves or the gateway itself gives the request up.
  */
 export async function tryCandidate(
   candidate: Candidate,
@@ -45,7 +45,6 @@ export async function tryCandidate(
   const { provider, model } = candidate;
   const keyPool = settings.keyPools.get(provider.id);
   const maxRetries = state === 'closed' ? provider.retries : 0;
-  breaker?.recordAttempt(provider, model);
   let hasReconnected = false;
   for (let retries = 0; ;) {
     const result = await (keyPool

@@ -6,7 +6,7 @@ import type { ClientSettings } from '../config/config.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Limits } from '../policy/rate-limits.ts';
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { Provider } from '../upstream/provider.ts';
@@ -94,23 +94,31 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
   const { breaker, call } = context;
   const { limits, logger } = context.settings;
   const [requested, ...others] = candidates;
-  const stateOf = ({ provider, model }: Candidate) => breaker?.stateOf(provider, model) ?? 'closed';
+  const begin = ({ provider, model }: Candidate) =>
+    breaker?.recordAttempt(provider, model) ?? 'closed';
+  const beginFallback = async (candidate: Candidate) => {
+    const { provider, model } = candidate;
+    // Only read here: a request that the limit refuses is not the probe.
+    if (breaker?.stateOf(provider, model) === 'open') return 'open';
+    return (await limits.takeProvider(provider.id)) ? 'limit' : begin(candidate);
+  };
   // While its circuit is open, the requested candidate is asked last.
-  const isLast = stateOf(requested) === 'open';
+  const first = begin(requested);
+  const isLast = first === 'open';
   if (isLast) recordPassedOver(requested, 'resting', call, logger);
   const order = isLast ? [...others, requested] : candidates;
   let failure: GatewayError | undefined;
   let failedTry: number | undefined;
   for (const candidate of order) {
-    const state = stateOf(candidate);
+    let state: CircuitState | 'limit' = first;
     if (candidate !== requested) {
-      if (state === 'open' || (await limits.takeProvider(candidate.provider.id))) {
-        const why = state === 'open' ? 'resting' : 'limit';
-        recordPassedOver(candidate, why, call, logger);
+      state = await beginFallback(candidate);
+      if (state === 'open' || state === 'limit') {
+        recordPassedOver(candidate, state === 'open' ? 'resting' : 'limit', call, logger);
         continue;
       }
       call.record.hasRetried = true;
-    }
+    } else if (isLast) state = begin(requested);
     const result = await tryCandidate(candidate, context, state);
     if (!(result instanceof GatewayError)) return result;
     if (candidate === requested) {

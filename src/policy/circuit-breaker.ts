@@ -1,13 +1,13 @@
 /** Keeps requests away from a provider that is down, so that they reach its fallback without the wait. */
 
+import { sharedNowMs } from '../lib/clock.ts';
 import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import type { SharedMemory } from '../lib/shared-memory.ts';
+import { CircuitTable, MAX_NAME_CHARACTERS, type Circuit } from './circuit-table.ts';
 
 const FAILURES_TO_OPEN = 3;
 const REST_MS = 10_000;
-/** Model names come from clients: the circuits that failed last are kept, and no names longer than this. */
-const MAX_CIRCUITS = 1000;
-const MAX_NAME_CHARACTERS = 256;
 
 /** `open`: pass the provider over. `half-open`: one request may probe it. */
 export type CircuitState = 'closed' | 'open' | 'half-open';
@@ -17,32 +17,23 @@ interface Guarded {
   readonly id: string;
 }
 
-interface Circuit {
-  readonly provider: string;
-  /** Absent for the provider itself. */
-  readonly model?: string | undefined;
-  /** In a row. */
-  failures: number;
-  /** Of the latest failure. */
-  cause?: string | undefined;
-  /** On the clock of `performance.now()`. */
-  restsUntilMs: number;
-}
-
-/** A circuit that is not closed. */
-export type CircuitReport = Readonly<Circuit> & { readonly state: 'open' | 'half-open' };
+/** A circuit that is not closed. `restsUntilMs` is on the clock of this thread's `performance.now()`. */
+export type CircuitReport = Circuit & { readonly state: 'open' | 'half-open' };
 
 /**
  * Each model of a provider has a circuit, and the provider itself has one for failed connections. A circuit opens
- * after three failures in a row, and is half-open ten seconds later.
+ * after three failures in a row, and is half-open ten seconds later. The threads of the process share the circuits.
+ * If one of them dies while it changes a circuit, all circuits count as closed until `releaseLock` is called.
  */
 export class CircuitBreaker {
-  /** Circuits with failures, the latest to fail last. */
-  readonly #circuits = new Map<string, Circuit>();
+  readonly #table: CircuitTable;
   readonly #retired = new WeakSet<Guarded>();
   readonly #logger: Logger | undefined;
+  /** Logged once the table is unlocked: other threads do not wait for the log. */
+  readonly #lines: Parameters<Logger['log']>[] = [];
 
-  constructor(logger?: Logger) {
+  constructor(memory: SharedMemory, logger?: Logger) {
+    this.#table = new CircuitTable(memory);
     this.#logger = logger;
   }
 
@@ -52,92 +43,141 @@ export class CircuitBreaker {
    */
   retire(provider: Guarded): void {
     this.#retired.add(provider);
-    for (const [name, circuit] of this.#circuits) {
-      if (circuit.provider === provider.id) this.#close(name);
-    }
+    if (this.#table.size === 0) return;
+    this.#locked(() => {
+      // From the last, because what is removed is replaced by the last.
+      for (let slot = this.#table.size - 1; slot >= 0; slot -= 1) {
+        if (this.#table.read(slot).provider === provider.id) this.#close(slot);
+      }
+    });
   }
 
   stateOf(provider: Guarded, model: string): CircuitState {
-    const states = this.#tripped(provider, model).map(stateOf);
-    if (states.length === 0) return 'closed';
-    return states.includes('open') ? 'open' : 'half-open';
+    if (this.#table.size === 0 || this.#retired.has(provider)) return 'closed';
+    return this.#locked(() => this.#stateOf(this.#tripped(provider, model))) ?? 'closed';
   }
 
-  /** Marks an attempt. The first one after the rest is the probe: the circuit stays open for others until its result. */
-  recordAttempt(provider: Guarded, model: string): void {
-    for (const circuit of this.#tripped(provider, model)) {
-      if (stateOf(circuit) === 'open') continue;
-      circuit.restsUntilMs = performance.now() + REST_MS;
-      this.#logger?.log('debug', 'breaker half-open', namesOf(circuit));
-    }
+  /**
+   * Marks an attempt and returns the state before it. An attempt at a half-open circuit is its probe: the circuit is
+   * open for all others until its result, for ten seconds at most.
+   */
+  recordAttempt(provider: Guarded, model: string): CircuitState {
+    if (this.#table.size === 0 || this.#retired.has(provider)) return 'closed';
+    const begin = () => {
+      const slots = this.#tripped(provider, model);
+      const state = this.#stateOf(slots);
+      if (state !== 'half-open') return state;
+      for (const slot of slots) {
+        this.#table.restsUntilMs[slot] = nowMs() + REST_MS;
+        this.#lines.push(['debug', 'breaker half-open', namesOf(this.#table.read(slot))]);
+      }
+      return state;
+    };
+    return this.#locked(begin) ?? 'closed';
   }
 
   /** The model answered: it and its provider work. */
   recordSuccess(provider: Guarded, model: string): void {
-    if (this.#retired.has(provider)) return;
-    this.#close(provider.id);
-    this.#close(nameOf(provider.id, model));
+    if (this.#table.size === 0 || this.#retired.has(provider)) return;
+    this.#locked(() => {
+      this.#close(this.#table.find(provider.id));
+      this.#close(this.#table.find(nameOf(provider.id, model)));
+    });
   }
 
   /** The provider was reached, but the model failed. `cause` is for the log and the report. */
   recordModelFailure(provider: Guarded, model: string, cause?: string): void {
     if (this.#retired.has(provider)) return;
-    this.#close(provider.id);
-    this.#recordFailure(nameOf(provider.id, model), { provider: provider.id, model, cause });
+    this.#locked(() => {
+      this.#close(this.#table.find(provider.id));
+      this.#recordFailure(provider, nameOf(provider.id, model), cause);
+    });
   }
 
   /** No connection to the provider could be made. */
   recordProviderFailure(provider: Guarded, cause?: string): void {
     if (this.#retired.has(provider)) return;
-    this.#recordFailure(provider.id, { provider: provider.id, cause });
+    this.#locked(() => this.#recordFailure(provider, provider.id, cause));
   }
 
   /** The circuits that are not closed, in the order of their latest failures. */
   report(): CircuitReport[] {
-    return [...this.#circuits.values()]
-      .filter(isTripped)
-      .map((circuit) => ({ ...circuit, ...namesOf(circuit), state: stateOf(circuit) }));
+    if (this.#table.size === 0) return [];
+    const offsetMs = performance.now() - nowMs();
+    const read = (slot: number): CircuitReport => {
+      const circuit = this.#table.read(slot);
+      return {
+        ...circuit,
+        ...namesOf(circuit),
+        restsUntilMs: circuit.restsUntilMs + offsetMs,
+        state: this.#isResting(slot) ? 'open' : 'half-open',
+      };
+    };
+    const readAll = () => {
+      const tripped = this.#table.slots().filter((slot) => this.#isTripped(slot));
+      return tripped.map(read);
+    };
+    return this.#locked(readAll) ?? [];
   }
 
-  #recordFailure(name: string, failed: Pick<Circuit, 'provider' | 'model' | 'cause'>): void {
+  /** Frees what a thread that has ended held. The circuits are forgotten if it was changing one. */
+  releaseLock(thread: number): void {
+    this.#table.releaseLock(thread);
+  }
+
+  /** Runs a task with the table locked, then logs. Undefined if the table stays locked by another thread. */
+  #locked<T>(task: () => T): T | undefined {
+    const result = this.#table.locked(task);
+    for (const line of this.#lines.splice(0)) this.#logger?.log(...line);
+    return result;
+  }
+
+  #recordFailure(provider: Guarded, name: string, cause: string | undefined): void {
     if (name.length > MAX_NAME_CHARACTERS) return;
-    const failures = (this.#circuits.get(name)?.failures ?? 0) + 1;
-    const circuit = { ...failed, failures, restsUntilMs: performance.now() + REST_MS };
-    // Moved to the end.
-    this.#circuits.delete(name);
-    this.#circuits.set(name, circuit);
-    const facts = { ...namesOf(circuit), cause: circuit.cause, failures, rest_ms: REST_MS };
-    if (failures === FAILURES_TO_OPEN) this.#logger?.log('warn', 'breaker opened', facts);
-    if (failures > FAILURES_TO_OPEN) this.#logger?.log('debug', 'breaker stays open', facts);
-    if (this.#circuits.size <= MAX_CIRCUITS) return;
-    const [oldest] = this.#circuits.keys();
-    this.#close(oldest!);
+    let slot = this.#table.find(name);
+    if (slot === undefined) {
+      this.#close(this.#table.oldestIfFull());
+      slot = this.#table.add(name, provider.id.length);
+    }
+    const failures = this.#table.recordFailure(slot, cause, nowMs() + REST_MS);
+    const facts = { ...namesOf(this.#table.read(slot)), cause, failures, rest_ms: REST_MS };
+    if (failures === FAILURES_TO_OPEN) this.#lines.push(['warn', 'breaker opened', facts]);
+    if (failures > FAILURES_TO_OPEN) this.#lines.push(['debug', 'breaker stays open', facts]);
   }
 
   /** Forgets the failures. */
-  #close(name: string): void {
-    const circuit = this.#circuits.get(name);
-    if (!circuit) return;
-    this.#circuits.delete(name);
-    if (isTripped(circuit)) this.#logger?.log('info', 'breaker closed', namesOf(circuit));
+  #close(slot: number | undefined): void {
+    if (slot === undefined) return;
+    if (this.#isTripped(slot)) {
+      this.#lines.push(['info', 'breaker closed', namesOf(this.#table.read(slot))]);
+    }
+    this.#table.remove(slot);
   }
 
-  #tripped(provider: Guarded, model: string): Circuit[] {
-    if (this.#retired.has(provider)) return [];
+  #tripped(provider: Guarded, model: string): number[] {
     return [provider.id, nameOf(provider.id, model)]
-      .map((name) => this.#circuits.get(name))
-      .filter((circuit) => circuit !== undefined)
-      .filter(isTripped);
+      .map((name) => this.#table.find(name))
+      .filter((slot) => slot !== undefined)
+      .filter((slot) => this.#isTripped(slot));
+  }
+
+  #isTripped(slot: number): boolean {
+    return this.#table.failures[slot]! >= FAILURES_TO_OPEN;
+  }
+
+  #stateOf(tripped: readonly number[]): CircuitState {
+    if (tripped.length === 0) return 'closed';
+    return tripped.some((slot) => this.#isResting(slot)) ? 'open' : 'half-open';
+  }
+
+  #isResting(slot: number): boolean {
+    return nowMs() < this.#table.restsUntilMs[slot]!;
   }
 }
 
-function isTripped({ failures }: Circuit): boolean {
-  return failures >= FAILURES_TO_OPEN;
-}
-
-/** Of a tripped circuit. */
-function stateOf({ restsUntilMs }: Circuit): 'open' | 'half-open' {
-  return performance.now() < restsUntilMs ? 'open' : 'half-open';
+/** In whole milliseconds: sums of them are exact. */
+function nowMs(): number {
+  return Math.round(sharedNowMs());
 }
 
 function namesOf({ provider, model }: Circuit): { provider: string; model: string | undefined } {
