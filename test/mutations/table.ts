@@ -723,13 +723,6 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/chat-completions.ts',
-    now: "return (await limits.takeProvider(provider.id)) ? 'limit' : begin(candidate);",
-    mutated: 'return begin(candidate);',
-    tests: 'wire-fallback',
-    title: 'a request that the limit keeps from a provider is not its probe',
-  },
-  {
-    file: 'src/gateway/chat-completions.ts',
     now: 'if (candidate === requested) {',
     mutated: '{',
     tests: 'wire-fallback',
@@ -3343,8 +3336,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/chat-completions.ts',
-    now: "if (state === 'open' || (await limits.takeProvider(candidate.provider.id))) {",
-    mutated: "if (state === 'open') {",
+    now: "return (await limits.takeProvider(provider.id)) ? 'limit' : begin(candidate);",
+    mutated: 'return begin(candidate);',
     tests: 'wire-fallback',
     title: 'a request that the limit keeps from a provider is not its probe',
   },
