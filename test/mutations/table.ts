@@ -3343,8 +3343,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/chat-completions.ts',
-    now: "if (state === 'open' || (await limits.takeProvider(candidate.provider.id))) {",
-    mutated: "if (state === 'open') {",
+    now: "return (await limits.takeProvider(provider.id)) ? 'limit' : begin(candidate);",
+    mutated: 'return begin(candidate);',
     tests: 'wire-fallback',
     title: 'a request that the limit keeps from a provider is not its probe',
   },
@@ -3427,7 +3427,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/lib/exhaustion.ts',
-    now: 'Atomics.add(this.#cells, COUNT, 1n);',
+    now: 'this.#errors.add(1);',
     mutated: '',
     tests: 'exhaustion',
     title: 'an exhausted limit is counted',
