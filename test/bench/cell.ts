@@ -131,7 +131,7 @@ export async function inCell<T>(
     const launch = { port, upstreamPort, nodeArgs: [...nodeArgs, ...probe] };
     const command = contender.command(launch);
     const startedAt = performance.now();
-    const child = keep(processes.startContender(command, contender.env));
+    const child = keep(processes.startContender(command, contender));
     await processes.untilAnswered(child, port, contender.health);
     return await use(new Cell({ ...given, child, port, startMs: performance.now() - startedAt }));
   } finally {

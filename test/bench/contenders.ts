@@ -19,6 +19,8 @@ export interface Contender {
   /** Without one it is no process of its own. */
   readonly command?: (launch: Launch) => string[];
   readonly env?: Readonly<Record<string, string>>;
+  /** It may use all cores. */
+  readonly isFree?: boolean;
   /** Besides those of every request. */
   readonly headers?: (upstreamPort: number) => Record<string, string>;
   /** A GET for it is answered as soon as the contender is up. */
@@ -57,6 +59,21 @@ export const CONTENDERS = {
     isNode: true,
     command: gatewayCommand,
     env: { GATEWAY_UPSTREAM: 'fetch' },
+  },
+  'one-worker': {
+    label: 'gateway, 1 worker',
+    health: '/health',
+    isNode: true,
+    isFree: true,
+    command: gatewayCommand,
+  },
+  'two-workers': {
+    label: 'gateway, 2 workers',
+    health: '/health',
+    isNode: true,
+    isFree: true,
+    command: gatewayCommand,
+    env: { GATEWAY_WORKERS: '2' },
   },
   'bare-relay': { label: 'bare relay', health: '/', isNode: true, command: relayCommand('agent') },
   'bare-fetch': {

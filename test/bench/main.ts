@@ -7,7 +7,8 @@
  * --node        24: everything that is Node runs on that one; without it, on the Node that runs this
  * --rounds      5; contenders alternate within a round, the tables have median (least–greatest)
  * --only        of requests, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
- *               said) and minutes (only when named; --minutes 10 is how many); `flat` is the last two
+ *               said); only when named: minutes (--minutes 10 is how many), and workers (Node 22.12 or newer);
+ *               `flat` is connections and minutes
  * --contenders  of gateway, fetch-transport, bare-relay, bare-fetch, portkey, nginx
  * --quick       a round, and a sixth of the time: shows that it works, its numbers are worth little
  * --profile     instead of measuring: where the time of gateway, fetch-transport, bare-relay or bare-fetch goes
@@ -31,6 +32,7 @@ import { namesIn, NODE, options } from './options.ts';
 import { isPinned } from './processes.ts';
 import { profile } from './profile.ts';
 import { start } from './start.ts';
+import { workers } from './workers.ts';
 import { hasWrk } from './wrk.ts';
 
 const MEASURES = {
@@ -43,6 +45,7 @@ const MEASURES = {
   bodies,
   connections,
   minutes,
+  workers,
 };
 const FLAT = ['connections', 'minutes'];
 /** These end on SIGTERM as --cpu-prof needs it. */
@@ -63,7 +66,7 @@ function circumstances(): string {
 }
 
 const all = { ...MEASURES, flat: undefined };
-const byDefault = Object.keys(MEASURES).filter((name) => name !== 'minutes');
+const byDefault = Object.keys(MEASURES).filter((name) => !['minutes', 'workers'].includes(name));
 const only = options.only === undefined ? byDefault : namesIn(options.only, Object.keys(all));
 const isWanted = (name: string) =>
   only.includes(name) || (FLAT.includes(name) && only.includes('flat'));

@@ -31,11 +31,12 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
 
 export const has = (command: string) => spawnSync(command, ['-h']).error === undefined;
 
+const cores = availableParallelism();
 /** The bench moves to core 1, with all it will start, but for what it starts on core 0. */
 export const isPinned =
-  availableParallelism() >= 2 &&
-  spawnSync('taskset', ['-a', '-c', '-p', '1', `${process.pid}`]).status === 0;
+  cores >= 2 && spawnSync('taskset', ['-a', '-c', '-p', '1', `${process.pid}`]).status === 0;
 const ON_CONTENDER_CORE = isPinned ? ['taskset', '-c', '0'] : [];
+const ON_ALL_CORES = isPinned ? ['taskset', '-c', `0-${cores - 1}`] : [];
 
 // The programs run as plain JavaScript: tsx would count in their memory and their start.
 buildSync({
@@ -62,9 +63,12 @@ function track(child: ChildProcess, stderr?: string): ChildProcess {
 
 const ENV = { PATH: process.env['PATH'] };
 
-/** Starts a contender on its core. Descriptor 3 is the probe's. */
-export function startContender(command: readonly string[], env: object = {}): ChildProcess {
-  const [file = '', ...args] = [...ON_CONTENDER_CORE, ...command];
+/** Starts a contender on its core, or on all of them. Descriptor 3 is the probe's. */
+export function startContender(
+  command: readonly string[],
+  { env = {}, isFree = false }: { readonly env?: object; readonly isFree?: boolean } = {},
+): ChildProcess {
+  const [file = '', ...args] = [...(isFree ? ON_ALL_CORES : ON_CONTENDER_CORE), ...command];
   const path = join(folder, 'stderr');
   const stderr = openSync(path, 'w');
   const stdio = ['ignore', 'ignore', stderr, 'pipe'] as const;

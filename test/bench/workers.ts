@@ -1,0 +1,25 @@
+/** What a second worker brings. Contender, upstream and generator share all cores: each takes what it needs. */
+
+import { inCell } from './cell.ts';
+import { ratio, type Measure } from './measure.ts';
+import { milliseconds } from './options.ts';
+import { rssKiB } from './processes.ts';
+
+/** The kernel spreads connections over workers by their ports: of many each has about as many. */
+const CONNECTIONS = 128;
+const WARM_UP_SECONDS = 8;
+
+export const workers: Measure = {
+  title: 'workers',
+  about: `Complete answers of 0.8 KB to requests of 1 KB on ${CONNECTIONS} connections, at saturation; nobody is alone on a core.`,
+  columns: ['requests per second', 'CPU µs per request', 'resident MiB'],
+  contenders: ['one-worker', 'two-workers'],
+  run: async (id) =>
+    inCell(id, {}, async (cell) => {
+      await cell.saturate(CONNECTIONS, milliseconds(WARM_UP_SECONDS));
+      const before = cell.cpuMs();
+      const { requests, perSecond } = await cell.saturate(CONNECTIONS, milliseconds(6));
+      return [perSecond, ((cell.cpuMs() - before) * 1000) / requests, rssKiB(cell.child) / 1024];
+    }),
+  ratios: [ratio(['two-workers', 'one-worker'], 0, 'requests per second')],
+};
