@@ -72,9 +72,12 @@ export function bucket(name: string, burstCapacity: number, requestsPerSecond = 
   return { name, requestsPerSecond, burstCapacity };
 }
 
-/** Waits until it is true; the limit of the test ends a wait in vain. */
+/** Waits until it is true, or fails after fifteen seconds of the process's own time. */
 export async function until(isTrue: () => boolean): Promise<void> {
-  while (!isTrue()) await sleep(5);
+  for (let waits = 0; !isTrue(); waits += 1) {
+    if (waits === 3000) throw new Error(`waited in vain for ${isTrue.toString()}`);
+    await sleep(5);
+  }
 }
 
 /** How often `take` succeeded of so many at the same time. */
