@@ -152,6 +152,24 @@ testEach(
 );
 
 testEach(
+  'a connection that the server closes while it is idle is replaced, and the log says nothing',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    const { store, lines } = createStore(t, { port: redis.port });
+    await until(() => !store.isAway);
+    // What its setting `timeout` does to connections that are not used.
+    assert.equal(
+      await redis.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes'),
+      ':1\r\n',
+    );
+    await until(() => store.isAway);
+    await until(() => !store.isAway);
+    assert.equal(await store.take([bucket('idle', 1)]), 'taken');
+    assert.deepEqual(lines, []);
+  },
+);
+
+testEach(
   'killed and restarted: takes fall back at once, and the log says so twice',
   async (t, program) => {
     const redis = await startRedis(t, { program });

@@ -33,8 +33,8 @@ export interface ConnectionOptions {
   readonly answerMs: number;
   /** The script has run. */
   readonly onReady: () => void;
-  /** Called once. `cause` never holds the password. */
-  readonly onEnd: (cause: string) => void;
+  /** Called once. `cause` never holds the password. `wasIdle`: the other end has closed, and no reply is missing. */
+  readonly onEnd: (cause: string, wasIdle: boolean) => void;
 }
 
 export class Connection {
@@ -66,7 +66,7 @@ export class Connection {
       .on('data', (chunk: Buffer) => this.#read(chunk))
       // An AggregateError, of several addresses, has no message.
       .on('error', (error: NodeJS.ErrnoException) => this.end(error.message || String(error.code)))
-      .on('close', () => this.end('the connection was closed'));
+      .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
 
   /** Runs the script. Returns its answer; undefined if the connection has ended or ends first. Never rejects. */
@@ -76,7 +76,7 @@ export class Connection {
   }
 
   /** Closes the connection. */
-  end(cause: string): void {
+  end(cause: string, wasIdle = false): void {
     if (this.#isEnded) return;
     this.#isEnded = true;
     clearTimeout(this.#connectTimer);
@@ -84,7 +84,7 @@ export class Connection {
     this.#socket.destroy();
     for (const { resolve } of this.#pending) resolve(undefined);
     this.#pending = [];
-    this.#options.onEnd(cause.slice(0, MAX_CAUSE_CHARACTERS));
+    this.#options.onEnd(cause.slice(0, MAX_CAUSE_CHARACTERS), wasIdle);
   }
 
   async #prepare(): Promise<void> {

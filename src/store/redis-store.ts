@@ -36,7 +36,7 @@ export function createRedisStore(
 ): RedisStore {
   const { away, fallbacks } = storeCounters(memory);
   let isAway = true;
-  /** It is counted in `away`. Not before the first failure: a store that connects is not told to be back. */
+  /** It is counted in `away`: it has failed, and is not connected since. */
   let isCounted = false;
   let isEnded = false;
   let pauseMs = MIN_PAUSE_MS;
@@ -51,12 +51,16 @@ export function createRedisStore(
       isCounted = false;
       onSettled();
     };
-    const onEnd = (cause: string) => {
+    const onEnd = (cause: string, wasIdle: boolean) => {
+      // A server may close a connection that is not used: it is away if another one fails too.
+      const isFailure = isAway || !wasIdle;
       isAway = true;
       onSettled();
       if (isEnded) return;
-      if (!isCounted && away.add(1) === 1) logger.log('warn', 'rate limit store away', { cause });
-      isCounted = true;
+      if (isFailure && !isCounted) {
+        isCounted = true;
+        if (away.add(1) === 1) logger.log('warn', 'rate limit store away', { cause });
+      }
       // Not after each success: a store that fails with the first request would be asked, and the log told, all the time.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;
