@@ -168,7 +168,6 @@ function createPool(workers: number, { serving, runtime, memory }: PoolContext):
     reclaim(thread) {
       breaker.releaseLock(thread);
       memory.reclaim(thread);
-      serving.permanent.breaker.releaseLock(thread);
       serving.current.memory.reclaim(thread);
     },
   });
