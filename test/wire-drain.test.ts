@@ -109,6 +109,41 @@ test('a drain closes idle connections at once', async (t) => {
   await eventually(client.isClosed, 'the connection is closed');
 });
 
+test(
+  'a drain serves 1,000 clients that have just connected',
+  { skip: process.platform !== 'linux' && 'the kernel may hold fewer connections' },
+  async (t) => {
+    const { gateway } = await start(t);
+    const clients = Array.from({ length: 1000 }, () => openConnection(t, gateway.port));
+    for (const { socket } of clients) {
+      socket.on('connect', () => socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n'));
+    }
+    // The sockets connect before the gateway accepts any of them.
+    await new Promise((resolve) => process.nextTick(resolve));
+    await gateway.drain(10_000);
+    await eventually(() => clients.every(({ isClosed }) => isClosed()), 'all are closed');
+    assert.equal(clients.filter(({ text }) => text().includes('draining')).length, 1000);
+  },
+);
+
+test('a connection that was idle long before a drain still takes a request after the port is closed', async (t) => {
+  let nowMs = 1000;
+  t.mock.method(performance, 'now', () => nowMs);
+  const { gateway } = await start(t);
+  const client = openConnection(t, gateway.port);
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('healthy'), 'the first answer');
+  nowMs += 10_000;
+  const drained = gateway.drain(10_000);
+  await eventually(() => isRefused(gateway.port), 'new connections are refused');
+  // Several checks for idle connections.
+  await new Promise((resolve) => setTimeout(resolve, 400));
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('draining'), 'the second answer');
+  assert.match(client.text(), /HTTP\/1\.1 503 .*\r\nconnection: close\r\n/is);
+  await drained;
+});
+
 test('connections whose answers began before a drain do not delay it until its deadline', async (t) => {
   const elapsedMs = startStopwatch(t);
   // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.

@@ -4,9 +4,15 @@ import { Server as TcpServer } from 'node:net';
 
 import type { Connection } from './connection.ts';
 
-/** Connections that the kernel may hold for `accept()`. */
-export const BACKLOG_CONNECTIONS = 511;
-/** How long an idle connection stays open in a drain: a request may be on its way. */
+/**
+ * Connections that the kernel may hold for `accept()`. Those beyond it look established to the client, and are
+ * reset when the port is closed. A proxy that has lost one replica connects to the other with all its requests.
+ */
+export const BACKLOG_CONNECTIONS = 1024;
+/**
+ * How long an idle connection stays open once the port is closed. A proxy does not know of the drain: it may
+ * send a request, whose answer says `Connection: close`.
+ */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
 
@@ -35,9 +41,11 @@ export async function drainServer(options: DrainOptions): Promise<void> {
   const closed = new Promise<void>((resolve) =>
     TcpServer.prototype.close.call(server, () => resolve()),
   );
+  const closedAtMs = performance.now();
   // Poll: answers begun before the drain carried no `Connection: close`. `setImmediate` lets a busy
   // process read the requests that have arrived before it takes a connection for idle.
-  const polling = setInterval(() => setImmediate(() => closeIdle(connections)), IDLE_CHECK_MS);
+  const check = () => closeIdle(connections, closedAtMs);
+  const polling = setInterval(() => setImmediate(check), IDLE_CHECK_MS);
   await closed;
   clearInterval(polling);
   clearTimeout(deadline);
@@ -60,9 +68,9 @@ async function acceptBacklog(server: TcpServer): Promise<void> {
   server.off('connection', count);
 }
 
-function closeIdle(connections: ReadonlyMap<unknown, Connection>): void {
+function closeIdle(connections: ReadonlyMap<unknown, Connection>, closedAtMs: number): void {
   const youngestMs = performance.now() - IDLE_GRACE_MS;
   for (const { isIdle, idleSinceMs, socket } of connections.values()) {
-    if (isIdle && idleSinceMs <= youngestMs) socket.destroy();
+    if (isIdle && Math.max(idleSinceMs, closedAtMs) <= youngestMs) socket.destroy();
   }
 }

@@ -1,16 +1,13 @@
 /** The files for nginx, Caddy and HAProxy, and the snippet for the page, in front of the built gateway. */
 
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { get as httpGet, type IncomingMessage } from 'node:http';
 import { request as httpsRequest } from 'node:https';
-import { connect } from 'node:net';
 import { join } from 'node:path';
 import { text as textOf } from 'node:stream/consumers';
 import { test, type TestContext } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
 
 import { createCertificate, NO_OPENSSL, type Certificate } from '../support/certificate.ts';
 import { chatBody, CLIENT_TOKEN, providerToml } from '../support/gateway.ts';
@@ -26,7 +23,7 @@ import {
   PROXIES,
   type Proxy,
 } from './proxies.ts';
-import { getTool, runTool, type Tool } from './tools.ts';
+import { getTool, runServer, runTool, type Tool } from './tools.ts';
 
 const LIMITS = { timeout: 300_000 };
 const ADMIN_KEY = 'admin-key-canary-1234567890';
@@ -38,37 +35,6 @@ const [FIRST_EVENT = '', ...LATER_EVENTS] = completionEvents().split(/(?<=\n\n)/
 interface Front {
   readonly upstream: FakeUpstream;
   readonly ask: (path: string, body?: string) => Promise<IncomingMessage>;
-}
-
-/** Runs it until the test ends. Waits until something listens on the port. Returns its process id. */
-async function runServer(
-  t: TestContext,
-  tool: Tool,
-  args: readonly string[],
-  port: number,
-): Promise<number> {
-  const child = spawn(tool.path, args, {
-    env: { ...process.env, ...tool.env },
-    stdio: ['ignore', 'ignore', 'pipe'],
-  });
-  let output = '';
-  child.stderr.on('data', (chunk: Buffer) => (output += chunk.toString()));
-  const ended = once(child, 'close');
-  t.after(async () => {
-    child.kill('SIGKILL');
-    await ended;
-  });
-  for (;;) {
-    assert.equal(child.exitCode, null, output);
-    const socket = connect(port, '127.0.0.1');
-    const isOpen = await once(socket, 'connect').then(
-      () => true,
-      () => false,
-    );
-    socket.destroy();
-    if (isOpen) return child.pid!;
-    await sleep(20);
-  }
 }
 
 async function startFront(t: TestContext, proxy: Proxy, tool: Tool): Promise<Front> {
@@ -93,7 +59,7 @@ async function startFront(t: TestContext, proxy: Proxy, tool: Tool): Promise<Fro
   t.diagnostic(
     /^.*(?:is valid|is successful|Valid configuration)/m.exec(checked.output)?.[0] ?? '',
   );
-  const pid = await runServer(t, contained, run, port);
+  const { pid } = await runServer(t, contained, run, port);
   if (proxy.dropsRoot && IS_ROOT) {
     assert.doesNotMatch(readFileSync(`/proc/${pid}/status`, 'utf8'), /^[UG]id:\s.*\b0\b/m);
   }

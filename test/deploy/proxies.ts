@@ -50,7 +50,8 @@ export function aroundServers(folder: string, servers: string): string {
   );
   return [
     `daemon off; master_process off; pid ${join(folder, 'nginx.pid')}; error_log stderr;`,
-    'events {}',
+    // Each request in flight takes two.
+    'events { worker_connections 4096; }',
     `http {\naccess_log off; ${temporary.join(' ')}\n${servers}\n}\n`,
   ].join('\n');
 }

@@ -3,11 +3,15 @@
  * project, so that nothing is installed on the machine. Remove the folder to get them anew.
  */
 
-import { spawnSync } from 'node:child_process';
+import assert from 'node:assert/strict';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs';
+import { connect } from 'node:net';
 import { homedir } from 'node:os';
 import { delimiter, join } from 'node:path';
 import type { TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 const CACHE = join(
   process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'),
@@ -53,6 +57,43 @@ export function runTool(
     ...options,
   });
   return { code: status, output: error ? error.message : `${stdout}${stderr}` };
+}
+
+export interface RunningServer {
+  readonly pid: number;
+  /** What it has written to standard error. */
+  readonly stderr: () => string;
+}
+
+/** Runs a server until the test ends. Waits until something listens on the port. */
+export async function runServer(
+  t: TestContext,
+  tool: Tool,
+  args: readonly string[],
+  port: number,
+): Promise<RunningServer> {
+  const child = spawn(tool.path, args, {
+    env: { ...process.env, ...tool.env },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  let output = '';
+  child.stderr.on('data', (chunk: Buffer) => (output += chunk.toString()));
+  const ended = once(child, 'close');
+  t.after(async () => {
+    child.kill('SIGKILL');
+    await ended;
+  });
+  for (;;) {
+    assert.equal(child.exitCode, null, output);
+    const socket = connect(port, '127.0.0.1');
+    const isOpen = await once(socket, 'connect').then(
+      () => true,
+      () => false,
+    );
+    socket.destroy();
+    if (isOpen) return { pid: child.pid!, stderr: () => output };
+    await sleep(20);
+  }
 }
 
 export function findProgram(name: string): string | undefined {
