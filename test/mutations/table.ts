@@ -3924,4 +3924,18 @@ export const MUTATIONS: readonly Mutation[] = [
     tests: 'redis-protocol',
     title: 'a store that cannot be reached',
   },
+  {
+    file: 'src/downstream/drain.ts',
+    now: 'BACKLOG_CONNECTIONS = 1024',
+    mutated: 'BACKLOG_CONNECTIONS = 511',
+    tests: 'wire-drain',
+    title: 'a drain serves 1,000 clients',
+  },
+  {
+    file: 'src/downstream/drain.ts',
+    now: 'Math.max(idleSinceMs, closedAtMs)',
+    mutated: 'idleSinceMs',
+    tests: 'wire-drain',
+    title: 'a connection that was idle long before',
+  },
 ];
