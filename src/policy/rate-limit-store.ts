@@ -14,8 +14,8 @@ export type Taken = 'taken' | { readonly refusedBy: StoredBucket; readonly waitM
 export interface RateLimitStore {
   /** Takes a token of each bucket, or of none. Undefined if the store does not say so in time. */
   take(buckets: readonly StoredBucket[]): Promise<Taken | undefined>;
-  /** Puts a token back into each. */
-  refund(buckets: readonly StoredBucket[]): void;
+  /** Puts a token back into each. Returns false, and does nothing, if the store is away. */
+  refund(buckets: readonly StoredBucket[]): boolean;
   /** Connects, and again after each failure until `end`. Resolves when it is connected or the first attempt has failed. */
   connect(): Promise<void>;
   /** Closes the connection. Calls that wait get undefined. */

@@ -52,8 +52,8 @@ export function createLimits(
     takeRequest: (client) => take(ofRequest(client)),
     refundRequest(client) {
       const taken = ofRequest(client);
-      if (store) store.refund(taken);
-      else for (const { local } of taken) local.refund();
+      // While the store is away, they were taken of the local buckets.
+      if (!store?.refund(taken)) for (const { local } of taken) local.refund();
     },
     takeProvider: (id) => take(named(providerBucket(id))),
   };

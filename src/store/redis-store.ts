@@ -29,12 +29,17 @@ export function storeCounters(memory: SharedMemory) {
   return { away: memory.inFlight('stores away'), fallbacks: memory.total('limited without store') };
 }
 
-/** Logs when the first thread's store is away and when none is any more. */
+/**
+ * Logs when the first thread's store is away and when none is any more. Once each: a thread that ends while its store is
+ * away leaves it to another to say that it is back.
+ */
 export function createRedisStore(
   settings: StoreSettings,
   { logger, memory, answerMs = ANSWER_MS }: RedisStoreOptions,
 ): RedisStore {
   const { away, fallbacks } = storeCounters(memory);
+  /** 1: the log says that the store is away. */
+  const logged = new Int32Array(memory.block('store logged away', Int32Array.BYTES_PER_ELEMENT));
   let isAway = true;
   /** It is counted in `away`: it has failed, and is not connected since. */
   let isCounted = false;
@@ -47,8 +52,10 @@ export function createRedisStore(
     const openedAtMs = performance.now();
     const onReady = () => {
       isAway = false;
-      if (isCounted && away.add(-1) === 0) logger.log('info', 'rate limit store back');
+      if (isCounted) away.add(-1);
       isCounted = false;
+      const isBack = away.value === 0 && Atomics.exchange(logged, 0, 0) === 1;
+      if (isBack) logger.log('info', 'rate limit store back');
       onSettled();
     };
     const onEnd = (cause: string, wasIdle: boolean) => {
@@ -57,9 +64,11 @@ export function createRedisStore(
       isAway = true;
       onSettled();
       if (isEnded) return;
-      if (isFailure && !isCounted) {
+      if (isFailure) {
+        if (!isCounted) away.add(1);
         isCounted = true;
-        if (away.add(1) === 1) logger.log('warn', 'rate limit store away', { cause });
+        const isNews = Atomics.exchange(logged, 0, 1) === 0;
+        if (isNews) logger.log('warn', 'rate limit store away', { cause });
       }
       // Not after each success: a store that fails with the first request would be asked, and the log told, all the time.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
@@ -84,6 +93,7 @@ export function createRedisStore(
     },
     refund(buckets) {
       if (!isAway) void connection?.run(-1, buckets);
+      return !isAway;
     },
     end() {
       isEnded = true;

@@ -1,0 +1,220 @@
+/** Gateways as processes of their own that keep their rate limits in one store, and clients that keep them busy. */
+
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
+import { join } from 'node:path';
+import type { TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { whyOnlyOneWorker } from '../../src/config/workers.ts';
+import { parseMetrics, type Metrics } from './exposition.ts';
+import { chatBody, CLIENT_TOKEN } from './gateway.ts';
+import { buildOnce, emptyFolder, SERVER, startServing, type Program } from './process.ts';
+import type { RedisServer } from './redis-server.ts';
+import { eventually } from './streams.ts';
+import { completion, completionEvents, sendJson, type Script } from './upstream.ts';
+
+const NODE = { version: process.versions.node, platform: process.platform };
+/** In each gateway, if threads can share a port. */
+export const WORKERS = whyOnlyOneWorker(NODE) ? 1 : 2;
+
+export const PASSWORD = 'store-password-canary-192837465';
+
+/** The settings of a store: a key of `[rate_limit]`. */
+export function storeUrl({ port }: Pick<RedisServer, 'port'>, password = PASSWORD): string {
+  return `store = "redis://:${password}@127.0.0.1:${port}/0"`;
+}
+
+/** The built program, but for how long it waits for a reply of the store: a busy machine does not make it late. */
+export async function programWaiting(t: TestContext, answerMs: number): Promise<string> {
+  await buildOnce();
+  const [before, after, ...others] = readFileSync(SERVER, 'utf8').split('ANSWER_MS = 50;');
+  assert.ok(before !== undefined && after !== undefined && others.length === 0);
+  const folder = emptyFolder(t, { 'server.mjs': `${before}ANSWER_MS = ${answerMs};${after}` });
+  return join(folder, 'server.mjs');
+}
+
+export type LogLine = Readonly<Record<string, unknown>>;
+
+export interface Replica extends Program {
+  readonly port: number;
+  /** The log lines with these messages. */
+  readonly lines: (...messages: string[]) => LogLine[];
+  readonly metrics: () => Promise<Metrics>;
+  /** What the admin listener answers on this path. */
+  readonly admin: (path: string) => Promise<string>;
+  readonly adminPort: number;
+  readonly settingsFile: string;
+}
+
+interface ReplicaOptions {
+  readonly script?: string | undefined;
+  readonly workers?: number;
+}
+
+/** Starts one with these settings, two workers if it can have them, and an admin listener. */
+export async function startReplica(
+  t: TestContext,
+  toml: string,
+  { script, workers = WORKERS }: ReplicaOptions = {},
+): Promise<Replica> {
+  const cwd = emptyFolder(t, { 'gateway.toml': `${toml}\n[admin]\nport = 0\n` });
+  const args = ['--host', '127.0.0.1', '--port', '0', '--workers', String(workers)];
+  const program = await startServing(t, args, { cwd, ...(script ? { script } : {}) });
+  const lines = (...messages: string[]) =>
+    program
+      .stdout()
+      .split('\n')
+      .slice(0, -1)
+      .filter((line) => messages.some((message) => line.includes(`"message":"${message}"`)))
+      .map((line) => JSON.parse(line) as LogLine);
+  await eventually(() => lines('started').length === 1, 'the start');
+  const adminUrl = lines('started')[0]!['admin_url'] as string;
+  const admin = async (path: string) => (await fetch(new URL(path, adminUrl))).text();
+  return {
+    ...program,
+    lines,
+    admin,
+    adminPort: Number(new URL(adminUrl).port),
+    metrics: async () => parseMetrics(await admin('/metrics')),
+    settingsFile: join(cwd, 'gateway.toml'),
+  };
+}
+
+/** Answers streams in pieces, and everything else at once. */
+export const answerChat: Script = async ({ body }, response) => {
+  if (!body.includes('"stream":true')) return sendJson(response, completion());
+  response.writeHead(200, { 'content-type': 'text/event-stream' });
+  for (const event of completionEvents().split(/(?<=\n\n)/)) {
+    response.write(event);
+    await sleep(2);
+  }
+  response.end();
+};
+
+const COMPLETE = JSON.stringify(completion());
+const STREAMED = completionEvents();
+
+export interface Chat {
+  readonly model?: string;
+  readonly token?: string;
+  readonly stream?: boolean;
+  readonly agent?: Agent;
+}
+
+export interface ChatReply {
+  readonly status: number;
+  readonly headers: IncomingHttpHeaders;
+  readonly text: string;
+}
+
+/** Sends a chat completion. Rejects if it has no whole answer. */
+export async function chat(port: number, options: Chat = {}): Promise<ChatReply> {
+  const { model = 'p/m', token = CLIENT_TOKEN, stream = false, agent } = options;
+  const body = JSON.stringify(chatBody({ model, stream }));
+  return new Promise((resolve, reject) => {
+    const headers = {
+      authorization: `Bearer ${token}`,
+      'content-type': 'application/json',
+      'content-length': Buffer.byteLength(body),
+    };
+    const path = '/v1/chat/completions';
+    const target = { host: '127.0.0.1', port, path, method: 'POST', headers };
+    const request = httpRequest({ ...target, agent: agent ?? false }, (response) => {
+      let text = '';
+      response.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
+      response.on('error', reject);
+      response.on('end', () => {
+        resolve({ status: response.statusCode ?? 0, headers: response.headers, text });
+      });
+    });
+    request.on('error', reject);
+    request.end(body);
+  });
+}
+
+/** What is wrong with an answer; undefined if it is a whole completion. */
+function faultOf({ status, text }: ChatReply, stream: boolean): string | undefined {
+  if (status === 200 && text === (stream ? STREAMED : COMPLETE)) return undefined;
+  return `${status} ${text}`;
+}
+
+function openAgents(t: TestContext, count: number): Agent[] {
+  const agents = Array.from(
+    { length: count },
+    () => new Agent({ keepAlive: true, maxSockets: 1, timeout: 0 }),
+  );
+  t.after(() => agents.forEach((agent) => agent.destroy()));
+  return agents;
+}
+
+const CONNECTIONS = 25;
+
+/** Sends so many requests over 25 connections to each port. Returns how many of each port passed; the others were limited. */
+export async function countPassed(
+  t: TestContext,
+  ports: readonly number[],
+  chats: readonly Chat[],
+): Promise<number[]> {
+  const waiting = chats.values();
+  return Promise.all(
+    ports.map(async (port) => {
+      let passed = 0;
+      const send = async (agent: Agent) => {
+        for (const options of waiting) {
+          const reply = await chat(port, { ...options, agent });
+          const fault = faultOf(reply, options.stream ?? false);
+          if (!fault) passed += 1;
+          else assert.equal(reply.status, 429, fault);
+        }
+      };
+      await Promise.all(openAgents(t, CONNECTIONS).map(send));
+      return passed;
+    }),
+  );
+}
+
+export interface Load {
+  /** Everything that was no whole completion. */
+  readonly faults: readonly string[];
+  /** Resolves when each connection has had another two answers to requests that began after this call. */
+  rounds(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+/** Sends complete and streamed requests over 25 connections, one after the other on each. */
+export function startLoad(t: TestContext, port: number): Load {
+  const faults: string[] = [];
+  const answered = Array.from({ length: CONNECTIONS }, () => 0);
+  let isOver = false;
+  const send = async (agent: Agent, index: number) => {
+    while (!isOver) {
+      const stream = (index + answered[index]!) % 2 === 0;
+      const fault = await chat(port, { stream, agent }).then(
+        (reply) => faultOf(reply, stream),
+        (error: Error) => `no answer: ${error.message}`,
+      );
+      if (fault) faults.push(fault);
+      answered[index]! += 1;
+      await sleep(2);
+    }
+  };
+  const senders = openAgents(t, CONNECTIONS).map(send);
+  t.after(() => {
+    isOver = true;
+  });
+  return {
+    faults,
+    async rounds() {
+      const before = [...answered];
+      // The first may have begun before.
+      const isDone = () => answered.every((count, index) => count >= before[index]! + 3);
+      await eventually(isDone, 'three answers on each connection');
+    },
+    async stop() {
+      isOver = true;
+      await Promise.all(senders);
+    },
+  };
+}
