@@ -216,10 +216,10 @@ test('a reload changes limits in the store; another store or prefix needs a rest
   const { port, child, lines, settingsFile, stdout, stderr, admin } = replica;
   const adminToml = '[admin]\nport = 0\n';
   const reload = async (toml: string) => {
-    const before = lines('reloaded').length;
+    const earlier = lines('reloaded').length;
     writeFileSync(settingsFile, toml + provider + adminToml);
     child.kill('SIGHUP');
-    await eventually(() => lines('reloaded').length > before, 'the reload');
+    await eventually(() => lines('reloaded').length > earlier, 'the reload');
   };
   await empty(redis, `${PREFIX}:rate_limit`, 5);
   await empty(redis, 'moved:rate_limit', 7);

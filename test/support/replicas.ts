@@ -1,7 +1,7 @@
 /** Gateways as processes of their own that keep their rate limits in one store, and clients that keep them busy. */
 
 import assert from 'node:assert/strict';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
@@ -187,9 +187,9 @@ export interface Load {
 export function startLoad(t: TestContext, port: number): Load {
   const faults: string[] = [];
   const answered = Array.from({ length: CONNECTIONS }, () => 0);
-  let isOver = false;
+  const state = { isOver: false };
   const send = async (agent: Agent, index: number) => {
-    while (!isOver) {
+    while (!state.isOver) {
       const stream = (index + answered[index]!) % 2 === 0;
       const fault = await chat(port, { stream, agent }).then(
         (reply) => faultOf(reply, stream),
@@ -202,7 +202,7 @@ export function startLoad(t: TestContext, port: number): Load {
   };
   const senders = openAgents(t, CONNECTIONS).map(send);
   t.after(() => {
-    isOver = true;
+    state.isOver = true;
   });
   return {
     faults,
@@ -213,7 +213,7 @@ export function startLoad(t: TestContext, port: number): Load {
       await eventually(isDone, 'three answers on each connection');
     },
     async stop() {
-      isOver = true;
+      state.isOver = true;
       await Promise.all(senders);
     },
   };
