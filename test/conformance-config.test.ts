@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
+import { readFileSync } from 'node:fs';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { Rows } from '../src/config/setting-kinds.ts';
 import { SETTINGS } from '../src/config/settings-table.ts';
+import { whyOnlyOneWorker } from '../src/config/workers.ts';
 import { assertError, unknownProvider } from './support/errors.ts';
 import {
   chatBody,
@@ -15,6 +17,7 @@ import {
   type TestGateway,
 } from './support/gateway.ts';
 import { buildOnce, emptyFolder, freePort, runProgram, startServing } from './support/process.ts';
+import { isRedisMissing, startRedis } from './support/redis-server.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
   CHUNK,
@@ -148,16 +151,57 @@ async function checked(
   return report;
 }
 
-/** Two workers are accepted if threads can share a port, else refused with one line. */
-async function assertTwoWorkers(...given: Parameters<typeof checked>): Promise<void> {
-  const { settings, problems } = await checked(...given);
-  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
-  if (process.platform === 'linux' && (major > 22 || (major === 22 && minor >= 12))) {
-    assert.equal(settings['server.workers'], 2);
-  } else {
-    assert.equal(problems.length, 1);
-    assert.match(problems[0]!, /: 2 workers need Node 22\.12 or newer on Linux; this is Node /);
+interface Start {
+  readonly env?: Record<string, string>;
+  readonly args?: readonly string[];
+}
+
+/** So many threads listen on the port, and the log says so; if threads cannot share one, the start fails with one line. */
+async function assertWorkers(
+  t: TestContext,
+  workers: number,
+  inFile: number,
+  { env = {}, args = [] }: Start = {},
+): Promise<void> {
+  const toml = `[server]\nport = 0\nhost = "127.0.0.1"\nworkers = ${inFile}\n`;
+  const options = { cwd: emptyFolder(t, { 'gateway.toml': toml }), env };
+  if (
+    workers > 1 &&
+    whyOnlyOneWorker({ version: process.versions.node, platform: process.platform })
+  ) {
+    const { code, stderr } = await runProgram(t, args, options);
+    assert.equal(code, 78);
+    assert.match(stderr, /: \d+ workers need Node 22\.12 or newer on Linux; this is Node .*\n$/);
+    return;
   }
+  const { port, stdout } = await startServing(t, args, options);
+  await eventually(() => stdout().includes('"message":"started"'), 'the start');
+  assert.ok(stdout().includes(`"workers":${workers},`), stdout());
+  if (process.platform === 'linux') assert.equal(countListeners(port), workers);
+}
+
+/** Sockets of this machine that listen on that port of 127.0.0.1. */
+function countListeners(port: number): number {
+  const address = `0100007F:${port.toString(16).toUpperCase().padStart(4, '0')}`;
+  const isListening = ([, local, , state]: readonly string[]) =>
+    local === address && state === '0A';
+  const sockets = readFileSync('/proc/net/tcp', 'utf8').split('\n');
+  return sockets.filter((line) => isListening(line.trim().split(/\s+/))).length;
+}
+
+/** Refuses everything for a quarter of an hour. */
+const EMPTY_BUCKET = `903000000 ${Date.now()}000`;
+
+/** Settings of a limit of three requests, one per second, and whether a bucket of the store refuses with them. */
+async function isRefusedByStore(t: TestContext, settings: Settings): Promise<boolean> {
+  const limit = { 'rate_limit.enabled': true, 'rate_limit.requests_per_second': 1 };
+  const { gateway } = await start(t, { ...limit, 'rate_limit.burst_capacity': 3, ...settings });
+  for (let i = 0; i < 3; i += 1) {
+    const { status, headers } = await gateway.chat(chatBody());
+    // A bucket of the gateway's own has a token again after a second.
+    if (status === 429) return Number(headers['retry-after']) > 100;
+  }
+  return false;
 }
 
 /** Reserved for documentation (RFC 5737): no machine has it. */
@@ -178,9 +222,8 @@ const IN_FILE: Record<string, Observation> = {
   },
 
   'server.workers': async (t) => {
-    await assertTwoWorkers(t, '[server]\nworkers = 2\n');
-    const { settings } = await checked(t, '[server]\nworkers = 1\n');
-    assert.equal(settings['server.workers'], 1);
+    await assertWorkers(t, 1, 1);
+    await assertWorkers(t, 2, 2);
   },
 
   'server.timeout': async (t) => {
@@ -636,11 +679,30 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(settings['rate_limit.store'], '[secret]');
     const { problems } = await checked(t, '[rate_limit]\nstore = "http://:password@h"\n');
     assert.equal(problems.length, 1);
+
+    if (isRedisMissing(t)) return;
+    const redis = await startRedis(t);
+    const url = `redis://127.0.0.1:${redis.port}`;
+    await redis.command('SET', 'inference-gateway:rate_limit:1/3', EMPTY_BUCKET);
+    const isRefused = () => isRefusedByStore(t, { 'rate_limit.store': url });
+    // A busy machine may be too slow for the store's limit of 50 ms.
+    await eventually(isRefused, 'a refusal of the store');
+    // Another database of it is another store.
+    assert.equal(await isRefusedByStore(t, { 'rate_limit.store': `${url}/1` }), false);
   },
 
   'rate_limit.prefix': async (t) => {
     const { settings } = await checked(t, '[rate_limit]\nprefix = "mine"\n');
     assert.equal(settings['rate_limit.prefix'], 'mine');
+
+    if (isRedisMissing(t)) return;
+    const redis = await startRedis(t);
+    await redis.command('SET', 'mine:rate_limit:1/3', EMPTY_BUCKET);
+    const store = { 'rate_limit.store': `redis://127.0.0.1:${redis.port}` };
+    const isRefused = (prefix: string) =>
+      isRefusedByStore(t, { ...store, 'rate_limit.prefix': prefix });
+    await eventually(() => isRefused('mine'), 'a refusal of the store');
+    assert.equal(await isRefused('yours'), false);
   },
 
   'rate_limit.providers.z.requests_per_second': async (t) => {
@@ -689,10 +751,8 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
   },
 
   GATEWAY_WORKERS: async (t) => {
-    const env = { GATEWAY_WORKERS: '2' };
-    await assertTwoWorkers(t, '[server]\nworkers = 1\n', { env });
-    const { settings } = await checked(t, '', { env, args: ['--workers', '1'] });
-    assert.equal(settings['server.workers'], 1);
+    await assertWorkers(t, 2, 1, { env: { GATEWAY_WORKERS: '2' } });
+    await assertWorkers(t, 1, 2, { env: { GATEWAY_WORKERS: '3' }, args: ['--workers', '1'] });
   },
 
   GATEWAY_CONFIG: async (t) => {

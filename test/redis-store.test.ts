@@ -282,6 +282,22 @@ testEach(
   },
 );
 
+testEach(
+  'a store that ends while it is away leaves it to the next one to log that it is back',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    await redis.kill();
+    const shared = { memory: newMemory(), lines: [] };
+    const { store } = createStore(t, { port: redis.port }, shared);
+    await until(() => shared.lines.length > 0);
+    store.end();
+    await redis.restart();
+    const { store: next } = createStore(t, { port: redis.port }, shared);
+    await until(() => !next.isAway);
+    assert.deepEqual(linesOf(shared.lines), [AWAY, BACK]);
+  },
+);
+
 /** The script with a clock of the test's, in its last two arguments. It appends the expiry of each key to its answer. */
 const CLOCKED = [
   ["redis.call('TIME')", '{ARGV[#ARGV - 1], ARGV[#ARGV]}'],

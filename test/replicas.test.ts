@@ -105,7 +105,7 @@ test(
         ...options,
         stream: at % 9 === 0,
       }));
-      const passed = await countPassed(t, ports, chats);
+      const passed = await countPassed(ports, chats);
       assert.ok(
         passed.every((own) => own > 0),
         `passed by gateway: ${passed.join()}`,

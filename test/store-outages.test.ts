@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { before, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { openFeed } from './support/feed.ts';
 import { providerToml, startGateway } from './support/gateway.ts';
@@ -190,7 +191,6 @@ test('while the store is away no request waits for it', LONG, async (t) => {
   redis.freeze();
   // Over so many connections that each worker learns of it.
   await countPassed(
-    t,
     [limited.port],
     Array.from({ length: 100 }, () => ({})),
   );
@@ -202,10 +202,12 @@ test('while the store is away no request waits for it', LONG, async (t) => {
   let differenceMs = 0;
   const REQUESTS = 30;
   for (let i = 0; i < REQUESTS; i += 1) {
+    // Some while it tries to connect, and some between.
+    await sleep(200);
     differenceMs += (await timeOf(limited)) - (await timeOf(without));
   }
   assert.equal((await readStore(limited)).up, 0);
-  assert.ok(differenceMs < (REQUESTS * PATIENT_MS) / 4, `${differenceMs} ms longer`);
+  assert.ok(differenceMs < (REQUESTS * PATIENT_MS) / 8, `${differenceMs} ms longer`);
 });
 
 test('while the store is away the buckets of the process limit', async (t) => {
@@ -219,7 +221,7 @@ test('while the store is away the buckets of the process limit', async (t) => {
   await eventually(() => lines(AWAY).length === 1, 'the outage');
   const startMs = performance.now();
   const chats = Array.from({ length: 300 }, () => ({}));
-  const [passed = 0] = await countPassed(t, [port], chats);
+  const [passed = 0] = await countPassed([port], chats);
   const refilled = Math.ceil((performance.now() - startMs) / 1000);
   assert.ok(passed >= 20 && passed <= 20 + refilled, `${passed} passed`);
 });
@@ -328,7 +330,7 @@ test('requests during outages of the store leave nothing in memory', LONG, async
   const gateway = await startGateway(t, { toml: wideToml(storeUrl(redis), upstream) });
   const ask = async (count: number) => {
     const chats = Array.from({ length: count }, () => ({}));
-    assert.deepEqual(await countPassed(t, [gateway.port], chats), [count]);
+    assert.deepEqual(await countPassed([gateway.port], chats), [count]);
     gateway.log.length = 0;
     upstream.requests.length = 0;
   };
@@ -343,10 +345,13 @@ test('requests during outages of the store leave nothing in memory', LONG, async
     await ask(count);
   };
   const measure = createMemoryProbe();
-  await outages(300);
-  const held = measure();
-  await outages(1000);
-  const grown = measure() - held;
-  // 250 bytes for each request would be a leak.
-  assert.ok(grown < 1_000_000, `${grown} bytes`);
+  const growths: number[] = [];
+  for (let round = 0; round < 8; round += 1) {
+    const held = measure();
+    await outages(150);
+    growths.push(measure() - held);
+  }
+  // A leak is in each round; 150 bytes for each of its 600 requests would be one. The first rounds compile.
+  const [, , median = 0] = growths.slice(3).toSorted((a, b) => a - b);
+  assert.ok(median < 90_000, `grown by ${growths.join(', ')} bytes`);
 });

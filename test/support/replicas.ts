@@ -140,20 +140,19 @@ function faultOf({ status, text }: ChatReply, stream: boolean): string | undefin
   return `${status} ${text}`;
 }
 
-function openAgents(t: TestContext, count: number): Agent[] {
-  const agents = Array.from(
-    { length: count },
-    () => new Agent({ keepAlive: true, maxSockets: 1, timeout: 0 }),
-  );
-  t.after(() => agents.forEach((agent) => agent.destroy()));
-  return agents;
+/** Each is one connection. */
+function openAgents(count: number): Agent[] {
+  return Array.from({ length: count }, () => new Agent({ keepAlive: true, maxSockets: 1 }));
+}
+
+function closeAgents(agents: readonly Agent[]): void {
+  for (const agent of agents) agent.destroy();
 }
 
 const CONNECTIONS = 25;
 
 /** Sends so many requests over 25 connections to each port. Returns how many of each port passed; the others were limited. */
 export async function countPassed(
-  t: TestContext,
   ports: readonly number[],
   chats: readonly Chat[],
 ): Promise<number[]> {
@@ -169,7 +168,8 @@ export async function countPassed(
           else assert.equal(reply.status, 429, fault);
         }
       };
-      await Promise.all(openAgents(t, CONNECTIONS).map(send));
+      const agents = openAgents(CONNECTIONS);
+      await Promise.all(agents.map(send)).finally(() => closeAgents(agents));
       return passed;
     }),
   );
@@ -200,9 +200,11 @@ export function startLoad(t: TestContext, port: number): Load {
       await sleep(2);
     }
   };
-  const senders = openAgents(t, CONNECTIONS).map(send);
+  const agents = openAgents(CONNECTIONS);
+  const senders = agents.map(send);
   t.after(() => {
     state.isOver = true;
+    closeAgents(agents);
   });
   return {
     faults,
