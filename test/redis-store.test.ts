@@ -24,6 +24,7 @@ import {
 } from './support/redis-store.ts';
 
 import { newMemory } from './support/shared.ts';
+import { NOBODY_LISTENS } from './support/upstream.ts';
 
 /** With each server that is installed. */
 function testEach(title: string, body: (t: TestContext, program: string) => Promise<void>): void {
@@ -279,6 +280,24 @@ testEach(
     assert.deepEqual(linesOf(shared.lines), [AWAY, BACK, AWAY]);
     for (const store of stores) store.end();
     assert.equal(away.value, 0);
+  },
+);
+
+testEach(
+  'the log does not say that it is back while a thread is without it',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    await redis.kill();
+    const shared = { memory: newMemory(), lines: [] };
+    const { away } = storeCounters(shared.memory);
+    const { store } = createStore(t, { port: redis.port }, shared);
+    const { hostname: host, port } = new URL(NOBODY_LISTENS);
+    const { store: other } = createStore(t, { host, port: Number(port) }, shared);
+    await until(() => away.value === 2);
+    await redis.restart();
+    await until(() => !store.isAway);
+    assert.equal(other.isAway, true);
+    assert.deepEqual(linesOf(shared.lines), [AWAY]);
   },
 );
 

@@ -3739,7 +3739,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'const isBack = away.value === 0 &&',
     mutated: 'const isBack =',
     tests: 'redis-store',
-    title: 'redis-server: several stores',
+    title: 'redis-server: the log does not say',
   },
   {
     file: 'src/store/redis-store.ts',
@@ -3792,8 +3792,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/store/redis-store.ts',
-    now: 'if (isCounted) away.add(-1);',
-    mutated: '',
+    now: 'if (isCounted) away.add(-1);\n      isCounted = false;\n    },',
+    mutated: 'isCounted = false;\n    },',
     tests: 'redis-store',
     title: 'redis-server: several stores',
   },
