@@ -11,6 +11,7 @@ import { assertError } from './support/errors.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { buildOnce, emptyFolder, ROOT, runProgram, SERVER } from './support/process.ts';
 import { TRANSPORT_ENV } from './support/transport.ts';
+import { WORKERS_ENV } from './support/workers.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import {
   CHUNK,
@@ -41,7 +42,7 @@ async function startCommand(
   const [file = '', ...args] = command;
   const child = spawn(file, args, {
     cwd: cwd ?? emptyFolder(t),
-    env: { PATH: process.env['PATH'], ...env },
+    env: { PATH: process.env['PATH'], ...WORKERS_ENV, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
     // A group of its own, so that what a shell has started ends with it.
     detached: true,
