@@ -55,7 +55,7 @@ export interface Reply {
   json(): any; // oxlint-disable-line typescript/no-explicit-any
 }
 
-interface GatewayOptions {
+export interface GatewayOptions {
   readonly toml?: string;
   readonly env?: Record<string, string>;
   /** Changes the settings in ways that no file can, to make the gateway itself fail. */
