@@ -142,8 +142,10 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
     port?: number;
     hostname?: string;
     settingPrefix?: string;
+    /** What Node's permission model has refused. */
+    permission?: string;
   };
-  const { code, message, address, hostname, port, settingPrefix = '--' } = failure;
+  const { code, message, address, hostname, permission, port, settingPrefix = '--' } = failure;
   const unresolved = `${hostname} cannot be resolved; choose another address with ${settingPrefix}host`;
   const texts: Record<string, string> = {
     EADDRINUSE: `port ${port} is already in use; choose another with ${settingPrefix}port`,
@@ -151,7 +153,10 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
     EADDRNOTAVAIL: `${address} is not an address of this machine; choose another with ${settingPrefix}host`,
     ENOTFOUND: unresolved,
     EAI_AGAIN: unresolved,
-    ERR_ACCESS_DENIED: `node --permission allows no network access; add --allow-net`,
+    ERR_ACCESS_DENIED:
+      permission === 'WorkerThreads'
+        ? 'node --permission allows no worker threads; add --allow-worker'
+        : 'node --permission allows no network access; add --allow-net',
   };
   return { text: (code && texts[code]) ?? message, exitCode: EXIT_FAILED };
 }

@@ -101,7 +101,7 @@ async function startSilentTls(t: TestContext) {
 
 const clientSockets = new WeakSet<Socket>();
 
-/** Every socket that the gateway opens from now on. */
+/** Every socket that the gateway opens from now on, in this thread. */
 function watchOutgoing(t: TestContext) {
   const sockets: Socket[] = [];
   const onSocket = (message: unknown) => sockets.push((message as { socket: Socket }).socket);
@@ -152,7 +152,7 @@ for (const [when, prepare] of Object.entries(PHASES)) {
       async (t) => {
         const warnings = watchWarnings(t);
         const { toml, reached, release } = await prepare(t);
-        const gateway = await startGateway(t, { toml });
+        const gateway = await startGateway(t, { isInProcess: true, toml });
         const listeners = process.eventNames().map((name) => [name, process.listenerCount(name)]);
         const outgoing = watchOutgoing(t);
         let ever = 0;
@@ -201,7 +201,7 @@ for (const [which, { isThereBefore }] of Object.entries(others)) {
     const warnings = watchWarnings(t);
     const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
     const toml = providerToml({ baseUrl: `http://127.0.0.1:${hole.port}/v1` });
-    const gateway = await startGateway(t, { toml });
+    const gateway = await startGateway(t, { isInProcess: true, toml });
     const outgoing = watchOutgoing(t);
     let answer = '';
     const askAndRead = () =>
@@ -229,7 +229,7 @@ for (const when of ['before the answer', 'in the middle of a stream']) {
         response.writeHead(200, { 'content-type': 'text/event-stream' });
         response.write('data: {"choices":[]}\n\n');
       });
-      const gateway = await startGateway(t, { toml: providerToml(upstream) });
+      const gateway = await startGateway(t, { isInProcess: true, toml: providerToml(upstream) });
       const outgoing = watchOutgoing(t);
       const received = [0, 0];
       const clients = received.map((_, index) =>
@@ -259,6 +259,7 @@ test('a client that leaves when the provider has already sent everything leaves 
     response.end(event);
   });
   const gateway = await startGateway(t, {
+    isInProcess: true,
     toml: `[server]\nstream_idle_timeout = 1\n${providerToml(upstream)}`,
   });
   const outgoing = watchOutgoing(t);

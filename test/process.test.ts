@@ -11,6 +11,7 @@ import { assertError } from './support/errors.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { buildOnce, emptyFolder, ROOT, runProgram, SERVER } from './support/process.ts';
 import { TRANSPORT_ENV } from './support/transport.ts';
+import { WORKERS, WORKERS_ENV } from './support/workers.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import {
   CHUNK,
@@ -41,7 +42,7 @@ async function startCommand(
   const [file = '', ...args] = command;
   const child = spawn(file, args, {
     cwd: cwd ?? emptyFolder(t),
-    env: { PATH: process.env['PATH'], ...env },
+    env: { PATH: process.env['PATH'], ...WORKERS_ENV, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
     // A group of its own, so that what a shell has started ends with it.
     detached: true,
@@ -264,7 +265,7 @@ describe('the process', { concurrency: 4 }, () => {
       ...shared,
       url: first!['url'],
       host: '127.0.0.1',
-      workers: 1,
+      workers: WORKERS,
       providers: 'p',
       settings: config,
       settings_found: true,
@@ -274,7 +275,7 @@ describe('the process', { concurrency: 4 }, () => {
       ...shared,
       url: second!['url'],
       host: '127.0.0.1',
-      workers: 1,
+      workers: WORKERS,
       providers: '',
       settings: join(folder, 'gateway.toml'),
       settings_found: false,
@@ -406,6 +407,7 @@ describe('the process', { concurrency: 4 }, () => {
       copyFileSync(SERVER, script);
       const permissions = [permission!, `--allow-fs-read=${script}`, `--allow-fs-read=${config}`];
       if (flag.includes('--allow-net')) permissions.push('--allow-net');
+      if (WORKERS > 1) permissions.push('--allow-worker');
       const command = [process.execPath, ...permissions, script, '--config', config];
       const running = await startCommand(t, command);
       await assertServes(running.port);

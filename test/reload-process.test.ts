@@ -12,6 +12,7 @@ import { chatBody, providerToml } from './support/gateway.ts';
 import { startHeldUpstream } from './support/held-stream.ts';
 import { buildOnce, emptyFolder, ROOT, startProgram, startServing } from './support/process.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
+import { WORKERS } from './support/workers.ts';
 import {
   CHUNK,
   completion,
@@ -297,14 +298,14 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     );
     const stream = openChat(port);
     await eventually(() => stream.text() === CHUNK, 'the first event');
-    assert.equal(listenersOf(child.pid!), 1);
+    assert.equal(listenersOf(child.pid!), WORKERS);
     const other = await startWithoutHandler(t);
     for (const signal of [...HARMLESS, ...HARMLESS]) child.kill(signal);
     // Sent later: once its debugger listens, that of the gateway would listen too.
     other.kill('SIGUSR1');
     await eventually(() => listenersOf(other.pid!) === 1, 'the debugger of the other process');
     assert.equal((await hangUp())['message'], 'reloaded');
-    assert.equal(listenersOf(child.pid!), 1);
+    assert.equal(listenersOf(child.pid!), WORKERS);
     finish();
     assert.equal(await stream.ended, CHUNK + completionEvents());
     assert.doesNotMatch(stderr(), /debugger|inspector/i);

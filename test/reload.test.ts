@@ -140,7 +140,8 @@ describe('after a reload', () => {
     };
     const toml = (round: number) =>
       `[server]\nretries = ${round}\n${providerToml(upstream)}${providerToml(other, `other${round}`)}`;
-    const gateway = await startGateway(t, { toml: toml(0) });
+    // Each worker has its own.
+    const gateway = await startGateway(t, { toml: toml(0), isInProcess: true });
     for (let round = 1; round < 6; round += 1) {
       assert.equal(await answererOf(gateway), 'p');
       await gateway.reload(toml(round));

@@ -10,10 +10,14 @@ import { parseArgs } from 'node:util';
 
 import { build, type Plugin } from 'esbuild';
 
+import { ONLY_ONE_WORKER, WORKERS } from './support/workers.ts';
+
 const { positionals: wanted, values } = parseArgs({
   allowPositionals: true,
   options: { title: { type: 'string' } },
 });
+if (WORKERS > 1 && ONLY_ONE_WORKER) throw new Error(`TEST_WORKERS needs ${ONLY_ONE_WORKER}`);
+
 const names = readdirSync(import.meta.dirname)
   .filter((name) => name.endsWith('.test.ts'))
   .filter((name) => wanted.length === 0 || wanted.some((part) => name.includes(part)));
@@ -58,10 +62,11 @@ const files = names
 process.execArgv = wanted.length > 0 ? ['--enable-source-maps'] : [];
 
 let passed = 0;
-// More than there are cores, because some of them mostly wait.
+// More than there are cores, because some of them mostly wait. Those with worker threads do not.
+const concurrency = availableParallelism() + (WORKERS > 1 ? 0 : 2);
 const events = run({
   files,
-  concurrency: availableParallelism() + 2,
+  concurrency,
   timeout: 180_000,
   ...(values.title === undefined ? {} : { testNamePatterns: [escapePattern(values.title)] }),
 });

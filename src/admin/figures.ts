@@ -50,6 +50,18 @@ export interface ProcessFigures {
 
 const RESOLUTION_MS = 20;
 
+let residentBytes = 0;
+
+/** Linux tells it in a file. If no more files can be opened, returns what was read last. */
+function readResidentBytes(): number {
+  try {
+    residentBytes = process.memoryUsage.rss();
+  } catch {
+    // A limit of the system, which `ExhaustionLog` reports.
+  }
+  return residentBytes;
+}
+
 /** When the process started, in milliseconds since the epoch. */
 export const STARTED_AT_MS = performance.timeOrigin;
 
@@ -78,7 +90,7 @@ export function createProcessFigures(
     const latest = (name: keyof LoopDelay) => Math.max(...all.map((delay) => delay[name]));
     const figures = {
       cpuSeconds: (user + system) / 1e6,
-      rssBytes: process.memoryUsage.rss(),
+      rssBytes: readResidentBytes(),
       loopDelayMs: { mean: latest('mean'), p99: latest('p99'), max: latest('max') },
     };
     if (performance.now() - clearedAtMs >= windowMs) {

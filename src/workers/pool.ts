@@ -181,7 +181,7 @@ export class WorkerPool implements HttpServer {
     reclaim(thread);
     const closed = figures?.connections && { ...figures.connections, open: 0 };
     this.#pastConnections = sumConnections([this.#pastConnections, closed]);
-    if (this.#isDraining) return;
+    if (worker.isTerminated) return;
     const cause = thrown?.stack;
     logger.log('error', 'worker ended', { worker: thread, cause });
     this.#replaceLater(worker);

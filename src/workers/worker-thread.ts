@@ -15,6 +15,8 @@ export class WorkerThread {
   readonly ended: Promise<Error | undefined>;
   /** The latest. */
   figures: ThreadFigures | undefined;
+  /** It ends because the main thread has ended it. */
+  isTerminated = false;
   readonly #worker: Worker;
   readonly #calls = new Map<number, (reply: Reply | undefined) => void>();
   #lastCall = 0;
@@ -54,6 +56,7 @@ export class WorkerThread {
 
   /** Ends it at once. */
   async terminate(): Promise<void> {
+    this.isTerminated = true;
     await this.#worker.terminate();
   }
 

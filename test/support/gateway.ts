@@ -2,12 +2,14 @@
 
 import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import type { TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
-import { assemble } from '../../src/assembly.ts';
+import { assemble, type Assembly } from '../../src/assembly.ts';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { SERVER } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
+import { isClockReplaced, WORKERS_ENV } from './workers.ts';
 
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
 export const CLIENT_TOKEN = 'client-token-canary-9876543210';
@@ -53,28 +55,35 @@ export interface Reply {
   json(): any; // oxlint-disable-line typescript/no-explicit-any
 }
 
-interface GatewayOptions {
+export interface GatewayOptions {
   readonly toml?: string;
   readonly env?: Record<string, string>;
   /** Changes the settings in ways that no file can, to make the gateway itself fail. */
   readonly adjust?: (config: Config) => Config;
   /** Shorter limits for clients than the real ones, which nobody would wait for. */
   readonly clientLimits?: Partial<typeof CLIENT_LIMITS>;
+  /** The test looks into the thread that serves requests, or changes it: only one serves, the test's own. */
+  readonly isInProcess?: boolean;
 }
 
 /** Starts a gateway with these settings. */
 export async function startGateway(
   t: TestContext,
-  { toml = '', env = {}, adjust = (config) => config, clientLimits = {} }: GatewayOptions,
+  { toml = '', env = {}, adjust, clientLimits = {}, isInProcess = false }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
-  const load = (text: string) =>
-    adjust(
-      loadConfig({ toml: text, env: { ...TRANSPORT_ENV, ...env }, memoryBytes: MEMORY_BYTES }),
-    );
+  // Functions and replaced clocks do not reach other threads.
+  const ownThread = isInProcess || adjust !== undefined || isClockReplaced();
+  const workersEnv = ownThread ? {} : WORKERS_ENV;
+  const load = (text: string) => {
+    const allEnv = { ...TRANSPORT_ENV, ...workersEnv, ...env };
+    const config = loadConfig({ toml: text, env: allEnv, memoryBytes: MEMORY_BYTES });
+    return adjust ? adjust(config) : config;
+  };
   const config = load(toml);
   const assembly = assemble(config, {
-    writeLog: (line) => log.push(line),
+    // A worker sends the lines of one turn of its event loop together.
+    writeLog: (lines) => log.push(...lines.split(/(?<=\n)/)),
     workerFile: SERVER,
     isTerminal: false,
     colour: false,
@@ -103,11 +112,12 @@ export async function startGateway(
       log
         .map((line) => JSON.parse(line) as Record<string, unknown>)
         .filter(({ message }) => message === 'request'),
-    send: (path, options = {}) =>
-      send(port, path, {
-        ...options,
-        headers: { authorization: `Bearer ${CLIENT_TOKEN}`, ...options.headers },
-      }),
+    async send(path, options = {}) {
+      const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, ...options.headers };
+      const reply = await send(port, path, { ...options, headers });
+      await receiveLogLine(assembly, log, { path, reply });
+      return reply;
+    },
     chat: (body, options = {}) =>
       gateway.send('/v1/chat/completions', {
         method: 'POST',
@@ -124,6 +134,22 @@ export async function startGateway(
     reload: async (text) => await assembly.reload(() => load(text)),
   };
   return gateway;
+}
+
+/** The longest wait for a log line, which may never come if a key in it is redacted. */
+const LOG_LINE_SECONDS = 3;
+
+/** Waits for the access line of a request: that of a worker arrives a little later than its reply. */
+async function receiveLogLine(
+  { config }: Assembly,
+  log: readonly string[],
+  { path, reply }: { readonly path: string; readonly reply: Reply },
+): Promise<void> {
+  const isLogged = ['info', 'debug', 'trace'].includes(config.logging.level) && path !== '/health';
+  const id = reply.headers['x-request-id'] as string | undefined;
+  if (config.server.workers === 1 || !isLogged || id === undefined) return;
+  const giveUpAt = process.uptime() + LOG_LINE_SECONDS;
+  while (process.uptime() < giveUpAt && !log.some((line) => line.includes(id))) await sleep(1);
 }
 
 /** The tries of an access line in short, each as `<provider_id>:<status, or outcome if there is none>`. */

@@ -17,6 +17,7 @@ import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 
 import { TRANSPORT_ENV } from './transport.ts';
+import { WORKERS_ENV } from './workers.ts';
 
 /** The project's folder, where npm runs its scripts. */
 export const ROOT = process.cwd();
@@ -78,7 +79,7 @@ export function startProgram(
 ): Program {
   const child = spawn(process.execPath, [script, ...args], {
     cwd,
-    env: { PATH: process.env['PATH'], ...TRANSPORT_ENV, ...env },
+    env: { PATH: process.env['PATH'], ...TRANSPORT_ENV, ...WORKERS_ENV, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
     ...userOptions(uid),
   });

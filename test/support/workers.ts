@@ -1,0 +1,21 @@
+/** `TEST_WORKERS=2 npm test` runs everything that can so with two worker threads. Needs a Node that can have them. */
+
+import { whyOnlyOneWorker } from '../../src/config/workers.ts';
+
+export const WORKERS = Number(process.env['TEST_WORKERS'] ?? 1);
+
+/** The part of a gateway's environment that says so. */
+export const WORKERS_ENV: Readonly<Record<string, string>> =
+  WORKERS > 1 ? { GATEWAY_WORKERS: `${WORKERS}` } : {};
+
+const { versions, platform } = process;
+/** Why tests of several workers are skipped; false if they are not. */
+export const ONLY_ONE_WORKER = whyOnlyOneWorker({ version: versions.node, platform }) ?? false;
+
+/** The test has replaced a clock, timers or chance: a worker thread would have its own. */
+export function isClockReplaced(): boolean {
+  const { setTimeout, setInterval } = globalThis;
+  return [performance.now, Date.now, Math.random, setTimeout, setInterval].some(
+    (method) => (method as { mock?: unknown }).mock !== undefined,
+  );
+}

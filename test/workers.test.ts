@@ -1,0 +1,320 @@
+/** Several worker threads: what one gateway promises holds for all of them together. */
+
+import assert from 'node:assert/strict';
+import { writeFileSync, readFileSync } from 'node:fs';
+import { before, describe, test } from 'node:test';
+
+import { openFeed, type Feed } from './support/feed.ts';
+import { chatBody, providerToml, startGateway } from './support/gateway.ts';
+import { startHeldUpstream } from './support/held-stream.ts';
+import { buildOnce } from './support/process.ts';
+import { OVER_FETCH } from './support/transport.ts';
+import { createGate, eventually, openChat } from './support/streams.ts';
+import { CHUNK, completion, sendJson, startUpstream } from './support/upstream.ts';
+import { linesOf, startWorkers } from './support/worker-program.ts';
+import { ONLY_ONE_WORKER as skip } from './support/workers.ts';
+
+before(buildOnce);
+
+const FULL = { WORKER_CLOCK: 'stopped' };
+const BUCKET = 'requests_per_second = 1\nburst_capacity = 100\n';
+const BUCKETS: Readonly<Record<string, string>> = {
+  'all requests': `[rate_limit]\nenabled = true\n${BUCKET}`,
+  'a client': `[clients.alice]\nkey = "alice-canary-1"\n${BUCKET}`,
+  'a provider': `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${BUCKET}`,
+};
+const toldIn = ({ events }: Feed) =>
+  events.filter(({ name }) => name === 'requests').flatMap(({ data }) => data as unknown[]);
+/** Connections that send requests at the same time. */
+const CONNECTIONS = 50;
+
+describe('of 1,000 requests at once', { concurrency: 1, skip }, () => {
+  for (const [what, limit] of Object.entries(BUCKETS)) {
+    for (const workers of what === 'all requests' ? [1, 2, 4] : [2]) {
+      test(`a bucket of 100 of ${what} lets exactly 100 pass with ${workers} workers`, async (t) => {
+        const upstream = await startUpstream(t);
+        const toml = `${limit}${providerToml(upstream)}`;
+        const { connect } = await startWorkers(t, { toml, workers, env: FULL });
+        const headers: Record<string, string> =
+          what === 'a client' ? { authorization: 'Bearer alice-canary-1' } : {};
+        const statuses: number[] = [];
+        const threads = new Set<number>();
+        const send = async () => {
+          const client = connect();
+          for (let round = 0; round < 1000 / CONNECTIONS; round += 1) {
+            const { status, thread } = await client.chat(chatBody(), headers);
+            statuses.push(status);
+            threads.add(thread);
+          }
+        };
+        await Promise.all(Array.from({ length: CONNECTIONS }, send));
+        assert.equal(statuses.filter((status) => status === 200).length, 100);
+        assert.equal(statuses.filter((status) => status === 429).length, 900);
+        assert.equal(upstream.requests.length, 100);
+        assert.equal(threads.size, workers);
+      });
+    }
+  }
+
+  for (const workers of [1, 2, 4]) {
+    test(`a provider that takes eight never sees a ninth with ${workers} workers`, async (t) => {
+      const { upstream, finish } = await startHeldUpstream(t);
+      const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 8');
+      const gateway = await startGateway(t, { toml, env: { GATEWAY_WORKERS: `${workers}` } });
+      const replies = Array.from({ length: 1000 }, async () => gateway.chat(chatBody()));
+      await eventually(() => gateway.accessLines().length === 992, 'the others are refused');
+      assert.equal(upstream.requests.length, 8);
+      finish();
+      const statuses = (await Promise.all(replies)).map(({ status }) => status);
+      assert.equal(statuses.filter((status) => status === 200).length, 8);
+      assert.equal((await gateway.chat(chatBody())).status, 200);
+    });
+  }
+});
+
+test(
+  'requests of all workers hold no more bytes than max_buffered_bytes, and free them',
+  { skip },
+  async (t) => {
+    const { upstream, finish } = await startHeldUpstream(t);
+    const toml = `[server]\nmax_buffered_bytes = 2097152\n${providerToml(upstream)}`;
+    const { connect, connectToEach } = await startWorkers(t, { toml, workers: 2 });
+    const clients = [...(await connectToEach()).values()];
+    const body = chatBody({ x: 'x'.repeat(400_000) });
+    const replies = Array.from({ length: 40 }, async (_, index) => {
+      const client = index < 2 ? clients[index]! : connect();
+      return client.chat(body);
+    });
+    let refused = 0;
+    for (const reply of replies)
+      void reply.then(({ status }) => (refused += Number(status === 429)));
+    // Each holds its body until it is answered.
+    await eventually(() => refused === 40 - upstream.requests.length, 'the others are refused');
+    assert.ok(upstream.requests.length >= 1 && upstream.requests.length <= 5);
+    finish();
+    await Promise.all(replies);
+    for (let round = 0; round < 10; round += 1) {
+      assert.equal((await connect().chat(body)).status, 200);
+    }
+  },
+);
+
+describe('with several workers', { concurrency: 2, skip }, () => {
+  for (const workers of [2, 4]) {
+    test(`all ${workers} answer, and each connection stays with one`, async (t) => {
+      const upstream = await startUpstream(t);
+      const { connectToEach } = await startWorkers(t, { toml: providerToml(upstream), workers });
+      const clients = await connectToEach();
+      assert.deepEqual(
+        [...clients.keys()].toSorted(),
+        Array.from({ length: workers }, (_, index) => index + 1),
+      );
+      for (const [thread, client] of clients) {
+        for (let round = 0; round < 5; round += 1) {
+          assert.equal((await client.chat()).thread, thread);
+        }
+      }
+    });
+  }
+
+  test('a list of models is fetched once for all', async (t) => {
+    const upstream = await startUpstream(t, (_, response) =>
+      sendJson(response, { object: 'list', data: [{ id: 'one', object: 'model' }] }),
+    );
+    const toml = providerToml(upstream);
+    const { connectToEach, connect } = await startWorkers(t, { toml, workers: 4 });
+    const clients = [...(await connectToEach()).values()];
+    const lists = await Promise.all(
+      [...clients, ...Array.from({ length: 20 }, connect)].map(async (client) =>
+        client.get('/v1/models'),
+      ),
+    );
+    for (const { status, text } of lists) {
+      assert.equal(status, 200);
+      assert.match(text, /"p\/one"/);
+    }
+    assert.deepEqual(
+      upstream.requests.map(({ url }) => url),
+      ['/v1/models'],
+    );
+  });
+
+  test('metrics, readiness, the page and its feed tell of all of them', async (t) => {
+    const { opened, open: finish } = createGate();
+    const upstream = await startUpstream(t, async ({ body }, response) => {
+      if (!body.includes('"stream":true')) return sendJson(response, completion());
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+      await opened;
+      response.end('data: [DONE]\n\n');
+    });
+    const toml = `[admin]\nport = 0\n${providerToml(upstream, 'p', 'models = ["m"]')}`;
+    const program = await startWorkers(t, { toml, workers: 2 });
+    const url = new URL(String(program.lines('started')[0]!['admin_url']));
+    const metric = async (pattern: RegExp) => {
+      const text = await (await fetch(new URL('/metrics', url))).text();
+      return Number(pattern.exec(text)?.[1] ?? assert.fail(`${pattern}: ${text}`));
+    };
+    const feed = await openFeed(t, Number(url.port));
+    const clients = [...(await program.connectToEach()).values()];
+    for (const client of clients) {
+      for (let round = 0; round < 10; round += 1) await client.chat();
+    }
+    const streams = clients.map(async (client) => client.chat(chatBody({ stream: true })));
+    await eventually(() => upstream.requests.length >= 22, 'the streams are open');
+    await eventually(
+      async () => (await metric(/^gateway_open_streams (\d+)$/m)) === 2,
+      'two open streams',
+    );
+    assert.equal(await metric(/^gateway_requests_in_flight (\d+)$/m), 2);
+    assert.equal((await fetch(new URL('/ready', url))).status, 200);
+    await feed.next('state', (state) => state.inFlight === 2 && state.openStreams === 2);
+    finish();
+    for (const { status } of await Promise.all(streams)) assert.equal(status, 200);
+    await eventually(async () => (await metric(/^gateway_open_streams (\d+)$/m)) === 0, 'none');
+    assert.equal(await metric(/^gateway_requests_in_flight (\d+)$/m), 0);
+    assert.equal(await metric(/^gateway_buffered_bytes (\d+)$/m), 0);
+    assert.equal(await metric(/^gateway_requests_total\{outcome="ok"\} (\d+)$/m), 22);
+    await eventually(() => toldIn(feed).length === 22, 'each request is in the feed once');
+    if (OVER_FETCH) return;
+    // Workers tell of their connections once a second.
+    await eventually(
+      async () => (await metric(/^gateway_upstream_connections_made_total (\d+)$/m)) >= 2,
+      'the connections of both workers',
+    );
+  });
+
+  test('no line of the log is lost or cut, also at the end', async (t) => {
+    const upstream = await startUpstream(t);
+    const program = await startWorkers(t, { toml: providerToml(upstream), workers: 2 });
+    const send = async (_: unknown, index: number) => {
+      const client = program.connect();
+      for (let round = 0; round < 10; round += 1) {
+        await client.chat(chatBody(), { 'x-request-id': `request-${index}-${round}` });
+      }
+    };
+    await Promise.all(Array.from({ length: 30 }, send));
+    program.child.kill('SIGTERM');
+    assert.equal(await program.exit, 0, program.stderr());
+    const lines = linesOf(program.stdout());
+    const ids = lines
+      .filter(({ message }) => message === 'request')
+      .map((line) => line['request_id']);
+    assert.equal(new Set(ids).size, 300);
+    assert.equal(ids.length, 300);
+    assert.deepEqual(lines.at(-1)!['message'], 'stopped');
+  });
+
+  test('the log can be text', async (t) => {
+    const upstream = await startUpstream(t);
+    const gateway = await startGateway(t, {
+      toml: `[logging]\nformat = "text"\n${providerToml(upstream)}`,
+      env: { GATEWAY_WORKERS: '2' },
+    });
+    for (let round = 0; round < 10; round += 1) await gateway.chat(chatBody());
+    assert.equal(gateway.log.length, 10);
+    for (const line of gateway.log)
+      assert.match(line, /^[\d:.]+ INFO {2}request [^\n]* outcome=ok[^\n]*\n$/);
+  });
+});
+
+describe('a reload with several workers', { concurrency: 2, skip }, () => {
+  const keys = (...names: string[]) =>
+    names.map((name) => `[clients.${name}]\nkey = "${name}-canary-1"\n${BUCKET}`).join('');
+
+  test('has reached all of them once the log says "reloaded", and buckets keep their tokens', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = keys('alice', 'bob') + providerToml(upstream);
+    const program = await startWorkers(t, { toml, workers: 4, env: FULL });
+    const clients = [...(await program.connectToEach()).values()];
+    const ask = async (client: (typeof clients)[number], name: string) =>
+      (await client.chat(chatBody(), { authorization: `Bearer ${name}-canary-1` })).status;
+    for (const client of clients) {
+      for (let round = 0; round < 10; round += 1) {
+        assert.deepEqual([await ask(client, 'alice'), await ask(client, 'bob')], [200, 200]);
+      }
+    }
+    const text = readFileSync(program.config, 'utf8');
+    writeFileSync(program.config, text.replace(keys('alice'), ''));
+    // The kernel may make one signal of two.
+    program.child.kill('SIGHUP');
+    program.child.kill('SIGHUP');
+    await program.logged('reloaded');
+    assert.deepEqual(
+      await Promise.all(clients.map((client) => ask(client, 'alice'))),
+      [401, 401, 401, 401],
+    );
+    let passed = 0;
+    for (let round = 0; round < 70; round += 1) {
+      if ((await ask(clients[round % 4]!, 'bob')) === 200) passed += 1;
+    }
+    assert.equal(passed, 60);
+  });
+
+  test('reaches a worker that is being replaced', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = keys('alice', 'bob') + providerToml(upstream);
+    const env = { WORKER_SLOW_MS: '300' };
+    const program = await startWorkers(t, { toml, workers: 2, env });
+    const [first] = (await program.connectToEach()).values();
+    await first!.get('/health', { 'x-fault': 'exit' }).catch(() => {});
+    await program.logged('worker ended');
+    const text = readFileSync(program.config, 'utf8');
+    for (const pauseMs of [0, 100, 100]) {
+      await new Promise((resolve) => setTimeout(resolve, pauseMs));
+      writeFileSync(program.config, text.replace(keys('alice'), keys(`alice${pauseMs}`)));
+      program.child.kill('SIGHUP');
+    }
+    await program.logged('reloaded');
+    await program.logged('worker started');
+    await eventually(() => program.lines('reloaded').length >= 1, 'the reload');
+    for (const client of (await program.connectToEach()).values()) {
+      const { status } = await client.chat(chatBody(), {
+        authorization: 'Bearer alice-canary-1',
+      });
+      assert.equal(status, 401);
+    }
+  });
+});
+
+describe('a drain with several workers', { concurrency: 2, skip }, () => {
+  test('finishes the streams of all, counts those that were cut, and "stopped" is the last line', async (t) => {
+    const { opened, open: finish } = createGate();
+    const upstream = await startUpstream(t, async ({ body }, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+      if (body.includes('"model":"slow"')) return;
+      await opened;
+      response.end(
+        'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
+      );
+    });
+    const toml = `[server]\nshutdown_timeout = 2\n${providerToml(upstream)}`;
+    const program = await startWorkers(t, { toml, workers: 2 });
+    const clients = [...(await program.connectToEach()).values()];
+    const others = [...(await program.connectToEach()).values()];
+    const whole = clients.map(async (client) => client.chat(chatBody({ stream: true })));
+    const cut = others.map(async (client) =>
+      client.chat(chatBody({ stream: true, model: 'p/slow' })),
+    );
+    await eventually(() => upstream.requests.length === 4, 'the streams');
+    program.child.kill('SIGTERM');
+    assert.equal((await program.logged('draining'))[0]!['in_flight'], 4);
+    finish();
+    for (const { text } of await Promise.all(whole)) assert.match(text, /\[DONE\]\n\n$/);
+    for (const { text } of await Promise.all(cut)) assert.match(text, /is shutting down/);
+    assert.equal(await program.exit, 0, program.stderr());
+    const { message, finished, cut: count } = linesOf(program.stdout()).at(-1)!;
+    assert.deepEqual([message, finished, count], ['stopped', 2, 2]);
+  });
+
+  test('ends at once with a second signal', async (t) => {
+    const { upstream } = await startHeldUpstream(t);
+    const program = await startWorkers(t, { toml: providerToml(upstream), workers: 2 });
+    const stream = openChat(program.port);
+    await eventually(() => stream.text() === CHUNK, 'the first event');
+    program.child.kill('SIGTERM');
+    await program.logged('draining');
+    program.child.kill('SIGINT');
+    assert.equal(await program.exit, 1);
+    await assert.rejects(stream.ended);
+  });
+});
