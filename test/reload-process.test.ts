@@ -3,14 +3,21 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, readdirSync, readFileSync, readlinkSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 
 import { chatBody, providerToml } from './support/gateway.ts';
 import { startHeldUpstream } from './support/held-stream.ts';
-import { buildOnce, emptyFolder, ROOT, startProgram, startServing } from './support/process.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  ROOT,
+  startProgram,
+  startServing,
+  tcpSocketsOf,
+} from './support/process.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import { WORKERS } from './support/workers.ts';
 import {
@@ -254,25 +261,6 @@ describe('SIGHUP', { concurrency: 4 }, () => {
 
 const HARMLESS = ['SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGPIPE'] as const;
 
-/** How many sockets of the process listen. The debugger would be one more. */
-function listenersOf(pid: number): number {
-  const listening = new Set(
-    readFileSync(`/proc/${pid}/net/tcp`, 'utf8')
-      .split('\n')
-      .map((line) => line.trim().split(/\s+/))
-      .filter(([, , , state]) => state === '0A')
-      .map((columns) => `socket:[${columns[9]}]`),
-  );
-  const files = readdirSync(`/proc/${pid}/fd`).map((name) => {
-    try {
-      return readlinkSync(`/proc/${pid}/fd/${name}`);
-    } catch {
-      return '';
-    }
-  });
-  return files.filter((file) => listening.has(file)).length;
-}
-
 /** Returns a process that runs, in which SIGUSR1 opens the port of a debugger: any that is free. */
 async function startWithoutHandler(t: TestContext) {
   const script = 'setInterval(() => {}, 60_000); console.log("runs")';
@@ -298,14 +286,17 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     );
     const stream = openChat(port);
     await eventually(() => stream.text() === CHUNK, 'the first event');
-    assert.equal(listenersOf(child.pid!), WORKERS);
+    assert.equal(tcpSocketsOf(child.pid!).listening, WORKERS);
     const other = await startWithoutHandler(t);
     for (const signal of [...HARMLESS, ...HARMLESS]) child.kill(signal);
     // Sent later: once its debugger listens, that of the gateway would listen too.
     other.kill('SIGUSR1');
-    await eventually(() => listenersOf(other.pid!) === 1, 'the debugger of the other process');
+    await eventually(
+      () => tcpSocketsOf(other.pid!).listening === 1,
+      'the debugger of the other process',
+    );
     assert.equal((await hangUp())['message'], 'reloaded');
-    assert.equal(listenersOf(child.pid!), WORKERS);
+    assert.equal(tcpSocketsOf(child.pid!).listening, WORKERS);
     finish();
     assert.equal(await stream.ended, CHUNK + completionEvents());
     assert.doesNotMatch(stderr(), /debugger|inspector/i);

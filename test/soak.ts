@@ -3,6 +3,7 @@
  * point, one in ten requests meets a faulty provider. Everything that arrives is compared by hash.
  *
  *   npm run test:soak -- [MINUTES]      20 where nothing is said
+ *   TEST_WORKERS=2 ...                  with two worker threads; the heap is then the whole process
  */
 
 import assert from 'node:assert/strict';

@@ -268,6 +268,7 @@ test('of each long body at most 512 KiB are read or written in one turn of the e
   });
   const { port } = provider.address() as AddressInfo;
   const gateway = await startGateway(t, {
+    isInProcess: true,
     toml: budget(64) + providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }),
   });
   const socket = connect(gateway.port, '127.0.0.1');

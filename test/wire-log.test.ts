@@ -308,6 +308,7 @@ describe('an access line', { concurrency: true }, () => {
     const { gateway } = await start(t);
     const { text } = await sendRaw(gateway.port, 'canary\r\n\r\n');
     const [, id] = /\r\nx-request-id: (\S+)\r\n/.exec(text) ?? [];
+    await eventually(() => gateway.log.length > 0, 'the line');
     const { time: _, ...line } = JSON.parse(gateway.log[0]!) as Line;
     assert.deepEqual(line, {
       level: 'info',
@@ -410,6 +411,7 @@ describe('logging', { concurrency: true }, () => {
     for (const path of [...paths, ...paths]) {
       assert.equal((await gateway.send(path, { method: 'POST', body: '{}' })).status, 404);
     }
+    await eventually(() => gateway.log.length >= 3, 'the warnings');
     const lines = gateway.log.map((line) => JSON.parse(line) as Line);
     const served = 'POST /v1/chat/completions, GET /v1/models, GET /health';
     assert.deepEqual(

@@ -319,6 +319,7 @@ test('CONNECT is logged as a request that is not HTTP is', async (t) => {
   const gateway = await startGateway(t, {});
   await sendRaw(gateway.port, request('CONNECT x:443 HTTP/1.1', 'Host: x:443'));
   await sendRaw(gateway.port, 'canary\r\n\r\n');
+  await eventually(() => gateway.log.length === 2, 'both lines');
   const entries = gateway.log.map((line) => JSON.parse(line) as Record<string, unknown>);
   const [first, second] = entries.map((entry) => ({ ...entry, time: '', request_id: '' }));
   assert.deepEqual(first, second);

@@ -22,10 +22,10 @@ const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\
 const DONE = 'data: [DONE]\n\n';
 const MIB = 1_048_576;
 
-async function start(t: TestContext, script?: Script, server = '') {
+async function start(t: TestContext, script?: Script, server = '', isInProcess = false) {
   const upstream = await startUpstream(t, script);
   const toml = `[server]\n${server}\n${providerToml(upstream)}`;
-  return { upstream, gateway: await startGateway(t, { toml }) };
+  return { upstream, gateway: await startGateway(t, { toml, isInProcess }) };
 }
 
 /** Sends the head of a stream and these events, and leaves it open. */
@@ -477,11 +477,13 @@ test('what a provider sends after [DONE] does not reach the client, in the same 
 
 test('a stream whose client closes at [DONE] is logged as ok, and its upstream connection is used again', async (t) => {
   const { opened: closed, open: close } = createGate();
-  const { gateway, upstream } = await start(t, async (request, response) => {
+  const answer: Script = async (request, response) => {
     await begin(completionEvents())(request, response);
     if (upstream.requests.length === 1) await closed;
     response.end();
-  });
+  };
+  // Each worker has connections of its own.
+  const { gateway, upstream } = await start(t, answer, '', true);
   const ports = new Set<number | undefined>();
   const { script } = upstream;
   upstream.script = (request, response) => {

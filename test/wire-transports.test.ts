@@ -37,6 +37,7 @@ import {
   type Script,
 } from './support/upstream.ts';
 import { OVER_FETCH } from './support/transport.ts';
+import { ONE_WORKER } from './support/workers.ts';
 
 before(buildOnce);
 
@@ -417,7 +418,10 @@ for (const [transport, text] of [
           const certificate = createCertificate(t, ['DNS:provider.invalid']);
           const upstream = await startUpstream(t, answer, certificate);
           const proxy = await startHttpProxy(t, upstream);
-          const env = throughProxy(proxy.url, { NODE_EXTRA_CA_CERTS: certificate.path });
+          const env = throughProxy(proxy.url, {
+            NODE_EXTRA_CA_CERTS: certificate.path,
+            ...ONE_WORKER,
+          });
           const { port } = await start(t, { baseUrl: SOMEWHERE_TLS, env });
           await assertAnswers(port);
           assert.deepEqual(proxy.asked, ['CONNECT provider.invalid:443']);
@@ -464,7 +468,8 @@ for (const [transport, text] of [
       test('a request whose connection breaks is repeated only where that was reused', async (t) => {
         const upstream = await startUpstream(t, answer);
         const proxy = await startHttpProxy(t, upstream);
-        const { port } = await start(t, { baseUrl: SOMEWHERE, env: throughProxy(proxy.url) });
+        const env = throughProxy(proxy.url, ONE_WORKER);
+        const { port } = await start(t, { baseUrl: SOMEWHERE, env });
         await assertRepeatsOnlyReused(port, upstream, transport);
       });
 
@@ -522,7 +527,11 @@ for (const [transport, text] of [
       test(`${host} with NODE_EXTRA_CA_CERTS is asked on one connection`, async (t) => {
         const certificate = createCertificate(t, ['DNS:localhost', 'IP:127.0.0.1']);
         const upstream = await startUpstream(t, answer, certificate);
-        const env = { GATEWAY_UPSTREAM: transport, NODE_EXTRA_CA_CERTS: certificate.path };
+        const env = {
+          GATEWAY_UPSTREAM: transport,
+          NODE_EXTRA_CA_CERTS: certificate.path,
+          ...ONE_WORKER,
+        };
         const baseUrl = upstream.baseUrl.replace('127.0.0.1', host);
         const { port } = await start(t, { baseUrl, env });
         await assertAnswers(port);
@@ -555,7 +564,11 @@ for (const [transport, text] of [
         return answer(request, response);
       };
       const upstream = await startUpstream(t, closing, certificate);
-      const env = { GATEWAY_UPSTREAM: transport, NODE_EXTRA_CA_CERTS: certificate.path };
+      const env = {
+        GATEWAY_UPSTREAM: transport,
+        NODE_EXTRA_CA_CERTS: certificate.path,
+        ...ONE_WORKER,
+      };
       const { port } = await start(t, { baseUrl: upstream.baseUrl, env });
       await assertAnswers(port);
       assert.deepEqual(resumed, [false, true]);
@@ -572,7 +585,11 @@ for (const [transport, text] of [
       const upstream = await startUpstream(t, closing, certificate);
       const proxy = await startFaultProxy(t, Number(new URL(upstream.baseUrl).port));
       const baseUrl = proxy.baseUrl.replace('http:', 'https:');
-      const env = { GATEWAY_UPSTREAM: transport, NODE_EXTRA_CA_CERTS: certificate.path };
+      const env = {
+        GATEWAY_UPSTREAM: transport,
+        NODE_EXTRA_CA_CERTS: certificate.path,
+        ...ONE_WORKER,
+      };
       const { port } = await start(t, { baseUrl, env });
       await assertAnswers(port);
       proxy.fault = { onConnect: 'close' };
@@ -585,7 +602,11 @@ for (const [transport, text] of [
     test('a request whose connection breaks is repeated only where that was reused', async (t) => {
       const certificate = createCertificate(t, ['IP:127.0.0.1']);
       const upstream = await startUpstream(t, answer, certificate);
-      const env = { GATEWAY_UPSTREAM: transport, NODE_EXTRA_CA_CERTS: certificate.path };
+      const env = {
+        GATEWAY_UPSTREAM: transport,
+        NODE_EXTRA_CA_CERTS: certificate.path,
+        ...ONE_WORKER,
+      };
       const { port } = await start(t, { baseUrl: upstream.baseUrl, env });
       await assertRepeatsOnlyReused(port, upstream, transport);
     });

@@ -86,8 +86,7 @@ describe('a worker', { concurrency: 2, skip }, () => {
     await program.logged('worker started');
     // It takes no connections, but its request is still there.
     assert.deepEqual(program.lines('worker ended'), []);
-    const clients = [...(await program.connectToEach()).keys()];
-    assert.deepEqual(clients.toSorted(), [1, 3]);
+    assert.deepEqual(new Set((await program.connectToEach()).keys()), new Set([1, 3]));
     finish();
     for (const [thread, reply] of held) {
       const { status, thread: answeredBy } = await reply;

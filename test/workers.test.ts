@@ -63,7 +63,7 @@ describe('of 1,000 requests at once', { concurrency: 1, skip }, () => {
       const gateway = await startGateway(t, { toml, env: { GATEWAY_WORKERS: `${workers}` } });
       const replies = Array.from({ length: 1000 }, async () => gateway.chat(chatBody()));
       await eventually(() => gateway.accessLines().length === 992, 'the others are refused');
-      assert.equal(upstream.requests.length, 8);
+      await eventually(() => upstream.requests.length === 8, 'the eight');
       finish();
       const statuses = (await Promise.all(replies)).map(({ status }) => status);
       assert.equal(statuses.filter((status) => status === 200).length, 8);
@@ -105,10 +105,8 @@ describe('with several workers', { concurrency: 2, skip }, () => {
       const upstream = await startUpstream(t);
       const { connectToEach } = await startWorkers(t, { toml: providerToml(upstream), workers });
       const clients = await connectToEach();
-      assert.deepEqual(
-        [...clients.keys()].toSorted(),
-        Array.from({ length: workers }, (_, index) => index + 1),
-      );
+      const numbers = Array.from({ length: workers }, (_, index) => index + 1);
+      assert.deepEqual(new Set(clients.keys()), new Set(numbers));
       for (const [thread, client] of clients) {
         for (let round = 0; round < 5; round += 1) {
           assert.equal((await client.chat()).thread, thread);

@@ -8,7 +8,7 @@ import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
-import type { SharedCounter } from '../lib/shared-memory.ts';
+import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { traceHeaders } from '../upstream/headers.ts';
@@ -27,6 +27,7 @@ interface GatewaySettings {
   readonly listModels: ModelList;
   /** Counts streamed answers while they are being sent: also those of former settings. */
   readonly streams: SharedCounter;
+  readonly memory: SharedMemory;
 }
 
 export interface Gateway {
@@ -113,11 +114,13 @@ type Dispatch = (call: Call) => Promise<Answer>;
 
 /** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): Dispatch {
-  const { config, completion, logger, listModels } = settings;
+  const { config, completion, logger, listModels, memory } = settings;
   const { concurrency, limits } = completion;
   const { server } = config;
   const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
-  const unserved = new Set(UNSERVED_PATHS);
+  const askedFor = new Map(
+    UNSERVED_PATHS.map((path) => [path, memory.total(`asked for: ${path}`)]),
+  );
   const routes = new Map<string, Route>([
     [
       '/v1/chat/completions',
@@ -143,8 +146,8 @@ function createDispatch(settings: GatewaySettings): Dispatch {
     const refusal = await limits.takeRequest(client);
     if (refusal) throw refusal;
     if (found) return found.answer(call, client);
-    // Once per path: a client that is set to it asks again and again.
-    if (unserved.delete(call.path)) {
+    // Once per path, over all threads: a client that is set to it asks again and again.
+    if (askedFor.get(call.path)?.add(1) === 1) {
       const served = [...routes].map(([path, { methods }]) => `${methods[0]} ${path}`).join(', ');
       logger.log('warn', `${call.path} is not served; this gateway serves ${served}`);
     }

@@ -72,6 +72,7 @@ export async function startGateway(
   { toml = '', env = {}, adjust, clientLimits = {}, isInProcess = false }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
+  const logged = new Set<unknown>();
   // Functions and replaced clocks do not reach other threads.
   const ownThread = isInProcess || adjust !== undefined || isClockReplaced();
   const workersEnv = ownThread ? {} : WORKERS_ENV;
@@ -83,7 +84,10 @@ export async function startGateway(
   const config = load(toml);
   const assembly = assemble(config, {
     // A worker sends the lines of one turn of its event loop together.
-    writeLog: (lines) => log.push(...lines.split(/(?<=\n)/)),
+    writeLog(lines) {
+      log.push(...lines.split(/(?<=\n)/));
+      for (const [, id] of lines.matchAll(REQUEST_ID)) logged.add(id);
+    },
     workerFile: SERVER,
     isTerminal: false,
     colour: false,
@@ -115,7 +119,7 @@ export async function startGateway(
     async send(path, options = {}) {
       const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, ...options.headers };
       const reply = await send(port, path, { ...options, headers });
-      await receiveLogLine(assembly, log, { path, reply });
+      await receiveLogLine(assembly, logged, { path, reply });
       return reply;
     },
     chat: (body, options = {}) =>
@@ -138,18 +142,19 @@ export async function startGateway(
 
 /** The longest wait for a log line, which may never come if a key in it is redacted. */
 const LOG_LINE_SECONDS = 3;
+const REQUEST_ID = /\brequest_id(?:":"|=)([^"\s]+)/g;
 
 /** Waits for the access line of a request: that of a worker arrives a little later than its reply. */
 async function receiveLogLine(
   { config }: Assembly,
-  log: readonly string[],
+  logged: ReadonlySet<unknown>,
   { path, reply }: { readonly path: string; readonly reply: Reply },
 ): Promise<void> {
   const isLogged = ['info', 'debug', 'trace'].includes(config.logging.level) && path !== '/health';
-  const id = reply.headers['x-request-id'] as string | undefined;
+  const id = reply.headers['x-request-id'];
   if (config.server.workers === 1 || !isLogged || id === undefined) return;
   const giveUpAt = process.uptime() + LOG_LINE_SECONDS;
-  while (process.uptime() < giveUpAt && !log.some((line) => line.includes(id))) await sleep(1);
+  while (process.uptime() < giveUpAt && !logged.has(id)) await sleep(2);
 }
 
 /** The tries of an access line in short, each as `<provider_id>:<status, or outcome if there is none>`. */

@@ -7,6 +7,8 @@ import {
   existsSync,
   mkdtempSync,
   readdirSync,
+  readFileSync,
+  readlinkSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -131,6 +133,26 @@ export async function startServing(
   // Ends long after the test, when it does what it should.
   ended.catch(() => {});
   return { ...program, port: await Promise.race([listening, ended]) };
+}
+
+/** Counts the TCP sockets (IPv4) of a process. */
+export function tcpSocketsOf(pid: number): { readonly listening: number; readonly others: number } {
+  const states = new Map(
+    readFileSync(`/proc/${pid}/net/tcp`, 'utf8')
+      .split('\n')
+      .map((line) => line.trim().split(/\s+/))
+      .map((columns) => [`socket:[${columns[9]}]`, columns[3]]),
+  );
+  const found = readdirSync(`/proc/${pid}/fd`).flatMap((name) => {
+    try {
+      return states.get(readlinkSync(`/proc/${pid}/fd/${name}`)) ?? [];
+    } catch {
+      // Closed meanwhile.
+      return [];
+    }
+  });
+  const listening = found.filter((state) => state === '0A').length;
+  return { listening, others: found.length - listening };
 }
 
 /** A port that was free a moment ago, and not one of those that clients are given meanwhile. */

@@ -1,37 +1,35 @@
 /** A gateway in a process of its own that tells over IPC how it fares. Run with --expose-gc. */
 
-import { subscribe } from 'node:diagnostics_channel';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble } from '../../src/assembly.ts';
 import { loadConfig } from '../../src/config/config.ts';
-import { SERVER } from './process.ts';
+import { SERVER, tcpSocketsOf } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
+import { WORKERS_ENV } from './workers.ts';
 
 /** What it answers to any message. */
 export interface Vitals {
   readonly heapBytes: number;
   readonly rssBytes: number;
-  /** Requests that have begun and have no access line yet. */
+  /** Requests that have begun and are not over. */
   readonly live: number;
-  /** Open connections, on both sides. */
+  /** Open connections, on both sides, of all threads. */
   readonly sockets: number;
   readonly internalErrors: number;
 }
 
-let live = 0;
 let internalErrors = 0;
-subscribe('http.server.request.start', () => {
-  live += 1;
-});
 
-const config = loadConfig({ toml: process.env['SOAK_TOML']!, env: TRANSPORT_ENV });
+const config = loadConfig({
+  toml: process.env['SOAK_TOML']!,
+  env: { ...TRANSPORT_ENV, ...WORKERS_ENV },
+});
 const { server } = assemble(config, {
-  writeLog(line) {
-    if (line.includes('"message":"request"')) live -= 1;
-    if (!line.includes('"level":"error"')) return;
+  writeLog(lines) {
+    if (!lines.includes('"level":"error"')) return;
     internalErrors += 1;
-    process.stderr.write(line);
+    process.stderr.write(lines);
   },
   workerFile: SERVER,
   isTerminal: false,
@@ -48,12 +46,12 @@ async function report(): Promise<void> {
     await sleep(20);
   }
   const { heapUsed, rss } = process.memoryUsage();
-  const open = process.getActiveResourcesInfo().filter((name) => /^(?:TCP|TLS)/.test(name));
   process.send!({
-    heapBytes: heapUsed,
+    // The heaps of the workers cannot be seen from here.
+    heapBytes: config.server.workers > 1 ? rss : heapUsed,
     rssBytes: rss,
-    live,
-    sockets: open.length - 1,
+    live: server.inFlight,
+    sockets: tcpSocketsOf(process.pid).others,
     internalErrors,
   } satisfies Vitals);
 }

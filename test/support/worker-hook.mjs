@@ -23,7 +23,7 @@ const faults = {
 subscribe('http.server.request.start', ({ request, response }) => {
   response.setHeader('x-thread', thread);
   const fault = faults[request.headers['x-fault']];
-  if (fault) setImmediate(fault);
+  if (fault) setImmediate(() => fault());
 });
 if (WORKER_CLOCK === 'stopped') {
   performance.now = () => 1000;

@@ -8,6 +8,9 @@ export const WORKERS = Number(process.env['TEST_WORKERS'] ?? 1);
 export const WORKERS_ENV: Readonly<Record<string, string>> =
   WORKERS > 1 ? { GATEWAY_WORKERS: `${WORKERS}` } : {};
 
+/** For a gateway whose connections to providers are counted: each worker has its own. */
+export const ONE_WORKER = { GATEWAY_WORKERS: '1' };
+
 const { versions, platform } = process;
 /** Why tests of several workers are skipped; false if they are not. */
 export const ONLY_ONE_WORKER = whyOnlyOneWorker({ version: versions.node, platform }) ?? false;
@@ -15,7 +18,7 @@ export const ONLY_ONE_WORKER = whyOnlyOneWorker({ version: versions.node, platfo
 /** The test has replaced a clock, timers or chance: a worker thread would have its own. */
 export function isClockReplaced(): boolean {
   const { setTimeout, setInterval } = globalThis;
-  return [performance.now, Date.now, Math.random, setTimeout, setInterval].some(
-    (method) => (method as { mock?: unknown }).mock !== undefined,
-  );
+  // oxlint-disable-next-line typescript/unbound-method
+  const methods: object[] = [performance.now, Date.now, Math.random, setTimeout, setInterval];
+  return methods.some((method) => (method as { mock?: unknown }).mock !== undefined);
 }
