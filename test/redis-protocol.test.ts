@@ -233,6 +233,20 @@ test('a store that fails with each request is asked after growing pauses too', a
   }
 });
 
+test('an idle connection that the server closes is replaced soon, also after failures', async (t) => {
+  const timers = useManualTimers(t);
+  const { store, redis } = await startAnswering(t, '-WRONGTYPE no\r\n');
+  for (let i = 0; i < 4; i += 1) {
+    await store.take(ONE);
+    timers.advance(timers.running(5000)[0]!);
+    await until(() => !store.isAway);
+  }
+  for (const socket of redis.sockets) socket.destroy();
+  await until(() => store.isAway);
+  const [delayMs] = timers.running(5000);
+  assert.ok(delayMs! >= 50 && delayMs! <= 100, `${delayMs}`);
+});
+
 test('a store that was there for more than five seconds is asked again soon', async (t) => {
   const timers = useManualTimers(t);
   let nowMs = 1000;

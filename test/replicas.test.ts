@@ -24,8 +24,8 @@ import { startUpstream } from './support/upstream.ts';
 before(buildOnce);
 
 const LONG = { timeout: 150_000 };
-/** Until a reply is late: so long that no machine is too slow. */
-const PATIENT_MS = 60_000;
+/** Until a reply is late: no machine is too slow. */
+const ENDLESS_MS = 60_000;
 const PREFIX = 'inference-gateway';
 const ALICE = 'alice-key-0123456789';
 const CAROL = 'carol-key-0123456789';
@@ -88,7 +88,7 @@ test(
       providerToml(upstream),
       providerToml(upstream, 'q'),
     ].join('\n');
-    const script = await programWaiting(t, PATIENT_MS);
+    const script = await programWaiting(t, ENDLESS_MS);
     const gateways = [
       await startReplica(t, toml, { script }),
       await startReplica(t, toml, { script }),
@@ -152,7 +152,7 @@ async function isRefusedForLong(port: number, options: Chat = {}): Promise<boole
 test('gateways share a bucket if store, prefix and limits are the same, and nothing else is needed', async (t) => {
   if (isRedisMissing(t)) return;
   const redis = await startRedis(t, { password: PASSWORD });
-  const script = await programWaiting(t, PATIENT_MS);
+  const script = await programWaiting(t, ENDLESS_MS);
   const upstream = await startUpstream(t, answerChat);
   const start = (burst: number, prefix?: string) =>
     startReplica(t, limitToml(redis, burst, prefix) + providerToml(upstream), { script });
@@ -176,7 +176,7 @@ test('gateways share a bucket if store, prefix and limits are the same, and noth
 test("what a provider's limit refuses takes nothing of the client's, in the store and without it", async (t) => {
   if (isRedisMissing(t)) return;
   const redis = await startRedis(t, { password: PASSWORD });
-  const script = await programWaiting(t, PATIENT_MS);
+  const script = await programWaiting(t, ENDLESS_MS);
   const upstream = await startUpstream(t, answerChat);
   const toml = [
     `[rate_limit]\nenabled = true\n${storeUrl(redis)}`,
@@ -209,7 +209,7 @@ test('a reload changes limits in the store; another store or prefix needs a rest
   if (isRedisMissing(t)) return;
   const redis = await startRedis(t, { password: PASSWORD });
   const other = await startRedis(t, { password: 'other-canary-5647382910' });
-  const script = await programWaiting(t, PATIENT_MS);
+  const script = await programWaiting(t, ENDLESS_MS);
   const upstream = await startUpstream(t, answerChat);
   const provider = providerToml(upstream);
   const replica = await startReplica(t, limitToml(redis, 5) + provider, { script });

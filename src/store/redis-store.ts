@@ -73,7 +73,8 @@ export function createRedisStore(
       // Not after each success: a store that fails with the first request would be asked, and the log told, all the time.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;
-      retry = setTimeout(open, pauseMs * jitter, () => {}).unref();
+      // Without a failure nobody is told, and requests are limited without the store: not for long.
+      retry = setTimeout(open, (isFailure ? pauseMs : MIN_PAUSE_MS) * jitter, () => {}).unref();
       pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
     };
     connection = new Connection(settings, { answerMs, onReady, onEnd });

@@ -9,15 +9,21 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { whyOnlyOneWorker } from '../../src/config/workers.ts';
 import { parseMetrics, type Metrics } from './exposition.ts';
-import { chatBody, CLIENT_TOKEN } from './gateway.ts';
+import { openFeed } from './feed.ts';
+import { chatBody, CLIENT_TOKEN, providerToml } from './gateway.ts';
 import { buildOnce, emptyFolder, SERVER, startServing, type Program } from './process.ts';
 import type { RedisServer } from './redis-server.ts';
 import { eventually } from './streams.ts';
-import { completion, completionEvents, sendJson, type Script } from './upstream.ts';
+import { completion, completionEvents, sendJson, startUpstream, type Script } from './upstream.ts';
 
 const NODE = { version: process.versions.node, platform: process.platform };
 /** In each gateway, if threads can share a port. */
 export const WORKERS = whyOnlyOneWorker(NODE) ? 1 : 2;
+
+/** A reply is late after this time: a busy machine does not make it so, and tests can wait for it. */
+export const PATIENT_MS = 2000;
+export const AWAY = 'rate limit store away';
+export const BACK = 'rate limit store back';
 
 export const PASSWORD = 'store-password-canary-192837465';
 
@@ -197,7 +203,7 @@ export function startLoad(t: TestContext, port: number): Load {
       );
       if (fault) faults.push(fault);
       answered[index]! += 1;
-      await sleep(2);
+      await sleep(10);
     }
   };
   const agents = openAgents(CONNECTIONS);
@@ -219,4 +225,55 @@ export function startLoad(t: TestContext, port: number): Load {
       await Promise.all(senders);
     },
   };
+}
+
+/** Limits that nothing reaches, so that each request asks the store twice. */
+const WIDE = 'requests_per_second = 1000000\nburst_capacity = 1000000\n';
+
+/** The settings of a gateway with a provider, such limits, and a store. */
+export function wideToml(store: string, { baseUrl }: { readonly baseUrl: string }): string {
+  const limits = `[rate_limit]\nenabled = true\n${WIDE}${store}\n[rate_limit.providers.p]\n${WIDE}`;
+  return `[server]\nshutdown_timeout = 600\n${limits}${providerToml({ baseUrl })}`;
+}
+
+/** Starts one with this store, and an upstream for it. */
+export async function startWithStore(
+  t: TestContext,
+  redis: Pick<RedisServer, 'port'>,
+  script?: string,
+) {
+  const upstream = await startUpstream(t, answerChat);
+  return await startReplica(t, wideToml(storeUrl(redis), upstream), { script });
+}
+
+/** What the metrics tell of the store. */
+export async function readStore({ metrics }: Replica): Promise<{ up: number; fallbacks: number }> {
+  const { sum } = await metrics();
+  return {
+    up: sum('gateway_rate_limit_store_up'),
+    fallbacks: sum('gateway_rate_limit_store_fallbacks_total'),
+  };
+}
+
+/** Waits until the metrics say that the store is there, or is not. */
+export async function untilStoreIs(up: 0 | 1, replica: Replica): Promise<void> {
+  const isSo = async () => {
+    await sleep(50);
+    return (await readStore(replica)).up === up;
+  };
+  await eventually(isSo, `a store that is ${up === 1 ? 'there' : 'away'}`);
+}
+
+/** Nothing that it has printed, logged or answered shows the URL of the store or its password. */
+export async function assertSecretKept(
+  t: TestContext,
+  { stdout, stderr, admin, adminPort }: Replica,
+) {
+  const feed = await openFeed(t, adminPort);
+  const events = [await feed.next('settings'), await feed.next('state')];
+  feed.close();
+  const shown = [stdout(), stderr(), JSON.stringify(events)];
+  for (const path of ['/', '/metrics', '/ready']) shown.push(await admin(path));
+  assert.match(shown.join(), /\["rate_limit.store","\[secret\]"\]/);
+  for (const text of shown) assert.ok(!/redis:|store-password/i.test(text), text);
 }
