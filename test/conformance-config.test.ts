@@ -7,7 +7,6 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { Rows } from '../src/config/setting-kinds.ts';
 import { SETTINGS } from '../src/config/settings-table.ts';
-import { whyOnlyOneWorker } from '../src/config/workers.ts';
 import { assertError, unknownProvider } from './support/errors.ts';
 import {
   chatBody,
@@ -28,6 +27,7 @@ import {
   startUpstream,
   type Script,
 } from './support/upstream.ts';
+import { ONLY_ONE_WORKER } from './support/workers.ts';
 
 /** Each setting, and what can be seen of it from outside. */
 type Observation = (t: TestContext) => Promise<void>;
@@ -165,10 +165,7 @@ async function assertWorkers(
 ): Promise<void> {
   const toml = `[server]\nport = 0\nhost = "127.0.0.1"\nworkers = ${inFile}\n`;
   const options = { cwd: emptyFolder(t, { 'gateway.toml': toml }), env };
-  if (
-    workers > 1 &&
-    whyOnlyOneWorker({ version: process.versions.node, platform: process.platform })
-  ) {
+  if (workers > 1 && ONLY_ONE_WORKER) {
     const { code, stderr } = await runProgram(t, args, options);
     assert.equal(code, 78);
     assert.match(stderr, /: \d+ workers need Node 22\.12 or newer on Linux; this is Node .*\n$/);
@@ -222,8 +219,10 @@ const IN_FILE: Record<string, Observation> = {
   },
 
   'server.workers': async (t) => {
-    await assertWorkers(t, 1, 1);
-    await assertWorkers(t, 2, 2);
+    // An empty variable counts as unset, even if the tests themselves run with workers.
+    const env = { GATEWAY_WORKERS: '' };
+    await assertWorkers(t, 1, 1, { env });
+    await assertWorkers(t, 2, 2, { env });
   },
 
   'server.timeout': async (t) => {

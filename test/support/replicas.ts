@@ -7,7 +7,6 @@ import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { whyOnlyOneWorker } from '../../src/config/workers.ts';
 import { parseMetrics, type Metrics } from './exposition.ts';
 import { openFeed } from './feed.ts';
 import { chatBody, CLIENT_TOKEN, providerToml } from './gateway.ts';
@@ -15,10 +14,10 @@ import { buildOnce, emptyFolder, SERVER, startServing, type Program } from './pr
 import type { RedisServer } from './redis-server.ts';
 import { eventually } from './streams.ts';
 import { completion, completionEvents, sendJson, startUpstream, type Script } from './upstream.ts';
+import { ONLY_ONE_WORKER } from './workers.ts';
 
-const NODE = { version: process.versions.node, platform: process.platform };
 /** In each gateway, if threads can share a port. */
-export const WORKERS = whyOnlyOneWorker(NODE) ? 1 : 2;
+export const WORKERS = ONLY_ONE_WORKER ? 1 : 2;
 
 /** A reply is late after this time: a busy machine does not make it so, and tests can wait for it. */
 export const PATIENT_MS = 2000;
