@@ -18,6 +18,7 @@ import { sumConnections } from './lib/thread-figures.ts';
 import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
 import { storeCounters } from './store/redis-store.ts';
 import type { Transport } from './upstream/transport.ts';
+import { Backlog } from './workers/backlog.ts';
 import { placeOfMain, WorkerPool } from './workers/pool.ts';
 
 export interface Assembly {
@@ -31,8 +32,11 @@ export interface Assembly {
   readonly budget: ByteBudget;
   /** The settings in use. */
   readonly config: Config;
-  /** Connects to the store of rate limits, if there is one. Resolves when it is connected or the first attempt has failed. */
-  connectStore(): Promise<void>;
+  /**
+   * What comes before `server.listen`: connects to the store of rate limits, if there is one, and resolves when it is
+   * connected or the first attempt has failed. Workers do that themselves; what they send with is checked for them.
+   */
+  prepare(): Promise<void>;
   /** Closes that connection. */
   endStore(): void;
   /** Asks the providers for their lists of models, so that metrics can name them. */
@@ -68,12 +72,13 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   });
   const { permanent, inFlight } = serving;
   const { budget, exhaustion, logger, transport } = permanent;
+  const backlog = new Backlog(memory);
   const { away, fallbacks } = storeCounters(memory);
   const readStore = () => ({ isAway: away.value > 0, fallbacks: fallbacks.value });
   const config = () => serving.current.config;
   // Metrics name only models that are known.
   const learnModels = () => void (admin && serving.current.listModels());
-  const pool = workers > 1 ? createPool(workers, { serving, runtime, memory }) : undefined;
+  const pool = workers > 1 ? createPool(workers, { backlog, serving, runtime, memory }) : undefined;
   const server = pool ?? serving.server;
   const figures: Figures = {
     ...figuresOf(permanent),
@@ -81,7 +86,8 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isDraining: () => server.isDraining,
     inFlight: () => inFlight.value,
-    droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
+    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + backlog.droppedLines,
+    isServing: () => pool?.isServing !== false,
     lastReload: () => lastReload,
     connections: () => sumConnections([transport.connectionFigures, pool?.connections]),
     loopDelays: () => pool?.loopDelays ?? [],
@@ -100,9 +106,8 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     get config() {
       return config();
     },
-    async connectStore() {
-      // Workers have connections of their own.
-      if (!pool) await permanent.store?.connect();
+    async prepare() {
+      await (pool ? transport.check() : permanent.store?.connect());
     },
     endStore: () => permanent.store?.end(),
     learnModels,
@@ -137,18 +142,23 @@ function readAndUse(read: () => Config, serving: Serving): Changes | undefined {
 }
 
 interface PoolContext {
+  readonly backlog: Backlog;
   readonly serving: Serving;
   readonly runtime: Runtime;
   readonly memory: SharedMemory;
 }
 
-function createPool(workers: number, { serving, runtime, memory }: PoolContext): WorkerPool {
-  const { breaker, logger, observe } = serving.permanent;
+function createPool(
+  workers: number,
+  { backlog, serving, runtime, memory }: PoolContext,
+): WorkerPool {
+  const { breaker, logger, observe, transport } = serving.permanent;
   const { colour, isTerminal, clientLimits, workerFile: file, writeLog } = runtime;
   return new WorkerPool({
     workers,
     file,
     logger,
+    backlog,
     writeLog,
     observe,
     listModels: async (models) => {
@@ -158,12 +168,13 @@ function createPool(workers: number, { serving, runtime, memory }: PoolContext):
     inFlight: serving.inFlight,
     describeStart: () => ({
       config: packSecrets(serving.current.config),
+      upstream: transport.setting,
       blocks: memory.blocks,
       generationBlocks: serving.current.memory.blocks,
       colour,
       isTerminal,
       clientLimits,
-      isObserved: observe !== undefined,
+      hasAdmin: observe !== undefined,
     }),
     reclaim(thread) {
       breaker.releaseLock(thread);

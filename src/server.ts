@@ -78,7 +78,7 @@ async function main(): Promise<void> {
   });
   const { server, transport, logger } = assembly;
   const { host } = config.server;
-  await assembly.connectStore();
+  await assembly.prepare();
   const { port } = await server.listen(config.server.port, host);
   const adminPort = await listenForAdmin(assembly, config);
   process.exitCode = 0;
@@ -89,7 +89,7 @@ async function main(): Promise<void> {
     process.exitCode = EXIT_FAILED;
     drain('uncaught exception');
   });
-  await transport.check();
+  if (config.server.workers === 1) await transport.check();
   watchDescriptors(import.meta.filename, assembly.exhaustion);
   assembly.learnModels();
   const started = { config: assembly.config, source, port, adminPort, transport };

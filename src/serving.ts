@@ -57,7 +57,7 @@ export function createServing(
   const { memory, generationMemory } = context;
   const permanent = createPermanentParts(initial, runtime, context);
   const { breaker, budget, logger, redact } = permanent;
-  const inFlight = memory.inFlight('requests');
+  const inFlight = memory.inFlightCounter('requests');
   let current = createGeneration(initial, generationMemory, permanent);
   const server = createHttpServer({
     handle: (call) => current.gateway.handle(call),
@@ -106,8 +106,8 @@ function createPermanentParts(
     transport: createTransport(initial.server.upstream),
     exhaustion: new ExhaustionLog(logger, memory),
     breaker: new CircuitBreaker(memory, logger),
-    budget: new ByteBudget(initial.server.maxBufferedBytes, memory.inFlight('bytes')),
-    streams: memory.inFlight('open streams'),
+    budget: new ByteBudget(initial.server.maxBufferedBytes, memory.inFlightCounter('bytes')),
+    streams: memory.inFlightCounter('open streams'),
     cache: new WeakMap(),
     store: store && createRedisStore(store, { logger, memory }),
     observe,

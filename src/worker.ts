@@ -1,15 +1,19 @@
 /** The program of a worker thread: serves requests with the settings that the main thread hands it, and reports to it. */
 
+import { once } from 'node:events';
+import { createServer } from 'node:net';
 import { parentPort, workerData, type MessagePort } from 'node:worker_threads';
 
-import { createProcessFigures } from './admin/figures.ts';
+import { createLoopWatch } from './admin/figures.ts';
 import type { DrainResult } from './downstream/http-server.ts';
-import type { ModelList } from './gateway/model-list.ts';
+import type { ModelListAnswer } from './gateway/model-list.ts';
 import { GatewayError } from './lib/errors.ts';
 import { unpackSecrets } from './lib/packed-secrets.ts';
 import type { FinishedRequest, RequestObserver } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
 import { createServing, type Serving } from './serving.ts';
+import { Backlog } from './workers/backlog.ts';
+import { Calls } from './workers/calls.ts';
 import type {
   Address,
   Command,
@@ -20,22 +24,26 @@ import type {
 } from './workers/messages.ts';
 
 const FIGURES_MS = 1000;
+/** The main thread waits 3 s for the providers. */
+const LIST_MS = 10_000;
 
 /** Serves until the main thread ends it, or an exception is not caught. */
 export function runWorker(): void {
   const data = workerData as WorkerData;
   const port = parentPort!;
-  const outbox = createOutbox(port);
-  const models = createModelQuestions(outbox);
-  const { place, blocks, generationBlocks, isObserved, clientLimits, ...terminal } = data;
+  const { place, blocks, generationBlocks, hasAdmin, clientLimits, upstream, ...terminal } = data;
+  const memory = new SharedMemory(place, blocks);
+  const outbox = createOutbox(port, new Backlog(memory));
+  const lists = new Calls<string>();
+  const config = unpackSecrets(data.config);
   const serving = createServing(
-    unpackSecrets(data.config),
+    { ...config, server: { ...config.server, upstream } },
     { ...terminal, ...(clientLimits ? { clientLimits } : {}), writeLog: outbox.writeLog },
     {
-      memory: new SharedMemory(place, blocks),
+      memory,
       generationMemory: new SharedMemory(place, generationBlocks),
-      observe: isObserved ? outbox.observe : undefined,
-      listModels: models.ask,
+      observe: hasAdmin ? outbox.observe : undefined,
+      listModels: async (client) => await askForModels(client?.models, lists, outbox),
     },
   );
   const drain = createDrain(serving);
@@ -45,15 +53,15 @@ export function runWorker(): void {
     logger.log('error', 'uncaught exception', { worker: place.thread, cause: error.stack });
     outbox.send({ type: 'failed' });
     const timeoutMs = serving.current.config.server.shutdownTimeoutMs;
-    const reason = 'The gateway is shutting down';
+    const reason = 'Internal server error';
     void drain({ type: 'drain', delayMs: 0, timeoutMs, reason }).then(() => process.exit());
   });
   port.on('message', (message: ToWorker) => {
-    if (message.type === 'models') return models.answer(message.call, message.body);
+    if (message.type === 'models') return lists.settle(message.call, message.body);
     const { call, command } = message;
     void obey(command, serving, drain).then((reply) => outbox.send({ type: 'reply', call, reply }));
   });
-  if (isObserved) reportFigures(serving, outbox);
+  if (hasAdmin) reportFigures(serving, outbox);
 }
 
 interface Outbox {
@@ -63,15 +71,16 @@ interface Outbox {
 }
 
 /** Sends messages in order; log lines and requests together, once in a turn of the event loop. */
-function createOutbox(port: MessagePort): Outbox {
+function createOutbox(port: MessagePort, backlog: Backlog): Outbox {
   let lines = '';
   let requests: FinishedRequest[] = [];
   const flush = () => {
     if (lines === '' && requests.length === 0) return;
-    const batch: FromWorker = { type: 'batch', lines, requests };
+    const batch = { type: 'batch', lines, requests } as const;
     lines = '';
     requests = [];
-    port.postMessage(batch);
+    backlog.add(batch);
+    port.postMessage(batch satisfies FromWorker);
   };
   const flushSoon = () => {
     if (lines === '' && requests.length === 0) setImmediate(flush);
@@ -79,10 +88,12 @@ function createOutbox(port: MessagePort): Outbox {
   process.on('exit', flush);
   return {
     writeLog(line: string) {
+      if (backlog.isFull) return backlog.dropLine();
       flushSoon();
       lines += line;
     },
     observe(request: FinishedRequest) {
+      if (backlog.isFull) return;
       flushSoon();
       requests.push(request);
     },
@@ -93,26 +104,16 @@ function createOutbox(port: MessagePort): Outbox {
   };
 }
 
-/** Asks the main thread for lists of models. */
-function createModelQuestions({ send }: Outbox) {
-  const waiting = new Map<number, (body: string) => void>();
-  let lastCall = 0;
-  const ask: ModelList = async (client) => {
-    lastCall += 1;
-    const call = lastCall;
-    const body = new Promise<string>((resolve) => waiting.set(call, resolve));
-    send({ type: 'models', call, models: client?.models });
-    return {
-      status: 200,
-      headers: { 'content-type': 'application/json' },
-      body: [Buffer.from(await body)],
-    };
-  };
-  const answer = (call: number, body: string) => {
-    waiting.get(call)?.(body);
-    waiting.delete(call);
-  };
-  return { ask, answer };
+/** Asks the main thread for the list of these models, or of all. Throws if it does not answer. */
+async function askForModels(
+  models: readonly string[] | undefined,
+  lists: Calls<string>,
+  { send }: Outbox,
+): Promise<ModelListAnswer> {
+  const body = await lists.ask((call) => send({ type: 'models', call, models }), LIST_MS);
+  if (body === undefined) throw new Error('no list of models from the main thread');
+  const headers = { 'content-type': 'application/json' };
+  return { status: 200, headers, body: [Buffer.from(body)] };
 }
 
 type Drain = (command: Extract<Command, { type: 'drain' }>) => Promise<DrainResult>;
@@ -136,11 +137,15 @@ async function obey(command: Command, serving: Serving, drain: Drain): Promise<R
   return {};
 }
 
-async function listen({ port, host }: Address, { permanent, server }: Serving): Promise<Reply> {
+async function listen(
+  { port, host, isFirst }: Extract<Command, { type: 'listen' }>,
+  { permanent, server }: Serving,
+): Promise<Reply> {
   try {
     await permanent.store?.connect();
+    if (server.isDraining) return {};
+    if (isFirst && port !== 0) await checkIsFree({ port, host });
     const address = await server.listen(port, host, { isShared: true });
-    void permanent.transport.check();
     return { port: address.port };
   } catch (thrown) {
     const error = thrown as Error;
@@ -148,12 +153,18 @@ async function listen({ port, host }: Address, { permanent, server }: Serving): 
   }
 }
 
+/** Rejects with Node's error if another socket has the address. */
+async function checkIsFree(address: Address): Promise<void> {
+  const server = createServer().listen(address);
+  await once(server, 'listening');
+  await once(server.close(), 'close');
+}
+
 function reportFigures({ permanent }: Serving, { send }: Outbox): void {
-  const read = createProcessFigures(FIGURES_MS);
+  const readLoopDelay = createLoopWatch(FIGURES_MS);
   const report = () => {
-    const { loopDelayMs } = read();
     const { connectionFigures: connections } = permanent.transport;
-    send({ type: 'figures', figures: { connections, loopDelayMs } });
+    send({ type: 'figures', figures: { connections, loopDelayMs: readLoopDelay() } });
   };
   setInterval(report, FIGURES_MS);
 }

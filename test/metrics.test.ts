@@ -39,6 +39,7 @@ import {
 const ADMIN = '[admin]\nport = 0\n';
 const NO_FIGURES: Figures = {
   url: () => '',
+  isServing: () => true,
   isDraining: () => false,
   inFlight: () => 0,
   openStreams: () => 0,
@@ -228,7 +229,7 @@ test('GET /metrics is made and sent in chunks, so that streams go on', async (t)
     config: () => loadConfig({ toml: '', env: {} }),
     metrics,
     figures: NO_FIGURES,
-    processFigures: createProcessFigures(0),
+    processFigures: createProcessFigures(0, () => []),
   })) {
     sizes.push(chunk.length);
   }

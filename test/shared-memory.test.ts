@@ -25,14 +25,14 @@ interface Task {
 /** Where all threads add and take. */
 function createParts(memory: SharedMemory) {
   return {
-    sum: memory.inFlight('sum'),
-    bounded: memory.inFlight('bounded'),
+    sum: memory.inFlightCounter('sum'),
+    bounded: memory.inFlightCounter('bounded'),
     most: new BigInt64Array(memory.block('most', 8)),
     /** How often the bound has let a thread in. */
-    admitted: memory.total('admitted'),
-    left: memory.inFlight('left'),
+    admitted: memory.totalCounter('admitted'),
+    left: memory.inFlightCounter('left'),
     bucket: new TokenBucket(1, TOKENS, memory.block('bucket', 8)),
-    taken: memory.total('taken'),
+    taken: memory.totalCounter('taken'),
     ready: new Int32Array(memory.block('ready', 4)),
   };
 }

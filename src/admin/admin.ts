@@ -73,8 +73,8 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   const checkKey = createKeyCheck({ keys: settings.keys, logger, remoteAddressOf });
   const handle = createHandler({ settings, checkKey, routes, logger });
   const memory = new SharedMemory(ONLY_THREAD);
-  const budget = new ByteBudget(MAX_HELD_BYTES, memory.inFlight('bytes'));
-  const inFlight = memory.inFlight('requests');
+  const budget = new ByteBudget(MAX_HELD_BYTES, memory.inFlightCounter('bytes'));
+  const inFlight = memory.inFlightCounter('requests');
   return {
     server: createHttpServer({ handle, answerBroken: toErrorAnswer, limits, budget, inFlight }),
     observe(request) {
@@ -152,6 +152,7 @@ function readiness({ providers }: Config, figures: Figures): Answer {
     });
   let status = 'ready';
   if (figures.isDraining()) status = 'draining';
+  else if (!figures.isServing()) status = 'no worker';
   else if (providers.registered.length === 0) status = 'no provider';
   else if (providers.registered.every(({ id }) => isResting(id))) status = 'all providers rest';
   const body = JSON.stringify({ status });

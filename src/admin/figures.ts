@@ -9,6 +9,8 @@ import type { CircuitReport } from '../policy/circuit-breaker.ts';
 export interface Figures {
   /** Where clients of the public port connect to, with `/v1`. */
   url(): string;
+  /** There is a thread that accepts connections. */
+  isServing(): boolean;
   isDraining(): boolean;
   inFlight(): number;
   openStreams(): number;
@@ -66,37 +68,43 @@ function readResidentBytes(): number {
 export const STARTED_AT_MS = performance.timeOrigin;
 
 /**
- * Returns a function for one reader of the figures of the process. The event loop is watched from now on. A read clears
- * the histogram of delays if it is at least `windowMs` old: with 0, each read tells of the time since the one before.
- * `workerDelays` returns what the worker threads have measured.
+ * Returns a function for one reader of the delays of this thread's event loop, which is watched from now on. A read
+ * clears the histogram if it is at least `windowMs` old: with 0, each read tells of the time since the one before.
  */
-export function createProcessFigures(
-  windowMs: number,
-  workerDelays: () => readonly LoopDelay[] = () => [],
-): () => ProcessFigures {
+export function createLoopWatch(windowMs: number): () => LoopDelay {
   const delays = monitorEventLoopDelay({ resolution: RESOLUTION_MS });
   delays.enable();
   let clearedAtMs = performance.now();
   // It measures the time between two ticks in nanoseconds, and NaN before the first.
   const delayMs = (nanoseconds: number) => Math.max(0, nanoseconds / 1e6 - RESOLUTION_MS) || 0;
   return () => {
-    const { user, system } = process.cpuUsage();
-    const own = {
+    const delay = {
       mean: delayMs(delays.mean),
       p99: delayMs(delays.percentile(99)),
       max: delayMs(delays.max),
-    };
-    const all = [own, ...workerDelays()];
-    const latest = (name: keyof LoopDelay) => Math.max(...all.map((delay) => delay[name]));
-    const figures = {
-      cpuSeconds: (user + system) / 1e6,
-      rssBytes: readResidentBytes(),
-      loopDelayMs: { mean: latest('mean'), p99: latest('p99'), max: latest('max') },
     };
     if (performance.now() - clearedAtMs >= windowMs) {
       delays.reset();
       clearedAtMs = performance.now();
     }
-    return figures;
+    return delay;
+  };
+}
+
+/** Returns a function for one reader. `workerDelays` returns what the worker threads have measured. */
+export function createProcessFigures(
+  windowMs: number,
+  workerDelays: () => readonly LoopDelay[],
+): () => ProcessFigures {
+  const readOwn = createLoopWatch(windowMs);
+  return () => {
+    const { user, system } = process.cpuUsage();
+    const all = [readOwn(), ...workerDelays()];
+    const latest = (name: keyof LoopDelay) => Math.max(...all.map((delay) => delay[name]));
+    return {
+      cpuSeconds: (user + system) / 1e6,
+      rssBytes: readResidentBytes(),
+      loopDelayMs: { mean: latest('mean'), p99: latest('p99'), max: latest('max') },
+    };
   };
 }

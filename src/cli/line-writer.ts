@@ -4,7 +4,8 @@
 const MAX_BUFFERED_BYTES = 4_194_304;
 
 export interface LineWriter {
-  readonly write: (line: string) => void;
+  /** Takes one line or several, each with its end. */
+  readonly write: (text: string) => void;
   /** Since the start. */
   readonly droppedLines: number;
 }
@@ -31,14 +32,14 @@ export function createLineWriter(
     if (count > 0) onDropped(count);
   });
   return {
-    write(line) {
+    write(text) {
       // One turn may log thousands of lines.
       if (stream.writableLength + lines.length > MAX_BUFFERED_BYTES) {
-        droppedLines += 1;
+        droppedLines += text.split('\n').length - 1;
         return;
       }
       if (lines === '') setImmediate(flush);
-      lines += line;
+      lines += text;
     },
     get droppedLines() {
       return droppedLines;

@@ -119,7 +119,7 @@ function createDispatch(settings: GatewaySettings): Dispatch {
   const { server } = config;
   const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
   const askedFor = new Map(
-    UNSERVED_PATHS.map((path) => [path, memory.total(`asked for: ${path}`)]),
+    UNSERVED_PATHS.map((path) => [path, memory.totalCounter(`asked for: ${path}`)]),
   );
   const routes = new Map<string, Route>([
     [

@@ -42,7 +42,7 @@ export class ExhaustionLog {
 
   constructor(logger: Logger, memory: SharedMemory) {
     this.#logger = logger;
-    this.#errors = memory.total('descriptors exhausted');
+    this.#errors = memory.totalCounter('descriptors exhausted');
     this.#nextMs = new BigInt64Array(memory.block('descriptors exhausted: next line', 8));
   }
 

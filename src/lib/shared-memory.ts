@@ -19,32 +19,39 @@ export class SharedMemory {
   readonly #blocks = new Map<string, SharedArrayBuffer>();
   readonly #former: SharedBlocks;
 
-  /** Finds the blocks of `former`, and creates the others. Those that nobody asks for any more are left to it. */
+  /** Finds the blocks of `former`, and creates the others. Of those that nobody asks for it keeps counters that are not 0. */
   constructor(place: ThreadPlace, former: SharedBlocks = new Map()) {
     this.place = place;
     this.#former = former;
+    for (const [name, block] of former) {
+      const isCounting =
+        name.startsWith(IN_FLIGHT_PREFIX) && new SharedCounter(block, place.thread).value !== 0;
+      if (isCounting) this.#blocks.set(name, block);
+    }
   }
 
-  /** All blocks that were asked for. */
+  /** All blocks that were asked for, or are kept. */
   get blocks(): SharedBlocks {
     return this.#blocks;
   }
 
-  /** Returns the block of this name. A new one is filled with zeros. */
+  /** Returns the block of this name; only the main thread creates new ones, filled with zeros. */
   block(name: string, bytes: number): SharedArrayBuffer {
     const existing = this.#blocks.get(name) ?? this.#former.get(name);
+    // Its own would be shared with nobody.
+    if (!existing && this.place.thread !== 0) throw new Error(`no shared memory for "${name}"`);
     const block = existing ?? new SharedArrayBuffer(bytes);
     this.#blocks.set(name, block);
     return block;
   }
 
   /** Returns the counter of what is under way under this name: `reclaim` takes back what a thread leaves in it. */
-  inFlight(name: string): SharedCounter {
+  inFlightCounter(name: string): SharedCounter {
     return this.#counter(`${IN_FLIGHT_PREFIX}${name}`);
   }
 
   /** Returns the counter of what has happened since the start. */
-  total(name: string): SharedCounter {
+  totalCounter(name: string): SharedCounter {
     return this.#counter(`total: ${name}`);
   }
 

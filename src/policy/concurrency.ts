@@ -25,16 +25,16 @@ export function createConcurrency(
   { server, clients, providers }: Pick<Config, 'server' | 'clients' | 'providers'>,
   memory: SharedMemory,
 ): Concurrency {
-  const inServer = new Bound(memory.inFlight('server'), server, 'server_concurrency');
+  const inServer = new Bound(memory.inFlightCounter('server'), server, 'server_concurrency');
   const ofClients = new Map(
     clients.map((one) => {
-      const counter = memory.inFlight(`clients.${one.name}`);
+      const counter = memory.inFlightCounter(`clients.${one.name}`);
       return [one.name, new Bound(counter, one, 'client_concurrency')];
     }),
   );
   const atProviders = new Map(
     providers.registered.map((one) => {
-      const counter = memory.inFlight(`providers.${one.id}`);
+      const counter = memory.inFlightCounter(`providers.${one.id}`);
       return [one.id, new Bound(counter, one, 'provider_concurrency')];
     }),
   );

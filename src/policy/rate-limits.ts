@@ -52,7 +52,7 @@ export function createLimits(
     takeRequest: (client) => take(ofRequest(client)),
     refundRequest(client) {
       const taken = ofRequest(client);
-      // While the store is away, they were taken of the local buckets.
+      // Of the local buckets, if the store has not gone or come back meanwhile: then one token is wrong.
       if (!store?.refund(taken)) for (const { local } of taken) local.refund();
     },
     takeProvider: (id) => take(named(providerBucket(id))),

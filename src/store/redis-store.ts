@@ -26,7 +26,10 @@ interface RedisStoreOptions {
 
 /** Of all threads: how many stores are away, and how often `take` has returned undefined since the start. */
 export function storeCounters(memory: SharedMemory) {
-  return { away: memory.inFlight('stores away'), fallbacks: memory.total('limited without store') };
+  return {
+    away: memory.inFlightCounter('stores away'),
+    fallbacks: memory.totalCounter('limited without store'),
+  };
 }
 
 /**
@@ -70,7 +73,7 @@ export function createRedisStore(
         const isNews = Atomics.exchange(logged, 0, 1) === 0;
         if (isNews) logger.log('warn', 'rate limit store away', { cause });
       }
-      // Not after each success: a store that fails with the first request would be asked, and the log told, all the time.
+      // Only after a long connection: one that fails with the first request would be opened again and again.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;
       // Without a failure nobody is told, and requests are limited without the store: not for long.

@@ -18,6 +18,8 @@ export interface Transport {
   readonly description: string;
   /** What it cannot do, one sentence each, for the operator. */
   readonly limitations: readonly string[];
+  /** What requests are sent with, as the setting of another transport. */
+  readonly setting: 'auto' | 'fetch';
   /** Over fetch it is not known. */
   readonly connectionFigures: ConnectionFigures | undefined;
   /** Tries undici's agent on a server of its own; requests wait for it, and are sent over fetch if it fails. 2 s at most. */
@@ -42,6 +44,9 @@ export function createTransport(setting: 'auto' | 'fetch'): Transport {
       return connections
         ? `undici ${process.versions['undici']} (the agent under fetch)`
         : `fetch (${reason})`;
+    },
+    get setting() {
+      return connections ? 'auto' : 'fetch';
     },
     get limitations() {
       return connections ? [] : FETCH_LIMITATIONS;

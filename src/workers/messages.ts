@@ -10,6 +10,8 @@ import type { ThreadFigures } from '../lib/thread-figures.ts';
 /** What a worker starts with. */
 export interface WorkerStart {
   readonly config: Packed<Config>;
+  /** What the main thread's check of the transport has led to. */
+  readonly upstream: Config['server']['upstream'];
   /** Of the parts that stay over reloads. */
   readonly blocks: SharedBlocks;
   /** Of the settings. */
@@ -18,7 +20,7 @@ export interface WorkerStart {
   readonly colour: boolean;
   readonly clientLimits: typeof CLIENT_LIMITS | undefined;
   /** There is an admin listener, which wants finished requests and figures. */
-  readonly isObserved: boolean;
+  readonly hasAdmin: boolean;
 }
 
 export interface WorkerData extends WorkerStart {
@@ -32,7 +34,8 @@ export interface Address {
 
 /** What the main thread asks a worker to do. */
 export type Command =
-  | ({ readonly type: 'listen' } & Address)
+  /** The first worker sees to it that nobody else has the port: with SO_REUSEPORT two gateways could share it unknowingly. */
+  | ({ readonly type: 'listen'; readonly isFirst: boolean } & Address)
   | { readonly type: 'use'; readonly config: Packed<Config>; readonly blocks: SharedBlocks }
   | {
       readonly type: 'drain';

@@ -1,8 +1,5 @@
 /** The worker threads: together they are one listener. The main thread starts them, replaces those that die, and ends them. */
 
-import { createServer } from 'node:net';
-import { once } from 'node:events';
-
 import type { Config } from '../config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
 import type { Logger } from '../lib/log.ts';
@@ -15,6 +12,7 @@ import {
   type LoopDelay,
   type ThreadFigures,
 } from '../lib/thread-figures.ts';
+import type { Backlog } from './backlog.ts';
 import type { Address, WorkerStart } from './messages.ts';
 import { WorkerThread, type Report } from './worker-thread.ts';
 
@@ -23,8 +21,11 @@ const MAX_DEATHS_AT_START = 3;
 const FIRST_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 30_000;
 const LONG_LIFE_MS = 60_000;
-/** How much longer than it may take a drain is waited for. */
+/** Beyond the limit of the drain itself. */
 const DRAIN_GRACE_MS = 5000;
+/** For a worker to start, and to connect to the store of rate limits. */
+const START_MS = 30_000;
+const USE_MS = 10_000;
 
 interface WorkerPoolOptions {
   /** How many. */
@@ -32,6 +33,7 @@ interface WorkerPoolOptions {
   /** The program that they run. */
   readonly file: string;
   readonly logger: Logger;
+  readonly backlog: Backlog;
   readonly writeLog: (lines: string) => void;
   readonly observe: RequestObserver | undefined;
   /** Returns the body of the list with these models only, or with all. */
@@ -58,8 +60,12 @@ export class WorkerPool implements HttpServer {
   readonly #servingSinceMs = new Map<WorkerThread, number>();
   readonly #pauses = new Set<NodeJS.Timeout>();
   #address: Address = { port: 0, host: '' };
+  /** No worker has the port yet. */
+  #isFirst = true;
   #isDraining = false;
   #deaths = 0;
+  /** Those of the backlog's dropped lines that the log has told of. */
+  #reportedLines = 0;
   /** Of the workers that have ended. */
   #pastConnections: ConnectionFigures | undefined;
 
@@ -70,6 +76,11 @@ export class WorkerPool implements HttpServer {
 
   get inFlight(): number {
     return this.#options.inFlight.value;
+  }
+
+  /** A worker accepts connections. */
+  get isServing(): boolean {
+    return this.#servingSinceMs.size > 0;
   }
 
   get isDraining(): boolean {
@@ -99,38 +110,40 @@ export class WorkerPool implements HttpServer {
 
   /** Starts the workers. Rejects with Node's error if the address cannot be had, and if workers die as they start. */
   async listen(port: number, host: string): Promise<{ readonly port: number }> {
-    // With SO_REUSEPORT two gateways could share the port without knowing.
-    if (port !== 0) await checkIsFree({ port, host });
     this.#address = { port, host };
-    this.#address = { port: await this.#startPatiently(), host };
+    this.#address = { port: await this.#startWithRetries(), host };
+    this.#isFirst = false;
     const others = Array.from({ length: this.#options.workers - 1 });
-    await Promise.all(others.map(() => this.#startPatiently()));
+    await Promise.all(others.map(() => this.#startWithRetries()));
     return this.#address;
   }
 
-  /** Hands the settings to all workers. Resolves when each uses them. */
+  /** Hands the settings to all workers. Resolves when each uses them, or has not said so for 10 s. */
   async use(config: Config, blocks: SharedBlocks): Promise<void> {
     const command = { type: 'use', config: packSecrets(config), blocks } as const;
-    await Promise.all([...this.#workers.values()].map((worker) => worker.call(command)));
+    const use = async (worker: WorkerThread) => {
+      const reply = await worker.call(command, USE_MS);
+      const isMissing = !reply && this.#servingSinceMs.has(worker);
+      if (isMissing) this.#options.logger.log('warn', 'worker is late', { worker: worker.thread });
+    };
+    await Promise.all([...this.#workers.values()].map(use));
   }
 
   async drain({ delayMs, timeoutMs, reason }: DrainOptions): Promise<DrainResult> {
     this.#isDraining = true;
     for (const pause of this.#pauses) clearTimeout(pause);
     const workers = [...this.#workers.values()];
-    const end = () => Promise.all(workers.map((worker) => worker.terminate()));
-    const limit = setTimeout(() => void end(), delayMs + timeoutMs + DRAIN_GRACE_MS);
     const command = { type: 'drain', delayMs, timeoutMs, reason: reason.message } as const;
-    const replies = await Promise.all(workers.map((worker) => worker.call(command)));
-    clearTimeout(limit);
-    await end();
+    const limitMs = delayMs + timeoutMs + DRAIN_GRACE_MS;
+    const replies = await Promise.all(workers.map((worker) => worker.call(command, limitMs)));
+    await Promise.all(workers.map((worker) => worker.terminate()));
     const sum = (name: 'finished' | 'cut') =>
       replies.reduce((before, reply) => before + (reply?.[name] ?? 0), 0);
     return { finished: sum('finished'), cut: sum('cut') };
   }
 
   /** Starts one, and another instead if it dies before it listens. Returns its port. */
-  async #startPatiently(): Promise<number> {
+  async #startWithRetries(): Promise<number> {
     for (;;) {
       const port = await this.#start();
       if (port !== undefined) return port;
@@ -144,34 +157,46 @@ export class WorkerPool implements HttpServer {
     const { describeStart, file } = this.#options;
     const { threads } = this.#place;
     const numbers = Array.from({ length: threads - 1 }, (_, index) => index + 1);
-    const thread = numbers.find((number) => !this.#workers.has(number));
-    // All others are still finishing their requests.
-    if (thread === undefined) return undefined;
+    const thread =
+      numbers.find((number) => !this.#workers.has(number)) ?? (await this.#endOldestFailed());
     const data = { ...describeStart(), place: { thread, threads } };
     const worker: WorkerThread = new WorkerThread(file, data, (report) =>
       this.#receive(worker, report),
     );
     this.#workers.set(thread, worker);
     void worker.ended.then((thrown) => this.#remove(worker, thrown));
-    const reply = await worker.call({ type: 'listen', ...this.#address });
-    if (reply?.error) {
-      await worker.terminate();
-      throw Object.assign(new Error(reply.error.message), reply.error);
-    }
-    if (reply) this.#servingSinceMs.set(worker, performance.now());
+    const command = { type: 'listen', ...this.#address, isFirst: this.#isFirst } as const;
+    const reply = await worker.call(command, START_MS);
+    if (reply?.port === undefined) await worker.terminate();
+    else this.#servingSinceMs.set(worker, performance.now());
+    if (reply?.error) throw Object.assign(new Error(reply.error.message), reply.error);
     return reply?.port;
   }
 
+  /** The requests that it has not finished are lost. Returns its number. */
+  async #endOldestFailed(): Promise<number> {
+    const workers = [...this.#workers.values()];
+    const oldest = workers.find((worker) => !this.#servingSinceMs.has(worker))!;
+    await oldest.terminate();
+    await oldest.ended;
+    this.#options.logger.log('error', 'worker ended', { worker: oldest.thread, cause: 'replaced' });
+    return oldest.thread;
+  }
+
   #receive(worker: WorkerThread, report: Report): void {
-    const { listModels, observe, writeLog } = this.#options;
+    const { backlog, listModels, logger, observe, writeLog } = this.#options;
     if (report.type === 'failed') return this.#replaceLater(worker);
     if (report.type === 'models') {
       const { call, models } = report;
       void listModels(models).then((body) => worker.send({ type: 'models', call, body }));
       return;
     }
+    backlog.take(report);
     if (report.lines !== '') writeLog(report.lines);
     for (const request of report.requests) observe?.(request);
+    const lines = backlog.droppedLines - this.#reportedLines;
+    this.#reportedLines += lines;
+    if (lines > 0) logger.log('warn', 'log lines were dropped', { lines });
   }
 
   #remove(worker: WorkerThread, thrown: Error | undefined): void {
@@ -198,6 +223,8 @@ export class WorkerPool implements HttpServer {
 
   #startLater(): void {
     const pauseMs = Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#deaths);
+    const facts = { workers: this.#servingSinceMs.size, pause_ms: pauseMs };
+    this.#options.logger.log('warn', 'worker missing', facts);
     this.#deaths += 1;
     const pause = setTimeout(() => {
       this.#pauses.delete(pause);
@@ -218,11 +245,4 @@ export class WorkerPool implements HttpServer {
     }
     if (!this.#isDraining) this.#startLater();
   }
-}
-
-/** Rejects with Node's error if another socket has the address. */
-async function checkIsFree(address: Address): Promise<void> {
-  const server = createServer().listen(address);
-  await once(server, 'listening');
-  await once(server.close(), 'close');
 }

@@ -3,6 +3,7 @@
 import { Worker } from 'node:worker_threads';
 
 import type { ThreadFigures } from '../lib/thread-figures.ts';
+import { Calls } from './calls.ts';
 import type { Command, FromWorker, Reply, ToWorker, WorkerData } from './messages.ts';
 
 /** What a worker tells by itself. */
@@ -18,8 +19,7 @@ export class WorkerThread {
   /** It ends because the main thread has ended it. */
   isTerminated = false;
   readonly #worker: Worker;
-  readonly #calls = new Map<number, (reply: Reply | undefined) => void>();
-  #lastCall = 0;
+  readonly #calls = new Calls<Reply>();
 
   /** Starts it. `onReport` receives what it tells by itself. */
   constructor(file: string, data: WorkerData, onReport: (report: Report) => void) {
@@ -27,7 +27,7 @@ export class WorkerThread {
     const worker = new Worker(file, { workerData: data, name: `worker ${this.thread}` });
     this.#worker = worker;
     worker.on('message', (message: FromWorker) => {
-      if (message.type === 'reply') this.#settle(message.call, message.reply);
+      if (message.type === 'reply') this.#calls.settle(message.call, message.reply);
       else if (message.type === 'figures') this.figures = message.figures;
       else onReport(message);
     });
@@ -35,19 +35,15 @@ export class WorkerThread {
       let thrown: Error | undefined;
       worker.on('error', (error: Error) => (thrown = error));
       worker.on('exit', () => {
-        for (const call of this.#calls.keys()) this.#settle(call, undefined);
+        this.#calls.end();
         resolve(thrown);
       });
     });
   }
 
-  /** Resolves with the reply; with undefined if the thread ends before. */
-  async call(command: Command): Promise<Reply | undefined> {
-    this.#lastCall += 1;
-    const call = this.#lastCall;
-    const reply = new Promise<Reply | undefined>((resolve) => this.#calls.set(call, resolve));
-    this.send({ type: 'command', call, command });
-    return await reply;
+  /** Resolves with the reply; with undefined if there is none after `limitMs`, or the thread ends before. */
+  async call(command: Command, limitMs: number): Promise<Reply | undefined> {
+    return await this.#calls.ask((call) => this.send({ type: 'command', call, command }), limitMs);
   }
 
   send(message: ToWorker): void {
@@ -58,10 +54,5 @@ export class WorkerThread {
   async terminate(): Promise<void> {
     this.isTerminated = true;
     await this.#worker.terminate();
-  }
-
-  #settle(call: number, reply: Reply | undefined): void {
-    this.#calls.get(call)?.(reply);
-    this.#calls.delete(call);
   }
 }

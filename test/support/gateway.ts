@@ -94,7 +94,7 @@ export async function startGateway(
     clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
   });
   const { server, admin, transport, budget } = assembly;
-  await assembly.connectStore();
+  await assembly.prepare();
   const { port } = await server.listen(0, '127.0.0.1');
   const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
   const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {

@@ -8,7 +8,7 @@ export function newMemory(): SharedMemory {
 }
 
 export function newCounter(): SharedCounter {
-  return newMemory().inFlight('test');
+  return newMemory().inFlightCounter('test');
 }
 
 export function newBudget(maxBytes = Infinity): ByteBudget {
