@@ -19,6 +19,7 @@ import {
   linesOf,
   startWorkers,
   type Client,
+  type Line,
   type WorkerProgram,
 } from './support/worker-program.ts';
 import { ONLY_ONE_WORKER as skip } from './support/workers.ts';
@@ -94,6 +95,8 @@ describe('a worker', { concurrency: 2, skip }, () => {
     }
     const [ended] = await program.logged('worker ended');
     assert.deepEqual([ended!['level'], ended!['worker']], ['error', 2]);
+    const isLogged = ({ upstream_model: model }: Line) => model === 'held';
+    assert.equal(program.lines('request').filter(isLogged).length, 2, 'the last line is not lost');
     await assertReclaimed(program);
     await assertStops(program);
     assert.equal(program.lines('uncaught exception').length, 1);

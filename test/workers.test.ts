@@ -248,6 +248,18 @@ describe('a reload with several workers', { concurrency: 2, skip }, () => {
     assert.equal(passed, 60);
   });
 
+  test('says "reloaded" only when a worker that was busy uses the settings too', async (t) => {
+    const program = await startWorkers(t, { toml: keys('alice'), workers: 2 });
+    const [first] = (await program.connectToEach()).values();
+    const startedAtMs = Date.now();
+    await first!.get('/health', { 'x-fault': 'busy' });
+    writeFileSync(program.config, `${readFileSync(program.config, 'utf8')}${keys('bob')}`);
+    program.child.kill('SIGHUP');
+    const [{ time } = {}] = await program.logged('reloaded');
+    // The thread is blocked for 1500 ms.
+    assert.ok(Date.parse(String(time)) - startedAtMs >= 1400, `${String(time)} ${startedAtMs}`);
+  });
+
   test('reaches a worker that is being replaced', async (t) => {
     const upstream = await startUpstream(t);
     const toml = keys('alice', 'bob') + providerToml(upstream);
