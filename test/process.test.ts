@@ -10,6 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { assertError } from './support/errors.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { buildOnce, emptyFolder, ROOT, runProgram, SERVER } from './support/process.ts';
+import { isRefused } from './support/raw.ts';
 import { TRANSPORT_ENV } from './support/transport.ts';
 import { WORKERS, WORKERS_ENV } from './support/workers.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
@@ -298,6 +299,7 @@ describe('the process', { concurrency: 4 }, () => {
     await eventually(() => upstream.requests.length === 3, 'the requests');
     running.kill('SIGTERM');
     await eventually(() => running.stdout().includes('draining'), 'the drain');
+    await eventually(async () => isRefused(running.port), 'the port is closed');
     finish();
     for (const { response } of finished) assert.equal((await response).statusCode, 200);
     assert.equal((await cut.response).statusCode, 500);

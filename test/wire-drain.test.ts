@@ -11,6 +11,7 @@ import {
   startGateway,
   type GatewayOptions,
 } from './support/gateway.ts';
+import { isRefused } from './support/raw.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import { CHUNK, completion, sendJson, startUpstream } from './support/upstream.ts';
 
@@ -40,17 +41,6 @@ function openConnection(t: TestContext, port: number) {
   socket.on('close', () => (isClosed = true));
   t.after(() => socket.destroy());
   return { socket, text: () => text, isClosed: () => isClosed };
-}
-
-async function isRefused(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect(port, '127.0.0.1');
-    socket.on('error', () => resolve(true));
-    socket.on('connect', () => {
-      socket.destroy();
-      resolve(false);
-    });
-  });
 }
 
 test('a drain finishes requests and streams in flight, and refuses new connections', async (t) => {

@@ -8,6 +8,7 @@ import { openFeed, type Feed } from './support/feed.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { startHeldUpstream } from './support/held-stream.ts';
 import { buildOnce } from './support/process.ts';
+import { isRefused } from './support/raw.ts';
 import { OVER_FETCH } from './support/transport.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import { CHUNK, completion, sendJson, startUpstream } from './support/upstream.ts';
@@ -56,20 +57,19 @@ describe('of 1,000 requests at once', { concurrency: 1, skip }, () => {
     }
   }
 
-  for (const workers of [1, 2, 4]) {
-    test(`a provider that takes eight never sees a ninth with ${workers} workers`, async (t) => {
-      const { upstream, finish } = await startHeldUpstream(t);
-      const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 8');
-      const gateway = await startGateway(t, { toml, env: { GATEWAY_WORKERS: `${workers}` } });
-      const replies = Array.from({ length: 1000 }, async () => gateway.chat(chatBody()));
-      await eventually(() => gateway.accessLines().length === 992, 'the others are refused');
-      await eventually(() => upstream.requests.length === 8, 'the eight');
-      finish();
-      const statuses = (await Promise.all(replies)).map(({ status }) => status);
-      assert.equal(statuses.filter((status) => status === 200).length, 8);
-      assert.equal((await gateway.chat(chatBody())).status, 200);
-    });
-  }
+  // With one and with two: test/wire-concurrency.test.ts, by itself and with TEST_WORKERS=2.
+  test('a provider that takes eight never sees a ninth with 4 workers', async (t) => {
+    const { upstream, finish } = await startHeldUpstream(t);
+    const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 8');
+    const gateway = await startGateway(t, { toml, env: { GATEWAY_WORKERS: '4' } });
+    const replies = Array.from({ length: 1000 }, async () => gateway.chat(chatBody()));
+    await eventually(() => gateway.accessLines().length === 992, 'the others are refused');
+    await eventually(() => upstream.requests.length === 8, 'the eight');
+    finish();
+    const statuses = (await Promise.all(replies)).map(({ status }) => status);
+    assert.equal(statuses.filter((status) => status === 200).length, 8);
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+  });
 });
 
 test(
@@ -248,6 +248,18 @@ describe('a reload with several workers', { concurrency: 2, skip }, () => {
     assert.equal(passed, 60);
   });
 
+  test('says "reloaded" only when a worker that was busy uses the settings too', async (t) => {
+    const program = await startWorkers(t, { toml: keys('alice'), workers: 2 });
+    const [first] = (await program.connectToEach()).values();
+    const startedAtMs = Date.now();
+    await first!.get('/health', { 'x-fault': 'busy' });
+    writeFileSync(program.config, `${readFileSync(program.config, 'utf8')}${keys('bob')}`);
+    program.child.kill('SIGHUP');
+    const [{ time } = {}] = await program.logged('reloaded');
+    // The thread is blocked for 1500 ms.
+    assert.ok(Date.parse(String(time)) - startedAtMs >= 1400, `${String(time)} ${startedAtMs}`);
+  });
+
   test('reaches a worker that is being replaced', async (t) => {
     const upstream = await startUpstream(t);
     const toml = keys('alice', 'bob') + providerToml(upstream);
@@ -296,6 +308,8 @@ describe('a drain with several workers', { concurrency: 2, skip }, () => {
     await eventually(() => upstream.requests.length === 4, 'the streams');
     program.child.kill('SIGTERM');
     assert.equal((await program.logged('draining'))[0]!['in_flight'], 4);
+    // Each worker counts what it has in flight when it hears of the drain.
+    await eventually(async () => isRefused(program.port), 'both drain');
     finish();
     for (const { text } of await Promise.all(whole)) assert.match(text, /\[DONE\]\n\n$/);
     for (const { text } of await Promise.all(cut)) assert.match(text, /is shutting down/);

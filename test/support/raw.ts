@@ -47,3 +47,15 @@ export async function sendRaw(
     });
   });
 }
+
+/** Whether nobody accepts connections at the port. */
+export async function isRefused(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1');
+    socket.on('error', () => resolve(true));
+    socket.on('connect', () => {
+      socket.destroy();
+      resolve(false);
+    });
+  });
+}

@@ -14,6 +14,7 @@ const faults = {
     throw new Error('thrown by a test');
   },
   exit: () => process.exit(1),
+  busy: () => block(1500),
   memory() {
     const held = [];
     for (;;) held.push(Array.from({ length: 1000 }, () => ({})));
@@ -31,5 +32,9 @@ if (WORKER_CLOCK === 'stopped') {
 }
 if (!isMainThread && WORKER_FAULT === 'start') faults.throw();
 if (!isMainThread && WORKER_SLOW_MS) {
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, Number(WORKER_SLOW_MS));
+  block(Number(WORKER_SLOW_MS));
+}
+
+function block(ms) {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
 }
