@@ -72,7 +72,7 @@ async function main(): Promise<void> {
   const drain = createDrain(assembly);
   const readAgain = createRereader(source, read);
   handleSignals({
-    stop: drain,
+    stop: (signal) => drain(signal, 0),
     end: () => process.exit(EXIT_FAILED),
     reload: () => void assembly.reload(readAgain),
   });
@@ -81,13 +81,13 @@ async function main(): Promise<void> {
   await assembly.prepare();
   const { port } = await server.listen(config.server.port, host);
   const adminPort = await listenForAdmin(assembly, config);
+  if (server.isDraining) return;
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
   // The state of the process is unknown, but requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
-    process.exitCode = EXIT_FAILED;
-    drain('uncaught exception');
+    drain('uncaught exception', EXIT_FAILED);
   });
   if (config.server.workers === 1) await transport.check();
   watchDescriptors(import.meta.filename, assembly.exhaustion);
@@ -108,11 +108,12 @@ async function listenForAdmin({ admin }: Assembly, config: Config): Promise<numb
   }
 }
 
-/** Returns a function that begins the drain that ends the process with `process.exitCode`; false if it has begun before. */
-function createDrain(assembly: Assembly): (reason: string) => boolean {
+/** Returns a function that begins the drain that ends the process with that exit code; false if it has begun before. */
+function createDrain(assembly: Assembly): (reason: string, exitCode: number) => boolean {
   const { server, admin, logger } = assembly;
-  return (text) => {
+  return (text, exitCode) => {
     if (server.isDraining) return false;
+    process.exitCode = exitCode;
     logger.log('info', 'draining', { reason: text, in_flight: server.inFlight });
     const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = assembly.config.server;
     const reason = new GatewayError('internal', 'The gateway is shutting down');

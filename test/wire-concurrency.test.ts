@@ -167,6 +167,40 @@ test('what is refused takes nothing of the rate limits', async (t) => {
   assert.equal(limitsOf(gateway).at(-1), 'global');
 });
 
+test('what the limit of a provider refuses takes nothing of the rate limits either', async (t) => {
+  const { upstream, open } = await startHeld(t);
+  const bucket = 'requests_per_second = 1\nburst_capacity = 2';
+  const toml = [
+    `[rate_limit]\nenabled = true\n${bucket}`,
+    `[rate_limit.providers.p]\n${bucket}`,
+    providerToml(upstream, 'p', 'max_concurrent_requests = 1'),
+  ].join('\n');
+  t.mock.method(performance, 'now', () => 1000);
+  const gateway = await startGateway(t, { toml });
+  const first = gateway.chat(chatBody());
+  await inFlight(upstream, 1);
+  for (let count = 0; count < 5; count += 1) assertLimited(await gateway.chat(chatBody()));
+  assert.equal(limitsOf(gateway).at(-1), 'provider_concurrency');
+  open();
+  assert.deepEqual([(await first).status, (await gateway.chat(chatBody())).status], [200, 200]);
+  assert.equal((await gateway.chat(chatBody())).status, 429);
+  assert.equal(limitsOf(gateway).at(-1), 'global');
+});
+
+test('what is in flight at a provider that a reload removes counts on when another one brings it back', async (t) => {
+  const { upstream, open } = await startHeld(t);
+  const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 1');
+  const gateway = await startGateway(t, { toml });
+  const first = gateway.chat(chatBody());
+  await inFlight(upstream, 1);
+  await gateway.reload(providerToml(upstream, 'q'));
+  await gateway.reload(toml);
+  assertLimited(await gateway.chat(chatBody()));
+  open();
+  assert.equal((await first).status, 200);
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+});
+
 test('what is in flight over a reload counts on, and a new limit counts it too', async (t) => {
   const { upstream, open } = await startHeld(t);
   const toml = (limit: number) => providerToml(upstream, 'p', `max_concurrent_requests = ${limit}`);

@@ -160,7 +160,7 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
     const settings = { toml: '', workers: 2, env: { WORKER_FAULT: 'start' } };
     const program = launchWorkers(t, settings);
     assert.equal(await program.exit, 1);
-    assert.equal(program.stderr(), 'inference-gateway: worker threads end as they start\n');
+    assert.match(program.stderr(), /^inference-gateway: worker threads end as they start: .+\n$/);
     const ended = linesOf(program.stdout()).filter(({ message }) => message === 'worker ended');
     assert.equal(ended.length, 3);
   });
@@ -171,7 +171,7 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
       const program = launchWorkers(t, { toml: '', workers, nodeOptions });
       await eventually(() => program.stderr().includes('about to listen'), 'the start');
       program.child.kill('SIGTERM');
-      assert.equal(await program.exit, 1);
+      assert.equal(await program.exit, 0);
       const messages = linesOf(program.stdout()).map(({ message }) => message);
       assert.deepEqual(messages, ['draining', 'stopped']);
       assert.equal(program.stderr(), 'about to listen\n');

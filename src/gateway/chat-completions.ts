@@ -68,7 +68,20 @@ async function answerBody(
   }
   // With one candidate nobody else can be asked: the circuit would have no effect.
   const breaker = candidates.length > 1 ? settings.breaker : undefined;
-  return tryCandidates(candidates, { call, chat, forwarded, breaker, settings });
+  try {
+    return await tryCandidates(candidates, { call, chat, forwarded, breaker, settings });
+  } catch (thrown) {
+    if (!isAsked(call)) {
+      settings.limits.refundRequest(client);
+      settings.limits.refundProvider(requested.provider.id);
+    }
+    throw thrown;
+  }
+}
+
+/** Whether a provider was asked, and not passed over. */
+function isAsked({ record }: Call): boolean {
+  return record.tries.some(({ outcome }) => outcome !== 'limit' && outcome !== 'resting');
 }
 
 /** Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but not JSON. */
@@ -92,34 +105,39 @@ interface CompletionContext extends TryContext {
 /** Asks the candidates until one answers. If all fail, throws the failure of the requested one, the first. */
 async function tryCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
   const { breaker, call } = context;
-  const { limits, logger } = context.settings;
+  const { concurrency, limits, logger } = context.settings;
   const [requested, ...others] = candidates;
-  const begin = ({ provider, model }: Candidate) =>
-    breaker?.recordAttempt(provider, model) ?? 'closed';
+  // Before the attempt is recorded: a request that is not sent is not the probe.
+  const begin = ({ provider, model }: Candidate): CircuitState | GatewayError =>
+    concurrency.refuseAttempt(provider.id) ?? breaker?.recordAttempt(provider, model) ?? 'closed';
   const beginFallback = async (candidate: Candidate) => {
     const { provider, model } = candidate;
-    // Only read here: a request that the limit refuses is not the probe.
     if (breaker?.stateOf(provider, model) === 'open') return 'open';
-    return (await limits.takeProvider(provider.id)) ? 'limit' : begin(candidate);
+    const { id } = provider;
+    return concurrency.refuseAttempt(id) ?? (await limits.takeProvider(id)) ?? begin(candidate);
   };
+  const passOver = (candidate: Candidate, why: 'open' | GatewayError) =>
+    recordPassedOver(candidate, why === 'open' ? 'resting' : 'limit', call, logger);
   // While its circuit is open, the requested candidate is asked last.
   const first = begin(requested);
   const isLast = first === 'open';
-  if (isLast) recordPassedOver(requested, 'resting', call, logger);
+  if (isLast) passOver(requested, first);
   const order = isLast ? [...others, requested] : candidates;
   let failure: GatewayError | undefined;
   let failedTry: number | undefined;
   for (const candidate of order) {
-    let state: CircuitState | 'limit' = first;
+    let state = first;
     if (candidate !== requested) {
       state = await beginFallback(candidate);
-      if (state === 'open' || state === 'limit') {
-        recordPassedOver(candidate, state === 'open' ? 'resting' : 'limit', call, logger);
+      if (state === 'open' || state instanceof GatewayError) {
+        passOver(candidate, state);
         continue;
       }
       call.record.hasRetried = true;
     } else if (isLast) state = begin(requested);
-    const result = await tryCandidate(candidate, context, state);
+    if (state instanceof GatewayError) passOver(candidate, state);
+    const result =
+      state instanceof GatewayError ? state : await tryCandidate(candidate, context, state);
     if (!(result instanceof GatewayError)) return result;
     if (candidate === requested) {
       failure = result;

@@ -12,6 +12,8 @@ export interface Concurrency {
   /** Counts a request of the client, or returns `rateLimit`. */
   beginRequest(client: ClientSettings | undefined): GatewayError | undefined;
   endRequest(client: ClientSettings | undefined): void;
+  /** Returns `rateLimit` if an attempt at the provider would be refused now. Nothing is counted. */
+  refuseAttempt(id: string): GatewayError | undefined;
   /** Counts an attempt at the provider, or returns `rateLimit`. */
   beginAttempt(id: string): GatewayError | undefined;
   endAttempt(id: string): void;
@@ -50,6 +52,7 @@ export function createConcurrency(
       inServer.end();
       if (client) ofClients.get(client.name)!.end();
     },
+    refuseAttempt: (id) => atProviders.get(id)!.refuse(),
     beginAttempt: (id) => atProviders.get(id)!.begin(),
     endAttempt: (id) => atProviders.get(id)!.end(),
   };
@@ -73,15 +76,22 @@ class Bound {
   }
 
   begin(): GatewayError | undefined {
-    if (this.#counter.addWithin(1, this.#max)) return undefined;
+    return this.#counter.addWithin(1, this.#max) ? undefined : this.#refusal();
+  }
+
+  refuse(): GatewayError | undefined {
+    return this.#counter.value < this.#max ? undefined : this.#refusal();
+  }
+
+  end(): void {
+    this.#counter.add(-1);
+  }
+
+  #refusal(): GatewayError {
     const retryAfterSeconds = RETRY_AFTER_SECONDS;
     return new GatewayError('rateLimit', 'Too many requests at the same time', {
       retryAfterSeconds,
       limit: this.#limit,
     });
-  }
-
-  end(): void {
-    this.#counter.add(-1);
   }
 }

@@ -18,6 +18,8 @@ export interface Limits {
   refundRequest(client: ClientSettings | undefined): void;
   /** Takes a token of the provider's bucket, or returns why not. */
   takeProvider(id: string): Refusal;
+  /** Puts it back. */
+  refundProvider(id: string): void;
 }
 
 interface Bucket extends StoredBucket {
@@ -47,15 +49,16 @@ export function createLimits(
     if (wanted.length === 0) return undefined;
     return store ? takeStored(store, wanted) : takeLocally(wanted);
   };
+  const refund = (taken: readonly Bucket[]): void => {
+    // If the store went away or came back meanwhile, one token is put back in the wrong place.
+    if (!store?.refund(taken)) for (const { local } of taken) local.refund();
+  };
 
   return {
     takeRequest: (client) => take(ofRequest(client)),
-    refundRequest(client) {
-      const taken = ofRequest(client);
-      // Of the local buckets, if the store has not gone or come back meanwhile: then one token is wrong.
-      if (!store?.refund(taken)) for (const { local } of taken) local.refund();
-    },
+    refundRequest: (client) => refund(ofRequest(client)),
     takeProvider: (id) => take(named(providerBucket(id))),
+    refundProvider: (id) => refund(named(providerBucket(id))),
   };
 }
 

@@ -55,7 +55,10 @@ export class Connection {
     const { host, port, isTls } = settings;
     this.#settings = settings;
     this.#options = options;
-    this.#connectTimer = setTimeout(() => this.end('connect timed out'), CONNECT_MS).unref();
+    this.#connectTimer = setTimeout(
+      () => this.end(isTls ? 'no TLS connection in time' : 'connect timed out'),
+      CONNECT_MS,
+    ).unref();
     this.#socket = isTls
       ? // RFC 6066 3: no address literals in SNI.
         createTlsConnection({ host, port, servername: isIP(host) ? '' : host })

@@ -1,5 +1,8 @@
 /** The worker threads: together they are one listener. The main thread starts them, replaces those that die, and ends them. */
 
+import { once } from 'node:events';
+import { createServer } from 'node:net';
+
 import type { Config } from '../config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
 import type { Logger } from '../lib/log.ts';
@@ -64,6 +67,8 @@ export class WorkerPool implements HttpServer {
   #isFirst = true;
   #isDraining = false;
   #deaths = 0;
+  /** Why a worker has ended. */
+  #lastCause: string | undefined;
   /** Those of the backlog's dropped lines that the log has told of. */
   #reportedLines = 0;
   /** Of the workers that have ended. */
@@ -110,6 +115,7 @@ export class WorkerPool implements HttpServer {
 
   /** Starts the workers. Rejects with Node's error if the address cannot be had, and if workers die as they start. */
   async listen(port: number, host: string): Promise<{ readonly port: number }> {
+    if (port !== 0) await holdAddress({ port, host });
     this.#address = { port, host };
     this.#address = { port: await this.#startWithRetries(), host };
     this.#isFirst = false;
@@ -146,9 +152,12 @@ export class WorkerPool implements HttpServer {
   async #startWithRetries(): Promise<number> {
     for (;;) {
       const port = await this.#start();
-      if (port !== undefined) return port;
+      if (port !== undefined || this.#isDraining) return port ?? 0;
       this.#deaths += 1;
-      if (this.#deaths >= MAX_DEATHS_AT_START) throw new Error('worker threads end as they start');
+      if (this.#deaths < MAX_DEATHS_AT_START) continue;
+      throw new Error(
+        `worker threads end as they start: ${this.#lastCause ?? 'no cause is known'}`,
+      );
     }
   }
 
@@ -207,6 +216,7 @@ export class WorkerPool implements HttpServer {
     const closed = figures?.connections && { ...figures.connections, open: 0 };
     this.#pastConnections = sumConnections([this.#pastConnections, closed]);
     if (worker.isTerminated) return;
+    this.#lastCause = thrown?.message;
     const cause = thrown?.stack;
     logger.log('error', 'worker ended', { worker: thread, cause });
     this.#replaceLater(worker);
@@ -244,5 +254,19 @@ export class WorkerPool implements HttpServer {
       logger.log('error', 'worker cannot listen', { cause: (error as Error).message });
     }
     if (!this.#isDraining) this.#startLater();
+  }
+}
+
+/**
+ * Keeps other gateways with workers away from the address, for as long as the process lives: with SO_REUSEPORT two that
+ * start at once could share it unknowingly. Rejects with `EADDRINUSE`. Linux forgets an abstract socket with its process.
+ */
+async function holdAddress({ port, host }: Address): Promise<void> {
+  const lock = createServer().listen(`\0inference-gateway ${host} ${port}`);
+  lock.unref();
+  try {
+    await once(lock, 'listening');
+  } catch (error) {
+    throw Object.assign(error as Error, { port });
   }
 }
