@@ -14,6 +14,7 @@ import { encodeCommand, ReplyReader, type Reply } from '../src/store/resp.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { untilSteady, useManualTimers } from './support/clock.ts';
 import { bulk, startFakeRedis, type FakeRedis } from './support/fake-redis.ts';
+import { createMemoryProbe } from './support/memory.ts';
 import { freePort, ROOT, runProgram } from './support/process.ts';
 import {
   bucket,
@@ -245,6 +246,30 @@ test('an idle connection that the server closes is replaced soon, also after fai
   await until(() => store.isAway);
   const [delayMs] = timers.running(5000);
   assert.ok(delayMs! >= 50 && delayMs! <= 100, `${delayMs}`);
+});
+
+test('takes over many outages leave nothing in memory', async (t) => {
+  const timers = useManualTimers(t);
+  const { store, redis } = await startAnswering(t, () => {}, { answerMs: 1 });
+  const passOutage = async () => {
+    const pending = Array.from({ length: 1000 }, () => store.take(ONE));
+    while (!store.isAway) {
+      await nextTurn();
+      timers.advance(1);
+    }
+    assert.equal((await Promise.all(pending)).find(Boolean), undefined);
+    for (let i = 0; i < 2000; i += 1) await store.take(ONE);
+    timers.advance(timers.running(5000)[0]!);
+    await until(() => !store.isAway);
+    redis.commands.length = 0;
+  };
+  const measure = createMemoryProbe();
+  for (let i = 0; i < 10; i += 1) await passOutage();
+  const held = measure();
+  for (let i = 0; i < 20; i += 1) await passOutage();
+  const grown = measure() - held;
+  // 30 bytes for each of 60,000 takes.
+  assert.ok(grown < 1_800_000, `grown by ${grown} bytes`);
 });
 
 test('a store that was there for more than five seconds is asked again soon', async (t) => {

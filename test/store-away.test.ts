@@ -4,8 +4,7 @@ import assert from 'node:assert/strict';
 import { before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { providerToml, startGateway } from './support/gateway.ts';
-import { createMemoryProbe } from './support/memory.ts';
+import { providerToml } from './support/gateway.ts';
 import { buildOnce, emptyFolder, runProgram } from './support/process.ts';
 import { isRedisMissing, startRedis, type RedisServer } from './support/redis-server.ts';
 import {
@@ -180,35 +179,4 @@ test('--check shows no part of the URL of a store, right or wrong', async (t) =>
       assert.ok(!(stdout + stderr).includes(PASSWORD), stdout + stderr);
     }
   }
-});
-
-test('requests during outages of the store leave nothing in memory', LONG, async (t) => {
-  if (isRedisMissing(t)) return;
-  const redis = await startRedis(t, { password: PASSWORD });
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: wideToml(storeUrl(redis), upstream) });
-  const ask = async (count: number) => {
-    const chats = Array.from({ length: count }, () => ({}));
-    assert.deepEqual(await countPassed([gateway.port], chats), [count]);
-    gateway.log.length = 0;
-    upstream.requests.length = 0;
-  };
-  const outages = async (count: number) => {
-    redis.freeze();
-    await ask(count);
-    redis.thaw();
-    await ask(count);
-    await redis.kill();
-    await ask(count);
-    await redis.restart();
-    await ask(count);
-  };
-  const measure = createMemoryProbe();
-  // The first rounds compile.
-  for (let round = 0; round < 3; round += 1) await outages(100);
-  const held = measure();
-  for (let round = 0; round < 4; round += 1) await outages(100);
-  const grown = measure() - held;
-  // 700 bytes for each of 1,600 requests.
-  assert.ok(grown < 1_120_000, `grown by ${grown} bytes`);
 });
