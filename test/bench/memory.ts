@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { inCell, type Cell } from './cell.ts';
-import { CONTENDERS, RELAYS, type ContenderId } from './contenders.ts';
+import { CONTENDERS, NODE_RELAYS, RELAYS, type Contender, type ContenderId } from './contenders.ts';
 import type { Measure } from './measure.ts';
 import { milliseconds } from './options.ts';
 import { EVENT_BYTES, requestBody } from './payloads.ts';
@@ -51,7 +51,7 @@ export const prompts: Measure = {
   title: 'prompts',
   about: `Held per open stream whose prompt has ${PROMPT_BYTES / 1_048_576} MiB, on and off the heap after a collection; ${PROMPT_STREAMS} streams.`,
   columns: ['KiB held per stream'],
-  contenders: RELAYS,
+  contenders: NODE_RELAYS,
   async run(id) {
     const plan = {
       events: EVENTS,
@@ -87,14 +87,24 @@ export const memory: Measure = {
       await sleep(1000);
       const idle = rssKiB(cell.child);
       const values = [idle / 1024];
+      const { eventsPerSecond = Infinity }: Contender = CONTENDERS[id];
       for (const [index, number] of NUMBERS.entries()) {
+        if ((number * 1000) / EVENT_EVERY_MS > eventsPerSecond) {
+          values.push(NaN, NaN);
+          continue;
+        }
         const delay = await hold(cell, number - (NUMBERS[index - 1] ?? 0));
         values.push((rssKiB(cell.child) - idle) / number, delay);
       }
       if (id === 'gateway' || id === 'fetch-transport') await survive(cell, id);
       return values;
     }),
-  ratios: [],
+  ratios: NUMBERS.map((number, index) => ({
+    text: `gateway, KiB per stream of ${number}`,
+    of: (v) => v('gateway', 2 * index + 1),
+    // 42 KB, with many.
+    ...(number === NUMBERS.at(-1) ? { atMost: 41 } : {}),
+  })),
   notes: () => [
     ...new Set(survivals),
     MANY < 10_000 ? `not 10000 streams: only ${OPEN_FILES} files may be open` : '',
