@@ -110,7 +110,7 @@ export const CONTENDERS = {
     tool: 'litellm',
     health: '/health/liveliness',
     isRewriting: true,
-    eventsPerSecond: 1000,
+    eventsPerSecond: 500,
     command: litellmCommand,
     // The prices of models come with the package; it would fetch newer ones.
     env: { HOME: folder, LITELLM_LOCAL_MODEL_COST_MAP: 'True', LITELLM_LOG: 'ERROR' },

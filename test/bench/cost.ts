@@ -124,7 +124,8 @@ export const events: Measure = {
   notes: (v) => [
     ...tooFast(v),
     ...RELAYS.filter((id) => v(id, 1) > 0 && streamsOf(id) < STREAMS).map(
-      (id) => `${CONTENDERS[id].label} was given only ${streamsOf(id)} streams`,
+      (id) =>
+        `${CONTENDERS[id].label} was given only ${streamsOf(id)} streams; its events were counted, not compared`,
     ),
     ...RELAYS.filter((id) => Math.abs(v(id, 1) / (streamsOf(id) * STREAM_RATE) - 1) > 0.02).map(
       (id) =>

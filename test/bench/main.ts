@@ -13,7 +13,7 @@
  *               litellm; onwards (by cargo), nginx (from Debian's packages) and LiteLLM (by pip) are fetched once into
  *               ~/.cache/inference-gateway, and named as absent if that fails
  * --quick       a round, and a sixth of the time: shows that it works, its numbers are worth little
- * --profile     instead of measuring: where the time of gateway, fetch-transport, bare-relay, lean-relay or bare-fetch
+ * --profile     instead of measuring: where the time of gateway, access-log, fetch-transport, bare-relay, lean-relay or bare-fetch
  *               goes
  *
  * On a machine of its own: two cores at least, and nothing else running.
@@ -54,7 +54,14 @@ const MEASURES = {
 };
 const FLAT = ['connections', 'minutes'];
 /** These end on SIGTERM as --cpu-prof needs it. */
-const PROFILED = ['gateway', 'fetch-transport', 'bare-relay', 'lean-relay', 'bare-fetch'];
+const PROFILED = [
+  'gateway',
+  'access-log',
+  'fetch-transport',
+  'bare-relay',
+  'lean-relay',
+  'bare-fetch',
+];
 
 function circumstances(): string {
   const say = (script: string) => execFileSync(NODE, ['-p', script], { encoding: 'utf8' }).trim();

@@ -2,8 +2,8 @@
 
 import { EVENT_BYTES } from './payloads.ts';
 
-/** How a head ends, and a chunk's size, which has the end of the chunk before it in front. */
-const ENDS = { head: /\r\n\r\n/, size: /(?<=[\da-f])\r\n/ };
+/** How a head ends, and a chunk's size (hyper writes capitals), which has the end of the chunk before it in front. */
+const ENDS = { head: /\r\n\r\n/, size: /(?<=[\da-f])\r\n/i };
 const LINE_END = 10;
 /** So much is looked through for it at once. */
 const LOOK_AT_BYTES = { head: 1024, size: 16 };

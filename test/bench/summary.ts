@@ -17,6 +17,7 @@ const COLUMNS = [
 /** Of the measures that were taken. */
 export function summarize(ids: readonly ContenderId[], medians: ReadonlyMap<string, Value>) {
   const taken = COLUMNS.filter(([measure]) => medians.has(measure));
+  if (taken.length === 0) return '';
   const rows = ids.map((id) => [
     CONTENDERS[id].label,
     ...taken.map(([measure, columns]) =>
