@@ -3,7 +3,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { inCell, type Cell } from './cell.ts';
-import { RELAYS } from './contenders.ts';
+import { CONTENDERS, RELAYS } from './contenders.ts';
 import { ratio, type Measure } from './measure.ts';
 import { milliseconds } from './options.ts';
 import { requestBody } from './payloads.ts';
@@ -44,4 +44,9 @@ export const latency: Measure = {
     ratio(['gateway', 'onwards'], 1, 'first event p99', 2),
     ratio(['access-log', 'onwards'], 1, 'first event p99', 2),
   ],
+  notes: (v) =>
+    RELAYS.filter((id) => v(id, 1) <= 0).map(
+      (id) =>
+        `${CONTENDERS[id].label}: the upstream's own p99 varies by more than is added; its p99 does not compare`,
+    ),
 };

@@ -33,7 +33,7 @@ interface Taken {
   failure?: string;
 }
 
-/** How many times what the other needs, or takes. */
+/** How many times what the other needs, or takes; of differences that noise has made negative there is none. */
 export const ratio = (
   [a, b]: readonly [ContenderId, ContenderId],
   column: number,
@@ -41,7 +41,8 @@ export const ratio = (
   atMost?: number,
 ): Ratio => ({
   text: `${CONTENDERS[a].label} / ${CONTENDERS[b].label}, ${what}`,
-  of: (value) => value(a, column) / value(b, column),
+  of: (value) =>
+    Math.min(value(a, column), value(b, column)) > 0 ? value(a, column) / value(b, column) : NaN,
   ...(atMost === undefined ? {} : { atMost }),
 });
 
