@@ -6,6 +6,7 @@ import { CONTENDERS, type Contender, type ContenderId } from './contenders.ts';
 import type { Options, Results, Target } from './load.ts';
 import { JSON_ANSWER, requestBody, streamOf } from './payloads.ts';
 import * as processes from './processes.ts';
+import { toolOf } from './tools.ts';
 import { hasWrk, runWrk } from './wrk.ts';
 
 const PATH = '/v1/chat/completions';
@@ -22,6 +23,7 @@ interface Vitals {
   readonly p99: number;
   readonly max: number;
   readonly heldBytes: number;
+  readonly allocatedBytes: number;
 }
 
 interface Parts extends Required<Plan> {
@@ -75,7 +77,9 @@ export class Cell {
     const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
     const head = `POST ${PATH} HTTP/1.1\r\n${lines.join('')}\r\n`;
     const expected = body.includes('"stream":true') ? this.#stream : JSON_ANSWER;
-    return { port: this.#parts.port, request: Buffer.concat([Buffer.from(head), body]), expected };
+    const request = Buffer.concat([Buffer.from(head), body]);
+    const isRewritten = this.#parts.contender.isRewriting ?? false;
+    return { port: this.#parts.port, request, expected, isRewritten };
   }
 
   /** Closed loop, as fast as it goes: how many requests, and how many in a second. */
@@ -92,10 +96,10 @@ export class Cell {
     return runWrk({ url, headers: this.#headers, body, connections, ms, answerBytes });
   }
 
-  /** The event loop's delays in milliseconds since it was last called, and the bytes on and off the heap. */
+  /** Since it was last called: the event loop's delays in milliseconds, and the bytes allocated on the heap; and those held on and off the heap. */
   async delay(): Promise<Vitals> {
     if (!this.#parts.isProbed || !this.#parts.contender.isNode) {
-      return { p99: NaN, max: NaN, heldBytes: NaN };
+      return { p99: NaN, max: NaN, heldBytes: NaN, allocatedBytes: NaN };
     }
     const written = processes.next<Buffer>(
       this.child,
@@ -128,10 +132,18 @@ export async function inCell<T>(
     }
     const probe = isProbed ? ['--require', processes.program('probe')] : [];
     const port = await processes.freePort();
-    const launch = { port, upstreamPort, nodeArgs: [...nodeArgs, ...probe] };
+    const tool = contender.tool && toolOf(contender.tool);
+    if (typeof tool === 'string') throw new Error(tool);
+    const { path = '', env } = tool ?? {};
+    const launch = { port, upstreamPort, nodeArgs: [...nodeArgs, ...probe], program: path };
     const command = contender.command(launch);
     const startedAt = performance.now();
-    const child = keep(processes.startContender(command, contender));
+    const child = keep(
+      processes.startContender(command, {
+        ...contender,
+        env: { ...contender.env, ...env },
+      }),
+    );
     await processes.untilAnswered(child, port, contender.health);
     return await use(new Cell({ ...given, child, port, startMs: performance.now() - startedAt }));
   } finally {

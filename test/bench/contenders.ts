@@ -1,64 +1,58 @@
-/** Who is measured, and how each is started and spoken to. */
+/** Who is measured, and how each is spoken to. */
 
-import { writeFileSync } from 'node:fs';
-import { join } from 'node:path';
-
+import {
+  emptyCommand,
+  gatewayCommand,
+  litellmCommand,
+  onwardsCommand,
+  portkeyCommand,
+  relayCommand,
+  type Launch,
+} from './commands.ts';
 import { nginxCommand } from './nginx.ts';
-import { NODE } from './options.ts';
-import { folder, program } from './processes.ts';
-
-export interface Launch {
-  readonly port: number;
-  readonly upstreamPort: number;
-  readonly nodeArgs: readonly string[];
-}
+import { folder } from './processes.ts';
+import { VERSIONS, type ToolName } from './tools.ts';
 
 export interface Contender {
   readonly label: string;
   readonly isNode?: boolean;
+  /** What has to be fetched for it. */
+  readonly tool?: ToolName;
   /** Without one it is no process of its own. */
   readonly command?: (launch: Launch) => string[];
   readonly env?: Readonly<Record<string, string>>;
   /** It may use all cores. */
   readonly isFree?: boolean;
+  /** It builds answers and events anew: their bytes cannot be compared, events are only counted. */
+  readonly isRewriting?: boolean;
+  /** What it can carry on one core, if that is less than the others are given. */
+  readonly eventsPerSecond?: number;
   /** Besides those of every request. */
   readonly headers?: (upstreamPort: number) => Record<string, string>;
   /** A GET for it is answered as soon as the contender is up. */
   readonly health: string;
 }
 
-const SERVER = join(import.meta.dirname, '..', '..', 'dist', 'server.js');
-const PORTKEY = join(import.meta.dirname, 'node_modules/@portkey-ai/gateway/build/start-server.js');
-const EMPTY = (port: number) =>
-  `require('node:http').createServer((_, response) => response.end('ok')).listen(${port}, '127.0.0.1')`;
-
-function gatewayCommand({ port, upstreamPort, nodeArgs }: Launch): string[] {
-  const config = join(folder, 'gateway.toml');
-  const server = `[server]\nport = ${port}\nhost = "127.0.0.1"\n`;
-  const provider = `[providers.p]\nbase_url = "http://127.0.0.1:${upstreamPort}/v1"\napi_key = "none"\n`;
-  writeFileSync(config, server + provider);
-  return [NODE, ...nodeArgs, SERVER, '--config', config];
-}
-
-const relayCommand =
-  (way: string) =>
-  ({ port, upstreamPort, nodeArgs }: Launch) => [
-    NODE,
-    ...nodeArgs,
-    program('relay'),
-    `${port}`,
-    `${upstreamPort}`,
-    way,
-  ];
-
 export const CONTENDERS = {
-  gateway: { label: 'gateway', health: '/health', isNode: true, command: gatewayCommand },
+  gateway: {
+    label: 'gateway',
+    health: '/health',
+    isNode: true,
+    command: gatewayCommand,
+    env: { GATEWAY_LOG_LEVEL: 'warn' },
+  },
+  'access-log': {
+    label: 'gateway, access log on',
+    health: '/health',
+    isNode: true,
+    command: gatewayCommand,
+  },
   'fetch-transport': {
     label: 'gateway (fetch transport)',
     health: '/health',
     isNode: true,
     command: gatewayCommand,
-    env: { GATEWAY_UPSTREAM: 'fetch' },
+    env: { GATEWAY_LOG_LEVEL: 'warn', GATEWAY_UPSTREAM: 'fetch' },
   },
   'one-worker': {
     label: 'gateway, 1 worker',
@@ -76,6 +70,12 @@ export const CONTENDERS = {
     env: { GATEWAY_WORKERS: '2' },
   },
   'bare-relay': { label: 'bare relay', health: '/', isNode: true, command: relayCommand('agent') },
+  'lean-relay': {
+    label: 'leanest relay',
+    health: '/',
+    isNode: true,
+    command: relayCommand('lean'),
+  },
   'bare-fetch': {
     label: 'bare fetch relay',
     health: '/',
@@ -86,23 +86,41 @@ export const CONTENDERS = {
     label: 'portkey',
     health: '/',
     isNode: true,
-    command: ({ port, nodeArgs }) => [NODE, ...nodeArgs, PORTKEY, `--port=${port}`, '--headless'],
+    command: portkeyCommand,
     headers: (upstreamPort) => ({
       'x-portkey-provider': 'openai',
       'x-portkey-custom-host': `http://127.0.0.1:${upstreamPort}/v1`,
     }),
   },
   nginx: {
-    label: 'nginx',
+    label: 'nginx proxy_pass',
+    tool: 'nginx',
     health: '/health',
-    command: ({ port, upstreamPort }) => nginxCommand(port, upstreamPort),
+    command: nginxCommand,
+  },
+  onwards: {
+    label: `onwards ${VERSIONS.onwards}`,
+    tool: 'onwards',
+    health: '/v1/models',
+    command: onwardsCommand,
+    env: { RUST_LOG: 'off' },
+  },
+  litellm: {
+    label: `LiteLLM ${VERSIONS.litellm}`,
+    tool: 'litellm',
+    health: '/health/liveliness',
+    isRewriting: true,
+    eventsPerSecond: 500,
+    command: litellmCommand,
+    // The prices of models come with the package; it would fetch newer ones.
+    env: { HOME: folder, LITELLM_LOCAL_MODEL_COST_MAP: 'True', LITELLM_LOG: 'ERROR' },
   },
   direct: { label: 'upstream directly', health: '/' },
   empty: {
     label: 'empty node:http server',
     health: '/',
     isNode: true,
-    command: ({ port }) => [NODE, '-e', EMPTY(port)],
+    command: emptyCommand,
   },
   parse: { label: 'JSON.parse alone', health: '/' },
 } satisfies Record<string, Contender>;
@@ -111,9 +129,14 @@ export type ContenderId = keyof typeof CONTENDERS;
 /** Those to choose from; the others are what these are compared with. */
 export const RELAYS: readonly ContenderId[] = [
   'gateway',
+  'access-log',
   'fetch-transport',
+  'lean-relay',
   'bare-relay',
   'bare-fetch',
-  'portkey',
+  'onwards',
   'nginx',
+  'portkey',
+  'litellm',
 ];
+export const NODE_RELAYS = RELAYS.filter((id) => (CONTENDERS[id] as Contender).isNode);

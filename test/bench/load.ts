@@ -11,6 +11,8 @@ export interface Target {
   readonly request: Buffer;
   /** The body of the answer. */
   readonly expected: Buffer;
+  /** The contender does not pass bytes on as they came. */
+  readonly isRewritten: boolean;
 }
 
 export interface Options {
@@ -50,8 +52,8 @@ class Connection {
   #firstMs = NaN;
   #settle: { resolve(times: Times): void; reject(error: Error): void } | undefined;
 
-  constructor({ port, request, expected }: Target) {
-    this.reader = new Reader(expected);
+  constructor({ port, request, expected, isRewritten }: Target) {
+    this.reader = new Reader(expected, isRewritten);
     this.#request = request;
     this.socket = connect({ port, host: '127.0.0.1', noDelay: true });
     this.socket.on('error', (error) => this.#settle?.reject(error));

@@ -6,12 +6,15 @@
  *
  * --node        24: everything that is Node runs on that one; without it, on the Node that runs this
  * --rounds      5; contenders alternate within a round, the tables have median (least–greatest)
- * --only        of requests, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
+ * --only        of requests, garbage, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
  *               said); only when named: minutes (--minutes 10 is how many), and workers (Node 22.12 or newer);
  *               `flat` is connections and minutes
- * --contenders  of gateway, fetch-transport, bare-relay, bare-fetch, portkey, nginx
+ * --contenders  of gateway, access-log, fetch-transport, lean-relay, bare-relay, bare-fetch, onwards, nginx, portkey,
+ *               litellm; onwards (by cargo), nginx (from Debian's packages) and LiteLLM (by pip) are fetched once into
+ *               ~/.cache/inference-gateway, and named as absent if that fails
  * --quick       a round, and a sixth of the time: shows that it works, its numbers are worth little
- * --profile     instead of measuring: where the time of gateway, fetch-transport, bare-relay or bare-fetch goes
+ * --profile     instead of measuring: where the time of gateway, access-log, fetch-transport, bare-relay, lean-relay or bare-fetch
+ *               goes
  *
  * On a machine of its own: two cores at least, and nothing else running.
  */
@@ -22,21 +25,23 @@ import { cpus } from 'node:os';
 import { join } from 'node:path';
 
 import { bodies } from './bodies.ts';
-import { RELAYS, type ContenderId } from './contenders.ts';
-import { connections, events, minutes, requests } from './cost.ts';
+import { CONTENDERS, RELAYS, type Contender, type ContenderId } from './contenders.ts';
+import { connections, events, garbage, minutes, requests } from './cost.ts';
 import { latency } from './latency.ts';
-import { take, type Measure } from './measure.ts';
+import { take, type Measure, type Value } from './measure.ts';
 import { memory, prompts } from './memory.ts';
-import { hasNginx } from './nginx.ts';
 import { namesIn, NODE, options } from './options.ts';
 import { isPinned } from './processes.ts';
 import { profile } from './profile.ts';
 import { start } from './start.ts';
+import { summarize } from './summary.ts';
+import { toolOf } from './tools.ts';
 import { workers } from './workers.ts';
 import { hasWrk } from './wrk.ts';
 
 const MEASURES = {
   requests,
+  garbage,
   events,
   latency,
   memory,
@@ -49,7 +54,14 @@ const MEASURES = {
 };
 const FLAT = ['connections', 'minutes'];
 /** These end on SIGTERM as --cpu-prof needs it. */
-const PROFILED = ['gateway', 'fetch-transport', 'bare-relay', 'bare-fetch'];
+const PROFILED = [
+  'gateway',
+  'access-log',
+  'fetch-transport',
+  'bare-relay',
+  'lean-relay',
+  'bare-fetch',
+];
 
 function circumstances(): string {
   const say = (script: string) => execFileSync(NODE, ['-p', script], { encoding: 'utf8' }).trim();
@@ -70,7 +82,12 @@ const byDefault = Object.keys(MEASURES).filter((name) => !['minutes', 'workers']
 const only = options.only === undefined ? byDefault : namesIn(options.only, Object.keys(all));
 const isWanted = (name: string) =>
   only.includes(name) || (FLAT.includes(name) && only.includes('flat'));
-const present = RELAYS.filter((id) => hasNginx || id !== 'nginx');
+/** Why it cannot be measured. */
+function absenceOf(id: ContenderId): string | undefined {
+  const { tool }: Contender = CONTENDERS[id];
+  const found = tool && toolOf(tool);
+  return typeof found === 'string' ? found : undefined;
+}
 
 console.log(`${circumstances()}\n`);
 if (options.isProfile) {
@@ -78,10 +95,20 @@ if (options.isProfile) {
     console.log(await profile(id as ContenderId));
   }
 } else {
-  const contenders = namesIn(options.contenders ?? present.join(','), present);
+  const wanted = namesIn(options.contenders ?? RELAYS.join(','), RELAYS) as ContenderId[];
+  const contenders = wanted.filter((id) => {
+    const reason = absenceOf(id);
+    if (reason !== undefined) console.log(`Absent: ${CONTENDERS[id].label}, ${reason}\n`);
+    return reason === undefined;
+  });
+  const medians = new Map<string, Value>();
   for (const [name, measure] of Object.entries<Measure>(MEASURES)) {
     const rounds = name === 'minutes' ? 1 : options.rounds;
-    if (isWanted(name)) console.log(await take(measure, contenders, rounds));
+    if (!isWanted(name)) continue;
+    const { text, value } = await take(measure, contenders, rounds);
+    console.log(text);
+    medians.set(name, value);
   }
+  console.log(summarize(contenders, medians));
 }
 process.exit(0);

@@ -33,7 +33,7 @@ interface Taken {
   failure?: string;
 }
 
-/** How many times what the other needs, or takes. */
+/** How many times what the other needs, or takes; of differences that noise has made negative there is none. */
 export const ratio = (
   [a, b]: readonly [ContenderId, ContenderId],
   column: number,
@@ -41,12 +41,24 @@ export const ratio = (
   atMost?: number,
 ): Ratio => ({
   text: `${CONTENDERS[a].label} / ${CONTENDERS[b].label}, ${what}`,
-  of: (value) => value(a, column) / value(b, column),
+  of: (value) =>
+    Math.min(value(a, column), value(b, column)) > 0 ? value(a, column) / value(b, column) : NaN,
   ...(atMost === undefined ? {} : { atMost }),
 });
 
+export interface Report {
+  /** Markdown. */
+  readonly text: string;
+  /** Medians. */
+  readonly value: Value;
+}
+
 /** Takes it with these contenders, and reports on it. */
-export async function take(measure: Measure, wanted: readonly string[], rounds: number) {
+export async function take(
+  measure: Measure,
+  wanted: readonly string[],
+  rounds: number,
+): Promise<Report> {
   const ids = measure.contenders.filter((id) => wanted.includes(id) || !RELAYS.includes(id));
   const disturbances = await watchMachine();
   const taken = new Map<ContenderId, Taken>(ids.map((id) => [id, { rounds: [] }]));
@@ -70,7 +82,7 @@ function describe(
   measure: Measure,
   taken: ReadonlyMap<ContenderId, Taken>,
   disturbances: readonly string[],
-): string {
+): Report {
   const { title, about, columns, ratios, notes = () => [] } = measure;
   const valuesOf = (id: ContenderId, column: number) => {
     const { failure, rounds: measured = [] } = taken.get(id) ?? {};
@@ -101,5 +113,6 @@ function describe(
     (line) => line !== '',
   );
   const table = markdown([['', ...columns], ...rows]);
-  return `### ${title}\n\n${about}\n\n${table}\n\n${lines.map((line) => `- ${line}\n`).join('')}`;
+  const text = `### ${title}\n\n${about}\n\n${table}\n\n${lines.map((line) => `- ${line}\n`).join('')}`;
+  return { text, value: medianOf };
 }

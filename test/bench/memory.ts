@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { inCell, type Cell } from './cell.ts';
-import { CONTENDERS, RELAYS, type ContenderId } from './contenders.ts';
+import { CONTENDERS, NODE_RELAYS, RELAYS, type Contender, type ContenderId } from './contenders.ts';
 import type { Measure } from './measure.ts';
 import { milliseconds } from './options.ts';
 import { EVENT_BYTES, requestBody } from './payloads.ts';
@@ -19,6 +19,11 @@ const limits = readFileSync('/proc/self/limits', 'utf8');
 const OPEN_FILES = Number(/^Max open files\s+(\d+)/m.exec(limits)![1]);
 /** Each stream takes two files of the contender's. */
 const MANY = Math.min(10_000, Math.floor((OPEN_FILES - SPARE_FILES) / 2));
+
+function mostStreams(id: ContenderId): number {
+  const { eventsPerSecond = Infinity }: Contender = CONTENDERS[id];
+  return Math.floor((eventsPerSecond * EVENT_EVERY_MS) / 1000);
+}
 
 /** Opens more streams, and holds all; throws where one gets wrong bytes, or none. */
 async function hold(cell: Cell, more: number): Promise<number> {
@@ -51,7 +56,7 @@ export const prompts: Measure = {
   title: 'prompts',
   about: `Held per open stream whose prompt has ${PROMPT_BYTES / 1_048_576} MiB, on and off the heap after a collection; ${PROMPT_STREAMS} streams.`,
   columns: ['KiB held per stream'],
-  contenders: RELAYS,
+  contenders: NODE_RELAYS,
   async run(id) {
     const plan = {
       events: EVENTS,
@@ -87,15 +92,25 @@ export const memory: Measure = {
       await sleep(1000);
       const idle = rssKiB(cell.child);
       const values = [idle / 1024];
-      for (const [index, number] of NUMBERS.entries()) {
-        const delay = await hold(cell, number - (NUMBERS[index - 1] ?? 0));
+      let opened = 0;
+      for (const number of NUMBERS.map((each) => Math.min(each, mostStreams(id)))) {
+        const delay = await hold(cell, number - opened);
+        opened = number;
         values.push((rssKiB(cell.child) - idle) / number, delay);
       }
       if (id === 'gateway' || id === 'fetch-transport') await survive(cell, id);
       return values;
     }),
-  ratios: [],
-  notes: () => [
+  ratios: NUMBERS.map((number, index) => ({
+    text: `gateway, KiB per stream of ${number}`,
+    of: (v) => v('gateway', 2 * index + 1),
+    // 42 KB, with many.
+    ...(number === NUMBERS.at(-1) ? { atMost: 41 } : {}),
+  })),
+  notes: (v) => [
+    ...RELAYS.filter((id) => v(id, 0) > 0 && mostStreams(id) < NUMBERS.at(-1)!).map(
+      (id) => `${CONTENDERS[id].label} was given only ${mostStreams(id)} streams`,
+    ),
     ...new Set(survivals),
     MANY < 10_000 ? `not 10000 streams: only ${OPEN_FILES} files may be open` : '',
   ],

@@ -3,13 +3,12 @@
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-import { folder, has } from './processes.ts';
+import type { Launch } from './commands.ts';
+import { folder } from './processes.ts';
 
 const ENDLESS = 'keepalive_requests 1000000000; keepalive_timeout 600s;';
 
-export const hasNginx = has('nginx');
-
-export function nginxCommand(port: number, upstreamPort: number): string[] {
+export function nginxCommand({ program, port, upstreamPort }: Launch): string[] {
   const path = join(folder, `nginx-${port}`);
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
     (name) => `${name}_temp_path ${path}-${name};`,
@@ -31,5 +30,5 @@ export function nginxCommand(port: number, upstreamPort: number): string[] {
       }
     }`;
   writeFileSync(`${path}.conf`, text);
-  return ['nginx', '-e', 'stderr', '-p', folder, '-c', `${path}.conf`];
+  return [program, '-e', 'stderr', '-p', folder, '-c', `${path}.conf`];
 }

@@ -58,6 +58,8 @@ const SENTENCES = [
   'That makes sense; what would you do about the time-out, though? ',
 ];
 
+export const MODEL = 'p/gpt-5-mini';
+
 /** A chat of about this many bytes: messages of 200 to 1,000 characters. */
 export function requestBody(bytes: number, stream: boolean): Buffer {
   const messages = [{ role: 'system', content: 'You are a helpful assistant.' }];
@@ -72,5 +74,5 @@ export function requestBody(bytes: number, stream: boolean): Buffer {
     size += Buffer.byteLength(JSON.stringify(message)) + 1;
     messages.push(message);
   }
-  return Buffer.from(JSON.stringify({ model: 'p/gpt-5-mini', stream, messages }));
+  return Buffer.from(JSON.stringify({ model: MODEL, stream, messages }));
 }

@@ -13,7 +13,7 @@ import { buildSync } from 'esbuild';
 import { NODE } from './options.ts';
 
 const ANSWER_WITHIN_MS = 120_000;
-const START_WITHIN_MS = 20_000;
+const START_WITHIN_MS = 120_000;
 const STOP_WITHIN_MS = 30_000;
 /** Below the range from which the system takes ports for outgoing connections. */
 const PORTS = { first: 12_000, count: 20_000 };
@@ -36,7 +36,11 @@ const cores = availableParallelism();
 export const isPinned =
   cores >= 2 && spawnSync('taskset', ['-a', '-c', '-p', '1', `${process.pid}`]).status === 0;
 const ON_CONTENDER_CORE = isPinned ? ['taskset', '-c', '0'] : [];
-const ON_ALL_CORES = isPinned ? ['taskset', '-c', `0-${cores - 1}`] : [];
+/** A command that may use all cores. */
+export const onAllCores = (command: readonly string[]) => [
+  ...(isPinned ? ['taskset', '-c', `0-${cores - 1}`] : []),
+  ...command,
+];
 
 // The programs run as plain JavaScript: tsx would count in their memory and their start.
 buildSync({
@@ -68,7 +72,7 @@ export function startContender(
   command: readonly string[],
   { env = {}, isFree = false }: { readonly env?: object; readonly isFree?: boolean } = {},
 ): ChildProcess {
-  const [file = '', ...args] = [...(isFree ? ON_ALL_CORES : ON_CONTENDER_CORE), ...command];
+  const [file = '', ...args] = isFree ? onAllCores(command) : [...ON_CONTENDER_CORE, ...command];
   const path = join(folder, 'stderr');
   const stderr = openSync(path, 'w');
   const stdio = ['ignore', 'ignore', stderr, 'pipe'] as const;

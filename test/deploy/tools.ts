@@ -13,10 +13,7 @@ import { delimiter, join } from 'node:path';
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-const CACHE = join(
-  process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'),
-  'inference-gateway/deploy',
-);
+const CACHE = join(process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache'), 'inference-gateway');
 const SYSTEM_PATH = [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/sbin'];
 const FETCH_MS = 120_000;
 
@@ -115,33 +112,45 @@ export function debian(program: string, packages: readonly string[]): Source {
 
 /** The tool, or undefined if it cannot be had; then the test is skipped, with the reason. */
 export function getTool(t: TestContext, name: string, source?: Source): Tool | undefined {
-  // The machine's own only if any version will do.
-  const path = source?.folder.includes('@') ? undefined : findProgram(name);
-  if (path) return { path, env: {} };
-  if (!source) {
-    t.skip(`there is no ${name}`);
-    return undefined;
-  }
-  const folder = join(CACHE, source.folder);
-  const failure = existsSync(join(folder, source.program)) ? undefined : fetchTool(folder, source);
-  if (failure === undefined) {
-    return { path: join(folder, source.program), env: librariesOf(folder) };
-  }
-  t.skip(`there is no ${name}, and it cannot be fetched: ${failure}`);
+  const tool = findTool(name, source, { cache: 'deploy', timeout: FETCH_MS });
+  if (typeof tool !== 'string') return tool;
+  t.skip(tool);
   return undefined;
 }
 
+/** The machine's own program, or the one in that folder of the cache, fetched if need be; or why there is none. */
+export function findTool(
+  name: string,
+  source: Source | undefined,
+  { cache, timeout }: { readonly cache: string; readonly timeout: number },
+): Tool | string {
+  // The machine's own only if any version will do.
+  const path = source?.folder.includes('@') ? undefined : findProgram(name);
+  if (path) return { path, env: {} };
+  if (!source) return `there is no ${name}`;
+  const folder = join(CACHE, cache, source.folder);
+  const isThere = existsSync(join(folder, source.program));
+  const failure = isThere ? undefined : fetchTool(folder, source, timeout);
+  return failure === undefined
+    ? { path: join(folder, source.program), env: librariesOf(folder) }
+    : `there is no ${name}, and it cannot be fetched: ${failure}`;
+}
+
 /** Returns why it failed. The folder has its name only once it is complete. */
-function fetchTool(folder: string, { commands, env = {}, program }: Source): string | undefined {
+function fetchTool(
+  folder: string,
+  { commands, env = {}, program }: Source,
+  timeout: number,
+): string | undefined {
   if (isTooSlow) return 'the network is too slow';
   const incomplete = `${folder}.${process.pid}`;
   mkdirSync(incomplete, { recursive: true });
   try {
     for (const [path = '', ...args] of commands) {
-      const options = { cwd: incomplete, timeout: FETCH_MS };
+      const options = { cwd: incomplete, timeout };
       const startedAt = performance.now();
       const { code, output } = runTool({ path, env }, args, options);
-      isTooSlow = performance.now() - startedAt >= FETCH_MS;
+      isTooSlow = performance.now() - startedAt >= timeout;
       if (code !== 0) return `${path}: ${output.trim().split('\n').at(-1)}`;
     }
     if (!existsSync(join(incomplete, program))) return `${program} is missing`;
