@@ -13,13 +13,13 @@ import { joinParts } from './lib/chunk-buffer.ts';
 import type { ExhaustionLog } from './lib/exhaustion.ts';
 import type { Logger } from './lib/log.ts';
 import { packSecrets } from './lib/packed-secrets.ts';
-import { ONLY_THREAD, SharedMemory } from './lib/shared-memory.ts';
+import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { sumConnections } from './lib/thread-figures.ts';
 import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
 import { storeCounters } from './store/redis-store.ts';
 import type { Transport } from './upstream/transport.ts';
 import { Backlog } from './workers/backlog.ts';
-import { placeOfMain, WorkerPool } from './workers/pool.ts';
+import { WorkerPool } from './workers/pool.ts';
 
 export interface Assembly {
   /** The listener of the public port: this thread's, or those of its workers. */
@@ -59,7 +59,7 @@ interface Runtime extends ThreadRuntime {
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
 export function assemble(initial: Config, runtime: Runtime): Assembly {
   const { workers } = initial.server;
-  const place = workers > 1 ? placeOfMain(workers) : ONLY_THREAD;
+  const place = placeOfMain(workers);
   const memory = new SharedMemory(place);
   const settings = initial.admin;
   const limits = runtime.clientLimits ?? CLIENT_LIMITS;

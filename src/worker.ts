@@ -1,7 +1,5 @@
 /** The program of a worker thread: serves requests with the settings that the main thread hands it, and reports to it. */
 
-import { once } from 'node:events';
-import { createServer } from 'node:net';
 import { parentPort, workerData, type MessagePort } from 'node:worker_threads';
 
 import { createLoopWatch } from './admin/figures.ts';
@@ -12,16 +10,10 @@ import { unpackSecrets } from './lib/packed-secrets.ts';
 import type { FinishedRequest, RequestObserver } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
 import { createServing, type Serving } from './serving.ts';
+import { checkIsFree } from './workers/address.ts';
 import { Backlog } from './workers/backlog.ts';
 import { Calls } from './workers/calls.ts';
-import type {
-  Address,
-  Command,
-  FromWorker,
-  Reply,
-  ToWorker,
-  WorkerData,
-} from './workers/messages.ts';
+import type { Command, FromWorker, Reply, ToWorker, WorkerData } from './workers/messages.ts';
 
 const FIGURES_MS = 1000;
 /** The main thread waits 3 s for the providers. */
@@ -151,13 +143,6 @@ async function listen(
     const error = thrown as Error;
     return { error: Object.assign({ message: error.message }, error) };
   }
-}
-
-/** Rejects with Node's error if another socket has the address. */
-async function checkIsFree(address: Address): Promise<void> {
-  const server = createServer().listen(address);
-  await once(server, 'listening');
-  await once(server.close(), 'close');
 }
 
 function reportFigures({ permanent }: Serving, { send }: Outbox): void {

@@ -11,6 +11,11 @@ export interface ThreadPlace {
 
 export const ONLY_THREAD: ThreadPlace = { thread: 0, threads: 1 };
 
+/** Each worker may have a successor while it still finishes its requests. */
+export function placeOfMain(workers: number): ThreadPlace {
+  return workers === 1 ? ONLY_THREAD : { thread: 0, threads: 1 + 2 * workers };
+}
+
 const IN_FLIGHT_PREFIX = 'in flight: ';
 
 /** Blocks by name, as this thread uses them. */

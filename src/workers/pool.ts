@@ -1,20 +1,18 @@
 /** The worker threads: together they are one listener. The main thread starts them, replaces those that die, and ends them. */
 
-import { once } from 'node:events';
-import { createServer } from 'node:net';
-
 import type { Config } from '../config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
 import type { Logger } from '../lib/log.ts';
 import { packSecrets } from '../lib/packed-secrets.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
-import type { SharedBlocks, SharedCounter, ThreadPlace } from '../lib/shared-memory.ts';
+import { placeOfMain, type SharedBlocks, type SharedCounter } from '../lib/shared-memory.ts';
 import {
   sumConnections,
   type ConnectionFigures,
   type LoopDelay,
   type ThreadFigures,
 } from '../lib/thread-figures.ts';
+import { holdAddress } from './address.ts';
 import type { Backlog } from './backlog.ts';
 import type { Address, WorkerStart } from './messages.ts';
 import { WorkerThread, type Report } from './worker-thread.ts';
@@ -49,14 +47,9 @@ interface WorkerPoolOptions {
   readonly reclaim: (thread: number) => void;
 }
 
-/** Each worker may have a successor while it still finishes its requests. */
-export function placeOfMain(workers: number): ThreadPlace {
-  return { thread: 0, threads: 1 + 2 * workers };
-}
-
 export class WorkerPool implements HttpServer {
   readonly #options: WorkerPoolOptions;
-  readonly #place: ThreadPlace;
+  readonly #threads: number;
   /** By their numbers. Those that have failed are among them until they have ended. */
   readonly #workers = new Map<number, WorkerThread>();
   /** When each that accepts connections has begun to. */
@@ -76,7 +69,7 @@ export class WorkerPool implements HttpServer {
 
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
-    this.#place = placeOfMain(options.workers);
+    this.#threads = placeOfMain(options.workers).threads;
   }
 
   get inFlight(): number {
@@ -164,11 +157,10 @@ export class WorkerPool implements HttpServer {
   /** Returns the port; undefined if the worker ends before it listens. Rejects with Node's error if the address cannot be had. */
   async #start(): Promise<number | undefined> {
     const { describeStart, file } = this.#options;
-    const { threads } = this.#place;
-    const numbers = Array.from({ length: threads - 1 }, (_, index) => index + 1);
-    const thread =
-      numbers.find((number) => !this.#workers.has(number)) ?? (await this.#endOldestFailed());
-    const data = { ...describeStart(), place: { thread, threads } };
+    let thread = 1;
+    while (this.#workers.has(thread)) thread += 1;
+    if (thread === this.#threads) thread = await this.#endOldestFailed();
+    const data = { ...describeStart(), place: { thread, threads: this.#threads } };
     const worker: WorkerThread = new WorkerThread(file, data, (report) =>
       this.#receive(worker, report),
     );
@@ -254,19 +246,5 @@ export class WorkerPool implements HttpServer {
       logger.log('error', 'worker cannot listen', { cause: (error as Error).message });
     }
     if (!this.#isDraining) this.#startLater();
-  }
-}
-
-/**
- * Keeps other gateways with workers away from the address, for as long as the process lives: with SO_REUSEPORT two that
- * start at once could share it unknowingly. Rejects with `EADDRINUSE`. Linux forgets an abstract socket with its process.
- */
-async function holdAddress({ port, host }: Address): Promise<void> {
-  const lock = createServer().listen(`\0inference-gateway ${host} ${port}`);
-  lock.unref();
-  try {
-    await once(lock, 'listening');
-  } catch (error) {
-    throw Object.assign(error as Error, { port });
   }
 }
