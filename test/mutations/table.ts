@@ -4051,13 +4051,6 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'an idle connection that the server closes',
   },
   {
-    file: 'src/server.ts',
-    now: 'process.exitCode = exitCode;',
-    mutated: '',
-    tests: 'process',
-    title: 'logs an exception that nobody catches in a drain',
-  },
-  {
     file: 'src/policy/rate-limits.ts',
     now: 'if (!store?.refund(taken)) for (const { local } of taken) local.refund();',
     mutated: 'store?.refund(taken);',
@@ -4105,5 +4098,12 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'concurrency.refuseAttempt(id) ?? begin(candidate)',
     tests: 'wire-fallback',
     title: 'a request that the limit keeps from a provider is not its probe',
+  },
+  {
+    file: 'src/server.ts',
+    now: 'process.exitCode = EXIT_FAILED;\n    drain(',
+    mutated: 'drain(',
+    tests: 'process',
+    title: 'logs an exception that nobody catches in a drain',
   },
 ];
