@@ -76,6 +76,12 @@ export const CONTENDERS = {
     env: { GATEWAY_WORKERS: '2' },
   },
   'bare-relay': { label: 'bare relay', health: '/', isNode: true, command: relayCommand('agent') },
+  'lean-relay': {
+    label: 'leanest relay',
+    health: '/',
+    isNode: true,
+    command: relayCommand('lean'),
+  },
   'bare-fetch': {
     label: 'bare fetch relay',
     health: '/',
@@ -113,6 +119,7 @@ export const RELAYS: readonly ContenderId[] = [
   'gateway',
   'fetch-transport',
   'bare-relay',
+  'lean-relay',
   'bare-fetch',
   'portkey',
   'nginx',

@@ -21,6 +21,7 @@ const ENOUGH = 1.5;
 
 const comparisons = (what: string, atMost: number) => [
   ratio(['gateway', 'bare-relay'], 0, what, atMost),
+  ratio(['gateway', 'lean-relay'], 0, what),
   ratio(['fetch-transport', 'gateway'], 0, what),
   ratio(['gateway', 'bare-fetch'], 0, what),
   ratio(['portkey', 'gateway'], 0, what),

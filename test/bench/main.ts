@@ -9,9 +9,10 @@
  * --only        of requests, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
  *               said); only when named: minutes (--minutes 10 is how many), and workers (Node 22.12 or newer);
  *               `flat` is connections and minutes
- * --contenders  of gateway, fetch-transport, bare-relay, bare-fetch, portkey, nginx
+ * --contenders  of gateway, fetch-transport, bare-relay, lean-relay, bare-fetch, portkey, nginx
  * --quick       a round, and a sixth of the time: shows that it works, its numbers are worth little
- * --profile     instead of measuring: where the time of gateway, fetch-transport, bare-relay or bare-fetch goes
+ * --profile     instead of measuring: where the time of gateway, fetch-transport, bare-relay, lean-relay or bare-fetch
+ *               goes
  *
  * On a machine of its own: two cores at least, and nothing else running.
  */
@@ -49,7 +50,7 @@ const MEASURES = {
 };
 const FLAT = ['connections', 'minutes'];
 /** These end on SIGTERM as --cpu-prof needs it. */
-const PROFILED = ['gateway', 'fetch-transport', 'bare-relay', 'bare-fetch'];
+const PROFILED = ['gateway', 'fetch-transport', 'bare-relay', 'lean-relay', 'bare-fetch'];
 
 function circumstances(): string {
   const say = (script: string) => execFileSync(NODE, ['-p', script], { encoding: 'utf8' }).trim();

@@ -1,6 +1,7 @@
 /**
- * The least code that forwards a POST: over the agent under fetch, or over fetch itself.
- * Arguments: its port, the upstream's, and `agent` or `fetch`.
+ * The least code that forwards a POST: over the agent under fetch, with all headers as text (`agent`) or only those that
+ * are passed on (`lean`), or over fetch itself.
+ * Arguments: its port, the upstream's, and `agent`, `lean` or `fetch`.
  */
 
 import { once } from 'node:events';
@@ -69,6 +70,44 @@ function createHandler(response: ServerResponse) {
   };
 }
 
+/** Decodes only the headers that are passed on, and gives undici 7 the handler that it does not have to wrap. */
+function createLeanHandler(response: ServerResponse) {
+  const passed: string[] = [];
+  const begin = (status: number, raw: readonly Buffer[]) => {
+    for (let at = 0; at < raw.length; at += 2) {
+      const name = raw[at]!.toString('latin1').toLowerCase();
+      if (name !== 'content-type' && name !== 'content-length') continue;
+      passed.push(name, raw[at + 1]!.toString('latin1'));
+    }
+    response.writeHead(status, passed);
+  };
+  if (Number(process.versions['undici']!.split('.')[0]) >= 8) {
+    return {
+      onRequestStart() {},
+      onResponseStart(controller: Controller & { rawHeaders: readonly Buffer[] }, status: number) {
+        begin(status, controller.rawHeaders);
+        response.on('drain', () => controller.resume());
+      },
+      onResponseData(controller: Controller, chunk: Buffer) {
+        if (!response.write(chunk)) controller.pause();
+      },
+      onResponseEnd: () => response.end(),
+      onResponseError: (_: Controller, error: Error) => response.destroy(error),
+    };
+  }
+  return {
+    onConnect() {},
+    onHeaders(status: number, raw: readonly Buffer[], resume: () => void) {
+      begin(status, raw);
+      response.on('drain', resume);
+      return true;
+    },
+    onData: (chunk: Buffer) => response.write(chunk),
+    onComplete: () => response.end(),
+    onError: (error: Error) => response.destroy(error),
+  };
+}
+
 async function forwardByFetch(path: string, request: RequestInit, response: ServerResponse) {
   const options = { ...request, dispatcher: dispatcher as never };
   const { status, headers, body } = await fetch(origin + path, options);
@@ -94,8 +133,9 @@ createServer((request, response) => {
     const headers = { authorization, 'content-type': type };
     const forwarded = { method: 'POST', headers, body: Buffer.concat(chunks) };
     if (method === 'GET') response.end('ok');
-    else if (way === 'agent') {
-      dispatcher.dispatch({ origin, path, ...forwarded }, createHandler(response));
+    else if (way !== 'fetch') {
+      const create = way === 'lean' ? createLeanHandler : createHandler;
+      dispatcher.dispatch({ origin, path, ...forwarded }, create(response));
     } else {
       forwardByFetch(path, forwarded, response).catch((error: Error) => response.destroy(error));
     }
