@@ -9,7 +9,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { TLSSocket } from 'node:tls';
 
 import { Cancellation } from '../src/lib/cancellation.ts';
-import { readAll } from '../src/lib/chunk-buffer.ts';
+import { readAll } from '../src/lib/byte-source.ts';
 import { createTransport } from '../src/upstream/transport.ts';
 import { checkUndici } from '../src/upstream/undici-check.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';

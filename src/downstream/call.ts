@@ -10,11 +10,12 @@ import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { isStream, type Answer } from '../lib/messages.ts';
+import { isStream, type Answer, type AnswerStream } from '../lib/messages.ts';
 import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import type { AccessRecord } from './access-record.ts';
 import { readInTurns, readRequestBody } from './request-body.ts';
 import { checkProtocol, headerValues, pathOf } from './request-head.ts';
+import { StreamWriter, WRITE_PART_BYTES } from './stream-writer.ts';
 
 /** Time limits for clients. Tests pass shorter ones. */
 export const CLIENT_LIMITS = {
@@ -25,11 +26,6 @@ export const CLIENT_LIMITS = {
   /** A client that reads nothing of its response for so long is cut off: node:http has no such limit. */
   stuckReaderMs: 60_000,
 };
-/**
- * A longer body is written in parts, each when the kernel has taken the one before. One part within
- * `stuckReaderMs` is the slowest that a client may read.
- */
-const WRITE_PART_BYTES = 65_536;
 
 /** What a call needs of its connection. */
 interface CallConnection {
@@ -175,6 +171,8 @@ export class Call {
       if (!isStream(body) && lengthOf(body) <= WRITE_PART_BYTES) {
         this.sentBytes = this.method === 'HEAD' ? 0 : lengthOf(body);
         response.end(joinParts(body));
+      } else if ('start' in body) {
+        body.start(new StreamWriter(response, body, (bytes) => (this.sentBytes += bytes)));
       } else {
         await this.#write(body);
         // A truncated body must not look complete.
@@ -234,6 +232,7 @@ export class Call {
 }
 
 /** Ends a stream in any state. A generator that has not begun has no `finally` to run, so it is begun first. */
-async function endStream(stream: AsyncIterable<Buffer>): Promise<void> {
-  for await (const _ of stream) break;
+async function endStream(stream: AsyncIterable<Buffer> | AnswerStream): Promise<void> {
+  if ('cancel' in stream) stream.cancel();
+  else for await (const _ of stream) break;
 }

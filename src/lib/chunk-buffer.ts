@@ -67,16 +67,3 @@ export function joinParts(parts: readonly Buffer[]): Buffer {
 export function lengthOf(parts: readonly Buffer[]): number {
   return parts.reduce((sum, { length }) => sum + length, 0);
 }
-
-/** Returns the whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
-export async function readAll(
-  body: AsyncIterable<Buffer>,
-  maxBytes: number,
-): Promise<Buffer | undefined> {
-  const whole = new ChunkBuffer();
-  for await (const chunk of body) {
-    whole.push(chunk);
-    if (whole.size > maxBytes) return undefined;
-  }
-  return whole.take();
-}

@@ -1,5 +1,7 @@
 /** What the client's side and the provider's side hand to each other: a chat request, and its answer. */
 
+import type { ByteSource } from './byte-source.ts';
+
 /** A validated chat completion request. */
 export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
@@ -9,16 +11,22 @@ export interface ChatRequest {
   bodyWithModel(model: string): readonly Buffer[];
 }
 
+/** An answer that is sent as it comes. Its `end` has no error: what the client is to be told of one is part of it. */
+export interface AnswerStream extends ByteSource {
+  /** Ends it if it has not ended: nothing more is wanted. */
+  cancel(): void;
+}
+
 /** What the client is sent. */
 export interface Answer {
   readonly status: number;
   /** Owned by the answer: whoever sends it adds to them. */
   readonly headers: Record<string, string>;
-  /** Text, bytes in parts, or a stream, which never throws after its first chunk. */
-  readonly body: string | readonly Buffer[] | AsyncIterable<Buffer>;
+  /** Text, bytes in parts, or a stream; iterables never throw after their first chunk. */
+  readonly body: string | readonly Buffer[] | AsyncIterable<Buffer> | AnswerStream;
 }
 
 /** Whether an answer is sent as it is made. */
-export function isStream(body: Answer['body']): body is AsyncIterable<Buffer> {
-  return typeof body === 'object' && Symbol.asyncIterator in body;
+export function isStream(body: Answer['body']): body is AsyncIterable<Buffer> | AnswerStream {
+  return typeof body === 'object' && !Array.isArray(body);
 }

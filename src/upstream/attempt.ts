@@ -6,10 +6,10 @@ import { GatewayError } from '../lib/errors.ts';
 import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
-import { readAll } from '../lib/chunk-buffer.ts';
+import { readAll } from '../lib/byte-source.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
-import type { Answer, ChatRequest } from '../lib/messages.ts';
+import type { Answer, AnswerStream, ChatRequest } from '../lib/messages.ts';
 import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion } from './completion.ts';
 import { passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
@@ -180,7 +180,7 @@ async function toStream(
   reply: UpstreamReply,
   toError: (fault: UpstreamFault) => GatewayError,
   { call, provider, deadline, settings }: ReplyContext,
-): Promise<AsyncIterable<Buffer>> {
+): Promise<AnswerStream> {
   return openStream(reply.body, {
     provider: provider.id,
     deadline,

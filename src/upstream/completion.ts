@@ -1,11 +1,11 @@
 /** The body of a complete answer: read in full, bounded, and checked for being a completion. */
 
 import type { Reservation } from '../lib/byte-budget.ts';
+import { readEach } from '../lib/byte-source.ts';
 import { ChunkBuffer, joinParts, sliceParts } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
-import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import { MAX_USAGE_BYTES, type AnswerFacts } from './answer-facts.ts';
 import type { UpstreamFault, UpstreamReply } from './provider.ts';
 
@@ -34,7 +34,6 @@ export async function readCompletion(
 ): Promise<Buffer[]> {
   const chunks = new ChunkBuffer();
   const scan = new AnswerScan();
-  const turn = new TurnLimit();
   const announcedBytes = Number(headers.get('content-length') ?? 0) || 0;
   const reserve = (bytes: number) => {
     if (bytes > MAX_ANSWER_BYTES) {
@@ -43,13 +42,12 @@ export async function readCompletion(
     reservation.resize(bytes);
   };
   reserve(announcedBytes);
-  for await (const chunk of body) {
+  await readEach(body, (chunk) => {
     chunks.push(chunk);
     if (chunks.size > announcedBytes) reserve(chunks.size);
     scan.push(chunk);
-    if (!scan.isJson && chunks.size > MAX_PARSED_CHARACTERS) break;
-    if (turn.isReached(chunk.length)) await nextTurn();
-  }
+    return scan.isJson || chunks.size <= MAX_PARSED_CHARACTERS;
+  });
   scan.end();
   const { size } = chunks;
   const parts = chunks.takeParts();

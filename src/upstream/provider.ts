@@ -3,6 +3,7 @@
  * protocol; this covers their differences in paths, headers, errors and model lists.
  */
 
+import type { ByteSource } from '../lib/byte-source.ts';
 import type { ChatRequest } from '../lib/messages.ts';
 
 export interface UpstreamRequest {
@@ -20,8 +21,7 @@ export interface UpstreamRequest {
 export interface UpstreamReply {
   readonly status: number;
   readonly headers: UpstreamHeaders;
-  /** Not a ReadableStream, which costs more than all the rest of a short answer. */
-  readonly body: AsyncIterableIterator<Buffer>;
+  readonly body: ByteSource;
   /** Whether its connection had carried a request before; over fetch it is not known. */
   readonly connection?: 'new' | 'reused' | undefined;
 }

@@ -3,6 +3,7 @@
  * more than the rest of the request (`npm run bench`).
  */
 
+import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { Connections, ConnectionUse } from './connections.ts';
@@ -49,11 +50,6 @@ interface ExchangeOptions {
   readonly reject: (error: unknown) => void;
 }
 
-interface Reader {
-  readonly resolve: (result: IteratorResult<Buffer>) => void;
-  readonly reject: (error: unknown) => void;
-}
-
 /** Limit of what has come and is not read: about one read of the socket. */
 const MAX_UNREAD_BYTES = 65_536;
 
@@ -61,7 +57,7 @@ const MAX_UNREAD_BYTES = 65_536;
  * One request, and its reply once the headers have come. As the request's handler, undici 6 calls the
  * methods from `onConnect` to `onError`, undici 7 and 8 those from `onRequestStart` to `onResponseError`.
  */
-class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
+class Exchange implements UpstreamReply, ByteSource {
   status = 0;
   headers = new Map<string, string>();
   readonly #options: ExchangeOptions;
@@ -72,8 +68,9 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
   #isOver = false;
   /** Why it is over, unless it ended well. */
   #error: unknown;
-  /** The read that waits for data. */
-  #reader: Reader | undefined;
+  /** Who takes the body; `undefined` until it is there, and after its end. */
+  #sink: ByteSink | undefined;
+  #isPaused = true;
   #resume = () => {};
   readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
 
@@ -90,17 +87,17 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
     return this.#use?.connection;
   }
 
-  [Symbol.asyncIterator](): this {
-    return this;
+  start(sink: ByteSink): void {
+    this.#sink = sink;
+    this.resume();
   }
 
-  async next(): Promise<IteratorResult<Buffer>> {
-    if (this.#unread.size > 0) return { done: false, value: this.#unread.take() };
-    return new Promise((resolve, reject) => {
-      this.#reader = { resolve, reject };
-      if (this.#isOver) this.#settleReader();
-      else this.#resume();
-    });
+  resume(): void {
+    this.#isPaused = false;
+    if (this.#unread.size > 0) this.#isPaused = !this.#sink?.write(this.#unread.take());
+    if (this.#isPaused) return;
+    if (this.#isOver) this.#endSink();
+    else this.#resume();
   }
 
   onConnect(abort: (reason: Error) => void): void {
@@ -126,9 +123,8 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
   onData(chunk: Buffer): boolean {
     // undici 6 reports an empty chunk when it resumes; pausing for it would never end.
     if (chunk.length === 0) return true;
-    if (this.#reader) {
-      this.#reader.resolve({ done: false, value: chunk });
-      this.#reader = undefined;
+    if (!this.#isPaused) {
+      this.#isPaused = !this.#sink?.write(chunk);
       return true;
     }
     this.#unread.push(chunk);
@@ -179,12 +175,13 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
     this.#resume = () => {};
     this.#options.cancellation.offCancel(this.#onCancel);
     if (error) this.#options.reject(error);
-    this.#settleReader();
+    if (!this.#isPaused) this.#endSink();
   }
 
-  #settleReader(): void {
-    if (this.#error) this.#reader?.reject(this.#error);
-    else this.#reader?.resolve({ done: true, value: undefined });
+  #endSink(): void {
+    const sink = this.#sink;
+    this.#sink = undefined;
+    sink?.end(this.#error);
   }
 }
 

@@ -1,0 +1,94 @@
+/** Writes an answer that is sent as it comes: no faster than the client reads, and in turns with everything else. */
+
+import type { ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+
+import type { ByteSink } from '../lib/byte-source.ts';
+import type { AnswerStream } from '../lib/messages.ts';
+import { TurnLimit } from '../lib/turn-limit.ts';
+
+/**
+ * A longer body is written in parts, each when the kernel has taken the one before. One part within
+ * `stuckReaderMs` is the slowest that a client may read.
+ */
+export const WRITE_PART_BYTES = 65_536;
+const CRLF = '\r\n';
+
+/** Ends the response after the stream. */
+export class StreamWriter implements ByteSink {
+  readonly #response: ServerResponse;
+  readonly #socket: Socket;
+  readonly #stream: AnswerStream;
+  readonly #onWrite: (bytes: number) => void;
+  readonly #turn = new TurnLimit();
+  /** Has sent the head. */
+  #hasBegun = false;
+  /** No part is written until `#goOn` is called. */
+  #isBlocked = false;
+  /** The parts that wait for it. */
+  readonly #waiting: Buffer[] = [];
+  #hasEnded = false;
+
+  /** Takes the stream of a response whose head is not sent yet. `onWrite` is told how many bytes were written. */
+  constructor(response: ServerResponse, stream: AnswerStream, onWrite: (bytes: number) => void) {
+    this.#response = response;
+    this.#socket = response.socket!;
+    this.#stream = stream;
+    this.#onWrite = onWrite;
+  }
+
+  write(chunk: Buffer): boolean {
+    if (!this.#isBlocked && chunk.length <= WRITE_PART_BYTES) return this.#writePart(chunk);
+    for (let start = 0; start < chunk.length; start += WRITE_PART_BYTES) {
+      this.#waiting.push(chunk.subarray(start, start + WRITE_PART_BYTES));
+    }
+    return !this.#isBlocked && this.#writeWaiting();
+  }
+
+  end(): void {
+    this.#hasEnded = true;
+    // A truncated body must not look complete.
+    if (this.#waiting.length === 0 && !this.#response.destroyed) this.#response.end();
+  }
+
+  /** Returns false if the rest waits. */
+  #writeWaiting(): boolean {
+    for (let part = this.#waiting.shift(); part; part = this.#waiting.shift()) {
+      if (!this.#writePart(part)) return false;
+    }
+    return true;
+  }
+
+  #writePart(part: Buffer): boolean {
+    const socket = this.#socket;
+    if (!socket.writable) return false;
+    this.#onWrite(part.length);
+    // In one write, chunked by ourselves, after the first one: `response.write` makes four of it.
+    const isFramed = this.#hasBegun && this.#response.chunkedEncoding;
+    const hasRoom = isFramed ? socket.write(toFrame(part)) : this.#response.write(part);
+    this.#hasBegun = true;
+    if (hasRoom && !this.#turn.isReached(part.length)) return true;
+    this.#isBlocked = true;
+    // There is no 'drain' after a disconnect: then the call is cancelled.
+    if (hasRoom) setImmediate(() => this.#goOn());
+    else socket.once('drain', () => this.#goOn());
+    return false;
+  }
+
+  #goOn(): void {
+    this.#isBlocked = false;
+    if (!this.#writeWaiting()) return;
+    if (this.#hasEnded) this.end();
+    else this.#stream.resume();
+  }
+}
+
+/** A chunk of `Transfer-Encoding: chunked` (RFC 9112 7.1). */
+function toFrame(part: Buffer): Buffer {
+  const head = part.length.toString(16) + CRLF;
+  const frame = Buffer.allocUnsafe(head.length + part.length + CRLF.length);
+  frame.write(head, 'latin1');
+  part.copy(frame, head.length);
+  frame.write(CRLF, head.length + part.length, 'latin1');
+  return frame;
+}

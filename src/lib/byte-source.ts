@@ -1,0 +1,59 @@
+/** Bytes that are pushed, chunk by chunk, to one reader: without a promise or a stream object for each chunk. */
+
+import { ChunkBuffer } from './chunk-buffer.ts';
+import { TurnLimit } from './turn-limit.ts';
+
+/** Neither method throws. */
+export interface ByteSink {
+  /** Takes a chunk. Returns false if no more may come until the source's `resume` is called. */
+  write(chunk: Buffer): boolean;
+  /** Called once, after the last chunk; with an error if more should have come. */
+  end(error?: unknown): void;
+}
+
+export interface ByteSource {
+  /** Hands over what has come, and then what comes. Called once. */
+  start(sink: ByteSink): void;
+  /** Goes on after `write` has returned false. */
+  resume(): void;
+}
+
+/**
+ * Calls `take` with each chunk until it returns false, in turns with everything else. Resolves then or at the end.
+ * Rejects with the source's error, or with what `take` throws.
+ */
+export async function readEach(
+  source: ByteSource,
+  take: (chunk: Buffer) => boolean,
+): Promise<void> {
+  const turn = new TurnLimit();
+  return new Promise((resolve, reject) => {
+    source.start({
+      write(chunk) {
+        try {
+          if (!take(chunk)) {
+            resolve();
+            return false;
+          }
+        } catch (error) {
+          reject(error);
+          return false;
+        }
+        if (!turn.isReached(chunk.length)) return true;
+        setImmediate(() => source.resume());
+        return false;
+      },
+      end: (error) => (error ? reject(error) : resolve()),
+    });
+  });
+}
+
+/** Returns the whole body, or `undefined` if it is longer than `maxBytes`; the rest is left unread. */
+export async function readAll(source: ByteSource, maxBytes: number): Promise<Buffer | undefined> {
+  const whole = new ChunkBuffer();
+  await readEach(source, (chunk) => {
+    whole.push(chunk);
+    return whole.size <= maxBytes;
+  });
+  return whole.size > maxBytes ? undefined : whole.take();
+}
