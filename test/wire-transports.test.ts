@@ -303,7 +303,7 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     assert.deepEqual(figures(), { open: 0, made: 0, reused: 0 });
     const origin = new URL(upstream.baseUrl).origin;
     const send = async () => {
-      const request = { method: 'GET', origin, path: '/', headers: {} } as const;
+      const request = { method: 'GET', origin, path: '/', headers: [] } as const;
       const { body, connection } = await transport.send(request, new Cancellation());
       await readAll(body, 100);
       // undici returns a connection to its pool one turn after the answer.
@@ -325,7 +325,7 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     const transport = createTransport('fetch');
     await transport.check();
     const { origin } = new URL(upstream.baseUrl);
-    const request = { method: 'GET', origin, path: '/', headers: {} } as const;
+    const request = { method: 'GET', origin, path: '/', headers: [] } as const;
     const { body, connection } = await transport.send(request, new Cancellation());
     await readAll(body, 100);
     assert.deepEqual([connection, transport.connectionFigures], [undefined, undefined]);

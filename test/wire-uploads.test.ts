@@ -35,7 +35,7 @@ async function sendUndici(
     connectTimeoutMs === undefined ? {} : { connectTimeoutMs },
   )!;
   t.after(() => connections.close());
-  const request = { method: 'POST', origin, path: '/', headers: {}, body } as const;
+  const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
   return sendByUndici(request, new Cancellation(), connections);
 }
 
@@ -180,7 +180,7 @@ describe('connecting, over undici', () => {
           method: 'POST',
           origin: `http://127.0.0.1:${port}`,
           path: '/',
-          headers: {},
+          headers: [],
           body: [Buffer.alloc(32 * MIB)],
         },
         cancellation,
@@ -208,7 +208,7 @@ test(
 
 test('fetch fails with the reason of the cancellation, and with the network error', async () => {
   const cancellation = new Cancellation();
-  const request = { method: 'GET', origin: 'http://127.0.0.2:2', path: '/', headers: {} } as const;
+  const request = { method: 'GET', origin: 'http://127.0.0.2:2', path: '/', headers: [] } as const;
   await assert.rejects(sendByFetch(request, cancellation), TransportError);
   cancellation.cancel(new Error('left'));
   await assert.rejects(sendByFetch(request, cancellation), /^Error: left$/);

@@ -170,7 +170,7 @@ export class Call {
       response.writeHead(status, headers);
       if (!isStream(body) && lengthOf(body) <= WRITE_PART_BYTES) {
         this.sentBytes = this.method === 'HEAD' ? 0 : lengthOf(body);
-        response.end(joinParts(body));
+        response.end(joinParts(body).toString('latin1'), 'latin1');
       } else if ('start' in body) {
         body.start(new StreamWriter(response, body, (bytes) => (this.sentBytes += bytes)));
       } else {

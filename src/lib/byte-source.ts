@@ -19,32 +19,42 @@ export interface ByteSource {
 }
 
 /**
- * Calls `take` with each chunk until it returns false, in turns with everything else. Resolves then or at the end.
- * Rejects with the source's error, or with what `take` throws.
+ * Calls `take` with each chunk until it returns false, in turns with everything else. Resolves then or at the end, and
+ * rejects with the source's error, or with what `take` throws. Without a promise if all has come: returns nothing, or
+ * throws.
  */
-export async function readEach(
+export function readEach(
   source: ByteSource,
   take: (chunk: Buffer) => boolean,
-): Promise<void> {
+): Promise<void> | undefined {
   const turn = new TurnLimit();
-  return new Promise((resolve, reject) => {
-    source.start({
-      write(chunk) {
-        try {
-          if (!take(chunk)) {
-            resolve();
-            return false;
-          }
-        } catch (error) {
-          reject(error);
+  let isOver = false;
+  let failure: unknown;
+  let settle = (error?: unknown) => {
+    isOver = true;
+    failure = error;
+  };
+  source.start({
+    write(chunk) {
+      try {
+        if (!take(chunk)) {
+          settle();
           return false;
         }
-        if (!turn.isReached(chunk.length)) return true;
-        setImmediate(() => source.resume());
+      } catch (error) {
+        settle(error);
         return false;
-      },
-      end: (error) => (error ? reject(error) : resolve()),
-    });
+      }
+      if (!turn.isReached(chunk.length)) return true;
+      setImmediate(() => source.resume());
+      return false;
+    },
+    end: (error) => settle(error),
+  });
+  if (failure) throw failure;
+  if (isOver) return undefined;
+  return new Promise((resolve, reject) => {
+    settle = (error) => (error ? reject(error) : resolve());
   });
 }
 

@@ -76,7 +76,7 @@ interface AttemptRequest {
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
   const { call, chat, provider, model, key } = request;
   const { logger } = settings;
-  const traced = { request_id: call.forwarded['x-request-id'], provider: provider.id };
+  const traced = { request_id: call.forwarded[1], provider: provider.id };
   const isStream = chat.stream;
   const deadline = new Deadline(call.cancellation);
   const limitMs = isStream
@@ -96,7 +96,12 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
     call.facts.connection = reply.connection;
     call.facts.upstreamRequestId = upstreamRequestId(reply.headers);
     traceHeaders(logger, 'response of provider', traced, reply.headers);
-    const answer = await toAnswer(reply, { call, provider, isStream, settings, deadline });
+    const context = { call, provider, isStream, settings, deadline };
+    if (reply.status >= 300 || NO_ANSWER_STATUSES.has(reply.status)) {
+      throw await readStatusError(reply, context);
+    }
+    const read = toAnswer(reply, context);
+    const answer = read instanceof Promise ? await read : read;
     if (!isStream) deadline.end();
     return answer;
   } catch (thrown) {
@@ -118,18 +123,9 @@ interface ReplyContext {
 }
 
 /** Maps an upstream's reply to the client's answer. Throws `GatewayError` if it is not one. */
-async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<Answer> {
+function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise<Answer> {
   const { status } = reply;
   const { isStream, provider } = context;
-  if (NO_ANSWER_STATUSES.has(status) || (status >= 300 && status < 400) || status > 599) {
-    const location = reply.headers.get('location')?.split('?', 1)[0];
-    throw new GatewayError('provider', `unexpected status ${status}`, {
-      provider: provider.id,
-      ...(location && { cause: `status ${status}, location ${location}` }),
-    });
-  }
-  if (status >= 400) throw await readStatusError(reply, context);
-
   if (!/^(?:identity)?$/i.test(reply.headers.get('content-encoding') ?? '')) {
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
@@ -153,30 +149,34 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
     // Proxies must neither buffer nor rewrite events.
     headers['cache-control'] = 'no-cache, no-transform';
     headers['x-accel-buffering'] = 'no';
-    return { status, headers, body: await toStream(reply, toError, context) };
+    return toStream(reply, toError, context).then((body) => ({ status, headers, body }));
   }
 
   if (isEventStream) {
     const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider: provider.id });
   }
-  const body = await readCompletion(reply, {
+  const body = readCompletion(reply, {
     provider: provider.id,
     reservation: context.call.reservation,
     readFault: (json) => provider.readFault(json),
     toError,
     facts: context.call.answerFacts,
   });
-  if (isStream) {
+  headers['content-type'] = isJson ? contentType : 'application/json';
+  return body instanceof Promise
+    ? body.then((parts) => toCompleteAnswer(parts))
+    : toCompleteAnswer(body);
+
+  function toCompleteAnswer(parts: readonly Buffer[]): Answer {
+    if (!isStream) return { status, headers, body: parts };
     const text = `Provider ${provider.id} does not support streaming`;
     throw new GatewayError('unsupported', text, { provider: provider.id });
   }
-  headers['content-type'] = isJson ? contentType : 'application/json';
-  return { status, headers, body };
 }
 
 /** The events of a reply, once the first one with data was read. Throws `GatewayError` if there is none. */
-async function toStream(
+function toStream(
   reply: UpstreamReply,
   toError: (fault: UpstreamFault) => GatewayError,
   { call, provider, deadline, settings }: ReplyContext,
@@ -194,9 +194,17 @@ async function toStream(
   });
 }
 
-/** Reads the body of an error. */
+/** The error that a reply without an answer stands for; its body is read if the status is that of an error. */
 async function readStatusError(reply: UpstreamReply, context: ReplyContext): Promise<GatewayError> {
+  const { status, headers } = reply;
   const { call, provider } = context;
+  if (status < 400 || status > 599 || NO_ANSWER_STATUSES.has(status)) {
+    const location = headers.get('location')?.split('?', 1)[0];
+    return new GatewayError('provider', `unexpected status ${status}`, {
+      provider: provider.id,
+      ...(location && { cause: `status ${status}, location ${location}` }),
+    });
+  }
   const giveUp = () => context.deadline.cancel(timeoutError(provider.id));
   const timer = setTimeout(giveUp, ERROR_BODY_MS);
   // If the error body is truncated or slow, answer with the status alone.
@@ -205,9 +213,9 @@ async function readStatusError(reply: UpstreamReply, context: ReplyContext): Pro
   call.cancellation.throwIfCancelled();
   const fault = provider.readErrorBody(bytes && parseUntrustedJson(bytes.toString('utf8')));
   return toProviderError(fault, {
-    status: reply.status,
+    status,
     provider: provider.id,
     redact: context.settings.redact,
-    headers: reply.headers,
+    headers,
   });
 }

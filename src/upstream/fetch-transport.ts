@@ -2,6 +2,7 @@
 
 import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
+import { pairsOf } from './headers.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { SlicedBody, toBody } from './request-body.ts';
@@ -32,12 +33,13 @@ export async function sendByFetch(
   }
 }
 
-function headersAndBody({ headers, body: parts }: UpstreamRequest): RequestInit {
+function headersAndBody({ headers: list, body: parts }: UpstreamRequest): RequestInit {
+  const headers = pairsOf(list);
   if (!parts) return { headers };
   const body = toBody(parts);
   if (!(body instanceof SlicedBody)) return { headers, body };
   return {
-    headers: { ...headers, 'content-length': `${body.length}` },
+    headers: [...headers, ['content-length', `${body.length}`]],
     body: toStream(body),
     duplex: 'half',
   };

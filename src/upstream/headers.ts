@@ -36,20 +36,32 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
 
 const MAX_TRACED_HEADERS = 100;
 
-/** Logs the names of headers at level `trace`, each with the length of its value: `content-type:16`. */
+/**
+ * Logs the names of headers at level `trace`, each with the length of its value: `content-type:16`. A list has names
+ * and values in turn.
+ */
 export function traceHeaders(
   logger: Logger,
   message: string,
   facts: LogFacts,
-  headers: Iterable<[string, string]> | Readonly<Record<string, unknown>>,
+  headers: UpstreamHeaders | readonly string[] | Readonly<Record<string, unknown>>,
 ): void {
   if (!logger.isEnabled('trace')) return;
-  const entries = Symbol.iterator in headers ? [...headers] : Object.entries(headers);
+  const entries = Array.isArray(headers)
+    ? pairsOf(headers as readonly string[])
+    : Symbol.iterator in headers
+      ? [...(headers as UpstreamHeaders)]
+      : Object.entries(headers);
   const described = entries.map(([name, value]) => `${name}:${String(value).length}`);
   logger.log('trace', message, {
     ...facts,
     headers: described.slice(0, MAX_TRACED_HEADERS).join(' '),
   });
+}
+
+/** The pairs of a list that has names and values in turn. */
+export function pairsOf(list: readonly string[]): [name: string, value: string][] {
+  return list.flatMap((name, at) => (at % 2 === 0 ? [[name, list[at + 1]!]] : []));
 }
 
 /** The allow-list to the upstream. W3C Trace Context is the only part that comes from the client. */
@@ -58,18 +70,16 @@ export function forwardedHeaders(
   { traceparent, tracestate }: IncomingHttpHeaders,
 ): ForwardedHeaders {
   if (typeof traceparent !== 'string' || !TRACEPARENT.test(traceparent)) {
-    return { 'x-request-id': requestId, traceparent: createTraceparent() };
+    return ['x-request-id', requestId, 'traceparent', createTraceparent()];
   }
-  return {
-    'x-request-id': requestId,
-    traceparent,
-    // Vendors' data about that trace: it means nothing without it (W3C Trace Context 3.3).
-    ...(typeof tracestate === 'string' && TRACESTATE.test(tracestate) && { tracestate }),
-  };
+  // Vendors' data about that trace: it means nothing without it (W3C Trace Context 3.3).
+  const isPassed = typeof tracestate === 'string' && TRACESTATE.test(tracestate);
+  const others = isPassed ? ['tracestate', tracestate] : [];
+  return ['x-request-id', requestId, 'traceparent', traceparent, ...others];
 }
 
 /** The trace's id (W3C Trace Context 3.2.2.3). */
-export function traceIdOf({ traceparent }: ForwardedHeaders): string {
+export function traceIdOf([, , , traceparent]: ForwardedHeaders): string {
   return traceparent.slice(3, 35);
 }
 

@@ -12,7 +12,8 @@ export interface UpstreamRequest {
   readonly origin: string;
   /** With the query. */
   readonly path: string;
-  readonly headers: Readonly<Record<string, string>>;
+  /** Names and values in turn. */
+  readonly headers: readonly string[];
   /** In parts, to be sent one after the other. */
   readonly body?: readonly Buffer[];
 }
@@ -78,8 +79,11 @@ export interface Provider {
   readErrorBody(json: unknown): UpstreamFault;
 }
 
-export interface ForwardedHeaders {
-  readonly 'x-request-id': string;
-  readonly traceparent: string;
-  readonly tracestate?: string;
-}
+/** Names and values in turn: `x-request-id`, `traceparent`, and `tracestate` if there is one. */
+export type ForwardedHeaders = readonly [
+  'x-request-id',
+  requestId: string,
+  'traceparent',
+  traceparent: string,
+  ...tracestate: string[],
+];

@@ -7,7 +7,7 @@
  * - its class takes `keepAliveTimeout`, `allowH2`, `connect` and `noProxy`: "the check passes on this Node"
  * - it publishes `undici:client:sendHeaders` with the socket: "without the channel undici:client:sendHeaders"
  * - `dispatch` takes an iterable body and keeps its content-length: "with an agent that sends no large bodies"
- * - it calls the handler as undici 6, or 7 and 8, do, to the end: "with an agent that ends no stream"
+ * - it calls the handler as undici 6 and 7, or 8, do, to the end: "with an agent that ends no stream"
  * - a request whose socket is destroyed fails: "with an agent that does not report errors"
  * - it reuses connections, but none that was closed: "with an agent that closes every connection"
  */
@@ -124,7 +124,7 @@ export async function checkUndici(): Promise<string | undefined> {
       deadline = new Deadline();
       const send = async (body: Buffer = Buffer.from('{}')) =>
         sendByUndici(
-          { method: 'POST', origin, path: '/', headers: {}, body: [body] },
+          { method: 'POST', origin, path: '/', headers: [], body: [body] },
           deadline,
           connections,
         );

@@ -24,16 +24,20 @@ export function sendByUndici(
   const body = request.body && toBody(request.body);
   const sliced = body instanceof SlicedBody ? body : undefined;
   const headers = sliced
-    ? { ...request.headers, 'content-length': `${sliced.length}` }
+    ? [...request.headers, 'content-length', `${sliced.length}`]
     : request.headers;
   return new Promise((resolve, reject) => {
     cancellation.throwIfCancelled();
-    const exchange = new Exchange({ cancellation, connections, body: sliced, resolve, reject });
+    const Handler = IS_UNDICI_8 ? Undici8Exchange : Exchange;
+    const exchange = new Handler({ cancellation, connections, body: sliced, resolve, reject });
     connections.agent.dispatch({ method, origin, path, headers, body, ...NO_TIMEOUTS }, exchange);
   });
 }
 
-/** What undici 7 and 8 hand to each method of a handler. */
+/** undici 7 takes the handlers of 6 and 8, but wraps those of 8 and makes text of all headers for them. */
+const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
+
+/** What undici 8 hands to each method of a handler. */
 interface Controller {
   readonly rawHeaders: readonly Buffer[];
   abort(reason: Error): void;
@@ -54,8 +58,7 @@ interface ExchangeOptions {
 const MAX_UNREAD_BYTES = 65_536;
 
 /**
- * One request, and its reply once the headers have come. As the request's handler, undici 6 calls the
- * methods from `onConnect` to `onError`, undici 7 and 8 those from `onRequestStart` to `onResponseError`.
+ * One request, and its reply once the headers have come. undici 6 and 7 call the methods from `onConnect` to `onError`.
  */
 class Exchange implements UpstreamReply, ByteSource {
   status = 0;
@@ -140,26 +143,6 @@ class Exchange implements UpstreamReply, ByteSource {
     this.#end(new TransportError(error, failure));
   }
 
-  onRequestStart(controller: Controller): void {
-    this.onConnect((reason) => controller.abort(reason));
-  }
-
-  onResponseStart(controller: Controller, status: number): void {
-    this.onHeaders(status, controller.rawHeaders, () => controller.resume());
-  }
-
-  onResponseData(controller: Controller, chunk: Buffer): void {
-    if (!this.onData(chunk)) controller.pause();
-  }
-
-  onResponseEnd(): void {
-    this.onComplete();
-  }
-
-  onResponseError(_: Controller, error: Error): void {
-    this.onError(error);
-  }
-
   #giveUp(reason: unknown): void {
     if (this.#isOver) return;
     this.#unread.take();
@@ -182,6 +165,29 @@ class Exchange implements UpstreamReply, ByteSource {
     const sink = this.#sink;
     this.#sink = undefined;
     sink?.end(this.#error);
+  }
+}
+
+/** The same with the methods that undici 8 calls. */
+class Undici8Exchange extends Exchange {
+  onRequestStart(controller: Controller): void {
+    this.onConnect((reason) => controller.abort(reason));
+  }
+
+  onResponseStart(controller: Controller, status: number): void {
+    this.onHeaders(status, controller.rawHeaders, () => controller.resume());
+  }
+
+  onResponseData(controller: Controller, chunk: Buffer): void {
+    if (!this.onData(chunk)) controller.pause();
+  }
+
+  onResponseEnd(): void {
+    this.onComplete();
+  }
+
+  onResponseError(_: Controller, error: Error): void {
+    this.onError(error);
   }
 }
 
