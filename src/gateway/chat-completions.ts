@@ -3,6 +3,7 @@
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import type { ClientSettings } from '../config/config.ts';
+import { lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
@@ -35,40 +36,36 @@ export async function completeChat(
   client: ClientSettings | undefined,
 ): Promise<Answer> {
   checkContentHeaders(call);
+  const { record } = call;
   try {
-    return await answerBody(call, settings, client);
+    const forwarded = forwardedHeaders(call.id, call.headers);
+    record.traceId = traceIdOf(forwarded);
+    const parser = new ChatRequestParser(client?.models === undefined);
+    const { maxBodyBytes } = settings.config.server;
+    const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
+    record.requestBytes = lengthOf(body);
+    record.bodyReadAtMs = performance.now();
+    const chat = parser.end(body);
+    record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
+    record.stream = chat.stream;
+    const candidates = withFallbacks(
+      resolveAllowed(chat.model, settings, client),
+      settings.fallbacks,
+    );
+    const [requested] = candidates;
+    record.provider = requested.provider.id;
+    const refusal = await settings.limits.takeProvider(requested.provider.id);
+    if (refusal) {
+      settings.limits.refundRequest(client);
+      throw refusal;
+    }
+    // With one candidate nobody else can be asked: the circuit would have no effect.
+    const breaker = candidates.length > 1 ? settings.breaker : undefined;
+    return await tryCandidates(candidates, { call, chat, forwarded, breaker, settings });
   } finally {
     // No provider is asked any more: a stream has begun, or a complete answer is there.
     call.bodyReservation.end();
   }
-}
-
-async function answerBody(
-  call: Call,
-  settings: CompletionSettings,
-  client: ClientSettings | undefined,
-): Promise<Answer> {
-  const forwarded = forwardedHeaders(call.id, call.headers);
-  call.record.traceId = traceIdOf(forwarded);
-  const parser = new ChatRequestParser(client?.models === undefined);
-  const { maxBodyBytes } = settings.config.server;
-  const chat = parser.end(await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)));
-  call.record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
-  call.record.stream = chat.stream;
-  const candidates = withFallbacks(
-    resolveAllowed(chat.model, settings, client),
-    settings.fallbacks,
-  );
-  const [requested] = candidates;
-  call.record.provider = requested.provider.id;
-  const refusal = await settings.limits.takeProvider(requested.provider.id);
-  if (refusal) {
-    settings.limits.refundRequest(client);
-    throw refusal;
-  }
-  // With one candidate nobody else can be asked: the circuit would have no effect.
-  const breaker = candidates.length > 1 ? settings.breaker : undefined;
-  return tryCandidates(candidates, { call, chat, forwarded, breaker, settings });
 }
 
 /** Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but not JSON. */

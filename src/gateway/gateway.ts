@@ -64,7 +64,12 @@ export function createGateway(settings: GatewaySettings): Gateway {
     async handle(call) {
       const traced = { request_id: call.id };
       traceHeaders(logger, 'request of client', traced, call.headers);
-      let answer = await answerTo(call, dispatch);
+      let answer: Answer | undefined;
+      try {
+        answer = await dispatch(call);
+      } catch (thrown) {
+        answer = toAnswer(thrown, call);
+      }
       const isStreamed = answer !== undefined && isStream(answer.body);
       if (isStreamed) streams.add(1);
       try {
@@ -97,16 +102,12 @@ function addOwnHeaders(answer: Answer, { record }: Call): Answer {
   return answer;
 }
 
-/** Returns the answer, an error's if there is one; undefined if the client has left. Never rejects. */
-async function answerTo(call: Call, dispatch: Dispatch): Promise<Answer | undefined> {
-  try {
-    return await dispatch(call);
-  } catch (thrown) {
-    if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
-    // The request may report the disconnect before the response does.
-    call.cancellation.cancel(thrown);
-    return undefined;
-  }
+/** Returns the answer to what a call failed with; undefined if the client has left. */
+function toAnswer(thrown: unknown, call: Call): Answer | undefined {
+  if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
+  // The request may report the disconnect before the response does.
+  call.cancellation.cancel(thrown);
+  return undefined;
 }
 
 type Dispatch = (call: Call) => Promise<Answer>;
@@ -142,7 +143,7 @@ function createDispatch(settings: GatewaySettings): Dispatch {
     call.onEnd(() => concurrency.endRequest(client));
     const refusal = await limits.takeRequest(client);
     if (refusal) throw refusal;
-    if (found) return found.answer(call, client);
+    if (found) return await found.answer(call, client);
     // Once per path: a client that is set to it asks again and again.
     if (unserved.delete(call.path)) {
       const served = [...routes].map(([path, { methods }]) => `${methods[0]} ${path}`).join(', ');

@@ -29,6 +29,8 @@ export class Cancellation {
   }
 
   offCancel(listener: () => void): void {
+    // Nearly always it is the last one, which needs no new array.
+    if (this.#listeners.at(-1) === listener) return void this.#listeners.pop();
     const at = this.#listeners.indexOf(listener);
     if (at >= 0) this.#listeners.splice(at, 1);
   }

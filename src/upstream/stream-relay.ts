@@ -40,7 +40,7 @@ interface StreamOptions extends InspectorOptions {
  * Waits for the first event with data and returns the stream from its first byte on. Until then nothing is committed:
  * rejects with an error event, a timeout or an early end, and another provider may still answer.
  */
-export async function openStream(body: ByteSource, options: StreamOptions): Promise<AnswerStream> {
+export function openStream(body: ByteSource, options: StreamOptions): Promise<AnswerStream> {
   return new Promise((resolve, reject) => {
     body.start(new Relay(body, options, { seen: new ChunkBuffer(), resolve, reject }));
   });
