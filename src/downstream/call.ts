@@ -91,7 +91,7 @@ export class Call {
       typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.#closed = new Promise((resolve) => {
-      response.once('close', () => {
+      response.on('close', () => {
         // writableFinished is also true if the socket died with data still buffered.
         const isDelivered = response.writableFinished && !request.socket.destroyed;
         if (!isDelivered) this.cancellation.cancel(new ClientGone());

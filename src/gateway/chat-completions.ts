@@ -61,7 +61,8 @@ export async function completeChat(
     }
     // With one candidate nobody else can be asked: the circuit would have no effect.
     const breaker = candidates.length > 1 ? settings.breaker : undefined;
-    return await tryCandidates(candidates, { call, chat, forwarded, breaker, settings });
+    const context = { call, chat, forwarded, breaker, settings };
+    return await tryCandidates(candidates, context);
   } finally {
     // No provider is asked any more: a stream has begun, or a complete answer is there.
     call.bodyReservation.end();

@@ -18,7 +18,9 @@ export class ChunkBuffer {
     this.#size += chunk.length;
     const isLong = chunk.length >= LONG_BYTES;
     if (isLong) this.#join();
-    this.#parts.push(chunk);
+    // A list of one takes less memory than one that was pushed to.
+    if (this.#parts.length === 0) this.#parts = [chunk];
+    else this.#parts.push(chunk);
     if (isLong) this.#fixed = this.#parts.length;
     else if (this.#parts.length - this.#fixed === JOINED_CHUNKS) this.#join();
   }
@@ -56,6 +58,36 @@ export function sliceParts(parts: readonly Buffer[], start: number, end = Infini
     offset += part.length;
   }
   return found;
+}
+
+/** Returns the text from offset `start` up to, not including, `end` of bytes in parts. */
+export function textOf(
+  parts: readonly Buffer[],
+  encoding: 'utf8' | 'latin1',
+  start: number,
+  end: number,
+): string {
+  if (parts.length === 1) return parts[0]!.toString(encoding, start, end);
+  return joinParts(sliceParts(parts, start, end)).toString(encoding);
+}
+
+/** Returns bytes in parts with `text` in place of those from offset `start` up to, not including, `end`. */
+export function replaceText(
+  parts: readonly Buffer[],
+  text: string,
+  start: number,
+  end: number,
+): Buffer[] {
+  const [whole] = parts;
+  if (parts.length !== 1 || whole!.length >= LONG_BYTES) {
+    return [...sliceParts(parts, 0, start), Buffer.from(text), ...sliceParts(parts, end)];
+  }
+  const textEnd = start + Buffer.byteLength(text);
+  const replaced = Buffer.allocUnsafe(textEnd + whole!.length - end);
+  whole!.copy(replaced, 0, 0, start);
+  replaced.write(text, start);
+  whole!.copy(replaced, textEnd, end);
+  return [replaced];
 }
 
 /** Returns bytes in parts as one; a single part is not copied. */

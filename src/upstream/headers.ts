@@ -7,6 +7,7 @@ import type { LogFacts, Logger } from '../lib/log.ts';
 import type { ForwardedHeaders, UpstreamHeaders } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|retry-after-ms|x-should-retry)$/;
+const PASSED_INITIALS = 'axr';
 /**
  * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. Version ff and ids of
  * zeros are invalid.
@@ -21,7 +22,7 @@ export function passedHeaders(
   redact: (text: string) => string,
 ): Record<string, string> {
   const passed: Record<string, string> = {};
-  for (const [name, value] of headers) {
+  for (const [name, value] of headers.entries(PASSED_INITIALS)) {
     if (PASSED_HEADERS.test(name)) passed[name] = redact(value);
   }
   const requestId = upstreamRequestId(headers);
@@ -49,8 +50,8 @@ export function traceHeaders(
   if (!logger.isEnabled('trace')) return;
   const entries = Array.isArray(headers)
     ? pairsOf(headers as readonly string[])
-    : Symbol.iterator in headers
-      ? [...(headers as UpstreamHeaders)]
+    : 'entries' in headers && typeof headers.entries === 'function'
+      ? [...(headers as UpstreamHeaders).entries()]
       : Object.entries(headers);
   const described = entries.map(([name, value]) => `${name}:${String(value).length}`);
   logger.log('trace', message, {
@@ -79,8 +80,8 @@ export function forwardedHeaders(
 }
 
 /** The trace's id (W3C Trace Context 3.2.2.3). */
-export function traceIdOf([, , , traceparent]: ForwardedHeaders): string {
-  return traceparent.slice(3, 35);
+export function traceIdOf(forwarded: ForwardedHeaders): string {
+  return forwarded[3].slice(3, 35);
 }
 
 const ID_BYTES = 24;
