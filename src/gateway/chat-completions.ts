@@ -54,7 +54,8 @@ export async function completeChat(
     );
     const [requested] = candidates;
     record.provider = requested.provider.id;
-    const refusal = await settings.limits.takeProvider(requested.provider.id);
+    const taking = settings.limits.takeProvider(requested.provider.id);
+    const refusal = taking && (await taking);
     if (refusal) {
       settings.limits.refundRequest(client);
       throw refusal;
@@ -62,12 +63,18 @@ export async function completeChat(
     // With one candidate nobody else can be asked: the circuit would have no effect.
     const breaker = candidates.length > 1 ? settings.breaker : undefined;
     const context = { call, chat, forwarded, breaker, settings };
-    return await tryCandidates(candidates, context);
+    if (breaker) return await tryCandidates(candidates, context);
+    const result = await tryCandidate(requested, context, 'closed');
+    if (result instanceof GatewayError) throw result;
+    return result;
   } finally {
     // No provider is asked any more: a stream has begun, or a complete answer is there.
     call.bodyReservation.end();
   }
 }
+
+const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
+const OTHER_CHARSET = /charset\s*=(?!\s*"?utf-?8"?\s*(?:;|$))/i;
 
 /** Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but not JSON. */
 function checkContentHeaders(call: Call): void {
@@ -76,9 +83,7 @@ function checkContentHeaders(call: Call): void {
     throw invalidRequest('Content-Encoding must be identity');
   }
   const types = call.headerValues('content-type');
-  const isJson = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
-  const isOtherCharset = /charset\s*=(?!\s*"?utf-?8"?\s*(?:;|$))/i;
-  if (types.length !== 1 || !isJson.test(types[0]!) || isOtherCharset.test(types[0]!)) {
+  if (types.length !== 1 || !JSON_TYPE.test(types[0]!) || OTHER_CHARSET.test(types[0]!)) {
     throw invalidRequest('Content-Type must be application/json in UTF-8');
   }
 }

@@ -79,7 +79,7 @@ export function createGateway(settings: GatewaySettings): Gateway {
         await call.send(withCors(answer)).catch(() => {});
       }
       if (isStreamed) streams.add(-1);
-      if (answer) {
+      if (answer && logger.isEnabled('trace')) {
         const { events } = call.record.answer ?? {};
         traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
       }
@@ -141,7 +141,8 @@ function createDispatch(settings: GatewaySettings): Dispatch {
     const excess = concurrency.beginRequest(client);
     if (excess) throw excess;
     call.onEnd(() => concurrency.endRequest(client));
-    const refusal = await limits.takeRequest(client);
+    const taking = limits.takeRequest(client);
+    const refusal = taking && (await taking);
     if (refusal) throw refusal;
     if (found) return await found.answer(call, client);
     // Once per path: a client that is set to it asks again and again.

@@ -27,13 +27,18 @@ export function beginTry(
   key: number | undefined,
 ): OpenTry {
   const { record } = call;
-  const facts: AttemptFacts = {};
+  const facts: AttemptFacts = {
+    status: undefined,
+    upstreamRequestId: undefined,
+    connection: undefined,
+  };
   const answerFacts = new AnswerFacts();
   const at = record.tries.length;
   const askedAtMs = performance.now();
   record.provider = candidate.provider.id;
   record.answeredTry = at;
   record.askedAtMs ??= askedAtMs;
+  const names = namesOf(candidate);
   return {
     facts,
     answerFacts,
@@ -45,7 +50,8 @@ export function beginTry(
       const { status, connection, upstreamRequestId } = facts;
       const url = candidate.provider.chatUrl;
       const ended: TryFacts = {
-        ...namesOf(candidate),
+        provider: names.provider,
+        model: names.model,
         key: key === undefined ? undefined : key + 1,
         outcome: outcomeOf(failure),
         status,

@@ -38,10 +38,10 @@ export interface AttemptSettings {
 /** What becomes known of one attempt while it is made. For the log. */
 export interface AttemptFacts {
   /** The provider's own. */
-  status?: number;
-  upstreamRequestId?: string | undefined;
+  status: number | undefined;
+  upstreamRequestId: string | undefined;
   /** Undefined if the transport does not tell. */
-  connection?: 'new' | 'reused' | undefined;
+  connection: 'new' | 'reused' | undefined;
 }
 
 /** The client's request as an attempt sees it. */
@@ -55,7 +55,7 @@ export interface AttemptCall {
   /** The memory that the answer takes until it is delivered. */
   readonly reservation: Reservation;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
-  readonly onStreamEnd: (failure?: GatewayError) => void;
+  readonly onStreamEnd: ((failure?: GatewayError) => void) | undefined;
   /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
   readonly answerFacts: AnswerFacts;
 }
@@ -190,7 +190,7 @@ function toStream(
     toError,
     facts: call.answerFacts,
     reservation: call.reservation,
-    onEnd: call.onStreamEnd,
+    onEnd: (failure) => call.onStreamEnd?.(failure),
   });
 }
 
