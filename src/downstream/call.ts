@@ -8,10 +8,10 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
+import { fromIterable, type EndableSource } from '../lib/byte-source.ts';
 import { ClientGone } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { isStream, type Answer, type AnswerStream } from '../lib/messages.ts';
-import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
+import { isStream, type Answer } from '../lib/messages.ts';
 import { AccessRecord } from './access-record.ts';
 import { readInTurns, readRequestBody } from './request-body.ts';
 import { checkProtocol, headerValues, pathOf } from './request-head.ts';
@@ -145,6 +145,7 @@ export class Call {
    */
   async send({ status, headers, body: content }: Answer): Promise<void> {
     const response = this.#response;
+    const stream = isStream(content) ? toSource(content) : undefined;
     try {
       if (response.headersSent || response.destroyed) return;
       headers['x-request-id'] = this.id;
@@ -162,48 +163,17 @@ export class Call {
       if (!isStream(body) && length! <= WRITE_PART_BYTES) {
         this.sentBytes = this.method === 'HEAD' ? 0 : length!;
         endWith(response, joinParts(body));
-      } else if ('start' in body) {
-        body.start(new StreamWriter(response, body, (bytes) => (this.sentBytes += bytes)));
       } else {
-        await this.#write(body);
-        // A truncated body must not look complete.
-        if (!response.destroyed) response.end();
+        const source = stream ?? fromIterable(body as readonly Buffer[]);
+        source.start(new StreamWriter(response, source, (bytes) => (this.sentBytes += bytes)));
       }
       await this.#closed;
     } catch (error) {
       if (response.headersSent) response.destroy();
       throw error;
     } finally {
-      if (isStream(content)) await endStream(content);
+      stream?.cancel();
     }
-  }
-
-  /** Writes each chunk in parts, no faster than the client reads. */
-  async #write(body: Iterable<Buffer> | AsyncIterable<Buffer>): Promise<void> {
-    const turn = new TurnLimit();
-    for await (const chunk of body) {
-      for (let start = 0; start < chunk.length; start += WRITE_PART_BYTES) {
-        if (this.#response.destroyed) return;
-        const part = chunk.subarray(start, start + WRITE_PART_BYTES);
-        this.sentBytes += part.length;
-        if (!this.#response.write(part)) await this.#drained();
-        if (turn.isReached(part.length)) await nextTurn();
-      }
-    }
-  }
-
-  /** Waits for 'drain', or for 'close': there is no 'drain' after a disconnect. */
-  async #drained(): Promise<void> {
-    const response = this.#response;
-    await new Promise<void>((resolve) => {
-      const onEnd = () => {
-        response.off('drain', onEnd);
-        response.off('close', onEnd);
-        resolve();
-      };
-      response.once('drain', onEnd);
-      response.once('close', onEnd);
-    });
   }
 
   /** Discards the rest of an upload that is answered early, for a limited time. */
@@ -230,8 +200,6 @@ function endWith(response: ServerResponse, body: Buffer): void {
   else response.end(body.toString('latin1'), 'latin1');
 }
 
-/** Ends a stream in any state. A generator that has not begun has no `finally` to run, so it is begun first. */
-async function endStream(stream: AsyncIterable<Buffer> | AnswerStream): Promise<void> {
-  if ('cancel' in stream) stream.cancel();
-  else for await (const _ of stream) break;
+function toSource(stream: AsyncIterable<Buffer> | EndableSource): EndableSource {
+  return 'start' in stream ? stream : fromIterable(stream);
 }

@@ -3,8 +3,7 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import type { ByteSink } from '../lib/byte-source.ts';
-import type { AnswerStream } from '../lib/messages.ts';
+import type { ByteSink, EndableSource } from '../lib/byte-source.ts';
 import { TurnLimit } from '../lib/turn-limit.ts';
 
 /**
@@ -18,7 +17,7 @@ const CRLF = '\r\n';
 export class StreamWriter implements ByteSink {
   readonly #response: ServerResponse;
   readonly #socket: Socket;
-  readonly #stream: AnswerStream;
+  readonly #stream: EndableSource;
   readonly #onWrite: (bytes: number) => void;
   readonly #turn = new TurnLimit();
   /** Has sent the head. */
@@ -30,7 +29,7 @@ export class StreamWriter implements ByteSink {
   #hasEnded = false;
 
   /** Takes the stream of a response whose head is not sent yet. `onWrite` is told how many bytes were written. */
-  constructor(response: ServerResponse, stream: AnswerStream, onWrite: (bytes: number) => void) {
+  constructor(response: ServerResponse, stream: EndableSource, onWrite: (bytes: number) => void) {
     this.#response = response;
     this.#socket = response.socket!;
     this.#stream = stream;
@@ -45,10 +44,11 @@ export class StreamWriter implements ByteSink {
     return !this.#isBlocked && this.#writeWaiting();
   }
 
-  end(): void {
+  end(error?: unknown): void {
     this.#hasEnded = true;
     // A truncated body must not look complete.
-    if (this.#waiting.length === 0 && !this.#response.destroyed) this.#response.end();
+    if (error) this.#response.destroy();
+    else if (this.#waiting.length === 0 && !this.#response.destroyed) this.#response.end();
   }
 
   /** Returns false if the rest waits. */

@@ -38,7 +38,6 @@ export function beginTry(
   record.provider = candidate.provider.id;
   record.answeredTry = at;
   record.askedAtMs ??= askedAtMs;
-  const names = namesOf(candidate);
   return {
     facts,
     answerFacts,
@@ -50,8 +49,7 @@ export function beginTry(
       const { status, connection, upstreamRequestId } = facts;
       const url = candidate.provider.chatUrl;
       const ended: TryFacts = {
-        provider: names.provider,
-        model: names.model,
+        ...namesOf(candidate),
         key: key === undefined ? undefined : key + 1,
         outcome: outcomeOf(failure),
         status,

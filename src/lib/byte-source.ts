@@ -18,6 +18,41 @@ export interface ByteSource {
   resume(): void;
 }
 
+/** A source whose reader may want no more. */
+export interface EndableSource extends ByteSource {
+  /** Ends it if it has not ended. */
+  cancel(): void;
+}
+
+/** Hands over the chunks of an iterable as fast as they are taken. `cancel` also ends one that was not begun. */
+export function fromIterable(chunks: Iterable<Buffer> | AsyncIterable<Buffer>): EndableSource {
+  let isWanted = true;
+  let isBegun = false;
+  let resume = () => {};
+  const handOver = async (sink?: ByteSink) => {
+    isBegun = true;
+    for await (const chunk of chunks) {
+      const isTaken = !isWanted || sink?.write(chunk);
+      if (!isTaken) await new Promise<void>((resolve) => (resume = resolve));
+      if (!isWanted) return;
+    }
+  };
+  return {
+    start: (sink) =>
+      void handOver(sink).then(
+        () => sink.end(),
+        (error: unknown) => sink.end(error),
+      ),
+    resume: () => resume(),
+    cancel() {
+      isWanted = false;
+      resume();
+      // A generator that has not begun has no `finally` to run.
+      if (!isBegun) void handOver();
+    },
+  };
+}
+
 /**
  * Calls `take` with each chunk until it returns false, in turns with everything else. Resolves then or at the end, and
  * rejects with the source's error, or with what `take` throws. Without a promise if all has come: returns nothing, or

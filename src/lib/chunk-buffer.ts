@@ -60,17 +60,6 @@ export function sliceParts(parts: readonly Buffer[], start: number, end = Infini
   return found;
 }
 
-/** Returns the text from offset `start` up to, not including, `end` of bytes in parts. */
-export function textOf(
-  parts: readonly Buffer[],
-  encoding: 'utf8' | 'latin1',
-  start: number,
-  end: number,
-): string {
-  if (parts.length === 1) return parts[0]!.toString(encoding, start, end);
-  return joinParts(sliceParts(parts, start, end)).toString(encoding);
-}
-
 /** Returns bytes in parts with `text` in place of those from offset `start` up to, not including, `end`. */
 export function replaceText(
   parts: readonly Buffer[],

@@ -1,6 +1,6 @@
 /** What the client's side and the provider's side hand to each other: a chat request, and its answer. */
 
-import type { ByteSource } from './byte-source.ts';
+import type { EndableSource } from './byte-source.ts';
 
 /** A validated chat completion request. */
 export interface ChatRequest {
@@ -11,22 +11,16 @@ export interface ChatRequest {
   bodyWithModel(model: string): readonly Buffer[];
 }
 
-/** An answer that is sent as it comes. Its `end` has no error: what the client is to be told of one is part of it. */
-export interface AnswerStream extends ByteSource {
-  /** Ends it if it has not ended: nothing more is wanted. */
-  cancel(): void;
-}
-
 /** What the client is sent. */
 export interface Answer {
   readonly status: number;
   /** Owned by the answer: whoever sends it adds to them. */
   readonly headers: Record<string, string>;
-  /** Text, bytes in parts, or a stream; iterables never throw after their first chunk. */
-  readonly body: string | readonly Buffer[] | AsyncIterable<Buffer> | AnswerStream;
+  /** Text, bytes in parts, or a stream. That never fails after its first chunk: what the client is to be told is part of it. */
+  readonly body: string | readonly Buffer[] | AsyncIterable<Buffer> | EndableSource;
 }
 
 /** Whether an answer is sent as it is made. */
-export function isStream(body: Answer['body']): body is AsyncIterable<Buffer> | AnswerStream {
+export function isStream(body: Answer['body']): body is AsyncIterable<Buffer> | EndableSource {
   return typeof body === 'object' && !Array.isArray(body);
 }

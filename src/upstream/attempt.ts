@@ -6,13 +6,13 @@ import { GatewayError } from '../lib/errors.ts';
 import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
-import { readAll } from '../lib/byte-source.ts';
+import { readAll, type EndableSource } from '../lib/byte-source.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
-import type { Answer, AnswerStream, ChatRequest } from '../lib/messages.ts';
+import type { Answer, ChatRequest } from '../lib/messages.ts';
 import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion } from './completion.ts';
-import { passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
+import { pairsOf, passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { toProviderError } from './provider-error.ts';
 import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
@@ -89,7 +89,8 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   let answered = false;
   try {
     const sent = provider.chatRequest(chat, model, call.forwarded, key);
-    traceHeaders(logger, 'request to provider', traced, sent.headers);
+    const isTraced = logger.isEnabled('trace');
+    if (isTraced) traceHeaders(logger, 'request to provider', traced, pairsOf(sent.headers));
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
     call.facts.status = reply.status;
@@ -180,7 +181,7 @@ function toStream(
   reply: UpstreamReply,
   toError: (fault: UpstreamFault) => GatewayError,
   { call, provider, deadline, settings }: ReplyContext,
-): Promise<AnswerStream> {
+): Promise<EndableSource> {
   return openStream(reply.body, {
     provider: provider.id,
     deadline,

@@ -2,7 +2,7 @@
 
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readEach } from '../lib/byte-source.ts';
-import { ChunkBuffer, joinParts, lengthOf, textOf } from '../lib/chunk-buffer.ts';
+import { ChunkBuffer, joinParts, lengthOf, sliceParts } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
@@ -127,7 +127,8 @@ class AnswerScan implements JsonVisitor {
     facts.noteFinishReason(this.#choice.finishReason);
     const start = this.#usageStart;
     if (start === 0) return;
-    facts.noteUsage(textOf(parts, 'latin1', start, start + MAX_USAGE_BYTES));
+    const usage = joinParts(sliceParts(parts, start, start + MAX_USAGE_BYTES));
+    facts.noteUsage(usage.toString('latin1'));
   }
 
   onValue(kind: JsonKind, name: string, offset: number): JsonVisitor | undefined {

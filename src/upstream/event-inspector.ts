@@ -32,57 +32,31 @@ export interface Inspection {
 
 /** Takes the upstream's bytes, and tells what to pass on. Its methods throw `provider` if a stream is not usable. */
 export class EventInspector {
+  /** Knows what is held, and how many events there were. */
+  readonly splitter = new EventSplitter();
   /** Nothing was passed on yet: a byte order mark may come. */
   isAtStart = true;
+  /** A `finish_reason` was seen: the answer is complete. */
+  isFinished = false;
+  /** `[DONE]` was seen: the stream is over. */
+  isDone = false;
+  /** The upstream omitted the blank line after its last event. */
+  isMidLine = false;
   readonly #options: InspectorOptions;
-  readonly #splitter = new EventSplitter();
-  #isFinished = false;
   #isModelWanted = true;
-  #isDone = false;
-  #isMidLine = false;
 
   constructor(options: InspectorOptions) {
     this.#options = options;
   }
 
-  /** The size of the unfinished event, in bytes. */
-  get heldBytes(): number {
-    return this.#splitter.heldBytes;
-  }
-
-  /** Whether the last `push` had a part of an event, and not only comments and blank lines. */
-  get sawData(): boolean {
-    return this.#splitter.sawData;
-  }
-
-  /** Whole events so far. */
-  get events(): number {
-    return this.#splitter.events;
-  }
-
-  /** A `finish_reason` was seen: the answer is complete. */
-  get isFinished(): boolean {
-    return this.#isFinished;
-  }
-
-  /** `[DONE]` was seen: the stream is over. */
-  get isDone(): boolean {
-    return this.#isDone;
-  }
-
-  /** The upstream omitted the blank line after its last event. */
-  get isMidLine(): boolean {
-    return this.#isMidLine;
-  }
-
   /** Takes a chunk, and returns the events that are now whole. */
   push(chunk: Buffer, isBeginning: boolean): Inspection {
-    return this.#inspect(this.#splitter.push(chunk), isBeginning);
+    return this.#inspect(this.splitter.push(chunk), isBeginning);
   }
 
   /** Looks for errors, facts and the end. Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer, isBeginning: boolean): Inspection {
-    if (this.#splitter.heldBytes > MAX_EVENT_BYTES)
+    if (this.splitter.heldBytes > MAX_EVENT_BYTES)
       throw streamError(this.#options.provider, 'an event is too large');
     const scan = scanEvents(events, this.#isModelWanted);
     const mustParse = isBeginning || scan.isSuspicious;
@@ -99,7 +73,7 @@ export class EventInspector {
       facts.noteModel(model);
     }
     if (finishReason !== '') {
-      this.#isFinished = true;
+      this.isFinished = true;
       facts.noteFinishReason(finishReason);
     }
     if (usage !== '') facts.noteUsage(usage);
@@ -112,7 +86,7 @@ export class EventInspector {
       if (error) return { passed: events.subarray(0, event.start), error, hasData };
       hasData ||= event.data !== '';
       if (event.data === '[DONE]') {
-        this.#isDone = true;
+        this.isDone = true;
         return { passed: events.subarray(0, event.end), hasData };
       }
     }
@@ -124,7 +98,7 @@ export class EventInspector {
    * whole, it is passed on. Otherwise it is dropped, and the stream was cut off.
    */
   end(): Inspection {
-    const tail = this.#splitter.release();
+    const tail = this.splitter.release();
     const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
     const event = [...parseEvents(closed, this.isAtStart)].find(({ data }) => data !== '');
     if (event === undefined) return { passed: NOTHING, hasData: false };
@@ -136,7 +110,7 @@ export class EventInspector {
       };
     }
     const found = this.#inspect(closed, true);
-    this.#isMidLine = true;
+    this.isMidLine = true;
     return found.error ? found : { ...found, passed: tail };
   }
 

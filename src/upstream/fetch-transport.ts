@@ -1,6 +1,6 @@
 /** Requests to providers through Node's fetch, with fetch's own connections: nothing here is undocumented. */
 
-import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
+import { fromIterable, type ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { pairsOf } from './headers.ts';
 import { TransportError } from './network-error.ts';
@@ -23,11 +23,11 @@ export async function sendByFetch(
       ...headersAndBody(request),
     });
     const headers = new Map([...response.headers].map(([name, value]) => [name, value.trim()]));
-    return { status: response.status, headers, body: new FetchedBody(response.body, cancellation) };
+    return { status: response.status, headers, body: readBody(response.body, cancellation) };
   } catch (thrown) {
     cancellation.throwIfCancelled();
     if (isProxyAuthentication(thrown)) {
-      return { status: 407, headers: new Map(), body: new FetchedBody(null, cancellation) };
+      return { status: 407, headers: new Map(), body: readBody(null, cancellation) };
     }
     throw toTransportError(thrown);
   }
@@ -61,44 +61,22 @@ function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
 }
 
 /** The response's body. Read from the start: fetch cancels a body that becomes garbage unread. */
-class FetchedBody implements ByteSource {
-  readonly #reader: ReadableStreamDefaultReader<Uint8Array> | undefined;
-  readonly #cancellation: Cancellation;
-  #resume = () => {};
-
-  constructor(body: ReadableStream<Uint8Array> | null, cancellation: Cancellation) {
-    const reader = (this.#reader = body?.getReader());
-    this.#cancellation = cancellation;
-    // On Node 20 and 22 a read stays unsettled if an abort meets data that has not been read.
-    cancellation.onCancel(() => void reader?.cancel().catch(() => {}));
-  }
-
-  start(sink: ByteSink): void {
-    this.#pump(sink).then(
-      () => sink.end(),
-      (error: unknown) => sink.end(error),
-    );
-  }
-
-  resume(): void {
-    this.#resume();
-  }
-
-  async #pump(sink: ByteSink): Promise<void> {
+function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancellation): ByteSource {
+  const reader = body?.getReader();
+  // On Node 20 and 22 a read stays unsettled if an abort meets data that has not been read.
+  cancellation.onCancel(() => void reader?.cancel().catch(() => {}));
+  async function* chunks() {
     for (;;) {
-      const chunk = await this.#reader?.read().catch((thrown: unknown) => {
-        this.#cancellation.throwIfCancelled();
+      const chunk = await reader?.read().catch((thrown: unknown) => {
+        cancellation.throwIfCancelled();
         throw toTransportError(thrown);
       });
-      this.#cancellation.throwIfCancelled();
+      cancellation.throwIfCancelled();
       if (!chunk?.value) return;
-      const { buffer, byteOffset, length } = chunk.value;
-      if (sink.write(Buffer.from(buffer, byteOffset, length))) continue;
-      await new Promise<void>((resolve) => {
-        this.#resume = resolve;
-      });
+      yield Buffer.from(chunk.value.buffer, chunk.value.byteOffset, chunk.value.length);
     }
   }
+  return fromIterable(chunks());
 }
 
 /** fetch turns a 407, also a provider's own, into its only error that has neither a text nor a code. */

@@ -7,7 +7,6 @@ import type { LogFacts, Logger } from '../lib/log.ts';
 import type { ForwardedHeaders, UpstreamHeaders } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|retry-after-ms|x-should-retry)$/;
-const PASSED_INITIALS = 'axr';
 /**
  * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. Version ff and ids of
  * zeros are invalid.
@@ -22,7 +21,7 @@ export function passedHeaders(
   redact: (text: string) => string,
 ): Record<string, string> {
   const passed: Record<string, string> = {};
-  for (const [name, value] of headers.entries(PASSED_INITIALS)) {
+  for (const [name, value] of headers) {
     if (PASSED_HEADERS.test(name)) passed[name] = redact(value);
   }
   const requestId = upstreamRequestId(headers);
@@ -37,22 +36,15 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
 
 const MAX_TRACED_HEADERS = 100;
 
-/**
- * Logs the names of headers at level `trace`, each with the length of its value: `content-type:16`. A list has names
- * and values in turn.
- */
+/** Logs the names of headers at level `trace`, each with the length of its value: `content-type:16`. */
 export function traceHeaders(
   logger: Logger,
   message: string,
   facts: LogFacts,
-  headers: UpstreamHeaders | readonly string[] | Readonly<Record<string, unknown>>,
+  headers: Iterable<[string, string]> | Readonly<Record<string, unknown>>,
 ): void {
   if (!logger.isEnabled('trace')) return;
-  const entries = Array.isArray(headers)
-    ? pairsOf(headers as readonly string[])
-    : 'entries' in headers && typeof headers.entries === 'function'
-      ? [...(headers as UpstreamHeaders).entries()]
-      : Object.entries(headers);
+  const entries = Symbol.iterator in headers ? [...headers] : Object.entries(headers);
   const described = entries.map(([name, value]) => `${name}:${String(value).length}`);
   logger.log('trace', message, {
     ...facts,

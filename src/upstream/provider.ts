@@ -27,11 +27,9 @@ export interface UpstreamReply {
   readonly connection?: 'new' | 'reused' | undefined;
 }
 
-/** Names in lower case, and repeated headers joined, as in `Headers`. */
-export interface UpstreamHeaders {
+/** Names in lower case, as in `Headers`. */
+export interface UpstreamHeaders extends Iterable<[string, string]> {
   get(name: string): string | null | undefined;
-  /** All, or only those whose names begin with one of these letters; there may be others among them. */
-  entries(initials?: string): Iterable<[name: string, value: string]>;
 }
 
 /** An error as the upstream reports it, in an error body or an error event. */

@@ -6,9 +6,8 @@
 import type { Deadline } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
-import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
+import type { ByteSink, ByteSource, EndableSource } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import type { AnswerStream } from '../lib/messages.ts';
 import { encodeEvent } from '../lib/sse.ts';
 import {
   EventInspector,
@@ -40,7 +39,7 @@ interface StreamOptions extends InspectorOptions {
  * Waits for the first event with data and returns the stream from its first byte on. Until then nothing is committed:
  * rejects with an error event, a timeout or an early end, and another provider may still answer.
  */
-export function openStream(body: ByteSource, options: StreamOptions): Promise<AnswerStream> {
+export function openStream(body: ByteSource, options: StreamOptions): Promise<EndableSource> {
   return new Promise((resolve, reject) => {
     body.start(new Relay(body, options, { seen: new ChunkBuffer(), resolve, reject }));
   });
@@ -49,12 +48,12 @@ export function openStream(body: ByteSource, options: StreamOptions): Promise<An
 interface Opening {
   /** Everything up to and including the first events with data. */
   readonly seen: ChunkBuffer;
-  readonly resolve: (stream: AnswerStream) => void;
+  readonly resolve: (stream: EndableSource) => void;
   readonly reject: (failure: unknown) => void;
 }
 
 /** Takes the upstream's bytes, and is the client's stream once it has a first event. */
-class Relay implements ByteSink, AnswerStream {
+class Relay implements ByteSink, EndableSource {
   readonly #body: ByteSource;
   readonly #options: StreamOptions;
   readonly #inspector: EventInspector;
@@ -126,7 +125,7 @@ class Relay implements ByteSink, AnswerStream {
   cancel(): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    this.#options.facts.events = this.#inspector.events;
+    this.#options.facts.events = this.#inspector.splitter.events;
     this.#options.deadline.end({ abandon: true });
   }
 
@@ -163,7 +162,7 @@ class Relay implements ByteSink, AnswerStream {
       return true;
     }
     // The idle limit neither runs while the client is slow to read, nor restarts for comments.
-    if (!this.#inspector.sawData) return hasRoom;
+    if (!this.#inspector.splitter.sawData) return hasRoom;
     this.#isSuspended = !hasRoom;
     if (hasRoom) deadline.arm(idleMs, this.#createTimeout);
     else deadline.disarm();
@@ -188,7 +187,7 @@ class Relay implements ByteSink, AnswerStream {
     const { deadline, facts, onEnd } = this.#options;
     const client = this.#client!;
     this.#isOver = true;
-    facts.events = this.#inspector.events;
+    facts.events = this.#inspector.splitter.events;
     if (!failure && !this.#inspector.isDone) client.write(this.#onFreshLine('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
@@ -200,7 +199,7 @@ class Relay implements ByteSink, AnswerStream {
 
   /** Reserves what is held: these bytes, and the unfinished event. */
   #hold(bytes: number): void {
-    const heldBytes = bytes + this.#inspector.heldBytes;
+    const heldBytes = bytes + this.#inspector.splitter.heldBytes;
     this.#options.reservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 

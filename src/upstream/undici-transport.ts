@@ -8,7 +8,7 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { Connections, ConnectionUse } from './connections.ts';
 import { TransportError } from './network-error.ts';
-import type { UpstreamHeaders, UpstreamReply, UpstreamRequest } from './provider.ts';
+import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { SlicedBody, toBody } from './request-body.ts';
 
 /** As options of the Agent they would be lost on Node 26 if a proxy forwards the request. */
@@ -45,48 +45,6 @@ interface Controller {
   resume(): void;
 }
 
-/** Values trimmed, as `Headers` does it. Text is made only of what is asked for: of five headers of thirty. */
-class ReplyHeaders implements UpstreamHeaders {
-  readonly #raw: readonly Buffer[];
-
-  /** Takes names and values in turn. */
-  constructor(raw: readonly Buffer[]) {
-    this.#raw = raw;
-  }
-
-  get(name: string): string | undefined {
-    let found: string | undefined;
-    for (let at = 0; at < this.#raw.length; at += 2) {
-      const isSame = this.#raw[at]!.length === name.length && this.#nameAt(at) === name;
-      if (isSame) found = this.#join(found, at);
-    }
-    return found;
-  }
-
-  entries(initials?: string): Map<string, string> {
-    const found = new Map<string, string>();
-    for (let at = 0; at < this.#raw.length; at += 2) {
-      // Of a letter in lower case.
-      const initial = String.fromCharCode(this.#raw[at]![0]! | 0x20);
-      if (initials !== undefined && !initials.includes(initial)) continue;
-      const name = this.#nameAt(at);
-      found.set(name, this.#join(found.get(name), at));
-    }
-    return found;
-  }
-
-  #nameAt(at: number): string {
-    return this.#raw[at]!.toString('latin1').toLowerCase();
-  }
-
-  #join(before: string | undefined, at: number): string {
-    const value = this.#raw[at + 1]!.toString('latin1').trim();
-    return before === undefined ? value : `${before}, ${value}`;
-  }
-}
-
-const NO_HEADERS = new ReplyHeaders([]);
-
 interface ExchangeOptions {
   readonly cancellation: Cancellation;
   readonly connections: Connections;
@@ -104,7 +62,7 @@ const MAX_UNREAD_BYTES = 65_536;
  */
 class Exchange implements UpstreamReply, ByteSource {
   status = 0;
-  headers = NO_HEADERS;
+  readonly headers = new Map<string, string>();
   readonly #options: ExchangeOptions;
   readonly #unread = new ChunkBuffer();
   /** It is being written to a connection. */
@@ -133,8 +91,6 @@ class Exchange implements UpstreamReply, ByteSource {
   }
 
   start(sink: ByteSink): void {
-    // An open stream would hold the packet that they came in.
-    this.headers = NO_HEADERS;
     this.#sink = sink;
     this.resume();
   }
@@ -160,7 +116,7 @@ class Exchange implements UpstreamReply, ByteSource {
     // 1xx: the final response is still to come.
     if (status < 200) return true;
     this.status = status;
-    this.headers = new ReplyHeaders(rawHeaders);
+    readHeaders(rawHeaders, this.headers);
     this.#resume = resume;
     this.#options.resolve(this);
     return true;
@@ -232,5 +188,15 @@ class Undici8Exchange extends Exchange {
 
   onResponseError(_: Controller, error: Error): void {
     this.onError(error);
+  }
+}
+
+/** Names in lower case; values trimmed, and repeated headers joined, as `Headers` does it. */
+function readHeaders(raw: readonly Buffer[], headers: Map<string, string>): void {
+  for (let at = 0; at < raw.length; at += 2) {
+    const name = raw[at]!.toString('latin1').toLowerCase();
+    const value = raw[at + 1]!.toString('latin1').trim();
+    const before = headers.get(name);
+    headers.set(name, before === undefined ? value : `${before}, ${value}`);
   }
 }
