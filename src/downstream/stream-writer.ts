@@ -67,11 +67,13 @@ export class StreamWriter implements ByteSink {
     const isFramed = this.#hasBegun && this.#response.chunkedEncoding;
     const hasRoom = isFramed ? socket.write(toFrame(part)) : this.#response.write(part);
     this.#hasBegun = true;
-    if (hasRoom && !this.#turn.isReached(part.length)) return true;
+    const isTurnOver = this.#turn.isReached(part.length);
+    if (hasRoom && !isTurnOver) return true;
     this.#isBlocked = true;
+    const goOn = () => (isTurnOver ? void setImmediate(() => this.#goOn()) : this.#goOn());
     // There is no 'drain' after a disconnect: then the call is cancelled.
-    if (hasRoom) setImmediate(() => this.#goOn());
-    else socket.once('drain', () => this.#goOn());
+    if (hasRoom) goOn();
+    else socket.once('drain', goOn);
     return false;
   }
 

@@ -59,7 +59,7 @@ export class JsonScanner {
   #elements = 0;
   #depth = 0;
   /** The open containers, outermost first: whether each is an object, and its visitor. [0] is the text itself. */
-  readonly #areObjects: boolean[] = [false, false, false, false, false, false, false, false];
+  readonly #areObjects: boolean[] = [false];
   readonly #visitors: (JsonVisitor | undefined)[];
   readonly #string = new StringReader();
   readonly #number = new NumberReader();
@@ -73,9 +73,7 @@ export class JsonScanner {
 
   /** `visitor` is told of the text's one value. */
   constructor(visitor?: JsonVisitor, maxElements = MAX_JSON_ELEMENTS) {
-    // As long as nearly all texts need them: a list that grows is copied.
-    const none = undefined;
-    this.#visitors = [visitor, none, none, none, none, none, none, none];
+    this.#visitors = [visitor];
     this.#maxElements = maxElements;
   }
 

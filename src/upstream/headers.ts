@@ -77,13 +77,13 @@ export function traceIdOf(forwarded: ForwardedHeaders): string {
 }
 
 const ID_BYTES = 24;
-const randomIds = Buffer.alloc(100 * ID_BYTES);
+const randomIds = Buffer.alloc(1000 * ID_BYTES);
 let nextIdAt = randomIds.length;
 
 /** Returns a new `traceparent`. Its flag is `sampled`: providers that sample as their caller does record these requests. */
 function createTraceparent(): string {
   if (nextIdAt === randomIds.length) {
-    // A call of the random generator costs more than the rest: one for 100 identifiers.
+    // A call of the random generator costs more than the rest: one for 1,000 identifiers.
     randomFillSync(randomIds);
     nextIdAt = 0;
   }

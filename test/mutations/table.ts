@@ -512,8 +512,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/stream-writer.ts',
-    now: 'if (hasRoom && !this.#turn.isReached(part.length)) return true;',
-    mutated: 'if (hasRoom) return true;',
+    now: 'const isTurnOver = this.#turn.isReached(part.length);',
+    mutated: 'const isTurnOver = false;',
     tests: 'wire-budget',
     title: 'of each long body at most 512 KiB',
   },
@@ -3944,17 +3944,10 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/stream-writer.ts',
-    now: "else socket.once('drain', () => this.#goOn());",
-    mutated: 'else this.#goOn();',
-    tests: 'fault-slow-client',
-    title: '',
-  },
-  {
-    file: 'src/downstream/stream-writer.ts',
     now: 'if (this.#hasEnded) this.end();',
     mutated: '',
-    tests: 'fault-slow-client',
-    title: '',
+    tests: 'wire-stream',
+    title: 'the end of a stream that comes in one packet',
   },
   {
     file: 'src/lib/byte-source.ts',
