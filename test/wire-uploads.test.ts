@@ -4,13 +4,14 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Cancellation } from '../src/lib/cancellation.ts';
 import { createConnections } from '../src/upstream/connections.ts';
 import { sendByFetch } from '../src/upstream/fetch-transport.ts';
 import { TransportError, upstreamFailure } from '../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../src/upstream/provider.ts';
-import { readAll, type ByteSink } from '../src/lib/byte-source.ts';
+import { fromIterable, readAll, type ByteSink } from '../src/lib/byte-source.ts';
 import { sendByUndici } from '../src/upstream/undici-transport.ts';
 import { startBlackHole } from './support/fault-proxy.ts';
 import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/gateway.ts';
@@ -223,4 +224,30 @@ test('readAll gives up on a body that is longer than allowed', async () => {
   };
   assert.equal(String(await readAll(body, 6)), 'abcdef');
   assert.equal(await readAll(body, 5), undefined);
+});
+
+test('fromIterable ends an iterable that was not begun, and one that waits for its reader', async () => {
+  for (const isBegun of [false, true]) {
+    let hasEnded = false;
+    const chunks = async function* () {
+      try {
+        yield Buffer.from('abc');
+        yield Buffer.from('def');
+      } finally {
+        hasEnded = true;
+      }
+    };
+    const source = fromIterable(chunks());
+    let received = '';
+    const write = (chunk: Buffer) => {
+      received += String(chunk);
+      return false;
+    };
+    if (isBegun) source.start({ write, end: () => {} });
+    await nextTurn();
+    assert.deepEqual([received, hasEnded], [isBegun ? 'abc' : '', false]);
+    source.cancel();
+    await nextTurn();
+    assert.deepEqual([received, hasEnded], [isBegun ? 'abc' : '', true]);
+  }
 });
