@@ -3929,6 +3929,8 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'idleSinceMs',
     tests: 'wire-drain',
     title: 'a connection that was idle long before',
+  },
+  {
     file: 'src/downstream/stream-writer.ts',
     now: 'part.length.toString(16) + CRLF',
     mutated: 'part.length.toString(10) + CRLF',
