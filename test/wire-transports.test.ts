@@ -358,6 +358,21 @@ describe('the check of undici at start', { concurrency: 2 }, () => {
     });
   }
 
+  test('a check that is over before the request that it has sent does not end the process', async (t) => {
+    const code = withDispatch(`
+      const { body } = options;
+      const next = body.next?.bind(body);
+      let slices = 0;
+      if (next) body.next = () => ((slices += 1) === 1 ? next() : new Promise(() => {}));`);
+    const upstream = await startUpstream(t, answer);
+    const env = { GATEWAY_UPSTREAM: 'auto', ...preload(code) };
+    const program = await start(t, { baseUrl: upstream.baseUrl, env });
+    const reason = "undici's agent failed the check: a large request body";
+    assert.equal(program.transport, `fetch (${reason})`);
+    await assertAnswers(program.port);
+    assert.doesNotMatch(program.stdout(), /uncaught exception|stopping/);
+  });
+
   test('every assumption in undici-check.ts names a test of this file', () => {
     const source = readFileSync('src/upstream/undici-check.ts', 'utf8');
     const named = [...source.matchAll(/^ \* - .*: "(.*)"$/gm)].map(([, title = '']) => title);

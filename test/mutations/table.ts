@@ -3986,4 +3986,11 @@ export const MUTATIONS: readonly Mutation[] = [
     tests: 'wire-stream',
     title: '',
   },
+  {
+    file: 'src/upstream/undici-check.ts',
+    now: '(async () => handler(request, response))().catch(() => {});',
+    mutated: 'void handler(request, response);',
+    tests: 'wire-transports',
+    title: 'a check that is over before the request',
+  },
 ];
