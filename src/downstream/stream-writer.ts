@@ -20,7 +20,7 @@ export class StreamWriter implements ByteSink {
   readonly #stream: EndableSource;
   readonly #onWrite: (bytes: number) => void;
   readonly #turn = new TurnLimit();
-  /** Has sent the head. */
+  /** The head was sent. */
   #hasBegun = false;
   /** No part is written until `#goOn` is called. */
   #isBlocked = false;
@@ -63,10 +63,9 @@ export class StreamWriter implements ByteSink {
     const socket = this.#socket;
     if (!socket.writable) return false;
     this.#onWrite(part.length);
-    // In one write, chunked by ourselves, after the first one: `response.write` makes four of it.
-    const isFramed = this.#hasBegun && this.#response.chunkedEncoding;
-    const hasRoom = isFramed ? socket.write(toFrame(part)) : this.#response.write(part);
-    this.#hasBegun = true;
+    const hasRoom = this.#response.chunkedEncoding
+      ? this.#writeFrame(part)
+      : this.#response.write(part);
     const isTurnOver = this.#turn.isReached(part.length);
     if (hasRoom && !isTurnOver) return true;
     this.#isBlocked = true;
@@ -75,6 +74,19 @@ export class StreamWriter implements ByteSink {
     if (hasRoom) goOn();
     else socket.once('drain', goOn);
     return false;
+  }
+
+  /** In one write, chunked by ourselves: `response.write` makes four of it, and may write later. */
+  #writeFrame(part: Buffer): boolean {
+    const socket = this.#socket;
+    if (this.#hasBegun) return socket.write(toFrame(part));
+    this.#hasBegun = true;
+    // The head goes with the first part.
+    socket.cork();
+    this.#response.flushHeaders();
+    const hasRoom = socket.write(toFrame(part));
+    socket.uncork();
+    return hasRoom;
   }
 
   #goOn(): void {

@@ -3939,8 +3939,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/stream-writer.ts',
-    now: 'this.#hasBegun && this.#response.chunkedEncoding;',
-    mutated: 'this.#hasBegun;',
+    now: 'const hasRoom = this.#response.chunkedEncoding',
+    mutated: 'const hasRoom = true',
     tests: 'wire-stream',
     title: 'a client of HTTP/1.0 gets a stream as it is',
   },
