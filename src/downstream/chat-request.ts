@@ -1,6 +1,6 @@
 /** The chat completion request: untrusted bytes in, a validated request out, its bytes otherwise untouched. */
 
-import { joinParts, sliceParts } from '../lib/chunk-buffer.ts';
+import { joinParts, replaceText, sliceParts } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import type { ChatRequest } from '../lib/messages.ts';
@@ -64,12 +64,10 @@ export class ChatRequestParser {
     if (!hasMessages) throw invalidRequest(NO_MESSAGES);
     if (fault) throw invalidRequest(fault);
 
-    const before = sliceParts(body, 0, start);
-    const after = sliceParts(body, end);
     return {
       model,
       stream: stream?.kind === 'true',
-      bodyWithModel: (name) => [...before, Buffer.from(JSON.stringify(name)), ...after],
+      bodyWithModel: (name) => replaceText(body, JSON.stringify(name), start, end),
     };
   }
 }

@@ -120,11 +120,6 @@ export class Connection {
     else this.#queue.pop();
   }
 
-  /** Tells the current response that the socket has room again, if node:http no longer does. */
-  forwardDrain(): void {
-    this.#queue[0]?.response.emit('drain');
-  }
-
   /**
    * Called at regular intervals. Counts calls and not milliseconds: after a stall of the event loop the
    * socket gets its turn before the next check. Only completed writes count, never what the client sends.

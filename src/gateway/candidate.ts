@@ -122,7 +122,7 @@ async function attemptOnce(
     answerFacts: opened.answerFacts,
     cancellation: call.cancellation,
     reservation: call.answerReservation,
-    onStreamEnd: createStreamEnd({ call, candidate, opened, breaker }),
+    onStreamEnd: chat.stream ? createStreamEnd({ call, candidate, opened, breaker }) : undefined,
   };
   try {
     const answer = await attempt({ call: attemptCall, chat, ...candidate, key }, settings);

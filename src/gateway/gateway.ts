@@ -65,7 +65,12 @@ export function createGateway(settings: GatewaySettings): Gateway {
     async handle(call) {
       const traced = { request_id: call.id };
       traceHeaders(logger, 'request of client', traced, call.headers);
-      let answer = await answerTo(call, dispatch);
+      let answer: Answer | undefined;
+      try {
+        answer = await dispatch(call);
+      } catch (thrown) {
+        answer = toAnswer(thrown, call);
+      }
       const isStreamed = answer !== undefined && isStream(answer.body);
       if (isStreamed) streams.add(1);
       try {
@@ -75,7 +80,7 @@ export function createGateway(settings: GatewaySettings): Gateway {
         await call.send(withCors(answer)).catch(() => {});
       }
       if (isStreamed) streams.add(-1);
-      if (answer) {
+      if (answer && logger.isEnabled('trace')) {
         const { events } = call.record.answer ?? {};
         traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
       }
@@ -98,16 +103,12 @@ function addOwnHeaders(answer: Answer, { record }: Call): Answer {
   return answer;
 }
 
-/** Returns the answer, an error's if there is one; undefined if the client has left. Never rejects. */
-async function answerTo(call: Call, dispatch: Dispatch): Promise<Answer | undefined> {
-  try {
-    return await dispatch(call);
-  } catch (thrown) {
-    if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
-    // The request may report the disconnect before the response does.
-    call.cancellation.cancel(thrown);
-    return undefined;
-  }
+/** Returns the answer to what a call failed with; undefined if the client has left. */
+function toAnswer(thrown: unknown, call: Call): Answer | undefined {
+  if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
+  // The request may report the disconnect before the response does.
+  call.cancellation.cancel(thrown);
+  return undefined;
 }
 
 type Dispatch = (call: Call) => Promise<Answer>;
@@ -143,9 +144,10 @@ function createDispatch(settings: GatewaySettings): Dispatch {
     const excess = concurrency.beginRequest(client);
     if (excess) throw excess;
     call.onEnd(() => concurrency.endRequest(client));
-    const refusal = await limits.takeRequest(client);
+    const taking = limits.takeRequest(client);
+    const refusal = taking && (await taking);
     if (refusal) throw refusal;
-    if (found) return found.answer(call, client);
+    if (found) return await found.answer(call, client);
     // Once per path, over all threads: a client that is set to it asks again and again.
     if (askedFor.get(call.path)?.add(1) === 1) {
       const served = [...routes].map(([path, { methods }]) => `${methods[0]} ${path}`).join(', ');

@@ -1,9 +1,9 @@
 /** Whose time a request took: the gateway's, or the providers'. */
 
 interface Times {
-  readonly bodyReadAtMs?: number;
-  readonly askedAtMs?: number;
-  readonly answeredAtMs?: number;
+  readonly bodyReadAtMs: number | undefined;
+  readonly askedAtMs: number | undefined;
+  readonly answeredAtMs: number | undefined;
 }
 
 interface TimeSpent {

@@ -27,7 +27,11 @@ export function beginTry(
   key: number | undefined,
 ): OpenTry {
   const { record } = call;
-  const facts: AttemptFacts = {};
+  const facts: AttemptFacts = {
+    status: undefined,
+    upstreamRequestId: undefined,
+    connection: undefined,
+  };
   const answerFacts = new AnswerFacts();
   const at = record.tries.length;
   const askedAtMs = performance.now();

@@ -1,13 +1,13 @@
 /** The body of a complete answer: read in full, bounded, and checked for being a completion. */
 
 import type { Reservation } from '../lib/byte-budget.ts';
-import { ChunkBuffer, joinParts, sliceParts } from '../lib/chunk-buffer.ts';
+import { readEach } from '../lib/byte-source.ts';
+import { ChunkBuffer, joinParts, lengthOf, sliceParts } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
-import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import { MAX_USAGE_BYTES, type AnswerFacts } from './answer-facts.ts';
-import type { UpstreamFault, UpstreamReply } from './provider.ts';
+import type { UpstreamFault, UpstreamHeaders, UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
@@ -25,16 +25,17 @@ interface CompletionOptions {
 }
 
 /**
- * Reads a complete answer and returns its bytes in parts. Throws `provider` if it is too large, `rateLimit` if it
- * does not fit the reservation's budget, `serialization` if it is not JSON, and its error if that is all it is.
+ * Reads a complete answer and returns its bytes in parts, without a promise if they have come. Throws `provider` if it
+ * is too large, `rateLimit` if it does not fit the reservation's budget, `serialization` if it is not JSON, and its
+ * error if that is all it is.
  */
-export async function readCompletion(
+export function readCompletion(
   { headers, body }: UpstreamReply,
-  { provider, reservation, readFault, toError, facts }: CompletionOptions,
-): Promise<Buffer[]> {
+  options: CompletionOptions,
+): readonly Buffer[] | Promise<readonly Buffer[]> {
+  const { provider, reservation } = options;
   const chunks = new ChunkBuffer();
   const scan = new AnswerScan();
-  const turn = new TurnLimit();
   const announcedBytes = Number(headers.get('content-length') ?? 0) || 0;
   const reserve = (bytes: number) => {
     if (bytes > MAX_ANSWER_BYTES) {
@@ -43,25 +44,33 @@ export async function readCompletion(
     reservation.resize(bytes);
   };
   reserve(announcedBytes);
-  for await (const chunk of body) {
+  const reading = readEach(body, (chunk) => {
     chunks.push(chunk);
     if (chunks.size > announcedBytes) reserve(chunks.size);
     scan.push(chunk);
-    if (!scan.isJson && chunks.size > MAX_PARSED_CHARACTERS) break;
-    if (turn.isReached(chunk.length)) await nextTurn();
-  }
-  scan.end();
-  const { size } = chunks;
-  const parts = chunks.takeParts();
-  if (scan.isCompletion) {
-    scan.noteFacts(facts, parts);
+    return scan.isJson || chunks.size <= MAX_PARSED_CHARACTERS;
+  });
+  const check = () => {
+    scan.end();
+    const parts = chunks.takeParts();
+    if (scan.isCompletion) scan.noteFacts(options.facts, parts);
+    else checkOther(parts, scan, headers, options);
     return parts;
-  }
+  };
+  return reading ? reading.then(check) : check();
+}
 
+/** Throws unless it is JSON, and no error. */
+function checkOther(
+  parts: readonly Buffer[],
+  scan: AnswerScan,
+  headers: UpstreamHeaders,
+  { provider, readFault, toError }: CompletionOptions,
+): void {
   let { isJson } = scan;
   let fault = scan.hasError ? {} : undefined;
-  if (size <= MAX_PARSED_CHARACTERS) {
-    const json = parseUntrustedJson(Buffer.concat(parts).toString('utf8'));
+  if (lengthOf(parts) <= MAX_PARSED_CHARACTERS) {
+    const json = parseUntrustedJson(joinParts(parts).toString('utf8'));
     isJson = json !== undefined;
     fault = readFault(json);
   }
@@ -71,7 +80,6 @@ export async function readCompletion(
     throw new GatewayError('serialization', text, { provider, cause });
   }
   if (fault) throw toError(fault);
-  return parts;
 }
 
 /** Returns whether the JSON of an event, too long to be parsed, is an error. Its message is not passed on. */

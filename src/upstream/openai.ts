@@ -24,6 +24,9 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
     // A compressed answer could not be passed on byte for byte.
     'accept-encoding': 'identity',
   }));
+  const chatHeaders = headers.map((own) =>
+    Object.entries({ ...own, 'content-type': 'application/json' }).flat(),
+  );
 
   return {
     ...settings,
@@ -33,12 +36,12 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
       method: 'POST',
       origin,
       path: chatPath,
-      headers: {
-        ...headers[key],
+      headers: [
+        ...chatHeaders[key]!,
+        'accept',
+        chat.stream ? 'text/event-stream' : 'application/json',
         ...forwarded,
-        accept: chat.stream ? 'text/event-stream' : 'application/json',
-        'content-type': 'application/json',
-      },
+      ],
       body: chat.bodyWithModel(model),
     }),
 
@@ -46,12 +49,12 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
       method: 'GET',
       origin,
       path: `${basePath}/models${modelList?.query ?? ''}`,
-      headers: {
+      headers: Object.entries({
         ...modelList?.headers,
         ...headers[key],
         ...(modelList?.keyHeader ? { [modelList.keyHeader]: apiKeys[key]!.reveal() } : {}),
         accept: 'application/json',
-      },
+      }).flat(),
     }),
 
     readModelList,
