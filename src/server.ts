@@ -69,14 +69,17 @@ async function main(): Promise<void> {
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
   });
+  const { server, transport, logger } = assembly;
   const drain = createDrain(assembly);
   const readAgain = createRereader(source, read);
   handleSignals({
-    stop: (signal) => drain(signal, 0),
+    stop(signal) {
+      if (!server.isDraining) process.exitCode = 0;
+      return drain(signal);
+    },
     end: () => process.exit(EXIT_FAILED),
     reload: () => void assembly.reload(readAgain),
   });
-  const { server, transport, logger } = assembly;
   const { host } = config.server;
   await assembly.prepare();
   const { port } = await server.listen(config.server.port, host);
@@ -87,7 +90,8 @@ async function main(): Promise<void> {
   // The state of the process is unknown, but requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
-    drain('uncaught exception', EXIT_FAILED);
+    process.exitCode = EXIT_FAILED;
+    drain('uncaught exception');
   });
   if (config.server.workers === 1) await transport.check();
   watchDescriptors(import.meta.filename, assembly.exhaustion);
@@ -108,12 +112,11 @@ async function listenForAdmin({ admin }: Assembly, config: Config): Promise<numb
   }
 }
 
-/** Returns a function that begins the drain that ends the process with that exit code; false if it has begun before. */
-function createDrain(assembly: Assembly): (reason: string, exitCode: number) => boolean {
+/** Returns a function that begins the drain that ends the process with `process.exitCode`; false if it has begun before. */
+function createDrain(assembly: Assembly): (reason: string) => boolean {
   const { server, admin, logger } = assembly;
-  return (text, exitCode) => {
+  return (text) => {
     if (server.isDraining) return false;
-    process.exitCode = exitCode;
     logger.log('info', 'draining', { reason: text, in_flight: server.inFlight });
     const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = assembly.config.server;
     const reason = new GatewayError('internal', 'The gateway is shutting down');

@@ -294,7 +294,7 @@ test('a server that accepts and never finishes the handshake of TLS is given up 
   await until(() => redis.connections() === 1);
   assert.deepEqual(timers.running(), [2000]);
   timers.advance(2000);
-  assert.deepEqual(lines[0]!.facts, { cause: 'connect timed out' });
+  assert.deepEqual(lines[0]!.facts, { cause: 'no TLS connection in time' });
   await until(() => redis.sockets.size === 0);
 });
 

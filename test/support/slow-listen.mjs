@@ -5,6 +5,6 @@ const { listen } = Server.prototype;
 Server.prototype.listen = function (...args) {
   Server.prototype.listen = listen;
   process.stderr.write('about to listen\n');
-  setTimeout(() => listen.apply(this, args), 700);
+  setTimeout(() => listen.apply(this, args), 2500);
   return this;
 };
