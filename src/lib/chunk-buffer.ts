@@ -14,6 +14,11 @@ export class ChunkBuffer {
     return this.#size;
   }
 
+  /** All bytes. */
+  get parts(): readonly Buffer[] {
+    return this.#parts;
+  }
+
   push(chunk: Buffer): void {
     this.#size += chunk.length;
     const isLong = chunk.length >= LONG_BYTES;
