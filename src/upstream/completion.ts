@@ -2,7 +2,7 @@
 
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readEach } from '../lib/byte-source.ts';
-import { ChunkBuffer, joinParts, sliceParts } from '../lib/chunk-buffer.ts';
+import { ChunkBuffer, joinParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
@@ -138,8 +138,7 @@ class AnswerScan implements JsonVisitor {
     facts.noteModel(this.#model);
     facts.noteFinishReason(this.#choice.finishReason);
     const start = this.#usageStart;
-    const usage = joinParts(sliceParts(parts, start, start + MAX_USAGE_BYTES));
-    if (start > 0) facts.noteUsage(usage.toString('latin1'));
+    if (start > 0) facts.noteUsage(sliceText(parts, start, start + MAX_USAGE_BYTES));
     return undefined;
   }
 
