@@ -129,7 +129,8 @@ interface ReplyContext {
 function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise<Answer> {
   const { status } = reply;
   const { isStream, provider } = context;
-  if (!/^(?:identity)?$/i.test(reply.headers.get('content-encoding') ?? '')) {
+  const encoding = reply.headers.get('content-encoding');
+  if (encoding && encoding.toLowerCase() !== 'identity') {
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
   }

@@ -505,8 +505,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/call.ts',
-    now: 'stream?.cancel();',
-    mutated: '',
+    now: '      stream?.cancel();\n      if (response.headersSent)',
+    mutated: '      if (response.headersSent)',
     tests: 'fault-cancellation',
     title: 'a stream whose head cannot be sent',
   },
@@ -1787,8 +1787,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/completion.ts',
-    now: 'sliceParts(parts, start, start + MAX_USAGE_BYTES)',
-    mutated: 'sliceParts(parts, start)',
+    now: 'sliceText(parts, start, start + MAX_USAGE_BYTES)',
+    mutated: 'sliceText(parts, start, Infinity)',
     tests: 'answer-facts',
     title: 'a usage of up to 16 KiB',
   },
