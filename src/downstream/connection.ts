@@ -37,6 +37,8 @@ export interface Exchange {
   readonly awaitsContinue: boolean;
 }
 
+const ignore = () => {};
+
 export class Connection {
   readonly socket: Socket;
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
@@ -95,8 +97,8 @@ export class Connection {
   /** Takes a request in: it begins at once, or after the responses to those before it. */
   receive(exchange: Exchange): void {
     // Without a listener, the error of a connection that breaks would end the process.
-    exchange.request.on('error', () => {});
-    exchange.response.on('error', () => {});
+    exchange.request.on('error', ignore);
+    exchange.response.on('error', ignore);
     this.#latest = exchange;
     if (this.#queue.push(exchange) === 1) void this.#work();
     this.#limitQueue();

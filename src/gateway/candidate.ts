@@ -125,7 +125,8 @@ async function attemptOnce(
     onStreamEnd: chat.stream ? createStreamEnd({ call, candidate, opened, breaker }) : undefined,
   };
   try {
-    const answer = await attempt({ call: attemptCall, chat, ...candidate, key }, settings);
+    const { provider, model } = candidate;
+    const answer = await attempt({ call: attemptCall, chat, provider, model, key }, settings);
     opened.end();
     if (isStream(answer.body)) call.onEnd(() => concurrency.endAttempt(id));
     else concurrency.endAttempt(id);

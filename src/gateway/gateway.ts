@@ -111,9 +111,9 @@ function toAnswer(thrown: unknown, call: Call): Answer | undefined {
   return undefined;
 }
 
-type Dispatch = (call: Call) => Promise<Answer>;
+type Dispatch = (call: Call) => Answer | Promise<Answer>;
 
-/** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */
+/** Returns what finds a call's answer. It throws, or rejects with, `GatewayError` or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): Dispatch {
   const { config, completion, logger, listModels, memory } = settings;
   const { concurrency, limits } = completion;
@@ -132,7 +132,7 @@ function createDispatch(settings: GatewaySettings): Dispatch {
   ]);
 
   // In this order, so that an unauthenticated client learns and consumes nothing.
-  return async (call) => {
+  return (call) => {
     call.checkProtocol();
     checkOrigin(call, config);
     const route = routes.get(call.path);
@@ -144,18 +144,24 @@ function createDispatch(settings: GatewaySettings): Dispatch {
     const excess = concurrency.beginRequest(client);
     if (excess) throw excess;
     call.onEnd(() => concurrency.endRequest(client));
+    const answer = (refusal: GatewayError | undefined) => {
+      if (refusal) throw refusal;
+      if (found) return found.answer(call, client);
+      throw notFound(call, route);
+    };
     const taking = limits.takeRequest(client);
-    const refusal = taking && (await taking);
-    if (refusal) throw refusal;
-    if (found) return await found.answer(call, client);
+    return taking instanceof Promise ? taking.then(answer) : answer(taking);
+  };
+
+  function notFound(call: Call, route: Route | undefined): GatewayError {
     // Once per path, over all threads: a client that is set to it asks again and again.
     if (askedFor.get(call.path)?.add(1) === 1) {
       const served = [...routes].map(([path, { methods }]) => `${methods[0]} ${path}`).join(', ');
       logger.log('warn', `${call.path} is not served; this gateway serves ${served}`);
     }
     const allow = route && { headers: { allow: route.methods.join(', ') } };
-    throw new GatewayError('notFound', 'Resource not found', allow);
-  };
+    return new GatewayError('notFound', 'Resource not found', allow);
+  }
 }
 
 function health(call: Call): Answer {

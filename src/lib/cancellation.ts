@@ -1,9 +1,11 @@
 /** A minimal AbortSignal per request, the deadline of one attempt, and a wait that can be cancelled. */
 
+const NONE: readonly (() => void)[] = [];
+
 /** AbortController and AbortSignal in one, without their cost: each request has several, with several listeners. */
 export class Cancellation {
   #reason: Error | undefined;
-  #listeners: readonly (() => void)[] = [];
+  #listeners = NONE;
 
   /** The reason of the cancellation; `undefined` while it is not cancelled. */
   get reason(): Error | undefined {
@@ -15,7 +17,7 @@ export class Cancellation {
     if (this.#reason) return;
     this.#reason = reason;
     const listeners = this.#listeners;
-    this.#listeners = [];
+    this.#listeners = NONE;
     for (const listener of listeners) listener();
   }
 
@@ -27,11 +29,14 @@ export class Cancellation {
   /** Calls `listener` when it is cancelled, at once if it is already. */
   onCancel(listener: () => void): void {
     if (this.#reason) listener();
-    else this.#listeners = [...this.#listeners, listener];
+    else this.#listeners = this.#listeners === NONE ? [listener] : [...this.#listeners, listener];
   }
 
   offCancel(listener: () => void): void {
-    this.#listeners = this.#listeners.filter((one) => one !== listener);
+    const listeners = this.#listeners;
+    // Nearly always there is one, and no list to be made.
+    const isOnly = listeners.length === 1 && listeners[0] === listener;
+    this.#listeners = isOnly ? NONE : listeners.filter((one) => one !== listener);
   }
 }
 

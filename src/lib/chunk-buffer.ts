@@ -14,6 +14,11 @@ export class ChunkBuffer {
     return this.#size;
   }
 
+  /** All bytes. */
+  get parts(): readonly Buffer[] {
+    return this.#parts;
+  }
+
   push(chunk: Buffer): void {
     this.#size += chunk.length;
     const isLong = chunk.length >= LONG_BYTES;
@@ -58,6 +63,13 @@ export function sliceParts(parts: readonly Buffer[], start: number, end = Infini
     offset += part.length;
   }
   return found;
+}
+
+/** Returns the text of the bytes from offset `start` up to, not including, `end` of bytes in parts. */
+export function sliceText(parts: readonly Buffer[], start: number, end: number): string {
+  const [whole] = parts;
+  if (parts.length === 1) return whole!.toString('utf8', start, end);
+  return joinParts(sliceParts(parts, start, end)).toString('utf8');
 }
 
 /** Returns bytes in parts with `text` in place of those from offset `start` up to, not including, `end`. */

@@ -23,6 +23,8 @@ const MAX_ERROR_BYTES = 65_536;
 /** Time limit for reading an error body: the status alone is enough to answer with. */
 const ERROR_BODY_MS = 1000;
 
+const JSON_TYPE = /^[^;]*[/+]json\s*(?:;|$)/i;
+const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:;|$)/i;
 /** Success without a body (RFC 9110 15.3.5, 15.3.6), and a proxy's demand, which is not the provider's to make. */
 const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
 
@@ -127,15 +129,15 @@ interface ReplyContext {
 function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise<Answer> {
   const { status } = reply;
   const { isStream, provider } = context;
-  if (!/^(?:identity)?$/i.test(reply.headers.get('content-encoding') ?? '')) {
+  const encoding = reply.headers.get('content-encoding');
+  if (encoding && encoding.toLowerCase() !== 'identity') {
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
   }
   const headers = passedHeaders(reply.headers, context.settings.redact);
   const contentType = context.settings.redact(reply.headers.get('content-type') ?? '');
-  const mediaType = contentType.split(';', 1)[0]!.trim().toLowerCase();
-  const isJson = /[/+]json$/.test(mediaType);
-  const isEventStream = mediaType === 'text/event-stream';
+  const isJson = JSON_TYPE.test(contentType);
+  const isEventStream = EVENT_STREAM_TYPE.test(contentType);
   const isEvent = isStream && !isJson;
   const toError = (fault: UpstreamFault) =>
     toProviderError(fault, {

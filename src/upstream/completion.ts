@@ -2,12 +2,12 @@
 
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readEach } from '../lib/byte-source.ts';
-import { ChunkBuffer, joinParts, lengthOf, sliceParts } from '../lib/chunk-buffer.ts';
+import { ChunkBuffer, joinParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
-import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { MAX_USAGE_BYTES, type AnswerFacts } from './answer-facts.ts';
-import type { UpstreamFault, UpstreamHeaders, UpstreamReply } from './provider.ts';
+import type { UpstreamFault, UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
@@ -35,7 +35,7 @@ export function readCompletion(
 ): readonly Buffer[] | Promise<readonly Buffer[]> {
   const { provider, reservation } = options;
   const chunks = new ChunkBuffer();
-  const scan = new AnswerScan();
+  let scan: AnswerScan | undefined;
   const announcedBytes = Number(headers.get('content-length') ?? 0) || 0;
   const reserve = (bytes: number) => {
     if (bytes > MAX_ANSWER_BYTES) {
@@ -47,39 +47,48 @@ export function readCompletion(
   const reading = readEach(body, (chunk) => {
     chunks.push(chunk);
     if (chunks.size > announcedBytes) reserve(chunks.size);
-    scan.push(chunk);
-    return scan.isJson || chunks.size <= MAX_PARSED_CHARACTERS;
+    // Below that, `JSON.parse` takes a quarter of the scan's time.
+    if (chunks.size <= MAX_PARSED_CHARACTERS) return true;
+    if (scan) scan.push(chunk);
+    else {
+      scan = new AnswerScan();
+      for (const part of chunks.parts) scan.push(part);
+    }
+    return scan.isJson;
   });
   const check = () => {
-    scan.end();
     const parts = chunks.takeParts();
-    if (scan.isCompletion) scan.noteFacts(options.facts, parts);
-    else checkOther(parts, scan, headers, options);
+    const fault = scan ? scan.finish(parts, options.facts) : readShort(parts, options);
+    if (fault === 'not JSON') {
+      const text = 'the provider did not answer with usable JSON';
+      const cause = `content-type: ${headers.get('content-type') ?? 'none'}`;
+      throw new GatewayError('serialization', text, { provider, cause });
+    }
+    if (fault) throw options.toError(fault);
     return parts;
   };
   return reading ? reading.then(check) : check();
 }
 
-/** Throws unless it is JSON, and no error. */
-function checkOther(
-  parts: readonly Buffer[],
-  scan: AnswerScan,
-  headers: UpstreamHeaders,
-  { provider, readFault, toError }: CompletionOptions,
-): void {
-  let { isJson } = scan;
-  let fault = scan.hasError ? {} : undefined;
-  if (lengthOf(parts) <= MAX_PARSED_CHARACTERS) {
-    const json = parseUntrustedJson(joinParts(parts).toString('utf8'));
-    isJson = json !== undefined;
-    fault = readFault(json);
-  }
-  if (!isJson) {
-    const text = 'the provider did not answer with usable JSON';
-    const cause = `content-type: ${headers.get('content-type') ?? 'none'}`;
-    throw new GatewayError('serialization', text, { provider, cause });
-  }
-  if (fault) throw toError(fault);
+/** What is wrong with an answer. To have `choices` is enough to be a completion. */
+type AnswerFault = UpstreamFault | 'not JSON' | undefined;
+
+/** Notes what a completion says about itself, or returns what is wrong with the answer. */
+function readShort(parts: readonly Buffer[], { facts, readFault }: CompletionOptions): AnswerFault {
+  const bytes = joinParts(parts);
+  const json = parseUntrustedJson(bytes.toString('utf8'));
+  if (json === undefined) return 'not JSON';
+  const choices = memberOf(json, 'choices') ?? undefined;
+  if (choices === undefined) return readFault(json);
+  const reasons = Array.isArray(choices)
+    ? choices.map((choice) => memberOf(choice, 'finish_reason'))
+    : [];
+  facts.noteModel(memberOf(json, 'model'));
+  facts.noteFinishReason(reasons.find((reason) => typeof reason === 'string' && reason !== ''));
+  const usage = memberOf(json, 'usage');
+  const mayBeLong = usage && bytes.length > MAX_USAGE_BYTES;
+  facts.noteUsage(mayBeLong ? JSON.stringify(usage).slice(0, MAX_USAGE_BYTES) : usage);
+  return undefined;
 }
 
 /** Returns whether the JSON of an event, too long to be parsed, is an error. Its message is not passed on. */
@@ -91,8 +100,8 @@ export function isLongError(data: string): boolean {
 }
 
 /**
- * Looks for the members by which answers differ, while they arrive. Completions are not parsed: to have `choices` is
- * enough to be one, and the log probabilities of a long one are a million elements.
+ * Looks for the members by which long answers differ, while they arrive. They are not parsed: the log probabilities of
+ * one may be a million elements.
  */
 class AnswerScan implements JsonVisitor {
   readonly textName = 'model';
@@ -121,14 +130,16 @@ class AnswerScan implements JsonVisitor {
     if (this.isJson) this.#try(() => this.#json.end());
   }
 
-  /** Notes what was found. `parts` are the bytes of the answer. */
-  noteFacts(facts: AnswerFacts, parts: readonly Buffer[]): void {
+  /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
+  finish(parts: readonly Buffer[], facts: AnswerFacts): AnswerFault {
+    this.end();
+    if (!this.isJson) return 'not JSON';
+    if (!this.isCompletion) return this.hasError ? {} : undefined;
     facts.noteModel(this.#model);
     facts.noteFinishReason(this.#choice.finishReason);
     const start = this.#usageStart;
-    if (start === 0) return;
-    const usage = joinParts(sliceParts(parts, start, start + MAX_USAGE_BYTES));
-    facts.noteUsage(usage.toString('latin1'));
+    if (start > 0) facts.noteUsage(sliceText(parts, start, start + MAX_USAGE_BYTES));
+    return undefined;
   }
 
   onValue(kind: JsonKind, name: string, offset: number): JsonVisitor | undefined {

@@ -24,9 +24,12 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
     // A compressed answer could not be passed on byte for byte.
     'accept-encoding': 'identity',
   }));
-  const chatHeaders = headers.map((own) =>
-    Object.entries({ ...own, 'content-type': 'application/json' }).flat(),
-  );
+  const chatHeaders = (accept: string) =>
+    headers.map((own) =>
+      Object.entries({ ...own, 'content-type': 'application/json', accept }).flat(),
+    );
+  const completionHeaders = chatHeaders('application/json');
+  const streamHeaders = chatHeaders('text/event-stream');
 
   return {
     ...settings,
@@ -36,12 +39,7 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
       method: 'POST',
       origin,
       path: chatPath,
-      headers: [
-        ...chatHeaders[key]!,
-        'accept',
-        chat.stream ? 'text/event-stream' : 'application/json',
-        ...forwarded,
-      ],
+      headers: (chat.stream ? streamHeaders : completionHeaders)[key]!.concat(forwarded),
       body: chat.bodyWithModel(model),
     }),
 

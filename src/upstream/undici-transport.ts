@@ -11,9 +11,6 @@ import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { SlicedBody, toBody } from './request-body.ts';
 
-/** As options of the Agent they would be lost on Node 26 if a proxy forwards the request. */
-const NO_TIMEOUTS = { headersTimeout: 0, bodyTimeout: 0 };
-
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export function sendByUndici(
   request: UpstreamRequest,
@@ -30,7 +27,9 @@ export function sendByUndici(
     cancellation.throwIfCancelled();
     const Handler = IS_UNDICI_8 ? Undici8Exchange : Exchange;
     const exchange = new Handler({ cancellation, connections, body: sliced, resolve, reject });
-    connections.agent.dispatch({ method, origin, path, headers, body, ...NO_TIMEOUTS }, exchange);
+    // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
+    const limits = { headersTimeout: 0, bodyTimeout: 0 };
+    connections.agent.dispatch({ method, origin, path, headers, body, ...limits }, exchange);
   });
 }
 

@@ -505,8 +505,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/call.ts',
-    now: 'stream?.cancel();',
-    mutated: '',
+    now: '      stream?.cancel();\n      if (response.headersSent)',
+    mutated: '      if (response.headersSent)',
     tests: 'fault-cancellation',
     title: 'a stream whose head cannot be sent',
   },
@@ -1766,8 +1766,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/completion.ts',
-    now: 'sliceParts(parts, start, start + MAX_USAGE_BYTES)',
-    mutated: 'sliceParts(parts, start)',
+    now: 'sliceText(parts, start, start + MAX_USAGE_BYTES)',
+    mutated: 'sliceText(parts, start, Infinity)',
     tests: 'answer-facts',
     title: 'a usage of up to 16 KiB',
   },
@@ -4057,13 +4057,6 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'gateways share a bucket',
   },
   {
-    file: 'src/policy/rate-limits.ts',
-    now: 'refundProvider: (id) => refund(named(providerBucket(id))),',
-    mutated: 'refundProvider: () => {},',
-    tests: 'wire-concurrency',
-    title: 'what the limit of a provider refuses',
-  },
-  {
     file: 'src/lib/shared-memory.ts',
     now: 'if (isCounting) this.#blocks.set(name, block);',
     mutated: '',
@@ -4237,5 +4230,26 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'facts.noteUsage(usage);',
     tests: 'answer-facts',
     title: 'the same is read from a stream',
+  },
+  {
+    file: 'src/upstream/completion.ts',
+    now: 'const mayBeLong = usage && bytes.length > MAX_USAGE_BYTES;',
+    mutated: 'const mayBeLong = false as boolean && usage;',
+    tests: 'answer-facts',
+    title: 'a usage of up to 16 KiB',
+  },
+  {
+    file: 'src/upstream/completion.ts',
+    now: 'for (const part of chunks.parts) scan.push(part);',
+    mutated: 'scan.push(chunk);',
+    tests: 'answer-facts',
+    title: 'the usage of a complete answer is read however',
+  },
+  {
+    file: 'src/upstream/completion.ts',
+    now: "typeof reason === 'string' && reason !== ''",
+    mutated: "reason !== ''",
+    tests: 'answer-facts',
+    title: 'the finish_reason of a complete answer is that of the first choice',
   },
 ];
