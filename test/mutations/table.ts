@@ -4252,4 +4252,11 @@ export const MUTATIONS: readonly Mutation[] = [
     tests: 'answer-facts',
     title: 'the finish_reason of a complete answer is that of the first choice',
   },
+  {
+    file: 'src/policy/rate-limits.ts',
+    now: 'refundProvider: (id) => refund(ofProviders.get(id) ?? []),',
+    mutated: 'refundProvider: () => {},',
+    tests: 'wire-concurrency',
+    title: 'what the limit of a provider refuses',
+  },
 ];
