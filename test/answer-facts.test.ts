@@ -2,12 +2,14 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
 import { Reservation } from '../src/lib/byte-budget.ts';
+import { readAll } from '../src/lib/byte-source.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { AnswerFacts } from '../src/upstream/answer-facts.ts';
 import { readCompletion } from '../src/upstream/completion.ts';
 import { scanEvents } from '../src/upstream/event-scan.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
+import { bodyOf } from './support/byte-source.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { cutUp } from './support/mutate.ts';
 import { withRandom } from './support/random.ts';
@@ -38,10 +40,6 @@ const OPTIONS = {
   onEnd: () => {},
 };
 
-async function* bodyOf(pieces: readonly Buffer[]) {
-  for (const piece of pieces) yield Buffer.from(piece);
-}
-
 function toFacts(facts: AnswerFacts): Facts {
   const { model, finishReason } = facts;
   const counts = Object.entries(facts.usage ?? {}).filter(([, count]) => count !== undefined);
@@ -57,13 +55,21 @@ async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string 
     deadline: new Deadline(),
     reservation: new Reservation(newBudget()),
   };
-  const parts: Buffer[] = [];
-  for await (const part of await openStream(bodyOf(pieces), options)) parts.push(part);
-  return { text: Buffer.concat(parts).toString(), ...toFacts(facts) };
+  const bytes = await readAll(await openStream(bodyOf(pieces), options), Infinity);
+  return { text: String(bytes), ...toFacts(facts) };
 }
 
-/** What is read from a complete answer that arrives in these pieces. */
+/** Longer answers are scanned, and not parsed. */
+const LONG_WHITE_SPACE = Buffer.alloc(262_144, ' ');
+
+/** What is read from a complete answer that arrives in these pieces: the same if it is long. */
 async function read(...pieces: readonly Buffer[]): Promise<Facts> {
+  const facts = await readOnce(pieces);
+  assert.deepEqual(await readOnce([...pieces, LONG_WHITE_SPACE]), facts, 'short and long answer');
+  return facts;
+}
+
+async function readOnce(pieces: readonly Buffer[]): Promise<Facts> {
   const facts = new AnswerFacts();
   await readCompletion(
     { status: 200, headers: new Headers(), body: bodyOf(pieces) },

@@ -14,6 +14,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import { assemble } from '../src/assembly.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { Reservation } from '../src/lib/byte-budget.ts';
+import { readAll } from '../src/lib/byte-source.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { AnswerFacts } from '../src/upstream/answer-facts.ts';
@@ -21,6 +22,7 @@ import { TransportError } from '../src/upstream/network-error.ts';
 import { createOpenAIProvider } from '../src/upstream/openai.ts';
 import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
+import { bodyOf } from './support/byte-source.ts';
 import { parseChatRequest } from './support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
 import { ROOT, SERVER } from './support/process.ts';
@@ -298,11 +300,6 @@ const provider = createOpenAIProvider(
 );
 
 /** What the client gets of these pieces, and why it ended as it did. */
-async function* bodyOf(pieces: readonly Buffer[], isCut: boolean) {
-  for (const piece of pieces) yield Buffer.from(piece);
-  if (isCut) throw new TransportError(Object.assign(new Error('cut'), { code: 'ECONNRESET' }));
-}
-
 async function relay(pieces: readonly Buffer[], isCut: boolean) {
   let failure = '';
   const facts = new AnswerFacts();
@@ -320,9 +317,9 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     },
   };
   try {
-    const parts: Buffer[] = [];
-    for await (const part of await openStream(bodyOf(pieces, isCut), options)) parts.push(part);
-    const text = Buffer.concat(parts).toString('latin1');
+    const cut = new TransportError(Object.assign(new Error('cut'), { code: 'ECONNRESET' }));
+    const body = bodyOf(pieces, isCut ? cut : undefined);
+    const text = (await readAll(await openStream(body, options), Infinity))!.toString('latin1');
     // After [DONE] nothing is waited for, not even the second half of its last line end.
     const { model, finishReason, usage } = facts;
     const noted = { model, finishReason, usage };

@@ -1,12 +1,14 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
+import { once } from 'node:events';
 import type { ServerResponse } from 'node:http';
+import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 
 import { idle, untilSteady, useManualTimers } from './support/clock.ts';
-import { chatBody, providerToml, startGateway } from './support/gateway.ts';
+import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
   CHUNK,
@@ -47,6 +49,50 @@ test('the first event reaches the client before the provider has a second one', 
   await eventually(() => chat.text() === CHUNK, 'the first event');
   seeFirst();
   assert.equal(await chat.ended, CHUNK + LAST + DONE);
+});
+
+for (const { version, framing, frame, end } of [
+  {
+    version: '1.1',
+    framing: 'in chunks',
+    frame: (text: string) => `${text.length.toString(16)}\r\n${text}\r\n`,
+    end: '0\r\n\r\n',
+  },
+  { version: '1.0', framing: 'as it is', frame: (text: string) => text, end: '' },
+]) {
+  test(`a client of HTTP/${version} gets a stream ${framing}, an event at a time`, async (t) => {
+    const events = [CHUNK, CHUNK.repeat(20), LAST + DONE];
+    const gates = events.map(() => createGate());
+    const { gateway } = await start(t, async (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      for (const [index, event] of events.entries()) {
+        response.write(event);
+        await gates[index]!.opened;
+      }
+      response.end();
+    });
+    const socket = connect(gateway.port, '127.0.0.1');
+    t.after(() => socket.destroy());
+    const ended = once(socket, 'end');
+    let text = '';
+    socket.setEncoding('utf8').on('data', (piece: string) => (text += piece));
+    socket.write(rawChat(STREAM, ['Connection: close']).replace('HTTP/1.1', `HTTP/${version}`));
+    let expected = '';
+    for (const [index, event] of events.entries()) {
+      expected += frame(event);
+      const bodyOf = () => text.slice(text.indexOf('\r\n\r\n') + 4);
+      await eventually(() => bodyOf().startsWith(expected), `event ${index}`);
+      gates[index]!.open();
+    }
+    await ended;
+    assert.equal(text.slice(text.indexOf('\r\n\r\n') + 4), expected + end);
+  });
+}
+
+test('the end of a stream that comes in one packet with a long event follows it', async (t) => {
+  const long = `data: ${JSON.stringify({ choices: [{ delta: { content: 'x'.repeat(300_000) } }] })}\n\n`;
+  const { gateway } = await start(t, begin(CHUNK + long + LAST + DONE));
+  assert.equal(await openChat(gateway.port).ended, CHUNK + long + LAST + DONE);
 });
 
 test('a comment reaches the client of a running stream at once', async (t) => {

@@ -9,7 +9,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { TLSSocket } from 'node:tls';
 
 import { Cancellation } from '../src/lib/cancellation.ts';
-import { readAll } from '../src/lib/chunk-buffer.ts';
+import { readAll } from '../src/lib/byte-source.ts';
 import { createTransport } from '../src/upstream/transport.ts';
 import { checkUndici } from '../src/upstream/undici-check.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
@@ -304,7 +304,7 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     assert.deepEqual(figures(), { open: 0, made: 0, reused: 0 });
     const origin = new URL(upstream.baseUrl).origin;
     const send = async () => {
-      const request = { method: 'GET', origin, path: '/', headers: {} } as const;
+      const request = { method: 'GET', origin, path: '/', headers: [] } as const;
       const { body, connection } = await transport.send(request, new Cancellation());
       await readAll(body, 100);
       // undici returns a connection to its pool one turn after the answer.
@@ -326,7 +326,7 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     const transport = createTransport('fetch');
     await transport.check();
     const { origin } = new URL(upstream.baseUrl);
-    const request = { method: 'GET', origin, path: '/', headers: {} } as const;
+    const request = { method: 'GET', origin, path: '/', headers: [] } as const;
     const { body, connection } = await transport.send(request, new Cancellation());
     await readAll(body, 100);
     assert.deepEqual([connection, transport.connectionFigures], [undefined, undefined]);
@@ -358,6 +358,21 @@ describe('the check of undici at start', { concurrency: 2 }, () => {
       assert.ok('sec-fetch-mode' in upstream.requests[0]!.headers);
     });
   }
+
+  test('a check that is over before the request that it has sent does not end the process', async (t) => {
+    const code = withDispatch(`
+      const { body } = options;
+      const next = body.next?.bind(body);
+      let slices = 0;
+      if (next) body.next = () => ((slices += 1) === 1 ? next() : new Promise(() => {}));`);
+    const upstream = await startUpstream(t, answer);
+    const env = { GATEWAY_UPSTREAM: 'auto', ...preload(code) };
+    const program = await start(t, { baseUrl: upstream.baseUrl, env });
+    const reason = "undici's agent failed the check: a large request body";
+    assert.equal(program.transport, `fetch (${reason})`);
+    await assertAnswers(program.port);
+    assert.doesNotMatch(program.stdout(), /uncaught exception|stopping/);
+  });
 
   test('every assumption in undici-check.ts names a test of this file', () => {
     const source = readFileSync('src/upstream/undici-check.ts', 'utf8');

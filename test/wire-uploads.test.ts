@@ -4,13 +4,14 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect, createServer, type AddressInfo } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Cancellation } from '../src/lib/cancellation.ts';
 import { createConnections } from '../src/upstream/connections.ts';
 import { sendByFetch } from '../src/upstream/fetch-transport.ts';
 import { TransportError, upstreamFailure } from '../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../src/upstream/provider.ts';
-import { readAll } from '../src/lib/chunk-buffer.ts';
+import { fromIterable, readAll, type ByteSink } from '../src/lib/byte-source.ts';
 import { sendByUndici } from '../src/upstream/undici-transport.ts';
 import { startBlackHole } from './support/fault-proxy.ts';
 import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/gateway.ts';
@@ -35,7 +36,7 @@ async function sendUndici(
     connectTimeoutMs === undefined ? {} : { connectTimeoutMs },
   )!;
   t.after(() => connections.close());
-  const request = { method: 'POST', origin, path: '/', headers: {}, body } as const;
+  const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
   return sendByUndici(request, new Cancellation(), connections);
 }
 
@@ -180,7 +181,7 @@ describe('connecting, over undici', () => {
           method: 'POST',
           origin: `http://127.0.0.1:${port}`,
           path: '/',
-          headers: {},
+          headers: [],
           body: [Buffer.alloc(32 * MIB)],
         },
         cancellation,
@@ -208,17 +209,45 @@ test(
 
 test('fetch fails with the reason of the cancellation, and with the network error', async () => {
   const cancellation = new Cancellation();
-  const request = { method: 'GET', origin: 'http://127.0.0.2:2', path: '/', headers: {} } as const;
+  const request = { method: 'GET', origin: 'http://127.0.0.2:2', path: '/', headers: [] } as const;
   await assert.rejects(sendByFetch(request, cancellation), TransportError);
   cancellation.cancel(new Error('left'));
   await assert.rejects(sendByFetch(request, cancellation), /^Error: left$/);
 });
 
 test('readAll gives up on a body that is longer than allowed', async () => {
-  async function* body() {
-    yield Buffer.from('abc');
-    yield Buffer.from('def');
+  const body = {
+    start(sink: ByteSink) {
+      if (sink.write(Buffer.from('abc')) && sink.write(Buffer.from('def'))) sink.end();
+    },
+    resume() {},
+  };
+  assert.equal(String(await readAll(body, 6)), 'abcdef');
+  assert.equal(await readAll(body, 5), undefined);
+});
+
+test('fromIterable ends an iterable that was not begun, and one that waits for its reader', async () => {
+  for (const isBegun of [false, true]) {
+    let hasEnded = false;
+    const chunks = async function* () {
+      try {
+        yield Buffer.from('abc');
+        yield Buffer.from('def');
+      } finally {
+        hasEnded = true;
+      }
+    };
+    const source = fromIterable(chunks());
+    let received = '';
+    const write = (chunk: Buffer) => {
+      received += String(chunk);
+      return false;
+    };
+    if (isBegun) source.start({ write, end: () => {} });
+    await nextTurn();
+    assert.deepEqual([received, hasEnded], [isBegun ? 'abc' : '', false]);
+    source.cancel();
+    await nextTurn();
+    assert.deepEqual([received, hasEnded], [isBegun ? 'abc' : '', true]);
   }
-  assert.equal(String(await readAll(body(), 6)), 'abcdef');
-  assert.equal(await readAll(body(), 5), undefined);
 });

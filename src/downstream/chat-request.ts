@@ -1,6 +1,6 @@
 /** The chat completion request: untrusted bytes in, a validated request out, its bytes otherwise untouched. */
 
-import { joinParts, sliceParts } from '../lib/chunk-buffer.ts';
+import { replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import type { ChatRequest } from '../lib/messages.ts';
@@ -55,7 +55,7 @@ export class ChatRequestParser {
     const { stream, hasMessages, fault } = this.#members;
     const { kind, start, end } = this.#members.model ?? { kind: 'null', start: 0, end: 0 };
     if (end - start > MAX_MODEL_BYTES) throw invalidRequest('"model" is too long');
-    const written = joinParts(sliceParts(body, start, end)).toString('utf8');
+    const written = sliceText(body, start, end);
     const model = kind === 'string' ? String(JSON.parse(written)) : '';
     if (model === '') throw invalidRequest('"model" must be a non-empty string');
     if (stream !== undefined && !STREAM_KINDS.has(stream.kind)) {
@@ -64,12 +64,10 @@ export class ChatRequestParser {
     if (!hasMessages) throw invalidRequest(NO_MESSAGES);
     if (fault) throw invalidRequest(fault);
 
-    const before = sliceParts(body, 0, start);
-    const after = sliceParts(body, end);
     return {
       model,
       stream: stream?.kind === 'true',
-      bodyWithModel: (name) => [...before, Buffer.from(JSON.stringify(name)), ...after],
+      bodyWithModel: (name) => replaceText(body, JSON.stringify(name), start, end),
     };
   }
 }

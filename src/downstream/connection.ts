@@ -37,6 +37,8 @@ export interface Exchange {
   readonly awaitsContinue: boolean;
 }
 
+const ignore = () => {};
+
 export class Connection {
   readonly socket: Socket;
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
@@ -95,8 +97,8 @@ export class Connection {
   /** Takes a request in: it begins at once, or after the responses to those before it. */
   receive(exchange: Exchange): void {
     // Without a listener, the error of a connection that breaks would end the process.
-    exchange.request.on('error', () => {});
-    exchange.response.on('error', () => {});
+    exchange.request.on('error', ignore);
+    exchange.response.on('error', ignore);
     this.#latest = exchange;
     if (this.#queue.push(exchange) === 1) void this.#work();
     this.#limitQueue();
@@ -118,11 +120,6 @@ export class Connection {
     if (this.#queue.at(-1)?.request.complete !== false) return;
     if (this.#queue.length === 1) this.#call?.cancellation.cancel(reason);
     else this.#queue.pop();
-  }
-
-  /** Tells the current response that the socket has room again, if node:http no longer does. */
-  forwardDrain(): void {
-    this.#queue[0]?.response.emit('drain');
   }
 
   /**

@@ -136,7 +136,6 @@ function attach(server: Server, { state, connections, answerBroken }: Attachment
   server.on('connect', (_, socket) => {
     socket.on('error', () => {});
     socket.on('end', () => socket.destroy());
-    socket.on('drain', () => connections.get(socket)?.forwardDrain());
     refuse(socket);
   });
 }

@@ -5,7 +5,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import { ClientGone, invalidRequest } from '../lib/errors.ts';
+import { invalidRequest } from '../lib/errors.ts';
 import { TurnLimit } from '../lib/turn-limit.ts';
 
 interface BodyOptions {
@@ -22,14 +22,16 @@ interface BodyOptions {
 
 /**
  * Reads the whole body and returns it in parts. Throws a 413 if it is larger than `maxBytes`, a 429 if it does not fit
- * the reservation's budget, and `ClientGone` if it breaks off. The rest of a refused body is read and discarded.
+ * the reservation's budget, and the cancellation's reason, `ClientGone` if it breaks off. The rest of a refused body is
+ * read and discarded.
  */
-export async function readRequestBody(
+export function readRequestBody(
   request: IncomingMessage,
   { maxBytes, reservation, cancellation, onAccepted, onChunk }: BodyOptions,
 ): Promise<Buffer[]> {
   const announcedBytes = Number(request.headers['content-length'] ?? 0);
   const chunks = new ChunkBuffer();
+  const turn = new TurnLimit();
   const reserve = (bytes: number) => {
     if (bytes > maxBytes) {
       throw invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
@@ -38,42 +40,35 @@ export async function readRequestBody(
   };
   reserve(announcedBytes);
   onAccepted();
-  await forEachChunk(request, cancellation, (chunk) => {
-    chunks.push(chunk);
-    if (chunks.size > announcedBytes) reserve(chunks.size);
-    onChunk(chunk);
-  });
-  return chunks.takeParts();
-}
-
-/** Rejects with what `onChunk` throws. */
-async function forEachChunk(
-  request: IncomingMessage,
-  cancellation: Cancellation,
-  onChunk: (chunk: Buffer) => void,
-): Promise<void> {
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
-  await new Promise<void>((resolve, reject) => {
-    const settle = (error?: unknown) => {
+  return new Promise((resolve, reject) => {
+    const end = () => {
       request.off('data', onData);
-      request.off('close', onGone);
+      request.off('end', onEnd);
       cancellation.offCancel(onCancel);
-      if (error) reject(error);
-      else resolve();
+    };
+    const fail = (error: unknown) => {
+      end();
+      readInTurns(request);
+      reject(error);
     };
     const onData = (chunk: Buffer) => {
       try {
+        chunks.push(chunk);
+        if (chunks.size > announcedBytes) reserve(chunks.size);
         onChunk(chunk);
+        if (turn.isReached(chunk.length)) yieldTurn(request);
       } catch (error) {
-        settle(error);
+        fail(error);
       }
     };
-    const onGone = () => settle(new ClientGone());
-    const onCancel = () => settle(cancellation.reason);
+    const onEnd = () => {
+      end();
+      resolve(chunks.takeParts());
+    };
+    const onCancel = () => fail(cancellation.reason);
     request.on('data', onData);
-    readInTurns(request);
-    request.once('end', () => settle());
-    request.once('close', onGone);
+    request.on('end', onEnd);
     cancellation.onCancel(onCancel);
   });
 }
@@ -82,9 +77,12 @@ async function forEachChunk(
 export function readInTurns(request: IncomingMessage): void {
   const turn = new TurnLimit();
   request.on('data', (chunk: Buffer) => {
-    if (!turn.isReached(chunk.length)) return;
-    request.pause();
-    setImmediate(() => request.resume());
+    if (turn.isReached(chunk.length)) yieldTurn(request);
   });
   request.resume();
+}
+
+function yieldTurn(request: IncomingMessage): void {
+  request.pause();
+  setImmediate(() => request.resume());
 }

@@ -8,16 +8,18 @@ const MAX_HEADERS = 1000;
 
 /** Every value of a header, as often as it was sent: Node keeps only the first of some. `name` in lower case. */
 export function headerValues({ rawHeaders }: IncomingMessage, name: string): string[] {
-  const values: string[] = [];
+  let values: string[] = [];
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const own = rawHeaders[at]!;
-    if (own.length === name.length && own.toLowerCase() === name) values.push(rawHeaders[at + 1]!);
+    if (own.length !== name.length || own.toLowerCase() !== name) continue;
+    values = [...values, rawHeaders[at + 1]!];
   }
   return values;
 }
 
 /** RFC 9112 3.2.2: absolute-form is accepted. Compared as text: URL parsers decode and normalise. */
 export function pathOf(target: string): string {
+  if (target.startsWith('/') && !target.includes('?')) return target;
   const path = target.split('?', 1)[0]!.replace(/^https?:\/\/[^/]*/i, '');
   return path === '' ? '/' : path;
 }

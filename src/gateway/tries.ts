@@ -27,7 +27,11 @@ export function beginTry(
   key: number | undefined,
 ): OpenTry {
   const { record } = call;
-  const facts: AttemptFacts = {};
+  const facts: AttemptFacts = {
+    status: undefined,
+    upstreamRequestId: undefined,
+    connection: undefined,
+  };
   const answerFacts = new AnswerFacts();
   const at = record.tries.length;
   const askedAtMs = performance.now();
@@ -45,7 +49,8 @@ export function beginTry(
       const { status, connection, upstreamRequestId } = facts;
       const url = candidate.provider.chatUrl;
       const ended: TryFacts = {
-        ...namesOf(candidate),
+        provider: candidate.provider.id,
+        model: escapeControlCharacters(candidate.model, MAX_ECHOED_CHARACTERS),
         key: key === undefined ? undefined : key + 1,
         outcome: outcomeOf(failure),
         status,
@@ -70,11 +75,8 @@ export function recordPassedOver(
   call: Call,
   logger: Logger,
 ): void {
-  const passedOver: TryFacts = { ...namesOf(candidate), outcome };
+  const model = escapeControlCharacters(candidate.model, MAX_ECHOED_CHARACTERS);
+  const passedOver: TryFacts = { provider: candidate.provider.id, model, outcome };
   call.record.tries.push(passedOver);
   logger.log('debug', 'provider passed over', { request_id: call.id, ...passedOver });
-}
-
-function namesOf({ provider, model }: Candidate): { provider: string; model: string } {
-  return { provider: provider.id, model: escapeControlCharacters(model, MAX_ECHOED_CHARACTERS) };
 }

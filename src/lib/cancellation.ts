@@ -1,9 +1,11 @@
 /** A minimal AbortSignal per request, the deadline of one attempt, and a wait that can be cancelled. */
 
+const NONE: readonly (() => void)[] = [];
+
 /** AbortController and AbortSignal in one, without their cost: each request has several, with several listeners. */
 export class Cancellation {
   #reason: Error | undefined;
-  readonly #listeners: (() => void)[] = [];
+  #listeners = NONE;
 
   /** The reason of the cancellation; `undefined` while it is not cancelled. */
   get reason(): Error | undefined {
@@ -14,7 +16,9 @@ export class Cancellation {
   cancel(reason: Error): void {
     if (this.#reason) return;
     this.#reason = reason;
-    for (const listener of this.#listeners.splice(0)) listener();
+    const listeners = this.#listeners;
+    this.#listeners = NONE;
+    for (const listener of listeners) listener();
   }
 
   /** Throws the reason if it is cancelled. */
@@ -25,12 +29,14 @@ export class Cancellation {
   /** Calls `listener` when it is cancelled, at once if it is already. */
   onCancel(listener: () => void): void {
     if (this.#reason) listener();
-    else this.#listeners.push(listener);
+    else this.#listeners = this.#listeners === NONE ? [listener] : [...this.#listeners, listener];
   }
 
   offCancel(listener: () => void): void {
-    const at = this.#listeners.indexOf(listener);
-    if (at >= 0) this.#listeners.splice(at, 1);
+    const listeners = this.#listeners;
+    // Nearly always there is one, and no list to be made.
+    const isOnly = listeners.length === 1 && listeners[0] === listener;
+    this.#listeners = isOnly ? NONE : listeners.filter((one) => one !== listener);
   }
 }
 

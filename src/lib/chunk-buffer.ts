@@ -14,11 +14,18 @@ export class ChunkBuffer {
     return this.#size;
   }
 
+  /** All bytes. */
+  get parts(): readonly Buffer[] {
+    return this.#parts;
+  }
+
   push(chunk: Buffer): void {
     this.#size += chunk.length;
     const isLong = chunk.length >= LONG_BYTES;
     if (isLong) this.#join();
-    this.#parts.push(chunk);
+    // A list of one takes less memory than one that was pushed to.
+    if (this.#parts.length === 0) this.#parts = [chunk];
+    else this.#parts.push(chunk);
     if (isLong) this.#fixed = this.#parts.length;
     else if (this.#parts.length - this.#fixed === JOINED_CHUNKS) this.#join();
   }
@@ -58,6 +65,32 @@ export function sliceParts(parts: readonly Buffer[], start: number, end = Infini
   return found;
 }
 
+/** Returns the text of the bytes from offset `start` up to, not including, `end` of bytes in parts. */
+export function sliceText(parts: readonly Buffer[], start: number, end: number): string {
+  const [whole] = parts;
+  if (parts.length === 1) return whole!.toString('utf8', start, end);
+  return joinParts(sliceParts(parts, start, end)).toString('utf8');
+}
+
+/** Returns bytes in parts with `text` in place of those from offset `start` up to, not including, `end`. */
+export function replaceText(
+  parts: readonly Buffer[],
+  text: string,
+  start: number,
+  end: number,
+): Buffer[] {
+  const [whole] = parts;
+  if (parts.length !== 1 || whole!.length >= LONG_BYTES) {
+    return [...sliceParts(parts, 0, start), Buffer.from(text), ...sliceParts(parts, end)];
+  }
+  const textEnd = start + Buffer.byteLength(text);
+  const replaced = Buffer.allocUnsafe(textEnd + whole!.length - end);
+  whole!.copy(replaced, 0, 0, start);
+  replaced.write(text, start);
+  whole!.copy(replaced, textEnd, end);
+  return [replaced];
+}
+
 /** Returns bytes in parts as one; a single part is not copied. */
 export function joinParts(parts: readonly Buffer[]): Buffer {
   return parts.length === 1 ? parts[0]! : Buffer.concat(parts);
@@ -66,17 +99,4 @@ export function joinParts(parts: readonly Buffer[]): Buffer {
 /** Returns how many bytes they are together. */
 export function lengthOf(parts: readonly Buffer[]): number {
   return parts.reduce((sum, { length }) => sum + length, 0);
-}
-
-/** Returns the whole body, or `undefined` when it is longer than `maxBytes`; the rest is left unread. */
-export async function readAll(
-  body: AsyncIterable<Buffer>,
-  maxBytes: number,
-): Promise<Buffer | undefined> {
-  const whole = new ChunkBuffer();
-  for await (const chunk of body) {
-    whole.push(chunk);
-    if (whole.size > maxBytes) return undefined;
-  }
-  return whole.take();
 }

@@ -4,6 +4,8 @@ import { BACKSLASH, byteSet, QUOTE, SPACE } from './ascii.ts';
 
 /** The longest string whose text is kept, in bytes as written: `assistant` with every letter escaped has 54. */
 const MAX_WORD_BYTES = 64;
+/** What is read as it is written. */
+const PLAIN_WORD = /^[ -[\]-~]*$/;
 /** Only letters may be escaped in a word: decoding other escapes would cost more than the scan. */
 const ESCAPED_WORD = /^(?:[a-z]|\\u00[4-7][0-9a-f]|\\u017f)+$/i;
 /** The letter U+017F in UTF-8, read as Latin-1. It is an `s` to readers that ignore case. */
@@ -29,17 +31,46 @@ export interface ScalarReader {
   read(bytes: Buffer, start: number): number;
 }
 
+/** Of nearly every chat request and completion, by their lengths. */
+const COMMON_WORDS: string[][] = [];
+for (const word of (
+  'id role name user tool stop model usage index tools stream system object length content message choices created ' +
+  'messages logprobs assistant max_tokens tool_calls temperature service_tier finish_reason system_fingerprint'
+).split(' ')) {
+  (COMMON_WORDS[word.length] ??= []).push(word);
+}
+
+/**
+ * Returns the common word that these bytes are, if they are one. Without it, a scan takes 1.4 times the CPU (a request
+ * of 1 KB, 100,000 times): text would be made of each name.
+ */
+function commonWord(bytes: Buffer, start: number, end: number): string | undefined {
+  const words = COMMON_WORDS[end - start];
+  if (words === undefined) return undefined;
+  for (const word of words) {
+    let at = 0;
+    while (at < word.length && bytes[start + at] === word.charCodeAt(at)) at += 1;
+    if (at === word.length) return word;
+  }
+  return undefined;
+}
+
 export class StringReader implements ScalarReader {
   isWhole = false;
-  /** The text so far, as written; `undefined` if it is not wanted. */
-  #written: string | undefined;
+  /** Whether the text is wanted. */
+  #isWanted = false;
+  /** The text so far, as written. */
+  #written = '';
+  #common: string | undefined;
   /** How many bytes the escape sequence under way may still have, counted as for `\u`; 0 if there is none. */
   #escapeBytesLeft = 0;
 
   /** The next byte to be read is the one after the opening quote. */
   begin(isTextWanted: boolean): void {
     this.isWhole = false;
-    this.#written = isTextWanted ? '' : undefined;
+    this.#isWanted = isTextWanted;
+    this.#written = '';
+    this.#common = undefined;
   }
 
   /**
@@ -47,21 +78,24 @@ export class StringReader implements ScalarReader {
    * these letters. Other text is not decoded.
    */
   get word(): string {
-    if (this.#written === undefined || this.#written.length > MAX_WORD_BYTES) return '';
-    const written = this.#written.replaceAll(LONG_S, '\\u017f');
-    if (!written.includes('\\')) return written;
-    return ESCAPED_WORD.test(written) ? String(JSON.parse(`"${written}"`)) : '';
+    const written = this.#written;
+    if (this.#common !== undefined) return this.#common;
+    if (written.length > MAX_WORD_BYTES) return '';
+    if (PLAIN_WORD.test(written)) return written;
+    const escaped = written.replaceAll(LONG_S, '\\u017f');
+    if (!escaped.includes('\\')) return escaped;
+    return ESCAPED_WORD.test(escaped) ? String(JSON.parse(`"${escaped}"`)) : '';
   }
 
   read(bytes: Buffer, start: number): number {
     const end = this.#readToEnd(bytes, start);
-    if (this.#written !== undefined && this.#written.length <= MAX_WORD_BYTES) {
-      const textEnd = this.isWhole ? end - 1 : end;
-      this.#written += bytes.toString(
-        'latin1',
-        start,
-        Math.min(textEnd, start + MAX_WORD_BYTES + 1),
-      );
+    if (!this.#isWanted || this.#written.length > MAX_WORD_BYTES) return end;
+    const textEnd = this.isWhole ? end - 1 : end;
+    const isAll = this.isWhole && this.#written === '';
+    this.#common = isAll ? commonWord(bytes, start, textEnd) : undefined;
+    if (this.#common === undefined) {
+      const cutEnd = Math.min(textEnd, start + MAX_WORD_BYTES + 1);
+      this.#written += bytes.toString('latin1', start, cutEnd);
     }
     return end;
   }

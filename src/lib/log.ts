@@ -37,6 +37,7 @@ interface LoggerOptions extends LogSettings {
   readonly now: () => number;
 }
 
+const RANKS: Record<LogLevel, number> = { error: 0, warn: 1, info: 2, debug: 3, trace: 4 };
 const ANSI_COLOUR: Record<LogLevel, number> = {
   error: 31,
   warn: 33,
@@ -57,14 +58,14 @@ const MAX_ARRAY_ENTRIES = 50;
 export function createLogger(options: LoggerOptions): ConfigurableLogger {
   const { redact, colour, write } = options;
   let { format } = options;
-  let limit = LOG_LEVELS.indexOf(options.level);
+  let limit = RANKS[options.level];
   const formatTime = createTimeFormatter();
-  const isEnabled = (level: LogLevel) => LOG_LEVELS.indexOf(level) <= limit;
+  const isEnabled = (level: LogLevel) => RANKS[level] <= limit;
   return {
     isEnabled,
     configure(settings) {
       format = settings.format;
-      limit = LOG_LEVELS.indexOf(settings.level);
+      limit = RANKS[settings.level];
     },
     log(level, message, facts = {}) {
       if (!isEnabled(level)) return;

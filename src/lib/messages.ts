@@ -1,5 +1,7 @@
 /** What the client's side and the provider's side hand to each other: a chat request, and its answer. */
 
+import type { EndableSource } from './byte-source.ts';
+
 /** A validated chat completion request. */
 export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
@@ -14,11 +16,11 @@ export interface Answer {
   readonly status: number;
   /** Owned by the answer: whoever sends it adds to them. */
   readonly headers: Record<string, string>;
-  /** Text, bytes in parts, or a stream, which never throws after its first chunk. */
-  readonly body: string | readonly Buffer[] | AsyncIterable<Buffer>;
+  /** Text, bytes in parts, or a stream. That never fails after its first chunk: what the client is to be told is part of it. */
+  readonly body: string | readonly Buffer[] | AsyncIterable<Buffer> | EndableSource;
 }
 
 /** Whether an answer is sent as it is made. */
-export function isStream(body: Answer['body']): body is AsyncIterable<Buffer> {
-  return typeof body === 'object' && Symbol.asyncIterator in body;
+export function isStream(body: Answer['body']): body is AsyncIterable<Buffer> | EndableSource {
+  return typeof body === 'object' && !Array.isArray(body);
 }

@@ -43,6 +43,9 @@ export function createLimits(
   const ofClients = new Map(
     config.clients.map(({ name }) => [name, named(clientBucket(name), GLOBAL)]),
   );
+  const ofProviders = new Map(
+    [...config.rateLimit.providers.keys()].map((id) => [id, named(providerBucket(id))]),
+  );
   const ofRequest = (client: ClientSettings | undefined) =>
     (client && ofClients.get(client.name)) ?? ofAnybody;
   const take = (wanted: readonly Bucket[]): Refusal => {
@@ -57,8 +60,8 @@ export function createLimits(
   return {
     takeRequest: (client) => take(ofRequest(client)),
     refundRequest: (client) => refund(ofRequest(client)),
-    takeProvider: (id) => take(named(providerBucket(id))),
-    refundProvider: (id) => refund(named(providerBucket(id))),
+    takeProvider: (id) => take(ofProviders.get(id) ?? []),
+    refundProvider: (id) => refund(ofProviders.get(id) ?? []),
   };
 }
 

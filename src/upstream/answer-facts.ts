@@ -22,36 +22,36 @@ export class AnswerFacts {
   /** Of a stream that has ended: how many events it had. */
   events: number | undefined;
   #usage: TokenUsage | undefined;
-  /** The last `usage`, until it is parsed. */
-  #usageText = '';
+  /** The last `usage`, until it is read. */
+  #unread: unknown;
 
   /** The usable counts of the last `usage`; `undefined` if there is none. */
   get usage(): TokenUsage | undefined {
-    if (this.#usageText !== '') this.#usage = readUsage(this.#usageText);
-    this.#usageText = '';
+    if (this.#unread !== undefined) this.#usage = readUsage(this.#unread);
+    this.#unread = undefined;
     return this.#usage;
   }
 
-  noteModel(model: string): void {
-    this.model = MODEL.test(model) ? model : undefined;
+  noteModel(model: unknown): void {
+    this.model = typeof model === 'string' && MODEL.test(model) ? model : undefined;
   }
 
   /** The last one counts. */
-  noteFinishReason(reason: string): void {
-    this.finishReason = FINISH_REASON.exec(reason)?.[0];
+  noteFinishReason(reason: unknown): void {
+    this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
   }
 
   /**
-   * Takes the JSON of a `usage`, with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. It is
+   * Takes a `usage`, or its JSON with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. It is
    * parsed only when the counts are read: some providers send one with each event.
    */
-  noteUsage(text: string): void {
-    this.#usageText = text;
+  noteUsage(usage: unknown): void {
+    this.#unread = usage ?? undefined;
   }
 }
 
-function readUsage(text: string): TokenUsage {
-  const usage = parseUntrustedJson(firstObject(text));
+function readUsage(noted: unknown): TokenUsage {
+  const usage = typeof noted === 'string' ? parseUntrustedJson(firstObject(noted)) : noted;
   const promptDetails = memberOf(usage, 'prompt_tokens_details');
   const completionDetails = memberOf(usage, 'completion_tokens_details');
   return {

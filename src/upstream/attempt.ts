@@ -6,13 +6,13 @@ import { GatewayError } from '../lib/errors.ts';
 import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
-import { readAll } from '../lib/chunk-buffer.ts';
+import { readAll, type EndableSource } from '../lib/byte-source.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion } from './completion.ts';
-import { passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
+import { pairsOf, passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { toProviderError } from './provider-error.ts';
 import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
@@ -23,6 +23,8 @@ const MAX_ERROR_BYTES = 65_536;
 /** Time limit for reading an error body: the status alone is enough to answer with. */
 const ERROR_BODY_MS = 1000;
 
+const JSON_TYPE = /^[^;]*[/+]json\s*(?:;|$)/i;
+const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:;|$)/i;
 /** Success without a body (RFC 9110 15.3.5, 15.3.6), and a proxy's demand, which is not the provider's to make. */
 const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
 
@@ -38,10 +40,10 @@ export interface AttemptSettings {
 /** What becomes known of one attempt while it is made. For the log. */
 export interface AttemptFacts {
   /** The provider's own. */
-  status?: number;
-  upstreamRequestId?: string | undefined;
+  status: number | undefined;
+  upstreamRequestId: string | undefined;
   /** Undefined if the transport does not tell. */
-  connection?: 'new' | 'reused' | undefined;
+  connection: 'new' | 'reused' | undefined;
 }
 
 /** The client's request as an attempt sees it. */
@@ -55,7 +57,7 @@ export interface AttemptCall {
   /** The memory that the answer takes until it is delivered. */
   readonly reservation: Reservation;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
-  readonly onStreamEnd: (failure?: GatewayError) => void;
+  readonly onStreamEnd: ((failure?: GatewayError) => void) | undefined;
   /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
   readonly answerFacts: AnswerFacts;
 }
@@ -76,7 +78,7 @@ interface AttemptRequest {
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
   const { call, chat, provider, model, key } = request;
   const { logger } = settings;
-  const traced = { request_id: call.forwarded['x-request-id'], provider: provider.id };
+  const traced = { request_id: call.forwarded[1], provider: provider.id };
   const isStream = chat.stream;
   const deadline = new Deadline(call.cancellation);
   const limitMs = isStream
@@ -89,14 +91,20 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   let answered = false;
   try {
     const sent = provider.chatRequest(chat, model, call.forwarded, key);
-    traceHeaders(logger, 'request to provider', traced, sent.headers);
+    const isTraced = logger.isEnabled('trace');
+    if (isTraced) traceHeaders(logger, 'request to provider', traced, pairsOf(sent.headers));
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
     call.facts.status = reply.status;
     call.facts.connection = reply.connection;
     call.facts.upstreamRequestId = upstreamRequestId(reply.headers);
     traceHeaders(logger, 'response of provider', traced, reply.headers);
-    const answer = await toAnswer(reply, { call, provider, isStream, settings, deadline });
+    const context = { call, provider, isStream, settings, deadline };
+    if (reply.status >= 300 || NO_ANSWER_STATUSES.has(reply.status)) {
+      throw await readStatusError(reply, context);
+    }
+    const read = toAnswer(reply, context);
+    const answer = read instanceof Promise ? await read : read;
     if (!isStream) deadline.end();
     return answer;
   } catch (thrown) {
@@ -118,27 +126,18 @@ interface ReplyContext {
 }
 
 /** Maps an upstream's reply to the client's answer. Throws `GatewayError` if it is not one. */
-async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<Answer> {
+function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise<Answer> {
   const { status } = reply;
   const { isStream, provider } = context;
-  if (NO_ANSWER_STATUSES.has(status) || (status >= 300 && status < 400) || status > 599) {
-    const location = reply.headers.get('location')?.split('?', 1)[0];
-    throw new GatewayError('provider', `unexpected status ${status}`, {
-      provider: provider.id,
-      ...(location && { cause: `status ${status}, location ${location}` }),
-    });
-  }
-  if (status >= 400) throw await readStatusError(reply, context);
-
-  if (!/^(?:identity)?$/i.test(reply.headers.get('content-encoding') ?? '')) {
+  const encoding = reply.headers.get('content-encoding');
+  if (encoding && encoding.toLowerCase() !== 'identity') {
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
   }
   const headers = passedHeaders(reply.headers, context.settings.redact);
   const contentType = context.settings.redact(reply.headers.get('content-type') ?? '');
-  const mediaType = contentType.split(';', 1)[0]!.trim().toLowerCase();
-  const isJson = /[/+]json$/.test(mediaType);
-  const isEventStream = mediaType === 'text/event-stream';
+  const isJson = JSON_TYPE.test(contentType);
+  const isEventStream = EVENT_STREAM_TYPE.test(contentType);
   const isEvent = isStream && !isJson;
   const toError = (fault: UpstreamFault) =>
     toProviderError(fault, {
@@ -153,34 +152,38 @@ async function toAnswer(reply: UpstreamReply, context: ReplyContext): Promise<An
     // Proxies must neither buffer nor rewrite events.
     headers['cache-control'] = 'no-cache, no-transform';
     headers['x-accel-buffering'] = 'no';
-    return { status, headers, body: await toStream(reply, toError, context) };
+    return toStream(reply, toError, context).then((body) => ({ status, headers, body }));
   }
 
   if (isEventStream) {
     const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider: provider.id });
   }
-  const body = await readCompletion(reply, {
+  const body = readCompletion(reply, {
     provider: provider.id,
     reservation: context.call.reservation,
     readFault: (json) => provider.readFault(json),
     toError,
     facts: context.call.answerFacts,
   });
-  if (isStream) {
+  headers['content-type'] = isJson ? contentType : 'application/json';
+  return body instanceof Promise
+    ? body.then((parts) => toCompleteAnswer(parts))
+    : toCompleteAnswer(body);
+
+  function toCompleteAnswer(parts: readonly Buffer[]): Answer {
+    if (!isStream) return { status, headers, body: parts };
     const text = `Provider ${provider.id} does not support streaming`;
     throw new GatewayError('unsupported', text, { provider: provider.id });
   }
-  headers['content-type'] = isJson ? contentType : 'application/json';
-  return { status, headers, body };
 }
 
 /** The events of a reply, once the first one with data was read. Throws `GatewayError` if there is none. */
-async function toStream(
+function toStream(
   reply: UpstreamReply,
   toError: (fault: UpstreamFault) => GatewayError,
   { call, provider, deadline, settings }: ReplyContext,
-): Promise<AsyncIterable<Buffer>> {
+): Promise<EndableSource> {
   return openStream(reply.body, {
     provider: provider.id,
     deadline,
@@ -190,13 +193,21 @@ async function toStream(
     toError,
     facts: call.answerFacts,
     reservation: call.reservation,
-    onEnd: call.onStreamEnd,
+    onEnd: (failure) => call.onStreamEnd?.(failure),
   });
 }
 
-/** Reads the body of an error. */
+/** The error that a reply without an answer stands for; its body is read if the status is that of an error. */
 async function readStatusError(reply: UpstreamReply, context: ReplyContext): Promise<GatewayError> {
+  const { status, headers } = reply;
   const { call, provider } = context;
+  if (status < 400 || status > 599 || NO_ANSWER_STATUSES.has(status)) {
+    const location = headers.get('location')?.split('?', 1)[0];
+    return new GatewayError('provider', `unexpected status ${status}`, {
+      provider: provider.id,
+      ...(location && { cause: `status ${status}, location ${location}` }),
+    });
+  }
   const giveUp = () => context.deadline.cancel(timeoutError(provider.id));
   const timer = setTimeout(giveUp, ERROR_BODY_MS);
   // If the error body is truncated or slow, answer with the status alone.
@@ -205,9 +216,9 @@ async function readStatusError(reply: UpstreamReply, context: ReplyContext): Pro
   call.cancellation.throwIfCancelled();
   const fault = provider.readErrorBody(bytes && parseUntrustedJson(bytes.toString('utf8')));
   return toProviderError(fault, {
-    status: reply.status,
+    status,
     provider: provider.id,
     redact: context.settings.redact,
-    headers: reply.headers,
+    headers,
   });
 }

@@ -1,6 +1,8 @@
 /** Requests to providers through Node's fetch, with fetch's own connections: nothing here is undocumented. */
 
+import { fromIterable, type ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
+import { pairsOf } from './headers.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { SlicedBody, toBody } from './request-body.ts';
@@ -31,12 +33,13 @@ export async function sendByFetch(
   }
 }
 
-function headersAndBody({ headers, body: parts }: UpstreamRequest): RequestInit {
+function headersAndBody({ headers: list, body: parts }: UpstreamRequest): RequestInit {
+  const headers = pairsOf(list);
   if (!parts) return { headers };
   const body = toBody(parts);
   if (!(body instanceof SlicedBody)) return { headers, body };
   return {
-    headers: { ...headers, 'content-length': `${body.length}` },
+    headers: [...headers, ['content-length', `${body.length}`]],
     body: toStream(body),
     duplex: 'half',
   };
@@ -58,14 +61,11 @@ function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
 }
 
 /** The response's body. Read from the start: fetch cancels a body that becomes garbage unread. */
-function readBody(
-  body: ReadableStream<Uint8Array> | null,
-  cancellation: Cancellation,
-): AsyncGenerator<Buffer> {
+function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancellation): ByteSource {
   const reader = body?.getReader();
   // On Node 20 and 22 a read stays unsettled if an abort meets data that has not been read.
   cancellation.onCancel(() => void reader?.cancel().catch(() => {}));
-  return (async function* () {
+  async function* chunks() {
     for (;;) {
       const chunk = await reader?.read().catch((thrown: unknown) => {
         cancellation.throwIfCancelled();
@@ -75,7 +75,8 @@ function readBody(
       if (!chunk?.value) return;
       yield Buffer.from(chunk.value.buffer, chunk.value.byteOffset, chunk.value.length);
     }
-  })();
+  }
+  return fromIterable(chunks());
 }
 
 /** fetch turns a 407, also a provider's own, into its only error that has neither a text nor a code. */

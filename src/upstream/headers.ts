@@ -52,35 +52,38 @@ export function traceHeaders(
   });
 }
 
+/** The pairs of a list that has names and values in turn. */
+export function pairsOf(list: readonly string[]): [name: string, value: string][] {
+  return list.flatMap((name, at) => (at % 2 === 0 ? [[name, list[at + 1]!]] : []));
+}
+
 /** The allow-list to the upstream. W3C Trace Context is the only part that comes from the client. */
 export function forwardedHeaders(
   requestId: string,
   { traceparent, tracestate }: IncomingHttpHeaders,
 ): ForwardedHeaders {
   if (typeof traceparent !== 'string' || !TRACEPARENT.test(traceparent)) {
-    return { 'x-request-id': requestId, traceparent: createTraceparent() };
+    return ['x-request-id', requestId, 'traceparent', createTraceparent()];
   }
-  return {
-    'x-request-id': requestId,
-    traceparent,
-    // Vendors' data about that trace: it means nothing without it (W3C Trace Context 3.3).
-    ...(typeof tracestate === 'string' && TRACESTATE.test(tracestate) && { tracestate }),
-  };
+  // Vendors' data about that trace: it means nothing without it (W3C Trace Context 3.3).
+  const isPassed = typeof tracestate === 'string' && TRACESTATE.test(tracestate);
+  const others = isPassed ? ['tracestate', tracestate] : [];
+  return ['x-request-id', requestId, 'traceparent', traceparent, ...others];
 }
 
 /** The trace's id (W3C Trace Context 3.2.2.3). */
-export function traceIdOf({ traceparent }: ForwardedHeaders): string {
-  return traceparent.slice(3, 35);
+export function traceIdOf(forwarded: ForwardedHeaders): string {
+  return forwarded[3].slice(3, 35);
 }
 
 const ID_BYTES = 24;
-const randomIds = Buffer.alloc(100 * ID_BYTES);
+const randomIds = Buffer.alloc(1000 * ID_BYTES);
 let nextIdAt = randomIds.length;
 
 /** Returns a new `traceparent`. Its flag is `sampled`: providers that sample as their caller does record these requests. */
 function createTraceparent(): string {
   if (nextIdAt === randomIds.length) {
-    // A call of the random generator costs more than the rest: one for 100 identifiers.
+    // A call of the random generator costs more than the rest: one for 1,000 identifiers.
     randomFillSync(randomIds);
     nextIdAt = 0;
   }

@@ -24,6 +24,12 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
     // A compressed answer could not be passed on byte for byte.
     'accept-encoding': 'identity',
   }));
+  const chatHeaders = (accept: string) =>
+    headers.map((own) =>
+      Object.entries({ ...own, 'content-type': 'application/json', accept }).flat(),
+    );
+  const completionHeaders = chatHeaders('application/json');
+  const streamHeaders = chatHeaders('text/event-stream');
 
   return {
     ...settings,
@@ -33,12 +39,7 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
       method: 'POST',
       origin,
       path: chatPath,
-      headers: {
-        ...headers[key],
-        ...forwarded,
-        accept: chat.stream ? 'text/event-stream' : 'application/json',
-        'content-type': 'application/json',
-      },
+      headers: (chat.stream ? streamHeaders : completionHeaders)[key]!.concat(forwarded),
       body: chat.bodyWithModel(model),
     }),
 
@@ -46,12 +47,12 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
       method: 'GET',
       origin,
       path: `${basePath}/models${modelList?.query ?? ''}`,
-      headers: {
+      headers: Object.entries({
         ...modelList?.headers,
         ...headers[key],
         ...(modelList?.keyHeader ? { [modelList.keyHeader]: apiKeys[key]!.reveal() } : {}),
         accept: 'application/json',
-      },
+      }).flat(),
     }),
 
     readModelList,

@@ -3,6 +3,7 @@
  * protocol; this covers their differences in paths, headers, errors and model lists.
  */
 
+import type { ByteSource } from '../lib/byte-source.ts';
 import type { ChatRequest } from '../lib/messages.ts';
 
 export interface UpstreamRequest {
@@ -11,7 +12,8 @@ export interface UpstreamRequest {
   readonly origin: string;
   /** With the query. */
   readonly path: string;
-  readonly headers: Readonly<Record<string, string>>;
+  /** Names and values in turn. */
+  readonly headers: readonly string[];
   /** In parts, to be sent one after the other. */
   readonly body?: readonly Buffer[];
 }
@@ -20,8 +22,7 @@ export interface UpstreamRequest {
 export interface UpstreamReply {
   readonly status: number;
   readonly headers: UpstreamHeaders;
-  /** Not a ReadableStream, which costs more than all the rest of a short answer. */
-  readonly body: AsyncIterableIterator<Buffer>;
+  readonly body: ByteSource;
   /** Whether its connection had carried a request before; over fetch it is not known. */
   readonly connection?: 'new' | 'reused' | undefined;
 }
@@ -78,8 +79,11 @@ export interface Provider {
   readErrorBody(json: unknown): UpstreamFault;
 }
 
-export interface ForwardedHeaders {
-  readonly 'x-request-id': string;
-  readonly traceparent: string;
-  readonly tracestate?: string;
-}
+/** Names and values in turn: `x-request-id`, `traceparent`, and `tracestate` if there is one. */
+export type ForwardedHeaders = readonly [
+  'x-request-id',
+  requestId: string,
+  'traceparent',
+  traceparent: string,
+  ...tracestate: string[],
+];

@@ -1,6 +1,6 @@
 /** Request bodies as both transports send them. */
 
-import { lengthOf } from '../lib/chunk-buffer.ts';
+import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
 
 /** A longer body is sent in slices, so that no buffer of it outlives its sending. */
@@ -48,5 +48,5 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
 
 /** One buffer up to 64 KiB; a `SlicedBody` above, whose `content-length` the caller has to send. */
 export function toBody(parts: readonly Buffer[]): Buffer | SlicedBody {
-  return lengthOf(parts) > MAX_WHOLE_BYTES ? new SlicedBody(parts) : Buffer.concat(parts);
+  return lengthOf(parts) > MAX_WHOLE_BYTES ? new SlicedBody(parts) : joinParts(parts);
 }

@@ -7,7 +7,7 @@
  * - its class takes `keepAliveTimeout`, `allowH2`, `connect` and `noProxy`: "the check passes on this Node"
  * - it publishes `undici:client:sendHeaders` with the socket: "without the channel undici:client:sendHeaders"
  * - `dispatch` takes an iterable body and keeps its content-length: "with an agent that sends no large bodies"
- * - it calls the handler as undici 6, or 7 and 8, do, to the end: "with an agent that ends no stream"
+ * - it calls the handler as undici 6 and 7, or 8, do, to the end: "with an agent that ends no stream"
  * - a request whose socket is destroyed fails: "with an agent that does not report errors"
  * - it reuses connections, but none that was closed: "with an agent that closes every connection"
  */
@@ -18,8 +18,9 @@ import type { AddressInfo, Socket } from 'node:net';
 import { buffer } from 'node:stream/consumers';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
+import { readAll, readEach } from '../lib/byte-source.ts';
 import { Deadline } from '../lib/cancellation.ts';
-import { readAll } from '../lib/chunk-buffer.ts';
+
 import { createConnections } from './connections.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
@@ -58,11 +59,14 @@ const SCENARIOS: Readonly<Record<string, (context: CheckContext) => Promise<void
     });
     const { status, body } = await send();
     expectEqual(status, 200);
-    expectEqual(String((await body.next()).value), 'first');
-    finish();
     let length = 0;
-    for await (const chunk of body) length += chunk.length;
-    expectEqual(length, LARGE_BODY.length);
+    await readEach(body, (chunk) => {
+      if (length === 0) expectEqual(String(chunk), 'first');
+      finish();
+      length += chunk.length;
+      return true;
+    });
+    expectEqual(length, 'first'.length + LARGE_BODY.length);
   },
 
   async 'a cancelled request'({ send, serve, deadline }) {
@@ -73,7 +77,7 @@ const SCENARIOS: Readonly<Record<string, (context: CheckContext) => Promise<void
       });
     });
     const { body } = await send();
-    await body.next();
+    await readEach(body, () => false);
     deadline.end({ abandon: true });
     await closed;
   },
@@ -105,7 +109,10 @@ const SCENARIOS: Readonly<Record<string, (context: CheckContext) => Promise<void
 export async function checkUndici(): Promise<string | undefined> {
   const connections = createConnections({ isDirect: true })!;
   let handler: Parameters<CheckContext['serve']>[0] = () => {};
-  const server = createServer((request, response) => void handler(request, response));
+  const server = createServer((request, response) => {
+    // One fails if the check ends before its request.
+    (async () => handler(request, response))().catch(() => {});
+  });
   let deadline = new Deadline();
   let running: string | undefined = 'a server to try it on';
   const serve: CheckContext['serve'] = (next) => {
@@ -120,7 +127,7 @@ export async function checkUndici(): Promise<string | undefined> {
       deadline = new Deadline();
       const send = async (body: Buffer = Buffer.from('{}')) =>
         sendByUndici(
-          { method: 'POST', origin, path: '/', headers: {}, body: [body] },
+          { method: 'POST', origin, path: '/', headers: [], body: [body] },
           deadline,
           connections,
         );

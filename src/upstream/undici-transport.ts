@@ -3,15 +3,13 @@
  * more than the rest of the request (`npm run bench`).
  */
 
+import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { Connections, ConnectionUse } from './connections.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { SlicedBody, toBody } from './request-body.ts';
-
-/** As options of the Agent they would be lost on Node 26 if a proxy forwards the request. */
-const NO_TIMEOUTS = { headersTimeout: 0, bodyTimeout: 0 };
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export function sendByUndici(
@@ -23,16 +21,22 @@ export function sendByUndici(
   const body = request.body && toBody(request.body);
   const sliced = body instanceof SlicedBody ? body : undefined;
   const headers = sliced
-    ? { ...request.headers, 'content-length': `${sliced.length}` }
+    ? [...request.headers, 'content-length', `${sliced.length}`]
     : request.headers;
   return new Promise((resolve, reject) => {
     cancellation.throwIfCancelled();
-    const exchange = new Exchange({ cancellation, connections, body: sliced, resolve, reject });
-    connections.agent.dispatch({ method, origin, path, headers, body, ...NO_TIMEOUTS }, exchange);
+    const Handler = IS_UNDICI_8 ? Undici8Exchange : Exchange;
+    const exchange = new Handler({ cancellation, connections, body: sliced, resolve, reject });
+    // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
+    const limits = { headersTimeout: 0, bodyTimeout: 0 };
+    connections.agent.dispatch({ method, origin, path, headers, body, ...limits }, exchange);
   });
 }
 
-/** What undici 7 and 8 hand to each method of a handler. */
+/** undici 7 takes the handlers of 6 and 8, but wraps those of 8 and makes text of all headers for them. */
+const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
+
+/** What undici 8 hands to each method of a handler. */
 interface Controller {
   readonly rawHeaders: readonly Buffer[];
   abort(reason: Error): void;
@@ -49,21 +53,15 @@ interface ExchangeOptions {
   readonly reject: (error: unknown) => void;
 }
 
-interface Reader {
-  readonly resolve: (result: IteratorResult<Buffer>) => void;
-  readonly reject: (error: unknown) => void;
-}
-
 /** Limit of what has come and is not read: about one read of the socket. */
 const MAX_UNREAD_BYTES = 65_536;
 
 /**
- * One request, and its reply once the headers have come. As the request's handler, undici 6 calls the
- * methods from `onConnect` to `onError`, undici 7 and 8 those from `onRequestStart` to `onResponseError`.
+ * One request, and its reply once the headers have come. undici 6 and 7 call the methods from `onConnect` to `onError`.
  */
-class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
+class Exchange implements UpstreamReply, ByteSource {
   status = 0;
-  headers = new Map<string, string>();
+  readonly headers = new Map<string, string>();
   readonly #options: ExchangeOptions;
   readonly #unread = new ChunkBuffer();
   /** It is being written to a connection. */
@@ -72,8 +70,9 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
   #isOver = false;
   /** Why it is over, unless it ended well. */
   #error: unknown;
-  /** The read that waits for data. */
-  #reader: Reader | undefined;
+  /** Who takes the body; `undefined` until it is there, and after its end. */
+  #sink: ByteSink | undefined;
+  #isPaused = true;
   #resume = () => {};
   readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
 
@@ -90,17 +89,17 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
     return this.#use?.connection;
   }
 
-  [Symbol.asyncIterator](): this {
-    return this;
+  start(sink: ByteSink): void {
+    this.#sink = sink;
+    this.resume();
   }
 
-  async next(): Promise<IteratorResult<Buffer>> {
-    if (this.#unread.size > 0) return { done: false, value: this.#unread.take() };
-    return new Promise((resolve, reject) => {
-      this.#reader = { resolve, reject };
-      if (this.#isOver) this.#settleReader();
-      else this.#resume();
-    });
+  resume(): void {
+    this.#isPaused = false;
+    if (this.#unread.size > 0) this.#isPaused = !this.#sink?.write(this.#unread.take());
+    if (this.#isPaused) return;
+    if (this.#isOver) this.#endSink();
+    else this.#resume();
   }
 
   onConnect(abort: (reason: Error) => void): void {
@@ -126,9 +125,8 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
   onData(chunk: Buffer): boolean {
     // undici 6 reports an empty chunk when it resumes; pausing for it would never end.
     if (chunk.length === 0) return true;
-    if (this.#reader) {
-      this.#reader.resolve({ done: false, value: chunk });
-      this.#reader = undefined;
+    if (!this.#isPaused) {
+      this.#isPaused = !this.#sink?.write(chunk);
       return true;
     }
     this.#unread.push(chunk);
@@ -144,6 +142,33 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
     this.#end(new TransportError(error, failure));
   }
 
+  #giveUp(reason: unknown): void {
+    if (this.#isOver) return;
+    this.#unread.take();
+    this.#options.body?.release();
+    this.#end(reason);
+    this.#use?.close();
+  }
+
+  #end(error: unknown): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#error = error;
+    this.#resume = () => {};
+    this.#options.cancellation.offCancel(this.#onCancel);
+    if (error) this.#options.reject(error);
+    if (!this.#isPaused) this.#endSink();
+  }
+
+  #endSink(): void {
+    const sink = this.#sink;
+    this.#sink = undefined;
+    sink?.end(this.#error);
+  }
+}
+
+/** The same with the methods that undici 8 calls. */
+class Undici8Exchange extends Exchange {
   onRequestStart(controller: Controller): void {
     this.onConnect((reason) => controller.abort(reason));
   }
@@ -162,29 +187,6 @@ class Exchange implements UpstreamReply, AsyncIterableIterator<Buffer> {
 
   onResponseError(_: Controller, error: Error): void {
     this.onError(error);
-  }
-
-  #giveUp(reason: unknown): void {
-    if (this.#isOver) return;
-    this.#unread.take();
-    this.#options.body?.release();
-    this.#end(reason);
-    this.#use?.close();
-  }
-
-  #end(error: unknown): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    this.#error = error;
-    this.#resume = () => {};
-    this.#options.cancellation.offCancel(this.#onCancel);
-    if (error) this.#options.reject(error);
-    this.#settleReader();
-  }
-
-  #settleReader(): void {
-    if (this.#error) this.#reader?.reject(this.#error);
-    else this.#reader?.resolve({ done: true, value: undefined });
   }
 }
 

@@ -133,6 +133,7 @@ export const RELAYS: readonly ContenderId[] = [
   'fetch-transport',
   'lean-relay',
   'bare-relay',
+  'lean-relay',
   'bare-fetch',
   'onwards',
   'nginx',

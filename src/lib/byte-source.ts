@@ -1,0 +1,104 @@
+/** Bytes that are pushed, chunk by chunk, to one reader: without a promise or a stream object for each chunk. */
+
+import { ChunkBuffer } from './chunk-buffer.ts';
+import { TurnLimit } from './turn-limit.ts';
+
+/** Neither method throws. */
+export interface ByteSink {
+  /** Takes a chunk. Returns false if no more may come until the source's `resume` is called. */
+  write(chunk: Buffer): boolean;
+  /** Called once, after the last chunk; with an error if more should have come. */
+  end(error?: unknown): void;
+}
+
+export interface ByteSource {
+  /** Hands over what has come, and then what comes. Called once. */
+  start(sink: ByteSink): void;
+  /** Goes on after `write` has returned false. */
+  resume(): void;
+}
+
+/** A source whose reader may want no more. */
+export interface EndableSource extends ByteSource {
+  /** Ends it if it has not ended. */
+  cancel(): void;
+}
+
+/** Hands over the chunks of an iterable as fast as they are taken. `cancel` also ends one that was not begun. */
+export function fromIterable(chunks: Iterable<Buffer> | AsyncIterable<Buffer>): EndableSource {
+  let isWanted = true;
+  let isBegun = false;
+  let resume = () => {};
+  const handOver = async (sink?: ByteSink) => {
+    isBegun = true;
+    for await (const chunk of chunks) {
+      const isTaken = !isWanted || sink?.write(chunk);
+      if (!isTaken) await new Promise<void>((resolve) => (resume = resolve));
+      if (!isWanted) return;
+    }
+  };
+  return {
+    start: (sink) =>
+      void handOver(sink).then(
+        () => sink.end(),
+        (error: unknown) => sink.end(error),
+      ),
+    resume: () => resume(),
+    cancel() {
+      isWanted = false;
+      resume();
+      // A generator that has not begun has no `finally` to run.
+      if (!isBegun) void handOver();
+    },
+  };
+}
+
+/**
+ * Calls `take` with each chunk until it returns false, in turns with everything else. Resolves then or at the end, and
+ * rejects with the source's error, or with what `take` throws. Without a promise if all has come: returns nothing, or
+ * throws.
+ */
+export function readEach(
+  source: ByteSource,
+  take: (chunk: Buffer) => boolean,
+): Promise<void> | undefined {
+  const turn = new TurnLimit();
+  let isOver = false;
+  let failure: unknown;
+  let settle = (error?: unknown) => {
+    isOver = true;
+    failure = error;
+  };
+  source.start({
+    write(chunk) {
+      try {
+        if (!take(chunk)) {
+          settle();
+          return false;
+        }
+      } catch (error) {
+        settle(error);
+        return false;
+      }
+      if (!turn.isReached(chunk.length)) return true;
+      setImmediate(() => source.resume());
+      return false;
+    },
+    end: (error) => settle(error),
+  });
+  if (failure) throw failure;
+  if (isOver) return undefined;
+  return new Promise((resolve, reject) => {
+    settle = (error) => (error ? reject(error) : resolve());
+  });
+}
+
+/** Returns the whole body, or `undefined` if it is longer than `maxBytes`; the rest is left unread. */
+export async function readAll(source: ByteSource, maxBytes: number): Promise<Buffer | undefined> {
+  const whole = new ChunkBuffer();
+  await readEach(source, (chunk) => {
+    whole.push(chunk);
+    return whole.size <= maxBytes;
+  });
+  return whole.size > maxBytes ? undefined : whole.take();
+}

@@ -1,0 +1,24 @@
+/** Bodies for tests of parts that read them. */
+
+import type { ByteSink, ByteSource } from '../../src/lib/byte-source.ts';
+
+/** A body that arrives in these pieces, and then ends, with this error if there is one. */
+export function bodyOf(pieces: readonly Buffer[], error?: Error): ByteSource {
+  const left = pieces.map((piece) => Buffer.from(piece));
+  let sink: ByteSink | undefined;
+  const handOver = () => {
+    for (let piece = left.shift(); piece; piece = left.shift()) {
+      if (!sink?.write(piece)) return;
+    }
+    const ended = sink;
+    sink = undefined;
+    ended?.end(error);
+  };
+  return {
+    start(to) {
+      sink = to;
+      queueMicrotask(handOver);
+    },
+    resume: () => queueMicrotask(handOver),
+  };
+}
