@@ -149,42 +149,39 @@ test('the limits of server and client hold beside each other; /health and wrong 
   assert.deepEqual([(await first).status, (await second).status], [200, 200]);
 });
 
-test('what is refused takes nothing of the rate limits', async (t) => {
+/** Of two tokens, one is in use while five requests are refused: the other is still there, and no third. */
+async function assertRefusalsTakeNothing(
+  t: TestContext,
+  limit: string,
+  sections: readonly string[],
+  ofProvider = '',
+) {
   const { upstream, open } = await startHeld(t);
-  const toml = [
-    '[server]\nmax_concurrent_requests = 1',
-    '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 2',
-    providerToml(upstream),
-  ].join('\n');
   t.mock.method(performance, 'now', () => 1000);
+  const toml = [...sections, providerToml(upstream, 'p', ofProvider)].join('\n');
   const gateway = await startGateway(t, { toml });
   const first = gateway.chat(chatBody());
   await inFlight(upstream, 1);
   for (let count = 0; count < 5; count += 1) assertLimited(await gateway.chat(chatBody()));
+  assert.equal(limitsOf(gateway).at(-1), limit);
   open();
   assert.deepEqual([(await first).status, (await gateway.chat(chatBody())).status], [200, 200]);
   assert.equal((await gateway.chat(chatBody())).status, 429);
   assert.equal(limitsOf(gateway).at(-1), 'global');
+}
+
+const TWO_TOKENS = 'requests_per_second = 1\nburst_capacity = 2';
+const GLOBAL_BUCKET = `[rate_limit]\nenabled = true\n${TWO_TOKENS}`;
+
+test('what is refused takes nothing of the rate limits', async (t) => {
+  const sections = ['[server]\nmax_concurrent_requests = 1', GLOBAL_BUCKET];
+  await assertRefusalsTakeNothing(t, 'server_concurrency', sections);
 });
 
 test('what the limit of a provider refuses takes nothing of the rate limits either', async (t) => {
-  const { upstream, open } = await startHeld(t);
-  const bucket = 'requests_per_second = 1\nburst_capacity = 2';
-  const toml = [
-    `[rate_limit]\nenabled = true\n${bucket}`,
-    `[rate_limit.providers.p]\n${bucket}`,
-    providerToml(upstream, 'p', 'max_concurrent_requests = 1'),
-  ].join('\n');
-  t.mock.method(performance, 'now', () => 1000);
-  const gateway = await startGateway(t, { toml });
-  const first = gateway.chat(chatBody());
-  await inFlight(upstream, 1);
-  for (let count = 0; count < 5; count += 1) assertLimited(await gateway.chat(chatBody()));
-  assert.equal(limitsOf(gateway).at(-1), 'provider_concurrency');
-  open();
-  assert.deepEqual([(await first).status, (await gateway.chat(chatBody())).status], [200, 200]);
-  assert.equal((await gateway.chat(chatBody())).status, 429);
-  assert.equal(limitsOf(gateway).at(-1), 'global');
+  const sections = [GLOBAL_BUCKET, `[rate_limit.providers.p]\n${TWO_TOKENS}`];
+  const ofProvider = 'max_concurrent_requests = 1';
+  await assertRefusalsTakeNothing(t, 'provider_concurrency', sections, ofProvider);
 });
 
 test('what is in flight at a provider that a reload removes counts on when another one brings it back', async (t) => {

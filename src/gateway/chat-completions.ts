@@ -55,8 +55,8 @@ export async function completeChat(
       settings.fallbacks,
     );
     const [requested] = candidates;
-    record.provider = requested.provider.id;
     const { id } = requested.provider;
+    record.provider = id;
     const taking = limits.takeProvider(id);
     const refusal = taking && (await taking);
     if (refusal) {
