@@ -32,12 +32,14 @@ const SHORT_BODY_BYTES = 8192;
 
 /** What a call needs of its connection. */
 interface CallConnection {
-  /** Bounds what is held for all clients together. */
-  readonly budget: ByteBudget;
-  readonly limits: typeof CLIENT_LIMITS;
-  readonly isDraining: boolean;
   /** The current response is the connection's last. */
   readonly isClosing: boolean;
+  readonly server: {
+    /** Bounds what is held for all clients together. */
+    readonly budget: ByteBudget;
+    readonly limits: typeof CLIENT_LIMITS;
+    readonly isDraining: boolean;
+  };
 }
 
 /** One client request and its response. */
@@ -80,8 +82,8 @@ export class Call {
     this.#response = response;
     this.#awaitsContinue = awaitsContinue;
     this.#connection = connection;
-    this.bodyReservation = new Reservation(connection.budget);
-    this.answerReservation = new Reservation(connection.budget);
+    this.bodyReservation = new Reservation(connection.server.budget);
+    this.answerReservation = new Reservation(connection.server.budget);
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.headers = request.headers;
@@ -102,7 +104,7 @@ export class Call {
 
   /** The gateway is shutting down. */
   get isDraining(): boolean {
-    return this.#connection.isDraining;
+    return this.#connection.server.isDraining;
   }
 
   /** All values of a header, in the order they were sent. */
@@ -190,7 +192,7 @@ export class Call {
     // Otherwise node:http closes after the answer, and closing with unread bytes resets the connection.
     if (!this.#awaitsContinue) response.shouldKeepAlive = true;
     readInTurns(request);
-    const cut = setTimeout(() => socket.destroy(), this.#connection.limits.lingerMs);
+    const cut = setTimeout(() => socket.destroy(), this.#connection.server.limits.lingerMs);
     request.once('close', () => {
       clearTimeout(cut);
       void this.#closed.then(() => isLast && socket.end());

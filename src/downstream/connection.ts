@@ -41,10 +41,10 @@ const ignore = () => {};
 
 export class Connection {
   readonly socket: Socket;
+  readonly server: ServerState;
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
   idleSinceMs = performance.now();
 
-  readonly #server: ServerState;
   /** In order of arrival. The first is being worked on; only the last may be incomplete. */
   readonly #queue: Exchange[] = [];
   #call: Call | undefined;
@@ -57,26 +57,14 @@ export class Connection {
 
   constructor(socket: Socket, server: ServerState) {
     this.socket = socket;
-    this.#server = server;
+    this.server = server;
     // node:http resumes the socket after each message, also if it was paused here.
     socket.on('resume', () => this.#limitQueue());
   }
 
-  get limits(): typeof CLIENT_LIMITS {
-    return this.#server.limits;
-  }
-
-  get budget(): ByteBudget {
-    return this.#server.budget;
-  }
-
-  get isDraining(): boolean {
-    return this.#server.isDraining;
-  }
-
   /** The response being written is the last one: `Connection: close` belongs on it. */
   get isClosing(): boolean {
-    return (this.isDraining || this.#closesAfterQueue) && this.#queue.length <= 1;
+    return (this.server.isDraining || this.#closesAfterQueue) && this.#queue.length <= 1;
   }
 
   /** No request is waiting, worked on or being uploaded. */
@@ -107,7 +95,7 @@ export class Connection {
   /** Cancels the current request at the deadline of a drain. */
   cut(reason: Error): void {
     if (!this.#call) return;
-    this.#server.cut += 1;
+    this.server.cut += 1;
     this.#call.cancellation.cancel(reason);
   }
 
@@ -139,7 +127,7 @@ export class Connection {
   async #work(): Promise<void> {
     for (let next = this.#queue[0]; next && !this.socket.destroyed; next = this.#queue[0]) {
       const call = new Call(next.request, next.response, this, next.awaitsContinue);
-      const server = this.#server;
+      const { server } = this;
       this.#call = call;
       server.begun += 1;
       server.inFlight.add(1);

@@ -5,10 +5,8 @@ import type { AddressInfo, ListenOptions as TcpListenOptions } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import type { ByteBudget } from '../lib/byte-budget.ts';
-import type { SharedCounter } from '../lib/shared-memory.ts';
 import { refuseBrokenRequest, type AnswerBroken } from './broken-request.ts';
-import type { Call, CLIENT_LIMITS } from './call.ts';
+import type { CLIENT_LIMITS } from './call.ts';
 import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
 import { BACKLOG_CONNECTIONS, drainServer } from './drain.ts';
 
@@ -48,35 +46,20 @@ export interface DrainResult {
   readonly cut: number;
 }
 
-interface HttpServerOptions {
-  /** Answers each call through `call.send`; never rejects. */
-  readonly handle: (call: Call) => Promise<void>;
+interface HttpServerOptions extends Pick<ServerState, 'handle' | 'limits' | 'budget' | 'inFlight'> {
   readonly answerBroken: AnswerBroken;
-  readonly limits: typeof CLIENT_LIMITS;
-  /** Bounds what is held for all clients together. */
-  readonly budget: ByteBudget;
-  /** Counts the requests that have begun and are not over. */
-  readonly inFlight: SharedCounter;
 }
 
 /** Creates the server. Nothing listens yet. */
 export function createHttpServer(options: HttpServerOptions): HttpServer {
-  const { handle, answerBroken, limits, budget, inFlight } = options;
-  const state: ServerState = {
-    handle,
-    limits,
-    budget,
-    isDraining: false,
-    begun: 0,
-    inFlight,
-    cut: 0,
-    cancelReason: undefined,
-  };
+  const { answerBroken, limits, inFlight } = options;
+  const initial = { isDraining: false, begun: 0, cut: 0, cancelReason: undefined };
+  const state: ServerState = { ...options, ...initial };
   const connections = new Map<Duplex, Connection>();
   let checking: NodeJS.Timeout | undefined;
 
   const server = createNodeServer(limits);
-  attach(server, { state, connections, answerBroken });
+  attach(server, state, connections, answerBroken);
 
   return {
     async listen(port, host, { isShared = false } = {}) {
@@ -109,15 +92,13 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   };
 }
 
-interface Attachment {
-  readonly state: ServerState;
-  /** The open ones, kept up to date. */
-  readonly connections: Map<Duplex, Connection>;
-  readonly answerBroken: AnswerBroken;
-}
-
-/** Hands the server's requests, and its parser's errors, to their connections. */
-function attach(server: Server, { state, connections, answerBroken }: Attachment): void {
+/** Hands the server's requests, and its parser's errors, to their connections. `connections` has the open ones. */
+function attach(
+  server: Server,
+  state: ServerState,
+  connections: Map<Duplex, Connection>,
+  answerBroken: AnswerBroken,
+): void {
   server.on('connection', (socket) => {
     connections.set(socket, new Connection(socket, state));
     socket.once('close', () => connections.delete(socket));

@@ -1,11 +1,10 @@
 /** One request from its head to its access line: the order of checks, the routes, the one catch. */
 
-import type { ClientSettings, Config } from '../config/config.ts';
+import type { ClientSettings } from '../config/config.ts';
 import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
 import { createRemoteAddress } from '../downstream/remote-address.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import type { Logger } from '../lib/log.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
@@ -19,9 +18,7 @@ import type { ModelList } from './model-list.ts';
 import { serverTiming, timeSpent } from './server-timing.ts';
 
 interface GatewaySettings {
-  readonly config: Config;
   readonly completion: CompletionSettings;
-  readonly logger: Logger;
   /** Is told of every finished request but those for /health. */
   readonly observe?: RequestObserver | undefined;
   readonly listModels: ModelList;
@@ -49,7 +46,8 @@ const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(settings: GatewaySettings): Gateway {
-  const { config, completion, logger, observe, streams } = settings;
+  const { completion, observe, streams } = settings;
+  const { config, logger } = completion;
   const dispatch = createDispatch(settings);
   const logAccess = createAccessLog({
     logger,
@@ -115,8 +113,8 @@ type Dispatch = (call: Call) => Answer | Promise<Answer>;
 
 /** Returns what finds a call's answer. It throws, or rejects with, `GatewayError` or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): Dispatch {
-  const { config, completion, logger, listModels, memory } = settings;
-  const { concurrency, limits } = completion;
+  const { completion, listModels, memory } = settings;
+  const { concurrency, config, limits, logger } = completion;
   const { server } = config;
   const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
   const askedFor = new Map(

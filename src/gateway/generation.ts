@@ -81,15 +81,7 @@ export function createGeneration(
   const { aliases } = config;
   const listModels =
     permanent.listModels ?? createModelList({ ...permanent, providers, keyPools, aliases });
-  const gateway = createGateway({
-    config,
-    logger,
-    completion,
-    observe,
-    listModels,
-    streams,
-    memory,
-  });
+  const gateway = createGateway({ completion, observe, listModels, streams, memory });
   return { ...stateful, config, memory, listModels, gateway };
 }
 

@@ -91,8 +91,8 @@ export class Deadline extends Cancellation {
 }
 
 /** Waits for `ms` milliseconds, or until `cancellation` is cancelled. */
-export async function pause(ms: number, cancellation: Cancellation): Promise<void> {
-  await new Promise<void>((resolve) => {
+export function pause(ms: number, cancellation: Cancellation): Promise<void> {
+  return new Promise((resolve) => {
     const end = () => {
       clearTimeout(timer);
       cancellation.offCancel(end);
