@@ -137,7 +137,7 @@ async function listen(
     await permanent.store?.connect();
     if (server.isDraining) return {};
     if (isFirst && port !== 0) await checkIsFree({ port, host });
-    const address = await server.listen(port, host, { isShared: true });
+    const address = await server.listen(port, host, true);
     return { port: address.port };
   } catch (thrown) {
     const error = thrown as Error;

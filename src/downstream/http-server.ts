@@ -1,7 +1,7 @@
 /** The listener: Node's HTTP server with its limits on clients, its connections and its end. */
 
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo, ListenOptions as TcpListenOptions } from 'node:net';
+import type { AddressInfo, ListenOptions } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -15,8 +15,11 @@ const MAX_HEADER_BYTES = 16_384;
 const KEEP_ALIVE_MS = 75_000;
 
 export interface HttpServer {
-  /** Starts listening. Rejects with Node's error if the address cannot be had. */
-  listen(port: number, host: string, options?: ListenOptions): Promise<{ readonly port: number }>;
+  /**
+   * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other threads listen at the
+   * same port (SO_REUSEPORT), and the kernel gives each connection to one of them.
+   */
+  listen(port: number, host: string, isShared?: boolean): Promise<{ readonly port: number }>;
   /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
   drain(options: DrainOptions): Promise<DrainResult>;
   /** Requests that have begun and are not over. */
@@ -24,11 +27,6 @@ export interface HttpServer {
   readonly isDraining: boolean;
   /** 0 until it listens. */
   readonly port: number;
-}
-
-export interface ListenOptions {
-  /** Other threads listen at the same port (SO_REUSEPORT): the kernel gives each connection to one of them. */
-  readonly isShared?: boolean;
 }
 
 export interface DrainOptions {
@@ -62,7 +60,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   attach(server, state, connections, answerBroken);
 
   return {
-    async listen(port, host, { isShared = false } = {}) {
+    async listen(port, host, isShared = false) {
       const address = await listen(server, { port, host, reusePort: isShared });
       const check = () => connections.forEach((connection) => connection.checkProgress());
       checking = setInterval(check, limits.stuckReaderMs / PROGRESS_CHECKS);
@@ -136,7 +134,7 @@ function createNodeServer(limits: typeof CLIENT_LIMITS): Server {
   return server;
 }
 
-async function listen(server: Server, options: TcpListenOptions): Promise<AddressInfo> {
+async function listen(server: Server, options: ListenOptions): Promise<AddressInfo> {
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject);
     server.listen({ ...options, backlog: BACKLOG_CONNECTIONS }, () => {

@@ -119,10 +119,9 @@ async function attemptOnce(
   const attemptCall: AttemptCall = {
     forwarded,
     facts: opened.facts,
-    answerFacts: opened.answerFacts,
     cancellation: call.cancellation,
     reservation: call.answerReservation,
-    onStreamEnd: chat.stream ? createStreamEnd({ call, candidate, opened, breaker }) : undefined,
+    onStreamEnd: chat.stream ? createStreamEnd(call, candidate, opened, breaker) : undefined,
   };
   try {
     const { provider, model } = candidate;
@@ -158,16 +157,13 @@ function recordFailure(
   else if (status !== 500) breaker?.recordSuccess(provider, model);
 }
 
-interface StreamContext {
-  readonly call: Call;
-  readonly candidate: Candidate;
-  readonly opened: OpenTry;
-  readonly breaker: CircuitBreaker | undefined;
-}
-
 /** Without the chat request: a stream would hold its body, often megabytes, until it ends. */
-function createStreamEnd(context: StreamContext): (failure?: GatewayError) => void {
-  const { call, candidate, opened, breaker } = context;
+function createStreamEnd(
+  call: Call,
+  candidate: Candidate,
+  opened: OpenTry,
+  breaker: CircuitBreaker | undefined,
+): (failure?: GatewayError) => void {
   return (failure) => {
     if (failure) {
       call.record.failure = failure;

@@ -1,10 +1,6 @@
 /** Whose time a request took: the gateway's, or the providers'. */
 
-interface Times {
-  readonly bodyReadAtMs: number | undefined;
-  readonly askedAtMs: number | undefined;
-  readonly answeredAtMs: number | undefined;
-}
+import type { AccessRecord } from '../downstream/access-record.ts';
 
 interface TimeSpent {
   /** Neither the client's upload nor waiting for providers. */
@@ -14,8 +10,8 @@ interface TimeSpent {
 }
 
 /** Returns how long a chat completion took until its answer's head; undefined if its body was never read. */
-export function timeSpent(times: Times, headAtMs: number): TimeSpent | undefined {
-  const { bodyReadAtMs, askedAtMs, answeredAtMs } = times;
+export function timeSpent(record: AccessRecord, headAtMs: number): TimeSpent | undefined {
+  const { bodyReadAtMs, askedAtMs, answeredAtMs } = record;
   if (bodyReadAtMs === undefined) return undefined;
   const upstreamMs = askedAtMs && (answeredAtMs ?? headAtMs) - askedAtMs;
   return { gatewayMs: headAtMs - bodyReadAtMs - (upstreamMs ?? 0), upstreamMs };

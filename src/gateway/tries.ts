@@ -14,7 +14,6 @@ import { causeOf, outcomeOf } from './outcome.ts';
 export interface OpenTry {
   /** For the attempt to fill in. */
   readonly facts: AttemptFacts;
-  readonly answerFacts: AnswerFacts;
   /** Records its end. A stream that fails later ends a second time. */
   end(failure?: GatewayError | ClientGone): void;
 }
@@ -31,8 +30,8 @@ export function beginTry(
     status: undefined,
     upstreamRequestId: undefined,
     connection: undefined,
+    answer: new AnswerFacts(),
   };
-  const answerFacts = new AnswerFacts();
   const at = record.tries.length;
   const askedAtMs = performance.now();
   record.provider = candidate.provider.id;
@@ -40,12 +39,11 @@ export function beginTry(
   record.askedAtMs ??= askedAtMs;
   return {
     facts,
-    answerFacts,
     end(failure) {
       const error = failure instanceof GatewayError ? failure : undefined;
       const before = record.tries[at];
       if (!before) record.answeredAtMs = performance.now();
-      if (!failure) record.answer = answerFacts;
+      if (!failure) record.answer = facts.answer;
       const { status, connection, upstreamRequestId } = facts;
       const url = candidate.provider.chatUrl;
       const ended: TryFacts = {

@@ -44,6 +44,8 @@ export interface AttemptFacts {
   upstreamRequestId: string | undefined;
   /** Undefined if the transport does not tell. */
   connection: 'new' | 'reused' | undefined;
+  /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
+  readonly answer: AnswerFacts;
 }
 
 /** The client's request as an attempt sees it. */
@@ -58,8 +60,6 @@ export interface AttemptCall {
   readonly reservation: Reservation;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
   readonly onStreamEnd: ((failure?: GatewayError) => void) | undefined;
-  /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
-  readonly answerFacts: AnswerFacts;
 }
 
 interface AttemptRequest {
@@ -164,7 +164,7 @@ function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise
     reservation: context.call.reservation,
     readFault: (json) => provider.readFault(json),
     toError,
-    facts: context.call.answerFacts,
+    facts: context.call.facts.answer,
   });
   headers['content-type'] = isJson ? contentType : 'application/json';
   return body instanceof Promise
@@ -191,7 +191,7 @@ function toStream(
     causeIfEmpty: `content-type: ${reply.headers.get('content-type') ?? 'none'}`,
     readFault: (json) => provider.readFault(json),
     toError,
-    facts: call.answerFacts,
+    facts: call.facts.answer,
     reservation: call.reservation,
     onEnd: (failure) => call.onStreamEnd?.(failure),
   });
