@@ -1569,7 +1569,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/connection.ts',
-    now: 'this.#server.cut += 1;',
+    now: 'this.server.cut += 1;',
     mutated: '',
     tests: 'process',
     title: 'logs how many requests a drain',
@@ -1983,8 +1983,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/tries.ts',
-    now: 'if (!failure) record.answer = answerFacts;',
-    mutated: 'record.answer = answerFacts;',
+    now: 'if (!failure) record.answer = facts.answer;',
+    mutated: 'record.answer = facts.answer;',
     tests: 'wire-log',
     title: 'has no tokens of an answer',
   },
