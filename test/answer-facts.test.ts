@@ -35,8 +35,10 @@ const OPTIONS = {
   provider: 'p',
   idleMs: 0,
   causeIfEmpty: 'content-type: text/event-stream',
-  readFault: (json: unknown) => (Object.hasOwn(Object(json) as object, 'error') ? {} : undefined),
-  toError: () => new GatewayError('provider', 'no', { provider: 'p' }),
+  errorIn(json: unknown) {
+    const isError = Object.hasOwn(Object(json) as object, 'error');
+    return isError ? new GatewayError('provider', 'no', { provider: 'p' }) : undefined;
+  },
   onEnd: () => {},
 };
 

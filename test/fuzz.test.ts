@@ -309,9 +309,11 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     idleMs: 0,
     causeIfEmpty: 'content-type: text/event-stream',
     reservation: new Reservation(newBudget()),
-    readFault: (json: unknown) => provider.readFault(json),
+    errorIn(json: unknown) {
+      const fault = provider.readFault(json);
+      return fault && new GatewayError('provider', fault.message ?? '', { provider: 'p' });
+    },
     facts,
-    toError: ({ message = '' }) => new GatewayError('provider', message, { provider: 'p' }),
     onEnd: ({ message = '' }: Partial<GatewayError> = {}) => {
       failure = message;
     },

@@ -6,16 +6,16 @@ import { GatewayError } from '../lib/errors.ts';
 import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
-import { readAll, type EndableSource } from '../lib/byte-source.ts';
+import { readAll } from '../lib/byte-source.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import type { AnswerFacts } from './answer-facts.ts';
-import { readCompletion } from './completion.ts';
+import { readCompletion, type AnswerOptions } from './completion.ts';
 import { pairsOf, passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { toProviderError } from './provider-error.ts';
-import type { ForwardedHeaders, Provider, UpstreamFault, UpstreamReply } from './provider.ts';
+import type { ForwardedHeaders, Provider, UpstreamReply } from './provider.ts';
 import { openStream } from './stream-relay.ts';
 import type { Transport } from './transport.ts';
 
@@ -128,44 +128,49 @@ interface ReplyContext {
 /** Maps an upstream's reply to the client's answer. Throws `GatewayError` if it is not one. */
 function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise<Answer> {
   const { status } = reply;
-  const { isStream, provider } = context;
+  const { call, deadline, isStream, provider, settings } = context;
+  const { redact } = settings;
   const encoding = reply.headers.get('content-encoding');
   if (encoding && encoding.toLowerCase() !== 'identity') {
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
   }
-  const headers = passedHeaders(reply.headers, context.settings.redact);
-  const contentType = context.settings.redact(reply.headers.get('content-type') ?? '');
+  const headers = passedHeaders(reply.headers, redact);
+  const contentType = redact(reply.headers.get('content-type') ?? '');
   const isJson = JSON_TYPE.test(contentType);
   const isEventStream = EVENT_STREAM_TYPE.test(contentType);
   const isEvent = isStream && !isJson;
-  const toError = (fault: UpstreamFault) =>
-    toProviderError(fault, {
-      status: fault.status ?? 502,
-      provider: provider.id,
-      redact: context.settings.redact,
-      isEvent,
-    });
+  const options: AnswerOptions = {
+    provider: provider.id,
+    reservation: call.reservation,
+    facts: call.facts.answer,
+    errorIn(json) {
+      const fault = provider.readFault(json);
+      const errorStatus = fault?.status ?? 502;
+      const facts = { status: errorStatus, provider: provider.id, redact, isEvent };
+      return fault && toProviderError(fault, facts);
+    },
+  };
 
   if (isEvent) {
     headers['content-type'] = isEventStream ? contentType : 'text/event-stream; charset=utf-8';
     // Proxies must neither buffer nor rewrite events.
     headers['cache-control'] = 'no-cache, no-transform';
     headers['x-accel-buffering'] = 'no';
-    return toStream(reply, toError, context).then((body) => ({ status, headers, body }));
+    return openStream(reply.body, {
+      ...options,
+      deadline,
+      idleMs: settings.config.server.streamIdleTimeoutMs,
+      causeIfEmpty: `content-type: ${reply.headers.get('content-type') ?? 'none'}`,
+      onEnd: call.onStreamEnd,
+    }).then((body) => ({ status, headers, body }));
   }
 
   if (isEventStream) {
     const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider: provider.id });
   }
-  const body = readCompletion(reply, {
-    provider: provider.id,
-    reservation: context.call.reservation,
-    readFault: (json) => provider.readFault(json),
-    toError,
-    facts: context.call.facts.answer,
-  });
+  const body = readCompletion(reply, options);
   headers['content-type'] = isJson ? contentType : 'application/json';
   return body instanceof Promise
     ? body.then((parts) => toCompleteAnswer(parts))
@@ -176,25 +181,6 @@ function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise
     const text = `Provider ${provider.id} does not support streaming`;
     throw new GatewayError('unsupported', text, { provider: provider.id });
   }
-}
-
-/** The events of a reply, once the first one with data was read. Throws `GatewayError` if there is none. */
-function toStream(
-  reply: UpstreamReply,
-  toError: (fault: UpstreamFault) => GatewayError,
-  { call, provider, deadline, settings }: ReplyContext,
-): Promise<EndableSource> {
-  return openStream(reply.body, {
-    provider: provider.id,
-    deadline,
-    idleMs: settings.config.server.streamIdleTimeoutMs,
-    causeIfEmpty: `content-type: ${reply.headers.get('content-type') ?? 'none'}`,
-    readFault: (json) => provider.readFault(json),
-    toError,
-    facts: call.facts.answer,
-    reservation: call.reservation,
-    onEnd: (failure) => call.onStreamEnd?.(failure),
-  });
 }
 
 /** The error that a reply without an answer stands for; its body is read if the status is that of an error. */

@@ -7,19 +7,18 @@ import { GatewayError } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { MAX_USAGE_BYTES, type AnswerFacts } from './answer-facts.ts';
-import type { UpstreamFault, UpstreamReply } from './provider.ts';
+import type { UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
 
-interface CompletionOptions {
+/** What reading an answer needs, complete or streamed. */
+export interface AnswerOptions {
   readonly provider: string;
   /** Grows with the answer; with a Content-Length, to all of it at once. */
   readonly reservation: Reservation;
-  /** The fault that the JSON of an answer tells of, if any. */
-  readonly readFault: (json: unknown) => UpstreamFault | undefined;
-  /** The error that such a fault becomes. */
-  readonly toError: (fault: UpstreamFault) => GatewayError;
+  /** The client's error for what the JSON of an answer reports, if that is an error. */
+  readonly errorIn: (json: unknown) => GatewayError | undefined;
   /** Is filled in if the answer is a completion. */
   readonly facts: AnswerFacts;
 }
@@ -31,7 +30,7 @@ interface CompletionOptions {
  */
 export function readCompletion(
   { headers, body }: UpstreamReply,
-  options: CompletionOptions,
+  options: AnswerOptions,
 ): readonly Buffer[] | Promise<readonly Buffer[]> {
   const { provider, reservation } = options;
   const chunks = new ChunkBuffer();
@@ -58,28 +57,31 @@ export function readCompletion(
   });
   const check = () => {
     const parts = chunks.takeParts();
-    const fault = scan ? scan.finish(parts, options.facts) : readShort(parts, options);
+    const fault = scan ? scan.finish(parts, options) : readShort(parts, options);
     if (fault === 'not JSON') {
       const text = 'the provider did not answer with usable JSON';
       const cause = `content-type: ${headers.get('content-type') ?? 'none'}`;
       throw new GatewayError('serialization', text, { provider, cause });
     }
-    if (fault) throw options.toError(fault);
+    if (fault) throw fault;
     return parts;
   };
   return reading ? reading.then(check) : check();
 }
 
 /** What is wrong with an answer. To have `choices` is enough to be a completion. */
-type AnswerFault = UpstreamFault | 'not JSON' | undefined;
+type AnswerFault = GatewayError | 'not JSON' | undefined;
+
+/** What is known of an error that is too long to be parsed. */
+export const ERROR_WITHOUT_TEXT = { error: {} };
 
 /** Notes what a completion says about itself, or returns what is wrong with the answer. */
-function readShort(parts: readonly Buffer[], { facts, readFault }: CompletionOptions): AnswerFault {
+function readShort(parts: readonly Buffer[], { facts, errorIn }: AnswerOptions): AnswerFault {
   const bytes = joinParts(parts);
   const json = parseUntrustedJson(bytes.toString('utf8'));
   if (json === undefined) return 'not JSON';
   const choices = memberOf(json, 'choices') ?? undefined;
-  if (choices === undefined) return readFault(json);
+  if (choices === undefined) return errorIn(json);
   const reasons = Array.isArray(choices)
     ? choices.map((choice) => memberOf(choice, 'finish_reason'))
     : [];
@@ -131,10 +133,10 @@ class AnswerScan implements JsonVisitor {
   }
 
   /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
-  finish(parts: readonly Buffer[], facts: AnswerFacts): AnswerFault {
+  finish(parts: readonly Buffer[], { facts, errorIn }: AnswerOptions): AnswerFault {
     this.end();
     if (!this.isJson) return 'not JSON';
-    if (!this.isCompletion) return this.hasError ? {} : undefined;
+    if (!this.isCompletion) return this.hasError ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
     facts.noteModel(this.#model);
     facts.noteFinishReason(this.#choice.finishReason);
     const start = this.#usageStart;

@@ -3,24 +3,12 @@
 import { GatewayError } from '../lib/errors.ts';
 import { EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
 import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
-import type { AnswerFacts } from './answer-facts.ts';
-import { isLongError } from './completion.ts';
+import { ERROR_WITHOUT_TEXT, isLongError, type AnswerOptions } from './completion.ts';
 import { isWholeData, scanEvents, type EventScan } from './event-scan.ts';
-import type { UpstreamFault } from './provider.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
 const NOTHING = Buffer.alloc(0);
-
-export interface InspectorOptions {
-  readonly provider: string;
-  /** The fault that the JSON of an event reports, if any. */
-  readonly readFault: (json: unknown) => UpstreamFault | undefined;
-  /** Maps such a fault to the client's error. */
-  readonly toError: (fault: UpstreamFault) => GatewayError;
-  /** Is filled in from the events that are passed on. */
-  readonly facts: AnswerFacts;
-}
 
 /** The result of inspecting a run of whole events. */
 export interface Inspection {
@@ -42,10 +30,10 @@ export class EventInspector {
   isDone = false;
   /** The upstream omitted the blank line after its last event. */
   isMidLine = false;
-  readonly #options: InspectorOptions;
+  readonly #options: AnswerOptions;
   #isModelWanted = true;
 
-  constructor(options: InspectorOptions) {
+  constructor(options: AnswerOptions) {
     this.#options = options;
   }
 
@@ -116,12 +104,12 @@ export class EventInspector {
 
   #errorIn({ name, data }: ServerSentEvent): GatewayError | undefined {
     if (data === '' || data === '[DONE]') return undefined;
-    const { readFault, toError } = this.#options;
-    if (data.length > MAX_PARSED_CHARACTERS) return isLongError(data) ? toError({}) : undefined;
+    const { errorIn } = this.#options;
+    if (data.length > MAX_PARSED_CHARACTERS) {
+      return isLongError(data) ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
+    }
     const json = parseUntrustedJson(data);
-    const fault =
-      readFault(json) ?? (name === 'error' ? readFault({ error: json ?? data }) : undefined);
-    return fault && toError(fault);
+    return errorIn(json) ?? (name === 'error' ? errorIn({ error: json ?? data }) : undefined);
   }
 }
 

@@ -5,16 +5,11 @@
 
 import type { Deadline } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import type { Reservation } from '../lib/byte-budget.ts';
 import type { ByteSink, ByteSource, EndableSource } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent } from '../lib/sse.ts';
-import {
-  EventInspector,
-  streamError,
-  type Inspection,
-  type InspectorOptions,
-} from './event-inspector.ts';
+import type { AnswerOptions } from './completion.ts';
+import { EventInspector, streamError, type Inspection } from './event-inspector.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 
 /** Always held: one read of a socket. More is taken from the budget. */
@@ -24,15 +19,13 @@ const MAX_COMMENT_BYTES = 1_048_576;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
 
-interface StreamOptions extends InspectorOptions {
+interface StreamOptions extends AnswerOptions {
   readonly deadline: Deadline;
   readonly idleMs: number;
   /** The cause of a reply without events, for the log: its content type. */
   readonly causeIfEmpty: string;
-  /** The memory that events take while they are incomplete or being written. */
-  readonly reservation: Reservation;
   /** Called when the stream has ended, with its failure if there is one; not if the client leaves. */
-  readonly onEnd: (failure?: GatewayError) => void;
+  readonly onEnd: ((failure?: GatewayError) => void) | undefined;
 }
 
 /**
@@ -192,7 +185,7 @@ class Relay implements ByteSink, EndableSource {
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
     else deadline.end({ abandon: !this.#hasUpstreamEnded });
-    onEnd(failure);
+    onEnd?.(failure);
     if (failure) client.write(this.#onFreshLine(failure.toBody()));
     client.end();
   }
