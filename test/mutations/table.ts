@@ -1009,8 +1009,9 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/generation.ts',
-    now: 'reuseOrCreate(registered, same, former?.keyPools, (settings) =>',
-    mutated: 'reuseOrCreate(registered, new Set(), undefined, (settings: ProviderSettings) =>',
+    now: 'reuseOrCreate(registered, same, former?.keyPools, ({ id, apiKeys }) =>',
+    mutated:
+      'reuseOrCreate(registered, new Set(), undefined, ({ id, apiKeys }: ProviderSettings) =>',
     tests: 'reload',
     title: 'a key that rests',
   },
@@ -1604,8 +1605,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/policy/circuit-breaker.ts',
-    now: 'this.#table.slots().filter((slot) => this.#isTripped(slot));',
-    mutated: 'this.#table.slots();',
+    now: 'this.#table.slots().filter(isTripped)',
+    mutated: 'this.#table.slots()',
     tests: 'wire-fallback',
     title: 'reports the circuits',
   },
@@ -3384,8 +3385,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/policy/rate-limits.ts',
-    now: "create(GLOBAL, 'global', rateLimit.global)",
-    mutated: "create(GLOBAL, 'provider', rateLimit.global)",
+    now: "bucket('rate_limit', 'global', global)",
+    mutated: "bucket('rate_limit', 'provider', global)",
     tests: 'incidents',
     title: 'whose limit a 429',
   },
@@ -3398,14 +3399,14 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/policy/rate-limits.ts',
-    now: '  for (const { name, limit } of clients) create',
-    mutated: '  for (const { name, limit } of rateLimit.enabled ? clients : []) create',
+    now: '    clients.map(',
+    mutated: '    (enabled ? clients : []).map(',
     tests: 'client-limits',
     title: 'a client’s limit holds for all of its keys and for nobody else, without',
   },
   {
     file: 'src/policy/rate-limits.ts',
-    now: 'if (requestsPerSecond === 0) return;',
+    now: 'if (requestsPerSecond === 0) return [];',
     mutated: '',
     tests: 'client-limits',
     title: 'requests_per_second = 0',
