@@ -14,7 +14,6 @@ import type { ExhaustionLog } from './lib/exhaustion.ts';
 import type { Logger } from './lib/log.ts';
 import { packSecrets } from './lib/packed-secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
-import { sumConnections } from './lib/thread-figures.ts';
 import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
 import { storeCounters } from './store/redis-store.ts';
 import type { Transport } from './upstream/transport.ts';
@@ -89,7 +88,7 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + backlog.droppedLines,
     isServing: () => pool?.isServing !== false,
     lastReload: () => lastReload,
-    connections: () => sumConnections([transport.connectionFigures, pool?.connections]),
+    connections: () => transport.connectionFigures,
     loopDelays: () => pool?.loopDelays ?? [],
   };
   const admin: Admin | undefined =

@@ -103,7 +103,7 @@ function createPermanentParts(
   return {
     redact,
     logger,
-    transport: createTransport(initial.server.upstream),
+    transport: createTransport(initial.server.upstream, memory),
     exhaustion: new ExhaustionLog(logger, memory),
     breaker: new CircuitBreaker(memory, logger),
     budget: new ByteBudget(initial.server.maxBufferedBytes, memory.inFlightCounter('bytes')),

@@ -15,7 +15,7 @@ import { Backlog } from './workers/backlog.ts';
 import { Calls } from './workers/calls.ts';
 import type { Command, FromWorker, Reply, ToWorker, WorkerData } from './workers/messages.ts';
 
-const FIGURES_MS = 1000;
+const LOOP_DELAY_MS = 1000;
 /** The main thread waits 3 s for the providers. */
 const LIST_MS = 10_000;
 
@@ -53,7 +53,11 @@ export function runWorker(): void {
     const { call, command } = message;
     void obey(command, serving, drain).then((reply) => outbox.send({ type: 'reply', call, reply }));
   });
-  if (hasAdmin) reportFigures(serving, outbox);
+  if (hasAdmin) {
+    const readLoopDelay = createLoopWatch(LOOP_DELAY_MS);
+    const report = () => outbox.send({ type: 'loopDelay', loopDelay: readLoopDelay() });
+    setInterval(report, LOOP_DELAY_MS);
+  }
 }
 
 interface Outbox {
@@ -143,13 +147,4 @@ async function listen(
     const error = thrown as Error;
     return { error: Object.assign({ message: error.message }, error) };
   }
-}
-
-function reportFigures({ permanent }: Serving, { send }: Outbox): void {
-  const readLoopDelay = createLoopWatch(FIGURES_MS);
-  const report = () => {
-    const { connectionFigures: connections } = permanent.transport;
-    send({ type: 'figures', figures: { connections, loopDelayMs: readLoopDelay() } });
-  };
-  setInterval(report, FIGURES_MS);
 }

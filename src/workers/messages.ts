@@ -5,7 +5,7 @@ import type { CLIENT_LIMITS } from '../downstream/call.ts';
 import type { Packed } from '../lib/packed-secrets.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import type { SharedBlocks, ThreadPlace } from '../lib/shared-memory.ts';
-import type { ThreadFigures } from '../lib/thread-figures.ts';
+import type { LoopDelay } from '../lib/thread-figures.ts';
 
 /** What a worker starts with. */
 export interface WorkerStart {
@@ -19,7 +19,7 @@ export interface WorkerStart {
   readonly isTerminal: boolean;
   readonly colour: boolean;
   readonly clientLimits: typeof CLIENT_LIMITS | undefined;
-  /** There is an admin listener, which wants finished requests and figures. */
+  /** There is an admin listener, which wants finished requests and the event loop's delay. */
   readonly hasAdmin: boolean;
 }
 
@@ -69,6 +69,6 @@ export type FromWorker =
       readonly call: number;
       readonly models: readonly string[] | undefined;
     }
-  | { readonly type: 'figures'; readonly figures: ThreadFigures }
+  | { readonly type: 'loopDelay'; readonly loopDelay: LoopDelay }
   /** An exception was not caught: the worker accepts no more connections, finishes its requests and ends. */
   | { readonly type: 'failed' };

@@ -6,12 +6,7 @@ import type { Logger } from '../lib/log.ts';
 import { packSecrets } from '../lib/packed-secrets.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import { placeOfMain, type SharedBlocks, type SharedCounter } from '../lib/shared-memory.ts';
-import {
-  sumConnections,
-  type ConnectionFigures,
-  type LoopDelay,
-  type ThreadFigures,
-} from '../lib/thread-figures.ts';
+import type { LoopDelay } from '../lib/thread-figures.ts';
 import { holdAddress } from './address.ts';
 import type { Backlog } from './backlog.ts';
 import type { Address, WorkerStart } from './messages.ts';
@@ -64,8 +59,6 @@ export class WorkerPool implements HttpServer {
   #lastCause: string | undefined;
   /** Those of the backlog's dropped lines that the log has told of. */
   #reportedLines = 0;
-  /** Of the workers that have ended. */
-  #pastConnections: ConnectionFigures | undefined;
 
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
@@ -91,19 +84,7 @@ export class WorkerPool implements HttpServer {
 
   /** Of each worker, a second ago at most. */
   get loopDelays(): readonly LoopDelay[] {
-    return this.#figures.map(({ loopDelayMs }) => loopDelayMs);
-  }
-
-  /** Of all workers a second ago at most, with those that have ended. */
-  get connections(): ConnectionFigures | undefined {
-    return sumConnections([
-      this.#pastConnections,
-      ...this.#figures.map(({ connections }) => connections),
-    ]);
-  }
-
-  get #figures(): readonly ThreadFigures[] {
-    return [...this.#workers.values()].flatMap(({ figures }) => figures ?? []);
+    return [...this.#workers.values()].flatMap(({ loopDelay }) => loopDelay ?? []);
   }
 
   /** Starts the workers. Rejects with Node's error if the address cannot be had, and if workers die as they start. */
@@ -202,11 +183,9 @@ export class WorkerPool implements HttpServer {
 
   #remove(worker: WorkerThread, thrown: Error | undefined): void {
     const { logger, reclaim } = this.#options;
-    const { thread, figures } = worker;
+    const { thread } = worker;
     this.#workers.delete(thread);
     reclaim(thread);
-    const closed = figures?.connections && { ...figures.connections, open: 0 };
-    this.#pastConnections = sumConnections([this.#pastConnections, closed]);
     if (worker.isTerminated) return;
     this.#lastCause = thrown?.message;
     const cause = thrown?.stack;

@@ -1620,7 +1620,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/connections.ts',
-    now: "socket.once('close', () => (figures.open -= 1));",
+    now: "socket.once('close', () => open.add(-1));",
     mutated: '',
     tests: 'wire-transports',
     title: 'count those that are open',
