@@ -10,7 +10,6 @@ import { unpackSecrets } from './lib/packed-secrets.ts';
 import type { FinishedRequest, RequestObserver } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
 import { createServing, type Serving } from './serving.ts';
-import { checkIsFree } from './workers/address.ts';
 import { Backlog } from './workers/backlog.ts';
 import { Calls } from './workers/calls.ts';
 import type { Command, FromWorker, Reply, ToWorker, WorkerData } from './workers/messages.ts';
@@ -134,13 +133,12 @@ async function obey(command: Command, serving: Serving, drain: Drain): Promise<R
 }
 
 async function listen(
-  { port, host, isFirst }: Extract<Command, { type: 'listen' }>,
+  { port, host }: Extract<Command, { type: 'listen' }>,
   { permanent, server }: Serving,
 ): Promise<Reply> {
   try {
     await permanent.store?.connect();
     if (server.isDraining) return {};
-    if (isFirst && port !== 0) await checkIsFree({ port, host });
     const address = await server.listen(port, host, { isShared: true });
     return { port: address.port };
   } catch (thrown) {

@@ -34,8 +34,7 @@ export interface Address {
 
 /** What the main thread asks a worker to do. */
 export type Command =
-  /** The first worker sees to it that nobody else has the port: with SO_REUSEPORT two gateways could share it unknowingly. */
-  | ({ readonly type: 'listen'; readonly isFirst: boolean } & Address)
+  | ({ readonly type: 'listen' } & Address)
   | { readonly type: 'use'; readonly config: Packed<Config>; readonly blocks: SharedBlocks }
   | {
       readonly type: 'drain';

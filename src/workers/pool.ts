@@ -51,8 +51,6 @@ export class WorkerPool implements HttpServer {
   readonly #servingSinceMs = new Map<WorkerThread, number>();
   readonly #pauses = new Set<NodeJS.Timeout>();
   #address: Address = { port: 0, host: '' };
-  /** No worker has the port yet. */
-  #isFirst = true;
   #isDraining = false;
   #deaths = 0;
   /** Why a worker has ended. */
@@ -92,7 +90,6 @@ export class WorkerPool implements HttpServer {
     if (port !== 0) await holdAddress({ port, host });
     this.#address = { port, host };
     this.#address = { port: await this.#startWithRetries(), host };
-    this.#isFirst = false;
     const others = Array.from({ length: this.#options.workers - 1 });
     await Promise.all(others.map(() => this.#startWithRetries()));
     return this.#address;
@@ -147,7 +144,7 @@ export class WorkerPool implements HttpServer {
     );
     this.#workers.set(thread, worker);
     void worker.ended.then((thrown) => this.#remove(worker, thrown));
-    const command = { type: 'listen', ...this.#address, isFirst: this.#isFirst } as const;
+    const command = { type: 'listen', ...this.#address } as const;
     const reply = await worker.call(command, START_MS);
     if (reply?.port === undefined) await worker.terminate();
     else this.#servingSinceMs.set(worker, performance.now());

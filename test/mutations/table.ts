@@ -3875,8 +3875,8 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'on an address that cannot be had',
   },
   {
-    file: 'src/worker.ts',
-    now: 'if (isFirst && port !== 0) await checkIsFree({ port, host });',
+    file: 'src/workers/address.ts',
+    now: "  const probe = createServer().listen({ port, host });\n  await once(probe, 'listening');\n  await once(probe.close(), 'close');\n",
     mutated: '',
     tests: 'workers-faults',
     title: 'on a port that another server has',
