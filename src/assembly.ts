@@ -5,18 +5,13 @@ import type { Figures, ReloadFigures } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
-import { CLIENT_LIMITS } from './downstream/call.ts';
 import type { HttpServer } from './downstream/http-server.ts';
 import type { Permanent } from './gateway/generation.ts';
-import type { ByteBudget } from './lib/byte-budget.ts';
 import { joinParts } from './lib/chunk-buffer.ts';
-import type { ExhaustionLog } from './lib/exhaustion.ts';
-import type { Logger } from './lib/log.ts';
 import { packSecrets } from './lib/packed-secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
 import { storeCounters } from './store/redis-store.ts';
-import type { Transport } from './upstream/transport.ts';
 import { Backlog } from './workers/backlog.ts';
 import { WorkerPool } from './workers/pool.ts';
 
@@ -25,19 +20,9 @@ export interface Assembly {
   readonly server: HttpServer;
   /** The listener of `[admin]`. */
   readonly admin?: HttpServer | undefined;
-  readonly transport: Transport;
-  readonly logger: Logger;
-  readonly exhaustion: ExhaustionLog;
-  readonly budget: ByteBudget;
+  readonly permanent: Permanent;
   /** The settings in use. */
   readonly config: Config;
-  /**
-   * What comes before `server.listen`: connects to the store of rate limits, if there is one, and resolves when it is
-   * connected or the first attempt has failed. Workers do that themselves; what they send with is checked for them.
-   */
-  prepare(): Promise<void>;
-  /** Closes that connection. */
-  endStore(): void;
   /** Asks the providers for their lists of models, so that metrics can name them. */
   learnModels(): void;
   /**
@@ -61,7 +46,7 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   const place = placeOfMain(workers);
   const memory = new SharedMemory(place);
   const settings = initial.admin;
-  const limits = runtime.clientLimits ?? CLIENT_LIMITS;
+  const { clientLimits: limits } = runtime;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
   const serving = createServing(initial, runtime, {
     memory,
@@ -70,7 +55,7 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     onModels: settings && ((...models) => admin?.onModels(...models)),
   });
   const { permanent, inFlight } = serving;
-  const { budget, exhaustion, logger, transport } = permanent;
+  const { logger, transport } = permanent;
   const backlog = new Backlog(memory);
   const { away, fallbacks } = storeCounters(memory);
   const readStore = () => ({ isAway: away.value > 0, fallbacks: fallbacks.value });
@@ -98,17 +83,10 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   return {
     server,
     admin: admin?.server,
-    transport,
-    logger,
-    exhaustion,
-    budget,
+    permanent,
     get config() {
       return config();
     },
-    async prepare() {
-      await (pool ? transport.check() : permanent.store?.connect());
-    },
-    endStore: () => permanent.store?.end(),
     learnModels,
     async reload(read) {
       if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
@@ -165,7 +143,8 @@ function createPool(
       return joinParts(body).toString();
     },
     inFlight: serving.inFlight,
-    describeStart: () => ({
+    describeStart: (place) => ({
+      place,
       config: packSecrets(serving.current.config),
       upstream: transport.setting,
       blocks: memory.blocks,
@@ -173,7 +152,6 @@ function createPool(
       colour,
       isTerminal,
       clientLimits,
-      hasAdmin: observe !== undefined,
     }),
     reclaim(thread) {
       breaker.releaseLock(thread);

@@ -22,18 +22,18 @@ const LIST_MS = 10_000;
 export function runWorker(): void {
   const data = workerData as WorkerData;
   const port = parentPort!;
-  const { place, blocks, generationBlocks, hasAdmin, clientLimits, upstream, ...terminal } = data;
+  const { place, blocks, generationBlocks, upstream, config: packed, ...runtime } = data;
   const memory = new SharedMemory(place, blocks);
   const outbox = createOutbox(port, new Backlog(memory));
   const lists = new Calls<string>();
-  const config = unpackSecrets(data.config);
+  const config = unpackSecrets(packed);
   const serving = createServing(
     { ...config, server: { ...config.server, upstream } },
-    { ...terminal, ...(clientLimits ? { clientLimits } : {}), writeLog: outbox.writeLog },
+    { ...runtime, writeLog: outbox.writeLog },
     {
       memory,
       generationMemory: new SharedMemory(place, generationBlocks),
-      observe: hasAdmin ? outbox.observe : undefined,
+      observe: config.admin && outbox.observe,
       listModels: async (client) => await askForModels(client?.models, lists, outbox),
     },
   );
@@ -52,7 +52,7 @@ export function runWorker(): void {
     const { call, command } = message;
     void obey(command, serving, drain).then((reply) => outbox.send({ type: 'reply', call, reply }));
   });
-  if (hasAdmin) {
+  if (config.admin) {
     const readLoopDelay = createLoopWatch(LOOP_DELAY_MS);
     const report = () => outbox.send({ type: 'loopDelay', loopDelay: readLoopDelay() });
     setInterval(report, LOOP_DELAY_MS);

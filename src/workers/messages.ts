@@ -8,7 +8,8 @@ import type { SharedBlocks, ThreadPlace } from '../lib/shared-memory.ts';
 import type { LoopDelay } from '../lib/thread-figures.ts';
 
 /** What a worker starts with. */
-export interface WorkerStart {
+export interface WorkerData {
+  readonly place: ThreadPlace;
   readonly config: Packed<Config>;
   /** What the main thread's check of the transport has led to. */
   readonly upstream: Config['server']['upstream'];
@@ -18,13 +19,7 @@ export interface WorkerStart {
   readonly generationBlocks: SharedBlocks;
   readonly isTerminal: boolean;
   readonly colour: boolean;
-  readonly clientLimits: typeof CLIENT_LIMITS | undefined;
-  /** There is an admin listener, which wants finished requests and the event loop's delay. */
-  readonly hasAdmin: boolean;
-}
-
-export interface WorkerData extends WorkerStart {
-  readonly place: ThreadPlace;
+  readonly clientLimits: typeof CLIENT_LIMITS;
 }
 
 export interface Address {

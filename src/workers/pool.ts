@@ -9,7 +9,7 @@ import { placeOfMain, type SharedBlocks, type SharedCounter } from '../lib/share
 import type { LoopDelay } from '../lib/thread-figures.ts';
 import { holdAddress } from './address.ts';
 import type { Backlog } from './backlog.ts';
-import type { Address, WorkerStart } from './messages.ts';
+import type { Address, WorkerData } from './messages.ts';
 import { WorkerThread, type Report } from './worker-thread.ts';
 
 const MAX_DEATHS_AT_START = 3;
@@ -36,8 +36,8 @@ interface WorkerPoolOptions {
   readonly listModels: (models: readonly string[] | undefined) => Promise<string>;
   /** Counts the requests in all threads. */
   readonly inFlight: SharedCounter;
-  /** What a worker starts with now. */
-  readonly describeStart: () => WorkerStart;
+  /** What a worker in this place starts with now. */
+  readonly describeStart: (place: WorkerData['place']) => WorkerData;
   /** Frees what a thread that has ended still held. */
   readonly reclaim: (thread: number) => void;
 }
@@ -138,7 +138,7 @@ export class WorkerPool implements HttpServer {
     let thread = 1;
     while (this.#workers.has(thread)) thread += 1;
     if (thread === this.#threads) thread = await this.#endOldestFailed();
-    const data = { ...describeStart(), place: { thread, threads: this.#threads } };
+    const data = describeStart({ thread, threads: this.#threads });
     const worker: WorkerThread = new WorkerThread(file, data, (report) =>
       this.#receive(worker, report),
     );

@@ -4051,9 +4051,9 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'what a provider’s limit refuses takes nothing',
   },
   {
-    file: 'src/assembly.ts',
-    now: 'await (pool ? transport.check() : permanent.store?.connect());',
-    mutated: 'if (pool) await transport.check();',
+    file: 'src/server.ts',
+    now: 'await (config.server.workers > 1 ? check : store?.connect());',
+    mutated: 'if (config.server.workers > 1) await check;',
     tests: 'replicas',
     title: 'gateways share a bucket',
   },
