@@ -62,7 +62,7 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'GET and HEAD are served',
   },
   {
-    file: 'src/admin/admin.ts',
+    file: 'src/admin/page/page.ts',
     now: '"frame-ancestors \'none\'",',
     mutated: '',
     tests: 'admin',
@@ -147,8 +147,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/admin/history.ts',
-    now: '.begin(this.#openStreams);',
-    mutated: '.begin(0);',
+    now: 'new Step(this.#openStreams);',
+    mutated: 'new Step(0);',
     tests: 'admin',
     title: 'the history advances',
   },
@@ -238,8 +238,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/admin/totals.ts',
-    now: 'this.#modelRows < MAX_MODELS ? model : OTHER',
-    mutated: 'model',
+    now: ' || this.#models.size < MAX_MODELS;',
+    mutated: ' || true;',
     tests: 'metrics',
     title: '10,000 random names',
   },
@@ -3287,8 +3287,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/admin/admin.ts',
-    now: 'processFigures: createProcessFigures(0, workerDelays)',
-    mutated: 'processFigures: createProcessFigures(FEED_WINDOW_MS, workerDelays)',
+    now: 'processFigures: createProcessFigures(0, figures)',
+    mutated: 'processFigures',
     tests: 'metrics',
     title: 'the delays of the event loop',
   },
