@@ -46,7 +46,6 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   const place = placeOfMain(workers);
   const memory = new SharedMemory(place);
   const settings = initial.admin;
-  const { clientLimits: limits } = runtime;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
   const serving = createServing(initial, runtime, {
     memory,
@@ -55,29 +54,27 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     onModels: settings && ((...models) => admin?.onModels(...models)),
   });
   const { permanent, inFlight } = serving;
-  const { logger, transport } = permanent;
+  const { logger } = permanent;
   const backlog = new Backlog(memory);
   const { away, fallbacks } = storeCounters(memory);
-  const readStore = () => ({ isAway: away.value > 0, fallbacks: fallbacks.value });
   const config = () => serving.current.config;
   // Metrics name only models that are known.
   const learnModels = () => void (admin && serving.current.listModels());
-  const pool = workers > 1 ? createPool(workers, { backlog, serving, runtime, memory }) : undefined;
+  const pool = workers > 1 ? createPool(serving, runtime, memory, backlog) : undefined;
   const server = pool ?? serving.server;
   const figures: Figures = {
     ...figuresOf(permanent),
-    store: () => initial.rateLimit.store && readStore(),
+    store: () => permanent.store && { isAway: away.value > 0, fallbacks: fallbacks.value },
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isDraining: () => server.isDraining,
     inFlight: () => inFlight.value,
     droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + backlog.droppedLines,
     isServing: () => pool?.isServing !== false,
     lastReload: () => lastReload,
-    connections: () => transport.connectionFigures,
     loopDelays: () => pool?.loopDelays ?? [],
   };
   const admin: Admin | undefined =
-    settings && createAdmin({ config, settings, figures, logger, limits });
+    settings && createAdmin({ config, settings, figures, logger, limits: runtime.clientLimits });
   admin?.onConfig(initial);
 
   return {
@@ -118,21 +115,16 @@ function readAndUse(read: () => Config, serving: Serving): Changes | undefined {
   }
 }
 
-interface PoolContext {
-  readonly backlog: Backlog;
-  readonly serving: Serving;
-  readonly runtime: Runtime;
-  readonly memory: SharedMemory;
-}
-
 function createPool(
-  workers: number,
-  { backlog, serving, runtime, memory }: PoolContext,
+  serving: Serving,
+  runtime: Runtime,
+  memory: SharedMemory,
+  backlog: Backlog,
 ): WorkerPool {
   const { breaker, logger, observe, transport } = serving.permanent;
   const { colour, isTerminal, clientLimits, workerFile: file, writeLog } = runtime;
   return new WorkerPool({
-    workers,
+    workers: serving.current.config.server.workers,
     file,
     logger,
     backlog,
@@ -161,8 +153,9 @@ function createPool(
   });
 }
 
-function figuresOf({ breaker, budget, exhaustion, redact, streams }: Permanent) {
+function figuresOf({ breaker, budget, exhaustion, redact, streams, transport }: Permanent) {
   return {
+    connections: () => transport.connectionFigures,
     openStreams: () => streams.value,
     bufferedBytes: () => budget.reservedBytes,
     exhaustions: () => exhaustion.count,

@@ -6,7 +6,7 @@ import { isMainThread } from 'node:worker_threads';
 
 import { assemble, type Assembly } from './assembly.ts';
 import { runCheck, type CheckResult } from './check.ts';
-import { HELP, parseCommandLine, UsageError } from './cli/command-line.ts';
+import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { checkHealth } from './cli/healthcheck.ts';
@@ -14,7 +14,7 @@ import { createLineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
 import { demoInstructions, describeStartup, startedFacts } from './cli/startup-report.ts';
 import { ConfigError, type Config } from './config/config.ts';
-import { readSettings } from './config/read-settings.ts';
+import { readSettings, type Settings } from './config/read-settings.ts';
 import { createRereader } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
@@ -55,8 +55,12 @@ async function main(): Promise<void> {
     if (isHealthy) process.exitCode = 0;
     return print(text);
   }
-  const { config, source } = read();
+  await serve(read, commandLine);
+}
 
+/** Starts the gateway. Resolves when it has started, or is drained before. */
+async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
+  const { config, source } = read();
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT_FAILED;
   const isTerminal = process.stdout.isTTY;
@@ -104,7 +108,7 @@ async function main(): Promise<void> {
   const started = { config: assembly.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedFacts(started));
   print(describeStartup(started), process.stderr);
-  if (commandLine.demo) print(demoInstructions(host, port), process.stderr);
+  if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
 /** Returns the port, if there is such a listener. */

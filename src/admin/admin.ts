@@ -70,8 +70,8 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
     [READY_PATH, () => readiness(config(), figures)],
   ]);
   const remoteAddressOf = (call: Call) => createRemoteAddress(config().server.trustedProxies)(call);
-  const checkKey = createKeyCheck({ keys: settings.keys, logger, remoteAddressOf });
-  const handle = createHandler({ settings, checkKey, routes, logger });
+  const checkKey = createKeyCheck(settings.keys, logger, remoteAddressOf);
+  const handle = createHandler(settings, checkKey, routes, logger);
   const memory = new SharedMemory(ONLY_THREAD);
   const budget = new ByteBudget(MAX_HELD_BYTES, memory.inFlightCounter('bytes'));
   const inFlight = memory.inFlightCounter('requests');
@@ -89,20 +89,13 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   };
 }
 
-interface HandlerOptions {
-  readonly settings: AdminSettings;
-  readonly checkKey: (call: Call) => void;
-  readonly routes: ReadonlyMap<string, (call: Call) => Answer>;
-  readonly logger: Logger;
-}
-
 /** Returns what answers a call, never rejecting. */
-function createHandler({
-  settings,
-  checkKey,
-  routes,
-  logger,
-}: HandlerOptions): (call: Call) => Promise<void> {
+function createHandler(
+  settings: AdminSettings,
+  checkKey: (call: Call) => void,
+  routes: ReadonlyMap<string, (call: Call) => Answer>,
+  logger: Logger,
+): (call: Call) => Promise<void> {
   // Async: in the turn in which a request is announced, node:http does not know yet that it is complete.
   async function dispatch(call: Call): Promise<Answer> {
     call.checkProtocol();
