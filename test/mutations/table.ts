@@ -4295,4 +4295,18 @@ export const MUTATIONS: readonly Mutation[] = [
     tests: 'workers-parts',
     title: 'an address is held',
   },
+  {
+    file: 'src/upstream/connections.ts',
+    now: "memory.inFlightCounter('connections')",
+    mutated: "memory.totalCounter('connections')",
+    tests: 'workers-faults',
+    title: 'that ends takes only its own',
+  },
+  {
+    file: 'src/serving.ts',
+    now: 'createTransport(initial.server.upstream, memory)',
+    mutated: 'createTransport(initial.server.upstream)',
+    tests: 'workers',
+    title: 'metrics, readiness, the page',
+  },
 ];
