@@ -5,19 +5,13 @@ import type { Figures, ReloadFigures } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
-import { CLIENT_LIMITS } from './downstream/call.ts';
 import type { HttpServer } from './downstream/http-server.ts';
 import type { Permanent } from './gateway/generation.ts';
-import type { ByteBudget } from './lib/byte-budget.ts';
 import { joinParts } from './lib/chunk-buffer.ts';
-import type { ExhaustionLog } from './lib/exhaustion.ts';
-import type { Logger } from './lib/log.ts';
 import { packSecrets } from './lib/packed-secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
-import { sumConnections } from './lib/thread-figures.ts';
 import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
 import { storeCounters } from './store/redis-store.ts';
-import type { Transport } from './upstream/transport.ts';
 import { Backlog } from './workers/backlog.ts';
 import { WorkerPool } from './workers/pool.ts';
 
@@ -26,19 +20,9 @@ export interface Assembly {
   readonly server: HttpServer;
   /** The listener of `[admin]`. */
   readonly admin?: HttpServer | undefined;
-  readonly transport: Transport;
-  readonly logger: Logger;
-  readonly exhaustion: ExhaustionLog;
-  readonly budget: ByteBudget;
+  readonly permanent: Permanent;
   /** The settings in use. */
   readonly config: Config;
-  /**
-   * What comes before `server.listen`: connects to the store of rate limits, if there is one, and resolves when it is
-   * connected or the first attempt has failed. Workers do that themselves; what they send with is checked for them.
-   */
-  prepare(): Promise<void>;
-  /** Closes that connection. */
-  endStore(): void;
   /** Asks the providers for their lists of models, so that metrics can name them. */
   learnModels(): void;
   /**
@@ -62,7 +46,6 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   const place = placeOfMain(workers);
   const memory = new SharedMemory(place);
   const settings = initial.admin;
-  const limits = runtime.clientLimits ?? CLIENT_LIMITS;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
   const serving = createServing(initial, runtime, {
     memory,
@@ -71,45 +54,36 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     onModels: settings && ((...models) => admin?.onModels(...models)),
   });
   const { permanent, inFlight } = serving;
-  const { budget, exhaustion, logger, transport } = permanent;
+  const { logger } = permanent;
   const backlog = new Backlog(memory);
   const { away, fallbacks } = storeCounters(memory);
-  const readStore = () => ({ isAway: away.value > 0, fallbacks: fallbacks.value });
   const config = () => serving.current.config;
   // Metrics name only models that are known.
   const learnModels = () => void (admin && serving.current.listModels());
-  const pool = workers > 1 ? createPool(workers, { backlog, serving, runtime, memory }) : undefined;
+  const pool = workers > 1 ? createPool(serving, runtime, memory, backlog) : undefined;
   const server = pool ?? serving.server;
   const figures: Figures = {
     ...figuresOf(permanent),
-    store: () => initial.rateLimit.store && readStore(),
+    store: () => permanent.store && { isAway: away.value > 0, fallbacks: fallbacks.value },
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isDraining: () => server.isDraining,
     inFlight: () => inFlight.value,
     droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + backlog.droppedLines,
     isServing: () => pool?.isServing !== false,
     lastReload: () => lastReload,
-    connections: () => sumConnections([transport.connectionFigures, pool?.connections]),
     loopDelays: () => pool?.loopDelays ?? [],
   };
   const admin: Admin | undefined =
-    settings && createAdmin({ config, settings, figures, logger, limits });
+    settings && createAdmin({ config, settings, figures, logger, limits: runtime.clientLimits });
   admin?.onConfig(initial);
 
   return {
     server,
     admin: admin?.server,
-    transport,
-    logger,
-    exhaustion,
-    budget,
+    permanent,
     get config() {
       return config();
     },
-    async prepare() {
-      await (pool ? transport.check() : permanent.store?.connect());
-    },
-    endStore: () => permanent.store?.end(),
     learnModels,
     async reload(read) {
       if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
@@ -141,21 +115,16 @@ function readAndUse(read: () => Config, serving: Serving): Changes | undefined {
   }
 }
 
-interface PoolContext {
-  readonly backlog: Backlog;
-  readonly serving: Serving;
-  readonly runtime: Runtime;
-  readonly memory: SharedMemory;
-}
-
 function createPool(
-  workers: number,
-  { backlog, serving, runtime, memory }: PoolContext,
+  serving: Serving,
+  runtime: Runtime,
+  memory: SharedMemory,
+  backlog: Backlog,
 ): WorkerPool {
   const { breaker, logger, observe, transport } = serving.permanent;
   const { colour, isTerminal, clientLimits, workerFile: file, writeLog } = runtime;
   return new WorkerPool({
-    workers,
+    workers: serving.current.config.server.workers,
     file,
     logger,
     backlog,
@@ -166,7 +135,8 @@ function createPool(
       return joinParts(body).toString();
     },
     inFlight: serving.inFlight,
-    describeStart: () => ({
+    describeStart: (place) => ({
+      place,
       config: packSecrets(serving.current.config),
       upstream: transport.setting,
       blocks: memory.blocks,
@@ -174,7 +144,6 @@ function createPool(
       colour,
       isTerminal,
       clientLimits,
-      hasAdmin: observe !== undefined,
     }),
     reclaim(thread) {
       breaker.releaseLock(thread);
@@ -184,8 +153,9 @@ function createPool(
   });
 }
 
-function figuresOf({ breaker, budget, exhaustion, redact, streams }: Permanent) {
+function figuresOf({ breaker, budget, exhaustion, redact, streams, transport }: Permanent) {
   return {
+    connections: () => transport.connectionFigures,
     openStreams: () => streams.value,
     bufferedBytes: () => budget.reservedBytes,
     exhaustions: () => exhaustion.count,

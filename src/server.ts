@@ -6,7 +6,7 @@ import { isMainThread } from 'node:worker_threads';
 
 import { assemble, type Assembly } from './assembly.ts';
 import { runCheck, type CheckResult } from './check.ts';
-import { HELP, parseCommandLine, UsageError } from './cli/command-line.ts';
+import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
 import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { checkHealth } from './cli/healthcheck.ts';
@@ -14,8 +14,9 @@ import { createLineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
 import { demoInstructions, describeStartup, startedFacts } from './cli/startup-report.ts';
 import { ConfigError, type Config } from './config/config.ts';
-import { readSettings } from './config/read-settings.ts';
+import { readSettings, type Settings } from './config/read-settings.ts';
 import { createRereader } from './config/reload.ts';
+import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { VERSION } from './lib/version.ts';
 import { runWorker } from './worker.ts';
@@ -54,13 +55,17 @@ async function main(): Promise<void> {
     if (isHealthy) process.exitCode = 0;
     return print(text);
   }
-  const { config, source } = read();
+  await serve(read, commandLine);
+}
 
+/** Starts the gateway. Resolves when it has started, or is drained before. */
+async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
+  const { config, source } = read();
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT_FAILED;
   const isTerminal = process.stdout.isTTY;
   const writer = createLineWriter(process.stdout, (lines) => {
-    assembly.logger.log('warn', 'log lines were dropped', { lines });
+    assembly.permanent.logger.log('warn', 'log lines were dropped', { lines });
   });
   const assembly: Assembly = assemble(config, {
     writeLog: writer.write,
@@ -68,8 +73,10 @@ async function main(): Promise<void> {
     workerFile: import.meta.filename,
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
+    clientLimits: CLIENT_LIMITS,
   });
-  const { server, transport, logger } = assembly;
+  const { server } = assembly;
+  const { exhaustion, logger, store, transport } = assembly.permanent;
   const drain = createDrain(assembly);
   const readAgain = createRereader(source, read);
   handleSignals({
@@ -81,7 +88,9 @@ async function main(): Promise<void> {
     reload: () => void assembly.reload(readAgain),
   });
   const { host } = config.server;
-  await assembly.prepare();
+  const check = transport.check();
+  // Workers start with its result, and connect to the store by themselves; requests of this thread wait for it.
+  await (config.server.workers > 1 ? check : store?.connect());
   const { port } = await server.listen(config.server.port, host);
   const adminPort = await listenForAdmin(assembly, config);
   if (server.isDraining) return;
@@ -93,13 +102,13 @@ async function main(): Promise<void> {
     process.exitCode = EXIT_FAILED;
     drain('uncaught exception');
   });
-  if (config.server.workers === 1) await transport.check();
-  watchDescriptors(import.meta.filename, assembly.exhaustion);
+  await check;
+  watchDescriptors(import.meta.filename, exhaustion);
   assembly.learnModels();
   const started = { config: assembly.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedFacts(started));
   print(describeStartup(started), process.stderr);
-  if (commandLine.demo) print(demoInstructions(host, port), process.stderr);
+  if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
 /** Returns the port, if there is such a listener. */
@@ -114,7 +123,8 @@ async function listenForAdmin({ admin }: Assembly, config: Config): Promise<numb
 
 /** Returns a function that begins the drain that ends the process with `process.exitCode`; false if it has begun before. */
 function createDrain(assembly: Assembly): (reason: string) => boolean {
-  const { server, admin, logger } = assembly;
+  const { server, admin, permanent } = assembly;
+  const { logger } = permanent;
   return (text) => {
     if (server.isDraining) return false;
     logger.log('info', 'draining', { reason: text, in_flight: server.inFlight });

@@ -2,14 +2,12 @@
 
 import type { Config } from './config/config.ts';
 import { secretsOf } from './config/secrets-of.ts';
-import { CLIENT_LIMITS } from './downstream/call.ts';
+import type { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
 import { createGeneration, type Generation, type Permanent } from './gateway/generation.ts';
-import type { ModelList, ModelsObserver } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { ExhaustionLog } from './lib/exhaustion.ts';
 import { createLogger, type LogSettings } from './lib/log.ts';
-import type { RequestObserver } from './lib/request-facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { SharedMemory, type SharedCounter } from './lib/shared-memory.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
@@ -22,20 +20,15 @@ export interface ThreadRuntime {
   /** The log goes to a terminal. */
   readonly isTerminal: boolean;
   readonly colour: boolean;
-  readonly clientLimits?: typeof CLIENT_LIMITS;
+  readonly clientLimits: typeof CLIENT_LIMITS;
 }
 
 /** What the threads share, and what only one of them does for all. */
-export interface ThreadContext {
+export interface ThreadContext extends Pick<Permanent, 'observe' | 'onModels' | 'listModels'> {
   /** Of the parts that stay. */
   readonly memory: SharedMemory;
   /** Of the settings that the thread starts with. */
   readonly generationMemory: SharedMemory;
-  /** Take finished requests and lists of models, if there is an admin listener. */
-  readonly observe?: RequestObserver | undefined;
-  readonly onModels?: ModelsObserver | undefined;
-  /** Answers `GET /v1/models` in a worker: the main thread does. */
-  readonly listModels?: ModelList | undefined;
 }
 
 export interface Serving {
@@ -62,7 +55,7 @@ export function createServing(
   const server = createHttpServer({
     handle: (call) => current.gateway.handle(call),
     answerBroken: (...request) => current.gateway.answerBroken(...request),
-    limits: runtime.clientLimits ?? CLIENT_LIMITS,
+    limits: runtime.clientLimits,
     budget,
     inFlight,
   });
@@ -103,7 +96,7 @@ function createPermanentParts(
   return {
     redact,
     logger,
-    transport: createTransport(initial.server.upstream),
+    transport: createTransport(initial.server.upstream, memory),
     exhaustion: new ExhaustionLog(logger, memory),
     breaker: new CircuitBreaker(memory, logger),
     budget: new ByteBudget(initial.server.maxBufferedBytes, memory.inFlightCounter('bytes')),

@@ -10,12 +10,11 @@ import { unpackSecrets } from './lib/packed-secrets.ts';
 import type { FinishedRequest, RequestObserver } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
 import { createServing, type Serving } from './serving.ts';
-import { checkIsFree } from './workers/address.ts';
 import { Backlog } from './workers/backlog.ts';
 import { Calls } from './workers/calls.ts';
 import type { Command, FromWorker, Reply, ToWorker, WorkerData } from './workers/messages.ts';
 
-const FIGURES_MS = 1000;
+const LOOP_DELAY_MS = 1000;
 /** The main thread waits 3 s for the providers. */
 const LIST_MS = 10_000;
 
@@ -23,18 +22,18 @@ const LIST_MS = 10_000;
 export function runWorker(): void {
   const data = workerData as WorkerData;
   const port = parentPort!;
-  const { place, blocks, generationBlocks, hasAdmin, clientLimits, upstream, ...terminal } = data;
+  const { place, blocks, generationBlocks, upstream, config: packed, ...runtime } = data;
   const memory = new SharedMemory(place, blocks);
   const outbox = createOutbox(port, new Backlog(memory));
   const lists = new Calls<string>();
-  const config = unpackSecrets(data.config);
+  const config = unpackSecrets(packed);
   const serving = createServing(
     { ...config, server: { ...config.server, upstream } },
-    { ...terminal, ...(clientLimits ? { clientLimits } : {}), writeLog: outbox.writeLog },
+    { ...runtime, writeLog: outbox.writeLog },
     {
       memory,
       generationMemory: new SharedMemory(place, generationBlocks),
-      observe: hasAdmin ? outbox.observe : undefined,
+      observe: config.admin && outbox.observe,
       listModels: async (client) => await askForModels(client?.models, lists, outbox),
     },
   );
@@ -53,7 +52,11 @@ export function runWorker(): void {
     const { call, command } = message;
     void obey(command, serving, drain).then((reply) => outbox.send({ type: 'reply', call, reply }));
   });
-  if (hasAdmin) reportFigures(serving, outbox);
+  if (config.admin) {
+    const readLoopDelay = createLoopWatch(LOOP_DELAY_MS);
+    const report = () => outbox.send({ type: 'loopDelay', loopDelay: readLoopDelay() });
+    setInterval(report, LOOP_DELAY_MS);
+  }
 }
 
 interface Outbox {
@@ -130,26 +133,16 @@ async function obey(command: Command, serving: Serving, drain: Drain): Promise<R
 }
 
 async function listen(
-  { port, host, isFirst }: Extract<Command, { type: 'listen' }>,
+  { port, host }: Extract<Command, { type: 'listen' }>,
   { permanent, server }: Serving,
 ): Promise<Reply> {
   try {
     await permanent.store?.connect();
     if (server.isDraining) return {};
-    if (isFirst && port !== 0) await checkIsFree({ port, host });
     const address = await server.listen(port, host, true);
     return { port: address.port };
   } catch (thrown) {
     const error = thrown as Error;
     return { error: Object.assign({ message: error.message }, error) };
   }
-}
-
-function reportFigures({ permanent }: Serving, { send }: Outbox): void {
-  const readLoopDelay = createLoopWatch(FIGURES_MS);
-  const report = () => {
-    const { connectionFigures: connections } = permanent.transport;
-    send({ type: 'figures', figures: { connections, loopDelayMs: readLoopDelay() } });
-  };
-  setInterval(report, FIGURES_MS);
 }

@@ -16,6 +16,7 @@ import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { Reservation } from '../src/lib/byte-budget.ts';
 import { readAll } from '../src/lib/byte-source.ts';
 import { Deadline } from '../src/lib/cancellation.ts';
+import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { AnswerFacts } from '../src/upstream/answer-facts.ts';
 import { TransportError } from '../src/upstream/network-error.ts';
@@ -223,7 +224,13 @@ function startable(toml: string): 'accepted' | 'refused' {
     }
     return 'refused';
   }
-  assemble(config, { writeLog: () => {}, workerFile: SERVER, isTerminal: false, colour: false });
+  assemble(config, {
+    writeLog: () => {},
+    workerFile: SERVER,
+    isTerminal: false,
+    colour: false,
+    clientLimits: CLIENT_LIMITS,
+  });
   return 'accepted';
 }
 

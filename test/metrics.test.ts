@@ -229,7 +229,7 @@ test('GET /metrics is made and sent in chunks, so that streams go on', async (t)
     config: () => loadConfig({ toml: '', env: {} }),
     metrics,
     figures: NO_FIGURES,
-    processFigures: createProcessFigures(0, () => []),
+    processFigures: createProcessFigures(0, NO_FIGURES),
   })) {
     sizes.push(chunk.length);
   }

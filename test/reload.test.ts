@@ -380,7 +380,10 @@ describe('after a reload', () => {
   });
 
   test('what requests in flight tell of a former provider does not count for the one that has its id now', () => {
-    const breaker = new CircuitBreaker(new SharedMemory(ONLY_THREAD));
+    const breaker = new CircuitBreaker(new SharedMemory(ONLY_THREAD), {
+      log() {},
+      isEnabled: () => false,
+    });
     const [former, current] = [{ id: 'p' }, { id: 'p' }];
     const fail3 = (provider: typeof former) => {
       for (let count = 0; count < 3; count += 1) {

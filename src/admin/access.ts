@@ -39,21 +39,15 @@ export function checkOrigin({ headers }: Call): void {
   throw invalidRequest('The request comes from a page of another origin');
 }
 
-interface KeyCheckOptions {
-  readonly keys: AdminSettings['keys'];
-  readonly logger: Logger;
-  readonly remoteAddressOf: (call: Call) => string | undefined;
-}
-
 /**
  * Returns a function that throws `authentication` for a request without one of the keys, if there are any. Wrong keys
  * are logged, once in a minute at most.
  */
-export function createKeyCheck({
-  keys,
-  logger,
-  remoteAddressOf,
-}: KeyCheckOptions): (call: Call) => void {
+export function createKeyCheck(
+  keys: AdminSettings['keys'],
+  logger: Logger,
+  remoteAddressOf: (call: Call) => string | undefined,
+): (call: Call) => void {
   const authenticate = createAuthenticator({
     auth: { enabled: keys.length > 0, keys },
     clients: [],

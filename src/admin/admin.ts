@@ -26,6 +26,7 @@ import { firstTokenMsOf, isFailed, Totals } from './totals.ts';
 /** Request bodies are not read, and answers are made as they are sent. */
 const MAX_HELD_BYTES = 1_048_576;
 const READY_PATH = '/ready';
+const JSON_TYPE = 'application/json';
 /** Of the event loop's delays that the feed shows, to all pages together. */
 const FEED_WINDOW_MS = 15_000;
 
@@ -57,21 +58,20 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   const totals = new Totals();
   const recent = new RecentRequests();
   const sources = { config, figures, metrics, history, totals, recent };
-  const workerDelays = () => figures.loopDelays();
-  const forFeed = {
-    ...sources,
-    processFigures: createProcessFigures(FEED_WINDOW_MS, workerDelays),
-  };
-  const forScrape = { ...sources, processFigures: createProcessFigures(0, workerDelays) };
+  const processFigures = createProcessFigures(FEED_WINDOW_MS, figures);
+  const feed = createFeed({ ...sources, processFigures });
+  const forScrape = { ...sources, processFigures: createProcessFigures(0, figures) };
+  const { html, policy } = createPage();
+  const headers = { 'content-security-policy': policy, 'referrer-policy': 'no-referrer' };
   const routes = new Map<string, (call: Call) => Answer>([
-    ['/', createPageAnswer()],
-    ['/events', createFeed(forFeed)],
-    ['/metrics', () => metricsAnswer(renderMetrics(forScrape))],
+    ['/', () => createAnswer('text/html; charset=utf-8', html, { headers })],
+    ['/events', (call) => createAnswer('text/event-stream', feed(call))],
+    ['/metrics', () => createAnswer(METRICS_TYPE, renderMetrics(forScrape))],
     [READY_PATH, () => readiness(config(), figures)],
   ]);
   const remoteAddressOf = (call: Call) => createRemoteAddress(config().server.trustedProxies)(call);
-  const checkKey = createKeyCheck({ keys: settings.keys, logger, remoteAddressOf });
-  const handle = createHandler({ settings, checkKey, routes, logger });
+  const checkKey = createKeyCheck(settings.keys, logger, remoteAddressOf);
+  const handle = createHandler(settings, checkKey, routes, logger);
   const memory = new SharedMemory(ONLY_THREAD);
   const budget = new ByteBudget(MAX_HELD_BYTES, memory.inFlightCounter('bytes'));
   const inFlight = memory.inFlightCounter('requests');
@@ -89,20 +89,13 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   };
 }
 
-interface HandlerOptions {
-  readonly settings: AdminSettings;
-  readonly checkKey: (call: Call) => void;
-  readonly routes: ReadonlyMap<string, (call: Call) => Answer>;
-  readonly logger: Logger;
-}
-
 /** Returns what answers a call, never rejecting. */
-function createHandler({
-  settings,
-  checkKey,
-  routes,
-  logger,
-}: HandlerOptions): (call: Call) => Promise<void> {
+function createHandler(
+  settings: AdminSettings,
+  checkKey: (call: Call) => void,
+  routes: ReadonlyMap<string, (call: Call) => Answer>,
+  logger: Logger,
+): (call: Call) => Promise<void> {
   // Async: in the turn in which a request is announced, node:http does not know yet that it is complete.
   async function dispatch(call: Call): Promise<Answer> {
     call.checkProtocol();
@@ -129,18 +122,21 @@ function createHandler({
   };
 }
 
-function toErrorAnswer(failure: GatewayError): Answer & { readonly body: string } {
-  const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
+function toErrorAnswer(failure: GatewayError) {
+  const { status } = failure;
   // Browsers ask the user for a key then, and send it with the feed's request too.
-  if (failure.status === 401) headers['www-authenticate'] = 'Basic realm="inference-gateway"';
-  return { status: failure.status, headers, body: failure.toBody() };
+  const challenge = status === 401 && { 'www-authenticate': 'Basic realm="inference-gateway"' };
+  const headers = { ...failure.toHeaders(), ...challenge };
+  return createAnswer(JSON_TYPE, failure.toBody(), { status, headers });
 }
 
-const COMMON_HEADERS = { 'cache-control': 'no-store', 'x-content-type-options': 'nosniff' };
-const JSON_HEADERS = { ...COMMON_HEADERS, 'content-type': 'application/json' };
-
-function metricsAnswer(body: AsyncIterable<Buffer>): Answer {
-  return { status: 200, headers: { ...COMMON_HEADERS, 'content-type': METRICS_TYPE }, body };
+function createAnswer<Body extends Answer['body']>(
+  contentType: string,
+  body: Body,
+  { status = 200, headers = {} }: Partial<Pick<Answer, 'status' | 'headers'>> = {},
+) {
+  const common = { 'cache-control': 'no-store', 'x-content-type-options': 'nosniff' };
+  return { status, headers: { 'content-type': contentType, ...common, ...headers }, body };
 }
 
 /** Ready: another request may be sent to the public port, and some provider may be asked. */
@@ -156,26 +152,5 @@ function readiness({ providers }: Config, figures: Figures): Answer {
   else if (providers.registered.length === 0) status = 'no provider';
   else if (providers.registered.every(({ id }) => isResting(id))) status = 'all providers rest';
   const body = JSON.stringify({ status });
-  return { status: status === 'ready' ? 200 : 503, headers: { ...JSON_HEADERS }, body };
-}
-
-function createPageAnswer(): () => Answer {
-  const { html, scriptHash, styleHash } = createPage();
-  const policy = [
-    "default-src 'none'",
-    `script-src '${scriptHash}'`,
-    `style-src '${styleHash}'`,
-    "connect-src 'self'",
-    'img-src data:',
-    "base-uri 'none'",
-    "form-action 'none'",
-    "frame-ancestors 'none'",
-  ].join('; ');
-  const headers = {
-    ...COMMON_HEADERS,
-    'content-type': 'text/html; charset=utf-8',
-    'content-security-policy': policy,
-    'referrer-policy': 'no-referrer',
-  };
-  return () => ({ status: 200, headers: { ...headers }, body: html });
+  return createAnswer(JSON_TYPE, body, { status: status === 'ready' ? 200 : 503 });
 }

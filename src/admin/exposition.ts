@@ -5,7 +5,7 @@ import type { ConnectionFigures } from '../lib/thread-figures.ts';
 import { VERSION } from '../lib/version.ts';
 import { renderFigure } from './families.ts';
 import { STARTED_AT_MS, type Figures, type ProcessFigures, type StoreFigures } from './figures.ts';
-import { LabelSet } from './labels.ts';
+import { NO_LABELS } from './labels.ts';
 import type { RequestMetrics } from './metrics.ts';
 
 export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
@@ -17,26 +17,21 @@ interface ExpositionSources {
   readonly processFigures: () => ProcessFigures;
 }
 
-const NO_LABELS = new LabelSet();
 /** Other connections are served after each chunk: the text can take megabytes. */
 const CHUNK_CHARACTERS = 65_536;
 
 /** Yields the text in chunks. Each is made when the one before was taken. */
 export async function* renderMetrics(sources: ExpositionSources): AsyncGenerator<Buffer> {
+  const { figures, metrics, processFigures } = sources;
   let text = '';
-  for (const part of partsOf(sources)) {
+  for (const part of metrics.render()) {
     text += part;
     if (text.length < CHUNK_CHARACTERS) continue;
     yield Buffer.from(text);
     text = '';
   }
+  text += renderGateway(figures) + renderCircuits(sources) + renderProcess(processFigures());
   yield Buffer.from(text);
-}
-
-function* partsOf(sources: ExpositionSources): Generator<string> {
-  const { figures, metrics, processFigures } = sources;
-  yield* metrics.render();
-  yield renderGateway(figures) + renderCircuits(sources) + renderProcess(processFigures());
 }
 
 function gauge(name: string, help: string, value: number): string {

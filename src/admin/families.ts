@@ -1,13 +1,11 @@
 /** Counters and histograms in cells of one flat array, and their text. */
 
-import { LabelSet } from './labels.ts';
+import { NO_LABELS, type LabelSet } from './labels.ts';
 
 /** 1 MiB: enough for every label set that `ModelLabels` gives out. */
 const MAX_CELLS = 131_072;
 /** At the beginning of the array. Series that find no place are counted here, and not shown. */
 const SPARE_CELLS = 64;
-
-const NO_LABELS = new LabelSet();
 
 /** The values of all series. The array is allocated once, and never grows. */
 export class Cells {
@@ -28,7 +26,7 @@ interface Description {
 }
 
 interface FamilyOptions extends Description {
-  readonly type: 'counter' | 'gauge' | 'histogram';
+  readonly type: 'counter' | 'histogram';
   readonly cellsPerSeries: number;
 }
 
@@ -122,13 +120,9 @@ export class Histogram extends Family {
   }
 }
 
-interface FigureOptions extends Description {
-  readonly type: 'counter' | 'gauge';
-}
-
 /** A metric that is read when it is shown. Returns its text; `samples` are label sets with their values. */
 export function renderFigure(
-  options: FigureOptions,
+  options: Description & { readonly type: 'counter' | 'gauge' },
   samples: readonly (readonly [labels: LabelSet, value: number])[],
 ): string {
   const lines = samples.map(([labels, value]) => sample(options.name, labels.text, value));

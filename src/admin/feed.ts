@@ -4,7 +4,6 @@ import type { Call } from '../downstream/call.ts';
 import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Config } from '../config/config.ts';
-import type { Answer } from '../lib/messages.ts';
 import type { RecentRequests } from './recent-requests.ts';
 import { describeSettings, describeState, type StateSources } from './state.ts';
 
@@ -15,8 +14,8 @@ interface FeedSources extends StateSources {
   readonly recent: RecentRequests;
 }
 
-/** Returns a function that answers. It throws `rateLimit` if too many feeds are open. */
-export function createFeed(sources: FeedSources): (call: Call) => Answer {
+/** Returns a function that returns the body of an answer. It throws `rateLimit` if too many feeds are open. */
+export function createFeed(sources: FeedSources): (call: Call) => string | AsyncIterable<Buffer> {
   const { config, figures, recent } = sources;
   let openFeeds = 0;
 
@@ -47,18 +46,13 @@ export function createFeed(sources: FeedSources): (call: Call) => Answer {
   }
 
   return (call) => {
-    const headers = {
-      'content-type': 'text/event-stream',
-      'cache-control': 'no-store',
-      'x-content-type-options': 'nosniff',
-    };
-    if (call.method === 'HEAD') return { status: 200, headers, body: '' };
+    if (call.method === 'HEAD') return '';
     if (openFeeds >= MAX_FEEDS) {
       throw new GatewayError('rateLimit', `Rate limit exceeded: ${MAX_FEEDS} feeds are open`);
     }
     // Whoever sends the answer always ends its body.
     openFeeds += 1;
-    return { status: 200, headers, body: events(call) };
+    return events(call);
   };
 }
 

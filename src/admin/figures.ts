@@ -91,15 +91,12 @@ export function createLoopWatch(windowMs: number): () => LoopDelay {
   };
 }
 
-/** Returns a function for one reader. `workerDelays` returns what the worker threads have measured. */
-export function createProcessFigures(
-  windowMs: number,
-  workerDelays: () => readonly LoopDelay[],
-): () => ProcessFigures {
+/** Returns a function for one reader. */
+export function createProcessFigures(windowMs: number, figures: Figures): () => ProcessFigures {
   const readOwn = createLoopWatch(windowMs);
   return () => {
     const { user, system } = process.cpuUsage();
-    const all = [readOwn(), ...workerDelays()];
+    const all = [readOwn(), ...figures.loopDelays()];
     const latest = (name: keyof LoopDelay) => Math.max(...all.map((delay) => delay[name]));
     return {
       cpuSeconds: (user + system) / 1e6,

@@ -9,20 +9,17 @@ class Step {
   requests = 0;
   failed = 0;
   /** The most that were seen. */
-  openStreams = 0;
+  openStreams: number;
   readonly firstToken = new Percentiles();
 
-  begin(openStreams: number): void {
-    this.requests = 0;
-    this.failed = 0;
+  constructor(openStreams: number) {
     this.openStreams = openStreams;
-    this.firstToken.clear();
   }
 }
 
 /** Requests, failures, open streams and first-token times of each step. */
 export class History {
-  readonly #steps = Array.from({ length: STEPS }, () => new Step());
+  readonly #steps = Array.from({ length: STEPS }, () => new Step(0));
   readonly #now: () => number;
   /** Steps since the epoch, of the current one. */
   #current: number;
@@ -62,7 +59,7 @@ export class History {
   #advance(openStreams: number): Step {
     const now = stepAt(this.#now());
     for (let left = Math.min(STEPS, now - this.#current); left > 0; left -= 1) {
-      this.#stepOf(now - left + 1).begin(this.#openStreams);
+      this.#steps[(now - left + 1) % STEPS] = new Step(this.#openStreams);
     }
     this.#current = now;
     this.#openStreams = openStreams;

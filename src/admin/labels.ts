@@ -1,5 +1,7 @@
 /** Label sets of the exposition format, and which model names may be labels. */
 
+import type { FinishedRequest } from '../lib/request-facts.ts';
+
 /** Names that are neither configured nor listed by a provider: clients could make up any number of them. */
 export const OTHER = 'other';
 /** A model that was never known, as Envoy AI Gateway calls it. */
@@ -39,21 +41,16 @@ export class LabelSet {
   }
 }
 
+export const NO_LABELS = new LabelSet();
+
 function escapeValue(value: string): string {
   return value.replace(/[\\"\n]/g, (character) => (character === '\n' ? '\\n' : `\\${character}`));
-}
-
-export interface ModelNames {
-  readonly provider: string;
-  readonly original: string | undefined;
-  readonly request: string | undefined;
-  readonly response: string | undefined;
 }
 
 /** The labels that name models. Bounded whatever clients and providers send. */
 export class ModelLabels {
   readonly #known = new Set<string>();
-  readonly #root = new LabelSet().with('gen_ai_operation_name', 'chat');
+  readonly #root = NO_LABELS.with('gen_ai_operation_name', 'chat');
   #modelSets = 0;
 
   /** Allows names as labels. Those that are too long, or do not fit any more, stay `other`. */
@@ -74,11 +71,11 @@ export class ModelLabels {
   }
 
   /** The labels of a completion: its provider, and the three names of its model. */
-  setOf({ provider, original, request, response }: ModelNames): LabelSet {
+  setOf(provider: string, { facts, responseModel }: FinishedRequest): LabelSet {
     let set = this.#root.with('gen_ai_provider_name', provider);
-    set = this.#withModel(set, 'gen_ai_original_model', original);
-    set = this.#withModel(set, 'gen_ai_request_model', request);
-    return this.#withModel(set, 'gen_ai_response_model', response);
+    set = this.#withModel(set, 'gen_ai_original_model', facts.model);
+    set = this.#withModel(set, 'gen_ai_request_model', facts.upstream_model);
+    return this.#withModel(set, 'gen_ai_response_model', responseModel);
   }
 
   #withModel(set: LabelSet, name: string, model: string | undefined): LabelSet {

@@ -2,7 +2,7 @@
 
 import type { FinishedRequest, TryFacts } from '../lib/request-facts.ts';
 import { Cells, Counter, Histogram } from './families.ts';
-import { LabelSet, OTHER, type ModelLabels } from './labels.ts';
+import { NO_LABELS, OTHER, type LabelSet, type ModelLabels } from './labels.ts';
 import { firstTokenMsOf } from './totals.ts';
 
 const DURATION_BOUNDS = [
@@ -19,8 +19,6 @@ const TOKEN_BOUNDS = [
 const GATEWAY_BOUNDS = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1,
 ];
-
-const ROOT = new LabelSet();
 
 export interface RequestMetrics {
   observe(request: FinishedRequest): void;
@@ -57,11 +55,11 @@ export function createRequestMetrics(models: ModelLabels): RequestMetrics {
   function observeTries(made: readonly TryFacts[]): void {
     let before: TryFacts | undefined;
     for (const one of made) {
-      tries.increment(ROOT.with('provider', one.provider).with('result', one.outcome));
+      tries.increment(NO_LABELS.with('provider', one.provider).with('result', one.outcome));
       // A provider that was passed over got no request.
       const isAsked = one.outcome !== 'resting' && one.outcome !== 'limit';
       if (isAsked && before && before.provider !== one.provider) {
-        const ends = ROOT.with('from', before.provider).with('to', one.provider);
+        const ends = NO_LABELS.with('from', before.provider).with('to', one.provider);
         fallbacks.increment(ends.with('reason', before.outcome));
       }
       before = one;
@@ -71,10 +69,10 @@ export function createRequestMetrics(models: ModelLabels): RequestMetrics {
   return {
     observe(request) {
       const { client = '', outcome, provider, reason, status, tries: made } = request.facts;
-      requests.increment(ROOT.with('client', client).with('outcome', outcome));
+      requests.increment(NO_LABELS.with('client', client).with('outcome', outcome));
       // A stream that has begun with 200 can end with the provider's rate limit too.
       if (outcome === 'rate_limited' && status === 429) {
-        refusals.increment(ROOT.with('limit', reason ?? OTHER));
+        refusals.increment(NO_LABELS.with('limit', reason ?? OTHER));
       }
       if (made) observeTries(made);
       if (request.gatewayMs !== undefined) processing.observe(request.gatewayMs / 1000);
@@ -115,14 +113,9 @@ function createCompletionMetrics(cells: Cells, models: ModelLabels) {
   }
 
   function observe(request: FinishedRequest, provider: string): void {
-    const { facts, durationMs, responseModel } = request;
+    const { facts, durationMs } = request;
     const { completion_tokens = 0, outcome } = facts;
-    const labels = models.setOf({
-      provider,
-      original: facts.model,
-      request: facts.upstream_model,
-      response: responseModel,
-    });
+    const labels = models.setOf(provider, request);
     const isError = outcome !== 'ok' && outcome !== 'client_closed';
     duration.observe(durationMs / 1000, labels.with('error_type', isError ? outcome : ''));
     const firstTokenMs = firstTokenMsOf(request);

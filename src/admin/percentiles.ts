@@ -28,11 +28,6 @@ export class Percentiles {
     const part = Math.min(1, rest / this.#counts[bucket]!);
     return Math.round(10 * (low + part * (lowerBound(bucket + 1) - low))) / 10;
   }
-
-  clear(): void {
-    this.#counts = undefined;
-    this.#total = 0;
-  }
 }
 
 function lowerBound(bucket: number): number {

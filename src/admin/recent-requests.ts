@@ -6,13 +6,9 @@ const MAX_REQUESTS = 200;
 /** Retries and many fallbacks make a request's tries long. */
 const MAX_TRIES = 20;
 
-type Entry = Pick<FinishedRequest, 'facts' | 'endedAtMs'>;
-
-type ShownRequest = RequestFacts & { readonly time: string };
-
 /** A ring of requests, without what only the metrics need. */
 export class RecentRequests {
-  readonly #ring: Entry[] = [];
+  readonly #ring: Pick<FinishedRequest, 'facts' | 'endedAtMs'>[] = [];
   #total = 0;
 
   /** Requests so far: what `since` takes the next time. */
@@ -28,13 +24,12 @@ export class RecentRequests {
   }
 
   /** The requests after the first `total`, as far as they are kept, oldest first. */
-  since(total: number): ShownRequest[] {
+  since(total: number): (RequestFacts & { readonly time: string })[] {
     const count = Math.min(this.#total - total, this.#ring.length);
     const first = this.#total - count;
-    return Array.from({ length: count }, (_, at) => show(this.#ring[(first + at) % MAX_REQUESTS]!));
+    return Array.from({ length: count }, (_, at) => {
+      const { facts, endedAtMs } = this.#ring[(first + at) % MAX_REQUESTS]!;
+      return { time: new Date(endedAtMs).toISOString(), ...facts };
+    });
   }
-}
-
-function show({ facts, endedAtMs }: Entry): ShownRequest {
-  return { time: new Date(endedAtMs).toISOString(), ...facts };
 }

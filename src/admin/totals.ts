@@ -92,9 +92,10 @@ interface ModelRow {
 
 /** The rows of all providers, models and clients. */
 export class Totals {
+  /** By id: as many as the settings have named. */
   readonly #providers = new Map<string, ProviderRow>();
-  readonly #models = new Map<string, Map<string, ModelRow>>();
-  #modelRows = 0;
+  /** By `<provider>/<model>`: a provider's id has no slash. */
+  readonly #models = new Map<string, ModelRow>();
   readonly #clients = new Map<string, Row>();
 
   /** Counts a finished request. `model` is its name as labels have it. */
@@ -125,7 +126,6 @@ export class Totals {
   /** The most used first. */
   models() {
     return [...this.#models.values()]
-      .flatMap((byProvider) => [...byProvider.values()])
       .toSorted((a, b) => b.row.requests - a.row.requests)
       .map(({ name, provider, row }) => {
         const { requests, failed, tokens, firstTokenTimes } = row;
@@ -141,32 +141,25 @@ export class Totals {
   }
 
   #providerRow(id: string): ProviderRow {
-    return rowOf(this.#providers, id, ProviderRow);
+    return rowOf(this.#providers, id, () => new ProviderRow());
   }
 
   #clientRow(client: string): Row {
     const isShown = this.#clients.has(client) || this.#clients.size < MAX_CLIENTS;
-    return rowOf(this.#clients, isShown ? client : OTHER, Row);
+    return rowOf(this.#clients, isShown ? client : OTHER, () => new Row());
   }
 
   #modelRow(model: string, provider: string): Row {
-    const known = this.#models.get(model)?.get(provider);
-    if (known) return known.row;
-    const name = this.#modelRows < MAX_MODELS ? model : OTHER;
-    const byProvider = rowOf(this.#models, name, Map<string, ModelRow>);
-    let entry = byProvider.get(provider);
-    if (!entry) {
-      entry = { name, provider, row: new Row() };
-      byProvider.set(provider, entry);
-      this.#modelRows += 1;
-    }
-    return entry.row;
+    const isShown = this.#models.has(`${provider}/${model}`) || this.#models.size < MAX_MODELS;
+    const name = isShown ? model : OTHER;
+    const create = () => ({ name, provider, row: new Row() });
+    return rowOf(this.#models, `${provider}/${name}`, create).row;
   }
 }
 
-/** The row of that name, which is created if there is none. Names come from settings: they are bounded. */
-function rowOf<R>(rows: Map<string, R>, name: string, Kind: new () => R): R {
-  let row = rows.get(name);
-  if (!row) rows.set(name, (row = new Kind()));
+/** The row with that key, which is created if there is none. */
+function rowOf<R>(rows: Map<string, R>, key: string, create: () => R): R {
+  let row = rows.get(key);
+  if (!row) rows.set(key, (row = create()));
   return row;
 }

@@ -10,7 +10,7 @@ import { isSameSetting, type GrowingRedactor } from '../lib/secrets.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import { createConcurrency } from '../policy/concurrency.ts';
-import { createKeyPools, type KeyPool } from '../policy/key-pool.ts';
+import { KeyPool } from '../policy/key-pool.ts';
 import type { RateLimitStore } from '../policy/rate-limit-store.ts';
 import { createLimits } from '../policy/rate-limits.ts';
 import { createOpenAIProvider } from '../upstream/openai.ts';
@@ -68,8 +68,8 @@ export function createGeneration(
   const { registered, fallback } = config.providers;
   const same = findSame(registered, former?.config);
   const providers = reuseOrCreate(registered, same, former?.providers, createOpenAIProvider);
-  const keyPools = reuseOrCreate(registered, same, former?.keyPools, (settings) =>
-    createKeyPools([settings], logger).get(settings.id),
+  const keyPools = reuseOrCreate(registered, same, former?.keyPools, ({ id, apiKeys }) =>
+    apiKeys.length > 1 ? new KeyPool(id, apiKeys.length, logger) : undefined,
   );
   const limits = createLimits(config, memory, store);
   const concurrency = createConcurrency(config, memory);

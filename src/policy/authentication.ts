@@ -24,7 +24,7 @@ interface Key {
 }
 
 /** Takes the `Authorization` header values of a request, and returns the client whose key was sent. */
-export type Authenticator = (authorization: readonly string[]) => ClientSettings | undefined;
+type Authenticator = (authorization: readonly string[]) => ClientSettings | undefined;
 
 /**
  * Returns a function that checks the `Authorization` header values of one request. It returns the client whose key

@@ -28,11 +28,11 @@ export type CircuitReport = Circuit & { readonly state: 'open' | 'half-open' };
 export class CircuitBreaker {
   readonly #table: CircuitTable;
   readonly #retired = new WeakSet<Guarded>();
-  readonly #logger: Logger | undefined;
+  readonly #logger: Logger;
   /** Logged once the table is unlocked: other threads do not wait for the log. */
   readonly #lines: Parameters<Logger['log']>[] = [];
 
-  constructor(memory: SharedMemory, logger?: Logger) {
+  constructor(memory: SharedMemory, logger: Logger) {
     this.#table = new CircuitTable(memory);
     this.#logger = logger;
   }
@@ -113,11 +113,8 @@ export class CircuitBreaker {
         state: this.#isResting(slot) ? 'open' : 'half-open',
       };
     };
-    const readAll = () => {
-      const tripped = this.#table.slots().filter((slot) => this.#isTripped(slot));
-      return tripped.map(read);
-    };
-    return this.#locked(readAll) ?? [];
+    const isTripped = (slot: number) => this.#isTripped(slot);
+    return this.#locked(() => this.#table.slots().filter(isTripped).map(read)) ?? [];
   }
 
   /** Frees what a thread that has ended held. The circuits are forgotten if it was changing one. */
@@ -128,7 +125,7 @@ export class CircuitBreaker {
   /** Runs a task with the table locked, then logs. Undefined if the table stays locked by another thread. */
   #locked<T>(task: () => T): T | undefined {
     const result = this.#table.locked(task);
-    for (const line of this.#lines.splice(0)) this.#logger?.log(...line);
+    for (const line of this.#lines.splice(0)) this.#logger.log(...line);
     return result;
   }
 

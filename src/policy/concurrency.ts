@@ -27,17 +27,15 @@ export function createConcurrency(
   { server, clients, providers }: Pick<Config, 'server' | 'clients' | 'providers'>,
   memory: SharedMemory,
 ): Concurrency {
-  const inServer = new Bound(memory.inFlightCounter('server'), server, 'server_concurrency');
+  const bound = (name: string, settings: BoundSettings, limit: Limit) =>
+    new Bound(memory.inFlightCounter(name), settings, limit);
+  const inServer = bound('server', server, 'server_concurrency');
   const ofClients = new Map(
-    clients.map((one) => {
-      const counter = memory.inFlightCounter(`clients.${one.name}`);
-      return [one.name, new Bound(counter, one, 'client_concurrency')];
-    }),
+    clients.map((one) => [one.name, bound(`clients.${one.name}`, one, 'client_concurrency')]),
   );
   const atProviders = new Map(
     providers.registered.map((one) => {
-      const counter = memory.inFlightCounter(`providers.${one.id}`);
-      return [one.id, new Bound(counter, one, 'provider_concurrency')];
+      return [one.id, bound(`providers.${one.id}`, one, 'provider_concurrency')];
     }),
   );
   return {
@@ -58,10 +56,7 @@ export function createConcurrency(
   };
 }
 
-interface BoundSettings {
-  /** 0 is unlimited. */
-  readonly maxConcurrentRequests: number;
-}
+type BoundSettings = Pick<ClientSettings, 'maxConcurrentRequests'>;
 
 /** A counter and its limit. */
 class Bound {
@@ -88,9 +83,8 @@ class Bound {
   }
 
   #refusal(): GatewayError {
-    const retryAfterSeconds = RETRY_AFTER_SECONDS;
     return new GatewayError('rateLimit', 'Too many requests at the same time', {
-      retryAfterSeconds,
+      retryAfterSeconds: RETRY_AFTER_SECONDS,
       limit: this.#limit,
     });
   }

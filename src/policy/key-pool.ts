@@ -1,6 +1,5 @@
 /** The keys of a provider that has several: used in turn, and a refused one rests while the others serve. */
 
-import type { ProviderSettings } from '../config/config.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 
@@ -29,14 +28,14 @@ interface Rest {
 /** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
 export class KeyPool {
   readonly #provider: string;
-  readonly #logger: Logger | undefined;
+  readonly #logger: Logger;
   /** The latest rest of each key, by index. */
   readonly #rests: (Rest | undefined)[];
   /** The index at which the next round begins to look. */
   #turn = 0;
 
   /** `provider` is its id, for the log; `size` the number of its keys. */
-  constructor(provider: string, size: number, logger?: Logger) {
+  constructor(provider: string, size: number, logger: Logger) {
     this.#provider = provider;
     this.#rests = Array<Rest | undefined>(size).fill(undefined);
     this.#logger = logger;
@@ -113,18 +112,6 @@ export class KeyPool {
     this.#rests[key] = { status, sinceMs, untilMs };
     if (before) return;
     const facts = { provider: this.#provider, key: key + 1, status, rest_ms: restMs };
-    this.#logger?.log('warn', 'key rests', facts);
+    this.#logger.log('warn', 'key rests', facts);
   }
-}
-
-/** Creates one for each provider with several keys. By the provider's id. */
-export function createKeyPools(
-  providers: readonly ProviderSettings[],
-  logger: Logger,
-): ReadonlyMap<string, KeyPool> {
-  return new Map(
-    providers
-      .filter(({ apiKeys }) => apiKeys.length > 1)
-      .map(({ id, apiKeys }) => [id, new KeyPool(id, apiKeys.length, logger)]),
-  );
 }

@@ -33,18 +33,30 @@ interface Bucket extends StoredBucket {
  * uses those of the store, as long as it answers.
  */
 export function createLimits(
-  config: Pick<Config, 'rateLimit' | 'clients'>,
+  { rateLimit, clients }: Pick<Config, 'rateLimit' | 'clients'>,
   memory: SharedMemory,
   store?: RateLimitStore,
 ): Limits {
-  const buckets = createBuckets(config, memory);
-  const named = (...names: readonly string[]) => names.flatMap((name) => buckets.get(name) ?? []);
-  const ofAnybody = named(GLOBAL);
+  /** None if there is no limit. `name` is that of its section in the settings. */
+  const bucket = (name: string, limit: Limit, settings: BucketSettings): readonly Bucket[] => {
+    const { requestsPerSecond, burstCapacity } = settings;
+    if (requestsPerSecond === 0) return [];
+    const block = memory.block(`bucket: ${name} ${requestsPerSecond}/${burstCapacity}`, 8);
+    const local = new TokenBucket(requestsPerSecond, burstCapacity, block);
+    return [{ name, limit, requestsPerSecond, burstCapacity, local }];
+  };
+  const { enabled, global, providers } = rateLimit;
+  const ofAnybody = enabled ? bucket('rate_limit', 'global', global) : [];
+  // A client's own bucket does not depend on `rate_limit.enabled`.
   const ofClients = new Map(
-    config.clients.map(({ name }) => [name, named(clientBucket(name), GLOBAL)]),
+    clients.map(({ name, limit }) => {
+      return [name, [...bucket(`clients.${name}`, 'client', limit), ...ofAnybody]];
+    }),
   );
   const ofProviders = new Map(
-    [...config.rateLimit.providers.keys()].map((id) => [id, named(providerBucket(id))]),
+    [...(enabled ? providers : [])].map(([id, limit]) => {
+      return [id, bucket(`rate_limit.providers.${id}`, 'provider', limit)];
+    }),
   );
   const ofRequest = (client: ClientSettings | undefined) =>
     (client && ofClients.get(client.name)) ?? ofAnybody;
@@ -63,32 +75,6 @@ export function createLimits(
     takeProvider: (id) => take(ofProviders.get(id) ?? []),
     refundProvider: (id) => refund(ofProviders.get(id) ?? []),
   };
-}
-
-const GLOBAL = 'rate_limit';
-const providerBucket = (id: string) => `rate_limit.providers.${id}`;
-const clientBucket = (name: string) => `clients.${name}`;
-
-/** By the names of their sections in the settings. Those of clients do not depend on `rate_limit.enabled`. */
-function createBuckets(
-  { rateLimit, clients }: Pick<Config, 'rateLimit' | 'clients'>,
-  memory: SharedMemory,
-): ReadonlyMap<string, Bucket> {
-  const buckets = new Map<string, Bucket>();
-  function create(name: string, limit: Limit, settings: BucketSettings): void {
-    const { requestsPerSecond, burstCapacity } = settings;
-    // No limit.
-    if (requestsPerSecond === 0) return;
-    const block = memory.block(`bucket: ${name} ${requestsPerSecond}/${burstCapacity}`, 8);
-    const local = new TokenBucket(requestsPerSecond, burstCapacity, block);
-    buckets.set(name, { name, limit, requestsPerSecond, burstCapacity, local });
-  }
-  for (const { name, limit } of clients) create(clientBucket(name), 'client', limit);
-  if (rateLimit.enabled) {
-    create(GLOBAL, 'global', rateLimit.global);
-    for (const [id, limit] of rateLimit.providers) create(providerBucket(id), 'provider', limit);
-  }
-  return buckets;
 }
 
 async function takeStored(

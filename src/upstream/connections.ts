@@ -7,6 +7,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
+import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 import type { ConnectionFigures } from '../lib/thread-figures.ts';
 import type { ConnectionFailure } from './network-error.ts';
 
@@ -32,6 +33,7 @@ export interface Agent {
 
 export interface Connections {
   readonly agent: Agent;
+  /** Of all threads. */
   readonly figures: ConnectionFigures;
   /** Calls `listener` with the connection of the request that undici starts right now. */
   onNextUse(listener: (use: ConnectionUse) => void): void;
@@ -44,12 +46,15 @@ interface ConnectionsOptions {
   readonly isDirect?: boolean;
   /** For a TCP connection and its TLS handshake together. */
   readonly connectTimeoutMs?: number;
+  /** Where the threads count their connections together. */
+  readonly memory?: SharedMemory | undefined;
 }
 
 /** Returns a pool of connections; `undefined` if this Node does not have undici's Agent where it is expected. */
 export function createConnections({
   isDirect = false,
   connectTimeoutMs = CONNECT_TIMEOUT_MS,
+  memory = new SharedMemory(ONLY_THREAD),
 }: ConnectionsOptions = {}): Connections | undefined {
   const AgentClass = findAgentClass();
   if (!AgentClass) return undefined;
@@ -60,17 +65,19 @@ export function createConnections({
     ...(isDirect ? { noProxy: '*' } : {}),
   });
   const used = new WeakSet<Socket>();
-  const figures = { open: 0, made: 0, reused: 0 };
+  const open = memory.inFlightCounter('connections');
+  const made = memory.totalCounter('connections made');
+  const reused = memory.totalCounter('connections reused');
   // Sockets are counted here and not in the connector, which makes none of those behind a proxy.
   const countUse = (socket: Socket): 'new' | 'reused' => {
     if (used.has(socket)) {
-      figures.reused += 1;
+      reused.add(1);
       return 'reused';
     }
     used.add(socket);
-    figures.made += 1;
-    figures.open += 1;
-    socket.once('close', () => (figures.open -= 1));
+    made.add(1);
+    open.add(1);
+    socket.once('close', () => open.add(-1));
     return 'new';
   };
   let listenerOfNextUse: ((use: ConnectionUse) => void) | undefined;
@@ -85,7 +92,9 @@ export function createConnections({
   subscribe(SEND_HEADERS, onSendHeaders);
   return {
     agent,
-    figures,
+    get figures() {
+      return { open: open.value, made: made.value, reused: reused.value };
+    },
     onNextUse(listener) {
       listenerOfNextUse = listener;
     },

@@ -1,6 +1,7 @@
 /** Sends requests to providers: over undici's agent if it works as assumed, else over fetch. */
 
 import type { Cancellation } from '../lib/cancellation.ts';
+import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { ConnectionFigures } from '../lib/thread-figures.ts';
 import { createConnections } from './connections.ts';
 import { sendByFetch } from './fetch-transport.ts';
@@ -20,7 +21,7 @@ export interface Transport {
   readonly limitations: readonly string[];
   /** What requests are sent with, as the setting of another transport. */
   readonly setting: 'auto' | 'fetch';
-  /** Over fetch it is not known. */
+  /** Of all threads. Over fetch they are not known. */
   readonly connectionFigures: ConnectionFigures | undefined;
   /** Tries undici's agent on a server of its own; requests wait for it, and are sent over fetch if it fails. 2 s at most. */
   check(): Promise<void>;
@@ -33,9 +34,9 @@ export interface Transport {
   close(): Promise<void>;
 }
 
-/** Creates the transport with its own connections. `setting` is `server.upstream`. */
-export function createTransport(setting: 'auto' | 'fetch'): Transport {
-  let connections = setting === 'fetch' ? undefined : createConnections();
+/** Creates the transport with its own connections, counted in `memory`. `setting` is `server.upstream`. */
+export function createTransport(setting: 'auto' | 'fetch', memory?: SharedMemory): Transport {
+  let connections = setting === 'fetch' ? undefined : createConnections({ memory });
   /** The check that is under way: requests wait for its result. */
   let checking: Promise<string | undefined> | undefined;
   let reason = setting === 'fetch' ? 'as configured' : "undici's agent was not found";

@@ -5,10 +5,11 @@ import type { CLIENT_LIMITS } from '../downstream/call.ts';
 import type { Packed } from '../lib/packed-secrets.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import type { SharedBlocks, ThreadPlace } from '../lib/shared-memory.ts';
-import type { ThreadFigures } from '../lib/thread-figures.ts';
+import type { LoopDelay } from '../lib/thread-figures.ts';
 
 /** What a worker starts with. */
-export interface WorkerStart {
+export interface WorkerData {
+  readonly place: ThreadPlace;
   readonly config: Packed<Config>;
   /** What the main thread's check of the transport has led to. */
   readonly upstream: Config['server']['upstream'];
@@ -18,13 +19,7 @@ export interface WorkerStart {
   readonly generationBlocks: SharedBlocks;
   readonly isTerminal: boolean;
   readonly colour: boolean;
-  readonly clientLimits: typeof CLIENT_LIMITS | undefined;
-  /** There is an admin listener, which wants finished requests and figures. */
-  readonly hasAdmin: boolean;
-}
-
-export interface WorkerData extends WorkerStart {
-  readonly place: ThreadPlace;
+  readonly clientLimits: typeof CLIENT_LIMITS;
 }
 
 export interface Address {
@@ -34,8 +29,7 @@ export interface Address {
 
 /** What the main thread asks a worker to do. */
 export type Command =
-  /** The first worker sees to it that nobody else has the port: with SO_REUSEPORT two gateways could share it unknowingly. */
-  | ({ readonly type: 'listen'; readonly isFirst: boolean } & Address)
+  | ({ readonly type: 'listen' } & Address)
   | { readonly type: 'use'; readonly config: Packed<Config>; readonly blocks: SharedBlocks }
   | {
       readonly type: 'drain';
@@ -69,6 +63,6 @@ export type FromWorker =
       readonly call: number;
       readonly models: readonly string[] | undefined;
     }
-  | { readonly type: 'figures'; readonly figures: ThreadFigures }
+  | { readonly type: 'loopDelay'; readonly loopDelay: LoopDelay }
   /** An exception was not caught: the worker accepts no more connections, finishes its requests and ends. */
   | { readonly type: 'failed' };

@@ -6,15 +6,10 @@ import type { Logger } from '../lib/log.ts';
 import { packSecrets } from '../lib/packed-secrets.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import { placeOfMain, type SharedBlocks, type SharedCounter } from '../lib/shared-memory.ts';
-import {
-  sumConnections,
-  type ConnectionFigures,
-  type LoopDelay,
-  type ThreadFigures,
-} from '../lib/thread-figures.ts';
+import type { LoopDelay } from '../lib/thread-figures.ts';
 import { holdAddress } from './address.ts';
 import type { Backlog } from './backlog.ts';
-import type { Address, WorkerStart } from './messages.ts';
+import type { Address, WorkerData } from './messages.ts';
 import { WorkerThread, type Report } from './worker-thread.ts';
 
 const MAX_DEATHS_AT_START = 3;
@@ -41,8 +36,8 @@ interface WorkerPoolOptions {
   readonly listModels: (models: readonly string[] | undefined) => Promise<string>;
   /** Counts the requests in all threads. */
   readonly inFlight: SharedCounter;
-  /** What a worker starts with now. */
-  readonly describeStart: () => WorkerStart;
+  /** What a worker in this place starts with now. */
+  readonly describeStart: (place: WorkerData['place']) => WorkerData;
   /** Frees what a thread that has ended still held. */
   readonly reclaim: (thread: number) => void;
 }
@@ -56,16 +51,12 @@ export class WorkerPool implements HttpServer {
   readonly #servingSinceMs = new Map<WorkerThread, number>();
   readonly #pauses = new Set<NodeJS.Timeout>();
   #address: Address = { port: 0, host: '' };
-  /** No worker has the port yet. */
-  #isFirst = true;
   #isDraining = false;
   #deaths = 0;
   /** Why a worker has ended. */
   #lastCause: string | undefined;
   /** Those of the backlog's dropped lines that the log has told of. */
   #reportedLines = 0;
-  /** Of the workers that have ended. */
-  #pastConnections: ConnectionFigures | undefined;
 
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
@@ -91,19 +82,7 @@ export class WorkerPool implements HttpServer {
 
   /** Of each worker, a second ago at most. */
   get loopDelays(): readonly LoopDelay[] {
-    return this.#figures.map(({ loopDelayMs }) => loopDelayMs);
-  }
-
-  /** Of all workers a second ago at most, with those that have ended. */
-  get connections(): ConnectionFigures | undefined {
-    return sumConnections([
-      this.#pastConnections,
-      ...this.#figures.map(({ connections }) => connections),
-    ]);
-  }
-
-  get #figures(): readonly ThreadFigures[] {
-    return [...this.#workers.values()].flatMap(({ figures }) => figures ?? []);
+    return [...this.#workers.values()].flatMap(({ loopDelay }) => loopDelay ?? []);
   }
 
   /** Starts the workers. Rejects with Node's error if the address cannot be had, and if workers die as they start. */
@@ -111,7 +90,6 @@ export class WorkerPool implements HttpServer {
     if (port !== 0) await holdAddress({ port, host });
     this.#address = { port, host };
     this.#address = { port: await this.#startWithRetries(), host };
-    this.#isFirst = false;
     const others = Array.from({ length: this.#options.workers - 1 });
     await Promise.all(others.map(() => this.#startWithRetries()));
     return this.#address;
@@ -160,13 +138,13 @@ export class WorkerPool implements HttpServer {
     let thread = 1;
     while (this.#workers.has(thread)) thread += 1;
     if (thread === this.#threads) thread = await this.#endOldestFailed();
-    const data = { ...describeStart(), place: { thread, threads: this.#threads } };
+    const data = describeStart({ thread, threads: this.#threads });
     const worker: WorkerThread = new WorkerThread(file, data, (report) =>
       this.#receive(worker, report),
     );
     this.#workers.set(thread, worker);
     void worker.ended.then((thrown) => this.#remove(worker, thrown));
-    const command = { type: 'listen', ...this.#address, isFirst: this.#isFirst } as const;
+    const command = { type: 'listen', ...this.#address } as const;
     const reply = await worker.call(command, START_MS);
     if (reply?.port === undefined) await worker.terminate();
     else this.#servingSinceMs.set(worker, performance.now());
@@ -202,11 +180,9 @@ export class WorkerPool implements HttpServer {
 
   #remove(worker: WorkerThread, thrown: Error | undefined): void {
     const { logger, reclaim } = this.#options;
-    const { thread, figures } = worker;
+    const { thread } = worker;
     this.#workers.delete(thread);
     reclaim(thread);
-    const closed = figures?.connections && { ...figures.connections, open: 0 };
-    this.#pastConnections = sumConnections([this.#pastConnections, closed]);
     if (worker.isTerminated) return;
     this.#lastCause = thrown?.message;
     const cause = thrown?.stack;

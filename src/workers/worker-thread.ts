@@ -2,20 +2,20 @@
 
 import { Worker } from 'node:worker_threads';
 
-import type { ThreadFigures } from '../lib/thread-figures.ts';
+import type { LoopDelay } from '../lib/thread-figures.ts';
 import { Calls } from './calls.ts';
 import type { Command, FromWorker, Reply, ToWorker, WorkerData } from './messages.ts';
 
 /** What a worker tells by itself. */
-export type Report = Exclude<FromWorker, { type: 'reply' | 'figures' }>;
+export type Report = Exclude<FromWorker, { type: 'reply' | 'loopDelay' }>;
 
 export class WorkerThread {
   /** Its number among the threads of the process. */
   readonly thread: number;
   /** Resolves when it has ended, with what was thrown, if that is known. */
   readonly ended: Promise<Error | undefined>;
-  /** The latest. */
-  figures: ThreadFigures | undefined;
+  /** A second ago at most. Undefined at first, and if there is no admin listener. */
+  loopDelay: LoopDelay | undefined;
   /** It ends because the main thread has ended it. */
   isTerminated = false;
   readonly #worker: Worker;
@@ -28,7 +28,7 @@ export class WorkerThread {
     this.#worker = worker;
     worker.on('message', (message: FromWorker) => {
       if (message.type === 'reply') this.#calls.settle(message.call, message.reply);
-      else if (message.type === 'figures') this.figures = message.figures;
+      else if (message.type === 'loopDelay') this.loopDelay = message.loopDelay;
       else onReport(message);
     });
     this.ended = new Promise((resolve) => {

@@ -22,16 +22,6 @@ export interface ScriptedFeed {
 /** Serves the page and its feed below `prefix`, until the test ends. */
 export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedFeed> {
   const page = createPage();
-  const policy = [
-    "default-src 'none'",
-    `script-src '${page.scriptHash}'`,
-    `style-src '${page.styleHash}'`,
-    "connect-src 'self'",
-    'img-src data:',
-    "base-uri 'none'",
-    "form-action 'none'",
-    "frame-ancestors 'none'",
-  ].join('; ');
   const open = new Set<ServerResponse>();
   const write = (response: ServerResponse, event: string, data: unknown) =>
     response.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
@@ -39,7 +29,7 @@ export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedF
     if (request.url === prefix) {
       response.writeHead(200, {
         'content-type': 'text/html; charset=utf-8',
-        'content-security-policy': policy,
+        'content-security-policy': page.policy,
       });
       response.end(page.html);
     } else if (request.url !== `${prefix}events`) {

@@ -93,15 +93,16 @@ export async function startGateway(
     colour: false,
     clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
   });
-  const { server, admin, transport, budget } = assembly;
-  await assembly.prepare();
+  const { server, admin } = assembly;
+  const { budget, store, transport } = assembly.permanent;
+  if (config.server.workers === 1) await store?.connect();
   const { port } = await server.listen(0, '127.0.0.1');
   const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
   const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {
     await server.drain({ delayMs, timeoutMs, reason });
     await admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     await transport.close();
-    assembly.endStore();
+    store?.end();
   };
   let isDrained = false;
   t.after(async () => {

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assemble } from '../../src/assembly.ts';
 import { loadConfig } from '../../src/config/config.ts';
+import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { SERVER, tcpSocketsOf } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 import { WORKERS_ENV } from './workers.ts';
@@ -34,6 +35,7 @@ const { server } = assemble(config, {
   workerFile: SERVER,
   isTerminal: false,
   colour: false,
+  clientLimits: CLIENT_LIMITS,
 });
 
 process.on('message', () => void report());

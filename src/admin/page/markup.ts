@@ -21,15 +21,15 @@ const OUTCOMES = [
   'internal_error',
 ];
 
-/** A column of numbers is written `#name`, and one that can be hidden `.class name`. */
+/** A column is written `name`, a column of numbers `#name`, and one with another class `.class name`. */
 function table(id: string, caption: string, columns: readonly string[]): string {
   const head = columns.map((column) => {
-    const [, mark = '', name = ''] = /^(#|\.client )?(.*)$/.exec(column) ?? [];
-    const className = mark === '#' ? ' class="number"' : mark === '' ? '' : ' class="client"';
-    return `<th scope="col"${className}>${name}</th>`;
+    const [, className = '', name = ''] =
+      /^(?:\.(\w+) )?(.*)$/.exec(column.replace('#', '.number ')) ?? [];
+    return `<th scope="col" class="${className}">${name}</th>`;
   });
   return `<div class="box scroll" id="${id}-box" role="region" aria-label="${caption}" tabindex="0">
-<table class="${id}"><caption class="hidden-text">${caption}</caption>
+<table class="${id}"><caption>${caption}</caption>
 <thead><tr>${head.join('')}</tr></thead><tbody id="${id}"></tbody></table></div>`;
 }
 
@@ -77,7 +77,7 @@ function providers(): string {
 <pre>OPENAI_API_KEY=sk-… node dist/server.js</pre>
 <p>Every built-in provider has such a variable; <code>--check</code> lists them. Any other server is a section <code>[providers.name]</code> with <code>base_url</code> and <code>api_key</code> in <code>gateway.toml</code>.</p>
 </div>
-${table('providers', 'Providers since the start', ['Provider', 'State', '#Tries', 'Errors', ...FIRST_TOKEN, ...TOKENS, 'Last error'])}
+${table('providers', 'Providers since the start', ['Provider', '.wrap State', '#Tries', '.wrap Errors', ...FIRST_TOKEN, ...TOKENS, '.wrap Last error'])}
 <section id="models-section" hidden><h2>Models</h2>
 ${table('models', 'Models and aliases since the start', ['Model', 'Provider', '#Requests', '#Failed', ...FIRST_TOKEN, ...TOKENS])}</section>
 <section id="clients-section" hidden><h2>Clients</h2>
@@ -101,6 +101,7 @@ ${filter('by-client', 'Client')}
 <p class="note" id="count"></p>
 </div>
 ${table('requests', 'The last 200 requests, newest first', ['Time', 'Outcome', '#Status', 'Model', 'Provider', '.client Client', '#First byte, ms', '#Duration, ms', ...TOKENS])}
+<template id="tries-template">${table('tries', 'Tries', ['#Try', 'Provider', '#Key', 'Model', 'Outcome', '#Status', '#Duration, ms', '.wrap Cause', '.wrap URL'])}</template>
 </div>`;
 }
 
@@ -113,7 +114,7 @@ function processAndSettings(): string {
 <h2 id="settings-heading">Settings</h2>
 <ul id="warnings" hidden></ul>
 <details class="box"><summary id="settings-count">Settings in force</summary>
-${table('settings', 'Settings in force, keys masked', ['Setting', 'Value'])}</details>`;
+${table('settings', 'Settings in force, keys masked', ['Setting', '.wrap Value'])}</details>`;
 }
 
 /** Returns the contents of the document's body without the script. */

@@ -1,4 +1,4 @@
-/** The operator's page: one HTML document without anything to load, and the hashes that its Content-Security-Policy names. */
+/** The operator's page: one HTML document without anything to load, and its Content-Security-Policy. */
 
 import { createHash } from 'node:crypto';
 
@@ -10,18 +10,11 @@ import { OVERVIEW } from './script-overview.ts';
 import { REQUESTS } from './script-requests.ts';
 import { STYLE } from './style.ts';
 
-export interface Page {
-  readonly html: string;
-  /** `sha256-…`, as the policy's `script-src` and `style-src` take it, without the quotes. */
-  readonly scriptHash: string;
-  readonly styleHash: string;
-}
-
 const FAVICON =
   "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Cpath d='M2 8h4l2-5 2 10 1.5-5H14' fill='none' stroke='%234a7dff' stroke-width='2'/%3E%3C/svg%3E";
 
-/** Assembles the document. The script's parts share one scope. */
-export function createPage(): Page {
+/** Assembles the document, and the policy that allows its script and its style sheet alone. The script's parts share one scope. */
+export function createPage(): { readonly html: string; readonly policy: string } {
   const script = [DOM, CHARTS, OVERVIEW, REQUESTS, CONNECTION].join('');
   const html = `<!doctype html>
 <html lang="en">
@@ -39,9 +32,19 @@ ${createMarkup()}
 </body>
 </html>
 `;
-  return { html, scriptHash: hashOf(script), styleHash: hashOf(STYLE) };
+  const policy = [
+    "default-src 'none'",
+    `script-src ${sourceOf(script)}`,
+    `style-src ${sourceOf(STYLE)}`,
+    "connect-src 'self'",
+    'img-src data:',
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+  ].join('; ');
+  return { html, policy };
 }
 
-function hashOf(text: string): string {
-  return `sha256-${createHash('sha256').update(text).digest('base64')}`;
+function sourceOf(text: string): string {
+  return `'sha256-${createHash('sha256').update(text).digest('base64')}'`;
 }

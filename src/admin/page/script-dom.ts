@@ -128,20 +128,20 @@ function makeCell(row, className) {
   return row.appendChild(cell);
 }
 
-/** Draws one row; columns are the classes of the cells. */
-function drawRow(row, columns, values) {
+/** Draws a row of the table with this body: its cells have the classes of the table's head. */
+function drawRow(body, row, values) {
+  const [{ cells: head }] = body.parentElement.tHead.rows;
   for (const [index, value] of values.entries()) {
-    const cell = row.cells[index] ?? makeCell(row, columns[index]);
+    const cell = row.cells[index] ?? makeCell(row, head[index].className);
     if (isNew(cell, value)) fillCell(cell, value);
   }
 }
 
 /** Draws a table's body, one row for each item. */
-function drawRows(id, columns, rows) {
-  const body = byId(id);
+function drawRows(body, rows) {
   while (body.rows.length > rows.length) body.deleteRow(-1);
   for (const [index, values] of rows.entries()) {
-    drawRow(body.rows[index] ?? body.insertRow(), columns, values);
+    drawRow(body, body.rows[index] ?? body.insertRow(), values);
   }
 }
 `;

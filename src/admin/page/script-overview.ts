@@ -1,6 +1,5 @@
 /** The page's script, third part: providers, models, clients, process and settings. */
 export const OVERVIEW = String.raw`
-const COUNTED = ['number', 'number', 'number', 'number'];
 const latencyAndTokens = (row) => [
   row.firstTokenP50Ms,
   row.firstTokenP95Ms,
@@ -57,7 +56,6 @@ function drawProviders({ providers, now }) {
     providers.some(({ state }) => state !== 'skipped'),
   );
   setHidden('providers-box', providers.length === 0);
-  const columns = ['', 'wrap', 'number', 'wrap', ...COUNTED, 'wrap'];
   const rows = providers.map((provider) => [
     provider.id,
     stateCell(provider, now),
@@ -70,7 +68,7 @@ function drawProviders({ providers, now }) {
       lines: [provider.lastError.text],
     },
   ]);
-  drawRows('providers', columns, rows);
+  drawRows(byId('providers'), rows);
 }
 
 function drawModels({ models, clients }) {
@@ -82,7 +80,7 @@ function drawModels({ models, clients }) {
     model.failed,
     ...latencyAndTokens(model),
   ]);
-  drawRows('models', ['', '', 'number', 'number', ...COUNTED], rows);
+  drawRows(byId('models'), rows);
 
   setHidden('clients-section', clients.length === 0);
   const clientRows = clients.map((client) => [
@@ -92,7 +90,7 @@ function drawModels({ models, clients }) {
     client.inputTokens,
     client.outputTokens,
   ]);
-  drawRows('clients', ['', ...COUNTED], clientRows);
+  drawRows(byId('clients'), clientRows);
 }
 
 /** The state event before: the CPU's use is the difference. @type {any} */
@@ -129,7 +127,7 @@ function drawSettings() {
   setText('about', about.join(' · '));
   setText('settings-count', settings.settings.length + ' settings in force');
   const rows = settings.settings.map(([name, value]) => [name, valueText(value)]);
-  drawRows('settings', ['mono', 'wrap mono'], rows);
+  drawRows(byId('settings'), rows);
   setHidden('warnings', settings.warnings.length === 0);
   if (isNew(byId('warnings'), settings.warnings)) {
     byId('warnings').replaceChildren(

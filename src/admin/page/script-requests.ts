@@ -3,18 +3,6 @@ export const REQUESTS = String.raw`
 const MAX_REQUESTS = 200;
 const OUTCOME_ICONS = { ok: 'good', client_closed: 'skip', refused: 'warn', rate_limited: 'bad' };
 const FAILED = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
-const REQUEST_COLUMNS = [
-  '',
-  '',
-  'number',
-  '',
-  '',
-  'client',
-  'number',
-  'number',
-  'number',
-  'number',
-];
 
 /** Newest first. While the list is paused, the page shows the requests of that moment. */
 let requests = [];
@@ -71,7 +59,7 @@ function makeRow(request) {
   button.type = 'button';
   button.setAttribute('aria-expanded', 'false');
   button.setAttribute('aria-controls', 'details-' + rowsMade);
-  drawRow(row, REQUEST_COLUMNS, [
+  drawRow(byId('requests'), row, [
     '',
     outcomeCell(request.outcome),
     request.status,
@@ -89,7 +77,7 @@ function makeRow(request) {
 }
 
 /** All fields of the access line by their names, then the tries. */
-function makeDetails(request, id) {
+function makeDetails(request, { row: { cells }, detailsId }) {
   const { tries, ...fields } = request;
   const facts = make('dl', 'facts');
   for (const [name, value] of Object.entries(fields)) {
@@ -100,43 +88,23 @@ function makeDetails(request, id) {
   const sheet = make('div', 'sheet', facts);
   if (tries?.length > 0) sheet.append(makeTries(tries));
   const cell = make('td', '', sheet);
-  cell.setAttribute('colspan', REQUEST_COLUMNS.length);
+  cell.setAttribute('colspan', cells.length);
   const row = make('tr', 'details', cell);
-  row.id = id;
+  row.id = detailsId;
   return row;
 }
 
 function makeTries(tries) {
-  const head = [
-    'Try',
-    'Provider',
-    'Key',
-    'Model',
-    'Outcome',
-    'Status',
-    'Duration, ms',
-    'Cause',
-    'URL',
-  ];
-  const columns = ['number', '', 'number', '', '', 'number', 'number', 'wrap', 'wrap'];
-  const cells = head.map((name, index) => {
-    const cell = make('th', columns[index], name);
-    cell.setAttribute('scope', 'col');
-    return cell;
-  });
-  const body = make('tbody', '');
-  for (const [index, entry] of tries.entries()) {
+  const box = byId('tries-template').content.firstElementChild.cloneNode(true);
+  const body = box.querySelector('tbody');
+  // The tries of several requests may be shown.
+  for (const node of [box, body]) node.removeAttribute('id');
+  const rows = tries.map((entry, index) => {
     const { provider, key, model, outcome, status, duration_ms, cause, url } = entry;
-    const row = body.appendChild(document.createElement('tr'));
-    const values = [provider, key, model, outcomeCell(outcome), status, duration_ms, cause, url];
-    drawRow(row, columns, [index + 1, ...values]);
-  }
-  const table = make('table', '', make('caption', '', 'Tries'));
-  table.append(make('thead', '', make('tr', '', ...cells)), body);
-  const box = make('div', 'box scroll', table);
-  box.setAttribute('role', 'region');
-  box.setAttribute('aria-label', 'Tries');
-  box.tabIndex = 0;
+    const result = [outcomeCell(outcome), status, duration_ms, cause, url];
+    return [index + 1, provider, key, model, ...result];
+  });
+  drawRows(body, rows);
   return box;
 }
 
@@ -144,7 +112,7 @@ function toggle(request) {
   const entry = rowOf.get(request);
   const isOpen = !openRequests.delete(request);
   if (isOpen) openRequests.add(request);
-  entry.details = isOpen ? makeDetails(request, entry.detailsId) : null;
+  entry.details = isOpen ? makeDetails(request, entry) : null;
   entry.button.setAttribute('aria-expanded', String(isOpen));
   schedule();
 }

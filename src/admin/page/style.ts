@@ -44,7 +44,7 @@ a:hover { text-decoration: underline; }
 .warn { color: var(--warn); }
 .bad { color: var(--bad); }
 .off { color: var(--muted); }
-.hidden-text {
+.hidden-text, table:not(.tries) > caption {
   position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap;
 }
 .box { background: var(--surface); border: 1px solid var(--line); border-radius: 8px; }
@@ -79,7 +79,7 @@ td small, td.wrap { white-space: normal; overflow-wrap: anywhere; min-width: 12r
 td small { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 4; overflow: hidden; }
 td.wrap { max-width: 26rem; }
 .number { text-align: right; }
-.mono, code, pre { font-family: var(--mono); font-size: 0.75rem; }
+.mono, .settings tbody, code, pre { font-family: var(--mono); font-size: 0.75rem; }
 .empty { padding: 0.75rem 0.875rem; }
 .empty * + p, .empty pre { margin: 0.5rem 0 0; }
 code { white-space: nowrap; }
