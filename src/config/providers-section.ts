@@ -116,15 +116,16 @@ function readProvider(
   );
   const variable = keyVariableOf(id);
   variables.add(variable);
-  const inSection = keysOf(values);
-  const inVariable = { key: (env[variable] ?? '').trim(), setting: 'api_key', variable };
-  const distinct = new Map(inSection.toReversed().map((found) => [found.key, found]));
-  const keys: readonly FoundKey[] =
-    distinct.size > 0 ? [...distinct.values()].toReversed() : [inVariable];
+  const single = (values.api_key ?? '').trim();
+  // An empty key counts as not set, like an empty variable.
+  const inSection = [single, ...(values.api_keys ?? []).map((key) => key.trim())].filter(Boolean);
+  const distinct = new Set(inSection);
+  const inVariable = (env[variable] ?? '').trim();
+  const keys = distinct.size > 0 ? [...distinct] : [inVariable];
   const settings = {
     id,
     baseUrl: checkBaseUrl(id, values.base_url, section),
-    apiKeys: keys.map(({ key }) => new Secret(key)),
+    apiKeys: keys.map((key) => new Secret(key)),
     headers: toHeaders(values.headers ?? {}, section),
     defaultModel: values.default_model || undefined,
     timeoutMs: 1000 * values.timeout,
@@ -134,9 +135,12 @@ function readProvider(
   };
 
   if (!enabled) return 'enabled = false';
-  if (keys[0]?.key === '') return withoutKey(id);
-  for (const { key, ...origin } of keys) checkKey(key, { section, ...origin });
-  if (inSection.length > keys.length) section.warning('api_keys', 'the same key is there twice');
+  if (keys[0] === '') return withoutKey(id);
+  for (const key of distinct) {
+    checkKey(key, { section, setting: key === single ? 'api_key' : 'api_keys' });
+  }
+  if (distinct.size === 0) checkKey(inVariable, { section, setting: 'api_key', variable });
+  if (inSection.length > distinct.size) section.warning('api_keys', 'the same key is there twice');
   if (isOwnAddress(settings.baseUrl, server)) {
     section.warning(
       'base_url',
@@ -144,24 +148,6 @@ function readProvider(
     );
   }
   return settings;
-}
-
-interface FoundKey {
-  readonly key: string;
-  readonly setting: string;
-  readonly variable?: string;
-}
-
-/** Returns the keys of a provider's section. An empty one counts as not set, like an empty variable. */
-function keysOf(values: {
-  readonly api_key: string | undefined;
-  readonly api_keys: readonly string[] | undefined;
-}): FoundKey[] {
-  const { api_key: single = '', api_keys: several = [] } = values;
-  return [
-    { key: single.trim(), setting: 'api_key' },
-    ...several.map((key) => ({ key: key.trim(), setting: 'api_keys' })),
-  ].filter(({ key }) => key !== '');
 }
 
 /** Returns the URL without a slash at its end. */

@@ -3034,8 +3034,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/providers-section.ts',
-    now: "key: key.trim(), setting: 'api_keys'",
-    mutated: "key: key.trim(), setting: 'api_key'",
+    now: "key === single ? 'api_key' : 'api_keys'",
+    mutated: "'api_key'",
     tests: 'config.test',
     title: 'a wrong key is blamed',
   },
@@ -3118,7 +3118,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/providers-section.ts',
-    now: 'inSection.length > keys.length',
+    now: 'inSection.length > distinct.size',
     mutated: 'inSection.length > 99',
     tests: 'settings-sources',
     title: 'a key that a provider has twice',
