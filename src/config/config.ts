@@ -122,7 +122,7 @@ export function loadConfig(sources: ConfigSources): Config {
   const clients = readClients(top.section('clients'), server.auth.enabled, callerKeys);
   const admin = readAdmin(top.section('admin'), server.port);
   const logging = top.section('logging').values(SETTINGS.logging);
-  const providers = readProviders(top.section('providers'), { env, server, variables });
+  const providers = readProviders(top.section('providers'), server);
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
   const ids = new Set(providers.registered.map(({ id }) => id));
   const aliases = readAliases(top.section('aliases'), ids);

@@ -160,11 +160,6 @@ export function parseText({ type }: Setting, value: string): unknown {
   return value;
 }
 
-/** Of a variable that holds a list. An empty item stays, to be refused: "," must not mean that there are no keys. */
-export function splitAtCommas(value: string): readonly string[] {
-  return value.split(',').map((item) => item.trim());
-}
-
 export function isTable(value: unknown): value is Table {
   return (
     typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
