@@ -7,14 +7,7 @@ import { didYouMean } from '../lib/did-you-mean.ts';
 import { Secret } from '../lib/secrets.ts';
 import { explainVariable } from './environment.ts';
 import { expandReferences, hasBrokenReference } from './references.ts';
-import {
-  isTable,
-  parseText,
-  ruleOf,
-  type Rows,
-  type Setting,
-  type Table,
-} from './setting-kinds.ts';
+import { isTable, parseText, type Rows, type Setting, type Table } from './setting-kinds.ts';
 
 /** What the command line may override. */
 export interface Flags {
@@ -106,10 +99,9 @@ export class SectionReader {
   value<T>(key: string, row: Setting<T>, variable?: string): T {
     this.#known.add(key);
     const { filePrefix, problems, resolved } = this.#context;
-    const rule = ruleOf(row);
     let result: unknown = row.default;
     for (const [origin, value] of this.#given(key, row, variable)) {
-      if (rule.accepts(value)) {
+      if (row.accepts(value)) {
         result = value;
         this.#origins.set(key, origin);
         continue;
@@ -119,7 +111,7 @@ export class SectionReader {
       const shown = origin === undefined ? this.#table[key] : value;
       const found = row.key ? typeOf(value) : describe(shown);
       const hint = origin === undefined ? '' : explainVariable(value);
-      problems.push(`${source}: found ${found}, expected ${rule.expected}${hint}`);
+      problems.push(`${source}: found ${found}, expected ${row.expected}${hint}`);
     }
     if (result !== undefined) {
       const shown = row.key ? new Secret(JSON.stringify(result)) : result;
