@@ -3223,14 +3223,14 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/store-section.ts',
-    now: "assertUrl(password !== '',",
-    mutated: 'assertUrl(true,',
+    now: "if (password === '') return",
+    mutated: "if (password === '@') return",
     tests: 'store-settings',
     title: 'redis://alice:@h is refused',
   },
   {
     file: 'src/config/store-section.ts',
-    now: 'password: new Secret(decode(password)),',
+    now: 'password: new Secret(decodeURIComponent(password)),',
     mutated: 'password: new Secret(password),',
     tests: 'store-settings',
     title: 'redis://a%3Ab:',
@@ -4009,8 +4009,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/store-section.ts',
-    now: 'return { ...parseStoreUrl(store), prefix };',
-    mutated: "return { ...parseStoreUrl(store), prefix: 'inference-gateway' };",
+    now: 'return { ...parsed, prefix };',
+    mutated: "return { ...parsed, prefix: 'inference-gateway' };",
     tests: 'conformance-config',
     title: 'rate_limit.prefix acts',
   },
