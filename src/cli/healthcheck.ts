@@ -4,13 +4,11 @@ import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
 import { text as textOf } from 'node:stream/consumers';
 
-import { ConfigError, type Config, type Flags } from '../config/config.ts';
+import { ConfigError, type Config, type Env, type Flags } from '../config/config.ts';
 import { localUrl } from './startup-report.ts';
 
 const TIMEOUT_MS = 5000;
 const LOOPBACK = '127.0.0.1';
-
-type Env = Readonly<Record<string, string | undefined>>;
 
 /**
  * Asks for `/health`, for 5 s at most, at the address of the settings. If they are wrong, a gateway may still run with

@@ -5,7 +5,7 @@
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { Secret } from '../lib/secrets.ts';
-import { explainVariable } from './environment.ts';
+import { explainVariable, type Env } from './environment.ts';
 import { expandReferences, hasBrokenReference } from './references.ts';
 import { isTable, parseText, type Rows, type Setting, type Table } from './setting-kinds.ts';
 
@@ -18,7 +18,7 @@ export interface Flags {
 
 /** What the readers of all sections share. */
 export interface ReadContext {
-  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly env: Env;
   readonly flags: Flags;
   /** Precedes the names of settings in problems: the path of the file and a colon, or nothing. */
   readonly filePrefix: string;

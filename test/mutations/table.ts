@@ -3167,8 +3167,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/workers.ts',
-    now: 'const problem = count > 1 ? whyOnlyOneWorker(node) : undefined;',
-    mutated: 'const problem = whyOnlyOneWorker(node);',
+    now: 'const problem = count > 1 ? whyOnlyOneWorker(version, platform) : undefined;',
+    mutated: 'const problem = whyOnlyOneWorker(version, platform);',
     tests: 'worker-settings',
     title: 'are blamed on where',
   },
