@@ -55,9 +55,14 @@ async function onRequest(request: IncomingMessage, response: ServerResponse): Pr
   const chunks: Buffer[] = [];
   for await (const part of request) chunks.push(part as Buffer);
   const body = JSON.parse(Buffer.concat(chunks).toString()) as DemoRequest;
-  const echo = `You said: ${textOf(body.messages.at(-1)?.content)}`;
-  if (body.stream) await sendEvents(response, echo, body.stream_options?.include_usage ?? false);
-  else sendJson(response, completion(echo));
+  const content = `You said: ${textOf(body.messages.at(-1)?.content)}`;
+  if (body.stream) {
+    await sendEvents(response, content, body.stream_options?.include_usage ?? false);
+    return;
+  }
+  const message = { role: 'assistant', content };
+  const choices = [{ index: 0, message, finish_reason: 'stop' }];
+  sendJson(response, { ...completion('chat.completion', choices), usage: USAGE });
 }
 
 /** The text of a message; its other parts, such as images, are left out. */
@@ -67,25 +72,9 @@ function textOf(content: Content | undefined): string {
     : (content ?? []).map(({ text = '' }) => text).join(' ');
 }
 
-function completion(content: string) {
-  return {
-    id: 'chatcmpl-demo',
-    object: 'chat.completion',
-    created: CREATED,
-    model: MODEL,
-    choices: [{ index: 0, message: { role: 'assistant', content }, finish_reason: 'stop' }],
-    usage: USAGE,
-  };
-}
-
-function chunk(choices: readonly object[]) {
-  return {
-    id: 'chatcmpl-demo',
-    object: 'chat.completion.chunk',
-    created: CREATED,
-    model: MODEL,
-    choices,
-  };
+/** A completion, or a chunk of one. */
+function completion(object: string, choices: readonly object[]) {
+  return { id: 'chatcmpl-demo', object, created: CREATED, model: MODEL, choices };
 }
 
 function sendJson(response: ServerResponse, body: object, status = 200): void {
@@ -99,9 +88,12 @@ async function sendEvents(
   includeUsage: boolean,
 ): Promise<void> {
   response.setHeader('content-type', 'text/event-stream');
-  const send = (event: object) => response.write(`data: ${JSON.stringify(event)}\n\n`);
+  const send = (choices: readonly object[], rest?: object) => {
+    const chunk = { ...completion('chat.completion.chunk', choices), ...rest };
+    response.write(`data: ${JSON.stringify(chunk)}\n\n`);
+  };
   const sendDelta = (delta: object, finish_reason: string | null = null) =>
-    send(chunk([{ index: 0, delta, finish_reason }]));
+    send([{ index: 0, delta, finish_reason }]);
   sendDelta({ role: 'assistant', content: '' });
   for (const word of answer.split(/(?<= )/)) {
     if (response.destroyed) return;
@@ -109,6 +101,6 @@ async function sendEvents(
     await sleep(WORD_INTERVAL_MS);
   }
   sendDelta({}, 'stop');
-  if (includeUsage) send({ ...chunk([]), usage: USAGE });
+  if (includeUsage) send([], { usage: USAGE });
   response.end('data: [DONE]\n\n');
 }

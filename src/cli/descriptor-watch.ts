@@ -11,12 +11,11 @@ const CHECK_MS = 1000;
  * turned away: libuv closes the connections that it cannot accept without an error.
  */
 export function watchDescriptors(path: string, exhaustion: ExhaustionLog): void {
-  const check = () => {
+  setInterval(() => {
     try {
       closeSync(openSync(path, 'r'));
     } catch (error) {
       exhaustion.record(error);
     }
-  };
-  setInterval(check, CHECK_MS).unref();
+  }, CHECK_MS).unref();
 }

@@ -4,29 +4,22 @@ import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
 import { text as textOf } from 'node:stream/consumers';
 
-import { ConfigError, type Config, type Flags } from '../config/config.ts';
+import { ConfigError, type Config, type Env, type Flags } from '../config/config.ts';
 import { localUrl } from './startup-report.ts';
 
 const TIMEOUT_MS = 5000;
 const LOOPBACK = '127.0.0.1';
 
-export interface Health {
-  readonly isHealthy: boolean;
-  /** What to print: the answer, or why there is none. */
-  readonly text: string;
-}
-
-type Env = Readonly<Record<string, string | undefined>>;
-
 /**
  * Asks for `/health`, for 5 s at most, at the address of the settings. If they are wrong, a gateway may still run with
- * those that it read before: then the port has to be named by an option or a variable.
+ * those that it read before: then the port has to be named by an option or a variable. `text` is what to print: the
+ * answer, or why there is none.
  */
 export async function checkHealth(
   flags: Flags,
   env: Env,
   readConfig: () => Config,
-): Promise<Health> {
+): Promise<{ isHealthy: boolean; text: string }> {
   let url: string;
   try {
     url = findUrl(flags, env, readConfig);

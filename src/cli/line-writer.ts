@@ -3,21 +3,11 @@
 /** Log bytes buffered while the stream is not read; further lines are dropped. */
 const MAX_BUFFERED_BYTES = 4_194_304;
 
-export interface LineWriter {
-  /** Takes one line or several, each with its end. */
-  readonly write: (text: string) => void;
-  /** Since the start. */
-  readonly droppedLines: number;
-}
-
 /**
  * Writes lines to `stream`. Lines of one turn of the event loop are written together, to save system calls.
  * Once the stream drains, `onDropped` receives the number of lines that were dropped meanwhile.
  */
-export function createLineWriter(
-  stream: NodeJS.WriteStream,
-  onDropped: (lines: number) => void,
-): LineWriter {
+export function createLineWriter(stream: NodeJS.WriteStream, onDropped: (lines: number) => void) {
   let lines = '';
   let droppedLines = 0;
   let reportedLines = 0;
@@ -32,7 +22,8 @@ export function createLineWriter(
     if (count > 0) onDropped(count);
   });
   return {
-    write(text) {
+    /** Takes one line or several, each with its end. */
+    write: (text: string) => {
       // One turn may log thousands of lines.
       if (stream.writableLength + lines.length > MAX_BUFFERED_BYTES) {
         droppedLines += text.split('\n').length - 1;
@@ -41,6 +32,7 @@ export function createLineWriter(
       if (lines === '') setImmediate(flush);
       lines += text;
     },
+    /** Since the start. */
     get droppedLines() {
       return droppedLines;
     },

@@ -12,7 +12,7 @@ import { readAdmin, type AdminSettings } from './admin-section.ts';
 import { checkCallerKey } from './api-keys.ts';
 import { readClients, type ClientSettings } from './clients-section.ts';
 import { ConfigError } from './config-error.ts';
-import { warnOfUnknownVariables } from './environment.ts';
+import { warnOfUnknownVariables, type Env } from './environment.ts';
 import { readProviders, type Providers } from './providers-section.ts';
 import { readRateLimit, type RateLimitSettings } from './rate-limit-section.ts';
 import { SectionReader, type Flags, type ReadContext } from './section-reader.ts';
@@ -21,6 +21,7 @@ import { SETTINGS } from './settings-table.ts';
 import { countWorkers, type Machine } from './workers.ts';
 
 export { ConfigError } from './config-error.ts';
+export type { Env } from './environment.ts';
 export type { BucketSettings, ClientSettings } from './clients-section.ts';
 export type { ProviderSettings } from './providers-section.ts';
 export type { Flags } from './section-reader.ts';
@@ -87,7 +88,7 @@ interface ConfigSources {
   readonly path?: string;
   /** The paths of `${file:...}` are relative to it; else to the working directory. */
   readonly directory?: string;
-  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly env: Env;
   readonly flags?: Flags;
   /** The memory that the process may use, in bytes. */
   readonly memoryBytes?: number;
@@ -122,7 +123,7 @@ export function loadConfig(sources: ConfigSources): Config {
   const clients = readClients(top.section('clients'), server.auth.enabled, callerKeys);
   const admin = readAdmin(top.section('admin'), server.port);
   const logging = top.section('logging').values(SETTINGS.logging);
-  const providers = readProviders(top.section('providers'), { env, server, variables });
+  const providers = readProviders(top.section('providers'), server);
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
   const ids = new Set(providers.registered.map(({ id }) => id));
   const aliases = readAliases(top.section('aliases'), ids);

@@ -2,6 +2,8 @@
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 
+export type Env = Readonly<Record<string, string | undefined>>;
+
 const PREFIX = 'GATEWAY_';
 /** `tcp://10.0.0.7:80`: what Kubernetes and Docker links set for a Service `gateway`, besides `GATEWAY_SERVICE_HOST`. */
 const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
@@ -15,10 +17,7 @@ export function explainVariable(value: unknown): string {
 }
 
 /** Returns a warning for each `GATEWAY_` variable that nothing reads. `known` are the variables that are looked up. */
-export function warnOfUnknownVariables(
-  env: Readonly<Record<string, string | undefined>>,
-  known: ReadonlySet<string>,
-): string[] {
+export function warnOfUnknownVariables(env: Env, known: ReadonlySet<string>): string[] {
   const candidates = [...known].filter((name) => name.startsWith(PREFIX));
   return Object.entries(env)
     .filter(([name]) => name.startsWith(PREFIX) && !known.has(name))

@@ -42,29 +42,25 @@ export interface Providers {
   readonly fallback: readonly string[];
 }
 
-interface ProviderContext {
-  readonly env: Readonly<Record<string, string | undefined>>;
-  /** Gets the names of the variables that are looked up. */
-  readonly variables: Set<string>;
-  readonly server: {
-    /** The gateway's own address. */
-    readonly host: string;
-    readonly port: number;
-    /** What applies to providers without such a setting of their own. */
-    readonly timeoutMs: number;
-    readonly retries: number;
-  };
+/** What providers need to know of `[server]`. */
+interface ServerFacts {
+  /** The gateway's own address. */
+  readonly host: string;
+  readonly port: number;
+  /** What applies to providers without such a setting of their own. */
+  readonly timeoutMs: number;
+  readonly retries: number;
 }
 
-export function readProviders(section: SectionReader, context: ProviderContext): Providers {
+export function readProviders(section: SectionReader, server: ServerFacts): Providers {
   const { primary, fallback = [] } = section.values(SETTINGS.providers);
   const registered: ProviderSettings[] = [];
   const skipped: SkippedProvider[] = [];
   const configured = section.remainingSections();
   for (const id of new Set([...configured, ...BUILT_IN_PROVIDERS.keys()])) {
     const subsection = section.section(id);
-    const isUsed = configured.includes(id) || context.env[keyVariableOf(id)];
-    const result = isUsed ? readProvider(id, subsection, context) : withoutKey(id);
+    const isUsed = configured.includes(id) || section.variable(keyVariableOf(id));
+    const result = isUsed ? readProvider(id, subsection, server) : withoutKey(id);
     if (typeof result === 'string') {
       skipped.push({ id, reason: result, isConfigured: configured.includes(id) });
       subsection.dropFromResolved();
@@ -95,7 +91,7 @@ function withoutKey(id: string): string {
 function readProvider(
   id: string,
   section: SectionReader,
-  { env, variables, server }: ProviderContext,
+  server: ServerFacts,
 ): ProviderSettings | string {
   if (!/^[A-Za-z0-9._-]{1,64}$/.test(id)) {
     section.problem('', 'a provider id is 1 to 64 letters, digits, ".", "_" or "-"');
@@ -115,16 +111,16 @@ function readProvider(
     },
   );
   const variable = keyVariableOf(id);
-  variables.add(variable);
-  const inSection = keysOf(values);
-  const inVariable = { key: (env[variable] ?? '').trim(), setting: 'api_key', variable };
-  const distinct = new Map(inSection.toReversed().map((found) => [found.key, found]));
-  const keys: readonly FoundKey[] =
-    distinct.size > 0 ? [...distinct.values()].toReversed() : [inVariable];
+  const single = (values.api_key ?? '').trim();
+  // An empty key counts as not set, like an empty variable.
+  const inSection = [single, ...(values.api_keys ?? []).map((key) => key.trim())].filter(Boolean);
+  const distinct = new Set(inSection);
+  const inVariable = (section.variable(variable) ?? '').trim();
+  const keys = distinct.size > 0 ? [...distinct] : [inVariable];
   const settings = {
     id,
     baseUrl: checkBaseUrl(id, values.base_url, section),
-    apiKeys: keys.map(({ key }) => new Secret(key)),
+    apiKeys: keys.map((key) => new Secret(key)),
     headers: toHeaders(values.headers ?? {}, section),
     defaultModel: values.default_model || undefined,
     timeoutMs: 1000 * values.timeout,
@@ -134,9 +130,12 @@ function readProvider(
   };
 
   if (!enabled) return 'enabled = false';
-  if (keys[0]?.key === '') return withoutKey(id);
-  for (const { key, ...origin } of keys) checkKey(key, { section, ...origin });
-  if (inSection.length > keys.length) section.warning('api_keys', 'the same key is there twice');
+  if (keys[0] === '') return withoutKey(id);
+  for (const key of distinct) {
+    checkKey(key, { section, setting: key === single ? 'api_key' : 'api_keys' });
+  }
+  if (distinct.size === 0) checkKey(inVariable, { section, setting: 'api_key', variable });
+  if (inSection.length > distinct.size) section.warning('api_keys', 'the same key is there twice');
   if (isOwnAddress(settings.baseUrl, server)) {
     section.warning(
       'base_url',
@@ -144,24 +143,6 @@ function readProvider(
     );
   }
   return settings;
-}
-
-interface FoundKey {
-  readonly key: string;
-  readonly setting: string;
-  readonly variable?: string;
-}
-
-/** Returns the keys of a provider's section. An empty one counts as not set, like an empty variable. */
-function keysOf(values: {
-  readonly api_key: string | undefined;
-  readonly api_keys: readonly string[] | undefined;
-}): FoundKey[] {
-  const { api_key: single = '', api_keys: several = [] } = values;
-  return [
-    { key: single.trim(), setting: 'api_key' },
-    ...several.map((key) => ({ key: key.trim(), setting: 'api_keys' })),
-  ].filter(({ key }) => key !== '');
 }
 
 /** Returns the URL without a slash at its end. */
@@ -182,7 +163,7 @@ function checkBaseUrl(id: string, text: string | undefined, section: SectionRead
 }
 
 /** OPENAI_BASE_URL is often set to the gateway's address, for the SDKs of programs beside it. */
-function isOwnAddress(baseUrl: string, { host, port }: ProviderContext['server']): boolean {
+function isOwnAddress(baseUrl: string, { host, port }: ServerFacts): boolean {
   if (!URL.canParse(baseUrl)) return false;
   const url = new URL(baseUrl);
   const name = url.hostname.replace(/^\[|\]$/g, '');

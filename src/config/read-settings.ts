@@ -3,7 +3,7 @@
 import { totalmem } from 'node:os';
 import { dirname, resolve } from 'node:path';
 
-import { ConfigError, loadConfig, type Config, type Flags } from './config.ts';
+import { ConfigError, loadConfig, type Config, type Env, type Flags } from './config.ts';
 import { readSettingsFile } from './settings-file.ts';
 
 const DEFAULT_CONFIG_PATH = 'gateway.toml';
@@ -22,8 +22,6 @@ export interface Settings {
   readonly config: Config;
   readonly source: SettingsSource;
 }
-
-type Env = Readonly<Record<string, string | undefined>>;
 
 /**
  * Reads and checks all settings, anew with each call. `demo` is the text of a settings file that is used instead of

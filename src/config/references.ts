@@ -6,12 +6,9 @@ import { ConfigError } from './config-error.ts';
 import { readValueFile } from './settings-file.ts';
 
 interface ReferenceContext {
-  readonly env: Readonly<Record<string, string | undefined>>;
+  /** The paths of files are relative to it. */
   readonly directory: string;
-  readonly variables: Set<string>;
-}
-
-interface ReferenceHandlers {
+  readonly variable: (name: string) => string | undefined;
   readonly problem: (text: string) => void;
   /** A variable is not set: its reference stays as written. */
   readonly onUnset: (text: string) => void;
@@ -27,12 +24,10 @@ const REFERENCE = new RegExp(
 /** Replaces each reference by the variable's value or the file's text, neither of which is expanded again. */
 export function expandReferences(
   text: string,
-  { env, directory, variables }: ReferenceContext,
-  { problem, onUnset }: ReferenceHandlers,
+  { directory, variable, problem, onUnset }: ReferenceContext,
 ): string {
   const valueOf = (name: string, report: (text: string) => void) => {
-    variables.add(name);
-    const value = Object.hasOwn(env, name) ? env[name] : undefined;
+    const value = variable(name);
     if (value === undefined) report(`environment variable ${name} is not set`);
     return value;
   };

@@ -5,17 +5,9 @@
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { Secret } from '../lib/secrets.ts';
-import { explainVariable } from './environment.ts';
+import { explainVariable, type Env } from './environment.ts';
 import { expandReferences, hasBrokenReference } from './references.ts';
-import {
-  isTable,
-  parseText,
-  ruleOf,
-  splitAtCommas,
-  type Rows,
-  type Setting,
-  type Table,
-} from './setting-kinds.ts';
+import { isTable, parseText, type Rows, type Setting, type Table } from './setting-kinds.ts';
 
 /** What the command line may override. */
 export interface Flags {
@@ -26,7 +18,7 @@ export interface Flags {
 
 /** What the readers of all sections share. */
 export interface ReadContext {
-  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly env: Env;
   readonly flags: Flags;
   /** Precedes the names of settings in problems: the path of the file and a colon, or nothing. */
   readonly filePrefix: string;
@@ -107,10 +99,9 @@ export class SectionReader {
   value<T>(key: string, row: Setting<T>, variable?: string): T {
     this.#known.add(key);
     const { filePrefix, problems, resolved } = this.#context;
-    const rule = ruleOf(row);
     let result: unknown = row.default;
     for (const [origin, value] of this.#given(key, row, variable)) {
-      if (rule.accepts(value)) {
+      if (row.accepts(value)) {
         result = value;
         this.#origins.set(key, origin);
         continue;
@@ -120,7 +111,7 @@ export class SectionReader {
       const shown = origin === undefined ? this.#table[key] : value;
       const found = row.key ? typeOf(value) : describe(shown);
       const hint = origin === undefined ? '' : explainVariable(value);
-      problems.push(`${source}: found ${found}, expected ${rule.expected}${hint}`);
+      problems.push(`${source}: found ${found}, expected ${row.expected}${hint}`);
     }
     if (result !== undefined) {
       const shown = row.key ? new Secret(JSON.stringify(result)) : result;
@@ -131,29 +122,33 @@ export class SectionReader {
 
   /** The values that are given for a key, lowest first: a wrong one is reported even if another overrides it. */
   #given(key: string, row: Setting, variable?: string): [origin: string | undefined, unknown][] {
-    const { env, flags, variables } = this.#context;
-    const fromVariable = (name: string | undefined): [string, unknown][] => {
-      if (name === undefined) return [];
-      variables.add(name);
-      const text = env[name];
+    const fromVariable = (name: string | undefined): unknown => {
+      const text = name === undefined ? undefined : this.variable(name);
       // An empty variable counts as unset: compose files produce them.
-      if (!text) return [];
-      return [[name, row.type === 'texts' ? splitAtCommas(text) : parseText(row, text)]];
+      if (!text) return undefined;
+      if (row.type !== 'texts') return parseText(row, text);
+      // An empty item stays, to be refused: "," must not mean that there are no keys.
+      return text.split(',').map((item) => item.trim());
     };
     const written = this.#table[key];
     const expanded = this.#expand(key, written, row);
     // What replaced a reference is text; another value of the file has its type already.
     const isReplaced = typeof expanded === 'string' && expanded !== written;
-    const inFile = isReplaced ? parseText(row, expanded) : expanded;
-    const option = row.flag && flags[row.flag];
-    return [
-      ...fromVariable(variable),
-      ...(written === undefined ? [] : [[undefined, inFile] as [undefined, unknown]]),
-      ...fromVariable(row.env),
-      ...(option === undefined
-        ? []
-        : [[`--${row.flag}`, parseText(row, option)] as [string, unknown]]),
+    const option = row.flag && this.#context.flags[row.flag];
+    const given: [string | undefined, unknown][] = [
+      [variable, fromVariable(variable)],
+      [undefined, isReplaced ? parseText(row, expanded) : expanded],
+      [row.env, fromVariable(row.env)],
+      [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
     ];
+    return given.filter(([, value]) => value !== undefined);
+  }
+
+  /** Looks up a variable of the environment: no warning says then that nothing reads it. */
+  variable(name: string): string | undefined {
+    const { env, variables } = this.#context;
+    variables.add(name);
+    return Object.hasOwn(env, name) ? env[name] : undefined;
   }
 
   /** Whether a problem with the value of `key` was reported. */
@@ -211,7 +206,9 @@ export class SectionReader {
     if (mayStay && hasBrokenReference(value)) {
       this.warning(key, '"${" begins no reference here; the text is used as written');
     }
-    const expanded = expandReferences(value, this.#context, {
+    const expanded = expandReferences(value, {
+      directory: this.#context.directory,
+      variable: (name) => this.variable(name),
       problem: (text) => this.problem(key, text),
       onUnset: (text) => {
         if (mayStay) this.warning(key, `${text}; the text is used as written`);

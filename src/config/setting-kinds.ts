@@ -3,8 +3,11 @@
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
 
-/** What the value of a setting may be. `T` is the type of the value in use: undefined if it has no default. */
-export interface Kind<T> {
+/**
+ * A row of the table of settings: what the value may be, and where it may come from. `T` is the type of the value in
+ * use: undefined if it has no default.
+ */
+export interface Setting<T = unknown> {
   readonly type:
     | 'integer'
     | 'integer or auto'
@@ -15,16 +18,15 @@ export interface Kind<T> {
     | 'text or texts'
     | 'headers';
   readonly default: T;
+  /** What is accepted, for a message. */
+  readonly expected: string;
+  readonly accepts: (value: unknown) => boolean;
   /** Of integers and seconds. */
   readonly min?: number;
   readonly max?: number;
   /** Of a text, if it may only be one of these. */
   readonly choices?: readonly string[];
   readonly isNotEmpty?: boolean;
-}
-
-/** A row of the table of settings. */
-export interface Setting<T = unknown> extends Kind<T> {
   /** In one sentence or less. */
   readonly meaning: string;
   /** What the documentation says instead of `default`, if that depends on something. */
@@ -52,16 +54,34 @@ const MAX_SECONDS = 2_147_483;
 
 type Or<T, D> = D extends undefined ? T | undefined : T;
 
+const isText = (value: unknown): value is string => typeof value === 'string';
+const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
+
 export function integer<D extends number | undefined = undefined>(
   min: number,
   max: number,
   fallback?: D,
 ) {
-  return { type: 'integer', min, max, default: fallback as Or<number, D> } as const;
+  return {
+    type: 'integer',
+    min,
+    max,
+    default: fallback as Or<number, D>,
+    expected: `an integer from ${min} to ${max}`,
+    accepts: (value: unknown) =>
+      Number.isInteger(value) && Number(value) >= min && Number(value) <= max,
+  } as const;
 }
 
 export function integerOrAuto(min: number, max: number, fallback: number | 'auto') {
-  return { type: 'integer or auto', min, max, default: fallback } as const;
+  const whole = integer(min, max);
+  return {
+    ...whole,
+    type: 'integer or auto',
+    default: fallback,
+    expected: `${whole.expected}, or "auto"`,
+    accepts: (value: unknown) => value === 'auto' || whole.accepts(value),
+  } as const;
 }
 
 /** Whole seconds. */
@@ -70,99 +90,63 @@ export function seconds<D extends number | undefined = undefined>(min: number, f
 }
 
 export function boolean(fallback: boolean) {
-  return { type: 'boolean', default: fallback } as const;
+  return {
+    type: 'boolean',
+    default: fallback,
+    expected: 'true or false',
+    accepts: (value: unknown) => typeof value === 'boolean',
+  } as const;
 }
 
 export function oneOf<T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
-  return { type: 'text', choices, default: fallback } as const;
+  return {
+    type: 'text',
+    choices,
+    default: fallback,
+    expected: `one of ${choices.join(', ')}`,
+    accepts: (value: unknown) => choices.some((choice) => choice === value),
+  } as const;
 }
 
 /** With a default it may not be empty. */
 export function text<D extends string | undefined = undefined>(fallback?: D) {
   const isNotEmpty = fallback !== undefined;
-  return { type: 'text', isNotEmpty, default: fallback as Or<string, D> } as const;
+  return {
+    type: 'text',
+    isNotEmpty,
+    default: fallback as Or<string, D>,
+    expected: isNotEmpty ? 'a string that is not empty' : 'a string',
+    accepts: (value: unknown) => isText(value) && !(isNotEmpty && value === ''),
+  } as const;
 }
 
 export const TEXTS = {
   type: 'texts',
   default: undefined as readonly string[] | undefined,
+  expected: 'an array of strings',
+  accepts: areTexts,
 } as const;
 
 export const TEXT_OR_TEXTS = {
   type: 'text or texts',
   default: undefined as string | readonly string[] | undefined,
+  expected: 'a string or an array of strings',
+  accepts: (value: unknown) => isText(value) || areTexts(value),
 } as const;
 
 export const HEADERS = {
   type: 'headers',
   default: undefined as Readonly<Record<string, string>> | undefined,
+  expected: 'a table of strings',
+  accepts: (value: unknown) => isTable(value) && Object.values(value).every(isText),
 } as const;
-
-interface Rule {
-  /** For a message. */
-  readonly expected: string;
-  readonly accepts: (value: unknown) => boolean;
-}
-
-const isText = (value: unknown): value is string => typeof value === 'string';
-const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
-
-/** What the value of a setting may be. */
-export function ruleOf({ type, min = 0, max = 0, choices, isNotEmpty }: Setting): Rule {
-  if (choices) {
-    const accepts = (value: unknown) => isText(value) && choices.includes(value);
-    return { expected: `one of ${choices.join(', ')}`, accepts };
-  }
-  const whole: Rule = {
-    expected: `an integer from ${min} to ${max}`,
-    accepts: (value) => Number.isInteger(value) && Number(value) >= min && Number(value) <= max,
-  };
-  const rules: Record<Setting['type'], Rule> = {
-    integer: whole,
-    'integer or auto': {
-      expected: `${whole.expected}, or "auto"`,
-      accepts: (value) => value === 'auto' || whole.accepts(value),
-    },
-    seconds: whole,
-    boolean: { expected: 'true or false', accepts: (value) => typeof value === 'boolean' },
-    text: isNotEmpty
-      ? {
-          expected: 'a string that is not empty',
-          accepts: (value) => isText(value) && value !== '',
-        }
-      : { expected: 'a string', accepts: isText },
-    texts: { expected: 'an array of strings', accepts: areTexts },
-    'text or texts': {
-      expected: 'a string or an array of strings',
-      accepts: (value) => isText(value) || areTexts(value),
-    },
-    headers: {
-      expected: 'a table of strings',
-      accepts: (value) => isTable(value) && Object.values(value).every(isText),
-    },
-  };
-  return rules[type];
-}
-
-const WORDS = new Map([
-  ['true', true],
-  ['1', true],
-  ['false', false],
-  ['0', false],
-]);
 
 /** The value that text from a variable, a file or the command line stands for; the text itself if it is none. */
 export function parseText({ type }: Setting, value: string): unknown {
-  if (type === 'boolean') return WORDS.get(value.toLowerCase()) ?? value;
-  if (type === 'integer' || type === 'integer or auto' || type === 'seconds') {
-    return /^-?\d{1,15}$/.test(value) ? Number(value) : value;
-  }
-  return value;
-}
-
-/** Of a variable that holds a list. An empty item stays, to be refused: "," must not mean that there are no keys. */
-export function splitAtCommas(value: string): readonly string[] {
-  return value.split(',').map((item) => item.trim());
+  if (type === 'boolean' && /^(?:true|1)$/i.test(value)) return true;
+  if (type === 'boolean' && /^(?:false|0)$/i.test(value)) return false;
+  const isNumber = type === 'integer' || type === 'integer or auto' || type === 'seconds';
+  return isNumber && /^-?\d{1,15}$/.test(value) ? Number(value) : value;
 }
 
 export function isTable(value: unknown): value is Table {

@@ -34,75 +34,59 @@ export function readStore(
   }
   // An unset variable in it has been reported.
   if (store === undefined || section.hasProblem('store')) return undefined;
-  try {
-    return { ...parseStoreUrl(store), prefix };
-  } catch (error) {
-    if (!(error instanceof UrlError)) throw error;
-    section.problem('store', error.message);
-    return undefined;
-  }
+  const parsed = parseStoreUrl(store);
+  if (typeof parsed !== 'string') return { ...parsed, prefix };
+  section.problem('store', parsed);
+  return undefined;
 }
 
-class UrlError extends Error {}
-
-function assertUrl(condition: boolean, message: string): void {
-  if (!condition) throw new UrlError(message);
-}
-
-/** Throws `UrlError`. */
-function parseStoreUrl(url: string): Omit<StoreSettings, 'prefix'> {
-  assertUrl(url.length <= MAX_KEY_CHARACTERS, `longer than ${MAX_KEY_CHARACTERS} characters`);
+/** Returns the parts of the URL, or what is wrong with it. */
+function parseStoreUrl(url: string): Omit<StoreSettings, 'prefix'> | string {
+  if (url.length > MAX_KEY_CHARACTERS) return `longer than ${MAX_KEY_CHARACTERS} characters`;
   const [, scheme, rest = ''] = /^(rediss?):\/\/(.*)$/s.exec(url) ?? [];
-  assertUrl(scheme !== undefined, 'expected a URL that begins with redis:// or rediss://');
-  assertUrl(
-    !/[?#]/.test(rest),
-    'expected no query and no fragment; in a password "?" is %3F, "#" is %23',
-  );
+  if (scheme === undefined) return 'expected a URL that begins with redis:// or rediss://';
+  if (/[?#]/.test(rest)) {
+    return 'expected no query and no fragment; in a password "?" is %3F, "#" is %23';
+  }
   const [, userinfo, authority = '', database = ''] =
     /^(?:([^/]*)@)?([^/]*)(?:\/(.*))?$/s.exec(rest) ?? [];
-  assertUrl(
-    /^\d{0,9}$/.test(database),
-    'expected an integer as database, after the "/"; in a password "/" is %2F',
-  );
+  if (!/^\d{0,9}$/.test(database)) {
+    return 'expected an integer as database, after the "/"; in a password "/" is %2F';
+  }
   const [, inBrackets, name = '', port = DEFAULT_PORT] =
     /^(?:\[(.*)\]|([^:[\]]*))(?::(.*))?$/s.exec(authority) ?? [];
   const host = inBrackets ?? name;
-  assertUrl(
-    inBrackets === undefined ? /^[\w.-]+$/.test(name) : isIP(inBrackets) === 6,
-    'expected a host: a name, an IPv4 address, or an IPv6 address in brackets',
-  );
-  assertUrl(
-    /^\d{1,5}$/.test(port) && Number(port) >= 1 && Number(port) <= MAX_PORT,
-    `expected a port from 1 to ${MAX_PORT}`,
-  );
+  const isHost = inBrackets === undefined ? /^[\w.-]+$/.test(name) : isIP(inBrackets) === 6;
+  if (!isHost) return 'expected a host: a name, an IPv4 address, or an IPv6 address in brackets';
+  const isPort = /^\d{1,5}$/.test(port) && Number(port) >= 1 && Number(port) <= MAX_PORT;
+  if (!isPort) return `expected a port from 1 to ${MAX_PORT}`;
+  const user = parseUserinfo(userinfo);
+  if (typeof user === 'string') return user;
   return {
     host,
     port: Number(port),
     isTls: scheme === 'rediss',
-    ...parseUserinfo(userinfo),
+    ...user,
     database: Number(database),
   };
 }
 
-/** Throws `UrlError`. */
-function parseUserinfo(userinfo: string | undefined): Pick<StoreSettings, 'username' | 'password'> {
+/** Returns the user and the password, or what is wrong with them. */
+function parseUserinfo(
+  userinfo: string | undefined,
+): Pick<StoreSettings, 'username' | 'password'> | string {
   if (userinfo === undefined) return { username: undefined, password: undefined };
-  assertUrl(
-    USERINFO.test(userinfo),
-    'user and password must be percent-encoded: "@" is %40, "/" is %2F, "%" is %25',
-  );
+  if (!USERINFO.test(userinfo)) {
+    return 'user and password must be percent-encoded: "@" is %40, "/" is %2F, "%" is %25';
+  }
   const [, username = '', password = ''] = /^([^:]*):(.*)$/.exec(userinfo) ?? [];
-  assertUrl(password !== '', 'expected "user:password@" or ":password@" before the host');
-  return {
-    username: username === '' ? undefined : decode(username),
-    password: new Secret(decode(password)),
-  };
-}
-
-function decode(text: string): string {
+  if (password === '') return 'expected "user:password@" or ":password@" before the host';
   try {
-    return decodeURIComponent(text);
+    return {
+      username: username === '' ? undefined : decodeURIComponent(username),
+      password: new Secret(decodeURIComponent(password)),
+    };
   } catch {
-    throw new UrlError('user and password must be percent-encoded UTF-8');
+    return 'user and password must be percent-encoded UTF-8';
   }
 }

@@ -18,21 +18,18 @@ const NEEDED = { major: 22, minor: 12 };
 /** Returns the number that the setting stands for. Reports more workers than one if the machine can have only one. */
 export function countWorkers(
   written: number | 'auto',
-  { processors, ...node }: Machine,
+  { processors, version, platform }: Machine,
   section: SectionReader,
 ): number {
   const count = written === 'auto' ? Math.min(processors, MAX_WORKERS) : written;
   section.showResolved('workers', count);
-  const problem = count > 1 ? whyOnlyOneWorker(node) : undefined;
+  const problem = count > 1 ? whyOnlyOneWorker(version, platform) : undefined;
   if (problem) section.problem('workers', `${count} workers need ${problem}`);
   return count;
 }
 
 /** Returns what several workers need and what there is instead, or undefined if there can be several. */
-export function whyOnlyOneWorker({
-  version,
-  platform,
-}: Pick<Machine, 'version' | 'platform'>): string | undefined {
+export function whyOnlyOneWorker(version: string, platform: string): string | undefined {
   const [major = 0, minor = 0] = version.split('.').map(Number);
   const isNew = major > NEEDED.major || (major === NEEDED.major && minor >= NEEDED.minor);
   if (isNew && platform === 'linux') return undefined;

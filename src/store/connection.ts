@@ -28,7 +28,7 @@ interface Command {
   readonly isRepeated: boolean;
 }
 
-export interface ConnectionOptions {
+interface ConnectionOptions {
   /** Limit for each reply, in milliseconds. */
   readonly answerMs: number;
   /** The script has run. */
@@ -133,13 +133,11 @@ export class Connection {
   }
 
   #read(chunk: Buffer): void {
-    let replies: readonly Reply[] = [];
     try {
-      replies = this.#replies.read(chunk);
+      for (const reply of this.#replies.read(chunk)) this.#settle(reply);
     } catch (error) {
       this.end((error as Error).message);
     }
-    for (const reply of replies) this.#settle(reply);
   }
 
   /** A reply belongs to the oldest command. */

@@ -13,7 +13,7 @@ export const ONE_WORKER = { GATEWAY_WORKERS: '1' };
 
 const { versions, platform } = process;
 /** Why tests of several workers are skipped; false if they are not. */
-export const ONLY_ONE_WORKER = whyOnlyOneWorker({ version: versions.node, platform }) ?? false;
+export const ONLY_ONE_WORKER = whyOnlyOneWorker(versions.node, platform) ?? false;
 
 /** The test has replaced a clock, timers or chance: a worker thread would have its own. */
 export function isClockReplaced(): boolean {
