@@ -38,7 +38,7 @@ const OUTAGES: readonly Outage[] = [
     name: 'killed, and started again empty',
     begin: (redis) => redis.kill(),
     end: (redis) => redis.restart(),
-    cause: /^(?:the connection was closed|.*(?:ECONN|EPIPE).*)$/,
+    cause: /^(?:the connection was closed|This socket has been ended.*|.*(?:ECONN|EPIPE).*)$/,
   },
   {
     name: 'frozen',

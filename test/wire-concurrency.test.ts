@@ -85,6 +85,8 @@ describe('of 1,000 requests at once for a provider that takes eight', { concurre
     ].join('\n');
     const gateway = await startGateway(t, { toml });
     const replies = Array.from({ length: 1000 }, async () => gateway.chat(chatBody()));
+    // First what costs little to look at.
+    await eventually(() => other.requests.length === 992, 'the fallback is asked');
     await eventually(() => gateway.accessLines().length === 992, 'the fallback answers');
     assert.ok(gateway.accessLines().every((line) => triesOf(line) === 'p:limit q:200'));
     open();
