@@ -30,6 +30,14 @@ export const CLIENT_LIMITS = {
 /** Node writes so much text without a buffer for it, and still has room for the head. */
 const SHORT_BODY_BYTES = 8192;
 
+/** One request and its response, as node:http hands them out. */
+export interface Exchange {
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+  /** The client sends the body after `100 Continue`. */
+  readonly awaitsContinue: boolean;
+}
+
 /** What a call needs of its connection. */
 interface CallConnection {
   /** The current response is the connection's last. */
@@ -72,12 +80,7 @@ export class Call {
   readonly #connection: CallConnection;
   #awaitsContinue: boolean;
 
-  constructor(
-    request: IncomingMessage,
-    response: ServerResponse,
-    connection: CallConnection,
-    awaitsContinue: boolean,
-  ) {
+  constructor({ request, response, awaitsContinue }: Exchange, connection: CallConnection) {
     this.#request = request;
     this.#response = response;
     this.#awaitsContinue = awaitsContinue;

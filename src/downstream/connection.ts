@@ -1,11 +1,10 @@
 /** One client connection: works on its requests in order, and cuts off a client that stops reading. */
 
-import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import type { SharedCounter } from '../lib/shared-memory.ts';
-import { Call, type CLIENT_LIMITS } from './call.ts';
+import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
 
 /** Pipelined requests that may wait for their turn; while there are more, the socket is not read. */
 const MAX_WAITING_REQUESTS = 8;
@@ -27,14 +26,6 @@ export interface ServerState {
   cut: number;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
   cancelReason: Error | undefined;
-}
-
-/** One request and its response, as node:http hands them out. */
-export interface Exchange {
-  readonly request: IncomingMessage;
-  readonly response: ServerResponse;
-  /** The client sends the body after `100 Continue`. */
-  readonly awaitsContinue: boolean;
 }
 
 const ignore = () => {};
@@ -126,7 +117,7 @@ export class Connection {
   /** One after the other: a request begins when the response before it is written. */
   async #work(): Promise<void> {
     for (let next = this.#queue[0]; next && !this.socket.destroyed; next = this.#queue[0]) {
-      const call = new Call(next.request, next.response, this, next.awaitsContinue);
+      const call = new Call(next, this);
       const { server } = this;
       this.#call = call;
       server.begun += 1;

@@ -1,7 +1,6 @@
 /** What depends on the settings: made at start and with each reload. */
 
 import type { Config } from '../config/config.ts';
-import type { ProviderSettings } from '../config/providers-section.ts';
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { ConfigurableLogger } from '../lib/log.ts';
@@ -65,48 +64,39 @@ export function createGeneration(
   former?: Generation,
 ): Generation {
   const { transport, logger, redact, exhaustion, breaker, streams, observe, store } = permanent;
-  const { registered, fallback } = config.providers;
-  const same = findSame(registered, former?.config);
-  const providers = reuseOrCreate(registered, same, former?.providers, createOpenAIProvider);
-  const keyPools = reuseOrCreate(registered, same, former?.keyPools, ({ id, apiKeys }) =>
-    apiKeys.length > 1 ? new KeyPool(id, apiKeys.length, logger) : undefined,
-  );
+  const stateful = createProviders(config, logger, former);
+  const { providers } = stateful;
   const limits = createLimits(config, memory, store);
   const concurrency = createConcurrency(config, memory);
   // A fallback without a key is not registered.
-  const fallbacks = fallback.flatMap((id) => providers.get(id) ?? []);
-  const stateful = { providers, keyPools };
+  const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
   const lasting = { transport, logger, redact, exhaustion, breaker };
   const completion = { ...stateful, ...lasting, limits, concurrency, config, fallbacks };
   const { aliases } = config;
   const listModels =
-    permanent.listModels ?? createModelList({ ...permanent, providers, keyPools, aliases });
+    permanent.listModels ?? createModelList({ ...permanent, ...stateful, aliases });
   const gateway = createGateway({ completion, observe, listModels, streams, memory });
   return { ...stateful, config, memory, listModels, gateway };
 }
 
-/** Returns the ids of those providers whose settings are the same as in the former settings. */
-function findSame(
-  registered: readonly ProviderSettings[],
-  former: Config | undefined,
-): ReadonlySet<string> {
-  const byId = new Map(former?.providers.registered.map((settings) => [settings.id, settings]));
-  const same = registered.filter((settings) => isSameSetting(byId.get(settings.id), settings));
-  return new Set(same.map(({ id }) => id));
-}
-
-/** Returns by id what `existing` has for the providers in `same`, and what `create` returns for the others. */
-function reuseOrCreate<Value>(
-  registered: readonly ProviderSettings[],
-  same: ReadonlySet<string>,
-  existing: ReadonlyMap<string, Value> | undefined,
-  create: (settings: ProviderSettings) => Value | undefined,
-): ReadonlyMap<string, Value> {
-  const values = new Map<string, Value>();
-  for (const settings of registered) {
-    const { id } = settings;
-    const value = same.has(id) ? existing?.get(id) : create(settings);
-    if (value !== undefined) values.set(id, value);
+/** Returns the providers and key pools by id: those of `former` if the provider's settings are the same, else new ones. */
+function createProviders(
+  config: Config,
+  logger: ConfigurableLogger,
+  former: Generation | undefined,
+): Pick<Generation, 'providers' | 'keyPools'> {
+  const formerSettings = new Map(
+    former?.config.providers.registered.map((settings) => [settings.id, settings]),
+  );
+  const providers = new Map<string, Provider>();
+  const keyPools = new Map<string, KeyPool>();
+  for (const settings of config.providers.registered) {
+    const { id, apiKeys } = settings;
+    const kept = isSameSetting(formerSettings.get(id), settings) ? former : undefined;
+    providers.set(id, kept?.providers.get(id) ?? createOpenAIProvider(settings));
+    if (apiKeys.length > 1) {
+      keyPools.set(id, kept?.keyPools.get(id) ?? new KeyPool(id, apiKeys.length, logger));
+    }
   }
-  return values;
+  return { providers, keyPools };
 }

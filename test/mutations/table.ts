@@ -974,15 +974,15 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/generation.ts',
-    now: 'reuseOrCreate(registered, same, former?.providers, createOpenAIProvider)',
-    mutated: 'reuseOrCreate(registered, new Set(), undefined, createOpenAIProvider)',
+    now: 'kept?.providers.get(id) ?? createOpenAIProvider(settings)',
+    mutated: 'createOpenAIProvider(settings)',
     tests: 'reload',
     title: 'a provider that is passed over stays so',
   },
   {
     file: 'src/gateway/generation.ts',
-    now: 'same.has(id) ? existing?.get(id) : create(settings)',
-    mutated: 'existing?.get(id) ?? create(settings)',
+    now: 'isSameSetting(formerSettings.get(id), settings) ? former : undefined',
+    mutated: 'former',
     tests: 'reload',
     title: 'a provider that was added is asked',
   },
@@ -4079,9 +4079,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/generation.ts',
-    now: 'reuseOrCreate(registered, same, former?.keyPools, ({ id, apiKeys }) =>',
-    mutated:
-      'reuseOrCreate(registered, new Set(), undefined, ({ id, apiKeys }: ProviderSettings) =>',
+    now: 'kept?.keyPools.get(id) ?? new KeyPool',
+    mutated: 'new KeyPool',
     tests: 'reload',
     title: 'a key that rests',
   },
