@@ -1,5 +1,6 @@
 /** The listener: Node's HTTP server with its limits on clients, its connections and its end. */
 
+import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo, ListenOptions } from 'node:net';
 import type { Duplex } from 'node:stream';
@@ -135,14 +136,9 @@ function createNodeServer(limits: typeof CLIENT_LIMITS): Server {
 }
 
 async function listen(server: Server, options: ListenOptions): Promise<AddressInfo> {
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject);
-    server.listen({ ...options, backlog: BACKLOG_CONNECTIONS }, () => {
-      server.off('error', reject);
-      // Later errors pass: the server goes on listening.
-      server.on('error', () => {});
-      resolve();
-    });
-  });
+  server.listen({ ...options, backlog: BACKLOG_CONNECTIONS });
+  await once(server, 'listening');
+  // Later errors pass: the server goes on listening.
+  server.on('error', () => {});
   return server.address() as AddressInfo;
 }
