@@ -77,11 +77,13 @@ describe('the logger', () => {
   });
 
   test('keeps an array on one line, escapes control characters and cuts what is too long', () => {
-    const evil = 'a\nb\r\u001b[2J\u2028c\u2029\u0085\u009bd\0';
+    const evils = ['a\nb\r\u001b[2J\u2028c\u2029\u0085\u009bd\0', 'a\u2028b', 'a\u2029b'];
     for (const format of ['json', 'text'] as const) {
-      const line = lineOf('request', { tries: [{ cause: evil }] }, { format });
-      // oxlint-disable-next-line no-control-regex
-      assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
+      for (const evil of evils) {
+        const line = lineOf('request', { tries: [{ cause: evil }] }, { format });
+        // oxlint-disable-next-line no-control-regex
+        assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
+      }
       const tries = Array.from({ length: 9999 }, () => ({ n: 1 }));
       assert.ok(lineOf('request', { tries }, { format }).length < 1000);
       assert.ok(lineOf('request', { text: 'x'.repeat(100_000) }, { format }).length < 11_000);

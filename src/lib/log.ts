@@ -103,7 +103,7 @@ function redactEntry(entry: Entry, redact: Redactor): Entry {
 
 /** Returns the facts as the log shows them: bounded and redacted. */
 export function redactFacts(facts: LogFacts, redact: Redactor): LogFacts {
-  return isPlain(joinText(facts, ''), redact) ? facts : redactEach(facts, redact);
+  return isPlain(JSON.stringify(facts), redact) ? facts : redactEach(facts, redact);
 }
 
 /** Redacts value by value: in the finished line, an escape sequence may hide the end of a key. */
@@ -125,7 +125,8 @@ function redactEach(facts: LogFacts, redact: Redactor): LogFacts {
 const SEPARATORS = /[\u2028\u2029]/g;
 
 function formatJson(entry: Entry, redact: Redactor): string {
-  if (isPlain(joinText(entry.facts, entry.message), redact)) return stringify(entry);
+  const line = stringify(entry);
+  if (isPlain(line, redact)) return line;
   return stringify(redactEntry(entry, redact)).replace(SEPARATORS, ' ');
 }
 
@@ -135,24 +136,10 @@ function stringify({ time, level, message, facts }: Entry): string {
   return `${head}${rest === '}' ? '' : ','}${rest}\n`;
 }
 
-/** Nothing in the joined text is to be redacted, cut or replaced. So it is with nearly all lines. */
-function isPlain(text: string, redact: Redactor): boolean {
-  if (text.length > MAX_VALUE_CHARACTERS || text.search(SEPARATORS) !== -1) return false;
-  return !redact.mayChange(text);
-}
-
-/** `before` and all texts of the facts, a line each. */
-function joinText(facts: LogFacts, before: string): string {
-  let text = before;
-  for (const name in facts) {
-    const value = facts[name];
-    if (typeof value === 'string') text += `\n${value}`;
-    else if (typeof value !== 'object') continue;
-    // The separator makes the text not plain: the array is cut.
-    else if (value.length > MAX_ARRAY_ENTRIES) text += '\u2028';
-    else for (const entry of value) text = joinText(entry, text);
-  }
-  return text;
+/** Nothing has to be redacted, cut or replaced, and no escape sequence can hide a key: true of nearly all lines. */
+function isPlain(json: string, redact: Redactor): boolean {
+  if (json.length > MAX_VALUE_CHARACTERS || json.includes('\\')) return false;
+  return json.search(SEPARATORS) === -1 && !redact.mayChange(json);
 }
 
 function formatText({ time, level, message, facts }: Entry, colour: boolean): string {

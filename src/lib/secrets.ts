@@ -60,8 +60,8 @@ export interface Redactor {
   /** Replaces every secret, and everything shaped like a key, by `[secret]`. */
   (text: string): string;
   /**
-   * Returns false only if nothing would be replaced in any line of the text. Cheaper than a replacement: it looks for
-   * the beginnings of secrets.
+   * Returns false only if nothing would be replaced in any line or quoted part of the text. Cheaper than a replacement:
+   * it looks for the beginnings of secrets.
    */
   mayChange(text: string): boolean;
 }
