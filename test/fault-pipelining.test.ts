@@ -5,6 +5,7 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import { createHttpServer } from '../src/downstream/http-server.ts';
+import { fromIterable } from '../src/lib/byte-source.ts';
 import { idle } from './support/clock.ts';
 import { parseReplies } from './support/documented.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
@@ -225,4 +226,31 @@ test('a call that ends without an answer closes its connection', async (t) => {
   );
   const { isClosed, text } = await sendRaw(port, HEALTH + HEALTH, { waitMs: 10_000 });
   assert.deepEqual([isClosed, text], [true, '']);
+});
+
+test('what a stream fails with after its first chunk is what sending it fails with', async (t) => {
+  const failing = async function* () {
+    yield Buffer.from('first');
+    await Promise.resolve();
+    throw new Error('a bug in the stream');
+  };
+  let thrown: unknown;
+  const server = createHttpServer({
+    handle: async (call) => {
+      const answer = { status: 200, headers: {}, body: fromIterable(failing()) };
+      await call.send(answer).catch((error: unknown) => (thrown = error));
+    },
+    answerBroken: () => assert.fail('nothing is broken'),
+    limits: CLIENT_LIMITS,
+    budget: newBudget(),
+    inFlight: newCounter(),
+  });
+  const { port } = await server.listen(0, '127.0.0.1');
+  t.after(async () =>
+    server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }),
+  );
+  const { isClosed, text } = await sendRaw(port, HEALTH, { waitMs: 10_000 });
+  assert.equal(isClosed, true);
+  assert.match(text, /\r\n\r\n5\r\nfirst\r\n$/);
+  assert.equal((thrown as Error).message, 'a bug in the stream');
 });

@@ -190,6 +190,33 @@ test('requests that a shutdown ends are not logged as errors of the gateway', as
   );
 });
 
+test('what a drain cuts while its client reads nothing is on its access line before the drain is over', async (t) => {
+  const [completeText, part] = ['x'.repeat(40_000_000), `data: {"x":"${'y'.repeat(65_000)}"}\n\n`];
+  const upstream = await startUpstream(t, ({ body }, response) => {
+    let hasRoom = body.includes('"stream":true');
+    if (!hasRoom) sendJson(response, completion(completeText));
+    const push = () => {
+      while (hasRoom) hasRoom = response.write(part);
+    };
+    if (hasRoom) response.writeHead(200, { 'content-type': 'text/event-stream' });
+    push();
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const clients = [chatBody(), chatBody({ stream: true })].map((body) => {
+    const socket = connect(gateway.port, '127.0.0.1');
+    t.after(() => socket.destroy());
+    socket.on('error', () => {});
+    socket.write(rawChat(body));
+    return socket;
+  });
+  await eventually(() => clients.every(({ bytesRead }) => bytesRead > 0), 'both have begun');
+  await gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
+  assert.deepEqual(
+    gateway.accessLines().map(({ level, outcome }) => `${String(level)} ${String(outcome)}`),
+    ['warn internal_error', 'warn internal_error'],
+  );
+});
+
 test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {
   // A connection is left without a request for a second, which a slow machine may take for the rest of this.
   t.mock.method(performance, 'now', () => 1000);

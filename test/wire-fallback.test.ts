@@ -8,7 +8,7 @@ import type { Config } from '../src/config/config.ts';
 import { idle, useManualTimers, type ManualTimers } from './support/clock.ts';
 import { chatBody, providerToml, startGateway, triesOf, type Reply } from './support/gateway.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
-import { eventually } from './support/streams.ts';
+import { createGate, eventually } from './support/streams.ts';
 import { OVER_FETCH } from './support/transport.ts';
 import {
   NOBODY_LISTENS,
@@ -868,10 +868,31 @@ describe('a connection that was kept alive', () => {
         assert.deepEqual(order, [
           [1, 1],
           [1, 2],
+          // Not kept: the next request has a connection of its own.
           [2, 1],
-          [2, 2],
           [3, 1],
         ]);
+      },
+    );
+
+    test(
+      `and is ${how}, as the others are that were kept alive, is replaced by a new one`,
+      { skip: OVER_FETCH },
+      async (t) => {
+        const { opened, open } = createGate();
+        const upstream = await startRawUpstream(t, async ({ socket, onConnection }) => {
+          if (onConnection > 1) return close(socket);
+          await opened;
+          return socket.write(answer);
+        });
+        const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
+        const first = Array.from({ length: 3 }, async () => gateway.chat(chatBody()));
+        await eventually(() => upstream.requests.length === 3, 'three connections');
+        open();
+        await Promise.all(first);
+        for (let round = 0; round < 3; round += 1) {
+          assert.equal((await gateway.chat(chatBody())).status, 200);
+        }
       },
     );
 

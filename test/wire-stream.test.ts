@@ -410,39 +410,45 @@ test('a stream is not silent while one event comes in pieces', async (t) => {
   assert.equal(await chat.ended, CHUNK + LAST + DONE);
 });
 
-test('the idle limit does not run while the client is slow to take what came', async (t) => {
-  const timers = useManualTimers(t);
-  // More than the network holds.
-  const part = `data: {"x":"${'y'.repeat(65_500)}"}\n\n`;
-  const size = 30 * MIB;
-  let sent = 0;
-  const { gateway } = await start(
-    t,
-    (_, response) => {
-      response.writeHead(200, { 'content-type': 'text/event-stream' });
-      const push = () => {
-        while (sent < size) {
-          sent += part.length;
-          if (!response.write(part)) return;
-        }
-        if (!response.writableEnded) response.end(LAST + DONE);
-      };
-      response.on('drain', push);
-      push();
-    },
-    'stream_idle_timeout = 1',
-  );
-  const chat = openChat(gateway.port);
-  const response = await chat.response;
-  response.pause();
-  await eventually(() => sent > 0, 'the first events');
-  await untilSteady(() => sent);
-  assert.ok(sent < size, 'the gateway waits for its client');
-  timers.advance(60_000);
-  response.resume();
-  const { length } = await chat.ended;
-  assert.equal(length, part.length * Math.ceil(size / part.length) + LAST.length + DONE.length);
-});
+for (const [what, part] of [
+  ['events', `data: {"x":"${'y'.repeat(65_500)}"}\n\n`],
+  ['comments', `: ${'y'.repeat(65_500)}\n\n`],
+] as const) {
+  test(`the idle limit does not run while the client is slow to take the ${what} that came`, async (t) => {
+    const timers = useManualTimers(t);
+    // More than the network holds.
+    const size = 30 * MIB;
+    let sent = 0;
+    const { gateway } = await start(
+      t,
+      (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.write(CHUNK);
+        const push = () => {
+          while (sent < size) {
+            sent += part.length;
+            if (!response.write(part)) return;
+          }
+          if (!response.writableEnded) response.end(LAST + DONE);
+        };
+        response.on('drain', push);
+        push();
+      },
+      'stream_idle_timeout = 1',
+    );
+    const chat = openChat(gateway.port);
+    const response = await chat.response;
+    response.pause();
+    await eventually(() => sent > 0, 'the first events');
+    await untilSteady(() => sent);
+    assert.ok(sent < size, 'the gateway waits for its client');
+    timers.advance(60_000);
+    response.resume();
+    const { length } = await chat.ended;
+    const others = CHUNK.length + LAST.length + DONE.length;
+    assert.equal(length, part.length * Math.ceil(size / part.length) + others);
+  });
+}
 
 test('after [DONE] the provider is given 5 s to end, and no longer', async (t) => {
   const { timers, gateway, upstream, chat } = await startSteps(t, CHUNK + LAST + DONE);

@@ -321,6 +321,23 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     assert.deepEqual(figures(), { open: 1, made: 3, reused: 3 });
   });
 
+  test('tell that a fresh connection is none of the idle ones, and is not kept', async (t) => {
+    const upstream = await startUpstream(t, (_, response) => sendJson(response, {}));
+    const transport = createTransport('auto');
+    t.after(() => transport.close());
+    const origin = new URL(upstream.baseUrl).origin;
+    const used: unknown[] = [];
+    for (const isFresh of [false, true, true, false]) {
+      const request = { method: 'GET', origin, path: '/', headers: [], isFresh } as const;
+      const { body, connection } = await transport.send(request, new Cancellation());
+      await readAll(body, 100);
+      await nextTurn();
+      used.push(connection);
+    }
+    assert.deepEqual(used, ['new', 'new', 'new', 'reused']);
+    await eventually(() => transport.connectionFigures?.open === 1, 'only the first is kept');
+  });
+
   test('are not known over fetch', async (t) => {
     const upstream = await startUpstream(t, (_, response) => sendJson(response, {}));
     const transport = createTransport('fetch');

@@ -226,6 +226,14 @@ test('readAll gives up on a body that is longer than allowed', async () => {
   assert.equal(await readAll(body, 5), undefined);
 });
 
+test('what an iterable throws when it is ended before its beginning is nobody’s error', async () => {
+  const error = new Error('thrown before the first chunk');
+  const failing = { [Symbol.asyncIterator]: () => ({ next: async () => Promise.reject(error) }) };
+  // An unhandled rejection would fail the test.
+  fromIterable(failing).cancel();
+  await nextTurn();
+});
+
 test('fromIterable ends an iterable that was not begun, and one that waits for its reader', async () => {
   for (const isBegun of [false, true]) {
     let hasEnded = false;

@@ -6,6 +6,7 @@ import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
 import { createHttpServer, type HttpServer } from '../downstream/http-server.ts';
 import { createRemoteAddress } from '../downstream/remote-address.ts';
 import { ByteBudget } from '../lib/byte-budget.ts';
+import { fromIterable } from '../lib/byte-source.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
@@ -66,7 +67,7 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   const routes = new Map<string, (call: Call) => Answer>([
     ['/', () => createAnswer('text/html; charset=utf-8', html, { headers })],
     ['/events', (call) => createAnswer('text/event-stream', feed(call))],
-    ['/metrics', () => createAnswer(METRICS_TYPE, renderMetrics(forScrape))],
+    ['/metrics', () => createAnswer(METRICS_TYPE, fromIterable(renderMetrics(forScrape)))],
     [READY_PATH, () => readiness(config(), figures)],
   ]);
   const remoteAddressOf = (call: Call) => createRemoteAddress(config().server.trustedProxies)(call);

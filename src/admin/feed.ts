@@ -1,9 +1,11 @@
 /** `GET /events`: server-sent events for the page. */
 
 import type { Call } from '../downstream/call.ts';
+import { fromIterable } from '../lib/byte-source.ts';
 import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Config } from '../config/config.ts';
+import type { Answer } from '../lib/messages.ts';
 import type { RecentRequests } from './recent-requests.ts';
 import { describeSettings, describeState, type StateSources } from './state.ts';
 
@@ -15,7 +17,7 @@ interface FeedSources extends StateSources {
 }
 
 /** Returns a function that returns the body of an answer. It throws `rateLimit` if too many feeds are open. */
-export function createFeed(sources: FeedSources): (call: Call) => string | AsyncIterable<Buffer> {
+export function createFeed(sources: FeedSources): (call: Call) => Answer['body'] {
   const { config, figures, recent } = sources;
   let openFeeds = 0;
 
@@ -52,7 +54,7 @@ export function createFeed(sources: FeedSources): (call: Call) => string | Async
     }
     // Whoever sends the answer always ends its body.
     openFeeds += 1;
-    return events(call);
+    return fromIterable(events(call));
   };
 }
 

@@ -8,8 +8,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
-import { fromIterable, type EndableSource } from '../lib/byte-source.ts';
-import { ClientGone } from '../lib/errors.ts';
+import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
 import { AccessRecord } from './access-record.ts';
@@ -99,7 +98,12 @@ export class Call {
       response.on('close', () => {
         // writableFinished is also true if the socket died with data still buffered.
         const isDelivered = response.writableFinished && !request.socket.destroyed;
-        if (!isDelivered) this.cancellation.cancel(new ClientGone());
+        if (!isDelivered) {
+          this.cancellation.cancel(new ClientGone());
+          const { reason } = this.cancellation;
+          // A drain has cut off what was being written.
+          if (reason instanceof GatewayError) this.record.failure ??= reason;
+        }
         resolve();
       });
     });
@@ -146,11 +150,12 @@ export class Call {
 
   /**
    * Sends the answer. Resolves when it is written or the client is gone, and always ends a streamed body, even if it
-   * was sent only in part. Rejects if the head cannot be sent; another answer may be sent then.
+   * was sent only in part. Rejects if the head cannot be sent, and another answer may be sent then; or with the error of
+   * a stream that has failed.
    */
   send({ status, headers, body: content }: Answer): Promise<void> {
     const response = this.#response;
-    const stream = isStream(content) ? toSource(content) : undefined;
+    const stream = isStream(content) ? content : undefined;
     try {
       if (response.headersSent || response.destroyed) {
         stream?.cancel();
@@ -172,11 +177,19 @@ export class Call {
         this.sentBytes = this.method === 'HEAD' ? 0 : length!;
         if (endings.length === 0) setImmediate(endAll);
         endings.push({ response, body: joinParts(body) });
-      } else {
-        const source = stream ?? fromIterable(body as readonly Buffer[]);
-        source.start(new StreamWriter(response, source, (bytes) => (this.sentBytes += bytes)));
+        return this.#closed;
       }
-      return stream ? this.#closed.then(() => stream.cancel()) : this.#closed;
+      const writer = new StreamWriter(response, stream);
+      if (isStream(body)) body.start(writer);
+      else {
+        for (const part of body) writer.write(part);
+        writer.end();
+      }
+      return this.#closed.then(() => {
+        stream?.cancel();
+        this.sentBytes = writer.writtenBytes;
+        if (writer.error) throw writer.error;
+      });
     } catch (error) {
       stream?.cancel();
       if (response.headersSent) response.destroy();
@@ -215,8 +228,4 @@ function endAll(): void {
     if (body.length > SHORT_BODY_BYTES) response.end(body);
     else response.end(body.toString('latin1'), 'latin1');
   }
-}
-
-function toSource(stream: AsyncIterable<Buffer> | EndableSource): EndableSource {
-  return 'start' in stream ? stream : fromIterable(stream);
 }

@@ -2,9 +2,9 @@
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo, ListenOptions } from 'node:net';
+import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { refuseBrokenRequest, type AnswerBroken } from './broken-request.ts';
 import type { CLIENT_LIMITS } from './call.ts';
@@ -62,10 +62,13 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
 
   return {
     async listen(port, host, isShared = false) {
-      const address = await listen(server, { port, host, reusePort: isShared });
+      server.listen({ port, host, reusePort: isShared, backlog: BACKLOG_CONNECTIONS });
+      await once(server, 'listening');
+      // Later errors pass: the server goes on listening.
+      server.on('error', () => {});
       const check = () => connections.forEach((connection) => connection.checkProgress());
       checking = setInterval(check, limits.stuckReaderMs / PROGRESS_CHECKS);
-      return address;
+      return server.address() as AddressInfo;
     },
     async drain({ delayMs, timeoutMs, reason }) {
       state.isDraining = true;
@@ -77,6 +80,8 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       if (delayMs > 0) await sleep(delayMs);
       await drainServer({ server, connections, timeoutMs, lingerMs: limits.lingerMs, cancel });
       clearInterval(checking);
+      // All sockets are closed: the requests that were cut end, and get their access lines, in the next turns.
+      for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
       return { finished: state.begun - overBefore - state.cut, cut: state.cut };
     },
     get inFlight() {
@@ -133,12 +138,4 @@ function createNodeServer(limits: typeof CLIENT_LIMITS): Server {
   // No limit: Node 20 silently drops the headers beyond it. `checkProtocol` counts them.
   server.maxHeadersCount = 0;
   return server;
-}
-
-async function listen(server: Server, options: ListenOptions): Promise<AddressInfo> {
-  server.listen({ ...options, backlog: BACKLOG_CONNECTIONS });
-  await once(server, 'listening');
-  // Later errors pass: the server goes on listening.
-  server.on('error', () => {});
-  return server.address() as AddressInfo;
 }

@@ -1,9 +1,9 @@
-/** Writes an answer that is sent as it comes: no faster than the client reads, and in turns with everything else. */
+/** Writes a stream, or a long answer: no faster than the client reads, and in turns with everything else. */
 
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import type { ByteSink, EndableSource } from '../lib/byte-source.ts';
+import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import { TurnLimit } from '../lib/turn-limit.ts';
 
 /**
@@ -17,8 +17,7 @@ const CRLF = '\r\n';
 export class StreamWriter implements ByteSink {
   readonly #response: ServerResponse;
   readonly #socket: Socket;
-  readonly #stream: EndableSource;
-  readonly #onWrite: (bytes: number) => void;
+  readonly #stream: ByteSource | undefined;
   readonly #turn = new TurnLimit();
   /** The head was sent. */
   #hasBegun = false;
@@ -27,13 +26,15 @@ export class StreamWriter implements ByteSink {
   /** The parts that wait for it. */
   readonly #waiting: Buffer[] = [];
   #hasEnded = false;
+  writtenBytes = 0;
+  /** What the stream has failed with. */
+  error: Error | undefined;
 
-  /** Takes the stream of a response whose head is not sent yet. `onWrite` is told how many bytes were written. */
-  constructor(response: ServerResponse, stream: EndableSource, onWrite: (bytes: number) => void) {
+  /** Takes a response whose head is not sent yet, and the stream that goes on when there is room. */
+  constructor(response: ServerResponse, stream: ByteSource | undefined) {
     this.#response = response;
     this.#socket = response.socket!;
     this.#stream = stream;
-    this.#onWrite = onWrite;
   }
 
   write(chunk: Buffer): boolean {
@@ -46,6 +47,7 @@ export class StreamWriter implements ByteSink {
 
   end(error?: unknown): void {
     this.#hasEnded = true;
+    this.error = error as Error | undefined;
     // A truncated body must not look complete.
     if (error) this.#response.destroy();
     else if (this.#waiting.length === 0 && !this.#response.destroyed) this.#response.end();
@@ -62,7 +64,7 @@ export class StreamWriter implements ByteSink {
   #writePart(part: Buffer): boolean {
     const socket = this.#socket;
     if (!socket.writable) return false;
-    this.#onWrite(part.length);
+    this.writtenBytes += part.length;
     const hasRoom = this.#response.chunkedEncoding
       ? this.#writeFrame(part)
       : this.#response.write(part);
@@ -91,9 +93,10 @@ export class StreamWriter implements ByteSink {
 
   #goOn(): void {
     this.#isBlocked = false;
-    if (!this.#writeWaiting()) return;
-    if (this.#hasEnded) this.end();
-    else this.#stream.resume();
+    const hasRoom = this.#writeWaiting();
+    // At once after the last part: a client that has all of the answer may leave.
+    if (this.#hasEnded) this.end(this.error);
+    else if (hasRoom) this.#stream?.resume();
   }
 }
 

@@ -9,13 +9,14 @@ import type { Concurrency } from '../policy/concurrency.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/attempt.ts';
 import type { ForwardedHeaders } from '../upstream/provider.ts';
-import { backoffMs } from './backoff.ts';
 import type { Candidate } from './model-name.ts';
 import { causeOf } from './outcome.ts';
 import { beginTry, recordPassedOver, type OpenTry } from './tries.ts';
 
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
+const FIRST_BACKOFF_MS = 500;
+const MAX_BACKOFF_MS = 8000;
 
 export interface TrySettings extends AttemptSettings {
   /** Of the providers with several keys, by their ids. */
@@ -30,6 +31,8 @@ export interface TryContext {
   /** Absent if there is one candidate only. */
   readonly breaker: CircuitBreaker | undefined;
   readonly settings: TrySettings;
+  /** A reused connection turned out closed: a new one is wanted. */
+  readonly isFresh?: boolean;
 }
 
 /**
@@ -45,11 +48,11 @@ export async function tryCandidate(
   const { provider, model } = candidate;
   const keyPool = settings.keyPools.get(provider.id);
   const maxRetries = state === 'closed' ? provider.retries : 0;
-  let hasReconnected = false;
+  let tried = context;
   for (let retries = 0; ;) {
     const result = await (keyPool
-      ? attemptWithKeys(keyPool, candidate, context)
-      : attemptOnce(candidate, context));
+      ? attemptWithKeys(keyPool, candidate, tried)
+      : attemptOnce(candidate, tried));
     if (!(result instanceof GatewayError)) {
       // Whether a stream succeeds is known at its end, but a probe need not wait for it.
       if (!chat.stream || state !== 'closed') breaker?.recordSuccess(provider, model);
@@ -57,8 +60,8 @@ export async function tryCandidate(
     }
     const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = result.facts;
     // Not a retry: a stale connection says nothing about the provider.
-    if (repeatAtOnce && !hasReconnected) {
-      hasReconnected = true;
+    if (repeatAtOnce && !tried.isFresh) {
+      tried = { ...context, isFresh: true };
       continue;
     }
     if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
@@ -102,10 +105,16 @@ async function attemptWithKeys(
   return refusal!;
 }
 
+/** Before retry number `retries`: exponential with equal jitter, half of the step and a random part of the other half. */
+function backoffMs(retries: number): number {
+  const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (retries - 1));
+  return (stepMs / 2) * (1 + Math.random());
+}
+
 /** A provider's failure is returned. The gateway's own, which name no provider, are thrown: a shutdown, or a bug. */
 async function attemptOnce(
   candidate: Candidate,
-  { breaker, call, chat, forwarded, settings }: TryContext,
+  { breaker, call, chat, forwarded, settings, isFresh }: TryContext,
   key?: number,
 ): Promise<Answer | GatewayError> {
   const { concurrency, logger } = settings;
@@ -125,7 +134,8 @@ async function attemptOnce(
   };
   try {
     const { provider, model } = candidate;
-    const answer = await attempt({ call: attemptCall, chat, provider, model, key }, settings);
+    const request = { call: attemptCall, chat, provider, model, key, isFresh };
+    const answer = await attempt(request, settings);
     opened.end();
     if (isStream(answer.body)) call.onEnd(() => concurrency.endAttempt(id));
     else concurrency.endAttempt(id);

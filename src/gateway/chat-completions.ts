@@ -29,7 +29,7 @@ export interface CompletionSettings extends TrySettings {
   readonly breaker: CircuitBreaker;
 }
 
-/** Answers one chat completion of a client, if it has a name. Throws `GatewayError` or `ClientGone`. */
+/** Answers one chat completion. `client` is undefined if the key has no name. Throws `GatewayError` or `ClientGone`. */
 export async function completeChat(
   call: Call,
   settings: CompletionSettings,
@@ -67,7 +67,7 @@ export async function completeChat(
     // With one candidate nobody else can be asked: the circuit would have no effect.
     const breaker = candidates.length > 1 ? settings.breaker : undefined;
     const context = { call, chat, forwarded, breaker, settings };
-    if (breaker) return await tryCandidates(candidates, context);
+    if (breaker) return await tryCandidates(candidates, { ...context, breaker });
     const result = await tryCandidate(requested, context, 'closed');
     if (result instanceof GatewayError) throw result;
     return result;
@@ -104,6 +104,7 @@ function checkContentHeaders(call: Call): void {
 }
 
 interface CompletionContext extends TryContext {
+  readonly breaker: CircuitBreaker;
   readonly settings: CompletionSettings;
 }
 
@@ -114,10 +115,10 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
   const [requested, ...others] = candidates;
   // Before the attempt is recorded: a request that is not sent is not the probe.
   const begin = ({ provider, model }: Candidate): CircuitState | GatewayError =>
-    concurrency.refuseAttempt(provider.id) ?? breaker?.recordAttempt(provider, model) ?? 'closed';
+    concurrency.refuseAttempt(provider.id) ?? breaker.recordAttempt(provider, model);
   const beginFallback = async (candidate: Candidate) => {
     const { provider, model } = candidate;
-    if (breaker?.stateOf(provider, model) === 'open') return 'open';
+    if (breaker.stateOf(provider, model) === 'open') return 'open';
     const { id } = provider;
     return concurrency.refuseAttempt(id) ?? (await limits.takeProvider(id)) ?? begin(candidate);
   };

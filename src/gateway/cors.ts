@@ -6,8 +6,6 @@ import { invalidRequest } from '../lib/errors.ts';
 import { isLoopback } from '../lib/loopback.ts';
 import type { Answer } from '../lib/messages.ts';
 
-const MAX_AGE_SECONDS = 86_400;
-
 /** Whether a browser asks what it may send. Preflights carry no Authorization. */
 export function isPreflight(call: Call): boolean {
   return call.method === 'OPTIONS' && call.headers['access-control-request-method'] !== undefined;
@@ -22,7 +20,7 @@ export function answerPreflight(call: Call): Answer {
       'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
       // `*` does not cover Authorization.
       ...(typeof requested === 'string' ? { 'access-control-allow-headers': requested } : {}),
-      'access-control-max-age': String(MAX_AGE_SECONDS),
+      'access-control-max-age': '86400',
       vary: 'access-control-request-headers',
     },
     body: '',

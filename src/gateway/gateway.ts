@@ -109,10 +109,8 @@ function toAnswer(thrown: unknown, call: Call): Answer | undefined {
   return undefined;
 }
 
-type Dispatch = (call: Call) => Answer | Promise<Answer>;
-
 /** Returns what finds a call's answer. It throws, or rejects with, `GatewayError` or `ClientGone`. */
-function createDispatch(settings: GatewaySettings): Dispatch {
+function createDispatch(settings: GatewaySettings): (call: Call) => Answer | Promise<Answer> {
   const { completion, listModels, memory } = settings;
   const { concurrency, config, limits, logger } = completion;
   const { server } = config;

@@ -71,11 +71,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
 
   async function updateList(provider: Provider): Promise<void> {
     if (provider.models) return;
-    const cached = cache.get(provider) ?? {
-      models: [],
-      freshUntilMs: -Infinity,
-      isFailing: false,
-    };
+    const cached = cache.get(provider) ?? { models: [], freshUntilMs: -Infinity, isFailing: false };
     cache.set(provider, cached);
     if (performance.now() < cached.freshUntilMs) return;
     cached.fetching ??= refresh(provider, cached);

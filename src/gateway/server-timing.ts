@@ -19,12 +19,6 @@ export function timeSpent(record: AccessRecord, headAtMs: number): TimeSpent | u
 
 /** The value of `Server-Timing` (W3C Server Timing): `gateway;dur=0.4, upstream;dur=812.3`. */
 export function serverTiming({ gatewayMs, upstreamMs }: TimeSpent): string {
-  const gateway = `gateway;dur=${tenths(gatewayMs)}`;
-  return upstreamMs === undefined ? gateway : `${gateway}, upstream;dur=${tenths(upstreamMs)}`;
-}
-
-/** As `toFixed(1)`, which takes five times as long. */
-function tenths(ms: number): string {
-  const rounded = Math.round(Math.max(ms, 0) * 10);
-  return `${Math.floor(rounded / 10)}.${rounded % 10}`;
+  const gateway = `gateway;dur=${Math.max(gatewayMs, 0).toFixed(1)}`;
+  return upstreamMs === undefined ? gateway : `${gateway}, upstream;dur=${upstreamMs.toFixed(1)}`;
 }

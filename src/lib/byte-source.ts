@@ -5,7 +5,7 @@ import { TurnLimit } from './turn-limit.ts';
 
 /** Neither method throws. */
 export interface ByteSink {
-  /** Takes a chunk. Returns false if no more may come until the source's `resume` is called. */
+  /** Takes a chunk. Returns false if no more but a last one may come until the source's `resume` is called. */
   write(chunk: Buffer): boolean;
   /** Called once, after the last chunk; with an error if more should have come. */
   end(error?: unknown): void;
@@ -25,7 +25,7 @@ export interface EndableSource extends ByteSource {
 }
 
 /** Hands over the chunks of an iterable as fast as they are taken. `cancel` also ends one that was not begun. */
-export function fromIterable(chunks: Iterable<Buffer> | AsyncIterable<Buffer>): EndableSource {
+export function fromIterable(chunks: AsyncIterable<Buffer>): EndableSource {
   let isWanted = true;
   let isBegun = false;
   let resume = () => {};
@@ -48,7 +48,7 @@ export function fromIterable(chunks: Iterable<Buffer> | AsyncIterable<Buffer>): 
       isWanted = false;
       resume();
       // A generator that has not begun has no `finally` to run.
-      if (!isBegun) void handOver();
+      if (!isBegun) handOver().catch(() => {});
     },
   };
 }

@@ -16,11 +16,11 @@ export interface Answer {
   readonly status: number;
   /** Owned by the answer: whoever sends it adds to them. */
   readonly headers: Record<string, string>;
-  /** Text, bytes in parts, or a stream. That never fails after its first chunk: what the client is to be told is part of it. */
-  readonly body: string | readonly Buffer[] | AsyncIterable<Buffer> | EndableSource;
+  /** Text, bytes in parts, or a stream. What the client is told of its failure is part of the stream. */
+  readonly body: string | readonly Buffer[] | EndableSource;
 }
 
 /** Whether an answer is sent as it is made. */
-export function isStream(body: Answer['body']): body is AsyncIterable<Buffer> | EndableSource {
+export function isStream(body: Answer['body']): body is EndableSource {
   return typeof body === 'object' && !Array.isArray(body);
 }

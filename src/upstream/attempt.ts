@@ -69,6 +69,8 @@ interface AttemptRequest {
   readonly model: string;
   /** The index of the provider's key to send; the first if absent. */
   readonly key?: number | undefined;
+  /** A new connection is wanted. */
+  readonly isFresh?: boolean | undefined;
 }
 
 /**
@@ -76,7 +78,7 @@ interface AttemptRequest {
  * Throws `GatewayError`, or `ClientGone` if the client leaves.
  */
 export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
-  const { call, chat, provider, model, key } = request;
+  const { call, chat, provider, model, key, isFresh } = request;
   const { logger } = settings;
   const traced = { request_id: call.forwarded[1], provider: provider.id };
   const isStream = chat.stream;
@@ -90,7 +92,7 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   });
   let answered = false;
   try {
-    const sent = provider.chatRequest(chat, model, call.forwarded, key);
+    const sent = { ...provider.chatRequest(chat, model, call.forwarded, key), isFresh };
     const isTraced = logger.isEnabled('trace');
     if (isTraced) traceHeaders(logger, 'request to provider', traced, pairsOf(sent.headers));
     const reply = await settings.transport.send(sent, deadline);
@@ -172,15 +174,12 @@ function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise
   }
   const body = readCompletion(reply, options);
   headers['content-type'] = isJson ? contentType : 'application/json';
-  return body instanceof Promise
-    ? body.then((parts) => toCompleteAnswer(parts))
-    : toCompleteAnswer(body);
-
-  function toCompleteAnswer(parts: readonly Buffer[]): Answer {
+  const toCompleteAnswer = (parts: readonly Buffer[]): Answer => {
     if (!isStream) return { status, headers, body: parts };
     const text = `Provider ${provider.id} does not support streaming`;
     throw new GatewayError('unsupported', text, { provider: provider.id });
-  }
+  };
+  return body instanceof Promise ? body.then(toCompleteAnswer) : toCompleteAnswer(body);
 }
 
 /** The error that a reply without an answer stands for; its body is read if the status is that of an error. */

@@ -33,6 +33,8 @@ export interface Agent {
 
 export interface Connections {
   readonly agent: Agent;
+  /** Has no idle connections, if its requests are sent with `reset`. */
+  readonly freshAgent: Agent;
   /** Of all threads. */
   readonly figures: ConnectionFigures;
   /** Calls `listener` with the connection of the request that undici starts right now. */
@@ -58,12 +60,14 @@ export function createConnections({
 }: ConnectionsOptions = {}): Connections | undefined {
   const AgentClass = findAgentClass();
   if (!AgentClass) return undefined;
-  const agent = new AgentClass({
+  const options = {
     keepAliveTimeout: IDLE_CONNECTION_MS,
     allowH2: false,
     connect: createConnector(connectTimeoutMs),
     ...(isDirect ? { noProxy: '*' } : {}),
-  });
+  };
+  const agent = new AgentClass(options);
+  const freshAgent = new AgentClass(options);
   const used = new WeakSet<Socket>();
   const open = memory.inFlightCounter('connections');
   const made = memory.totalCounter('connections made');
@@ -92,6 +96,7 @@ export function createConnections({
   subscribe(SEND_HEADERS, onSendHeaders);
   return {
     agent,
+    freshAgent,
     get figures() {
       return { open: open.value, made: made.value, reused: reused.value };
     },
@@ -100,7 +105,7 @@ export function createConnections({
     },
     async close() {
       unsubscribe(SEND_HEADERS, onSendHeaders);
-      await agent.destroy();
+      await Promise.all([agent.destroy(), freshAgent.destroy()]);
     },
   };
 }

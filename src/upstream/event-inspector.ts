@@ -23,7 +23,7 @@ export class EventInspector {
   /** Knows what is held, and how many events there were. */
   readonly splitter = new EventSplitter();
   /** Nothing was passed on yet: a byte order mark may come. */
-  isAtStart = true;
+  #isAtStart = true;
   /** A `finish_reason` was seen: the answer is complete. */
   isFinished = false;
   /** `[DONE]` was seen: the stream is over. */
@@ -50,6 +50,7 @@ export class EventInspector {
     const mustParse = isBeginning || scan.isSuspicious;
     const found = mustParse ? this.#parse(events) : { passed: events, hasData: true };
     const isWhole = found.passed.length === events.length;
+    if (found.passed.length > 0) this.#isAtStart = false;
     this.#note(isWhole ? scan : scanEvents(found.passed, this.#isModelWanted));
     return found;
   }
@@ -69,7 +70,7 @@ export class EventInspector {
 
   #parse(events: Buffer): Inspection {
     let hasData = false;
-    for (const event of parseEvents(events, this.isAtStart)) {
+    for (const event of parseEvents(events, this.#isAtStart)) {
       const error = this.#errorIn(event);
       if (error) return { passed: events.subarray(0, event.start), error, hasData };
       hasData ||= event.data !== '';
@@ -88,7 +89,7 @@ export class EventInspector {
   end(): Inspection {
     const tail = this.splitter.release();
     const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
-    const event = [...parseEvents(closed, this.isAtStart)].find(({ data }) => data !== '');
+    const event = [...parseEvents(closed, this.#isAtStart)].find(({ data }) => data !== '');
     if (event === undefined) return { passed: NOTHING, hasData: false };
     if (!isWholeData(event.data)) {
       return {

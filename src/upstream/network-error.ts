@@ -88,5 +88,7 @@ export function upstreamFailure(
     cause,
     unreachable: true,
     retryable: true,
+    // An idle connection may have broken before the request was written to it.
+    repeatAtOnce: CLOSED.has(code),
   });
 }

@@ -16,6 +16,8 @@ export interface UpstreamRequest {
   readonly headers: readonly string[];
   /** In parts, to be sent one after the other. */
   readonly body?: readonly Buffer[];
+  /** Wants a new connection; over fetch it may still get a reused one. */
+  readonly isFresh?: boolean | undefined;
 }
 
 /** An upstream's response, once its headers have come. */

@@ -124,10 +124,7 @@ class Relay implements ByteSink, EndableSource {
 
   /** Keeps what comes before and with the first data: the client's stream begins with it. */
   #open(found: Inspection, opening: Opening): boolean {
-    if (found.passed.length > 0) {
-      opening.seen.push(found.passed);
-      this.#inspector.isAtStart = false;
-    }
+    if (found.passed.length > 0) opening.seen.push(found.passed);
     this.#hold(opening.seen.size);
     if (found.hasData) {
       this.#opening = undefined;
@@ -154,11 +151,10 @@ class Relay implements ByteSink, EndableSource {
       this.#finish(failure);
       return true;
     }
-    // The idle limit neither runs while the client is slow to read, nor restarts for comments.
-    if (!this.#inspector.splitter.sawData) return hasRoom;
+    // The idle limit does not run while the client is slow to read, and begins anew then; not for comments.
     this.#isSuspended = !hasRoom;
-    if (hasRoom) deadline.arm(idleMs, this.#createTimeout);
-    else deadline.disarm();
+    if (!hasRoom) deadline.disarm();
+    else if (this.#inspector.splitter.sawData) deadline.arm(idleMs, this.#createTimeout);
     return hasRoom;
   }
 

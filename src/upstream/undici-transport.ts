@@ -17,7 +17,7 @@ export function sendByUndici(
   cancellation: Cancellation,
   connections: Connections,
 ): Promise<UpstreamReply> {
-  const { method, origin, path } = request;
+  const { method, origin, path, isFresh: reset = false } = request;
   const body = request.body && toBody(request.body);
   const sliced = body instanceof SlicedBody ? body : undefined;
   const headers = sliced
@@ -29,7 +29,8 @@ export function sendByUndici(
     const exchange = new Handler({ cancellation, connections, body: sliced, resolve, reject });
     // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
     const limits = { headersTimeout: 0, bodyTimeout: 0 };
-    connections.agent.dispatch({ method, origin, path, headers, body, ...limits }, exchange);
+    const agent = reset ? connections.freshAgent : connections.agent;
+    agent.dispatch({ method, origin, path, headers, body, reset, ...limits }, exchange);
   });
 }
 

@@ -133,7 +133,6 @@ export const RELAYS: readonly ContenderId[] = [
   'fetch-transport',
   'lean-relay',
   'bare-relay',
-  'lean-relay',
   'bare-fetch',
   'onwards',
   'nginx',
