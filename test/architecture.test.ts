@@ -68,7 +68,17 @@ test('only src/assembly.ts imports the admin listener', () => {
 
 test('each of these things is done in one place', () => {
   const places: [string, RegExp, string[]][] = [
-    ['writes responses', /\.writeHead\(/, ['downstream/call.ts']],
+    ['sends heads', /\.writeHead\(/, ['downstream/call.ts']],
+    [
+      'writes responses; the demo and the check are servers of their own',
+      /\bresponse\.(?:write|end)\(/,
+      [
+        'cli/demo.ts',
+        'downstream/call.ts',
+        'downstream/stream-writer.ts',
+        'upstream/undici-check.ts',
+      ],
+    ],
     [
       'opens upstream connections',
       /\bfetch\(|connectTcp|connectTls/,

@@ -244,3 +244,36 @@ test('a provider that was not asked because of its limit keeps its circuit as it
   await eventually(() => gateway.accessLines().length === 4, 'the stream is over');
   assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:resting q:200']);
 });
+
+test('a retry that finds the limit of its provider reached keeps the circuit as it is', async (t) => {
+  const { opened, open } = createGate();
+  const upstream = await startUpstream(t, async ({ body }, response) => {
+    if (body.includes('held')) {
+      await opened;
+      return sendEvents(response, completionEvents());
+    }
+    const headers: Record<string, string> = body.includes('slow') ? { 'retry-after': '2' } : {};
+    return sendJson(response, {}, { status: 503, headers });
+  });
+  const other = await startUpstream(t);
+  const toml = [
+    '[providers]\nfallback = ["q"]',
+    providerToml(upstream, 'p', 'max_concurrent_requests = 1\nretries = 1'),
+    providerToml(other, 'q'),
+  ].join('\n');
+  const gateway = await startGateway(t, { toml });
+  const tries = async (content = 'hi') => {
+    await gateway.chat(chatBody({ messages: [{ role: 'user', content }] }));
+    return triesOf(gateway.accessLines().at(-1));
+  };
+  assert.deepEqual([await tries(), await tries()], ['p:503 p:503 q:200', 'p:503 p:503 q:200']);
+  const retried = tries('slow');
+  await inFlight(upstream, 5);
+  const held = openChat(gateway.port, chatBody({ model: 'p/held', stream: true }));
+  await inFlight(upstream, 6);
+  assert.equal(await retried, 'p:503 p:limit q:200');
+  open();
+  await held.ended;
+  await eventually(() => gateway.accessLines().length === 4, 'the stream is over');
+  assert.deepEqual([await tries(), await tries()], ['p:503 p:503 q:200', 'p:resting q:200']);
+});

@@ -107,7 +107,5 @@ function readString(bytes: Buffer, start: number): string {
 
 /** From `start` to the end of the line. A text: a slice would keep all that was read from the socket with it. */
 function readLine(bytes: Buffer, start: number): string {
-  const lineEnd = bytes.indexOf(LINE_FEED, start);
-  const end = lineEnd < 0 ? bytes.length : lineEnd;
-  return bytes.toString('latin1', start, Math.min(end, start + MAX_USAGE_BYTES));
+  return bytes.toString('latin1', start, start + MAX_USAGE_BYTES).split(/[\r\n]/, 1)[0]!;
 }

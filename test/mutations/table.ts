@@ -3928,7 +3928,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: "if (facts.limit === 'provider_concurrency') return;",
     mutated: '',
     tests: 'wire-concurrency',
-    title: 'a provider that was not asked',
+    title: 'a retry that finds the limit',
   },
   {
     file: 'src/gateway/chat-completions.ts',
