@@ -272,6 +272,14 @@ test('the last usage of a stream that is an object counts, also within another m
   }
 });
 
+test('a usage ends with its line, however the line ends', async () => {
+  for (const lineEnd of ['\n', '\r', '\r\n']) {
+    const split = `data: {"usage":{"prompt_tokens"${lineEnd}:1}}\n\n`;
+    const { usage } = await relay([Buffer.from(TOKEN + split + FINISH + DONE)]);
+    assert.equal(usage, undefined, JSON.stringify(lineEnd));
+  }
+});
+
 test('a usage that is never closed is none', async () => {
   for (const open of [
     '{"prompt_tokens":1',

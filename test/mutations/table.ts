@@ -4259,4 +4259,11 @@ export const MUTATIONS: readonly Mutation[] = [
     tests: 'wire-uploads',
     title: 'what an iterable throws when it is ended',
   },
+  {
+    file: 'src/upstream/event-scan.ts',
+    now: '.split(/[\\r\\n]/, 1)[0]!',
+    mutated: ".split('\\n', 1)[0]!",
+    tests: 'answer-facts',
+    title: 'a usage ends with its line',
+  },
 ];
