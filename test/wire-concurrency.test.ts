@@ -257,7 +257,7 @@ test('a retry that finds the limit of its provider reached keeps the circuit as 
   });
   const other = await startUpstream(t);
   const toml = [
-    '[providers]\nfallback = ["q"]',
+    '[logging]\nlevel = "debug"\n[providers]\nfallback = ["q"]',
     providerToml(upstream, 'p', 'max_concurrent_requests = 1\nretries = 1'),
     providerToml(other, 'q'),
   ].join('\n');
@@ -268,7 +268,8 @@ test('a retry that finds the limit of its provider reached keeps the circuit as 
   };
   assert.deepEqual([await tries(), await tries()], ['p:503 p:503 q:200', 'p:503 p:503 q:200']);
   const retried = tries('slow');
-  await inFlight(upstream, 5);
+  const endedTries = () => gateway.log.filter((line) => line.includes('"message":"try"')).length;
+  await eventually(() => endedTries() === 7, 'the first try has ended');
   const held = openChat(gateway.port, chatBody({ model: 'p/held', stream: true }));
   await inFlight(upstream, 6);
   assert.equal(await retried, 'p:503 p:limit q:200');
