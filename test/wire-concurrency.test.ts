@@ -263,7 +263,9 @@ test('a retry that finds the limit of its provider reached keeps the circuit as 
   ].join('\n');
   const gateway = await startGateway(t, { toml });
   const tries = async (content = 'hi') => {
+    const before = gateway.accessLines().length;
     await gateway.chat(chatBody({ messages: [{ role: 'user', content }] }));
+    await eventually(() => gateway.accessLines().length > before, 'the access line');
     return triesOf(gateway.accessLines().at(-1));
   };
   assert.deepEqual([await tries(), await tries()], ['p:503 p:503 q:200', 'p:503 p:503 q:200']);
