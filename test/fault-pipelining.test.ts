@@ -3,7 +3,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
-import { CLIENT_LIMITS } from '../src/downstream/call.ts';
+import { CLIENT_LIMITS, type Call } from '../src/downstream/call.ts';
 import { createHttpServer } from '../src/downstream/http-server.ts';
 import { fromIterable } from '../src/lib/byte-source.ts';
 import { idle } from './support/clock.ts';
@@ -212,9 +212,10 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
   });
 });
 
-test('a call that ends without an answer closes its connection', async (t) => {
+/** A server without a gateway. Returns its port. */
+async function startServer(t: TestContext, handle: (call: Call) => Promise<void>): Promise<number> {
   const server = createHttpServer({
-    handle: async () => {},
+    handle,
     answerBroken: () => assert.fail('nothing is broken'),
     limits: CLIENT_LIMITS,
     budget: newBudget(),
@@ -224,6 +225,11 @@ test('a call that ends without an answer closes its connection', async (t) => {
   t.after(async () =>
     server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }),
   );
+  return port;
+}
+
+test('a call that ends without an answer closes its connection', async (t) => {
+  const port = await startServer(t, async () => {});
   const { isClosed, text } = await sendRaw(port, HEALTH + HEALTH, { waitMs: 10_000 });
   assert.deepEqual([isClosed, text], [true, '']);
 });
@@ -235,20 +241,10 @@ test('what a stream fails with after its first chunk is what sending it fails wi
     throw new Error('a bug in the stream');
   };
   let thrown: unknown;
-  const server = createHttpServer({
-    handle: async (call) => {
-      const answer = { status: 200, headers: {}, body: fromIterable(failing()) };
-      await call.send(answer).catch((error: unknown) => (thrown = error));
-    },
-    answerBroken: () => assert.fail('nothing is broken'),
-    limits: CLIENT_LIMITS,
-    budget: newBudget(),
-    inFlight: newCounter(),
+  const port = await startServer(t, async (call) => {
+    const answer = { status: 200, headers: {}, body: fromIterable(failing()) };
+    await call.send(answer).catch((error: unknown) => (thrown = error));
   });
-  const { port } = await server.listen(0, '127.0.0.1');
-  t.after(async () =>
-    server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }),
-  );
   const { isClosed, text } = await sendRaw(port, HEALTH, { waitMs: 10_000 });
   assert.equal(isClosed, true);
   assert.match(text, /\r\n\r\n5\r\nfirst\r\n$/);
