@@ -483,7 +483,9 @@ test(
       }
     };
     await forEachCase(0.1, check, { workers: WORKERS });
-    tally.assertSome('200', '400', '401', '404', '408', '431');
+    tally.assertSome('200', '400', '401', '404', '408');
+    // One case in some hundred: of a thousand there may be none.
+    if (CASES > 10_000) tally.assertSome('431');
     assert.equal((await gateway.send('/health')).status, 200);
     assert.ok(upstream.requests.length > 0);
   },
