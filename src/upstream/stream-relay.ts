@@ -151,7 +151,7 @@ class Relay implements ByteSink, EndableSource {
       this.#finish(failure);
       return true;
     }
-    // The idle limit does not run while the client is slow to read, and begins anew then; not for comments.
+    // The idle limit stops while the client is slow to read and starts anew afterwards; comments do not restart it.
     this.#isSuspended = !hasRoom;
     if (!hasRoom) deadline.disarm();
     else if (this.#inspector.splitter.sawData) deadline.arm(idleMs, this.#createTimeout);

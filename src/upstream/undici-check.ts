@@ -20,7 +20,6 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { readAll, readEach } from '../lib/byte-source.ts';
 import { Deadline } from '../lib/cancellation.ts';
-
 import { createConnections } from './connections.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
