@@ -1759,8 +1759,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/event-scan.ts',
-    now: 'Math.min(end, start + MAX_USAGE_BYTES)',
-    mutated: 'end',
+    now: 'start + MAX_USAGE_BYTES).split',
+    mutated: 'bytes.length).split',
     tests: 'answer-facts',
     title: 'a usage of up to 16 KiB',
   },
