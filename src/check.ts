@@ -1,4 +1,4 @@
-/** `--check`: are the settings right, and does each provider accept its keys? */
+/** `--check`: are the settings right, does each provider accept its keys, and can the rate limits be kept in the store? */
 
 import { STATUS_CODES } from 'node:http';
 
@@ -6,31 +6,41 @@ import {
   checkToJson,
   describeChecks,
   describeConfig,
+  isPassed,
   problemsToJson,
+  type Checks,
   type ProviderCheck,
+  type StoreCheck,
 } from './cli/check-report.ts';
 import type { CommandLine } from './cli/command-line.ts';
-import { ConfigError, type Config } from './config/config.ts';
+import { ConfigError, type Config, type StoreSettings } from './config/config.ts';
 import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
+import { secretsOf } from './config/secrets-of.ts';
 import { fetchModelList, type ModelFetch } from './gateway/model-list.ts';
 import { causeOf } from './gateway/outcome.ts';
 import { Deadline } from './lib/cancellation.ts';
 import { GatewayError } from './lib/errors.ts';
+import { createRedactor, escapeControlCharacters } from './lib/secrets.ts';
+import { Connection } from './store/connection.ts';
+import { ANSWER_MS } from './store/redis-store.ts';
 import { upstreamFailure } from './upstream/network-error.ts';
 import { createOpenAIProvider } from './upstream/openai.ts';
 import { createTransport } from './upstream/transport.ts';
 
-/** For all providers together: they are asked side by side. */
+/** For all providers and the store together: they are asked side by side. */
 const CHECK_TIMEOUT_MS = 5000;
 const TIMEOUT = new Error('the time of the check is over');
+const TIMEOUT_TEXT = `timeout: no answer in ${CHECK_TIMEOUT_MS / 1000} s`;
+/** The fastest reply of the store counts: another may be late because the machine is busy. */
+const STORE_RUNS = 5;
 
 /** A provider that has no model list answers with one of these. */
 const NO_LIST = new Set([404, 405, 501]);
 
-export type CheckResult = 'ok' | 'settings wrong' | 'provider failed';
+export type CheckResult = 'ok' | 'settings wrong' | 'failed';
 
-/** Reads the settings, asks the providers, prints the results. Throws `ConfigError` unless it prints JSON. */
+/** Reads the settings, asks the providers and the store, prints the results. Throws `ConfigError` unless it prints JSON. */
 export async function runCheck(
   { json = false, offline = false }: CommandLine,
   readSettings: () => Settings,
@@ -46,9 +56,19 @@ export async function runCheck(
   }
   const { config, source } = settings;
   if (!json) print(describeConfig(config, source));
-  const checks = offline ? undefined : await checkProviders(config);
-  print(json ? checkToJson(config, source, checks) : describeChecks(checks ?? []));
-  return checks?.some(({ ok }) => !ok) ? 'provider failed' : 'ok';
+  const checks = offline ? undefined : await checkLive(config);
+  if (json) print(checkToJson(config, source, checks));
+  else if (checks) print(describeChecks(checks));
+  return isPassed(checks) ? 'ok' : 'failed';
+}
+
+async function checkLive(config: Config): Promise<Checks> {
+  const { store } = config.rateLimit;
+  const [providers, storeCheck] = await Promise.all([
+    checkProviders(config),
+    store && checkStore(store, createRedactor(secretsOf(config))),
+  ]);
+  return { providers, store: storeCheck };
 }
 
 /** Asks each registered provider for its model list, once with each of its keys, all at the same time. */
@@ -83,7 +103,7 @@ async function checkKey(settings: ProviderSettings, fetch: ModelFetch): Promise<
     return { ok: true, status: 200, models: result.length, message: countModels(result.length) };
   } catch (thrown) {
     if (thrown === TIMEOUT) {
-      return failed(undefined, `timeout: no answer in ${CHECK_TIMEOUT_MS / 1000} s`);
+      return failed(undefined, TIMEOUT_TEXT);
     }
     const failure = upstreamFailure(thrown, { provider: settings.id, answered: false });
     // The answer was read, and is no list.
@@ -118,4 +138,33 @@ function failed(status: number | undefined, message: string): Result {
 
 function countModels(count: number): string {
   return count === 1 ? '1 model' : `${count} models`;
+}
+
+/** Connects to the store as the gateway does, and measures how soon its script answers. */
+async function checkStore(
+  settings: StoreSettings,
+  redact: (text: string) => string,
+): Promise<StoreCheck> {
+  return await new Promise((resolve) => {
+    const measure = async () => {
+      let fastestMs = Infinity;
+      for (let i = 0; i < STORE_RUNS; i += 1) {
+        const startMs = performance.now();
+        await connection.run(1, []);
+        fastestMs = Math.min(fastestMs, performance.now() - startMs);
+      }
+      const ok = fastestMs <= ANSWER_MS;
+      const hint = ok ? '' : `; a request waits for ${ANSWER_MS} ms`;
+      resolve({ ok, message: `answers in ${Math.ceil(fastestMs)} ms${hint}` });
+      connection.end('the check is over');
+    };
+    const connection = new Connection(settings, {
+      answerMs: CHECK_TIMEOUT_MS,
+      onReady: () => void measure(),
+      // If it ends before it was measured, this result is the first, and stays.
+      onEnd: (cause) =>
+        resolve({ ok: false, message: escapeControlCharacters(redact(cause), Infinity) }),
+    });
+    setTimeout(() => connection.end(TIMEOUT_TEXT), CHECK_TIMEOUT_MS).unref();
+  });
 }

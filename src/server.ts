@@ -29,7 +29,7 @@ const EXIT_CONFIG = 78;
 const CHECK_EXIT_CODES: Record<CheckResult, number> = {
   ok: 0,
   'settings wrong': EXIT_CONFIG,
-  'provider failed': EXIT_CHECK_FAILED,
+  failed: EXIT_CHECK_FAILED,
 };
 /** How long the admin listener's answers may take once the public one has closed. */
 const ADMIN_DRAIN_MS = 100;

@@ -19,6 +19,27 @@ export interface ProviderCheck {
   readonly message: string;
 }
 
+/** What the store of rate limits answered. */
+export interface StoreCheck {
+  /** The gateway can use it. */
+  readonly ok: boolean;
+  /** The result in words; never holds the password. */
+  readonly message: string;
+}
+
+export interface Checks {
+  readonly providers: readonly ProviderCheck[];
+  /** Undefined if the settings have no store. */
+  readonly store: StoreCheck | undefined;
+}
+
+/** Whether nothing failed. `checks` is undefined if nobody was asked. */
+export function isPassed(checks: Checks | undefined): boolean {
+  return (
+    checks === undefined || [...checks.providers, checks.store].every((one) => one?.ok !== false)
+  );
+}
+
 /** Every setting with the value in use, keys masked; then the providers, and the warnings. */
 export function describeConfig(config: Config, source: SettingsSource): string {
   const { registered, skipped } = config.providers;
@@ -31,33 +52,35 @@ export function describeConfig(config: Config, source: SettingsSource): string {
   ]);
 }
 
-/** A table with a line for each key of each provider, after an empty line; nothing if there are none. */
-export function describeChecks(checks: readonly ProviderCheck[]): string {
-  if (checks.length === 0) return '';
-  const names = checks.map(({ provider, key }) => (key ? `${provider} key ${key}` : provider));
-  const width = Math.max(...names.map((name) => name.length));
-  const lines = checks.map(({ status, message }, row) =>
-    [names[row]!.padEnd(width), ...(status ? [status] : []), message].join('  '),
-  );
-  return toLines(['', ...lines]);
+/** A table with a line for each key of each provider, and one for the store, after an empty line; nothing if there are none. */
+export function describeChecks({ providers, store }: Checks): string {
+  const rows = providers.map(({ provider, key, status, message }) => ({
+    name: key ? `${provider} key ${key}` : provider,
+    result: status ? `${status}  ${message}` : message,
+  }));
+  if (store) rows.push({ name: 'rate_limit.store', result: store.message });
+  if (rows.length === 0) return '';
+  const width = Math.max(...rows.map(({ name }) => name.length));
+  return toLines(['', ...rows.map(({ name, result }) => `${name.padEnd(width)}  ${result}`)]);
 }
 
-/** The same as JSON. `checks` is undefined if no provider was asked. */
+/** The same as JSON. `checks` is undefined if nobody was asked. */
 export function checkToJson(
   config: Config,
   source: SettingsSource,
-  checks: readonly ProviderCheck[] | undefined,
+  checks: Checks | undefined,
 ): string {
   const { registered, skipped } = config.providers;
   return toDocument({
-    ok: checks?.every(({ ok }) => ok) ?? true,
+    ok: isPassed(checks),
     problems: [],
     warnings: warningsOf(config),
     file: (source.isFound && source.path) || null,
     settings: Object.fromEntries(config.resolved),
     registered: registered.map(({ id }) => id),
     skipped: skipped.map(({ id, reason }) => ({ provider: id, reason })),
-    checks,
+    checks: checks?.providers,
+    store: checks?.store,
   });
 }
 

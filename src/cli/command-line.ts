@@ -16,8 +16,8 @@ Usage: node dist/server.js [options]
       --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
       --workers N     threads that serve requests, over GATEWAY_WORKERS and the file; "auto" is one
                       for each processor (default 1)
-      --check         check all settings, print them, and ask each provider for its model list;
-                      --check=offline asks no provider. Exit 0, 3 or 78
+      --check         check all settings, print them, ask each provider for its model list, and try
+                      the store of rate limits; --check=offline asks nobody. Exit 0, 3 or 78
       --json          with --check: print one JSON document
       --demo          serve "demo/echo", which needs no key and contacts no other host; the default
                       bind address is 127.0.0.1, and no settings file is read
@@ -27,7 +27,7 @@ Usage: node dist/server.js [options]
   -h, --help          print this text
 
 Exit codes: 0 done or stopped by a signal, 1 crash or unavailable address, 2 wrong usage,
-3 a provider failed --check, 78 wrong settings.
+3 a provider or the store failed --check, 78 wrong settings.
 `;
 
 const OPTIONS = {
@@ -47,7 +47,7 @@ const OPTIONS = {
 const CHECK_OFFLINE = '--check=offline';
 
 export type CommandLine = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values'] & {
-  /** `--check` asks no provider. */
+  /** `--check` asks neither providers nor the store. */
   readonly offline?: boolean;
 };
 

@@ -8,7 +8,7 @@ import { Connection } from './connection.ts';
 import { parseAnswer } from './script.ts';
 
 /** A request waits no longer for the store. */
-const ANSWER_MS = 50;
+export const ANSWER_MS = 50;
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;
 
