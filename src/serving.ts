@@ -11,6 +11,7 @@ import { createLogger, type LogSettings } from './lib/log.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { SharedMemory, type SharedCounter } from './lib/shared-memory.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
+import { ANSWER_MS, Connection } from './store/connection.ts';
 import { createRedisStore } from './store/redis-store.ts';
 import { createTransport } from './upstream/transport.ts';
 
@@ -102,7 +103,13 @@ function createPermanentParts(
     budget: new ByteBudget(initial.server.maxBufferedBytes, memory.inFlightCounter('bytes')),
     streams: memory.inFlightCounter('open streams'),
     cache: new WeakMap(),
-    store: store && createRedisStore(store, { logger, memory }),
+    store:
+      store &&
+      createRedisStore({
+        logger,
+        memory,
+        open: (events) => new Connection(store, { ...events, answerMs: ANSWER_MS }),
+      }),
     observe,
     onModels,
     listModels,

@@ -10,6 +10,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import { createServer as createTlsServer } from 'node:tls';
 
 import { Secret } from '../src/lib/secrets.ts';
+import { ANSWER_MS } from '../src/store/connection.ts';
 import { encodeCommand, ReplyReader, type Reply } from '../src/store/resp.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { untilSteady, useManualTimers } from './support/clock.ts';
@@ -166,7 +167,7 @@ test('replies in many pieces and several in one piece belong to the commands in 
 test('a silent server: every reply is waited for 50 ms, and all takes fall back together', async (t) => {
   const timers = useManualTimers(t);
   const redis = await startFakeRedis(t, () => true);
-  const { store } = createStore(t, { port: redis.port }, { answerMs: undefined });
+  const { store } = createStore(t, { port: redis.port }, { answerMs: ANSWER_MS });
   await until(() => redis.commands.length > 0);
   assert.deepEqual(timers.running(1000), [50]);
   assert.ok(await refusesAtOnce(store));
@@ -367,29 +368,4 @@ test('a server that reads nothing: takes fall back at once before a few megabyte
   while ((await fill()) === 'later') sent += 1;
   assert.ok(sent > 10 && sent < 1000, `${sent}`);
   assert.equal(store.isAway, false);
-});
-
-test('after its end a store has no connection, makes none, and answers at once', async (t) => {
-  const { store, redis, lines } = await startAnswering(t, () => {});
-  const pending = store.take(ONE);
-  store.end();
-  assert.equal(await pending, undefined);
-  assert.ok(await refusesAtOnce(store));
-  store.refund(ONE);
-  await until(() => redis.sockets.size === 0);
-  assert.equal(await untilSteady(redis.connections), 1);
-  assert.deepEqual(lines, []);
-  store.end();
-});
-
-test('a store that ends while it is away does not connect again', async (t) => {
-  const timers = useManualTimers(t);
-  const { store, lines, away } = createStore(t, { port: await freePort() });
-  await until(() => lines.length > 0);
-  assert.equal(away(), 1);
-  assert.equal(timers.running().length, 1);
-  store.end();
-  assert.equal(away(), 0);
-  assert.deepEqual(timers.running(), []);
-  assert.equal(lines.length, 1);
 });

@@ -6,6 +6,7 @@ import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Secret } from '../src/lib/secrets.ts';
+import { SharedMemory } from '../src/lib/shared-memory.ts';
 import type { StoredBucket } from '../src/policy/rate-limit-store.ts';
 import { storeCounters } from '../src/store/redis-store.ts';
 import { encodeCommand, ReplyReader } from '../src/store/resp.ts';
@@ -32,6 +33,19 @@ function testEach(title: string, body: (t: TestContext, program: string) => Prom
   for (const program of REDIS_SERVERS) {
     void test(`${program}: ${title}`, { timeout: 60_000 }, (t) => body(t, program));
   }
+}
+
+/** The memories of the main thread, which is the first, and its workers. */
+function threadMemories(threads: number): SharedMemory[] {
+  const main = new SharedMemory({ thread: 0, threads });
+  // As its own store does.
+  storeCounters(main);
+  main.block('store logged away', Int32Array.BYTES_PER_ELEMENT);
+  const places = Array.from({ length: threads - 1 }, (_, index) => ({
+    thread: index + 1,
+    threads,
+  }));
+  return [main, ...places.map((place) => new SharedMemory(place, main.blocks))];
 }
 
 const linesOf = (lines: readonly LogLine[]) =>
@@ -263,23 +277,25 @@ testEach(
   async (t, program) => {
     const redis = await startRedis(t, { program });
     await redis.kill();
-    const shared = { memory: newMemory(), lines: [] };
-    const { away } = storeCounters(shared.memory);
-    const stores = [1, 2, 3].map(() => createStore(t, { port: redis.port }, shared).store);
+    const lines: LogLine[] = [];
+    const threads = threadMemories(3);
+    const { away } = storeCounters(threads[0]!);
+    const stores = threads.map(
+      (memory) => createStore(t, { port: redis.port }, { memory, lines }).store,
+    );
     await until(() => away.value === 3);
-    assert.deepEqual(linesOf(shared.lines), [AWAY]);
-    // One that ends is not away any more, and nothing is back.
-    stores[0]!.end();
+    assert.deepEqual(linesOf(lines), [AWAY]);
+    // One whose thread ends is not away any more, and nothing is back.
+    stores[2]!.end();
+    threads[0]!.reclaim(2);
     assert.equal(away.value, 2);
     await redis.restart();
-    await until(() => stores.every(({ isAway }, index) => index === 0 || !isAway));
+    await until(() => stores.every(({ isAway }, index) => index === 2 || !isAway));
     assert.equal(away.value, 0);
-    assert.deepEqual(linesOf(shared.lines), [AWAY, BACK]);
+    assert.deepEqual(linesOf(lines), [AWAY, BACK]);
     await redis.kill();
     await until(() => away.value === 2);
-    assert.deepEqual(linesOf(shared.lines), [AWAY, BACK, AWAY]);
-    for (const store of stores) store.end();
-    assert.equal(away.value, 0);
+    assert.deepEqual(linesOf(lines), [AWAY, BACK, AWAY]);
   },
 );
 
@@ -302,18 +318,20 @@ testEach(
 );
 
 testEach(
-  'a store that ends while it is away leaves it to the next one to log that it is back',
+  'a thread that ends while its store is away leaves it to its successor to log that it is back',
   async (t, program) => {
     const redis = await startRedis(t, { program });
     await redis.kill();
-    const shared = { memory: newMemory(), lines: [] };
-    const { store } = createStore(t, { port: redis.port }, shared);
-    await until(() => shared.lines.length > 0);
+    const lines: LogLine[] = [];
+    const [main, worker] = threadMemories(2);
+    const { store } = createStore(t, { port: redis.port }, { memory: worker!, lines });
+    await until(() => lines.length > 0);
     store.end();
+    main!.reclaim(1);
     await redis.restart();
-    const { store: next } = createStore(t, { port: redis.port }, shared);
+    const { store: next } = createStore(t, { port: redis.port }, { memory: worker!, lines });
     await until(() => !next.isAway);
-    assert.deepEqual(linesOf(shared.lines), [AWAY, BACK]);
+    assert.deepEqual(linesOf(lines), [AWAY, BACK]);
   },
 );
 

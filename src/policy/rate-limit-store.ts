@@ -16,8 +16,6 @@ export interface RateLimitStore {
   take(buckets: readonly StoredBucket[]): Promise<Taken | undefined>;
   /** Puts a token back into each. Returns false, and does nothing, if the store is away. */
   refund(buckets: readonly StoredBucket[]): boolean;
-  /** Connects, and again after each failure until `end`. Resolves when it is connected or the first attempt has failed. */
+  /** Connects, and again after each failure. Resolves when it is connected or the first attempt has failed. */
   connect(): Promise<void>;
-  /** Closes the connection. Calls that wait get undefined. */
-  end(): void;
 }

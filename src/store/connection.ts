@@ -8,6 +8,8 @@ import type { StoredBucket } from '../policy/rate-limit-store.ts';
 import { encodeCommand, ReplyReader, type Reply } from './resp.ts';
 import { SCRIPT, scriptArguments } from './script.ts';
 
+/** A request waits no longer for a reply. */
+export const ANSWER_MS = 50;
 /** For TCP and TLS together. */
 const CONNECT_MS = 2000;
 const KEEP_ALIVE_PROBE_MS = 30_000;
@@ -28,13 +30,17 @@ interface Command {
   readonly isRepeated: boolean;
 }
 
-interface ConnectionOptions {
-  /** Limit for each reply, in milliseconds. */
-  readonly answerMs: number;
+/** What the owner of a connection is told. */
+export interface ConnectionEvents {
   /** The script has run. */
   readonly onReady: () => void;
   /** Called once. `cause` never holds the password. `wasIdle`: the other end has closed, and no reply is missing. */
   readonly onEnd: (cause: string, wasIdle: boolean) => void;
+}
+
+interface ConnectionOptions extends ConnectionEvents {
+  /** Limit for each reply, in milliseconds. */
+  readonly answerMs: number;
 }
 
 export class Connection {

@@ -1,27 +1,19 @@
 /** The rate limits of several gateways in one Redis or Valkey. */
 
-import type { StoreSettings } from '../config/config.ts';
 import type { Logger } from '../lib/log.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { RateLimitStore } from '../policy/rate-limit-store.ts';
-import { Connection } from './connection.ts';
+import type { Connection, ConnectionEvents } from './connection.ts';
 import { parseAnswer } from './script.ts';
 
-/** A request waits no longer for the store. */
-export const ANSWER_MS = 50;
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;
-
-export interface RedisStore extends RateLimitStore {
-  /** There is no working connection: `take` returns undefined at once. */
-  readonly isAway: boolean;
-}
 
 interface RedisStoreOptions {
   readonly logger: Logger;
   readonly memory: SharedMemory;
-  /** Limit for each reply, in milliseconds. */
-  readonly answerMs?: number;
+  /** Connects to the store. */
+  readonly open: (events: ConnectionEvents) => Connection;
 }
 
 /** Of all threads: how many stores are away, and how often `take` has returned undefined since the start. */
@@ -33,25 +25,21 @@ export function storeCounters(memory: SharedMemory) {
 }
 
 /**
- * Logs when the first thread's store is away and when none is any more. Once each: a thread that ends while its store is
- * away leaves it to another to say that it is back.
+ * Creates the store of one thread; nothing connects yet. It logs when the first thread's store is away and when none is
+ * any more. Once each: a thread that ends while its store is away leaves it to another to log that it is back.
  */
-export function createRedisStore(
-  settings: StoreSettings,
-  { logger, memory, answerMs = ANSWER_MS }: RedisStoreOptions,
-): RedisStore {
+export function createRedisStore({ logger, memory, open }: RedisStoreOptions): RateLimitStore {
   const { away, fallbacks } = storeCounters(memory);
   /** 1: the log says that the store is away. */
   const logged = new Int32Array(memory.block('store logged away', Int32Array.BYTES_PER_ELEMENT));
+  /** There is no working connection: `take` returns undefined at once. */
   let isAway = true;
   /** It is counted in `away`: it has failed, and is not connected since. */
   let isCounted = false;
-  let isEnded = false;
   let pauseMs = MIN_PAUSE_MS;
-  let retry: NodeJS.Timeout | undefined;
   let connection: Connection | undefined;
 
-  function open(onSettled: () => void): void {
+  function connect(onSettled: () => void): void {
     const openedAtMs = performance.now();
     const onReady = () => {
       isAway = false;
@@ -66,7 +54,6 @@ export function createRedisStore(
       const isFailure = isAway || !wasIdle;
       isAway = true;
       onSettled();
-      if (isEnded) return;
       if (isFailure) {
         if (!isCounted) away.add(1);
         isCounted = true;
@@ -77,17 +64,14 @@ export function createRedisStore(
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;
       // Without a failure nobody is told, and requests are limited without the store: not for long.
-      retry = setTimeout(open, (isFailure ? pauseMs : MIN_PAUSE_MS) * jitter, () => {}).unref();
+      setTimeout(connect, (isFailure ? pauseMs : MIN_PAUSE_MS) * jitter, () => {}).unref();
       pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
     };
-    connection = new Connection(settings, { answerMs, onReady, onEnd });
+    connection = open({ onReady, onEnd });
   }
 
   return {
-    connect: () => new Promise((resolve) => open(resolve)),
-    get isAway() {
-      return isAway;
-    },
+    connect: () => new Promise((resolve) => connect(resolve)),
     async take(buckets) {
       const answer = isAway ? undefined : await connection?.run(1, buckets);
       const taken = answer === undefined ? undefined : parseAnswer(answer, buckets);
@@ -98,13 +82,6 @@ export function createRedisStore(
     refund(buckets) {
       if (!isAway) void connection?.run(-1, buckets);
       return !isAway;
-    },
-    end() {
-      isEnded = true;
-      clearTimeout(retry);
-      connection?.end('the gateway ends');
-      if (isCounted) away.add(-1);
-      isCounted = false;
     },
   };
 }

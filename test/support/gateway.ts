@@ -102,7 +102,6 @@ export async function startGateway(
     await server.drain({ delayMs, timeoutMs, reason });
     await admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     await transport.close();
-    store?.end();
   };
   let isDrained = false;
   t.after(async () => {

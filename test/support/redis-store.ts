@@ -6,8 +6,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { StoreSettings } from '../../src/config/config.ts';
 import type { LogFacts } from '../../src/lib/log.ts';
 import type { SharedMemory } from '../../src/lib/shared-memory.ts';
-import type { StoredBucket } from '../../src/policy/rate-limit-store.ts';
-import { createRedisStore, storeCounters, type RedisStore } from '../../src/store/redis-store.ts';
+import type { RateLimitStore, StoredBucket } from '../../src/policy/rate-limit-store.ts';
+import { Connection } from '../../src/store/connection.ts';
+import { createRedisStore, storeCounters } from '../../src/store/redis-store.ts';
 import { newMemory } from './shared.ts';
 
 /** For replies that come when the machine gets to it. */
@@ -19,8 +20,15 @@ export interface LogLine {
   readonly facts: LogFacts | undefined;
 }
 
+export interface ObservedStore extends RateLimitStore {
+  /** It has no connection that is ready. */
+  readonly isAway: boolean;
+  /** Closes its connection, as the end of its thread does. */
+  end(): void;
+}
+
 export interface TestStore {
-  readonly store: RedisStore;
+  readonly store: ObservedStore;
   readonly lines: readonly LogLine[];
   /** Of all stores with the same memory. */
   readonly away: () => number;
@@ -28,31 +36,57 @@ export interface TestStore {
 }
 
 interface StoreOptions {
-  readonly answerMs?: number | undefined;
+  readonly answerMs?: number;
   readonly memory?: SharedMemory;
   /** Where several stores log to. */
   readonly lines?: LogLine[];
 }
 
-/** Creates one for the length of a test, which waits for replies for ten seconds; `answerMs: undefined` is its own limit. */
+/** Creates one for the length of a test, which waits for replies for ten seconds unless `answerMs` is given. */
 export function createStore(
   t: TestContext,
   settings: Partial<StoreSettings>,
-  { lines = [], memory = newMemory(), ...options }: StoreOptions = {},
+  { answerMs = PATIENT_MS, lines = [], memory = newMemory() }: StoreOptions = {},
 ): TestStore {
-  const answerMs = 'answerMs' in options ? options.answerMs : PATIENT_MS;
-  const store = createRedisStore(storeSettings(settings), {
+  let isAway = true;
+  let isEnded = false;
+  let connection: Connection | undefined;
+  const store: RateLimitStore = createRedisStore({
     logger: {
       log: (level, message, facts) => void lines.push({ level, message, facts }),
       isEnabled: () => true,
     },
     memory,
-    ...(answerMs === undefined ? {} : { answerMs }),
+    open({ onReady, onEnd }) {
+      if (isEnded) return connection!;
+      connection = new Connection(storeSettings(settings), {
+        answerMs,
+        onReady() {
+          isAway = false;
+          onReady();
+        },
+        onEnd(...reasons) {
+          isAway = true;
+          if (!isEnded) onEnd(...reasons);
+        },
+      });
+      return connection;
+    },
   });
-  t.after(() => store.end());
+  const observed: ObservedStore = {
+    ...store,
+    get isAway() {
+      return isAway;
+    },
+    end() {
+      isEnded = true;
+      connection?.end('the test ends');
+    },
+  };
+  t.after(() => observed.end());
   void store.connect();
   const { away, fallbacks } = storeCounters(memory);
-  return { store, lines, away: () => away.value, fallbacks: () => fallbacks.value };
+  return { store: observed, lines, away: () => away.value, fallbacks: () => fallbacks.value };
 }
 
 export function storeSettings(settings: Partial<StoreSettings>): StoreSettings {
@@ -82,7 +116,7 @@ export async function until(isTrue: () => boolean): Promise<void> {
 
 /** How often `take` succeeded of so many at the same time. */
 export async function countTaken(
-  store: RedisStore,
+  store: RateLimitStore,
   buckets: readonly StoredBucket[],
   times: number,
 ): Promise<number> {
@@ -91,7 +125,7 @@ export async function countTaken(
 }
 
 /** Whether `take` returns undefined without waiting for anything. */
-export async function refusesAtOnce(store: RedisStore): Promise<boolean> {
+export async function refusesAtOnce(store: RateLimitStore): Promise<boolean> {
   const later = new Promise<string>((resolve) => {
     setImmediate(() => resolve('later'));
   });
