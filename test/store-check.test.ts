@@ -203,6 +203,16 @@ describe('--check of a store', { concurrency: 4 }, () => {
     assert.equal(finished.code, 3);
   });
 
+  test('that is a Redis Cluster of one server fails, although each key is there', async (t) => {
+    const { port } = await startFakeRedis(t, ([name, , keys], socket) => {
+      if (name !== 'EVALSHA' || Number(keys) < 2) return false;
+      return socket.write("-CROSSSLOT Keys in request don't hash to the same slot\r\n");
+    });
+    const finished = await check(t, `redis://127.0.0.1:${port}`);
+    assert.match(resultIn(finished), /^EVALSHA: CROSSSLOT /);
+    assert.equal(finished.code, 3);
+  });
+
   test('that is an HTTP server fails', async (t) => {
     const { baseUrl } = await startUpstream(t);
     const finished = await check(t, `redis://${new URL(baseUrl).host}`);

@@ -20,8 +20,12 @@ const MAX_UNSENT_BYTES = 1_048_576;
 const MAX_CAUSE_CHARACTERS = 200;
 
 const LOAD = ['SCRIPT', 'LOAD', SCRIPT];
-/** Shows that the store can write: a full or a read-only one answers as well. */
-const PROBE: StoredBucket = { name: 'probe', requestsPerSecond: 1e6, burstCapacity: 1e6 };
+/** They show that the store can write, as a full or a read-only one cannot, and several keys at once, as a cluster cannot. */
+const PROBES: readonly StoredBucket[] = ['probe', 'probe-2'].map((name) => ({
+  name,
+  requestsPerSecond: 1e6,
+  burstCapacity: 1e6,
+}));
 
 interface Command {
   readonly args: readonly string[];
@@ -103,7 +107,7 @@ export class Connection {
     if (password) await this.#call(['AUTH', ...user, password.reveal()]);
     if (database !== 0) await this.#call(['SELECT', String(database)]);
     this.#scriptHash = (await this.#call(LOAD)) ?? '';
-    const answer = await this.run(1, [PROBE]);
+    const answer = await this.run(1, PROBES);
     if (answer === 'OK') this.#options.onReady();
     else this.end('the script gives a wrong answer');
   }

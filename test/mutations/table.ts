@@ -3455,7 +3455,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/store/connection.ts',
-    now: 'const answer = await this.run(1, [PROBE]);',
+    now: 'const answer = await this.run(1, PROBES);',
     mutated: "const answer = 'OK';",
     tests: 'redis-store',
     title: 'redis-server: full',
@@ -3550,6 +3550,13 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'answerMs: 10 * ANSWER_MS }',
     tests: 'store-outages',
     title: 'store that always answers later',
+  },
+  {
+    file: 'src/store/connection.ts',
+    now: 'const answer = await this.run(1, PROBES);',
+    mutated: 'const answer = await this.run(1, PROBES.slice(1));',
+    tests: 'store-check',
+    title: 'that is a Redis Cluster',
   },
   {
     file: 'src/store/redis-store.ts',
@@ -3830,7 +3837,7 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated:
       'const wasCounted = isCounted;\n      isCounted = false;\n      const isBack = wasCounted && away.value',
     tests: 'redis-store',
-    title: 'redis-server: a store that ends while it is away',
+    title: 'redis-server: a thread that ends while its store is away',
   },
   {
     file: 'src/store/redis-store.ts',
