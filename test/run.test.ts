@@ -33,7 +33,7 @@ describe('the test runner', () => {
     test(`fails if ${what}`, options, () => {
       const { status, stderr } = runTests(run);
       assert.equal(status, 1);
-      assert.match(stderr, /^no test ran$/m);
+      assert.match(stderr, /^no test passed$/m);
     });
   }
 
