@@ -57,7 +57,7 @@ const begin =
 const PHASES: Record<string, Phase> = {
   'before its request is complete': {
     sentBytes: -10,
-    reached: ({ client }) => client.bytesWritten > 0,
+    reached: ({ client }) => !client.connecting,
     asked: [0, 0],
   },
   'while the provider thinks about a complete answer': {

@@ -2,7 +2,7 @@
 
 import { whyOnlyOneWorker } from '../../src/config/workers.ts';
 
-export const WORKERS = Number(process.env['TEST_WORKERS'] ?? 1);
+export const WORKERS = Number(process.env['TEST_WORKERS'] || 1);
 
 /** The part of a gateway's environment that says so. */
 export const WORKERS_ENV: Readonly<Record<string, string>> =
