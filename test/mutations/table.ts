@@ -4285,14 +4285,14 @@ export const MUTATIONS: readonly Mutation[] = [
     now: "if (state === 'open' || state instanceof GatewayError) limits.refundProvider(id);",
     mutated: '',
     tests: 'wire-concurrency',
-    title: 'keeps its token',
+    title: 'a fallback whose circuit',
   },
   {
     file: 'src/workers/pool.ts',
     now: '!this.#servingSinceMs.has(worker) && !worker.isTerminated',
     mutated: '!this.#servingSinceMs.has(worker)',
     tests: 'workers-faults',
-    title: 'gives way when all numbers are in use',
+    title: 'that failed gives way',
   },
   {
     file: 'src/workers/pool.ts',
