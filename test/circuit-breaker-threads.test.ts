@@ -1,14 +1,17 @@
-/** The circuit breaker in several threads: each runs a task of `TASKS`, in this very file. */
+/** The circuit breaker, and the rests of keys, in several threads: each runs a task of `TASKS`, in this very file. */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { describe, mock, test, type TestContext } from 'node:test';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 
+import { loadConfig } from '../src/config/config.ts';
 import { sharedNowMs } from '../src/lib/clock.ts';
+import { GatewayError } from '../src/lib/errors.ts';
 import { SharedMemory, type SharedBlocks } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import { CircuitTable } from '../src/policy/circuit-table.ts';
+import { KeyPool } from '../src/policy/key-pool.ts';
 import { CircuitModel, createOperation, restsOf } from './support/circuit-model.ts';
 import { withRandom } from './support/random.ts';
 
@@ -17,6 +20,7 @@ const THREADS = 4;
 const ROUNDS = 200;
 /** Of each thread: so many that none ends before the others begin. */
 const FAILURES = 5000;
+const REFUSALS = 2000;
 
 /** Stops the clock that threads share at `nowMs`, in this thread. */
 function stopClock(): { nowMs: number } {
@@ -26,16 +30,23 @@ function stopClock(): { nowMs: number } {
   return clock;
 }
 
+const [KEYS] = loadConfig({
+  toml: '[providers.p]\nbase_url = "http://localhost"\napi_keys = ["key-1", "key-2"]',
+  env: {},
+}).providers.registered;
+const REVOKED = new GatewayError('api', 'revoked', { upstreamStatus: 401 });
+
 const memoryOf = (thread: number, blocks?: SharedBlocks) =>
   new SharedMemory({ thread, threads: 1 + THREADS }, blocks);
 
-/** A breaker, and the lines that it logs: message, provider and model. */
+/** A breaker and a pool of keys, and the lines that they log: message, provider and model. */
 function createBreaker(memory: SharedMemory) {
   const lines: string[] = [];
   const log = (_: string, message: string, { provider, model }: Record<string, unknown> = {}) =>
     lines.push(`${message} ${provider as string} ${model as string}`);
-  const breaker = new CircuitBreaker(memory, { log, isEnabled: () => true });
-  return { breaker, lines };
+  const logger = { log, isEnabled: () => true };
+  const keys = new KeyPool(KEYS!, memory, logger);
+  return { breaker: new CircuitBreaker(memory, logger), keys, lines };
 }
 
 interface ThreadData {
@@ -49,6 +60,7 @@ interface ThreadData {
 interface TaskContext extends ThreadData {
   readonly memory: SharedMemory;
   readonly breaker: CircuitBreaker;
+  readonly keys: KeyPool;
   readonly clock: { nowMs: number };
   /** Waits until all threads have called it as often as this one. */
   readonly meet: () => void;
@@ -65,6 +77,14 @@ const TASKS = {
   failTogether({ breaker, meet }: TaskContext) {
     meet();
     for (let count = 0; count < FAILURES; count += 1) breaker.recordModelFailure(P, 'm');
+  },
+  /** Each rest is over when the next begins. */
+  refuse({ keys, clock, meet }: TaskContext) {
+    for (let round = 0; round < REFUSALS; round += 1) {
+      clock.nowMs += 60_000;
+      meet();
+      keys.recordFailure(0, REVOKED);
+    }
   },
   openMany({ breaker, thread }: TaskContext) {
     for (let index = 0; index < 300; index += 1) openCircuit(breaker, `${thread}:${index}`);
@@ -88,7 +108,7 @@ const LONG_CAUSE = `${'é'.repeat(255)}🦜 and more`;
 function runTask({ port, data }: { port: NonNullable<typeof parentPort>; data: ThreadData }): void {
   const { blocks, met, thread, task } = data;
   const memory = memoryOf(thread, blocks);
-  const { breaker, lines } = createBreaker(memory);
+  const { breaker, keys, lines } = createBreaker(memory);
   let meetings = 0;
   const meet = () => {
     meetings += 1;
@@ -100,7 +120,7 @@ function runTask({ port, data }: { port: NonNullable<typeof parentPort>; data: T
       Atomics.wait(met, 0, count, 1000);
     }
   };
-  const result = TASKS[task]({ ...data, memory, breaker, clock: stopClock(), meet });
+  const result = TASKS[task]({ ...data, memory, breaker, keys, clock: stopClock(), meet });
   port.postMessage({ result, lines });
 }
 
@@ -163,6 +183,13 @@ function describeThreads(): void {
     );
     assert.equal(lines.filter((line) => line === 'breaker opened p m').length, 1);
     assert.equal(lines.length, THREADS * FAILURES - 2);
+  });
+
+  test('a key that all threads find refused at once rests once, and one of them logs it', async (t) => {
+    const memory = memoryOf(0);
+    createBreaker(memory);
+    const lines = linesOf(await inThreads(t, 'refuse', { memory }));
+    assert.deepEqual(lines, Array<string>(REFUSALS).fill('key rests p undefined'));
   });
 
   test('threads together keep the 1,000 circuits that failed last, and each that is dropped is logged once', async (t) => {

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import { assertError } from './support/errors.ts';
 import {
   chatBody,
@@ -184,6 +185,33 @@ test('what the limit of a provider refuses takes nothing of the rate limits eith
   const sections = [GLOBAL_BUCKET, `[rate_limit.providers.p]\n${TWO_TOKENS}`];
   const ofProvider = 'max_concurrent_requests = 1';
   await assertRefusalsTakeNothing(t, 'provider_concurrency', sections, ofProvider);
+});
+
+test('a fallback whose circuit another thread probes meanwhile keeps its token', async (t) => {
+  const p = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
+  const q = await startUpstream(t);
+  t.mock.method(performance, 'now', () => 1000);
+  const oneToken = 'requests_per_second = 1\nburst_capacity = 1';
+  const toml = [
+    `[rate_limit]\nenabled = true\n[rate_limit.providers.q]\n${oneToken}`,
+    `[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`,
+  ];
+  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  // oxlint-disable-next-line typescript/unbound-method
+  const { recordAttempt } = CircuitBreaker.prototype;
+  const lost = t.mock.method(
+    CircuitBreaker.prototype,
+    'recordAttempt',
+    function (this: CircuitBreaker, ...[provider, model]: Parameters<typeof recordAttempt>) {
+      return provider.id === 'q' ? 'open' : recordAttempt.call(this, provider, model);
+    },
+  );
+  assert.equal((await gateway.chat(chatBody())).status, 503);
+  assert.equal(triesOf(gateway.accessLines()[0]), 'p:503 q:resting');
+  lost.mock.restore();
+  const reply = await gateway.chat(chatBody());
+  assert.deepEqual([reply.status, reply.headers['x-gateway-provider']], [200, 'q']);
+  assert.equal((await gateway.chat(chatBody())).status, 503, 'there was one token');
 });
 
 test('what is in flight at a provider that a reload removes counts on when another one brings it back', async (t) => {

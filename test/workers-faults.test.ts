@@ -28,7 +28,7 @@ import { ONLY_ONE_WORKER as skip } from './support/workers.ts';
 before(buildOnce);
 
 /** A gateway of two workers, each with a request that the provider answers when `finish` is called. */
-async function startBusy(t: TestContext, nodeOptions = '') {
+async function startBusy(t: TestContext, nodeOptions = '', env: Record<string, string> = {}) {
   const { opened, open: finish } = createGate();
   const upstream = await startUpstream(t, async ({ body }, response) => {
     if (body.includes('"model":"held"')) await opened;
@@ -36,7 +36,7 @@ async function startBusy(t: TestContext, nodeOptions = '') {
   });
   const limits = 'max_concurrent_requests = 4';
   const toml = `[admin]\nport = 0\n${providerToml(upstream, 'p', `models = ["m"]\n${limits}`)}`;
-  const program = await startWorkers(t, { toml, workers: 2, nodeOptions });
+  const program = await startWorkers(t, { toml, workers: 2, nodeOptions, env });
   const clients = await program.connectToEach();
   const held = new Map(
     [...clients].map(([thread, client]) => [thread, client.chat(chatBody({ model: 'p/held' }))]),
@@ -128,6 +128,46 @@ describe('a worker', { concurrency: 2, skip }, () => {
     });
   }
 
+  test('that failed gives way when all numbers are in use: first the one that failed first', async (t) => {
+    // The two that fail last are replaced at the same time.
+    const env = { MAIN_TIMERS: '{"400":1000,"800":1000}' };
+    const { program, held, finish } = await startBusy(t, '', env);
+    const held2 = held.get(2)!;
+    for (const [thread, failures] of [
+      [1, 1],
+      [2, 2],
+    ] as const) {
+      await inflict(await connectTo(program, thread), 'throw');
+      await program.logged('worker started', failures);
+    }
+    const clients = await program.connectToEach();
+    assert.deepEqual(new Set(clients.keys()), new Set([3, 4]));
+    assert.deepEqual(program.lines('worker ended'), []);
+    const others = await program.connectToEach();
+    const streams = [...others.values()].map(async (client) =>
+      client.chat(chatBody({ model: 'p/held' })),
+    );
+    for (const lost of [held.get(1)!, held2]) void assert.rejects(lost);
+    await sleep(200);
+    await Promise.all([...clients.values()].map((client) => inflict(client, 'throw')));
+    await program.logged('worker started', 4);
+    const ended = program
+      .lines('worker ended')
+      .map(({ worker, cause }) => `${worker as number} ${cause as string}`);
+    assert.deepEqual(new Set(ended), new Set(['1 replaced', '2 replaced']));
+    assert.deepEqual(new Set((await program.connectToEach()).keys()), new Set([1, 2]));
+    finish();
+    assert.deepEqual(
+      (await Promise.all(streams)).map(({ status }) => status),
+      [200, 200],
+    );
+    await program.logged('worker ended', 4);
+    // Four may be in flight: nothing is counted any more of those that have ended.
+    const last = await Promise.all(Array.from({ length: 4 }, async () => program.connect().chat()));
+    assert.deepEqual(new Set(last.map(({ status }) => status)), new Set([200]));
+    await assertStops(program);
+  });
+
   test('that dies again and again is replaced after growing pauses', async (t) => {
     const upstream = await startUpstream(t);
     const program = await startWorkers(t, { toml: providerToml(upstream), workers: 2 });
@@ -160,6 +200,36 @@ describe('a worker', { concurrency: 2, skip }, () => {
   }
 });
 
+test(
+  'no worker accepts connections: the gateway is not ready, and says how many are missing',
+  { skip },
+  async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = `[admin]\nport = 0\n${providerToml(upstream)}`;
+    const env = { WORKER_SLOW_MS: '1500' };
+    const program = await startWorkers(t, { toml, workers: 2, env });
+    const url = new URL('/ready', String(program.lines('started')[0]!['admin_url']));
+    const ready = async () => {
+      const response = await fetch(url);
+      return [response.status, await response.json()];
+    };
+    assert.deepEqual(await ready(), [200, { status: 'ready' }]);
+    const clients = [...(await program.connectToEach()).values()];
+    await Promise.all(clients.map((client) => inflict(client, 'exit')));
+    const missing = await program.logged('worker missing', 2);
+    assert.deepEqual(await ready(), [503, { status: 'no worker' }]);
+    assert.deepEqual(
+      missing.map(({ level, workers, pause_ms }) => [level, workers, pause_ms]),
+      [
+        ['warn', 1, 100],
+        ['warn', 0, 200],
+      ],
+    );
+    await program.logged('worker started');
+    assert.deepEqual(await ready(), [200, { status: 'ready' }]);
+  },
+);
+
 describe('a start with several workers', { concurrency: 2, skip }, () => {
   test('fails after three of them have ended, with one line', async (t) => {
     const settings = { toml: '', workers: 2, env: { WORKER_FAULT: 'start' } };
@@ -180,6 +250,22 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
       const messages = linesOf(program.stdout()).map(({ message }) => message);
       assert.deepEqual(messages, ['draining', 'stopped']);
       assert.equal(program.stderr(), 'about to listen\n');
+    }
+  });
+
+  test('is ended by SIGTERM while the second worker starts, and when both listen', async (t) => {
+    const preload = join(ROOT, 'test', 'support', 'slow-listen.mjs');
+    for (const [moment, env, nodeOptions] of [
+      ['worker 2 starts', { WORKER_SLOW_MS: '500' }, ''],
+      ['about to listen', { SLOW_LISTEN: 'main' }, `--import=${preload}`],
+    ] as const) {
+      const toml = '[admin]\nport = 0\n';
+      const program = launchWorkers(t, { toml, workers: 2, env, nodeOptions });
+      await eventually(() => program.stderr().includes(moment), moment);
+      program.child.kill('SIGTERM');
+      assert.equal(await program.exit, 0, program.stderr());
+      const messages = linesOf(program.stdout()).map(({ message }) => message);
+      assert.deepEqual(messages, ['draining', 'stopped']);
     }
   });
 

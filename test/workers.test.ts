@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { writeFileSync, readFileSync } from 'node:fs';
-import { before, describe, test } from 'node:test';
+import { before, describe, test, type TestContext } from 'node:test';
 
 import { openFeed, type Feed } from './support/feed.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
@@ -12,7 +12,7 @@ import { isRefused } from './support/raw.ts';
 import { OVER_FETCH } from './support/transport.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import { CHUNK, completion, sendJson, startUpstream } from './support/upstream.ts';
-import { linesOf, startWorkers } from './support/worker-program.ts';
+import { linesOf, startWorkers, type WorkerProgram } from './support/worker-program.ts';
 import { ONLY_ONE_WORKER as skip } from './support/workers.ts';
 
 before(buildOnce);
@@ -98,6 +98,60 @@ test(
     }
   },
 );
+
+describe('of two keys of which one is revoked', { concurrency: 1, skip }, () => {
+  /** Two workers and their provider, for which the first key is revoked. */
+  async function start(t: TestContext) {
+    let refused = 0;
+    const upstream = await startUpstream(t, ({ headers }, response) => {
+      const isRevoked = headers.authorization === 'Bearer sk-revoked-canary';
+      if (isRevoked) refused += 1;
+      sendJson(response, isRevoked ? {} : completion(), { status: isRevoked ? 401 : 200 });
+    });
+    const apiKeys = 'api_keys = ["sk-revoked-canary", "sk-good-canary"]';
+    const toml = `[providers.p]\nbase_url = "${upstream.baseUrl}"\n${apiKeys}\n`;
+    const program = await startWorkers(t, { toml, workers: 2, env: FULL });
+    return { program, refusedCount: () => refused };
+  }
+
+  test('no worker asks with the one that another has found refused, also not one that starts later', async (t) => {
+    const { program, refusedCount } = await start(t);
+    const clients = await program.connectToEach();
+    for (const client of clients.values()) {
+      for (let round = 0; round < 5; round += 1) {
+        assert.equal((await client.chat()).status, 200);
+        assert.equal(refusedCount(), 1);
+      }
+    }
+    // The settings of the provider are the same: the key rests on.
+    program.child.kill('SIGHUP');
+    await program.logged('reloaded');
+    await clients
+      .get(1)!
+      .get('/health', { 'x-fault': 'exit' })
+      .catch(() => {});
+    await program.logged('worker started');
+    for (const client of (await program.connectToEach()).values()) {
+      assert.equal((await client.chat()).status, 200);
+      assert.equal(refusedCount(), 1);
+    }
+    assert.equal(program.lines('key rests').length, 1);
+  });
+
+  test('of 1,000 requests those alone ask with it that were in flight together, and one line tells of its rest', async (t) => {
+    const { program, refusedCount } = await start(t);
+    const send = async () => {
+      const client = program.connect();
+      for (let round = 0; round < 1000 / CONNECTIONS; round += 1) {
+        assert.equal((await client.chat()).status, 200);
+      }
+    };
+    await Promise.all(Array.from({ length: CONNECTIONS }, send));
+    assert.ok(refusedCount() >= 1 && refusedCount() <= CONNECTIONS, `${refusedCount()}`);
+    assert.equal((await program.logged('request', 1000)).length, 1000);
+    assert.equal(program.lines('key rests').length, 1);
+  });
+});
 
 describe('with several workers', { concurrency: 2, skip }, () => {
   for (const workers of [2, 4]) {
@@ -217,6 +271,13 @@ describe('a reload with several workers', { concurrency: 2, skip }, () => {
   const keys = (...names: string[]) =>
     names.map((name) => `[clients.${name}]\nkey = "${name}-canary-1"\n${BUCKET}`).join('');
 
+  /** Blocks a worker for 1500 ms. */
+  async function makeBusy(program: WorkerProgram, thread: number): Promise<void> {
+    const client = (await program.connectToEach()).get(thread)!;
+    void client.get('/health', { 'x-fault': 'busy' });
+    await eventually(() => program.stderr().includes(`worker ${thread} is busy`), 'the block');
+  }
+
   test('has reached all of them once the log says "reloaded", and buckets keep their tokens', async (t) => {
     const upstream = await startUpstream(t);
     const toml = keys('alice', 'bob') + providerToml(upstream);
@@ -248,14 +309,35 @@ describe('a reload with several workers', { concurrency: 2, skip }, () => {
 
   test('says "reloaded" only when a worker that was busy uses the settings too', async (t) => {
     const program = await startWorkers(t, { toml: keys('alice'), workers: 2 });
-    const [first] = (await program.connectToEach()).values();
     const startedAtMs = Date.now();
-    await first!.get('/health', { 'x-fault': 'busy' });
+    await makeBusy(program, 2);
     writeFileSync(program.config, `${readFileSync(program.config, 'utf8')}${keys('bob')}`);
     program.child.kill('SIGHUP');
     const [{ time } = {}] = await program.logged('reloaded');
     // The thread is blocked for 1500 ms.
     assert.ok(Date.parse(String(time)) - startedAtMs >= 1400, `${String(time)} ${startedAtMs}`);
+  });
+
+  test('is waited for 10 s: then the log names the worker that is late, which still uses the settings', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = keys('alice') + providerToml(upstream);
+    const env = { MAIN_TIMERS: '{"10000":300}' };
+    const program = await startWorkers(t, { toml, workers: 2, env });
+    const clients = await program.connectToEach();
+    await makeBusy(program, 2);
+    const text = readFileSync(program.config, 'utf8');
+    writeFileSync(program.config, text.replace(keys('alice'), keys('bob')));
+    program.child.kill('SIGHUP');
+    await program.logged('reloaded');
+    const late = program.lines('worker is late');
+    assert.deepEqual(
+      late.map(({ level, worker }) => [level, worker]),
+      [['warn', 2]],
+    );
+    const headers = { authorization: 'Bearer bob-canary-1' };
+    for (const client of clients.values()) {
+      assert.equal((await client.chat(chatBody(), headers)).status, 200);
+    }
   });
 
   test('reaches a worker that is being replaced', async (t) => {

@@ -90,10 +90,10 @@ async function attemptWithKeys(
   for (const key of keyPool.round()) {
     // If the client repeated the request, it would be tried with all keys again.
     if (refusal) record.hasRetried = true;
-    const askedAtMs = performance.now();
+    const rest = keyPool.restOf(key);
     const result = await attemptOnce(candidate, context, key);
     if (!(result instanceof GatewayError)) {
-      keyPool.recordSuccess(key, askedAtMs);
+      keyPool.recordSuccess(key, rest);
       return result;
     }
     if (!keyPool.recordFailure(key, result)) return result;

@@ -120,7 +120,12 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
     const { provider, model } = candidate;
     if (breaker.stateOf(provider, model) === 'open') return 'open';
     const { id } = provider;
-    return concurrency.refuseAttempt(id) ?? (await limits.takeProvider(id)) ?? begin(candidate);
+    const refusal = concurrency.refuseAttempt(id) ?? (await limits.takeProvider(id));
+    if (refusal) return refusal;
+    const state = begin(candidate);
+    // Meanwhile another request has become the probe, or has the last slot.
+    if (state === 'open' || state instanceof GatewayError) limits.refundProvider(id);
+    return state;
   };
   const passOver = (candidate: Candidate, why: 'open' | GatewayError) =>
     recordPassedOver(candidate, why === 'open' ? 'resting' : 'limit', call, logger);

@@ -46,11 +46,9 @@ export interface Permanent {
 /** Requests that began with it keep it until they end. */
 export interface Generation {
   readonly config: Config;
-  /** By id. These and `keyPools` have state: the next generation takes over those whose settings are the same. */
+  /** By id. They have state: the next generation takes over those whose settings are the same. */
   readonly providers: ReadonlyMap<string, Provider>;
-  /** Of the providers with several keys, by their ids. */
-  readonly keyPools: ReadonlyMap<string, KeyPool>;
-  /** With the buckets and counters of the settings. */
+  /** With the buckets, counters and rests of keys of the settings. */
   readonly memory: SharedMemory;
   readonly listModels: ModelList;
   readonly gateway: Gateway;
@@ -64,39 +62,35 @@ export function createGeneration(
   former?: Generation,
 ): Generation {
   const { transport, logger, redact, exhaustion, breaker, streams, observe, store } = permanent;
-  const stateful = createProviders(config, logger, former);
-  const { providers } = stateful;
+  const providers = createProviders(config, former);
+  const severalKeys = config.providers.registered.filter(({ apiKeys }) => apiKeys.length > 1);
+  const keyPools = new Map(
+    severalKeys.map((settings) => [settings.id, new KeyPool(settings, memory, logger)]),
+  );
   const limits = createLimits(config, memory, store);
   const concurrency = createConcurrency(config, memory);
   // A fallback without a key is not registered.
   const fallbacks = config.providers.fallback.flatMap((id) => providers.get(id) ?? []);
   const lasting = { transport, logger, redact, exhaustion, breaker };
-  const completion = { ...stateful, ...lasting, limits, concurrency, config, fallbacks };
+  const asking = { providers, keyPools, limits, concurrency, config, fallbacks };
+  const completion = { ...lasting, ...asking };
   const { aliases } = config;
   const listModels =
-    permanent.listModels ?? createModelList({ ...permanent, ...stateful, aliases });
+    permanent.listModels ?? createModelList({ ...permanent, providers, keyPools, aliases });
   const gateway = createGateway({ completion, observe, listModels, streams, memory });
-  return { ...stateful, config, memory, listModels, gateway };
+  return { providers, config, memory, listModels, gateway };
 }
 
-/** Returns the providers and key pools by id: those of `former` if the provider's settings are the same, else new ones. */
-function createProviders(
-  config: Config,
-  logger: ConfigurableLogger,
-  former: Generation | undefined,
-): Pick<Generation, 'providers' | 'keyPools'> {
+/** Returns the providers by id: those of `former` if their settings are the same, else new ones. */
+function createProviders(config: Config, former: Generation | undefined): Generation['providers'] {
   const formerSettings = new Map(
     former?.config.providers.registered.map((settings) => [settings.id, settings]),
   );
-  const providers = new Map<string, Provider>();
-  const keyPools = new Map<string, KeyPool>();
-  for (const settings of config.providers.registered) {
-    const { id, apiKeys } = settings;
-    const kept = isSameSetting(formerSettings.get(id), settings) ? former : undefined;
-    providers.set(id, kept?.providers.get(id) ?? createOpenAIProvider(settings));
-    if (apiKeys.length > 1) {
-      keyPools.set(id, kept?.keyPools.get(id) ?? new KeyPool(id, apiKeys.length, logger));
-    }
-  }
-  return { providers, keyPools };
+  return new Map(
+    config.providers.registered.map((settings) => {
+      const { id } = settings;
+      const kept = isSameSetting(formerSettings.get(id), settings) ? former : undefined;
+      return [id, kept?.providers.get(id) ?? createOpenAIProvider(settings)];
+    }),
+  );
 }

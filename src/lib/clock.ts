@@ -7,3 +7,8 @@ const threadStartMs = Number(process.hrtime.bigint()) / 1e6 - performance.now();
 export function sharedNowMs(): number {
   return threadStartMs + performance.now();
 }
+
+/** The same in whole milliseconds: sums of them are exact. */
+export function sharedNowWholeMs(): number {
+  return Math.round(sharedNowMs());
+}

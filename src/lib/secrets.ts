@@ -1,5 +1,6 @@
 /** Keys that cannot be printed by accident, and the filter that keeps them out of logs and messages. */
 
+import { createHash } from 'node:crypto';
 import { inspect } from 'node:util';
 
 /** A key, or a text that may hold one. `reveal()` returns the text; string, JSON and inspection show `[secret]`. */
@@ -35,7 +36,12 @@ export function isSameSetting(a: unknown, b: unknown): boolean {
   return textOf(a) === textOf(b);
 }
 
-function textOf(setting: unknown): string | undefined {
+/** Returns a digest that is the same for equal settings only, and does not show their keys. */
+export function digestOf(setting: unknown): string {
+  return createHash('sha256').update(textOf(setting)).digest('base64');
+}
+
+function textOf(setting: unknown): string {
   return JSON.stringify(
     { setting },
     function (this: Record<string, unknown>, name, value: unknown) {

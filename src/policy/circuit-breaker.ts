@@ -1,6 +1,6 @@
 /** Keeps requests away from a provider that is down, so that they reach its fallback without the wait. */
 
-import { sharedNowMs } from '../lib/clock.ts';
+import { sharedNowWholeMs } from '../lib/clock.ts';
 import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
@@ -68,7 +68,7 @@ export class CircuitBreaker {
       const state = this.#stateOf(slots);
       if (state !== 'half-open') return state;
       for (const slot of slots) {
-        this.#table.restsUntilMs[slot] = nowMs() + REST_MS;
+        this.#table.restsUntilMs[slot] = sharedNowWholeMs() + REST_MS;
         this.#lines.push(['debug', 'breaker half-open', namesOf(this.#table.read(slot))]);
       }
       return state;
@@ -103,7 +103,7 @@ export class CircuitBreaker {
   /** The circuits that are not closed, in the order of their latest failures. */
   report(): CircuitReport[] {
     if (this.#table.size === 0) return [];
-    const offsetMs = performance.now() - nowMs();
+    const offsetMs = performance.now() - sharedNowWholeMs();
     const read = (slot: number): CircuitReport => {
       const circuit = this.#table.read(slot);
       return {
@@ -136,7 +136,7 @@ export class CircuitBreaker {
       this.#close(this.#table.oldestIfFull());
       slot = this.#table.add(name, provider.id.length);
     }
-    const failures = this.#table.recordFailure(slot, cause, nowMs() + REST_MS);
+    const failures = this.#table.recordFailure(slot, cause, sharedNowWholeMs() + REST_MS);
     const facts = { ...namesOf(this.#table.read(slot)), cause, failures, rest_ms: REST_MS };
     if (failures === FAILURES_TO_OPEN) this.#lines.push(['warn', 'breaker opened', facts]);
     if (failures > FAILURES_TO_OPEN) this.#lines.push(['debug', 'breaker stays open', facts]);
@@ -168,13 +168,8 @@ export class CircuitBreaker {
   }
 
   #isResting(slot: number): boolean {
-    return nowMs() < this.#table.restsUntilMs[slot]!;
+    return sharedNowWholeMs() < this.#table.restsUntilMs[slot]!;
   }
-}
-
-/** In whole milliseconds: sums of them are exact. */
-function nowMs(): number {
-  return Math.round(sharedNowMs());
 }
 
 function namesOf({ provider, model }: Circuit): { provider: string; model: string | undefined } {

@@ -155,7 +155,10 @@ export class WorkerPool implements HttpServer {
   /** The requests that it has not finished are lost. Returns its number. */
   async #endOldestFailed(): Promise<number> {
     const workers = [...this.#workers.values()];
-    const oldest = workers.find((worker) => !this.#servingSinceMs.has(worker))!;
+    // Not one that gives way to another already.
+    const oldest = workers.find(
+      (worker) => !this.#servingSinceMs.has(worker) && !worker.isTerminated,
+    )!;
     await oldest.terminate();
     await oldest.ended;
     this.#options.logger.log('error', 'worker ended', { worker: oldest.thread, cause: 'replaced' });

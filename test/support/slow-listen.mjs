@@ -1,10 +1,15 @@
-/** Preloaded with --import: says on standard error when the process is about to listen, and lets it do so later. */
+/**
+ * Preloaded with --import: says on standard error when the process is about to listen, and lets it do so later.
+ * SLOW_LISTEN=main is for the main thread alone.
+ */
 import { Server } from 'node:net';
+import { isMainThread } from 'node:worker_threads';
 
 const { listen } = Server.prototype;
-Server.prototype.listen = function (...args) {
+function listenLater(...args) {
   Server.prototype.listen = listen;
   process.stderr.write('about to listen\n');
   setTimeout(() => listen.apply(this, args), 2500);
   return this;
-};
+}
+if (isMainThread || process.env['SLOW_LISTEN'] !== 'main') Server.prototype.listen = listenLater;

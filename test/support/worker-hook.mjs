@@ -1,12 +1,14 @@
 /**
  * Preloaded with --import. Names the thread in each response (`x-thread`), and lets a worker fail if a request has the
- * header `x-fault`, or at its start: WORKER_FAULT=start. WORKER_CLOCK=stopped stops the clocks of all threads, and
- * WORKER_SLOW_MS is how long a worker takes to start.
+ * header `x-fault`, or at its start: WORKER_FAULT=start. WORKER_CLOCK=stopped stops the clocks of all threads;
+ * WORKER_SLOW_MS is how long a worker takes to start. What blocks a worker is said on standard error before. MAIN_TIMERS are delays of the main
+ * thread as JSON, and what they are instead, in milliseconds.
  */
 import { subscribe } from 'node:diagnostics_channel';
+import { writeSync } from 'node:fs';
 import { isMainThread, workerData } from 'node:worker_threads';
 
-const { WORKER_FAULT, WORKER_CLOCK, WORKER_SLOW_MS } = process.env;
+const { WORKER_FAULT, WORKER_CLOCK, WORKER_SLOW_MS, MAIN_TIMERS = '{}' } = process.env;
 const thread = isMainThread ? 0 : workerData.place.thread;
 
 const faults = {
@@ -14,7 +16,10 @@ const faults = {
     throw new Error('thrown by a test');
   },
   exit: () => process.exit(1),
-  busy: () => block(1500),
+  busy() {
+    writeSync(2, `worker ${thread} is busy\n`);
+    block(1500);
+  },
   memory() {
     const held = [];
     for (;;) held.push(Array.from({ length: 1000 }, () => ({})));
@@ -31,7 +36,13 @@ if (WORKER_CLOCK === 'stopped') {
   process.hrtime.bigint = () => 1_000_000_000_000_000n;
 }
 if (!isMainThread && WORKER_FAULT === 'start') faults.throw();
+if (isMainThread) {
+  const { setTimeout } = globalThis;
+  const replaced = JSON.parse(MAIN_TIMERS);
+  globalThis.setTimeout = (task, ms, ...args) => setTimeout(task, replaced[ms] ?? ms, ...args);
+}
 if (!isMainThread && WORKER_SLOW_MS) {
+  writeSync(2, `worker ${thread} starts\n`);
   block(Number(WORKER_SLOW_MS));
 }
 
