@@ -138,6 +138,7 @@ export class WorkerPool implements HttpServer {
     let thread = 1;
     while (this.#workers.has(thread)) thread += 1;
     if (thread === this.#threads) thread = await this.#endOldestFailed();
+    if (this.#isDraining) return undefined;
     const data = describeStart({ thread, threads: this.#threads });
     const worker: WorkerThread = new WorkerThread(file, data, (report) =>
       this.#receive(worker, report),
