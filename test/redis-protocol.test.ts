@@ -1,20 +1,16 @@
 /** The store of rate limits against servers that answer slowly, wrongly or not at all. */
 
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { connect, type AddressInfo } from 'node:net';
 import { join } from 'node:path';
-import { pipeline } from 'node:stream';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
-import { createServer as createTlsServer } from 'node:tls';
 
 import { Secret } from '../src/lib/secrets.ts';
 import { ANSWER_MS } from '../src/store/connection.ts';
 import { encodeCommand, ReplyReader, type Reply } from '../src/store/resp.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { untilSteady, useManualTimers } from './support/clock.ts';
-import { bulk, startFakeRedis, type FakeRedis } from './support/fake-redis.ts';
+import { bulk, startFakeRedis, startTlsRedis, type FakeRedis } from './support/fake-redis.ts';
 import { createMemoryProbe } from './support/memory.ts';
 import { freePort, ROOT, runProgram } from './support/process.ts';
 import {
@@ -312,14 +308,7 @@ for (const [host, name, isTrusted, result] of CERTIFICATES) {
   test(`TLS to ${host} with a certificate for ${name}, ${how}`, async (t) => {
     if (NO_OPENSSL) return t.skip(NO_OPENSSL);
     const certificate = createCertificate(t, [name]);
-    const redis = await startFakeRedis(t, () => false);
-    const front = createTlsServer(certificate, (socket) => {
-      const behind = connect(redis.port, '127.0.0.1');
-      pipeline(socket, behind, socket, () => {});
-    }).listen(0, '127.0.0.1');
-    t.after(() => front.close());
-    await once(front, 'listening');
-    const { port } = front.address() as AddressInfo;
+    const port = await startTlsRedis(t, certificate);
     const { code, stdout, stderr } = await runProgram(t, [host, String(port)], {
       script: join(ROOT, 'test/support/redis-store-process.ts'),
       cwd: ROOT,

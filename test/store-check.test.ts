@@ -1,14 +1,10 @@
 /** What `--check` says about the store of rate limits: a real Redis or Valkey, and servers that answer wrongly. */
 
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { connect, type AddressInfo } from 'node:net';
-import { pipeline } from 'node:stream';
 import { before, describe, test, type TestContext } from 'node:test';
-import { createServer as createTlsServer } from 'node:tls';
 
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
-import { startFakeRedis } from './support/fake-redis.ts';
+import { startFakeRedis, startTlsRedis } from './support/fake-redis.ts';
 import { providerToml } from './support/gateway.ts';
 import { buildOnce, emptyFolder, freePort, runProgram, type Finished } from './support/process.ts';
 import { isRedisMissing, startRedis, type RedisServer } from './support/redis-server.ts';
@@ -232,15 +228,9 @@ describe('--check of a store', { concurrency: 4 }, () => {
   test('connects with TLS, and fails if the certificate is not trusted', async (t) => {
     if (NO_OPENSSL) return t.skip(NO_OPENSSL);
     const certificate = createCertificate(t, ['DNS:localhost']);
-    const redis = await startFakeRedis(t, () => false);
-    const front = createTlsServer(certificate, (socket) => {
-      const behind = connect(redis.port, '127.0.0.1');
-      pipeline(socket, behind, socket, () => {});
-    }).listen(0, '127.0.0.1');
-    t.after(() => front.close());
-    await once(front, 'listening');
+    const port = await startTlsRedis(t, certificate);
     const script = await programWaiting(t, PATIENT_MS);
-    const url = `rediss://localhost:${(front.address() as AddressInfo).port}`;
+    const url = `rediss://localhost:${port}`;
     const env = { NODE_EXTRA_CA_CERTS: certificate.path };
     const trusted = await check(t, url, { script, env });
     assert.match(resultIn(trusted), ANSWERS);

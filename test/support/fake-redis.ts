@@ -1,8 +1,10 @@
 /** A Redis below its commands: it answers with exactly the bytes that a test gives it, or not at all. */
 
 import { once } from 'node:events';
-import { createServer, type AddressInfo, type Socket } from 'node:net';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { pipeline } from 'node:stream';
 import type { TestContext } from 'node:test';
+import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
 
 export const bulk = (text: string) => `$${Buffer.byteLength(text)}\r\n${text}\r\n`;
 
@@ -46,6 +48,19 @@ export async function startFakeRedis(t: TestContext, answer: Answer): Promise<Fa
   });
   const { port } = server.address() as AddressInfo;
   return { port, commands, connections: () => connections, sockets };
+}
+
+/** Starts one that answers well, behind TLS. Returns its port. */
+export async function startTlsRedis(t: TestContext, certificate: TlsOptions): Promise<number> {
+  const redis = await startFakeRedis(t, () => false);
+  const front = createTlsServer(certificate, (socket) => {
+    const behind = connect(redis.port, '127.0.0.1');
+    pipeline(socket, behind, socket, () => {});
+  });
+  front.listen(0, '127.0.0.1');
+  t.after(() => front.close());
+  await once(front, 'listening');
+  return (front.address() as AddressInfo).port;
 }
 
 function answerWell([name]: readonly string[], socket: Socket): void {
