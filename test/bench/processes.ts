@@ -32,15 +32,26 @@ for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
 export const has = (command: string) => spawnSync(command, ['-h']).error === undefined;
 
 const cores = availableParallelism();
+const ALL_CORES = `0-${cores - 1}`;
+const moveTo = (list: string) =>
+  spawnSync('taskset', ['-a', '-c', '-p', list, `${process.pid}`]).status === 0;
 /** The bench moves to core 1, with all it will start, but for what it starts on core 0. */
-export const isPinned =
-  cores >= 2 && spawnSync('taskset', ['-a', '-c', '-p', '1', `${process.pid}`]).status === 0;
+export const isPinned = cores >= 2 && moveTo('1');
 const ON_CONTENDER_CORE = isPinned ? ['taskset', '-c', '0'] : [];
 /** A command that may use all cores. */
 export const onAllCores = (command: readonly string[]) => [
-  ...(isPinned ? ['taskset', '-c', `0-${cores - 1}`] : []),
+  ...(isPinned ? ['taskset', '-c', ALL_CORES] : []),
   ...command,
 ];
+/** What is started meanwhile may use all cores. */
+export async function withAllCores<T>(run: () => Promise<T>): Promise<T> {
+  if (isPinned) moveTo(ALL_CORES);
+  try {
+    return await run();
+  } finally {
+    if (isPinned) moveTo('1');
+  }
+}
 
 // The programs run as plain JavaScript: tsx would count in their memory and their start.
 buildSync({

@@ -3,7 +3,7 @@
 import { inCell } from './cell.ts';
 import { ratio, type Measure } from './measure.ts';
 import { milliseconds } from './options.ts';
-import { rssKiB } from './processes.ts';
+import { rssKiB, withAllCores } from './processes.ts';
 
 /** The kernel spreads connections over workers by their ports: of many each has about as many. */
 const CONNECTIONS = 128;
@@ -15,11 +15,19 @@ export const workers: Measure = {
   columns: ['requests per second', 'CPU µs per request', 'resident MiB'],
   contenders: ['one-worker', 'two-workers'],
   run: async (id) =>
-    inCell(id, {}, async (cell) => {
-      await cell.saturate(CONNECTIONS, milliseconds(WARM_UP_SECONDS));
-      const before = cell.cpuMs();
-      const { requests, perSecond } = await cell.saturate(CONNECTIONS, milliseconds(6));
-      return [perSecond, ((cell.cpuMs() - before) * 1000) / requests, rssKiB(cell.child) / 1024];
-    }),
+    withAllCores(async () =>
+      inCell(id, {}, async (cell) => {
+        await cell.saturate(CONNECTIONS, milliseconds(WARM_UP_SECONDS));
+        const before = cell.cpuMs();
+        const { requests, perSecond } = await cell.saturate(CONNECTIONS, milliseconds(6));
+        return [perSecond, ((cell.cpuMs() - before) * 1000) / requests, rssKiB(cell.child) / 1024];
+      }),
+    ),
   ratios: [ratio(['two-workers', 'one-worker'], 0, 'requests per second')],
+  notes: (value) => {
+    const carried = (2 * value('one-worker', 1)) / value('two-workers', 1);
+    return [
+      `By CPU time, two cores without load and upstream carry ${carried.toFixed(2)} times as much as one.`,
+    ];
+  },
 };
