@@ -322,17 +322,25 @@ for (const [host, name, isTrusted, result] of CERTIFICATES) {
   });
 }
 
-test('a password that the server repeats is not logged', async (t) => {
-  const redis = await startFakeRedis(t, ([name, word = ''], socket) => {
-    if (name !== 'AUTH') return false;
-    return socket.write(`-ERR unknown command 'AUTH', with args beginning with: '${word}'\r\n`);
+const AUTH_REPLIES = [
+  ['unknown command `AUTH`, with args beginning with: `p4s`', 'AUTH: ERR'],
+  ['wrong: p4ssword', 'AUTH: ERR'],
+  ['max number of clients reached', 'AUTH: ERR max number of clients reached'],
+] as const;
+
+for (const [text, cause] of AUTH_REPLIES) {
+  test(`the log shows "${cause}" if the server answers AUTH with "${text}"`, async (t) => {
+    const redis = await startFakeRedis(
+      t,
+      ([name], socket) => name === 'AUTH' && socket.write(`-ERR ${text}\r\n`),
+    );
+    const password = new Secret('p4ssword');
+    const { lines } = createStore(t, { port: redis.port, password });
+    await until(() => lines.length > 0);
+    assert.deepEqual(lines[0]!.facts, { cause });
+    assert.deepEqual(redis.commands[0], ['AUTH', 'p4ssword']);
   });
-  const password = new Secret('pass');
-  const { lines } = createStore(t, { port: redis.port, password });
-  await until(() => lines.length > 0);
-  assert.deepEqual(lines[0]!.facts, { cause: 'AUTH: ERR' });
-  assert.deepEqual(redis.commands[0], ['AUTH', 'pass']);
-});
+}
 
 test('4,096 commands wait for replies at most; further takes fall back at once', async (t) => {
   const { store, redis, lines } = await startAnswering(t, () => {});

@@ -60,7 +60,7 @@ const STATES: readonly State[] = [
   {
     name: 'that has another password',
     userinfo: `:not-the-${PASSWORD}@`,
-    result: /^AUTH: WRONGPASS$/,
+    result: /^AUTH: WRONGPASS invalid /,
     exitCode: 3,
   },
   { name: 'that needs a password', userinfo: '', result: /^SCRIPT: NOAUTH /, exitCode: 3 },

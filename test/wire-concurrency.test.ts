@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+import { SharedCounter } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import { assertError } from './support/errors.ts';
 import {
@@ -273,7 +274,8 @@ test('a provider that was not asked because of its limit keeps its circuit as it
   assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:resting q:200']);
 });
 
-test('a retry that finds the limit of its provider reached keeps the circuit as it is', async (t) => {
+/** A gateway whose provider has one slot and one retry: it holds `p/held` until `open`, and answers others with 503. */
+async function startFailing(t: TestContext, sections: readonly string[] = []) {
   const { opened, open } = createGate();
   const upstream = await startUpstream(t, async ({ body }, response) => {
     if (body.includes('held')) {
@@ -283,28 +285,74 @@ test('a retry that finds the limit of its provider reached keeps the circuit as 
     const headers: Record<string, string> = body.includes('slow') ? { 'retry-after': '2' } : {};
     return sendJson(response, {}, { status: 503, headers });
   });
-  const other = await startUpstream(t);
-  const toml = [
-    '[logging]\nlevel = "debug"\n[providers]\nfallback = ["q"]',
-    providerToml(upstream, 'p', 'max_concurrent_requests = 1\nretries = 1'),
-    providerToml(other, 'q'),
-  ].join('\n');
+  const p = providerToml(upstream, 'p', 'max_concurrent_requests = 1\nretries = 1');
+  const toml = ['[logging]\nlevel = "debug"', ...sections, p].join('\n');
   const gateway = await startGateway(t, { toml });
-  const tries = async (content = 'hi') => {
+  const chat = async (content: string) => {
     const before = gateway.accessLines().length;
-    await gateway.chat(chatBody({ messages: [{ role: 'user', content }] }));
+    const { status } = await gateway.chat(chatBody({ messages: [{ role: 'user', content }] }));
     await eventually(() => gateway.accessLines().length > before, 'the access line');
+    return `${status}, ${triesOf(gateway.accessLines().at(-1))}`;
+  };
+  const endedTries = () => gateway.log.filter((line) => line.includes('"message":"try"')).length;
+  /** While it waits for its retry, another request takes the slot. */
+  const chatWithoutSlot = async () => {
+    const [asked, ended] = [upstream.requests.length, endedTries()];
+    const retried = chat('slow');
+    await eventually(() => endedTries() === ended + 1, 'the first try has ended');
+    const held = openChat(gateway.port, chatBody({ model: 'p/held', stream: true }));
+    await inFlight(upstream, asked + 2);
+    const result = await retried;
+    const lines = gateway.accessLines().length;
+    open();
+    await held.ended;
+    await eventually(() => gateway.accessLines().length === lines + 1, 'the stream is over');
+    return result;
+  };
+  return { chat, chatWithoutSlot };
+}
+
+describe('a retry that finds no free slot at its provider', { concurrency: 1 }, () => {
+  test('leaves the failure before it as the answer', async (t) => {
+    const { chatWithoutSlot } = await startFailing(t);
+    assert.equal(await chatWithoutSlot(), '503, p:503 p:limit');
+  });
+
+  test('leaves the failure before it to the circuit', async (t) => {
+    const q = providerToml(await startUpstream(t), 'q');
+    const { chat, chatWithoutSlot } = await startFailing(t, ['[providers]\nfallback = ["q"]', q]);
+    assert.equal(await chat('hi'), '200, p:503 p:503 q:200');
+    assert.equal(await chat('hi'), '200, p:503 p:503 q:200');
+    assert.equal(await chatWithoutSlot(), '200, p:503 p:limit q:200');
+    assert.equal(await chat('hi'), '200, p:resting q:200');
+  });
+});
+
+test('a provider whose last slot another thread takes meanwhile keeps its circuit as it is', async (t) => {
+  const upstream = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
+  const toml = [
+    '[providers]\nfallback = ["q"]',
+    providerToml(upstream, 'p', 'max_concurrent_requests = 7'),
+    providerToml(await startUpstream(t), 'q'),
+  ].join('\n');
+  const gateway = await startGateway(t, { toml, isInProcess: true });
+  let isTaken = false;
+  // oxlint-disable-next-line typescript/unbound-method
+  const { addWithin } = SharedCounter.prototype;
+  t.mock.method(
+    SharedCounter.prototype,
+    'addWithin',
+    function (this: SharedCounter, amount: number, max: number) {
+      return !(isTaken && max === 7) && addWithin.call(this, amount, max);
+    },
+  );
+  const tries = async () => {
+    await gateway.chat(chatBody());
     return triesOf(gateway.accessLines().at(-1));
   };
-  assert.deepEqual([await tries(), await tries()], ['p:503 p:503 q:200', 'p:503 p:503 q:200']);
-  const retried = tries('slow');
-  const endedTries = () => gateway.log.filter((line) => line.includes('"message":"try"')).length;
-  await eventually(() => endedTries() === 7, 'the first try has ended');
-  const held = openChat(gateway.port, chatBody({ model: 'p/held', stream: true }));
-  await inFlight(upstream, 6);
-  assert.equal(await retried, 'p:503 p:limit q:200');
-  open();
-  await held.ended;
-  await eventually(() => gateway.accessLines().length === 4, 'the stream is over');
-  assert.deepEqual([await tries(), await tries()], ['p:503 p:503 q:200', 'p:resting q:200']);
+  assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:503 q:200']);
+  isTaken = true;
+  assert.equal(await tries(), 'p:limit q:200');
+  isTaken = false;
+  assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:resting q:200']);
 });

@@ -8,7 +8,7 @@ const CHECK_MS = 1000;
 
 /**
  * Opens `path`, a file that may be read, once a second, and records if it fails. Nothing else tells of clients that are
- * turned away: libuv closes the connections that it cannot accept without an error.
+ * turned away: libuv closes the connections that it cannot accept, or leaves them waiting, without an error.
  */
 export function watchDescriptors(path: string, exhaustion: ExhaustionLog): void {
   setInterval(() => {

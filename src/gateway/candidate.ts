@@ -49,21 +49,25 @@ export async function tryCandidate(
   const keyPool = settings.keyPools.get(provider.id);
   const maxRetries = state === 'closed' ? provider.retries : 0;
   let tried = context;
+  let failure: GatewayError | undefined;
   for (let retries = 0; ;) {
-    const result = await (keyPool
+    const outcome = await (keyPool
       ? attemptWithKeys(keyPool, candidate, tried)
       : attemptOnce(candidate, tried));
-    if (!(result instanceof GatewayError)) {
+    if (!(outcome instanceof GatewayError)) {
       // Whether a stream succeeds is known at its end, but a probe need not wait for it.
       if (!chat.stream || state !== 'closed') breaker?.recordSuccess(provider, model);
-      return result;
+      return outcome;
     }
+    // A retry without a free slot is not asked: the failure before it stays.
+    const result: GatewayError = isNotAsked(outcome) ? (failure ?? outcome) : outcome;
     const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = result.facts;
     // Not a retry: a stale connection says nothing about the provider.
     if (repeatAtOnce && !tried.isFresh) {
       tried = { ...context, isFresh: true };
       continue;
     }
+    failure = result;
     if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
       recordFailure(breaker, candidate, result);
       return result;
@@ -111,7 +115,15 @@ function backoffMs(retries: number): number {
   return (stepMs / 2) * (1 + Math.random());
 }
 
-/** A provider's failure is returned. The gateway's own, which name no provider, are thrown: a shutdown, or a bug. */
+/** The provider has no free slot. */
+function isNotAsked({ facts }: GatewayError): boolean {
+  return facts.limit === 'provider_concurrency';
+}
+
+/**
+ * A provider's failure is returned, and so is the refusal of one that has no free slot. The gateway's own, which name no
+ * provider, are thrown: a shutdown, a full `max_buffered_bytes`, or a bug.
+ */
 async function attemptOnce(
   candidate: Candidate,
   { breaker, call, chat, forwarded, settings, isFresh }: TryContext,
@@ -158,8 +170,7 @@ function recordFailure(
   failure: GatewayError,
 ): void {
   const { status, facts } = failure;
-  // It was not asked.
-  if (facts.limit === 'provider_concurrency') return;
+  if (isNotAsked(failure)) return;
   if (facts.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
   else if (OUTAGE_STATUSES.has(status))
     breaker?.recordModelFailure(provider, model, causeOf(failure));

@@ -157,13 +157,17 @@ export class Connection {
     const { args, resolve, isRepeated } = command;
     const isForgotten = isError && text.startsWith('NOSCRIPT') && !isRepeated;
     if (isError && !isForgotten) {
-      // A server that does not know AUTH repeats its arguments.
-      const shown = args[0] === 'AUTH' ? text.split(' ', 1)[0] : text;
-      return this.end(`${args[0]}: ${shown}`);
+      const isShown = args[0] !== 'AUTH' || !mayHold(text, args.at(-1)!);
+      return this.end(`${args[0]}: ${isShown ? text : text.split(' ', 1)[0]}`);
     }
     this.#pending.shift();
     if (!isForgotten) return resolve(text);
     this.#send({ ...command, args: LOAD, resolve() {}, isRepeated: true });
     this.#send({ ...command, isRepeated: true });
   }
+}
+
+/** A server that does not know AUTH repeats the beginnings of its arguments. */
+function mayHold(text: string, password: string): boolean {
+  return /unknown command/i.test(text) || text.includes(password);
 }
