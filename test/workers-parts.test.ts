@@ -91,9 +91,9 @@ describe(
         const startSecond = async () => void events.push('second starts');
         const other = startAt({ port, host: second }, startSecond);
         const isFree = second === '127.0.0.2';
+        await Promise.allSettled([starting, other]);
         if (isFree) await other;
         else await assert.rejects(other, { code: 'EADDRINUSE', port });
-        await starting;
         const expected = ['first starts', 'first listens', ...(isFree ? ['second starts'] : [])];
         assert.deepEqual(events, expected);
       });
