@@ -103,7 +103,7 @@ describe(
       const port = await freePort();
       const fails = async () => Promise.reject(new Error('no worker starts'));
       await assert.rejects(startAt({ port, host: '0.0.0.0' }, fails), /no worker starts/);
-      assert.equal(await startAt({ port, host: '127.0.0.1' }, done), 'started');
+      await assert.doesNotReject(startAt({ port, host: '127.0.0.1' }, done));
     });
 
     test('may have a long host name', async () => {
