@@ -594,7 +594,7 @@ export const MUTATIONS: readonly Mutation[] = [
 {"file":"src/workers/address.ts","now":"    await lock(`${hostDigest} ${port}`);\n","mutated":"","tests":"workers-parts","title":"is held by one gateway as long"},
 {"file":"src/workers/address.ts","now":"waitForLock(`${port}`)","mutated":"waitForLock(`${hostDigest}`)","tests":"workers-parts","title":"0.0.0.0 is tried only when a gateway at 127.0.0.1"},
 {"file":"src/workers/address.ts","now":"if (performance.now() > lastMs) throw error;","mutated":"throw error;","tests":"workers-parts","title":"127.0.0.2 is tried only when"},
-{"file":"src/workers/address.ts","now":"    return await start();\n  } finally {","mutated":"    return await start();\n  } catch (error) { throw error; } {","tests":"workers-parts","title":"if the first could not start"},
+{"file":"src/workers/address.ts","now":"    return await start();\n  } finally {","mutated":"    return await start();\n  } catch (error) { throw error; } {","tests":"workers-parts","title":"is free for another gateway"},
 {"file":"src/workers/address.ts","now":"createHash('sha256').update(host).digest('base64url')","mutated":"createHash && host","tests":"workers-parts","title":"may have a long host name"},
 {"file":"src/policy/token-bucket.ts","now":"Math.ceil(NS_PER_SECOND","mutated":"Math.floor(NS_PER_SECOND","tests":"token-bucket","title":"in a second never more than"},
 {"file":"src/workers/pool.ts","now":"startAt(this.#address, start)","mutated":"startAt(this.#address, async () => 0).then(start)","tests":"workers-faults","title":"at the same moment"},
