@@ -55,20 +55,20 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
   });
   const { permanent, inFlight } = serving;
   const { logger } = permanent;
-  const backlog = new Backlog(memory);
-  const { away, fallbacks } = storeCounters(memory);
+  const backlog = workers > 1 ? new Backlog(memory) : undefined;
+  const store = initial.rateLimit.store && storeCounters(memory);
   const config = () => serving.current.config;
   // Metrics name only models that are known.
   const learnModels = () => void (admin && serving.current.listModels());
-  const pool = workers > 1 ? createPool(serving, runtime, memory, backlog) : undefined;
+  const pool = backlog && createPool(serving, runtime, memory, backlog);
   const server = pool ?? serving.server;
   const figures: Figures = {
     ...figuresOf(permanent),
-    store: () => permanent.store && { isAway: away.value > 0, fallbacks: fallbacks.value },
+    store: () => store && { isAway: store.away.value > 0, fallbacks: store.fallbacks.value },
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isDraining: () => server.isDraining,
     inFlight: () => inFlight.value,
-    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + backlog.droppedLines,
+    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + (backlog?.droppedLines ?? 0),
     isServing: () => pool?.isServing !== false,
     lastReload: () => lastReload,
     loopDelays: () => pool?.loopDelays ?? [],

@@ -25,7 +25,7 @@ export interface ThreadRuntime {
 }
 
 /** What the threads share, and what only one of them does for all. */
-export interface ThreadContext extends Pick<Permanent, 'observe' | 'onModels' | 'listModels'> {
+interface ThreadContext extends Pick<Permanent, 'observe' | 'onModels' | 'listModels'> {
   /** Of the parts that stay. */
   readonly memory: SharedMemory;
   /** Of the settings that the thread starts with. */

@@ -11,7 +11,16 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { chatBody, providerToml } from './support/gateway.ts';
 import { startHeldUpstream } from './support/held-stream.ts';
-import { buildOnce, emptyFolder, ROOT, runProgram, SERVER } from './support/process.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  freePort,
+  ROOT,
+  runProgram,
+  SERVER,
+  startProgram,
+  type Program,
+} from './support/process.ts';
 import { createGate, eventually } from './support/streams.ts';
 import { OVER_FETCH } from './support/transport.ts';
 import { completion, sendJson, startUpstream } from './support/upstream.ts';
@@ -285,6 +294,38 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
         assert.deepEqual(await run(t, workers, '127.0.0.1', port), { code: 1, stdout: '', stderr });
       }
     }
+  });
+
+  /** Starts both at once, with workers that take their time, and waits until each listens or has ended. */
+  const startBoth = async (t: TestContext, hosts: readonly string[], port: number) => {
+    const hook = join(ROOT, 'test', 'support', 'worker-hook.mjs');
+    const env = {
+      GATEWAY_WORKERS: '2',
+      NODE_OPTIONS: `--import=${hook}`,
+      WORKER_SLOW_MS: '500',
+    };
+    const programs = hosts.map((host) =>
+      startProgram(t, ['--host', host, '--port', `${port}`], { env }),
+    );
+    const isSettled = ({ child, stderr }: Program) =>
+      child.exitCode !== null || /^listening /m.test(stderr());
+    await eventually(() => programs.every(isSettled), 'each listens or has ended');
+    return programs;
+  };
+
+  test('at the same moment as another one at an overlapping address: one listens, one says so', async (t) => {
+    const port = await freePort();
+    const programs = await startBoth(t, ['0.0.0.0', '127.0.0.1'], port);
+    const ended = programs.filter(({ child }) => child.exitCode !== null);
+    assert.equal(ended.length, 1);
+    assert.equal(await ended[0]!.exit, 1);
+    const text = `inference-gateway: port ${port} is already in use; choose another with --port\n`;
+    assert.ok(ended[0]!.stderr().endsWith(text), ended[0]!.stderr());
+  });
+
+  test('on the port of another one with its own address listens, also at the same moment', async (t) => {
+    const programs = await startBoth(t, ['127.0.0.1', '127.0.0.2'], await freePort());
+    for (const { stderr } of programs) assert.match(stderr(), /^listening /m);
   });
 
   test('on an address that cannot be had says so, as with one', async (t) => {

@@ -15,7 +15,7 @@ const LIMITS: Readonly<Record<string, string>> = {
 };
 
 /** What the system reports if something cannot be opened or connected. `address` is that of the other end. */
-export interface SystemError extends NodeJS.ErrnoException {
+interface SystemError extends NodeJS.ErrnoException {
   readonly code: string;
   readonly address?: string;
 }

@@ -7,7 +7,7 @@ import { packSecrets } from '../lib/packed-secrets.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import { placeOfMain, type SharedBlocks, type SharedCounter } from '../lib/shared-memory.ts';
 import type { LoopDelay } from '../lib/thread-figures.ts';
-import { holdAddress } from './address.ts';
+import { startAt } from './address.ts';
 import type { Backlog } from './backlog.ts';
 import type { Address, WorkerData } from './messages.ts';
 import { WorkerThread, type Report } from './worker-thread.ts';
@@ -87,9 +87,9 @@ export class WorkerPool implements HttpServer {
 
   /** Starts the workers. Rejects with Node's error if the address cannot be had, and if workers die as they start. */
   async listen(port: number, host: string): Promise<{ readonly port: number }> {
-    if (port !== 0) await holdAddress({ port, host });
     this.#address = { port, host };
-    this.#address = { port: await this.#startWithRetries(), host };
+    const start = async () => this.#startWithRetries();
+    this.#address = { port: await (port === 0 ? start() : startAt(this.#address, start)), host };
     const others = Array.from({ length: this.#options.workers - 1 });
     await Promise.all(others.map(() => this.#startWithRetries()));
     return this.#address;
