@@ -51,7 +51,8 @@ async function waitForLock(name: string): Promise<Server> {
     try {
       return await lock(name);
     } catch (error) {
-      if (performance.now() > lastMs) throw error;
+      const isTaken = (error as NodeJS.ErrnoException).code === 'EADDRINUSE';
+      if (!isTaken || performance.now() > lastMs) throw error;
     }
     await sleep(RETRY_MS);
   }

@@ -4408,7 +4408,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/workers/address.ts',
-    now: 'if (performance.now() > lastMs) throw error;',
+    now: '!isTaken || performance.now() > lastMs',
     mutated: 'throw error;',
     tests: 'workers-parts',
     title: '127.0.0.2 is tried only when',
