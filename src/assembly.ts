@@ -7,7 +7,6 @@ import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import type { HttpServer } from './downstream/http-server.ts';
 import type { Permanent } from './gateway/generation.ts';
-import { joinParts } from './lib/chunk-buffer.ts';
 import { packSecrets } from './lib/packed-secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
@@ -69,6 +68,7 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
     isDraining: () => server.isDraining,
     inFlight: () => inFlight.value,
     droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + (backlog?.droppedLines ?? 0),
+    uncountedRequests: () => backlog?.droppedRequests ?? 0,
     isServing: () => pool?.isServing !== false,
     lastReload: () => lastReload,
     loopDelays: () => pool?.loopDelays ?? [],
@@ -132,7 +132,7 @@ function createPool(
     observe,
     listModels: async (models) => {
       const { body } = await serving.current.listModels({ models });
-      return joinParts(body).toString();
+      return body[0].buffer;
     },
     inFlight: serving.inFlight,
     describeStart: (place) => ({

@@ -25,7 +25,7 @@ export function runWorker(): void {
   const { place, blocks, generationBlocks, upstream, config: packed, ...runtime } = data;
   const memory = new SharedMemory(place, blocks);
   const outbox = createOutbox(port, new Backlog(memory));
-  const lists = new Calls<string>();
+  const lists = new Calls<SharedArrayBuffer>();
   const config = unpackSecrets(packed);
   const serving = createServing(
     { ...config, server: { ...config.server, upstream } },
@@ -88,7 +88,7 @@ function createOutbox(port: MessagePort, backlog: Backlog): Outbox {
       lines += line;
     },
     observe(request: FinishedRequest) {
-      if (backlog.isFull) return;
+      if (backlog.isFull) return backlog.dropRequest();
       flushSoon();
       requests.push(request);
     },
@@ -102,7 +102,7 @@ function createOutbox(port: MessagePort, backlog: Backlog): Outbox {
 /** Asks the main thread for the list of these models, or of all. Throws if it does not answer. */
 async function askForModels(
   models: readonly string[] | undefined,
-  lists: Calls<string>,
+  lists: Calls<SharedArrayBuffer>,
   { send }: Outbox,
 ): Promise<ModelListAnswer> {
   const body = await lists.ask((call) => send({ type: 'models', call, models }), LIST_MS);

@@ -45,6 +45,7 @@ const NO_FIGURES: Figures = {
   openStreams: () => 0,
   bufferedBytes: () => 0,
   droppedLogLines: () => 0,
+  uncountedRequests: () => 0,
   exhaustions: () => 0,
   connections: () => undefined,
   store: () => undefined,

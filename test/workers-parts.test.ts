@@ -33,6 +33,9 @@ test('a backlog is full with 4 MiB that the main thread has not taken', () => {
   assert.equal(backlog.isFull, true);
   backlog.dropLine();
   assert.equal(backlog.droppedLines, 1);
+  backlog.dropRequest();
+  backlog.dropRequest();
+  assert.equal(backlog.droppedRequests, 2);
   backlog.take(batch);
   assert.equal(backlog.isFull, false);
   backlog.take(batch);

@@ -1,13 +1,17 @@
 /** Several worker threads: what one gateway promises holds for all of them together. */
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { writeFileSync, readFileSync } from 'node:fs';
+import { connect as connectTcp } from 'node:net';
+import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 
 import { openFeed, type Feed } from './support/feed.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
 import { startHeldUpstream } from './support/held-stream.ts';
-import { buildOnce } from './support/process.ts';
+import { buildOnce, emptyFolder } from './support/process.ts';
+import { parseMetrics } from './support/exposition.ts';
 import { isRefused } from './support/raw.ts';
 import { OVER_FETCH } from './support/transport.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
@@ -26,6 +30,11 @@ const BUCKETS: Readonly<Record<string, string>> = {
 };
 const toldIn = ({ events }: Feed) =>
   events.filter(({ name }) => name === 'requests').flatMap(({ data }) => data as unknown[]);
+/** Reads the metrics of a program with an admin listener. */
+async function readMetrics(lines: WorkerProgram['lines']) {
+  const url = String(lines('started')[0]!['admin_url']);
+  return parseMetrics(await (await fetch(new URL('/metrics', url))).text());
+}
 /** Connections that send requests at the same time. */
 const CONNECTIONS = 50;
 
@@ -189,6 +198,60 @@ describe('with several workers', { concurrency: 2, skip }, () => {
       upstream.requests.map(({ url }) => url),
       ['/v1/models'],
     );
+  });
+
+  for (const [whose, client] of Object.entries({
+    'all models': '',
+    'the models of a client': '[clients.c]\nkey = "client-canary-1"\nmodels = ["p/*"]\n',
+  })) {
+    test(`clients that do not read the list of ${whose} hold no copies of it`, async (t) => {
+      const data = Array.from({ length: 100_000 }, (_, index) => ({ id: `model-${index}` }));
+      const upstream = await startUpstream(t, (_, response) => sendJson(response, { data }));
+      const toml = `[admin]\nport = 0\n${client}${providerToml(upstream)}`;
+      const { port, lines } = await startWorkers(t, { toml, workers: 2 });
+      const residentBytes = async () =>
+        (await readMetrics(lines)).sum('process_resident_memory_bytes');
+      const ask = async () => {
+        const socket = connectTcp(port, '127.0.0.1');
+        t.after(() => socket.destroy());
+        socket.write(
+          'GET /v1/models HTTP/1.1\r\nhost: a\r\nauthorization: Bearer client-canary-1\r\n\r\n',
+        );
+        await once(socket, 'readable');
+      };
+      for (let count = 0; count < 5; count += 1) await ask();
+      const beforeBytes = await residentBytes();
+      for (let count = 0; count < 60; count += 1) await ask();
+      // Copies would be of 7 MB each.
+      assert.ok((await residentBytes()) - beforeBytes < 150_000_000);
+    });
+  }
+
+  test('requests that finish while the main thread is stalled are counted, or said not to be', async (t) => {
+    const stall = join(emptyFolder(t), 'over');
+    const toml = '[admin]\nport = 0\n[providers.ollama]\nmodels = ["m"]\n';
+    const env = { MAIN_STALL: stall };
+    const program = await startWorkers(t, { toml, workers: 2, env });
+    const countedBefore = (await readMetrics(program.lines)).sum('gateway_requests_total');
+    program.child.kill('SIGUSR2');
+    await eventually(() => program.stderr().includes('is stalled'), 'the stall');
+    const count = 12_000;
+    const socket = connectTcp(program.port, '127.0.0.1');
+    t.after(() => socket.destroy());
+    socket.write('GET /v1/nothing HTTP/1.1\r\nhost: a\r\n\r\n'.repeat(count));
+    let text = '';
+    for await (const chunk of socket) {
+      text += (chunk as Buffer).toString('latin1');
+      if (text.split('HTTP/1.1 4').length > count) break;
+    }
+    writeFileSync(stall, '');
+    const [line] = await program.logged('requests were not counted');
+    assert.ok(Number(line!['requests']) > 0);
+    await eventually(async () => {
+      const { sum } = await readMetrics(program.lines);
+      const told = sum('gateway_requests_total') + sum('gateway_requests_uncounted_total');
+      return told - countedBefore === count;
+    }, 'each request is counted or said not to be');
   });
 
   test('metrics, readiness, the page and its feed tell of all of them', async (t) => {

@@ -61,6 +61,11 @@ function renderGateway(figures: Figures): string {
       figures.droppedLogLines(),
     ),
     counter(
+      'gateway_requests_uncounted_total',
+      'Finished requests that the other metrics miss because the main thread did not run.',
+      figures.uncountedRequests(),
+    ),
+    counter(
       'gateway_descriptors_exhausted_total',
       'Connections to providers, and checks once a second, that failed for want of descriptors or ports.',
       figures.exhaustions(),

@@ -16,6 +16,8 @@ export interface Figures {
   openStreams(): number;
   bufferedBytes(): number;
   droppedLogLines(): number;
+  /** Finished requests that the main thread was not told of. */
+  uncountedRequests(): number;
   /** Files and connections that could not be opened for want of descriptors or ports. */
   exhaustions(): number;
   /** To providers. Undefined if the transport does not know them. */

@@ -30,7 +30,9 @@ export type ModelsObserver = (provider: string, names: readonly string[]) => voi
 export type ModelList = (client?: ListingClient) => Promise<ModelListAnswer>;
 
 type ListingClient = Pick<ClientSettings, 'models'>;
-export type ModelListAnswer = Answer & { readonly body: readonly Buffer[] };
+export type ModelListAnswer = Answer & { readonly body: readonly [SharedBody] };
+/** Memory that all threads send to clients without a copy. */
+type SharedBody = Buffer<SharedArrayBuffer>;
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -66,8 +68,11 @@ export function createModelList(settings: ModelListSettings): ModelList {
   const { providers, keyPools, transport, logger, redact, onModels, cache } = settings;
   /** All entries, until a list changes. */
   let entries: readonly Entry[] | undefined;
-  /** The body with all of them: most clients may name every model. Other bodies are built for each request. */
-  let body: Buffer | undefined;
+  /**
+   * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
+   * different lists. Clients that do not read hold no copies.
+   */
+  const bodies = new Map<string | undefined, SharedBody>();
 
   async function updateList(provider: Provider): Promise<void> {
     if (provider.models) return;
@@ -90,7 +95,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
         cached.models.map(({ name }) => name),
       );
       entries = undefined;
-      body = undefined;
+      bodies.clear();
     } catch (thrown) {
       failure = thrown as Error;
     }
@@ -100,10 +105,14 @@ export function createModelList(settings: ModelListSettings): ModelList {
     cached.fetching = undefined;
   }
 
-  function bodyFor(client: ListingClient | undefined): Buffer {
+  function bodyFor(client: ListingClient = { models: undefined }): SharedBody {
+    const key = JSON.stringify(client.models) as string | undefined;
+    const known = bodies.get(key);
+    if (known) return known;
     entries ??= listEntries(settings);
-    if (!client?.models) return (body ??= toBody(entries));
-    return toBody(entries.filter(({ id }) => mayName(client, id)));
+    const body = toBody(entries.filter(({ id }) => mayName(client, id)));
+    bodies.set(key, body);
+    return body;
   }
 
   return async (client) => {
@@ -129,8 +138,11 @@ function listEntries({ providers, aliases, cache }: ModelListSettings): readonly
   return [...modelEntries, ...aliasEntries];
 }
 
-function toBody(data: readonly Entry[]): Buffer {
-  return Buffer.from(JSON.stringify({ object: 'list', data }));
+function toBody(data: readonly Entry[]): SharedBody {
+  const text = JSON.stringify({ object: 'list', data });
+  const body = Buffer.from(new SharedArrayBuffer(Buffer.byteLength(text)));
+  body.write(text);
+  return body;
 }
 
 /** Logs a fetch: at `warn` if it is the first that fails, at `info` if it ends a series of failures. */

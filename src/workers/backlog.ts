@@ -13,16 +13,23 @@ interface Batch {
 
 export class Backlog {
   readonly #characters: SharedCounter;
-  readonly #dropped: SharedCounter;
+  readonly #lines: SharedCounter;
+  readonly #requests: SharedCounter;
 
   constructor(memory: SharedMemory) {
     this.#characters = memory.totalCounter('characters on their way to the main thread');
-    this.#dropped = memory.totalCounter('log lines dropped by workers');
+    this.#lines = memory.totalCounter('log lines dropped by workers');
+    this.#requests = memory.totalCounter('finished requests dropped by workers');
   }
 
   /** Since the start. */
   get droppedLines(): number {
-    return this.#dropped.value;
+    return this.#lines.value;
+  }
+
+  /** Since the start. */
+  get droppedRequests(): number {
+    return this.#requests.value;
   }
 
   get isFull(): boolean {
@@ -30,7 +37,11 @@ export class Backlog {
   }
 
   dropLine(): void {
-    this.#dropped.add(1);
+    this.#lines.add(1);
+  }
+
+  dropRequest(): void {
+    this.#requests.add(1);
   }
 
   /** A worker sends it. */

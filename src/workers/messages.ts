@@ -51,7 +51,8 @@ export interface Reply {
 
 export type ToWorker =
   | { readonly type: 'command'; readonly call: number; readonly command: Command }
-  | { readonly type: 'models'; readonly call: number; readonly body: string };
+  /** All threads send the same memory to clients. */
+  | { readonly type: 'models'; readonly call: number; readonly body: SharedArrayBuffer };
 
 export type FromWorker =
   | { readonly type: 'reply'; readonly call: number; readonly reply: Reply }

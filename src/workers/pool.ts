@@ -33,7 +33,7 @@ interface WorkerPoolOptions {
   readonly writeLog: (lines: string) => void;
   readonly observe: RequestObserver | undefined;
   /** Returns the body of the list with these models only, or with all. */
-  readonly listModels: (models: readonly string[] | undefined) => Promise<string>;
+  readonly listModels: (models: readonly string[] | undefined) => Promise<SharedArrayBuffer>;
   /** Counts the requests in all threads. */
   readonly inFlight: SharedCounter;
   /** What a worker in this place starts with now. */
@@ -57,6 +57,8 @@ export class WorkerPool implements HttpServer {
   #lastCause: string | undefined;
   /** Those of the backlog's dropped lines that the log has told of. */
   #reportedLines = 0;
+  /** Those of its dropped requests. */
+  #reportedRequests = 0;
 
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
@@ -180,6 +182,9 @@ export class WorkerPool implements HttpServer {
     const lines = backlog.droppedLines - this.#reportedLines;
     this.#reportedLines += lines;
     if (lines > 0) logger.log('warn', 'log lines were dropped', { lines });
+    const requests = backlog.droppedRequests - this.#reportedRequests;
+    this.#reportedRequests += requests;
+    if (requests > 0) logger.log('warn', 'requests were not counted', { requests });
   }
 
   #remove(worker: WorkerThread, thrown: Error | undefined): void {

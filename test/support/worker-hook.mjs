@@ -2,13 +2,14 @@
  * Preloaded with --import. Names the thread in each response (`x-thread`), and lets a worker fail if a request has the
  * header `x-fault`, or at its start: WORKER_FAULT=start. WORKER_CLOCK=stopped stops the clocks of all threads;
  * WORKER_SLOW_MS is how long a worker takes to start. What blocks a worker is said on standard error before. MAIN_TIMERS are delays of the main
- * thread as JSON, and what they are instead, in milliseconds.
+ * thread as JSON, and what they are instead, in milliseconds. SIGUSR2 stalls the main thread until there is a file
+ * MAIN_STALL.
  */
 import { subscribe } from 'node:diagnostics_channel';
-import { writeSync } from 'node:fs';
+import { existsSync, writeSync } from 'node:fs';
 import { isMainThread, workerData } from 'node:worker_threads';
 
-const { WORKER_FAULT, WORKER_CLOCK, WORKER_SLOW_MS, MAIN_TIMERS = '{}' } = process.env;
+const { WORKER_FAULT, WORKER_CLOCK, WORKER_SLOW_MS, MAIN_STALL, MAIN_TIMERS = '{}' } = process.env;
 const thread = isMainThread ? 0 : workerData.place.thread;
 
 const faults = {
@@ -40,6 +41,12 @@ if (isMainThread) {
   const { setTimeout } = globalThis;
   const replaced = JSON.parse(MAIN_TIMERS);
   globalThis.setTimeout = (task, ms, ...args) => setTimeout(task, replaced[ms] ?? ms, ...args);
+}
+if (isMainThread && MAIN_STALL) {
+  process.on('SIGUSR2', () => {
+    writeSync(2, 'main thread is stalled\n');
+    while (!existsSync(MAIN_STALL)) block(20);
+  });
 }
 if (!isMainThread && WORKER_SLOW_MS) {
   writeSync(2, `worker ${thread} starts\n`);
