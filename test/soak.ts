@@ -3,7 +3,7 @@
  * point, one in ten requests meets a faulty provider. Everything that arrives is compared by hash.
  *
  *   npm run test:soak -- [MINUTES]      20 where nothing is said
- *   TEST_WORKERS=2 ...                  with two worker threads; the heap is then the whole process
+ *   TEST_WORKERS=2 ...                  with two worker threads (Node 22.12 or newer); the heap is then the whole process
  */
 
 import assert from 'node:assert/strict';
@@ -47,11 +47,11 @@ async function startChild(
     env: { ...process.env, ...env },
   });
   children.push(child);
-  const [{ port }] = (await once(child, 'message')) as [{ port: number }];
   child.once('exit', (code, signal) => {
     console.log(`FAILED: ${name} ended with ${code ?? signal}`);
     process.exit(1);
   });
+  const [{ port }] = (await once(child, 'message')) as [{ port: number }];
   return { child, port };
 }
 
