@@ -99,25 +99,6 @@ test('no window of time admits more than the burst and what was refilled during 
   });
 });
 
-test('in a second never more than the rate and the burst are admitted, and all of a rate that divides it', () => {
-  for (const [perSecond, least] of [
-    [600_001, 599_000],
-    [999_999, 998_000],
-    [7, 7],
-    [1000, 1000],
-    [500_000, 500_000],
-    [1_000_000, 1_000_000],
-  ] as const) {
-    const bucket = newBucket(perSecond, 10);
-    let admitted = drain(bucket, 0);
-    const steps = Math.max(1000, perSecond / 5);
-    for (let i = 1; i <= steps; i += 1) admitted += drain(bucket, (i * 1000) / steps);
-    const about = `${admitted} at ${perSecond}/s`;
-    assert.ok(admitted <= perSecond + 10, about);
-    assert.ok(admitted >= least + 10 - 1, about);
-  }
-});
-
 test('a token is there after the wait that was told, and not before', async () => {
   await withRandom((random) => {
     for (let run = 0; run < 500; run += 1) {
@@ -158,9 +139,7 @@ test('100,000 takes at the rate of the refill are all admitted, and of twice as 
       for (let i = 1; i <= 1e5; i += 1) if (bucket.take(i * everyMs) === 0) admitted += 1;
       return admitted;
     };
-    // A token takes whole nanoseconds: of 999,983 per second 1 of 1,000 waits for the next one.
-    const least = perSecond === 999_983 ? 99_900 : 1e5 - 1;
-    assert.ok(admit(1000 / perSecond) >= least, `${perSecond}/s`);
+    assert.ok(admit(1000 / perSecond) >= 1e5 - 1, `${perSecond}/s`);
   }
   const bucket = newBucket(1000, 2);
   let admitted = 0;

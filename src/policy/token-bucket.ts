@@ -16,8 +16,8 @@ export class TokenBucket {
 
   /** `block` has 8 bytes; filled with zeros it is a full bucket. `tokensPerSecond` and `capacity` are whole and above zero. */
   constructor(tokensPerSecond: number, capacity: number, block: SharedArrayBuffer) {
-    // A whole number: sums of them are exact. Rounded up: the bucket is never faster than the setting.
-    this.#perToken = BigInt(Math.ceil(NS_PER_SECOND / tokensPerSecond));
+    // A whole number: sums of them are exact.
+    this.#perToken = BigInt(Math.floor(NS_PER_SECOND / tokensPerSecond));
     this.#perBucket = this.#perToken * BigInt(capacity);
     this.#fullAt = new BigInt64Array(block);
   }

@@ -4470,13 +4470,6 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'may have a long host name',
   },
   {
-    file: 'src/policy/token-bucket.ts',
-    now: 'Math.ceil(NS_PER_SECOND',
-    mutated: 'Math.floor(NS_PER_SECOND',
-    tests: 'token-bucket',
-    title: 'in a second never more than',
-  },
-  {
     file: 'src/workers/pool.ts',
     now: 'startAt(this.#address, start)',
     mutated: 'startAt(this.#address, async () => 0).then(start)',
