@@ -126,6 +126,9 @@ describe('the log tells', { concurrency: true }, () => {
       const line = gateway.accessLines().find((one) => one['status'] === 429);
       assertHas(line, { ...warn, outcome: 'rate_limited', reason });
       if (reason === 'upstream') assertHas(line, { cause: 'tokens per minute' });
+      const [limited] = (line!['tries'] ?? [{}]) as Line[];
+      if (reason === 'provider')
+        assertHas(limited, { provider: 'p', model: 'm', outcome: 'limit' });
     }
   });
 

@@ -26,7 +26,7 @@ export interface HttpServer {
   /** Requests that have begun and are not over. */
   readonly inFlight: number;
   readonly isDraining: boolean;
-  /** 0 until it listens. */
+  /** 0 unless it is listening. */
   readonly port: number;
 }
 

@@ -61,6 +61,7 @@ export async function completeChat(
     const refusal = taking && (await taking);
     if (refusal) {
       limits.refundRequest(client);
+      recordPassedOver(requested, 'limit', call, settings.logger);
       throw refusal;
     }
     takenOf = id;

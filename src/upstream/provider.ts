@@ -1,6 +1,6 @@
 /**
- * The port between the gateway and a provider: data and pure functions, no I/O, no state. All providers speak OpenAI's
- * protocol; this covers their differences in paths, headers, errors and model lists.
+ * The port between the gateway and a provider: what a provider is asked and how its answers are read, without I/O. All
+ * providers speak OpenAI's protocol; this covers their differences in paths, headers, errors and model lists.
  */
 
 import type { ByteSource } from '../lib/byte-source.ts';

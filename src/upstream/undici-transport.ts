@@ -54,7 +54,7 @@ interface ExchangeOptions {
   readonly reject: (error: unknown) => void;
 }
 
-/** Limit of what has come and is not read: about one read of the socket. */
+/** At this many unread bytes the connection is paused; what undici has already read from the socket still comes. */
 const MAX_UNREAD_BYTES = 65_536;
 
 /**

@@ -742,6 +742,13 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'listening on all interfaces',
   },
   {
+    file: 'src/gateway/chat-completions.ts',
+    now: "recordPassedOver(requested, 'limit', call, settings.logger);",
+    mutated: '',
+    tests: 'incidents',
+    title: 'whose limit a 429 is about',
+  },
+  {
     file: 'src/gateway/gateway.ts',
     now: 'return withCors({ status: refusal.status, headers, body: refusal.toBody() });',
     mutated: 'return { status: refusal.status, headers, body: refusal.toBody() };',
