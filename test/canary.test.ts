@@ -122,7 +122,7 @@ describe('the provider\u2019s key', () => {
     const headers = {
       'x-request-id': `r-${PROVIDER_KEY}`,
       'x-ratelimit-limit-requests': PROVIDER_KEY,
-      'retry-after-ms': PROVIDER_KEY,
+      'x-should-retry': PROVIDER_KEY,
       'www-authenticate': `Bearer ${PROVIDER_KEY}`,
     };
     const upstream = await startUpstream(t);

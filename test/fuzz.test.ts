@@ -19,8 +19,8 @@ import { Deadline } from '../src/lib/cancellation.ts';
 import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { AnswerFacts } from '../src/upstream/answer-facts.ts';
+import { readFault, reportsFault } from '../src/upstream/fault.ts';
 import { TransportError } from '../src/upstream/network-error.ts';
-import { createOpenAIProvider } from '../src/upstream/openai.ts';
 import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
 import { bodyOf } from './support/byte-source.ts';
@@ -302,10 +302,6 @@ const STREAMS = [
   `${completionEvents().slice(0, 320)}data: {"error":{"message":"overloaded","code":503}}\n\n`,
 ].map((text) => Buffer.from(text));
 
-const provider = createOpenAIProvider(
-  loadConfig({ toml: '', env: ENV }).providers.registered[0] ?? assert.fail('none'),
-);
-
 /** What the client gets of these pieces, and why it ended as it did. */
 async function relay(pieces: readonly Buffer[], isCut: boolean) {
   let failure = '';
@@ -317,8 +313,8 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     causeIfEmpty: 'content-type: text/event-stream',
     reservation: new Reservation(newBudget()),
     errorIn(json: unknown) {
-      const fault = provider.readFault(json);
-      return fault && new GatewayError('provider', fault.message ?? '', { provider: 'p' });
+      if (!reportsFault(json)) return undefined;
+      return new GatewayError('provider', readFault(json).message ?? '', { provider: 'p' });
     },
     facts,
     onEnd: ({ message = '' }: Partial<GatewayError> = {}) => {

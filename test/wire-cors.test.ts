@@ -125,7 +125,7 @@ const NOT_FOR_SCRIPTS = [
 
 const limits = {
   'x-request-id': 'up-1',
-  'retry-after-ms': '1500',
+  'retry-after': '2',
   'x-should-retry': 'true',
   'x-ratelimit-limit-requests': '9',
   'x-ratelimit-remaining-tokens': '9',

@@ -12,6 +12,7 @@ import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import type { AnswerFacts } from './answer-facts.ts';
 import { readCompletion, type AnswerOptions } from './completion.ts';
+import { readFault, reportsFault } from './fault.ts';
 import { pairsOf, passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { toProviderError } from './provider-error.ts';
@@ -24,6 +25,10 @@ const MAX_ERROR_BYTES = 65_536;
 const ERROR_BODY_MS = 1000;
 
 const JSON_TYPE = /^[^;]*[/+]json\s*(?:;|$)/i;
+const PLAIN_TYPE = /^\s*text\/plain\s*(?:;|$)/i;
+const HTML_TYPE = /^\s*(?:text\/html|application\/xhtml\+xml)\s*(?:;|$)/i;
+/** An end tag, a comment or a declaration: not the `<class 'int'>` of an ordinary message. */
+const MARKUP = /<[/!?]/;
 const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:;|$)/i;
 /** Success without a body (RFC 9110 15.3.5, 15.3.6), and a proxy's demand, which is not the provider's to make. */
 const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
@@ -147,10 +152,14 @@ function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise
     reservation: call.reservation,
     facts: call.facts.answer,
     errorIn(json) {
-      const fault = provider.readFault(json);
-      const errorStatus = fault?.status ?? 502;
-      const facts = { status: errorStatus, provider: provider.id, redact, isEvent };
-      return fault && toProviderError(fault, facts);
+      if (!reportsFault(json)) return undefined;
+      const fault = readFault(json);
+      return toProviderError(fault, {
+        status: fault.status,
+        provider: provider.id,
+        redact,
+        isEvent,
+      });
     },
   };
 
@@ -199,11 +208,18 @@ async function readStatusError(reply: UpstreamReply, context: ReplyContext): Pro
   const bytes = await readAll(reply.body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
   call.cancellation.throwIfCancelled();
-  const fault = provider.readErrorBody(bytes && parseUntrustedJson(bytes.toString('utf8')));
-  return toProviderError(fault, {
+  const error = bytes && readErrorBody(bytes.toString('utf8'), headers.get('content-type') ?? '');
+  return toProviderError(readFault(error), {
     status,
     provider: provider.id,
     redact: context.settings.redact,
     headers,
   });
+}
+
+/** The JSON of an error body, or its text if that is a message and not a page; else undefined. */
+function readErrorBody(text: string, contentType: string): unknown {
+  if (HTML_TYPE.test(contentType)) return undefined;
+  const isMessage = PLAIN_TYPE.test(contentType) && !MARKUP.test(text);
+  return parseUntrustedJson(text) ?? (isMessage ? text : undefined);
 }

@@ -6,7 +6,7 @@ import type { IncomingHttpHeaders } from 'node:http';
 import type { LogFacts, Logger } from '../lib/log.ts';
 import type { ForwardedHeaders, UpstreamHeaders } from './provider.ts';
 
-const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|retry-after-ms|x-should-retry)$/;
+const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;
 /**
  * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. Version ff and ids of
  * zeros are invalid.
@@ -29,9 +29,16 @@ export function passedHeaders(
   return passed;
 }
 
+/** Those of providers, then those of the clouds in front of them. */
+const REQUEST_ID_HEADERS = (
+  'x-request-id request-id mistral-correlation-id x-ds-trace-id x-generation-id ' +
+  'apim-request-id x-amzn-requestid cf-ray'
+).split(' ');
+
 /** The provider's own id of a request, untrusted. */
 export function upstreamRequestId(headers: UpstreamHeaders): string | undefined {
-  return headers.get('x-request-id') ?? headers.get('request-id') ?? undefined;
+  const name = REQUEST_ID_HEADERS.find((one) => headers.get(one));
+  return name && headers.get(name)!;
 }
 
 const MAX_TRACED_HEADERS = 100;

@@ -1,7 +1,7 @@
 /** The OpenAI wire format, which all built-in providers speak in one dialect or another. */
 
 import type { ProviderSettings } from '../config/config.ts';
-import type { ListedModel, Provider, UpstreamFault } from './provider.ts';
+import type { ListedModel, Provider } from './provider.ts';
 import { memberOf } from '../lib/untrusted-json.ts';
 import { USER_AGENT } from '../lib/version.ts';
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
@@ -56,8 +56,6 @@ export function createOpenAIProvider(settings: ProviderSettings): Provider {
     }),
 
     readModelList,
-    readFault,
-    readErrorBody,
   };
 }
 
@@ -77,44 +75,6 @@ function readModelList(json: unknown): ListedModel[] {
       created: Number.isSafeInteger(created) ? (created as number) : 0,
     };
   });
-}
-
-/**
- * An error inside a successful answer: `{error: {message, code}}`, `{error: "text"}`, `[{error}]` (Gemini),
- * `{object: "error", message}` (vLLM), `{type: "error", message}`.
- */
-function readFault(json: unknown): UpstreamFault | undefined {
-  const body: unknown = Array.isArray(json) ? json[0] : json;
-  const error = memberOf(body, 'error');
-  const isFlat = memberOf(body, 'object') === 'error' || memberOf(body, 'type') === 'error';
-  if (!error && !isFlat) return undefined;
-  const source = typeof error === 'object' && error !== null ? error : body;
-  return {
-    message: text(error) ?? text(memberOf(source, 'message')),
-    code: text(memberOf(source, 'code')),
-    type: text(memberOf(source, 'type')),
-    status: [memberOf(source, 'code'), memberOf(source, 'status')].map(Number).find(isErrorStatus),
-  };
-}
-
-/** Error bodies are also `{message}`, `{detail: "text"}` and `{detail: [{msg}]}` (Mistral, vLLM). */
-function readErrorBody(json: unknown): UpstreamFault {
-  return (
-    readFault(json) ?? {
-      message: text(memberOf(json, 'message')) ?? readDetail(memberOf(json, 'detail')),
-      code: text(memberOf(json, 'code')),
-    }
-  );
-}
-
-function readDetail(detail: unknown): string | undefined {
-  if (!Array.isArray(detail)) return text(detail);
-  const messages = detail.map((item) => text(memberOf(item, 'msg'))).filter(Boolean);
-  return messages.length === 0 ? undefined : messages.join('; ');
-}
-
-function isErrorStatus(status: number): boolean {
-  return Number.isInteger(status) && status >= 400 && status <= 599;
 }
 
 function text(value: unknown): string | undefined {

@@ -5,7 +5,8 @@ import { STATUS_CODES } from 'node:http';
 import { GatewayError, type ErrorFacts } from '../lib/errors.ts';
 import { withoutControlCharacters } from '../lib/secrets.ts';
 import { passedHeaders } from './headers.ts';
-import type { UpstreamFault, UpstreamHeaders } from './provider.ts';
+import type { UpstreamFault } from './fault.ts';
+import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
@@ -13,9 +14,10 @@ const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
 const REFUSED_BY_POLICY = /content[_-]?(?:policy|filter)|moderation|safety/i;
 /** The account is out of money: to repeat the request cannot help. */
 const BILLING_CODE = /^insufficient_|billing/i;
-/** Words that clients classify errors by; not numbers, not sentences. */
-const CODE_WORD = /^[a-z][\w.-]{0,63}$/i;
-const PAGE = /^<|<(?:!doctype|html|head|body|script)/i;
+/** Words, and numbers written as text, that clients classify errors by; not sentences. */
+const CODE_WORD = /^\w[\w.-]{0,63}$/;
+/** Not every `<`: messages quote `<class 'int'>`, `<image>` and `<400>`. */
+const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
 interface ProviderErrorContext {
   /** The provider's id. */
@@ -34,7 +36,7 @@ export function toProviderError(
   { provider, status, redact, headers, isEvent = false }: ProviderErrorContext,
 ): GatewayError {
   const reason = fault.code ?? fault.type ?? '';
-  const retryAfterSeconds = readRetryAfter(headers?.get('retry-after'));
+  const retryAfterSeconds = readRetryAfter(headers);
   const isPolicy = REFUSED_BY_POLICY.test(reason);
   const isTooLong = status === 400 && reason === 'context_length_exceeded';
   const isBilling = status === 429 && BILLING_CODE.test(reason);
@@ -50,8 +52,7 @@ export function toProviderError(
       ...(isBilling && { 'x-should-retry': 'false' }),
     },
     retryable: !isEvent && RETRYABLE_STATUSES.has(status),
-    ...(isPolicy ? { mayFallBack: false } : {}),
-    ...(isTooLong || (isEvent && !isPolicy && status !== 401) ? { mayFallBack: true } : {}),
+    ...(isPolicy || isTooLong ? { mayFallBack: !isPolicy } : {}),
     ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
   };
   if (status === 401) return new GatewayError('api', 'Authentication failed', facts);
@@ -68,7 +69,8 @@ function errorText(
   redact: (text: string) => string,
 ): string {
   const text = sanitizeMessage(message, redact) || (STATUS_CODES[status] ?? 'Unknown error');
-  return CODE_WORD.test(code) && !text.includes(code) ? `${text} (${redact(code)})` : text;
+  const isKnown = text.includes(code) || code === String(status);
+  return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
 }
 
 /** An upstream's message on one line, bounded and without keys. Nothing of an HTML page. */
@@ -79,8 +81,13 @@ function sanitizeMessage(message: string, redact: (text: string) => string): str
   return PAGE.test(line) ? '' : redact(line).slice(0, MAX_ERROR_TEXT_CHARACTERS);
 }
 
-/** Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. */
-function readRetryAfter(header: string | null | undefined): number | undefined {
+/**
+ * Seconds or a date (RFC 9110 10.2.3), as whole seconds from now, at least 1. Without it OpenAI's `retry-after-ms`, which
+ * is not passed on: rounded differently, the two would contradict each other.
+ */
+function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefined {
+  const inMs = headers?.get('retry-after-ms');
+  const header = headers?.get('retry-after') || (inMs && `${Number(inMs) / 1000}`);
   if (!header) return undefined;
   // Repeated headers are joined by commas: take the first. An HTTP date contains one comma.
   const [value] = /^(?:[a-z]+,)?[^,]*/i.exec(header)!;

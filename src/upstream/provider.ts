@@ -1,6 +1,6 @@
 /**
  * The port between the gateway and a provider: what a provider is asked and how its answers are read, without I/O. All
- * providers speak OpenAI's protocol; this covers their differences in paths, headers, errors and model lists.
+ * providers speak OpenAI's protocol; this covers their differences in paths, headers and model lists.
  */
 
 import type { ByteSource } from '../lib/byte-source.ts';
@@ -34,16 +34,6 @@ export interface UpstreamHeaders extends Iterable<[string, string]> {
   get(name: string): string | null | undefined;
 }
 
-/** An error as the upstream reports it, in an error body or an error event. */
-export interface UpstreamFault {
-  /** The upstream's own message, untrusted. */
-  readonly message?: string | undefined;
-  readonly code?: string | undefined;
-  readonly type?: string | undefined;
-  /** An HTTP status named inside the body. */
-  readonly status?: number | undefined;
-}
-
 export interface ListedModel {
   readonly name: string;
   /** Seconds since the epoch; 0 if the provider does not say. */
@@ -75,10 +65,6 @@ export interface Provider {
   modelListRequest(key?: number): UpstreamRequest;
   /** The entries of the provider's model list; unusable ones are left out. Throws if `json` is no list. */
   readModelList(json: unknown): ListedModel[];
-  /** The fault in a 200 answer or a stream event; undefined if it reports none. */
-  readFault(json: unknown): UpstreamFault | undefined;
-  /** The fault in the body of an answer whose status is an error. */
-  readErrorBody(json: unknown): UpstreamFault;
 }
 
 /** Names and values in turn: `x-request-id`, `traceparent`, and `tracestate` if there is one. */
