@@ -267,6 +267,9 @@ describe('fallback', { concurrency: true }, () => {
       code: 'context_length_exceeded',
     }),
     'no event at all': (_, response) => sendEvents(response, ''),
+    'comments and [DONE] alone': (_, response) => sendEvents(response, ': x\n\ndata: [DONE]\n\n'),
+    'an SSE field error': (_, response) =>
+      sendEvents(response, 'error: {"code":500,"message":"x"}\n\ndata: [DONE]\n\n'),
     'comments and then an error': (_, response) =>
       sendEvents(response, ': x\n\ndata: {"error":{"message":"x"}}\n\n'),
   };
@@ -374,8 +377,11 @@ describe('fallback', { concurrency: true }, () => {
     });
   }
 
-  test('a stream that begins with a policy refusal or a rejected key does not fall back', async (t) => {
+  test('a stream that begins with a policy refusal, a rejected key or an error of the request does not fall back', async (t) => {
     for (const error of [
+      { message: 'no', code: 'tool_use_failed', status_code: 400 },
+      { message: 'no', type: 'invalid_request_error' },
+      { message: 'no', code: 'model_not_found' },
       { message: 'no', code: 'content_filter' },
       { message: 'no', type: 'content_policy_violation' },
       { message: 'no', code: 401 },
@@ -737,6 +743,21 @@ describe('the circuit breaker', () => {
       assert.equal(asked()[0], 6);
     });
   }
+
+  test('does not count error events of the request, first or later', async (t) => {
+    const error = { message: 'no', code: 'tool_use_failed', status_code: 400 };
+    const event = `data: ${JSON.stringify({ error })}\n\n`;
+    const { gateway, p, asked } = await start(t, firstEvent(error));
+    for (let round = 0; round < 4; round += 1) {
+      assert.equal((await gateway.chat(STREAM)).status, 400);
+    }
+    p.script = (_, response) =>
+      sendEvents(response, completionEvents().split('data: [')[0] + event);
+    for (let round = 0; round < 4; round += 1) {
+      assert.match((await gateway.chat(STREAM)).text, /API error: 400 - no/);
+    }
+    assert.deepEqual(asked(), [8, 0, 0]);
+  });
 
   test('passes over a provider whose streams are cut after they have begun, three in a row', async (t) => {
     const cut: Script = (_, response) => {

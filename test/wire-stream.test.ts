@@ -148,6 +148,11 @@ const ERROR_EVENTS: Record<string, string> = {
   'an event named error with plain text': 'event: error\ndata: boom\n\n',
   'an error beside choices':
     'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"error"}],"error":{"code":502,"message":"boom"}}\n\n',
+  'an SSE field error with an object': 'error: {"code":502,"message":"boom","type":"x"}\n\n',
+  'an SSE field error with an error object': 'error:{"error":{"message":"boom"}}\n\n',
+  'an SSE field error with plain text': 'error: boom\n\n',
+  'a bare line of JSON with an error': '{"error":{"code":502,"message":"boom"}}\n\n',
+  'a bare line of JSON with an error before [DONE]': '{"error":"boom"}\ndata: [DONE]\n\n',
 };
 const BOOM = {
   type: 'provider_error',
@@ -207,27 +212,61 @@ for (const [name, event] of Object.entries(ERROR_EVENTS)) {
 
 test('an error event of more than 256 KiB becomes the documented error event, without its message', async (t) => {
   const error = { message: `sk-secretsecretsecret ${'x'.repeat(300_000)}` };
-  const { gateway } = await start(t, (_, response) =>
-    sendEvents(response, `${CHUNK}data: ${JSON.stringify({ error })}\n\n`),
-  );
-  const { message, code } = errorAfter((await gateway.chat(STREAM)).text, CHUNK);
-  assert.deepEqual([message, code], ['API error: 502 - Bad Gateway', 'API_ERROR']);
+  const { gateway, upstream } = await start(t);
+  for (const event of [`data: ${JSON.stringify({ error })}`, `error: ${JSON.stringify(error)}`]) {
+    upstream.script = (_, response) => sendEvents(response, `${CHUNK}${event}\n\n`);
+    const { message, code } = errorAfter((await gateway.chat(STREAM)).text, CHUNK);
+    assert.deepEqual([message, code], ['API error: 502 - Bad Gateway', 'API_ERROR']);
+  }
 });
 
-test('an error event that names a status gives the answer that status', async (t) => {
+const NAMED_STATUSES: [status: number, error: object, beside?: object][] = [
+  [503, { code: 503 }],
+  [404, { status: 404 }],
+  [429, { code: 429 }],
+  [401, { code: 401 }],
+  [502, { code: 200 }],
+  [502, { code: 600 }],
+  [502, { code: 'x', type: 'y' }],
+  [400, { status_code: 400, code: 'tool_use_failed' }],
+  [422, { code: '422' }],
+  [422, { status_code: 422, status: 503, code: 500 }],
+  [503, { status: 503, code: 500 }],
+  [413, { type: 'overloaded_error' }, { code: '413' }],
+  [500, { code: 500 }, { status: 503 }],
+  [404, {}, { type: 'not_found_error' }],
+  [400, { type: 'invalid_request_error' }],
+  [400, { code: 'tool_use_failed', type: 'invalid_request_error' }],
+  [400, { code: 'unsupported_value' }],
+  [400, { code: 'context_length_exceeded' }],
+  [400, { code: 'content_filter' }],
+  [401, { type: 'authentication_error' }],
+  [401, { code: 'invalid_api_key', type: 'invalid_request_error' }],
+  [403, { type: 'permission_error' }],
+  [403, { code: 'permission_denied' }],
+  [404, { type: 'not_found_error' }],
+  [404, { code: 'model_not_found', type: 'invalid_request_error' }],
+  [429, { type: 'rate_limit_error' }],
+  [429, { code: 'rate_limit_exceeded', type: 'tokens' }],
+  [429, { code: null, type: 'insufficient_quota' }],
+  [503, { type: 'overloaded_error' }],
+];
+
+test('the status of an error is what it names or its code or type stands for, in events and in a complete 200', async (t) => {
   const { gateway, upstream } = await start(t);
-  const table: [event: string, status: number, type: string, code: string][] = [
-    ['{"error":{"message":"m","code":503}}', 503, 'provider_error', 'API_ERROR'],
-    ['{"error":{"message":"m","status":404}}', 404, 'provider_error', 'API_ERROR'],
-    ['{"error":{"message":"m","code":429}}', 429, 'rate_limit_error', 'RATE_LIMIT_ERROR'],
-    ['{"error":{"message":"m","code":401}}', 401, 'provider_error', 'API_ERROR'],
-    ['{"error":{"message":"m","code":200}}', 502, 'provider_error', 'API_ERROR'],
-  ];
-  for (const [event, status, type, code] of table) {
-    upstream.script = (_, response) => sendEvents(response, `data: ${event}\n\n`);
-    const reply = await gateway.chat(STREAM);
-    const { error } = reply.json() as { error: { type: string; code: string } };
-    assert.deepEqual([reply.status, error.type, error.code], [status, type, code], event);
+  for (const [status, error, beside] of NAMED_STATUSES) {
+    const body = { ...beside, error: { message: 'm', ...error } };
+    const event = `data: ${JSON.stringify(body)}\n\n`;
+    const code = status === 429 ? 'RATE_LIMIT_ERROR' : 'API_ERROR';
+    upstream.script = (_, response) => sendEvents(response, event);
+    const first = await gateway.chat(STREAM);
+    assert.deepEqual([first.status, first.json().error.code], [status, code], event);
+    upstream.script = (_, response) => sendEvents(response, CHUNK + event);
+    assert.equal(errorAfter((await gateway.chat(STREAM)).text, CHUNK).code, code, event);
+    upstream.script = (_, response) => sendJson(response, body);
+    const complete = await gateway.chat(chatBody());
+    assert.deepEqual(complete.json(), first.json());
+    assert.equal(complete.status, status, event);
   }
 });
 
@@ -239,6 +278,8 @@ test('words that look like errors inside an answer are left alone', async (t) =>
     'data: {"choices":[{"delta":{"error":"x"}}]}\n\n',
     'event: message\ndata: {"choices":[]}\n\n',
     'data: "error"\n\ndata: not JSON "error"\n\n',
+    'data: error: {"message":"x"}\n\nerrors: x\n\nerror\n\nid: error: x\n\n',
+    '{"choices":[{"delta":{"error":"x"}}]}\n\n{"error":null}\n\n{"error":\n\n',
   ].join('');
   upstream.script = (_, response) => sendEvents(response, innocent + LAST + DONE);
   assert.equal((await gateway.chat(STREAM)).text, innocent + LAST + DONE);
@@ -274,6 +315,25 @@ const BROKEN_ENDS: Record<string, { script: Script; before: string; code: string
   'is closed after a finish_reason of "null"': {
     script: (_, response) => sendEvents(response, LAST.replace('"stop"', ' "null"')),
     before: LAST.replace('"stop"', ' "null"'),
+    code: 'PROVIDER_ERROR',
+  },
+  ...Object.fromEntries(
+    Object.entries({
+      'which has its index first': '{"index":1,"delta":{"content":"b"},"finish_reason":null}',
+      'which has its index last': '{"delta":{"content":"b"},"finish_reason":null,"index":1}',
+      'which has other indices': '{"delta":{"tool_calls":[{"index":0}]},"index" : 1}',
+      'which is finished by "null"': '{"index":1,"delta":{},"finish_reason":"null"}',
+    }).map(([which, choice]) => {
+      const second = `data: {"choices":[${choice}]}\n\n`;
+      const before = CHUNK + second + LAST + second;
+      const script: Script = (_, response) => sendEvents(response, before);
+      const name = `is closed before the second of two choices, ${which}, is finished`;
+      return [name, { script, before, code: 'PROVIDER_ERROR' }];
+    }),
+  ),
+  'is closed before the first of two choices is finished': {
+    script: (_, response) => sendEvents(response, CHUNK + LAST.replace('"index":0', '"index":1')),
+    before: CHUNK + LAST.replace('"index":0', '"index":1'),
     code: 'PROVIDER_ERROR',
   },
   'is closed inside an event': {
@@ -464,6 +524,38 @@ test('after [DONE] the provider is given 5 s to end, and no longer', async (t) =
   assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok');
 });
 
+test('a client that is slow to take comments gets no longer idle limit by them', async (t) => {
+  let nowMs = 1000;
+  t.mock.method(performance, 'now', () => nowMs);
+  const { timers, chat, send } = await startSteps(t, CHUNK, 'stream_idle_timeout = 1');
+  const advance = (ms: number) => {
+    nowMs += ms;
+    timers.advance(ms);
+  };
+  // More than one write takes: the gateway waits for its client.
+  const comments = Array<string>(3).fill(`: ${'y'.repeat(240_000)}\n\n`);
+  for (const comment of comments) {
+    advance(333);
+    const before = timers.started();
+    await send(comment);
+    await eventually(() => timers.started() > before, 'the limit goes on');
+  }
+  advance(1);
+  const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
+  assert.equal(code, 'TIMEOUT');
+});
+
+test('with stream_idle_timeout = 0 a client that is slow to take comments is not cut off', async (t) => {
+  const { timers, chat, send, end } = await startSteps(t, CHUNK, 'stream_idle_timeout = 0');
+  const comment = `: ${'y'.repeat(240_000)}\n\n`;
+  await send(comment);
+  await idle(60);
+  timers.advance(1000);
+  await send(LAST);
+  end();
+  assert.equal(await chat.ended, CHUNK + comment + LAST + DONE);
+});
+
 test('more than 1 MiB of comments before the first event is a 502', async (t) => {
   const comments = (count: number) => `: ${'c'.repeat(1000)}\n\n`.repeat(count);
   const { gateway, upstream } = await start(t);
@@ -481,6 +573,20 @@ test('a finished stream without [DONE] gets one', async (t) => {
     LAST.replaceAll('\n', '\r\n'),
     LAST.replace('"stop"', ' "length"'),
     `${LAST}: bye\n`,
+    // A choice that goes on after its end, and indices that are not those of choices.
+    `${LAST}${CHUNK}data: {"choices":[],"usage":{"index":7}}\n\n`,
+    `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":1}]}}]}\n\n${LAST}`,
+    // Two choices.
+    LAST.replace('"index":0', '"index":1') + LAST,
+    `${LAST.replace('"index":0', '"index":1')}data: {"choices":[]}\n\n${LAST}`,
+    'data: {"choices":[{"index":1,"finish_reason":"stop"},{"index":0,"finish_reason":"stop"}]}\n\n',
+    // No more than 1,000 are counted.
+    `data: ${JSON.stringify({
+      choices: Array.from({ length: 1001 }, (_, index) => ({
+        index,
+        finish_reason: index < 1000 ? 'stop' : null,
+      })),
+    })}\n\n`,
   ]) {
     upstream.script = (_, response) => sendEvents(response, CHUNK + end);
     assert.equal((await gateway.chat(STREAM)).text, CHUNK + end + DONE);
@@ -498,8 +604,14 @@ test('a last event without its blank line is passed on, and the stream is finish
     upstream.script = (_, response) => sendEvents(response, CHUNK + LAST + DONE.trimEnd() + end);
     assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + DONE.trimEnd() + end);
 
-    upstream.script = (_, response) => sendEvents(response, `${CHUNK}data: {"error":"boom"}${end}`);
-    assert.deepEqual(errorAfter((await gateway.chat(STREAM)).text, CHUNK), BOOM);
+    for (const error of [
+      'data: {"error":"boom"}',
+      'error: {"message":"boom"}',
+      '{"error":"boom"}',
+    ]) {
+      upstream.script = (_, response) => sendEvents(response, CHUNK + error + end);
+      assert.deepEqual(errorAfter((await gateway.chat(STREAM)).text, CHUNK), BOOM, error);
+    }
   }
 });
 
@@ -519,8 +631,6 @@ test('what a provider sends after [DONE] does not reach the client, in the same 
     upstream.script = (_, response) => sendEvents(response, end + rest);
     assert.equal((await gateway.chat(STREAM)).text, end, rest);
   }
-  upstream.script = (_, response) => sendEvents(response, DONE + late);
-  assert.equal((await gateway.chat(STREAM)).text, DONE);
   upstream.script = begin(end);
   assert.equal((await gateway.chat(STREAM)).text, end, 'the provider never ends it');
   const outcomes = gateway.accessLines().map(({ outcome }) => outcome);
@@ -587,9 +697,22 @@ test('an answer that names no coding, in whatever way, is passed on', async (t) 
   }
 });
 
-test('a stream that ends before its first event is a 502', async (t) => {
+test('a stream that ends before its first event, or has [DONE] in its place, is a 502', async (t) => {
   const { gateway, upstream } = await start(t);
-  for (const events of ['', '\n\n', ': only a comment\n\n', 'event: message\n\n', 'data: {"choi']) {
+  for (const events of [DONE, `: processing\n\n${DONE}`]) {
+    upstream.script = begin(events);
+    assert.equal((await gateway.chat(STREAM)).status, 502, 'the provider never ends it');
+  }
+  for (const events of [
+    '',
+    '\n\n',
+    ': only a comment\n\n',
+    'event: message\n\n',
+    'data: {"choi',
+    DONE,
+    DONE.trimEnd(),
+    DONE + CHUNK,
+  ]) {
     upstream.script = (_, response) => sendEvents(response, events);
     const reply = await gateway.chat(STREAM);
     assert.equal(reply.status, 502, JSON.stringify(events));

@@ -48,6 +48,7 @@ export class Deadline extends Cancellation {
   readonly #onClient = () => this.cancel(this.#client!.reason!);
   #timer: NodeJS.Timeout | undefined;
   #timerMs = 0;
+  #armedAtMs = 0;
   /** Creates the reason only if it is needed: an error captures a stack. Absent while disarmed. */
   #createReason: (() => Error) | undefined;
 
@@ -61,15 +62,18 @@ export class Deadline extends Cancellation {
   /** (Re)starts the time limit: cancels in `ms` milliseconds with this reason. 0 means no limit. */
   arm(ms: number, createReason: () => Error): void {
     this.#createReason = createReason;
+    this.#armedAtMs = performance.now();
     if (ms !== this.#timerMs) this.#clear();
     this.#timerMs = ms;
     // A stream re-arms it for each event: refreshing a timer is cheaper than creating one.
     if (ms > 0) this.#timer = this.#timer?.refresh() ?? setTimeout(() => this.#onTime(), ms);
   }
 
-  /** Suspends the time limit. */
-  disarm(): void {
+  /** Suspends the time limit. Returns how much is left of it, in milliseconds: at least 1, because 0 is no limit. */
+  disarm(): number {
     this.#createReason = undefined;
+    const leftMs = this.#timerMs - (performance.now() - this.#armedAtMs);
+    return Math.min(this.#timerMs, Math.max(1, leftMs));
   }
 
   /** Clears the timer and no longer follows the client. With `abandon` it also cancels the upstream request. */

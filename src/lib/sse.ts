@@ -6,6 +6,8 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 export interface ServerSentEvent {
   readonly name: string;
   readonly data: string;
+  /** The last line that is no field but an object of JSON; '' if there is none. */
+  readonly bare: string;
 }
 
 /**
@@ -109,21 +111,27 @@ interface ParsedEvent extends ServerSentEvent {
   readonly end: number;
 }
 
-/** Parses whole events, as `push` returned them. At the start of the stream a byte order mark is skipped. */
+/**
+ * Parses whole events, as `push` returned them. At the start of the stream a byte order mark is skipped. A field `error`,
+ * which is llama.cpp's own, counts as the data of an event with that name.
+ */
 export function* parseEvents(bytes: Buffer, isAtStart = false): Generator<ParsedEvent> {
   const text = bytes.toString('latin1');
   // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
   const lineEnd = /\r\n|\n|\r/g;
   let name = '';
   let data: string[] = [];
+  let bare = '';
   let start: number | undefined;
   let lineStart = isAtStart && text.startsWith('\u00ef\u00bb\u00bf') ? 3 : 0;
   for (const match of text.matchAll(lineEnd)) {
     const line = text.slice(lineStart, match.index);
     const end = match.index + match[0].length;
     if (line === '') {
-      if (start !== undefined) yield { name, data: decode(data), start, end };
+      if (start !== undefined)
+        yield { name, data: decode(data), bare: bare && decode([bare]), start, end };
       name = '';
+      bare = '';
       data = [];
       start = undefined;
     } else if (!line.startsWith(':')) {
@@ -132,7 +140,9 @@ export function* parseEvents(bytes: Buffer, isAtStart = false): Generator<Parsed
       const field = colon < 0 ? line : line.slice(0, colon);
       const value = colon < 0 ? '' : line.slice(line[colon + 1] === ' ' ? colon + 2 : colon + 1);
       if (field === 'event') name = value;
-      if (field === 'data') data.push(value);
+      if (field === 'error') name = field;
+      if (field === 'data' || field === 'error') data.push(value);
+      if (line.startsWith('{')) bare = line;
     }
     lineStart = end;
   }

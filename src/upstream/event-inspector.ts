@@ -2,12 +2,14 @@
 
 import { GatewayError } from '../lib/errors.ts';
 import { EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
-import { MAX_PARSED_CHARACTERS, parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { ERROR_WITHOUT_TEXT, isLongError, type AnswerOptions } from './completion.ts';
 import { isWholeData, scanEvents, type EventScan } from './event-scan.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
+/** OpenAI gives 128 at most. */
+const MAX_CHOICES = 1000;
 const NOTHING = Buffer.alloc(0);
 
 /** The result of inspecting a run of whole events. */
@@ -15,6 +17,7 @@ export interface Inspection {
   /** The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. */
   readonly passed: Buffer;
   readonly error?: GatewayError;
+  /** There is data besides `[DONE]`. */
   readonly hasData: boolean;
 }
 
@@ -24,17 +27,22 @@ export class EventInspector {
   readonly splitter = new EventSplitter();
   /** Nothing was passed on yet: a byte order mark may come. */
   #isAtStart = true;
-  /** A `finish_reason` was seen: the answer is complete. */
-  isFinished = false;
   /** `[DONE]` was seen: the stream is over. */
   isDone = false;
   /** The upstream omitted the blank line after its last event. */
   isMidLine = false;
+  /** By the index of each choice that has begun: whether it has its `finish_reason`. */
+  readonly #choices = new Map<number, boolean>();
   readonly #options: AnswerOptions;
   #isModelWanted = true;
 
   constructor(options: AnswerOptions) {
     this.#options = options;
+  }
+
+  /** Each choice that has begun has its `finish_reason`: the answer is complete. */
+  get isFinished(): boolean {
+    return this.#choices.size > 0 && [...this.#choices.values()].every(Boolean);
   }
 
   /** Takes a chunk, and returns the events that are now whole. */
@@ -49,6 +57,7 @@ export class EventInspector {
     const scan = scanEvents(events, this.#isModelWanted);
     const mustParse = isBeginning || scan.isSuspicious;
     const found = mustParse ? this.#parse(events) : { passed: events, hasData: true };
+    if (!mustParse) this.#noteChoices(scan);
     const isWhole = found.passed.length === events.length;
     if (found.passed.length > 0) this.#isAtStart = false;
     this.#note(isWhole ? scan : scanEvents(found.passed, this.#isModelWanted));
@@ -61,25 +70,52 @@ export class EventInspector {
       this.#isModelWanted = false;
       facts.noteModel(model);
     }
-    if (finishReason !== '') {
-      this.isFinished = true;
-      facts.noteFinishReason(finishReason);
-    }
+    if (finishReason !== '') facts.noteFinishReason(finishReason);
     if (usage !== '') facts.noteUsage(usage);
   }
 
   #parse(events: Buffer): Inspection {
     let hasData = false;
+    let before = 0;
     for (const event of parseEvents(events, this.#isAtStart)) {
-      const error = this.#errorIn(event);
-      if (error) return { passed: events.subarray(0, event.start), error, hasData };
-      hasData ||= event.data !== '';
-      if (event.data === '[DONE]') {
+      const { data, start, end } = event;
+      const json = parseUntrustedJson(data);
+      const error = this.#errorIn(event, json);
+      if (error) return { passed: events.subarray(0, start), error, hasData };
+      if (data === '[DONE]') {
         this.isDone = true;
-        return { passed: events.subarray(0, event.end), hasData };
+        return { passed: events.subarray(0, end), hasData };
       }
+      hasData ||= data !== '';
+      // Comments too, as in a run that is not parsed: how a stream is cut up makes no difference.
+      this.#noteChoices(scanEvents(events.subarray(before, start), false));
+      this.#noteChoices(scanEvents(events.subarray(start, end), false), json);
+      before = end;
     }
+    this.#noteChoices(scanEvents(events.subarray(before), false));
     return { passed: events, hasData };
+  }
+
+  /** Notes what was scanned. Whose an event is must be read from its JSON, unless the only `index` in it is 0. */
+  #noteChoices({ index, finishReason }: EventScan, json?: unknown): void {
+    if (index !== 'other') {
+      const isFinished = finishReason !== '';
+      if (index === '0' || isFinished) this.#noteChoice(0, isFinished);
+      return;
+    }
+    const choices = memberOf(json, 'choices');
+    for (const choice of Array.isArray(choices) ? (choices as unknown[]) : []) {
+      const number = memberOf(choice, 'index');
+      const reason = memberOf(choice, 'finish_reason');
+      const isFinished = typeof reason === 'string' && reason !== '' && reason !== 'null';
+      this.#noteChoice(typeof number === 'number' ? number : 0, isFinished);
+    }
+  }
+
+  #noteChoice(index: number, isFinished: boolean): void {
+    const before = this.#choices.get(index);
+    if (before === undefined && this.#choices.size === MAX_CHOICES) return;
+    this.#choices.set(index, before || isFinished);
   }
 
   /**
@@ -89,9 +125,11 @@ export class EventInspector {
   end(): Inspection {
     const tail = this.splitter.release();
     const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
-    const event = [...parseEvents(closed, this.#isAtStart)].find(({ data }) => data !== '');
+    const event = [...parseEvents(closed, this.#isAtStart)].find(
+      ({ data, bare }) => data !== '' || bare !== '',
+    );
     if (event === undefined) return { passed: NOTHING, hasData: false };
-    if (!isWholeData(event.data)) {
+    if (!isWholeData(event.data || event.bare)) {
       return {
         passed: NOTHING,
         hasData: false,
@@ -103,13 +141,15 @@ export class EventInspector {
     return found.error ? found : { ...found, passed: tail };
   }
 
-  #errorIn({ name, data }: ServerSentEvent): GatewayError | undefined {
-    if (data === '' || data === '[DONE]') return undefined;
+  /** `json` is the event's data, parsed; undefined if it is not JSON, or too long. */
+  #errorIn({ name, data, bare }: ServerSentEvent, json: unknown): GatewayError | undefined {
     const { errorIn } = this.#options;
+    // Ollama and Gemini write one among the events.
+    const bareError = bare === '' ? undefined : errorIn(parseUntrustedJson(bare));
+    if (bareError || data === '' || data === '[DONE]') return bareError;
     if (data.length > MAX_PARSED_CHARACTERS) {
-      return isLongError(data) ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
+      return name === 'error' || isLongError(data) ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
     }
-    const json = parseUntrustedJson(data);
     return errorIn(json) ?? (name === 'error' ? errorIn({ error: json ?? data }) : undefined);
   }
 }

@@ -13,20 +13,26 @@ import {
 import { isJson } from '../lib/json-scanner.ts';
 import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from './answer-facts.ts';
 
+const DIGIT_0 = 0x30;
 const LETTER_D = 0x44;
 const LETTER_E = 0x65;
 const LETTER_F = 0x66;
+const LETTER_I = 0x69;
 const LETTER_M = 0x6d;
 const LETTER_U = 0x75;
 const ERROR = Buffer.from('"error"');
+const INDEX = Buffer.from('"index"');
 const FINISH_REASON = Buffer.from('"finish_reason"');
 const MODEL = Buffer.from('"model"');
 const USAGE = Buffer.from('"usage"');
 const EVENT = Buffer.from('event:');
+const ERROR_FIELD = Buffer.from('error:');
 
 export interface EventScan {
-  /** The run may hold an error or `[DONE]`, and must be parsed. */
+  /** The run may hold an error, `[DONE]` or several choices, and must be parsed. */
   readonly isSuspicious: boolean;
+  /** An `index` was seen: 0 if all were, as of a single choice and its first tool call. */
+  readonly index: 'none' | '0' | 'other';
   /** The first `model`; '' if there is none, or it is not wanted. */
   readonly model: string;
   /** The last `finish_reason`; '' if no choice is finished. */
@@ -41,6 +47,7 @@ export interface EventScan {
  */
 export function scanEvents(events: Buffer, isModelWanted: boolean): EventScan {
   let isSuspicious = false;
+  let index: EventScan['index'] = 'none';
   let model = '';
   let finishReason = '';
   let usageStart = 0;
@@ -51,6 +58,10 @@ export function scanEvents(events: Buffer, isModelWanted: boolean): EventScan {
       const next = events[at + 1];
       if (next === LETTER_E) {
         if (beginsWith(events, at, ERROR)) isSuspicious = true;
+      } else if (next === LETTER_I) {
+        const value = valueOffset(events, at, INDEX);
+        if (value < events.length && index !== 'other')
+          index = events[value] === DIGIT_0 ? '0' : 'other';
       } else if (next === LETTER_F) {
         finishReason = readString(events, valueOffset(events, at, FINISH_REASON)) || finishReason;
       } else if (next === LETTER_U) {
@@ -62,12 +73,12 @@ export function scanEvents(events: Buffer, isModelWanted: boolean): EventScan {
     } else if (byte === OPEN_BRACKET) {
       if (events[at + 1] === LETTER_D) isSuspicious = true;
     } else if (byte === LETTER_E && (before === LINE_FEED || before === CARRIAGE_RETURN)) {
-      if (beginsWith(events, at, EVENT)) isSuspicious = true;
+      if (beginsWith(events, at, EVENT) || beginsWith(events, at, ERROR_FIELD)) isSuspicious = true;
     }
     before = byte;
   }
   const usage = usageStart > 0 ? readLine(events, usageStart) : '';
-  return { isSuspicious, model, finishReason, usage };
+  return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
 }
 
 /** Returns whether the data of an event is not cut off. */

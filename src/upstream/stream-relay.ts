@@ -58,8 +58,8 @@ class Relay implements ByteSink, EndableSource {
   /** Nothing is passed on any more. */
   #isOver = false;
   #hasUpstreamEnded = false;
-  /** The idle limit waits for the client to read. */
-  #isSuspended = false;
+  /** What is left of the idle limit while it waits for the client to read. */
+  #idleLeftMs: number | undefined;
 
   readonly #createTimeout = () =>
     timeoutError(this.#options.provider, { cause: `no event in ${this.#options.idleMs} ms` });
@@ -109,9 +109,10 @@ class Relay implements ByteSink, EndableSource {
 
   resume(): void {
     if (this.#isOver) return;
-    const { deadline, idleMs } = this.#options;
-    if (this.#isSuspended) deadline.arm(idleMs, this.#createTimeout);
-    this.#isSuspended = false;
+    if (this.#idleLeftMs !== undefined) {
+      this.#options.deadline.arm(this.#idleLeftMs, this.#createTimeout);
+    }
+    this.#idleLeftMs = undefined;
     this.#body.resume();
   }
 
@@ -134,7 +135,8 @@ class Relay implements ByteSink, EndableSource {
       return false;
     }
     if (found.error) throw found.error;
-    if (this.#hasUpstreamEnded || opening.seen.size > MAX_COMMENT_BYTES) {
+    const { isDone } = this.#inspector;
+    if (isDone || this.#hasUpstreamEnded || opening.seen.size > MAX_COMMENT_BYTES) {
       const { causeIfEmpty, provider } = this.#options;
       throw streamError(provider, 'the stream ended before its first event', causeIfEmpty);
     }
@@ -151,10 +153,12 @@ class Relay implements ByteSink, EndableSource {
       this.#finish(failure);
       return true;
     }
-    // The idle limit stops while the client is slow to read and starts anew afterwards; comments do not restart it.
-    this.#isSuspended = !hasRoom;
-    if (!hasRoom) deadline.disarm();
-    else if (this.#inspector.splitter.sawData) deadline.arm(idleMs, this.#createTimeout);
+    // The idle limit stops while the client is slow to read, and goes on afterwards; only data restarts it.
+    const { sawData } = this.#inspector.splitter;
+    if (!hasRoom) {
+      const leftMs = this.#idleLeftMs ?? deadline.disarm();
+      this.#idleLeftMs = sawData ? idleMs : leftMs;
+    } else if (sawData) deadline.arm(idleMs, this.#createTimeout);
     return hasRoom;
   }
 
