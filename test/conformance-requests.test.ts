@@ -252,7 +252,7 @@ const models: [
   ['toString', refusal(/model/)],
   ['P/m', unknownProvider('P')],
   [' p/m', unknownProvider(' p')],
-  ['/m', unknownProvider('')],
+  ['/m', refusal(/model/)],
   ['off/m', unknownProvider('off')],
   ['dangling', unknownProvider('openai')],
   ['__proto__/x', unknownProvider('__proto__')],
@@ -304,6 +304,7 @@ const toPrimary: [model: string, asked: string | ExpectedError][] = [
   ['p/m', 'm'],
   ['fast', 'aliased'],
   ['other/m', unknownProvider('other')],
+  ['/m', refusal(/model/)],
 ];
 for (const [model, asked] of toPrimary) {
   test(`with a primary provider the model "${model}" is ${typeof asked === 'string' ? `"${asked}"` : 'refused'}`, async (t) => {

@@ -274,6 +274,45 @@ test('a provider that was not asked because of its limit keeps its circuit as it
   assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:resting q:200']);
 });
 
+for (const isResting of [false, true]) {
+  const what = isResting ? 'that rested, and then had no free slot,' : 'without a free slot';
+  test(`the 429 of a provider ${what} is answered and logged as its own if the fallback fails`, async (t) => {
+    const { opened, open } = createGate();
+    t.after(open);
+    const upstream = await startUpstream(t, async ({ body }, response) => {
+      if (!body.includes('held')) return sendJson(response, {}, { status: 503 });
+      await opened;
+      return sendEvents(response, completionEvents());
+    });
+    const failures = isResting ? 3 : 0;
+    const hold = async () => {
+      openChat(gateway.port, chatBody({ model: 'p/held', stream: true }));
+      await inFlight(upstream, failures + 1);
+    };
+    const other = await startUpstream(t, async (_, response) => {
+      if (isResting && other.requests.length > failures) await hold();
+      sendJson(response, {}, { status: 500, headers: { 'x-request-id': 'of-q' } });
+    });
+    const toml = [
+      '[providers]\nfallback = ["q"]',
+      providerToml(upstream, 'p', 'max_concurrent_requests = 1'),
+      providerToml(other, 'q'),
+    ].join('\n');
+    const gateway = await startGateway(t, { toml });
+    for (let round = 0; round < failures; round += 1) await gateway.chat(chatBody());
+    if (!isResting) await hold();
+    const { status, headers } = await gateway.chat(chatBody());
+    assert.deepEqual([status, headers['x-gateway-provider']], [429, 'p']);
+    await eventually(() => gateway.accessLines().length === failures + 1, 'the access line');
+    const line = gateway.accessLines().at(-1);
+    assert.equal(triesOf(line), isResting ? 'p:resting q:500 p:limit' : 'p:limit q:500');
+    assert.deepEqual(
+      [line?.['provider'], line?.['upstream_request_id'], line?.['reason']],
+      ['p', undefined, 'provider_concurrency'],
+    );
+  });
+}
+
 /** A gateway whose provider has one slot and one retry: it holds `p/held` until `open`, and answers others with 503. */
 async function startFailing(t: TestContext, sections: readonly string[] = []) {
   const { opened, open } = createGate();

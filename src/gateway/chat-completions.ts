@@ -146,7 +146,11 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
         continue;
       }
       call.record.hasRetried = true;
-    } else if (isLast) state = begin(requested);
+    } else if (isLast) {
+      // If it is refused, its answer is that of no try.
+      call.record.answeredTry = undefined;
+      state = begin(requested);
+    }
     if (state instanceof GatewayError) passOver(candidate, state);
     const result =
       state instanceof GatewayError ? state : await tryCandidate(candidate, context, state);
@@ -157,6 +161,7 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
       if (!mayFallBack(result)) break;
     }
   }
+  call.record.provider = requested.provider.id;
   call.record.answeredTry = failedTry;
   throw failure!;
 }

@@ -54,7 +54,7 @@ function toCandidate(target: string, { config, providers }: ModelNameSettings): 
   const { primary } = config.providers;
   const slash = target.indexOf('/');
   const isWholeName = slash < 0 && !providers.has(target);
-  if (isWholeName && primary === undefined) {
+  if (slash === 0 || (isWholeName && primary === undefined)) {
     throw invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
   }
   const providerId = isWholeName ? primary! : slash < 0 ? target : target.slice(0, slash);
