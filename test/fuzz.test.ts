@@ -32,7 +32,7 @@ import { cutUp, mutate } from './support/mutate.ts';
 import { createRandom, type Random } from './support/random.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { dataOf } from './support/streams.ts';
-import { completion, completionEvents } from './support/upstream.ts';
+import { CHUNK, completion, completionEvents } from './support/upstream.ts';
 import { newBudget } from './support/shared.ts';
 
 const CASES = Number(process.env['FUZZ_CASES'] ?? 10_000);
@@ -286,6 +286,9 @@ const STREAM_TOKENS = [
     '~',
   ),
   ...'"usage":{"prompt_tokens":1},~"usage":{~"usage":null,~"model":"b",~"model":""'.split('~'),
+  ...'error: {"message":"no"}\n\n~error: no\n~{"error":"no"}\n~{"error":~"index":1,~"index":0,'.split(
+    '~',
+  ),
   ...'"finish_reason":"stop"~"finish_reason":null~event: error\ndata: no\n\n~retry: 1\n\n'.split(
     '~',
   ),
@@ -294,6 +297,7 @@ const STREAMS = [
   completionEvents(),
   completionEvents().replaceAll('\n', '\r\n'),
   completionEvents().replace('data: [DONE]\n\n', ''),
+  completionEvents().replace('data: [DONE]\n\n', CHUNK.replace('"index":0', '"index":1')),
   completionEvents().replace(
     'data: [',
     'data: {"choices":[],"usage":{"completion_tokens":2}}\n\ndata: [',

@@ -153,6 +153,7 @@ const ERROR_EVENTS: Record<string, string> = {
   'an SSE field error with plain text': 'error: boom\n\n',
   'a bare line of JSON with an error': '{"error":{"code":502,"message":"boom"}}\n\n',
   'a bare line of JSON with an error before [DONE]': '{"error":"boom"}\ndata: [DONE]\n\n',
+  'a bare line of JSON with an error before data': '{"error":"boom"}\ndata: {"choices":[]}\n\n',
 };
 const BOOM = {
   type: 'provider_error',
@@ -305,6 +306,11 @@ const BROKEN_ENDS: Record<string, { script: Script; before: string; code: string
   'is closed without a finish_reason': {
     script: (_, response) => sendEvents(response, CHUNK),
     before: CHUNK,
+    code: 'PROVIDER_ERROR',
+  },
+  'is closed without a choice': {
+    script: (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n'),
+    before: 'data: {"choices":[]}\n\n',
     code: 'PROVIDER_ERROR',
   },
   'is closed after an empty finish_reason': {

@@ -140,8 +140,11 @@ export function* parseEvents(bytes: Buffer, isAtStart = false): Generator<Parsed
       const field = colon < 0 ? line : line.slice(0, colon);
       const value = colon < 0 ? '' : line.slice(line[colon + 1] === ' ' ? colon + 2 : colon + 1);
       if (field === 'event') name = value;
-      if (field === 'error') name = field;
-      if (field === 'data' || field === 'error') data.push(value);
+      if (field === 'data') data.push(value);
+      if (line.startsWith('error:')) {
+        name = field;
+        data.push(value);
+      }
       if (line.startsWith('{')) bare = line;
     }
     lineStart = end;

@@ -1567,7 +1567,7 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: '',
     tests: 'wire-stream',
     title:
-      'ends in the error event, on a line of its own and without [DONE], when it is closed without',
+      'ends in the error event, on a line of its own and without [DONE], when it is closed without a choice',
   },
   {
     file: 'src/upstream/event-inspector.ts',
@@ -1596,7 +1596,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: "if (bareError || data === ''",
     mutated: "if (data === ''",
     tests: 'wire-stream',
-    title: 'a bare line of JSON with an error',
+    title: 'a bare line of JSON with an error before data',
   },
   {
     file: 'src/upstream/event-inspector.ts',
@@ -2065,9 +2065,8 @@ export const MUTATIONS: readonly Mutation[] = [
     file: 'src/upstream/event-scan.ts',
     now: "isSuspicious || index === 'other'",
     mutated: 'isSuspicious',
-    tests: 'wire-stream',
-    title:
-      'ends in the error event, on a line of its own and without [DONE], when it is closed before',
+    tests: 'fuzz',
+    title: 'a stream reads the same however it is cut up',
   },
   {
     file: 'src/upstream/event-scan.ts',
@@ -2191,7 +2190,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/lib/sse.ts',
-    now: "if (field === 'error') name = field;",
+    now: 'name = field;',
     mutated: '',
     tests: 'wire-stream',
     title: 'an SSE field error with an object',
