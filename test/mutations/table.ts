@@ -1582,6 +1582,13 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'logs how many requests a drain',
   },
   {
+    file: 'deploy/haproxy.cfg',
+    now: '#   keys = ["${GATEWAY_TOKEN}"]',
+    mutated: '#',
+    tests: 'deploy-files',
+    title: 'the settings that each proxy asks for',
+  },
+  {
     file: 'src/cli/startup-report.ts',
     now: 'if (trustedProxies.length > 0) {',
     mutated: 'if (trustedProxies.length < 0) {',
