@@ -163,10 +163,11 @@ test('a page of another origin can open no feed, and links to the page are follo
   const host = `127.0.0.1:${gateway.adminPort}`;
   const statusOf = async (headers: Record<string, string | undefined>, path = '/ready') =>
     (await gateway.admin(path, { method: 'HEAD', headers: { host, ...headers } })).status;
+  const typed = { 'sec-fetch-site': 'none', 'sec-fetch-dest': 'document' };
+  const linked = { 'sec-fetch-site': 'cross-site', 'sec-fetch-dest': 'document' };
+  const own = { 'sec-fetch-site': 'same-origin', 'sec-fetch-dest': 'empty' };
   const allowed = [
-    { 'sec-fetch-site': 'same-origin', 'sec-fetch-mode': 'cors', 'sec-fetch-dest': 'empty' },
-    { 'sec-fetch-site': 'none', 'sec-fetch-mode': 'navigate', 'sec-fetch-dest': 'document' },
-    { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate', 'sec-fetch-dest': 'document' },
+    own,
     { 'sec-fetch-site': 'same-origin', origin: 'https://proxy.example' },
     { origin: `http://${host}` },
     { origin: `https://${host}` },
@@ -180,9 +181,18 @@ test('a page of another origin can open no feed, and links to the page are follo
     { origin: `https://evil.example/http://${host}` },
     { origin: 'http://127.0.0.1:1' },
     { origin: 'null' },
+    // Speculation rules of another origin's page, in Chromium.
+    { ...typed, 'sec-purpose': 'prefetch' },
+    { ...linked, 'sec-purpose': 'prefetch;prerender' },
+    { ...own, 'sec-purpose': 'prefetch' },
+    { 'sec-purpose': 'prefetch' },
   ];
   for (const headers of allowed) {
     assert.equal(await statusOf(headers, '/events'), 200, JSON.stringify(headers));
+  }
+  for (const headers of [typed, linked]) {
+    assert.equal(await statusOf(headers, '/'), 200, JSON.stringify(headers));
+    for (const path of ['/events', '/metrics']) assert.equal(await statusOf(headers, path), 400);
   }
   for (const headers of refused) {
     for (const path of ['/events', '/metrics', '/']) {

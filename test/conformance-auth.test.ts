@@ -352,7 +352,7 @@ const fromClient = {
   'x-forwarded-for': '10.1.2.3',
   forwarded: 'for=10.1.2.3',
   referer: 'https://app.example/secret',
-  origin: 'https://app.example',
+  origin: 'http://localhost:3000',
   'openai-organization': 'org-1',
   'anthropic-version': '2023-06-01',
   connection: 'keep-alive, x-api-key',

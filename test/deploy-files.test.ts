@@ -5,6 +5,9 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
+import { warningsOf } from '../src/cli/startup-report.ts';
+import { loadConfig, needsKey } from '../src/config/config.ts';
+import { PROXIES, settingsOf } from './deploy/proxies.ts';
 import { ROOT } from './support/process.ts';
 
 const read = (path: string) => readFileSync(join(ROOT, path), 'utf8');
@@ -45,6 +48,14 @@ test('git ignores the folders with settings and keys that compose.yaml expects b
   assert.deepEqual([...folders].toSorted(), ['deploy/secrets/', 'deploy/settings/']);
   const ignored = read('.gitignore').split('\n');
   for (const folder of folders) assert.ok(ignored.includes(folder), folder);
+});
+
+test('the settings that each proxy asks for load without a warning, and have a key', () => {
+  for (const { file } of PROXIES) {
+    const config = loadConfig({ toml: settingsOf(file), env: { GATEWAY_TOKEN: 'key-0123456789' } });
+    assert.deepEqual(warningsOf(config), [], file);
+    assert.ok(needsKey(config), file);
+  }
 });
 
 test('the command of each proxy checks the file before it copies it', () => {

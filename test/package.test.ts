@@ -2,9 +2,19 @@
 
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { copyFileSync, readdirSync, readFileSync, realpathSync } from 'node:fs';
-import { join } from 'node:path';
+import {
+  copyFileSync,
+  cpSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
+import { dirname, join } from 'node:path';
 import { before, test, type TestContext } from 'node:test';
 
 import { buildOnce, emptyFolder, ROOT, SERVER } from './support/process.ts';
@@ -40,10 +50,15 @@ function pack(t: TestContext): { path: string; files: Packed['files'] } {
   return { path: join(folder, filename), files };
 }
 
-test('the package holds the built program, executable, and its documents, and no source', (t) => {
+test('the package holds the built program, executable, its documents and deploy/, and no source', (t) => {
   const { files } = pack(t);
-  const paths = files.map(({ path }) => path);
-  const documents = paths.filter((path) => /^docs\/\w+\.md$/.test(path));
+  const packed = files.map(({ path }) => path);
+  const isFile = (name: string) => statSync(join(ROOT, 'deploy', name)).isFile();
+  const deployed = readdirSync(join(ROOT, 'deploy')).filter(isFile);
+  const inDeploy = packed.filter((path) => path.startsWith('deploy/'));
+  assert.deepEqual(inDeploy.toSorted(), deployed.map((name) => `deploy/${name}`).toSorted());
+  const paths = packed.filter((path) => !inDeploy.includes(path));
+  const documents = paths.filter((path) => /^docs\/(?:\w+\.md|page\.png)$/.test(path));
   const examples = paths.filter((path) => /^gateway\.(?:schema\.json|toml\.example)$/.test(path));
   assert.deepEqual(
     paths.filter((path) => !documents.includes(path) && !examples.includes(path)).toSorted(),
@@ -52,6 +67,73 @@ test('the package holds the built program, executable, and its documents, and no
   assert.ok(documents.length > 0 && examples.includes('gateway.toml.example'));
   // oxlint-disable-next-line no-bitwise
   assert.equal((files.find(({ path }) => path === 'dist/server.js')?.mode ?? 0) & 0o111, 0o111);
+});
+
+test('every file of the project that a packed document links to is packed', (t) => {
+  const { files } = pack(t);
+  const paths = files.map(({ path }) => path);
+  const isPacked = (path: string) => paths.some((one) => `${one}/`.startsWith(`${path}/`));
+  const documents = paths.filter((path) => path.endsWith('.md'));
+  const links = documents.flatMap((document) =>
+    [...readFileSync(join(ROOT, document), 'utf8').matchAll(/\]\(([^)#:\s]+)(?:#[^)]*)?\)/g)].map(
+      ([, link = '']) => join(dirname(document), link),
+    ),
+  );
+  assert.ok(links.includes('docs/page.png') && links.length > 30);
+  assert.deepEqual(
+    links.filter((link) => !isPacked(link)),
+    [],
+  );
+});
+
+test('no key beside the files of deploy/ is packed', (t) => {
+  const folder = emptyFolder(t);
+  for (const name of ['package.json', 'README.md', 'deploy']) {
+    cpSync(join(ROOT, name), join(folder, name), { recursive: true });
+  }
+  for (const name of ['secrets', 'settings']) {
+    mkdirSync(join(folder, 'deploy', name), { recursive: true });
+    writeFileSync(join(folder, 'deploy', name, 'openai'), 'key');
+  }
+  const args = ['pack', '--dry-run', '--json'];
+  const packed = spawnSync('npm', args, { cwd: folder, env: npmEnv(t), encoding: 'utf8' });
+  assert.match(packed.stdout, /"deploy\/compose\.yaml"/);
+  assert.doesNotMatch(packed.stdout, /openai/);
+});
+
+test('the bill of materials has one component: smol-toml, as package-lock.json pins it, with its licence', () => {
+  const readJson = (path: string) => JSON.parse(readFileSync(join(ROOT, path), 'utf8')) as unknown;
+  const lock = readJson('package-lock.json') as { packages: Record<string, { integrity: string }> };
+  const installed = readJson('node_modules/smol-toml/package.json') as Record<string, string>;
+  const { status, stdout, stderr } = spawnSync(
+    process.execPath,
+    ['--import', 'tsx', 'scripts/sbom.ts'],
+    { cwd: ROOT, encoding: 'utf8' },
+  );
+  assert.equal(status, 0, stderr);
+  const { bomFormat, specVersion, metadata, components } = JSON.parse(stdout) as {
+    bomFormat: string;
+    specVersion: string;
+    metadata: { component: { hashes: unknown } };
+    components: unknown;
+  };
+  assert.deepEqual([bomFormat, specVersion], ['CycloneDX', '1.5']);
+  const { version, license: id } = installed;
+  const [, base64 = ''] = lock.packages['node_modules/smol-toml']!.integrity.split('sha512-');
+  const purl = `pkg:npm/smol-toml@${version}`;
+  assert.deepEqual(components, [
+    {
+      type: 'library',
+      'bom-ref': purl,
+      name: 'smol-toml',
+      version,
+      purl,
+      licenses: [{ license: { id } }],
+      hashes: [{ alg: 'SHA-512', content: Buffer.from(base64, 'base64').toString('hex') }],
+    },
+  ]);
+  const content = createHash('sha256').update(readFileSync(SERVER)).digest('hex');
+  assert.deepEqual(metadata.component.hashes, [{ alg: 'SHA-256', content }]);
 });
 
 test('the package needs no other package, and the program contains the licence of the one that is built in', () => {

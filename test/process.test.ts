@@ -140,7 +140,7 @@ describe('the process', { concurrency: 4 }, () => {
       client.once('data', () => (answered += 1));
       client.once('close', () => (closed += 1));
       client.on('error', () => {});
-      client.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+      client.write('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n');
     }
     await eventually(() => answered > 20, 'those that were let in are answered');
     await new Promise((resolve) => setTimeout(resolve, 300));
@@ -195,7 +195,7 @@ describe('the process', { concurrency: 4 }, () => {
     };
     const askers = Array.from({ length: 5 }, open);
     for (const asker of askers) {
-      asker.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+      asker.write('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n');
       await once(asker, 'data');
     }
     const idle = Array.from({ length: 100 }, open);
@@ -431,7 +431,7 @@ describe('the process', { concurrency: 4 }, () => {
       const run = (more: readonly string[], args: readonly string[] = []) =>
         spawnSync(
           process.execPath,
-          [permission!, `--allow-fs-read=${SERVER}`, ...more, SERVER, '--check', ...args],
+          [permission!, `--allow-fs-read=${SERVER}`, ...more, SERVER, '--check=offline', ...args],
           { cwd: folder, encoding: 'utf8' },
         );
       const allow = `--allow-fs-read=${path}`;

@@ -195,6 +195,17 @@ api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
     ]);
   });
 
+  test('without a registered provider says so and exits 3', async (t) => {
+    const toml = '[providers.groq]\nenabled = false\n';
+    const finished = await check(t, toml);
+    const result = 'providers  none: set a key, for example OPENAI_API_KEY';
+    assert.deepEqual([finished.code, finished.stderr, tableIn(finished)], [3, '', [result]]);
+    const asJson = await check(t, toml, ['--check', '--json']);
+    const { ok, registered } = JSON.parse(asJson.stdout) as Record<string, unknown>;
+    assert.deepEqual([asJson.code, ok, registered], [3, false, []]);
+    assert.equal((await check(t, toml, ['--check=offline'])).code, 0);
+  });
+
   test('=offline asks no provider, prints no table and exits 0', async (t) => {
     const upstream = await startUpstream(t, refuse(401));
     const toml = providerToml(upstream, 'mine');

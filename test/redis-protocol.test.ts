@@ -324,8 +324,7 @@ for (const [host, name, isTrusted, result] of CERTIFICATES) {
 
 const AUTH_REPLIES = [
   ['unknown command `AUTH`, with args beginning with: `p4s`', 'AUTH: ERR'],
-  ['wrong: p4ssword', 'AUTH: ERR'],
-  ['max number of clients reached', 'AUTH: ERR max number of clients reached'],
+  ['wrong: p4sswo', 'AUTH: ERR'],
 ] as const;
 
 for (const [text, cause] of AUTH_REPLIES) {

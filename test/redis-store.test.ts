@@ -146,7 +146,7 @@ testEach(
     assert.equal(await take(undefined, 'right-password'), 'taken');
     assert.equal(await take('gateway', 'user-password'), 'taken');
     const refused = await take(undefined, 'wrong');
-    assert.match(JSON.stringify(refused), /^"AUTH: WRONGPASS /);
+    assert.match(JSON.stringify(refused), /^"AUTH: WRONGPASS"$/);
     const { store, lines } = createStore(t, { port });
     await until(() => lines.length > 0);
     assert.match(causeOf(lines), /^SCRIPT: NOAUTH /);

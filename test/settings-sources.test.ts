@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { describe, test, type TestContext } from 'node:test';
 import { inspect } from 'node:util';
 
+import { warningsOf as startWarningsOf } from '../src/cli/startup-report.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { readSettings } from '../src/config/read-settings.ts';
 import { secretsOf } from '../src/config/secrets-of.ts';
@@ -449,7 +450,7 @@ describe('a base_url that is the address of the gateway itself', () => {
     ['http://localhost:8081/v1', '', false],
     ['http://localhost:8081/v1', 'port = 8081', true],
     ['http://other:8080/v1', '', false],
-    ['http://gateway.example:8080/v1', 'host = "gateway.example"', true],
+    ['http://gateway.local:8080/v1', 'host = "gateway.local"', true],
     ['http://localhost:8080/v1', 'host = "192.0.2.1"', false],
     ['http://localhost/v1', 'port = 80', true],
     ['https://localhost/v1', 'port = 443', true],
@@ -468,6 +469,63 @@ describe('a base_url that is the address of the gateway itself', () => {
     const toml = '[providers.mine]\nbase_url = "http://localhost:8080/v1"\napi_key = "k"';
     assert.deepEqual(warningsOf(toml), [`providers.mine.base_url: this is ${warning}`]);
   });
+});
+
+describe('a key that travels in clear text', () => {
+  const readable = [
+    'http://api.example',
+    'HTTP://LOCAL.EXAMPLE',
+    'http://8.8.8.8',
+    'http://172.32.0.1',
+    'http://192.169.0.1',
+    'http://100.128.0.1',
+    'http://[2001:db8::1]',
+  ];
+  const unread = [
+    'https://api.example',
+    'http://localhost',
+    'http://127.0.0.1',
+    'http://[::1]',
+    'http://0.0.0.0',
+    'http://10.255.0.1',
+    'http://172.31.255.255',
+    'http://192.168.1.1',
+    'http://100.127.0.1',
+    'http://[fd00::1]',
+    'http://[::ffff:10.0.0.1]',
+    'http://vllm',
+    'http://ollama.ai.svc.cluster.local',
+    'http://host.docker.internal',
+  ];
+  for (const url of [...readable, ...unread]) {
+    const isWarned = readable.includes(url);
+    test(`to ${url} is ${isWarned ? '' : 'not '}warned of`, () => {
+      const env = { OPENAI_API_KEY: 'k', OPENAI_BASE_URL: `${url}:99/v1` };
+      const text = 'http:// beyond a private network: the key travels in clear text';
+      assert.deepEqual(warningsOf('', env), isWarned ? [`OPENAI_BASE_URL: ${text}`] : []);
+    });
+  }
+});
+
+describe('without keys', () => {
+  const proxied = /^every client of the proxies in trusted_proxies is served, with any token; set/;
+  const reached = /^every client that can connect to 0\.0\.0\.0 is served, with any token; set/;
+  const rows: [server: string, warnings: RegExp[]][] = [
+    ['host = "127.0.0.1"', []],
+    ['host = "0.0.0.0"', [reached]],
+    ['host = "127.0.0.1"\ntrusted_proxies = ["10.0.0.1"]', [proxied]],
+    ['host = "0.0.0.0"\ntrusted_proxies = ["10.0.0.1"]', [reached, proxied]],
+  ];
+  for (const [server, expected] of rows) {
+    const whom = String(expected) || 'nothing';
+    test(`and with ${JSON.stringify(server)} the start warns of ${whom}; with keys of nothing`, () => {
+      const warn = (toml: string) => startWarningsOf(loadConfig({ toml, env: {} }));
+      const warnings = warn(`[server]\n${server}`);
+      assert.equal(warnings.length, expected.length);
+      for (const [at, pattern] of expected.entries()) assert.match(warnings[at]!, pattern);
+      assert.deepEqual(warn(`[server]\n${server}\nauth.keys = ["key-0123456789"]`), []);
+    });
+  }
 });
 
 describe('a GATEWAY_ variable that nothing reads', () => {

@@ -104,7 +104,7 @@ const STARTS: readonly Start[] = [
     name: 'that has another password',
     password: 'another',
     end: (redis) => redis.command('CONFIG', 'SET', 'requirepass', PASSWORD),
-    cause: /^AUTH: WRONGPASS /,
+    cause: /^AUTH: WRONGPASS$/,
   },
 ];
 

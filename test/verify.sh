@@ -26,6 +26,10 @@ if [ -n "$(git status --porcelain)" ]; then
   exit 1
 fi
 npm run -s package -- --silent --pack-destination "$folder"
+grep -q "$(sha256sum dist/server.js | cut -c 1-64)" inference-gateway.cdx.json || {
+  echo 'the bill of materials is not of dist/server.js' >&2
+  exit 1
+}
 mkdir "$folder/changed"
 tar -xzf "$folder"/*.tgz -C "$folder/changed"
 cp dist/server.js "$folder/server.js"

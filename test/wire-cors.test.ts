@@ -43,7 +43,8 @@ const off = [
 ];
 for (const settings of off) {
   test(`with ${JSON.stringify(settings)} no answer has a CORS header`, async (t) => {
-    const gateway = await startGateway(t, settings);
+    const env = { ...settings.env, GATEWAY_AUTH_KEYS: CLIENT_TOKEN };
+    const gateway = await startGateway(t, { ...settings, env });
     const origin = { headers: { origin: ORIGIN } };
     const replies = [
       await gateway.send('/health', origin),
@@ -229,7 +230,8 @@ const FOREIGN_ORIGINS = [
   'http://localhost, https://evil.example',
   'http://',
 ];
-for (const host of ['127.0.0.1', 'localhost', '::1', '127.0.0.2', '127.1']) {
+const HOSTS = ['127.0.0.1', 'localhost', '::1', '127.0.0.2', '127.1', '0.0.0.0', '192.168.1.2'];
+for (const host of HOSTS) {
   test(`on ${host} without keys a page on another host is refused, and its request asks no provider`, async (t) => {
     const upstream = await startUpstream(t);
     const toml = `[server]\nhost = "${host}"\n${providerToml(upstream)}`;
@@ -257,8 +259,6 @@ for (const host of ['127.0.0.1', 'localhost', '::1', '127.0.0.2', '127.1']) {
 }
 
 const OPEN_TO_PAGES = {
-  'listening on all interfaces': '[server]\nhost = "0.0.0.0"\n',
-  'listening on an address of the network': '[server]\nhost = "192.168.1.2"\n',
   'with cors = true': '[server]\nhost = "127.0.0.1"\ncors = true\n',
   'with keys': `[server]\nhost = "127.0.0.1"\n[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`,
 };
@@ -276,4 +276,46 @@ test('with keys that are switched off a page on another host is refused', async 
   const gateway = await startGateway(t, { toml: `[server]\nhost = "127.0.0.1"\n${auth}` });
   const headers = { origin: FOREIGN_ORIGINS[0] };
   assertError(await gateway.send('/v1/models', { headers }), refusal(/Origin/));
+});
+
+const OWN_HOSTS = ['127.0.0.1', '10.1.2.3:9090', '[::1]:9090', 'LOCALHOST:1', 'App.localhost:8080'];
+const FOREIGN_HOSTS = ['evil.test', 'evil.test:8080', 'localhost.evil.test', '1.2.3.4.evil.test'];
+
+test('on loopback without keys a Host that is no address, not localhost and not the configured host is refused', async (t) => {
+  const gateway = await startGateway(t, { toml: '[server]\nhost = "app.localhost"\n' });
+  for (const host of OWN_HOSTS) {
+    assert.equal((await gateway.send('/v1/models', { headers: { host } })).status, 200, host);
+  }
+  for (const host of FOREIGN_HOSTS) {
+    for (const path of ['/v1/models', '/health', '/nothing']) {
+      assertError(await gateway.send(path, { headers: { host } }), refusal(/Host/));
+    }
+  }
+  const withoutHost = 'GET /health HTTP/1.0\r\n\r\n';
+  assert.equal((await sendRaw(gateway.port, withoutHost)).status, 200);
+});
+
+const UNDER_ANY_NAME = {
+  'listening on all interfaces': '[server]\nhost = "0.0.0.0"\n',
+  'listening on an address of the network': '[server]\nhost = "192.168.1.2"\n',
+  'behind a proxy that is trusted':
+    '[server]\nhost = "127.0.0.1"\ntrusted_proxies = ["127.0.0.1"]\n',
+  ...OPEN_TO_PAGES,
+};
+for (const [what, settings] of Object.entries(UNDER_ANY_NAME)) {
+  test(`${what}, requests for any Host are served`, async (t) => {
+    const gateway = await startGateway(t, { toml: settings });
+    const headers = { host: FOREIGN_HOSTS[0] };
+    assert.equal((await gateway.send('/v1/models', { headers })).status, 200);
+  });
+}
+
+test('behind a proxy that is trusted, without keys, a page on another host is refused', async (t) => {
+  const toml = UNDER_ANY_NAME['behind a proxy that is trusted'];
+  const gateway = await startGateway(t, { toml });
+  const headers = { origin: FOREIGN_ORIGINS[0] };
+  assertError(
+    await gateway.send('/v1/models', { headers }),
+    refusal(/Origin.*\[server\.auth\] keys/),
+  );
 });

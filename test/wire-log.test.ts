@@ -106,6 +106,23 @@ describe('an access line', { concurrency: true }, () => {
     assertCounts({ tryMs }, ['tryMs']);
   });
 
+  for (const name of ['x-forwarded-for', 'forwarded']) {
+    test(`and once for a gateway without keys a warning, if requests have ${name}`, async (t) => {
+      const { gateway } = await start(t);
+      const headers = { [name]: 'for=192.0.2.1' };
+      const warnings = () => gateway.log.filter((line) => line.includes('"a proxy sends requests'));
+      await gateway.send('/v1/models');
+      assert.equal(warnings().length, 0);
+      for (let i = 0; i < 3; i += 1) await gateway.send('/v1/models', { headers });
+      assert.equal(warnings().length, 1);
+      assert.match(warnings()[0]!, /"level":"warn".*set \[server\.auth\] keys"/);
+      const toml = `[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`;
+      const withKeys = await startGateway(t, { toml });
+      await withKeys.send('/v1/models', { headers });
+      assert.doesNotMatch(withKeys.log.join(''), /a proxy/);
+    });
+  }
+
   test('names the request by the id that the client was given', async (t) => {
     const { gateway } = await start(t);
     const { headers } = await gateway.send('/v1/models');

@@ -215,7 +215,7 @@ describe('with several workers', { concurrency: 2, skip }, () => {
         const socket = connectTcp(port, '127.0.0.1');
         t.after(() => socket.destroy());
         socket.write(
-          'GET /v1/models HTTP/1.1\r\nhost: a\r\nauthorization: Bearer client-canary-1\r\n\r\n',
+          'GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer client-canary-1\r\n\r\n',
         );
         await once(socket, 'readable');
       };
@@ -238,7 +238,7 @@ describe('with several workers', { concurrency: 2, skip }, () => {
     const count = 12_000;
     const socket = connectTcp(program.port, '127.0.0.1');
     t.after(() => socket.destroy());
-    socket.write('GET /v1/nothing HTTP/1.1\r\nhost: a\r\n\r\n'.repeat(count));
+    socket.write('GET /v1/nothing HTTP/1.1\r\nhost: localhost\r\n\r\n'.repeat(count));
     let text = '';
     for await (const chunk of socket) {
       text += (chunk as Buffer).toString('latin1');

@@ -1,41 +1,34 @@
 /** Who may use the admin listener. */
 
-import { isIP } from 'node:net';
-
 import type { AdminSettings } from '../config/admin-section.ts';
 import type { Call } from '../downstream/call.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
+import { isOwnHost } from '../lib/loopback.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 
 /** A client that guesses keys must not fill the log. */
 const FAILURES_LOGGED_EVERY_MS = 60_000;
 const BASIC = /^basic +([\w+/-]+={0,2})$/i;
 
-/**
- * Throws `invalidRequest` unless `Host` is an address, `localhost` or the configured host: by DNS rebinding, the page
- * of another host would be same-origin, and could read everything.
- */
-export function checkHost(call: Call, { host }: AdminSettings): void {
-  const { host: sent } = call.headers;
-  // HTTP/1.0, which no browser speaks.
-  if (sent === undefined) return;
-  const name = sent.replace(/:\d*$/, '').toLowerCase();
-  const isAddress = isIP(name) === 4 || (/^\[.*\]$/.test(name) && isIP(name.slice(1, -1)) === 6);
-  if (isAddress || name === 'localhost' || name === host.toLowerCase()) return;
+/** Throws `invalidRequest` for a `Host` by which a page of another host could read everything. */
+export function checkHost({ headers }: Call, { host }: AdminSettings): void {
+  if (isOwnHost(headers.host, host)) return;
   throw invalidRequest('Host must be an address, localhost or the host of [admin]');
 }
 
 /**
  * Throws `invalidRequest` for a request that a page of another origin makes: it could not read the answer, but take all
- * feeds. Links are followed, but not into a frame. Older browsers send no `sec-fetch-` headers, but `Origin`, and none
- * with a GET to the page's own server.
+ * feeds. Links to the page are followed, but not into a frame. Speculation rules of another origin's page ask with
+ * `Sec-Fetch-Site: none`, as an address that the user types does. Older browsers send no `sec-fetch-` headers, but
+ * `Origin`, and none with a GET to the page's own server.
  */
-export function checkOrigin({ headers }: Call): void {
+export function checkOrigin({ headers, path }: Call): void {
   const { host, origin, 'sec-fetch-site': site, 'sec-fetch-dest': destination } = headers;
   const isOwn = origin === undefined || origin.replace(/^https?:\/\//, '') === host;
-  const isAllowed = site === 'same-origin' || site === 'none' || destination === 'document';
-  if (site === undefined ? isOwn : isAllowed) return;
+  const isAllowed = destination === 'document' ? path === '/' : site === 'same-origin';
+  const isPrefetch = String(headers['sec-purpose']).includes('prefetch');
+  if (!isPrefetch && (site === undefined ? isOwn : isAllowed)) return;
   throw invalidRequest('The request comes from a page of another origin');
 }
 

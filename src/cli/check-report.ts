@@ -2,7 +2,7 @@
 
 import type { Config } from '../config/config.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
-import { describeWarning, warningsOf } from './startup-report.ts';
+import { describeWarning, NO_PROVIDERS, warningsOf } from './startup-report.ts';
 
 /** What one provider answered to a request for its model list. */
 export interface ProviderCheck {
@@ -33,11 +33,11 @@ export interface Checks {
   readonly store: StoreCheck | undefined;
 }
 
-/** Whether nothing failed. `checks` is undefined if nobody was asked. */
+/** Whether a provider was asked, and nothing failed. `checks` is undefined if nobody was to be asked. */
 export function isPassed(checks: Checks | undefined): boolean {
-  return (
-    checks === undefined || [...checks.providers, checks.store].every((one) => one?.ok !== false)
-  );
+  if (checks === undefined) return true;
+  const { providers, store } = checks;
+  return providers.length > 0 && [...providers, store].every((one) => one?.ok !== false);
 }
 
 /** Every setting with the value in use, keys masked; then the providers, and the warnings. */
@@ -52,14 +52,14 @@ export function describeConfig(config: Config, source: SettingsSource): string {
   ]);
 }
 
-/** A table with a line for each key of each provider, and one for the store, after an empty line; nothing if there are none. */
+/** A table with a line for each key of each provider, and one for the store, after an empty line. */
 export function describeChecks({ providers, store }: Checks): string {
   const rows = providers.map(({ provider, key, status, message }) => ({
     name: key ? `${provider} key ${key}` : provider,
     result: status ? `${status}  ${message}` : message,
   }));
+  if (rows.length === 0) rows.push({ name: 'providers', result: NO_PROVIDERS });
   if (store) rows.push({ name: 'rate_limit.store', result: store.message });
-  if (rows.length === 0) return '';
   const width = Math.max(...rows.map(({ name }) => name.length));
   return toLines(['', ...rows.map(({ name, result }) => `${name.padEnd(width)}  ${result}`)]);
 }

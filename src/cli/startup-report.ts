@@ -12,6 +12,8 @@ const LOOPBACK_OF = new Map([
   ['::', '::1'],
 ]);
 
+export const NO_PROVIDERS = 'none: set a key, for example OPENAI_API_KEY';
+
 interface StartupFacts {
   readonly config: Config;
   readonly source: SettingsSource;
@@ -37,7 +39,7 @@ export function describeStartup(facts: StartupFacts): string {
     ...(adminUrl ? [`admin      ${adminUrl}`] : []),
     ...(server.workers > 1 ? [`workers    ${server.workers}`] : []),
     `settings   ${source.text}`,
-    `providers  ${ids || 'none: set a key, for example OPENAI_API_KEY'}`,
+    `providers  ${ids || NO_PROVIDERS}`,
     `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
     `aliases    ${aliasPairs || 'none'}`,
     `upstream   ${transport.description}`,
@@ -94,12 +96,18 @@ export function describeWarning(text: string): string {
 
 /** Everything about the settings that the operator should know, and that does not stop the start. */
 export function warningsOf(config: Config): string[] {
-  const { host, auth } = config.server;
+  const { host, auth, trustedProxies } = config.server;
   const warnings = [...config.warnings];
-  if (!isLoopback(host) && !needsKey(config)) {
-    const token = auth.enabled ? 'any token' : 'no token';
+  if (needsKey(config)) return warnings;
+  const token = auth.enabled ? 'any token' : 'no token';
+  if (!isLoopback(host)) {
     warnings.push(
       `every client that can connect to ${host} is served, with ${token}; set [server.auth] keys, or host = "127.0.0.1"`,
+    );
+  }
+  if (trustedProxies.length > 0) {
+    warnings.push(
+      `every client of the proxies in trusted_proxies is served, with ${token}; set [server.auth] keys`,
     );
   }
   return warnings;

@@ -1,7 +1,7 @@
 /** Reads `[providers]`: which providers are registered, with what settings, and why others are not. */
 
 import { didYouMean } from '../lib/did-you-mean.ts';
-import { isLoopback } from '../lib/loopback.ts';
+import { isLoopback, isPrivate } from '../lib/loopback.ts';
 import { Secret } from '../lib/secrets.ts';
 import { checkKey } from './api-keys.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
@@ -136,6 +136,9 @@ function readProvider(
   }
   if (distinct.size === 0) checkKey(inVariable, { section, setting: 'api_key', variable });
   if (inSection.length > distinct.size) section.warning('api_keys', 'the same key is there twice');
+  if (isReadable(settings.baseUrl)) {
+    section.warning('base_url', 'http:// beyond a private network: the key travels in clear text');
+  }
   if (isOwnAddress(settings.baseUrl, server)) {
     section.warning(
       'base_url',
@@ -160,6 +163,13 @@ function checkBaseUrl(id: string, text: string | undefined, section: SectionRead
     section.problem('base_url', 'leave out /chat/completions: the gateway appends it');
   }
   return text.replace(/\/+$/, '');
+}
+
+/** Whether everybody on the way can read the key. */
+function isReadable(baseUrl: string): boolean {
+  if (!URL.canParse(baseUrl)) return false;
+  const { protocol, hostname } = new URL(baseUrl);
+  return protocol === 'http:' && !isPrivate(hostname);
 }
 
 /** OPENAI_BASE_URL is often set to the gateway's address, for the SDKs of programs beside it. */

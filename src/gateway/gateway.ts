@@ -1,10 +1,11 @@
 /** One request from its head to its access line: the order of checks, the routes, the one catch. */
 
-import type { ClientSettings } from '../config/config.ts';
+import { needsKey, type ClientSettings, type Config } from '../config/config.ts';
 import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
 import { createRemoteAddress } from '../downstream/remote-address.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
@@ -13,7 +14,7 @@ import { createAuthenticator } from '../policy/authentication.ts';
 import { traceHeaders } from '../upstream/headers.ts';
 import { createAccessLog, logBroken } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
-import { addCorsHeaders, answerPreflight, checkOrigin, isPreflight } from './cors.ts';
+import { addCorsHeaders, answerPreflight, checkPage, isPreflight } from './cors.ts';
 import type { ModelList } from './model-list.ts';
 import { serverTiming, timeSpent } from './server-timing.ts';
 
@@ -115,6 +116,7 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Answer | Pro
   const { concurrency, config, limits, logger } = completion;
   const { server } = config;
   const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
+  const warnOfProxy = createProxyWarning(config, logger, memory);
   const askedFor = new Map(
     UNSERVED_PATHS.map((path) => [path, memory.totalCounter(`asked for: ${path}`)]),
   );
@@ -130,13 +132,14 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Answer | Pro
   // In this order, so that an unauthenticated client learns and consumes nothing.
   return (call) => {
     call.checkProtocol();
-    checkOrigin(call, config);
+    checkPage(call, config);
     const route = routes.get(call.path);
     const found = route?.methods.includes(call.method) ? route : undefined;
     if (found && call.path === HEALTH_PATH) return found.answer(call);
     if (server.cors && isPreflight(call)) return answerPreflight(call);
     const client = authenticate(call.headerValues('authorization'));
     call.record.client = client?.name;
+    warnOfProxy(call);
     const excess = concurrency.beginRequest(client);
     if (excess) throw excess;
     call.onEnd(() => concurrency.endRequest(client));
@@ -158,6 +161,21 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Answer | Pro
     const allow = route && { headers: { allow: route.methods.join(', ') } };
     return new GatewayError('notFound', 'Resource not found', allow);
   }
+}
+
+/** Once, over all threads: on loopback too, a gateway without keys is open to everybody whom a proxy lets through. */
+function createProxyWarning(
+  config: Config,
+  logger: Logger,
+  memory: SharedMemory,
+): (call: Call) => void {
+  if (needsKey(config)) return () => {};
+  const proxied = memory.totalCounter('proxied without keys');
+  return ({ headers }) => {
+    const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
+    if (!isProxied || proxied.add(1) > 1) return;
+    logger.log('warn', 'a proxy sends requests, and no key is needed; set [server.auth] keys');
+  };
 }
 
 function health(call: Call): Answer {

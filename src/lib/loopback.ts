@@ -1,9 +1,41 @@
-/** Hosts that only this machine can reach. */
+/** Who can reach a host, told from its name or address alone. */
+
+import { BlockList, isIP } from 'node:net';
 
 const LOOPBACK_HOST =
   /^(?:(?:[\w-]+\.)*localhost|127(?:\.\d{1,3}){0,3}|\[?(?:::1|::ffff:127(?:\.\d{1,3}){3}|0:0:0:0:0:0:0:1)\]?)$/i;
 
+/** This host (RFC 1122 3.2.1.3), private networks (RFC 1918, RFC 4193) and those of carriers (RFC 6598). */
+const PRIVATE_NETWORKS = new BlockList();
+PRIVATE_NETWORKS.addAddress('0.0.0.0');
+PRIVATE_NETWORKS.addSubnet('10.0.0.0', 8);
+PRIVATE_NETWORKS.addSubnet('172.16.0.0', 12);
+PRIVATE_NETWORKS.addSubnet('192.168.0.0', 16);
+PRIVATE_NETWORKS.addSubnet('100.64.0.0', 10);
+PRIVATE_NETWORKS.addSubnet('fc00::', 7, 'ipv6');
+/** No dots; or a top-level domain that the public DNS does not have (RFC 6762; ICANN 2024). */
+const PRIVATE_NAME = /^[^.]+$|\.(?:local|internal)$/i;
+
 /** Whether `host`, a name or an address as in settings or URLs, is a loopback one (RFC 6761 6.3, RFC 6890). */
 export function isLoopback(host: string): boolean {
   return LOOPBACK_HOST.test(host);
+}
+
+/** Whether what is sent to `host`, as a parsed URL has it, stays on this machine or in a private network. */
+export function isPrivate(host: string): boolean {
+  if (isLoopback(host)) return true;
+  const address = host.replace(/^\[|\]$/g, '');
+  const family = isIP(address);
+  if (family === 0) return PRIVATE_NAME.test(host);
+  return PRIVATE_NETWORKS.check(address, family === 4 ? 'ipv4' : 'ipv6');
+}
+
+/**
+ * Whether the header `Host` is an address, `localhost` or the configured host, or absent (HTTP/1.0, which no browser
+ * speaks). By DNS rebinding, a page that was loaded under any other name would be same-origin.
+ */
+export function isOwnHost(sent: string | undefined, configured: string): boolean {
+  const name = sent?.replace(/:\d*$/, '').toLowerCase();
+  if (name === undefined || name === 'localhost' || name === configured.toLowerCase()) return true;
+  return isIP(name) === 4 || (/^\[.*\]$/.test(name) && isIP(name.slice(1, -1)) === 6);
 }

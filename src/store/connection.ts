@@ -18,6 +18,7 @@ const MAX_PENDING = 4096;
 /** Bytes that the kernel has not taken; beyond it nothing is sent. */
 const MAX_UNSENT_BYTES = 1_048_576;
 const MAX_CAUSE_CHARACTERS = 200;
+const ERROR_CODE = /^[A-Z]+\b/;
 
 const LOAD = ['SCRIPT', 'LOAD', SCRIPT];
 /** They show that the store can write, as a full or a read-only one cannot, and several keys at once, as a cluster cannot. */
@@ -157,17 +158,13 @@ export class Connection {
     const { args, resolve, isRepeated } = command;
     const isForgotten = isError && text.startsWith('NOSCRIPT') && !isRepeated;
     if (isError && !isForgotten) {
-      const isShown = args[0] !== 'AUTH' || !mayHold(text, args.at(-1)!);
-      return this.end(`${args[0]}: ${isShown ? text : text.split(' ', 1)[0]}`);
+      // What is said of AUTH may quote its arguments, or a part of them.
+      const shown = args[0] === 'AUTH' ? (ERROR_CODE.exec(text)?.[0] ?? 'error') : text;
+      return this.end(`${args[0]}: ${shown}`);
     }
     this.#pending.shift();
     if (!isForgotten) return resolve(text);
     this.#send({ ...command, args: LOAD, resolve() {}, isRepeated: true });
     this.#send({ ...command, isRepeated: true });
   }
-}
-
-/** A server that does not know AUTH repeats the beginnings of its arguments. */
-function mayHold(text: string, password: string): boolean {
-  return /unknown command/i.test(text) || text.includes(password);
 }

@@ -21,6 +21,7 @@ import {
   NGINX,
   nginxArguments,
   PROXIES,
+  settingsOf,
   type Proxy,
 } from './proxies.ts';
 import { getTool, runServer, runTool, type Tool } from './tools.ts';
@@ -34,15 +35,16 @@ const [FIRST_EVENT = '', ...LATER_EVENTS] = completionEvents().split(/(?<=\n\n)/
 
 interface Front {
   readonly upstream: FakeUpstream;
-  readonly ask: (path: string, body?: string) => Promise<IncomingMessage>;
+  readonly ask: (path: string, body?: string, token?: string) => Promise<IncomingMessage>;
 }
 
 async function startFront(t: TestContext, proxy: Proxy, tool: Tool): Promise<Front> {
   await buildOnce();
   const upstream = await startUpstream(t);
-  const settings = `[server]\nhost = "127.0.0.1"\ntrusted_proxies = ["127.0.0.1"]\n${providerToml(upstream)}`;
+  const settings = `${settingsOf(proxy.file)}${providerToml(upstream)}`;
   const cwd = emptyFolder(t, { 'gateway.toml': settings });
-  const gateway = await startServing(t, ['--port', '0'], { cwd });
+  const env = { GATEWAY_TOKEN: CLIENT_TOKEN };
+  const gateway = await startServing(t, ['--port', '0'], { cwd, env });
   const certificate = createCertificate(t, ['IP:127.0.0.1']);
   const port = await freePort();
   const folder = emptyFolder(t);
@@ -63,10 +65,19 @@ async function startFront(t: TestContext, proxy: Proxy, tool: Tool): Promise<Fro
   if (proxy.dropsRoot && IS_ROOT) {
     assert.doesNotMatch(readFileSync(`/proc/${pid}/status`, 'utf8'), /^[UG]id:\s.*\b0\b/m);
   }
-  return { upstream, ask: async (path, body) => ask(port, certificate, path, body) };
+  return {
+    upstream,
+    ask: async (path, body, token) => ask(port, certificate, { path, body, token }),
+  };
 }
 
-async function ask(port: number, { cert }: Certificate, path: string, body?: string) {
+interface Question {
+  readonly path: string;
+  readonly body?: string | undefined;
+  readonly token?: string;
+}
+
+async function ask(port: number, { cert }: Certificate, { path, body, token }: Question) {
   const request = httpsRequest({
     host: '127.0.0.1',
     port,
@@ -74,7 +85,10 @@ async function ask(port: number, { cert }: Certificate, path: string, body?: str
     ca: cert,
     agent: false,
     method: body === undefined ? 'GET' : 'POST',
-    headers: { authorization: `Bearer ${CLIENT_TOKEN}`, 'content-type': 'application/json' },
+    headers: {
+      authorization: `Bearer ${token ?? CLIENT_TOKEN}`,
+      'content-type': 'application/json',
+    },
   });
   request.setTimeout(SILENCE_MS, () => request.destroy(new Error('nothing comes')));
   request.end(body);
@@ -83,12 +97,13 @@ async function ask(port: number, { cert }: Certificate, path: string, body?: str
 }
 
 for (const proxy of PROXIES) {
-  const title = `${proxy.name}: its check accepts the file, events pass one by one, a body of 20 MiB passes whole, and a client that leaves is noticed`;
+  const title = `${proxy.name}: its check accepts the file, the settings in it ask for a key, events pass one by one, a body of 20 MiB passes whole, and a client that leaves is noticed`;
   test(title, { ...LIMITS, skip: NO_OPENSSL }, async (t) => {
     const tool = getTool(t, proxy.name, proxy.source);
     if (!tool) return;
     const front = await startFront(t, proxy, tool);
     assert.equal((await front.ask('/health')).statusCode, 200);
+    assert.equal((await front.ask('/v1/models', undefined, 'another-token')).statusCode, 401);
     await passesEvents(front);
     await passesLargeBody(front);
     if (proxy.buffersRequests) await answersTooLarge(front);

@@ -18,6 +18,8 @@ export interface Place {
 
 export interface Proxy {
   readonly name: string;
+  /** Its file in the project. */
+  readonly file: string;
   readonly source: Source;
   /** Sends a request on once it is whole. The others abort it if the gateway refuses it early. */
   readonly buffersRequests: boolean;
@@ -56,6 +58,14 @@ export function aroundServers(folder: string, servers: string): string {
   ].join('\n');
 }
 
+/** The lines of gateway.toml that the comment at the top of a proxy's file asks for. */
+export function settingsOf(file: string): string {
+  const text = readFileSync(join(ROOT, file), 'utf8');
+  const [, lines = ''] = /^# In gateway\.toml.*:\n#\n((?:# {3}.*\n)+)/m.exec(text) ?? [];
+  assert.notEqual(lines, '', file);
+  return lines.replaceAll(/^# {3}/gm, '');
+}
+
 export const NGINX = debian('usr/sbin/nginx', ['nginx']);
 
 export function nginxArguments(folder: string): string[] {
@@ -65,11 +75,12 @@ export function nginxArguments(folder: string): string[] {
 export const PROXIES: readonly Proxy[] = [
   {
     name: 'nginx',
+    file: 'deploy/nginx.conf',
     source: NGINX,
     buffersRequests: true,
     dropsRoot: false,
     configure({ folder, port, gatewayPort, certificate }) {
-      const servers = rewrite('deploy/nginx.conf', {
+      const servers = rewrite(this.file, {
         'listen 443 ssl': `listen 127.0.0.1:${port} ssl`,
         '/etc/nginx/tls/gateway.crt': certificate.path,
         '/etc/nginx/tls/gateway.key': join(folder, 'key.pem'),
@@ -82,12 +93,13 @@ export const PROXIES: readonly Proxy[] = [
   },
   {
     name: 'caddy',
+    file: 'deploy/Caddyfile',
     source: debian('usr/bin/caddy', ['caddy']),
     buffersRequests: false,
     dropsRoot: false,
     configure({ folder, port, gatewayPort, certificate }) {
       const keyPath = join(folder, 'key.pem');
-      const site = rewrite('deploy/Caddyfile', {
+      const site = rewrite(this.file, {
         [`${SITE} {`]: `https://127.0.0.1:${port} {\n\ttls ${certificate.path} ${keyPath}`,
         [GATEWAY]: `127.0.0.1:${gatewayPort}`,
       });
@@ -101,6 +113,7 @@ export const PROXIES: readonly Proxy[] = [
   },
   {
     name: 'haproxy',
+    file: 'deploy/haproxy.cfg',
     source: debian('usr/sbin/haproxy', [
       'haproxy',
       'liblua5.3-0',
@@ -113,7 +126,7 @@ export const PROXIES: readonly Proxy[] = [
       const pem = join(folder, 'gateway.pem');
       const jail = join(folder, 'empty');
       mkdirSync(jail);
-      const file = rewrite('deploy/haproxy.cfg', {
+      const file = rewrite(this.file, {
         'bind :443': `bind 127.0.0.1:${port}`,
         '/etc/haproxy/tls/gateway.pem': pem,
         [GATEWAY]: `127.0.0.1:${gatewayPort}`,

@@ -190,7 +190,7 @@ export function rawChat(body: object, headers: readonly string[] = []): string {
   const json = JSON.stringify(body);
   const head = [
     'POST /v1/chat/completions HTTP/1.1',
-    'host: gateway',
+    'host: localhost',
     `authorization: Bearer ${CLIENT_TOKEN}`,
     'content-type: application/json',
     `content-length: ${Buffer.byteLength(json)}`,
