@@ -2,20 +2,28 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import {
+  createServer as createHttpServer,
+  type IncomingMessage,
+  type ServerResponse,
+} from 'node:http';
 import { connect, createServer, type AddressInfo } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
+import { readInTurns } from '../src/downstream/request-body.ts';
 import { Cancellation } from '../src/lib/cancellation.ts';
 import { createConnections } from '../src/upstream/connections.ts';
 import { sendByFetch } from '../src/upstream/fetch-transport.ts';
 import { TransportError, upstreamFailure } from '../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../src/upstream/provider.ts';
-import { fromIterable, readAll, type ByteSink } from '../src/lib/byte-source.ts';
+import { fromIterable, readAll, readEach, type ByteSink } from '../src/lib/byte-source.ts';
 import { sendByUndici } from '../src/upstream/undici-transport.ts';
+import { idle } from './support/clock.ts';
 import { startBlackHole } from './support/fault-proxy.ts';
 import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/gateway.ts';
 import { createMemoryProbe } from './support/memory.ts';
+import { sendRaw } from './support/raw.ts';
 import { startRawUpstream } from './support/raw-upstream.ts';
 import { eventually } from './support/streams.ts';
 import { OVER_FETCH } from './support/transport.ts';
@@ -213,6 +221,117 @@ test('fetch fails with the reason of the cancellation, and with the network erro
   await assert.rejects(sendByFetch(request, cancellation), TransportError);
   cancellation.cancel(new Error('left'));
   await assert.rejects(sendByFetch(request, cancellation), /^Error: left$/);
+});
+
+/** `count` chunks of a chunked body, without its end. */
+const inChunks = (count: number, bytes: number) =>
+  `${bytes.toString(16)}\r\n${'x'.repeat(bytes)}\r\n`.repeat(count);
+
+/** Counts chunks, and how many came at most in one turn of the event loop. */
+function countPerTurn() {
+  const counts = { all: 0, most: 0 };
+  let ofTurn = 0;
+  const add = () => {
+    if (ofTurn === 0) setImmediate(() => (ofTurn = 0));
+    counts.all += 1;
+    ofTurn += 1;
+    counts.most = Math.max(counts.most, ofTurn);
+  };
+  return { counts, add };
+}
+
+for (const { chunks, bytes, status } of [
+  { chunks: 8000, bytes: 1, status: 200 },
+  { chunks: 8300, bytes: 1, status: 400 },
+  { chunks: 20_000, bytes: 15, status: 400 },
+  { chunks: 20_000, bytes: 17, status: 200 },
+]) {
+  test(`a body in ${chunks} chunks of ${bytes} B is answered with ${status}`, async (t) => {
+    const upstream = await startUpstream(t);
+    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const [start = '', end = ''] = JSON.stringify(chatBody({ pad: '|' })).split('|');
+    const reply = await sendRaw(
+      gateway.port,
+      'POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer any\r\nconnection: close\r\n' +
+        'content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n' +
+        `${start.length.toString(16)}\r\n${start}\r\n${inChunks(chunks, bytes)}` +
+        `${end.length.toString(16)}\r\n${end}\r\n0\r\n\r\n`,
+      { waitMs: 10_000 },
+    );
+    assert.equal(reply.status, status, reply.text);
+    if (status === 400) assert.match(reply.body, /: the request body comes in too small chunks"/);
+  });
+}
+
+/** Sends the start of a chunked upload to a server of node:http that reads it as the gateway does. */
+async function uploadInTurns(t: TestContext, body: string): Promise<IncomingMessage> {
+  const server = createHttpServer({ highWaterMark: 64 * KIB });
+  server.listen(0, '127.0.0.1');
+  t.after(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  await once(server, 'listening');
+  const client = connect((server.address() as AddressInfo).port, '127.0.0.1');
+  client.on('error', () => {});
+  client.write(`POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n${body}`);
+  const [request, response] = (await once(server, 'request')) as [IncomingMessage, ServerResponse];
+  readInTurns(request);
+  response.end();
+  return request;
+}
+
+test('of an upload in tiny chunks a turn takes a thousand, and no more is read until they are all taken', async (t) => {
+  const request = await uploadInTurns(t, `${inChunks(20_000, 17)}0\r\n\r\n`);
+  const { counts, add } = countPerTurn();
+  let mostBytes = 0;
+  request.on('data', () => {
+    add();
+    mostBytes = Math.max(mostBytes, request.readableLength);
+  });
+  await once(request, 'end');
+  assert.ok(counts.all >= 20_000);
+  assert.ok(counts.most < 1100, `${counts.most} chunks in one turn`);
+  // One read of 64 KiB has 2850 such chunks.
+  assert.ok(mostBytes <= 2850 * 17, `${mostBytes} bytes`);
+});
+
+test('an upload in chunks of one byte is not read to its end, also if it is discarded', async (t) => {
+  const request = await uploadInTurns(t, `${inChunks(100_000, 1)}0\r\n\r\n`);
+  const { counts, add } = countPerTurn();
+  request.on('data', add);
+  await eventually(() => counts.all > 8192, 'more chunks than may be that small');
+  await idle(200);
+  assert.ok(counts.all < 40_000, `${counts.all} chunks`);
+});
+
+test('of an answer in chunks of one byte a turn takes a thousand', async (t) => {
+  const upstream = await startRawUpstream(t, ({ socket }) =>
+    socket.write(
+      `HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n${inChunks(20_000, 1)}0\r\n\r\n`,
+    ),
+  );
+  const reply = await sendUndici(t, new URL(upstream.baseUrl).origin, []);
+  const { counts, add } = countPerTurn();
+  await readEach(reply.body, () => {
+    add();
+    return true;
+  });
+  assert.ok(counts.all > 10_000, `${counts.all} chunks`);
+  assert.ok(counts.most < 1100, `${counts.most} chunks in one turn`);
+});
+
+test('fromIterable takes turns with everything else', async () => {
+  const { counts, add } = countPerTurn();
+  const chunks = async function* () {
+    for (let at = 0; at < 3000; at += 1) yield Buffer.from('x');
+  };
+  await readEach(fromIterable(chunks()), () => {
+    add();
+    return true;
+  });
+  assert.equal(counts.all, 3000);
+  assert.ok(counts.most < 1100, `${counts.most} chunks in one turn`);
 });
 
 test('readAll gives up on a body that is longer than allowed', async () => {

@@ -8,6 +8,10 @@ import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { TurnLimit } from '../lib/turn-limit.ts';
 
+/** Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. */
+const FREE_CHUNKS = 8192;
+const MIN_MEAN_CHUNK_BYTES = 16;
+
 interface BodyOptions {
   readonly maxBytes: number;
   /** Grows with the body; with a Content-Length, to all of it at once. */
@@ -22,8 +26,8 @@ interface BodyOptions {
 
 /**
  * Reads the whole body and returns it in parts. Throws a 413 if it is larger than `maxBytes`, a 429 if it does not fit
- * the reservation's budget, and the cancellation's reason, `ClientGone` if it breaks off. The rest of a refused body is
- * read and discarded.
+ * the reservation's budget, a 400 if it comes in too small chunks, and the cancellation's reason, `ClientGone` if it
+ * breaks off. The answer to a refused body discards the rest.
  */
 export function readRequestBody(
   request: IncomingMessage,
@@ -31,7 +35,7 @@ export function readRequestBody(
 ): Promise<Buffer[]> {
   const announcedBytes = Number(request.headers['content-length'] ?? 0);
   const chunks = new ChunkBuffer();
-  const turn = new TurnLimit();
+  const pace = new UploadPace(request);
   const reserve = (bytes: number) => {
     if (bytes > maxBytes) {
       throw invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
@@ -49,7 +53,6 @@ export function readRequestBody(
     };
     const fail = (error: unknown) => {
       end();
-      readInTurns(request);
       reject(error);
     };
     const onData = (chunk: Buffer) => {
@@ -57,7 +60,7 @@ export function readRequestBody(
         chunks.push(chunk);
         if (chunks.size > announcedBytes) reserve(chunks.size);
         onChunk(chunk);
-        if (turn.isReached(chunk.length)) yieldTurn(request);
+        if (!pace.take(chunk)) throw invalidRequest('the request body comes in too small chunks');
       } catch (error) {
         fail(error);
       }
@@ -73,16 +76,63 @@ export function readRequestBody(
   });
 }
 
-/** Reads the body, in turns with everything else, until it ends. What has no other listener is discarded. */
+/**
+ * Reads the body, in turns with everything else, until it ends. What has no other listener is discarded. One in too
+ * small chunks is not read to its end: `#lingerOverUpload` closes the connection.
+ */
 export function readInTurns(request: IncomingMessage): void {
-  const turn = new TurnLimit();
-  request.on('data', (chunk: Buffer) => {
-    if (turn.isReached(chunk.length)) yieldTurn(request);
-  });
+  const pace = new UploadPace(request);
+  const onData = (chunk: Buffer) => {
+    if (pace.take(chunk)) return;
+    request.off('data', onData);
+    holdSocket(request);
+  };
+  request.on('data', onData);
   request.resume();
 }
 
-function yieldTurn(request: IncomingMessage): void {
-  request.pause();
-  setImmediate(() => request.resume());
+/** How fast a body is read: in turns with everything else, and in chunks of a useful size. */
+class UploadPace {
+  readonly #request: IncomingMessage;
+  readonly #turn = new TurnLimit();
+  #chunks = 0;
+  #bytes = 0;
+
+  constructor(request: IncomingMessage) {
+    this.#request = request;
+  }
+
+  /** Takes each chunk. Pauses the request if it has had its turn. Returns false if its chunks are too small. */
+  take({ length }: Buffer): boolean {
+    this.#chunks += 1;
+    this.#bytes += length;
+    if (this.#turn.isReached(length)) this.#yieldTurn();
+    return this.#chunks <= FREE_CHUNKS || this.#bytes >= this.#chunks * MIN_MEAN_CHUNK_BYTES;
+  }
+
+  #yieldTurn(): void {
+    const request = this.#request;
+    request.pause();
+    const release = holdSocket(request);
+    setImmediate(() => {
+      release();
+      request.resume();
+    });
+  }
+}
+
+/**
+ * Stops reading the connection, until the returned function is called. To pause the request is not enough: node:http
+ * reads on, and parses, until it holds `highWaterMark` bytes of the body, which may be as many chunks.
+ */
+function holdSocket({ socket }: IncomingMessage): () => void {
+  const pause = () => void socket.pause();
+  // Behind a 'resume' that is under way already, which would undo it.
+  process.nextTick(pause);
+  // node:http resumes the socket when a part of the body is taken, and when the answer is sent.
+  socket.on('resume', pause);
+  return () => {
+    socket.off('resume', pause);
+    socket.resume();
+  };
 }

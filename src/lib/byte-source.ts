@@ -1,7 +1,7 @@
 /** Bytes that are pushed, chunk by chunk, to one reader: without a promise or a stream object for each chunk. */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
-import { TurnLimit } from './turn-limit.ts';
+import { nextTurn, TurnLimit } from './turn-limit.ts';
 
 /** Neither method throws. */
 export interface ByteSink {
@@ -24,16 +24,18 @@ export interface EndableSource extends ByteSource {
   cancel(): void;
 }
 
-/** Hands over the chunks of an iterable as fast as they are taken. `cancel` also ends one that was not begun. */
+/** Hands over the chunks of an iterable as fast as they are taken, in turns with everything else. `cancel` also ends one that was not begun. */
 export function fromIterable(chunks: AsyncIterable<Buffer>): EndableSource {
   let isWanted = true;
   let isBegun = false;
   let resume = () => {};
+  const turn = new TurnLimit();
   const handOver = async (sink?: ByteSink) => {
     isBegun = true;
     for await (const chunk of chunks) {
       const isTaken = !isWanted || sink?.write(chunk);
       if (!isTaken) await new Promise<void>((resolve) => (resume = resolve));
+      if (turn.isReached(chunk.length)) await nextTurn();
       if (!isWanted) return;
     }
   };
@@ -54,15 +56,13 @@ export function fromIterable(chunks: AsyncIterable<Buffer>): EndableSource {
 }
 
 /**
- * Calls `take` with each chunk until it returns false, in turns with everything else. Resolves then or at the end, and
- * rejects with the source's error, or with what `take` throws. Without a promise if all has come: returns nothing, or
- * throws.
+ * Calls `take` with each chunk until it returns false. Resolves then or at the end, and rejects with the source's error,
+ * or with what `take` throws. Without a promise if all has come: returns nothing, or throws.
  */
 export function readEach(
   source: ByteSource,
   take: (chunk: Buffer) => boolean,
 ): Promise<void> | undefined {
-  const turn = new TurnLimit();
   let isOver = false;
   let failure: unknown;
   let settle = (error?: unknown) => {
@@ -72,16 +72,11 @@ export function readEach(
   source.start({
     write(chunk) {
       try {
-        if (!take(chunk)) {
-          settle();
-          return false;
-        }
+        if (take(chunk)) return true;
+        settle();
       } catch (error) {
         settle(error);
-        return false;
       }
-      if (!turn.isReached(chunk.length)) return true;
-      setImmediate(() => source.resume());
       return false;
     },
     end: (error) => settle(error),

@@ -6,6 +6,7 @@
 import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
+import { TurnLimit } from '../lib/turn-limit.ts';
 import type { Connections, ConnectionUse } from './connections.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
@@ -65,6 +66,9 @@ class Exchange implements UpstreamReply, ByteSource {
   readonly headers = new Map<string, string>();
   readonly #options: ExchangeOptions;
   readonly #unread = new ChunkBuffer();
+  readonly #turn = new TurnLimit();
+  /** It goes on by itself. */
+  #isTurnOver = false;
   /** It is being written to a connection. */
   #isStarted = false;
   #use: ConnectionUse | undefined;
@@ -100,7 +104,7 @@ class Exchange implements UpstreamReply, ByteSource {
     if (this.#unread.size > 0) this.#isPaused = !this.#sink?.write(this.#unread.take());
     if (this.#isPaused) return;
     if (this.#isOver) this.#endSink();
-    else this.#resume();
+    else if (!this.#isTurnOver) this.#resume();
   }
 
   onConnect(abort: (reason: Error) => void): void {
@@ -122,16 +126,20 @@ class Exchange implements UpstreamReply, ByteSource {
     return true;
   }
 
-  /** Returns false if no more may come before `resume` is called. */
+  /** Returns false if no more may come before `resume` is called: undici stops parsing within what it has read. */
   onData(chunk: Buffer): boolean {
     // undici 6 reports an empty chunk when it resumes; pausing for it would never end.
     if (chunk.length === 0) return true;
-    if (!this.#isPaused) {
-      this.#isPaused = !this.#sink?.write(chunk);
-      return true;
-    }
-    this.#unread.push(chunk);
-    return this.#unread.size < MAX_UNREAD_BYTES;
+    if (this.#isPaused) this.#unread.push(chunk);
+    else this.#isPaused = !this.#sink?.write(chunk);
+    if (this.#unread.size >= MAX_UNREAD_BYTES) return false;
+    if (!this.#turn.isReached(chunk.length)) return true;
+    this.#isTurnOver = true;
+    setImmediate(() => {
+      this.#isTurnOver = false;
+      this.#resume();
+    });
+    return false;
   }
 
   onComplete(): void {
