@@ -2775,8 +2775,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/chat-request.ts',
-    now: "if (name === 'role') this.#role = undefined;",
-    mutated: '',
+    now: "if (this.#name === 'role') this.#role = text;",
+    mutated: "if (this.#name === 'role') this.#role = text ?? this.#role;",
     tests: 'conformance-requests',
     title: 'the last of two members',
   },
