@@ -77,7 +77,7 @@ const RELOADS = 20;
 
 test(
   `${IN_FLIGHT} requests in flight and new ones all the time: none fails in ${RELOADS} reloads, every other one of a broken file`,
-  { timeout: 120_000 },
+  { timeout: 300_000 },
   async (t) => {
     const { upstream: held, finish } = await startHeldUpstream(t);
     const places = [await startUpstream(t), await startUpstream(t)] as const;

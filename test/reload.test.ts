@@ -793,7 +793,7 @@ describe('the operator sees', () => {
 
 test(
   '200 reloads leave nothing of the former settings in memory',
-  { timeout: 60_000 },
+  { timeout: 300_000 },
   async (t) => {
     const upstream = await startUpstream(t, (_, response) =>
       sendEvents(response, completionEvents()),

@@ -68,8 +68,8 @@ const concurrency = availableParallelism() + (WORKERS > 1 ? 0 : 2);
 const events = run({
   files,
   concurrency,
-  // Of one file. On a busy machine, gateways with workers take several times as long to start.
-  timeout: WORKERS > 1 ? 600_000 : 180_000,
+  // Of one file, against hangs: each test has a limit of its own.
+  timeout: 900_000,
   ...(values.title === undefined ? {} : { testNamePatterns: [escapePattern(values.title)] }),
 });
 events.on('test:pass', ({ details, name, skip }) => {
