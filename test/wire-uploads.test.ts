@@ -18,12 +18,13 @@ import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/ga
 import { createMemoryProbe } from './support/memory.ts';
 import { startRawUpstream } from './support/raw-upstream.ts';
 import { eventually } from './support/streams.ts';
+import { sweep } from './support/sweep.ts';
 import { OVER_FETCH } from './support/transport.ts';
 import { sendJson, startUpstream } from './support/upstream.ts';
 
 const KIB = 1024;
 const MIB = 1_048_576;
-const TRANSPORTS = ['auto', 'fetch'] as const;
+const TRANSPORTS = sweep<readonly ('auto' | 'fetch')[]>(['auto', 'fetch'], ['auto']);
 
 /** Sends a POST with this body over undici's agent, as the gateway does. */
 async function sendUndici(
