@@ -357,6 +357,52 @@ test('the feed tells of each request that ends, and what became of a provider', 
   await feed.next('state');
   const told = feed.events.filter(({ name }) => name === 'requests').flatMap(({ data }) => data);
   assert.equal(told.length, 3);
+  const now = performance.now.bind(performance);
+  t.mock.method(performance, 'now', () => now() + 10_000);
+  const rested = await feed.next('state', (state) => state.providers[0].state !== 'resting');
+  const { state, restsUntil, why } = rested.providers[0];
+  assert.deepEqual([state, restsUntil, why], ['half-open', null, p.why]);
+});
+
+test('the delays of the event loop in the feed are those of 15 s, however many pages read them', async (t) => {
+  let delayMs = 120;
+  const fake = {
+    enable() {},
+    percentile: () => delayMs * 1e6,
+    reset: () => void (delayMs = 20),
+  };
+  t.mock.method(perfHooks, 'monitorEventLoopDelay', () => fake);
+  syncBuiltinESMExports();
+  t.after(() => {
+    t.mock.restoreAll();
+    syncBuiltinESMExports();
+  });
+  let nowMs = 1000;
+  t.mock.method(performance, 'now', () => nowMs);
+  const gateway = await startAdmin(t);
+  const read = async () => {
+    const feed = await openFeed(t, gateway.adminPort);
+    const state = await feed.next('state');
+    feed.close();
+    return state.process.loopDelayP99Ms as number;
+  };
+  nowMs += 14_999;
+  assert.deepEqual([await read(), await read()], [100, 100]);
+  nowMs += 1;
+  assert.deepEqual([await read(), await read()], [100, 0]);
+});
+
+test('a client that leaves is no error of its provider', async (t) => {
+  const { gateway, asked } = await startHeld(t);
+  const leaving = new AbortController();
+  const left = assert.rejects(gateway.chat(chatBody(), { signal: leaving.signal }));
+  await asked;
+  leaving.abort();
+  await left;
+  const feed = await openFeed(t, gateway.adminPort);
+  const { providers } = await feed.next('state', (state) => state.providers[0].requests === 1);
+  const [{ errors, lastError }] = providers;
+  assert.deepEqual([errors, lastError], [{}, null]);
 });
 
 test('a provider whose last three tries have failed is failing, also without a fallback', async (t) => {

@@ -13,6 +13,7 @@ import {
 } from './support/gateway.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { errorAfter } from './support/streams.ts';
+import { sweep } from './support/sweep.ts';
 import {
   CHUNK,
   completion,
@@ -26,10 +27,13 @@ import {
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
 const OTHER_KEYS = ['sk-proj-AbC123_dEf456', 'sk-ant-api03-****abcd', 'Bearer eyJhbGciOi.J9-x_y=='];
 const STREAM = chatBody({ stream: true });
-const STATUSES = [
-  [300, 302, 307, 400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415, 418, 422, 429, 451, 499],
-  [500, 501, 502, 503, 504, 511, 529, 599],
-].flat();
+const STATUSES = sweep(
+  [
+    [300, 302, 307, 400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415, 418, 422, 429, 451, 499],
+    [500, 501, 502, 503, 504, 511, 529, 599],
+  ].flat(),
+  [302, 400, 401, 429, 500, 503],
+);
 
 /** How upstreams quote the key they did not like. */
 const ECHOES: Record<string, (key: string) => unknown> = {

@@ -386,6 +386,18 @@ for (const [field, wrap, values] of wrongValues) {
   });
 }
 
+test('the last of two members of a message counts, whatever the first one is', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const ask = async (members: string) =>
+    gateway.chat(`{"model":"p/m","messages":[{"content":"x",${members}}]}`);
+  assertError(await ask('"role":"user","role":5'), refusal(/role/));
+  assert.equal((await ask('"role":5,"role":"user"')).status, 200);
+  assertError(await ask('"role":"user","content":5'), refusal(/content/));
+  assertError(await ask('"role":"user","name":"a","name":5'), refusal(/name/));
+  assert.equal(upstream.requests.length, 1);
+});
+
 const valid = JSON.stringify(chatBody());
 const notObjects = ['null', 'true', '1', '"canary"', '[]', `[${valid}]`];
 for (const body of notObjects) {

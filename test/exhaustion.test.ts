@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import { causeOf } from '../src/gateway/outcome.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { ExhaustionLog } from '../src/lib/exhaustion.ts';
 import type { Logger, LogFacts } from '../src/lib/log.ts';
@@ -51,6 +52,11 @@ test('other failures to connect are the fault of the provider, also those of a m
     const { kind, facts } = failureOf(cause);
     assert.deepEqual([kind, facts.unreachable], ['provider', true]);
   }
+});
+
+test('the cause of a failure at several addresses is that of the first', () => {
+  const cause = ofAll(systemError('ECONNREFUSED', IPV6), systemError('ETIMEDOUT', IPV4));
+  assert.equal(causeOf(failureOf(cause)), 'ECONNREFUSED: connect ECONNREFUSED');
 });
 
 test('an exhausted limit is counted each time, and logs once a second at most', (t) => {

@@ -34,13 +34,14 @@ import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { dataOf } from './support/streams.ts';
 import { CHUNK, completion, completionEvents } from './support/upstream.ts';
 import { newBudget } from './support/shared.ts';
+import { sweep } from './support/sweep.ts';
 
-const CASES = Number(process.env['FUZZ_CASES'] ?? 10_000);
+const CASES = Number(process.env['FUZZ_CASES'] ?? sweep(10_000, 2000));
 const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
 /** For a test of thousands of cases; each case has a limit of its own. */
 const MANY_CASES = { timeout: Math.max(170_000, CASES * 2) };
 /** A case that takes longer hangs. Where the whole suite runs beside it, other tests may be in the way. */
-const HANG_MS = CASES > 10_000 ? 1000 : 10_000;
+const HANG_MS = CASES > 10_000 ? 1000 : 60_000;
 /** How many cases over sockets run at once. */
 const WORKERS = 32;
 
@@ -105,7 +106,8 @@ class Tally {
   }
 
   assertSome(...outcomes: string[]): void {
-    if (CASES < 1000) return;
+    // With fewer, one that is rare may not have come.
+    if (CASES < 10_000) return;
     for (const outcome of outcomes)
       assert.ok(this.counts.has(outcome), `no ${outcome}: ${this.toString()}`);
   }

@@ -40,7 +40,7 @@ prints_version() {
 # Over the transport that GATEWAY_UPSTREAM=$1 stands for, which is called $2.
 run_over() {
   result=ok
-  GATEWAY_UPSTREAM=$1 "$node" --import tsx test/run.ts >"$log" 2>&1 || result=FAILED
+  GATEWAY_UPSTREAM=$1 TEST_SWEEPS=all "$node" --import tsx test/run.ts >"$log" 2>&1 || result=FAILED
   passed=$(count pass)
   [ "${passed:-0}" -gt 0 ] || result=FAILED
   [ $result = ok ] || cat "$log"

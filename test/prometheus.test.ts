@@ -164,7 +164,7 @@ async function sendSome(gateway: TestGateway): Promise<void> {
 
 test(
   'what Prometheus scrapes of 1,000 mixed requests is exactly what was sent',
-  { timeout: 60_000 },
+  { timeout: 300_000 },
   async (t) => {
     if (isPrometheusMissing(t)) return;
     const { gateway, upstream } = await start(t);

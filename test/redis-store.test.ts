@@ -31,7 +31,7 @@ import { NOBODY_LISTENS } from './support/upstream.ts';
 function testEach(title: string, body: (t: TestContext, program: string) => Promise<void>): void {
   if (REDIS_SERVERS.length === 0) void test(title, (t) => void isRedisMissing(t));
   for (const program of REDIS_SERVERS) {
-    void test(`${program}: ${title}`, { timeout: 60_000 }, (t) => body(t, program));
+    void test(`${program}: ${title}`, { timeout: 300_000 }, (t) => body(t, program));
   }
 }
 

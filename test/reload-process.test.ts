@@ -19,6 +19,7 @@ import {
   tcpSocketsOf,
 } from './support/process.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
+import { sweep } from './support/sweep.ts';
 import { WORKERS } from './support/workers.ts';
 import {
   CHUNK,
@@ -72,12 +73,12 @@ async function statusOf(port: number, token: string, body: object = chatBody()):
   return response.status;
 }
 
-const IN_FLIGHT = 1000;
-const RELOADS = 20;
+const IN_FLIGHT = sweep(1000, 200);
+const RELOADS = sweep(20, 6);
 
 test(
   `${IN_FLIGHT} requests in flight and new ones all the time: none fails in ${RELOADS} reloads, every other one of a broken file`,
-  { timeout: 120_000 },
+  { timeout: 300_000 },
   async (t) => {
     const { upstream: held, finish } = await startHeldUpstream(t);
     const places = [await startUpstream(t), await startUpstream(t)] as const;

@@ -32,7 +32,7 @@ import { startUpstream } from './support/upstream.ts';
 
 before(buildOnce);
 
-const LONG = { timeout: 90_000 };
+const LONG = { timeout: 300_000 };
 
 test('while the store is away no request waits for it', LONG, async (t) => {
   if (isRedisMissing(t)) return;

@@ -24,7 +24,7 @@ import { eventually } from './support/streams.ts';
 
 before(buildOnce);
 
-const LONG = { timeout: 90_000 };
+const LONG = { timeout: 300_000 };
 
 interface Outage {
   readonly name: string;

@@ -17,6 +17,7 @@ import {
 } from './support/gateway.ts';
 import { startHeldUpstream } from './support/held-stream.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
+import { sweep } from './support/sweep.ts';
 import {
   completionEvents,
   sendEvents,
@@ -58,22 +59,27 @@ const limitsOf = (gateway: TestGateway) => gateway.accessLines().map(({ reason }
 const inFlight = async ({ requests }: FakeUpstream, count: number) =>
   eventually(() => requests.length === count, `${count} requests at the provider`);
 
-describe('of 1,000 requests at once for a provider that takes eight', { concurrency: 1 }, () => {
+const MANY = sweep(1000, 200);
+
+describe(`of ${MANY} requests at once for a provider that takes eight`, { concurrency: 1 }, () => {
   test('eight are answered and the others are refused, without a fallback', async (t) => {
     const { upstream, seen, open } = await startHeld(t);
     const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 8');
     const gateway = await startGateway(t, { toml });
-    const replies = Array.from({ length: 1000 }, async () => gateway.chat(chatBody()));
-    await eventually(() => gateway.accessLines().length === 992, 'the others are refused');
+    const replies = Array.from({ length: MANY }, async () => gateway.chat(chatBody()));
+    await eventually(() => gateway.accessLines().length === MANY - 8, 'the others are refused');
     await inFlight(upstream, 8);
     open();
     const all = await Promise.all(replies);
     assert.equal(all.filter(({ status }) => status === 200).length, 8);
     const refused = all.filter(({ status }) => status !== 200);
     refused.forEach(assertLimited);
-    assert.equal(refused.length, 992);
+    assert.equal(refused.length, MANY - 8);
     assert.equal(seen.most, 8);
-    assert.equal(limitsOf(gateway).filter((limit) => limit === 'provider_concurrency').length, 992);
+    assert.equal(
+      limitsOf(gateway).filter((limit) => limit === 'provider_concurrency').length,
+      MANY - 8,
+    );
     assert.equal((await gateway.chat(chatBody())).status, 200);
   });
 
@@ -86,14 +92,17 @@ describe('of 1,000 requests at once for a provider that takes eight', { concurre
       providerToml(other, 'q'),
     ].join('\n');
     const gateway = await startGateway(t, { toml });
-    const replies = Array.from({ length: 1000 }, async () => gateway.chat(chatBody()));
+    const replies = Array.from({ length: MANY }, async () => gateway.chat(chatBody()));
     // First what costs little to look at.
-    await eventually(() => other.requests.length === 992, 'the fallback is asked');
-    await eventually(() => gateway.accessLines().length === 992, 'the fallback answers');
+    await eventually(() => other.requests.length === MANY - 8, 'the fallback is asked');
+    await eventually(() => gateway.accessLines().length === MANY - 8, 'the fallback answers');
     assert.ok(gateway.accessLines().every((line) => triesOf(line) === 'p:limit q:200'));
     open();
     assert.ok((await Promise.all(replies)).every(({ status }) => status === 200));
-    assert.deepEqual([upstream.requests.length, seen.most, other.requests.length], [8, 8, 992]);
+    assert.deepEqual(
+      [upstream.requests.length, seen.most, other.requests.length],
+      [8, 8, MANY - 8],
+    );
   });
 });
 

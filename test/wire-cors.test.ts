@@ -68,6 +68,7 @@ for (const settings of [{ toml: withCors }, { env: { GATEWAY_CORS: 'true' } }]) 
       assert.equal(text, '');
       assert.equal(headers['access-control-allow-origin'], '*');
       assert.equal(headers['access-control-max-age'], '86400');
+      assert.equal(headers['vary'], 'access-control-request-headers');
       assert.deepEqual(listed(headers['access-control-allow-headers']), [
         'authorization',
         'content-type',

@@ -142,6 +142,26 @@ test('a connection that was idle long before a drain still takes a request after
   await drained;
 });
 
+test('a connection still takes a request after an answer that ends long after a drain has begun', async (t) => {
+  let nowMs = 1000;
+  t.mock.method(performance, 'now', () => nowMs);
+  const { gateway, finish } = await start(t);
+  const client = openConnection(t, gateway.port);
+  // Its head has come before the drain, and says nothing of a close.
+  client.socket.write(rawChat(chatBody({ stream: true })));
+  await eventually(() => client.text().includes('"content":"a"'), 'the first event');
+  const drained = gateway.drain(60_000);
+  await eventually(() => isRefused(gateway.port), 'new connections are refused');
+  nowMs += 10_000;
+  finish();
+  await eventually(() => client.text().endsWith('0\r\n\r\n'), 'the end of the stream');
+  // Several checks for idle connections.
+  await new Promise((resolve) => setTimeout(resolve, 400));
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('draining'), 'the second answer');
+  await drained;
+});
+
 test('connections whose answers began before a drain do not delay it until its deadline', async (t) => {
   const elapsedMs = startStopwatch(t);
   // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.

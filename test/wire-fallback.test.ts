@@ -406,6 +406,9 @@ describe('fallback', { concurrency: true }, () => {
     assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'q']);
     assert.deepEqual(order, ['r', 'q']);
     assert.deepEqual(asked(), [1, 1, 1]);
+    q.script = r.script;
+    assert.deepEqual(facts(await gateway.chat(chatBody())), [503, 'p', 'false']);
+    assert.deepEqual(asked(), [2, 2, 2], 'r is listed twice');
   });
 
   test('when all fail, the first failure is the answer', async (t) => {
@@ -437,7 +440,11 @@ describe('fallback', { concurrency: true }, () => {
   });
 
   test('a fallback is asked for its default_model, or else for the requested name', async (t) => {
-    const table = { 'default_model = "q-large"': 'q-large', '': 'org/m-1' };
+    const table = {
+      'default_model = "q-large"': 'q-large',
+      '': 'org/m-1',
+      'default_model = ""': 'org/m-1',
+    };
     for (const [settings, expected] of Object.entries(table)) {
       const { gateway, p, q } = await start(t, fail(503), {
         q: settings,

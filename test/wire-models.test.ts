@@ -90,6 +90,19 @@ describe('the list of a provider', { concurrency: true }, () => {
     assert.deepEqual(await idsOf(gateway), ['p/a', 'p/b']);
   });
 
+  test('may have 4 MiB', async (t) => {
+    const head = '{"data":["a"],"more":"';
+    const listOf = (bytes: number) => `${head}${'x'.repeat(bytes - head.length - 2)}"}`;
+    for (const [bytes, ids] of [
+      [4_194_304, ['p/a']],
+      [4_194_305, []],
+    ] as const) {
+      const script: Script = (_, response) => response.end(listOf(bytes));
+      const { gateway } = await start(t, script);
+      assert.deepEqual(await idsOf(gateway), ids);
+    }
+  });
+
   test('says whose each model is', async (t) => {
     const { gateway } = await start(t, list({ data: [{ id: 'a', owned_by: 'somebody' }] }));
     assert.deepEqual(

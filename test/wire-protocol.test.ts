@@ -158,6 +158,12 @@ for (const [what, bytes] of Object.entries(allowed)) {
   });
 }
 
+test('a client may keep an idle connection for longer than the 60 s of load balancers', async (t) => {
+  const gateway = await startGateway(t, {});
+  const { headers } = await gateway.send('/health', { headers: { connection: 'keep-alive' } });
+  assert.equal(headers['keep-alive'], 'timeout=75');
+});
+
 test('CONNECT is refused: the gateway is no tunnel', async (t) => {
   const gateway = await startGateway(t, {});
   const bytes = request('CONNECT x:443 HTTP/1.1', 'Host: x:443');

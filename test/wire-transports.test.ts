@@ -25,6 +25,7 @@ import {
 } from './support/gateway.ts';
 import { startHttpProxy } from './support/http-proxy.ts';
 import { buildOnce, emptyFolder, runProgram, startServing } from './support/process.ts';
+import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { eventually, openChat } from './support/streams.ts';
 import {
   completion,
@@ -336,6 +337,27 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     }
     assert.deepEqual(used, ['new', 'new', 'new', 'reused']);
     await eventually(() => transport.connectionFigures?.open === 1, 'only the first is kept');
+  });
+
+  test('tell that an idle connection is kept for 90 s', async (t) => {
+    const timers = useManualTimers(t);
+    // Without `Keep-Alive`, by which a provider may shorten it.
+    const upstream = await startRawUpstream(t, ({ socket }) => socket.write(rawResponse('{}')));
+    const transport = createTransport('auto');
+    t.after(() => transport.close());
+    const { origin } = new URL(upstream.baseUrl);
+    const send = async () => {
+      const request = { method: 'GET', origin, path: '/', headers: [] } as const;
+      const { body, connection } = await transport.send(request, new Cancellation());
+      await readAll(body, 100);
+      await nextTurn();
+      return connection;
+    };
+    assert.equal(await send(), 'new');
+    timers.advance(85_000);
+    assert.equal(await send(), 'reused');
+    timers.advance(95_000);
+    assert.equal(await send(), 'new');
   });
 
   test('are not known over fetch', async (t) => {

@@ -1,18 +1,24 @@
-/** The parts of the worker threads that need no thread. */
+/** The parts of the worker threads that need no gateway. */
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer } from 'node:net';
+import { join } from 'node:path';
 import { Writable } from 'node:stream';
-import { describe, test } from 'node:test';
+import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { createLineWriter } from '../src/cli/line-writer.ts';
+import type { Config } from '../src/config/config.ts';
+import type { LogFacts } from '../src/lib/log.ts';
 import { startAt } from '../src/workers/address.ts';
 import { Backlog } from '../src/workers/backlog.ts';
 import { Calls } from '../src/workers/calls.ts';
-import { freePort } from './support/process.ts';
-import { newMemory } from './support/shared.ts';
+import type { WorkerData } from '../src/workers/messages.ts';
+import { WorkerPool } from '../src/workers/pool.ts';
+import { useManualTimers } from './support/clock.ts';
+import { emptyFolder, freePort } from './support/process.ts';
+import { newCounter, newMemory } from './support/shared.ts';
 import { eventually } from './support/streams.ts';
 
 test('each line of a batch that is dropped is counted', () => {
@@ -56,6 +62,69 @@ test('a call ends with its reply, at its limit, or with the other thread', async
   assert.deepEqual(await Promise.all(last), [undefined, undefined]);
   assert.equal(new Set(sent).size, 4);
   t.diagnostic('no timer is left: the test would not end');
+});
+
+/** Two workers that never reply to a drain. The first one ends when it is told to use settings. */
+async function startPool(t: TestContext) {
+  const program = `
+    import { parentPort, workerData } from 'node:worker_threads';
+    parentPort.on('message', ({ call, command: { type } }) => {
+      if (type === 'use' && workerData.place.thread === 1) process.exit(1);
+      if (type !== 'drain') parentPort.postMessage({ type: 'reply', call, reply: { port: 1 } });
+    });`;
+  const folder = emptyFolder(t, { 'worker.mjs': program });
+  const lines: (LogFacts & { message: string })[] = [];
+  const pool = new WorkerPool({
+    workers: 2,
+    file: join(folder, 'worker.mjs'),
+    logger: {
+      log: (_, message, facts) => void lines.push({ ...facts, message }),
+      isEnabled: () => true,
+    },
+    backlog: new Backlog(newMemory()),
+    writeLog() {},
+    observe: undefined,
+    listModels: async () => new SharedArrayBuffer(0),
+    inFlight: newCounter(),
+    describeStart: (place) => ({ place }) as WorkerData,
+    reclaim() {},
+  });
+  await pool.listen(0, '127.0.0.1');
+  const logged = (message: string) => lines.filter((line) => line.message === message);
+  return { pool, logged };
+}
+
+test('the pause before a dead worker is replaced is short again after one that has lived for a minute', async (t) => {
+  let nowMs = 1000;
+  t.mock.method(performance, 'now', () => nowMs);
+  const timers = useManualTimers(t);
+  const { pool, logged } = await startPool(t);
+  for (const [deaths, livedMs] of [59_000, 60_000, 60_001, 1].entries()) {
+    nowMs += livedMs;
+    await pool.use({} as Config, new Map());
+    await eventually(() => logged('worker missing').length > deaths, 'it is missed');
+    timers.advance(30_000);
+    await eventually(() => logged('worker started').length > deaths, 'it is replaced');
+  }
+  const pauses = logged('worker missing').map(({ pause_ms }) => pause_ms);
+  assert.deepEqual(pauses, [100, 200, 100, 200]);
+  const drained = pool.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') });
+  timers.advance(5000);
+  await drained;
+});
+
+test('workers may take the delay of a drain, its limit and 5 s', async (t) => {
+  const timers = useManualTimers(t);
+  const { pool } = await startPool(t);
+  let isDrained = false;
+  const reason = new Error('test is over');
+  const drained = pool.drain({ delayMs: 3000, timeoutMs: 2000, reason });
+  void drained.then(() => (isDrained = true));
+  timers.advance(9999);
+  await sleep(50);
+  assert.equal(isDrained, false);
+  timers.advance(1);
+  assert.deepEqual(await drained, { finished: 0, cut: 0 });
 });
 
 describe(

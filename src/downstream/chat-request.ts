@@ -174,7 +174,6 @@ class Message implements JsonVisitor {
 
   onValue(kind: JsonKind, name: string): JsonVisitor | undefined {
     this.#name = name;
-    if (name === 'role') this.#role = undefined;
     if (name === 'name') this.#nameKind = kind;
     if (name !== 'content') return undefined;
     this.#contentKind = kind;

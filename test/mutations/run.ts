@@ -50,7 +50,8 @@ interface Outcome {
 async function runTests(cwd: string, tests: string, title: string): Promise<Outcome> {
   const args = ['--import', 'tsx', 'test/run.ts', tests, `--title=${title}`];
   // A group of its own, so that what it has started ends with it.
-  const child = spawn(process.execPath, args, { cwd, detached: true });
+  const env = { ...process.env, TEST_SWEEPS: 'all' };
+  const child = spawn(process.execPath, args, { cwd, detached: true, env });
   let output = '';
   child.stdout.on('data', (chunk: Buffer) => (output += chunk.toString()));
   child.stderr.on('data', (chunk: Buffer) => (output += chunk.toString()));

@@ -335,6 +335,13 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'a provider whose last three',
   },
   {
+    file: 'src/admin/state.ts',
+    now: "restsUntil: own?.state === 'open' ? wallClock(own.restsUntilMs) : null,",
+    mutated: 'restsUntil: own ? wallClock(own.restsUntilMs) : null,',
+    tests: 'admin',
+    title: 'the feed tells of each request',
+  },
+  {
     file: 'src/admin/totals.ts',
     now: "if (outcome === 'ok') this.failuresInRow = 0;",
     mutated: '',
@@ -871,6 +878,11 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: '',
     tests: 'wire-log',
     title: 'and once for a gateway without keys a warning, if requests have forwarded',
+    file: 'src/gateway/cors.ts',
+    now: "      vary: 'access-control-request-headers',\n",
+    mutated: '',
+    tests: 'wire-cors',
+    title: 'with ',
   },
   {
     file: 'src/gateway/gateway.ts',
@@ -3266,6 +3278,13 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'no other member names',
   },
   {
+    file: 'src/downstream/chat-request.ts',
+    now: "if (this.#name === 'role') this.#role = text;",
+    mutated: "if (this.#name === 'role') this.#role = text ?? this.#role;",
+    tests: 'conformance-requests',
+    title: 'the last of two members',
+  },
+  {
     file: 'src/gateway/chat-completions.ts',
     now: 'new ChatRequestParser(client?.models === undefined)',
     mutated: 'new ChatRequestParser()',
@@ -3460,6 +3479,13 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'models',
     tests: 'wire-models',
     title: 'leaves out names with a key in them',
+  },
+  {
+    file: 'src/gateway/model-list.ts',
+    now: 'const MAX_LIST_BYTES = 4_194_304;',
+    mutated: 'const MAX_LIST_BYTES = 262_144;',
+    tests: 'wire-models',
+    title: 'may have 4 MiB',
   },
   {
     file: 'src/lib/secrets.ts',
@@ -4282,6 +4308,13 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'a connection that was idle long before',
   },
   {
+    file: 'src/downstream/drain.ts',
+    now: 'Math.max(idleSinceMs, closedAtMs) <= youngestMs',
+    mutated: 'closedAtMs <= youngestMs',
+    tests: 'wire-drain',
+    title: 'a connection still takes a request',
+  },
+  {
     file: 'src/server.ts',
     now: "permission === 'WorkerThreads'",
     mutated: "permission === 'Worker'",
@@ -4640,6 +4673,13 @@ export const MUTATIONS: readonly Mutation[] = [
     title: '10,000 random names',
   },
   {
+    file: 'src/admin/totals.ts',
+    now: "if (outcome === 'ok' || outcome === 'client_closed') return;",
+    mutated: "if (outcome === 'ok') return;",
+    tests: 'admin',
+    title: 'a client that leaves is no error',
+  },
+  {
     file: 'src/policy/key-pool.ts',
     now: 'new BigInt64Array(memory.block(`keys: ${id} ${digestOf(settings)}`, bytes))',
     mutated: 'new BigInt64Array(bytes / 8)',
@@ -4703,6 +4743,13 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'that ends takes only its own',
   },
   {
+    file: 'src/upstream/connections.ts',
+    now: 'const IDLE_CONNECTION_MS = 90_000;',
+    mutated: 'const IDLE_CONNECTION_MS = 4000;',
+    tests: 'wire-transports',
+    title: 'tell that an idle connection',
+  },
+  {
     file: 'src/serving.ts',
     now: 'createTransport(initial.server.upstream, memory)',
     mutated: 'createTransport(initial.server.upstream)',
@@ -4743,6 +4790,20 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'inSection.length > 99',
     tests: 'settings-sources',
     title: 'a key that a provider has twice',
+  },
+  {
+    file: 'src/config/providers-section.ts',
+    now: 'defaultModel: values.default_model || undefined,',
+    mutated: 'defaultModel: values.default_model,',
+    tests: 'wire-fallback',
+    title: 'a fallback is asked for its default_model',
+  },
+  {
+    file: 'src/config/providers-section.ts',
+    now: 'fallback: [...new Set(fallback)] };',
+    mutated: 'fallback };',
+    tests: 'wire-fallback',
+    title: 'each fallback is tried once',
   },
   {
     file: 'src/config/workers.ts',
@@ -4843,6 +4904,13 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'what a drain cuts while its client reads nothing',
   },
   {
+    file: 'src/downstream/http-server.ts',
+    now: '    keepAliveTimeout: KEEP_ALIVE_MS,\n',
+    mutated: '',
+    tests: 'wire-protocol',
+    title: 'a client may keep an idle connection',
+  },
+  {
     file: 'src/downstream/call.ts',
     now: 'if (reason instanceof GatewayError) this.record.failure ??= reason;',
     mutated: '',
@@ -4892,6 +4960,13 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'a fallback whose circuit',
   },
   {
+    file: 'src/gateway/outcome.ts',
+    now: 'cause instanceof AggregateError ? cause.errors[0] : cause',
+    mutated: 'cause',
+    tests: 'exhaustion',
+    title: 'the cause of a failure at several',
+  },
+  {
     file: 'src/workers/pool.ts',
     now: '!this.#servingSinceMs.has(worker) && !worker.isTerminated',
     mutated: '!this.#servingSinceMs.has(worker)',
@@ -4911,6 +4986,13 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: '',
     tests: 'workers-faults',
     title: 'no worker accepts connections',
+  },
+  {
+    file: 'src/admin/admin.ts',
+    now: 'const FEED_WINDOW_MS = 15_000;',
+    mutated: 'const FEED_WINDOW_MS = 0;',
+    tests: 'admin',
+    title: 'the delays of the event loop',
   },
   {
     file: 'src/server.ts',
@@ -4967,6 +5049,20 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'startAt(this.#address, async () => 0).then(start)',
     tests: 'workers-faults',
     title: 'at the same moment',
+  },
+  {
+    file: 'src/workers/pool.ts',
+    now: 'if (performance.now() - sinceMs > LONG_LIFE_MS) this.#deaths = 0;',
+    mutated: '',
+    tests: 'workers-parts',
+    title: 'the pause before a dead worker',
+  },
+  {
+    file: 'src/workers/pool.ts',
+    now: 'const limitMs = delayMs + timeoutMs + DRAIN_GRACE_MS;',
+    mutated: 'const limitMs = timeoutMs + DRAIN_GRACE_MS;',
+    tests: 'workers-parts',
+    title: 'workers may take the delay',
   },
   {
     file: 'src/workers/address.ts',

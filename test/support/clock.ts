@@ -50,7 +50,7 @@ export async function untilSteady<T>(read: () => T, ms = 300): Promise<T> {
 }
 
 /** A limit of its own for a test that goes through all scales. */
-export const ALL_SCALES = { timeout: 60_000 };
+export const ALL_SCALES = { timeout: 600_000 };
 
 /**
  * Calls `check` with 1, 3 and 9 until it passes: it makes the time limits under test that many times as long,

@@ -50,7 +50,7 @@ export function openChat(port: number, body: object = chatBody({ stream: true })
 }
 
 /** Far beyond any wait in the gateway under test; below the limit of a test, so that it can say what it waited for. */
-const EVENTUALLY_SECONDS = 18;
+const EVENTUALLY_SECONDS = 110;
 
 /** Waits until `condition` holds; fails where it never does. */
 export async function eventually(condition: () => unknown, what: string): Promise<void> {
