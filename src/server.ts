@@ -18,7 +18,7 @@ import { readSettings, type Settings } from './config/read-settings.ts';
 import { createRereader } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
-import { VERSION } from './lib/version.ts';
+import { assertNodeVersion, VERSION } from './lib/version.ts';
 import { runWorker } from './worker.ts';
 
 const EXIT_FAILED = 1;
@@ -35,6 +35,7 @@ const CHECK_EXIT_CODES: Record<CheckResult, number> = {
 const ADMIN_DRAIN_MS = 100;
 
 async function main(): Promise<void> {
+  assertNodeVersion();
   ignoreSignals();
   const commandLine = parseCommandLine(process.argv.slice(2));
   if (commandLine.help) return print(HELP);
@@ -85,7 +86,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
       return drain(signal);
     },
     end: () => process.exit(EXIT_FAILED),
-    reload: () => void assembly.reload(readAgain),
+    reload: () => assembly.reload(readAgain),
   });
   const { host } = config.server;
   const check = transport.check();

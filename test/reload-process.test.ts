@@ -7,7 +7,9 @@ import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 
+import { handleSignals } from '../src/cli/signals.ts';
 import { chatBody, providerToml } from './support/gateway.ts';
 import { startHeldUpstream } from './support/held-stream.ts';
 import {
@@ -230,6 +232,33 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     await eventually(() => linesOf(stdout(), 'reloaded').length === 1, 'the reload');
     assert.deepEqual(linesOf(stdout(), 'reloaded')[0]!['changed'], undefined);
     assert.equal(await statusOf(port, 'any', chatBody({ model: 'demo/echo' })), 200);
+  });
+
+  test('waits for the reload before it, and several that wait are one', async (t) => {
+    const names = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
+    const own = names.map((name) => [name, process.listeners(name)] as const);
+    t.after(() => {
+      for (const [name, listeners] of own) {
+        const added = process.listeners(name).filter((one) => !listeners.includes(one));
+        for (const listener of added) process.off(name, listener);
+      }
+    });
+    const ends: (() => void)[] = [];
+    const reload = () => new Promise<void>((resolve) => void ends.push(resolve));
+    handleSignals({ stop: () => true, end: () => {}, reload });
+    const hangUp = () => process.emit('SIGHUP', 'SIGHUP');
+    hangUp();
+    await eventually(() => ends.length === 1, 'the first reload');
+    for (let count = 0; count < 5; count += 1) hangUp();
+    await nextTurn();
+    assert.equal(ends.length, 1);
+    ends[0]!();
+    await eventually(() => ends.length === 2, 'one reload for the five');
+    ends[1]!();
+    await nextTurn();
+    assert.equal(ends.length, 2);
+    hangUp();
+    await eventually(() => ends.length === 3, 'one for the last');
   });
 
   test('several at once are one reload after the other', async (t) => {
