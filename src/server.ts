@@ -10,7 +10,7 @@ import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/comm
 import { startDemo } from './cli/demo.ts';
 import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { checkHealth } from './cli/healthcheck.ts';
-import { createLineWriter } from './cli/line-writer.ts';
+import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
 import { demoInstructions, describeStartup, startedFacts } from './cli/startup-report.ts';
 import { ConfigError, type Config } from './config/config.ts';
@@ -31,6 +31,8 @@ const CHECK_EXIT_CODES: Record<CheckResult, number> = {
   'settings wrong': EXIT_CONFIG,
   failed: EXIT_CHECK_FAILED,
 };
+/** How long a further signal leaves for what was cut, and for the log. */
+const END_MS = 3000;
 /** How long the admin listener's answers may take once the public one has closed. */
 const ADMIN_DRAIN_MS = 100;
 
@@ -78,14 +80,19 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   });
   const { server } = assembly;
   const { exhaustion, logger, store, transport } = assembly.permanent;
-  const drain = createDrain(assembly);
+  const drain = createDrain(assembly, writer);
   const readAgain = createRereader(source, read);
   handleSignals({
     stop(signal) {
       if (!server.isDraining) process.exitCode = 0;
       return drain(signal);
     },
-    end: () => process.exit(EXIT_FAILED),
+    end() {
+      process.exitCode = EXIT_FAILED;
+      server.cut();
+      // A worker may be stuck.
+      setTimeout(() => process.exit(), END_MS).unref();
+    },
     reload: () => assembly.reload(readAgain),
   });
   const { host } = config.server;
@@ -123,7 +130,7 @@ async function listenForAdmin({ admin }: Assembly, config: Config): Promise<numb
 }
 
 /** Returns a function that begins the drain that ends the process with `process.exitCode`; false if it has begun before. */
-function createDrain(assembly: Assembly): (reason: string) => boolean {
+function createDrain(assembly: Assembly, writer: LineWriter): (reason: string) => boolean {
   const { server, admin, permanent } = assembly;
   const { logger } = permanent;
   return (text) => {
@@ -136,6 +143,8 @@ function createDrain(assembly: Assembly): (reason: string) => boolean {
       const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
       if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
       logger.log('info', 'stopped', { finished, cut });
+      const lost = await writer.end();
+      if (lost > 0) print(`inference-gateway: ${lost} log lines are lost\n`, process.stderr);
       process.exit();
     });
     return true;

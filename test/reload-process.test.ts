@@ -398,10 +398,12 @@ describe('drain_delay', { concurrency: 4 }, () => {
     assert.deepEqual(JSON.parse(await chat.ended), completion());
   });
 
-  test('a further signal ends the process at once', async (t) => {
-    const { child, exit } = await startDraining(t);
+  test('a further signal ends the process at once, and the log says so', async (t) => {
+    const { child, exit, stdout } = await startDraining(t);
     child.kill('SIGINT');
     assert.equal(await exit, 1);
+    const [stopped] = linesOf(stdout(), 'stopped');
+    assert.deepEqual([stopped?.['finished'], stopped?.['cut']], [0, 0]);
   });
 
   test('when it is over the port closes, and the process ends; a reload can set it', async (t) => {
