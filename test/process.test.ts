@@ -1,7 +1,14 @@
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { copyFileSync, mkdirSync, readFileSync, realpathSync, writeFileSync } from 'node:fs';
+import {
+  copyFileSync,
+  mkdirSync,
+  readFileSync,
+  realpathSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
@@ -9,11 +16,18 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assertError } from './support/errors.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
-import { buildOnce, emptyFolder, ROOT, runProgram, SERVER } from './support/process.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  ROOT,
+  runProgram,
+  SERVER,
+  startServing,
+} from './support/process.ts';
 import { isRefused } from './support/raw.ts';
 import { TRANSPORT_ENV } from './support/transport.ts';
 import { WORKERS, WORKERS_ENV } from './support/workers.ts';
-import { createGate, eventually, openChat } from './support/streams.ts';
+import { createGate, dataOf, eventually, openChat } from './support/streams.ts';
 import { LEFT_TO_SWEEPS } from './support/sweep.ts';
 import {
   CHUNK,
@@ -85,6 +99,13 @@ function settingsFor(t: TestContext, upstream: FakeUpstream, more = '') {
   return { folder, config, args: [SERVER, '--config', config] };
 }
 
+/** The same without a provider, which would have lines of its own. */
+function settingsWithoutProvider(t: TestContext) {
+  const toml = '[server]\nhost = "127.0.0.1"\nport = 0\n[admin]\nport = 0\n';
+  const folder = emptyFolder(t, { 'settings.toml': toml });
+  return { folder, args: [SERVER, '--config', join(folder, 'settings.toml')] };
+}
+
 /** The lines of a log with this message, parsed. */
 function linesOf(stdout: string, name: string): Record<string, unknown>[] {
   return stdout
@@ -92,6 +113,27 @@ function linesOf(stdout: string, name: string): Record<string, unknown>[] {
     .slice(0, -1)
     .map((line) => JSON.parse(line) as Record<string, unknown>)
     .filter(({ message }) => message === name);
+}
+
+/** Of the metrics. */
+async function droppedLines(adminUrl: unknown): Promise<number> {
+  const metrics = await (await fetch(new URL('/metrics', String(adminUrl)))).text();
+  return Number(/^gateway_log_lines_dropped_total (\d+)$/m.exec(metrics)?.[1]);
+}
+
+const portIn = (stderr: string) => /^listening .*:(\d+)\/v1/m.exec(stderr)?.[1];
+const UNREAD = 3000;
+
+/** Starts a gateway whose log nobody reads, and has it log this many requests: more than the system keeps for a reader. */
+async function startUnread(t: TestContext, [script, ...args]: readonly string[]) {
+  const program = await startServing(t, args, { script: script! });
+  await eventually(() => linesOf(program.stdout(), 'started').length === 1, 'the start');
+  program.child.stdout!.pause();
+  const socket = connect(program.port, '127.0.0.1');
+  const one = `GET / HTTP/1.1\r\nhost: a\r\nx-request-id: ${'x'.repeat(128)}\r\n\r\n`;
+  socket.write(one.repeat(UNREAD - 1) + one.replace('host: a', 'host: a\r\nconnection: close'));
+  await once(socket.resume(), 'end');
+  return program;
 }
 
 const quote = (words: readonly string[]) => words.map((word) => `'${word}'`).join(' ');
@@ -112,13 +154,85 @@ async function assertServes(port: number): Promise<void> {
 describe('the process', { concurrency: 4 }, () => {
   test('goes on when the reader of its log ends after the first line', async (t) => {
     const upstream = await startUpstream(t);
-    const { args } = settingsFor(t, upstream);
+    const { args } = settingsFor(t, upstream, '[admin]\nport = 0\n');
     const command = quote([process.execPath, ...args]);
     const { port, stdout } = await startCommand(t, ['sh', '-c', `${command} | head -n 1`]);
     for (let round = 0; round < 5; round += 1) await assertServes(port);
     await eventually(() => stdout().includes('\n'), 'the one line');
+    const [{ admin_url: adminUrl } = {}] = linesOf(stdout(), 'started');
+    const formerly = await droppedLines(adminUrl);
     for (let round = 0; round < 5; round += 1) await assertServes(port);
     assert.equal(stdout().trimEnd().split('\n').length, 1);
+    await eventually(
+      async () => (await droppedLines(adminUrl)) >= formerly + 5,
+      'the lines that are lost are counted',
+    );
+  });
+
+  test('counts the log lines that a full disk loses, and tells of them when there is room', async (t) => {
+    const { args, folder } = settingsWithoutProvider(t);
+    const log = join(folder, 'log');
+    // A file that cannot grow beyond 8 KiB: the last line is written in part, those after it not at all.
+    const command = `ulimit -f 16; exec ${quote([process.execPath, ...args])} >> '${log}'`;
+    const { port } = await startCommand(t, ['sh', '-c', command]);
+    const text = () => readFileSync(log, 'utf8');
+    await eventually(() => text().includes('started'), 'the first line');
+    const [{ admin_url: adminUrl } = {}] = linesOf(text(), 'started');
+    const count = 100;
+    for (let round = 0; round < count; round += 1) await assertRefused(port);
+    const complete = text().split('\n').length - 1;
+    await eventually(
+      async () => (await droppedLines(adminUrl)) === 1 + count - complete,
+      `all lines but ${complete} are lost`,
+    );
+    assert.ok(complete < count);
+    truncateSync(log);
+    await assertRefused(port);
+    const dropped = () => linesOf(text().trimStart(), 'log lines were dropped');
+    await eventually(() => dropped().length > 0, 'the line that says so');
+    assert.deepEqual([dropped().length, dropped()[0]!['lines']], [1, 1 + count - complete]);
+    assert.equal(linesOf(text().trimStart(), 'request').length, 1);
+  });
+
+  test('loses no line to /dev/full that it does not count', async (t) => {
+    const { args } = settingsWithoutProvider(t);
+    const command = `exec ${quote([process.execPath, ...args])} > /dev/full`;
+    const { port, exit, kill, stderr } = await startCommand(t, ['sh', '-c', command]);
+    for (let round = 0; round < 5; round += 1) await assertRefused(port);
+    const adminUrl = /^admin +(.*)$/m.exec(stderr())?.[1];
+    await eventually(async () => (await droppedLines(adminUrl)) === 6, 'the start, five requests');
+    kill('SIGTERM');
+    assert.equal(await exit, 0);
+    assert.match(stderr(), /^inference-gateway: 8 log lines are lost$/m);
+  });
+
+  test('waits at its end until the log is read', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args } = settingsFor(t, upstream);
+    const { child, exit, stdout, stderr } = await startUnread(t, args);
+    child.kill('SIGTERM');
+    await eventually(async () => isRefused(Number(portIn(stderr()))), 'the port is closed');
+    child.stdout!.resume();
+    assert.equal(await exit, 0);
+    assert.equal(linesOf(stdout(), 'request').length, UNREAD);
+    for (const name of ['draining', 'stopped']) assert.equal(linesOf(stdout(), name).length, 1);
+    assert.doesNotMatch(stderr(), /lost/);
+  });
+
+  test('ends after a while if nobody reads the log, and says how many lines are lost', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args } = settingsFor(t, upstream);
+    const { child, exit, stdout, stderr } = await startUnread(t, args);
+    const exited = once(child, 'exit');
+    child.kill('SIGTERM');
+    assert.deepEqual(await exited, [0, null]);
+    child.stdout!.resume();
+    await exit;
+    const lost = Number(/^inference-gateway: (\d+) log lines are lost$/m.exec(stderr())?.[1]);
+    const written = stdout().split('\n').length - 1;
+    assert.ok(written < UNREAD, `${written}`);
+    // Those that were written together, and read in part, are among the lost.
+    assert.ok(lost + written >= UNREAD + 3, `${lost} lost, ${written} written`);
   });
 
   test('survives more clients than it may have open files, and serves again when they leave', async (t) => {
@@ -587,14 +701,19 @@ describe('a signal', { concurrency: 4 }, () => {
     [['SIGTERM', 'SIGTERM'], 1100],
   ];
   for (const [[first, next], pauseMs] of second) {
-    test(`${next} ${pauseMs} ms after ${first} ends the process at once`, async (t) => {
+    test(`${next} ${pauseMs} ms after ${first} ends the process at once, and the log says what was cut`, async (t) => {
       const { kill, stdout, exit, stream } = await startStream(t, program);
       kill(first!);
       await eventually(() => drains(stdout()) > 0, 'the drain');
       await sleep(pauseMs);
       kill(next!);
       assert.equal(await exit, 1);
-      await assert.rejects(stream.ended);
+      const [event] = dataOf((await stream.ended).slice(CHUNK.length));
+      assert.match(String(event), /"The gateway is shutting down"/);
+      const [request] = linesOf(stdout(), 'request');
+      assert.deepEqual([request?.['outcome'], request?.['status']], ['internal_error', 200]);
+      const [stopped] = linesOf(stdout(), 'stopped');
+      assert.deepEqual([stopped?.['finished'], stopped?.['cut']], [0, 1]);
     });
   }
 });

@@ -7,7 +7,9 @@ import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 
+import { handleSignals } from '../src/cli/signals.ts';
 import { chatBody, providerToml } from './support/gateway.ts';
 import { startHeldUpstream } from './support/held-stream.ts';
 import {
@@ -233,6 +235,33 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.equal(await statusOf(port, 'any', chatBody({ model: 'demo/echo' })), 200);
   });
 
+  test('waits for the reload before it, and several that wait are one', async (t) => {
+    const names = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
+    const own = names.map((name) => [name, process.listeners(name)] as const);
+    t.after(() => {
+      for (const [name, listeners] of own) {
+        const added = process.listeners(name).filter((one) => !listeners.includes(one));
+        for (const listener of added) process.off(name, listener);
+      }
+    });
+    const ends: (() => void)[] = [];
+    const reload = () => new Promise<void>((resolve) => void ends.push(resolve));
+    handleSignals({ stop: () => true, end: () => {}, reload });
+    const hangUp = () => process.emit('SIGHUP', 'SIGHUP');
+    hangUp();
+    await eventually(() => ends.length === 1, 'the first reload');
+    for (let count = 0; count < 5; count += 1) hangUp();
+    await nextTurn();
+    assert.equal(ends.length, 1);
+    ends[0]!();
+    await eventually(() => ends.length === 2, 'one reload for the five');
+    ends[1]!();
+    await nextTurn();
+    assert.equal(ends.length, 2);
+    hangUp();
+    await eventually(() => ends.length === 3, 'one for the last');
+  });
+
   test('several at once are one reload after the other', async (t) => {
     const { child, stdout, exit } = await start(t, SERVER_TOML);
     for (let count = 0; count < 50; count += 1) child.kill('SIGHUP');
@@ -370,10 +399,12 @@ describe('drain_delay', { concurrency: 4 }, () => {
     assert.deepEqual(JSON.parse(await chat.ended), completion());
   });
 
-  test('a further signal ends the process at once', async (t) => {
-    const { child, exit } = await startDraining(t);
+  test('a further signal ends the process at once, and the log says so', async (t) => {
+    const { child, exit, stdout } = await startDraining(t);
     child.kill('SIGINT');
     assert.equal(await exit, 1);
+    const [stopped] = linesOf(stdout(), 'stopped');
+    assert.deepEqual([stopped?.['finished'], stopped?.['cut']], [0, 0]);
   });
 
   test('when it is over the port closes, and the process ends; a reload can set it', async (t) => {

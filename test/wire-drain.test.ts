@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { GatewayError } from '../src/lib/errors.ts';
 import { startStopwatch } from './support/clock.ts';
@@ -210,7 +211,8 @@ test('requests that a shutdown ends are not logged as errors of the gateway', as
   );
 });
 
-test('what a drain cuts while its client reads nothing is on its access line before the drain is over', async (t) => {
+/** Clients that send these and read nothing of answers that have no end. */
+async function startStuckClients(t: TestContext, bodies: readonly object[]) {
   const [completeText, part] = ['x'.repeat(40_000_000), `data: {"x":"${'y'.repeat(65_000)}"}\n\n`];
   const upstream = await startUpstream(t, ({ body }, response) => {
     let hasRoom = body.includes('"stream":true');
@@ -222,7 +224,7 @@ test('what a drain cuts while its client reads nothing is on its access line bef
     push();
   });
   const gateway = await startGateway(t, { toml: providerToml(upstream) });
-  const clients = [chatBody(), chatBody({ stream: true })].map((body) => {
+  const clients = bodies.map((body) => {
     const socket = connect(gateway.port, '127.0.0.1');
     t.after(() => socket.destroy());
     socket.on('error', () => {});
@@ -230,6 +232,19 @@ test('what a drain cuts while its client reads nothing is on its access line bef
     return socket;
   });
   await eventually(() => clients.every(({ bytesRead }) => bytesRead > 0), 'both have begun');
+  return gateway;
+}
+
+test('a drain that is cut short after its deadline counts what was cut once', async (t) => {
+  const gateway = await startStuckClients(t, [chatBody({ stream: true })]);
+  const drained = gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
+  await sleep(50);
+  gateway.cut();
+  assert.deepEqual(await drained, { finished: 0, cut: 1 });
+});
+
+test('what a drain cuts while its client reads nothing is on its access line before the drain is over', async (t) => {
+  const gateway = await startStuckClients(t, [chatBody(), chatBody({ stream: true })]);
   await gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
   assert.deepEqual(
     gateway.accessLines().map(({ level, outcome }) => `${String(level)} ${String(outcome)}`),

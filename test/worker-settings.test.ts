@@ -93,12 +93,29 @@ describe('more than one worker', () => {
     });
   }
 
+  test('"auto" is one worker there, with a warning that says where it comes from', () => {
+    const machine = { version: '20.20.2', processors: 3 };
+    const why = 'one worker: more need Node 22.12 or newer on Linux; this is Node 20.20.2 on linux';
+    for (const [sources, name] of [
+      [{ toml: inFile('"auto"') }, 'server.workers'],
+      [{ env: { GATEWAY_WORKERS: 'auto' } }, 'GATEWAY_WORKERS'],
+      [{ workers: 'auto' }, '--workers'],
+    ] as const) {
+      const { server, resolved, warnings } = load({ ...sources, machine });
+      assert.deepEqual([server.workers, resolved.get('server.workers')], [1, 1]);
+      assert.ok(warnings.includes(`${name}: ${why}`), warnings.join());
+    }
+    const single = { ...machine, processors: 1 };
+    const { warnings } = load({ toml: inFile('"auto"'), machine: single });
+    assert.doesNotMatch(warnings.join(), /worker/);
+  });
+
   test('are blamed on where the number comes from, and one is not', () => {
     const machine = { version: '20.20.2', processors: 3 };
     const start = ' workers need Node 22.12 or newer';
     for (const [sources, words] of [
-      [{ toml: inFile('"auto"') }, `server.workers: 3${start}`],
-      [{ env: { GATEWAY_WORKERS: 'auto' } }, `GATEWAY_WORKERS: 3${start}`],
+      [{ toml: inFile('3') }, `server.workers: 3${start}`],
+      [{ env: { GATEWAY_WORKERS: '3' } }, `GATEWAY_WORKERS: 3${start}`],
       [{ workers: '4' }, `--workers: 4${start}`],
     ] as const) {
       const problems = problemsOf({ ...sources, machine });
@@ -106,7 +123,5 @@ describe('more than one worker', () => {
       assert.ok(problems[0]!.startsWith(words), problems.join());
     }
     for (const toml of ['', inFile('1')]) assert.deepEqual(problemsOf({ toml, machine }), []);
-    const single = { ...machine, processors: 1 };
-    assert.deepEqual(problemsOf({ toml: inFile('"auto"'), machine: single }), []);
   });
 });

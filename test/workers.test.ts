@@ -461,7 +461,7 @@ describe('a drain with several workers', { concurrency: 2, skip }, () => {
     assert.deepEqual([message, finished, count], ['stopped', 2, 2]);
   });
 
-  test('ends at once with a second signal', async (t) => {
+  test('ends at once with a second signal, and "stopped" is the last line', async (t) => {
     const { upstream } = await startHeldUpstream(t);
     const program = await startWorkers(t, { toml: providerToml(upstream), workers: 2 });
     const stream = openChat(program.port);
@@ -470,6 +470,10 @@ describe('a drain with several workers', { concurrency: 2, skip }, () => {
     await program.logged('draining');
     program.child.kill('SIGINT');
     assert.equal(await program.exit, 1);
-    await assert.rejects(stream.ended);
+    assert.match(await stream.ended, /is shutting down/);
+    const [request, stopped] = linesOf(program.stdout()).slice(-2);
+    assert.deepEqual([request!['message'], request!['outcome']], ['request', 'internal_error']);
+    const { message, finished, cut } = stopped!;
+    assert.deepEqual([message, finished, cut], ['stopped', 0, 1]);
   });
 });

@@ -57,7 +57,7 @@ function renderGateway(figures: Figures): string {
     ),
     counter(
       'gateway_log_lines_dropped_total',
-      'Log lines lost because standard output was not read.',
+      'Log lines lost because standard output did not take them.',
       figures.droppedLogLines(),
     ),
     counter(

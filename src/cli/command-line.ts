@@ -1,6 +1,7 @@
 /** The command line: options, `--help`, usage errors. */
 
-import { parseArgs } from 'node:util';
+// Whole: on an old Node an import by name fails before any code can say which one is needed.
+import util, { type parseArgs } from 'node:util';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { VERSION } from '../lib/version.ts';
@@ -56,7 +57,12 @@ export class UsageError extends Error {}
 
 /** Reads the arguments after the script's name. Throws `UsageError`. */
 export function parseCommandLine(args: readonly string[]): CommandLine {
-  const { tokens } = parseArgs({ args: [...args], options: OPTIONS, strict: false, tokens: true });
+  const { tokens } = util.parseArgs({
+    args: [...args],
+    options: OPTIONS,
+    strict: false,
+    tokens: true,
+  });
   for (const token of tokens) {
     if (token.kind === 'positional') throw new UsageError(`unexpected argument "${token.value}"`);
     if (token.kind === 'option' && !Object.hasOwn(OPTIONS, token.name)) {
@@ -71,7 +77,7 @@ export function parseCommandLine(args: readonly string[]): CommandLine {
 
 function parseStrictly(args: string[]): CommandLine {
   try {
-    return parseArgs({ args, options: OPTIONS }).values;
+    return util.parseArgs({ args, options: OPTIONS }).values;
   } catch (error) {
     // The first line is "Option '--port <value>' argument missing"; more lines of advice follow.
     throw new UsageError((error as Error).message.split('\n')[0]);

@@ -4,7 +4,8 @@
  */
 
 import { isIP } from 'node:net';
-import { availableParallelism } from 'node:os';
+// Whole: on an old Node an import by name fails before any code can say which one is needed.
+import os from 'node:os';
 
 import type { LogLevel } from '../lib/log.ts';
 import { Secret } from '../lib/secrets.ts';
@@ -96,7 +97,10 @@ interface ConfigSources {
 }
 
 const THIS_MACHINE: Machine = {
-  processors: availableParallelism(),
+  // Not when the module is loaded: Node 16 has no such function.
+  get processors() {
+    return os.availableParallelism();
+  },
   version: process.versions.node,
   platform: process.platform,
 };

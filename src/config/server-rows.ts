@@ -37,7 +37,7 @@ export const SERVER = {
     flag: 'workers',
     needsRestart: true,
     meaning:
-      'threads that serve requests; `auto` is one for each processor; more than one need Linux and Node 22.12 or newer',
+      'threads that serve requests; `auto` is one for each processor; more than one need Linux and Node 22.12 or newer, `auto` is one elsewhere',
   },
   timeout: {
     ...seconds(1, 60),

@@ -1,6 +1,7 @@
 /** Reads gateway.toml: the file, TOML's syntax, and messages for both that show no key. */
 
-import { isUtf8 } from 'node:buffer';
+// Whole: on an old Node an import by name fails before any code can say which one is needed.
+import nodeBuffer from 'node:buffer';
 import { closeSync, constants, fstatSync, openSync, readFileSync, readSync } from 'node:fs';
 
 import { parse, TomlError } from 'smol-toml';
@@ -50,7 +51,7 @@ export function readValueFile(path: string, shown: string): string {
     throw error instanceof ConfigError ? error : toConfigError(error, shown);
   }
   if (bytes.length > MAX_VALUE_BYTES) throw fail('is larger than 64 KiB');
-  if (!isUtf8(bytes)) throw fail('is not UTF-8 text');
+  if (!nodeBuffer.isUtf8(bytes)) throw fail('is not UTF-8 text');
   const text = bytes.toString().replace(/\r?\n$/, '');
   if (text.trim() === '') throw fail('is empty');
   return text;

@@ -15,6 +15,8 @@ export const BACKLOG_CONNECTIONS = 1024;
  */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
+/** How long the answers to cancelled requests may take if the drain ends at once. */
+const HURRIED_LINGER_MS = 100;
 
 interface DrainOptions {
   readonly server: TcpServer;
@@ -23,19 +25,25 @@ interface DrainOptions {
   readonly timeoutMs: number;
   /** How long the answers to cancelled requests may take. */
   readonly lingerMs: number;
-  /** Cancels the requests in flight, and those that begin later. */
+  /** Cancels the requests in flight, and those that begin later. A second call does nothing. */
   readonly cancel: () => void;
+  /** Aborted if the drain is to end at once. */
+  readonly hurry: AbortSignal;
 }
 
 /** Stops accepting and resolves when every connection is closed: at the latest `timeoutMs` + `lingerMs` later. */
 export async function drainServer(options: DrainOptions): Promise<void> {
-  const { server, connections, timeoutMs, lingerMs, cancel } = options;
-  const deadline = setTimeout(() => {
+  const { server, connections, timeoutMs, lingerMs, cancel, hurry } = options;
+  const end = (afterMs: number) => {
     cancel();
     // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
     const cut = () => connections.forEach(({ socket }) => socket.destroy());
-    setTimeout(cut, lingerMs).unref();
-  }, timeoutMs);
+    setTimeout(cut, afterMs).unref();
+  };
+  const deadline = setTimeout(end, timeoutMs, lingerMs);
+  const endNow = () => end(HURRIED_LINGER_MS);
+  if (hurry.aborted) endNow();
+  else hurry.addEventListener('abort', endNow);
   await acceptBacklog(server);
   // node:http's own `close` would also cut idle connections at once, and requests on their way with them.
   const closed = new Promise<void>((resolve) =>

@@ -23,6 +23,8 @@ export interface HttpServer {
   listen(port: number, host: string, isShared?: boolean): Promise<{ readonly port: number }>;
   /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
   drain(options: DrainOptions): Promise<DrainResult>;
+  /** Ends a drain at once: what is left of the requests in flight is cancelled. */
+  cut(): void;
   /** Requests that have begun and are not over. */
   readonly inFlight: number;
   readonly isDraining: boolean;
@@ -56,6 +58,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   const state: ServerState = { ...options, ...initial };
   const connections = new Map<Duplex, Connection>();
   let checking: NodeJS.Timeout | undefined;
+  const hurry = new AbortController();
 
   const server = createNodeServer(limits);
   attach(server, state, connections, answerBroken);
@@ -74,16 +77,20 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       state.isDraining = true;
       const overBefore = state.begun - inFlight.own;
       const cancel = () => {
+        if (state.cancelReason) return;
         state.cancelReason = reason;
         for (const connection of connections.values()) connection.cut(reason);
       };
-      if (delayMs > 0) await sleep(delayMs);
-      await drainServer({ server, connections, timeoutMs, lingerMs: limits.lingerMs, cancel });
+      const { signal } = hurry;
+      if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
+      const { lingerMs } = limits;
+      await drainServer({ server, connections, timeoutMs, lingerMs, cancel, hurry: signal });
       clearInterval(checking);
       // All sockets are closed: the requests that were cut end, and get their access lines, in the next turns.
       for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
       return { finished: state.begun - overBefore - state.cut, cut: state.cut };
     },
+    cut: () => hurry.abort(),
     get inFlight() {
       return inFlight.value;
     },

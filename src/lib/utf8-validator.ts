@@ -1,6 +1,7 @@
 /** Checks UTF-8 that arrives in chunks: a character may be split between two. */
 
-import { isUtf8 } from 'node:buffer';
+// Whole: on an old Node an import by name fails before any code can say which one is needed.
+import buffer from 'node:buffer';
 
 const NOTHING = Buffer.alloc(0);
 
@@ -14,11 +15,11 @@ export class Utf8Validator {
     const end = bytes.length - incompleteLength(bytes);
     if (end === bytes.length) {
       this.#incomplete = NOTHING;
-      return isUtf8(bytes);
+      return buffer.isUtf8(bytes);
     }
     // A copy: a part of the chunk would keep all of it.
     this.#incomplete = Buffer.from(bytes.subarray(end));
-    return isUtf8(bytes.subarray(0, end));
+    return buffer.isUtf8(bytes.subarray(0, end));
   }
 
   /** Returns whether the text may end here. */

@@ -1,5 +1,26 @@
 /** The gateway's own version, as `GET /health` and `--version` report it. package.json says the same; a test holds them together. */
 export const VERSION = '0.2.0';
 
+/** The oldest Node that runs the gateway; `engines` of package.json says the same. */
+const NEEDED_NODE: NodeVersion = { major: 20, minor: 19 };
+
+export interface NodeVersion {
+  readonly major: number;
+  readonly minor: number;
+}
+
+/** Whether a version of Node, such as `22.12.0`, is this one or newer. */
+export function isNodeSince(version: string, needed: NodeVersion): boolean {
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  return major > needed.major || (major === needed.major && minor >= needed.minor);
+}
+
+/** Throws if this Node is too old for the gateway. */
+export function assertNodeVersion(): void {
+  if (isNodeSince(process.versions.node, NEEDED_NODE)) return;
+  const { major, minor } = NEEDED_NODE;
+  throw new Error(`needs Node ${major}.${minor} or newer; this is Node ${process.version}`);
+}
+
 /** What the gateway calls itself to upstream providers (RFC 9110, 10.1.5). */
 export const USER_AGENT = `inference-gateway/${VERSION}`;

@@ -1,6 +1,7 @@
 /** Authentication of clients: `Authorization: Bearer <token>`. */
 
-import { hash, timingSafeEqual } from 'node:crypto';
+// Whole: on an old Node an import by name fails before any code can say which one is needed.
+import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { ClientSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
@@ -60,5 +61,5 @@ function findKey(keys: readonly Key[], token: string): Key | undefined {
 }
 
 function digestOf(text: string): Buffer {
-  return hash('sha256', text, 'buffer');
+  return crypto.hash('sha256', text, 'buffer');
 }

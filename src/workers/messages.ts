@@ -36,7 +36,9 @@ export type Command =
       readonly delayMs: number;
       readonly timeoutMs: number;
       readonly reason: string;
-    };
+    }
+  /** The drain ends at once. */
+  | { readonly type: 'cut' };
 
 /** The reply to a command: what it has led to. */
 export interface Reply {

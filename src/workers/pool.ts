@@ -22,6 +22,7 @@ const DRAIN_GRACE_MS = 5000;
 /** For a worker to start, and to connect to the store of rate limits. */
 const START_MS = 30_000;
 const USE_MS = 10_000;
+const CUT_MS = 1000;
 
 interface WorkerPoolOptions {
   /** How many. */
@@ -119,6 +120,10 @@ export class WorkerPool implements HttpServer {
     const sum = (name: 'finished' | 'cut') =>
       replies.reduce((before, reply) => before + (reply?.[name] ?? 0), 0);
     return { finished: sum('finished'), cut: sum('cut') };
+  }
+
+  cut(): void {
+    for (const worker of this.#workers.values()) void worker.call({ type: 'cut' }, CUT_MS);
   }
 
   /** Starts one, and another instead if it dies before it listens. Returns its port. */

@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { assemble, type Assembly } from '../../src/assembly.ts';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import type { DrainResult } from '../../src/downstream/http-server.ts';
 import { SERVER } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 import { isClockReplaced, WORKERS_ENV } from './workers.ts';
@@ -34,7 +35,9 @@ export interface TestGateway {
   /** What the gateway holds for its clients, as far as the budget counts it. */
   reservedBytes(): number;
   /** Drains, as SIGTERM does. */
-  drain(timeoutMs?: number, reason?: Error, delayMs?: number): Promise<void>;
+  drain(timeoutMs?: number, reason?: Error, delayMs?: number): Promise<DrainResult>;
+  /** Ends the drain at once. */
+  cut(): void;
   /** Uses the settings of this text from now on, as SIGHUP does; with the environment of the start. */
   reload(toml: string): Promise<void>;
 }
@@ -99,9 +102,10 @@ export async function startGateway(
   const { port } = await server.listen(0, '127.0.0.1');
   const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
   const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {
-    await server.drain({ delayMs, timeoutMs, reason });
+    const result = await server.drain({ delayMs, timeoutMs, reason });
     await admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     await transport.close();
+    return result;
   };
   let isDrained = false;
   t.after(async () => {
@@ -133,8 +137,9 @@ export async function startGateway(
     reservedBytes: () => budget.reservedBytes,
     drain: async (timeoutMs, reason, delayMs) => {
       isDrained = true;
-      await drain(timeoutMs, reason, delayMs);
+      return await drain(timeoutMs, reason, delayMs);
     },
+    cut: () => server.cut(),
     reload: async (text) => await assembly.reload(() => load(text)),
   };
   return gateway;
