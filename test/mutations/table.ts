@@ -852,6 +852,8 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: '',
     tests: 'incidents',
     title: 'whose limit a 429 is about',
+  },
+  {
     file: 'src/gateway/cors.ts',
     now: 'isLoopback(host) && trustedProxies.length === 0',
     mutated: 'isLoopback(host)',
@@ -878,6 +880,8 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: '',
     tests: 'wire-log',
     title: 'and once for a gateway without keys a warning, if requests have forwarded',
+  },
+  {
     file: 'src/gateway/cors.ts',
     now: "      vary: 'access-control-request-headers',\n",
     mutated: '',
