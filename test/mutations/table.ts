@@ -1226,8 +1226,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/http-server.ts',
-    now: 'if (delayMs > 0) await sleep(delayMs);',
-    mutated: '',
+    now: 'if (delayMs > 0) await sleep(',
+    mutated: 'if (delayMs < 0) await sleep(',
     tests: 'reload-process',
     title: 'the port serves on',
   },
@@ -2827,7 +2827,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/settings-file.ts',
-    now: "if (!isUtf8(bytes)) throw fail('is not UTF-8 text');",
+    now: "if (!nodeBuffer.isUtf8(bytes)) throw fail('is not UTF-8 text');",
     mutated: '',
     tests: 'settings-sources',
     title: 'stops the start if the file is missing, empty, too large',
@@ -4502,13 +4502,6 @@ export const MUTATIONS: readonly Mutation[] = [
     title: 'scripts flushed',
   },
   {
-    file: 'src/store/connection.ts',
-    now: '${isShown ? text : text.split',
-    mutated: '${isShown ? args.join() : text.split',
-    tests: 'store-away',
-    title: 'a gateway starts with a store that has another',
-  },
-  {
     file: 'src/store/redis-store.ts',
     now: '(isFailure ? pauseMs : MIN_PAUSE_MS) * jitter',
     mutated: 'pauseMs * jitter',
@@ -4741,7 +4734,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/cli/line-writer.ts',
-    now: "droppedLines += text.split('\\n').length - 1;",
+    now: 'droppedLines += countLines(text);',
     mutated: 'droppedLines += 1;',
     tests: 'workers-parts',
     title: 'each line of a batch',
