@@ -1635,7 +1635,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'this.#idleLeftMs ?? deadline.disarm()',
     mutated: 'idleMs',
     tests: 'wire-stream',
-    title: 'the idle limit does not run while the client is slow to take what came',
+    title: 'the idle limit does not run while the client is slow to take the comments',
   },
   {
     file: 'src/upstream/stream-relay.ts',
