@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { Rows } from '../src/config/setting-kinds.ts';
 import { SETTINGS } from '../src/config/settings-table.ts';
+import { atSomeScale } from './support/clock.ts';
 import { assertError, unknownProvider } from './support/errors.ts';
 import {
   chatBody,
@@ -238,10 +239,16 @@ const IN_FILE: Record<string, Observation> = {
     p.script = slow;
     assert.equal(await statusOf(gateway), 200);
 
-    const silent = { ...settings, script: hang, 'providers.fallback': ['q'] };
-    const { gateway: other } = await start(t, silent);
-    const { status, headers } = await other.chat(STREAM);
-    assert.deepEqual([status, headers['x-gateway-provider']], [200, 'q']);
+    await atSomeScale(async (scale) => {
+      const { gateway: other } = await start(t, {
+        ...settings,
+        'server.first_token_timeout': scale,
+        script: hang,
+        'providers.fallback': ['q'],
+      });
+      const { status, headers } = await other.chat(STREAM);
+      assert.deepEqual([status, headers['x-gateway-provider']], [200, 'q']);
+    });
   },
 
   'server.stream_idle_timeout': async (t) => {

@@ -85,7 +85,8 @@ async function assertServing(gateway: TestGateway, requests: number): Promise<vo
     gateway.log.filter((line) => line.includes('"level":"error"')),
     [],
   );
-  assert.equal((await gateway.chat(chatBody())).status, 200);
+  // On a busy machine, this client may be too slow for the short limits of the test too.
+  await eventually(async () => (await gateway.chat(chatBody())).status === 200, 'an answer');
 }
 
 describe('a client that takes its time', { concurrency: 4 }, () => {
@@ -131,26 +132,33 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
     },
   };
   for (const [what, { sent, drip, limitMs, calls }] of Object.entries(slow)) {
-    test(`and sends ${what} is told so with 408 and cut off`, async (t) => {
-      const { gateway, upstream } = await start(t);
+    const check = async (t: TestContext, scale: number) => {
+      const limits = {
+        ...LIMITS,
+        headersMs: scale * LIMITS.headersMs,
+        requestMs: scale * LIMITS.requestMs,
+      };
+      const ms = scale * limitMs;
+      const { gateway, upstream } = await start(t, '', limits);
       const { socket, text, closed } = openClient(t, gateway.port);
       const startedAt = performance.now();
       const elapsedMs = startStopwatch(t);
       socket.write(sent);
-      const dripping = setInterval(
-        () => drip && socket.writable && socket.write(drip),
-        limitMs / 10,
-      );
+      const dripping = setInterval(() => drip && socket.writable && socket.write(drip), ms / 10);
       t.after(() => clearInterval(dripping));
       await closed;
       const tookMs = performance.now() - startedAt;
-      assert.ok(tookMs >= limitMs * 0.9, `${tookMs} ms`);
-      assert.ok(elapsedMs() < limitMs * GENEROUS, `${elapsedMs()} ms`);
+      assert.ok(tookMs >= ms * 0.9, `${tookMs} ms`);
+      assert.ok(elapsedMs() < ms * GENEROUS, `${elapsedMs()} ms`);
       const answer = firstAnswer(text());
       assertError(answer, refusal(/time/, 408));
       assert.equal(answer.headers['connection'], 'close');
       assert.equal(upstream.requests.length, 0);
       await assertServing(gateway, calls);
+    };
+    test(`and sends ${what} is told so with 408 and cut off`, ALL_SCALES, async (t) => {
+      // A busy machine may be too slow for the limit of the headers, which is the shorter one.
+      await atSomeScale(async (scale) => check(t, scale));
     });
   }
 

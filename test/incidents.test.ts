@@ -9,6 +9,8 @@ import {
   PROVIDER_KEY,
   startGateway,
   type TestGateway,
+  type GatewayOptions,
+  withoutRefill,
 } from './support/gateway.ts';
 import { eventually, openChat } from './support/streams.ts';
 import {
@@ -29,12 +31,21 @@ const STREAM = chatBody({ stream: true });
 /** A gateway with the provider `p`, and `q` as its fallback if that is given. */
 async function start(
   t: TestContext,
-  { script, fallback, more = '' }: { script?: Script; fallback?: Script; more?: string },
+  {
+    script,
+    fallback,
+    more = '',
+    ...options
+  }: { script?: Script; fallback?: Script; more?: string } & Pick<GatewayOptions, 'adjust'>,
 ): Promise<{ gateway: TestGateway; p: FakeUpstream; q: FakeUpstream }> {
   const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t, fallback)]);
   const providers = providerToml(p) + (fallback ? providerToml(q, 'q', 'default_model = "d"') : '');
   const order = fallback ? '[providers]\nfallback = ["q"]\n' : '';
-  return { gateway: await startGateway(t, { toml: `${more}\n${order}${providers}` }), p, q };
+  return {
+    gateway: await startGateway(t, { toml: `${more}\n${order}${providers}`, ...options }),
+    p,
+    q,
+  };
 }
 
 /** The last access line, and the tries in it, once there are `count` lines. */
@@ -120,7 +131,11 @@ describe('the log tells', { concurrency: true }, () => {
       ['provider', `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${limit}`],
     ];
     for (const [reason, more, script] of cases) {
-      const { gateway } = await start(t, { more, ...(script && { script }) });
+      const { gateway } = await start(t, {
+        more,
+        adjust: withoutRefill,
+        ...(script && { script }),
+      });
       await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
       await lastLine(gateway, 2);
       const line = gateway.accessLines().find((one) => one['status'] === 429);
@@ -138,6 +153,7 @@ describe('the log tells', { concurrency: true }, () => {
       script: status(500, 'x'),
       fallback: (_, response) => sendJson(response, { choices: [] }),
       more: `[rate_limit]\nenabled = true\n${limit}`,
+      adjust: withoutRefill,
     });
     await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
     await lastLine(gateway, 2);

@@ -2,10 +2,13 @@ import assert from 'node:assert/strict';
 import { createServer, type AddressInfo } from 'node:net';
 import { before, describe, test, type TestContext } from 'node:test';
 
+import { runCheck } from '../src/check.ts';
 import { parseCommandLine } from '../src/cli/command-line.ts';
+import { readSettings } from '../src/config/read-settings.ts';
 import { CLIENT_TOKEN, providerToml, PROVIDER_KEY } from './support/gateway.ts';
 import { buildOnce, emptyFolder, runProgram, type Finished } from './support/process.ts';
 import { createGate } from './support/streams.ts';
+import { TRANSPORT_ENV } from './support/transport.ts';
 import { NOBODY_LISTENS, sendJson, startUpstream, type Script } from './support/upstream.ts';
 
 before(buildOnce);
@@ -18,6 +21,22 @@ async function check(t: TestContext, toml: string, args = ['--check']): Promise<
   const finished = await runProgram(t, args, { cwd });
   for (const key of KEYS) assert.ok(!(finished.stdout + finished.stderr).includes(key), key);
   return finished;
+}
+
+/** The same without a process of its own, which the other tests of this file have. */
+async function checkHere(toml: string): Promise<Finished> {
+  const commandLine = parseCommandLine(['--check']);
+  const env = { ...TRANSPORT_ENV, GATEWAY_CONFIG_TOML: toml };
+  let stdout = '';
+  const result = await runCheck(
+    commandLine,
+    () => readSettings(commandLine, env),
+    (text) => {
+      stdout += text;
+    },
+  );
+  for (const key of KEYS) assert.ok(!stdout.includes(key), key);
+  return { code: result === 'ok' ? 0 : 3, stdout, stderr: '' };
 }
 
 /** The lines of the table: what follows the last empty line. */
@@ -116,7 +135,7 @@ describe('--check asks a provider for its model list, and if it', { concurrency:
     test(`${what}, prints "${result}" and exits ${exitCode}`, async (t) => {
       const upstream = await startUpstream(t, script);
       const baseUrl = upstream.baseUrl.replace(/\/v1$/, path);
-      const finished = await check(t, providerToml({ ...upstream, baseUrl }, 'mine', lines));
+      const finished = await checkHere(providerToml({ ...upstream, baseUrl }, 'mine', lines));
       assert.deepEqual(tableIn(finished), [`mine  ${result}`]);
       assert.deepEqual([finished.code, finished.stderr], [exitCode, '']);
       const [{ method, url, headers } = assert.fail(), ...more] = upstream.requests;

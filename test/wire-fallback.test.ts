@@ -6,7 +6,14 @@ import { ONLY_THREAD, SharedMemory } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import type { Config } from '../src/config/config.ts';
 import { idle, useManualTimers, type ManualTimers } from './support/clock.ts';
-import { chatBody, providerToml, startGateway, triesOf, type Reply } from './support/gateway.ts';
+import {
+  chatBody,
+  providerToml,
+  startGateway,
+  triesOf,
+  type Reply,
+  withoutRefill,
+} from './support/gateway.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { createGate, eventually } from './support/streams.ts';
 import { OVER_FETCH } from './support/transport.ts';
@@ -482,8 +489,10 @@ describe('fallback', { concurrency: true }, () => {
   test('the gateway\u2019s own limit for a provider is a 429, and no provider is asked', async (t) => {
     const more =
       '[rate_limit]\nenabled = true\n[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n';
-    const { gateway, asked } = await start(t, (_, response) => sendJson(response, OK), { more });
-    // At once: within a second there is no new token.
+    const { gateway, asked } = await start(t, (_, response) => sendJson(response, OK), {
+      more,
+      adjust: withoutRefill,
+    });
     const replies = await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
     const statuses = replies.map(({ status }) => status);
     assert.deepEqual(new Set(statuses), new Set([200, 429]));

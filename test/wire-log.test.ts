@@ -11,6 +11,7 @@ import {
   PROVIDER_KEY,
   startGateway,
   type TestGateway,
+  withoutRefill,
 } from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
 import { eventually, openChat } from './support/streams.ts';
@@ -266,7 +267,8 @@ describe('an access line', { concurrency: true }, () => {
   }
 
   test('has the outcome rate_limited for the gateway\u2019s own limit', async (t) => {
-    const { gateway } = await start(t, undefined, `${limit}burst_capacity = 1\n`);
+    const toml = `${limit}burst_capacity = 1\n${providerToml(await startUpstream(t))}`;
+    const gateway = await startGateway(t, { toml, adjust: withoutRefill });
     await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
     const lines = await linesOf(gateway, 2);
     const refused = lines.find(({ status }) => status === 429)!;

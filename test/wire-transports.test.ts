@@ -27,6 +27,7 @@ import { startHttpProxy } from './support/http-proxy.ts';
 import { buildOnce, emptyFolder, runProgram, startServing } from './support/process.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { eventually, openChat } from './support/streams.ts';
+import { sweep } from './support/sweep.ts';
 import {
   completion,
   completionEvents,
@@ -427,10 +428,11 @@ const noProxies =
 const SOMEWHERE = 'http://provider.invalid/v1';
 const SOMEWHERE_TLS = 'https://provider.invalid/v1';
 
-for (const [transport, text] of [
+const TRANSPORTS = [
   ['auto', UNDICI],
   ['fetch', FETCH],
-] as const) {
+] as const;
+for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
   describe(
     `behind a proxy, GATEWAY_UPSTREAM=${transport}`,
     { concurrency: 2, skip: noProxies },
@@ -667,7 +669,7 @@ for (const [transport, text] of [
   });
 }
 
-for (const transport of ['auto', 'fetch']) {
+for (const [transport] of TRANSPORTS.slice(0, sweep(2, 1))) {
   describe(`beside other code in the process (upstream = ${transport})`, { concurrency: 2 }, () => {
     const environment = (code: string) => ({ GATEWAY_UPSTREAM: transport, ...preload(code) });
 

@@ -145,6 +145,18 @@ export async function startGateway(
   return gateway;
 }
 
+/** For `adjust`: buckets get no new token before the test ends, however slow the machine is. No file can say so. */
+export function withoutRefill(config: Config): Config {
+  const slow = ({ requestsPerSecond, burstCapacity }: Config['rateLimit']['global']) => ({
+    requestsPerSecond: Math.min(requestsPerSecond, 1e-6),
+    burstCapacity,
+  });
+  const { global, providers } = config.rateLimit;
+  const slowProviders = new Map([...providers].map(([id, bucket]) => [id, slow(bucket)]));
+  const rateLimit = { ...config.rateLimit, global: slow(global), providers: slowProviders };
+  return { ...config, rateLimit };
+}
+
 /** The longest wait for a log line, which may never come if a key in it is redacted. */
 const LOG_LINE_SECONDS = 3;
 const REQUEST_ID = /\brequest_id(?:":"|=)([^"\s]+)/g;
