@@ -149,7 +149,8 @@ function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise
     errorIn(json) {
       const fault = provider.readFault(json);
       const errorStatus = fault?.status ?? 502;
-      const facts = { status: errorStatus, provider: provider.id, redact, isEvent };
+      const { providerMessages: isQuoted } = settings.config.logging;
+      const facts = { status: errorStatus, provider: provider.id, redact, isEvent, isQuoted };
       return fault && toProviderError(fault, facts);
     },
   };
@@ -205,5 +206,6 @@ async function readStatusError(reply: UpstreamReply, context: ReplyContext): Pro
     provider: provider.id,
     redact: context.settings.redact,
     headers,
+    isQuoted: context.settings.config.logging.providerMessages,
   });
 }
