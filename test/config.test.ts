@@ -64,7 +64,12 @@ describe('defaults', () => {
       auth: { enabled: true, keys: [] },
     });
     assert.equal(admin, undefined);
-    assert.deepEqual(logging, { level: 'info', format: 'auto', verbose: false });
+    assert.deepEqual(logging, {
+      level: 'info',
+      format: 'auto',
+      verbose: false,
+      providerMessages: true,
+    });
     assert.deepEqual(
       [providers.registered, providers.primary, providers.fallback],
       [[], undefined, []],
@@ -119,7 +124,13 @@ const INTEGERS: [name: string, min: number, max: number][] = [
   ['rate_limit.providers.z.requests_per_second', 0, 1_000_000],
   ['rate_limit.providers.z.burst_capacity', 1, 1_000_000],
 ];
-const BOOLEANS = ['server.cors', 'server.auth.enabled', 'logging.verbose', 'rate_limit.enabled'];
+const BOOLEANS = [
+  'server.cors',
+  'server.auth.enabled',
+  'logging.verbose',
+  'logging.provider_messages',
+  'rate_limit.enabled',
+];
 const STRINGS = ['providers.primary', 'providers.z.default_model'];
 const LISTS = [
   'server.auth.keys',

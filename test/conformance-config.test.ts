@@ -514,6 +514,17 @@ const IN_FILE: Record<string, Observation> = {
     }
   },
 
+  'logging.provider_messages': async (t) => {
+    const script: Script = (_, response) =>
+      sendJson(response, { error: { message: 'in its own words' } }, { status: 400 });
+    for (const isShown of [true, false]) {
+      const { gateway } = await start(t, { script, 'logging.provider_messages': isShown });
+      await gateway.chat(chatBody());
+      await eventually(() => gateway.log.length > 0, 'the log');
+      assert.equal(gateway.log[0]!.includes('in its own words'), isShown);
+    }
+  },
+
   'providers.primary': async (t) => {
     const { gateway, q } = await start(t, { 'providers.primary': 'q' });
     assert.equal(await statusOf(gateway, chatBody({ model: 'some-model' })), 200);

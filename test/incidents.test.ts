@@ -118,7 +118,7 @@ describe('the log tells', { concurrency: true }, () => {
     await gateway.chat(chatBody());
     const { line, tries } = await lastLine(gateway);
     const cause = 'Incorrect API key provided: [secret]';
-    assertHas(line, { ...warn, outcome: 'upstream_error', status: 401, cause });
+    assertHas(line, { ...warn, outcome: 'upstream_error', status: 401, cause: undefined });
     assertHas(line, { reason: 'Authentication failed', upstream_request_id: 'up-7' });
     assertHas(tries[0], { status: 401, cause, upstream_request_id: 'up-7' });
   });
@@ -140,10 +140,11 @@ describe('the log tells', { concurrency: true }, () => {
       await lastLine(gateway, 2);
       const line = gateway.accessLines().find((one) => one['status'] === 429);
       assertHas(line, { ...warn, outcome: 'rate_limited', reason });
-      if (reason === 'upstream') assertHas(line, { cause: 'tokens per minute' });
-      const [limited] = (line!['tries'] ?? [{}]) as Line[];
-      if (reason === 'provider')
-        assertHas(limited, { provider: 'p', model: 'm', outcome: 'limit' });
+      const [tried] = (line?.['tries'] ?? []) as Line[];
+      if (reason === 'upstream') assertHas(tried, { cause: 'tokens per minute' });
+      if (reason === 'provider') {
+        assertHas(tried, { provider: 'p', model: 'm', outcome: 'limit' });
+      }
     }
   });
 

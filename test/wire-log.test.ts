@@ -13,6 +13,7 @@ import {
   type TestGateway,
   withoutRefill,
 } from './support/gateway.ts';
+import { openFeed } from './support/feed.ts';
 import { sendRaw } from './support/raw.ts';
 import { eventually, openChat } from './support/streams.ts';
 import {
@@ -369,10 +370,77 @@ describe('an access line', { concurrency: true }, () => {
       toml: `[providers.p]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "k"\n`,
     });
     await gateway.chat(chatBody());
-    const { outcome, cause } = await lineOf(gateway);
+    const { outcome, cause, tries } = await lineOf(gateway);
     assert.equal(outcome, 'upstream_error');
-    assert.match(String(cause), /ECONNREFUSED/);
+    assert.match(String((tries as Line[])[0]!['cause']), /ECONNREFUSED/);
+    // It stands in the line once.
+    assert.equal(cause, undefined);
   });
+});
+
+describe('the text of a provider that quotes the request', { concurrency: true }, () => {
+  const QUOTE = 'canary-of-a-prompt';
+  const error = {
+    message: `Input should be a list; input: ${QUOTE}`,
+    type: 'invalid_request_error',
+    code: 'list_type',
+  };
+  const event = `data: ${JSON.stringify({ error })}\n\n`;
+  const scripts: Record<string, Script> = {
+    'a 422': (_, response) => sendJson(response, { error }, { status: 422 }),
+    'a 429': (_, response) => sendJson(response, { error }, { status: 429 }),
+    'a 503': (_, response) => sendJson(response, { error }, { status: 503 }),
+    'a plain-text 500': (_, response) =>
+      void response.writeHead(500, { 'content-type': 'text/plain' }).end(error.message),
+    'a 200 with an error': (_, response) => sendJson(response, { error }),
+    'an answer that is not JSON': (_, response) => void response.end(error.message),
+    'a first event': (_, response) => sendEvents(response, event),
+    'a later event': (_, response) => sendEvents(response, CHUNK + event),
+  };
+  for (const [what, script] of Object.entries(scripts)) {
+    const body = chatBody({ stream: what.includes('event') });
+    const isJson = !/plain-text|not JSON/.test(what);
+    test(`stands once in an access line at most: ${what}`, async (t) => {
+      const { gateway } = await start(t, script);
+      await gateway.chat(body);
+      await lineOf(gateway);
+      const count = gateway.log[0]!.split(QUOTE).length - 1;
+      assert.equal(count, isJson ? 1 : Math.min(count, 1));
+    });
+
+    test(`is in no line, metric or page with provider_messages = false: ${what}`, async (t) => {
+      const { gateway, upstream } = await start(
+        t,
+        script,
+        [
+          `${LOUD}provider_messages = false`,
+          providerToml({ baseUrl: NOBODY_LISTENS }, 'q', 'default_model = "d"'),
+          '[providers]\nfallback = ["q"]\n[admin]\nport = 0\n',
+        ].join('\n'),
+      );
+      // The third failure in a row opens a circuit, whose cause is logged and shown.
+      for (let round = 0; round < 3; round += 1) await gateway.chat(body);
+      const { text } = await gateway.chat(body);
+      const [line] = await linesOf(gateway, 4);
+      const [first] = line!['tries'] as Line[];
+      if (isJson) {
+        assert.ok(text.includes(QUOTE), 'the client is told');
+        assert.equal(first!['cause'], 'invalid_request_error list_type');
+      }
+      const status = Number(/\d{3}/.exec(what)?.[0] ?? 200);
+      assert.equal(first!['status'], status);
+      const feed = await openFeed(t, gateway.adminPort);
+      await feed.next('state');
+      const shown = [
+        ...gateway.log,
+        JSON.stringify(feed.events),
+        (await gateway.admin('/metrics')).text,
+      ].join('');
+      feed.close();
+      assert.ok(upstream.requests.length >= 3);
+      assert.ok(!shown.includes(QUOTE), shown.slice(shown.indexOf(QUOTE) - 500).slice(0, 700));
+    });
+  }
 });
 
 describe('logging', { concurrency: true }, () => {

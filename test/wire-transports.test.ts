@@ -128,7 +128,8 @@ async function assertUnusable(
   }
   for (const line of await accessLines(2)) {
     assert.deepEqual([line['status'], line['outcome']], [502, 'upstream_error']);
-    assert.match(String(line['cause']), cause);
+    const [{ cause: told } = {}] = line['tries'] as Record<string, unknown>[];
+    assert.match(String(told), cause);
   }
 }
 

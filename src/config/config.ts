@@ -63,6 +63,8 @@ export interface Config {
     readonly level: LogLevel;
     readonly format: 'auto' | 'json' | 'text';
     readonly verbose: boolean;
+    /** The log and the page have what providers say of their errors. */
+    readonly providerMessages: boolean;
   };
   readonly providers: Providers;
   /** The targets of each alias, to be asked in order: one at least, each `<provider_id>/<model_name>`. */
@@ -126,7 +128,10 @@ export function loadConfig(sources: ConfigSources): Config {
   const server = readServer(top.section('server'), sources, callerKeys);
   const clients = readClients(top.section('clients'), server.auth.enabled, callerKeys);
   const admin = readAdmin(top.section('admin'), server.port);
-  const logging = top.section('logging').values(SETTINGS.logging);
+  const { provider_messages: providerMessages, ...logged } = top
+    .section('logging')
+    .values(SETTINGS.logging);
+  const logging = { ...logged, providerMessages };
   const providers = readProviders(top.section('providers'), server);
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
   const ids = new Set(providers.registered.map(({ id }) => id));

@@ -79,6 +79,11 @@ export const SETTINGS = {
       ...boolean(false),
       meaning: 'adds `request_bytes` and `user_agent` to each access line',
     },
+    provider_messages: {
+      ...boolean(true),
+      meaning:
+        'false: what providers say of their errors, which may quote prompts, stays out of the log and the page',
+    },
   },
   providers: {
     primary: {

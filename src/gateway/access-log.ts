@@ -87,6 +87,7 @@ function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext
   const { answer, failure, provider, tries } = record;
   const usage = answer?.usage;
   const answered = tries[record.answeredTry ?? -1];
+  const cause = failure && lineCauseOf(failure);
   const isWhole = outcome === 'ok' && answered?.outcome === 'ok';
   return {
     request_id: call.id,
@@ -106,7 +107,8 @@ function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext
     bytes: call.sentBytes,
     outcome,
     reason: outcome === 'client_closed' ? undefined : failure && reasonOf(failure),
-    cause: failure && lineCauseOf(failure),
+    // Most are those of a try already.
+    cause: tries.some((one) => one.cause === cause) ? undefined : cause,
     finish_reason: answer?.finishReason ?? (isWhole ? 'none' : undefined),
     prompt_tokens: usage?.prompt_tokens,
     completion_tokens: usage?.completion_tokens,
@@ -136,9 +138,9 @@ function finalOutcomeOf({ cancellation, record }: Call): Outcome {
   return cancellation.reason instanceof ClientGone ? 'client_closed' : outcomeOf(record.failure);
 }
 
-/** What the client was told; of a 429, whose limit it was. */
+/** What the client was told, without a provider's own text; of a 429, whose limit it was. */
 function reasonOf({ facts, message }: GatewayError): string {
-  return facts.limit ?? escapeControlCharacters(message, MAX_LOGGED_CHARACTERS);
+  return escapeControlCharacters(facts.limit ?? facts.reason ?? message, MAX_LOGGED_CHARACTERS);
 }
 
 /** What the network or the provider said, or the stack of a bug. */

@@ -49,6 +49,8 @@ export interface ErrorFacts {
   readonly limit?: Limit;
   /** A provider's own text, or what the network reported. For the log only. */
   readonly cause?: unknown;
+  /** The message without the provider's own text. For the log only. */
+  readonly reason?: string;
 }
 
 /** A failure in the interface's terms. `message` is complete, prefix included, and safe to send. */

@@ -8,7 +8,7 @@ export type LogLevel = (typeof LOG_LEVELS)[number];
 type LogValue = string | number | boolean | undefined;
 type FlatFacts = Readonly<Record<string, LogValue>>;
 
-/** The fields of one log line. Message contents and keys are never among them. */
+/** The fields of one log line. Keys are never among them, and message contents only where a provider's error text quotes them. */
 export type LogFacts = Readonly<Record<string, LogValue | readonly FlatFacts[]>>;
 
 export interface Logger {

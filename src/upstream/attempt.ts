@@ -159,6 +159,7 @@ function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise
         provider: provider.id,
         redact,
         isEvent,
+        isQuoted: settings.config.logging.providerMessages,
       });
     },
   };
@@ -214,6 +215,7 @@ async function readStatusError(reply: UpstreamReply, context: ReplyContext): Pro
     provider: provider.id,
     redact: context.settings.redact,
     headers,
+    isQuoted: context.settings.config.logging.providerMessages,
   });
 }
 

@@ -28,12 +28,14 @@ interface ProviderErrorContext {
   readonly headers?: UpstreamHeaders;
   /** The error came as an event of a stream. */
   readonly isEvent?: boolean;
+  /** The log may have the provider's own text, which may quote the request. */
+  readonly isQuoted: boolean;
 }
 
 /** Maps a fault that a provider reported to the error that the client gets. */
 export function toProviderError(
   fault: UpstreamFault,
-  { provider, status, redact, headers, isEvent = false }: ProviderErrorContext,
+  { provider, status, redact, headers, isEvent = false, isQuoted }: ProviderErrorContext,
 ): GatewayError {
   const reason = fault.code ?? fault.type ?? '';
   const retryAfterSeconds = readRetryAfter(headers);
@@ -43,7 +45,7 @@ export function toProviderError(
   const text = errorText(fault, status, redact);
   const facts: ErrorFacts = {
     provider,
-    cause: text,
+    cause: isQuoted ? text : namesOf(fault, status, redact),
     ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
@@ -59,7 +61,8 @@ export function toProviderError(
   if (status === 429) {
     return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, facts);
   }
-  return new GatewayError('api', `API error: ${status} - ${text}`, facts);
+  const head = `API error: ${status}`;
+  return new GatewayError('api', `${head} - ${text}`, { ...facts, reason: head });
 }
 
 /** The upstream's message, or the status's reason phrase, with the upstream's code behind it if it lacks it. */
@@ -71,6 +74,16 @@ function errorText(
   const text = sanitizeMessage(message, redact) || (STATUS_CODES[status] ?? 'Unknown error');
   const isKnown = text.includes(code) || code === String(status);
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
+}
+
+/** The upstream's type and code, or the status's reason phrase: what is said of an error without its text. */
+function namesOf(
+  { code = '', type = '' }: UpstreamFault,
+  status: number,
+  redact: (text: string) => string,
+): string {
+  const names = [...new Set([type, code])].filter((name) => CODE_WORD.test(name));
+  return redact(names.join(' ')) || (STATUS_CODES[status] ?? 'Unknown error');
 }
 
 /** An upstream's message on one line, bounded and without keys. Nothing of an HTML page. */

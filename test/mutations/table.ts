@@ -687,6 +687,13 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/access-log.ts',
+    now: 'tries.some((one) => one.cause === cause) ? undefined : cause',
+    mutated: 'cause',
+    tests: 'wire-log',
+    title: 'the text of a provider',
+  },
+  {
+    file: 'src/gateway/access-log.ts',
     now: "return isShutdown ? 'warn' : level;",
     mutated: 'return level;',
     tests: 'wire-drain',
@@ -1282,6 +1289,20 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/attempt.ts',
+    now: 'const { providerMessages: isQuoted } = settings.config.logging;',
+    mutated: 'const isQuoted = true;',
+    tests: 'wire-log',
+    title: 'the text of a provider',
+  },
+  {
+    file: 'src/upstream/attempt.ts',
+    now: 'isQuoted: context.settings.config.logging.providerMessages,',
+    mutated: 'isQuoted: true,',
+    tests: 'wire-log',
+    title: 'the text of a provider',
+  },
+  {
+    file: 'src/upstream/attempt.ts',
     now: 'deadline.end({ abandon: true });',
     mutated: 'deadline.end();',
     tests: 'wire-stream',
@@ -1531,6 +1552,20 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: '0',
     tests: 'wire-models',
     title: 'keeps the whole number that says when a model was created',
+  },
+  {
+    file: 'src/upstream/provider-error.ts',
+    now: 'isQuoted ? text : namesOf(fault, status, redact)',
+    mutated: 'isQuoted || namesOf ? text : text',
+    tests: 'wire-log',
+    title: 'the text of a provider',
+  },
+  {
+    file: 'src/upstream/provider-error.ts',
+    now: '{ ...facts, reason: head }',
+    mutated: 'facts',
+    tests: 'wire-log',
+    title: 'the text of a provider',
   },
   {
     file: 'src/upstream/provider-error.ts',
