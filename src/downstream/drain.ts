@@ -2,6 +2,7 @@
 
 import { Server as TcpServer } from 'node:net';
 
+import { startTimer } from '../lib/clock.ts';
 import type { Connection } from './connection.ts';
 
 /**
@@ -30,7 +31,7 @@ interface DrainOptions {
 /** Stops accepting and resolves when every connection is closed: at the latest `timeoutMs` + `lingerMs` later. */
 export async function drainServer(options: DrainOptions): Promise<void> {
   const { server, connections, timeoutMs, lingerMs, cancel } = options;
-  const deadline = setTimeout(() => {
+  const deadline = startTimer(() => {
     cancel();
     // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
     const cut = () => connections.forEach(({ socket }) => socket.destroy());
