@@ -284,6 +284,12 @@ describe('unknown keys', () => {
   }
 });
 
+test('of a provider’s id of three letters, another with one of them is not called the nearest', () => {
+  assertProblems(problemsOf('[providers.zzz]'), [
+    /^providers\.zzz\.base_url: required: "zzz" is not a built-in provider; known: /,
+  ]);
+});
+
 describe('all problems', () => {
   test('of file, environment and command line come at once', () => {
     const toml = `nothing = 1

@@ -830,7 +830,7 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
   },
 
   GATEWAY_LOG_LEVEL: async (t) => {
-    const settings = { 'logging.level': 'error', env: { GATEWAY_LOG_LEVEL: 'debug' } };
+    const settings = { 'logging.level': 'error', env: { GATEWAY_LOG_LEVEL: 'DeBug' } };
     const { gateway } = await start(t, settings);
     await gateway.send('/health');
     await eventually(() => gateway.log.length === 1, 'the log');

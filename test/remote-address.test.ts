@@ -79,6 +79,8 @@ test('a text in X-Forwarded-For that is no address ends the search at the addres
     ['192.0.2.1 forged=1', '127.0.0.1'],
     ['192.0.2.1\xff', '127.0.0.1'],
     ['\u{61}'.repeat(12_000), '127.0.0.1'],
+    [`fe80::1%${'z'.repeat(57)}`, '127.0.0.1'],
+    [`fe80::1%${'z'.repeat(56)}`, `fe80::1%${'z'.repeat(56)}`],
   ];
   for (const [forwarded, address] of cases) {
     assert.equal(await ask(forwarded), address, forwarded.slice(0, 50));

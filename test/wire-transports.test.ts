@@ -512,6 +512,18 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
         });
       }
 
+      test('where it closes instead of a tunnel it is 502, and it is not asked without end', async (t) => {
+        const upstream = await startUpstream(t, answer);
+        const proxy = await startHttpProxy(t, upstream);
+        proxy.refusal = 'close';
+        const program = await start(t, { baseUrl: SOMEWHERE_TLS, env: throughProxy(proxy.url) });
+        await assertUnusable(program, /other side closed|Proxy Connection failed/);
+        const asked = proxy.asked.length;
+        await idle(100);
+        assert.equal(proxy.asked.length, asked);
+        assert.ok(asked <= 4, `${asked} times`);
+      });
+
       test('where it refuses the tunnel it is 502, and the log says with which status', async (t) => {
         const upstream = await startUpstream(t, answer);
         const proxy = await startHttpProxy(t, upstream);

@@ -54,9 +54,9 @@ describe('workers', () => {
 
   const expected = 'expected an integer from 1 to 256, or "auto"';
   for (const [sources, problem] of [
-    [{ env: { GATEWAY_WORKERS: '0' } }, `GATEWAY_WORKERS: found "0", ${expected}`],
+    [{ env: { GATEWAY_WORKERS: '0' } }, `GATEWAY_WORKERS: found 0, ${expected}`],
     [{ env: { GATEWAY_WORKERS: 'all' } }, `GATEWAY_WORKERS: found "all", ${expected}`],
-    [{ workers: '257' }, `--workers: found "257", ${expected}`],
+    [{ workers: '257' }, `--workers: found 257, ${expected}`],
     [{ workers: '' }, `--workers: found "", ${expected}`],
   ] as const) {
     test(`${JSON.stringify(sources)} is refused`, () => {

@@ -226,9 +226,8 @@ export class SectionReader {
 
 /** The value that was found, for a message. */
 function describe(value: unknown): string {
-  return typeof value === 'object'
-    ? typeOf(value)
-    : JSON.stringify(`${value as string | number}`).slice(0, 60);
+  if (typeof value === 'object') return typeOf(value);
+  return (typeof value === 'string' ? JSON.stringify(value) : String(value)).slice(0, 60);
 }
 
 function typeOf(value: unknown): string {

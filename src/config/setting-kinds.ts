@@ -1,5 +1,7 @@
 /** The types that a setting may have: what they accept, and how they are read from text. */
 
+import { MAX_TIMER_MS } from '../lib/clock.ts';
+
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
 
@@ -49,8 +51,7 @@ export interface Setting<T = unknown> {
 /** The settings of a section by their keys. */
 export type Rows = Readonly<Record<string, Setting>>;
 
-/** setTimeout fires at once beyond 2^31-1 milliseconds. */
-const MAX_SECONDS = 2_147_483;
+const MAX_SECONDS = Math.floor(MAX_TIMER_MS / 1000);
 
 type Or<T, D> = D extends undefined ? T | undefined : T;
 
@@ -142,7 +143,8 @@ export const HEADERS = {
 } as const;
 
 /** The value that text from a variable, a file or the command line stands for; the text itself if it is none. */
-export function parseText({ type }: Setting, value: string): unknown {
+export function parseText({ type, choices }: Setting, value: string): unknown {
+  if (choices) return choices.find((choice) => choice === value.toLowerCase()) ?? value;
   if (type === 'boolean' && /^(?:true|1)$/i.test(value)) return true;
   if (type === 'boolean' && /^(?:false|0)$/i.test(value)) return false;
   const isNumber = type === 'integer' || type === 'integer or auto' || type === 'seconds';

@@ -2,6 +2,7 @@
 
 import { Server as TcpServer } from 'node:net';
 
+import { startTimer } from '../lib/clock.ts';
 import type { Connection } from './connection.ts';
 
 /**
@@ -40,7 +41,7 @@ export async function drainServer(options: DrainOptions): Promise<void> {
     const cut = () => connections.forEach(({ socket }) => socket.destroy());
     setTimeout(cut, afterMs).unref();
   };
-  const deadline = setTimeout(end, timeoutMs, lingerMs);
+  const deadline = startTimer(() => end(lingerMs), timeoutMs);
   const endNow = () => end(HURRIED_LINGER_MS);
   if (hurry.aborted) endNow();
   else hurry.addEventListener('abort', endNow);

@@ -8,6 +8,8 @@ import type { Call } from './call.ts';
 const MAX_PROXIES = 50;
 /** Some proxies add the port, and brackets with it: `192.0.2.1:80`, `[2001:db8::1]:80`. */
 const WITH_PORT = /^(?:\[([0-9a-f:.]+)\]|(\d{1,3}(?:\.\d{1,3}){3}))(?::\d{1,5})?$/i;
+/** An IPv6 address with a zone: the name of a network interface (15 characters). A zone of any length passes `isIP`. */
+const MAX_ADDRESS_CHARACTERS = 64;
 /** Clients that connect over IPv4 to a socket of both families have such an address. */
 const MAPPED_IPV4 = /^::ffff:(\d{1,3}(?:\.\d{1,3}){3})$/i;
 
@@ -50,5 +52,6 @@ export function toAddress(text: string): string | undefined {
   const [, v6, v4] = WITH_PORT.exec(text) ?? [];
   const address = v6 ?? v4 ?? text;
   const plain = MAPPED_IPV4.exec(address)?.[1] ?? address;
-  return isIP(plain) === 0 ? undefined : plain;
+  const isAddress = isIP(plain) !== 0 && plain.length <= MAX_ADDRESS_CHARACTERS;
+  return isAddress ? plain : undefined;
 }

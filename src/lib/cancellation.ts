@@ -1,5 +1,7 @@
 /** A minimal AbortSignal per request, the deadline of one attempt, and a wait that can be cancelled. */
 
+import { startTimer } from './clock.ts';
+
 const NONE: readonly (() => void)[] = [];
 
 /** AbortController and AbortSignal in one, without their cost: each request has several, with several listeners. */
@@ -66,7 +68,7 @@ export class Deadline extends Cancellation {
     if (ms !== this.#timerMs) this.#clear();
     this.#timerMs = ms;
     // A stream re-arms it for each event: refreshing a timer is cheaper than creating one.
-    if (ms > 0) this.#timer = this.#timer?.refresh() ?? setTimeout(() => this.#onTime(), ms);
+    if (ms > 0) this.#timer = this.#timer?.refresh() ?? startTimer(() => this.#onTime(), ms);
   }
 
   /** Suspends the time limit. Returns how much is left of it, in milliseconds: at least 1, because 0 is no limit. */
@@ -102,7 +104,7 @@ export function pause(ms: number, cancellation: Cancellation): Promise<void> {
       cancellation.offCancel(end);
       resolve();
     };
-    const timer = setTimeout(end, ms);
+    const timer = startTimer(end, ms);
     cancellation.onCancel(end);
   });
 }

@@ -5,7 +5,9 @@ export function didYouMean(name: string, known: readonly string[]): string {
     distance: editDistance(name, candidate),
   }));
   const nearest = distances.toSorted((a, b) => a.distance - b.distance)[0];
-  if (nearest && nearest.distance <= Math.max(2, name.length / 3)) {
+  // Of a name of three letters, two others are another name.
+  const limit = Math.min(Math.max(2, name.length / 3), name.length / 2);
+  if (nearest && nearest.distance <= limit) {
     return `; did you mean "${nearest.candidate}"?`;
   }
   return known.length === 0 ? '' : `; known: ${known.join(', ')}`;

@@ -1,5 +1,7 @@
 /** Sends requests to providers: over undici's agent if it works as assumed, else over fetch. */
 
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+
 import type { Cancellation } from '../lib/cancellation.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { ConnectionFigures } from '../lib/thread-figures.ts';
@@ -34,8 +36,20 @@ export interface Transport {
   close(): Promise<void>;
 }
 
+const CONNECT_ERROR = 'undici:client:connectError';
+
+/**
+ * undici 6 and 7 take a proxy that closes on CONNECT for the end of a connection in use, and connect again at once and
+ * without end, also over fetch. With the code of undici 8 the requests that wait for it fail.
+ */
+function failWaiting(message: unknown): void {
+  const { error } = message as { error: NodeJS.ErrnoException };
+  if (error.code === 'UND_ERR_SOCKET') error.code = 'UND_ERR_PRX_CONN';
+}
+
 /** Creates the transport with its own connections, counted in `memory`. `setting` is `server.upstream`. */
 export function createTransport(setting: 'auto' | 'fetch', memory?: SharedMemory): Transport {
+  subscribe(CONNECT_ERROR, failWaiting);
   let connections = setting === 'fetch' ? undefined : createConnections({ memory });
   /** The check that is under way: requests wait for its result. */
   let checking: Promise<string | undefined> | undefined;
@@ -72,6 +86,7 @@ export function createTransport(setting: 'auto' | 'fetch', memory?: SharedMemory
         : sendByFetch(request, cancellation);
     },
     async close() {
+      unsubscribe(CONNECT_ERROR, failWaiting);
       await connections?.close();
     },
   };

@@ -1,5 +1,7 @@
 /** Questions that are under way to another thread. */
 
+import { startTimer } from '../lib/clock.ts';
+
 export class Calls<Reply> {
   readonly #waiting = new Map<number, (reply: Reply | undefined) => void>();
   #last = 0;
@@ -8,7 +10,7 @@ export class Calls<Reply> {
   async ask(send: (call: number) => void, limitMs: number): Promise<Reply | undefined> {
     this.#last += 1;
     const call = this.#last;
-    const limit = setTimeout(() => this.settle(call, undefined), limitMs);
+    const limit = startTimer(() => this.settle(call, undefined), limitMs);
     const reply = new Promise<Reply | undefined>((resolve) => this.#waiting.set(call, resolve));
     send(call);
     try {
