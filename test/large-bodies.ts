@@ -24,7 +24,7 @@ import { TRANSPORT_ENV } from './support/transport.ts';
 
 const MIB = 1_048_576;
 /** Memory is given back if, a minute after the load at the latest, no more than this is left of it. */
-const LEFT_BYTES = 64 * MIB;
+const LEFT_BYTES = 96 * MIB;
 const REST_MS = 60_000;
 const SUPPORT = join(process.cwd(), 'test/support');
 

@@ -503,7 +503,7 @@ test('a lower max_buffered_bytes lets nothing in until enough is freed, and all 
   const budget = newBudget(100);
   const held = new Reservation(budget);
   held.resize(80);
-  budget.maxBytes = 50;
+  budget.limits = { ...budget.limits, maxBufferedBytes: 50 };
   const next = new Reservation(budget);
   assert.throws(() => next.resize(1), /too many bytes/);
   held.resize(60);

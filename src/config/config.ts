@@ -47,6 +47,8 @@ export interface Config {
     readonly maxBodyBytes: number;
     /** For all clients together. */
     readonly maxBufferedBytes: number;
+    /** What the process may take: the machine's, or that of its cgroup. */
+    readonly memoryBytes: number;
     readonly cors: boolean;
     readonly upstream: 'auto' | 'fetch';
     /** Addresses and CIDR ranges of proxies whose `X-Forwarded-For` is believed. */
@@ -137,10 +139,11 @@ export function loadConfig(sources: ConfigSources): Config {
 
 function readServer(
   section: SectionReader,
-  { memoryBytes = 0, machine = THIS_MACHINE }: ConfigSources,
+  { memoryBytes = Infinity, machine = THIS_MACHINE }: ConfigSources,
   callerKeys: Set<string>,
 ): Config['server'] {
-  const maxBufferedBytes = Math.max(MIN_BUFFERED_BYTES, Math.floor(memoryBytes / 4));
+  const quarter = memoryBytes === Infinity ? 0 : Math.floor(memoryBytes / 4);
+  const maxBufferedBytes = Math.max(MIN_BUFFERED_BYTES, quarter);
   const values = section.values(SETTINGS.server, { max_buffered_bytes: maxBufferedBytes });
   const auth = section.section('auth');
   const { enabled, keys = [] } = auth.values(SETTINGS['server.auth']);
@@ -161,6 +164,7 @@ function readServer(
     maxConcurrentRequests: values.max_concurrent_requests,
     maxBodyBytes: values.max_body_bytes,
     maxBufferedBytes: values.max_buffered_bytes,
+    memoryBytes,
     cors: values.cors,
     upstream: values.upstream,
     trustedProxies: checkProxies(values.trusted_proxies ?? [], section),

@@ -4,7 +4,6 @@ import type { IncomingMessage } from 'node:http';
 
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
-import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { TurnLimit } from '../lib/turn-limit.ts';
 
@@ -28,9 +27,8 @@ interface BodyOptions {
 export function readRequestBody(
   request: IncomingMessage,
   { maxBytes, reservation, cancellation, onAccepted, onChunk }: BodyOptions,
-): Promise<Buffer[]> {
+): Promise<readonly Buffer[]> {
   const announcedBytes = Number(request.headers['content-length'] ?? 0);
-  const chunks = new ChunkBuffer();
   const turn = new TurnLimit();
   const reserve = (bytes: number) => {
     if (bytes > maxBytes) {
@@ -40,6 +38,7 @@ export function readRequestBody(
   };
   reserve(announcedBytes);
   onAccepted();
+  const body = reservation.keepBody(maxBytes);
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
     const end = () => {
@@ -49,13 +48,14 @@ export function readRequestBody(
     };
     const fail = (error: unknown) => {
       end();
+      reservation.resize(0);
       readInTurns(request);
       reject(error);
     };
     const onData = (chunk: Buffer) => {
       try {
-        chunks.push(chunk);
-        if (chunks.size > announcedBytes) reserve(chunks.size);
+        if (body.size + chunk.length > announcedBytes) reserve(body.size + chunk.length);
+        body.push(chunk);
         onChunk(chunk);
         if (turn.isReached(chunk.length)) yieldTurn(request);
       } catch (error) {
@@ -64,7 +64,7 @@ export function readRequestBody(
     };
     const onEnd = () => {
       end();
-      resolve(chunks.takeParts());
+      resolve(body.parts);
     };
     const onCancel = () => fail(cancellation.reason);
     request.on('data', onData);

@@ -33,10 +33,10 @@ export async function sendByFetch(
   }
 }
 
-function headersAndBody({ headers: list, body: parts }: UpstreamRequest): RequestInit {
-  const headers = pairsOf(list);
-  if (!parts) return { headers };
-  const body = toBody(parts);
+function headersAndBody(request: UpstreamRequest): RequestInit {
+  const headers = pairsOf(request.headers);
+  if (!request.body) return { headers };
+  const body = toBody(request);
   if (!(body instanceof SlicedBody)) return { headers, body };
   return {
     headers: [...headers, ['content-length', `${body.length}`]],
