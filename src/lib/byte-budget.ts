@@ -5,7 +5,7 @@ import { collectAll } from './garbage.ts';
 import { HeldBody } from './held-body.ts';
 import type { SharedCounter, SharedMemory } from './shared-memory.ts';
 
-/** A holder of no more is only bounded by `maxBufferedBytes`: small requests go on when memory is short. */
+/** Who holds no more is bounded by `maxBufferedBytes` alone: small requests go on when memory is short. */
 const SMALL_BYTES = 65_536;
 /** How often resident memory is read, and how often, while it is too much, all garbage is collected. */
 const READING_MS = 50;
@@ -23,7 +23,7 @@ export class ByteBudget {
   /** A reload may set them below what is reserved; then `reserve` fails until enough is freed. */
   limits: BudgetLimits;
   readonly #reserved: SharedCounter;
-  /** Streams in flight that wait for room: nothing else is reserved before. */
+  /** Streams in flight that wait for room: new requests must not take it from them. */
   readonly waiting: SharedCounter;
   #residentBytes = 0;
   #readAtMs = -Infinity;
@@ -39,17 +39,14 @@ export class ByteBudget {
     return this.#reserved.value;
   }
 
-  /**
-   * Reserves bytes for a holder that will have `total`, or frees them if `bytes` is negative. Returns false, and
-   * reserves nothing, if they do not fit.
-   */
+  /** Reserves bytes for a holder that will have `total`. Returns false, and reserves nothing, if they do not fit. */
   reserve(bytes: number, total: number): boolean {
-    if (bytes > 0) {
-      if (total > SMALL_BYTES && !this.#isMemoryLeft(bytes)) return false;
-      return this.#reserved.addWithin(bytes, this.limits.maxBufferedBytes);
-    }
-    this.#reserved.add(bytes);
-    return true;
+    if (total > SMALL_BYTES && !this.#isMemoryLeft(bytes)) return false;
+    return this.#reserved.addWithin(bytes, this.limits.maxBufferedBytes);
+  }
+
+  free(bytes: number): void {
+    this.#reserved.add(-bytes);
   }
 
   /** Whether an eighth of the memory stays free, even if nothing of what is reserved had come yet. */
@@ -75,28 +72,31 @@ export class ByteBudget {
  * nothing is freed twice; and whoever creates it calls `end`, so nothing stays reserved.
  */
 export class Reservation {
-  readonly #budget: ByteBudget;
+  readonly budget: ByteBudget;
   #bytes = 0;
   #readers = 0;
   #hasEnded = false;
   #body: HeldBody | undefined;
 
   constructor(budget: ByteBudget) {
-    this.#budget = budget;
+    this.budget = budget;
   }
 
-  /** Returns false if `bytes` do not fit now. Throws `ClientGone` if it has ended. */
+  /** Changes it to `bytes`, and returns false if they do not fit now. Throws `ClientGone` if it has ended. */
   tryResize(bytes: number): boolean {
     if (bytes === this.#bytes) return true;
     if (this.#hasEnded) throw new ClientGone();
-    if (!this.#budget.reserve(bytes - this.#bytes, bytes)) return false;
+    const more = bytes - this.#bytes;
+    if (more < 0) this.budget.free(-more);
+    else if (!this.budget.reserve(more, bytes)) return false;
     this.#bytes = bytes;
     return true;
   }
 
   /** Changes it to `bytes`; 0 also frees the body. Throws `rateLimit` if they do not fit, and `ClientGone` if it has ended. */
   resize(bytes: number): void {
-    if (!this.tryResize(bytes)) {
+    const isAfterOthers = bytes > SMALL_BYTES && this.budget.waiting.value > 0;
+    if ((bytes > this.#bytes && isAfterOthers) || !this.tryResize(bytes)) {
       // The failure names no provider: no other one is asked.
       const text = 'Rate limit exceeded: too many bytes in flight';
       throw new GatewayError('rateLimit', text, { retryAfterSeconds: 1, limit: 'memory' });
