@@ -215,8 +215,13 @@ async function run(cell: Cell): Promise<Delay> {
 }
 
 async function checkStalls(): Promise<void> {
-  const once = { kind: 'announced', count: 60, rounds: 1, node: process.execPath, workers: 1 };
-  const { p99, max } = await run(once);
+  const { p99, max } = await run({
+    kind: 'announced',
+    count: 60,
+    rounds: 1,
+    node: process.execPath,
+    workers: 1,
+  });
   assert.ok(max < 100, `the event loop stalled for ${max} ms`);
   assert.ok(p99 < 250, `/health took ${p99} ms`);
 }

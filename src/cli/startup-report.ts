@@ -94,17 +94,12 @@ export function describeWarning(text: string): string {
 
 /** Everything about the settings that the operator should know, and that does not stop the start. */
 export function warningsOf(config: Config): string[] {
-  const { host, auth, maxBodyBytes, maxBufferedBytes } = config.server;
+  const { host, auth } = config.server;
   const warnings = [...config.warnings];
   if (!isLoopback(host) && !needsKey(config)) {
     const token = auth.enabled ? 'any token' : 'no token';
     warnings.push(
       `every client that can connect to ${host} is served, with ${token}; set [server.auth] keys, or host = "127.0.0.1"`,
-    );
-  }
-  if (maxBodyBytes > maxBufferedBytes) {
-    warnings.push(
-      `[server] max_body_bytes (${maxBodyBytes}) is more than max_buffered_bytes (${maxBufferedBytes}): larger requests than that are refused with 413`,
     );
   }
   return warnings;

@@ -151,6 +151,11 @@ function readServer(
     checkCallerKey(key, { section: auth, setting: 'keys' });
     callerKeys.add(key);
   }
+  const { max_body_bytes: maxBodyBytes, max_buffered_bytes: maxHeldBytes } = values;
+  if (maxBodyBytes > maxHeldBytes) {
+    const text = `requests of more than max_buffered_bytes, ${maxHeldBytes}, are refused all the same`;
+    section.warning('max_body_bytes', text);
+  }
   return {
     port: values.port,
     host: values.host,
@@ -162,8 +167,8 @@ function readServer(
     drainDelayMs: values.drain_delay * 1000,
     retries: values.retries,
     maxConcurrentRequests: values.max_concurrent_requests,
-    maxBodyBytes: values.max_body_bytes,
-    maxBufferedBytes: values.max_buffered_bytes,
+    maxBodyBytes,
+    maxBufferedBytes: maxHeldBytes,
     memoryBytes,
     cors: values.cors,
     upstream: values.upstream,
