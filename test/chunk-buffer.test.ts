@@ -72,7 +72,11 @@ test('a body is what was pushed, and nobody has the bytes of a long one any more
       assert.ok(Buffer.concat(parts).equals(whole));
       const sent = parts.map(toSendable);
       body.free();
-      if (bytes > 65_536) assert.deepEqual([...parts.map(({ length }) => length)], [0]);
+      if (bytes > 65_536)
+        assert.deepEqual(
+          parts.map(({ length }) => length),
+          [0],
+        );
       assert.ok(Buffer.concat(sent).equals(whole), 'what was handed to a socket stays');
     }
   }));
