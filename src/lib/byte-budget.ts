@@ -23,15 +23,19 @@ export class ByteBudget {
   /** A reload may set them below what is reserved; then `reserve` fails until enough is freed. */
   limits: BudgetLimits;
   readonly #reserved: SharedCounter;
+  /** Of what is reserved for bodies, what has come. */
+  readonly held: SharedCounter;
   /** Streams in flight that wait for room: new requests must not take it from them. */
   readonly waiting: SharedCounter;
-  #residentBytes = 0;
+  /** What the process takes besides bodies. */
+  #otherBytes = 0;
   #readAtMs = -Infinity;
   #collectedAtMs = -Infinity;
 
   constructor(limits: BudgetLimits, memory: SharedMemory) {
     this.limits = limits;
     this.#reserved = memory.inFlightCounter('bytes');
+    this.held = memory.inFlightCounter('bytes of bodies');
     this.waiting = memory.inFlightCounter('streams that wait for memory');
   }
 
@@ -49,21 +53,22 @@ export class ByteBudget {
     this.#reserved.add(-bytes);
   }
 
-  /** Whether an eighth of the memory stays free, even if nothing of what is reserved had come yet. */
+  /** Whether an eighth of the memory is left, once all that is reserved has come. */
   #isMemoryLeft(bytes: number): boolean {
-    const maxBytes = (this.limits.memoryBytes / 8) * 7 - this.#reserved.value - bytes;
+    const maxOtherBytes = (this.limits.memoryBytes / 8) * 7 - this.#reserved.value - bytes;
     const nowMs = performance.now();
-    const read = () => {
-      this.#readAtMs = nowMs;
-      this.#residentBytes = process.memoryUsage.rss();
-    };
-    if (nowMs - this.#readAtMs > READING_MS) read();
-    if (this.#residentBytes > maxBytes && nowMs - this.#collectedAtMs > COLLECTING_MS) {
+    if (nowMs - this.#readAtMs > READING_MS) this.#readMemory(nowMs);
+    if (this.#otherBytes > maxOtherBytes && nowMs - this.#collectedAtMs > COLLECTING_MS) {
       this.#collectedAtMs = nowMs;
       collectAll();
-      read();
+      this.#readMemory(nowMs);
     }
-    return this.#residentBytes <= maxBytes;
+    return this.#otherBytes <= maxOtherBytes;
+  }
+
+  #readMemory(nowMs: number): void {
+    this.#readAtMs = nowMs;
+    this.#otherBytes = process.memoryUsage.rss() - this.held.value;
   }
 }
 
@@ -108,7 +113,7 @@ export class Reservation {
 
   /** Begins to keep a body of up to `maxBytes`; what was reserved for it is the holder's concern. */
   keepBody(maxBytes: number): HeldBody {
-    this.#body = new HeldBody(maxBytes);
+    this.#body = new HeldBody(maxBytes, this.budget.held);
     return this.#body;
   }
 

@@ -1,6 +1,7 @@
 /** The bytes of one body, kept until they are sent: long ones in memory that the system has back at once. */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
+import type { SharedCounter } from './shared-memory.ts';
 
 /** A shorter body is kept as it was read. For a longer one the system's own pages are worth their 0.1 ms. */
 const SHORT_BYTES = 65_536;
@@ -8,14 +9,16 @@ const GROWTH_BYTES = 1_048_576;
 
 export class HeldBody {
   readonly #maxBytes: number;
+  readonly #held: SharedCounter;
   readonly #short = new ChunkBuffer();
   /** Grows in its place, and shrinks without waiting for the collector. */
   #long: ArrayBuffer | undefined;
   #size = 0;
 
-  /** Whoever pushes keeps `size` within `maxBytes`. */
-  constructor(maxBytes: number) {
+  /** Whoever pushes keeps `size` within `maxBytes`. `held` counts the bytes of all bodies. */
+  constructor(maxBytes: number, held: SharedCounter) {
     this.#maxBytes = maxBytes;
+    this.#held = held;
   }
 
   get size(): number {
@@ -36,12 +39,14 @@ export class HeldBody {
       this.#write(this.#long, chunk, this.#size);
     }
     this.#size = size;
+    this.#held.add(chunk.length);
   }
 
   /** Gives the memory back. `parts` of a long body that somebody still has are empty then. */
   free(): void {
     this.#short.takeParts();
     this.#long?.resize(0);
+    this.#held.add(-this.#size);
     this.#size = 0;
   }
 

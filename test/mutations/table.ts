@@ -816,14 +816,14 @@ export const MUTATIONS: readonly Mutation[] = [
     now: '    this.#long?.resize(0);\n',
     mutated: '',
     tests: 'chunk-buffer',
-    title: 'nobody has the bytes of a long one any more once it is freed',
+    title: 'a body is what was pushed',
   },
   {
     file: 'src/lib/held-body.ts',
     now: 'resizable ? Buffer.from(bytes) : bytes',
     mutated: 'resizable ? bytes : bytes',
     tests: 'chunk-buffer',
-    title: 'nobody has the bytes of a long one any more once it is freed',
+    title: 'a body is what was pushed',
   },
   {
     file: 'src/lib/garbage.ts',
@@ -1299,7 +1299,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'stream.tee = () => [new ReadableStream(), stream];',
     mutated: '',
     tests: 'wire-uploads',
-    title: 'open streams hold nothing of their requests of 8388608 bytes',
+    title: '20 open streams hold nothing of their requests',
   },
   {
     file: 'src/upstream/fetch-transport.ts',
@@ -1369,7 +1369,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'if (!isStream && lengthOf',
     mutated: 'if (lengthOf',
     tests: 'wire-uploads',
-    title: 'open streams hold nothing of their requests of 3000 bytes',
+    title: '300 open streams hold nothing of their requests',
   },
   {
     file: 'src/upstream/request-body.ts',
