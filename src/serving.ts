@@ -74,7 +74,7 @@ export function createServing(
         if (next.providers.get(id) !== provider) breaker.retire(provider);
       }
       logger.configure(logSettingsOf(config, runtime));
-      budget.maxBytes = config.server.maxBufferedBytes;
+      budget.limits = config.server;
       current = next;
     },
   };
@@ -100,7 +100,7 @@ function createPermanentParts(
     transport: createTransport(initial.server.upstream, memory),
     exhaustion: new ExhaustionLog(logger, memory),
     breaker: new CircuitBreaker(memory, logger),
-    budget: new ByteBudget(initial.server.maxBufferedBytes, memory.inFlightCounter('bytes')),
+    budget: new ByteBudget(initial.server, memory),
     streams: memory.inFlightCounter('open streams'),
     cache: new WeakMap(),
     store:

@@ -58,6 +58,7 @@ describe('defaults', () => {
       retries: 0,
       maxBodyBytes: 33_554_432,
       maxBufferedBytes: 67_108_864,
+      memoryBytes: Infinity,
       cors: false,
       upstream: 'auto',
       trustedProxies: [],

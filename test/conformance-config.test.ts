@@ -339,7 +339,7 @@ const IN_FILE: Record<string, Observation> = {
     const body = JSON.stringify(chatBody({ x: 'x'.repeat(1_500_000) }));
     for (const [limit, status] of [
       [2_000_000, 200],
-      [1_200_000, 429],
+      [1_200_000, 413],
     ]) {
       const { gateway } = await start(t, { 'server.max_buffered_bytes': limit });
       assert.equal((await gateway.chat(body)).status, status);

@@ -179,7 +179,7 @@ describe('after a reload', () => {
       after: '[server]\nmax_body_bytes = 4000000\nmax_buffered_bytes = 1048576',
       observe: async (gateway) =>
         (await gateway.chat(chatBody({ padding: 'x'.repeat(2_000_000) }))).status,
-      seen: [200, 429],
+      seen: [200, 413],
     },
     'server.timeout': {
       before: '',
@@ -504,7 +504,7 @@ test('a lower max_buffered_bytes lets nothing in until enough is freed, and all 
   const budget = newBudget(100);
   const held = new Reservation(budget);
   held.resize(80);
-  budget.maxBytes = 50;
+  budget.limits = { ...budget.limits, maxBufferedBytes: 50 };
   const next = new Reservation(budget);
   assert.throws(() => next.resize(1), /too many bytes/);
   held.resize(60);

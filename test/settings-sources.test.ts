@@ -441,6 +441,15 @@ describe('variables of built-in providers', () => {
   });
 });
 
+test('max_body_bytes above max_buffered_bytes is warned of: such bodies can never fit', () => {
+  const toml = (bodyBytes: number) =>
+    `[server]\nmax_body_bytes = ${bodyBytes}\nmax_buffered_bytes = 2000000`;
+  assert.deepEqual(warningsOf(toml(2_000_000)), []);
+  assert.deepEqual(warningsOf(toml(2_000_001)), [
+    'server.max_body_bytes: requests of more than max_buffered_bytes, 2000000, are refused all the same',
+  ]);
+});
+
 describe('a base_url that is the address of the gateway itself', () => {
   const warning = "the gateway's own address: requests would come back to it";
   const rows: [url: string, server: string, isWarned: boolean][] = [

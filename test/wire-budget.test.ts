@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { connect, type AddressInfo } from 'node:net';
 import { test, type TestContext } from 'node:test';
-import { setImmediate as nextTurn } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { Reservation } from '../src/lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../src/lib/errors.ts';
@@ -50,8 +50,20 @@ const bodyOf = (bytes: number, more: object = {}) =>
   JSON.stringify(chatBody({ ...more, x: 'x'.repeat(bytes) }));
 const budget = (mebibytes: number) =>
   `[server]\nmax_buffered_bytes = ${mebibytes * MIB}\nretries = 0\n`;
+const residentBytes = () => process.memoryUsage.rss();
 const nothingIsReserved = async (gateway: TestGateway) =>
   eventually(() => gateway.reservedBytes() === 0, 'everything is freed');
+
+/** Another client announces a body of so many bytes, and sends its first. Returns what ends it. */
+async function takeBudget(t: TestContext, gateway: TestGateway, bytes: number) {
+  const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
+  t.after(() => socket.destroy());
+  const before = gateway.reservedBytes();
+  const [head = ''] = rawChat({}).split('\r\n\r\n');
+  socket.write(`${head.replace('content-length: 2', `content-length: ${bytes}`)}\r\n\r\n{`);
+  await eventually(() => gateway.reservedBytes() === before + bytes, 'the budget is taken');
+  return () => socket.destroy();
+}
 
 /** A gateway that may hold 2 MiB, provider `p` and its fallback `q`. */
 async function start(t: TestContext, script?: Script) {
@@ -83,9 +95,10 @@ test('a reservation frees what it has reserved, once, and reserves nothing after
 
 for (const isChunked of [false, true]) {
   const kind = isChunked ? 'that grows' : 'whose Content-Length is';
-  test(`a body ${kind} beyond the budget is refused with 429, and its connection goes on`, async (t) => {
+  test(`a body ${kind} beyond what is left is refused with 429, and its connection goes on`, async (t) => {
     const { gateway, p, q } = await start(t);
-    const body = bodyOf(3 * MIB);
+    await takeBudget(t, gateway, MIB);
+    const body = bodyOf(1.5 * MIB);
     const head = [
       'POST /v1/chat/completions HTTP/1.1',
       'host: gateway',
@@ -106,15 +119,42 @@ for (const isChunked of [false, true]) {
     assert.equal(reply.text.split('HTTP/1.1 200 OK').length, 2, second);
     assert.deepEqual([p.requests.length, q.requests.length], [1, 0]);
     assert.equal(gateway.accessLines()[0]!['outcome'], 'rate_limited');
-    await nothingIsReserved(gateway);
+    await eventually(() => gateway.reservedBytes() === MIB, 'it is freed');
   });
 }
 
-test('a body beyond the budget is refused before 100 Continue', async (t) => {
+test('a body beyond what is left is refused before 100 Continue', async (t) => {
   const { gateway } = await start(t);
+  await takeBudget(t, gateway, MIB);
   const head = rawChat({}).split('\r\n').slice(0, 4).join('\r\n');
-  const request = `${head}\r\ncontent-length: 3000000\r\nexpect: 100-continue\r\n\r\n`;
+  const request = `${head}\r\ncontent-length: 2000000\r\nexpect: 100-continue\r\n\r\n`;
   assertError(parseRaw(await sendRaw(gateway.port, request)), TOO_MUCH);
+});
+
+test('a body that can never fit is refused with 413, as one beyond max_body_bytes is', async (t) => {
+  const { gateway, p, q } = await start(t);
+  assertError(await gateway.chat(bodyOf(3 * MIB)), {
+    httpStatus: 413,
+    type: 'invalid_request_error',
+    code: 'INVALID_REQUEST',
+    message: `Invalid request: request body exceeds ${2 * MIB} bytes`,
+  });
+  assert.deepEqual([p.requests.length, q.requests.length], [0, 0]);
+  await nothingIsReserved(gateway);
+});
+
+test('when memory is short, what holds more than 64 KiB is refused, and small requests go on', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, {
+    toml: budget(64) + providerToml(upstream),
+    // An eighth is to stay free.
+    adjust: (config) => ({ ...config, server: { ...config.server, memoryBytes: residentBytes() } }),
+  });
+  for (let count = 0; count < 3; count += 1) {
+    assertError(await gateway.chat(bodyOf(100_000)), TOO_MUCH);
+    assert.equal((await gateway.chat(bodyOf(50_000))).status, 200);
+  }
+  assert.equal(upstream.requests.length, 3);
 });
 
 test('a body that is accepted reserves its Content-Length, and does not suffer from later ones', async (t) => {
@@ -238,16 +278,45 @@ test('an event that fits passes whole, however large, and short ones need no bud
   await nothingIsReserved(gateway);
 
   // Of the budget, only as much as the request of such a stream takes is left.
-  const length = 2 * MIB - JSON.stringify(chatBody({ stream: true })).length;
-  const socket = connect(gateway.port, '127.0.0.1');
-  const [head = ''] = rawChat({}).split('\r\n\r\n');
-  socket.write(`${head.replace('content-length: 2', `content-length: ${length}`)}\r\n\r\n{`);
-  await eventually(() => gateway.reservedBytes() === length, 'the budget is taken');
+  await takeBudget(t, gateway, 2 * MIB - JSON.stringify(chatBody({ stream: true })).length);
   for (let count = 0; count < 3; count += 1) {
     const { text } = await gateway.chat(chatBody({ stream: true }));
     assert.equal(text, completionEvents());
   }
-  socket.destroy();
+});
+
+test('a stream in flight waits while others have taken the budget, and then goes on, byte for byte', async (t) => {
+  const gate = createGate();
+  const rest = `data: {"x":"${'x'.repeat(MIB)}"}\n\n${completionEvents()}`;
+  const { gateway } = await start(t, async (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(CHUNK);
+    await gate.opened;
+    response.end(rest);
+  });
+  const stream = openChat(gateway.port, chatBody({ stream: true }));
+  await eventually(() => stream.text().includes(CHUNK), 'the stream begins');
+  const leave = await takeBudget(t, gateway, 1.5 * MIB);
+  gate.open();
+  // As much as there is room for is held of the event that has begun.
+  await eventually(() => gateway.reservedBytes() > 1.9 * MIB, 'the budget is full');
+  await sleep(200);
+  assert.ok(!stream.text().includes('error'), stream.text().slice(-300));
+  leave();
+  assert.equal(await stream.ended, CHUNK + rest);
+  await nothingIsReserved(gateway);
+});
+
+test('while a stream waits for memory, no new request takes it away', () => {
+  const whole = newBudget(MIB);
+  const [stream, request] = [new Reservation(whole), new Reservation(whole)];
+  whole.waiting.add(1);
+  assert.throws(() => request.resize(65_537), { status: 429 });
+  request.resize(65_536);
+  assert.ok(stream.tryResize(100_000));
+  whole.waiting.add(-1);
+  request.resize(65_537);
+  request.resize(0);
 });
 
 test('of each long body at most 512 KiB are read or written in one turn of the event loop', async (t) => {

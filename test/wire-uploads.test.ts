@@ -1,13 +1,14 @@
 /** Request bodies on their way to a provider, over both transports. */
 
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import {
   createServer as createHttpServer,
   type IncomingMessage,
   type ServerResponse,
 } from 'node:http';
-import { connect, createServer, type AddressInfo } from 'node:net';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
@@ -25,10 +26,10 @@ import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/ga
 import { createMemoryProbe } from './support/memory.ts';
 import { sendRaw } from './support/raw.ts';
 import { startRawUpstream } from './support/raw-upstream.ts';
-import { eventually } from './support/streams.ts';
+import { createGate, eventually, openChat } from './support/streams.ts';
 import { sweep } from './support/sweep.ts';
 import { OVER_FETCH } from './support/transport.ts';
-import { sendJson, startUpstream } from './support/upstream.ts';
+import { CHUNK, completionEvents, sendJson, startUpstream } from './support/upstream.ts';
 
 const KIB = 1024;
 const MIB = 1_048_576;
@@ -82,31 +83,96 @@ for (const transport of TRANSPORTS) {
       });
     }
 
-    test(
-      '20 open streams hold less than 0.2 MiB each of their prompts of 8 MiB',
-      { timeout: 300_000 },
-      async (t) => {
-        const held = createMemoryProbe();
-        const upstream = await startCountingUpstream(t);
-        const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
-        const json = JSON.stringify(chatBody({ stream: true, pad: 'x'.repeat(8 * MIB) }));
-        const request = Buffer.from(
-          `POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n` +
-            `content-type: application/json\r\ncontent-length: ${json.length}\r\n\r\n${json}`,
-        );
-        const openStream = async () => {
-          const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
-          t.after(() => socket.destroy());
-          socket.write(request);
-          await once(socket, 'data');
-        };
-        await openStream();
-        const before = held();
-        for (let opened = 0; opened < 20; opened += 1) await openStream();
-        assert.equal(upstream.count(), 21);
-        await eventually(() => held() - before < 20 * 0.2 * MIB, 'the prompts are released');
-      },
-    );
+    for (const [bytes, count] of [
+      [8 * MIB, 20],
+      [60_000, 100],
+      [3000, 300],
+    ] as const) {
+      test(
+        `${count} open streams hold nothing of their requests of ${bytes} bytes`,
+        { timeout: 60_000 },
+        async (t) => {
+          const held = createMemoryProbe('buffers');
+          const upstream = await startCountingUpstream(t);
+          const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
+          const json = JSON.stringify(chatBody({ stream: true, pad: 'x'.repeat(bytes) }));
+          const request = Buffer.from(
+            `POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n` +
+              `content-type: application/json\r\ncontent-length: ${json.length}\r\n\r\n${json}`,
+          );
+          const openStream = async () => {
+            const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
+            t.after(() => socket.destroy());
+            socket.write(request);
+            await once(socket, 'data');
+          };
+          await openStream();
+          const before = held();
+          for (let opened = 0; opened < count; opened += 1) await openStream();
+          assert.equal(upstream.count(), count + 1);
+          await eventually(() => held() - before < (count * bytes) / 10, 'they are released');
+          assert.equal(gateway.reservedBytes(), 0);
+        },
+      );
+    }
+
+    test('what clients that left had sent is dropped although the connection to the provider still hangs', async (t) => {
+      // No TLS is spoken there.
+      const upstream = createServer((socket) => socket.on('error', () => {}));
+      const sockets: Socket[] = [];
+      upstream.on('connection', (socket) => sockets.push(socket));
+      upstream.listen(0, '127.0.0.1');
+      await once(upstream, 'listening');
+      const { port } = upstream.address() as AddressInfo;
+      t.after(() => {
+        upstream.close();
+        for (const socket of sockets) socket.destroy();
+      });
+      const baseUrl = `https://127.0.0.1:${port}/v1`;
+      const gateway = await startGateway(t, { env, toml: providerToml({ baseUrl }) });
+      const held = createMemoryProbe('buffers');
+      const before = held();
+      const body = chatBody({ pad: 'x'.repeat(60_000) });
+      const clients = Array.from({ length: 100 }, () => openChat(gateway.port, body));
+      await eventually(() => sockets.length === 100, 'the provider is asked');
+      assert.ok(held() - before > 100 * 60_000);
+      for (const client of clients) client.leave();
+      await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
+      assert.ok(held() - before < 100 * 10_000, `${held() - before} bytes are held`);
+    });
+
+    test('a body of which the stream begins early is held, and counted, until all of it is sent', async (t) => {
+      const gate = createGate();
+      const whole = createHash('sha256');
+      let receivedBytes = 0;
+      const upstream = createHttpServer((request, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.write(CHUNK);
+        void gate.opened.then(() => {
+          request.on('data', (chunk: Buffer) => {
+            whole.update(chunk);
+            receivedBytes += chunk.length;
+          });
+          request.on('end', () => response.end(completionEvents()));
+        });
+      }).listen(0, '127.0.0.1');
+      await once(upstream, 'listening');
+      t.after(() => upstream.close());
+      const { port } = upstream.address() as AddressInfo;
+      const baseUrl = `http://127.0.0.1:${port}/v1`;
+      const gateway = await startGateway(t, { env, toml: providerToml({ baseUrl }) });
+      // More than the network holds.
+      const body = chatBody({ stream: true, pad: 'xyz'.repeat(10 * MIB) });
+      const stream = openChat(gateway.port, body);
+      await eventually(() => stream.text() !== '', 'the stream begins');
+      assert.equal(gateway.reservedBytes(), JSON.stringify(body).length);
+      gate.open();
+      assert.equal(await stream.ended, CHUNK + completionEvents());
+      const forwarded = JSON.stringify({ ...body, model: 'm' });
+      assert.equal(receivedBytes, forwarded.length);
+      assert.equal(whole.digest('hex'), createHash('sha256').update(forwarded).digest('hex'));
+      assert.equal(gateway.reservedBytes(), 0);
+    });
 
     test('a header value with spaces around it counts without them', async (t) => {
       const answers = [

@@ -74,7 +74,10 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   const checkKey = createKeyCheck(settings.keys, logger, remoteAddressOf);
   const handle = createHandler(settings, checkKey, routes, logger);
   const memory = new SharedMemory(ONLY_THREAD);
-  const budget = new ByteBudget(MAX_HELD_BYTES, memory.inFlightCounter('bytes'));
+  const budget = new ByteBudget(
+    { maxBufferedBytes: MAX_HELD_BYTES, memoryBytes: Infinity },
+    memory,
+  );
   const inFlight = memory.inFlightCounter('requests');
   return {
     server: createHttpServer({ handle, answerBroken: toErrorAnswer, limits, budget, inFlight }),

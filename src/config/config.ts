@@ -48,6 +48,8 @@ export interface Config {
     readonly maxBodyBytes: number;
     /** For all clients together. */
     readonly maxBufferedBytes: number;
+    /** What the process may take: the machine's, or that of its cgroup. */
+    readonly memoryBytes: number;
     readonly cors: boolean;
     readonly upstream: 'auto' | 'fetch';
     /** Addresses and CIDR ranges of proxies whose `X-Forwarded-For` is believed. */
@@ -146,16 +148,22 @@ export function loadConfig(sources: ConfigSources): Config {
 
 function readServer(
   section: SectionReader,
-  { memoryBytes = 0, machine = THIS_MACHINE }: ConfigSources,
+  { memoryBytes = Infinity, machine = THIS_MACHINE }: ConfigSources,
   callerKeys: Set<string>,
 ): Config['server'] {
-  const maxBufferedBytes = Math.max(MIN_BUFFERED_BYTES, Math.floor(memoryBytes / 4));
+  const quarter = memoryBytes === Infinity ? 0 : Math.floor(memoryBytes / 4);
+  const maxBufferedBytes = Math.max(MIN_BUFFERED_BYTES, quarter);
   const values = section.values(SETTINGS.server, { max_buffered_bytes: maxBufferedBytes });
   const auth = section.section('auth');
   const { enabled, keys = [] } = auth.values(SETTINGS['server.auth']);
   for (const key of keys) {
     checkCallerKey(key, { section: auth, setting: 'keys' });
     callerKeys.add(key);
+  }
+  const { max_body_bytes: maxBodyBytes, max_buffered_bytes: maxHeldBytes } = values;
+  if (maxBodyBytes > maxHeldBytes) {
+    const text = `requests of more than max_buffered_bytes, ${maxHeldBytes}, are refused all the same`;
+    section.warning('max_body_bytes', text);
   }
   return {
     port: values.port,
@@ -168,8 +176,9 @@ function readServer(
     drainDelayMs: values.drain_delay * 1000,
     retries: values.retries,
     maxConcurrentRequests: values.max_concurrent_requests,
-    maxBodyBytes: values.max_body_bytes,
-    maxBufferedBytes: values.max_buffered_bytes,
+    maxBodyBytes,
+    maxBufferedBytes: maxHeldBytes,
+    memoryBytes,
     cors: values.cors,
     upstream: values.upstream,
     trustedProxies: checkProxies(values.trusted_proxies ?? [], section),

@@ -74,7 +74,7 @@ export const SERVER = {
     ...integer(1_048_576, 2 ** 40),
     defaultText: 'a quarter of the memory, at least 64 MiB',
     meaning:
-      'bodies, complete answers and unfinished events of all clients together; what does not fit is refused with 429',
+      'bodies, complete answers and unfinished events of all clients together; what does not fit is refused with 429, or 413 if it never can',
   },
   cors: {
     ...boolean(false),

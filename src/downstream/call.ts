@@ -125,13 +125,15 @@ export class Call {
   }
 
   /** Reads the whole request body in parts; see `readRequestBody`. */
-  readBody(maxBytes: number, onChunk: (chunk: Buffer) => void): Promise<Buffer[]> {
+  readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<readonly Buffer[]> {
     const onAccepted = () => {
       if (!this.#awaitsContinue) return;
       this.#awaitsContinue = false;
       this.#response.writeContinue();
     };
     const { bodyReservation: reservation, cancellation } = this;
+    // What can never fit is not worth a repeat.
+    const maxBytes = Math.min(maxBodyBytes, this.#connection.server.budget.limits.maxBufferedBytes);
     const options = { maxBytes, reservation, cancellation, onAccepted, onChunk };
     return readRequestBody(this.#request, options);
   }

@@ -4,7 +4,6 @@ import type { IncomingMessage } from 'node:http';
 
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
-import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { TurnLimit } from '../lib/turn-limit.ts';
 
@@ -32,9 +31,8 @@ interface BodyOptions {
 export function readRequestBody(
   request: IncomingMessage,
   { maxBytes, reservation, cancellation, onAccepted, onChunk }: BodyOptions,
-): Promise<Buffer[]> {
+): Promise<readonly Buffer[]> {
   const announcedBytes = Number(request.headers['content-length'] ?? 0);
-  const chunks = new ChunkBuffer();
   const pace = new UploadPace(request);
   const reserve = (bytes: number) => {
     if (bytes > maxBytes) {
@@ -44,6 +42,7 @@ export function readRequestBody(
   };
   reserve(announcedBytes);
   onAccepted();
+  const body = reservation.keepBody(maxBytes);
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
     const end = () => {
@@ -53,12 +52,13 @@ export function readRequestBody(
     };
     const fail = (error: unknown) => {
       end();
+      reservation.resize(0);
       reject(error);
     };
     const onData = (chunk: Buffer) => {
       try {
-        chunks.push(chunk);
-        if (chunks.size > announcedBytes) reserve(chunks.size);
+        if (body.size + chunk.length > announcedBytes) reserve(body.size + chunk.length);
+        body.push(chunk);
         onChunk(chunk);
         if (!pace.take(chunk)) throw invalidRequest('the request body comes in too small chunks');
       } catch (error) {
@@ -67,7 +67,7 @@ export function readRequestBody(
     };
     const onEnd = () => {
       end();
-      resolve(chunks.takeParts());
+      resolve(body.parts);
     };
     const onCancel = () => fail(cancellation.reason);
     request.on('data', onData);

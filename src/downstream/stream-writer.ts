@@ -4,6 +4,7 @@ import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
+import { toSendable } from '../lib/held-body.ts';
 import { TurnLimit } from '../lib/turn-limit.ts';
 
 /**
@@ -67,7 +68,7 @@ export class StreamWriter implements ByteSink {
     this.writtenBytes += part.length;
     const hasRoom = this.#response.chunkedEncoding
       ? this.#writeFrame(part)
-      : this.#response.write(part);
+      : this.#response.write(toSendable(part));
     const isTurnOver = this.#turn.isReached(part.length);
     if (hasRoom && !isTurnOver) return true;
     this.#isBlocked = true;

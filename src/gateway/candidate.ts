@@ -141,6 +141,7 @@ async function attemptOnce(
     forwarded,
     facts: opened.facts,
     cancellation: call.cancellation,
+    bodyReservation: call.bodyReservation,
     reservation: call.answerReservation,
     onStreamEnd: chat.stream ? createStreamEnd(call, candidate, opened, breaker) : undefined,
   };

@@ -39,6 +39,7 @@ export async function completeChat(
   const { record } = call;
   const { limits } = settings;
   let takenOf: string | undefined;
+  call.bodyReservation.beginReading();
   try {
     const forwarded = forwardedHeaders(call.id, call.headers);
     record.traceId = traceIdOf(forwarded);
@@ -80,7 +81,7 @@ export async function completeChat(
     throw thrown;
   } finally {
     // No provider is asked any more: a stream has begun, or a complete answer is there.
-    call.bodyReservation.end();
+    call.bodyReservation.endReading();
   }
 }
 

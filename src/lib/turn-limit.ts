@@ -1,5 +1,7 @@
 /** Yielding to the event loop while a long body, or one in many chunks, is processed. */
 
+import { countPassing } from './garbage.ts';
+
 export { setImmediate as nextTurn } from 'node:timers/promises';
 
 const BYTES_PER_TURN = 65_536;
@@ -12,6 +14,7 @@ export class TurnLimit {
 
   /** Adds a chunk of so many bytes. Returns true if the rest should wait for the next turn. */
   isReached(bytes: number): boolean {
+    countPassing(bytes);
     this.#bytes += bytes + BYTES_PER_CHUNK;
     if (this.#bytes < BYTES_PER_TURN) return false;
     this.#bytes = 0;

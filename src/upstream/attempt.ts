@@ -61,6 +61,8 @@ export interface AttemptCall {
   readonly facts: AttemptFacts;
   /** Cancelled when the client leaves or the gateway gives the request up. */
   readonly cancellation: Cancellation;
+  /** The memory that the request's body takes until it is sent. */
+  readonly bodyReservation: Reservation;
   /** The memory that the answer takes until it is delivered. */
   readonly reservation: Reservation;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
@@ -97,7 +99,8 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   });
   let answered = false;
   try {
-    const sent = { ...provider.chatRequest(chat, model, call.forwarded, key), isFresh };
+    const asked = provider.chatRequest(chat, model, call.forwarded, key);
+    const sent = { ...asked, held: call.bodyReservation, isStream, isFresh };
     const isTraced = logger.isEnabled('trace');
     if (isTraced) traceHeaders(logger, 'request to provider', traced, pairsOf(sent.headers));
     const reply = await settings.transport.send(sent, deadline);

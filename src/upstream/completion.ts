@@ -2,7 +2,7 @@
 
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readEach } from '../lib/byte-source.ts';
-import { ChunkBuffer, joinParts, sliceText } from '../lib/chunk-buffer.ts';
+import { joinParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
@@ -33,7 +33,6 @@ export function readCompletion(
   options: AnswerOptions,
 ): readonly Buffer[] | Promise<readonly Buffer[]> {
   const { provider, reservation } = options;
-  const chunks = new ChunkBuffer();
   let scan: AnswerScan | undefined;
   const announcedBytes = Number(headers.get('content-length') ?? 0) || 0;
   const reserve = (bytes: number) => {
@@ -43,20 +42,21 @@ export function readCompletion(
     reservation.resize(bytes);
   };
   reserve(announcedBytes);
+  const held = reservation.keepBody(MAX_ANSWER_BYTES);
   const reading = readEach(body, (chunk) => {
-    chunks.push(chunk);
-    if (chunks.size > announcedBytes) reserve(chunks.size);
+    if (held.size + chunk.length > announcedBytes) reserve(held.size + chunk.length);
+    held.push(chunk);
     // Below that, `JSON.parse` takes a quarter of the scan's time.
-    if (chunks.size <= MAX_PARSED_CHARACTERS) return true;
+    if (held.size <= MAX_PARSED_CHARACTERS) return true;
     if (scan) scan.push(chunk);
     else {
       scan = new AnswerScan();
-      for (const part of chunks.parts) scan.push(part);
+      for (const part of held.parts) scan.push(part);
     }
     return scan.isJson;
   });
   const check = () => {
-    const parts = chunks.takeParts();
+    const { parts } = held;
     const fault = scan ? scan.finish(parts, options) : readShort(parts, options);
     if (fault === 'not JSON') {
       const text = 'the provider did not answer with usable JSON';

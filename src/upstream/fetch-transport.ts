@@ -20,7 +20,7 @@ export async function sendByFetch(
       // A followed redirect would carry the prompt, and custom key headers, to another host.
       redirect: 'manual',
       signal: controller.signal,
-      ...headersAndBody(request),
+      ...headersAndBody(request, cancellation),
     });
     const headers = new Map([...response.headers].map(([name, value]) => [name, value.trim()]));
     return { status: response.status, headers, body: readBody(response.body, cancellation) };
@@ -33,11 +33,13 @@ export async function sendByFetch(
   }
 }
 
-function headersAndBody({ headers: list, body: parts }: UpstreamRequest): RequestInit {
-  const headers = pairsOf(list);
-  if (!parts) return { headers };
-  const body = toBody(parts);
+function headersAndBody(request: UpstreamRequest, cancellation: Cancellation): RequestInit {
+  const headers = pairsOf(request.headers);
+  if (!request.body) return { headers };
+  const body = toBody(request);
   if (!(body instanceof SlicedBody)) return { headers, body };
+  // Up to Node 22 fetch leaves the body alone while its connection is being made.
+  cancellation.onCancel(() => body.release());
   return {
     headers: [...headers, ['content-length', `${body.length}`]],
     body: toStream(body),
@@ -46,14 +48,18 @@ function headersAndBody({ headers: list, body: parts }: UpstreamRequest): Reques
 }
 
 function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
-  const stream = new ReadableStream<Uint8Array>({
-    async pull(controller) {
-      const { done, value } = await body.next();
-      if (done) controller.close();
-      else controller.enqueue(value);
+  const stream = new ReadableStream<Uint8Array>(
+    {
+      async pull(controller) {
+        const { done, value } = await body.next();
+        if (done) controller.close();
+        else controller.enqueue(value);
+      },
+      cancel: () => body.release(),
     },
-    cancel: () => body.release(),
-  });
+    // Nothing is pulled before it is wanted.
+    { highWaterMark: 0 },
+  );
   // Up to Node 24 fetch tees the body for a request that it might repeat, and never reads the first
   // branch: all of the body would be kept there until the response ends.
   stream.tee = () => [new ReadableStream(), stream];

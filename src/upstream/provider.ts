@@ -3,6 +3,7 @@
  * providers speak OpenAI's protocol; this covers their differences in paths, headers and model lists.
  */
 
+import type { Reservation } from '../lib/byte-budget.ts';
 import type { ByteSource } from '../lib/byte-source.ts';
 import type { ChatRequest } from '../lib/messages.ts';
 
@@ -16,6 +17,10 @@ export interface UpstreamRequest {
   readonly headers: readonly string[];
   /** In parts, to be sent one after the other. */
   readonly body?: readonly Buffer[];
+  /** What the memory of the body is reserved by. */
+  readonly held?: Reservation;
+  /** The answer is a stream, which lasts: nothing of the body may last as long. */
+  readonly isStream?: boolean;
   /** Wants a new connection; over fetch it may still get a reused one. */
   readonly isFresh?: boolean | undefined;
 }

@@ -1,10 +1,13 @@
 /** Request bodies as both transports send them. */
 
+import type { Reservation } from '../lib/byte-budget.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
+import { toSendable } from '../lib/held-body.ts';
 import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
+import type { UpstreamRequest } from './provider.ts';
 
-/** A longer body is sent in slices, so that no buffer of it outlives its sending. */
-const MAX_WHOLE_BYTES = 65_536;
+/** A longer body, and that of a stream, is sent in slices, so that no buffer of it outlives its sending. */
+const MAX_WHOLE_BYTES = 4096;
 const SLICE_BYTES = 65_536;
 
 /**
@@ -15,11 +18,15 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
   /** In bytes. */
   readonly length: number;
   #parts: Buffer[];
+  #held: Reservation | undefined;
   readonly #turn = new TurnLimit();
 
-  constructor(parts: readonly Buffer[]) {
+  /** Takes the reservation under which the bytes are held, if there is one. */
+  constructor(parts: readonly Buffer[], held: Reservation | undefined) {
     this.length = lengthOf(parts);
     this.#parts = [...parts];
+    this.#held = held;
+    held?.beginReading();
   }
 
   [Symbol.asyncIterator](): this {
@@ -29,8 +36,9 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
   async next(): Promise<IteratorResult<Buffer>> {
     const part = this.#parts.shift();
     if (!part) return { done: true, value: undefined };
-    const slice = part.subarray(0, SLICE_BYTES);
+    const slice = toSendable(part.subarray(0, SLICE_BYTES));
     if (slice.length < part.length) this.#parts.unshift(part.subarray(SLICE_BYTES));
+    if (this.#parts.length === 0) this.release();
     if (this.#turn.isReached(slice.length)) await nextTurn();
     return { done: false, value: slice };
   }
@@ -43,10 +51,13 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
   /** Drops what has not been sent. */
   release(): void {
     this.#parts = [];
+    this.#held?.endReading();
+    this.#held = undefined;
   }
 }
 
-/** One buffer up to 64 KiB; a `SlicedBody` above, whose `content-length` the caller has to send. */
-export function toBody(parts: readonly Buffer[]): Buffer | SlicedBody {
-  return lengthOf(parts) > MAX_WHOLE_BYTES ? new SlicedBody(parts) : joinParts(parts);
+/** One buffer if it is short; else a `SlicedBody`, whose `content-length` the caller has to send. */
+export function toBody({ body = [], held, isStream }: UpstreamRequest): Buffer | SlicedBody {
+  if (!isStream && lengthOf(body) <= MAX_WHOLE_BYTES) return joinParts(body);
+  return new SlicedBody(body, held);
 }

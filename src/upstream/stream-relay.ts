@@ -16,6 +16,8 @@ import { timeoutError, upstreamFailure } from './network-error.ts';
 const MAX_CHUNK_BYTES = 65_536;
 /** Limit for keep-alive comments before the first event. */
 const MAX_COMMENT_BYTES = 1_048_576;
+/** How often a stream that waits for memory looks whether there is some. */
+const WAIT_MS = 50;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
 
@@ -58,6 +60,8 @@ class Relay implements ByteSink, EndableSource {
   /** Nothing is passed on any more. */
   #isOver = false;
   #hasUpstreamEnded = false;
+  /** A chunk waits for room in the budget, and the upstream for it. */
+  #isWaiting = false;
   /** What is left of the idle limit while it waits for the client to read. */
   #idleLeftMs: number | undefined;
 
@@ -75,6 +79,7 @@ class Relay implements ByteSink, EndableSource {
   write(chunk: Buffer): boolean {
     if (this.#isOver) return true;
     try {
+      if (!this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
       const found = this.#inspector.push(chunk, this.#opening !== undefined);
       return this.#opening ? this.#open(found, this.#opening) : this.#pass(found);
     } catch (thrown) {
@@ -108,7 +113,7 @@ class Relay implements ByteSink, EndableSource {
   }
 
   resume(): void {
-    if (this.#isOver) return;
+    if (this.#isOver || this.#isWaiting) return;
     if (this.#idleLeftMs !== undefined) {
       this.#options.deadline.arm(this.#idleLeftMs, this.#createTimeout);
     }
@@ -188,6 +193,31 @@ class Relay implements ByteSink, EndableSource {
     onEnd?.(failure);
     if (failure) client.write(this.#onFreshLine(failure.toBody()));
     client.end();
+  }
+
+  /** Reserves what is held once the chunk has been taken. Throws `rateLimit` for an event that can never fit. */
+  #hasRoom(chunk: Buffer): boolean {
+    const { reservation } = this.#options;
+    const seenBytes = this.#opening?.seen.size ?? 0;
+    const heldBytes = seenBytes + this.#inspector.splitter.heldBytes + chunk.length;
+    if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryResize(heldBytes)) return true;
+    if (heldBytes > reservation.budget.limits.maxBufferedBytes) reservation.resize(heldBytes);
+    return false;
+  }
+
+  /** Others have taken the memory: a stream in flight does not fail for that. Its deadline, or the client, may end it. */
+  #waitForRoom(chunk: Buffer): false {
+    const { deadline, reservation } = this.#options;
+    const { waiting } = reservation.budget;
+    this.#isWaiting = true;
+    waiting.add(1);
+    setTimeout(() => {
+      this.#isWaiting = false;
+      waiting.add(-1);
+      // The reason of the deadline comes with the end of the body.
+      if (deadline.reason || this.write(chunk)) this.#body.resume();
+    }, WAIT_MS);
+    return false;
   }
 
   /** Reserves what is held: these bytes, and the unfinished event. */

@@ -19,7 +19,7 @@ export function sendByUndici(
   connections: Connections,
 ): Promise<UpstreamReply> {
   const { method, origin, path, isFresh: reset = false } = request;
-  const body = request.body && toBody(request.body);
+  const body = request.body && toBody(request);
   const sliced = body instanceof SlicedBody ? body : undefined;
   const headers = sliced
     ? [...request.headers, 'content-length', `${sliced.length}`]
@@ -154,7 +154,6 @@ class Exchange implements UpstreamReply, ByteSource {
   #giveUp(reason: unknown): void {
     if (this.#isOver) return;
     this.#unread.take();
-    this.#options.body?.release();
     this.#end(reason);
     this.#use?.close();
   }
@@ -163,6 +162,7 @@ class Exchange implements UpstreamReply, ByteSource {
     if (this.#isOver) return;
     this.#isOver = true;
     this.#error = error;
+    this.#options.body?.release();
     this.#resume = () => {};
     this.#options.cancellation.offCancel(this.#onCancel);
     if (error) this.#options.reject(error);

@@ -1,6 +1,6 @@
 /**
  * The clients of test/large-bodies.ts, in a process of their own. Arguments: the gateway's port, `uploads` or `answers`,
- * and how many of them at once. Sends back how many were answered how.
+ * whether their length is `announced`, how many of them at once, and how often. Sends back how many were answered how.
  */
 
 import { createHash } from 'node:crypto';
@@ -9,7 +9,8 @@ import { request as httpRequest } from 'node:http';
 import { chatBody, CLIENT_TOKEN } from './gateway.ts';
 import { createLargeAnswer, createLargeRequest } from './large-body.ts';
 
-const [port, kind, count] = process.argv.slice(2);
+const [port, kind, framing, count, rounds] = process.argv.slice(2);
+const isChunked = kind === 'uploads' && framing !== 'announced';
 const answerHash = createHash('sha1').update(createLargeAnswer()).digest('hex');
 
 interface Result {
@@ -31,7 +32,9 @@ async function send(parts: readonly Buffer[]): Promise<Result> {
         headers: {
           authorization: `Bearer ${CLIENT_TOKEN}`,
           'content-type': 'application/json',
-          'content-length': parts.reduce((sum, { length }) => sum + length, 0),
+          ...(isChunked
+            ? { 'transfer-encoding': 'chunked' }
+            : { 'content-length': parts.reduce((sum, { length }) => sum + length, 0) }),
         },
       },
       (response) => {
@@ -57,7 +60,7 @@ async function send(parts: readonly Buffer[]): Promise<Result> {
 /** Returns what came of one request: its status, or what is wrong with it. */
 async function tryOne(number: number): Promise<string> {
   const upload = kind === 'uploads' ? createLargeRequest(number) : undefined;
-  const small = Buffer.from(JSON.stringify(chatBody()));
+  const small = Buffer.from(JSON.stringify(chatBody({ user: framing })));
   try {
     const { status, retryAfter, hash, text } = await send(upload?.parts ?? [small]);
     if (status === 429) {
@@ -71,7 +74,9 @@ async function tryOne(number: number): Promise<string> {
   }
 }
 
-const outcomes = await Promise.all(Array.from({ length: Number(count) }, (_, at) => tryOne(at)));
 const counts: Record<string, number> = {};
-for (const outcome of outcomes) counts[outcome] = (counts[outcome] ?? 0) + 1;
+for (let round = 0; round < Number(rounds); round += 1) {
+  const outcomes = await Promise.all(Array.from({ length: Number(count) }, (_, at) => tryOne(at)));
+  for (const outcome of outcomes) counts[outcome] = (counts[outcome] ?? 0) + 1;
+}
 process.send?.(counts);

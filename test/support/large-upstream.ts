@@ -1,4 +1,7 @@
-/** A provider in a process of its own for test/large-bodies.ts: it answers with the hash of what it was sent, or with 30 MB. */
+/**
+ * A provider in a process of its own for test/large-bodies.ts: it answers with the hash of what it was sent; a short
+ * request with 30 MB, with a Content-Length if its `user` asks for one; and one of `small` with a short answer.
+ */
 
 import { createHash } from 'node:crypto';
 import { createServer } from 'node:http';
@@ -11,16 +14,23 @@ const answer = createLargeAnswer();
 const server = createServer((request, response) => {
   const hash = createHash('sha1');
   let bytes = 0;
+  let first = '';
   request.on('error', () => {});
   response.on('error', () => {});
   request.on('data', (chunk: Buffer) => {
     bytes += chunk.length;
+    first ||= chunk.toString('latin1');
     hash.update(chunk);
   });
   request.on('end', () => {
-    response.writeHead(200, { 'content-type': 'application/json' });
-    const isUpload = bytes > 1000;
-    response.end(isUpload ? JSON.stringify({ choices: [hash.digest('hex')] }) : answer);
+    const isLarge = bytes < 1000 && !first.includes('"small"');
+    const body = isLarge ? answer : Buffer.from(JSON.stringify({ choices: [hash.digest('hex')] }));
+    const isAnnounced = first.includes('"announced"');
+    response.writeHead(200, {
+      'content-type': 'application/json',
+      ...(isAnnounced && { 'content-length': body.length }),
+    });
+    response.end(body);
   });
 });
 server.keepAliveTimeout = 60_000;

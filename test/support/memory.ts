@@ -1,13 +1,16 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 
-/** Returns a function that collects garbage and tells how many bytes the process holds, on and off the heap. */
-export function createMemoryProbe(): () => number {
+/**
+ * Returns a function that collects garbage and tells how many bytes the process holds, on and off the heap, or in
+ * Buffers alone.
+ */
+export function createMemoryProbe(what: 'all' | 'buffers' = 'all'): () => number {
   setFlagsFromString('--expose-gc');
   const collect = runInNewContext('gc') as () => void;
   return () => {
     collect();
     const { arrayBuffers, heapUsed } = process.memoryUsage();
-    return arrayBuffers + heapUsed;
+    return what === 'all' ? arrayBuffers + heapUsed : arrayBuffers;
   };
 }

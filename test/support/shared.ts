@@ -11,6 +11,6 @@ export function newCounter(): SharedCounter {
   return newMemory().inFlightCounter('test');
 }
 
-export function newBudget(maxBytes = Infinity): ByteBudget {
-  return new ByteBudget(maxBytes, newCounter());
+export function newBudget(maxBufferedBytes = Infinity): ByteBudget {
+  return new ByteBudget({ maxBufferedBytes, memoryBytes: Infinity }, newMemory());
 }
