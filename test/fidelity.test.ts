@@ -118,7 +118,7 @@ test('1,000 random request bodies reach the provider byte for byte, but for the 
   });
 });
 
-/** A stream that ends well, in the given line ends or a mixture of them. */
+/** A stream that begins with data and ends well, in the given line ends or a mixture of them. */
 function randomStream(random: Random): string {
   const ends = random.pick([['\n'], ['\r\n'], ['\r'], ['\n', '\r\n', '\r']]);
   let text = random.oneIn(10) ? '\ufeff' : '';
@@ -140,7 +140,7 @@ function randomStream(random: Random): string {
       line(`${colon}{"choices":`);
       if (random.oneIn(2)) line(': in between');
       line(`data: [${choice}]}`);
-    } else if (random.oneIn(12)) line('data:');
+    } else if (event > 0 && random.oneIn(12)) line('data:');
     else line(`${colon}{"choices":[${choice}]}`);
     line('');
     if (random.oneIn(6)) line('');
