@@ -119,7 +119,7 @@ test('random request bodies reach the provider byte for byte, but for the model'
   });
 });
 
-/** A stream that ends well, in the given line ends or a mixture of them. */
+/** A stream that begins with data and ends well, in the given line ends or a mixture of them. */
 function randomStream(random: Random): string {
   const ends = random.pick([['\n'], ['\r\n'], ['\r'], ['\n', '\r\n', '\r']]);
   let text = random.oneIn(10) ? '\ufeff' : '';
@@ -141,7 +141,7 @@ function randomStream(random: Random): string {
       line(`${colon}{"choices":`);
       if (random.oneIn(2)) line(': in between');
       line(`data: [${choice}]}`);
-    } else if (random.oneIn(12)) line('data:');
+    } else if (event > 0 && random.oneIn(12)) line('data:');
     else line(`${colon}{"choices":[${choice}]}`);
     line('');
     if (random.oneIn(6)) line('');
