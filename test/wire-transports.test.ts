@@ -423,10 +423,37 @@ describe('the check of undici at start', { concurrency: 2 }, () => {
   });
 });
 
+const SOMEWHERE = 'http://provider.invalid/v1';
+
+test('a connection that a proxy has closed before it was made is not made again and again', async (t) => {
+  const transport = createTransport('fetch');
+  t.after(() => transport.close());
+  void globalThis.Headers;
+  const slots = globalThis as unknown as Record<symbol, object>;
+  const [shared] = ['2', '1'].flatMap(
+    (slot) => slots[Symbol.for(`undici.globalDispatcher.${slot}`)] ?? [],
+  );
+  const { constructor } = shared!;
+  const Agent = constructor as new (options: object) => { destroy(): Promise<void> };
+  let connects = 0;
+  const connect = (_: object, callback: (error: Error) => void) => {
+    connects += 1;
+    const error = Object.assign(new Error('other side closed'), { code: 'UND_ERR_SOCKET' });
+    setTimeout(callback, 1, error);
+  };
+  const dispatcher = new Agent({ connect });
+  t.after(() => dispatcher.destroy());
+  const asked = fetch(SOMEWHERE, { dispatcher } as RequestInit);
+  asked.catch(() => {});
+  await eventually(() => connects > 0, 'a connection');
+  await idle(100);
+  assert.equal(connects, 1);
+  await assert.rejects(asked);
+});
+
 const noProxies =
   !process.allowedNodeEnvironmentFlags.has('--use-env-proxy') &&
   `Node ${process.version} knows no NODE_USE_ENV_PROXY`;
-const SOMEWHERE = 'http://provider.invalid/v1';
 const SOMEWHERE_TLS = 'https://provider.invalid/v1';
 
 const TRANSPORTS = [
@@ -515,7 +542,7 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       test('where it closes instead of a tunnel it is 502, and it is not asked without end', async (t) => {
         const upstream = await startUpstream(t, answer);
         const proxy = await startHttpProxy(t, upstream);
-        proxy.refusal = 'close';
+        proxy.closes = true;
         const program = await start(t, { baseUrl: SOMEWHERE_TLS, env: throughProxy(proxy.url) });
         await assertUnusable(program, /other side closed|Proxy Connection failed/);
         const asked = proxy.asked.length;

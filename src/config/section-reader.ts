@@ -227,7 +227,7 @@ export class SectionReader {
 /** The value that was found, for a message. */
 function describe(value: unknown): string {
   if (typeof value === 'object') return typeOf(value);
-  return (typeof value === 'string' ? JSON.stringify(value) : String(value)).slice(0, 60);
+  return (typeof value === 'string' ? JSON.stringify(value) : `${value as number}`).slice(0, 60);
 }
 
 function typeOf(value: unknown): string {

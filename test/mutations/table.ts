@@ -1890,7 +1890,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: "if (error.code === 'UND_ERR_SOCKET') error.code = 'UND_ERR_PRX_CONN';",
     mutated: '',
     tests: 'wire-transports',
-    title: 'where it closes instead of a tunnel',
+    title: 'a connection that a proxy has closed',
   },
   {
     file: 'src/upstream/transport.ts',
@@ -3878,7 +3878,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/config/section-reader.ts',
-    now: "typeof value === 'string' ? JSON.stringify(value) : String(value)",
+    now: "typeof value === 'string' ? JSON.stringify(value) : `${value as number}`",
     mutated: 'JSON.stringify(String(value))',
     tests: 'worker-settings',
     title: '{"env":{"GATEWAY_WORKERS":"0"}}',

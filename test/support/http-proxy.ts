@@ -9,20 +9,21 @@ import type { FakeUpstream } from './upstream.ts';
 
 export interface HttpProxy {
   /** What `HTTP_PROXY` is set to. */
-  readonly url: string;
+  url: string;
   /** What it was asked for: `CONNECT host:port`, or a method and an absolute URL. */
   readonly asked: string[];
-  /** The status of its own that it answers with instead of passing anything on, or whether it closes instead. */
-  refusal: number | 'close' | undefined;
+  /** The status of its own that it answers with instead of passing anything on. */
+  refusal: number | undefined;
+  /** It closes instead of a tunnel. */
+  closes: boolean;
 }
 
 /** Starts one for the length of a test. Whatever host it is asked for, it passes on to `upstream`. */
 export async function startHttpProxy(t: TestContext, upstream: FakeUpstream): Promise<HttpProxy> {
   const target = { host: '127.0.0.1', port: Number(new URL(upstream.baseUrl).port) };
-  const proxy = { url: '', asked: [] as string[], refusal: undefined as HttpProxy['refusal'] };
+  const proxy: HttpProxy = { url: '', asked: [], refusal: undefined, closes: false };
   const server = createServer((incoming, response) => {
     proxy.asked.push(`${incoming.method} ${incoming.url}`);
-    if (proxy.refusal === 'close') return void incoming.socket.destroy();
     if (proxy.refusal) {
       response.writeHead(proxy.refusal, { 'content-type': 'text/plain' }).end('said by the proxy');
       return;
@@ -40,9 +41,8 @@ export async function startHttpProxy(t: TestContext, upstream: FakeUpstream): Pr
   server.on('connect', ({ url }, near) => {
     proxy.asked.push(`CONNECT ${url}`);
     near.on('error', () => {});
-    if (proxy.refusal === 'close') return void near.end();
-    if (proxy.refusal) {
-      near.end(`HTTP/1.1 ${proxy.refusal} No\r\ncontent-length: 0\r\n\r\n`);
+    if (proxy.refusal || proxy.closes) {
+      near.end(proxy.closes ? '' : `HTTP/1.1 ${proxy.refusal} No\r\ncontent-length: 0\r\n\r\n`);
       return;
     }
     const far = connect(target, () => {
