@@ -38,7 +38,7 @@ import {
 const AT_ONCE = 24;
 /** For cells about waiting; the others have a limit that they never come near. */
 const LIMIT_SECONDS = 1;
-const AMPLE_SECONDS = 30;
+const AMPLE_SECONDS = 110;
 
 /** What a client is told: status, type, code. In a stream that had begun, those of the error event. */
 type Outcome = readonly [status: number, type: string, code: string];
