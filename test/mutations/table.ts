@@ -133,8 +133,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/lib/cancellation.ts',
-    now: '    const timer = setTimeout(end, ms);\n    cancellation.onCancel(end);\n',
-    mutated: '    const timer = setTimeout(end, ms);\n',
+    now: '    const timer = startTimer(end, ms);\n    cancellation.onCancel(end);\n',
+    mutated: '    const timer = startTimer(end, ms);\n',
     tests: 'admin',
     title: 'a timer runs only while',
   },
@@ -827,7 +827,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/gateway/chat-completions.ts',
-    now: '    call.bodyReservation.end();',
+    now: '    call.bodyReservation.endReading();',
     mutated: '    call.bodyReservation;',
     tests: 'wire-budget',
     title: 'a request is held for the attempts',
@@ -1352,8 +1352,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/attempt.ts',
-    now: 'const { providerMessages: isQuoted } = settings.config.logging;',
-    mutated: 'const isQuoted = true;',
+    now: '        isQuoted: settings.config.logging.providerMessages,',
+    mutated: '        isQuoted: true,',
     tests: 'wire-log',
     title: 'the text of a provider',
   },
@@ -1443,7 +1443,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/completion.ts',
-    now: '    if (chunks.size > announcedBytes) reserve(chunks.size);',
+    now: '    if (held.size + chunk.length > announcedBytes) reserve(held.size + chunk.length);',
     mutated: '',
     tests: 'wire-budget',
     title: 'an answer that grows beyond the budget',
@@ -2484,7 +2484,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/provider-error.ts',
-    now: '    cause: text,\n',
+    now: '    cause: isQuoted ? text : namesOf(fault, status, redact),',
     mutated: '',
     tests: 'incidents',
     title: 'that a provider rejects its key',
@@ -4804,7 +4804,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/upstream/completion.ts',
-    now: 'for (const part of chunks.parts) scan.push(part);',
+    now: 'for (const part of held.parts) scan.push(part);',
     mutated: 'scan.push(chunk);',
     tests: 'answer-facts',
     title: 'the usage of a complete answer is read however',
