@@ -1,5 +1,5 @@
 /** The gateway's own version, as `GET /health` and `--version` report it. package.json says the same; a test holds them together. */
-export const VERSION = '0.2.0';
+export const VERSION = '0.3.0';
 
 /** The oldest Node that runs the gateway; `engines` of package.json says the same. */
 const NEEDED_NODE: NodeVersion = { major: 20, minor: 19 };
