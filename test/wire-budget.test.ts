@@ -66,9 +66,9 @@ async function takeBudget(t: TestContext, gateway: TestGateway, bytes: number) {
 }
 
 /** A gateway that may hold 2 MiB, provider `p` and its fallback `q`. */
-async function start(t: TestContext, script?: Script) {
+async function start(t: TestContext, script?: Script, server = '') {
   const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t)]);
-  const toml = `${budget(2)}[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`;
+  const toml = `${budget(2)}${server}[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`;
   return { p, q, gateway: await startGateway(t, { toml }) };
 }
 
@@ -305,6 +305,46 @@ test('a stream in flight waits while others have taken the budget, and then goes
   leave();
   assert.equal(await stream.ended, CHUNK + rest);
   await nothingIsReserved(gateway);
+});
+
+test('of streams that wait for each other’s memory one gives way, as a limit and no timeout, and the others arrive', async (t) => {
+  const gate = createGate();
+  const rest = `data: {"x":"${'x'.repeat(1.5 * MIB)}"}\n\n${completionEvents()}`;
+  const { gateway } = await start(t, async (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(CHUNK);
+    await gate.opened;
+    response.end(rest);
+  });
+  const streams = Array.from({ length: 3 }, () =>
+    openChat(gateway.port, chatBody({ stream: true })),
+  );
+  for (const one of streams) await eventually(() => one.text().includes(CHUNK), 'it begins');
+  gate.open();
+  const texts = await Promise.all(streams.map(({ ended }) => ended));
+  const failed = texts.filter((text) => text !== CHUNK + rest);
+  assert.ok(failed.length === 1 || failed.length === 2, `${failed.length} gave way`);
+  for (const text of failed) assert.equal(errorAfter(text, CHUNK).message, TOO_MUCH.message);
+  await nothingIsReserved(gateway);
+});
+
+test('the idle limit of a stream that waits for memory is no timeout of the provider', async (t) => {
+  const gate = createGate();
+  const { gateway } = await start(
+    t,
+    async (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(CHUNK);
+      await gate.opened;
+      response.write(`data: {"x":"${'x'.repeat(MIB)}"}\n\n`);
+    },
+    'stream_idle_timeout = 1\n',
+  );
+  const stream = openChat(gateway.port, chatBody({ stream: true }));
+  await eventually(() => stream.text().includes(CHUNK), 'the stream begins');
+  await takeBudget(t, gateway, 1.5 * MIB);
+  gate.open();
+  assert.equal(errorAfter(await stream.ended, CHUNK).message, TOO_MUCH.message);
 });
 
 test('while a stream waits for memory, no new request takes it away', () => {

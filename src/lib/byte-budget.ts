@@ -25,7 +25,7 @@ export class ByteBudget {
   readonly #reserved: SharedCounter;
   /** Of what is reserved for bodies, what has come. */
   readonly held: SharedCounter;
-  /** Streams in flight that wait for room: new requests must not take it from them. */
+  /** What streams hold that wait for more, and 1 for each that holds nothing: new requests must not take their room. */
   readonly waiting: SharedCounter;
   /** What the process takes besides bodies. */
   #otherBytes = 0;
@@ -36,7 +36,7 @@ export class ByteBudget {
     this.limits = limits;
     this.#reserved = memory.inFlightCounter('bytes');
     this.held = memory.inFlightCounter('bytes of bodies');
-    this.waiting = memory.inFlightCounter('streams that wait for memory');
+    this.waiting = memory.inFlightCounter('bytes of streams that wait for memory');
   }
 
   get reservedBytes(): number {
@@ -101,14 +101,24 @@ export class Reservation {
   /** Changes it to `bytes`; 0 also frees the body. Throws `rateLimit` if they do not fit, and `ClientGone` if it has ended. */
   resize(bytes: number): void {
     const isAfterOthers = bytes > SMALL_BYTES && this.budget.waiting.value > 0;
-    if ((bytes > this.#bytes && isAfterOthers) || !this.tryResize(bytes)) {
-      // The failure names no provider: no other one is asked.
-      const text = 'Rate limit exceeded: too many bytes in flight';
-      throw new GatewayError('rateLimit', text, { retryAfterSeconds: 1, limit: 'memory' });
-    }
+    if ((bytes > this.#bytes && isAfterOthers) || !this.tryResize(bytes)) throw noRoom();
     if (bytes > 0) return;
     this.#body?.free();
     this.#body = undefined;
+  }
+
+  /**
+   * Begins to wait for room, and returns what ends the wait. Throws `rateLimit` if it can come from nobody: if all that
+   * is reserved is held by streams that wait, one of them has to give way.
+   */
+  wait(): () => void {
+    const { budget } = this;
+    const bytes = Math.max(1, this.#bytes);
+    budget.waiting.add(bytes);
+    const end = () => budget.waiting.add(-bytes);
+    if (this.#bytes === 0 || budget.waiting.value < budget.reservedBytes) return end;
+    end();
+    throw noRoom();
   }
 
   /** Begins to keep a body of up to `maxBytes`; what was reserved for it is the holder's concern. */
@@ -132,4 +142,10 @@ export class Reservation {
     this.resize(0);
     this.#hasEnded = true;
   }
+}
+
+/** The failure of what does not fit. It names no provider: no other one is asked. */
+export function noRoom(): GatewayError {
+  const text = 'Rate limit exceeded: too many bytes in flight';
+  return new GatewayError('rateLimit', text, { retryAfterSeconds: 1, limit: 'memory' });
 }

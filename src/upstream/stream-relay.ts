@@ -4,6 +4,7 @@
  */
 
 import type { Deadline } from '../lib/cancellation.ts';
+import { noRoom } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { ByteSink, ByteSource, EndableSource } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
@@ -65,8 +66,11 @@ class Relay implements ByteSink, EndableSource {
   /** What is left of the idle limit while it waits for the client to read. */
   #idleLeftMs: number | undefined;
 
+  /** A provider that is not read is not the one that is silent. */
   readonly #createTimeout = () =>
-    timeoutError(this.#options.provider, { cause: `no event in ${this.#options.idleMs} ms` });
+    this.#isWaiting
+      ? noRoom()
+      : timeoutError(this.#options.provider, { cause: `no event in ${this.#options.idleMs} ms` });
 
   constructor(body: ByteSource, options: StreamOptions, opening: Opening) {
     this.#body = body;
@@ -201,19 +205,18 @@ class Relay implements ByteSink, EndableSource {
     const seenBytes = this.#opening?.seen.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.heldBytes + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryResize(heldBytes)) return true;
-    if (heldBytes > reservation.budget.limits.maxBufferedBytes) reservation.resize(heldBytes);
+    if (heldBytes > reservation.budget.limits.maxBufferedBytes) throw noRoom();
     return false;
   }
 
   /** Others have taken the memory: a stream in flight does not fail for that. Its deadline, or the client, may end it. */
   #waitForRoom(chunk: Buffer): false {
     const { deadline, reservation } = this.#options;
-    const { waiting } = reservation.budget;
+    const endWait = reservation.wait();
     this.#isWaiting = true;
-    waiting.add(1);
     setTimeout(() => {
       this.#isWaiting = false;
-      waiting.add(-1);
+      endWait();
       // The reason of the deadline comes with the end of the body.
       if (deadline.reason || this.write(chunk)) this.#body.resume();
     }, WAIT_MS);

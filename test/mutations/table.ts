@@ -946,6 +946,20 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/lib/byte-budget.ts',
+    now: 'if (this.#bytes === 0 || budget.waiting.value < budget.reservedBytes) return end;',
+    mutated: 'if (budget) return end;',
+    tests: 'wire-budget',
+    title: 'of streams that wait for each other',
+  },
+  {
+    file: 'src/upstream/stream-relay.ts',
+    now: '    this.#isWaiting\n      ? noRoom()',
+    mutated: '    !this.#client\n      ? noRoom()',
+    tests: 'wire-budget',
+    title: 'the idle limit of a stream that waits',
+  },
+  {
+    file: 'src/lib/byte-budget.ts',
     now: '    if (total > SMALL_BYTES && !this.#isMemoryLeft(bytes)) return false;\n',
     mutated: '',
     tests: 'wire-budget',
