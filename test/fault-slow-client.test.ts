@@ -332,7 +332,8 @@ describe('an upload that is refused', { concurrency: 3 }, () => {
     'with a Content-Length': ['Content-Length: 999999999', false] as const,
   })) {
     test(`${framing} and goes on for ever, is cut off`, async (t) => {
-      const { gateway } = await start(t, settings);
+      const { lingerMs } = LIMITS;
+      const { gateway } = await start(t, settings, { lingerMs });
       const { socket, text, closed } = openClient(t, gateway.port);
       const startedAt = performance.now();
       const elapsedMs = startStopwatch(t);
