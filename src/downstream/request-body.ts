@@ -7,8 +7,12 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { TurnLimit } from '../lib/turn-limit.ts';
 
-/** Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. */
-const FREE_CHUNKS = 8192;
+/**
+ * Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. node:http
+ * hands out all chunks of what it has read from a socket, some 10,000 of one byte: fewer than `TurnLimit` takes in a
+ * turn, so that the rest of them is dropped at once, and not kept for later turns.
+ */
+const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
 interface BodyOptions {
@@ -82,12 +86,7 @@ export function readRequestBody(
  */
 export function readInTurns(request: IncomingMessage): void {
   const pace = new UploadPace(request);
-  const onData = (chunk: Buffer) => {
-    if (pace.take(chunk)) return;
-    request.off('data', onData);
-    holdSocket(request);
-  };
-  request.on('data', onData);
+  request.on('data', (chunk: Buffer) => pace.take(chunk));
   request.resume();
 }
 
@@ -97,17 +96,25 @@ class UploadPace {
   readonly #turn = new TurnLimit();
   #chunks = 0;
   #bytes = 0;
+  #areTooSmall = false;
 
   constructor(request: IncomingMessage) {
     this.#request = request;
   }
 
-  /** Takes each chunk. Pauses the request if it has had its turn. Returns false if its chunks are too small. */
+  /**
+   * Takes each chunk. Pauses the request if it has had its turn. Returns false if its chunks are too small: no more of
+   * the connection is read then.
+   */
   take({ length }: Buffer): boolean {
+    if (this.#areTooSmall) return false;
     this.#chunks += 1;
     this.#bytes += length;
     if (this.#turn.isReached(length)) this.#yieldTurn();
-    return this.#chunks <= FREE_CHUNKS || this.#bytes >= this.#chunks * MIN_MEAN_CHUNK_BYTES;
+    const isLong = this.#chunks > FREE_CHUNKS;
+    this.#areTooSmall = isLong && this.#bytes < this.#chunks * MIN_MEAN_CHUNK_BYTES;
+    if (this.#areTooSmall) holdSocket(this.#request);
+    return !this.#areTooSmall;
   }
 
   #yieldTurn(): void {

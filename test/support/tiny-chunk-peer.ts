@@ -1,6 +1,6 @@
 /**
- * The other programs of test/tiny-chunks.ts, each in a process of its own. Arguments: `bare`, a Node server that reads bodies and
- * relays the provider's stream; `provider`; or `client`, the port, how many connections, the size of a chunk, and what to send.
+ * The other programs of test/tiny-chunks.ts, each in a process of its own. Arguments: `bare`, a Node server that reads bodies, as
+ * long as their chunks are not tiny, and relays the provider's stream; `provider`; or `client`, the port, how many connections, the size of a chunk, and what to send.
  */
 
 import { createServer, request as httpRequest } from 'node:http';
@@ -14,17 +14,29 @@ const EVENT =
 
 const [role, port = '', count = '1', chunkBytes = '1', kind] = process.argv.slice(2);
 
-/** A text of the body's length, in chunks of `bytes` bytes. */
+/** A text in chunks of `bytes` bytes. */
 function inChunks(text: string, bytes: number): Buffer {
-  const chunks = text.slice(0, BODY_BYTES).match(new RegExp(`[^]{1,${bytes}}`, 'g')) ?? [];
+  const chunks = text.match(new RegExp(`[^]{1,${bytes}}`, 'g')) ?? [];
   const frames = chunks.map((chunk) => `${chunk.length.toString(16)}\r\n${chunk}\r\n`);
   return Buffer.from(frames.join('') + '0\r\n\r\n');
 }
 
 function startBare(): void {
   const server = createServer((request, response) => {
+    const { socket } = request;
+    const pause = () => void socket.pause();
+    let chunks = 0;
+    let bytes = 0;
     request.on('error', () => {});
-    request.on('data', () => {});
+    // What is left is node:http's own cost: all chunks of what it has read by then.
+    request.on('data', ({ length }: Buffer) => {
+      bytes += length;
+      chunks += 1;
+      if (chunks !== 1000 || bytes >= 16 * chunks) return;
+      process.nextTick(pause);
+      socket.on('resume', pause);
+      response.writeHead(400).end();
+    });
     if (request.url === '/health') return response.end('{}');
     return request.on('end', () => {
       if (port === '') return response.end('{}');
@@ -56,7 +68,7 @@ function startProvider(): void {
 async function runClient(): Promise<void> {
   const key = kind === 'without a key' ? '' : `authorization: Bearer ${CLIENT_TOKEN}\r\n`;
   const head =
-    `POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n${key}` +
+    `POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n${key}` +
     'content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n';
   const json = '{"model":"p/m","stream":true,"messages":[{"role":"user","content":"';
   const pad = kind === 'stream' ? 'x' : 'x'.repeat(BODY_BYTES);
