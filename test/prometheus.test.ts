@@ -194,6 +194,7 @@ test(
       [{ provider: 'p', result: 'client_closed' }, 10],
       [{ provider: 'slow', result: 'timeout' }, 10],
       [{ provider: 'limited', result: 'ok' }, served],
+      [{ provider: 'limited', result: 'limit' }, refused],
       [{ provider: 'down', result: 'upstream_error' }, 3],
       [{ provider: 'down', result: 'resting' }, 17],
       [{ provider: 'spare', result: 'ok' }, 20 + 20],
