@@ -1,6 +1,6 @@
 /** Runs the test files given by name, or all of them, and fails when none passed. `--title=TEXT` runs only tests so named. */
 
-import { readdirSync, readFileSync, rmSync, statSync } from 'node:fs';
+import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { finished } from 'node:stream/promises';
@@ -67,10 +67,44 @@ await build({
   sourcemap: 'linked',
   logLevel: 'warning',
 });
+/**
+ * Whole programs, or state that belongs to the process: memory, handles, and what is mocked for a whole file.
+ * The others share processes, so that few of them load and compile the gateway.
+ */
+const ALONE =
+  /\b(?:buildOnce|createMemoryProbe|getActiveResourcesInfo|cpuUsage)\b|new Worker\(|^(?:before|after)\(/m;
+const PROCESSES = 4;
+
+/** Deals the files out, and returns one file for each process that imports them one after the other. */
+function shareProcesses(built: readonly string[]): string[] {
+  const shares: string[][] = Array.from({ length: PROCESSES }, () => []);
+  built.forEach((name, i) => shares[i % PROCESSES]!.push(`./${name}`));
+  return shares.map((share, i) => {
+    const file = join(outdir, `share-${i}.test.js`);
+    // A file that cannot be loaded is a failed test, and hides no other.
+    const text = `import { test } from 'node:test';
+for (const file of ${JSON.stringify(share)})
+  await import(file).catch((error) => test(file, () => { throw error; }));\n`;
+    writeFileSync(file, text);
+    return file;
+  });
+}
+
+function isAlone(name: string): boolean {
+  // Named files are few, and those with worker threads take turns.
+  if (wanted.length > 0 || values.title !== undefined || WORKERS > 1) return true;
+  return ALONE.test(readFileSync(join(import.meta.dirname, name), 'utf8'));
+}
+
 // The longest first, as far as their size tells: the last to start should not be the last to end.
-const files = names
-  .map((name) => join(outdir, name.replace(/ts$/, 'js')))
-  .toSorted((a, b) => statSync(b).size - statSync(a).size);
+const toJs = (name: string) => name.replace(/ts$/, 'js');
+const bySize = (list: readonly string[]) =>
+  list
+    .map(toJs)
+    .toSorted((a, b) => statSync(join(outdir, b)).size - statSync(join(outdir, a)).size);
+const shared = bySize(names.filter((name) => !isAlone(name)));
+const alone = bySize(names.filter(isAlone)).map((name) => join(outdir, name));
+const files = shared.length > 0 ? [...shareProcesses(shared), ...alone] : alone;
 // What every file is started with, in place of tsx. Reading the maps takes time that a whole run saves.
 process.execArgv = wanted.length > 0 ? ['--enable-source-maps'] : [];
 
