@@ -68,11 +68,12 @@ await build({
   logLevel: 'warning',
 });
 /**
- * Whole programs, or state that belongs to the process: memory, handles, and what is mocked for a whole file.
+ * Whole programs, or state that belongs to the process: memory, handles, and what is mocked. Concurrent tests that
+ * mock one method restore it in the wrong order, and leave it mocked.
  * The others share processes, so that few of them load and compile the gateway.
  */
 const ALONE =
-  /\b(?:buildOnce|createMemoryProbe|getActiveResourcesInfo|cpuUsage)\b|new Worker\(|^(?:before|after)\(/m;
+  /\b(?:buildOnce|createMemoryProbe|getActiveResourcesInfo|cpuUsage)\b|new Worker\(|\bmock\.method\(|^(?:before|after)\(/m;
 const PROCESSES = 4;
 
 /** Deals the files out, and returns one file for each process that imports them one after the other. */
