@@ -949,7 +949,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'if (this.#bytes === 0 || budget.waiting.value < budget.reservedBytes) return end;',
     mutated: 'if (budget) return end;',
     tests: 'wire-budget',
-    title: 'of streams that wait for each other',
+    title: 'of two streams that wait for each other',
   },
   {
     file: 'src/upstream/stream-relay.ts',
