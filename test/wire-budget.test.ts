@@ -310,12 +310,16 @@ test('a stream in flight waits while others have taken the budget, and then goes
 test('of two streams that wait for each other’s memory one gives way, as a limit, and the other arrives', async (t) => {
   const gate = createGate();
   const [begun, rest] = [`data: {"x":"${'x'.repeat(0.9 * MIB)}`, `${'x'.repeat(0.6 * MIB)}"}\n\n`];
-  const { gateway } = await start(t, async (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.write(CHUNK + begun);
-    await gate.opened;
-    response.end(rest + completionEvents());
-  });
+  const { gateway } = await start(
+    t,
+    async (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(CHUNK + begun);
+      await gate.opened;
+      response.end(rest + completionEvents());
+    },
+    'stream_idle_timeout = 5\n',
+  );
   const streams = [1, 2].map(() => openChat(gateway.port, chatBody({ stream: true })));
   await eventually(() => gateway.reservedBytes() > 1.7 * MIB, 'both hold an event that has begun');
   gate.open();
