@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { createServer, type AddressInfo, type Socket } from 'node:net';
-import { test, type TestContext } from 'node:test';
+import { after, before, describe, test, type TestContext } from 'node:test';
 
 import { MAX_JSON_ELEMENTS } from '../src/lib/json-scanner.ts';
-import { idle, useManualTimers } from './support/clock.ts';
+import { idle, replaceNow, useManualTimers } from './support/clock.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,
@@ -13,8 +13,15 @@ import {
   unknownProvider,
   type ExpectedError,
 } from './support/errors.ts';
-import { chatBody, PROVIDER_KEY, providerToml, startGateway } from './support/gateway.ts';
+import {
+  chatBody,
+  PROVIDER_KEY,
+  providerToml,
+  startGateway,
+  type TestGateway,
+} from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
+import { createScope } from './support/scope.ts';
 import { eventually } from './support/streams.ts';
 import { sweep } from './support/sweep.ts';
 import {
@@ -23,6 +30,7 @@ import {
   sendEvents,
   sendJson,
   startUpstream,
+  type FakeUpstream,
   type Script,
 } from './support/upstream.ts';
 
@@ -102,14 +110,14 @@ const busy = '[rate_limit]\nenabled = true\n';
 const oneGlobally = `${busy}requests_per_second = 1\nburst_capacity = 1\n`;
 const oneAtP = `${busy}[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n`;
 
-// What the gateway refuses by itself. `before` requests use up what there is of a limit.
+// What the gateway refuses by itself. `first` requests use up what there is of a limit.
 const refusals: {
   name: string;
   path?: string;
   body?: object | string;
   options?: object;
   toml?: string;
-  before?: number;
+  first?: number;
   expected: ExpectedError;
 }[] = [
   { name: 'no Authorization', options: withoutToken, expected: NOT_AUTHENTICATED },
@@ -118,8 +126,8 @@ const refusals: {
     options: { headers: { authorization: 'Basic dTpw' } },
     expected: NOT_AUTHENTICATED,
   },
-  { name: 'the global rate limit', toml: oneGlobally, before: 1, expected: rateLimited(1, {}) },
-  { name: "a provider's rate limit", toml: oneAtP, before: 1, expected: rateLimited(1) },
+  { name: 'the global rate limit', toml: oneGlobally, first: 1, expected: rateLimited(1, {}) },
+  { name: "a provider's rate limit", toml: oneAtP, first: 1, expected: rateLimited(1) },
   { name: 'malformed JSON', body: '{"model":', expected: refusal() },
   { name: 'no model', body: { messages: [] }, expected: refusal(/model/) },
   { name: 'no messages', body: { model: 'p/m' }, expected: refusal(/messages/) },
@@ -137,20 +145,20 @@ const refusals: {
     expected: { ...NOT_FOUND, headers: { allow: 'GET' } },
   },
 ];
-for (const { name, path, body, options, toml = '', before = 0, expected } of refusals) {
+for (const { name, path, body, options, toml = '', first = 0, expected } of refusals) {
   test(`${name} is answered with ${expected.httpStatus} ${expected.type}`, async (t) => {
     const upstream = await startUpstream(t);
     const gateway = await startGateway(t, { toml: toml + providerToml(upstream) });
     // No new token, however slow the machine is.
-    if (before > 0) t.mock.method(performance, 'now', () => 1000);
-    for (let sent = 0; sent < before; sent += 1) {
+    if (first > 0) replaceNow(t, () => 1000);
+    for (let sent = 0; sent < first; sent += 1) {
       assert.equal((await gateway.chat(chatBody())).status, 200);
     }
     const reply = path
       ? await gateway.send(path, { method: 'POST', body: '{}', ...options })
       : await gateway.chat(body ?? chatBody(), options);
     assertError(reply, expected);
-    assert.equal(upstream.requests.length, before);
+    assert.equal(upstream.requests.length, first);
   });
 }
 
@@ -514,21 +522,33 @@ test('a 200 with an error message of 8 million characters is a 502 without it', 
   assertError(await gateway.chat(chatBody()), apiError(502, 'Bad Gateway'));
 });
 
-for (const { upstream: what, script, expected, stream: only } of rows) {
-  const streams = only === undefined ? [false, true] : [only];
-  for (const stream of streams) {
-    const { httpStatus, code } = expected;
-    const kind = stream ? 'a streamed' : 'a complete';
-    test(`${what} from upstream to ${kind} request becomes ${httpStatus} ${code}`, async (t) => {
-      const upstream = await startUpstream(t, script);
-      const gateway = await startGateway(t, { toml: providerToml(upstream) });
-      const reply = await gateway.chat(chatBody({ stream }));
-      assertError(reply, expected);
-      assert.equal(upstream.requests.length, 1);
-      assert.doesNotMatch(reply.text, new RegExp(`${PROVIDER_KEY}|<html`, 'i'));
-    });
+describe('an answer', () => {
+  // One for all rows: a gateway for each would take half of this file's time.
+  const scope = createScope();
+  after(async () => scope.close());
+  let upstream: FakeUpstream;
+  let gateway: TestGateway;
+  before(async () => {
+    upstream = await startUpstream(scope.t);
+    gateway = await startGateway(scope.t, { toml: providerToml(upstream) });
+  });
+
+  for (const { upstream: what, script, expected, stream: only } of rows) {
+    const streams = only === undefined ? [false, true] : [only];
+    for (const stream of streams) {
+      const { httpStatus, code } = expected;
+      const kind = stream ? 'a streamed' : 'a complete';
+      test(`${what} from upstream to ${kind} request becomes ${httpStatus} ${code}`, async () => {
+        upstream.script = script;
+        const already = upstream.requests.length;
+        const reply = await gateway.chat(chatBody({ stream }));
+        assertError(reply, expected);
+        assert.equal(upstream.requests.length - already, 1);
+        assert.doesNotMatch(reply.text, new RegExp(`${PROVIDER_KEY}|<html`, 'i'));
+      });
+    }
   }
-}
+});
 
 test('a Retry-After date becomes the whole seconds until then', async (t) => {
   const date = new Date(Date.now() + 40_000).toUTCString();
@@ -593,9 +613,9 @@ test('a key that the cut at 500 characters divides does not reach the client in 
     toml: providerToml(upstream).replace(PROVIDER_KEY, KEY),
   });
   for (let length = 8; length <= KEY.length; length += 1) {
-    const before = 'x '.repeat(250).slice(0, 500 - length);
-    upstream.script = answers({ message: `${before}${KEY} is wrong` }, 403);
-    assertError(await gateway.chat(chatBody()), apiError(403, `${before}[secret]`.slice(0, 500)));
+    const start = 'x '.repeat(250).slice(0, 500 - length);
+    upstream.script = answers({ message: `${start}${KEY} is wrong` }, 403);
+    assertError(await gateway.chat(chatBody()), apiError(403, `${start}[secret]`.slice(0, 500)));
   }
 });
 

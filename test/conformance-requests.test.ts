@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { VERSION } from '../src/lib/version.ts';
+import { replaceNow } from './support/clock.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,
@@ -201,7 +202,7 @@ for (const { name, path = CHAT, isBusy = false, headers, body = '{}', expected }
       toml: `[server]\nmax_body_bytes = 1000\n${isBusy ? busy : ''}${providerToml(upstream)}`,
     });
     // No new token, however slow the machine is.
-    if (isBusy) t.mock.method(performance, 'now', () => 1000);
+    if (isBusy) replaceNow(t, () => 1000);
     if (isBusy) assert.equal((await gateway.chat(chatBody())).status, 200);
     const reply = await gateway.send(path, {
       method: 'POST',

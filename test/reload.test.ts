@@ -12,6 +12,7 @@ import { Reservation } from '../src/lib/byte-budget.ts';
 import { createRedactor, Secret } from '../src/lib/secrets.ts';
 import { ONLY_THREAD, SharedMemory } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
+import { replaceNow } from './support/clock.ts';
 import { parseMetrics } from './support/exposition.ts';
 import { openFeed } from './support/feed.ts';
 import {
@@ -291,7 +292,7 @@ describe('after a reload', () => {
 
   test('a provider that is passed over stays so, unless its own settings differ', async (t) => {
     // Within the rest, however slow the machine is.
-    t.mock.method(performance, 'now', () => 1000);
+    replaceNow(t, () => 1000);
     const down = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
     const up = await startUpstream(t);
     const toml = (more: string, own = '') =>
@@ -310,7 +311,7 @@ describe('after a reload', () => {
 
   test('rate limits go on with their tokens if their settings are the same, and begin full if not', async (t) => {
     // No token is added meanwhile, however slow the machine is.
-    t.mock.method(performance, 'now', () => 1000);
+    replaceNow(t, () => 1000);
     const upstream = await startUpstream(t);
     const bucket = (burst: number) => `requests_per_second = 1\nburst_capacity = ${burst}\n`;
     const toml = (global: number, ofP: number, ofAlice: number, more = '') =>
@@ -340,7 +341,7 @@ describe('after a reload', () => {
   });
 
   test('a key that rests goes on resting, unless the settings of its provider differ', async (t) => {
-    t.mock.method(performance, 'now', () => 1000);
+    replaceNow(t, () => 1000);
     const upstream = await startUpstream(t, ({ headers }, response) => {
       if (headers.authorization === 'Bearer revoked-canary')
         sendJson(response, {}, { status: 401 });

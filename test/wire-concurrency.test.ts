@@ -5,6 +5,7 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { SharedCounter } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
+import { replaceNow } from './support/clock.ts';
 import { assertError } from './support/errors.ts';
 import {
   chatBody,
@@ -170,7 +171,7 @@ async function assertRefusalsTakeNothing(
   ofProvider = '',
 ) {
   const { upstream, open } = await startHeld(t);
-  t.mock.method(performance, 'now', () => 1000);
+  replaceNow(t, () => 1000);
   const toml = [...sections, providerToml(upstream, 'p', ofProvider)].join('\n');
   const gateway = await startGateway(t, { toml });
   const first = gateway.chat(chatBody());
@@ -200,7 +201,7 @@ test('what the limit of a provider refuses takes nothing of the rate limits eith
 test('a fallback whose circuit another thread probes meanwhile keeps its token', async (t) => {
   const p = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
   const q = await startUpstream(t);
-  t.mock.method(performance, 'now', () => 1000);
+  replaceNow(t, () => 1000);
   const oneToken = 'requests_per_second = 1\nburst_capacity = 1';
   const toml = [
     `[rate_limit]\nenabled = true\n[rate_limit.providers.q]\n${oneToken}`,

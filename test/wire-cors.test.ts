@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import type { IncomingHttpHeaders } from 'node:http';
 import { test } from 'node:test';
 
+import { replaceNow } from './support/clock.ts';
 import { assertError, parseRaw, refusal } from './support/errors.ts';
 import {
   chatBody,
@@ -87,7 +88,7 @@ test('a preflight reaches no upstream and uses up no rate limit', async (t) => {
   const limit = '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 1\n';
   const gateway = await startGateway(t, { toml: withCors + limit + providerToml(upstream) });
   // No new token, however slow the machine is.
-  t.mock.method(performance, 'now', () => 1000);
+  replaceNow(t, () => 1000);
   for (let i = 0; i < 3; i += 1) {
     const { status } = await gateway.send(CHAT, preflight);
     assert.ok(status < 300, `${status}`);

@@ -5,7 +5,7 @@ import type { LogFacts, LogLevel } from '../src/lib/log.ts';
 import { ONLY_THREAD, SharedMemory } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import type { Config } from '../src/config/config.ts';
-import { idle, useManualTimers, type ManualTimers } from './support/clock.ts';
+import { idle, replaceRandom, type ManualTimers, useManualTimers } from './support/clock.ts';
 import {
   chatBody,
   providerToml,
@@ -26,10 +26,6 @@ import {
   startUpstream,
   type Script,
 } from './support/upstream.ts';
-
-// The shortest backoff there is: half of each step.
-before(() => void mock.method(Math, 'random', () => 0));
-after(() => mock.restoreAll());
 
 const STREAM = chatBody({ stream: true });
 const OK = completion('fine');
@@ -86,7 +82,25 @@ function facts({ status, headers }: Reply): unknown[] {
   return [status, headers['x-gateway-provider'], headers['x-should-retry']];
 }
 
+/** Replaces a method while the tests of this suite run, which may be at the same time. */
+function mockForSuite<K extends 'now' | 'random'>(
+  object: Record<K, () => number>,
+  name: K,
+  method: () => number,
+): void {
+  let mocked: { readonly mock: { restore(): void } } | undefined;
+  before(() => {
+    mocked = mock.method(object, name, method);
+  });
+  after(() => mocked?.mock.restore());
+}
+
+/** The shortest backoff there is: half of each step. */
+const useShortestBackoff = (): void => mockForSuite(Math, 'random', () => 0);
+
 describe('retries', { concurrency: true }, () => {
+  useShortestBackoff();
+
   for (const status of [408, 429, 500, 502, 503, 504, 529]) {
     test(`a ${status} is retried as often as retries says, and then is the answer`, async (t) => {
       const { gateway, asked } = await start(t, fail(status), {
@@ -181,6 +195,8 @@ async function startTimed(t: TestContext, script: Script, retries: number) {
 }
 
 describe('waits between attempts', () => {
+  useShortestBackoff();
+
   for (const seconds of [1, 2, 30]) {
     test(`a Retry-After of ${seconds} s is waited for`, async (t) => {
       const script = fail(429, { headers: { 'retry-after': `${seconds}` } });
@@ -210,7 +226,7 @@ describe('waits between attempts', () => {
     [1 - Number.EPSILON, 1],
   ] as const) {
     test(`the backoff is ${share === 1 ? 'at most' : 'at least half of'} its step, which doubles from 500 ms to 8 s`, async (t) => {
-      t.mock.method(Math, 'random', () => luck);
+      replaceRandom(t, () => luck);
       const { timers, gateway, waitAfter } = await startTimed(t, fail(503), STEPS.length);
       const reply = gateway.chat(chatBody());
       for (const [index, step] of STEPS.entries()) {
@@ -226,7 +242,7 @@ describe('waits between attempts', () => {
     'the immediate attempt after a stale connection does not lengthen the backoff',
     { skip: OVER_FETCH },
     async (t) => {
-      t.mock.method(Math, 'random', () => 1 - Number.EPSILON);
+      replaceRandom(t, () => 1 - Number.EPSILON);
       const timers = useManualTimers(t);
       const unavailable = rawResponse('{}', { status: '503 Service Unavailable' });
       const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {
@@ -248,6 +264,8 @@ describe('waits between attempts', () => {
 });
 
 describe('fallback', { concurrency: true }, () => {
+  useShortestBackoff();
+
   const conditions: Record<string, Script> = {
     'a reset connection': reset,
     'a context_length_exceeded': fail(400, { code: 'context_length_exceeded' }),
@@ -506,11 +524,7 @@ describe('fallback', { concurrency: true }, () => {
 /** For the tests of this suite, which run one after the other, `performance.now()` is `nowMs`. */
 function useStoppedClock(): { nowMs: number } {
   const clock = { nowMs: 1000 };
-  let mocked: { readonly mock: { restore(): void } } | undefined;
-  before(() => {
-    mocked = mock.method(performance, 'now', () => clock.nowMs);
-  });
-  after(() => mocked?.mock.restore());
+  mockForSuite(performance, 'now', () => clock.nowMs);
   return clock;
 }
 
@@ -520,6 +534,7 @@ const Q = { id: 'q' };
 describe('the circuit breaker', () => {
   // A slow machine would take longer than a rest.
   const clock = useStoppedClock();
+  useShortestBackoff();
 
   function startBreaker() {
     const lines: [level: LogLevel, message: string, facts?: LogFacts][] = [];

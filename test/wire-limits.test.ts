@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, mock, test, type TestContext } from 'node:test';
+import { describe, test, type TestContext } from 'node:test';
 
+import { replaceNow } from './support/clock.ts';
 import { assertError } from './support/errors.ts';
 import {
   chatBody,
@@ -13,8 +14,6 @@ import { completionEvents, sendEvents, sendJson, startUpstream } from './support
 
 // The gateway's clock stands still unless a test moves it: how fast a machine is decides nothing.
 let nowMs = 1000;
-before(() => void mock.method(performance, 'now', () => nowMs));
-after(() => mock.restoreAll());
 
 /** The settings of one bucket. */
 function bucket(burst: number, rps = 1): string {
@@ -33,6 +32,7 @@ async function start(
   t: TestContext,
   { enabled = true, global = '', p, more = '' }: Limits,
 ): Promise<{ gateway: TestGateway; requests: readonly unknown[] }> {
+  replaceNow(t, () => nowMs);
   const upstream = await startUpstream(t, ({ url, body }, response) => {
     if (url.endsWith('/models')) return sendJson(response, { data: [] });
     return body.includes('"stream":true')

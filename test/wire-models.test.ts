@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+import { replaceNow } from './support/clock.ts';
 import {
   CLIENT_TOKEN,
   providerToml,
@@ -330,7 +331,7 @@ describe('the answer', { concurrency: true }, () => {
 /** Stops the clock of the process. Returns a function that sets it. */
 function startClock(t: TestContext): (ms: number) => void {
   let nowMs = 0;
-  t.mock.method(performance, 'now', () => nowMs);
+  replaceNow(t, () => nowMs);
   return (ms) => {
     nowMs = ms;
   };

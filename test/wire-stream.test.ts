@@ -7,7 +7,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 
-import { idle, untilSteady, useManualTimers } from './support/clock.ts';
+import { idle, replaceNow, untilSteady, useManualTimers } from './support/clock.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
@@ -532,7 +532,7 @@ test('after [DONE] the provider is given 5 s to end, and no longer', async (t) =
 
 test('a client that is slow to take comments gets no longer idle limit by them', async (t) => {
   let nowMs = 1000;
-  t.mock.method(performance, 'now', () => nowMs);
+  replaceNow(t, () => nowMs);
   const { timers, chat, send } = await startSteps(t, CHUNK, 'stream_idle_timeout = 1');
   const advance = (ms: number) => {
     nowMs += ms;

@@ -32,6 +32,7 @@ import {
   type Line,
   type WorkerProgram,
 } from './support/worker-program.ts';
+import { isRefused } from './support/raw.ts';
 import { ONLY_ONE_WORKER as skip } from './support/workers.ts';
 
 before(buildOnce);
@@ -265,13 +266,21 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
   test('is ended by SIGTERM while the second worker starts, and when both listen', async (t) => {
     const preload = join(ROOT, 'test', 'support', 'slow-listen.mjs');
     for (const [moment, env, nodeOptions] of [
-      ['worker 2 starts', { WORKER_SLOW_MS: '500' }, ''],
+      ['worker 2 starts', { WORKER_SLOW_MS: '700' }, ''],
       ['about to listen', { SLOW_LISTEN: 'main' }, `--import=${preload}`],
     ] as const) {
       const toml = '[admin]\nport = 0\n';
-      const program = launchWorkers(t, { toml, workers: 2, env, nodeOptions });
+      const port = await freePort();
+      const allEnv = { ...env, GATEWAY_PORT: `${port}` };
+      const program = launchWorkers(t, { toml, workers: 2, env: allEnv, nodeOptions });
       await eventually(() => program.stderr().includes(moment), moment);
       program.child.kill('SIGTERM');
+      await eventually(async () => isRefused(port), 'the first worker has closed the port');
+      // Another one takes it before the second worker can.
+      const other = createServer()
+        .listen(port, '127.0.0.1')
+        .on('error', () => {});
+      t.after(() => other.close());
       assert.equal(await program.exit, 0, program.stderr());
       const messages = linesOf(program.stdout()).map(({ message }) => message);
       assert.deepEqual(messages, ['draining', 'stopped']);

@@ -16,7 +16,7 @@ import { Backlog } from '../src/workers/backlog.ts';
 import { Calls } from '../src/workers/calls.ts';
 import type { WorkerData } from '../src/workers/messages.ts';
 import { WorkerPool } from '../src/workers/pool.ts';
-import { useManualTimers } from './support/clock.ts';
+import { replaceNow, useManualTimers } from './support/clock.ts';
 import { emptyFolder, freePort } from './support/process.ts';
 import { newCounter, newMemory } from './support/shared.ts';
 import { eventually } from './support/streams.ts';
@@ -136,7 +136,7 @@ async function startPool(t: TestContext) {
 
 test('the pause before a dead worker is replaced is short again after one that has lived for a minute', async (t) => {
   let nowMs = 1000;
-  t.mock.method(performance, 'now', () => nowMs);
+  replaceNow(t, () => nowMs);
   const timers = useManualTimers(t);
   const { pool, logged } = await startPool(t);
   for (const [deaths, livedMs] of [59_000, 60_000, 60_001, 1].entries()) {

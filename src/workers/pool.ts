@@ -156,7 +156,9 @@ export class WorkerPool implements HttpServer {
     const reply = await worker.call(command, START_MS);
     if (reply?.port === undefined) await worker.terminate();
     else this.#servingSinceMs.set(worker, performance.now());
-    if (reply?.error) throw Object.assign(new Error(reply.error.message), reply.error);
+    // A drain has closed the port, which then may be another's.
+    if (reply?.error && !this.#isDraining)
+      throw Object.assign(new Error(reply.error.message), reply.error);
     return reply?.port;
   }
 

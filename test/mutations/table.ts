@@ -3215,7 +3215,7 @@ export const MUTATIONS: readonly Mutation[] = [
     now: 'failed: EXIT_CHECK_FAILED,',
     mutated: 'failed: EXIT_FAILED,',
     tests: 'provider-check',
-    title: 'answers 401',
+    title: 'refuses connections',
   },
   {
     file: 'src/gateway/model-list.ts',
@@ -4534,6 +4534,13 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: "permission === 'Worker'",
     tests: 'workers-faults',
     title: 'without permission for threads',
+  },
+  {
+    file: 'src/workers/pool.ts',
+    now: 'if (reply?.error && !this.#isDraining)',
+    mutated: 'if (reply?.error)',
+    tests: 'workers-faults',
+    title: 'is ended by SIGTERM while the second worker starts',
   },
   {
     file: 'src/workers/pool.ts',
