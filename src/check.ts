@@ -18,7 +18,7 @@ import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
 import { secretsOf } from './config/secrets-of.ts';
 import { fetchModelList, type ModelFetch } from './gateway/model-list.ts';
-import { causeOf } from './gateway/outcome.ts';
+import { causeOf } from './lib/attempt.ts';
 import { Deadline } from './lib/cancellation.ts';
 import { GatewayError } from './lib/errors.ts';
 import { createRedactor, escapeControlCharacters } from './lib/secrets.ts';

@@ -1,13 +1,10 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { Reservation } from '../src/lib/byte-budget.ts';
 import { readAll } from '../src/lib/byte-source.ts';
-import { Deadline } from '../src/lib/cancellation.ts';
-import { GatewayError } from '../src/lib/errors.ts';
-import { AnswerFacts } from '../src/upstream/answer-facts.ts';
 import { readCompletion } from '../src/upstream/completion.ts';
 import { scanEvents } from '../src/upstream/event-scan.ts';
+import type { ReplyContext } from '../src/upstream/provider-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
 import { bodyOf } from './support/byte-source.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
@@ -21,7 +18,7 @@ import {
   startUpstream,
   type Script,
 } from './support/upstream.ts';
-import { newBudget } from './support/shared.ts';
+import { newReplyContext, replyWith } from './support/reply-context.ts';
 
 const STREAM = chatBody({ stream: true });
 
@@ -31,34 +28,17 @@ interface Facts {
   readonly usage: object | undefined;
 }
 
-const OPTIONS = {
-  provider: 'p',
-  idleMs: 0,
-  causeIfEmpty: 'content-type: text/event-stream',
-  errorIn(json: unknown) {
-    const isError = Object.hasOwn(Object(json) as object, 'error');
-    return isError ? new GatewayError('provider', 'no', { provider: 'p' }) : undefined;
-  },
-  onEnd: () => {},
-};
-
-function toFacts(facts: AnswerFacts): Facts {
-  const { model, finishReason } = facts;
-  const counts = Object.entries(facts.usage ?? {}).filter(([, count]) => count !== undefined);
+function toFacts({ attempt }: ReplyContext): Facts {
+  const { answerModel: model, finishReason } = attempt;
+  const counts = Object.entries(attempt.usage ?? {}).filter(([, count]) => count !== undefined);
   return { model, finishReason, usage: counts.length > 0 ? Object.fromEntries(counts) : undefined };
 }
 
 /** What is read from a stream that arrives in these pieces, and what the client gets. */
 async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string }> {
-  const facts = new AnswerFacts();
-  const options = {
-    ...OPTIONS,
-    facts,
-    deadline: new Deadline(),
-    reservation: new Reservation(newBudget()),
-  };
-  const bytes = await readAll(await openStream(bodyOf(pieces), options), Infinity);
-  return { text: String(bytes), ...toFacts(facts) };
+  const context = newReplyContext();
+  const bytes = await readAll(await openStream(replyWith(bodyOf(pieces)), context), Infinity);
+  return { text: String(bytes), ...toFacts(context) };
 }
 
 /** Longer answers are scanned, and not parsed. */
@@ -72,12 +52,9 @@ async function read(...pieces: readonly Buffer[]): Promise<Facts> {
 }
 
 async function readOnce(...pieces: readonly Buffer[]): Promise<Facts> {
-  const facts = new AnswerFacts();
-  await readCompletion(
-    { status: 200, headers: new Headers(), body: bodyOf(pieces) },
-    { ...OPTIONS, facts, reservation: new Reservation(newBudget()) },
-  );
-  return toFacts(facts);
+  const context = newReplyContext();
+  await readCompletion(replyWith(bodyOf(pieces)), context);
+  return toFacts(context);
 }
 
 function event(more: object | string, choices = '[]'): string {

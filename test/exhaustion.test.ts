@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { causeOf } from '../src/gateway/outcome.ts';
+import { causeOf } from '../src/lib/attempt.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { ExhaustionLog } from '../src/lib/exhaustion.ts';
 import type { Logger, LogFacts } from '../src/lib/log.ts';

@@ -16,7 +16,6 @@ import { createAccessLog, logBroken } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, checkPage, isPreflight } from './cors.ts';
 import type { ModelList } from './model-list.ts';
-import { serverTiming, timeSpent } from './server-timing.ts';
 
 interface GatewaySettings {
   readonly completion: CompletionSettings;
@@ -80,7 +79,7 @@ export function createGateway(settings: GatewaySettings): Gateway {
       }
       if (isStreamed) streams.add(-1);
       if (answer && logger.isEnabled('trace')) {
-        const { events } = call.record.answer ?? {};
+        const { events } = call.record.attempt ?? {};
         traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
       }
       logAccess(call, answer?.status);
@@ -97,8 +96,14 @@ export function createGateway(settings: GatewaySettings): Gateway {
 function addOwnHeaders(answer: Answer, { record }: Call): Answer {
   const { headers } = answer;
   if (record.provider) headers['x-gateway-provider'] = record.provider;
-  const spent = timeSpent(record, performance.now());
-  if (spent) headers['server-timing'] = serverTiming(spent);
+  const spent = record.timeSpent(performance.now());
+  if (spent) {
+    // W3C Server Timing: `gateway;dur=0.4, upstream;dur=812.3`.
+    const gateway = `gateway;dur=${Math.max(spent.gatewayMs, 0).toFixed(1)}`;
+    const { upstreamMs } = spent;
+    headers['server-timing'] =
+      upstreamMs === undefined ? gateway : `${gateway}, upstream;dur=${upstreamMs.toFixed(1)}`;
+  }
   return answer;
 }
 

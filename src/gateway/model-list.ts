@@ -1,6 +1,7 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
 import type { ClientSettings } from '../config/config.ts';
+import { describeCause } from '../lib/attempt.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
@@ -12,7 +13,6 @@ import { mayName } from '../policy/model-access.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
 import { providerIdOf } from './model-name.ts';
-import { describeCause } from './outcome.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;

@@ -10,8 +10,8 @@ import {
   SPACE,
   TAB,
 } from '../lib/ascii.ts';
+import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from '../lib/attempt.ts';
 import { isJson } from '../lib/json-scanner.ts';
-import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from './answer-facts.ts';
 
 const DIGIT_0 = 0x30;
 const LETTER_D = 0x44;

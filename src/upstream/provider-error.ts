@@ -2,10 +2,13 @@
 
 import { STATUS_CODES } from 'node:http';
 
+import type { Attempt } from '../lib/attempt.ts';
+import type { Reservation } from '../lib/byte-budget.ts';
+import type { Deadline } from '../lib/cancellation.ts';
 import { GatewayError, type ErrorFacts } from '../lib/errors.ts';
 import { withoutControlCharacters } from '../lib/secrets.ts';
 import { passedHeaders } from './headers.ts';
-import type { UpstreamFault } from './fault.ts';
+import { readFault, reportsFault, type UpstreamFault } from './fault.ts';
 import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
@@ -19,23 +22,50 @@ const CODE_WORD = /^\w[\w.-]{0,63}$/;
 /** Not every `<`: messages quote `<class 'int'>`, `<image>` and `<400>`. */
 const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
-interface ProviderErrorContext {
+/** What the reading of one reply needs. Without the request: a stream would hold its body, often megabytes, until it ends. */
+export interface ReplyContext {
+  /** What the answer says about itself is written here. */
+  readonly attempt: Attempt;
   /** The provider's id. */
   readonly provider: string;
-  readonly status: number;
+  readonly isStream: boolean;
+  readonly deadline: Deadline;
+  /** Grows with the answer; with a Content-Length, to all of it at once. */
+  readonly reservation: Reservation;
+  /** How long a running stream may be silent; 0 is no limit. */
+  readonly idleMs: number;
+  /** Removes keys from text that is sent to a client. */
   readonly redact: (text: string) => string;
+  /** The log may have the provider's own text, which may quote the request. */
+  readonly isQuoted: boolean;
+  /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
+  readonly onStreamEnd: (failure?: GatewayError) => void;
+}
+
+interface FaultSource {
+  readonly status: number;
   /** The reply's headers, if its status is an error's. */
   readonly headers?: UpstreamHeaders;
   /** The error came as an event of a stream. */
   readonly isEvent?: boolean;
-  /** The log may have the provider's own text, which may quote the request. */
-  readonly isQuoted: boolean;
+}
+
+/** Returns the client's error for the JSON of a 200 or of an event; undefined if that is no error. */
+export function errorIn(
+  json: unknown,
+  context: ReplyContext,
+  isEvent: boolean,
+): GatewayError | undefined {
+  if (!reportsFault(json)) return undefined;
+  const fault = readFault(json);
+  return toProviderError(fault, context, { status: fault.status, isEvent });
 }
 
 /** Maps a fault that a provider reported to the error that the client gets. */
 export function toProviderError(
   fault: UpstreamFault,
-  { provider, status, redact, headers, isEvent = false, isQuoted }: ProviderErrorContext,
+  { provider, redact, isQuoted }: ReplyContext,
+  { status, headers, isEvent = false }: FaultSource,
 ): GatewayError {
   const reason = fault.code ?? fault.type ?? '';
   const retryAfterSeconds = readRetryAfter(headers);
