@@ -36,7 +36,9 @@ async function cover(): Promise<void> {
 }
 
 function isOnTheWay({ url }: Profiler.ScriptCoverage): boolean {
-  return url.startsWith('file://') && !relative(join(ROOT, 'src'), fileURLToPath(url)).startsWith('..');
+  return (
+    url.startsWith('file://') && !relative(join(ROOT, 'src'), fileURLToPath(url)).startsWith('..')
+  );
 }
 
 function toFile({ url, functions }: Profiler.ScriptCoverage): FileOnTheWay {
@@ -78,7 +80,11 @@ export async function walk(): Promise<FileOnTheWay[]> {
       if (started.includes('upstream')) break;
     }
     const url = `${/http:\S+/.exec(started)![0]}/chat/completions`;
-    const body = JSON.stringify({ model: 'p/m', stream: true, messages: [{ role: 'user', content: 'a' }] });
+    const body = JSON.stringify({
+      model: 'p/m',
+      stream: true,
+      messages: [{ role: 'user', content: 'a' }],
+    });
     const headers = { authorization: 'Bearer t', 'content-type': 'application/json' };
     const take = async () => {
       gateway.send('take');
@@ -107,7 +113,10 @@ else if (process.argv[1] === import.meta.filename) {
   for (const { file, lines, functions } of files) {
     console.log(`${file} (${lines} lines): ${functions.join(', ')}`);
   }
-  const sum = (of: (file: FileOnTheWay) => number) => files.reduce((all, file) => all + of(file), 0);
+  const sum = (of: (file: FileOnTheWay) => number) =>
+    files.reduce((all, file) => all + of(file), 0);
   const functions = sum((file) => file.functions.length);
-  console.log(`\n${functions} functions in ${files.length} files of ${sum(({ lines }) => lines)} lines`);
+  console.log(
+    `\n${functions} functions in ${files.length} files of ${sum(({ lines }) => lines)} lines`,
+  );
 }

@@ -9,7 +9,7 @@ import type { Answer } from '../lib/messages.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
-import { mayName } from '../policy/model-access.ts';
+import { mayName } from '../policy/authentication.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
 import { providerIdOf } from './model-name.ts';

@@ -4,7 +4,7 @@ import type { ClientSettings, Config } from '../config/config.ts';
 import { MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import { mayName } from '../policy/model-access.ts';
+import { mayName } from '../policy/authentication.ts';
 import type { Provider } from '../upstream/provider.ts';
 
 /** A provider, and the model to ask it for. */
