@@ -10,7 +10,7 @@ import {
   SPACE,
   TAB,
 } from '../lib/ascii.ts';
-import { isJson } from '../lib/json-scanner.ts';
+import { JsonScanner } from '../lib/json-scanner.ts';
 import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from './answer-facts.ts';
 
 const DIGIT_0 = 0x30;
@@ -83,7 +83,10 @@ export function scanEvents(events: Buffer, isModelWanted: boolean): EventScan {
 
 /** Returns whether the data of an event is not cut off. */
 export function isWholeData(data: string): boolean {
-  return data === '[DONE]' || isJson(Buffer.from(data));
+  if (data === '[DONE]') return true;
+  const json = new JsonScanner(() => {}, Infinity);
+  json.push(Buffer.from(data));
+  return json.end() === undefined;
 }
 
 function beginsWith(bytes: Buffer, start: number, text: Buffer): boolean {
