@@ -5,7 +5,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { TurnLimit } from '../lib/turn-limit.ts';
+import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
 
 /**
  * Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. node:http
@@ -121,7 +121,7 @@ class UploadPace {
     const request = this.#request;
     request.pause();
     const release = holdSocket(request);
-    setImmediate(() => {
+    onNextTurn(() => {
       release();
       request.resume();
     });

@@ -6,7 +6,7 @@
 import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import { TurnLimit } from '../lib/turn-limit.ts';
+import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import type { Connections, ConnectionUse } from './connections.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
@@ -135,7 +135,7 @@ class Exchange implements UpstreamReply, ByteSource {
     if (this.#unread.size >= MAX_UNREAD_BYTES) return false;
     if (!this.#turn.isReached(chunk.length)) return true;
     this.#isTurnOver = true;
-    setImmediate(() => {
+    onNextTurn(() => {
       this.#isTurnOver = false;
       this.#resume();
     });

@@ -680,6 +680,13 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     file: 'src/downstream/request-body.ts',
+    now: '    onNextTurn(() => {',
+    mutated: '    setImmediate(() => {',
+    tests: 'wire-uploads',
+    title: 'of many uploads at once',
+  },
+  {
+    file: 'src/downstream/request-body.ts',
     now: "  socket.on('resume', pause);",
     mutated: '',
     tests: 'wire-uploads',
@@ -1055,6 +1062,20 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'text',
     tests: 'wire-log',
     title: 'quotes a text value that could be taken for another field',
+  },
+  {
+    file: 'src/lib/turn-limit.ts',
+    now: 'const BODIES_PER_TURN = 4;',
+    mutated: 'const BODIES_PER_TURN = 40;',
+    tests: 'wire-uploads',
+    title: 'bodies that wait for their next turn',
+  },
+  {
+    file: 'src/lib/turn-limit.ts',
+    now: 'waiting.splice(0, bodies.length);',
+    mutated: 'waiting.splice(0, BODIES_PER_TURN);',
+    tests: 'wire-uploads',
+    title: 'a body that has to wait again',
   },
   {
     file: 'src/lib/turn-limit.ts',
@@ -1919,6 +1940,13 @@ export const MUTATIONS: readonly Mutation[] = [
     mutated: 'return true;',
     tests: 'wire-uploads',
     title: 'of an answer in chunks of one byte',
+  },
+  {
+    file: 'src/upstream/undici-transport.ts',
+    now: '    onNextTurn(() => {',
+    mutated: '    setImmediate(() => {',
+    tests: 'wire-uploads',
+    title: 'of many answers at once',
   },
   {
     file: 'src/upstream/undici-transport.ts',
