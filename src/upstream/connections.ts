@@ -43,28 +43,20 @@ export interface Connections {
   close(): Promise<void>;
 }
 
-interface ConnectionsOptions {
-  /** Ignore the proxies that the environment names. */
-  readonly isDirect?: boolean;
-  /** For a TCP connection and its TLS handshake together. */
-  readonly connectTimeoutMs?: number;
-  /** Where the threads count their connections together. */
-  readonly memory?: SharedMemory | undefined;
-}
-
-/** Returns a pool of connections; `undefined` if this Node does not have undici's Agent where it is expected. */
-export function createConnections({
-  isDirect = false,
-  connectTimeoutMs = CONNECT_TIMEOUT_MS,
+/**
+ * Returns a pool of connections, counted in `memory` for all threads; `undefined` if this Node does not have undici's
+ * Agent at its usual place. `connectTimeoutMs` is for a TCP connection and its TLS handshake together.
+ */
+export function createConnections(
   memory = new SharedMemory(ONLY_THREAD),
-}: ConnectionsOptions = {}): Connections | undefined {
+  connectTimeoutMs = CONNECT_TIMEOUT_MS,
+): Connections | undefined {
   const AgentClass = findAgentClass();
   if (!AgentClass) return undefined;
   const options = {
     keepAliveTimeout: IDLE_CONNECTION_MS,
     allowH2: false,
     connect: createConnector(connectTimeoutMs),
-    ...(isDirect ? { noProxy: '*' } : {}),
   };
   const agent = new AgentClass(options);
   const freshAgent = new AgentClass(options);
