@@ -5,7 +5,7 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { pairsOf } from './headers.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
-import { SlicedBody, toBody } from './request-body.ts';
+import { SlicedBody, toBody } from './sliced-body.ts';
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export async function sendByFetch(

@@ -10,7 +10,7 @@ import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import type { Connections, ConnectionUse } from './connections.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
-import { SlicedBody, toBody } from './request-body.ts';
+import { SlicedBody, toBody } from './sliced-body.ts';
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export function sendByUndici(
