@@ -6,7 +6,7 @@ const JOINED_CHUNKS = 512;
 export class ChunkBuffer {
   /** All bytes. */
   parts: Buffer[] = [];
-  /** How many of the parts, from the first on, stay as they are: those after them are short chunks. */
+  /** The number of parts that stay as they are: those after them are short chunks. */
   #fixed = 0;
   /** Bytes in all. */
   size = 0;

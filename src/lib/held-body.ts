@@ -15,7 +15,7 @@ export class HeldBody {
   #long: ArrayBuffer | undefined;
   size = 0;
 
-  /** Whoever pushes keeps `size` within `maxBytes`. `held` counts the bytes of all bodies. */
+  /** The caller of `push` keeps `size` within `maxBytes`. `held` counts the bytes of all bodies. */
   constructor(maxBytes: number, held: SharedCounter) {
     this.#maxBytes = maxBytes;
     this.#held = held;

@@ -57,8 +57,8 @@ export interface JsonValue {
 }
 
 /**
- * What must come next: the text's or a member's `value`, the `first` item or name or the end of the container, another
- * `item` or name, a `colon`, a `comma` or that end; or what is under way.
+ * The next token: the text's or a member's `value`, the `first` item or name or the end of the container, another `item`
+ * or name, a `colon`, a `comma` or that end; or the current one, if it has begun.
  */
 type State = 'value' | 'first' | 'item' | 'colon' | 'comma' | 'inName' | 'inString' | 'inWord';
 

@@ -31,7 +31,7 @@ export class EventSplitter {
     return this.#held.size;
   }
 
-  /** Takes a chunk. Returns all events that are now whole, and holds the rest. */
+  /** Takes a chunk. Returns all events that are now whole, and holds the unfinished one. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#lastBoundary(chunk);
     // Most chunks hold whole events only.

@@ -12,7 +12,7 @@ import type { UpstreamReply } from './provider.ts';
 /** A longer answer is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
 
-/** What reading an answer needs, complete or streamed. */
+/** Context of reading an answer, complete or streamed. */
 export interface AnswerOptions {
   readonly provider: string;
   /** Grows with the answer; with a Content-Length, to all of it at once. */
@@ -69,10 +69,10 @@ export function readCompletion(
   return reading ? reading.then(check) : check();
 }
 
-/** What is wrong with an answer. To have `choices` is enough to be a completion. */
+/** An answer with `choices` is a completion. */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
-/** What is known of an error that is too long to be parsed. */
+/** Stands for an error that is too long to be parsed. */
 export const ERROR_WITHOUT_TEXT = { error: {} };
 
 /** Notes what a completion says about itself, or returns what is wrong with the answer. */

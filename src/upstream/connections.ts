@@ -1,7 +1,4 @@
-/**
- * Connections to providers for the undici transport: a pool of the Agent class under fetch, and what
- * is known of the connection that a request was written to.
- */
+/** Connections to providers for the undici transport: a pool of the Agent class under fetch, and their states. */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
@@ -77,7 +74,7 @@ export function createConnections(
     return 'new';
   };
   let listenerOfNextUse: ((use: ConnectionUse) => void) | undefined;
-  // Published when a request is written to a socket, directly after its handler was told of the start.
+  // Published when a request is written to a socket, directly after its handler's `onConnect`.
   const onSendHeaders = (message: unknown) => {
     // Also other code in this process may use fetch.
     if (!listenerOfNextUse) return;
@@ -131,7 +128,7 @@ export class ConnectionUse {
     this.#bytesReadBefore = socket.bytesRead;
   }
 
-  /** How far the connection has come, if it breaks now; `undefined` if the upstream may have worked on the request. */
+  /** The failure if it breaks now; `undefined` if the upstream may have worked on the request. */
   get failure(): ConnectionFailure | undefined {
     if (this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
     const isSoon = performance.now() - this.#startedAtMs < STALE_WITHIN_MS;

@@ -1,4 +1,4 @@
-/** Finds what the relay must know about events, without parsing them. */
+/** Finds errors, the end, the model and the usage in events, without parsing them. */
 
 import {
   CARRIAGE_RETURN,
@@ -31,7 +31,7 @@ const ERROR_FIELD = Buffer.from('error:');
 export interface EventScan {
   /** The run may hold an error, `[DONE]` or several choices, and must be parsed. */
   readonly isSuspicious: boolean;
-  /** An `index` was seen: 0 if all were, as of a single choice and its first tool call. */
+  /** There is an `index`: 0 if all are, as of a single choice and its first tool call. */
   readonly index: 'none' | '0' | 'other';
   /** The first `model`; '' if there is none, or it is not wanted. */
   readonly model: string;

@@ -19,9 +19,9 @@ const FETCH_LIMITATIONS = [
 ];
 
 export interface Transport {
-  /** What requests are sent with, and the reason if that is fetch; for the operator. */
+  /** The client in use, and the reason if that is fetch; for the operator. */
   readonly description: string;
-  /** What it cannot do, one sentence each, for the operator. */
+  /** One sentence for each, for the operator. */
   readonly limitations: readonly string[];
   /** Of all threads. Over fetch they are not known. */
   readonly connectionFigures: ConnectionFigures | undefined;
