@@ -121,7 +121,7 @@ function createPool(
   memory: SharedMemory,
   backlog: Backlog,
 ): WorkerPool {
-  const { breaker, logger, observe, transport } = serving.permanent;
+  const { breaker, logger, observe } = serving.permanent;
   const { colour, isTerminal, clientLimits, workerFile: file, writeLog } = runtime;
   return new WorkerPool({
     workers: serving.current.config.server.workers,
@@ -138,7 +138,7 @@ function createPool(
     describeStart: (place) => ({
       place,
       config: packSecrets(serving.current.config),
-      upstream: transport.setting,
+      upstream: serving.current.config.server.upstream,
       blocks: memory.blocks,
       generationBlocks: serving.current.memory.blocks,
       colour,

@@ -75,8 +75,6 @@ async function checkProviders({ server, providers }: Config): Promise<ProviderCh
   // Without permission to use the network, settings without a provider can still be checked.
   if (providers.registered.length === 0) return [];
   const transport = createTransport(server.upstream);
-  // Requests wait for it.
-  void transport.check();
   const limit = new Deadline();
   limit.arm(CHECK_TIMEOUT_MS, () => TIMEOUT);
   const requests = providers.registered.flatMap((settings) => {

@@ -96,9 +96,8 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     reload: () => assembly.reload(readAgain),
   });
   const { host } = config.server;
-  const check = transport.check();
-  // Workers start with its result, and connect to the store by themselves; requests of this thread wait for it.
-  await (config.server.workers > 1 ? check : store?.connect());
+  // Workers connect to the store by themselves.
+  if (config.server.workers === 1) await store?.connect();
   const { port } = await server.listen(config.server.port, host);
   const adminPort = await listenForAdmin(assembly, config);
   if (server.isDraining) return;
@@ -110,7 +109,6 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     process.exitCode = EXIT_FAILED;
     drain('uncaught exception');
   });
-  await check;
   watchDescriptors(import.meta.filename, exhaustion);
   assembly.learnModels();
   const started = { config: assembly.config, source, port, adminPort, transport };

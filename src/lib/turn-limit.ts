@@ -3,7 +3,7 @@
 import { countPassing } from './garbage.ts';
 
 const BYTES_PER_TURN = 65_536;
-/** What a chunk costs beside its bytes: in chunks of one byte, 64 KiB would take a quarter of a second. */
+/** Cost of a chunk beside its bytes: in chunks of one byte, 64 KiB would take a quarter of a second. */
 const BYTES_PER_CHUNK = 64;
 /** With all of 300 bodies in each turn, a small request would wait for seconds. */
 const BODIES_PER_TURN = 4;
@@ -15,7 +15,7 @@ const waiting: (() => void)[] = [];
 export class TurnLimit {
   #bytes = 0;
 
-  /** Adds a chunk of so many bytes. Returns true if the rest should wait for `onNextTurn`. */
+  /** Adds a chunk of so many bytes. Returns true if further chunks should wait for `onNextTurn`. */
   isReached(bytes: number): boolean {
     countPassing(bytes);
     this.#bytes += bytes + BYTES_PER_CHUNK;

@@ -4,7 +4,7 @@ import { MAX_USAGE_BYTES } from '../lib/attempt.ts';
 import { readEach } from '../lib/byte-source.ts';
 import { joinParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
+import { JsonScanner, type JsonValue } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { errorIn, type ReplyContext } from './provider-error.ts';
 import type { UpstreamReply } from './provider.ts';
@@ -58,10 +58,10 @@ export function readCompletion(
   return reading ? reading.then(check) : check();
 }
 
-/** What is wrong with an answer. To have `choices` is enough to be a completion. */
+/** An answer with `choices` is a completion. */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
-/** What is known of an error that is too long to be parsed. */
+/** Stands for an error that is too long to be parsed. */
 export const ERROR_WITHOUT_TEXT = { error: {} };
 
 /** Notes what a completion says about itself, or returns what is wrong with the answer. */
@@ -88,85 +88,63 @@ function readShort(parts: readonly Buffer[], context: ReplyContext): AnswerFault
 export function isLongError(data: string): boolean {
   const scan = new AnswerScan();
   scan.push(Buffer.from(data));
-  scan.end();
-  return scan.hasError && !scan.isCompletion;
+  return scan.isError();
 }
 
 /**
  * Looks for the members by which long answers differ, while they arrive. They are not parsed: the log probabilities of
  * one may be a million elements.
  */
-class AnswerScan implements JsonVisitor {
-  readonly textName = 'model';
-  isJson = true;
-  hasError = false;
+class AnswerScan {
+  readonly #json = new JsonScanner((value) => this.#note(value), Infinity);
+  #hasError = false;
   #hasChoices = false;
-  readonly #choice = new Choice();
   #model = '';
+  /** The first one in the current member, and the first one in `choices`. */
+  #innerReason = '';
+  #finishReason = '';
   /** The offset of the last `usage` that is not null; 0 if there is none. */
   #usageStart = 0;
-  readonly #choices: JsonVisitor = { onValue: () => this.#choice };
-  readonly #json = new JsonScanner(
-    { onValue: (kind) => (kind === 'object' ? this : undefined) },
-    Infinity,
-  );
 
-  get isCompletion(): boolean {
-    return this.isJson && this.#hasChoices;
+  get isJson(): boolean {
+    return this.#json.fault === undefined;
   }
 
   push(chunk: Buffer): void {
-    if (this.isJson) this.#try(() => this.#json.push(chunk));
+    this.#json.push(chunk);
   }
 
-  end(): void {
-    if (this.isJson) this.#try(() => this.#json.end());
+  /** The answer is complete, and an error. */
+  isError(): boolean {
+    return !this.#json.end() && this.#hasError && !this.#hasChoices;
   }
 
   /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
   finish(parts: readonly Buffer[], context: ReplyContext): AnswerFault {
-    this.end();
-    if (!this.isJson) return 'not JSON';
-    if (!this.isCompletion)
-      return this.hasError ? errorIn(ERROR_WITHOUT_TEXT, context, false) : undefined;
+    if (this.#json.end()) return 'not JSON';
+    if (!this.#hasChoices) {
+      return this.#hasError ? errorIn(ERROR_WITHOUT_TEXT, context, false) : undefined;
+    }
     context.attempt.noteModel(this.#model);
-    context.attempt.noteFinishReason(this.#choice.finishReason);
+    context.attempt.noteFinishReason(this.#finishReason);
     const start = this.#usageStart;
     if (start > 0) context.attempt.noteUsage(sliceText(parts, start, start + MAX_USAGE_BYTES));
     return undefined;
   }
 
-  onValue(kind: JsonKind, name: string, offset: number): JsonVisitor | undefined {
-    if (kind === 'null') return undefined;
-    if (name === 'error') this.hasError = true;
-    if (name === 'usage') this.#usageStart = offset;
-    if (name !== 'choices') return undefined;
-    this.#hasChoices = true;
-    return this.#choices;
-  }
-
-  onEnd(_end: number, text = ''): void {
-    this.#model ||= text;
-  }
-
-  #try(scan: () => void): void {
-    try {
-      scan();
-    } catch {
-      this.isJson = false;
+  /** A value comes after those inside it. */
+  #note({ kind, depth, name, start, text }: JsonValue): void {
+    if (depth === 3 && name === 'finish_reason') this.#innerReason ||= text;
+    if (depth !== 1) return;
+    if (kind !== 'null') {
+      if (name === 'error') this.#hasError = true;
+      if (name === 'model') this.#model ||= text;
+      if (name === 'usage') this.#usageStart = start;
+      if (name === 'choices') {
+        this.#hasChoices = true;
+        this.#finishReason ||= this.#innerReason;
+      }
     }
-  }
-}
-
-/** The members of a choice. */
-class Choice implements JsonVisitor {
-  readonly textName = 'finish_reason';
-  /** Of the first choice that has one. */
-  finishReason = '';
-
-  onValue(): undefined {}
-
-  onEnd(_end: number, text = ''): void {
-    this.finishReason ||= text;
+    this.#innerReason = '';
   }
 }
