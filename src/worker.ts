@@ -1,56 +1,57 @@
 /** The program of a worker thread: serves requests with the settings that the main thread hands it, and reports to it. */
 
+import { once } from 'node:events';
+import { createServer } from 'node:net';
 import { parentPort, workerData, type MessagePort } from 'node:worker_threads';
 
 import { createLoopWatch } from './admin/figures.ts';
-import type { DrainResult } from './downstream/http-server.ts';
-import type { ModelListAnswer } from './gateway/model-list.ts';
+import { createApp, type App } from './app.ts';
+import type { DrainResult, HttpServer } from './downstream/http-server.ts';
 import { GatewayError } from './lib/errors.ts';
 import { unpackSecrets } from './lib/packed-secrets.ts';
-import type { FinishedRequest, RequestObserver } from './lib/request-facts.ts';
+import type { FinishedRequest } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
-import { createServing, type Serving } from './serving.ts';
-import { Backlog } from './workers/backlog.ts';
-import { Calls } from './workers/calls.ts';
-import type { Command, FromWorker, Reply, ToWorker, WorkerData } from './workers/messages.ts';
+import type { Batch, Command, FromWorker, Reply, ToWorker, WorkerData } from './workers/thread.ts';
 
 const LOOP_DELAY_MS = 1000;
-/** The main thread waits 3 s for the providers. */
-const LIST_MS = 10_000;
+/** What is not known to be taken by the main thread: nothing else bounds it while that thread is kept from running. */
+const MAX_CHARACTERS = 4_194_304;
+/** About as many as a finished request takes. */
+const REQUEST_CHARACTERS = 1000;
 
 /** Serves until the main thread ends it, or an exception is not caught. */
 export function runWorker(): void {
-  const data = workerData as WorkerData;
+  const { place, blocks, config: packed, known, reloads, ...runtime } = workerData as WorkerData;
   const port = parentPort!;
-  const { place, blocks, generationBlocks, upstream, config: packed, ...runtime } = data;
-  const memory = new SharedMemory(place, blocks);
-  const outbox = createOutbox(port, new Backlog(memory));
-  const lists = new Calls<SharedArrayBuffer>();
+  const outbox = new Outbox(port);
   const config = unpackSecrets(packed);
-  const serving = createServing(
-    { ...config, server: { ...config.server, upstream } },
-    { ...runtime, writeLog: outbox.writeLog },
+  const app: App = createApp(
+    config,
+    { ...runtime, writeLog: (line) => outbox.addLine(line) },
     {
-      memory,
-      generationMemory: new SharedMemory(place, generationBlocks),
-      observe: config.admin && outbox.observe,
-      listModels: async (client) => await askForModels(client?.models, lists, outbox),
+      memory: new SharedMemory(place, blocks),
+      observe: config.admin && ((request) => outbox.addRequest(request)),
+      onModels:
+        config.admin && ((provider, names) => outbox.send({ type: 'models', provider, names })),
+      share: (event) => outbox.addEvent({ event, reloads: app.reloads }),
+      known,
+      reloads,
     },
   );
-  const drain = createDrain(serving);
+  const obey = createCommands(app);
   // The state of the thread is unknown, but its requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
-    const { logger } = serving.permanent;
-    logger.log('error', 'uncaught exception', { worker: place.thread, cause: error.stack });
+    app.logger.log('error', 'uncaught exception', { worker: place.thread, cause: error.stack });
     outbox.send({ type: 'failed' });
-    const timeoutMs = serving.current.config.server.shutdownTimeoutMs;
+    const timeoutMs = app.snapshot.config.server.shutdownTimeoutMs;
     const reason = 'Internal server error';
-    void drain({ type: 'drain', delayMs: 0, timeoutMs, reason }).then(() => process.exit());
+    void obey({ type: 'drain', delayMs: 0, timeoutMs, reason }).then(() => process.exit());
   });
   port.on('message', (message: ToWorker) => {
-    if (message.type === 'models') return lists.settle(message.call, message.body);
+    if (message.type === 'taken') return outbox.taken(message.characters);
+    if (message.type === 'event') return app.apply(message.event);
     const { call, command } = message;
-    void obey(command, serving, drain).then((reply) => outbox.send({ type: 'reply', call, reply }));
+    void obey(command).then((reply) => outbox.send({ type: 'reply', call, reply }));
   });
   if (config.admin) {
     const readLoopDelay = createLoopWatch(LOOP_DELAY_MS);
@@ -59,92 +60,107 @@ export function runWorker(): void {
   }
 }
 
-interface Outbox {
-  readonly writeLog: (line: string) => void;
-  readonly observe: RequestObserver;
-  readonly send: (message: FromWorker) => void;
-}
+/** Sends messages in order; log lines, requests and events together, once in a turn of the event loop. */
+class Outbox {
+  readonly #port: MessagePort;
+  #batch = createBatch();
+  #isFlushing = false;
+  /** Sent, or about to be, and not known to be taken. */
+  #characters = 0;
 
-/** Sends messages in order; log lines and requests together, once in a turn of the event loop. */
-function createOutbox(port: MessagePort, backlog: Backlog): Outbox {
-  let lines = '';
-  let requests: FinishedRequest[] = [];
-  const flush = () => {
-    if (lines === '' && requests.length === 0) return;
-    const batch = { type: 'batch', lines, requests } as const;
-    lines = '';
-    requests = [];
-    backlog.add(batch);
-    port.postMessage(batch satisfies FromWorker);
-  };
-  const flushSoon = () => {
-    if (lines === '' && requests.length === 0) setImmediate(flush);
-  };
-  process.on('exit', flush);
-  return {
-    writeLog(line: string) {
-      if (backlog.isFull) return backlog.dropLine();
-      flushSoon();
-      lines += line;
-    },
-    observe(request: FinishedRequest) {
-      if (backlog.isFull) return backlog.dropRequest();
-      flushSoon();
-      requests.push(request);
-    },
-    send(message: FromWorker) {
-      flush();
-      port.postMessage(message);
-    },
-  };
-}
-
-/** Asks the main thread for the list of these models, or of all. Throws if it does not answer. */
-async function askForModels(
-  models: readonly string[] | undefined,
-  lists: Calls<SharedArrayBuffer>,
-  { send }: Outbox,
-): Promise<ModelListAnswer> {
-  const body = await lists.ask((call) => send({ type: 'models', call, models }), LIST_MS);
-  if (body === undefined) throw new Error('no list of models from the main thread');
-  const headers = { 'content-type': 'application/json' };
-  return { status: 200, headers, body: [Buffer.from(body)] };
-}
-
-type Drain = (command: Extract<Command, { type: 'drain' }>) => Promise<DrainResult>;
-
-/** A second drain waits for the first. */
-function createDrain({ server }: Serving): Drain {
-  let draining: Promise<DrainResult> | undefined;
-  return async ({ delayMs, timeoutMs, reason }) => {
-    const error = new GatewayError('internal', reason);
-    draining ??= server.drain({ delayMs, timeoutMs, reason: error });
-    return await draining;
-  };
-}
-
-/** Resolves when the command has been carried out. */
-async function obey(command: Command, serving: Serving, drain: Drain): Promise<Reply> {
-  if (command.type === 'drain') return await drain(command);
-  if (command.type === 'listen') return await listen(command, serving);
-  if (command.type === 'cut') {
-    serving.server.cut();
-    return {};
+  constructor(port: MessagePort) {
+    this.#port = port;
+    process.on('exit', () => this.#flush());
   }
-  const memory = new SharedMemory(serving.current.memory.place, command.blocks);
-  serving.use(unpackSecrets(command.config), memory);
-  return {};
+
+  addLine(line: string): void {
+    if (this.#hasRoom(line.length)) this.#batch.lines += line;
+    else this.#batch.droppedLines += 1;
+  }
+
+  addRequest(request: FinishedRequest): void {
+    if (this.#hasRoom(REQUEST_CHARACTERS)) this.#batch.requests.push(request);
+    else this.#batch.droppedRequests += 1;
+  }
+
+  /** One that is dropped is a failure or an answer that other threads meet by themselves. */
+  addEvent(event: Batch['events'][number]): void {
+    if (this.#hasRoom(REQUEST_CHARACTERS)) this.#batch.events.push(event);
+  }
+
+  send(message: FromWorker): void {
+    this.#flush();
+    this.#port.postMessage(message);
+  }
+
+  /** The main thread has taken so much. */
+  taken(characters: number): void {
+    this.#characters -= characters;
+    // The numbers of what was dropped.
+    this.#flushSoon();
+  }
+
+  #hasRoom(characters: number): boolean {
+    if (this.#characters > MAX_CHARACTERS) return false;
+    this.#characters += characters;
+    this.#batch.characters += characters;
+    this.#flushSoon();
+    return true;
+  }
+
+  #flushSoon(): void {
+    if (!this.#isFlushing) setImmediate(() => this.#flush());
+    this.#isFlushing = true;
+  }
+
+  #flush(): void {
+    this.#isFlushing = false;
+    const batch = this.#batch;
+    if (batch.characters + batch.droppedLines + batch.droppedRequests === 0) return;
+    this.#batch = createBatch();
+    this.#port.postMessage(batch);
+  }
 }
 
+function createBatch(): Batch {
+  const counts = { characters: 0, droppedLines: 0, droppedRequests: 0 };
+  return { type: 'batch', lines: '', requests: [], events: [], ...counts };
+}
+
+/** Returns a function that carries out a command. A second drain waits for the first. */
+function createCommands(app: App): (command: Command) => Promise<Reply> {
+  const { server, store } = app;
+  let draining: Promise<DrainResult> | undefined;
+  return async (command) => {
+    if (command.type === 'drain') {
+      const { delayMs, timeoutMs } = command;
+      const reason = new GatewayError('internal', command.reason);
+      draining ??= server.drain({ delayMs, timeoutMs, reason });
+      return await draining;
+    }
+    if (command.type === 'cut') server.cut();
+    if (command.type === 'use') {
+      app.memory.add(command.blocks);
+      app.use(unpackSecrets(command.config));
+    }
+    if (command.type !== 'listen') return {};
+    await store?.connect();
+    return server.isDraining ? {} : await listen(server, command);
+  };
+}
+
+/** With SO_REUSEPORT the listener would share the port with another gateway unknowingly: a probe without it would not. */
 async function listen(
-  { port, host }: Extract<Command, { type: 'listen' }>,
-  { permanent, server }: Serving,
+  server: HttpServer,
+  { port, host, isAlone }: Extract<Command, { type: 'listen' }>,
 ): Promise<Reply> {
   try {
-    await permanent.store?.connect();
-    if (server.isDraining) return {};
-    const address = await server.listen(port, host, true);
-    return { port: address.port };
+    if (isAlone) {
+      const probe = createServer().listen({ port, host });
+      await once(probe, 'listening');
+      await once(probe.close(), 'close');
+    }
+    return { port: (await server.listen(port, host, true)).port };
   } catch (thrown) {
     const error = thrown as Error;
     return { error: Object.assign({ message: error.message }, error) };

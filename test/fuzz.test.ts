@@ -11,7 +11,6 @@ import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
-import { assemble } from '../src/assembly.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { Reservation } from '../src/lib/byte-budget.ts';
 import { readAll } from '../src/lib/byte-source.ts';
@@ -23,6 +22,7 @@ import { readFault, reportsFault } from '../src/upstream/fault.ts';
 import { TransportError } from '../src/upstream/network-error.ts';
 import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
+import { createService } from '../src/service.ts';
 import { bodyOf } from './support/byte-source.ts';
 import { parseChatRequest } from './support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
@@ -226,7 +226,7 @@ function startable(toml: string): 'accepted' | 'refused' {
     }
     return 'refused';
   }
-  assemble(config, {
+  createService(config, {
     writeLog: () => {},
     workerFile: SERVER,
     isTerminal: false,

@@ -7,10 +7,14 @@ import { packSecrets } from '../lib/packed-secrets.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import { placeOfMain, type SharedBlocks, type SharedCounter } from '../lib/shared-memory.ts';
 import type { LoopDelay } from '../lib/thread-figures.ts';
-import { startAt } from './address.ts';
-import type { Backlog } from './backlog.ts';
-import type { Address, WorkerData } from './messages.ts';
-import { WorkerThread, type Report } from './worker-thread.ts';
+import {
+  WorkerThread,
+  type Address,
+  type Batch,
+  type Report,
+  type ThreadEvent,
+  type WorkerData,
+} from './thread.ts';
 
 const MAX_DEATHS_AT_START = 3;
 /** Before a dead worker is replaced. Doubled with each death, until one has lived for a minute. */
@@ -23,6 +27,8 @@ const DRAIN_GRACE_MS = 5000;
 const START_MS = 30_000;
 const USE_MS = 10_000;
 const CUT_MS = 1000;
+/** A worker counts what it has sent until it hears that it was taken: not with each batch. */
+const TAKEN_CHARACTERS = 1_048_576;
 
 interface WorkerPoolOptions {
   /** How many. */
@@ -30,53 +36,45 @@ interface WorkerPoolOptions {
   /** The program that they run. */
   readonly file: string;
   readonly logger: Logger;
-  readonly backlog: Backlog;
   readonly writeLog: (lines: string) => void;
   readonly observe: RequestObserver | undefined;
-  /** Returns the body of the list with these models only, or with all. */
-  readonly listModels: (models: readonly string[] | undefined) => Promise<SharedArrayBuffer>;
+  readonly onModels: ((provider: string, names: readonly string[]) => void) | undefined;
+  /** Makes a change of a worker's in this thread. Returns false if it applies to former settings. */
+  readonly apply: (event: ThreadEvent, reloads: number) => boolean;
   /** Counts the requests in all threads. */
   readonly inFlight: SharedCounter;
-  /** What a worker in this place starts with now. */
+  /** Returns what a worker in this place starts with now. */
   readonly describeStart: (place: WorkerData['place']) => WorkerData;
-  /** Frees what a thread that has ended still held. */
+  /** Takes back what a thread that has ended still had in flight. */
   readonly reclaim: (thread: number) => void;
 }
 
 export class WorkerPool implements HttpServer {
+  isDraining = false;
+  /** Since the start, over all workers. */
+  droppedLines = 0;
+  droppedRequests = 0;
   readonly #options: WorkerPoolOptions;
-  readonly #threads: number;
   /** By their numbers. Those that have failed are among them until they have ended. */
   readonly #workers = new Map<number, WorkerThread>();
-  /** When each that accepts connections has begun to. */
-  readonly #servingSinceMs = new Map<WorkerThread, number>();
   readonly #pauses = new Set<NodeJS.Timeout>();
   #address: Address = { port: 0, host: '' };
-  #isDraining = false;
   #deaths = 0;
   /** Why a worker has ended. */
   #lastCause: string | undefined;
-  /** Those of the backlog's dropped lines that the log has told of. */
-  #reportedLines = 0;
-  /** Those of its dropped requests. */
-  #reportedRequests = 0;
 
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
-    this.#threads = placeOfMain(options.workers).threads;
   }
 
   get inFlight(): number {
     return this.#options.inFlight.value;
   }
 
-  /** A worker accepts connections. */
-  get isServing(): boolean {
-    return this.#servingSinceMs.size > 0;
-  }
-
-  get isDraining(): boolean {
-    return this.#isDraining;
+  /** How many workers accept connections. */
+  get serving(): number {
+    const workers = [...this.#workers.values()];
+    return workers.filter(({ servingSinceMs }) => servingSinceMs !== undefined).length;
   }
 
   get port(): number {
@@ -91,8 +89,7 @@ export class WorkerPool implements HttpServer {
   /** Starts the workers. Rejects with Node's error if the address cannot be had, and if workers die as they start. */
   async listen(port: number, host: string): Promise<{ readonly port: number }> {
     this.#address = { port, host };
-    const start = async () => this.#startWithRetries();
-    this.#address = { port: await (port === 0 ? start() : startAt(this.#address, start)), host };
+    this.#address = { port: await this.#startWithRetries(port !== 0), host };
     const others = Array.from({ length: this.#options.workers - 1 });
     await Promise.all(others.map(() => this.#startWithRetries()));
     return this.#address;
@@ -103,14 +100,14 @@ export class WorkerPool implements HttpServer {
     const command = { type: 'use', config: packSecrets(config), blocks } as const;
     const use = async (worker: WorkerThread) => {
       const reply = await worker.call(command, USE_MS);
-      const isMissing = !reply && this.#servingSinceMs.has(worker);
-      if (isMissing) this.#options.logger.log('warn', 'worker is late', { worker: worker.thread });
+      if (reply || worker.servingSinceMs === undefined) return;
+      this.#options.logger.log('warn', 'worker is late', { worker: worker.thread });
     };
     await Promise.all([...this.#workers.values()].map(use));
   }
 
   async drain({ delayMs, timeoutMs, reason }: DrainOptions): Promise<DrainResult> {
-    this.#isDraining = true;
+    this.isDraining = true;
     for (const pause of this.#pauses) clearTimeout(pause);
     const workers = [...this.#workers.values()];
     const command = { type: 'drain', delayMs, timeoutMs, reason: reason.message } as const;
@@ -127,10 +124,10 @@ export class WorkerPool implements HttpServer {
   }
 
   /** Starts one, and another instead if it dies before it listens. Returns its port. */
-  async #startWithRetries(): Promise<number> {
+  async #startWithRetries(isAlone = false): Promise<number> {
     for (;;) {
-      const port = await this.#start();
-      if (port !== undefined || this.#isDraining) return port ?? 0;
+      const port = await this.#start(isAlone);
+      if (port !== undefined || this.isDraining) return port ?? 0;
       this.#deaths += 1;
       if (this.#deaths < MAX_DEATHS_AT_START) continue;
       throw new Error(
@@ -140,32 +137,32 @@ export class WorkerPool implements HttpServer {
   }
 
   /** Returns the port; undefined if the worker ends before it listens. Rejects with Node's error if the address cannot be had. */
-  async #start(): Promise<number | undefined> {
-    const { describeStart, file } = this.#options;
+  async #start(isAlone = false): Promise<number | undefined> {
+    const { describeStart, file, workers } = this.#options;
+    const { threads } = placeOfMain(workers);
     let thread = 1;
     while (this.#workers.has(thread)) thread += 1;
-    if (thread === this.#threads) thread = await this.#endOldestFailed();
-    if (this.#isDraining) return undefined;
-    const data = describeStart({ thread, threads: this.#threads });
+    if (thread === threads) thread = await this.#endOldestFailed();
+    if (this.isDraining) return undefined;
+    const data = describeStart({ thread, threads });
     const worker: WorkerThread = new WorkerThread(file, data, (report) =>
       this.#receive(worker, report),
     );
     this.#workers.set(thread, worker);
     void worker.ended.then((thrown) => this.#remove(worker, thrown));
-    const command = { type: 'listen', ...this.#address } as const;
+    const command = { type: 'listen', ...this.#address, isAlone } as const;
     const reply = await worker.call(command, START_MS);
     if (reply?.port === undefined) await worker.terminate();
-    else this.#servingSinceMs.set(worker, performance.now());
+    else worker.servingSinceMs = performance.now();
     if (reply?.error) throw Object.assign(new Error(reply.error.message), reply.error);
     return reply?.port;
   }
 
   /** The requests that it has not finished are lost. Returns its number. */
   async #endOldestFailed(): Promise<number> {
-    const workers = [...this.#workers.values()];
     // Not one that gives way to another already.
-    const oldest = workers.find(
-      (worker) => !this.#servingSinceMs.has(worker) && !worker.isTerminated,
+    const oldest = [...this.#workers.values()].find(
+      ({ servingSinceMs, isTerminated }) => servingSinceMs === undefined && !isTerminated,
     )!;
     await oldest.terminate();
     await oldest.ended;
@@ -174,22 +171,33 @@ export class WorkerPool implements HttpServer {
   }
 
   #receive(worker: WorkerThread, report: Report): void {
-    const { backlog, listModels, logger, observe, writeLog } = this.#options;
-    if (report.type === 'failed') return this.#replaceLater(worker);
-    if (report.type === 'models') {
-      const { call, models } = report;
-      void listModels(models).then((body) => worker.send({ type: 'models', call, body }));
-      return;
+    if (report.type === 'batch') this.#take(worker, report);
+    else if (report.type === 'failed') this.#replaceLater(worker);
+    else if (report.type === 'loopDelay') worker.loopDelay = report.loopDelay;
+    else this.#options.onModels?.(report.provider, report.names);
+  }
+
+  #take(worker: WorkerThread, batch: Batch): void {
+    const { apply, logger, observe, writeLog } = this.#options;
+    const { droppedLines, droppedRequests, events, lines, requests } = batch;
+    for (const { event, reloads } of events) {
+      if (!apply(event, reloads)) continue;
+      for (const other of this.#workers.values()) {
+        if (other !== worker) other.send({ type: 'event', event });
+      }
     }
-    backlog.take(report);
-    if (report.lines !== '') writeLog(report.lines);
-    for (const request of report.requests) observe?.(request);
-    const lines = backlog.droppedLines - this.#reportedLines;
-    this.#reportedLines += lines;
-    if (lines > 0) logger.log('warn', 'log lines were dropped', { lines });
-    const requests = backlog.droppedRequests - this.#reportedRequests;
-    this.#reportedRequests += requests;
-    if (requests > 0) logger.log('warn', 'requests were not counted', { requests });
+    worker.takenCharacters += batch.characters;
+    if (worker.takenCharacters > TAKEN_CHARACTERS) {
+      worker.send({ type: 'taken', characters: worker.takenCharacters });
+      worker.takenCharacters = 0;
+    }
+    if (lines !== '') writeLog(lines);
+    for (const request of requests) observe?.(request);
+    this.droppedLines += droppedLines;
+    this.droppedRequests += droppedRequests;
+    if (droppedLines > 0) logger.log('warn', 'log lines were dropped', { lines: droppedLines });
+    if (droppedRequests > 0)
+      logger.log('warn', 'requests were not counted', { requests: droppedRequests });
   }
 
   #remove(worker: WorkerThread, thrown: Error | undefined): void {
@@ -199,24 +207,23 @@ export class WorkerPool implements HttpServer {
     reclaim(thread);
     if (worker.isTerminated) return;
     this.#lastCause = thrown?.message;
-    const cause = thrown?.stack;
-    logger.log('error', 'worker ended', { worker: thread, cause });
+    logger.log('error', 'worker ended', { worker: thread, cause: thrown?.stack });
     this.#replaceLater(worker);
   }
 
   /** Does nothing for a worker that has been replaced, or never listened. */
   #replaceLater(worker: WorkerThread): void {
-    const sinceMs = this.#servingSinceMs.get(worker);
-    if (sinceMs === undefined || this.#isDraining) return;
-    this.#servingSinceMs.delete(worker);
-    if (performance.now() - sinceMs > LONG_LIFE_MS) this.#deaths = 0;
+    const { servingSinceMs } = worker;
+    if (servingSinceMs === undefined || this.isDraining) return;
+    worker.servingSinceMs = undefined;
+    if (performance.now() - servingSinceMs > LONG_LIFE_MS) this.#deaths = 0;
     this.#startLater();
   }
 
   #startLater(): void {
     const pauseMs = Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#deaths);
-    const facts = { workers: this.#servingSinceMs.size, pause_ms: pauseMs };
-    this.#options.logger.log('warn', 'worker missing', facts);
+    const fields = { workers: this.serving, pause_ms: pauseMs };
+    this.#options.logger.log('warn', 'worker missing', fields);
     this.#deaths += 1;
     const pause = setTimeout(() => {
       this.#pauses.delete(pause);
@@ -229,12 +236,12 @@ export class WorkerPool implements HttpServer {
     const { logger } = this.#options;
     try {
       if ((await this.#start()) !== undefined) {
-        logger.log('info', 'worker started', { workers: this.#servingSinceMs.size });
+        logger.log('info', 'worker started', { workers: this.serving });
         return;
       }
     } catch (error) {
       logger.log('error', 'worker cannot listen', { cause: (error as Error).message });
     }
-    if (!this.#isDraining) this.#startLater();
+    if (!this.isDraining) this.#startLater();
   }
 }

@@ -1,27 +1,24 @@
-/** The composition root of the main thread: settings become running parts, at start and with each reload. */
+/** The gateway of the main thread: its own app, the workers if there are several, the admin listener, and reloads. */
 
 import { createAdmin, type Admin } from './admin/admin.ts';
 import type { Figures, ReloadFigures } from './admin/figures.ts';
+import { createApp, type App, type Runtime } from './app.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import type { HttpServer } from './downstream/http-server.ts';
-import type { Permanent } from './gateway/generation.ts';
 import { packSecrets } from './lib/packed-secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
-import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
 import { storeCounters } from './store/redis-store.ts';
-import { Backlog } from './workers/backlog.ts';
 import { WorkerPool } from './workers/pool.ts';
 
-export interface Assembly {
+export interface Service {
   /** The listener of the public port: this thread's, or those of its workers. */
   readonly server: HttpServer;
   /** The listener of `[admin]`. */
   readonly admin?: HttpServer | undefined;
-  readonly permanent: Permanent;
-  /** The settings in use. */
-  readonly config: Config;
+  /** Of this thread. */
+  readonly app: App;
   /** Asks the providers for their lists of models, so that metrics can name them. */
   learnModels(): void;
   /**
@@ -31,8 +28,7 @@ export interface Assembly {
   reload(read: () => Config): Promise<void>;
 }
 
-/** What the gateway needs from the process. */
-interface Runtime extends ThreadRuntime {
+interface ServiceRuntime extends Runtime {
   /** The program that worker threads run: the file of the gateway itself. */
   readonly workerFile: string;
   /** Log lines that were not written, since the start. */
@@ -40,61 +36,52 @@ interface Runtime extends ThreadRuntime {
 }
 
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
-export function assemble(initial: Config, runtime: Runtime): Assembly {
-  const { workers } = initial.server;
-  const place = placeOfMain(workers);
-  const memory = new SharedMemory(place);
-  const settings = initial.admin;
+export function createService(initial: Config, runtime: ServiceRuntime): Service {
+  const {
+    admin: settings,
+    server: { workers },
+  } = initial;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
-  const serving = createServing(initial, runtime, {
-    memory,
-    generationMemory: new SharedMemory(place),
+  const app = createApp(initial, runtime, {
+    memory: new SharedMemory(placeOfMain(workers)),
     observe: settings && ((request) => admin?.observe(request)),
     onModels: settings && ((...models) => admin?.onModels(...models)),
   });
-  const { permanent, inFlight } = serving;
-  const { logger } = permanent;
-  const backlog = workers > 1 ? new Backlog(memory) : undefined;
-  const store = initial.rateLimit.store && storeCounters(memory);
-  const config = () => serving.current.config;
-  // Metrics name only models that are known.
-  const learnModels = () => void (admin && serving.current.listModels());
-  const pool = backlog && createPool(serving, runtime, memory, backlog);
-  const server = pool ?? serving.server;
+  const { logger } = app;
+  const config = () => app.snapshot.config;
+  const pool = workers > 1 ? createPool(app, workers, runtime) : undefined;
+  const server = pool ?? app.server;
   const figures: Figures = {
-    ...figuresOf(permanent),
-    store: () => store && { isAway: store.away.value > 0, fallbacks: store.fallbacks.value },
+    ...figuresOf(app),
     url: () => `${localUrl(initial.server.host, server.port)}/v1`,
     isDraining: () => server.isDraining,
-    inFlight: () => inFlight.value,
-    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + (backlog?.droppedLines ?? 0),
-    uncountedRequests: () => backlog?.droppedRequests ?? 0,
-    isServing: () => pool?.isServing !== false,
+    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + (pool?.droppedLines ?? 0),
+    uncountedRequests: () => pool?.droppedRequests ?? 0,
+    isServing: () => pool?.serving !== 0,
     lastReload: () => lastReload,
     loopDelays: () => pool?.loopDelays ?? [],
   };
   const admin: Admin | undefined =
     settings && createAdmin({ config, settings, figures, logger, limits: runtime.clientLimits });
   admin?.onConfig(initial);
+  // Metrics name only models that are known.
+  const learnModels = () => void (admin && app.snapshot.listModels());
 
   return {
     server,
     admin: admin?.server,
-    permanent,
-    get config() {
-      return config();
-    },
+    app,
     learnModels,
     async reload(read) {
       if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
       const before = config();
-      const changes = readAndUse(read, serving);
+      const changes = readAndUse(read, app);
       const succeededAtMs = changes ? Date.now() : lastReload.succeededAtMs;
       lastReload = { isSuccessful: changes !== undefined, succeededAtMs };
       if (!changes) return;
       admin?.onConfig(changes.config);
       learnModels();
-      if (pool) await pool.use(changes.config, serving.current.memory.blocks);
+      await pool?.use(changes.config, app.memory.blocks);
       const known = new Set(warningsOf(before));
       const warnings = warningsOf(changes.config).filter((text) => !known.has(text));
       logChanges(logger, changes, warnings);
@@ -103,62 +90,58 @@ export function assemble(initial: Config, runtime: Runtime): Assembly {
 }
 
 /** Uses the settings that `read` returns in this thread. Undefined, and nothing changes, if that fails. */
-function readAndUse(read: () => Config, serving: Serving): Changes | undefined {
-  const { config, memory } = serving.current;
+function readAndUse(read: () => Config, app: App): Changes | undefined {
   try {
-    const changes = compareSettings(config, read());
-    serving.use(changes.config, new SharedMemory(memory.place, memory.blocks));
+    const changes = compareSettings(app.snapshot.config, read());
+    app.use(changes.config);
     return changes;
   } catch (failure) {
-    logFailure(serving.permanent.logger, failure);
+    logFailure(app.logger, failure);
     return undefined;
   }
 }
 
-function createPool(
-  serving: Serving,
-  runtime: Runtime,
-  memory: SharedMemory,
-  backlog: Backlog,
-): WorkerPool {
-  const { breaker, logger, observe, transport } = serving.permanent;
+function createPool(app: App, workers: number, runtime: ServiceRuntime): WorkerPool {
+  const { inFlight, logger, memory, observe, onModels, transport } = app;
   const { colour, isTerminal, clientLimits, workerFile: file, writeLog } = runtime;
   return new WorkerPool({
-    workers: serving.current.config.server.workers,
+    workers,
     file,
     logger,
-    backlog,
     writeLog,
     observe,
-    listModels: async (models) => {
-      const { body } = await serving.current.listModels({ models });
-      return body[0].buffer;
+    onModels,
+    inFlight,
+    apply(event, reloads) {
+      // It is about a provider as it was.
+      if (reloads !== app.reloads) return false;
+      app.apply(event);
+      return true;
     },
-    inFlight: serving.inFlight,
-    describeStart: (place) => ({
-      place,
-      config: packSecrets(serving.current.config),
-      upstream: transport.setting,
-      blocks: memory.blocks,
-      generationBlocks: serving.current.memory.blocks,
-      colour,
-      isTerminal,
-      clientLimits,
-    }),
-    reclaim(thread) {
-      breaker.releaseLock(thread);
-      memory.reclaim(thread);
-      serving.current.memory.reclaim(thread);
+    describeStart(place) {
+      const { config } = app.snapshot;
+      // What the check of the transport has led to, which workers do not repeat.
+      const server = { ...config.server, upstream: transport.setting };
+      const { known, reloads } = app;
+      const packed = packSecrets({ ...config, server });
+      const { blocks } = memory;
+      return { place, config: packed, known, reloads, blocks, colour, isTerminal, clientLimits };
     },
+    reclaim: (thread) => memory.reclaim(thread),
   });
 }
 
-function figuresOf({ breaker, budget, exhaustion, redact, streams, transport }: Permanent) {
+/** Those that are read from the parts, over all threads. */
+function figuresOf(app: App) {
+  const { breaker, redact } = app;
+  const store = app.snapshot.config.rateLimit.store && storeCounters(app.memory);
   return {
-    connections: () => transport.connectionFigures,
-    openStreams: () => streams.value,
-    bufferedBytes: () => budget.reservedBytes,
-    exhaustions: () => exhaustion.count,
+    connections: () => app.transport.connectionFigures,
+    inFlight: () => app.inFlight.value,
+    openStreams: () => app.streams.value,
+    bufferedBytes: () => app.budget.reservedBytes,
+    exhaustions: () => app.exhaustion.count,
+    store: () => store && { isAway: store.away.value > 0, fallbacks: store.fallbacks.value },
     circuits: () =>
       breaker.report().map((circuit) => ({
         ...circuit,
