@@ -2,7 +2,6 @@
 
 import type { Config } from './config/config.ts';
 import { secretsOf } from './config/secrets-of.ts';
-import type { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache, type ModelsObserver } from './gateway/model-list.ts';
@@ -21,15 +20,10 @@ import { createRedisStore } from './store/redis-store.ts';
 import { createOpenAIProvider } from './upstream/openai.ts';
 import type { Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
-import type { KnownStates, ThreadEvent } from './workers/thread.ts';
+import type { KnownStates, ThreadEvent, ThreadRuntime } from './workers/thread.ts';
 
-/** What the thread needs from its process. */
-export interface Runtime {
+interface Runtime extends ThreadRuntime {
   readonly writeLog: (line: string) => void;
-  /** The log goes to a terminal. */
-  readonly isTerminal: boolean;
-  readonly colour: boolean;
-  readonly clientLimits: typeof CLIENT_LIMITS;
 }
 
 /** Connects the thread with the others, and with the admin listener. */
@@ -186,7 +180,7 @@ function createProviders(config: Config, { createKeyPool }: Parts, former?: Form
   return { providers, keyPools };
 }
 
-function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {
+function logSettingsOf({ logging }: Config, { isTerminal }: ThreadRuntime): LogSettings {
   const { level, format } = logging;
   return { level, format: format === 'auto' ? (isTerminal ? 'text' : 'json') : format };
 }

@@ -2,15 +2,14 @@
 
 import { createAdmin, type Admin } from './admin/admin.ts';
 import type { Figures, ReloadFigures } from './admin/figures.ts';
-import { createApp, type App, type Runtime } from './app.ts';
+import { createApp, type App } from './app.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import type { HttpServer } from './downstream/http-server.ts';
-import { packSecrets } from './lib/packed-secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { storeCounters } from './store/redis-store.ts';
-import { WorkerPool } from './workers/pool.ts';
+import { WorkerPool, type PoolRuntime } from './workers/pool.ts';
 
 export interface Service {
   /** The listener of the public port: this thread's, or those of its workers. */
@@ -28,9 +27,7 @@ export interface Service {
   reload(read: () => Config): Promise<void>;
 }
 
-interface ServiceRuntime extends Runtime {
-  /** The program that worker threads run: the file of the gateway itself. */
-  readonly workerFile: string;
+interface ServiceRuntime extends PoolRuntime {
   /** Log lines that were not written, since the start. */
   readonly droppedLogLines?: () => number;
 }
@@ -49,7 +46,7 @@ export function createService(initial: Config, runtime: ServiceRuntime): Service
   });
   const { logger } = app;
   const config = () => app.snapshot.config;
-  const pool = workers > 1 ? createPool(app, workers, runtime) : undefined;
+  const pool = workers > 1 ? new WorkerPool(app, runtime) : undefined;
   const server = pool ?? app.server;
   const figures: Figures = {
     ...figuresOf(app),
@@ -81,7 +78,7 @@ export function createService(initial: Config, runtime: ServiceRuntime): Service
       if (!changes) return;
       admin?.onConfig(changes.config);
       learnModels();
-      await pool?.use(changes.config, app.memory.blocks);
+      await pool?.use();
       const known = new Set(warningsOf(before));
       const warnings = warningsOf(changes.config).filter((text) => !known.has(text));
       logChanges(logger, changes, warnings);
@@ -99,36 +96,6 @@ function readAndUse(read: () => Config, app: App): Changes | undefined {
     logFailure(app.logger, failure);
     return undefined;
   }
-}
-
-function createPool(app: App, workers: number, runtime: ServiceRuntime): WorkerPool {
-  const { inFlight, logger, memory, observe, onModels, transport } = app;
-  const { colour, isTerminal, clientLimits, workerFile: file, writeLog } = runtime;
-  return new WorkerPool({
-    workers,
-    file,
-    logger,
-    writeLog,
-    observe,
-    onModels,
-    inFlight,
-    apply(event, reloads) {
-      // It is about a provider as it was.
-      if (reloads !== app.reloads) return false;
-      app.apply(event);
-      return true;
-    },
-    describeStart(place) {
-      const { config } = app.snapshot;
-      // What the check of the transport has led to, which workers do not repeat.
-      const server = { ...config.server, upstream: transport.setting };
-      const { known, reloads } = app;
-      const packed = packSecrets({ ...config, server });
-      const { blocks } = memory;
-      return { place, config: packed, known, reloads, blocks, colour, isTerminal, clientLimits };
-    },
-    reclaim: (thread) => memory.reclaim(thread),
-  });
 }
 
 /** Those that are read from the parts, over all threads. */

@@ -6,12 +6,12 @@ import { parentPort, workerData, type MessagePort } from 'node:worker_threads';
 
 import { createLoopWatch } from './admin/figures.ts';
 import { createApp, type App } from './app.ts';
-import type { DrainResult, HttpServer } from './downstream/http-server.ts';
+import type { DrainOptions, DrainResult, HttpServer } from './downstream/http-server.ts';
 import { GatewayError } from './lib/errors.ts';
 import { unpackSecrets } from './lib/packed-secrets.ts';
 import type { FinishedRequest } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
-import type { Batch, Command, FromWorker, Reply, ToWorker, WorkerData } from './workers/thread.ts';
+import type { Address, Batch, FromWorker, ToWorker, WorkerData } from './workers/thread.ts';
 
 const LOOP_DELAY_MS = 1000;
 /** What is not known to be taken by the main thread: nothing else bounds it while that thread is kept from running. */
@@ -21,13 +21,13 @@ const REQUEST_CHARACTERS = 1000;
 
 /** Serves until the main thread ends it, or an exception is not caught. */
 export function runWorker(): void {
-  const { place, blocks, config: packed, known, reloads, ...runtime } = workerData as WorkerData;
+  const { place, address, blocks, known, reloads, ...data } = workerData as WorkerData;
   const port = parentPort!;
   const outbox = new Outbox(port);
-  const config = unpackSecrets(packed);
+  const config = unpackSecrets(data.config);
   const app: App = createApp(
     config,
-    { ...runtime, writeLog: (line) => outbox.addLine(line) },
+    { ...data.runtime, writeLog: (line) => outbox.addLine(line) },
     {
       memory: new SharedMemory(place, blocks),
       observe: config.admin && ((request) => outbox.addRequest(request)),
@@ -38,25 +38,55 @@ export function runWorker(): void {
       reloads,
     },
   );
-  const obey = createCommands(app);
+  const { logger, memory, server, store } = app;
+  let draining: Promise<DrainResult> | undefined;
+  const drain = async (options: DrainOptions) => (draining ??= server.drain(options));
   // The state of the thread is unknown, but its requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
-    app.logger.log('error', 'uncaught exception', { worker: place.thread, cause: error.stack });
+    logger.log('error', 'uncaught exception', { worker: place.thread, cause: error.stack });
     outbox.send({ type: 'failed' });
     const timeoutMs = app.snapshot.config.server.shutdownTimeoutMs;
-    const reason = 'Internal server error';
-    void obey({ type: 'drain', delayMs: 0, timeoutMs, reason }).then(() => process.exit());
+    const reason = new GatewayError('internal', 'Internal server error');
+    void drain({ delayMs: 0, timeoutMs, reason }).then(() => process.exit());
   });
   port.on('message', (message: ToWorker) => {
-    if (message.type === 'taken') return outbox.taken(message.characters);
-    if (message.type === 'event') return app.apply(message.event);
-    const { call, command } = message;
-    void obey(command).then((reply) => outbox.send({ type: 'reply', call, reply }));
+    if (message.type === 'taken') outbox.taken(message.characters);
+    if (message.type === 'event') app.apply(message.event);
+    if (message.type === 'cut') server.cut();
+    if (message.type === 'use') {
+      memory.add(message.blocks);
+      app.use(unpackSecrets(message.config));
+      outbox.send({ type: 'using' });
+    }
+    if (message.type === 'drain') {
+      const reason = new GatewayError('internal', message.reason);
+      void drain({ ...message, reason }).then((result) =>
+        outbox.send({ type: 'drained', ...result }),
+      );
+    }
   });
+  void (store?.connect() ?? Promise.resolve())
+    .then(() => (server.isDraining ? {} : listen(server, address)))
+    .then((result) => outbox.send({ type: 'listening', ...result }));
   if (config.admin) {
     const readLoopDelay = createLoopWatch(LOOP_DELAY_MS);
     const report = () => outbox.send({ type: 'loopDelay', loopDelay: readLoopDelay() });
     setInterval(report, LOOP_DELAY_MS);
+  }
+}
+
+/** With SO_REUSEPORT the listener would share the port with another gateway unknowingly: a probe without it would not. */
+async function listen(server: HttpServer, { port, host, isFree }: Address) {
+  try {
+    if (isFree) {
+      const probe = createServer().listen({ port, host });
+      await once(probe, 'listening');
+      await once(probe.close(), 'close');
+    }
+    return { port: (await server.listen(port, host, true)).port };
+  } catch (thrown) {
+    const error = thrown as Error;
+    return { error: Object.assign({ message: error.message }, error) };
   }
 }
 
@@ -125,44 +155,4 @@ class Outbox {
 function createBatch(): Batch {
   const counts = { characters: 0, droppedLines: 0, droppedRequests: 0 };
   return { type: 'batch', lines: '', requests: [], events: [], ...counts };
-}
-
-/** Returns a function that carries out a command. A second drain waits for the first. */
-function createCommands(app: App): (command: Command) => Promise<Reply> {
-  const { server, store } = app;
-  let draining: Promise<DrainResult> | undefined;
-  return async (command) => {
-    if (command.type === 'drain') {
-      const { delayMs, timeoutMs } = command;
-      const reason = new GatewayError('internal', command.reason);
-      draining ??= server.drain({ delayMs, timeoutMs, reason });
-      return await draining;
-    }
-    if (command.type === 'cut') server.cut();
-    if (command.type === 'use') {
-      app.memory.add(command.blocks);
-      app.use(unpackSecrets(command.config));
-    }
-    if (command.type !== 'listen') return {};
-    await store?.connect();
-    return server.isDraining ? {} : await listen(server, command);
-  };
-}
-
-/** With SO_REUSEPORT the listener would share the port with another gateway unknowingly: a probe without it would not. */
-async function listen(
-  server: HttpServer,
-  { port, host, isAlone }: Extract<Command, { type: 'listen' }>,
-): Promise<Reply> {
-  try {
-    if (isAlone) {
-      const probe = createServer().listen({ port, host });
-      await once(probe, 'listening');
-      await once(probe.close(), 'close');
-    }
-    return { port: (await server.listen(port, host, true)).port };
-  } catch (thrown) {
-    const error = thrown as Error;
-    return { error: Object.assign({ message: error.message }, error) };
-  }
 }

@@ -7,13 +7,13 @@ import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { createLineWriter } from '../src/cli/line-writer.ts';
-import type { Config } from '../src/config/config.ts';
+import { loadConfig } from '../src/config/config.ts';
+import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import type { LogFacts } from '../src/lib/log.ts';
+import { placeOfMain, SharedMemory } from '../src/lib/shared-memory.ts';
 import { WorkerPool } from '../src/workers/pool.ts';
-import type { WorkerData } from '../src/workers/thread.ts';
 import { useManualTimers } from './support/clock.ts';
 import { emptyFolder } from './support/process.ts';
-import { newCounter } from './support/shared.ts';
 import { eventually } from './support/streams.ts';
 
 test('each line of a batch that is dropped is counted', () => {
@@ -60,44 +60,54 @@ test('lines that the stream refuses are counted, and told of until a line that s
   assert.equal(await writer.end(), 0);
 });
 
-/** Two workers that never reply to a drain. The first one ends when it is told to use settings. */
-async function startPool(t: TestContext) {
+/** Two workers that never reply to a drain, and do `onUse` when they get settings. */
+async function startPool(t: TestContext, onUse: string) {
   const program = `
     import { parentPort, workerData } from 'node:worker_threads';
-    parentPort.on('message', ({ call, command: { type } }) => {
-      if (type === 'use' && workerData.place.thread === 1) process.exit(1);
-      if (type !== 'drain') parentPort.postMessage({ type: 'reply', call, reply: { port: 1 } });
-    });`;
+    parentPort.on('message', ({ type }) => {
+      if (type !== 'use') return;
+      ${onUse}
+      parentPort.postMessage({ type: 'using' });
+    });
+    parentPort.postMessage({ type: 'listening', port: 1 });`;
   const folder = emptyFolder(t, { 'worker.mjs': program });
   const lines: (LogFacts & { message: string })[] = [];
-  const pool = new WorkerPool({
-    workers: 2,
-    file: join(folder, 'worker.mjs'),
+  const memory = new SharedMemory(placeOfMain(2));
+  const app = {
+    snapshot: { config: loadConfig({ toml: '[server]\nworkers = 2', env: {} }) },
+    reloads: 0,
+    known: { circuits: [], keys: [] },
+    memory,
+    inFlight: memory.inFlightCounter('requests'),
     logger: {
-      log: (_, message, facts) => void lines.push({ ...facts, message }),
+      log: (_: string, message: string, facts?: LogFacts) => void lines.push({ ...facts, message }),
       isEnabled: () => true,
     },
+    transport: { setting: 'auto' as const },
+    apply() {},
+  };
+  const pool = new WorkerPool(app, {
+    workerFile: join(folder, 'worker.mjs'),
     writeLog() {},
-    observe: undefined,
-    onModels: undefined,
-    apply: () => true,
-    inFlight: newCounter(),
-    describeStart: (place) => ({ place }) as WorkerData,
-    reclaim() {},
+    isTerminal: false,
+    colour: false,
+    clientLimits: CLIENT_LIMITS,
   });
   await pool.listen(0, '127.0.0.1');
   const logged = (message: string) => lines.filter((line) => line.message === message);
   return { pool, logged };
 }
 
+const FIRST_EXITS = 'if (workerData.place.thread === 1) process.exit(1);';
+
 test('the pause before a dead worker is replaced is short again after one that has lived for a minute', async (t) => {
   let nowMs = 1000;
   t.mock.method(performance, 'now', () => nowMs);
   const timers = useManualTimers(t);
-  const { pool, logged } = await startPool(t);
+  const { pool, logged } = await startPool(t, FIRST_EXITS);
   for (const [deaths, livedMs] of [59_000, 60_000, 60_001, 1].entries()) {
     nowMs += livedMs;
-    await pool.use({} as Config, new Map());
+    await pool.use();
     await eventually(() => logged('worker missing').length > deaths, 'it is missed');
     timers.advance(30_000);
     await eventually(() => logged('worker started').length > deaths, 'it is replaced');
@@ -111,7 +121,7 @@ test('the pause before a dead worker is replaced is short again after one that h
 
 test('workers may take the delay of a drain, its limit and 5 s', async (t) => {
   const timers = useManualTimers(t);
-  const { pool } = await startPool(t);
+  const { pool } = await startPool(t, '');
   let isDrained = false;
   const reason = new Error('test is over');
   const drained = pool.drain({ delayMs: 3000, timeoutMs: 2000, reason });
@@ -121,4 +131,22 @@ test('workers may take the delay of a drain, its limit and 5 s', async (t) => {
   assert.equal(isDrained, false);
   timers.advance(1);
   assert.deepEqual(await drained, { finished: 0, cut: 0 });
+});
+
+test('while failed workers that finish their requests have all eight numbers, the next start waits', async (t) => {
+  const timers = useManualTimers(t);
+  const { pool, logged } = await startPool(t, "parentPort.postMessage({ type: 'failed' });");
+  for (const started of [2, 4, 6]) {
+    await pool.use();
+    timers.advance(30_000);
+    await eventually(() => logged('worker started').length === started, 'both are replaced');
+  }
+  await pool.use();
+  assert.equal(logged('worker missing').length, 8);
+  timers.advance(30_000);
+  assert.equal(pool.serving, 0);
+  await eventually(() => logged('worker missing').length === 10, 'both are tried again later');
+  const drained = pool.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') });
+  timers.advance(5000);
+  await drained;
 });

@@ -11,9 +11,9 @@ export interface ThreadPlace {
 
 export const ONLY_THREAD: ThreadPlace = { thread: 0, threads: 1 };
 
-/** Each worker may have a successor while it still finishes its requests. */
+/** Each worker may have three successors while it still finishes its requests. */
 export function placeOfMain(workers: number): ThreadPlace {
-  return workers === 1 ? ONLY_THREAD : { thread: 0, threads: 1 + 2 * workers };
+  return workers === 1 ? ONLY_THREAD : { thread: 0, threads: 1 + 4 * workers };
 }
 
 const IN_FLIGHT_PREFIX = 'in flight: ';

@@ -4,6 +4,7 @@ import { Worker } from 'node:worker_threads';
 
 import type { Config } from '../config/config.ts';
 import type { CLIENT_LIMITS } from '../downstream/call.ts';
+import type { DrainResult } from '../downstream/http-server.ts';
 import { startTimer } from '../lib/clock.ts';
 import type { Packed } from '../lib/packed-secrets.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
@@ -20,13 +21,9 @@ export interface KnownStates {
   readonly keys: readonly KeyEvent[];
 }
 
-export interface WorkerData {
-  readonly place: ThreadPlace;
-  readonly config: Packed<Config>;
-  readonly known: KnownStates;
-  /** How often settings were read again before. */
-  readonly reloads: number;
-  readonly blocks: SharedBlocks;
+/** What the main thread is started with, and hands to its workers. */
+export interface ThreadRuntime {
+  /** The log goes to a terminal. */
   readonly isTerminal: boolean;
   readonly colour: boolean;
   readonly clientLimits: typeof CLIENT_LIMITS;
@@ -35,11 +32,22 @@ export interface WorkerData {
 export interface Address {
   readonly port: number;
   readonly host: string;
+  /** It is an error if anybody listens there. Else other workers do. */
+  readonly isFree: boolean;
 }
 
-export type Command =
-  /** `isAlone`: it is an error if anybody listens at the address. Else other workers do. */
-  | ({ readonly type: 'listen'; readonly isAlone: boolean } & Address)
+export interface WorkerData {
+  readonly place: ThreadPlace;
+  readonly address: Address;
+  readonly config: Packed<Config>;
+  /** How often settings were read again before. */
+  readonly reloads: number;
+  readonly known: KnownStates;
+  readonly blocks: SharedBlocks;
+  readonly runtime: ThreadRuntime;
+}
+
+export type ToWorker =
   | { readonly type: 'use'; readonly config: Packed<Config>; readonly blocks: SharedBlocks }
   | {
       readonly type: 'drain';
@@ -48,21 +56,7 @@ export type Command =
       readonly reason: string;
     }
   /** The drain ends at once. */
-  | { readonly type: 'cut' };
-
-/** The result of a command. */
-export interface Reply {
-  /** Of `listen`. */
-  readonly port?: number;
-  /** Of `listen`: Node's error with its code, which an error loses on its way. */
-  readonly error?: { readonly message: string };
-  /** Of `drain`. */
-  readonly finished?: number;
-  readonly cut?: number;
-}
-
-export type ToWorker =
-  | { readonly type: 'command'; readonly call: number; readonly command: Command }
+  | { readonly type: 'cut' }
   | { readonly type: 'event'; readonly event: ThreadEvent }
   /** The main thread has taken this many characters of batches. */
   | { readonly type: 'taken'; readonly characters: number };
@@ -81,18 +75,20 @@ export interface Batch {
   droppedRequests: number;
 }
 
-/** Messages that answer no command. */
-export type Report =
+export type FromWorker =
   | Batch
+  /** Without a port it does not listen. Of Node's error the code is lost unless it is sent beside. */
+  | { readonly type: 'listening'; readonly port?: number; readonly error?: { message: string } }
+  /** It has new settings. */
+  | { readonly type: 'using' }
+  | ({ readonly type: 'drained' } & DrainResult)
   /** The models that a provider lists. */
   | { readonly type: 'models'; readonly provider: string; readonly names: readonly string[] }
   | { readonly type: 'loopDelay'; readonly loopDelay: LoopDelay }
   /** An exception was not caught: the worker accepts no more connections, finishes its requests and ends. */
   | { readonly type: 'failed' };
 
-export type FromWorker =
-  | Report
-  | { readonly type: 'reply'; readonly call: number; readonly reply: Reply };
+type Message<Type extends FromWorker['type']> = Extract<FromWorker, { type: Type }>;
 
 export class WorkerThread {
   /** Its number among the threads of the process. */
@@ -108,47 +104,43 @@ export class WorkerThread {
   /** Of batches, and not said to be. */
   takenCharacters = 0;
   readonly #worker: Worker;
-  /** The commands without a reply, by number. */
-  readonly #calls = new Map<number, (reply: Reply | undefined) => void>();
-  #lastCall = 0;
 
-  /** Starts it. `onReport` receives what it sends by itself. */
-  constructor(file: string, data: WorkerData, onReport: (report: Report) => void) {
+  /** Starts it. */
+  constructor(file: string, data: WorkerData, onMessage: (message: FromWorker) => void) {
     this.thread = data.place.thread;
     const worker = new Worker(file, { workerData: data, name: `worker ${this.thread}` });
     this.#worker = worker;
-    worker.on('message', (message: FromWorker) => {
-      if (message.type === 'reply') this.#calls.get(message.call)?.(message.reply);
-      else onReport(message);
-    });
+    worker.on('message', onMessage);
     this.ended = new Promise((resolve) => {
       let thrown: Error | undefined;
       worker.on('error', (error: Error) => (thrown = error));
-      worker.on('exit', () => {
-        for (const settle of this.#calls.values()) settle(undefined);
-        resolve(thrown);
-      });
+      worker.on('exit', () => resolve(thrown));
     });
-  }
-
-  /** Resolves with the reply; with undefined if there is none after `limitMs`, or the thread ends before. */
-  async call(command: Command, limitMs: number): Promise<Reply | undefined> {
-    this.#lastCall += 1;
-    const call = this.#lastCall;
-    let limit: NodeJS.Timeout | undefined;
-    const replied = new Promise<Reply | undefined>((resolve) => {
-      this.#calls.set(call, resolve);
-      limit = startTimer(() => resolve(undefined), limitMs);
-    });
-    this.send({ type: 'command', call, command });
-    const reply = await replied;
-    clearTimeout(limit);
-    this.#calls.delete(call);
-    return reply;
   }
 
   send(message: ToWorker): void {
     this.#worker.postMessage(message);
+  }
+
+  /** Resolves with its next message of this type; with undefined if there is none in time, or it ends before. */
+  async next<Type extends FromWorker['type']>(
+    type: Type,
+    limitMs: number,
+  ): Promise<Message<Type> | undefined> {
+    let stop = () => {};
+    const message = await new Promise<Message<Type> | undefined>((resolve) => {
+      const receive = (one: FromWorker) =>
+        void (one.type === type && resolve(one as Message<Type>));
+      const limit = startTimer(() => resolve(undefined), limitMs);
+      void this.ended.then(() => resolve(undefined));
+      this.#worker.on('message', receive);
+      stop = () => {
+        clearTimeout(limit);
+        this.#worker.off('message', receive);
+      };
+    });
+    stop();
+    return message;
   }
 
   /** Ends it at once. */
