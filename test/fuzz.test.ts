@@ -11,7 +11,6 @@ import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
-import { assemble } from '../src/assembly.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { readAll } from '../src/lib/byte-source.ts';
 import { CLIENT_LIMITS } from '../src/downstream/call.ts';
@@ -19,6 +18,7 @@ import { GatewayError } from '../src/lib/errors.ts';
 import { TransportError } from '../src/upstream/network-error.ts';
 import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
+import { createService } from '../src/service.ts';
 import { bodyOf } from './support/byte-source.ts';
 import { parseChatRequest } from './support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
@@ -222,7 +222,7 @@ function startable(toml: string): 'accepted' | 'refused' {
     }
     return 'refused';
   }
-  assemble(config, {
+  createService(config, {
     writeLog: () => {},
     workerFile: SERVER,
     isTerminal: false,

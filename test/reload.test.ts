@@ -10,7 +10,6 @@ import { readSettings } from '../src/config/read-settings.ts';
 import { compareSettings, createRereader } from '../src/config/reload.ts';
 import { Reservation } from '../src/lib/byte-budget.ts';
 import { createRedactor, Secret } from '../src/lib/secrets.ts';
-import { ONLY_THREAD, SharedMemory } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
 import { replaceNow } from './support/clock.ts';
 import { parseMetrics } from './support/exposition.ts';
@@ -382,7 +381,7 @@ describe('after a reload', () => {
   });
 
   test('what requests in flight tell of a former provider does not count for the one that has its id now', () => {
-    const breaker = new CircuitBreaker(new SharedMemory(ONLY_THREAD), {
+    const breaker = new CircuitBreaker({
       log() {},
       isEnabled: () => false,
     });

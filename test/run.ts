@@ -22,7 +22,7 @@ if (WORKERS > 1 && ONLY_ONE_WORKER) throw new Error(`TEST_WORKERS needs ${ONLY_O
 
 /** Whole gateways under load, for half a minute of CPU together: `npm test` leaves them out. */
 const LEFT_OUT =
-  /^(?:circuit-breaker-threads|drain-load|package|prometheus|replicas|run|store-away|store-check|store-outages)\.test\.ts$/;
+  /^(?:drain-load|package|prometheus|replicas|run|store-away|store-check|store-outages)\.test\.ts$/;
 
 function isChosen(name: string): boolean {
   if (wanted.length > 0) return wanted.some((part) => name.includes(part));

@@ -2,8 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 
 import type { LogFacts, LogLevel } from '../src/lib/log.ts';
-import { ONLY_THREAD, SharedMemory } from '../src/lib/shared-memory.ts';
-import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
+import { CircuitBreaker, type CircuitEvent } from '../src/policy/circuit-breaker.ts';
 import type { Config } from '../src/config/config.ts';
 import { idle, replaceRandom, type ManualTimers, useManualTimers } from './support/clock.ts';
 import {
@@ -538,7 +537,7 @@ describe('the circuit breaker', () => {
 
   function startBreaker() {
     const lines: [level: LogLevel, message: string, facts?: LogFacts][] = [];
-    const breaker = new CircuitBreaker(new SharedMemory(ONLY_THREAD), {
+    const breaker = new CircuitBreaker({
       log: (...line) => lines.push(line),
       isEnabled: () => true,
     });
@@ -690,6 +689,54 @@ describe('the circuit breaker', () => {
       breaker.report().map(({ model }) => model),
       ['a'],
     );
+  });
+
+  test('of each thread makes the changes of the others, and one that starts later knows them', () => {
+    const { breaker: main, logged } = startBreaker();
+    const silent = { log() {}, isEnabled: () => false };
+    const workers: CircuitBreaker[] = [];
+    const startThread = () => {
+      const worker: CircuitBreaker = new CircuitBreaker(
+        silent,
+        (event) =>
+          [main, ...workers.filter((one) => one !== worker)].forEach((one) => one.apply(event)),
+        main.circuits,
+      );
+      workers.push(worker);
+      return worker;
+    };
+    const [one, two] = [startThread(), startThread()];
+    const states = (model = 'm') => workers.map((worker) => worker.stateOf(P, model));
+    for (const worker of [one, two, one]) worker.recordModelFailure(P, 'm', '503');
+    const three = startThread();
+    assert.deepEqual(states(), ['open', 'open', 'open']);
+    clock.nowMs += 10_000;
+    assert.deepEqual(states(), ['half-open', 'half-open', 'half-open']);
+    assert.equal(three.recordAttempt(P, 'm'), 'half-open');
+    assert.deepEqual(states(), ['open', 'open', 'open']);
+    assert.deepEqual(main.report()[0]!.restsUntilMs, clock.nowMs + 10_000);
+    three.recordSuccess(P, 'm');
+    assert.deepEqual(states(), ['closed', 'closed', 'closed']);
+    for (let count = 0; count < 3; count += 1) two.recordProviderFailure(P);
+    assert.deepEqual(states('another'), ['open', 'open', 'open']);
+    one.recordModelFailure(P, 'm');
+    assert.deepEqual(states('another'), ['closed', 'closed', 'closed']);
+    assert.deepEqual(
+      logged().map(([, message]) => message),
+      ['breaker opened', 'breaker half-open', 'breaker closed', 'breaker opened', 'breaker closed'],
+    );
+  });
+
+  test('tells the others nothing while all is well, and cuts a cause between two characters', () => {
+    const events: CircuitEvent[] = [];
+    const breaker = new CircuitBreaker({ log() {}, isEnabled: () => false }, (event) =>
+      events.push(event),
+    );
+    breaker.recordAttempt(P, 'm');
+    breaker.recordSuccess(P, 'm');
+    assert.equal(events.length, 0);
+    breaker.recordModelFailure(P, 'm', `${'é'.repeat(255)}🦜 and more`);
+    assert.equal(events[0]!.cause, 'é'.repeat(255));
   });
 
   test('the log of the gateway says which provider is passed over, and when it is asked again', async (t) => {

@@ -11,6 +11,7 @@ import {
 } from './support/gateway.ts';
 import { createGate } from './support/streams.ts';
 import { sendJson, startUpstream, type FakeUpstream, type Script } from './support/upstream.ts';
+import { ONE_WORKER } from './support/workers.ts';
 
 const list =
   (body: unknown): Script =>
@@ -45,7 +46,7 @@ async function idsOf(gateway: TestGateway): Promise<string[]> {
   return (await entriesOf(gateway)).map(({ id }) => id);
 }
 
-/** Provider `p` at an upstream that does this, with these lines in its section. */
+/** Provider `p` at an upstream that does this, with these lines in its section. Each worker would ask for its own list. */
 async function start(
   t: TestContext,
   script: Script,
@@ -53,7 +54,7 @@ async function start(
 ): Promise<{ gateway: TestGateway; upstream: FakeUpstream }> {
   const upstream = await startUpstream(t, script);
   const toml = `${more}\n${providerToml(upstream, 'p', lines)}`;
-  return { gateway: await startGateway(t, { toml }), upstream };
+  return { gateway: await startGateway(t, { toml, env: ONE_WORKER }), upstream };
 }
 
 describe('the list of a provider', { concurrency: true }, () => {

@@ -38,7 +38,7 @@ import { ONLY_ONE_WORKER as skip } from './support/workers.ts';
 before(buildOnce);
 
 /** A gateway of two workers, each with a request that the provider answers when `finish` is called. */
-async function startBusy(t: TestContext, nodeOptions = '', env: Record<string, string> = {}) {
+async function startBusy(t: TestContext, nodeOptions = '') {
   const { opened, open: finish } = createGate();
   const upstream = await startUpstream(t, async ({ body }, response) => {
     if (body.includes('"model":"held"')) await opened;
@@ -46,7 +46,7 @@ async function startBusy(t: TestContext, nodeOptions = '', env: Record<string, s
   });
   const limits = 'max_concurrent_requests = 4';
   const toml = `[admin]\nport = 0\n${providerToml(upstream, 'p', `models = ["m"]\n${limits}`)}`;
-  const program = await startWorkers(t, { toml, workers: 2, nodeOptions, env });
+  const program = await startWorkers(t, { toml, workers: 2, nodeOptions });
   const clients = await program.connectToEach();
   const held = new Map(
     [...clients].map(([thread, client]) => [thread, client.chat(chatBody({ model: 'p/held' }))]),
@@ -137,46 +137,6 @@ describe('a worker', { concurrency: 2, skip }, () => {
       await assertStops(program);
     });
   }
-
-  test('that failed gives way when all numbers are in use: first the one that failed first', async (t) => {
-    // The two that fail last are replaced at the same time.
-    const env = { MAIN_TIMERS: '{"400":1000,"800":1000}' };
-    const { program, held, finish } = await startBusy(t, '', env);
-    const held2 = held.get(2)!;
-    for (const [thread, failures] of [
-      [1, 1],
-      [2, 2],
-    ] as const) {
-      await inflict(await connectTo(program, thread), 'throw');
-      await program.logged('worker started', failures);
-    }
-    const clients = await program.connectToEach();
-    assert.deepEqual(new Set(clients.keys()), new Set([3, 4]));
-    assert.deepEqual(program.lines('worker ended'), []);
-    const others = await program.connectToEach();
-    const streams = [...others.values()].map(async (client) =>
-      client.chat(chatBody({ model: 'p/held' })),
-    );
-    for (const lost of [held.get(1)!, held2]) void assert.rejects(lost);
-    await sleep(200);
-    await Promise.all([...clients.values()].map((client) => inflict(client, 'throw')));
-    await program.logged('worker started', 4);
-    const ended = program
-      .lines('worker ended')
-      .map(({ worker, cause }) => `${worker as number} ${cause as string}`);
-    assert.deepEqual(new Set(ended), new Set(['1 replaced', '2 replaced']));
-    assert.deepEqual(new Set((await program.connectToEach()).keys()), new Set([1, 2]));
-    finish();
-    assert.deepEqual(
-      (await Promise.all(streams)).map(({ status }) => status),
-      [200, 200],
-    );
-    await program.logged('worker ended', 4);
-    // Four may be in flight: nothing is counted any more of those that have ended.
-    const last = await Promise.all(Array.from({ length: 4 }, async () => program.connect().chat()));
-    assert.deepEqual(new Set(last.map(({ status }) => status)), new Set([200]));
-    await assertStops(program);
-  });
 
   test('that dies again and again is replaced after growing pauses', async (t) => {
     const upstream = await startUpstream(t);

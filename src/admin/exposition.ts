@@ -67,7 +67,7 @@ function renderGateway(figures: Figures): string {
     ),
     counter(
       'gateway_descriptors_exhausted_total',
-      'Connections to providers, and checks once a second, that failed for want of descriptors or ports.',
+      'Connections to providers that failed for want of descriptors or ports.',
       figures.exhaustions(),
     ),
     gauge(

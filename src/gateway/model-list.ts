@@ -27,12 +27,9 @@ export type ModelsObserver = (provider: string, names: readonly string[]) => voi
  * Answers `GET /v1/models` with the models that the client may name; all without a client. Asks the providers whose
  * lists are not known, or old. Never rejects.
  */
-export type ModelList = (client?: ListingClient) => Promise<ModelListAnswer>;
+export type ModelList = (client?: ListingClient) => Promise<Answer>;
 
 type ListingClient = Pick<ClientSettings, 'models'>;
-export type ModelListAnswer = Answer & { readonly body: readonly [SharedBody] };
-/** Memory that all threads send to clients without a copy. */
-type SharedBody = Buffer<SharedArrayBuffer>;
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -72,7 +69,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
    * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
    * different lists. Clients that do not read hold no copies.
    */
-  const bodies = new Map<string | undefined, SharedBody>();
+  const bodies = new Map<string | undefined, Buffer>();
 
   async function updateList(provider: Provider): Promise<void> {
     if (provider.models) return;
@@ -105,12 +102,13 @@ export function createModelList(settings: ModelListSettings): ModelList {
     cached.fetching = undefined;
   }
 
-  function bodyFor(client: ListingClient = { models: undefined }): SharedBody {
+  function bodyFor(client: ListingClient = { models: undefined }): Buffer {
     const key = JSON.stringify(client.models) as string | undefined;
     const known = bodies.get(key);
     if (known) return known;
     entries ??= listEntries(settings);
-    const body = toBody(entries.filter(({ id }) => mayName(client, id)));
+    const data = entries.filter(({ id }) => mayName(client, id));
+    const body = Buffer.from(JSON.stringify({ object: 'list', data }));
     bodies.set(key, body);
     return body;
   }
@@ -136,13 +134,6 @@ function listEntries({ providers, aliases, cache }: ModelListSettings): readonly
     return owner === undefined ? [] : toEntry(alias, 0, owner);
   });
   return [...modelEntries, ...aliasEntries];
-}
-
-function toBody(data: readonly Entry[]): SharedBody {
-  const text = JSON.stringify({ object: 'list', data });
-  const body = Buffer.from(new SharedArrayBuffer(Buffer.byteLength(text)));
-  body.write(text);
-  return body;
 }
 
 /** Logs a fetch: at `warn` if it is the first that fails, at `info` if it ends a series of failures. */
