@@ -19,6 +19,7 @@ const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
 
 export interface CandidateSettings extends AttemptSettings {
+  readonly logger: Logger;
   /** Of the providers with several keys, by their ids. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly concurrency: Concurrency;

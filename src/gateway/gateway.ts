@@ -11,7 +11,6 @@ import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
-import { traceHeaders } from '../upstream/headers.ts';
 import { createAccessLog, logBroken } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, createPageCheck, isPreflight } from './cors.ts';
@@ -61,8 +60,6 @@ export function createGateway(settings: GatewaySettings): Gateway {
 
   return {
     async handle(call) {
-      const traced = { request_id: call.id };
-      traceHeaders(logger, 'request of client', traced, call.headers);
       let answer: Answer | undefined;
       try {
         answer = await dispatch(call);
@@ -78,10 +75,6 @@ export function createGateway(settings: GatewaySettings): Gateway {
         await call.send(withCors(answer)).catch(() => {});
       }
       if (isStreamed) streams.add(-1);
-      if (answer && logger.isEnabled('trace')) {
-        const { events } = call.record.attempt ?? {};
-        traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
-      }
       logAccess(call, answer?.status);
     },
     answerBroken(refusal, requestId, remote) {
