@@ -3,7 +3,6 @@
 import { needsKey, type ClientSettings } from '../config/config.ts';
 import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
-import { createRemoteAddress } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
@@ -48,13 +47,7 @@ export function createGateway(settings: GatewaySettings): Gateway {
   const { completion, observe, streams } = settings;
   const { config, logger } = completion;
   const dispatch = createDispatch(settings);
-  const logAccess = createAccessLog({
-    logger,
-    verbose: config.logging.verbose,
-    remoteAddressOf: createRemoteAddress(config.server.trustedProxies),
-    observe,
-    redact: completion.redact,
-  });
+  const logAccess = createAccessLog(config, logger, completion.redact, observe);
   const withCors = <A extends Answer>(answer: A): A =>
     config.server.cors ? addCorsHeaders(answer) : answer;
 
