@@ -3,7 +3,7 @@
 import { needsKey, type ClientSettings } from '../config/config.ts';
 import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
-import { createRemoteAddress } from '../downstream/remote-address.ts';
+import { createRemoteAddress } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isStream, type Answer } from '../lib/messages.ts';

@@ -1,4 +1,4 @@
-/** One attempt at a provider. Everybody who learns something of it writes it here; the log reads it. */
+/** The records of a request and of its attempts: written by everybody who learns something, and read by the log. */
 
 import { BACKSLASH, CLOSE_BRACE, OPEN_BRACE, QUOTE } from './ascii.ts';
 import { ClientGone, type ErrorKind, GatewayError } from './errors.ts';
@@ -20,7 +20,48 @@ const MODEL = /^[ -[\]-~]{1,64}$/;
 /** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
-/** A class, so that all attempts have one shape: V8 would copy an object that grows member by member. */
+/** One request. Times are on the clock of `performance.now()`. */
+export class AccessRecord {
+  /** The name of the client whose key was sent; keys of `[server.auth]` have none. */
+  client: string | undefined;
+  /** Whose answer or error the client gets. */
+  provider: string | undefined;
+  model: string | undefined;
+  stream: boolean | undefined;
+  requestBytes: number | undefined;
+  traceId: string | undefined;
+  /** In order, those that were skipped too. */
+  readonly tries: Attempt[] = [];
+  /** The attempt whose answer or error the client gets. */
+  attempt: Attempt | undefined;
+  /** The request's body was complete. */
+  bodyReadAtMs: number | undefined;
+  /** The gateway has repeated the request, with another key perhaps, or asked a fallback. */
+  hasRetried = false;
+  /** The failure that was answered, or that ended a stream. */
+  failure: GatewayError | undefined;
+
+  /**
+   * Returns how long a chat completion took until its answer's head; undefined if its body was never read. `gatewayMs` is
+   * neither the client's upload nor `upstreamMs`, which goes from the first attempt to the end of the last one.
+   */
+  timeSpent(
+    headAtMs: number,
+  ): { readonly gatewayMs: number; readonly upstreamMs?: number } | undefined {
+    if (this.bodyReadAtMs === undefined) return undefined;
+    const totalMs = headAtMs - this.bodyReadAtMs;
+    const first = this.tries.find(({ isAsked }) => isAsked);
+    const last = this.tries.findLast(({ isAsked }) => isAsked);
+    if (!first || !last) return { gatewayMs: totalMs };
+    const upstreamMs = (last.endedAtMs ?? headAtMs) - first.beganAtMs;
+    return { gatewayMs: totalMs - upstreamMs, upstreamMs };
+  }
+}
+
+/**
+ * One attempt at a provider. A class, so that all attempts have one shape: V8 would copy an object that grows member by
+ * member.
+ */
 export class Attempt {
   readonly provider: string;
   /** The model that the provider is asked for. */
