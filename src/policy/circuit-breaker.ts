@@ -28,7 +28,7 @@ export interface Circuit {
   readonly failures: number;
   /** Of the latest failure. */
   readonly cause: string | undefined;
-  /** On the clock of `sharedNowMs()`. */
+  /** The end of the cooldown, on the clock of `sharedNowMs()`. */
   readonly restsUntilMs: number;
 }
 
@@ -36,14 +36,9 @@ export interface Circuit {
 export type CircuitReport = Circuit & { readonly state: 'open' | 'half-open' };
 
 /** A change that the breakers of the other threads make too. A failure without a model is one to connect. */
-export interface CircuitEvent {
+export type CircuitEvent = Omit<Circuit, 'failures'> & {
   readonly type: 'probe' | 'success' | 'failure';
-  readonly provider: string;
-  readonly model: string | undefined;
-  readonly cause: string | undefined;
-  /** The end of the cooldown that a probe or a failure begins. */
-  readonly restsUntilMs: number;
-}
+};
 
 /**
  * Each model of a provider has a circuit, and the provider itself has one for failed connections. A circuit opens
