@@ -147,8 +147,14 @@ export class CircuitBreaker {
     cause?: string,
   ): void {
     if (this.#retired.has(provider)) return;
-    const restsUntilMs = sharedNowWholeMs() + COOLDOWN_MS;
-    const event = { type, provider: provider.id, model, cause: cut(cause), restsUntilMs };
+    const event: CircuitEvent = {
+      type,
+      provider: provider.id,
+      // Megabytes of a client's are not sent to other threads: what is cut is still too long to be kept.
+      model: model?.slice(0, MAX_NAME_CHARACTERS),
+      cause: cut(cause),
+      restsUntilMs: sharedNowWholeMs() + COOLDOWN_MS,
+    };
     this.apply(event);
     this.#share?.(event);
   }
