@@ -73,8 +73,9 @@ async function startPool(t: TestContext, onUse: string) {
   const folder = emptyFolder(t, { 'worker.mjs': program });
   const lines: (LogFacts & { message: string })[] = [];
   const memory = new SharedMemory(placeOfMain(2));
+  const config = loadConfig({ toml: '', env: {} });
   const app = {
-    snapshot: { config: loadConfig({ toml: '[server]\nworkers = 2', env: {} }) },
+    snapshot: { config: { ...config, server: { ...config.server, workers: 2 } } },
     reloads: 0,
     known: { circuits: [], keys: [] },
     memory,
