@@ -96,6 +96,8 @@ test('each of these things is done in one place', () => {
     ],
     ['ends the process or its thread', /process\.exit/, ['server.ts', 'worker.ts']],
     ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/figures.ts']],
+    ['waits for another thread', /Atomics\.(?:wait|notify)/, []],
+    ['creates shared memory', /new SharedArrayBuffer/, ['lib/shared-memory.ts']],
     ['prints', /console\./, []],
   ];
   for (const [what, pattern, names] of places) {

@@ -727,7 +727,7 @@ describe('the circuit breaker', () => {
     );
   });
 
-  test('tells the others nothing while all is well, and cuts a cause between two characters', () => {
+  test('tells the others nothing while all is well, and bounded texts, cut between two characters', () => {
     const events: CircuitEvent[] = [];
     const breaker = new CircuitBreaker({ log() {}, isEnabled: () => false }, (event) =>
       events.push(event),
@@ -736,7 +736,14 @@ describe('the circuit breaker', () => {
     breaker.recordSuccess(P, 'm');
     assert.equal(events.length, 0);
     breaker.recordModelFailure(P, 'm', `${'é'.repeat(255)}🦜 and more`);
-    assert.equal(events[0]!.cause, 'é'.repeat(255));
+    breaker.recordModelFailure(P, 'x'.repeat(1_000_000));
+    assert.deepEqual(
+      events.map(({ model, cause }) => [model?.length, cause]),
+      [
+        [1, 'é'.repeat(255)],
+        [256, undefined],
+      ],
+    );
   });
 
   test('the log of the gateway says which provider is passed over, and when it is asked again', async (t) => {
