@@ -90,7 +90,7 @@ for (const { version, framing, frame, end } of [
 }
 
 test('the end of a stream that comes in one packet with a long event follows it', async (t) => {
-  const long = `data: ${JSON.stringify({ choices: [{ delta: { content: 'x'.repeat(300_000) } }] })}\n\n`;
+  const long = `data: ${JSON.stringify({ error: {}, choices: [{ delta: { content: 'x'.repeat(300_000) } }] })}\n\n`;
   const { gateway } = await start(t, begin(CHUNK + long + LAST + DONE));
   assert.equal(await openChat(gateway.port).ended, CHUNK + long + LAST + DONE);
 });
