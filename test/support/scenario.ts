@@ -56,3 +56,13 @@ export async function scenario<Id extends string = 'p'>(
     asked: () => started.map(({ upstream }) => upstream.requests.length),
   };
 }
+
+/** Does for each model (of a request) what its script says; answers well for the others. */
+export function byModel(scripts: Readonly<Record<string, Script>>): Script {
+  return (request, response) => (scripts[modelOf(request)] ?? answerWell)(request, response);
+}
+
+/** The model that a provider was asked for. */
+export function modelOf({ body }: { readonly body: Buffer }): string {
+  return (JSON.parse(body.toString()) as { model: string }).model;
+}
