@@ -57,9 +57,12 @@ export async function scenario<Id extends string = 'p'>(
   };
 }
 
-/** Does for each model (of a request) what its script says; answers well for the others. */
+/** Does for each model (of a completion) what its script says; answers well for the others. */
 export function byModel(scripts: Readonly<Record<string, Script>>): Script {
-  return (request, response) => (scripts[modelOf(request)] ?? answerWell)(request, response);
+  return (request, response) => {
+    const script = request.method === 'POST' ? scripts[modelOf(request)] : undefined;
+    return (script ?? answerWell)(request, response);
+  };
 }
 
 /** The model that a provider was asked for. */
