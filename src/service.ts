@@ -34,10 +34,8 @@ interface ServiceRuntime extends PoolRuntime {
 
 /** Builds a gateway from its settings. Nothing listens or connects yet. */
 export function createService(initial: Config, runtime: ServiceRuntime): Service {
-  const {
-    admin: settings,
-    server: { workers },
-  } = initial;
+  const { admin: settings } = initial;
+  const { workers } = initial.server;
   let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
   const app = createApp(initial, runtime, {
     memory: new SharedMemory(placeOfMain(workers)),
@@ -72,10 +70,15 @@ export function createService(initial: Config, runtime: ServiceRuntime): Service
     async reload(read) {
       if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
       const before = config();
-      const changes = readAndUse(read, app);
-      const succeededAtMs = changes ? Date.now() : lastReload.succeededAtMs;
-      lastReload = { isSuccessful: changes !== undefined, succeededAtMs };
-      if (!changes) return;
+      let changes: Changes;
+      try {
+        changes = compareSettings(before, read());
+        app.use(changes.config);
+      } catch (failure) {
+        lastReload = { ...lastReload, isSuccessful: false };
+        return logFailure(logger, failure);
+      }
+      lastReload = { isSuccessful: true, succeededAtMs: Date.now() };
       admin?.onConfig(changes.config);
       learnModels();
       await pool?.use();
@@ -84,18 +87,6 @@ export function createService(initial: Config, runtime: ServiceRuntime): Service
       logChanges(logger, changes, warnings);
     },
   };
-}
-
-/** Uses the settings that `read` returns in this thread. Undefined, and nothing changes, if that fails. */
-function readAndUse(read: () => Config, app: App): Changes | undefined {
-  try {
-    const changes = compareSettings(app.snapshot.config, read());
-    app.use(changes.config);
-    return changes;
-  } catch (failure) {
-    logFailure(app.logger, failure);
-    return undefined;
-  }
 }
 
 /** Those that are read from the parts, over all threads. */

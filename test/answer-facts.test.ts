@@ -148,6 +148,7 @@ test('the model, the finish_reason and the usage are read from a complete answer
     '"model":"gpt-4o"',
     '"choices":[{"finish_reason":"length","message":{"content":"\\"usage\\":{\\"prompt_tokens\\":9}"}}]',
     '"usage":{"prompt_tokens":1,"note":"}\\"}{"}',
+    '"others":[{"finish_reason":"no"}]',
     '"other":{"model":"no","usage":{"prompt_tokens":2},"finish_reason":"no","choices":1}',
   ];
   for (let turn = 0; turn < members.length; turn += 1) {

@@ -32,7 +32,7 @@ const IMPORTS: Readonly<Record<string, readonly string[]>> = {
 };
 
 const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
-  .filter((name) => name.endsWith('.ts'))
+  .filter((name) => /\.[jt]s$/.test(name))
   .map((name) => ({ name, text: read(`src/${name}`) }));
 
 const folderOf = (name: string) => name.split('/').slice(0, -1).join('/');
@@ -96,6 +96,8 @@ test('each of these things is done in one place', () => {
     ],
     ['ends the process or its thread', /process\.exit/, ['server.ts', 'worker.ts']],
     ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/figures.ts']],
+    ['waits for another thread', /Atomics\.(?:wait|notify)/, []],
+    ['creates shared memory', /new SharedArrayBuffer/, ['lib/shared-memory.ts']],
     ['prints', /console\./, []],
   ];
   for (const [what, pattern, names] of places) {
@@ -107,7 +109,7 @@ test('each of these things is done in one place', () => {
 test('smol-toml is the only package that is imported, and none is needed at run time', () => {
   assert.equal(packageJson.dependencies, undefined);
   const imported = sources.flatMap(({ text }) =>
-    [...text.matchAll(/from '([^'.][^']*)'/g)].map(([, name = '']) => name),
+    [...text.matchAll(/from '([^'.#][^']*)'/g)].map(([, name = '']) => name),
   );
   const foreign = new Set(imported.filter((name) => !name.startsWith('node:')));
   assert.deepEqual([...foreign], ['smol-toml']);

@@ -166,7 +166,10 @@ class Builder {
     else assert.equal(text, '');
     // Deeper values are not reported, and on the last level have no name.
     if (depth === 4 || (depth === 3 && kind === 'object')) return value;
-    if (kind === 'array') return inside.map(([, item]) => item);
+    if (kind === 'array') {
+      assert.ok(inside.every(([name]) => name === ''));
+      return inside.map(([, item]) => item);
+    }
     return kind === 'object' ? Object.fromEntries(inside) : value;
   }
 }
@@ -393,6 +396,26 @@ test('a model or stream at the top in other than lower case is refused, deeper d
     const text = `{"model":"a",${MESSAGES},"${name}":["b"],"x":{"MODEL":1,"STREAM":2}}`;
     const refusal = refusalOf(() => parseChatRequest(Buffer.from(text)));
     assert.equal(refusal, undefined, text);
+  }
+});
+
+test('a message is checked by its own members alone, and its first fault is named', () => {
+  const user = '{"role":"user","content":"x"}';
+  const table: [members: string, fault?: RegExp][] = [
+    [`"x":[{"role":1,"content":[1]},3],"y":{"a":{"b":[1]}},"messages":[${user}]`],
+    ['"messages":[{"x":[1],"role":"user","content":[{"type":"text"}]}]'],
+    [
+      '"messages":[{"role":"user","content":[{},1]}]',
+      /"messages\[0\]\.content" must be a string or/,
+    ],
+    [`"messages":[${user},{"content":"x"}]`, /"messages\[1\]\.role" must be a string$/],
+    ['"messages":[{"role":1},{"role":"user"}]', /"messages\[0\]\.role" must be a string$/],
+    ['"x":[{},{}],"messages":[]', /"messages" must be a non-empty array$/],
+    ['"messages":[],"MODEL":1', /"messages" must be a non-empty array$/],
+  ];
+  for (const [members, fault = /^accepted$/] of table) {
+    const body = Buffer.from(`{"model":"m",${members}}`);
+    assert.match(refusalOf(() => parseChatRequest(body)) ?? 'accepted', fault, members);
   }
 });
 

@@ -1,14 +1,10 @@
 /** The operator's page as a document: what it is made of. test/browser/ opens it in a browser. */
 
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { copyFileSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { createPage } from '../src/admin/page/page.ts';
-import { emptyFolder, ROOT } from './support/process.ts';
 
 const MAX_BYTES = 48_000;
 
@@ -53,40 +49,4 @@ test('the script looks up only ids that the document has, and no id is there twi
 test(`the page is smaller than ${MAX_BYTES / 1000} kB`, () => {
   const size = Buffer.byteLength(page.html);
   assert.ok(size < MAX_BYTES, `${size} bytes`);
-});
-
-test('the script is formatted, linted and type-checked as the sources are', (t) => {
-  const options = {
-    target: 'es2023',
-    lib: ['es2023', 'dom', 'dom.iterable'],
-    module: 'esnext',
-    moduleDetection: 'force',
-    types: [],
-    noEmit: true,
-    allowJs: true,
-    checkJs: true,
-    strict: true,
-    // Parameters have no types in plain JavaScript.
-    noImplicitAny: false,
-    noUnusedLocals: true,
-    noUnusedParameters: true,
-  };
-  const folder = emptyFolder(t, {
-    'page.js': contentsOf('script').join('').trimStart(),
-    'tsconfig.json': JSON.stringify({ compilerOptions: options, files: ['page.js'] }),
-  });
-  for (const name of ['.oxfmtrc.json', '.oxlintrc.json']) {
-    copyFileSync(join(ROOT, name), join(folder, name));
-  }
-  writeFileSync(join(folder, 'package.json'), '{"type":"module"}');
-  const commands: [string, ...string[]][] = [
-    ['oxfmt', '--check', 'page.js'],
-    ['oxlint', 'page.js'],
-    ['tsc', '-p', '.'],
-  ];
-  for (const [program, ...args] of commands) {
-    const path = join(ROOT, 'node_modules/.bin', program);
-    const { status, stdout, stderr } = spawnSync(path, args, { cwd: folder, encoding: 'utf8' });
-    assert.equal(status, 0, `${program}: ${stdout}${stderr}`);
-  }
 });

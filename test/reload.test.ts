@@ -37,6 +37,7 @@ import {
   startUpstream,
   type FakeUpstream,
 } from './support/upstream.ts';
+import { ONE_WORKER } from './support/workers.ts';
 import { newBudget } from './support/shared.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
@@ -275,7 +276,8 @@ describe('after a reload', () => {
     const upstream = await startUpstream(t, (_, response) =>
       sendJson(response, { data: [{ id: 'listed' }] }),
     );
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    // Each worker would ask for its own.
+    const gateway = await startGateway(t, { toml: providerToml(upstream), env: ONE_WORKER });
     const ids = async () =>
       ((await gateway.send('/v1/models')).json() as { data: { id: string }[] }).data.map(
         ({ id }) => id,

@@ -60,6 +60,7 @@ await build({
   bundle: true,
   splitting: true,
   packages: 'external',
+  conditions: ['bundle'],
   plugins: [limitTests],
   platform: 'node',
   format: 'esm',

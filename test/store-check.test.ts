@@ -62,7 +62,7 @@ const STATES: readonly State[] = [
     result: /^AUTH: WRONGPASS$/,
     exitCode: 3,
   },
-  { name: 'that needs a password', userinfo: '', result: /^SCRIPT: NOAUTH /, exitCode: 3 },
+  { name: 'that needs a password', userinfo: '', result: /^EVAL: NOAUTH /, exitCode: 3 },
   {
     name: 'without such a database',
     database: 99,
@@ -73,19 +73,19 @@ const STATES: readonly State[] = [
     name: 'that permits the user no scripts',
     args: ['--user', 'gateway', 'on', `>${PASSWORD}`, '~*', '+@all', '-@scripting'],
     userinfo: `gateway:${PASSWORD}@`,
-    result: /^SCRIPT: NOPERM /,
+    result: /^EVAL: NOPERM /,
     exitCode: 3,
   },
   {
     name: 'that is a read-only replica',
     enter: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())),
-    result: /^EVALSHA: .*(?:READONLY|read only)/,
+    result: /^EVAL: .*(?:READONLY|read only)/,
     exitCode: 3,
   },
   {
     name: 'that is full',
     enter: (redis) => redis.fill(),
-    result: /^EVALSHA: .*OOM/,
+    result: /^EVAL: .*OOM/,
     exitCode: 3,
   },
   {
@@ -165,7 +165,7 @@ describe('--check of a store', { concurrency: 4 }, () => {
 
   test('that answers later than a request waits fails', async (t) => {
     const { port } = await startFakeRedis(t, ([name], socket) => {
-      if (name !== 'EVALSHA') return false;
+      if (name !== 'EVAL') return false;
       return setTimeout(() => socket.write('+OK\r\n'), 80);
     });
     const finished = await check(t, `redis://127.0.0.1:${port}`);
@@ -176,7 +176,7 @@ describe('--check of a store', { concurrency: 4 }, () => {
   test('that answers late once works', async (t) => {
     let runs = 0;
     const { port } = await startFakeRedis(t, ([name], socket) => {
-      if (name !== 'EVALSHA') return false;
+      if (name !== 'EVAL') return false;
       runs += 1;
       // The first of all shows that it can write.
       return setTimeout(() => socket.write('+OK\r\n'), runs === 2 ? 1.1 * PATIENT_MS : 0);
@@ -189,7 +189,7 @@ describe('--check of a store', { concurrency: 4 }, () => {
 
   test('that closes the connection once it is ready fails', async (t) => {
     const { port } = await startFakeRedis(t, ([name, , keys], socket) => {
-      return name === 'EVALSHA' && keys === '0' ? socket.end() : false;
+      return name === 'EVAL' && keys === '0' ? socket.end() : false;
     });
     const finished = await check(t, `redis://127.0.0.1:${port}`);
     assert.equal(resultIn(finished), 'the connection was closed');
@@ -198,11 +198,11 @@ describe('--check of a store', { concurrency: 4 }, () => {
 
   test('that is a Redis Cluster of one server fails, although each key is there', async (t) => {
     const { port } = await startFakeRedis(t, ([name, , keys], socket) => {
-      if (name !== 'EVALSHA' || Number(keys) < 2) return false;
+      if (name !== 'EVAL' || Number(keys) < 2) return false;
       return socket.write("-CROSSSLOT Keys in request don't hash to the same slot\r\n");
     });
     const finished = await check(t, `redis://127.0.0.1:${port}`);
-    assert.match(resultIn(finished), /^EVALSHA: CROSSSLOT /);
+    assert.match(resultIn(finished), /^EVAL: CROSSSLOT /);
     assert.equal(finished.code, 3);
   });
 
@@ -215,10 +215,10 @@ describe('--check of a store', { concurrency: 4 }, () => {
 
   test('that repeats the password and sends control characters shows neither', async (t) => {
     const { port } = await startFakeRedis(t, ([name], socket) => {
-      return name === 'SCRIPT' && socket.write(`-ERR \u001b[31m ${PASSWORD}\r\n`);
+      return name === 'EVAL' && socket.write(`-ERR \u001b[31m ${PASSWORD}\r\n`);
     });
     const finished = await check(t, `redis://:${PASSWORD}@127.0.0.1:${port}`);
-    assert.equal(resultIn(finished), 'SCRIPT: ERR \\u001b[31m [secret]');
+    assert.equal(resultIn(finished), 'EVAL: ERR \\u001b[31m [secret]');
     assert.equal(finished.code, 3);
   });
 

@@ -50,13 +50,13 @@ const OUTAGES: readonly Outage[] = [
     name: 'full',
     begin: (redis) => redis.fill(),
     end: (redis) => redis.unfill(),
-    cause: /^EVALSHA: .*OOM/,
+    cause: /^EVAL: .*OOM/,
   },
   {
     name: 'a read-only replica',
     begin: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())),
     end: (redis) => redis.command('REPLICAOF', 'NO', 'ONE'),
-    cause: /^EVALSHA: .*(?:READONLY|read only)/,
+    cause: /^EVAL: .*(?:READONLY|read only)/,
   },
 ];
 

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer, type AddressInfo } from 'node:net';
-import { realpathSync } from 'node:fs';
+import { readFileSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -290,6 +290,20 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
     assert.equal(await ended[0]!.exit, 1);
     const text = `inference-gateway: port ${port} is already in use; choose another with --port\n`;
     assert.ok(ended[0]!.stderr().endsWith(text), ended[0]!.stderr());
+  });
+
+  test('needs no socket that another user could take first', async (t) => {
+    const port = await freePort();
+    const squatter = createServer().listen(`\0inference-gateway ${port}`);
+    t.after(() => squatter.close());
+    await once(squatter, 'listening');
+    const env = { GATEWAY_WORKERS: '2' };
+    const args = ['--host', '127.0.0.1', '--port', `${port}`];
+    const { child, stderr } = startProgram(t, args, { env });
+    await eventually(() => /^listening /m.test(stderr()), 'it listens');
+    const sockets = readFileSync('/proc/net/unix', 'utf8');
+    assert.equal(sockets.match(/@inference-gateway /g)!.length, 1, 'there is the other one alone');
+    assert.equal(child.exitCode, null);
   });
 
   test('on the port of another one with its own address listens, also at the same moment', async (t) => {

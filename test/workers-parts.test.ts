@@ -12,7 +12,7 @@ import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import type { LogFacts } from '../src/lib/log.ts';
 import { placeOfMain, SharedMemory } from '../src/lib/shared-memory.ts';
 import { WorkerPool } from '../src/workers/pool.ts';
-import { replaceNow, useManualTimers } from './support/clock.ts';
+import { useManualTimers } from './support/clock.ts';
 import { emptyFolder } from './support/process.ts';
 import { eventually } from './support/streams.ts';
 
@@ -75,7 +75,6 @@ async function startPool(t: TestContext, onUse: string) {
   const memory = new SharedMemory(placeOfMain(2));
   const config = loadConfig({ toml: '', env: {} });
   const app = {
-    // Only the start refuses several workers on older Nodes.
     snapshot: { config: { ...config, server: { ...config.server, workers: 2 } } },
     reloads: 0,
     known: { circuits: [], keys: [] },
@@ -85,6 +84,7 @@ async function startPool(t: TestContext, onUse: string) {
       log: (_: string, message: string, facts?: LogFacts) => void lines.push({ ...facts, message }),
       isEnabled: () => true,
     },
+    transport: { setting: 'auto' as const },
     apply() {},
   };
   const pool = new WorkerPool(app, {
@@ -103,7 +103,7 @@ const FIRST_EXITS = 'if (workerData.place.thread === 1) process.exit(1);';
 
 test('the pause before a dead worker is replaced is short again after one that has lived for a minute', async (t) => {
   let nowMs = 1000;
-  replaceNow(t, () => nowMs);
+  t.mock.method(performance, 'now', () => nowMs);
   const timers = useManualTimers(t);
   const { pool, logged } = await startPool(t, FIRST_EXITS);
   for (const [deaths, livedMs] of [59_000, 60_000, 60_001, 1].entries()) {

@@ -27,9 +27,7 @@ export type ModelsObserver = (provider: string, names: readonly string[]) => voi
  * Answers `GET /v1/models` with the models that the client may name; all without a client. Asks the providers whose
  * lists are not known, or old. Never rejects.
  */
-export type ModelList = (client?: ListingClient) => Promise<Answer>;
-
-type ListingClient = Pick<ClientSettings, 'models'>;
+export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Answer>;
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -63,8 +61,6 @@ interface CachedList {
  */
 export function createModelList(settings: ModelListSettings): ModelList {
   const { providers, keyPools, transport, logger, redact, onModels, cache } = settings;
-  /** All entries, until a list changes. */
-  let entries: readonly Entry[] | undefined;
   /**
    * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
    * different lists. Clients that do not read hold no copies.
@@ -91,7 +87,6 @@ export function createModelList(settings: ModelListSettings): ModelList {
         provider.id,
         cached.models.map(({ name }) => name),
       );
-      entries = undefined;
       bodies.clear();
     } catch (thrown) {
       failure = thrown as Error;
@@ -102,26 +97,21 @@ export function createModelList(settings: ModelListSettings): ModelList {
     cached.fetching = undefined;
   }
 
-  function bodyFor(client: ListingClient = { models: undefined }): Buffer {
-    const key = JSON.stringify(client.models) as string | undefined;
-    const known = bodies.get(key);
-    if (known) return known;
-    entries ??= listEntries(settings);
-    const data = entries.filter(({ id }) => mayName(client, id));
-    const body = Buffer.from(JSON.stringify({ object: 'list', data }));
-    bodies.set(key, body);
-    return body;
-  }
-
   return async (client) => {
     await Promise.all([...providers.values()].map(updateList));
-    const headers = { 'content-type': 'application/json' };
-    return { status: 200, headers, body: [bodyFor(client)] };
+    const key = JSON.stringify(client?.models) as string | undefined;
+    let body = bodies.get(key);
+    if (!body) {
+      const data = listEntries(settings).filter(({ id }) => mayName(client, id));
+      body = Buffer.from(JSON.stringify({ object: 'list', data }));
+      bodies.set(key, body);
+    }
+    return { status: 200, headers: { 'content-type': 'application/json' }, body: [body] };
   };
 }
 
 /** Lists the models that are known of each provider, and then the aliases that lead to a registered one. */
-function listEntries({ providers, aliases, cache }: ModelListSettings): readonly Entry[] {
+function listEntries({ providers, aliases, cache }: ModelListSettings) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
     const { id, models, defaultModel } = provider;
     const listed = models?.map(unlisted) ?? cache.get(provider)?.models ?? [];
@@ -154,20 +144,13 @@ function unlisted(name: string): ListedModel {
   return { name, created: 0 };
 }
 
-interface Entry {
-  readonly id: string;
-  readonly object: 'model';
-  readonly created: number;
-  readonly owned_by: string;
-}
-
 /** The member order is OpenAI's. */
-function toEntry(id: string, created: number, provider: string): Entry {
+function toEntry(id: string, created: number, provider: string) {
   return { id, object: 'model', created, owned_by: provider };
 }
 
 /**
- * Asks with one key after the other until one is not refused. A refused one does not rest: it may be a key for
+ * Asks with one key after the other until one is not refused. A refused one begins no cooldown: it may be a key for
  * completions only. Throws if the provider has no usable list, or none in time.
  */
 async function fetchModels(

@@ -28,7 +28,7 @@ export interface Circuit {
   readonly failures: number;
   /** Of the latest failure. */
   readonly cause: string | undefined;
-  /** On the clock of `sharedNowMs()`. */
+  /** The end of the cooldown, on the clock of `sharedNowMs()`. */
   readonly restsUntilMs: number;
 }
 
@@ -36,14 +36,9 @@ export interface Circuit {
 export type CircuitReport = Circuit & { readonly state: 'open' | 'half-open' };
 
 /** A change that the breakers of the other threads make too. A failure without a model is one to connect. */
-export interface CircuitEvent {
+export type CircuitEvent = Omit<Circuit, 'failures'> & {
   readonly type: 'probe' | 'success' | 'failure';
-  readonly provider: string;
-  readonly model: string | undefined;
-  readonly cause: string | undefined;
-  /** The end of the cooldown that a probe or a failure begins. */
-  readonly restsUntilMs: number;
-}
+};
 
 /**
  * Each model of a provider has a circuit, and the provider itself has one for failed connections. A circuit opens
@@ -152,8 +147,14 @@ export class CircuitBreaker {
     cause?: string,
   ): void {
     if (this.#retired.has(provider)) return;
-    const restsUntilMs = sharedNowWholeMs() + COOLDOWN_MS;
-    const event = { type, provider: provider.id, model, cause: cut(cause), restsUntilMs };
+    const event: CircuitEvent = {
+      type,
+      provider: provider.id,
+      // Megabytes of a client's are not sent to other threads: what is cut is still too long to be kept.
+      model: model?.slice(0, MAX_NAME_CHARACTERS),
+      cause: cut(cause),
+      restsUntilMs: sharedNowWholeMs() + COOLDOWN_MS,
+    };
     this.apply(event);
     this.#share?.(event);
   }

@@ -5,22 +5,20 @@ import { connect as createTlsConnection } from 'node:tls';
 
 import type { StoreSettings } from '../config/config.ts';
 import type { StoredBucket } from '../policy/rate-limit-store.ts';
-import { encodeCommand, ReplyReader, type Reply } from './resp.ts';
-import { SCRIPT, scriptArguments } from './script.ts';
+import { scriptArguments } from './script.ts';
 
 /** A request waits no longer for a reply. */
 export const ANSWER_MS = 50;
 /** For TCP and TLS together. */
 const CONNECT_MS = 2000;
 const KEEP_ALIVE_PROBE_MS = 30_000;
-/** Commands without a reply yet; further ones are not sent. */
-const MAX_PENDING = 4096;
-/** Bytes that the kernel has not taken; beyond it nothing is sent. */
-const MAX_UNSENT_BYTES = 1_048_576;
+/** Commands without a reply yet, of some 1.5 kB each; further ones are not sent. */
+const MAX_PENDING = 1024;
+/** The longest replies are error messages. */
+const MAX_REPLY_CHARACTERS = 4096;
 const MAX_CAUSE_CHARACTERS = 200;
-const ERROR_CODE = /^[A-Z]+\b/;
+const ERROR_CODE = /^-[A-Z]+\b/;
 
-const LOAD = ['SCRIPT', 'LOAD', SCRIPT];
 /** They show that the store can write, as a full or a read-only one cannot, and several keys at once, as a cluster cannot. */
 const PROBES: readonly StoredBucket[] = ['probe', 'probe-2'].map((name) => ({
   name,
@@ -29,13 +27,11 @@ const PROBES: readonly StoredBucket[] = ['probe', 'probe-2'].map((name) => ({
 }));
 
 interface Command {
-  readonly args: readonly string[];
+  readonly name: string;
   readonly sentAtMs: number;
   readonly resolve: (reply: string | undefined) => void;
-  readonly isRepeated: boolean;
 }
 
-/** What the owner of a connection is told. */
 export interface ConnectionEvents {
   /** The script has run. */
   readonly onReady: () => void;
@@ -53,12 +49,12 @@ export class Connection {
   readonly #options: ConnectionOptions;
   readonly #socket: Socket;
   readonly #connectTimer: NodeJS.Timeout;
-  readonly #replies = new ReplyReader();
-  /** In the order of their replies. */
+  /** The beginning of a reply. */
+  #unread = '';
+  /** In the order of their replies, and so the oldest first. */
   #pending: Command[] = [];
   /** Runs while commands are pending: until the oldest is overdue. */
   #answerTimer: NodeJS.Timeout | undefined;
-  #scriptHash = '';
   #isEnded = false;
 
   /** Connects. */
@@ -86,7 +82,7 @@ export class Connection {
   /** Runs the script. Returns its answer; undefined if the connection has ended or ends first. Never rejects. */
   run(tokens: 1 | -1, buckets: readonly StoredBucket[]): Promise<string | undefined> {
     const args = scriptArguments(tokens, buckets, this.#settings.prefix);
-    return this.#call(['EVALSHA', this.#scriptHash, ...args]);
+    return this.#call('EVAL', ...args);
   }
 
   /** Closes the connection. */
@@ -105,27 +101,20 @@ export class Connection {
     clearTimeout(this.#connectTimer);
     const { username, password, database } = this.#settings;
     const user = username === undefined ? [] : [username];
-    if (password) await this.#call(['AUTH', ...user, password.reveal()]);
-    if (database !== 0) await this.#call(['SELECT', String(database)]);
-    this.#scriptHash = (await this.#call(LOAD)) ?? '';
+    if (password) await this.#call('AUTH', ...user, password.reveal());
+    if (database !== 0) await this.#call('SELECT', String(database));
     const answer = await this.run(1, PROBES);
     if (answer === 'OK') this.#options.onReady();
     else this.end('the script gives a wrong answer');
   }
 
-  #call(args: readonly string[]): Promise<string | undefined> {
+  #call(name: string, ...args: readonly string[]): Promise<string | undefined> {
     return new Promise((resolve) => {
-      const isFull =
-        this.#pending.length >= MAX_PENDING || this.#socket.writableLength > MAX_UNSENT_BYTES;
-      if (this.#isEnded || isFull) resolve(undefined);
-      else this.#send({ args, sentAtMs: performance.now(), resolve, isRepeated: false });
+      if (this.#isEnded || this.#pending.length >= MAX_PENDING) return resolve(undefined);
+      this.#pending.push({ name, sentAtMs: performance.now(), resolve });
+      this.#socket.write(encodeCommand([name, ...args]));
+      this.#answerTimer ??= this.#startAnswerTimer(this.#options.answerMs);
     });
-  }
-
-  #send(command: Command): void {
-    this.#pending.push(command);
-    this.#socket.write(encodeCommand(command.args));
-    this.#answerTimer ??= this.#startAnswerTimer(this.#options.answerMs);
   }
 
   #startAnswerTimer(ms: number): NodeJS.Timeout {
@@ -135,36 +124,38 @@ export class Connection {
 
   #checkOldest(): void {
     this.#answerTimer = undefined;
-    if (this.#pending.length === 0) return;
-    // Not always the first: a repeated command keeps its time.
-    const oldestMs = this.#pending.reduce((ms, { sentAtMs }) => Math.min(ms, sentAtMs), Infinity);
-    const leftMs = oldestMs + this.#options.answerMs - performance.now();
+    const [oldest] = this.#pending;
+    if (!oldest) return;
+    const leftMs = oldest.sentAtMs + this.#options.answerMs - performance.now();
     if (leftMs > 0) this.#answerTimer = this.#startAnswerTimer(leftMs);
     else this.end(`no answer in ${this.#options.answerMs} ms`);
   }
 
+  /** Every reply is one line: the script returns status replies. latin1 cuts no character in two. */
   #read(chunk: Buffer): void {
-    try {
-      for (const reply of this.#replies.read(chunk)) this.#settle(reply);
-    } catch (error) {
-      this.end((error as Error).message);
-    }
+    const lines = (this.#unread + chunk.toString('latin1')).split('\r\n');
+    this.#unread = lines.pop()!;
+    for (const line of lines) this.#settle(line);
+    if (this.#unread.length > MAX_REPLY_CHARACTERS) this.end('the reply is too long');
   }
 
   /** A reply belongs to the oldest command. */
-  #settle({ text, isError }: Reply): void {
-    const [command] = this.#pending;
+  #settle(line: string): void {
+    const command = this.#pending[0];
     if (!command) return this.end('a reply without a command');
-    const { args, resolve, isRepeated } = command;
-    const isForgotten = isError && text.startsWith('NOSCRIPT') && !isRepeated;
-    if (isError && !isForgotten) {
+    if (line.startsWith('-')) {
       // What is said of AUTH may quote its arguments, or a part of them.
-      const shown = args[0] === 'AUTH' ? (ERROR_CODE.exec(text)?.[0] ?? 'error') : text;
-      return this.end(`${args[0]}: ${shown}`);
+      const shown = command.name === 'AUTH' ? (ERROR_CODE.exec(line)?.[0] ?? '-error') : line;
+      return this.end(`${command.name}: ${shown.slice(1)}`);
     }
+    if (!line.startsWith('+')) return this.end('the reply is not RESP');
     this.#pending.shift();
-    if (!isForgotten) return resolve(text);
-    this.#send({ ...command, args: LOAD, resolve() {}, isRepeated: true });
-    this.#send({ ...command, isRepeated: true });
+    command.resolve(line.slice(1));
   }
+}
+
+/** Encodes a command of RESP as an array of bulk strings. */
+export function encodeCommand(args: readonly string[]): string {
+  const strings = args.map((arg) => `$${Buffer.byteLength(arg)}\r\n${arg}\r\n`);
+  return `*${args.length}\r\n${strings.join('')}`;
 }

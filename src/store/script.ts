@@ -8,7 +8,7 @@ import type { StoredBucket, Taken } from '../policy/rate-limit-store.ts';
  * A key expires when its bucket is full; the 1 ms more is for rounding. A refusal writes too: after the server's
  * clock was set back, the refill goes on from there.
  */
-export const SCRIPT = `
+const SCRIPT = `
 local time = redis.call('TIME')
 local now = time[1] * 1e6 + time[2]
 local tokens = ARGV[1] * 1e6
@@ -26,9 +26,9 @@ for i, key in ipairs(KEYS) do
   local expiryMs = math.ceil(lack / ARGV[2 * i] / 1000) + 1
   redis.call('SET', key, string.format('%.0f %.0f', lack, now), 'PX', expiryMs)
 end
-return answer`;
+return redis.status_reply(answer)`;
 
-/** Returns the arguments of the script that follow its hash. `tokens`: 1 takes one of each bucket, -1 puts it back. */
+/** Returns the arguments of `EVAL`. `tokens`: 1 takes one of each bucket, -1 puts it back. */
 export function scriptArguments(
   tokens: 1 | -1,
   buckets: readonly StoredBucket[],
@@ -43,7 +43,7 @@ export function scriptArguments(
     String(requestsPerSecond),
     String(burstCapacity),
   ]);
-  return [String(keys.length), ...keys, String(tokens), ...limits];
+  return [SCRIPT, String(keys.length), ...keys, String(tokens), ...limits];
 }
 
 /** Returns what the script's answer means, or undefined if it is none: `OK`, or a bucket's position and microseconds. */

@@ -1,5 +1,7 @@
-/** The page's script, second part: the cards with the figures and charts of the last 15 minutes. */
-export const CHARTS = String.raw`
+/** The cards with the figures and charts of the last 15 minutes. */
+
+import { byId, formatNumber, isNew, make, setText } from './dom.js';
+
 const CHART_HEIGHT = 32;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
@@ -65,7 +67,7 @@ function formatShare(part, whole) {
   return percent === 0 || percent === 100 ? String(percent) : percent.toFixed(1);
 }
 
-function drawCards({ now, history, openStreams, inFlight }) {
+export function drawCards({ now, history, openStreams, inFlight }) {
   // The newest step has not ended: its rate would always seem to fall.
   const rates = history.requests.slice(0, -1).map((count) => count / history.stepSeconds);
   const peakRate = Math.max(...rates);
@@ -100,4 +102,3 @@ function drawCards({ now, history, openStreams, inFlight }) {
   const note = counts + ' · highest ' + formatShare(highest, 1) + ' %';
   drawCard('failed', formatShare(failed, total), '%', note);
 }
-`;

@@ -1,5 +1,20 @@
-/** The page's script, fourth part: the last requests, their filters and details. */
-export const REQUESTS = String.raw`
+/** The last requests, their filters and details. */
+
+import {
+  byId,
+  clip,
+  drawRow,
+  drawRows,
+  formatTime,
+  isNew,
+  make,
+  schedule,
+  setHidden,
+  setText,
+  visible,
+} from './dom.js';
+import { valueText } from './overview.js';
+
 const MAX_REQUESTS = 200;
 const OUTCOME_ICONS = { ok: 'good', client_closed: 'skip', refused: 'warn', rate_limited: 'bad' };
 const FAILED = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
@@ -17,13 +32,13 @@ let rowsMade = 0;
 const isPaused = () =>
   openRequests.size > 0 || byId('pause').getAttribute('aria-pressed') === 'true';
 
-function addRequests(added) {
+export function addRequests(added) {
   requests = [...added.toReversed(), ...requests].slice(0, MAX_REQUESTS);
   newWhilePaused += added.length;
 }
 
 /** After a reconnect the feed repeats the last requests: those that are known keep their rows. */
-function replaceRequests(all) {
+export function replaceRequests(all) {
   const keyOf = (request) => request.time + ' ' + request.request_id;
   const known = new Map([...requests, ...shown].map((request) => [keyOf(request), request]));
   requests = all.toReversed().map((request) => {
@@ -33,7 +48,7 @@ function replaceRequests(all) {
   });
 }
 
-function forgetRequests() {
+export function forgetRequests() {
   requests = [];
   openRequests.clear();
   byId('pause').setAttribute('aria-pressed', 'false');
@@ -143,7 +158,7 @@ function placeRows(body, rows) {
   }
 }
 
-function drawRequests() {
+export function drawRequests() {
   if (!isPaused()) {
     shown = requests;
     newWhilePaused = 0;
@@ -172,7 +187,7 @@ function drawOptions(id, values) {
   select.value = values.includes(chosen) ? chosen : '';
 }
 
-function drawFilters({ providers, clients }) {
+export function drawFilters({ providers, clients }) {
   const ids = providers.map(({ id }) => id);
   const names = clients.map(({ name }) => name);
   drawOptions('by-provider', ids);
@@ -200,4 +215,3 @@ byId('requests').addEventListener('click', ({ target }) => {
   // A click that ends a selection of text selects, and does not open.
   if (request && (target.closest('button') || String(getSelection()) === '')) toggle(request);
 });
-`;

@@ -1,5 +1,18 @@
-/** The page's script, third part: providers, models, clients, process and settings. */
-export const OVERVIEW = String.raw`
+/** Providers, models, clients, process and settings. */
+
+import {
+  byId,
+  clip,
+  drawRows,
+  formatDay,
+  formatDuration,
+  formatNumber,
+  isNew,
+  make,
+  setHidden,
+  setText,
+} from './dom.js';
+
 const latencyAndTokens = (row) => [
   row.firstTokenP50Ms,
   row.firstTokenP95Ms,
@@ -17,10 +30,10 @@ const STATES = new Map([
 const iconAndWords = (state) => STATES.get(state) ?? ['warn', state];
 
 /** Models rest on their own if the provider is reached but answers with errors. */
-const restingModels = ({ resting }) => resting.filter(({ model }) => model !== null);
+export const restingModels = ({ resting }) => resting.filter(({ model }) => model !== null);
 
 /** The state, with details of it if there are any, and the number of resting models. */
-function stateWords(provider, details = '') {
+export function stateWords(provider, details = '') {
   const [, words] = iconAndWords(provider.state);
   const count = restingModels(provider).length;
   const models = ['', ', 1 model rests'][count] ?? ', ' + count + ' models rest';
@@ -50,7 +63,7 @@ function errorCell(errors) {
   return counts.map(([kind, count]) => kind + ' ' + formatNumber(count)).join(' · ');
 }
 
-function drawProviders({ providers, now }) {
+export function drawProviders({ providers, now }) {
   setHidden(
     'providers-empty',
     providers.some(({ state }) => state !== 'skipped'),
@@ -71,7 +84,7 @@ function drawProviders({ providers, now }) {
   drawRows(byId('providers'), rows);
 }
 
-function drawModels({ models, clients }) {
+export function drawModels({ models, clients }) {
   setHidden('models-section', models.length === 0);
   const rows = models.map((model) => [
     model.name,
@@ -96,7 +109,11 @@ function drawModels({ models, clients }) {
 /** The state event before: the CPU's use is the difference. @type {any} */
 let earlier = null;
 
-function drawProcess(state) {
+export function forgetProcess() {
+  earlier = null;
+}
+
+export function drawProcess(state) {
   const { connections, process, now } = state;
   const passedMs = earlier ? Date.parse(now) - Date.parse(earlier.now) : 0;
   if (passedMs > 0) {
@@ -113,12 +130,12 @@ function drawProcess(state) {
   }
 }
 
-function valueText(value) {
+export function valueText(value) {
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
 
-function drawSettings() {
-  const upMs = Date.parse(state.now) - Date.parse(settings.startedAt);
+export function drawSettings(settings, now) {
+  const upMs = Date.parse(now) - Date.parse(settings.startedAt);
   const about = [
     settings.version,
     'Node ' + settings.node.replace(/^v/, ''),
@@ -135,4 +152,3 @@ function drawSettings() {
     );
   }
 }
-`;

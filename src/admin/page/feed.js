@@ -1,5 +1,36 @@
-/** The page's script, last part: the feed, its reconnects, and one drawing of the page for each change. */
-export const CONNECTION = String.raw`
+/** The feed and its reconnects. */
+
+import { drawCards } from './charts.js';
+import {
+  clip,
+  byId,
+  formatTime,
+  icon,
+  ICON_COLOURS,
+  isNew,
+  page,
+  schedule,
+  setHidden,
+  setText,
+  visible,
+} from './dom.js';
+import {
+  drawModels,
+  drawProcess,
+  drawProviders,
+  drawSettings,
+  forgetProcess,
+  restingModels,
+  stateWords,
+} from './overview.js';
+import {
+  addRequests,
+  drawFilters,
+  drawRequests,
+  forgetRequests,
+  replaceRequests,
+} from './requests.js';
+
 const MAX_WAIT_MS = 10_000;
 const MAX_SILENCE_MS = 15_000;
 
@@ -13,31 +44,20 @@ let isConnected = false;
 let isRepeat = false;
 let waitMs = 1000;
 let lastEventAt = 0;
-let isScheduled = false;
 let saidStates = new Map();
 
-/** Draws once for all that happens until the next frame. */
-function schedule() {
-  if (isScheduled) return;
-  isScheduled = true;
-  requestAnimationFrame(() => {
-    isScheduled = false;
-    draw();
-  });
-}
-
-function draw() {
+page.draw = () => {
   drawConnection();
   if (settings === null || state === null) return;
   drawCards(state);
   drawProviders(state);
   drawModels(state);
   drawProcess(state);
-  drawSettings();
+  drawSettings(settings, state.now);
   drawCurl();
   drawFilters(state);
   drawRequests();
-}
+};
 
 function drawConnection() {
   const isNone = state === null;
@@ -113,7 +133,7 @@ function takeSettings(next) {
   if (settings !== null && settings.startedAt !== next.startedAt) {
     forgetRequests();
     state = null;
-    earlier = null;
+    forgetProcess();
     saidStates = new Map();
     announce('The gateway was restarted');
   } else if (settings !== null) {
@@ -181,4 +201,3 @@ byId('copy').addEventListener('click', async () => {
 });
 
 connect();
-`;

@@ -1,13 +1,10 @@
-/**
- * The page's script, first part: text, numbers and table rows. The parts are plain JavaScript for browsers,
- * without backquotes; test/page.test.ts formats, lints and type-checks them as one file.
- */
-export const DOM = String.raw`
+/** Text, numbers and table rows, and one drawing of the page for each change. */
+
 /** @returns {any} */
-const byId = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
 /** Characters that change the direction of text or break lines are shown by their codes. */
-function visible(text) {
+export function visible(text) {
   return String(text).replace(
     /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/gu,
     (c) => '\\u' + (c.codePointAt(0) ?? 0).toString(16).padStart(4, '0'),
@@ -15,20 +12,20 @@ function visible(text) {
 }
 
 const MAX_CELL_CHARACTERS = 240;
-function clip(text) {
+export function clip(text) {
   const shown = String(text);
   return shown.length > MAX_CELL_CHARACTERS ? shown.slice(0, MAX_CELL_CHARACTERS) + '…' : shown;
 }
 
 /** Creates an element. Strings become text nodes: nothing from the feed is parsed as markup. */
-function make(tag, className, ...children) {
+export function make(tag, className, ...children) {
   const node = document.createElement(tag);
   if (className) node.className = className;
   node.append(...children.map((child) => (child instanceof Node ? child : visible(child))));
   return node;
 }
 
-function icon(name) {
+export function icon(name) {
   const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
   svg.setAttribute('class', 'icon');
   svg.setAttribute('aria-hidden', 'true');
@@ -40,23 +37,23 @@ function icon(name) {
 
 /** What was drawn last at each place, so that only changes touch the document. */
 const drawn = new WeakMap();
-function isNew(place, value) {
+export function isNew(place, value) {
   const mark = JSON.stringify(value);
   if (drawn.has(place) && drawn.get(place) === mark) return false;
   drawn.set(place, mark);
   return true;
 }
 
-function setText(id, text) {
+export function setText(id, text) {
   if (isNew(byId(id), text)) byId(id).textContent = visible(text);
 }
 
-function setHidden(id, isHidden) {
+export function setHidden(id, isHidden) {
   if (byId(id).hidden !== isHidden) byId(id).hidden = isHidden;
 }
 
 /** The same in every locale: 12 345, 123 k, 4.56 M. */
-function formatNumber(value) {
+export function formatNumber(value) {
   const size = Math.abs(value);
   if (size >= 1e9) return (value / 1e9).toFixed(2) + '\u202fG';
   if (size >= 1e6) return (value / 1e6).toFixed(2) + '\u202fM';
@@ -68,20 +65,20 @@ function formatNumber(value) {
 const twoDigits = (value) => String(value).padStart(2, '0');
 
 /** The time of day where the browser is. */
-function formatTime(iso) {
+export function formatTime(iso) {
   const date = new Date(iso);
   return [date.getHours(), date.getMinutes(), date.getSeconds()].map(twoDigits).join(':');
 }
 
 /** With the date, unless it is that of the other time. */
-function formatDay(iso, now) {
+export function formatDay(iso, now) {
   const [date, today] = [new Date(iso), new Date(now)];
   const isToday = date.toDateString() === today.toDateString();
   const day = twoDigits(date.getMonth() + 1) + '-' + twoDigits(date.getDate()) + ' ';
   return (isToday ? '' : day) + formatTime(iso);
 }
 
-function formatDuration(ms) {
+export function formatDuration(ms) {
   const seconds = Math.max(0, Math.ceil(ms / 1000));
   const minutes = Math.floor(seconds / 60);
   const hours = Math.floor(minutes / 60);
@@ -92,7 +89,7 @@ function formatDuration(ms) {
 }
 
 /** Icon and colour repeat what the words say. */
-const ICON_COLOURS = {
+export const ICON_COLOURS = {
   good: 'good',
   rest: 'warn',
   half: 'warn',
@@ -129,7 +126,7 @@ function makeCell(row, className) {
 }
 
 /** Draws a row of the table with this body: its cells have the classes of the table's head. */
-function drawRow(body, row, values) {
+export function drawRow(body, row, values) {
   const [{ cells: head }] = body.parentElement.tHead.rows;
   for (const [index, value] of values.entries()) {
     const cell = row.cells[index] ?? makeCell(row, head[index].className);
@@ -138,10 +135,23 @@ function drawRow(body, row, values) {
 }
 
 /** Draws a table's body, one row for each item. */
-function drawRows(body, rows) {
+export function drawRows(body, rows) {
   while (body.rows.length > rows.length) body.deleteRow(-1);
   for (const [index, values] of rows.entries()) {
     drawRow(body, body.rows[index] ?? body.insertRow(), values);
   }
 }
-`;
+
+/** `draw` draws the page from the latest events. */
+export const page = { draw() {} };
+let isScheduled = false;
+
+/** Draws once for all that happens until the next frame. */
+export function schedule() {
+  if (isScheduled) return;
+  isScheduled = true;
+  requestAnimationFrame(() => {
+    isScheduled = false;
+    page.draw();
+  });
+}

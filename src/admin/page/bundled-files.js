@@ -1,0 +1,15 @@
+/** The text of the page's files, which esbuild puts into the bundle (condition `bundle` in package.json). */
+
+/* oxlint-disable import/default -- the attribute makes the file's text the default export */
+
+import charts from './charts.js' with { type: 'text' };
+import dom from './dom.js' with { type: 'text' };
+import feed from './feed.js' with { type: 'text' };
+import overview from './overview.js' with { type: 'text' };
+import html from './page.html' with { type: 'text' };
+import requests from './requests.js' with { type: 'text' };
+import style from './style.css' with { type: 'text' };
+
+export { html, style };
+/** In the order of their imports. */
+export const scripts = [dom, charts, overview, requests, feed];
