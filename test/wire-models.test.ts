@@ -53,7 +53,11 @@ async function start(
   script: Script,
   { lines = '', more = '' }: { lines?: string; more?: string } = {},
 ) {
-  const { gateway, p } = await scenario(t, { providers: { p: { script, lines } }, more, env: ONE_WORKER });
+  const { gateway, p } = await scenario(t, {
+    providers: { p: { script, lines } },
+    more,
+    env: ONE_WORKER,
+  });
   return { gateway, upstream: p };
 }
 
