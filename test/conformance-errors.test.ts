@@ -517,8 +517,9 @@ const rows: Row[] = [
 
 test('a 200 with an error message of 8 million characters is a 502 without it', async (t) => {
   const message = `sk-${'x'.repeat(8_000_000)}`;
-  const upstream = await startUpstream(t, answers({ error: { message } }));
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t, {
+    providers: { p: answers({ error: { message } }) },
+  });
   assertError(await gateway.chat(chatBody()), apiError(502, 'Bad Gateway'));
 });
 
@@ -552,8 +553,9 @@ describe('an answer', () => {
 
 test('a Retry-After date becomes the whole seconds until then', async (t) => {
   const date = new Date(Date.now() + 40_000).toUTCString();
-  const upstream = await startUpstream(t, answers({}, 429, { 'retry-after': date }));
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t, {
+    providers: { p: answers({}, 429, { 'retry-after': date }) },
+  });
   const reply = await gateway.chat(chatBody());
   const seconds = Number(reply.headers['retry-after']);
   assert.ok(Number.isInteger(seconds) && seconds >= 20 && seconds <= 40, `${seconds}`);
@@ -561,8 +563,7 @@ test('a Retry-After date becomes the whole seconds until then', async (t) => {
 });
 
 test('of several Retry-After headers the first counts', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t);
   const date = new Date(Date.now() + 40_000).toUTCString();
   for (const values of [
     ['30', '30'],
@@ -588,8 +589,9 @@ const KEY = 'canary+of/no.shape';
 const keys = [PROVIDER_KEY, 'sk-proj-abcdefghijklmnop', 'Bearer abcdefghijklmnop'];
 for (const key of keys) {
   test(`a message of upstream's reaches the client without ${key.slice(0, 7)}…`, async (t) => {
-    const upstream = await startUpstream(t, answers({ message: `key ${key} is wrong` }, 403));
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const { p: upstream, gateway } = await scenario(t, {
+      providers: { p: answers({ message: `key ${key} is wrong` }, 403) },
+    });
     const reply = await gateway.chat(chatBody());
     assertError(reply, apiError(403, /key .+ is wrong$/));
     assert.ok(!reply.text.includes(key.slice(-10)), reply.text);
@@ -621,8 +623,9 @@ test('a key that the cut at 500 characters divides does not reach the client in 
 
 test('markup in a message is part of a JSON text that no browser takes for HTML', async (t) => {
   const message = '<img src=x onerror=alert(1)>';
-  const upstream = await startUpstream(t, answers({ error: { message } }, 400));
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t, {
+    providers: { p: answers({ error: { message } }, 400) },
+  });
   const reply = await gateway.chat(chatBody());
   assertError(reply, apiError(400, message));
   assert.equal(reply.headers['x-content-type-options'], 'nosniff');
@@ -632,8 +635,9 @@ for (const status of [200, 201, 202, 203]) {
   test(`${status} with JSON keeps its status, bytes and content type`, async (t) => {
     const body = '{ "choices" : [] ,"big":12345678901234567890, "x":"\\u00e9é", "x":1.0}\n';
     const contentType = 'application/json; charset=UTF-8';
-    const upstream = await startUpstream(t, text(body, contentType, status));
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const { p: upstream, gateway } = await scenario(t, {
+      providers: { p: text(body, contentType, status) },
+    });
     const reply = await gateway.chat(chatBody());
     assert.equal(reply.status, status);
     assert.equal(reply.text, body);
@@ -644,8 +648,7 @@ for (const status of [200, 201, 202, 203]) {
 
 test('an answer that has choices is passed on although it also has an error', async (t) => {
   const body = { ...completion(), error: { message: 'partial', code: 500 } };
-  const upstream = await startUpstream(t, answers(body));
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t, { providers: { p: answers(body) } });
   const reply = await gateway.chat(chatBody());
   assert.equal(reply.status, 200);
   assert.deepEqual(reply.json(), body);
@@ -685,8 +688,7 @@ for (const status of [200, 400, 429]) {
 }
 
 test("the first of upstream's request ids there is is passed on and logged", async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t);
   const ids = Object.entries({
     'x-request-id': 'id-1',
     'request-id': 'id-2',
@@ -847,15 +849,18 @@ for (const isChunked of sweep([false, true], [true])) {
   const kind = isChunked ? 'in chunks' : 'with Content-Length';
   test(`a complete answer ${kind} may have 64 MiB, and a longer one is a 502`, async (t) => {
     const limit = 64 * 1024 * 1024;
-    const upstream = await startUpstream(t, (request, response) => {
-      const { model } = JSON.parse(request.body.toString()) as { model: string };
-      const body = Buffer.alloc(Number(model), ' ');
-      body.write('{"choices":[]}');
-      response.setHeader('content-type', 'application/json');
-      if (isChunked) response.write(body.subarray(0, 1000));
-      response.end(isChunked ? body.subarray(1000) : body);
+    const { p: upstream, gateway } = await scenario(t, {
+      providers: {
+        p: (request, response) => {
+          const { model } = JSON.parse(request.body.toString()) as { model: string };
+          const body = Buffer.alloc(Number(model), ' ');
+          body.write('{"choices":[]}');
+          response.setHeader('content-type', 'application/json');
+          if (isChunked) response.write(body.subarray(0, 1000));
+          response.end(isChunked ? body.subarray(1000) : body);
+        },
+      },
     });
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
     const whole = await gateway.chat(chatBody({ model: `p/${limit}` }));
     assert.deepEqual([whole.status, whole.bytes.length], [200, limit]);
     assertError(await gateway.chat(chatBody({ model: `p/${limit + 1}` })), {
@@ -867,11 +872,14 @@ for (const isChunked of sweep([false, true], [true])) {
 
 test('an error body is waited for one second', async (t) => {
   const timers = useManualTimers(t);
-  const upstream = await startUpstream(t, (_, response) => {
-    response.writeHead(400, { 'content-type': 'application/json' });
-    response.write('{"error":');
+  const { p: upstream, gateway } = await scenario(t, {
+    providers: {
+      p: (_, response) => {
+        response.writeHead(400, { 'content-type': 'application/json' });
+        response.write('{"error":');
+      },
+    },
   });
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
   let isAnswered = false;
   const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
   const isReading = () => upstream.requests.length === 1 && timers.running().length > 0;
@@ -910,11 +918,14 @@ const longAnswers: [what: string, body: string, expected: ExpectedError | undefi
 for (const [what, body, expected] of longAnswers) {
   const result = expected ? `answered as ${expected.code}` : 'passed on';
   test(`a 200 of more than 256 KiB is ${result} if it is ${what}`, async (t) => {
-    const upstream = await startUpstream(t, (_, response) => {
-      response.writeHead(200, { 'content-type': 'application/json' });
-      response.end(body);
+    const { p: upstream, gateway } = await scenario(t, {
+      providers: {
+        p: (_, response) => {
+          response.writeHead(200, { 'content-type': 'application/json' });
+          response.end(body);
+        },
+      },
     });
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
     const reply = await gateway.chat(chatBody());
     if (expected) assertError(reply, expected);
     else assert.ok(reply.status === 200 && reply.text === body, reply.text.slice(0, 300));

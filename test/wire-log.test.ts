@@ -384,16 +384,6 @@ describe('logging', { concurrency: true }, () => {
     });
   }
 
-  test('at level trace the events of a stream are counted', async (t) => {
-    const events = completionEvents(['a', 'b', 'c']);
-    const script: Script = (_, response) => sendEvents(response, `: hello\n\n${events}`);
-    const { gateway } = await start(t, script, LOUD);
-    await gateway.chat(STREAM);
-    await lineOf(gateway);
-    const sent = entriesOf(gateway).find(({ message }) => message === 'response to client');
-    assert.equal(sent?.['events'], events.split('\n\n').length - 1);
-  });
-
   test('at level error a failure of the gateway itself is logged, with its cause', async (t) => {
     const gateway = await startGateway(t, {
       toml: '[logging]\nlevel = "error"\n',

@@ -170,7 +170,7 @@ export class Call {
       const body = typeof content === 'string' ? [Buffer.from(content)] : content;
       const length = isStream(body) ? undefined : lengthOf(body);
       if (length !== undefined && status !== 204) headers['content-length'] = String(length);
-      this.#lingerOverUpload();
+      if (!this.#request.complete) this.#lingerOverUpload();
 
       this.firstByteAtMs = performance.now();
       response.writeHead(status, headers);
@@ -202,7 +202,6 @@ export class Call {
   #lingerOverUpload(): void {
     const request = this.#request;
     const response = this.#response;
-    if (request.complete) return;
     const { socket } = request;
     const isLast = !response.shouldKeepAlive || this.isDraining;
     // Otherwise node:http closes after the answer, and closing with unread bytes resets the connection.

@@ -139,9 +139,9 @@ function attach(
   });
   const receive = (request: IncomingMessage, response: ServerResponse, awaitsContinue = false) =>
     connections.get(request.socket)?.receive({ request, response, awaitsContinue });
-  server.on('request', (request, response) => receive(request, response));
+  server.on('request', receive);
   server.on('checkContinue', (request, response) => receive(request, response, true));
-  server.on('checkExpectation', (request, response) => receive(request, response));
+  server.on('checkExpectation', receive);
   const refuse = (socket: Duplex, code?: string) => {
     const connection = connections.get(socket);
     if (connection) refuseBrokenRequest(code, connection, answerBroken);

@@ -1,22 +1,13 @@
 /** The access log: one line per request. An observer is told the same. */
 
+import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
+import { createRemoteAddress } from '../downstream/request-head.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS, outcomeOf } from '../lib/attempt.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
 import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
 import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
-
-interface AccessLogOptions {
-  readonly logger: Logger;
-  /** Adds the size of the request's body and the user agent. */
-  readonly verbose: boolean;
-  /** Returns the address of a call's client. */
-  readonly remoteAddressOf: (call: Call) => string | undefined;
-  readonly observe: RequestObserver | undefined;
-  /** Applied to what the observer is told; the logger does its own. */
-  readonly redact: Redactor;
-}
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   ok: 'info',
@@ -28,11 +19,17 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   internal_error: 'error',
 };
 
-/** Returns a function that logs one finished request. `status` is that of its answer. */
+/**
+ * Returns a function that logs one finished request, and tells the observer: with `redact`, because only the logger
+ * does it by itself. `status` is that of its answer.
+ */
 export function createAccessLog(
-  options: AccessLogOptions,
+  { logging: { verbose }, server }: Config,
+  logger: Logger,
+  redact: Redactor,
+  observe: RequestObserver | undefined,
 ): (call: Call, status: number | undefined) => void {
-  const { logger, verbose, remoteAddressOf, observe, redact } = options;
+  const remoteAddressOf = createRemoteAddress(server.trustedProxies);
   return (call, status) => {
     const endedAtMs = performance.now();
     const outcome = finalOutcomeOf(call);

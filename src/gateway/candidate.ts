@@ -19,6 +19,7 @@ const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
 
 export interface CandidateSettings extends AttemptSettings {
+  readonly logger: Logger;
   /** Of the providers with several keys, by their ids. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly concurrency: Concurrency;
@@ -43,7 +44,7 @@ export async function askCandidate(
   state: CircuitState,
 ): Promise<Attempt> {
   const { breaker, call, chat, settings } = context;
-  const { provider, model } = candidate;
+  const { provider } = candidate;
   const maxRetries = state === 'closed' ? provider.retries : 0;
   let isFresh = false;
   let before: Attempt | undefined;
@@ -53,7 +54,7 @@ export async function askCandidate(
       : await askOnce(candidate, context, { isFresh });
     if (!latest.failure) {
       // Whether a stream succeeds is known at its end, but a probe need not wait for it.
-      if (!chat.stream || state !== 'closed') breaker?.recordSuccess(provider, model);
+      if (!chat.stream || state !== 'closed') recordOutcome(breaker, candidate);
       return latest;
     }
     // A retry without a free slot is not asked: the failure before it stays.
@@ -67,7 +68,7 @@ export async function askCandidate(
     }
     before = attempt;
     if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
-      if (attempt.isAsked) recordFailure(breaker, candidate, failure);
+      if (attempt.isAsked) recordOutcome(breaker, candidate, failure);
       return attempt;
     }
     retries += 1;
@@ -112,24 +113,31 @@ async function askWithKeys(
  * gateway's own failures, which name no provider, are thrown: a shutdown, a full `max_buffered_bytes`, or a bug.
  */
 async function askOnce(
-  { provider, model }: Candidate,
+  candidate: Candidate,
   { breaker, call, chat, forwarded, settings }: CandidateContext,
   { key, isFresh }: { readonly key?: number; readonly isFresh: boolean },
 ): Promise<Attempt> {
   const { concurrency, logger } = settings;
   const { record } = call;
+  const { provider, model } = candidate;
   const attempt = new Attempt(provider, model, key);
   const refusal = concurrency.beginAttempt(provider.id);
-  if (refusal) return skip(attempt, refusal, { call, logger });
+  if (refusal) return skip(attempt, refusal, call, logger);
   record.tries.push(attempt);
   record.attempt = attempt;
   record.provider = provider.id;
   const end = (failure?: GatewayError | ClientGone) => {
     attempt.end(failure);
-    logAttempt('try', attempt, { call, logger });
+    logAttempt('try', attempt, call, logger);
   };
-  // It must not hold the chat request: a stream would hold its body, often megabytes, until it ends.
-  const onStreamEnd = createStreamEnd({ provider, model }, { call, breaker, end });
+  // Both are held until the stream ends, and must not name `chat`: its body is often megabytes.
+  const onStreamEnd = (failure?: GatewayError) => {
+    if (failure) {
+      record.failure = failure;
+      end(failure);
+    }
+    recordOutcome(breaker, candidate, failure);
+  };
   try {
     attempt.answer = await sendAttempt(
       { attempt, call, chat, provider, forwarded, isFresh, onStreamEnd },
@@ -148,61 +156,38 @@ async function askOnce(
   return attempt;
 }
 
-interface StreamEndContext {
-  readonly call: Call;
-  readonly breaker: CircuitBreaker | undefined;
-  readonly end: (failure: GatewayError) => void;
-}
-
-function createStreamEnd(candidate: Candidate, { call, breaker, end }: StreamEndContext) {
-  return (failure?: GatewayError) => {
-    if (failure) {
-      call.record.failure = failure;
-      end(failure);
-      recordFailure(breaker, candidate, failure);
-    } else {
-      breaker?.recordSuccess(candidate.provider, candidate.model);
-    }
-  };
-}
-
-interface LogContext {
-  readonly call: Call;
-  readonly logger: Logger;
-}
-
 /** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. Returns the attempt. */
 export function skip(
   attempt: Attempt,
   why: 'open' | GatewayError,
-  { call, logger }: LogContext,
+  call: Call,
+  logger: Logger,
 ): Attempt {
   attempt.outcome = why === 'open' ? 'resting' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   call.record.tries.push(attempt);
-  logAttempt('provider passed over', attempt, { call, logger });
+  logAttempt('provider passed over', attempt, call, logger);
   return attempt;
 }
 
-function logAttempt(message: string, attempt: Attempt, { call, logger }: LogContext): void {
+function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
   if (!logger.isEnabled('debug')) return;
   const { connection, isAsked } = attempt;
   const url = isAsked ? attempt.url : undefined;
-  logger.log('debug', message, { request_id: call.id, ...attempt.toFacts(), url, connection });
+  logger.log('debug', message, { request_id: id, ...attempt.toFacts(), url, connection });
 }
 
 /** Those of the network (502), of time limits (504), and an upstream's own. */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 
-function recordFailure(
+function recordOutcome(
   breaker: CircuitBreaker | undefined,
   { provider, model }: Candidate,
-  failure: GatewayError,
+  failure?: GatewayError,
 ): void {
-  const { status, facts } = failure;
-  if (facts.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
-  else if (OUTAGE_STATUSES.has(status))
+  if (failure?.facts.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
+  else if (failure && OUTAGE_STATUSES.has(failure.status))
     breaker?.recordModelFailure(provider, model, causeOf(failure));
   // A plain 500 may be the fault of one request's parameter: it says nothing about others.
-  else if (status !== 500) breaker?.recordSuccess(provider, model);
+  else if (failure?.status !== 500) breaker?.recordSuccess(provider, model);
 }

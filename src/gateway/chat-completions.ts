@@ -55,7 +55,7 @@ export async function completeChat(
     const refusal = taking && (await taking);
     if (refusal) {
       limits.refundRequest(client);
-      skip(new Attempt(provider, model), refusal, { call, logger: settings.logger });
+      skip(new Attempt(provider, model), refusal, call, settings.logger);
       throw refusal;
     }
     takenOf = provider.id;
@@ -111,7 +111,7 @@ async function askCandidates(candidates: Candidates, context: CompletionContext)
     let attempt: Attempt;
     if (start instanceof GatewayError || (start === 'open' && !(isRequested && isPostponed))) {
       const skipped = new Attempt(candidate.provider, candidate.model);
-      attempt = skip(skipped, start, { call, logger: settings.logger });
+      attempt = skip(skipped, start, call, settings.logger);
     } else {
       record.hasRetried ||= !isRequested;
       attempt = await askCandidate(candidate, asking, start);

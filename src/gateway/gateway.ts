@@ -3,7 +3,6 @@
 import { needsKey, type ClientSettings } from '../config/config.ts';
 import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
-import { createRemoteAddress } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
@@ -11,7 +10,6 @@ import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
-import { traceHeaders } from '../upstream/headers.ts';
 import { createAccessLog, logBroken } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, createPageCheck, isPreflight } from './cors.ts';
@@ -49,20 +47,12 @@ export function createGateway(settings: GatewaySettings): Gateway {
   const { completion, observe, streams } = settings;
   const { config, logger } = completion;
   const dispatch = createDispatch(settings);
-  const logAccess = createAccessLog({
-    logger,
-    verbose: config.logging.verbose,
-    remoteAddressOf: createRemoteAddress(config.server.trustedProxies),
-    observe,
-    redact: completion.redact,
-  });
+  const logAccess = createAccessLog(config, logger, completion.redact, observe);
   const withCors = <A extends Answer>(answer: A): A =>
     config.server.cors ? addCorsHeaders(answer) : answer;
 
   return {
     async handle(call) {
-      const traced = { request_id: call.id };
-      traceHeaders(logger, 'request of client', traced, call.headers);
       let answer: Answer | undefined;
       try {
         answer = await dispatch(call);
@@ -78,10 +68,6 @@ export function createGateway(settings: GatewaySettings): Gateway {
         await call.send(withCors(answer)).catch(() => {});
       }
       if (isStreamed) streams.add(-1);
-      if (answer && logger.isEnabled('trace')) {
-        const { events } = call.record.attempt ?? {};
-        traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
-      }
       logAccess(call, answer?.status);
     },
     answerBroken(refusal, requestId, remote) {

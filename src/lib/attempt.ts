@@ -87,8 +87,6 @@ export class Attempt {
   answerModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  /** Of a stream that has ended. */
-  events: number | undefined;
   #usage: TokenUsage | undefined;
   /** The last `usage`, until it is read. */
   #unread: unknown;

@@ -23,8 +23,6 @@ export class EventSplitter {
   #eventHasFields = false;
   /** The last `push` had a part of an event, and not only comments and blank lines. */
   sawData = false;
-  /** Whole events so far. */
-  events = 0;
 
   /** The size of the unfinished event, in bytes. */
   get heldBytes(): number {
@@ -80,10 +78,7 @@ export class EventSplitter {
       if (lineIsEmpty || (lineIsComment && !eventHasFields)) {
         boundary = at + 1;
         if (byte === CARRIAGE_RETURN) afterCarriageReturn = 'atEventEnd';
-        if (eventHasFields) {
-          sawData = true;
-          this.events += 1;
-        }
+        if (eventHasFields) sawData = true;
         eventHasFields = false;
       }
       lineIsEmpty = true;

@@ -5,14 +5,13 @@ import type { Attempt } from '../lib/attempt.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { ExhaustionLog } from '../lib/exhaustion.ts';
-import type { Logger } from '../lib/log.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import { readCompletion } from './completion.ts';
-import { pairsOf, passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
+import { passedHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError, type ReplyContext } from './provider-error.ts';
 import type { ForwardedHeaders, Provider, UpstreamReply } from './provider.ts';
@@ -37,7 +36,6 @@ export interface AttemptSettings {
   readonly transport: Transport;
   /** Removes keys from text that is sent to a client. */
   readonly redact: Redactor;
-  readonly logger: Logger;
   readonly exhaustion: ExhaustionLog;
 }
 
@@ -74,9 +72,7 @@ export async function sendAttempt(
   settings: AttemptSettings,
 ): Promise<Answer> {
   const { attempt, call, chat, forwarded, isFresh, onStreamEnd, provider } = request;
-  const { logger, redact } = settings;
   const { firstTokenTimeoutMs, streamIdleTimeoutMs } = settings.config.server;
-  const traced = { request_id: forwarded[1], provider: provider.id };
   const isStream = chat.stream;
   const deadline = new Deadline(call.cancellation);
   const limitMs = isStream ? Math.min(provider.timeoutMs, firstTokenTimeoutMs) : provider.timeoutMs;
@@ -88,14 +84,11 @@ export async function sendAttempt(
   try {
     const asked = provider.chatRequest(chat, attempt.model, forwarded, attempt.key);
     const sent = { ...asked, held: call.bodyReservation, isStream, isFresh };
-    const isTraced = logger.isEnabled('trace');
-    if (isTraced) traceHeaders(logger, 'request to provider', traced, pairsOf(sent.headers));
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
     attempt.status = reply.status;
     attempt.connection = reply.connection;
     attempt.upstreamRequestId = upstreamRequestId(reply.headers);
-    traceHeaders(logger, 'response of provider', traced, reply.headers);
     const context: ReplyContext = {
       attempt,
       provider: provider.id,
@@ -103,7 +96,7 @@ export async function sendAttempt(
       deadline,
       reservation: call.answerReservation,
       idleMs: streamIdleTimeoutMs,
-      redact,
+      redact: settings.redact,
       isQuoted: settings.config.logging.providerMessages,
       onStreamEnd,
     };

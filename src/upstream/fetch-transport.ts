@@ -2,7 +2,6 @@
 
 import { fromIterable, type ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
-import { pairsOf } from './headers.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { SlicedBody, toBody } from './sliced-body.ts';
@@ -87,4 +86,9 @@ function toTransportError(thrown: unknown): unknown {
   // The refusal of a tunnel comes inside an abort; Node 26 calls several failed addresses a timeout.
   const isWrapped = outer instanceof DOMException || outer.cause instanceof AggregateError;
   return new TransportError(isWrapped && outer.cause instanceof Error ? outer.cause : outer);
+}
+
+/** The pairs of a list that has names and values in turn. */
+function pairsOf(list: readonly string[]): [name: string, value: string][] {
+  return list.flatMap((name, at) => (at % 2 === 0 ? [[name, list[at + 1]!]] : []));
 }

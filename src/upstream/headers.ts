@@ -3,7 +3,6 @@
 import { randomFillSync } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 
-import type { LogFacts, Logger } from '../lib/log.ts';
 import type { ForwardedHeaders, UpstreamHeaders } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;
@@ -39,29 +38,6 @@ const REQUEST_ID_HEADERS = (
 export function upstreamRequestId(headers: UpstreamHeaders): string | undefined {
   const name = REQUEST_ID_HEADERS.find((one) => headers.get(one));
   return name && headers.get(name)!;
-}
-
-const MAX_TRACED_HEADERS = 100;
-
-/** Logs the names of headers at level `trace`, each with the length of its value: `content-type:16`. */
-export function traceHeaders(
-  logger: Logger,
-  message: string,
-  facts: LogFacts,
-  headers: Iterable<[string, string]> | Readonly<Record<string, unknown>>,
-): void {
-  if (!logger.isEnabled('trace')) return;
-  const entries = Symbol.iterator in headers ? [...headers] : Object.entries(headers);
-  const described = entries.map(([name, value]) => `${name}:${String(value).length}`);
-  logger.log('trace', message, {
-    ...facts,
-    headers: described.slice(0, MAX_TRACED_HEADERS).join(' '),
-  });
-}
-
-/** The pairs of a list that has names and values in turn. */
-export function pairsOf(list: readonly string[]): [name: string, value: string][] {
-  return list.flatMap((name, at) => (at % 2 === 0 ? [[name, list[at + 1]!]] : []));
 }
 
 /** The allow-list to the upstream. W3C Trace Context is the only part that comes from the client. */

@@ -126,7 +126,6 @@ class Relay implements ByteSink, EndableSource {
   cancel(): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    this.#context.attempt.events = this.#inspector.splitter.events;
     this.#context.deadline.end({ abandon: true });
   }
 
@@ -185,10 +184,9 @@ class Relay implements ByteSink, EndableSource {
 
   /** Ends the client's stream, and the upstream's. */
   #finish(failure: GatewayError | undefined): void {
-    const { attempt, deadline, onStreamEnd } = this.#context;
+    const { deadline, onStreamEnd } = this.#context;
     const client = this.#client!;
     this.#isOver = true;
-    attempt.events = this.#inspector.splitter.events;
     if (!failure && !this.#inspector.isDone) client.write(this.#onFreshLine('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);

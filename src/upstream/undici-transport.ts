@@ -64,6 +64,8 @@ const MAX_UNREAD_BYTES = 65_536;
 class Exchange implements UpstreamReply, ByteSource {
   status = 0;
   readonly headers = new Map<string, string>();
+  readonly body = this;
+  connection: 'new' | 'reused' | undefined;
   readonly #options: ExchangeOptions;
   readonly #unread = new ChunkBuffer();
   readonly #turn = new TurnLimit();
@@ -86,14 +88,6 @@ class Exchange implements UpstreamReply, ByteSource {
     options.cancellation.onCancel(this.#onCancel);
   }
 
-  get body(): this {
-    return this;
-  }
-
-  get connection(): 'new' | 'reused' | undefined {
-    return this.#use?.connection;
-  }
-
   start(sink: ByteSink): void {
     this.#sink = sink;
     this.resume();
@@ -113,6 +107,7 @@ class Exchange implements UpstreamReply, ByteSource {
     this.#isStarted = true;
     this.#options.connections.onNextUse((use) => {
       this.#use = use;
+      this.connection = use.connection;
     });
   }
 
