@@ -201,6 +201,8 @@ test('no fallback is counted if all other providers are passed over', () => {
     metrics.observe(finished({ outcome: 'upstream_error', tries }));
   }
   assert.equal(metrics.read().sum('gateway_fallbacks_total'), 0);
+  // The page counts only providers that got a request.
+  assert.deepEqual([...countTries(metrics).keys()], ['a']);
 });
 
 test('the delays of the event loop are those since the last scrape, whoever reads the feed', async (t) => {
