@@ -18,7 +18,7 @@ import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
 import { secretsOf } from './config/secrets-of.ts';
 import { fetchModelList, type ModelFetch } from './gateway/model-list.ts';
-import { causeOf } from './gateway/outcome.ts';
+import { causeOf } from './lib/attempt.ts';
 import { Deadline } from './lib/cancellation.ts';
 import { GatewayError } from './lib/errors.ts';
 import { createRedactor, escapeControlCharacters } from './lib/secrets.ts';
@@ -75,8 +75,6 @@ async function checkProviders({ server, providers }: Config): Promise<ProviderCh
   // Without permission to use the network, settings without a provider can still be checked.
   if (providers.registered.length === 0) return [];
   const transport = createTransport(server.upstream);
-  // Requests wait for it.
-  void transport.check();
   const limit = new Deadline();
   limit.arm(CHECK_TIMEOUT_MS, () => TIMEOUT);
   const requests = providers.registered.flatMap((settings) => {

@@ -4,11 +4,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isMainThread } from 'node:worker_threads';
 
-import { assemble, type Assembly } from './assembly.ts';
 import { runCheck, type CheckResult } from './check.ts';
 import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
-import { watchDescriptors } from './cli/descriptor-watch.ts';
 import { checkHealth } from './cli/healthcheck.ts';
 import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
@@ -19,6 +17,7 @@ import { createRereader } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
+import { createService, type Service } from './service.ts';
 import { runWorker } from './worker.ts';
 
 const EXIT_FAILED = 1;
@@ -68,9 +67,9 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   process.exitCode = EXIT_FAILED;
   const isTerminal = process.stdout.isTTY;
   const writer = createLineWriter(process.stdout, (lines) => {
-    assembly.permanent.logger.log('warn', 'log lines were dropped', { lines });
+    service.app.logger.log('warn', 'log lines were dropped', { lines });
   });
-  const assembly: Assembly = assemble(config, {
+  const service: Service = createService(config, {
     writeLog: writer.write,
     droppedLogLines: () => writer.droppedLines,
     workerFile: import.meta.filename,
@@ -78,9 +77,9 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     colour: isTerminal && !process.env['NO_COLOR'],
     clientLimits: CLIENT_LIMITS,
   });
-  const { server } = assembly;
-  const { exhaustion, logger, store, transport } = assembly.permanent;
-  const drain = createDrain(assembly, writer);
+  const { app, server } = service;
+  const { logger, store, transport } = app;
+  const drain = createDrain(service, writer);
   const readAgain = createRereader(source, read);
   handleSignals({
     stop(signal) {
@@ -93,14 +92,13 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
       // A worker may be stuck.
       setTimeout(() => process.exit(), END_MS).unref();
     },
-    reload: () => assembly.reload(readAgain),
+    reload: () => service.reload(readAgain),
   });
   const { host } = config.server;
-  const check = transport.check();
-  // Workers start with its result, and connect to the store by themselves; requests of this thread wait for it.
-  await (config.server.workers > 1 ? check : store?.connect());
+  // Workers connect to the store by themselves.
+  if (config.server.workers === 1) await store?.connect();
   const { port } = await server.listen(config.server.port, host);
-  const adminPort = await listenForAdmin(assembly, config);
+  const adminPort = await listenForAdmin(service, config);
   if (server.isDraining) return;
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
@@ -110,17 +108,15 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     process.exitCode = EXIT_FAILED;
     drain('uncaught exception');
   });
-  await check;
-  watchDescriptors(import.meta.filename, exhaustion);
-  assembly.learnModels();
-  const started = { config: assembly.config, source, port, adminPort, transport };
+  service.learnModels();
+  const started = { config: app.snapshot.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedFacts(started));
   print(describeStartup(started), process.stderr);
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
 /** Returns the port, if there is such a listener. */
-async function listenForAdmin({ admin }: Assembly, config: Config): Promise<number | undefined> {
+async function listenForAdmin({ admin }: Service, config: Config): Promise<number | undefined> {
   if (!admin || !config.admin) return undefined;
   try {
     return (await admin.listen(config.admin.port, config.admin.host)).port;
@@ -130,13 +126,13 @@ async function listenForAdmin({ admin }: Assembly, config: Config): Promise<numb
 }
 
 /** Returns a function that begins the drain that ends the process with `process.exitCode`; false if it has begun before. */
-function createDrain(assembly: Assembly, writer: LineWriter): (reason: string) => boolean {
-  const { server, admin, permanent } = assembly;
-  const { logger } = permanent;
+function createDrain(service: Service, writer: LineWriter): (reason: string) => boolean {
+  const { server, admin, app } = service;
+  const { logger } = app;
   return (text) => {
     if (server.isDraining) return false;
     logger.log('info', 'draining', { reason: text, in_flight: server.inFlight });
-    const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = assembly.config.server;
+    const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = app.snapshot.config.server;
     const reason = new GatewayError('internal', 'The gateway is shutting down');
     void server.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
       // Last, so that meanwhile it can say that the gateway is draining.

@@ -1,57 +1,73 @@
 /** The program of a worker thread: serves requests with the settings that the main thread hands it, and reports to it. */
 
+import { once } from 'node:events';
+import { createServer } from 'node:net';
 import { parentPort, workerData, type MessagePort } from 'node:worker_threads';
 
 import { createLoopWatch } from './admin/figures.ts';
-import type { DrainResult } from './downstream/http-server.ts';
-import type { ModelListAnswer } from './gateway/model-list.ts';
+import { createApp, type App } from './app.ts';
+import type { DrainOptions, DrainResult, HttpServer } from './downstream/http-server.ts';
 import { GatewayError } from './lib/errors.ts';
 import { unpackSecrets } from './lib/packed-secrets.ts';
-import type { FinishedRequest, RequestObserver } from './lib/request-facts.ts';
+import type { FinishedRequest } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
-import { createServing, type Serving } from './serving.ts';
-import { Backlog } from './workers/backlog.ts';
-import { Calls } from './workers/calls.ts';
-import type { Command, FromWorker, Reply, ToWorker, WorkerData } from './workers/messages.ts';
+import type { Address, Batch, FromWorker, ToWorker, WorkerData } from './workers/thread.ts';
 
 const LOOP_DELAY_MS = 1000;
-/** The main thread waits 3 s for the providers. */
-const LIST_MS = 10_000;
+/** What is not known to be taken by the main thread: nothing else bounds it while that thread is kept from running. */
+const MAX_CHARACTERS = 4_194_304;
+/** About as many as a finished request takes. */
+const REQUEST_CHARACTERS = 1000;
 
 /** Serves until the main thread ends it, or an exception is not caught. */
 export function runWorker(): void {
-  const data = workerData as WorkerData;
+  const { place, address, blocks, known, reloads, ...data } = workerData as WorkerData;
   const port = parentPort!;
-  const { place, blocks, generationBlocks, upstream, config: packed, ...runtime } = data;
-  const memory = new SharedMemory(place, blocks);
-  const outbox = createOutbox(port, new Backlog(memory));
-  const lists = new Calls<SharedArrayBuffer>();
-  const config = unpackSecrets(packed);
-  const serving = createServing(
-    { ...config, server: { ...config.server, upstream } },
-    { ...runtime, writeLog: outbox.writeLog },
+  const outbox = new Outbox(port);
+  const config = unpackSecrets(data.config);
+  const app: App = createApp(
+    config,
+    { ...data.runtime, writeLog: (line) => outbox.addLine(line) },
     {
-      memory,
-      generationMemory: new SharedMemory(place, generationBlocks),
-      observe: config.admin && outbox.observe,
-      listModels: async (client) => await askForModels(client?.models, lists, outbox),
+      memory: new SharedMemory(place, blocks),
+      observe: config.admin && ((request) => outbox.addRequest(request)),
+      onModels:
+        config.admin && ((provider, names) => outbox.send({ type: 'models', provider, names })),
+      share: (event) => outbox.addEvent({ event, reloads: app.reloads }),
+      known,
+      reloads,
     },
   );
-  const drain = createDrain(serving);
+  const { logger, memory, server, store } = app;
+  let draining: Promise<DrainResult> | undefined;
+  const drain = async (options: DrainOptions) => (draining ??= server.drain(options));
   // The state of the thread is unknown, but its requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
-    const { logger } = serving.permanent;
     logger.log('error', 'uncaught exception', { worker: place.thread, cause: error.stack });
     outbox.send({ type: 'failed' });
-    const timeoutMs = serving.current.config.server.shutdownTimeoutMs;
-    const reason = 'Internal server error';
-    void drain({ type: 'drain', delayMs: 0, timeoutMs, reason }).then(() => process.exit());
+    const timeoutMs = app.snapshot.config.server.shutdownTimeoutMs;
+    const reason = new GatewayError('internal', 'Internal server error');
+    void drain({ delayMs: 0, timeoutMs, reason }).then(() => process.exit());
   });
   port.on('message', (message: ToWorker) => {
-    if (message.type === 'models') return lists.settle(message.call, message.body);
-    const { call, command } = message;
-    void obey(command, serving, drain).then((reply) => outbox.send({ type: 'reply', call, reply }));
+    if (message.type === 'taken') outbox.taken(message.characters);
+    if (message.type === 'event') app.apply(message.event);
+    if (message.type === 'cut') server.cut();
+    if (message.type === 'use') {
+      memory.add(message.blocks);
+      app.use(unpackSecrets(message.config));
+      outbox.send({ type: 'using' });
+    }
+    if (message.type === 'drain') {
+      const reason = new GatewayError('internal', message.reason);
+      void drain({ ...message, reason }).then((result) =>
+        outbox.send({ type: 'drained', ...result }),
+      );
+    }
   });
+  void (store?.connect() ?? Promise.resolve())
+    .then(() => (server.isDraining ? {} : listen(server, address)))
+    .then((result) => outbox.send({ type: 'listening', ...result }));
   if (config.admin) {
     const readLoopDelay = createLoopWatch(LOOP_DELAY_MS);
     const report = () => outbox.send({ type: 'loopDelay', loopDelay: readLoopDelay() });
@@ -59,94 +75,84 @@ export function runWorker(): void {
   }
 }
 
-interface Outbox {
-  readonly writeLog: (line: string) => void;
-  readonly observe: RequestObserver;
-  readonly send: (message: FromWorker) => void;
-}
-
-/** Sends messages in order; log lines and requests together, once in a turn of the event loop. */
-function createOutbox(port: MessagePort, backlog: Backlog): Outbox {
-  let lines = '';
-  let requests: FinishedRequest[] = [];
-  const flush = () => {
-    if (lines === '' && requests.length === 0) return;
-    const batch = { type: 'batch', lines, requests } as const;
-    lines = '';
-    requests = [];
-    backlog.add(batch);
-    port.postMessage(batch satisfies FromWorker);
-  };
-  const flushSoon = () => {
-    if (lines === '' && requests.length === 0) setImmediate(flush);
-  };
-  process.on('exit', flush);
-  return {
-    writeLog(line: string) {
-      if (backlog.isFull) return backlog.dropLine();
-      flushSoon();
-      lines += line;
-    },
-    observe(request: FinishedRequest) {
-      if (backlog.isFull) return backlog.dropRequest();
-      flushSoon();
-      requests.push(request);
-    },
-    send(message: FromWorker) {
-      flush();
-      port.postMessage(message);
-    },
-  };
-}
-
-/** Asks the main thread for the list of these models, or of all. Throws if it does not answer. */
-async function askForModels(
-  models: readonly string[] | undefined,
-  lists: Calls<SharedArrayBuffer>,
-  { send }: Outbox,
-): Promise<ModelListAnswer> {
-  const body = await lists.ask((call) => send({ type: 'models', call, models }), LIST_MS);
-  if (body === undefined) throw new Error('no list of models from the main thread');
-  const headers = { 'content-type': 'application/json' };
-  return { status: 200, headers, body: [Buffer.from(body)] };
-}
-
-type Drain = (command: Extract<Command, { type: 'drain' }>) => Promise<DrainResult>;
-
-/** A second drain waits for the first. */
-function createDrain({ server }: Serving): Drain {
-  let draining: Promise<DrainResult> | undefined;
-  return async ({ delayMs, timeoutMs, reason }) => {
-    const error = new GatewayError('internal', reason);
-    draining ??= server.drain({ delayMs, timeoutMs, reason: error });
-    return await draining;
-  };
-}
-
-/** Resolves when the command has been carried out. */
-async function obey(command: Command, serving: Serving, drain: Drain): Promise<Reply> {
-  if (command.type === 'drain') return await drain(command);
-  if (command.type === 'listen') return await listen(command, serving);
-  if (command.type === 'cut') {
-    serving.server.cut();
-    return {};
-  }
-  const memory = new SharedMemory(serving.current.memory.place, command.blocks);
-  serving.use(unpackSecrets(command.config), memory);
-  return {};
-}
-
-async function listen(
-  { port, host }: Extract<Command, { type: 'listen' }>,
-  { permanent, server }: Serving,
-): Promise<Reply> {
+/** With SO_REUSEPORT the listener would share the port with another gateway unknowingly: a probe without it would not. */
+async function listen(server: HttpServer, { port, host, isFree }: Address) {
   try {
-    await permanent.store?.connect();
-    if (server.isDraining) return {};
-    const address = await server.listen(port, host, true);
-    return { port: address.port };
+    if (isFree) {
+      const probe = createServer().listen({ port, host });
+      await once(probe, 'listening');
+      await once(probe.close(), 'close');
+    }
+    return { port: (await server.listen(port, host, true)).port };
   } catch (thrown) {
     const error = thrown as Error;
     return { error: Object.assign({ message: error.message }, error) };
   }
+}
+
+/** Sends messages in order; log lines, requests and events together, once in a turn of the event loop. */
+class Outbox {
+  readonly #port: MessagePort;
+  #batch = createBatch();
+  #isFlushing = false;
+  /** Sent, or about to be, and not known to be taken. */
+  #characters = 0;
+
+  constructor(port: MessagePort) {
+    this.#port = port;
+    process.on('exit', () => this.#flush());
+  }
+
+  addLine(line: string): void {
+    if (this.#hasRoom(line.length)) this.#batch.lines += line;
+    else this.#batch.droppedLines += 1;
+  }
+
+  addRequest(request: FinishedRequest): void {
+    if (this.#hasRoom(REQUEST_CHARACTERS)) this.#batch.requests.push(request);
+    else this.#batch.droppedRequests += 1;
+  }
+
+  /** One that is dropped is a failure or an answer that other threads meet by themselves. */
+  addEvent(event: Batch['events'][number]): void {
+    if (this.#hasRoom(REQUEST_CHARACTERS)) this.#batch.events.push(event);
+  }
+
+  send(message: FromWorker): void {
+    this.#flush();
+    this.#port.postMessage(message);
+  }
+
+  /** The main thread has taken so much. */
+  taken(characters: number): void {
+    this.#characters -= characters;
+    // The numbers of what was dropped.
+    this.#flushSoon();
+  }
+
+  #hasRoom(characters: number): boolean {
+    if (this.#characters > MAX_CHARACTERS) return false;
+    this.#characters += characters;
+    this.#batch.characters += characters;
+    this.#flushSoon();
+    return true;
+  }
+
+  #flushSoon(): void {
+    if (!this.#isFlushing) setImmediate(() => this.#flush());
+    this.#isFlushing = true;
+  }
+
+  #flush(): void {
+    this.#isFlushing = false;
+    const batch = this.#batch;
+    if (batch.characters + batch.droppedLines + batch.droppedRequests === 0) return;
+    this.#batch = createBatch();
+    this.#port.postMessage(batch);
+  }
+}
+
+function createBatch(): Batch {
+  const counts = { characters: 0, droppedLines: 0, droppedRequests: 0 };
+  return { type: 'batch', lines: '', requests: [], events: [], ...counts };
 }

@@ -9,7 +9,7 @@ import { test, type TestContext } from 'node:test';
 
 import { History } from '../src/admin/history.ts';
 import { quantile } from '../src/admin/series.ts';
-import { idle, untilSteady, useManualTimers } from './support/clock.ts';
+import { idle, replaceNow, untilSteady, useManualTimers } from './support/clock.ts';
 import { parseMetrics } from './support/exposition.ts';
 import { openFeed } from './support/feed.ts';
 import {
@@ -216,7 +216,7 @@ test('wrong keys are logged with their number and the last address, once in a mi
   for (const key of ['a', 'b', 'c']) await refuse(`Bearer ${key}`);
   assert.deepEqual(lines(), [['warn', 1, '127.0.0.1']]);
   const now = performance.now.bind(performance);
-  t.mock.method(performance, 'now', () => now() + 60_000);
+  replaceNow(t, () => now() + 60_000);
   await refuse(basic('user:d'));
   assert.deepEqual(lines().slice(1), [['warn', 3, '127.0.0.1']]);
   assert.ok(!gateway.log.join('').includes(ADMIN_KEY));
@@ -358,7 +358,7 @@ test('the feed tells of each request that ends, and what became of a provider', 
   const told = feed.events.filter(({ name }) => name === 'requests').flatMap(({ data }) => data);
   assert.equal(told.length, 3);
   const now = performance.now.bind(performance);
-  t.mock.method(performance, 'now', () => now() + 10_000);
+  replaceNow(t, () => now() + 10_000);
   const rested = await feed.next('state', (state) => state.providers[0].state !== 'resting');
   const { state, restsUntil, why } = rested.providers[0];
   assert.deepEqual([state, restsUntil, why], ['half-open', null, p.why]);
@@ -378,7 +378,7 @@ test('the delays of the event loop in the feed are those of 15 s, however many p
     syncBuiltinESMExports();
   });
   let nowMs = 1000;
-  t.mock.method(performance, 'now', () => nowMs);
+  replaceNow(t, () => nowMs);
   const gateway = await startAdmin(t);
   const read = async () => {
     const feed = await openFeed(t, gateway.adminPort);

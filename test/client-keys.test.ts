@@ -8,6 +8,7 @@ import { ModelLabels } from '../src/admin/labels.ts';
 import { RequestMetrics } from '../src/admin/metrics.ts';
 import { describeClients } from '../src/admin/totals.ts';
 import { ConfigError, loadConfig } from '../src/config/config.ts';
+import { replaceNow } from './support/clock.ts';
 import { assertError, NOT_AUTHENTICATED } from './support/errors.ts';
 import { parseMetrics } from './support/exposition.ts';
 import { openFeed } from './support/feed.ts';
@@ -177,7 +178,7 @@ describe('the name of a client', () => {
     const client = `[clients.alice]\nkey = "${OLD}"\n${limits}`;
     const gateway = await startGateway(t, { toml: client + providerToml(upstream) });
     // Time stands still, so that the bucket is empty when it should be.
-    t.mock.method(performance, 'now', () => 1000);
+    replaceNow(t, () => 1000);
     const options = { headers: { authorization: `Bearer ${OLD}` } };
     const replies = [
       await gateway.chat(chatBody(), options),

@@ -1,8 +1,9 @@
 /** The rate limits of named clients, beside the global one and those of providers. */
 
 import assert from 'node:assert/strict';
-import { after, before, mock, test, type TestContext } from 'node:test';
+import { test, type TestContext } from 'node:test';
 
+import { replaceNow } from './support/clock.ts';
 import { assertError, NOT_FOUND } from './support/errors.ts';
 import { parseMetrics } from './support/exposition.ts';
 import { chatBody, providerToml, startGateway } from './support/gateway.ts';
@@ -11,8 +12,6 @@ import { sendJson, startUpstream } from './support/upstream.ts';
 
 // The gateway's clock stands still unless a test moves it: how fast a machine is decides nothing.
 let nowMs = 1000;
-before(() => void mock.method(performance, 'now', () => nowMs));
-after(() => mock.restoreAll());
 
 const bucket = (burst: number, rps = 1) =>
   `requests_per_second = ${rps}\nburst_capacity = ${burst}\n`;
@@ -22,6 +21,7 @@ async function start(
   t: TestContext,
   { a = '', b = '', more = '' }: { a?: string; b?: string; more?: string },
 ) {
+  replaceNow(t, () => nowMs);
   const upstream = await startUpstream(t, ({ url }, response) =>
     sendJson(response, url.endsWith('/models') ? { data: [] } : { choices: [] }),
   );

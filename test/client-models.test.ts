@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+import { replaceNow } from './support/clock.ts';
 import { assertError, NOT_FOUND, unknownProvider, type ExpectedError } from './support/errors.ts';
 import {
   chatBody,
@@ -384,7 +385,7 @@ describe('GET /v1/models', () => {
     };
     const realNow = performance.now.bind(performance);
     let aheadMs = 0;
-    t.mock.method(performance, 'now', () => realNow() + aheadMs);
+    replaceNow(t, () => realNow() + aheadMs);
     assert.deepEqual(await listed(), ['p/b']);
     ids = ['a', 'b', 'b2', 'c'];
     aheadMs = 301_000;

@@ -7,13 +7,17 @@ import { createServer } from 'node:http';
 import { connect } from 'node:net';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import { before, describe, test } from 'node:test';
+import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { parseCommandLine, UsageError } from '../src/cli/command-line.ts';
 import { startDemo } from '../src/cli/demo.ts';
+import { demoInstructions, warningsOf } from '../src/cli/startup-report.ts';
+import { ConfigError } from '../src/config/config.ts';
+import { readSettings } from '../src/config/read-settings.ts';
 import { VERSION } from '../src/lib/version.ts';
-import { chatBody, CLIENT_TOKEN, PROVIDER_KEY } from './support/gateway.ts';
+import { checkHealthHere, checkHere } from './support/check.ts';
+import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from './support/gateway.ts';
 import {
   buildOnce,
   emptyFolder,
@@ -29,9 +33,9 @@ import { OVER_FETCH } from './support/transport.ts';
 import { completion, sendJson, startUpstream } from './support/upstream.ts';
 
 const LOCAL = ['--host', '127.0.0.1', '--port', '0'];
+/** A file that is wrong. */
+const WRONG = '[server]\nprot = 1\n';
 const NOTHING_OF_A_STACK = /\n\s+at |node:|file:|Error:/;
-/** A warning about something else than what fetch cannot do. */
-const OTHER_WARNING = /^warning +(?!fetch )\S/m;
 
 before(buildOnce);
 
@@ -41,6 +45,21 @@ function assertRefused({ code, stdout, stderr }: Finished, expected: number, wor
   assert.equal(stdout, '');
   assert.match(stderr, words);
   assert.doesNotMatch(stderr, NOTHING_OF_A_STACK);
+}
+
+/** What `--check=offline` prints for this file, without a process of its own. */
+async function checkOffline(
+  t: TestContext,
+  toml: string,
+  { args = [], env = {} }: { args?: readonly string[]; env?: Record<string, string> } = {},
+): Promise<string> {
+  const path = join(realpathSync(emptyFolder(t, { 'my.toml': toml })), 'my.toml');
+  return (await checkHere(['--check=offline', '--config', path, ...args], env)).stdout;
+}
+
+/** It fails, in the words of one or more problems. */
+async function assertProblems(check: Promise<unknown>, words: RegExp): Promise<void> {
+  await assert.rejects(check, (error) => error instanceof ConfigError && words.test(error.message));
 }
 
 function assertNoKey(text: string): void {
@@ -54,8 +73,9 @@ function settingsIn(text: string): Record<string, unknown> {
 }
 
 describe('the command line', { concurrency: 4 }, () => {
-  test('--help lists every option and exits 0', async (t) => {
-    const { code, stdout, stderr } = await runProgram(t, ['--help']);
+  test('--help lists every option and exits 0, whatever the file is', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
+    const { code, stdout, stderr } = await runProgram(t, ['--help'], { cwd });
     assert.deepEqual([code, stderr], [0, '']);
     const settings = ['config', 'port', 'host', 'workers'];
     const tasks = ['check', 'json', 'demo', 'healthcheck', 'version', 'help'];
@@ -112,28 +132,17 @@ describe('the command line', { concurrency: 4 }, () => {
     );
   });
 
-  test('--version prints the version of package.json and exits 0', async (t) => {
+  test('--version prints the version of package.json and exits 0, whatever the file is', async (t) => {
     const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
       version: string;
     };
-    assert.deepEqual(await runProgram(t, ['--version']), {
+    const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
+    assert.deepEqual(await runProgram(t, ['--version'], { cwd }), {
       code: 0,
       stdout: `${version}\n`,
       stderr: '',
     });
     assert.equal(version, VERSION);
-  });
-
-  test('--help, -h, --version and -v work with a broken file', async (t) => {
-    const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
-    for (const [option, short] of [
-      ['--help', '-h'],
-      ['--version', '-v'],
-    ]) {
-      const finished = await runProgram(t, [option!], { cwd });
-      assert.equal(finished.code, 0);
-      assert.deepEqual(await runProgram(t, [short!], { cwd }), finished);
-    }
   });
 
   const wrong: [args: readonly string[], words: RegExp][] = [
@@ -174,35 +183,32 @@ describe('the command line', { concurrency: 4 }, () => {
     assert.match(result.stderr, /^inference-gateway: .*\nSee --help\.\n$/);
   });
 
-  for (const [option, value, found] of [
-    ['--port', '99999', '99999'],
-    ['--host', '', '""'],
-    ['--workers', '0', '0'],
-  ] as const) {
-    test(`${option} "${value}" is refused with exit code 78`, async (t) => {
-      const refused = await runProgram(t, [option, value]);
-      assertRefused(refused, 78, new RegExp(`^inference-gateway: ${option}: found ${found},`));
-    });
-  }
+  test('a wrong value of an option is refused with exit code 78', async (t) => {
+    const args = ['--port', '99999', '--host', '', '--workers', '0'];
+    const refused = await runProgram(t, args);
+    assertRefused(refused, 78, /^inference-gateway: /);
+    for (const found of ['--port: found 99999,', '--host: found "",', '--workers: found 0,'])
+      assert.ok(refused.stderr.includes(found), refused.stderr);
+  });
 
-  test('-p is --port', () => {
+  test('-p is --port, -h is --help, -v is --version', () => {
     assert.deepEqual({ ...parseCommandLine(['-p', '81']) }, { port: '81' });
+    assert.deepEqual({ ...parseCommandLine(['-h', '-v']) }, { help: true, version: true });
   });
 
   test('--config with a file that cannot be read is refused with exit code 78, the path and the reason', async (t) => {
     const cwd = realpathSync(emptyFolder(t));
     const missing = `${cwd}/no.toml: no such file`;
-    const runs: [args: readonly string[], env: Record<string, string>, words: string][] = [
-      [['--config', 'no.toml'], {}, missing],
-      [['--config', '.'], {}, `${cwd}: is a directory, not a file`],
-      [[], { GATEWAY_CONFIG: 'no.toml' }, missing],
-      [['--check', '--config', 'no.toml'], {}, missing],
+    const result = await runProgram(t, ['--config', 'no.toml'], { cwd });
+    assertRefused(result, 78, /./);
+    assert.equal(result.stderr, `inference-gateway: ${missing}\n`);
+    const runs: [args: readonly string[], env: Record<string, string>, message: string][] = [
+      [['--config', cwd], {}, `${cwd}: is a directory, not a file`],
+      [[], { GATEWAY_CONFIG: `${cwd}/no.toml` }, missing],
+      [['--config', `${cwd}/no.toml`], {}, missing],
     ];
-    for (const [args, env, words] of runs) {
-      const result = await runProgram(t, args, { env, cwd });
-      assertRefused(result, 78, /./);
-      assert.equal(result.stderr, `inference-gateway: ${words}\n`);
-      assert.equal(result.stderr.trimEnd().split('\n').length, 1);
+    for (const [args, env, message] of runs) {
+      await assert.rejects(checkHere(['--check', ...args], env), { message });
     }
   });
 });
@@ -254,16 +260,13 @@ gone = "xai/m"
 
   test('prints every setting of a registered provider, whatever its id', async (t) => {
     const toml = '[providers."openai.eu"]\nbase_url = "http://x/v1"\napi_key = "k"\ntimeout = 7\n';
-    const cwd = emptyFolder(t, { 'gateway.toml': toml });
-    const { stdout } = await runProgram(t, ['--check=offline'], { cwd });
+    const stdout = await checkOffline(t, toml);
     assert.match(stdout, /^registered +openai\.eu$/m);
     assert.equal(settingsIn(stdout)['providers.openai.eu.timeout'], 7);
   });
 
   test('masks keys, and not the aliases whose names have "key" in them', async (t) => {
-    const toml = '[aliases]\nturkey = "openai/m"\n';
-    const cwd = emptyFolder(t, { 'gateway.toml': toml });
-    const { stdout } = await runProgram(t, ['--check'], { cwd });
+    const stdout = await checkOffline(t, '[aliases]\nturkey = "openai/m"\n');
     assert.equal(settingsIn(stdout)['aliases.turkey'], 'openai/m');
   });
 
@@ -296,23 +299,24 @@ gone = "xai/m"
   });
 
   test('blames a variable and an option by name, and the file for what it holds', async (t) => {
-    const toml = '[server]\ntimeout = 0\n';
-    const cwd = realpathSync(emptyFolder(t, { 'gateway.toml': toml }));
+    const path = join(emptyFolder(t, { 'my.toml': '[server]\ntimeout = 0\n' }), 'my.toml');
     const env = { GATEWAY_PORT: 'abc', OPENAI_API_KEY: 'two words' };
-    const result = await runProgram(t, ['--check', '--host', ''], { cwd, env });
-    assertRefused(result, 78, /./);
-    assert.deepEqual(
-      result.stderr.split('\n').map((line) => line.replace(/(?<=: ).*/, '')),
-      ['inference-gateway: ', '--host: ', `${cwd}/gateway.toml: `, 'OPENAI_API_KEY: ', ''],
+    const checked = checkHere(['--check', '--config', path, '--host', ''], env);
+    const { problems } = await checked.then(
+      () => assert.fail('nothing is wrong'),
+      (error: ConfigError) => error,
     );
-    assert.match(result.stderr, /^inference-gateway: GATEWAY_PORT: found "abc"/);
-    assert.match(result.stderr, /gateway\.toml: server\.timeout: found 0,/);
+    assert.deepEqual(
+      problems.map((line) => line.replace(/(?<=: ).*/, '')),
+      ['GATEWAY_PORT: ', '--host: ', `${path}: `, 'OPENAI_API_KEY: '],
+    );
+    assert.match(problems[0]!, /^GATEWAY_PORT: found "abc"/);
+    assert.match(problems[2]!, /my\.toml: server\.timeout: found 0,/);
   });
 
   test('of a file that is not TOML names line and column and shows the line', async (t) => {
-    const cwd = emptyFolder(t, { 'gateway.toml': '[server]\nport = = 1\n' });
-    const result = await runProgram(t, ['--check'], { cwd });
-    assertRefused(result, 78, /gateway\.toml: line 2, column 8: .*\n {2}port = .*\n {9}\^/);
+    const checked = checkOffline(t, '[server]\nport = = 1\n');
+    await assertProblems(checked, /my\.toml: line 2, column 8: .*\n {2}port = .*\n {9}\^/);
   });
 
   for (const [what, text, words] of [
@@ -321,38 +325,34 @@ gone = "xai/m"
     ['an unquoted variable', '[providers.openai]\napi_key = ${X}\n', /text needs quotes/],
   ] as const) {
     test(`of a file with ${what} says so: ${words.source}`, async (t) => {
-      const cwd = emptyFolder(t, { 'gateway.toml': text });
-      assertRefused(await runProgram(t, ['--check'], { cwd }), 78, words);
+      await assertProblems(checkOffline(t, text), words);
     });
   }
 
   test('takes the command line before the environment, and that before the file', async (t) => {
     const toml = '[server]\nport = 1\nhost = "127.0.0.1"\n';
-    const cwd = emptyFolder(t, { 'gateway.toml': toml, 'other.toml': '[server]\nport = 4\n' });
+    const folder = emptyFolder(t, { 'a.toml': toml, 'other.toml': '[server]\nport = 4\n' });
+    const [file, other] = [join(folder, 'a.toml'), join(folder, 'other.toml')];
+    const settings = async (args: readonly string[], env: Record<string, string>) =>
+      settingsIn((await checkHere(['--check=offline', ...args], env)).stdout);
     const steps: [args: readonly string[], env: Record<string, string>, port: number][] = [
-      [[], { GATEWAY_PORT: '2' }, 2],
-      [['--port', '3'], { GATEWAY_PORT: '2' }, 3],
-      [[], { GATEWAY_CONFIG: 'other.toml' }, 4],
-      [['--config', 'gateway.toml'], { GATEWAY_CONFIG: 'other.toml' }, 1],
+      [['--config', file], { GATEWAY_PORT: '2' }, 2],
+      [['--config', file, '--port', '3'], { GATEWAY_PORT: '2' }, 3],
+      [[], { GATEWAY_CONFIG: other }, 4],
+      [['--config', file], { GATEWAY_CONFIG: other }, 1],
     ];
     for (const [args, env, port] of steps) {
-      const { stdout } = await runProgram(t, ['--check', ...args], { cwd, env });
-      assert.equal(settingsIn(stdout)['server.port'], port);
+      assert.equal((await settings(args, env))['server.port'], port);
     }
-    const hosts = await runProgram(t, ['--check', '--host', '::1'], {
-      cwd,
-      env: { GATEWAY_HOST: 'localhost' },
+    const hosts = await settings(['--config', file, '--host', '::1'], {
+      GATEWAY_HOST: 'localhost',
     });
-    assert.equal(settingsIn(hosts.stdout)['server.host'], '::1');
+    assert.equal(hosts['server.host'], '::1');
   });
 
-  test('accepts gateway.toml.example as it stands', async (t) => {
-    const { code } = await runProgram(t, [
-      '--check=offline',
-      '--config',
-      join(ROOT, 'gateway.toml.example'),
-    ]);
-    assert.equal(code, 0);
+  test('accepts gateway.toml.example as it stands', async () => {
+    const path = join(ROOT, 'gateway.toml.example');
+    assert.equal((await checkHere(['--check=offline', '--config', path])).result, 'ok');
   });
 });
 
@@ -411,12 +411,11 @@ gone = "xai/m"
       ['on localhost', ['--host', 'localhost'], '', undefined],
     ];
   for (const [what, args, auth, words] of warned) {
-    test(`${what} it ${words ? 'warns who can use it' : 'has nothing to warn of'}`, async (t) => {
-      const cwd = emptyFolder(t, { 'gateway.toml': `[server.auth]\n${auth}\n` });
-      const { stderr } = await startServing(t, [...args, '--port', '0'], { cwd });
-      await eventually(() => stderr().includes('\naliases'), 'the last line');
-      if (words) await eventually(() => words.test(stderr()), `${words}`);
-      else assert.doesNotMatch(stderr(), OTHER_WARNING);
+    test(`${what} it ${words ? 'warns who can use it' : 'has nothing to warn of'}`, () => {
+      const env = { GATEWAY_CONFIG_TOML: `[server.auth]\n${auth}\n` };
+      const warnings = warningsOf(readSettings(parseCommandLine(args), env).config);
+      assert.equal(warnings.length, words ? 1 : 0, warnings.join('\n'));
+      assert.match(warnings.join(), words ?? /^$/);
     });
   }
 
@@ -460,47 +459,40 @@ gone = "xai/m"
   test('--healthcheck exits 0 if the gateway runs, and 1 if it does not', async (t) => {
     const { port } = await startServing(t, LOCAL);
     const check = async (env: Record<string, string>) => runProgram(t, ['--healthcheck'], { env });
-    for (const GATEWAY_HOST of ['127.0.0.1', '0.0.0.0']) {
-      const healthy = await check({ GATEWAY_PORT: `${port}`, GATEWAY_HOST });
-      assert.deepEqual([healthy.code, healthy.stderr], [0, '']);
-      assert.match(healthy.stdout, /"healthy"/);
-    }
+    const healthy = await check({ GATEWAY_PORT: `${port}`, GATEWAY_HOST: '0.0.0.0' });
+    assert.deepEqual([healthy.code, healthy.stderr], [0, '']);
+    assert.match(healthy.stdout, /"healthy"/);
     const missing = await check({ GATEWAY_PORT: `${await freePort()}`, GATEWAY_HOST: '127.0.0.1' });
     assert.equal(missing.code, 1);
     assert.doesNotMatch(missing.stderr, NOTHING_OF_A_STACK);
   });
 
   test('--healthcheck asks at the port of an option or a variable if the file has become wrong', async (t) => {
-    const { port } = await startServing(t, LOCAL);
-    const cwd = emptyFolder(t, { 'gateway.toml': '[server]\nprot = 1\n' });
-    const asked: [args: string[], env: Record<string, string>, code: number][] = [
-      [['--port', `${port}`], {}, 0],
-      [['--port', `${port}`, '--host', '127.0.0.1'], { GATEWAY_HOST: '192.0.2.1' }, 0],
-      [[], { GATEWAY_PORT: `${port}` }, 0],
-      [[], { GATEWAY_PORT: `${port}`, GATEWAY_HOST: '0.0.0.0' }, 0],
-      [[], { GATEWAY_PORT: `${port}`, GATEWAY_HOST: 'not a host' }, 1],
-      [['--port', `${await freePort()}`], { GATEWAY_PORT: `${port}` }, 1],
+    const { port } = await startGateway(t, {});
+    const asked: [args: string[], env: Record<string, string>, isHealthy: boolean][] = [
+      [['--port', `${port}`], {}, true],
+      [['--port', `${port}`, '--host', '127.0.0.1'], { GATEWAY_HOST: '192.0.2.1' }, true],
+      [[], { GATEWAY_PORT: `${port}` }, true],
+      [[], { GATEWAY_PORT: `${port}`, GATEWAY_HOST: '0.0.0.0' }, true],
+      [[], { GATEWAY_PORT: `${port}`, GATEWAY_HOST: 'not a host' }, false],
+      [['--port', `${await freePort()}`], { GATEWAY_PORT: `${port}` }, false],
     ];
     for (const [args, env, expected] of asked) {
-      const { code, stdout, stderr } = await runProgram(t, ['--healthcheck', ...args], {
-        cwd,
-        env,
-      });
-      assert.deepEqual([code, stderr], [expected, ''], JSON.stringify([args, env]));
-      assert.match(stdout, expected === 0 ? /"healthy"/ : /^not reachable$/m);
+      const { isHealthy, text } = await checkHealthHere(args, env, WRONG);
+      assert.equal(isHealthy, expected, JSON.stringify([args, env]));
+      assert.match(text, expected ? /"healthy"/ : /^not reachable$/m);
     }
   });
 
   test('--healthcheck prints the problems and exits 1 if the settings are wrong and no port is named', async (t) => {
-    const cwd = emptyFolder(t, { 'gateway.toml': '[server]\nprot = 1\n' });
-    const unnamed: Record<string, string>[] = [
-      {},
-      ...['', 'x', '0'].map((port) => ({ GATEWAY_PORT: port })),
-    ];
-    for (const env of unnamed) {
-      const { code, stdout, stderr } = await runProgram(t, ['--healthcheck'], { cwd, env });
-      assert.deepEqual([code, stderr], [1, '']);
-      assert.match(stdout, /server\.prot: unknown key/);
+    const cwd = emptyFolder(t, { 'gateway.toml': WRONG });
+    const { code, stdout, stderr } = await runProgram(t, ['--healthcheck'], { cwd });
+    assert.deepEqual([code, stderr], [1, '']);
+    assert.match(stdout, /server\.prot: unknown key/);
+    for (const port of ['', 'x', '0']) {
+      const { isHealthy, text } = await checkHealthHere([], { GATEWAY_PORT: port }, WRONG);
+      assert.equal(isHealthy, false);
+      assert.match(text, /server\.prot: unknown key/);
     }
   });
 
@@ -509,10 +501,10 @@ gone = "xai/m"
       sendJson(response, { status: 'draining' }, { status: 503 }),
     );
     const env = { GATEWAY_PORT: new URL(other.baseUrl).port, GATEWAY_HOST: '127.0.0.1' };
-    assert.equal((await runProgram(t, ['--healthcheck'], { env })).code, 1);
+    assert.equal((await checkHealthHere([], env)).isHealthy, false);
   });
 
-  test('--healthcheck exits 0 also on a port that browsers refuse', async (t) => {
+  test('--healthcheck asks also at a port that browsers refuse', async (t) => {
     const server = createServer((_, response) => void response.end('healthy'));
     // Whichever of them is free.
     for (const port of [6667, 10_080, 6697, 6669]) {
@@ -523,9 +515,9 @@ gone = "xai/m"
       );
       if (!isFree) continue;
       const env = { GATEWAY_PORT: `${port}`, GATEWAY_HOST: '127.0.0.1' };
-      const { code, stdout } = await runProgram(t, ['--healthcheck'], { env });
+      const health = await checkHealthHere([], env);
       server.close();
-      assert.deepEqual([code, stdout], [0, 'healthy\n']);
+      assert.deepEqual(health, { isHealthy: true, text: 'healthy\n' });
       return;
     }
     t.skip('all of them are in use');
@@ -549,8 +541,9 @@ gone = "xai/m"
   test('--demo answers a completion and a stream, without a file, a key or a network', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
     const env = { OPENAI_API_KEY: PROVIDER_KEY };
-    const { port, stderr } = await startServing(t, ['--demo', ...LOCAL], { cwd, env });
+    const { port, stderr } = await startServing(t, ['--demo', '--port', '0'], { cwd, env });
     await eventually(() => stderr().includes('"stream":true'), 'the instructions');
+    assert.match(stderr(), /^listening +http:\/\/127\.0\.0\.1:\d+\/v1$/m);
     assert.match(stderr(), /^providers +demo$/m);
     assert.match(stderr(), /^settings +--demo/m);
     assert.equal(stderr().match(/^ +curl /gm)?.length, 2);
@@ -586,26 +579,22 @@ gone = "xai/m"
     );
   });
 
-  test('--demo listens on 127.0.0.1 alone, unless --host or GATEWAY_HOST says otherwise', async (t) => {
+  test('--demo listens on 127.0.0.1 alone, unless --host or GATEWAY_HOST says otherwise', async () => {
     const runs: [args: readonly string[], env: Record<string, string>, host: string][] = [
       [[], {}, '127.0.0.1'],
       [['--host', '0.0.0.0'], {}, '0.0.0.0'],
       [[], { GATEWAY_HOST: '0.0.0.0' }, '0.0.0.0'],
     ];
+    const demo = await startDemo();
     for (const [args, env, host] of runs) {
-      const { stderr } = await startServing(t, ['--demo', '--port', '0', ...args], { env });
-      await eventually(() => stderr().includes('"stream":true'), 'the instructions');
-      const isLocal = host === '127.0.0.1';
-      assert.match(
-        stderr(),
-        isLocal ? /^listening +http:\/\/127\.0\.0\.1:\d+\/v1$/m : /0\.0\.0\.0/,
-      );
-      assert.equal(OTHER_WARNING.test(stderr()), !isLocal);
+      const { config } = readSettings(parseCommandLine(['--demo', ...args]), env, demo);
+      assert.equal(config.server.host, host);
+      assert.equal(warningsOf(config).length, host === '127.0.0.1' ? 0 : 1);
     }
   });
 
   test('--demo repeats the text of content parts, and nothing of the other parts', async (t) => {
-    const { port } = await startServing(t, ['--demo', '--port', '0']);
+    const { port } = await startGateway(t, { toml: await startDemo() });
     const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } };
     const texts = ['look at', 'this'].map((text) => ({ type: 'text', text }));
     const messages = [{ role: 'user', content: [texts[0], image, texts[1]] }];
@@ -618,7 +607,7 @@ gone = "xai/m"
   });
 
   test('--demo sends a chunk with the usage before [DONE] if stream_options.include_usage is set', async (t) => {
-    const { port } = await startServing(t, ['--demo', '--port', '0']);
+    const { port } = await startGateway(t, { toml: await startDemo() });
     for (const include_usage of [true, false]) {
       const more = { model: 'demo/echo', stream: true, stream_options: { include_usage } };
       const data = dataOf(await openChat(port, chatBody(more)).ended);
@@ -633,10 +622,10 @@ gone = "xai/m"
   });
 
   test('the curl lines that --demo prints work as they are', async (t) => {
-    const { stderr, port } = await startServing(t, ['--demo', ...LOCAL]);
-    await eventually(() => stderr().includes('"stream":true'), 'the instructions');
+    const { port } = await startGateway(t, { toml: await startDemo() });
     // What a shell would make of them, without needing curl.
-    const lines = [...stderr().matchAll(/^ +curl .*? (http\S+) (.*)$/gm)];
+    const printed = demoInstructions('127.0.0.1', port);
+    const lines = [...printed.matchAll(/^ +curl .*? (http\S+) (.*)$/gm)];
     assert.equal(lines.length, 2);
     for (const [, url = '', rest = ''] of lines) {
       const quoted = [...rest.matchAll(/-(\w) '([^']*)'/g)].map(([, flag, text]) => [flag, text!]);
@@ -650,7 +639,6 @@ gone = "xai/m"
       assert.equal(response.status, 200);
       assert.match(await response.text(), body.includes('stream') ? /\[DONE\]/ : /Hello, gateway/);
     }
-    assert.ok(port > 0);
   });
 
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
@@ -686,11 +674,12 @@ gone = "xai/m"
   });
 
   test('drops log lines while their reader has stalled, and says how many', async (t) => {
-    const { child, port, stdout } = await startServing(t, LOCAL);
-    child.stdout!.pause();
     // Their lines together are more than is kept.
-    const count = 12_000;
-    const one = `GET /${'x'.repeat(200)} HTTP/1.1\r\nhost: localhost\r\nx-request-id: ${'x'.repeat(128)}\r\n\r\n`;
+    const count = 6000;
+    const env = { GATEWAY_CONFIG_TOML: '[logging]\nverbose = true\n' };
+    const { child, port, stdout } = await startServing(t, LOCAL, { env });
+    child.stdout!.pause();
+    const one = `GET /${'x'.repeat(200)} HTTP/1.1\r\nhost: localhost\r\nx-request-id: ${'x'.repeat(128)}\r\nuser-agent: ${'"'.repeat(200)}\r\n\r\n`;
     const socket = connect(port, '127.0.0.1');
     socket.write(one.repeat(count));
     let answered = 0;

@@ -3,42 +3,34 @@ import { test } from 'node:test';
 
 import { ConfigError, loadConfig } from '../src/config/config.ts';
 import { assertError, NOT_AUTHENTICATED, parseRaw, unknownProvider } from './support/errors.ts';
-import {
-  chatBody,
-  CLIENT_TOKEN,
-  PROVIDER_KEY,
-  providerToml,
-  startGateway,
-} from './support/gateway.ts';
-import { TRANSPORT_ENV } from './support/transport.ts';
+import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
-import { sendJson, startUpstream, type FakeUpstream } from './support/upstream.ts';
+import { scenario } from './support/scenario.ts';
 import { eventually } from './support/streams.ts';
+import { TRANSPORT_ENV } from './support/transport.ts';
+import { sendJson, startUpstream, type FakeUpstream } from './support/upstream.ts';
 
 const KEY = 'gateway-key-one';
 const OTHER_KEY = 'gateway-key-two';
-const withKeys = `[server.auth]\nenabled = true\nkeys = ["${KEY}", "\${OTHER}"]\n`;
+const withKeys = `auth.keys = ["${KEY}", "\${OTHER}"]`;
+const env = { OTHER: OTHER_KEY };
 
-interface Row {
-  readonly auth: string;
-  readonly toml: string;
-  /** Each Authorization header and whether it opens the gateway. */
-  readonly opens: readonly (readonly [authorization: string | undefined, isOpen: boolean])[];
-}
+/** Each Authorization header and whether it opens the gateway. */
+type Opens = readonly (readonly [authorization: string | undefined, isOpen: boolean])[];
 
-const anyToken = [
+const anyToken: Opens = [
   [undefined, false],
   ['Basic dTpw', false],
   ['Bearer whatever', true],
   ['Bearer My API Key', true],
   [`Bearer ${KEY}`, true],
-] as const;
-const noAuth = [
+];
+const noAuth: Opens = [
   [undefined, true],
   ['Basic dTpw', true],
   ['Bearer whatever', true],
-] as const;
-const onlyKeys = [
+];
+const onlyKeys: Opens = [
   [undefined, false],
   ['Basic dTpw', false],
   [`Basic ${KEY}`, false],
@@ -54,44 +46,23 @@ const onlyKeys = [
   [`Bearer ${KEY.toUpperCase()}`, false],
   [`Bearer ${KEY},${OTHER_KEY}`, false],
   ['Bearer ${OTHER}', false],
-] as const;
-
-const rows: Row[] = [
-  { auth: 'no [server.auth]', toml: '', opens: anyToken },
-  { auth: 'enabled = false', toml: '[server.auth]\nenabled = false\n', opens: noAuth },
-  {
-    auth: 'enabled = false with keys',
-    toml: `[server.auth]\nenabled = false\nkeys = ["${KEY}"]\n`,
-    opens: noAuth,
-  },
-  {
-    auth: 'enabled = true without keys',
-    toml: '[server.auth]\nenabled = true\n',
-    opens: anyToken,
-  },
-  {
-    auth: 'enabled = true with an empty list',
-    toml: '[server.auth]\nenabled = true\nkeys = []\n',
-    opens: anyToken,
-  },
-  { auth: 'enabled = true with keys', toml: withKeys, opens: onlyKeys },
-  {
-    auth: 'keys alone',
-    toml: withKeys.replace('enabled = true\n', ''),
-    opens: onlyKeys,
-  },
 ];
 
-for (const { auth, toml, opens } of rows) {
-  test(`${auth} opens the gateway to exactly the requests it should`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, {
-      toml: toml + providerToml(upstream),
-      env: { OTHER: OTHER_KEY },
-    });
+const auths: [what: string, server: string, opens: Opens][] = [
+  ['no [server.auth]', '', anyToken],
+  ['enabled = false', 'auth.enabled = false', noAuth],
+  ['enabled = false with keys', `auth.enabled = false\nauth.keys = ["${KEY}"]`, noAuth],
+  ['enabled = true without keys', 'auth.enabled = true', anyToken],
+  ['enabled = true with an empty list', 'auth.enabled = true\nauth.keys = []', anyToken],
+  ['enabled = true with keys', `auth.enabled = true\n${withKeys}`, onlyKeys],
+  ['keys alone', withKeys, onlyKeys],
+];
+for (const [what, server, opens] of auths) {
+  test(`${what} opens the gateway to exactly the requests it should`, async (t) => {
+    const { p, gateway } = await scenario(t, { server, env });
     for (const [authorization, isOpen] of opens) {
       const options = { headers: { authorization } };
-      upstream.requests.length = 0;
+      p.requests.length = 0;
       const replies = [
         await gateway.chat(chatBody(), options),
         await gateway.send('/v1/models', options),
@@ -100,10 +71,9 @@ for (const { auth, toml, opens } of rows) {
         if (isOpen) assert.equal(reply.status, 200, `${authorization}`);
         else assertError(reply, NOT_AUTHENTICATED);
       }
-      const chats = upstream.requests.filter(({ method }) => method === 'POST');
+      const chats = p.requests.filter(({ method }) => method === 'POST');
       assert.equal(chats.length, isOpen ? 1 : 0, `${authorization}`);
-      const health = await gateway.send('/health', options);
-      assert.equal(health.status, 200);
+      assert.equal((await gateway.send('/health', options)).status, 200);
     }
   });
 }
@@ -136,18 +106,18 @@ const bearerForms: [lines: string[], isOpen: boolean][] = [
   [['X-Api-Key: a'], false],
   [['Cookie: Authorization=Bearer a'], false],
 ];
-for (const [lines, isOpen] of bearerForms) {
-  test(`${JSON.stringify(lines)} is ${isOpen ? 'accepted' : 'refused'}`, async (t) => {
-    const gateway = await startGateway(t, {});
+test('without keys of its own the gateway accepts every form of a Bearer header, and nothing else', async (t) => {
+  const gateway = await startGateway(t, {});
+  for (const [lines, isOpen] of bearerForms) {
     const head = ['GET /v1/models HTTP/1.1', 'Host: x', 'Connection: close', ...lines];
     const reply = parseRaw(await sendRaw(gateway.port, `${head.join('\r\n')}\r\n\r\n`));
-    if (isOpen) assert.equal(reply.status, 200);
+    if (isOpen) assert.equal(reply.status, 200, lines.join());
     else assertError(reply, NOT_AUTHENTICATED);
-  });
-}
+  }
+});
 
 test('the 401 is the same bytes whatever is wrong, and never has a code', async (t) => {
-  const gateway = await startGateway(t, { toml: withKeys, env: { OTHER: OTHER_KEY } });
+  const gateway = await startGateway(t, { toml: `[server]\n${withKeys}`, env });
   const body = '{"error":{"type":"authentication_error","message":"Invalid authentication"}}';
   for (const authorization of [undefined, 'Basic x', 'Bearer', 'Bearer wrong']) {
     for (const path of ['/v1/models', '/nothing', '/health/']) {
@@ -170,13 +140,13 @@ const openHealth: [method: string, path: string, status: number][] = [
   ['GET', '/heal%74h', 401],
   ['GET', '/v1/../health', 401],
 ];
-for (const [method, path, status] of openHealth) {
-  test(`${method} ${path} without Authorization is answered with ${status}`, async (t) => {
-    const gateway = await startGateway(t, {});
+test('GET and HEAD of /health alone need no Authorization', async (t) => {
+  const gateway = await startGateway(t, {});
+  for (const [method, path, status] of openHealth) {
     const reply = await gateway.send(path, { method, headers: { authorization: undefined } });
-    assert.equal(reply.status, status);
-  });
-}
+    assert.equal(reply.status, status, `${method} ${path}`);
+  }
+});
 
 const unusableKeys: [why: string, keys: string, message: RegExp, secret: string][] = [
   ['a variable that is not set', '["a", "${NOT_SET}"]', /server\.auth\.keys.*NOT_SET/, '"a"'],
@@ -201,105 +171,69 @@ for (const [why, keys, message, secret] of unusableKeys) {
   });
 }
 
-/** Which key the upstream is shown; `undefined` if the provider is not registered. */
-const keySources: {
-  name: string;
-  id?: string;
-  settings: string;
-  env: Record<string, string>;
-  key: string | undefined;
-}[] = [
-  { name: 'a literal api_key', settings: 'api_key = "own"', env: {}, key: 'own' },
-  {
-    name: 'api_key before the conventional variable',
-    settings: 'api_key = "own"',
-    env: { P_API_KEY: 'env' },
-    key: 'own',
-  },
-  {
-    name: 'api_key after expansion',
-    settings: 'api_key = "${MINE}"',
-    env: { MINE: 'expanded', P_API_KEY: 'env' },
-    key: 'expanded',
-  },
-  {
-    name: 'a variable within api_key',
-    settings: 'api_key = "a-${MINE}-${MINE}"',
+interface KeySource {
+  readonly id?: string;
+  readonly lines?: string;
+  readonly env?: Record<string, string>;
+  /** The key that the provider is shown; none if it is not registered. */
+  readonly key?: string;
+}
+const own = 'api_key = "own"';
+const mine = 'api_key = "${MINE}"';
+const P_API_KEY = 'env';
+const keySources: Record<string, KeySource> = {
+  'a literal api_key': { lines: own, key: 'own' },
+  'api_key before the conventional variable': { lines: own, env: { P_API_KEY }, key: 'own' },
+  'api_key after expansion': { lines: mine, env: { MINE: 'new', P_API_KEY }, key: 'new' },
+  'a variable within api_key': {
+    lines: 'api_key = "a-${MINE}-${MINE}"',
     env: { MINE: 'b' },
     key: 'a-b-b',
   },
-  {
-    name: 'a value that looks like a variable, as it is',
-    settings: 'api_key = "${MINE}"',
-    env: { MINE: '${P_API_KEY}', P_API_KEY: 'env' },
+  'a value that looks like a variable, as it is': {
+    lines: mine,
+    env: { MINE: '${P_API_KEY}', P_API_KEY },
     key: '${P_API_KEY}',
   },
-  {
-    name: 'api_key as written if its variable is not set',
-    settings: 'api_key = "${MINE}"',
-    env: { P_API_KEY: 'env' },
+  'api_key as written if its variable is not set': {
+    lines: mine,
+    env: { P_API_KEY },
     key: '${MINE}',
   },
-  {
-    name: 'the conventional variable without api_key',
-    settings: '',
-    env: { P_API_KEY: 'env' },
-    key: 'env',
-  },
-  {
-    name: 'the conventional variable of an id with a hyphen',
+  'the conventional variable without api_key': { env: { P_API_KEY }, key: 'env' },
+  'the conventional variable of an id with a hyphen': {
     id: 'my-llm',
-    settings: '',
     env: { MY_LLM_API_KEY: 'env' },
     key: 'env',
   },
-  { name: 'no key without either', settings: '', env: { API_KEY: 'env' }, key: undefined },
-  {
-    name: 'no key if the variable is empty',
-    settings: '',
-    env: { P_API_KEY: '' },
-    key: undefined,
+  'no key without either': { env: { API_KEY: 'env' } },
+  'no key if the variable is empty': { env: { P_API_KEY: '' } },
+  'no key if enabled = false, api_key or not': {
+    lines: `enabled = false\n${own}`,
+    env: { P_API_KEY },
   },
-  {
-    name: 'no key if enabled = false, api_key or not',
-    settings: 'enabled = false\napi_key = "own"',
-    env: { P_API_KEY: 'env' },
-    key: undefined,
-  },
-  {
-    name: 'the key if enabled = true',
-    settings: 'enabled = true\napi_key = "own"',
-    env: {},
-    key: 'own',
-  },
-  { name: 'ZED_API_KEY for zed', id: 'zed', settings: '', env: { ZED_API_KEY: 'z' }, key: 'z' },
-  {
-    name: 'ZED_API_KEY for zed_coding',
+  'the key if enabled = true': { lines: `enabled = true\n${own}`, key: 'own' },
+  'ZED_API_KEY for zed': { id: 'zed', env: { ZED_API_KEY: 'z' }, key: 'z' },
+  'ZED_API_KEY for zed_coding': {
     id: 'zed_coding',
-    settings: '',
     env: { ZED_API_KEY: 'z', ZED_CODING_API_KEY: 'other' },
     key: 'z',
   },
-  {
-    name: 'no key for zed_coding from a variable of its own',
+  'no key for zed_coding from a variable of its own': {
     id: 'zed_coding',
-    settings: '',
     env: { ZED_CODING_API_KEY: 'other' },
-    key: undefined,
   },
-  {
-    name: 'no key for zed if enabled = false',
+  'no key for zed if enabled = false': {
     id: 'zed',
-    settings: 'enabled = false',
+    lines: 'enabled = false',
     env: { ZED_API_KEY: 'z' },
-    key: undefined,
   },
-];
-for (const { name, id = 'p', settings, env, key } of keySources) {
-  test(`a provider gets ${name}`, async (t) => {
+};
+for (const [what, { id = 'p', lines = '', env: variables, key }] of Object.entries(keySources)) {
+  test(`a provider gets ${what}`, async (t) => {
     const upstream = await startUpstream(t);
-    const toml = `[providers.${id}]\nbase_url = "${upstream.baseUrl}"\n${settings}\n`;
-    const gateway = await startGateway(t, { toml, env });
+    const toml = `[providers.${id}]\nbase_url = "${upstream.baseUrl}"\n${lines}\n`;
+    const gateway = await startGateway(t, { toml, env: variables ?? {} });
     const reply = await gateway.chat(chatBody({ model: `${id}/m` }));
     if (key === undefined) assertError(reply, unknownProvider(id));
     else assert.equal(reply.status, 200, reply.text);
@@ -361,8 +295,7 @@ const fromClient = {
 
 for (const stream of [false, true]) {
   test(`a ${stream ? 'streamed' : 'complete'} request reaches upstream with the allow-listed headers alone`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const { p: upstream, gateway } = await scenario(t);
     await gateway.chat(chatBody({ stream }), { headers: fromClient });
     const { headers, body } = onlyRequest(upstream);
     const { host, connection, 'content-length': length, ...named } = headers;
@@ -390,8 +323,7 @@ for (const stream of [false, true]) {
 const NEW_TRACEPARENT = /^00-(?!0+-)[\da-f]{32}-(?!0+-)[\da-f]{16}-01$/;
 
 test('a traceparent that is repeated, or not valid, is replaced by a new one, and its tracestate left out', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t);
   const { traceparent } = fromClient;
   for (const value of [
     [traceparent, traceparent],
@@ -413,8 +345,7 @@ test('a traceparent that is repeated, or not valid, is replaced by a new one, an
 });
 
 test('a request without trace headers gets a traceparent of its own, and a request id of the gateway', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t);
   const reply = await gateway.chat(chatBody());
   const { headers } = onlyRequest(upstream);
   assert.match(headers['traceparent'] as string, NEW_TRACEPARENT);
@@ -424,8 +355,9 @@ test('a request without trace headers gets a traceparent of its own, and a reque
 });
 
 test("fetching a model list shows upstream the provider's key and nothing of the client", async (t) => {
-  const upstream = await startUpstream(t, (_, response) => sendJson(response, { data: [] }));
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t, {
+    providers: { p: (_, response) => sendJson(response, { data: [] }) },
+  });
   await gateway.send('/v1/models', { headers: fromClient });
   const { headers } = onlyRequest(upstream);
   assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
@@ -436,17 +368,23 @@ test("fetching a model list shows upstream the provider's key and nothing of the
 });
 
 test('neither token nor key is logged, nor sent to the other side', async (t) => {
-  const upstream = await startUpstream(t, (request, response) =>
-    sendJson(response, { error: { message: JSON.stringify(request.headers) } }, { status: 400 }),
-  );
-  const gateway = await startGateway(t, {
-    toml: `[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n[logging]\nlevel = "trace"\nverbose = true\n${providerToml(upstream)}`,
+  const { p, gateway } = await scenario(t, {
+    providers: {
+      p: (request, response) =>
+        sendJson(
+          response,
+          { error: { message: JSON.stringify(request.headers) } },
+          { status: 400 },
+        ),
+    },
+    server: `auth.keys = ["${CLIENT_TOKEN}"]`,
+    more: '[logging]\nlevel = "trace"\nverbose = true',
   });
   const reply = await gateway.chat(chatBody(), { headers: fromClient });
   assert.equal(reply.status, 400);
   const replied = reply.text + JSON.stringify(reply.headers);
   assert.ok(!replied.includes(PROVIDER_KEY), replied);
-  assert.ok(!JSON.stringify(onlyRequest(upstream)).includes(CLIENT_TOKEN));
+  assert.ok(!JSON.stringify(onlyRequest(p)).includes(CLIENT_TOKEN));
   await eventually(() => gateway.accessLines().length === 1, 'the access line');
   assert.doesNotMatch(gateway.log.join(''), new RegExp(`${CLIENT_TOKEN}|${PROVIDER_KEY}`));
 });

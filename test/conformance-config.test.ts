@@ -2,11 +2,13 @@ import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
 import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { Rows } from '../src/config/setting-kinds.ts';
 import { SETTINGS } from '../src/config/settings-table.ts';
+import { checkHere } from './support/check.ts';
 import { atSomeScale } from './support/clock.ts';
 import { assertError, unknownProvider } from './support/errors.ts';
 import {
@@ -142,13 +144,11 @@ async function checked(
   toml: string,
   { env = {}, args = [] }: { env?: Record<string, string>; args?: readonly string[] } = {},
 ): Promise<{ settings: Record<string, unknown>; problems: readonly string[] }> {
-  const cwd = emptyFolder(t, { 'gateway.toml': toml });
-  const { code, stdout } = await runProgram(t, ['--check=offline', '--json', ...args], {
-    cwd,
-    env,
-  });
+  const path = join(emptyFolder(t, { 'gateway.toml': toml }), 'gateway.toml');
+  const options = ['--check=offline', '--json', '--config', path];
+  const { result, stdout } = await checkHere([...options, ...args], env);
   const report = JSON.parse(stdout) as Awaited<ReturnType<typeof checked>>;
-  assert.equal(code, report.problems.length > 0 ? 78 : 0, stdout);
+  assert.equal(result, report.problems.length > 0 ? 'settings wrong' : 'ok', stdout);
   return report;
 }
 

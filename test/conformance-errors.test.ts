@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import { createServer, type AddressInfo, type Socket } from 'node:net';
-import { test, type TestContext } from 'node:test';
+import { after, before, describe, test, type TestContext } from 'node:test';
 
 import { MAX_JSON_ELEMENTS } from '../src/lib/json-scanner.ts';
-import { idle, useManualTimers } from './support/clock.ts';
+import { idle, replaceNow, useManualTimers } from './support/clock.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,
@@ -13,8 +13,15 @@ import {
   unknownProvider,
   type ExpectedError,
 } from './support/errors.ts';
-import { chatBody, PROVIDER_KEY, providerToml, startGateway } from './support/gateway.ts';
+import {
+  chatBody,
+  PROVIDER_KEY,
+  providerToml,
+  startGateway,
+  type TestGateway,
+} from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
+import { createScope } from './support/scope.ts';
 import { eventually } from './support/streams.ts';
 import { sweep } from './support/sweep.ts';
 import {
@@ -23,6 +30,7 @@ import {
   sendEvents,
   sendJson,
   startUpstream,
+  type FakeUpstream,
   type Script,
 } from './support/upstream.ts';
 
@@ -102,14 +110,14 @@ const busy = '[rate_limit]\nenabled = true\n';
 const oneGlobally = `${busy}requests_per_second = 1\nburst_capacity = 1\n`;
 const oneAtP = `${busy}[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n`;
 
-// What the gateway refuses by itself. `before` requests use up what there is of a limit.
+// What the gateway refuses by itself. `first` requests use up what there is of a limit.
 const refusals: {
   name: string;
   path?: string;
   body?: object | string;
   options?: object;
   toml?: string;
-  before?: number;
+  first?: number;
   expected: ExpectedError;
 }[] = [
   { name: 'no Authorization', options: withoutToken, expected: NOT_AUTHENTICATED },
@@ -118,8 +126,8 @@ const refusals: {
     options: { headers: { authorization: 'Basic dTpw' } },
     expected: NOT_AUTHENTICATED,
   },
-  { name: 'the global rate limit', toml: oneGlobally, before: 1, expected: rateLimited(1, {}) },
-  { name: "a provider's rate limit", toml: oneAtP, before: 1, expected: rateLimited(1) },
+  { name: 'the global rate limit', toml: oneGlobally, first: 1, expected: rateLimited(1, {}) },
+  { name: "a provider's rate limit", toml: oneAtP, first: 1, expected: rateLimited(1) },
   { name: 'malformed JSON', body: '{"model":', expected: refusal() },
   { name: 'no model', body: { messages: [] }, expected: refusal(/model/) },
   { name: 'no messages', body: { model: 'p/m' }, expected: refusal(/messages/) },
@@ -137,20 +145,20 @@ const refusals: {
     expected: { ...NOT_FOUND, headers: { allow: 'GET' } },
   },
 ];
-for (const { name, path, body, options, toml = '', before = 0, expected } of refusals) {
+for (const { name, path, body, options, toml = '', first = 0, expected } of refusals) {
   test(`${name} is answered with ${expected.httpStatus} ${expected.type}`, async (t) => {
     const upstream = await startUpstream(t);
     const gateway = await startGateway(t, { toml: toml + providerToml(upstream) });
     // No new token, however slow the machine is.
-    if (before > 0) t.mock.method(performance, 'now', () => 1000);
-    for (let sent = 0; sent < before; sent += 1) {
+    if (first > 0) replaceNow(t, () => 1000);
+    for (let sent = 0; sent < first; sent += 1) {
       assert.equal((await gateway.chat(chatBody())).status, 200);
     }
     const reply = path
       ? await gateway.send(path, { method: 'POST', body: '{}', ...options })
       : await gateway.chat(body ?? chatBody(), options);
     assertError(reply, expected);
-    assert.equal(upstream.requests.length, before);
+    assert.equal(upstream.requests.length, first);
   });
 }
 
@@ -509,31 +517,41 @@ const rows: Row[] = [
 
 test('a 200 with an error message of 8 million characters is a 502 without it', async (t) => {
   const message = `sk-${'x'.repeat(8_000_000)}`;
-  const upstream = await startUpstream(t, answers({ error: { message } }));
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t, { providers: { p: answers({ error: { message } }) } });
   assertError(await gateway.chat(chatBody()), apiError(502, 'Bad Gateway'));
 });
 
-for (const { upstream: what, script, expected, stream: only } of rows) {
-  const streams = only === undefined ? [false, true] : [only];
-  for (const stream of streams) {
-    const { httpStatus, code } = expected;
-    const kind = stream ? 'a streamed' : 'a complete';
-    test(`${what} from upstream to ${kind} request becomes ${httpStatus} ${code}`, async (t) => {
-      const upstream = await startUpstream(t, script);
-      const gateway = await startGateway(t, { toml: providerToml(upstream) });
-      const reply = await gateway.chat(chatBody({ stream }));
-      assertError(reply, expected);
-      assert.equal(upstream.requests.length, 1);
-      assert.doesNotMatch(reply.text, new RegExp(`${PROVIDER_KEY}|<html`, 'i'));
-    });
+describe('an answer', () => {
+  // One for all rows: a gateway for each would take half of this file's time.
+  const scope = createScope();
+  after(async () => scope.close());
+  let upstream: FakeUpstream;
+  let gateway: TestGateway;
+  before(async () => {
+    upstream = await startUpstream(scope.t);
+    gateway = await startGateway(scope.t, { toml: providerToml(upstream) });
+  });
+
+  for (const { upstream: what, script, expected, stream: only } of rows) {
+    const streams = only === undefined ? [false, true] : [only];
+    for (const stream of streams) {
+      const { httpStatus, code } = expected;
+      const kind = stream ? 'a streamed' : 'a complete';
+      test(`${what} from upstream to ${kind} request becomes ${httpStatus} ${code}`, async () => {
+        upstream.script = script;
+        const already = upstream.requests.length;
+        const reply = await gateway.chat(chatBody({ stream }));
+        assertError(reply, expected);
+        assert.equal(upstream.requests.length - already, 1);
+        assert.doesNotMatch(reply.text, new RegExp(`${PROVIDER_KEY}|<html`, 'i'));
+      });
+    }
   }
-}
+});
 
 test('a Retry-After date becomes the whole seconds until then', async (t) => {
   const date = new Date(Date.now() + 40_000).toUTCString();
-  const upstream = await startUpstream(t, answers({}, 429, { 'retry-after': date }));
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t, { providers: { p: answers({}, 429, { 'retry-after': date }) } });
   const reply = await gateway.chat(chatBody());
   const seconds = Number(reply.headers['retry-after']);
   assert.ok(Number.isInteger(seconds) && seconds >= 20 && seconds <= 40, `${seconds}`);
@@ -541,8 +559,7 @@ test('a Retry-After date becomes the whole seconds until then', async (t) => {
 });
 
 test('of several Retry-After headers the first counts', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t);
   const date = new Date(Date.now() + 40_000).toUTCString();
   for (const values of [
     ['30', '30'],
@@ -568,8 +585,7 @@ const KEY = 'canary+of/no.shape';
 const keys = [PROVIDER_KEY, 'sk-proj-abcdefghijklmnop', 'Bearer abcdefghijklmnop'];
 for (const key of keys) {
   test(`a message of upstream's reaches the client without ${key.slice(0, 7)}…`, async (t) => {
-    const upstream = await startUpstream(t, answers({ message: `key ${key} is wrong` }, 403));
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const { p: upstream, gateway } = await scenario(t, { providers: { p: answers({ message: `key ${key} is wrong` }, 403) } });
     const reply = await gateway.chat(chatBody());
     assertError(reply, apiError(403, /key .+ is wrong$/));
     assert.ok(!reply.text.includes(key.slice(-10)), reply.text);
@@ -593,16 +609,15 @@ test('a key that the cut at 500 characters divides does not reach the client in 
     toml: providerToml(upstream).replace(PROVIDER_KEY, KEY),
   });
   for (let length = 8; length <= KEY.length; length += 1) {
-    const before = 'x '.repeat(250).slice(0, 500 - length);
-    upstream.script = answers({ message: `${before}${KEY} is wrong` }, 403);
-    assertError(await gateway.chat(chatBody()), apiError(403, `${before}[secret]`.slice(0, 500)));
+    const start = 'x '.repeat(250).slice(0, 500 - length);
+    upstream.script = answers({ message: `${start}${KEY} is wrong` }, 403);
+    assertError(await gateway.chat(chatBody()), apiError(403, `${start}[secret]`.slice(0, 500)));
   }
 });
 
 test('markup in a message is part of a JSON text that no browser takes for HTML', async (t) => {
   const message = '<img src=x onerror=alert(1)>';
-  const upstream = await startUpstream(t, answers({ error: { message } }, 400));
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t, { providers: { p: answers({ error: { message } }, 400) } });
   const reply = await gateway.chat(chatBody());
   assertError(reply, apiError(400, message));
   assert.equal(reply.headers['x-content-type-options'], 'nosniff');
@@ -612,8 +627,7 @@ for (const status of [200, 201, 202, 203]) {
   test(`${status} with JSON keeps its status, bytes and content type`, async (t) => {
     const body = '{ "choices" : [] ,"big":12345678901234567890, "x":"\\u00e9é", "x":1.0}\n';
     const contentType = 'application/json; charset=UTF-8';
-    const upstream = await startUpstream(t, text(body, contentType, status));
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const { p: upstream, gateway } = await scenario(t, { providers: { p: text(body, contentType, status) } });
     const reply = await gateway.chat(chatBody());
     assert.equal(reply.status, status);
     assert.equal(reply.text, body);
@@ -624,8 +638,7 @@ for (const status of [200, 201, 202, 203]) {
 
 test('an answer that has choices is passed on although it also has an error', async (t) => {
   const body = { ...completion(), error: { message: 'partial', code: 500 } };
-  const upstream = await startUpstream(t, answers(body));
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t, { providers: { p: answers(body) } });
   const reply = await gateway.chat(chatBody());
   assert.equal(reply.status, 200);
   assert.deepEqual(reply.json(), body);
@@ -665,8 +678,7 @@ for (const status of [200, 400, 429]) {
 }
 
 test("the first of upstream's request ids there is is passed on and logged", async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t);
   const ids = Object.entries({
     'x-request-id': 'id-1',
     'request-id': 'id-2',
@@ -827,15 +839,14 @@ for (const isChunked of sweep([false, true], [true])) {
   const kind = isChunked ? 'in chunks' : 'with Content-Length';
   test(`a complete answer ${kind} may have 64 MiB, and a longer one is a 502`, async (t) => {
     const limit = 64 * 1024 * 1024;
-    const upstream = await startUpstream(t, (request, response) => {
+    const { p: upstream, gateway } = await scenario(t, { providers: { p: (request, response) => {
       const { model } = JSON.parse(request.body.toString()) as { model: string };
       const body = Buffer.alloc(Number(model), ' ');
       body.write('{"choices":[]}');
       response.setHeader('content-type', 'application/json');
       if (isChunked) response.write(body.subarray(0, 1000));
       response.end(isChunked ? body.subarray(1000) : body);
-    });
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    } } });
     const whole = await gateway.chat(chatBody({ model: `p/${limit}` }));
     assert.deepEqual([whole.status, whole.bytes.length], [200, limit]);
     assertError(await gateway.chat(chatBody({ model: `p/${limit + 1}` })), {
@@ -847,11 +858,10 @@ for (const isChunked of sweep([false, true], [true])) {
 
 test('an error body is waited for one second', async (t) => {
   const timers = useManualTimers(t);
-  const upstream = await startUpstream(t, (_, response) => {
+  const { p: upstream, gateway } = await scenario(t, { providers: { p: (_, response) => {
     response.writeHead(400, { 'content-type': 'application/json' });
     response.write('{"error":');
-  });
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  } } });
   let isAnswered = false;
   const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
   const isReading = () => upstream.requests.length === 1 && timers.running().length > 0;
@@ -890,11 +900,10 @@ const longAnswers: [what: string, body: string, expected: ExpectedError | undefi
 for (const [what, body, expected] of longAnswers) {
   const result = expected ? `answered as ${expected.code}` : 'passed on';
   test(`a 200 of more than 256 KiB is ${result} if it is ${what}`, async (t) => {
-    const upstream = await startUpstream(t, (_, response) => {
+    const { p: upstream, gateway } = await scenario(t, { providers: { p: (_, response) => {
       response.writeHead(200, { 'content-type': 'application/json' });
       response.end(body);
-    });
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    } } });
     const reply = await gateway.chat(chatBody());
     if (expected) assertError(reply, expected);
     else assert.ok(reply.status === 200 && reply.text === body, reply.text.slice(0, 300));

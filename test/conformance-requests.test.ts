@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { VERSION } from '../src/lib/version.ts';
+import { replaceNow } from './support/clock.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,
@@ -11,17 +12,15 @@ import {
   unknownProvider,
   type ExpectedError,
 } from './support/errors.ts';
-import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/gateway.ts';
+import { chatBody, CLIENT_TOKEN, startGateway, type TestGateway } from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
-import { completion, startUpstream } from './support/upstream.ts';
+import { modelOf, scenario } from './support/scenario.ts';
+import { completion } from './support/upstream.ts';
 
 const CHAT = '/v1/chat/completions';
 
 test('the three endpoints answer as documented', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, {
-    toml: providerToml(upstream, 'p', 'models = ["m"]'),
-  });
+  const { gateway } = await scenario(t, { providers: { p: { lines: 'models = ["m"]' } } });
   const health = await gateway.send('/health');
   assert.equal(health.status, 200);
   assert.deepEqual(health.json(), { status: 'healthy', version: VERSION });
@@ -100,10 +99,9 @@ const targets: [method: string, target: string, result: number | string][] = [
   ['GET', 'http://other.example//health', 404],
   ['GET', 'http://other.example?/health', 404],
 ];
-for (const [method, target, result] of targets) {
-  const shown = typeof result === 'string' ? `404 and Allow: ${result}` : `${result}`;
-  test(`${method} ${target} is answered with ${shown}`, async (t) => {
-    const gateway = await startGateway(t, {});
+test('each method and target is answered by its endpoint, or with 404 and the methods it has', async (t) => {
+  const gateway = await startGateway(t, {});
+  for (const [method, target, result] of targets) {
     const head = [
       `${method} ${target} HTTP/1.1`,
       'Host: gateway',
@@ -112,106 +110,81 @@ for (const [method, target, result] of targets) {
     ];
     const reply = parseRaw(await sendRaw(gateway.port, `${head.join('\r\n')}\r\n\r\n`));
     if (result === 200) {
-      assert.equal(reply.status, 200);
+      assert.equal(reply.status, 200, `${method} ${target}`);
     } else if (method === 'HEAD') {
-      assert.deepEqual([reply.status, reply.headers['allow']], [404, result]);
-      assert.equal(reply.text, '');
+      assert.deepEqual([reply.status, reply.headers['allow'], reply.text], [404, result, '']);
     } else {
       const allow = typeof result === 'string' ? { headers: { allow: result } } : {};
       assertError(reply, { ...NOT_FOUND, ...allow });
     }
-  });
-}
+  }
+});
 
 const big = 'x'.repeat(2000);
 const noToken = { authorization: undefined };
 const busy = '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 1\n';
 
+interface Wrong {
+  readonly path?: string;
+  readonly headers?: Record<string, string | undefined>;
+  readonly body?: string;
+  readonly expected: ExpectedError | 429;
+}
 // Every request is wrong in more than one way; the first check that finds something answers.
-const orders: {
-  name: string;
-  path?: string;
-  method?: string;
-  headers?: Record<string, string | undefined>;
-  body?: string;
-  isBusy?: boolean;
-  expected: Partial<ExpectedError> & { httpStatus: number };
-}[] = [
-  {
-    name: 'protocol before authorization',
+const orders: Record<string, Wrong> = {
+  'protocol before authorization': {
     headers: { ...noToken, expect: 'magic' },
     expected: refusal(/Expect/, 417),
   },
-  {
-    name: 'authorization before the rate limit',
-    headers: noToken,
-    isBusy: true,
-    expected: NOT_AUTHENTICATED,
-  },
-  {
-    name: 'authorization before the route',
+  'authorization before the route': {
     path: '/nothing',
     headers: noToken,
     expected: NOT_AUTHENTICATED,
   },
-  {
-    name: 'authorization before the method',
+  'authorization before the method': {
     path: '/v1/models',
     headers: noToken,
     expected: NOT_AUTHENTICATED,
   },
-  {
-    name: 'authorization before the body size',
+  'authorization before the body size': {
     headers: noToken,
     body: big,
     expected: NOT_AUTHENTICATED,
   },
-  {
-    name: 'authorization before the parse',
-    headers: noToken,
-    body: '{',
-    expected: NOT_AUTHENTICATED,
-  },
-  {
-    name: 'the rate limit before the route',
-    path: '/nothing',
-    isBusy: true,
-    expected: { httpStatus: 429 },
-  },
-  {
-    name: 'the rate limit before the parse',
-    body: '{',
-    isBusy: true,
-    expected: { httpStatus: 429 },
-  },
-  { name: 'the route before the body size', path: '/nothing', body: big, expected: NOT_FOUND },
-  { name: 'the route before the parse', path: '/nothing', body: '{', expected: NOT_FOUND },
-  { name: 'the body size before the parse', body: big, expected: refusal(/1000/, 413) },
-  { name: 'the parse before validation', body: '{"stream":1,', expected: refusal(/JSON/) },
-  {
-    name: 'validation before the model is resolved',
+  'authorization before the parse': { headers: noToken, body: '{', expected: NOT_AUTHENTICATED },
+  'the route before the body size': { path: '/nothing', body: big, expected: NOT_FOUND },
+  'the route before the parse': { path: '/nothing', body: '{', expected: NOT_FOUND },
+  'the body size before the parse': { body: big, expected: refusal(/1000/, 413) },
+  'the parse before validation': { body: '{"stream":1,', expected: refusal(/JSON/) },
+  'validation before the model is resolved': {
     body: '{"model":"q/m","messages":[]}',
     expected: refusal(/messages/),
   },
-];
-for (const { name, path = CHAT, isBusy = false, headers, body = '{}', expected } of orders) {
-  test(`${name} is checked, and nothing refused reaches upstream`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, {
-      toml: `[server]\nmax_body_bytes = 1000\n${isBusy ? busy : ''}${providerToml(upstream)}`,
-    });
+};
+const ordersWhenBusy: Record<string, Wrong> = {
+  'authorization before the rate limit': { headers: noToken, expected: NOT_AUTHENTICATED },
+  'the rate limit before the route': { path: '/nothing', expected: 429 },
+  'the rate limit before the parse': { body: '{', expected: 429 },
+};
+for (const isBusy of [false, true]) {
+  const when = isBusy ? 'with the rate limit used up' : 'with nothing used up';
+  test(`${when} the checks come in their order, and nothing refused reaches upstream`, async (t) => {
+    const server = `max_body_bytes = 1000\n${isBusy ? busy : ''}`;
+    const { p, gateway } = await scenario(t, { server });
     // No new token, however slow the machine is.
-    if (isBusy) t.mock.method(performance, 'now', () => 1000);
+    if (isBusy) replaceNow(t, () => 1000);
     if (isBusy) assert.equal((await gateway.chat(chatBody())).status, 200);
-    const reply = await gateway.send(path, {
-      method: 'POST',
-      headers: { 'content-type': 'application/json', ...headers },
-      body,
-    });
-    const { type, message } = expected;
-    if (type && message) assertError(reply, { type, message, ...expected });
-    else assert.equal(reply.status, expected.httpStatus);
-    assert.equal(upstream.requests.length, isBusy ? 1 : 0);
+    const cases = Object.values(isBusy ? ordersWhenBusy : orders);
+    for (const { path = CHAT, headers, body = '{}', expected } of cases) {
+      const reply = await gateway.send(path, {
+        method: 'POST',
+        headers: { 'content-type': 'application/json', ...headers },
+        body,
+      });
+      if (expected === 429) assert.equal(reply.status, 429);
+      else assertError(reply, expected);
+    }
+    assert.equal(p.requests.length, isBusy ? 1 : 0);
   });
 }
 
@@ -265,29 +238,27 @@ const models: [
   [mib, refusal(/model/)],
   ['a\u0000b\u001b[31m\n\u2028/m', unknownProvider('a\\u0000b\\u001b[31m\\u000a\\u2028')],
 ];
-for (const [model, result] of models) {
-  const isAnswered = 'length' in result;
-  const shown = JSON.stringify(model.slice(0, 40));
-  test(`the model ${shown} of ${model.length} is ${isAnswered ? result.join(' and ') : 'refused'}`, async (t) => {
-    const p = await startUpstream(t);
-    const q = await startUpstream(t);
-    const gateway = await startGateway(t, {
-      toml: [
-        providerToml(p, 'p', 'default_model = "standard"'),
-        providerToml(q, 'q'),
-        providerToml(q, 'off', 'enabled = false'),
-        '[aliases]',
-        'fast = "q/org/small"',
-        'chain = "p/fast"',
-        'dangling = "openai/gpt"',
-        '"with/slash" = "p/aliased"',
-      ].join('\n'),
-    });
+test('a model is asked of the provider and under the name that it says, or refused', async (t) => {
+  const { p, q, gateway } = await scenario(t, {
+    providers: {
+      p: { lines: 'default_model = "standard"' },
+      q: {},
+      off: { lines: 'enabled = false' },
+    },
+    more: [
+      '[aliases]',
+      'fast = "q/org/small"',
+      'chain = "p/fast"',
+      'dangling = "openai/gpt"',
+      '"with/slash" = "p/aliased"',
+    ].join('\n'),
+  });
+  for (const [model, result] of models) {
     const reply = await gateway.chat(chatBody({ model }));
     const asked = Object.entries({ p, q }).flatMap(([id, { requests }]) =>
-      requests.map(({ body }) => [id, (JSON.parse(body.toString()) as { model: string }).model]),
+      requests.splice(0).map((request) => [id, modelOf(request)]),
     );
-    if (isAnswered) {
+    if ('length' in result) {
       assert.equal(reply.status, 200, reply.text);
       assert.deepEqual(asked, [result]);
       assert.equal(reply.headers['x-gateway-provider'], result[0]);
@@ -296,8 +267,8 @@ for (const [model, result] of models) {
       assert.ok(reply.text.length < 1000);
       assert.deepEqual(asked, []);
     }
-  });
-}
+  }
+});
 
 const toPrimary: [model: string, asked: string | ExpectedError][] = [
   ['gpt', 'gpt'],
@@ -308,23 +279,21 @@ const toPrimary: [model: string, asked: string | ExpectedError][] = [
   ['other/m', unknownProvider('other')],
   ['/m', refusal(/model/)],
 ];
-for (const [model, asked] of toPrimary) {
-  test(`with a primary provider the model "${model}" is ${typeof asked === 'string' ? `"${asked}"` : 'refused'}`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, {
-      toml: `[providers]\nprimary = "p"\n${providerToml(upstream, 'p', 'default_model = "standard"')}[aliases]\nfast = "p/aliased"\n`,
-    });
-    const reply = await gateway.chat(chatBody({ model }));
-    if (typeof asked !== 'string') return assertError(reply, asked);
-    assert.equal(reply.status, 200);
-    const { body } = upstream.requests[0]!;
-    assert.equal((JSON.parse(body.toString()) as { model: string }).model, asked);
+test('with a primary provider a model without a provider is asked there', async (t) => {
+  const { p, gateway } = await scenario(t, {
+    providers: { p: { lines: 'default_model = "standard"' } },
+    more: '[providers]\nprimary = "p"\n[aliases]\nfast = "p/aliased"',
   });
-}
+  for (const [model, asked] of toPrimary) {
+    const reply = await gateway.chat(chatBody({ model }));
+    if (typeof asked === 'string') assert.deepEqual(p.requests.splice(0).map(modelOf), [asked]);
+    else assertError(reply, asked);
+  }
+  assert.equal(p.requests.length, 0);
+});
 
 test('the body goes upstream byte for byte, but for the model', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t);
   const body = (model: string) =>
     ` {"z":1.0e+2,"big":12345678901234567890,"nested":{"model":"p/m","a":1,"a":2,"stream":1},` +
     `\n"mod\\u0065l" :\t${model} ,"messages":[{"role":"user","content":"\\u00e9é\\/ \\ud800 p/m"}],"x":null}\r\n`;
@@ -349,16 +318,15 @@ const accepted: [what: string, fields: object][] = [
   ['stream null, for a complete answer', { stream: null }],
   ['unknown fields', { temperature: 'hot', tools: null, stream_options: 7 }],
 ];
-for (const [what, fields] of accepted) {
-  test(`${what} is accepted and passed on`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+test('what OpenAI accepts in a request is accepted and passed on', async (t) => {
+  const { p, gateway } = await scenario(t);
+  for (const [what, fields] of accepted) {
     const reply = await gateway.chat(chatBody(fields));
-    assert.equal(reply.status, 200, reply.text);
-    const sent = JSON.parse(upstream.requests[0]!.body.toString()) as object;
+    assert.equal(reply.status, 200, `${what}: ${reply.text}`);
+    const sent = JSON.parse(p.requests.pop()!.body.toString()) as object;
     assert.deepEqual(sent, { ...chatBody(fields), model: 'm' });
-  });
-}
+  }
+});
 
 // Values that a field must not have; `undefined` is its absence.
 const wrongValues: [field: RegExp, wrap: (value: unknown) => object, values: unknown[]][] = [
@@ -376,21 +344,18 @@ const wrongValues: [field: RegExp, wrap: (value: unknown) => object, values: unk
   [/name/, (name) => ({ messages: [{ ...message, name }] }), [1, true, [], {}]],
   [/stream/, (stream) => ({ stream }), [0, 1, 'true', '', [], {}]],
 ];
-for (const [field, wrap, values] of wrongValues) {
-  const shape = JSON.stringify(wrap('…'));
-  test(`a value of the wrong type in ${shape} is refused by name`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+test('a value of the wrong type is refused by name', async (t) => {
+  const { p, gateway } = await scenario(t);
+  for (const [field, wrap, values] of wrongValues) {
     for (const value of values) {
       assertError(await gateway.chat(chatBody(wrap(value))), refusal(field));
     }
-    assert.equal(upstream.requests.length, 0);
-  });
-}
+  }
+  assert.equal(p.requests.length, 0);
+});
 
 test('the last of two members of a message counts, whatever the first one is', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { p: upstream, gateway } = await scenario(t);
   const ask = async (members: string) =>
     gateway.chat(`{"model":"p/m","messages":[{"content":"x",${members}}]}`);
   assertError(await ask('"role":"user","role":5'), refusal(/role/));
@@ -402,13 +367,21 @@ test('the last of two members of a message counts, whatever the first one is', a
 
 const valid = JSON.stringify(chatBody());
 const notObjects = ['null', 'true', '1', '"canary"', '[]', `[${valid}]`];
-for (const body of notObjects) {
-  test(`the body ${body.slice(0, 20)} is refused as no object`, async (t) => {
-    const gateway = await startGateway(t, {});
-    const reply = await gateway.chat(body);
-    assertError(reply, refusal(/object/));
-    assert.ok(!reply.text.includes('canary'));
-  });
+test('a body that is JSON and no object is refused', async (t) => {
+  const gateway = await startGateway(t, {});
+  for (const body of notObjects) await assertUnquoted(gateway, body, refusal(/object/));
+});
+
+/** Sends the body, and finds the expected error with nothing of the body in it. */
+async function assertUnquoted(
+  gateway: TestGateway,
+  body: string,
+  expected: ExpectedError,
+): Promise<string> {
+  const reply = await gateway.chat(body);
+  assertError(reply, expected);
+  assert.ok(!reply.text.includes('canary'), body);
+  return reply.text;
 }
 
 // The bytes before the `¦` are JSON so far; the first wrong byte comes after it.
@@ -433,18 +406,16 @@ const malformed = [
   '{"canary":1}¦//x',
   '{"canary":"é"¦é}',
 ];
-for (const body of malformed) {
-  test(`the malformed body ${JSON.stringify(body)} is refused with its position and no quote`, async (t) => {
-    const gateway = await startGateway(t, {});
+test('a malformed body is refused with the position of its first wrong byte and no quote', async (t) => {
+  const gateway = await startGateway(t, {});
+  for (const body of malformed) {
     const position = Buffer.byteLength(body.slice(0, body.indexOf('¦')));
-    const reply = await gateway.chat(body.replace('¦', ''));
-    assertError(reply, {
+    await assertUnquoted(gateway, body.replace('¦', ''), {
       ...refusal(),
       message: new RegExp(`^Invalid request: request body is not valid JSON\\D*\\b${position}\\b`),
     });
-    assert.ok(!reply.text.includes('canary'));
-  });
-}
+  }
+});
 
 // Wrong inside of a token, where a parser may point at its start, its middle or its end.
 const malformedTokens = [
@@ -463,20 +434,15 @@ const malformedTokens = [
   '{"canary":True}',
   '{"canary":nul}',
 ];
-for (const body of malformedTokens) {
-  test(`the token in ${JSON.stringify(body)} is refused with a position inside the body and no quote`, async (t) => {
-    const gateway = await startGateway(t, {});
-    const reply = await gateway.chat(body);
-    assertError(reply, {
-      ...refusal(),
-      message: /^Invalid request: request body is not valid JSON.*\d/,
-    });
-    const { error } = reply.json() as { error: { message: string } };
-    const position = Number(/\d+/.exec(error.message)![0]);
-    assert.ok(position >= '{"canary":'.length && position <= body.length, error.message);
-    assert.ok(!reply.text.includes('canary'));
-  });
-}
+test('a malformed token is refused with a position inside the body and no quote', async (t) => {
+  const gateway = await startGateway(t, {});
+  const message = /^Invalid request: request body is not valid JSON.*\d/;
+  for (const body of malformedTokens) {
+    const text = await assertUnquoted(gateway, body, { ...refusal(), message });
+    const position = Number(/\d+/.exec(text)![0]);
+    assert.ok(position >= '{"canary":'.length && position <= body.length, text);
+  }
+});
 
 const encodings: [what: string, body: Buffer][] = [
   ['a byte order mark', Buffer.concat([Buffer.from([0xef, 0xbb, 0xbf]), Buffer.from(valid)])],
@@ -487,14 +453,15 @@ const encodings: [what: string, body: Buffer][] = [
   ['half a character', bytesIn(0xe2, 0x82)],
   ['a lone continuation byte', bytesIn(0x80)],
 ];
-for (const [what, body] of encodings) {
-  test(`a body with ${what} is refused`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
-    assertError(await gateway.chat(body), refusal());
-    assert.equal(upstream.requests.length, 0);
-  });
-}
+test('a body that is not UTF-8, or has a byte order mark, is refused', async (t) => {
+  const { p, gateway } = await scenario(t);
+  for (const [what, body] of encodings) {
+    const reply = await gateway.chat(body);
+    assert.equal(reply.status, 400, what);
+    assertError(reply, refusal());
+  }
+  assert.equal(p.requests.length, 0);
+});
 
 function bytesIn(...bytes: number[]): Buffer {
   const [before, after] = valid.split('hello') as [string, string];
@@ -513,16 +480,15 @@ const duplicates: [members: string, name: string | undefined][] = [
   ['"x":{"model":1,"model":2,"stream":1,"stream":2}', undefined],
   ['"x":1,"x":2', undefined],
 ];
-for (const [members, name] of duplicates) {
-  test(`with {"model",…,${members}} a request is ${name ? `refused for its second ${name}` : 'accepted'}`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+test('a second model or stream is refused by name, and other members may be there twice', async (t) => {
+  const { p, gateway } = await scenario(t);
+  for (const [members, name] of duplicates) {
     const reply = await gateway.chat(valid.replace(/\}$/, `,${members}}`));
     if (name) assertError(reply, refusal(new RegExp(name)));
     else assert.equal(reply.status, 200, reply.text);
-    assert.equal(upstream.requests.length, name ? 0 : 1);
-  });
-}
+    assert.equal(p.requests.splice(0).length, name ? 0 : 1, members);
+  }
+});
 
 const LIMIT = 300;
 const sized = (size: number) =>
@@ -530,20 +496,16 @@ const sized = (size: number) =>
     const rest = size - JSON.stringify(chatBody({ x: '' })).length;
     return `"${'y'.repeat(rest)}${empty[0]}`;
   });
-for (const isChunked of [false, true]) {
-  test(`max_body_bytes holds for a body ${isChunked ? 'in chunks' : 'with Content-Length'}`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, {
-      toml: `[server]\nmax_body_bytes = ${LIMIT}\n${providerToml(upstream)}`,
-    });
-    const headers = isChunked ? { 'transfer-encoding': 'chunked' } : {};
+test('max_body_bytes holds for a body with Content-Length and for one in chunks', async (t) => {
+  const { p, gateway } = await scenario(t, { server: `max_body_bytes = ${LIMIT}` });
+  for (const headers of [{}, { 'transfer-encoding': 'chunked' }]) {
     assert.equal((await gateway.chat(sized(LIMIT), { headers })).status, 200);
     for (const size of [LIMIT + 1, 3_000_000]) {
       assertError(await gateway.chat(sized(size), { headers }), refusal(/300/, 413));
     }
-    assert.equal(upstream.requests.length, 1);
-  });
-}
+    assert.equal(p.requests.splice(0).length, 1);
+  }
+});
 
 test('a Content-Length over max_body_bytes is refused before a byte of the body came', async (t) => {
   const gateway = await startGateway(t, {});
@@ -576,21 +538,17 @@ const measures: [what: string, body: string, refusedFor: RegExp | undefined][] =
   ['more than 500,000 members', within(`{${'"a":1,'.repeat(500_000)}"a":1}`), /500,?000/],
   ['a million commas in a string', within(`"${',{'.repeat(500_000)}"`), undefined],
 ];
-for (const [what, body, refusedFor] of measures) {
-  test(`a body with ${what} is ${refusedFor ? 'refused' : 'accepted'}`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+test('a body of more than 256 levels or 500,000 elements is refused', async (t) => {
+  const { p, gateway } = await scenario(t);
+  for (const [what, body, refusedFor] of measures) {
     const reply = await gateway.chat(body);
     if (refusedFor) assertError(reply, refusal(refusedFor));
-    else assert.equal(reply.status, 200, reply.text);
-    assert.equal(upstream.requests.length, refusedFor ? 0 : 1);
-  });
-}
+    else assert.equal(reply.status, 200, `${what}: ${reply.text}`);
+    assert.equal(p.requests.splice(0).length, refusedFor ? 0 : 1, what);
+  }
+});
 
-const contentHeaders: [
-  headers: Record<string, string | string[] | undefined>,
-  isAccepted: boolean,
-][] = [
+const contentHeaders: [Record<string, string | string[] | undefined>, isAccepted: boolean][] = [
   [{}, true],
   [{ 'content-type': 'application/json; charset=utf-8' }, true],
   [{ 'content-type': 'Application/JSON;charset="UTF-8"' }, true],
@@ -608,13 +566,12 @@ const contentHeaders: [
   [{ 'content-encoding': 'br' }, false],
   [{ 'content-encoding': 'identity, gzip' }, false],
 ];
-for (const [headers, isAccepted] of contentHeaders) {
-  test(`a request with ${JSON.stringify(headers)} is ${isAccepted ? 'accepted' : 'refused'}`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+test('a body is JSON in UTF-8, not encoded, and its headers say so', async (t) => {
+  const { p, gateway } = await scenario(t);
+  for (const [headers, isAccepted] of contentHeaders) {
     const reply = await gateway.chat(chatBody(), { headers });
     if (isAccepted) assert.equal(reply.status, 200, reply.text);
     else assertError(reply, refusal(/Content-/));
-    assert.equal(upstream.requests.length, isAccepted ? 1 : 0);
-  });
-}
+    assert.equal(p.requests.splice(0).length, isAccepted ? 1 : 0, JSON.stringify(headers));
+  }
+});

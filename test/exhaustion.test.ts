@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { causeOf } from '../src/gateway/outcome.ts';
+import { causeOf } from '../src/lib/attempt.ts';
 import { GatewayError } from '../src/lib/errors.ts';
 import { ExhaustionLog } from '../src/lib/exhaustion.ts';
 import type { Logger, LogFacts } from '../src/lib/log.ts';
 import { TransportError, upstreamFailure } from '../src/upstream/network-error.ts';
+import { replaceNow } from './support/clock.ts';
 import { newMemory } from './support/shared.ts';
 
 const IPV4 = '192.0.2.1';
@@ -61,7 +62,7 @@ test('the cause of a failure at several addresses is that of the first', () => {
 
 test('an exhausted limit is counted each time, and logs once a second at most', (t) => {
   let nowMs = 5000;
-  t.mock.method(performance, 'now', () => nowMs);
+  replaceNow(t, () => nowMs);
   const lines: [string, LogFacts | undefined][] = [];
   const logger: Logger = {
     log: (level, message, facts) => lines.push([`${level} ${message}`, facts]),

@@ -21,15 +21,14 @@ async function start(t: TestContext) {
   const { opened, open: release } = createGate();
   let active = 0;
   let mostActive = 0;
-  const upstream = await startUpstream(t, async ({ body }, response) => {
+  const { p: upstream, gateway } = await scenario(t, { providers: { p: async ({ body }, response) => {
     active += 1;
     mostActive = Math.max(mostActive, active);
     await opened;
     const { model } = JSON.parse(body.toString()) as { model: string };
     sendJson(response, completion(model));
     active -= 1;
-  });
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  } } });
   const socket = connect(gateway.port, '127.0.0.1');
   t.after(() => socket.destroy());
   let text = '';

@@ -11,18 +11,14 @@ import { join } from 'node:path';
 import { after, test } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
-import { assemble } from '../src/assembly.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
-import { Reservation } from '../src/lib/byte-budget.ts';
 import { readAll } from '../src/lib/byte-source.ts';
-import { Deadline } from '../src/lib/cancellation.ts';
 import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import { GatewayError } from '../src/lib/errors.ts';
-import { AnswerFacts } from '../src/upstream/answer-facts.ts';
-import { readFault, reportsFault } from '../src/upstream/fault.ts';
 import { TransportError } from '../src/upstream/network-error.ts';
 import { upstreamFailure } from '../src/upstream/network-error.ts';
 import { openStream } from '../src/upstream/stream-relay.ts';
+import { createService } from '../src/service.ts';
 import { bodyOf } from './support/byte-source.ts';
 import { parseChatRequest } from './support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from './support/documented.ts';
@@ -33,7 +29,7 @@ import { createRandom, type Random } from './support/random.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
 import { dataOf } from './support/streams.ts';
 import { CHUNK, completion, completionEvents } from './support/upstream.ts';
-import { newBudget } from './support/shared.ts';
+import { newReplyContext, replyWith } from './support/reply-context.ts';
 import { sweep } from './support/sweep.ts';
 
 const CASES = Number(process.env['FUZZ_CASES'] ?? sweep(10_000, 2000));
@@ -226,7 +222,7 @@ function startable(toml: string): 'accepted' | 'refused' {
     }
     return 'refused';
   }
-  assemble(config, {
+  createService(config, {
     writeLog: () => {},
     workerFile: SERVER,
     isTerminal: false,
@@ -311,29 +307,18 @@ const STREAMS = [
 /** What the client gets of these pieces, and why it ended as it did. */
 async function relay(pieces: readonly Buffer[], isCut: boolean) {
   let failure = '';
-  const facts = new AnswerFacts();
-  const options = {
-    provider: 'p',
-    deadline: new Deadline(),
-    idleMs: 0,
-    causeIfEmpty: 'content-type: text/event-stream',
-    reservation: new Reservation(newBudget()),
-    errorIn(json: unknown) {
-      if (!reportsFault(json)) return undefined;
-      return new GatewayError('provider', readFault(json).message ?? '', { provider: 'p' });
-    },
-    facts,
-    onEnd: ({ message = '' }: Partial<GatewayError> = {}) => {
-      failure = message;
-    },
-  };
+  const context = newReplyContext(({ message = '' }: Partial<GatewayError> = {}) => {
+    failure = message;
+  });
   try {
     const cut = new TransportError(Object.assign(new Error('cut'), { code: 'ECONNRESET' }));
     const body = bodyOf(pieces, isCut ? cut : undefined);
-    const text = (await readAll(await openStream(body, options), Infinity))!.toString('latin1');
+    const text = (await readAll(await openStream(replyWith(body), context), Infinity))!.toString(
+      'latin1',
+    );
     // After [DONE] nothing is waited for, not even the second half of its last line end.
-    const { model, finishReason, usage } = facts;
-    const noted = { model, finishReason, usage };
+    const { answerModel, finishReason, usage } = context.attempt;
+    const noted = { answerModel, finishReason, usage };
     return { text: text.replace(/\r\n$/, '\r'), failure, hasBegun: true, noted };
   } catch (thrown) {
     const error = upstreamFailure(thrown, { provider: 'p', answered: true });

@@ -3,19 +3,20 @@ import { isUtf8 } from 'node:buffer';
 import { test } from 'node:test';
 
 import {
-  isJson,
   JsonScanner,
   MAX_JSON_DEPTH,
   MAX_JSON_ELEMENTS,
-  type JsonVisitor,
+  type JsonValue,
 } from '../src/lib/json-scanner.ts';
 import { parseUntrustedJson } from '../src/lib/untrusted-json.ts';
+import { isWholeData } from '../src/upstream/event-scan.ts';
 import { parseChatRequest } from './support/chat-request.ts';
 import { cutUp } from './support/mutate.ts';
 import { withRandom, type Random } from './support/random.ts';
 
 const SPACES = ['', '', '', ' ', '\n', '\t', '\r\n', '  '];
 const SCALARS = [
+  [`-${'1'.repeat(100)}.${'0'.repeat(100)}e-${'0'.repeat(100)}`, '1'.repeat(100)],
   ['0', '-0', '1', '-1.5', '1e400', '12345678901234567890', '1E-7', '0.0e+0'],
   ['true', 'false', 'null', '""', '"a"', '"\\""', '"\\\\"', '"\\u0041\\n\\/"', '"{[,:]}"'],
   ['"\u00e9\u{1F600}"', '"\u2028"', `"${'x'.repeat(50)}\\\\"`, `"${'\\"'.repeat(30)}"`],
@@ -64,7 +65,7 @@ function isParsed(text: string): boolean {
   }
 }
 
-/** The offset of the first byte with which no JSON text can go on; the length, where more is missing. */
+/** The offset of the first byte with which no JSON text can go on, or of the number or literal it is in; the length if more is missing. */
 function firstWrongByte(bytes: Buffer): number {
   const text = bytes.toString('latin1');
   const stringBody = /(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*/y; // oxlint-disable-line no-control-regex
@@ -89,17 +90,12 @@ function firstWrongByte(bytes: Buffer): number {
     }
     need(/"/y);
   };
-  const word = (letters: string) => {
-    for (const letter of letters) need(new RegExp(letter, 'y'));
-  };
-  const number = () => {
-    take(/-/y);
-    need(/0|[1-9]\d*/y);
-    if (take(/\./y)) need(/\d+/y);
-    if (take(/[eE]/y)) {
-      take(/[+-]/y);
-      need(/\d+/y);
-    }
+  const word = () => {
+    const start = at;
+    const found = take(/[-+.0-9Eaeflnrstu]*/y);
+    if (isParsed(found)) return;
+    at = start;
+    throw new Error('wrong here');
   };
   const list = (end: RegExp, item: () => void) => {
     at += 1;
@@ -125,8 +121,7 @@ function firstWrongByte(bytes: Buffer): number {
         need(/:/y);
         value();
       });
-    else if (/[tfn]/.test(next)) word({ t: 'true', f: 'false', n: 'null' }[next]!);
-    else number();
+    else word();
   };
   try {
     value();
@@ -139,49 +134,43 @@ function firstWrongByte(bytes: Buffer): number {
 }
 
 function scan(text: string): void {
-  const json = new JsonScanner();
+  const json = new JsonScanner(() => {});
   json.push(Buffer.from(text));
-  json.end();
+  const fault = json.end();
+  if (fault) throw fault;
 }
 
-/** What a visitor of all values is told, in terms of what `JSON.parse` builds: numbers and long strings as their bytes. */
-class Builder implements JsonVisitor {
-  readonly textName = 'a';
+/** Builds what `JSON.parse` does from the values that are reported: each comes after those inside it. */
+class Builder {
   readonly #bytes: Buffer;
-  readonly values: [name: string, value: unknown][] = [];
-  #start = 0;
-  #kind = '';
-  #name = '';
-  #inside: Builder | undefined;
+  /** By depth: the values that no container has taken yet. */
+  readonly #values: [name: string, value: unknown][][] = [];
 
   constructor(bytes: Buffer) {
     this.#bytes = bytes;
   }
 
-  onValue(kind: string, name: string, offset: number): JsonVisitor | undefined {
-    this.#kind = kind;
-    this.#name = name;
-    this.#start = offset;
-    const isContainer = kind === 'object' || kind === 'array';
-    this.#inside = isContainer ? new Builder(this.#bytes) : undefined;
-    return this.#inside;
+  get value(): unknown {
+    return this.#values[0]?.[0]?.[1];
   }
 
-  onEnd(offset: number, text: string | undefined): void {
-    this.values.push([this.#name, this.#build(offset, text)]);
+  add(value: JsonValue): void {
+    (this.#values[value.depth] ??= []).push([value.name, this.#build(value)]);
   }
 
-  #build(end: number, text: string | undefined): unknown {
-    const inside = this.#inside?.values ?? [];
-    if (this.#kind === 'array') return inside.map(([, value]) => value);
-    // As JSON.parse does: `__proto__` is a name like others.
-    if (this.#kind === 'object') return Object.fromEntries(inside);
-    const value: unknown = JSON.parse(this.#bytes.toString('utf8', this.#start, end));
-    const isAscii = /^[\x00-\x7f]*$/.test(String(value)); // oxlint-disable-line no-control-regex
-    if (this.#kind !== 'string') assert.equal(text, undefined);
-    else if (this.#name !== 'a') assert.equal(text, '');
-    else assert.ok(text === '' || text === value || !isAscii);
-    return value;
+  #build({ kind, depth, start, end, text }: JsonValue): unknown {
+    const inside = this.#values[depth + 1] ?? [];
+    this.#values[depth + 1] = [];
+    const value: unknown = JSON.parse(this.#bytes.toString('utf8', start, end));
+    if (kind === 'string' && depth < 4) assert.equal(text, end - start <= 66 ? value : '');
+    else assert.equal(text, '');
+    // Deeper values are not reported, and on the last level have no name.
+    if (depth === 4 || (depth === 3 && kind === 'object')) return value;
+    if (kind === 'array') {
+      assert.ok(inside.every(([name]) => name === ''));
+      return inside.map(([, item]) => item);
+    }
+    return kind === 'object' ? Object.fromEntries(inside) : value;
   }
 }
 
@@ -208,7 +197,7 @@ test('a body is called invalid JSON exactly where JSON.parse refuses it, in what
       const about = `${JSON.stringify(text)} -> ${refusal}`;
       assert.equal(refusal.includes('not valid JSON'), !isParsed(text), about);
       assert.equal(refusal, refusalOf(() => parseChatRequest(bytes)) ?? '', about);
-      assert.equal(isJson(bytes), isParsed(text), text);
+      assert.equal(isWholeData(text), isParsed(text), text);
       if (isParsed(text)) {
         valid += 1;
         continue;
@@ -219,16 +208,16 @@ test('a body is called invalid JSON exactly where JSON.parse refuses it, in what
     }
   }));
 
-test('visitors are told of every value, where it begins and ends, in whatever chunks it arrives', () =>
+test('every value down to the fourth level is reported, with its name, place and text, in whatever chunks it arrives', () =>
   withRandom((random) => {
     for (let count = 0; count < 2000; count += 1) {
-      const text = generate(random, 4);
+      const text = generate(random, 6);
       const bytes = Buffer.from(text);
       const root = new Builder(bytes);
-      const json = new JsonScanner(root);
+      const json = new JsonScanner((value) => root.add(value));
       for (const chunk of cutUp(random, bytes)) json.push(chunk);
-      json.end();
-      assert.deepEqual(root.values, [['', JSON.parse(text)]], text);
+      assert.equal(json.end(), undefined);
+      assert.deepEqual(root.value, JSON.parse(text), text);
     }
   }));
 
@@ -272,11 +261,16 @@ test('the place of a fault is the first byte that is wrong', () => {
     ['{"a" 1}', 5],
     ['{"a":1 "b":2}', 7],
     ['[1,2', 4],
-    ['{"a":01}', 6],
-    ['[tru]', 4],
+    ['{"a":01}', 5],
+    ['[tru]', 1],
+    ['[trux]', 1],
     ['["\\x"]', 3],
     ['["\\u12g4"]', 6],
-    ['[1.]', 3],
+    ['[1.]', 1],
+    [`[${'0'.repeat(100)}]`, 1],
+    ['[1x]', 2],
+    ['1\u0000', 1],
+    ['1 \u0000', 2],
     ['["a\tb"]', 3],
     ['["a', 3],
     ['{"\u00e9":?}', 6],
@@ -405,6 +399,26 @@ test('a model or stream at the top in other than lower case is refused, deeper d
   }
 });
 
+test('a message is checked by its own members alone, and its first fault is named', () => {
+  const user = '{"role":"user","content":"x"}';
+  const table: [members: string, fault?: RegExp][] = [
+    [`"x":[{"role":1,"content":[1]},3],"y":{"a":{"b":[1]}},"messages":[${user}]`],
+    ['"messages":[{"x":[1],"role":"user","content":[{"type":"text"}]}]'],
+    [
+      '"messages":[{"role":"user","content":[{},1]}]',
+      /"messages\[0\]\.content" must be a string or/,
+    ],
+    [`"messages":[${user},{"content":"x"}]`, /"messages\[1\]\.role" must be a string$/],
+    ['"messages":[{"role":1},{"role":"user"}]', /"messages\[0\]\.role" must be a string$/],
+    ['"x":[{},{}],"messages":[]', /"messages" must be a non-empty array$/],
+    ['"messages":[],"MODEL":1', /"messages" must be a non-empty array$/],
+  ];
+  for (const [members, fault = /^accepted$/] of table) {
+    const body = Buffer.from(`{"model":"m",${members}}`);
+    assert.match(refusalOf(() => parseChatRequest(body)) ?? 'accepted', fault, members);
+  }
+});
+
 test('nesting is accepted to the bound and refused beyond it', () => {
   const nested = (depth: number) => '['.repeat(depth) + ']'.repeat(depth);
   assert.equal(
@@ -432,7 +446,7 @@ test('elements are accepted to the bound and refused beyond it', () => {
     const refusal = (elements: number) => refusalOf(() => scan(list(elements)));
     assert.equal(refusal(MAX_JSON_ELEMENTS), undefined, name);
     assert.match(refusal(MAX_JSON_ELEMENTS + 1) ?? '', /500000 elements/, name);
-    assert.ok(isJson(Buffer.from(list(MAX_JSON_ELEMENTS + 1))), name);
+    assert.ok(isWholeData(list(MAX_JSON_ELEMENTS + 1)), name);
   }
 });
 

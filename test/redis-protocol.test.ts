@@ -8,7 +8,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import { Secret } from '../src/lib/secrets.ts';
 import { ANSWER_MS } from '../src/store/connection.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
-import { untilSteady, useManualTimers } from './support/clock.ts';
+import { replaceNow, untilSteady, useManualTimers } from './support/clock.ts';
 import { status, startFakeRedis, startTlsRedis, type FakeRedis } from './support/fake-redis.ts';
 import { createMemoryProbe } from './support/memory.ts';
 import { freePort, ROOT, runProgram } from './support/process.ts';
@@ -215,7 +215,7 @@ test('takes over many outages leave nothing in memory', async (t) => {
 test('a store that was there for more than five seconds is asked again soon', async (t) => {
   const timers = useManualTimers(t);
   let nowMs = 1000;
-  t.mock.method(performance, 'now', () => nowMs);
+  replaceNow(t, () => nowMs);
   const { store } = await startAnswering(t, '-WRONGTYPE no\r\n');
   for (const upMs of [0, 0, 0, 5001]) {
     await until(() => !store.isAway);

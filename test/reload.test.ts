@@ -10,8 +10,8 @@ import { readSettings } from '../src/config/read-settings.ts';
 import { compareSettings, createRereader } from '../src/config/reload.ts';
 import { Reservation } from '../src/lib/byte-budget.ts';
 import { createRedactor, Secret } from '../src/lib/secrets.ts';
-import { ONLY_THREAD, SharedMemory } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
+import { replaceNow } from './support/clock.ts';
 import { parseMetrics } from './support/exposition.ts';
 import { openFeed } from './support/feed.ts';
 import {
@@ -37,6 +37,7 @@ import {
   startUpstream,
   type FakeUpstream,
 } from './support/upstream.ts';
+import { ONE_WORKER } from './support/workers.ts';
 import { newBudget } from './support/shared.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
@@ -275,7 +276,8 @@ describe('after a reload', () => {
     const upstream = await startUpstream(t, (_, response) =>
       sendJson(response, { data: [{ id: 'listed' }] }),
     );
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    // Each worker would ask for its own.
+    const gateway = await startGateway(t, { toml: providerToml(upstream), env: ONE_WORKER });
     const ids = async () =>
       ((await gateway.send('/v1/models')).json() as { data: { id: string }[] }).data.map(
         ({ id }) => id,
@@ -291,7 +293,7 @@ describe('after a reload', () => {
 
   test('a provider that is passed over stays so, unless its own settings differ', async (t) => {
     // Within the rest, however slow the machine is.
-    t.mock.method(performance, 'now', () => 1000);
+    replaceNow(t, () => 1000);
     const down = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
     const up = await startUpstream(t);
     const toml = (more: string, own = '') =>
@@ -310,7 +312,7 @@ describe('after a reload', () => {
 
   test('rate limits go on with their tokens if their settings are the same, and begin full if not', async (t) => {
     // No token is added meanwhile, however slow the machine is.
-    t.mock.method(performance, 'now', () => 1000);
+    replaceNow(t, () => 1000);
     const upstream = await startUpstream(t);
     const bucket = (burst: number) => `requests_per_second = 1\nburst_capacity = ${burst}\n`;
     const toml = (global: number, ofP: number, ofAlice: number, more = '') =>
@@ -340,7 +342,7 @@ describe('after a reload', () => {
   });
 
   test('a key that rests goes on resting, unless the settings of its provider differ', async (t) => {
-    t.mock.method(performance, 'now', () => 1000);
+    replaceNow(t, () => 1000);
     const upstream = await startUpstream(t, ({ headers }, response) => {
       if (headers.authorization === 'Bearer revoked-canary')
         sendJson(response, {}, { status: 401 });
@@ -381,7 +383,7 @@ describe('after a reload', () => {
   });
 
   test('what requests in flight tell of a former provider does not count for the one that has its id now', () => {
-    const breaker = new CircuitBreaker(new SharedMemory(ONLY_THREAD), {
+    const breaker = new CircuitBreaker({
       log() {},
       isEnabled: () => false,
     });

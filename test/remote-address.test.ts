@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test';
 
 import { CLIENT_LIMITS } from '../src/downstream/call.ts';
 import { createHttpServer } from '../src/downstream/http-server.ts';
-import { createRemoteAddress } from '../src/downstream/remote-address.ts';
+import { createRemoteAddress } from '../src/downstream/request-head.ts';
 import { sendRaw } from './support/raw.ts';
 import { newBudget, newCounter } from './support/shared.ts';
 

@@ -22,7 +22,7 @@ if (WORKERS > 1 && ONLY_ONE_WORKER) throw new Error(`TEST_WORKERS needs ${ONLY_O
 
 /** Whole gateways under load, for half a minute of CPU together: `npm test` leaves them out. */
 const LEFT_OUT =
-  /^(?:circuit-breaker-threads|drain-load|package|prometheus|replicas|run|store-away|store-check|store-outages)\.test\.ts$/;
+  /^(?:drain-load|package|prometheus|replicas|run|store-away|store-check|store-outages)\.test\.ts$/;
 
 function isChosen(name: string): boolean {
   if (wanted.length > 0) return wanted.some((part) => name.includes(part));
@@ -69,13 +69,12 @@ await build({
   logLevel: 'warning',
 });
 /**
- * Whole programs, or state that belongs to the process: memory, handles, and what is mocked. Concurrent tests that
- * mock one method restore it in the wrong order, and leave it mocked.
+ * State that belongs to the process: memory, handles, and what is set up for a whole file.
  * The others share processes, so that few of them load and compile the gateway.
  */
 const ALONE =
-  /\b(?:buildOnce|createMemoryProbe|getActiveResourcesInfo|cpuUsage)\b|new Worker\(|\bmock\.method\(|^(?:before|after)\(/m;
-const PROCESSES = 4;
+  /\b(?:createMemoryProbe|getActiveResourcesInfo|cpuUsage|residentBytes)\b|new Worker\(|^(?:before|after)\((?!buildOnce\))/m;
+const PROCESSES = 6;
 
 /** Deals the files out, and returns one file for each process that imports them one after the other. */
 function shareProcesses(built: readonly string[]): string[] {

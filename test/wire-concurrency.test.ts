@@ -5,133 +5,131 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { SharedCounter } from '../src/lib/shared-memory.ts';
 import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
-import { assertError } from './support/errors.ts';
+import { replaceNow } from './support/clock.ts';
+import { assertLimited as limitedReply } from './support/errors.ts';
 import {
   chatBody,
   CLIENT_TOKEN,
-  providerToml,
-  startGateway,
   triesOf,
   type Reply,
   type TestGateway,
 } from './support/gateway.ts';
-import { startHeldUpstream } from './support/held-stream.ts';
+import { modelOf, scenario, type ScenarioSettings } from './support/scenario.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import { sweep } from './support/sweep.ts';
 import {
+  answerWell,
+  beginStream,
+  CHUNK,
+  completion,
   completionEvents,
-  sendEvents,
+  failWith,
   sendJson,
-  startUpstream,
   type FakeUpstream,
+  type Script,
 } from './support/upstream.ts';
 
-function assertLimited(reply: Reply): void {
-  assertError(reply, {
-    httpStatus: 429,
-    type: 'rate_limit_error',
-    code: 'RATE_LIMIT_ERROR',
-    message: 'Too many requests at the same time',
-    retry_after: 1,
-    headers: {
-      'retry-after': '1',
-      ...(reply.headers['x-gateway-provider'] ? { 'x-gateway-provider': 'p' } : {}),
-    },
-  });
+const assertLimited = (reply: Reply) => {
+  limitedReply(reply, 'Too many requests at the same time');
+  assert.equal(reply.headers['retry-after'], '1');
+};
+
+interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
+  /** Lines of the provider `p`. */
+  readonly p?: string;
 }
 
-/** A held upstream that knows how many requests it answers at the same time. */
-async function startHeld(t: TestContext) {
-  const { upstream, finish } = await startHeldUpstream(t);
+/** Provider `p`, which begins streams at once and finishes everything after `open`, and `q`, which answers. */
+async function startHeld(t: TestContext, { p: lines, ...settings }: Settings = {}) {
+  const { opened, open } = createGate();
   const seen = { now: 0, most: 0 };
-  const answer = upstream.script;
-  upstream.script = async (request, response) => {
+  const script: Script = async (request, response) => {
     seen.now += 1;
     seen.most = Math.max(seen.most, seen.now);
     void request.closed.then(() => (seen.now -= 1));
-    return answer(request, response);
+    const isStream = request.body.includes('"stream":true');
+    if (isStream) await beginStream(CHUNK)(request, response);
+    await opened;
+    if (isStream) response.end(completionEvents());
+    else sendJson(response, completion());
   };
-  return { upstream, seen, open: finish };
+  const started = await scenario(t, { ...settings, providers: { p: { script, lines }, q: {} } });
+  const { gateway } = started;
+  const chat = async () => gateway.chat(chatBody());
+  return { ...started, seen, open, chat };
 }
 
+const ONE = 'max_concurrent_requests = 1';
 const limitsOf = (gateway: TestGateway) => gateway.accessLines().map(({ reason }) => reason);
 
 const inFlight = async ({ requests }: FakeUpstream, count: number) =>
   eventually(() => requests.length === count, `${count} requests at the provider`);
+const lines = async (gateway: TestGateway, count: number) =>
+  eventually(() => gateway.accessLines().length === count, `${count} access lines`);
+
+/** The tries of a request, as its access line has them. */
+async function triesOfNext(gateway: TestGateway, model = 'p/m'): Promise<string | undefined> {
+  await gateway.chat(chatBody({ model }));
+  return triesOf(gateway.accessLines().at(-1));
+}
 
 const MANY = sweep(1000, 200);
 
 describe(`of ${MANY} requests at once for a provider that takes eight`, { concurrency: 1 }, () => {
+  const p = 'max_concurrent_requests = 8';
+
   test('eight are answered and the others are refused, without a fallback', async (t) => {
-    const { upstream, seen, open } = await startHeld(t);
-    const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 8');
-    const gateway = await startGateway(t, { toml });
-    const replies = Array.from({ length: MANY }, async () => gateway.chat(chatBody()));
-    await eventually(() => gateway.accessLines().length === MANY - 8, 'the others are refused');
+    const { gateway, p: upstream, seen, open, chat } = await startHeld(t, { p });
+    const replies = Array.from({ length: MANY }, chat);
+    await lines(gateway, MANY - 8);
     await inFlight(upstream, 8);
     open();
     const all = await Promise.all(replies);
-    assert.equal(all.filter(({ status }) => status === 200).length, 8);
     const refused = all.filter(({ status }) => status !== 200);
     refused.forEach(assertLimited);
-    assert.equal(refused.length, MANY - 8);
-    assert.equal(seen.most, 8);
-    assert.equal(
-      limitsOf(gateway).filter((limit) => limit === 'provider_concurrency').length,
-      MANY - 8,
-    );
-    assert.equal((await gateway.chat(chatBody())).status, 200);
+    assert.deepEqual([refused.length, seen.most], [MANY - 8, 8]);
+    const reasons = limitsOf(gateway).filter((limit) => limit === 'provider_concurrency');
+    assert.equal(reasons.length, MANY - 8);
+    assert.equal((await chat()).status, 200);
   });
 
   test('the others are answered by the fallback, which never sees the eight', async (t) => {
-    const { upstream, seen, open } = await startHeld(t);
-    const other = await startUpstream(t);
-    const toml = [
-      '[providers]\nfallback = ["q"]',
-      providerToml(upstream, 'p', 'max_concurrent_requests = 8'),
-      providerToml(other, 'q'),
-    ].join('\n');
-    const gateway = await startGateway(t, { toml });
-    const replies = Array.from({ length: MANY }, async () => gateway.chat(chatBody()));
+    const { gateway, q, seen, open, chat, asked } = await startHeld(t, { p, fallback: ['q'] });
+    const replies = Array.from({ length: MANY }, chat);
     // First what costs little to look at.
-    await eventually(() => other.requests.length === MANY - 8, 'the fallback is asked');
-    await eventually(() => gateway.accessLines().length === MANY - 8, 'the fallback answers');
+    await inFlight(q, MANY - 8);
+    await lines(gateway, MANY - 8);
     assert.ok(gateway.accessLines().every((line) => triesOf(line) === 'p:limit q:200'));
     open();
     assert.ok((await Promise.all(replies)).every(({ status }) => status === 200));
-    assert.deepEqual(
-      [upstream.requests.length, seen.most, other.requests.length],
-      [8, 8, MANY - 8],
-    );
+    assert.deepEqual([seen.most, ...asked()], [8, 8, MANY - 8]);
   });
 });
 
 test('a stream counts until its end, and until its client leaves', async (t) => {
-  const { upstream, open } = await startHeld(t);
-  const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 1');
-  const gateway = await startGateway(t, { toml });
+  const { gateway, open, chat } = await startHeld(t, { p: ONE });
   const first = openChat(gateway.port);
   await first.response;
-  assertLimited(await gateway.chat(chatBody()));
+  assertLimited(await chat());
   first.leave();
-  await eventually(() => gateway.accessLines().length === 2, 'the stream is over');
+  await lines(gateway, 2);
   const second = openChat(gateway.port);
   await second.response;
   assertLimited(await gateway.chat(chatBody({ stream: true })));
   open();
   await second.ended;
-  await eventually(() => gateway.accessLines().length === 4, 'the second stream is over');
-  assert.equal((await gateway.chat(chatBody())).status, 200);
+  await lines(gateway, 4);
+  assert.equal((await chat()).status, 200);
 });
 
 test('what ends with an error, or is never sent to a provider, no longer counts', async (t) => {
-  const upstream = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 500 }));
-  const limited = 'max_concurrent_requests = 1';
-  const client = `[clients.alice]\nkey = "${CLIENT_TOKEN}"\n${limited}\n`;
-  const toml = `[server]\n${limited}\n${client}${providerToml(upstream, 'p', limited)}`;
-  const gateway = await startGateway(t, { toml });
-  for (const status of [500, 500, 500]) {
-    assert.equal((await gateway.chat(chatBody())).status, status);
+  const { gateway } = await scenario(t, {
+    server: ONE,
+    clients: { alice: `key = "${CLIENT_TOKEN}"\n${ONE}` },
+    providers: { p: { script: failWith(500), lines: ONE } },
+  });
+  for (let round = 0; round < 3; round += 1) {
+    assert.equal((await gateway.chat(chatBody())).status, 500);
     assert.equal((await gateway.chat('{')).status, 400);
     assert.equal((await gateway.chat(chatBody({ model: 'nobody/m' }))).status, 400);
     assert.equal((await gateway.send('/v1/unknown')).status, 404);
@@ -140,20 +138,16 @@ test('what ends with an error, or is never sent to a provider, no longer counts'
 });
 
 test('the limits of server and client hold beside each other; /health and wrong keys are not counted', async (t) => {
-  const { upstream, open } = await startHeld(t);
-  const toml = [
-    '[server]\nmax_concurrent_requests = 2',
-    `[server.auth]\nkeys = ["team-key-0001"]`,
-    `[clients.alice]\nkey = "${CLIENT_TOKEN}"\nmax_concurrent_requests = 1`,
-    providerToml(upstream),
-  ].join('\n');
-  const gateway = await startGateway(t, { toml });
+  const { gateway, p, open, chat } = await startHeld(t, {
+    server: 'max_concurrent_requests = 2\n[server.auth]\nkeys = ["team-key-0001"]',
+    clients: { alice: `key = "${CLIENT_TOKEN}"\n${ONE}` },
+  });
   const withKey = (key: string) => ({ headers: { authorization: `Bearer ${key}` } });
-  const first = gateway.chat(chatBody());
-  await inFlight(upstream, 1);
-  assertLimited(await gateway.chat(chatBody()));
+  const first = chat();
+  await inFlight(p, 1);
+  assertLimited(await chat());
   const second = gateway.chat(chatBody(), withKey('team-key-0001'));
-  await inFlight(upstream, 2);
+  await inFlight(p, 2);
   assertLimited(await gateway.chat(chatBody(), withKey('team-key-0001')));
   assert.deepEqual(limitsOf(gateway), ['client_concurrency', 'server_concurrency']);
   assert.equal((await gateway.send('/health')).status, 200);
@@ -162,51 +156,39 @@ test('the limits of server and client hold beside each other; /health and wrong 
   assert.deepEqual([(await first).status, (await second).status], [200, 200]);
 });
 
-/** Of two tokens, one is in use while five requests are refused: the other is still there, and no third. */
-async function assertRefusalsTakeNothing(
-  t: TestContext,
-  limit: string,
-  sections: readonly string[],
-  ofProvider = '',
-) {
-  const { upstream, open } = await startHeld(t);
-  t.mock.method(performance, 'now', () => 1000);
-  const toml = [...sections, providerToml(upstream, 'p', ofProvider)].join('\n');
-  const gateway = await startGateway(t, { toml });
-  const first = gateway.chat(chatBody());
-  await inFlight(upstream, 1);
-  for (let count = 0; count < 5; count += 1) assertLimited(await gateway.chat(chatBody()));
-  assert.equal(limitsOf(gateway).at(-1), limit);
-  open();
-  assert.deepEqual([(await first).status, (await gateway.chat(chatBody())).status], [200, 200]);
-  assert.equal((await gateway.chat(chatBody())).status, 429);
-  assert.equal(limitsOf(gateway).at(-1), 'global');
-}
-
 const TWO_TOKENS = 'requests_per_second = 1\nburst_capacity = 2';
 const GLOBAL_BUCKET = `[rate_limit]\nenabled = true\n${TWO_TOKENS}`;
-
-test('what is refused takes nothing of the rate limits', async (t) => {
-  const sections = ['[server]\nmax_concurrent_requests = 1', GLOBAL_BUCKET];
-  await assertRefusalsTakeNothing(t, 'server_concurrency', sections);
-});
-
-test('what the limit of a provider refuses takes nothing of the rate limits either', async (t) => {
-  const sections = [GLOBAL_BUCKET, `[rate_limit.providers.p]\n${TWO_TOKENS}`];
-  const ofProvider = 'max_concurrent_requests = 1';
-  await assertRefusalsTakeNothing(t, 'provider_concurrency', sections, ofProvider);
-});
+const REFUSALS: Readonly<Record<string, Settings>> = {
+  server_concurrency: { server: ONE, more: GLOBAL_BUCKET },
+  provider_concurrency: {
+    p: ONE,
+    more: `${GLOBAL_BUCKET}\n[rate_limit.providers.p]\n${TWO_TOKENS}`,
+  },
+};
+for (const [limit, settings] of Object.entries(REFUSALS)) {
+  test(`what is refused as ${limit} takes nothing of the rate limits`, async (t) => {
+    replaceNow(t, () => 1000);
+    const { gateway, p, open, chat } = await startHeld(t, settings);
+    // Of two tokens, one is in use while five requests are refused: the other is still there, and no third.
+    const first = chat();
+    await inFlight(p, 1);
+    for (let count = 0; count < 5; count += 1) assertLimited(await chat());
+    assert.equal(limitsOf(gateway).at(-1), limit);
+    open();
+    assert.deepEqual([(await first).status, (await chat()).status], [200, 200]);
+    assert.equal((await chat()).status, 429);
+    assert.equal(limitsOf(gateway).at(-1), 'global');
+  });
+}
 
 test('a fallback whose circuit another thread probes meanwhile keeps its token', async (t) => {
-  const p = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
-  const q = await startUpstream(t);
-  t.mock.method(performance, 'now', () => 1000);
+  replaceNow(t, () => 1000);
   const oneToken = 'requests_per_second = 1\nburst_capacity = 1';
-  const toml = [
-    `[rate_limit]\nenabled = true\n[rate_limit.providers.q]\n${oneToken}`,
-    `[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`,
-  ];
-  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  const { gateway } = await scenario(t, {
+    providers: { p: failWith(503), q: {} },
+    fallback: ['q'],
+    more: `[rate_limit]\nenabled = true\n[rate_limit.providers.q]\n${oneToken}`,
+  });
   // oxlint-disable-next-line typescript/unbound-method
   const { recordAttempt } = CircuitBreaker.prototype;
   const lost = t.mock.method(
@@ -224,95 +206,82 @@ test('a fallback whose circuit another thread probes meanwhile keeps its token',
   assert.equal((await gateway.chat(chatBody())).status, 503, 'there was one token');
 });
 
-test('what is in flight at a provider that a reload removes counts on when another one brings it back', async (t) => {
-  const { upstream, open } = await startHeld(t);
-  const toml = providerToml(upstream, 'p', 'max_concurrent_requests = 1');
-  const gateway = await startGateway(t, { toml });
-  const first = gateway.chat(chatBody());
-  await inFlight(upstream, 1);
-  await gateway.reload(providerToml(upstream, 'q'));
+test('what is in flight over reloads counts on, also where the provider was removed meanwhile, and a new limit counts it too', async (t) => {
+  const { gateway, p, open, chat, toml } = await startHeld(t, { p: ONE });
+  const withLimit = async (limit: number) =>
+    gateway.reload(toml.replace(ONE, `max_concurrent_requests = ${limit}`));
+  const replies = [chat()];
+  await inFlight(p, 1);
+  await gateway.reload(toml.replace('[providers.p]', '[providers.r]'));
   await gateway.reload(toml);
-  assertLimited(await gateway.chat(chatBody()));
-  open();
-  assert.equal((await first).status, 200);
-  assert.equal((await gateway.chat(chatBody())).status, 200);
-});
-
-test('what is in flight over a reload counts on, and a new limit counts it too', async (t) => {
-  const { upstream, open } = await startHeld(t);
-  const toml = (limit: number) => providerToml(upstream, 'p', `max_concurrent_requests = ${limit}`);
-  const gateway = await startGateway(t, { toml: toml(0) });
-  const replies = [gateway.chat(chatBody()), gateway.chat(chatBody())];
-  await inFlight(upstream, 2);
-  await gateway.reload(toml(2));
-  assertLimited(await gateway.chat(chatBody()));
-  await gateway.reload(toml(3));
-  replies.push(gateway.chat(chatBody()));
-  await inFlight(upstream, 3);
+  assertLimited(await chat());
+  await withLimit(0);
+  replies.push(chat());
+  await inFlight(p, 2);
+  await withLimit(2);
+  assertLimited(await chat());
+  await withLimit(3);
+  replies.push(chat());
+  await inFlight(p, 3);
   open();
   for (const reply of replies) assert.equal((await reply).status, 200);
-  await gateway.reload(toml(1));
-  assert.equal((await gateway.chat(chatBody())).status, 200);
+  await withLimit(1);
+  assert.equal((await chat()).status, 200);
 });
 
-test('a provider that was not asked because of its limit keeps its circuit as it is', async (t) => {
+/** Provider `p`, with one slot: it holds the stream of `p/held` until `open`, and fails for others. */
+async function startFailing(t: TestContext, { p = '', ...settings }: Settings = {}) {
   const { opened, open } = createGate();
-  const upstream = await startUpstream(t, async ({ body }, response) => {
-    if (!body.includes('held')) return sendJson(response, {}, { status: 503 });
+  t.after(open);
+  const script: Script = async (request, response) => {
+    const headers: Record<string, string> = {};
+    if (request.body.includes('slow')) headers['retry-after'] = '2';
+    if (modelOf(request) !== 'held') return failWith(503, { headers })(request, response);
     await opened;
-    return sendEvents(response, completionEvents());
-  });
-  const other = await startUpstream(t);
-  const toml = [
-    '[providers]\nfallback = ["q"]',
-    providerToml(upstream, 'p', 'max_concurrent_requests = 1'),
-    providerToml(other, 'q'),
-  ].join('\n');
-  const gateway = await startGateway(t, { toml });
-  const tries = async () => {
-    await gateway.chat(chatBody());
-    return triesOf(gateway.accessLines().at(-1));
+    return answerWell(request, response);
   };
-  assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:503 q:200']);
-  const held = openChat(gateway.port, chatBody({ model: 'p/held', stream: true }));
-  await inFlight(upstream, 3);
-  assert.equal(await tries(), 'p:limit q:200');
-  open();
-  await held.ended;
-  await eventually(() => gateway.accessLines().length === 4, 'the stream is over');
-  assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:resting q:200']);
+  const providers = { p: { script, lines: `${ONE}\n${p}` }, q: {} };
+  const started = await scenario(t, { fallback: ['q'], ...settings, providers });
+  /** Takes the slot; returns what gives it back. */
+  const hold = async () => {
+    const before = started.p.requests.length;
+    const held = openChat(started.gateway.port, chatBody({ model: 'p/held', stream: true }));
+    await inFlight(started.p, before + 1);
+    return async () => {
+      const ended = started.gateway.accessLines().length;
+      open();
+      await held.ended;
+      await lines(started.gateway, ended + 1);
+    };
+  };
+  return { ...started, hold };
+}
+
+test('a provider that was not asked because of its limit keeps its circuit as it is', async (t) => {
+  const { gateway, hold } = await startFailing(t);
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  const release = await hold();
+  assert.equal(await triesOfNext(gateway), 'p:limit q:200');
+  await release();
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  assert.equal(await triesOfNext(gateway), 'p:resting q:200');
 });
 
 for (const isResting of [false, true]) {
   const what = isResting ? 'that rested, and then had no free slot,' : 'without a free slot';
   test(`the 429 of a provider ${what} is answered and logged as its own if the fallback fails`, async (t) => {
-    const { opened, open } = createGate();
-    t.after(open);
-    const upstream = await startUpstream(t, async ({ body }, response) => {
-      if (!body.includes('held')) return sendJson(response, {}, { status: 503 });
-      await opened;
-      return sendEvents(response, completionEvents());
-    });
+    const { gateway, q, hold } = await startFailing(t);
     const failures = isResting ? 3 : 0;
-    const hold = async () => {
-      openChat(gateway.port, chatBody({ model: 'p/held', stream: true }));
-      await inFlight(upstream, failures + 1);
+    q.script = async (request, response) => {
+      if (isResting && q.requests.length > failures) await hold();
+      return failWith(500, { headers: { 'x-request-id': 'of-q' } })(request, response);
     };
-    const other = await startUpstream(t, async (_, response) => {
-      if (isResting && other.requests.length > failures) await hold();
-      sendJson(response, {}, { status: 500, headers: { 'x-request-id': 'of-q' } });
-    });
-    const toml = [
-      '[providers]\nfallback = ["q"]',
-      providerToml(upstream, 'p', 'max_concurrent_requests = 1'),
-      providerToml(other, 'q'),
-    ].join('\n');
-    const gateway = await startGateway(t, { toml });
     for (let round = 0; round < failures; round += 1) await gateway.chat(chatBody());
     if (!isResting) await hold();
     const { status, headers } = await gateway.chat(chatBody());
     assert.deepEqual([status, headers['x-gateway-provider']], [429, 'p']);
-    await eventually(() => gateway.accessLines().length === failures + 1, 'the access line');
+    await lines(gateway, failures + 1);
     const line = gateway.accessLines().at(-1);
     assert.equal(triesOf(line), isResting ? 'p:resting q:500 p:limit' : 'p:limit q:500');
     assert.deepEqual(
@@ -322,68 +291,37 @@ for (const isResting of [false, true]) {
   });
 }
 
-/** A gateway whose provider has one slot and one retry: it holds `p/held` until `open`, and answers others with 503. */
-async function startFailing(t: TestContext, sections: readonly string[] = []) {
-  const { opened, open } = createGate();
-  const upstream = await startUpstream(t, async ({ body }, response) => {
-    if (body.includes('held')) {
-      await opened;
-      return sendEvents(response, completionEvents());
+for (const fallback of [[], ['q']]) {
+  const whose = fallback.length === 0 ? 'as the answer' : 'to the circuit';
+  test(`a retry that finds no free slot at its provider leaves the failure before it ${whose}`, async (t) => {
+    const more = '[logging]\nlevel = "debug"';
+    const { gateway, hold } = await startFailing(t, { p: 'retries = 1', fallback, more });
+    const then = fallback.length === 0 ? '' : ' q:200';
+    if (then) {
+      assert.equal(await triesOfNext(gateway), 'p:503 p:503 q:200');
+      assert.equal(await triesOfNext(gateway), 'p:503 p:503 q:200');
     }
-    const headers: Record<string, string> = body.includes('slow') ? { 'retry-after': '2' } : {};
-    return sendJson(response, {}, { status: 503, headers });
+    const endedTries = () => gateway.log.filter((line) => line.includes('"message":"try"')).length;
+    const before = { tries: endedTries(), lines: gateway.accessLines().length };
+    const messages = [{ role: 'user', content: 'slow' }];
+    const retried = gateway.chat(chatBody({ messages }));
+    await eventually(() => endedTries() === before.tries + 1, 'the first try has ended');
+    // While it waits for its retry, another request takes the slot.
+    const release = await hold();
+    assert.equal((await retried).status, then ? 200 : 503);
+    await lines(gateway, before.lines + 1);
+    assert.equal(triesOf(gateway.accessLines().at(-1)), `p:503 p:limit${then}`);
+    await release();
+    if (then) assert.equal(await triesOfNext(gateway), 'p:resting q:200');
   });
-  const p = providerToml(upstream, 'p', 'max_concurrent_requests = 1\nretries = 1');
-  const toml = ['[logging]\nlevel = "debug"', ...sections, p].join('\n');
-  const gateway = await startGateway(t, { toml });
-  const chat = async (content: string) => {
-    const before = gateway.accessLines().length;
-    const { status } = await gateway.chat(chatBody({ messages: [{ role: 'user', content }] }));
-    await eventually(() => gateway.accessLines().length > before, 'the access line');
-    return `${status}, ${triesOf(gateway.accessLines().at(-1))}`;
-  };
-  const endedTries = () => gateway.log.filter((line) => line.includes('"message":"try"')).length;
-  /** While it waits for its retry, another request takes the slot. */
-  const chatWithoutSlot = async () => {
-    const [asked, ended] = [upstream.requests.length, endedTries()];
-    const retried = chat('slow');
-    await eventually(() => endedTries() === ended + 1, 'the first try has ended');
-    const held = openChat(gateway.port, chatBody({ model: 'p/held', stream: true }));
-    await inFlight(upstream, asked + 2);
-    const result = await retried;
-    const lines = gateway.accessLines().length;
-    open();
-    await held.ended;
-    await eventually(() => gateway.accessLines().length === lines + 1, 'the stream is over');
-    return result;
-  };
-  return { chat, chatWithoutSlot };
 }
 
-describe('a retry that finds no free slot at its provider', { concurrency: 1 }, () => {
-  test('leaves the failure before it as the answer', async (t) => {
-    const { chatWithoutSlot } = await startFailing(t);
-    assert.equal(await chatWithoutSlot(), '503, p:503 p:limit');
-  });
-
-  test('leaves the failure before it to the circuit', async (t) => {
-    const q = providerToml(await startUpstream(t), 'q');
-    const { chat, chatWithoutSlot } = await startFailing(t, ['[providers]\nfallback = ["q"]', q]);
-    assert.equal(await chat('hi'), '200, p:503 p:503 q:200');
-    assert.equal(await chat('hi'), '200, p:503 p:503 q:200');
-    assert.equal(await chatWithoutSlot(), '200, p:503 p:limit q:200');
-    assert.equal(await chat('hi'), '200, p:resting q:200');
-  });
-});
-
 test('a provider whose last slot another thread takes meanwhile keeps its circuit as it is', async (t) => {
-  const upstream = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
-  const toml = [
-    '[providers]\nfallback = ["q"]',
-    providerToml(upstream, 'p', 'max_concurrent_requests = 7'),
-    providerToml(await startUpstream(t), 'q'),
-  ].join('\n');
-  const gateway = await startGateway(t, { toml, isInProcess: true });
+  const { gateway } = await scenario(t, {
+    providers: { p: { script: failWith(503), lines: 'max_concurrent_requests = 7' }, q: {} },
+    fallback: ['q'],
+    isInProcess: true,
+  });
   let isTaken = false;
   // oxlint-disable-next-line typescript/unbound-method
   const { addWithin } = SharedCounter.prototype;
@@ -394,13 +332,11 @@ test('a provider whose last slot another thread takes meanwhile keeps its circui
       return !(isTaken && max === 7) && addWithin.call(this, amount, max);
     },
   );
-  const tries = async () => {
-    await gateway.chat(chatBody());
-    return triesOf(gateway.accessLines().at(-1));
-  };
-  assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:503 q:200']);
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
   isTaken = true;
-  assert.equal(await tries(), 'p:limit q:200');
+  assert.equal(await triesOfNext(gateway), 'p:limit q:200');
   isTaken = false;
-  assert.deepEqual([await tries(), await tries()], ['p:503 q:200', 'p:resting q:200']);
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  assert.equal(await triesOfNext(gateway), 'p:resting q:200');
 });

@@ -2,16 +2,19 @@ import assert from 'node:assert/strict';
 import type { IncomingHttpHeaders } from 'node:http';
 import { test } from 'node:test';
 
+import { replaceNow } from './support/clock.ts';
 import { assertError, parseRaw, refusal } from './support/errors.ts';
 import {
   chatBody,
   CLIENT_TOKEN,
   providerToml,
   startGateway,
+  type Reply,
   type SendOptions,
 } from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
-import { completionEvents, sendEvents, sendJson, startUpstream } from './support/upstream.ts';
+import { byModel, scenario } from './support/scenario.ts';
+import { completion, failWith, sendJson, startUpstream } from './support/upstream.ts';
 
 const ORIGIN = 'https://app.example';
 const CHAT = '/v1/chat/completions';
@@ -60,26 +63,23 @@ for (const settings of off) {
 }
 
 for (const settings of [{ toml: withCors }, { env: { GATEWAY_CORS: 'true' } }]) {
-  for (const path of [CHAT, '/v1/models', '/health']) {
-    test(`with ${JSON.stringify(settings)} a preflight of ${path} needs no authorization`, async (t) => {
-      const gateway = await startGateway(t, settings);
+  test(`with ${JSON.stringify(settings)} a preflight of each path needs no authorization`, async (t) => {
+    const gateway = await startGateway(t, settings);
+    for (const path of [CHAT, '/v1/models', '/health']) {
       const { status, headers, text } = await gateway.send(path, preflight);
       assert.ok(status === 200 || status === 204, `${status}`);
       assert.equal(text, '');
       assert.equal(headers['access-control-allow-origin'], '*');
       assert.equal(headers['access-control-max-age'], '86400');
       assert.equal(headers['vary'], 'access-control-request-headers');
-      assert.deepEqual(listed(headers['access-control-allow-headers']), [
-        'authorization',
-        'content-type',
-        'x-stainless-lang',
-      ]);
+      const allowed = listed(headers['access-control-allow-headers']);
+      assert.deepEqual(allowed, ['authorization', 'content-type', 'x-stainless-lang']);
       const methods = listed(headers['access-control-allow-methods']);
       assert.ok(methods.includes('get') && methods.includes('post'), methods.join());
       assert.ok(!('access-control-allow-credentials' in headers));
       assert.match(headers['x-request-id'] as string, /\S/);
-    });
-  }
+    }
+  });
 }
 
 test('a preflight reaches no upstream and uses up no rate limit', async (t) => {
@@ -87,7 +87,7 @@ test('a preflight reaches no upstream and uses up no rate limit', async (t) => {
   const limit = '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 1\n';
   const gateway = await startGateway(t, { toml: withCors + limit + providerToml(upstream) });
   // No new token, however slow the machine is.
-  t.mock.method(performance, 'now', () => 1000);
+  replaceNow(t, () => 1000);
   for (let i = 0; i < 3; i += 1) {
     const { status } = await gateway.send(CHAT, preflight);
     assert.ok(status < 300, `${status}`);
@@ -97,16 +97,12 @@ test('a preflight reaches no upstream and uses up no rate limit', async (t) => {
   assert.equal((await gateway.chat(chatBody())).status, 429);
 });
 
-test('OPTIONS that is no preflight is refused like any other request', async (t) => {
+test('OPTIONS that is no preflight is refused like any other request, and one that asks for no headers is allowed none', async (t) => {
   const gateway = await startGateway(t, { toml: withCors });
   const options = { method: 'OPTIONS', headers: { origin: ORIGIN, authorization: undefined } };
   assert.equal((await gateway.send(CHAT, options)).status, 401);
   const reply = await gateway.send(CHAT, { method: 'OPTIONS', headers: { origin: ORIGIN } });
   assert.deepEqual([reply.status, reply.headers.allow], [404, 'POST']);
-});
-
-test('a preflight that asks for no headers is allowed none', async (t) => {
-  const gateway = await startGateway(t, { toml: withCors });
   const { 'access-control-request-headers': _, ...fewer } = preflight.headers!;
   const { status, headers } = await gateway.send(CHAT, { ...preflight, headers: fewer });
   assert.ok(status < 300, `${status}`);
@@ -138,48 +134,42 @@ const limits = {
   'anthropic-ratelimit-requests-remaining': '9',
 };
 
-const exchanges: Record<string, { status: number; path?: string; body?: object; noToken?: true }> =
-  {
-    'a completion': { status: 200 },
-    'a stream': { status: 200, body: chatBody({ stream: true }) },
-    'the model list': { status: 200, path: '/v1/models' },
-    'the health check': { status: 200, path: '/health' },
-    'a refused token': { status: 401, path: '/v1/models', noToken: true },
-    'a wrong path': { status: 404, path: '/nothing' },
-    'a wrong body': { status: 400, body: {} },
-    'too large a body': { status: 413, body: chatBody({ x: 'y'.repeat(1000) }) },
-    'an unknown provider': { status: 400, body: chatBody({ model: 'q/m' }) },
-    "upstream's 429": { status: 429, body: chatBody({ model: 'p/busy' }) },
-    'a failed upstream': { status: 502, body: chatBody({ model: 'p/broken' }) },
-  };
-for (const [what, { status, path, body = chatBody(), noToken }] of Object.entries(exchanges)) {
-  test(`with cors = true a script on any origin can read ${what}`, async (t) => {
-    const upstream = await startUpstream(t, (request, response) => {
-      if (request.url.endsWith('/models')) return sendJson(response, { data: [] });
-      const { model, stream } = JSON.parse(request.body.toString()) as Record<string, unknown>;
-      if (model === 'broken') return response.destroy();
-      if (stream) return sendEvents(response, completionEvents());
-      return sendJson(response, {}, { status: model === 'busy' ? 429 : 200, headers: limits });
-    });
-    const gateway = await startGateway(t, {
-      toml: `${withCors}max_body_bytes = 500\n${providerToml(upstream)}`,
-    });
-    const own = { origin: ORIGIN, ...(noToken ? { authorization: undefined } : {}) };
-    const reply = path
-      ? await gateway.send(path, { headers: own })
-      : await gateway.chat(body, { headers: own });
-    const { headers } = reply;
-    assert.equal(reply.status, status, reply.text);
-    assert.equal(headers['access-control-allow-origin'], '*');
-    assert.ok(!('access-control-allow-credentials' in headers));
-    const exposed = listed(headers['access-control-expose-headers']);
-    const isExposed = (name: string) => exposed.includes('*') || exposed.includes(name);
-    const hidden = Object.keys(headers)
-      .filter((name) => ![...READABLE, ...NOT_FOR_SCRIPTS, ...corsHeaders(headers)].includes(name))
-      .filter((name) => !isExposed(name));
-    assert.deepEqual(hidden, []);
+test('with cors = true a script on any origin can read every answer and every header of it', async (t) => {
+  const { gateway } = await scenario(t, {
+    server: 'cors = true\nmax_body_bytes = 500',
+    providers: {
+      p: byModel({
+        whole: (_, response) => sendJson(response, completion(), { headers: limits }),
+        busy: failWith(429, { headers: limits }),
+        broken: (_, response) => response.destroy(),
+      }),
+    },
   });
-}
+  const headers = { origin: ORIGIN };
+  const chat = async (more: object = {}) => gateway.chat(chatBody(more), { headers });
+  const replies: readonly (readonly [status: number, reply: Reply])[] = [
+    [200, await chat({ model: 'p/stream', stream: true })],
+    [200, await gateway.send('/v1/models', { headers })],
+    [200, await gateway.send('/health', { headers })],
+    [401, await gateway.send('/v1/models', { headers: { ...headers, authorization: undefined } })],
+    [404, await gateway.send('/nothing', { headers })],
+    [400, await gateway.chat({}, { headers })],
+    [413, await chat({ x: 'y'.repeat(1000) })],
+    [400, await chat({ model: 'q/m' })],
+    [429, await chat({ model: 'p/busy' })],
+    [502, await chat({ model: 'p/broken' })],
+    [200, await chat({ model: 'p/whole' })],
+  ];
+  for (const [status, reply] of replies) {
+    assert.equal(reply.status, status, reply.text);
+    assert.equal(reply.headers['access-control-allow-origin'], '*');
+    assert.ok(!('access-control-allow-credentials' in reply.headers));
+    const exposed = listed(reply.headers['access-control-expose-headers']);
+    const shown = [...READABLE, ...NOT_FOR_SCRIPTS, ...corsHeaders(reply.headers), ...exposed];
+    const hidden = Object.keys(reply.headers).filter((name) => !shown.includes(name));
+    assert.deepEqual(exposed.includes('*') ? [] : hidden, []);
+  }
+});
 
 const BROKEN = {
   'a request that is not HTTP': { bytes: 'canary\r\n\r\n', status: 400 },
@@ -188,17 +178,17 @@ const BROKEN = {
     status: 431,
   },
 };
-for (const [what, { bytes, status }] of Object.entries(BROKEN)) {
-  for (const cors of [true, false]) {
-    test(`with cors = ${cors} the refusal of ${what} has ${cors ? 'the' : 'no'} CORS headers`, async (t) => {
-      const gateway = await startGateway(t, { toml: `[server]\ncors = ${cors}\n` });
+for (const cors of [true, false]) {
+  test(`with cors = ${cors} the refusal of ${Object.keys(BROKEN).join(', or ')} has ${cors ? 'the' : 'no'} CORS headers`, async (t) => {
+    const gateway = await startGateway(t, { toml: `[server]\ncors = ${cors}\n` });
+    for (const { bytes, status } of Object.values(BROKEN)) {
       const reply = parseRaw(await sendRaw(gateway.port, bytes));
       assertError(reply, refusal(/./, status));
       assert.equal(reply.headers['access-control-allow-origin'], cors ? '*' : undefined);
       const exposed = listed(reply.headers['access-control-expose-headers']);
       assert.equal(exposed.includes('x-request-id'), cors);
-    });
-  }
+    }
+  });
 }
 
 const OWN_ORIGINS = [
@@ -235,10 +225,8 @@ const FOREIGN_ORIGINS = [
 ];
 const HOSTS = ['127.0.0.1', 'localhost', '::1', '127.0.0.2', '127.1', '0.0.0.0', '192.168.1.2'];
 for (const host of HOSTS) {
-  test(`on ${host} without keys a page on another host is refused, and its request asks no provider`, async (t) => {
-    const upstream = await startUpstream(t);
-    const toml = `[server]\nhost = "${host}"\n${providerToml(upstream)}`;
-    const gateway = await startGateway(t, { toml });
+  test(`on ${host} without keys a page on another host is refused, and pages of the same machine, editors and extensions are served`, async (t) => {
+    const { gateway, p } = await scenario(t, { server: `host = "${host}"` });
     for (const origin of FOREIGN_ORIGINS) {
       // Before authorization is looked at, and whatever the path.
       const headers = { origin, authorization: undefined };
@@ -247,13 +235,7 @@ for (const host of HOSTS) {
       }
       assertError(await gateway.chat(chatBody(), { headers: { origin } }), refusal(/Origin/));
     }
-    assert.equal(upstream.requests.length, 0);
-  });
-
-  test(`on ${host} without keys pages of the same machine, editors and extensions are served`, async (t) => {
-    const upstream = await startUpstream(t);
-    const toml = `[server]\nhost = "${host}"\n${providerToml(upstream)}`;
-    const gateway = await startGateway(t, { toml });
+    assert.equal(p.requests.length, 0);
     for (const origin of OWN_ORIGINS) {
       const { status } = await gateway.chat(chatBody(), { headers: { origin } });
       assert.equal(status, 200, String(origin));
@@ -261,24 +243,25 @@ for (const host of HOSTS) {
   });
 }
 
-const OPEN_TO_PAGES = {
-  'with cors = true': '[server]\nhost = "127.0.0.1"\ncors = true\n',
-  'with keys': `[server]\nhost = "127.0.0.1"\n[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`,
-};
-for (const [what, settings] of Object.entries(OPEN_TO_PAGES)) {
-  test(`${what}, a page on another host is served`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: settings + providerToml(upstream) });
-    const { status } = await gateway.chat(chatBody(), { headers: { origin: FOREIGN_ORIGINS[0] } });
-    assert.equal(status, 200);
-  });
-}
+const LOCAL = '[server]\nhost = "127.0.0.1"\n';
+const TRUSTED_PROXY = `${LOCAL}trusted_proxies = ["127.0.0.1"]\n`;
+const KEYS_OFF = `${LOCAL}[server.auth]\nenabled = false\nkeys = ["k"]\n`;
+const OPEN_TO_PAGES = [
+  `${LOCAL}cors = true\n`,
+  `${LOCAL}[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`,
+];
 
-test('with keys that are switched off a page on another host is refused', async (t) => {
-  const auth = '[server.auth]\nenabled = false\nkeys = ["k"]\n';
-  const gateway = await startGateway(t, { toml: `[server]\nhost = "127.0.0.1"\n${auth}` });
+test('a page on another host is served with cors = true and with keys, and refused with keys that are switched off or behind a trusted proxy', async (t) => {
   const headers = { origin: FOREIGN_ORIGINS[0] };
-  assertError(await gateway.send('/v1/models', { headers }), refusal(/Origin/));
+  for (const toml of OPEN_TO_PAGES) {
+    const gateway = await startGateway(t, { toml });
+    assert.equal((await gateway.send('/v1/models', { headers })).status, 200, toml);
+  }
+  for (const toml of [KEYS_OFF, TRUSTED_PROXY]) {
+    const gateway = await startGateway(t, { toml });
+    const expected = refusal(/Origin.*\[server\.auth\] keys/);
+    assertError(await gateway.send('/v1/models', { headers }), expected);
+  }
 });
 
 const OWN_HOSTS = ['127.0.0.1', '10.1.2.3:9090', '[::1]:9090', 'LOCALHOST:1', 'App.localhost:8080'];
@@ -298,27 +281,11 @@ test('on loopback without keys a Host that is no address, not localhost and not 
   assert.equal((await sendRaw(gateway.port, withoutHost)).status, 200);
 });
 
-const UNDER_ANY_NAME = {
-  'listening on all interfaces': '[server]\nhost = "0.0.0.0"\n',
-  'listening on an address of the network': '[server]\nhost = "192.168.1.2"\n',
-  'behind a proxy that is trusted':
-    '[server]\nhost = "127.0.0.1"\ntrusted_proxies = ["127.0.0.1"]\n',
-  ...OPEN_TO_PAGES,
-};
-for (const [what, settings] of Object.entries(UNDER_ANY_NAME)) {
-  test(`${what}, requests for any Host are served`, async (t) => {
-    const gateway = await startGateway(t, { toml: settings });
+test('requests for any Host are served on all interfaces, on an address of the network, behind a trusted proxy, with cors and with keys', async (t) => {
+  const network = ['0.0.0.0', '192.168.1.2'].map((host) => `[server]\nhost = "${host}"\n`);
+  for (const toml of [...network, TRUSTED_PROXY, ...OPEN_TO_PAGES]) {
+    const gateway = await startGateway(t, { toml });
     const headers = { host: FOREIGN_HOSTS[0] };
-    assert.equal((await gateway.send('/v1/models', { headers })).status, 200);
-  });
-}
-
-test('behind a proxy that is trusted, without keys, a page on another host is refused', async (t) => {
-  const toml = UNDER_ANY_NAME['behind a proxy that is trusted'];
-  const gateway = await startGateway(t, { toml });
-  const headers = { origin: FOREIGN_ORIGINS[0] };
-  assertError(
-    await gateway.send('/v1/models', { headers }),
-    refusal(/Origin.*\[server\.auth\] keys/),
-  );
+    assert.equal((await gateway.send('/v1/models', { headers })).status, 200, toml);
+  }
 });

@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { GatewayError } from '../src/lib/errors.ts';
-import { startStopwatch } from './support/clock.ts';
+import { replaceNow, startStopwatch } from './support/clock.ts';
 import {
   chatBody,
   providerToml,
@@ -127,7 +127,7 @@ test(
 
 test('a connection that was idle long before a drain still takes a request after the port is closed', async (t) => {
   let nowMs = 1000;
-  t.mock.method(performance, 'now', () => nowMs);
+  replaceNow(t, () => nowMs);
   const { gateway } = await start(t);
   const client = openConnection(t, gateway.port);
   client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
@@ -145,7 +145,7 @@ test('a connection that was idle long before a drain still takes a request after
 
 test('a connection still takes a request after an answer that ends long after a drain has begun', async (t) => {
   let nowMs = 1000;
-  t.mock.method(performance, 'now', () => nowMs);
+  replaceNow(t, () => nowMs);
   const { gateway, finish } = await start(t);
   const client = openConnection(t, gateway.port);
   // Its head has come before the drain, and says nothing of a close.
@@ -254,7 +254,7 @@ test('what a drain cuts while its client reads nothing is on its access line bef
 
 test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {
   // A connection is left without a request for a second, which a slow machine may take for the rest of this.
-  t.mock.method(performance, 'now', () => 1000);
+  replaceNow(t, () => 1000);
   const { gateway, upstream } = await start(t);
   const stream = openChat(gateway.port);
   await eventually(() => stream.text() === CHUNK, 'the first event');

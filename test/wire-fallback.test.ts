@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict';
+import type { Socket } from 'node:net';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 
 import type { LogFacts, LogLevel } from '../src/lib/log.ts';
-import { ONLY_THREAD, SharedMemory } from '../src/lib/shared-memory.ts';
-import { CircuitBreaker } from '../src/policy/circuit-breaker.ts';
-import type { Config } from '../src/config/config.ts';
-import { idle, useManualTimers, type ManualTimers } from './support/clock.ts';
+import { CircuitBreaker, type CircuitEvent } from '../src/policy/circuit-breaker.ts';
+import { idle, replaceRandom, type ManualTimers, useManualTimers } from './support/clock.ts';
 import {
   chatBody,
   providerToml,
@@ -15,33 +14,21 @@ import {
   withoutRefill,
 } from './support/gateway.ts';
 import { rawResponse, startRawUpstream } from './support/raw-upstream.ts';
+import { byModel, modelOf, scenario, type ScenarioSettings } from './support/scenario.ts';
 import { createGate, eventually } from './support/streams.ts';
 import { OVER_FETCH } from './support/transport.ts';
 import {
   NOBODY_LISTENS,
-  completion,
+  answerWell,
+  beginStream,
   completionEvents,
+  failWith as fail,
   sendEvents,
-  sendJson,
-  startUpstream,
   type Script,
 } from './support/upstream.ts';
 
-// The shortest backoff there is: half of each step.
-before(() => void mock.method(Math, 'random', () => 0));
-after(() => mock.restoreAll());
-
 const STREAM = chatBody({ stream: true });
-const OK = completion('fine');
-
-/** Answers with this status; `code` and headers where the table needs them. */
-function fail(
-  status: number,
-  { code = 'x', headers = {} }: { code?: string; headers?: Record<string, string> } = {},
-): Script {
-  return (_, response) =>
-    sendJson(response, { error: { message: `p failed`, code } }, { status, headers });
-}
+const GONE = `[providers.gone]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "none"\n`;
 
 const firstEvent =
   (error: unknown): Script =>
@@ -50,114 +37,114 @@ const firstEvent =
 const hang: Script = () => {};
 const reset: Script = (_, response) => response.socket?.resetAndDestroy();
 
-interface Settings {
-  readonly server?: string;
+interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
+  /** Lines of the provider `p`. */
   readonly p?: string;
-  readonly q?: string;
-  readonly fallback?: readonly string[];
-  readonly more?: string;
-  readonly adjust?: (config: Config) => Config;
 }
 
-/** Provider `p`, which does as it is told, and `q`, `r`, which answer. */
-async function start(t: TestContext, script: Script, settings: Settings = {}) {
-  const fine: Script = ({ body }, response) =>
-    body.includes('"stream":true')
-      ? sendEvents(response, completionEvents())
-      : sendJson(response, OK);
-  const [p, q, r] = await Promise.all(
-    [script, fine, fine].map(async (one) => startUpstream(t, one)),
-  );
-  const { server = '', fallback = ['q'], more = '', adjust = (config) => config } = settings;
-  const toml = [
-    `[server]\n${server}`,
-    `[providers]\nfallback = ${JSON.stringify(fallback)}`,
-    providerToml(p!, 'p', settings.p),
-    providerToml(q!, 'q', settings.q),
-    providerToml(r!, 'r'),
-    more,
-  ];
-  const gateway = await startGateway(t, { toml: toml.join('\n'), adjust });
-  const asked = () => [p!, q!, r!].map(({ requests }) => requests.length);
-  return { p: p!, q: q!, r: r!, gateway, asked };
-}
+/** Provider `p`, which does as it is told, its fallback `q`, and `r`, which answer. */
+const start = async (t: TestContext, script: Script, { p: lines, ...settings }: Settings = {}) => {
+  const providers = { p: { script, lines }, q: {}, r: {} };
+  return scenario(t, { fallback: ['q'], ...settings, providers });
+};
 
 function facts({ status, headers }: Reply): unknown[] {
   return [status, headers['x-gateway-provider'], headers['x-should-retry']];
 }
 
-describe('retries', { concurrency: true }, () => {
-  for (const status of [408, 429, 500, 502, 503, 504, 529]) {
-    test(`a ${status} is retried as often as retries says, and then is the answer`, async (t) => {
-      const { gateway, asked } = await start(t, fail(status), {
-        server: 'retries = 2',
-        fallback: [],
-      });
-      assert.deepEqual(facts(await gateway.chat(chatBody())), [status, 'p', 'false']);
-      assert.deepEqual(asked(), [3, 0, 0]);
-    });
-  }
+/** Who answered, and with which status. */
+const answered = (reply: Reply) => facts(reply).slice(0, 2).join(' ');
 
-  for (const status of [400, 401, 402, 403, 404, 409, 413, 422, 501]) {
-    test(`a ${status} is not retried`, async (t) => {
-      const { gateway, asked } = await start(t, fail(status), {
-        server: 'retries = 2',
-        fallback: [],
-      });
-      assert.equal((await gateway.chat(chatBody())).status, status);
-      assert.deepEqual(asked(), [1, 0, 0]);
+/** Scripts that fail, each under the model `<status>`. */
+const failing = (statuses: readonly number[]) =>
+  Object.fromEntries(statuses.map((status) => [`a ${status}`, fail(status)]));
+
+/** Replaces a method while the tests of this suite run, which may be at the same time. */
+function mockForSuite<K extends 'now' | 'random'>(
+  object: Record<K, () => number>,
+  name: K,
+  method: () => number,
+): void {
+  let mocked: { readonly mock: { restore(): void } } | undefined;
+  before(() => {
+    mocked = mock.method(object, name, method);
+  });
+  after(() => mocked?.mock.restore());
+}
+
+/** The shortest backoff there is: half of each step. */
+const useShortestBackoff = (): void => mockForSuite(Math, 'random', () => 0);
+
+describe('retries', { concurrency: true }, () => {
+  useShortestBackoff();
+
+  const retriable = [408, 429, 500, 502, 503, 504, 529];
+  const others = [400, 401, 402, 403, 404, 409, 413, 422, 501];
+
+  test(`of the statuses, ${retriable.join(', ')} are retried as often as retries says, and then are the answer`, async (t) => {
+    const { gateway, asked } = await start(t, byModel(failing([...retriable, ...others])), {
+      server: 'retries = 2',
+      fallback: [],
     });
-  }
+    const ask = async (status: number) => {
+      const reply = await gateway.chat(chatBody({ model: `p/a ${status}` }));
+      const isRetried = retriable.includes(status);
+      const isFinal = isRetried || status === 501;
+      assert.deepEqual(facts(reply), [status, 'p', isFinal ? 'false' : undefined]);
+    };
+    await Promise.all(retriable.map(ask));
+    assert.deepEqual(asked(), [3 * retriable.length, 0, 0]);
+    await Promise.all(others.map(ask));
+    assert.deepEqual(asked(), [3 * retriable.length + others.length, 0, 0]);
+    const tries = gateway.accessLines().map(({ tries: each }) => (each as unknown[]).length);
+    assert.deepEqual(new Set(tries.slice(0, retriable.length)), new Set([3]));
+  });
 
   test('a retry that succeeds is the answer, for streams too', async (t) => {
     for (const body of [chatBody(), STREAM]) {
       for (const failure of [fail(503), reset]) {
         let tries = 0;
-        const { gateway, q, asked } = await start(
-          t,
-          (request, response) => {
-            tries += 1;
-            return tries === 1 ? failure(request, response) : q.script(request, response);
-          },
-          { p: 'retries = 1' },
-        );
-        const reply = await gateway.chat(body);
-        assert.deepEqual([reply.status, reply.headers['x-gateway-provider']], [200, 'p']);
+        const script: Script = (request, response) => {
+          tries += 1;
+          return (tries === 1 ? failure : answerWell)(request, response);
+        };
+        const { gateway, asked } = await start(t, script, { p: 'retries = 1' });
+        assert.equal(answered(await gateway.chat(body)), '200 p');
         assert.deepEqual(asked(), [2, 0, 0]);
       }
     }
   });
 
-  test('a provider\u2019s own retries override the server\u2019s', async (t) => {
-    const settings = { server: 'retries = 3', p: 'retries = 0', fallback: [] };
-    const { gateway, asked } = await start(t, fail(500), settings);
-    assert.deepEqual(facts(await gateway.chat(chatBody())), [500, 'p', undefined]);
-    assert.deepEqual(asked(), [1, 0, 0]);
-  });
-
-  test('a timeout is not retried', async (t) => {
-    const { gateway, asked } = await start(t, hang, {
-      server: 'retries = 2\ntimeout = 1',
-      fallback: [],
+  const firstTryAlone: Record<string, [script: Script, settings: Settings, told: RegExp]> = {
+    'a provider\u2019s own retries override the server\u2019s': [
+      fail(500),
+      { server: 'retries = 3', p: 'retries = 0' },
+      /"status":500/,
+    ],
+    'a timeout is not retried': [hang, { server: 'retries = 2\ntimeout = 1' }, /"TIMEOUT"/],
+    'a stream that begins with an error event is not retried': [
+      firstEvent({ message: 'overloaded', code: 503 }),
+      { server: 'retries = 2' },
+      /"status":503/,
+    ],
+    'a stream that breaks after its first event is not retried': [
+      (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n'),
+      { server: 'retries = 2', fallback: ['q'] },
+      /\n\ndata: \{"error":/,
+    ],
+  };
+  for (const [what, [script, settings, told]] of Object.entries(firstTryAlone)) {
+    test(what, async (t) => {
+      const { gateway, asked } = await start(t, script, { fallback: [], ...settings });
+      const reply = await gateway.chat(what.includes('stream') ? STREAM : chatBody());
+      assert.match(reply.text, told);
+      assert.equal(
+        reply.headers['x-should-retry'],
+        told.source === '"TIMEOUT"' ? 'false' : undefined,
+      );
+      assert.deepEqual(asked(), [1, 0, 0]);
     });
-    const reply = await gateway.chat(chatBody());
-    assert.deepEqual([reply.status, reply.json().error.code], [504, 'TIMEOUT']);
-    assert.deepEqual(asked(), [1, 0, 0]);
-  });
-
-  test('a stream that begins with an error event is not retried', async (t) => {
-    const script = firstEvent({ message: 'overloaded', code: 503 });
-    const { gateway, asked } = await start(t, script, { server: 'retries = 2', fallback: [] });
-    assert.equal((await gateway.chat(STREAM)).status, 503);
-    assert.deepEqual(asked(), [1, 0, 0]);
-  });
-
-  test('a stream that breaks after its first event is not retried', async (t) => {
-    const script: Script = (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n');
-    const { gateway, asked } = await start(t, script, { server: 'retries = 2' });
-    assert.match((await gateway.chat(STREAM)).text, /\n\ndata: \{"error":/);
-    assert.deepEqual(asked(), [1, 0, 0]);
-  });
+  }
 });
 
 /** No attempt is under way, with its limit, and something is waited for. */
@@ -168,10 +155,8 @@ function isWaiting(timers: ManualTimers): boolean {
 /** Waits between attempts, which last until the test lets the time pass. */
 async function startTimed(t: TestContext, script: Script, retries: number) {
   const timers = useManualTimers(t);
-  const { gateway, asked } = await start(t, script, {
-    server: `retries = ${retries}`,
-    fallback: [],
-  });
+  const server = `retries = ${retries}`;
+  const { gateway, asked } = await start(t, script, { server, fallback: [] });
   const attempts = () => asked()[0]!;
   const waitAfter = async (count: number) => {
     await eventually(() => attempts() === count && isWaiting(timers), `the wait ${count}`);
@@ -181,6 +166,8 @@ async function startTimed(t: TestContext, script: Script, retries: number) {
 }
 
 describe('waits between attempts', () => {
+  useShortestBackoff();
+
   for (const seconds of [1, 2, 30]) {
     test(`a Retry-After of ${seconds} s is waited for`, async (t) => {
       const script = fail(429, { headers: { 'retry-after': `${seconds}` } });
@@ -210,7 +197,7 @@ describe('waits between attempts', () => {
     [1 - Number.EPSILON, 1],
   ] as const) {
     test(`the backoff is ${share === 1 ? 'at most' : 'at least half of'} its step, which doubles from 500 ms to 8 s`, async (t) => {
-      t.mock.method(Math, 'random', () => luck);
+      replaceRandom(t, () => luck);
       const { timers, gateway, waitAfter } = await startTimed(t, fail(503), STEPS.length);
       const reply = gateway.chat(chatBody());
       for (const [index, step] of STEPS.entries()) {
@@ -226,12 +213,12 @@ describe('waits between attempts', () => {
     'the immediate attempt after a stale connection does not lengthen the backoff',
     { skip: OVER_FETCH },
     async (t) => {
-      t.mock.method(Math, 'random', () => 1 - Number.EPSILON);
+      replaceRandom(t, () => 1 - Number.EPSILON);
       const timers = useManualTimers(t);
       const unavailable = rawResponse('{}', { status: '503 Service Unavailable' });
       const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {
         if (connection > 1) socket.write(unavailable);
-        else if (onConnection === 1) socket.write(rawResponse(JSON.stringify(OK)));
+        else if (onConnection === 1) socket.write(rawResponse('{"choices":[]}'));
         else socket.destroy();
       });
       const toml = `[server]\nretries = 1\n${providerToml(upstream)}`;
@@ -248,31 +235,30 @@ describe('waits between attempts', () => {
 });
 
 describe('fallback', { concurrency: true }, () => {
+  useShortestBackoff();
+
   const conditions: Record<string, Script> = {
+    // First: on a connection that was used before, the request is repeated.
     'a reset connection': reset,
     'a context_length_exceeded': fail(400, { code: 'context_length_exceeded' }),
-    ...Object.fromEntries(
-      [408, 429, 500, 501, 502, 503, 504, 529].map((status) => [`a ${status}`, fail(status)]),
-    ),
+    ...failing([408, 429, 500, 501, 502, 503, 504, 529]),
   };
-  for (const [name, script] of Object.entries(conditions)) {
-    test(`after ${name} the next provider answers, streaming or not`, async (t) => {
+  test(`after ${Object.keys(conditions).join(', ')} the next provider answers, streaming or not`, async (t) => {
+    const { gateway, asked } = await start(t, byModel(conditions));
+    for (const [index, model] of Object.keys(conditions).entries()) {
       for (const body of [chatBody(), STREAM]) {
-        const { gateway, asked } = await start(t, script);
-        assert.deepEqual(facts(await gateway.chat(body)).slice(0, 2), [200, 'q']);
-        assert.deepEqual(asked(), [1, 1, 0]);
+        const reply = await gateway.chat({ ...body, model: `p/${model}` });
+        assert.equal(answered(reply), '200 q', model);
       }
-    });
-  }
+      assert.deepEqual(asked(), [2 * (index + 1), 2 * (index + 1), 0], model);
+    }
+  });
 
-  const streamConditions: Record<string, Script> = {
+  const noStreams: Record<string, Script> = {
     'an error object': firstEvent({ message: 'overloaded' }),
     'an error string': firstEvent('overloaded'),
     'an error with a status': firstEvent({ message: 'overloaded', code: 503 }),
-    'an error of the request\u2019s length': firstEvent({
-      message: 'x',
-      code: 'context_length_exceeded',
-    }),
+    'an error of length': firstEvent({ message: 'x', code: 'context_length_exceeded' }),
     'no event at all': (_, response) => sendEvents(response, ''),
     'comments and [DONE] alone': (_, response) => sendEvents(response, ': x\n\ndata: [DONE]\n\n'),
     'an SSE field error': (_, response) =>
@@ -280,225 +266,193 @@ describe('fallback', { concurrency: true }, () => {
     'comments and then an error': (_, response) =>
       sendEvents(response, ': x\n\ndata: {"error":{"message":"x"}}\n\n'),
   };
-  for (const [name, script] of Object.entries(streamConditions)) {
-    test(`after a stream that begins with ${name} the next provider answers`, async (t) => {
-      const { gateway, asked } = await start(t, script);
-      const reply = await gateway.chat(STREAM);
-      assert.equal(reply.text, completionEvents());
-      assert.deepEqual(facts(reply).slice(0, 2), [200, 'q']);
-      assert.deepEqual(asked(), [1, 1, 0]);
-    });
-  }
+  test(`after a stream that begins with ${Object.keys(noStreams).join(', ')} the next provider answers`, async (t) => {
+    const { gateway, asked } = await start(t, byModel(noStreams));
+    for (const [index, model] of Object.keys(noStreams).entries()) {
+      const reply = await gateway.chat({ ...STREAM, model: `p/${model}` });
+      assert.deepEqual([reply.text, answered(reply)], [completionEvents(), '200 q'], model);
+      assert.deepEqual(asked(), [index + 1, index + 1, 0], model);
+    }
+  });
 
   test('a timeout falls back, and so does a stream without a first event in time', async (t) => {
     const { gateway } = await start(t, hang, { p: 'timeout = 1' });
-    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'q']);
-    const slow = await start(
-      t,
-      (_, response) => {
-        response.writeHead(200, { 'content-type': 'text/event-stream' });
-        response.write(': keep-alive\n\n');
-      },
-      { server: 'first_token_timeout = 1' },
-    );
-    assert.deepEqual(facts(await slow.gateway.chat(STREAM)).slice(0, 2), [200, 'q']);
+    const server = 'first_token_timeout = 1';
+    const slow = await start(t, beginStream(': keep-alive\n\n'), { server });
+    const replies = await Promise.all([gateway.chat(chatBody()), slow.gateway.chat(STREAM)]);
+    assert.deepEqual(replies.map(answered), ['200 q', '200 q']);
   });
 
   test('a provider that nobody listens for falls back, and without a fallback is a 502', async (t) => {
-    const more = `[providers.gone]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "none"\n`;
-    const { gateway } = await start(t, hang, { more });
+    const { gateway } = await start(t, hang, { more: GONE });
     const body = chatBody({ model: 'gone/m' });
-    assert.deepEqual(facts(await gateway.chat(body)).slice(0, 2), [200, 'q']);
-    const alone = await start(t, hang, { more, fallback: [] });
+    assert.equal(answered(await gateway.chat(body)), '200 q');
+    const alone = await start(t, hang, { more: GONE, fallback: [] });
     const reply = await alone.gateway.chat(body);
     assert.deepEqual([reply.status, reply.json().error.code], [502, 'PROVIDER_ERROR']);
     assert.ok(!reply.text.includes('127.0.0.2'), reply.text);
   });
 
-  const notConditions: Record<string, { script: Script; status: number }> = {
+  const answers: Record<string, [status: number, script: Script]> = {
     ...Object.fromEntries(
       [400, 401, 402, 403, 404, 409, 413, 422].map((status) => [
-        `a ${status}`,
-        { script: fail(status), status },
+        `${status}`,
+        [status, fail(status)],
       ]),
     ),
-    'a content policy refusal': {
-      script: fail(400, { code: 'content_policy_violation' }),
-      status: 400,
-    },
-    'a content filter refusal with a 500': {
-      script: fail(500, { code: 'content_filter' }),
-      status: 500,
-    },
+    policy: [400, fail(400, { code: 'content_policy_violation' })],
+    filter: [500, fail(500, { code: 'content_filter' })],
   };
-  for (const [name, { script, status }] of Object.entries(notConditions)) {
-    test(`${name} is the answer, and no fallback is tried`, async (t) => {
+  test('a failure of the request, a rejected key and a refusal by policy are the answer, and no fallback is tried', async (t) => {
+    const scripts = Object.entries(answers).map(([model, [, script]]) => [model, script]);
+    const { gateway, asked } = await start(t, byModel(Object.fromEntries(scripts)));
+    for (const [model, [status]] of Object.entries(answers)) {
       for (const body of [chatBody(), STREAM]) {
-        const { gateway, asked } = await start(t, script, { server: 'retries = 0' });
-        assert.deepEqual(facts(await gateway.chat(body)), [status, 'p', undefined]);
-        assert.deepEqual(asked(), [1, 0, 0]);
+        const reply = await gateway.chat({ ...body, model: `p/${model}` });
+        assert.deepEqual(facts(reply), [status, 'p', undefined], model);
       }
-    });
-  }
+    }
+    assert.deepEqual(asked(), [2 * scripts.length, 0, 0]);
+  });
 
   for (const ending of ['breaks off', 'never ends']) {
     test(`an error whose body ${ending} is answered by its status alone`, async (t) => {
-      const failing: Script = ({ url }, response) => {
-        const status = Number(/\d+/.exec(url));
-        response.writeHead(status, { 'content-length': 100, 'retry-after': '7' });
+      const script: Script = (request, response) => {
+        const headers = { 'content-length': 100, 'retry-after': '7' };
+        response.writeHead(Number(modelOf(request)), headers);
         response.write('{"error":', () => {
           if (ending === 'breaks off') setTimeout(() => response.destroy(), 20);
         });
       };
-      const upstream = await startUpstream(t, failing);
-      const fine = await startUpstream(t);
-      const statuses = [400, 401, 429];
-      const providers = statuses.map((status) =>
-        providerToml(
-          { ...upstream, baseUrl: `${new URL(upstream.baseUrl).origin}/${status}` },
-          `s${status}`,
-        ),
-      );
-      const fallback = '[providers]\nfallback = ["q"]\n';
-      const alone = await startGateway(t, { toml: providers.join('') });
-      const both = await startGateway(t, {
-        toml: [fallback, ...providers, providerToml(fine, 'q')].join(''),
-      });
-      const ask = async (gateway: typeof both) =>
-        Promise.all(statuses.map((status) => gateway.chat(chatBody({ model: `s${status}/m` }))));
+      const alone = await start(t, script, { fallback: [], server: 'retries = 0' });
+      const both = await start(t, script, { server: 'retries = 0' });
+      const ask = async ({ gateway }: typeof both) =>
+        Promise.all(
+          [400, 401, 429].map(async (status) => gateway.chat(chatBody({ model: `p/${status}` }))),
+        );
       const [replies, fallenBack] = await Promise.all([ask(alone), ask(both)]);
       assert.deepEqual(
-        replies.map((reply) => [reply.status, reply.json().error.message]),
+        replies.map((reply) => `${reply.status} ${reply.json().error.message}`),
         [
-          [400, 'API error: 400 - Bad Request'],
-          [401, 'Authentication failed'],
-          [429, 'Rate limit exceeded at s429: Too Many Requests'],
+          '400 API error: 400 - Bad Request',
+          '401 Authentication failed',
+          '429 Rate limit exceeded at p: Too Many Requests',
         ],
       );
       assert.equal(replies[2]?.headers['retry-after'], '7');
-      assert.deepEqual(
-        fallenBack.map(({ status }) => status),
-        [400, 401, 200],
-      );
-      await Promise.all(upstream.requests.map(async ({ closed }) => closed));
+      assert.deepEqual(fallenBack.map(answered), ['400 p', '401 p', '200 q']);
+      await Promise.all(alone.p.requests.map(async ({ closed }) => closed));
     });
   }
 
   test('a stream that begins with a policy refusal, a rejected key or an error of the request does not fall back', async (t) => {
-    for (const error of [
+    const errors = [
       { message: 'no', code: 'tool_use_failed', status_code: 400 },
       { message: 'no', type: 'invalid_request_error' },
       { message: 'no', code: 'model_not_found' },
       { message: 'no', code: 'content_filter' },
       { message: 'no', type: 'content_policy_violation' },
       { message: 'no', code: 401 },
-    ]) {
-      const { gateway, asked } = await start(t, firstEvent(error));
+    ];
+    const { gateway, p, asked } = await start(t, hang);
+    for (const [index, error] of errors.entries()) {
+      p.script = firstEvent(error);
       assert.ok((await gateway.chat(STREAM)).status >= 400);
-      assert.deepEqual(asked(), [1, 0, 0], JSON.stringify(error));
+      assert.deepEqual(asked(), [index + 1, 0, 0], JSON.stringify(error));
     }
   });
 
   test('each fallback is tried once, in the listed order, and the requested provider not again', async (t) => {
     const { gateway, q, r, asked } = await start(t, fail(503), { fallback: ['r', 'p', 'q', 'r'] });
-    const order: string[] = [];
-    r.script = (request, response) => {
-      order.push('r');
-      return fail(500)(request, response);
-    };
-    q.script = (_, response) => {
-      order.push('q');
-      sendJson(response, OK);
-    };
-    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'q']);
-    assert.deepEqual(order, ['r', 'q']);
+    r.script = fail(500);
+    assert.equal(answered(await gateway.chat(chatBody())), '200 q');
+    assert.equal(triesOf(gateway.accessLines()[0]), 'p:503 r:500 q:200');
     assert.deepEqual(asked(), [1, 1, 1]);
     q.script = r.script;
     assert.deepEqual(facts(await gateway.chat(chatBody())), [503, 'p', 'false']);
     assert.deepEqual(asked(), [2, 2, 2], 'r is listed twice');
   });
 
-  test('when all fail, the first failure is the answer', async (t) => {
-    const { gateway, q } = await start(t, fail(503, { headers: { 'retry-after': '7' } }));
-    q.script = fail(500);
-    const reply = await gateway.chat(chatBody());
-    assert.deepEqual(facts(reply), [503, 'p', 'false']);
-    assert.equal(reply.headers['retry-after'], '7');
-    assert.deepEqual([reply.json().error.provider, reply.json().error.status], ['p', 503]);
+  test('when all fail, whatever the fallbacks answer, the first failure is the answer', async (t) => {
+    const { gateway, q, r, asked } = await start(
+      t,
+      fail(503, { headers: { 'retry-after': '7' } }),
+      {
+        fallback: ['q', 'r'],
+      },
+    );
+    for (const [ofQ, ofR] of [
+      [500, 500],
+      [404, 401],
+    ] as const) {
+      q.script = fail(ofQ);
+      r.script = fail(ofR);
+      const reply = await gateway.chat(chatBody());
+      assert.deepEqual(facts(reply), [503, 'p', 'false']);
+      assert.equal(reply.headers['retry-after'], '7');
+      assert.deepEqual([reply.json().error.provider, reply.json().error.status], ['p', 503]);
+    }
+    assert.deepEqual(asked(), [2, 2, 2]);
   });
 
-  for (const status of [400, 401, 403, 404, 422]) {
-    test(`a fallback's own ${status} does not end the chain: the next one is asked`, async (t) => {
-      const { gateway, q, asked } = await start(t, fail(503), { fallback: ['q', 'r'] });
-      q.script = fail(status);
+  test('a fallback\u2019s own 400, 401, 403, 404 or 422 does not end the chain: the next one is asked', async (t) => {
+    const statuses = [400, 401, 403, 404, 422];
+    const { gateway, q, asked } = await start(t, fail(503), { fallback: ['q', 'r'] });
+    q.script = byModel(failing(statuses));
+    for (const status of statuses) {
       for (const body of [chatBody(), STREAM]) {
-        assert.deepEqual(facts(await gateway.chat(body)).slice(0, 2), [200, 'r']);
+        const reply = await gateway.chat({ ...body, model: `p/a ${status}` });
+        assert.equal(answered(reply), '200 r');
       }
-      assert.deepEqual(asked(), [2, 2, 2]);
-    });
-  }
-
-  test('when the fallbacks answer 404 and 401, the requested provider\u2019s failure is the answer', async (t) => {
-    const { gateway, q, r, asked } = await start(t, fail(503), { fallback: ['q', 'r'] });
-    q.script = fail(404);
-    r.script = fail(401);
-    assert.deepEqual(facts(await gateway.chat(chatBody())), [503, 'p', 'false']);
-    assert.deepEqual(asked(), [1, 1, 1]);
+    }
+    assert.deepEqual(asked(), Array<number>(3).fill(2 * statuses.length));
   });
 
   test('a fallback is asked for its default_model, or else for the requested name', async (t) => {
-    const table = {
-      'default_model = "q-large"': 'q-large',
-      '': 'org/m-1',
-      'default_model = ""': 'org/m-1',
-    };
-    for (const [settings, expected] of Object.entries(table)) {
-      const { gateway, p, q } = await start(t, fail(503), {
-        q: settings,
-        p: 'default_model = "no"',
-      });
+    for (const [lines, expected] of [
+      ['default_model = "q-large"', 'q-large'],
+      ['', 'org/m-1'],
+      ['default_model = ""', 'org/m-1'],
+    ] as const) {
+      const providers = { p: { script: fail(503), lines: 'default_model = "no"' }, q: { lines } };
+      const { gateway, p, q } = await scenario(t, { providers, fallback: ['q'] });
       await gateway.chat(chatBody({ model: 'p/org/m-1' }));
-      const modelOf = ({ requests }: typeof p) =>
-        JSON.parse(requests[0]!.body.toString()).model as string;
-      assert.equal(modelOf(p), 'org/m-1');
-      assert.equal(modelOf(q), expected);
+      assert.deepEqual(
+        [p.requests, q.requests].map(([one]) => modelOf(one!)),
+        ['org/m-1', expected],
+      );
     }
   });
 
   test('x-should-retry is false if a repeat cannot help', async (t) => {
-    const alone = { fallback: [] };
-    const table: [script: Script, body: object, expected: string | undefined][] = [
-      [fail(503), chatBody(), undefined],
-      [fail(504), chatBody(), 'false'],
-      [fail(501), chatBody(), 'false'],
-      [fail(429), chatBody(), undefined],
-      [fail(429, { code: 'insufficient_quota' }), chatBody(), 'false'],
-      [fail(429, { code: 'billing_hard_limit_reached' }), chatBody(), 'false'],
-      [fail(400, { code: 'billing_not_active' }), chatBody(), undefined],
-      [fail(429, { headers: { 'retry-after': '61' } }), chatBody(), 'false'],
-      [fail(429, { headers: { 'retry-after': '60' } }), chatBody(), undefined],
-      [(_, response) => sendJson(response, OK), STREAM, 'false'],
+    const table: [script: Script, expected: string | undefined][] = [
+      [fail(503), undefined],
+      [fail(504), 'false'],
+      [fail(501), 'false'],
+      [fail(429), undefined],
+      [fail(429, { code: 'insufficient_quota' }), 'false'],
+      [fail(429, { code: 'billing_hard_limit_reached' }), 'false'],
+      [fail(400, { code: 'billing_not_active' }), undefined],
+      [fail(429, { headers: { 'retry-after': '61' } }), 'false'],
+      [fail(429, { headers: { 'retry-after': '60' } }), undefined],
     ];
-    for (const [script, body, expected] of table) {
-      const { gateway } = await start(t, script, alone);
-      const reply = await gateway.chat(body);
+    const { gateway, p } = await start(t, hang, { fallback: [] });
+    for (const [script, expected] of table) {
+      p.script = script;
+      const reply = await gateway.chat(chatBody());
       assert.equal(reply.headers['x-should-retry'], expected, reply.text);
     }
   });
 
   test('the gateway\u2019s own limit for a provider is a 429, and no provider is asked', async (t) => {
-    const more =
-      '[rate_limit]\nenabled = true\n[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n';
-    const { gateway, asked } = await start(t, (_, response) => sendJson(response, OK), {
-      more,
+    const { gateway, asked } = await start(t, answerWell, {
+      more: '[rate_limit]\nenabled = true\n[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n',
       adjust: withoutRefill,
     });
     const replies = await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
-    const statuses = replies.map(({ status }) => status);
-    assert.deepEqual(new Set(statuses), new Set([200, 429]));
-    const reply = replies[statuses.indexOf(429)]!;
+    assert.deepEqual(new Set(replies.map(answered)), new Set(['200 p', '429 p']));
+    const reply = replies.find(({ status }) => status === 429)!;
     assert.equal(reply.json().error.type, 'rate_limit_error');
-    assert.equal(reply.headers['x-gateway-provider'], 'p');
     assert.deepEqual(asked(), [1, 0, 0]);
   });
 });
@@ -506,11 +460,7 @@ describe('fallback', { concurrency: true }, () => {
 /** For the tests of this suite, which run one after the other, `performance.now()` is `nowMs`. */
 function useStoppedClock(): { nowMs: number } {
   const clock = { nowMs: 1000 };
-  let mocked: { readonly mock: { restore(): void } } | undefined;
-  before(() => {
-    mocked = mock.method(performance, 'now', () => clock.nowMs);
-  });
-  after(() => mocked?.mock.restore());
+  mockForSuite(performance, 'now', () => clock.nowMs);
   return clock;
 }
 
@@ -520,10 +470,11 @@ const Q = { id: 'q' };
 describe('the circuit breaker', () => {
   // A slow machine would take longer than a rest.
   const clock = useStoppedClock();
+  useShortestBackoff();
 
   function startBreaker() {
     const lines: [level: LogLevel, message: string, facts?: LogFacts][] = [];
-    const breaker = new CircuitBreaker(new SharedMemory(ONLY_THREAD), {
+    const breaker = new CircuitBreaker({
       log: (...line) => lines.push(line),
       isEnabled: () => true,
     });
@@ -677,6 +628,61 @@ describe('the circuit breaker', () => {
     );
   });
 
+  test('of each thread makes the changes of the others, and one that starts later knows them', () => {
+    const { breaker: main, logged } = startBreaker();
+    const silent = { log() {}, isEnabled: () => false };
+    const workers: CircuitBreaker[] = [];
+    const startThread = () => {
+      const worker: CircuitBreaker = new CircuitBreaker(
+        silent,
+        (event) =>
+          [main, ...workers.filter((one) => one !== worker)].forEach((one) => one.apply(event)),
+        main.circuits,
+      );
+      workers.push(worker);
+      return worker;
+    };
+    const [one, two] = [startThread(), startThread()];
+    const states = (model = 'm') => workers.map((worker) => worker.stateOf(P, model));
+    for (const worker of [one, two, one]) worker.recordModelFailure(P, 'm', '503');
+    const three = startThread();
+    assert.deepEqual(states(), ['open', 'open', 'open']);
+    clock.nowMs += 10_000;
+    assert.deepEqual(states(), ['half-open', 'half-open', 'half-open']);
+    assert.equal(three.recordAttempt(P, 'm'), 'half-open');
+    assert.deepEqual(states(), ['open', 'open', 'open']);
+    assert.deepEqual(main.report()[0]!.restsUntilMs, clock.nowMs + 10_000);
+    three.recordSuccess(P, 'm');
+    assert.deepEqual(states(), ['closed', 'closed', 'closed']);
+    for (let count = 0; count < 3; count += 1) two.recordProviderFailure(P);
+    assert.deepEqual(states('another'), ['open', 'open', 'open']);
+    one.recordModelFailure(P, 'm');
+    assert.deepEqual(states('another'), ['closed', 'closed', 'closed']);
+    assert.deepEqual(
+      logged().map(([, message]) => message),
+      ['breaker opened', 'breaker half-open', 'breaker closed', 'breaker opened', 'breaker closed'],
+    );
+  });
+
+  test('tells the others nothing while all is well, and bounded texts, cut between two characters', () => {
+    const events: CircuitEvent[] = [];
+    const breaker = new CircuitBreaker({ log() {}, isEnabled: () => false }, (event) =>
+      events.push(event),
+    );
+    breaker.recordAttempt(P, 'm');
+    breaker.recordSuccess(P, 'm');
+    assert.equal(events.length, 0);
+    breaker.recordModelFailure(P, 'm', `${'é'.repeat(255)}🦜 and more`);
+    breaker.recordModelFailure(P, 'x'.repeat(1_000_000));
+    assert.deepEqual(
+      events.map(({ model, cause }) => [model?.length, cause]),
+      [
+        [1, 'é'.repeat(255)],
+        [256, undefined],
+      ],
+    );
+  });
+
   test('the log of the gateway says which provider is passed over, and when it is asked again', async (t) => {
     const { gateway, p } = await start(t, fail(503));
     const breakerLines = () =>
@@ -686,7 +692,7 @@ describe('the circuit breaker', () => {
         .map(({ level, message, provider, model }) => [level, message, provider, model]);
     for (let round = 0; round < 4; round += 1) await gateway.chat(chatBody());
     assert.deepEqual(breakerLines(), [['warn', 'breaker opened', 'p', 'm']]);
-    p.script = (_, response) => sendJson(response, completion());
+    p.script = answerWell;
     clock.nowMs += 10_000;
     await gateway.chat(chatBody());
     assert.deepEqual(breakerLines().slice(1), [['info', 'breaker closed', 'p', 'm']]);
@@ -712,28 +718,16 @@ describe('the circuit breaker', () => {
     assert.equal(asked()[1], 4);
   });
 
-  const outages: Record<string, Script> = {
-    'a 502': fail(502),
-    'a 503': fail(503),
-    'a 504': fail(504),
-    'a 529': fail(529),
-    'a cut connection': reset,
-  };
-  for (const [what, script] of Object.entries(outages)) {
-    test(`passes a provider over after ${what} three times in a row`, async (t) => {
-      const { gateway, asked } = await start(t, script);
-      for (let round = 0; round < 5; round += 1) {
-        assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'q']);
-      }
-      assert.deepEqual(asked(), [3, 5, 0]);
-    });
-  }
-
-  test('passes a provider over after a timeout three times in a row', async (t) => {
-    const { gateway, asked } = await start(t, hang, { p: 'timeout = 1' });
-    await Promise.all([1, 2, 3].map(async () => gateway.chat(chatBody())));
-    assert.equal((await gateway.chat(chatBody())).headers['x-gateway-provider'], 'q');
-    assert.deepEqual(asked(), [3, 4, 0]);
+  test('passes a provider over after a timeout, a 502, 503, 504, 529 or a cut connection three times in a row', async (t) => {
+    const outages = { cut: reset, ...failing([502, 503, 504, 529]), timeout: hang };
+    const { gateway, asked } = await start(t, byModel(outages), { p: 'timeout = 1' });
+    const models = Object.keys(outages);
+    for (const model of models) {
+      const ask = async () => gateway.chat(chatBody({ model: `p/${model}` }));
+      const first = await Promise.all([ask(), ask(), ask()]);
+      assert.deepEqual([...first, await ask(), await ask()].map(answered), Array(5).fill('200 q'));
+    }
+    assert.deepEqual(asked(), [3 * models.length, 5 * models.length, 0]);
   });
 
   test('does not count a plain 500, and is not reset by one', async (t) => {
@@ -748,17 +742,19 @@ describe('the circuit breaker', () => {
     assert.deepEqual(asked(), [9, 10, 0]);
   });
 
-  for (const status of [200, 400, 401, 404, 429]) {
-    test(`is reset by a ${status}`, async (t) => {
-      const { gateway, p, asked } = await start(t, fail(503));
-      for (const now of [503, 503, status, 503, 503]) {
-        p.script = now === 200 ? (_, response) => sendJson(response, OK) : fail(now);
+  test('is reset by a 200, 400, 401, 404 or 429', async (t) => {
+    const { gateway, p, asked } = await start(t, fail(503));
+    for (const [index, script] of [
+      answerWell,
+      ...[400, 401, 404, 429].map((s) => fail(s)),
+    ].entries()) {
+      for (const one of [fail(503), fail(503), script, fail(503), fail(503), answerWell]) {
+        p.script = one;
         await gateway.chat(chatBody());
       }
-      await gateway.chat(chatBody());
-      assert.equal(asked()[0], 6);
-    });
-  }
+      assert.equal(asked()[0], 6 * (index + 1));
+    }
+  });
 
   test('does not count error events of the request, first or later', async (t) => {
     const error = { message: 'no', code: 'tool_use_failed', status_code: 400 };
@@ -780,12 +776,11 @@ describe('the circuit breaker', () => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
       response.write(completionEvents().split('\n\n', 1)[0] + '\n\n', () => response.destroy());
     };
-    const whole: Script = (_, response) => sendEvents(response, completionEvents());
     const { gateway, p, asked } = await start(t, cut);
-    for (const script of [cut, cut, whole, cut, cut, cut]) {
+    for (const script of [cut, cut, answerWell, cut, cut, cut]) {
       p.script = script;
-      const { text } = await gateway.chat(chatBody({ stream: true }));
-      assert.equal(text.includes('[DONE]'), script === whole);
+      const { text } = await gateway.chat(STREAM);
+      assert.equal(text.includes('[DONE]'), script === answerWell);
     }
     assert.deepEqual(asked(), [6, 0, 0]);
     await gateway.chat(chatBody());
@@ -793,28 +788,19 @@ describe('the circuit breaker', () => {
   });
 
   test('passes over only the model that failed, unless no connection can be made', async (t) => {
-    const { gateway, p, asked } = await start(t, ({ body }, response) =>
-      body.includes('"bad"') ? fail(503)({} as never, response) : sendJson(response, OK),
-    );
-    const ask = async (model: string) =>
-      (await gateway.chat(chatBody({ model }))).headers['x-gateway-provider'];
-    for (let round = 0; round < 4; round += 1) assert.equal(await ask('p/bad'), 'q');
-    assert.equal(await ask('p/good'), 'p');
+    const { gateway, asked } = await start(t, byModel({ bad: fail(503) }), {
+      more: `${GONE}[logging]\nverbose = true\n`,
+    });
+    const ask = async (model: string) => answered(await gateway.chat(chatBody({ model })));
+    for (let round = 0; round < 4; round += 1) assert.equal(await ask('p/bad'), '200 q');
+    assert.equal(await ask('p/good'), '200 p');
     assert.deepEqual(asked(), [4, 4, 0]);
-    assert.equal(p.requests.length, 4);
-  });
-
-  test('passes over all models of a provider to which no connection can be made', async (t) => {
-    const more = `[providers.gone]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "none"\n`;
-    const { gateway } = await start(t, hang, { more: `${more}[logging]\nverbose = true\n` });
     for (const model of ['gone/a', 'gone/b', 'gone/c', 'gone/d']) {
-      assert.equal((await gateway.chat(chatBody({ model }))).status, 200);
+      assert.equal(await ask(model), '200 q');
     }
-    const tries = gateway.accessLines().map(triesOf);
-    assert.deepEqual(tries, [
-      ...Array<string>(3).fill('gone:upstream_error q:200'),
-      'gone:resting q:200',
-    ]);
+    const tries = gateway.accessLines().slice(5).map(triesOf);
+    const unreachable = Array<string>(3).fill('gone:upstream_error q:200');
+    assert.deepEqual(tries, [...unreachable, 'gone:resting q:200']);
   });
 
   test('probes a half-open provider with one attempt, whatever its retries', async (t) => {
@@ -835,16 +821,15 @@ describe('the circuit breaker', () => {
     assert.equal(reply.json().error.provider, 'p');
     assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:resting q:404 p:503');
     assert.deepEqual(asked(), [7, 4, 0]);
-    p.script = (_, response) => sendJson(response, OK);
-    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p']);
-    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p'], 'closed');
+    p.script = answerWell;
+    assert.equal(answered(await gateway.chat(chatBody())), '200 p');
+    assert.equal(answered(await gateway.chat(chatBody())), '200 p', 'closed');
     assert.deepEqual(asked(), [9, 5, 0]);
   });
 
   test('probes the requested provider if its rest ends while the fallbacks are asked', async (t) => {
-    const { gateway, q, asked } = await start(t, fail(503), {
-      more: '[logging]\nlevel = "debug"\n',
-    });
+    const more = '[logging]\nlevel = "debug"\n';
+    const { gateway, q, asked } = await start(t, fail(503), { more });
     for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
     q.script = (request, response) => {
       clock.nowMs += 10_000;
@@ -867,84 +852,76 @@ describe('the circuit breaker', () => {
     const { gateway, p, q, asked } = await start(t, fail(503));
     q.script = fail(503);
     for (let round = 0; round < 4; round += 1) {
-      assert.equal((await gateway.chat(chatBody())).headers['x-gateway-provider'], 'p');
+      assert.equal(answered(await gateway.chat(chatBody())), '503 p');
     }
     assert.deepEqual(asked(), [4, 3, 0]);
-    p.script = (_, response) => sendJson(response, OK);
-    assert.deepEqual(facts(await gateway.chat(chatBody())).slice(0, 2), [200, 'p']);
+    p.script = answerWell;
+    assert.equal(answered(await gateway.chat(chatBody())), '200 p');
     assert.deepEqual(asked(), [5, 3, 0]);
   });
 });
 
+/** A provider that answers by the connection, and by the place of the request on it; and how clients fare. */
+async function startStale(t: TestContext, script: Parameters<typeof startRawUpstream>[1]) {
+  const upstream = await startRawUpstream(t, script);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const status = async () => (await gateway.chat(chatBody())).status;
+  return { upstream, gateway, status };
+}
+
 describe('a connection that was kept alive', () => {
   // A slow machine would take longer than a second, after which a connection is not a stale one.
   const clock = useStoppedClock();
-  const answer = rawResponse(JSON.stringify(OK));
-  const toml = (baseUrl: string) => `[providers.p]\nbase_url = "${baseUrl}"\napi_key = "none"\n`;
+  const answer = rawResponse('{"choices":[]}');
+  const options = { skip: OVER_FETCH };
 
   for (const [how, close] of Object.entries({
-    closed: (socket: { destroy(): unknown; resetAndDestroy(): unknown }) => socket.destroy(),
-    reset: (socket: { resetAndDestroy(): unknown }) => socket.resetAndDestroy(),
+    closed: (socket: Socket) => socket.destroy(),
+    reset: (socket: Socket) => socket.resetAndDestroy(),
   })) {
-    test(
-      `and is ${how} when it is reused is replaced without the client noticing`,
-      { skip: OVER_FETCH },
-      async (t) => {
-        const upstream = await startRawUpstream(t, ({ socket, onConnection }) => {
-          if (onConnection === 1) socket.write(answer);
-          else close(socket);
-        });
-        const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
-        for (let round = 1; round <= 3; round += 1) {
-          assert.equal((await gateway.chat(chatBody())).status, 200);
-        }
-        const order = upstream.requests.map(({ connection, onConnection }) => [
-          connection,
-          onConnection,
-        ]);
-        assert.deepEqual(order, [
-          [1, 1],
-          [1, 2],
-          // Not kept: the next request has a connection of its own.
-          [2, 1],
-          [3, 1],
-        ]);
-      },
-    );
+    const title = `and is ${how} when it is reused is replaced without the client noticing`;
+    test(title, options, async (t) => {
+      const { upstream, status } = await startStale(t, ({ socket, onConnection }) => {
+        if (onConnection === 1) socket.write(answer);
+        else close(socket);
+      });
+      assert.deepEqual([await status(), await status(), await status()], [200, 200, 200]);
+      const order = upstream.requests.map(
+        ({ connection, onConnection }) => `${connection}.${onConnection}`,
+      );
+      // The second connection is not kept: the next request has a connection of its own.
+      assert.deepEqual(order, ['1.1', '1.2', '2.1', '3.1']);
+    });
 
     test(
       `and is ${how}, as the others are that were kept alive, is replaced by a new one`,
-      { skip: OVER_FETCH },
+      options,
       async (t) => {
         const { opened, open } = createGate();
-        const upstream = await startRawUpstream(t, async ({ socket, onConnection }) => {
+        const { upstream, status } = await startStale(t, async ({ socket, onConnection }) => {
           if (onConnection > 1) return close(socket);
           await opened;
           return socket.write(answer);
         });
-        const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
-        const first = Array.from({ length: 3 }, async () => gateway.chat(chatBody()));
+        const first = [status(), status(), status()];
         await eventually(() => upstream.requests.length === 3, 'three connections');
         open();
         await Promise.all(first);
-        for (let round = 0; round < 3; round += 1) {
-          assert.equal((await gateway.chat(chatBody())).status, 200);
-        }
+        assert.deepEqual([await status(), await status(), await status()], [200, 200, 200]);
       },
     );
 
     test(
       `and is ${how} when it is used again is replaced for free: the client may repeat a 429 after it`,
-      { skip: OVER_FETCH },
+      options,
       async (t) => {
         const busy = rawResponse('{}', { status: '429 Too Many Requests' });
-        const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {
+        const { gateway, status } = await startStale(t, ({ socket, connection, onConnection }) => {
           if (connection === 2) socket.write(busy);
           else if (onConnection === 1) socket.write(answer);
           else close(socket);
         });
-        const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
-        assert.equal((await gateway.chat(chatBody())).status, 200);
+        assert.equal(await status(), 200);
         const reply = await gateway.chat(chatBody());
         assert.deepEqual([reply.status, reply.headers['x-should-retry']], [429, undefined]);
         assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:upstream_error p:429');
@@ -952,49 +929,31 @@ describe('a connection that was kept alive', () => {
     );
 
     test(`and is ${how} a second after the request is a 502, because the provider may have worked on it`, async (t) => {
-      const upstream = await startRawUpstream(t, ({ socket, onConnection }) => {
-        if (onConnection === 1) socket.write(answer);
-        else {
-          clock.nowMs += 1000;
-          close(socket);
-        }
+      const { upstream, status } = await startStale(t, ({ socket, onConnection }) => {
+        if (onConnection === 1) return socket.write(answer);
+        clock.nowMs += 1000;
+        return close(socket);
       });
-      const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
-      assert.equal((await gateway.chat(chatBody())).status, 200);
-      assert.equal((await gateway.chat(chatBody())).status, 502);
+      assert.deepEqual([await status(), await status()], [200, 502]);
       assert.equal(upstream.requests.length, 2);
     });
 
-    test(
-      `is replaced once: if the new one is ${how} too, that is a 502`,
-      { skip: OVER_FETCH },
-      async (t) => {
-        const upstream = await startRawUpstream(t, ({ socket, connection, onConnection }) => {
-          if (connection === 1 && onConnection === 1) socket.write(answer);
-          else close(socket);
-        });
-        const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
-        assert.equal((await gateway.chat(chatBody())).status, 200);
-        const reply = await gateway.chat(chatBody());
-        assert.deepEqual([reply.status, reply.json().error.code], [502, 'PROVIDER_ERROR']);
-        assert.equal(upstream.requests.length, 3);
-      },
-    );
-
-    test(`is told from a new one: if that is ${how}, that is a 502 at once`, async (t) => {
-      const upstream = await startRawUpstream(t, ({ socket }) => close(socket));
-      const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
-      assert.equal((await gateway.chat(chatBody())).status, 502);
-      assert.equal(upstream.requests.length, 1);
+    test(`is replaced once: if the new one is ${how} too, that is a 502`, options, async (t) => {
+      const { upstream, status } = await startStale(t, ({ socket, connection, onConnection }) => {
+        if (connection === 1 && onConnection === 1) socket.write(answer);
+        else close(socket);
+      });
+      assert.deepEqual([await status(), await status()], [200, 502]);
+      assert.equal(upstream.requests.length, 3);
     });
 
-    test(`is told from a new one: if that is ${how} inside its first answer, that is a 502`, async (t) => {
-      const upstream = await startRawUpstream(t, ({ socket }) => {
-        socket.write('HTTP/1.1 200 OK\r\ncontent-', () => setTimeout(() => close(socket), 20));
+    test(`is told from a new one: if that is ${how}, at once or inside its first answer, that is a 502`, async (t) => {
+      const { upstream, status } = await startStale(t, ({ socket, connection }) => {
+        if (connection === 1) close(socket);
+        else socket.write('HTTP/1.1 200 OK\r\ncontent-', () => setTimeout(() => close(socket), 20));
       });
-      const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
-      assert.equal((await gateway.chat(chatBody())).status, 502);
-      assert.equal(upstream.requests.length, 1);
+      assert.deepEqual([await status(), await status()], [502, 502]);
+      assert.equal(upstream.requests.length, 2);
     });
   }
 });

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { useManualTimers } from './support/clock.ts';
+import { replaceNow, replaceRandom, useManualTimers } from './support/clock.ts';
 import { chatBody, providerToml, startGateway, type Reply } from './support/gateway.ts';
 import { eventually, openChat } from './support/streams.ts';
 import { sweep } from './support/sweep.ts';
@@ -39,8 +39,8 @@ interface Settings {
 /** Until the test ends, `performance.now()` is `nowMs`: a slow machine ends no rest. And each backoff is its shortest. */
 function useManualClock(t: TestContext): { nowMs: number } {
   const clock = { nowMs: 1000 };
-  t.mock.method(performance, 'now', () => clock.nowMs);
-  t.mock.method(Math, 'random', () => 0);
+  replaceNow(t, () => clock.nowMs);
+  replaceRandom(t, () => 0);
   return clock;
 }
 

@@ -11,36 +11,34 @@ import {
   PROVIDER_KEY,
   startGateway,
   type TestGateway,
-  withoutRefill,
 } from './support/gateway.ts';
 import { openFeed } from './support/feed.ts';
 import { sendRaw } from './support/raw.ts';
+import { byModel, scenario, type ScenarioSettings } from './support/scenario.ts';
 import { eventually, openChat } from './support/streams.ts';
 import {
+  answerWell,
+  beginStream,
   CHUNK,
   NOBODY_LISTENS,
   completion,
   completionEvents,
+  failWith,
   sendEvents,
   sendJson,
   startUpstream,
-  type FakeUpstream,
   type Script,
 } from './support/upstream.ts';
 
 type Line = Record<string, unknown>;
 
-async function start(
+/** Provider `p`, which does as it is told, and these further sections. */
+const start = async (
   t: TestContext,
-  script?: Script,
+  script: Script = answerWell,
   more = '',
-): Promise<{ gateway: TestGateway; upstream: FakeUpstream }> {
-  const upstream = await startUpstream(t, script);
-  return {
-    upstream,
-    gateway: await startGateway(t, { toml: `${more}\n${providerToml(upstream)}` }),
-  };
-}
+  settings: ScenarioSettings<'p'> = {},
+) => scenario(t, { ...settings, providers: { p: script }, more });
 
 /** The access lines, once there are so many. A line is written when its answer is out. */
 async function linesOf(gateway: TestGateway, count = 1): Promise<Line[]> {
@@ -52,6 +50,9 @@ async function linesOf(gateway: TestGateway, count = 1): Promise<Line[]> {
 async function lineOf(gateway: TestGateway): Promise<Line> {
   return (await linesOf(gateway))[0]!;
 }
+
+/** Every line, parsed. */
+const entriesOf = ({ log }: TestGateway) => log.map((line) => JSON.parse(line) as Line);
 
 /** Whether each is a whole number of this size or more. */
 function assertCounts(line: Line, names: readonly string[], least = 0): void {
@@ -125,169 +126,110 @@ describe('an access line', { concurrency: true }, () => {
     });
   }
 
-  test('names the request by the id that the client was given', async (t) => {
-    const { gateway } = await start(t);
-    const { headers } = await gateway.send('/v1/models');
-    assert.equal((await lineOf(gateway))['request_id'], headers['x-request-id']);
-  });
-
-  test('counts the bytes of a stream', async (t) => {
-    const events = completionEvents();
-    const { gateway } = await start(t, (_, response) => sendEvents(response, events));
-    await gateway.chat(STREAM);
-    const { stream, bytes, outcome, status } = await lineOf(gateway);
-    assert.deepEqual([stream, bytes, outcome, status], [true, events.length, 'ok', 200]);
-  });
-
-  test('comes once for each request, on one connection too', async (t) => {
+  test('names the request by the id that the client was given, and comes once for each on a connection', async (t) => {
     const { gateway } = await start(t);
     const head = `host: x\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n`;
     const one = `GET /nothing HTTP/1.1\r\n${head}\r\n`;
-    await sendRaw(
-      gateway.port,
-      `${one}${one}${one.replace('\r\n\r\n', '\r\nconnection: close\r\n\r\n')}`,
+    const last = one.replace('\r\n\r\n', '\r\nconnection: close\r\n\r\n');
+    const { text } = await sendRaw(gateway.port, one + one + last);
+    const ids = [...text.matchAll(/\r\nx-request-id: (\S+)/g)].map(([, id]) => id);
+    const lines = await linesOf(gateway, 3);
+    assert.deepEqual(
+      lines.map(({ status, request_id }) => [status, request_id]),
+      ids.map((id) => [404, id]),
     );
-    const statuses = (await linesOf(gateway, 3)).map(({ status }) => status);
-    assert.deepEqual(statuses, [404, 404, 404]);
   });
 
   interface Case {
+    readonly what: string;
+    readonly outcome: string;
     readonly script?: Script;
     readonly body?: unknown;
     readonly path?: string;
-    readonly noToken?: true;
-    readonly more?: string;
     /** Status, provider and model as they are logged. */
     readonly facts: readonly unknown[];
   }
-  const cut: Script = (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
-    setTimeout(() => response.destroy(), 20);
-  };
-  const stall: Script = (_, response) =>
-    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
-  const limit = '[rate_limit]\nenabled = true\nrequests_per_second = 1\n';
   const asked = ['p', 'p/m'];
-  const cases: [outcome: string, Record<string, Case>][] = [
-    [
-      'ok',
-      {
-        'a completion': { facts: [200, ...asked] },
-        'the model list': { path: '/v1/models', facts: [200, undefined, undefined] },
-      },
-    ],
-    [
-      'refused',
-      {
-        'a missing token': {
-          path: '/v1/models',
-          noToken: true,
-          facts: [401, undefined, undefined],
-        },
-        'a wrong path': { path: '/nothing', facts: [404, undefined, undefined] },
-        'a wrong body': { body: '{', facts: [400, undefined, undefined] },
-        'an unknown provider': {
-          body: chatBody({ model: 'q/m' }),
-          facts: [400, undefined, 'q/m'],
-        },
-        'too large a body': {
-          more: '[server]\nmax_body_bytes = 9\n',
-          body: chatBody(),
-          facts: [413, undefined, undefined],
-        },
-      },
-    ],
-    [
-      'upstream_error',
-      {
-        'a failed provider': {
-          script: (_, response) => sendJson(response, {}, { status: 503 }),
-          facts: [503, ...asked],
-        },
-        'a rejected key': {
-          script: (_, response) => sendJson(response, {}, { status: 401 }),
-          facts: [401, ...asked],
-        },
-        'an answer that is not JSON': {
-          script: (_, response) => response.end('<html>'),
-          facts: [500, ...asked],
-        },
-        'a connection that breaks': {
-          script: (_, response) => response.destroy(),
-          facts: [502, ...asked],
-        },
-        'a stream that breaks': { script: cut, body: STREAM, facts: [200, ...asked] },
-        'an error inside a stream': {
-          script: (_, response) =>
-            sendEvents(response, `${CHUNK}data: {"error":{"message":"x"}}\n\n`),
-          body: STREAM,
-          facts: [200, ...asked],
-        },
-      },
-    ],
-    [
-      'timeout',
-      {
-        'a silent provider': {
-          script: () => {},
-          more: '[server]\ntimeout = 1\n',
-          facts: [504, ...asked],
-        },
-        'a stream that stalls': {
-          script: stall,
-          body: STREAM,
-          more: '[server]\nstream_idle_timeout = 1\n',
-          facts: [200, ...asked],
-        },
-      },
-    ],
-    [
-      'rate_limited',
-      {
-        'the provider\u2019s limit': {
-          script: (_, response) => sendJson(response, {}, { status: 429 }),
-          facts: [429, ...asked],
-        },
-      },
-    ],
+  const nobody = [undefined, undefined];
+  const errorInside = `${CHUNK}data: {"error":{"message":"x"}}\n\n`;
+  // Those of limits, timeouts, broken streams and clients that leave: incidents.test.ts.
+  const CASES: readonly Case[] = [
+    { what: 'a completion', outcome: 'ok', facts: [200, ...asked] },
+    { what: 'a stream', outcome: 'ok', body: STREAM, facts: [200, ...asked] },
+    { what: 'the model list', outcome: 'ok', path: '/v1/models', facts: [200, ...nobody] },
+    { what: 'a wrong path', outcome: 'refused', path: '/nothing', facts: [404, ...nobody] },
+    { what: 'a wrong body', outcome: 'refused', body: '{', facts: [400, ...nobody] },
+    {
+      what: 'an unknown provider',
+      outcome: 'refused',
+      body: chatBody({ model: 'q/m' }),
+      facts: [400, undefined, 'q/m'],
+    },
+    {
+      what: 'a failed provider',
+      outcome: 'upstream_error',
+      script: failWith(503),
+      facts: [503, ...asked],
+    },
+    {
+      what: 'an answer that is not JSON',
+      outcome: 'upstream_error',
+      script: (_, response) => response.end('<html>'),
+      facts: [500, ...asked],
+    },
+    {
+      what: 'a connection that breaks',
+      outcome: 'upstream_error',
+      script: (_, response) => response.destroy(),
+      facts: [502, ...asked],
+    },
+    {
+      what: 'an error inside a stream',
+      outcome: 'upstream_error',
+      script: (_, response) => sendEvents(response, errorInside),
+      body: STREAM,
+      facts: [200, ...asked],
+    },
+    {
+      what: 'the limit of a provider',
+      outcome: 'rate_limited',
+      script: failWith(429),
+      facts: [429, ...asked],
+    },
   ];
-  for (const [outcome, rows] of cases) {
-    for (const [what, { script, body, path, noToken, more, facts }] of Object.entries(rows)) {
-      test(`has the outcome ${outcome} for ${what}`, async (t) => {
-        const { gateway } = await start(t, script, more);
-        const headers = noToken ? { authorization: undefined } : {};
-        if (path) await gateway.send(path, { headers });
-        else await gateway.chat(body ?? chatBody(), { headers });
-        const line = await lineOf(gateway);
-        assert.equal(line['outcome'], outcome);
-        assert.equal(line['level'], ['ok', 'refused'].includes(outcome) ? 'info' : 'warn');
-        assert.deepEqual([line['status'], line['provider'], line['model']], facts);
-        assertCounts(line, ['duration_ms', 'first_byte_ms', 'bytes']);
-      });
+  test('has the outcome, the status, the provider and the model of each answer, and the bytes of it', async (t) => {
+    const { gateway, p } = await start(t, answerWell, '', { server: 'retries = 0' });
+    for (const [index, { what, outcome, script, body, path, facts }] of CASES.entries()) {
+      p.script = script ?? answerWell;
+      const reply = path ? await gateway.send(path) : await gateway.chat(body ?? chatBody());
+      const line = (await linesOf(gateway, index + 1)).at(-1)!;
+      assert.equal(line['outcome'], outcome, what);
+      assert.equal(line['level'], ['ok', 'refused'].includes(outcome) ? 'info' : 'warn', what);
+      assert.deepEqual([line['status'], line['provider'], line['model']], facts, what);
+      assert.equal(line['bytes'], reply.bytes.length, what);
+      assertCounts(line, ['duration_ms', 'first_byte_ms']);
     }
-  }
-
-  test('has the outcome rate_limited for the gateway\u2019s own limit', async (t) => {
-    const toml = `${limit}burst_capacity = 1\n${providerToml(await startUpstream(t))}`;
-    const gateway = await startGateway(t, { toml, adjust: withoutRefill });
-    await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
-    const lines = await linesOf(gateway, 2);
-    const refused = lines.find(({ status }) => status === 429)!;
-    assert.equal(refused['outcome'], 'rate_limited');
-    assert.equal(lines.filter(({ outcome }) => outcome === 'ok').length, 1);
   });
 
-  test('has the outcome client_closed when the client leaves before the answer', async (t) => {
-    const { gateway, upstream } = await start(t, () => {});
+  test('has no status and no bytes when the client leaves before the answer, be it a list of models', async (t) => {
+    const { gateway, p } = await start(t, () => {});
     const stream = openChat(gateway.port);
-    await eventually(() => upstream.requests.length === 1, 'the request');
+    await eventually(() => p.requests.length === 1, 'the request');
     stream.leave();
     const { outcome, status, provider, bytes } = await lineOf(gateway);
     assert.deepEqual([outcome, status, provider, bytes], ['client_closed', undefined, 'p', 0]);
+    const controller = new AbortController();
+    const reply = gateway.send('/v1/models', { signal: controller.signal });
+    await eventually(() => p.requests.length === 2, 'the list is asked for');
+    controller.abort();
+    await assert.rejects(reply);
+    const [, list] = await linesOf(gateway, 2);
+    const facts = [list!['outcome'], list!['status'], list!['bytes']];
+    assert.deepEqual(facts, ['client_closed', undefined, 0]);
   });
 
-  test('has the outcome client_closed when the client leaves in the middle of a stream', async (t) => {
-    const { gateway } = await start(t, stall);
+  test('has the bytes so far when the client leaves in the middle of a stream', async (t) => {
+    const { gateway } = await start(t, beginStream(CHUNK));
     const stream = openChat(gateway.port);
     await eventually(() => stream.text() !== '', 'the first event');
     stream.leave();
@@ -316,11 +258,8 @@ describe('an access line', { concurrency: true }, () => {
       `POST /v1/chat/completions HTTP/1.1\r\n${head}\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n`,
     );
     assert.match(text, /^HTTP\/1\.1 400 [^]*\r\nx-request-id: i\r\n[^]*not valid HTTP/);
-    const lines = await linesOf(gateway);
-    assert.deepEqual(
-      lines.map(({ level, outcome, status, request_id }) => [level, outcome, status, request_id]),
-      [['info', 'refused', 400, 'i']],
-    );
+    const { level, outcome, status, request_id } = await lineOf(gateway);
+    assert.deepEqual([level, outcome, status, request_id], ['info', 'refused', 400, 'i']);
     assert.equal(gateway.log.length, 1);
   });
 
@@ -329,7 +268,7 @@ describe('an access line', { concurrency: true }, () => {
     const { text } = await sendRaw(gateway.port, 'canary\r\n\r\n');
     const [, id] = /\r\nx-request-id: (\S+)\r\n/.exec(text) ?? [];
     await eventually(() => gateway.log.length > 0, 'the line');
-    const { time: _, ...line } = JSON.parse(gateway.log[0]!) as Line;
+    const [{ time: _, ...line } = {}] = entriesOf(gateway);
     assert.deepEqual(line, {
       level: 'info',
       message: 'broken request',
@@ -341,44 +280,35 @@ describe('an access line', { concurrency: true }, () => {
     });
   });
 
-  test('of a wrong request to /health is at level info', async (t) => {
+  test('of a wrong request to /health is at level info, and that of a wrong body has its trace id', async (t) => {
     const { gateway } = await start(t);
     await gateway.send('/health', { method: 'POST', headers: { authorization: undefined } });
     const { level, outcome, status } = await lineOf(gateway);
     assert.deepEqual([level, outcome, status], ['info', 'refused', 401]);
-  });
-
-  test('has the trace id of a chat completion whose body is wrong', async (t) => {
-    const { gateway } = await start(t);
     const traceparent = `00-${'ab'.repeat(16)}-${'cd'.repeat(8)}-01`;
     await gateway.chat('{', { headers: { traceparent } });
-    assert.equal((await lineOf(gateway))['trace_id'], 'ab'.repeat(16));
+    assert.equal((await linesOf(gateway, 2))[1]!['trace_id'], 'ab'.repeat(16));
   });
 
   test('has no tokens of an answer that the client did not get', async (t) => {
     const whole: Script = (_, response) => sendJson(response, completion());
-    const [p, q] = await Promise.all([startUpstream(t, whole), startUpstream(t, whole)]);
-    const providers = providerToml(p) + providerToml(q, 'q', 'default_model = "d"');
-    const gateway = await startGateway(t, { toml: `[providers]\nfallback = ["q"]\n${providers}` });
+    const { gateway } = await scenario(t, { providers: { p: whole, q: whole }, fallback: ['q'] });
     assert.equal((await gateway.chat(STREAM)).status, 501);
     const { prompt_tokens, finish_reason } = await lineOf(gateway);
     assert.deepEqual([prompt_tokens, finish_reason], [undefined, undefined]);
   });
 
-  test('says for the operator why the provider was unreachable', async (t) => {
-    const gateway = await startGateway(t, {
-      toml: `[providers.p]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "k"\n`,
-    });
+  test('says once for the operator why the provider was unreachable', async (t) => {
+    const toml = `[providers.p]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "k"\n`;
+    const gateway = await startGateway(t, { toml });
     await gateway.chat(chatBody());
     const { outcome, cause, tries } = await lineOf(gateway);
-    assert.equal(outcome, 'upstream_error');
+    assert.deepEqual([outcome, cause], ['upstream_error', undefined]);
     assert.match(String((tries as Line[])[0]!['cause']), /ECONNREFUSED/);
-    // It stands in the line once.
-    assert.equal(cause, undefined);
   });
 });
 
-describe('the text of a provider that quotes the request', { concurrency: true }, () => {
+describe('the text of a provider that quotes the request', () => {
   const QUOTE = 'canary-of-a-prompt';
   const error = {
     message: `Input should be a list; input: ${QUOTE}`,
@@ -397,58 +327,52 @@ describe('the text of a provider that quotes the request', { concurrency: true }
     'a first event': (_, response) => sendEvents(response, event),
     'a later event': (_, response) => sendEvents(response, CHUNK + event),
   };
-  for (const [what, script] of Object.entries(scripts)) {
-    const body = chatBody({ stream: what.includes('event') });
-    const isTold = what !== 'an answer that is not JSON';
-    const named = what.includes('plain')
-      ? 'Internal Server Error'
-      : 'invalid_request_error list_type';
-    test(`stands once in an access line at most: ${what}`, async (t) => {
-      const { gateway } = await start(t, script);
-      await gateway.chat(body);
-      await lineOf(gateway);
-      const count = gateway.log[0]!.split(QUOTE).length - 1;
-      assert.equal(count, isTold ? 1 : 0);
-    });
+  const isTold = (what: string) => what !== 'an answer that is not JSON';
+  const bodyFor = (what: string) =>
+    chatBody({ model: `p/${what}`, stream: what.includes('event') });
 
-    test(`is in no line, metric or page with provider_messages = false: ${what}`, async (t) => {
-      const { gateway, upstream } = await start(
-        t,
-        script,
-        [
-          `${LOUD}provider_messages = false`,
-          providerToml({ baseUrl: NOBODY_LISTENS }, 'q', 'default_model = "d"'),
-          '[providers]\nfallback = ["q"]\n[admin]\nport = 0\n',
-        ].join('\n'),
-      );
+  test('stands once in an access line at most', async (t) => {
+    const { gateway } = await start(t, byModel(scripts));
+    for (const [index, what] of Object.keys(scripts).entries()) {
+      await gateway.chat(bodyFor(what));
+      await linesOf(gateway, index + 1);
+      const count = gateway.log[index]!.split(QUOTE).length - 1;
+      assert.equal(count, isTold(what) ? 1 : 0, what);
+    }
+  });
+
+  test('is in no line, metric or page with provider_messages = false', async (t) => {
+    const q = { baseUrl: NOBODY_LISTENS };
+    const more = `${LOUD}provider_messages = false\n[admin]\nport = 0\n${providerToml(q, 'q')}`;
+    const { gateway, p } = await start(t, byModel(scripts), more, { fallback: ['q'] });
+    const whats = Object.keys(scripts);
+    for (const [index, what] of whats.entries()) {
       // The third failure in a row opens a circuit, whose cause is logged and shown.
-      for (let round = 0; round < 3; round += 1) await gateway.chat(body);
-      const { text } = await gateway.chat(body);
-      const [line] = await linesOf(gateway, 4);
-      const [first] = line!['tries'] as Line[];
-      assert.equal(text.includes(QUOTE), isTold, 'the client is told');
-      if (isTold) assert.equal(first!['cause'], named);
-      const status = Number(/\d{3}/.exec(what)?.[0] ?? 200);
-      assert.equal(first!['status'], status);
-      const feed = await openFeed(t, gateway.adminPort);
-      await feed.next('state');
-      const shown = [
-        ...gateway.log,
-        JSON.stringify(feed.events),
-        (await gateway.admin('/metrics')).text,
-      ].join('');
-      feed.close();
-      assert.ok(upstream.requests.length >= 3);
-      assert.ok(!shown.includes(QUOTE), shown.slice(shown.indexOf(QUOTE) - 500).slice(0, 700));
-    });
-  }
+      for (let round = 0; round < 3; round += 1) await gateway.chat(bodyFor(what));
+      const { text } = await gateway.chat(bodyFor(what));
+      assert.equal(text.includes(QUOTE), isTold(what), 'the client is told');
+      const line = (await linesOf(gateway, 4 * (index + 1))).at(-4)!;
+      const [first] = line['tries'] as Line[];
+      const isPlain = what.includes('plain');
+      const named = isPlain ? 'Internal Server Error' : 'invalid_request_error list_type';
+      if (isTold(what)) assert.equal(first!['cause'], named, what);
+      assert.equal(first!['status'], Number(/\d{3}/.exec(what)?.[0] ?? 200), what);
+    }
+    const feed = await openFeed(t, gateway.adminPort);
+    await feed.next('state');
+    const metrics = (await gateway.admin('/metrics')).text;
+    const shown = [...gateway.log, JSON.stringify(feed.events), metrics].join('');
+    feed.close();
+    assert.ok(p.requests.length >= 3 * whats.length);
+    assert.ok(!shown.includes(QUOTE), shown.slice(shown.indexOf(QUOTE) - 500).slice(0, 700));
+  });
 });
 
 describe('logging', { concurrency: true }, () => {
   for (const [index, level] of LOG_LEVELS.entries()) {
     const isAt = (name: LogLevel) => index >= LOG_LEVELS.indexOf(name);
     test(`at level ${level} requests are ${isAt('info') ? '' : 'not '}logged, and health checks ${isAt('debug') ? 'too' : 'not'}`, async (t) => {
-      const { gateway } = await start(t, undefined, `[logging]\nlevel = "${level}"\n`);
+      const { gateway } = await start(t, answerWell, `[logging]\nlevel = "${level}"\n`);
       await gateway.send('/health');
       await gateway.chat(chatBody());
       await gateway.send('/health', { method: 'HEAD' });
@@ -463,11 +387,10 @@ describe('logging', { concurrency: true }, () => {
   test('at level trace the events of a stream are counted', async (t) => {
     const events = completionEvents(['a', 'b', 'c']);
     const script: Script = (_, response) => sendEvents(response, `: hello\n\n${events}`);
-    const { gateway } = await start(t, script, '[logging]\nlevel = "trace"\n');
+    const { gateway } = await start(t, script, LOUD);
     await gateway.chat(STREAM);
     await lineOf(gateway);
-    const lines = gateway.log.map((line) => JSON.parse(line) as Line);
-    const sent = lines.find(({ message }) => message === 'response to client');
+    const sent = entriesOf(gateway).find(({ message }) => message === 'response to client');
     assert.equal(sent?.['events'], events.split('\n\n').length - 1);
   });
 
@@ -489,7 +412,7 @@ describe('logging', { concurrency: true }, () => {
   });
 
   test('a client that uses an endpoint which is not served is warned of once, after its token was accepted', async (t) => {
-    const { gateway } = await start(t, undefined, '[logging]\nlevel = "warn"\n');
+    const { gateway } = await start(t, answerWell, '[logging]\nlevel = "warn"\n');
     const paths = ['/v1/responses', '/v1/embeddings', '/v1/completions', '/v1/other'];
     for (const path of paths) {
       const refused = await gateway.send(path, { headers: { authorization: undefined } });
@@ -500,7 +423,7 @@ describe('logging', { concurrency: true }, () => {
       assert.equal((await gateway.send(path, { method: 'POST', body: '{}' })).status, 404);
     }
     await eventually(() => gateway.log.length >= 3, 'the warnings');
-    const lines = gateway.log.map((line) => JSON.parse(line) as Line);
+    const lines = entriesOf(gateway);
     const served = 'POST /v1/chat/completions, GET /v1/models, GET /health';
     assert.deepEqual(
       lines.map(({ level, message }) => [level, message]),
@@ -549,8 +472,10 @@ describe('logging', { concurrency: true }, () => {
     };
     // A provider's own text is logged: without it nobody could tell what to mend.
     const failed = 'the-fault-told';
-    const toml = `${LOUD}[server]\nretries = 1\n[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`;
-    const { gateway, upstream } = await start(t, undefined, toml);
+    const sections = `${LOUD}[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`;
+    const { gateway, p: upstream } = await start(t, answerWell, sections, {
+      server: 'retries = 1',
+    });
     const error = { error: { message: `${failed} ${PROVIDER_KEY}`, code: failed } };
     const event = `data: ${JSON.stringify(error)}\n\n`;
     const scripts: Script[] = [
@@ -613,57 +538,49 @@ describe('logging', { concurrency: true }, () => {
 
 describe('what a client sends', { concurrency: true }, () => {
   const forged = '{"level":"info","message":"request","path":"/forged"}';
-  const attacks: Record<string, string> = {
-    'a line break': `a\n${forged}`,
-    'a carriage return': `a\r\n${forged}`,
-    'a terminal sequence': 'a\u001b[2J\u001b]0;x\u0007',
-    'a one-byte terminal sequence': 'a\u009b2J\u0085b',
-    'a Unicode line separator': `a\u2028${forged}\u2029b`,
-    'a null': 'a\0b',
-    'a lone surrogate': 'a\ud800b',
-    'a right-to-left override and quotes': 'a"\\\u202eb\'',
-    'a megabyte': 'm'.repeat(1e6),
-  };
-  for (const [what, text] of Object.entries(attacks)) {
-    test(`stays within one line of the log: ${what} in the model`, async (t) => {
-      const { gateway } = await start(t, undefined, LOUD);
-      await gateway.chat(JSON.stringify(chatBody({ model: text })));
-      await gateway.chat(JSON.stringify(chatBody({ model: `p/${text}` })));
-      await gateway.chat(JSON.stringify(chatBody({ model: `${text}/m` })));
-      await linesOf(gateway, 3);
-      assertHarmless(gateway);
-    });
-  }
-
-  // Bytes as they go over the wire; the parser itself refuses some of them.
-  const bytes = ['\u2028', '\u2029', '\u0085', '\u009b2J'].map((text) =>
-    Buffer.from(`a${text}b`).toString('latin1'),
-  );
-  for (const text of [
-    ...bytes,
-    'a\x9b2Jb',
-    'a\x1b[2Jb',
-    'a\nb',
-    'a\rb',
-    'a\tb',
+  const attacks = [
+    `a\n${forged}`,
+    `a\r\n${forged}`,
+    // Terminal sequences.
+    'a\u001b[2J\u001b]0;x\u0007',
+    'a\u009b2J\u0085b',
+    `a\u2028${forged}\u2029b`,
     'a\0b',
-    'x'.repeat(9000),
-  ]) {
-    test(`stays within one line of the log: ${JSON.stringify(text.slice(0, 9))} in path and user agent`, async (t) => {
-      const { gateway } = await start(t, undefined, LOUD);
-      const token = `host: x\r\nauthorization: Bearer x\r\nconnection: close\r\n`;
-      const requests = [
+    'a\ud800b',
+    'a"\\\u202eb\'',
+    'm'.repeat(1e6),
+  ];
+  test('stays within one line of the log in the model, whatever it is', async (t) => {
+    const { gateway } = await start(t, answerWell, LOUD);
+    for (const text of attacks) {
+      for (const model of [text, `p/${text}`, `${text}/m`]) {
+        await gateway.chat(JSON.stringify(chatBody({ model })));
+      }
+    }
+    await linesOf(gateway, 3 * attacks.length);
+    assertHarmless(gateway);
+  });
+
+  test('stays within one line of the log in path, user agent and request id', async (t) => {
+    const { gateway } = await start(t, answerWell, LOUD);
+    // Bytes as they go over the wire; the parser itself refuses some of them.
+    const bytes = ['\u2028', '\u2029', '\u0085', '\u009b2J'].map((text) =>
+      Buffer.from(`a${text}b`).toString('latin1'),
+    );
+    const others = ['a\x9b2Jb', 'a\x1b[2Jb', 'a\nb', 'a\rb', 'a\tb', 'a\0b', 'x'.repeat(9000)];
+    const token = `host: x\r\nauthorization: Bearer x\r\nconnection: close\r\n`;
+    for (const text of [...bytes, ...others]) {
+      for (const request of [
         `GET /${text} HTTP/1.1\r\n${token}\r\n`,
         `GET /nothing HTTP/1.1\r\n${token}user-agent: ${text}\r\n\r\n`,
         `GET /nothing HTTP/1.1\r\n${token}x-request-id: ${text}\r\n\r\n`,
-      ];
-      for (const request of requests) {
+      ]) {
         const { status } = await sendRaw(gateway.port, request);
         assert.ok(status === 400 || status === 404, `${status}`);
       }
-      assertHarmless(gateway);
-    });
-  }
+    }
+    assertHarmless(gateway);
+  });
 
   function assertHarmless({ log }: TestGateway): void {
     for (const line of log) {
@@ -771,18 +688,4 @@ describe('createLogger', () => {
       );
     });
   }
-});
-
-test('a client that leaves before its list of models is there has no status on its line', async (t) => {
-  const { gateway, upstream } = await start(t, () => {});
-  const controller = new AbortController();
-  const reply = gateway.send('/v1/models', { signal: controller.signal });
-  await eventually(() => upstream.requests.length === 1, 'the list is asked for');
-  controller.abort();
-  await assert.rejects(reply);
-  const line = await lineOf(gateway);
-  assert.deepEqual(
-    [line['status'], line['bytes'], line['outcome']],
-    [undefined, 0, 'client_closed'],
-  );
 });

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+import { replaceNow } from './support/clock.ts';
 import {
   CLIENT_TOKEN,
   providerToml,
@@ -8,8 +9,10 @@ import {
   startGateway,
   type TestGateway,
 } from './support/gateway.ts';
-import { createGate } from './support/streams.ts';
-import { sendJson, startUpstream, type FakeUpstream, type Script } from './support/upstream.ts';
+import { modelOf, scenario, type ProviderSettings } from './support/scenario.ts';
+import { createGate, eventually } from './support/streams.ts';
+import { failWith, sendJson, startUpstream, type Script } from './support/upstream.ts';
+import { ONE_WORKER } from './support/workers.ts';
 
 const list =
   (body: unknown): Script =>
@@ -44,71 +47,72 @@ async function idsOf(gateway: TestGateway): Promise<string[]> {
   return (await entriesOf(gateway)).map(({ id }) => id);
 }
 
-/** Provider `p` at an upstream that does this, with these lines in its section. */
+/** Provider `p`, which does this, with these lines in its section. Each worker would ask for its own list. */
 async function start(
   t: TestContext,
   script: Script,
   { lines = '', more = '' }: { lines?: string; more?: string } = {},
-): Promise<{ gateway: TestGateway; upstream: FakeUpstream }> {
-  const upstream = await startUpstream(t, script);
-  const toml = `${more}\n${providerToml(upstream, 'p', lines)}`;
-  return { gateway: await startGateway(t, { toml }), upstream };
+) {
+  const { gateway, p } = await scenario(t, { providers: { p: { script, lines } }, more, env: ONE_WORKER });
+  return { gateway, upstream: p };
+}
+
+/** Providers `p0`, `p1` and so on, which do these, with these lines in their sections. */
+function numbered(scripts: readonly Script[], lines = ''): Record<string, ProviderSettings> {
+  return Object.fromEntries(scripts.map((script, index) => [`p${index}`, { script, lines }]));
+}
+
+/** A list that is not answered before the test says so. */
+async function startGated(t: TestContext) {
+  const gate = createGate();
+  const started = await start(t, async (_, response) => {
+    await gate.opened;
+    sendJson(response, [{ id: 'a' }]);
+  });
+  const isAsked = async () =>
+    eventually(() => started.upstream.requests.length > 0, 'the list is asked for');
+  return { ...started, isAsked, open: gate.open };
 }
 
 describe('the list of a provider', { concurrency: true }, () => {
-  const shapes: Record<string, [body: unknown, ids: readonly string[]]> = {
-    '{data}': [{ object: 'list', data: [{ id: 'a' }, { id: 'b' }] }, ['p/a', 'p/b']],
-    'a bare array': [
+  const shapes: readonly (readonly [body: unknown, names: readonly string[]])[] = [
+    [{ object: 'list', data: [{ id: 'a' }, { id: 'b' }] }, ['a', 'b']],
+    [
       [{ id: 'a', organization: 'x' }, { id: 'b' }],
-      ['p/a', 'p/b'],
+      ['a', 'b'],
     ],
-    '{models}': [{ models: [{ name: 'models/a' }, { id: 'b' }] }, ['p/a', 'p/b']],
-    'ids beginning with models/': [{ data: [{ id: 'models/a' }] }, ['p/a']],
-    'models/ inside an id': [{ data: [{ id: 'x/models/a' }] }, ['p/x/models/a']],
-    'ids with slashes': [{ data: [{ id: 'acc/fire/m' }] }, ['p/acc/fire/m']],
-    'the same model twice': [[{ id: 'a' }, { id: 'a' }], ['p/a']],
-    'an empty list': [{ data: [] }, []],
-    'entries that are none': [
-      { data: [null, 1, {}, { id: 7 }, { id: '' }, [], 'c', { id: 'a' }] },
-      ['p/c', 'p/a'],
-    ],
-    'names of Object\u2019s own': [
+    [{ models: [{ name: 'models/a' }, { id: 'b' }] }, ['a', 'b']],
+    [{ data: [{ id: 'models/a' }] }, ['a']],
+    [{ data: [{ id: 'x/models/a' }] }, ['x/models/a']],
+    [{ data: [{ id: 'acc/fire/m' }] }, ['acc/fire/m']],
+    [[{ id: 'a' }, { id: 'a' }], ['a']],
+    [{ data: [] }, []],
+    [{ data: [null, 1, {}, { id: 7 }, { id: '' }, [], 'c', { id: 'a' }] }, ['c', 'a']],
+    [
       [{ id: '__proto__' }, { id: 'constructor' }],
-      ['p/__proto__', 'p/constructor'],
+      ['__proto__', 'constructor'],
     ],
-  };
-  for (const [shape, [body, ids]] of Object.entries(shapes)) {
-    test(`is read from ${shape}`, async (t) => {
-      const { gateway } = await start(t, list(body));
-      assert.deepEqual((await idsOf(gateway)).toSorted(), [...ids].toSorted());
-    });
-  }
-
-  test('leaves out names with a key in them', async (t) => {
-    const names = ['a', `leak-${PROVIDER_KEY}`, 'Bearer abc', 'b'];
-    const { gateway } = await start(t, list(names));
-    assert.deepEqual(await idsOf(gateway), ['p/a', 'p/b']);
+    // Names with a key in them.
+    [
+      ['a', `leak-${PROVIDER_KEY}`, 'Bearer abc', 'b'],
+      ['a', 'b'],
+    ],
+  ];
+  test('is read from {data}, a bare array and {models}, without what is no name and names with a key in them', async (t) => {
+    const providers = numbered(shapes.map(([body]) => list(body)));
+    const { gateway } = await scenario(t, { providers });
+    const expected = shapes.flatMap(([, names], index) => names.map((name) => `p${index}/${name}`));
+    assert.deepEqual((await idsOf(gateway)).toSorted(), expected.toSorted());
   });
 
   test('may have 4 MiB', async (t) => {
     const head = '{"data":["a"],"more":"';
-    const listOf = (bytes: number) => `${head}${'x'.repeat(bytes - head.length - 2)}"}`;
-    for (const [bytes, ids] of [
-      [4_194_304, ['p/a']],
-      [4_194_305, []],
-    ] as const) {
-      const script: Script = (_, response) => response.end(listOf(bytes));
-      const { gateway } = await start(t, script);
-      assert.deepEqual(await idsOf(gateway), ids);
-    }
-  });
-
-  test('says whose each model is', async (t) => {
-    const { gateway } = await start(t, list({ data: [{ id: 'a', owned_by: 'somebody' }] }));
-    assert.deepEqual(
-      (await entriesOf(gateway)).map(({ id, owned_by }) => [id, owned_by]),
-      [['p/a', 'p']],
-    );
+    const scripts = [4_194_304, 4_194_305].map((bytes): Script => {
+      const body = `${head}${'x'.repeat(bytes - head.length - 2)}"}`;
+      return (_, response) => response.end(body);
+    });
+    const { gateway } = await scenario(t, { providers: numbered(scripts) });
+    assert.deepEqual(await idsOf(gateway), ['p0/a']);
   });
 
   test('is asked for with the provider\u2019s key and nothing of the client\u2019s', async (t) => {
@@ -155,6 +159,7 @@ describe('the list of a provider', { concurrency: true }, () => {
           { id: 'a', created: 1_700_000_000, owned_by: 'someone' },
           { id: 'b', created: '1700000000' },
           { id: 'c', created: 1.5 },
+          // It is named once although it is the default model.
           { id: 'd', created: 1_600_000_000 },
         ],
       }),
@@ -171,66 +176,47 @@ describe('the list of a provider', { concurrency: true }, () => {
       ],
     );
   });
-
-  test('names the default model once', async (t) => {
-    const { gateway } = await start(t, list([{ id: 'a' }, { id: 'd' }]), {
-      lines: 'default_model = "d"',
-    });
-    assert.deepEqual(await idsOf(gateway), ['p/a', 'p/d']);
-  });
 });
 
 describe('a provider without a usable list', { concurrency: true }, () => {
-  const failures: Record<string, Script> = {
-    'refuses the key': (_, response) => sendJson(response, { error: {} }, { status: 401 }),
-    'has no list': (_, response) => sendJson(response, { detail: 'no' }, { status: 404 }),
-    'is broken': (_, response) => sendJson(response, [{ id: 'a' }], { status: 500 }),
-    'is busy': (_, response) => sendJson(response, {}, { status: 429 }),
-    'hangs up': (_, response) => response.destroy(),
-    'breaks off': (_, response) => {
+  const failures: readonly Script[] = [
+    // Never answers.
+    () => {},
+    failWith(401),
+    failWith(404),
+    (_, response) => sendJson(response, [{ id: 'a' }], { status: 500 }),
+    failWith(429),
+    (_, response) => response.destroy(),
+    (_, response) => {
       response.writeHead(200, { 'content-length': '100' }).write('{"data":[');
       setTimeout(() => response.destroy(), 20);
     },
-    'sends HTML': (_, response) => response.end('<html>'),
-    'sends nothing': (_, response) => response.end(),
-    'sends null': list(null),
-    'sends a number': list(7),
-    'sends an error with 200': list({ error: { message: 'x' } }),
-    'sends data that is no list': list({ data: { id: 'a' } }),
-    'sends nested garbage': list({ data: [[['a']], { id: { id: 'a' } }] }),
-    redirects: (request, response) =>
-      response.writeHead(302, { location: `${request.url}?again` }).end(),
-    'never answers': () => {},
-    'never finishes': (_, response) => response.writeHead(200).write('[{"id":"a"}'),
-    drips: (_, response) => {
+    (_, response) => response.end('<html>'),
+    (_, response) => response.end(),
+    list(null),
+    list(7),
+    list({ error: { message: 'x' } }),
+    list({ data: { id: 'a' } }),
+    list({ data: [[['a']], { id: { id: 'a' } }] }),
+    (request, response) => response.writeHead(302, { location: `${request.url}?again` }).end(),
+    // Never finishes, and drips.
+    (_, response) => response.writeHead(200).write('[{"id":"a"}'),
+    (_, response) => {
       response.writeHead(200);
       const timer = setInterval(() => response.write(' '), 100);
       response.once('close', () => clearInterval(timer));
     },
-  };
-  for (const [what, script] of Object.entries(failures)) {
-    test(`that ${what} contributes its default model and its aliases`, async (t) => {
-      const { gateway } = await start(t, script, {
-        lines: 'default_model = "d"',
-        more: '[aliases]\nnick = "p/z"\n',
-      });
-      assert.deepEqual(await idsOf(gateway), ['p/d', 'nick']);
+  ];
+  test('contributes its default model and its aliases, keeps no other list back, and is given up if it is too slow', async (t) => {
+    const providers = numbered(failures, 'default_model = "d"');
+    const others = { good: list([{ id: 'a' }]), none: failWith(500) };
+    const { gateway, p0: slow } = await scenario<string>(t, {
+      providers: { ...providers, ...others },
+      more: '[aliases]\nnick = "p1/z"\n',
     });
-  }
-
-  test('does not keep the lists of others back, and without a default model has nothing', async (t) => {
-    const [bad, good] = await Promise.all([
-      startUpstream(t, (_, response) => response.destroy()),
-      startUpstream(t, list([{ id: 'a' }])),
-    ]);
-    const toml = providerToml(bad, 'bad') + providerToml(good, 'good');
-    assert.deepEqual(await idsOf(await startGateway(t, { toml })), ['good/a']);
-  });
-
-  test('that is too slow is given up, and its connection closed', async (t) => {
-    const { gateway, upstream } = await start(t, () => {});
-    assert.deepEqual(await idsOf(gateway), []);
-    await upstream.requests[0]!.closed;
+    const expected = [...Object.keys(providers).map((id) => `${id}/d`), 'good/a', 'nick'];
+    assert.deepEqual((await idsOf(gateway)).toSorted(), expected.toSorted());
+    await slow!.requests[0]!.closed;
   });
 });
 
@@ -242,15 +228,11 @@ describe('the answer', { concurrency: true }, () => {
   });
 
   test('is fetched once for requests that come together', async (t) => {
-    const gate = createGate();
-    const { gateway, upstream } = await start(t, async (_, response) => {
-      await gate.opened;
-      sendJson(response, [{ id: 'a' }]);
-    });
+    const { gateway, upstream, isAsked, open } = await startGated(t);
     const all = Array.from({ length: 20 }, async () => idsOf(gateway));
     // Whoever comes while it is under way waits for it.
-    while (upstream.requests.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
-    gate.open();
+    await isAsked();
+    open();
     for (const ids of await Promise.all(all)) assert.deepEqual(ids, ['p/a']);
     assert.equal(upstream.requests.length, 1);
   });
@@ -270,23 +252,18 @@ describe('the answer', { concurrency: true }, () => {
       await both.opened;
       sendJson(response, [{ id: 'a' }]);
     };
-    const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t, script)]);
-    const gateway = await startGateway(t, { toml: providerToml(p) + providerToml(q, 'q') });
+    const { gateway } = await scenario(t, { providers: { p: script, q: script } });
     assert.deepEqual(await idsOf(gateway), ['p/a', 'q/a']);
   });
 
   test('outlives the client that caused the request upstream', async (t) => {
-    const gate = createGate();
-    const { gateway, upstream } = await start(t, async (_, response) => {
-      await gate.opened;
-      sendJson(response, [{ id: 'a' }]);
-    });
+    const { gateway, upstream, isAsked, open } = await startGated(t);
     const leaving = new AbortController();
     const left = assert.rejects(gateway.send('/v1/models', { signal: leaving.signal }));
-    while (upstream.requests.length === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+    await isAsked();
     leaving.abort();
     await left;
-    gate.open();
+    open();
     assert.deepEqual(await idsOf(gateway), ['p/a']);
     assert.equal(upstream.requests.length, 1);
   });
@@ -315,9 +292,7 @@ describe('the answer', { concurrency: true }, () => {
     for (const model of ids) {
       const messages = [{ role: 'user', content: 'x' }];
       assert.equal((await gateway.chat({ model, messages })).status, 200);
-      asked.push(
-        (JSON.parse(upstream.requests.at(-1)!.body.toString()) as { model: string }).model,
-      );
+      asked.push(modelOf(upstream.requests.at(-1)!));
     }
     assert.deepEqual([ids.length, asked], [4, ['a/b', 'c', 'd', 'e']]);
   });
@@ -330,7 +305,7 @@ describe('the answer', { concurrency: true }, () => {
 /** Stops the clock of the process. Returns a function that sets it. */
 function startClock(t: TestContext): (ms: number) => void {
   let nowMs = 0;
-  t.mock.method(performance, 'now', () => nowMs);
+  replaceNow(t, () => nowMs);
   return (ms) => {
     nowMs = ms;
   };

@@ -19,6 +19,7 @@ import { sendByFetch } from '../src/upstream/fetch-transport.ts';
 import { TransportError, upstreamFailure } from '../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../src/upstream/provider.ts';
 import { fromIterable, readAll, readEach, type ByteSink } from '../src/lib/byte-source.ts';
+import { nextTurn as nextBodyTurn, onNextTurn } from '../src/lib/turn-limit.ts';
 import { sendByUndici } from '../src/upstream/undici-transport.ts';
 import { idle } from './support/clock.ts';
 import { startBlackHole } from './support/fault-proxy.ts';
@@ -42,9 +43,7 @@ async function sendUndici(
   body: readonly Buffer[],
   connectTimeoutMs?: number,
 ): Promise<UpstreamReply> {
-  const connections = createConnections(
-    connectTimeoutMs === undefined ? {} : { connectTimeoutMs },
-  )!;
+  const connections = createConnections(undefined, connectTimeoutMs)!;
   t.after(() => connections.close());
   const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
   return sendByUndici(request, new Cancellation(), connections);
@@ -249,7 +248,7 @@ describe('connecting, over undici', () => {
     const { port } = await startBlackHole(t);
     const held = createMemoryProbe();
     // So that the end of the connection attempt is not what releases it.
-    const connections = createConnections({ connectTimeoutMs: 3_600_000 })!;
+    const connections = createConnections(undefined, 3_600_000)!;
     t.after(() => connections.close());
     const cancellation = new Cancellation();
     const before = held();
@@ -391,6 +390,74 @@ test('of an answer in chunks of one byte a turn takes a thousand', async (t) => 
   });
   assert.ok(counts.all > 10_000, `${counts.all} chunks`);
   assert.ok(counts.most < 1100, `${counts.most} chunks in one turn`);
+});
+
+test('bodies that wait for their next turn go on in order, a few in each', async () => {
+  const { counts, add } = countPerTurn();
+  const order: number[] = [];
+  const wait = async (body: number) => {
+    await nextBodyTurn();
+    add();
+    order.push(body);
+  };
+  const bodies = Array.from({ length: 41 }, (_, at) => at);
+  await Promise.all(bodies.map(wait));
+  assert.deepEqual(order, bodies);
+  assert.ok(counts.most <= 8, `${counts.most} in one turn`);
+});
+
+test('a body that has to wait again at once goes on again', async () => {
+  await new Promise<void>((resolve) => onNextTurn(() => onNextTurn(resolve)));
+});
+
+const MANY = 40;
+const LONG_TEXT = 'x'.repeat(MIB);
+
+/** Counts how many of many bodies have a chunk in one turn, once each has had its first turns. */
+function countBodiesPerTurn() {
+  const bytes = new Map<unknown, number>();
+  const begun = new Set<unknown>();
+  const ofTurn = new Set<unknown>();
+  const counts = { most: 0 };
+  const add = (body: unknown, { length }: Buffer) => {
+    bytes.set(body, (bytes.get(body) ?? 0) + length);
+    if (bytes.get(body)! > 256 * KIB) begun.add(body);
+    if (begun.size < MANY) return;
+    if (ofTurn.size === 0) setImmediate(() => ofTurn.clear());
+    counts.most = Math.max(counts.most, ofTurn.add(body).size);
+  };
+  return { counts, add };
+}
+
+test('of many answers at once a turn takes a few, once all have begun', async (t) => {
+  const upstream = await startRawUpstream(t, ({ socket }) =>
+    socket.write(`HTTP/1.1 200 OK\r\ncontent-length: ${MIB}\r\n\r\n${LONG_TEXT}`),
+  );
+  const { origin } = new URL(upstream.baseUrl);
+  const replies = await Promise.all(Array.from({ length: MANY }, () => sendUndici(t, origin, [])));
+  const { counts, add } = countBodiesPerTurn();
+  const read = async ({ body }: UpstreamReply) =>
+    readEach(body, (chunk) => {
+      add(body, chunk);
+      return true;
+    });
+  await Promise.all(replies.map(read));
+  assert.ok(counts.most > 0);
+  assert.ok(counts.most < MANY / 2, `${counts.most} bodies in one turn`);
+});
+
+test('of many uploads at once a turn takes a few, once all have begun', async (t) => {
+  const requests = await Promise.all(
+    Array.from({ length: MANY }, () => uploadInTurns(t, `100000\r\n${LONG_TEXT}\r\n0\r\n\r\n`)),
+  );
+  const { counts, add } = countBodiesPerTurn();
+  const read = async (request: IncomingMessage) => {
+    request.on('data', (chunk: Buffer) => add(request, chunk));
+    await once(request, 'end');
+  };
+  await Promise.all(requests.map(read));
+  assert.ok(counts.most > 0);
+  assert.ok(counts.most < MANY / 2, `${counts.most} bodies in one turn`);
 });
 
 test('fromIterable takes turns with everything else', async () => {

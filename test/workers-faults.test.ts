@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { createServer, type AddressInfo } from 'node:net';
-import { realpathSync } from 'node:fs';
+import { readFileSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -32,12 +32,13 @@ import {
   type Line,
   type WorkerProgram,
 } from './support/worker-program.ts';
+import { isRefused } from './support/raw.ts';
 import { ONLY_ONE_WORKER as skip } from './support/workers.ts';
 
 before(buildOnce);
 
 /** A gateway of two workers, each with a request that the provider answers when `finish` is called. */
-async function startBusy(t: TestContext, nodeOptions = '', env: Record<string, string> = {}) {
+async function startBusy(t: TestContext, nodeOptions = '') {
   const { opened, open: finish } = createGate();
   const upstream = await startUpstream(t, async ({ body }, response) => {
     if (body.includes('"model":"held"')) await opened;
@@ -45,7 +46,7 @@ async function startBusy(t: TestContext, nodeOptions = '', env: Record<string, s
   });
   const limits = 'max_concurrent_requests = 4';
   const toml = `[admin]\nport = 0\n${providerToml(upstream, 'p', `models = ["m"]\n${limits}`)}`;
-  const program = await startWorkers(t, { toml, workers: 2, nodeOptions, env });
+  const program = await startWorkers(t, { toml, workers: 2, nodeOptions });
   const clients = await program.connectToEach();
   const held = new Map(
     [...clients].map(([thread, client]) => [thread, client.chat(chatBody({ model: 'p/held' }))]),
@@ -137,46 +138,6 @@ describe('a worker', { concurrency: 2, skip }, () => {
     });
   }
 
-  test('that failed gives way when all numbers are in use: first the one that failed first', async (t) => {
-    // The two that fail last are replaced at the same time.
-    const env = { MAIN_TIMERS: '{"400":1000,"800":1000}' };
-    const { program, held, finish } = await startBusy(t, '', env);
-    const held2 = held.get(2)!;
-    for (const [thread, failures] of [
-      [1, 1],
-      [2, 2],
-    ] as const) {
-      await inflict(await connectTo(program, thread), 'throw');
-      await program.logged('worker started', failures);
-    }
-    const clients = await program.connectToEach();
-    assert.deepEqual(new Set(clients.keys()), new Set([3, 4]));
-    assert.deepEqual(program.lines('worker ended'), []);
-    const others = await program.connectToEach();
-    const streams = [...others.values()].map(async (client) =>
-      client.chat(chatBody({ model: 'p/held' })),
-    );
-    for (const lost of [held.get(1)!, held2]) void assert.rejects(lost);
-    await sleep(200);
-    await Promise.all([...clients.values()].map((client) => inflict(client, 'throw')));
-    await program.logged('worker started', 4);
-    const ended = program
-      .lines('worker ended')
-      .map(({ worker, cause }) => `${worker as number} ${cause as string}`);
-    assert.deepEqual(new Set(ended), new Set(['1 replaced', '2 replaced']));
-    assert.deepEqual(new Set((await program.connectToEach()).keys()), new Set([1, 2]));
-    finish();
-    assert.deepEqual(
-      (await Promise.all(streams)).map(({ status }) => status),
-      [200, 200],
-    );
-    await program.logged('worker ended', 4);
-    // Four may be in flight: nothing is counted any more of those that have ended.
-    const last = await Promise.all(Array.from({ length: 4 }, async () => program.connect().chat()));
-    assert.deepEqual(new Set(last.map(({ status }) => status)), new Set([200]));
-    await assertStops(program);
-  });
-
   test('that dies again and again is replaced after growing pauses', async (t) => {
     const upstream = await startUpstream(t);
     const program = await startWorkers(t, { toml: providerToml(upstream), workers: 2 });
@@ -265,13 +226,21 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
   test('is ended by SIGTERM while the second worker starts, and when both listen', async (t) => {
     const preload = join(ROOT, 'test', 'support', 'slow-listen.mjs');
     for (const [moment, env, nodeOptions] of [
-      ['worker 2 starts', { WORKER_SLOW_MS: '500' }, ''],
+      ['worker 2 starts', { WORKER_SLOW_MS: '700' }, ''],
       ['about to listen', { SLOW_LISTEN: 'main' }, `--import=${preload}`],
     ] as const) {
       const toml = '[admin]\nport = 0\n';
-      const program = launchWorkers(t, { toml, workers: 2, env, nodeOptions });
+      const port = await freePort();
+      const allEnv = { ...env, GATEWAY_PORT: `${port}` };
+      const program = launchWorkers(t, { toml, workers: 2, env: allEnv, nodeOptions });
       await eventually(() => program.stderr().includes(moment), moment);
       program.child.kill('SIGTERM');
+      await eventually(async () => isRefused(port), 'the first worker has closed the port');
+      // Another one takes it before the second worker can.
+      const other = createServer()
+        .listen(port, '127.0.0.1')
+        .on('error', () => {});
+      t.after(() => other.close());
       assert.equal(await program.exit, 0, program.stderr());
       const messages = linesOf(program.stdout()).map(({ message }) => message);
       assert.deepEqual(messages, ['draining', 'stopped']);
@@ -321,6 +290,20 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
     assert.equal(await ended[0]!.exit, 1);
     const text = `inference-gateway: port ${port} is already in use; choose another with --port\n`;
     assert.ok(ended[0]!.stderr().endsWith(text), ended[0]!.stderr());
+  });
+
+  test('needs no socket that another user could take first', async (t) => {
+    const port = await freePort();
+    const squatter = createServer().listen(`\0inference-gateway ${port}`);
+    t.after(() => squatter.close());
+    await once(squatter, 'listening');
+    const env = { GATEWAY_WORKERS: '2' };
+    const args = ['--host', '127.0.0.1', '--port', `${port}`];
+    const { child, stderr } = startProgram(t, args, { env });
+    await eventually(() => /^listening /m.test(stderr()), 'it listens');
+    const sockets = readFileSync('/proc/net/unix', 'utf8');
+    assert.equal(sockets.match(/@inference-gateway /g)!.length, 1, 'there is the other one alone');
+    assert.equal(child.exitCode, null);
   });
 
   test('on the port of another one with its own address listens, also at the same moment', async (t) => {

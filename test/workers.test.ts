@@ -129,6 +129,7 @@ describe('of two keys of which one is revoked', { concurrency: 1, skip }, () => 
     for (const client of clients.values()) {
       for (let round = 0; round < 5; round += 1) {
         assert.equal((await client.chat()).status, 200);
+        await program.logged('key rests');
         assert.equal(refusedCount(), 1);
       }
     }
@@ -162,6 +163,52 @@ describe('of two keys of which one is revoked', { concurrency: 1, skip }, () => 
   });
 });
 
+test(
+  'a provider that has failed in one worker is skipped by all, and asked again by all',
+  { skip },
+  async (t) => {
+    let isDown = true;
+    const p = await startUpstream(t, (_, response) =>
+      sendJson(response, completion(), { status: isDown ? 503 : 200 }),
+    );
+    const q = await startUpstream(t);
+    const toml = `[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`;
+    const program = await startWorkers(t, { toml, workers: 2 });
+    const clients = await program.connectToEach();
+    for (let count = 0; count < 3; count += 1) await clients.get(1)!.chat();
+    const [opened] = await program.logged('breaker opened');
+    assert.deepEqual([opened!['provider'], opened!['model']], ['p', 'm']);
+    for (const client of clients.values()) assert.equal((await client.chat()).status, 200);
+    assert.equal(p.requests.length, 3);
+    // One that starts later knows it too.
+    await clients
+      .get(1)!
+      .get('/health', { 'x-fault': 'exit' })
+      .catch(() => {});
+    await program.logged('worker started');
+    for (const client of (await program.connectToEach()).values()) await client.chat();
+    assert.equal(p.requests.length, 3);
+    // With the same settings the circuit stays open over a reload; with others it is closed in all threads.
+    program.child.kill('SIGHUP');
+    await program.logged('reloaded');
+    const others = await program.connectToEach();
+    for (const client of others.values()) await client.chat();
+    assert.equal(p.requests.length, 3);
+    isDown = false;
+    const text = readFileSync(program.config, 'utf8');
+    writeFileSync(
+      program.config,
+      text.replace('[providers.p]\n', '[providers.p]\ndefault_model = "d"\n'),
+    );
+    program.child.kill('SIGHUP');
+    await program.logged('reloaded', 2);
+    for (const client of others.values()) await client.chat();
+    assert.equal(p.requests.length, 5);
+    assert.equal(program.lines('breaker opened').length, 1);
+    assert.equal(program.lines('breaker closed').length, 1);
+  },
+);
+
 describe('with several workers', { concurrency: 2, skip }, () => {
   for (const workers of [2, 4]) {
     test(`all ${workers} answer, and each connection stays with one`, async (t) => {
@@ -178,13 +225,18 @@ describe('with several workers', { concurrency: 2, skip }, () => {
     });
   }
 
-  test('a list of models is fetched once for all', async (t) => {
+  test('each fetches the list of models once, also while the main thread is stalled', async (t) => {
     const upstream = await startUpstream(t, (_, response) =>
       sendJson(response, { object: 'list', data: [{ id: 'one', object: 'model' }] }),
     );
     const toml = providerToml(upstream);
-    const { connectToEach, connect } = await startWorkers(t, { toml, workers: 4 });
+    const stall = join(emptyFolder(t), 'over');
+    const env = { MAIN_STALL: stall };
+    const program = await startWorkers(t, { toml, workers: 4, env });
+    const { connectToEach, connect } = program;
     const clients = [...(await connectToEach()).values()];
+    program.child.kill('SIGUSR2');
+    await eventually(() => program.stderr().includes('is stalled'), 'the stall');
     const lists = await Promise.all(
       [...clients, ...Array.from({ length: 20 }, connect)].map(async (client) =>
         client.get('/v1/models'),
@@ -194,9 +246,10 @@ describe('with several workers', { concurrency: 2, skip }, () => {
       assert.equal(status, 200);
       assert.match(text, /"p\/one"/);
     }
+    writeFileSync(stall, '');
     assert.deepEqual(
       upstream.requests.map(({ url }) => url),
-      ['/v1/models'],
+      Array<string>(4).fill('/v1/models'),
     );
   });
 

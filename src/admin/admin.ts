@@ -4,7 +4,7 @@ import type { AdminSettings } from '../config/admin-section.ts';
 import type { Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
 import { createHttpServer, type HttpServer } from '../downstream/http-server.ts';
-import { createRemoteAddress } from '../downstream/remote-address.ts';
+import { createRemoteAddress } from '../downstream/request-head.ts';
 import { ByteBudget } from '../lib/byte-budget.ts';
 import { fromIterable } from '../lib/byte-source.ts';
 import { GatewayError } from '../lib/errors.ts';

@@ -71,7 +71,7 @@ export class RequestMetrics {
   );
   readonly tries = new Counter(
     'gateway_tries_total',
-    'Attempts at providers, and providers that were passed over.',
+    'Attempts at providers, and providers that were skipped.',
   );
   readonly fallbacks = new Counter(
     'gateway_fallbacks_total',

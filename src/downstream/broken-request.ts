@@ -6,7 +6,7 @@ import { STATUS_CODES } from 'node:http';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { Connection } from './connection.ts';
-import { toAddress } from './remote-address.ts';
+import { toAddress } from './request-head.ts';
 
 /** Status and text by the code of the parser's error; any other is a plain 400. */
 const PARSER_ERRORS = new Map([

@@ -6,12 +6,12 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
+import { AccessRecord } from '../lib/attempt.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
-import { AccessRecord } from './access-record.ts';
 import { readInTurns, readRequestBody } from './request-body.ts';
 import { checkProtocol, headerValues, pathOf } from './request-head.ts';
 import { StreamWriter, WRITE_PART_BYTES } from './stream-writer.ts';
@@ -37,12 +37,11 @@ export interface Exchange {
   readonly awaitsContinue: boolean;
 }
 
-/** What a call needs of its connection. */
+/** The connection, as far as a call needs it. */
 interface CallConnection {
-  /** The current response is the connection's last. */
+  /** The current response is its last. */
   readonly isClosing: boolean;
   readonly server: {
-    /** Bounds what is held for all clients together. */
     readonly budget: ByteBudget;
     readonly limits: typeof CLIENT_LIMITS;
     readonly isDraining: boolean;

@@ -1,10 +1,12 @@
 /** The chat completion request: untrusted bytes in, a validated request out, its bytes otherwise untouched. */
 
-import { replaceText, sliceText } from '../lib/chunk-buffer.ts';
+// Whole: on an old Node an import by name fails before any code can say which one is needed.
+import buffer from 'node:buffer';
+
+import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
+import { JsonScanner, type JsonValue } from '../lib/json-scanner.ts';
 import type { ChatRequest } from '../lib/messages.ts';
-import { Utf8Validator } from '../lib/utf8-validator.ts';
 
 /** The model is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
 const MAX_MODEL_BYTES = 2_097_152;
@@ -13,184 +15,128 @@ const OTHER_CASE = /^(?:model|stream)$/iu;
 const MODELS = /^models$/iu;
 const NO_MESSAGES = '"messages" must be a non-empty array';
 
-/** Parses the body of `POST /v1/chat/completions` (interface, Resources) while it arrives. */
+/** The checked members of a message; of one that is there twice, the last. */
+interface Message {
+  role?: JsonValue;
+  content?: JsonValue;
+  name?: JsonValue;
+  /** Some part of the content is no object. */
+  hasPlainPart?: boolean;
+}
+
+/**
+ * Parses the body of `POST /v1/chat/completions` (interface, Resources) while it arrives. The scanner reports a value
+ * after those inside it: these are collected before it is known whether they are in `messages`, and dropped if not.
+ */
 export class ChatRequestParser {
-  readonly #utf8 = new Utf8Validator();
-  readonly #members: RequestMembers;
+  readonly #json = new JsonScanner((value) => this.#note(value));
+  readonly #mayListModels: boolean;
   #isObject = false;
-  /** What the scan of an earlier chunk has thrown. */
-  #fault: unknown;
-  readonly #json = new JsonScanner({
-    onValue: (kind) => {
-      this.#isObject = kind === 'object';
-      return this.#isObject ? this.#members : undefined;
-    },
-  });
+  readonly #target: { model?: JsonValue; stream?: JsonValue } = {};
+  #hasMessages = false;
+  /** The first fault of the members, apart from the values of `model` and `stream`. */
+  #fault: string | undefined;
+  /** Of the current member: its items, and the first fault of them as messages. */
+  #items = 0;
+  #itemFault: string | undefined;
+  #message: Message = {};
+  #hasPlainPart = false;
 
   /** `mayListModels`: whether `models` may be there, in which OpenRouter takes other models than `model`. */
   constructor(mayListModels = true) {
-    this.#members = new RequestMembers(mayListModels);
+    this.#mayListModels = mayListModels;
   }
 
   /** Scans the next chunk. Never throws: a body that turns out too large is refused for that first. */
   push(chunk: Buffer): void {
-    if (this.#fault) return;
-    try {
-      if (!this.#utf8.push(chunk)) throw invalidUtf8();
-      this.#json.push(chunk);
-    } catch (error) {
-      this.#fault = error;
-    }
+    this.#json.push(chunk);
   }
 
   /**
-   * Returns the request; it holds the bytes of `body`, which are all chunks, and copies nothing. Throws
+   * Returns the request; it holds the bytes of `body`, which are all chunks, and copies no long ones. Throws
    * `invalidRequest` for anything that is not a chat completion request.
    */
   end(body: readonly Buffer[]): ChatRequest {
-    if (this.#fault) throw this.#fault;
-    if (!this.#utf8.isComplete) throw invalidUtf8();
-    this.#json.end();
+    if (!buffer.isUtf8(joinParts(body))) throw invalidRequest('request body is not valid UTF-8');
+    const jsonFault = this.#json.end();
+    if (jsonFault) throw jsonFault;
     if (!this.#isObject) throw invalidRequest('request body must be a JSON object');
-    const { stream, hasMessages, fault } = this.#members;
-    const { kind, start, end } = this.#members.model ?? { kind: 'null', start: 0, end: 0 };
+    const { kind, start, end } = this.#target.model ?? { kind: 'null', start: 0, end: 0 };
     if (end - start > MAX_MODEL_BYTES) throw invalidRequest('"model" is too long');
     const written = sliceText(body, start, end);
     const model = kind === 'string' ? String(JSON.parse(written)) : '';
     if (model === '') throw invalidRequest('"model" must be a non-empty string');
-    if (stream !== undefined && !STREAM_KINDS.has(stream.kind)) {
+    // `null` is what some clients send for an argument that was not given.
+    const stream = this.#target.stream?.kind ?? 'null';
+    if (stream !== 'true' && stream !== 'false' && stream !== 'null') {
       throw invalidRequest('"stream" must be a boolean');
     }
-    if (!hasMessages) throw invalidRequest(NO_MESSAGES);
-    if (fault) throw invalidRequest(fault);
+    if (!this.#hasMessages) throw invalidRequest(NO_MESSAGES);
+    if (this.#fault) throw invalidRequest(this.#fault);
 
     return {
       model,
-      stream: stream?.kind === 'true',
+      stream: stream === 'true',
       bodyWithModel: (name) => replaceText(body, JSON.stringify(name), start, end),
     };
   }
-}
 
-/** `null` is what some clients send for an argument that was not given. */
-const STREAM_KINDS = new Set<JsonKind>(['true', 'false', 'null']);
-
-function invalidUtf8(): Error {
-  return invalidRequest('request body is not valid UTF-8');
-}
-
-interface Member {
-  readonly kind: JsonKind;
-  readonly start: number;
-  end: number;
-}
-
-/** The top-level members. */
-class RequestMembers implements JsonVisitor {
-  model: Member | undefined;
-  stream: Member | undefined;
-  hasMessages = false;
-  /** What is wrong with the members, apart from the values of `model` and `stream`. */
-  fault: string | undefined;
-  readonly #mayListModels: boolean;
-  /** The member under way, if it is one of these. */
-  #member: Member | undefined;
-  #messages: MessageList | undefined;
-
-  constructor(mayListModels: boolean) {
-    this.#mayListModels = mayListModels;
+  #note(value: JsonValue): void {
+    const { kind, depth, name } = value;
+    if (depth === 4) {
+      if (kind !== 'object') this.#hasPlainPart = true;
+    } else if (depth === 3) {
+      if (name === 'role' || name === 'name') this.#message[name] = value;
+      if (name === 'content') {
+        this.#message.content = value;
+        this.#message.hasPlainPart = this.#hasPlainPart;
+      }
+      this.#hasPlainPart = false;
+    } else if (depth === 2) {
+      const fault = kind === 'object' ? faultOf(this.#message) : '" must be an object';
+      if (fault !== undefined) this.#itemFault ??= `"messages[${this.#items}]${fault}`;
+      this.#items += 1;
+      this.#message = {};
+    } else if (depth === 1) {
+      const fault = this.#noteMember(value);
+      this.#fault ??= fault;
+      this.#items = 0;
+      this.#itemFault = undefined;
+    } else {
+      this.#isObject = kind === 'object';
+    }
   }
 
-  onValue(kind: JsonKind, name: string, start: number): JsonVisitor | undefined {
-    this.#member = undefined;
-    this.#messages = undefined;
+  /** Takes a member of the body, or an item if that is an array; returns its fault. */
+  #noteMember(value: JsonValue): string | undefined {
+    const { kind, name } = value;
     if (name === 'model' || name === 'stream') {
+      const isDuplicate = this.#target[name] !== undefined;
+      this.#target[name] = value;
       // The bytes are forwarded, and an upstream may take the other one of the two.
-      if (this[name]) this.fault ??= `duplicate member "${name}"`;
-      this[name] = this.#member = { kind, start, end: start };
-    } else if (name === 'messages') {
-      this.hasMessages = true;
-      this.#messages = new MessageList();
-      if (kind === 'array') return this.#messages;
-    } else if (OTHER_CASE.test(name)) {
-      this.fault ??= '"model" and "stream" must be written in lower case';
-    } else if (!this.#mayListModels && MODELS.test(name)) {
-      this.fault ??= 'a client whose models are limited may not send "models"';
+      return isDuplicate ? `duplicate member "${name}"` : undefined;
     }
-    return undefined;
-  }
-
-  onEnd(end: number): void {
-    if (this.#member) this.#member.end = end;
-    if (this.#messages) this.fault ??= this.#messages.fault;
-  }
-}
-
-/** The items of `messages`. */
-class MessageList implements JsonVisitor {
-  /** What is wrong with the first message that is not right. */
-  fault: string | undefined = NO_MESSAGES;
-  #count = 0;
-  #message = new Message();
-
-  onValue(kind: JsonKind): JsonVisitor | undefined {
-    if (this.#count === 0) this.fault = undefined;
-    this.#message = new Message();
-    this.#message.isObject = kind === 'object';
-    return this.#message.isObject ? this.#message : undefined;
-  }
-
-  onEnd(): void {
-    const { fault } = this.#message;
-    if (fault !== undefined) this.fault ??= `"messages[${this.#count}]${fault}`;
-    this.#count += 1;
-  }
-}
-
-/** The members of one message. One that is there twice counts as the last of the two. */
-class Message implements JsonVisitor {
-  readonly textName = 'role';
-  isObject = false;
-  #name = '';
-  #role: string | undefined;
-  #contentKind: JsonKind = 'null';
-  #parts: ContentParts | undefined;
-  #nameKind: JsonKind = 'null';
-
-  /** What is wrong with the message, to be put behind its place in the list. */
-  get fault(): string | undefined {
-    if (!this.isObject) return '" must be an object';
-    if (this.#role === undefined) return '.role" must be a string';
-    if (this.#contentKind === 'null') {
-      // An assistant may have called tools instead.
-      const mayBeEmpty = this.#role === 'assistant' || this.#role === 'function';
-      if (!mayBeEmpty) return '.content" is required';
-    } else if (this.#contentKind !== 'string' && !this.#parts?.areObjects) {
-      return '.content" must be a string or an array of parts';
+    if (name === 'messages') {
+      this.#hasMessages = true;
+      return kind === 'array' && this.#items > 0 ? this.#itemFault : NO_MESSAGES;
     }
-    const isName = this.#nameKind === 'string' || this.#nameKind === 'null';
-    return isName ? undefined : '.name" must be a string';
-  }
-
-  onValue(kind: JsonKind, name: string): JsonVisitor | undefined {
-    this.#name = name;
-    if (name === 'name') this.#nameKind = kind;
-    if (name !== 'content') return undefined;
-    this.#contentKind = kind;
-    this.#parts = kind === 'array' ? new ContentParts() : undefined;
-    return this.#parts;
-  }
-
-  onEnd(_end: number, text: string | undefined): void {
-    if (this.#name === 'role') this.#role = text;
+    if (OTHER_CASE.test(name)) return '"model" and "stream" must be written in lower case';
+    const isListRefused = !this.#mayListModels && MODELS.test(name);
+    return isListRefused ? 'a client whose models are limited may not send "models"' : undefined;
   }
 }
 
-/** The items of a message's `content`. */
-class ContentParts implements JsonVisitor {
-  areObjects = true;
-
-  onValue(kind: JsonKind): undefined {
-    if (kind !== 'object') this.areObjects = false;
+/** Returns the fault of a message, to be put behind its place in the list. */
+function faultOf({ role, content, name, hasPlainPart }: Message): string | undefined {
+  if (role?.kind !== 'string') return '.role" must be a string';
+  const contentKind = content?.kind ?? 'null';
+  if (contentKind === 'null') {
+    // An assistant may have called tools instead.
+    const mayBeEmpty = role.text === 'assistant' || role.text === 'function';
+    if (!mayBeEmpty) return '.content" is required';
+  } else if (contentKind !== 'string' && (contentKind !== 'array' || hasPlainPart)) {
+    return '.content" must be a string or an array of parts';
   }
+  const isName = !name || name.kind === 'string' || name.kind === 'null';
+  return isName ? undefined : '.name" must be a string';
 }

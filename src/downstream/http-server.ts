@@ -2,18 +2,31 @@
 
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { Server as TcpServer, type AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
+import { startTimer } from '../lib/clock.ts';
 import { refuseBrokenRequest, type AnswerBroken } from './broken-request.ts';
 import type { CLIENT_LIMITS } from './call.ts';
 import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
-import { BACKLOG_CONNECTIONS, drainServer } from './drain.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
 const KEEP_ALIVE_MS = 75_000;
+/**
+ * Connections that the kernel may hold for `accept()`. Those beyond it look established to the client, and are
+ * reset when the port is closed. A proxy that has lost one replica connects to the other with all its requests.
+ */
+const BACKLOG_CONNECTIONS = 1024;
+/**
+ * How long an idle connection stays open once the port is closed. A proxy does not know of the drain: it may
+ * send a request, whose answer says `Connection: close`.
+ */
+const IDLE_GRACE_MS = 1000;
+const IDLE_CHECK_MS = 100;
+/** How long the answers to cancelled requests may take if `cut` ends the drain. */
+const HURRIED_LINGER_MS = 100;
 
 export interface HttpServer {
   /**
@@ -47,6 +60,9 @@ export interface DrainResult {
   readonly cut: number;
 }
 
+/** The open ones, by their sockets. */
+type Connections = Map<Duplex, Connection>;
+
 interface HttpServerOptions extends Pick<ServerState, 'handle' | 'limits' | 'budget' | 'inFlight'> {
   readonly answerBroken: AnswerBroken;
 }
@@ -56,7 +72,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   const { answerBroken, limits, inFlight } = options;
   const initial = { isDraining: false, begun: 0, cut: 0, cancelReason: undefined };
   const state: ServerState = { ...options, ...initial };
-  const connections = new Map<Duplex, Connection>();
+  const connections: Connections = new Map();
   let checking: NodeJS.Timeout | undefined;
   const hurry = new AbortController();
 
@@ -76,15 +92,22 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     async drain({ delayMs, timeoutMs, reason }) {
       state.isDraining = true;
       const overBefore = state.begun - inFlight.own;
-      const cancel = () => {
-        if (state.cancelReason) return;
-        state.cancelReason = reason;
-        for (const connection of connections.values()) connection.cut(reason);
-      };
       const { signal } = hurry;
       if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
-      const { lingerMs } = limits;
-      await drainServer({ server, connections, timeoutMs, lingerMs, cancel, hurry: signal });
+      const end = (lingerMs: number) => {
+        if (!state.cancelReason) {
+          state.cancelReason = reason;
+          for (const connection of connections.values()) connection.cut(reason);
+        }
+        // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
+        const close = () => connections.forEach(({ socket }) => socket.destroy());
+        setTimeout(close, lingerMs).unref();
+      };
+      const deadline = startTimer(() => end(limits.lingerMs), timeoutMs);
+      if (signal.aborted) end(HURRIED_LINGER_MS);
+      else signal.addEventListener('abort', () => end(HURRIED_LINGER_MS));
+      await closeServer(server, connections);
+      clearTimeout(deadline);
       clearInterval(checking);
       // All sockets are closed: the requests that were cut end, and get their access lines, in the next turns.
       for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
@@ -103,11 +126,11 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   };
 }
 
-/** Hands the server's requests, and its parser's errors, to their connections. `connections` has the open ones. */
+/** Hands the server's requests, and its parser's errors, to their connections. */
 function attach(
   server: Server,
   state: ServerState,
-  connections: Map<Duplex, Connection>,
+  connections: Connections,
   answerBroken: AnswerBroken,
 ): void {
   server.on('connection', (socket) => {
@@ -145,4 +168,42 @@ function createNodeServer(limits: typeof CLIENT_LIMITS): Server {
   // No limit: Node 20 silently drops the headers beyond it. `checkProtocol` counts them.
   server.maxHeadersCount = 0;
   return server;
+}
+
+/** Accepts what has connected, closes the port, and closes idle connections. Resolves when all are closed. */
+async function closeServer(server: Server, connections: Connections): Promise<void> {
+  await acceptBacklog(server);
+  // node:http's own `close` would also cut idle connections at once, and requests on their way with them.
+  const closed = new Promise<void>((resolve) =>
+    TcpServer.prototype.close.call(server, () => resolve()),
+  );
+  const closedAtMs = performance.now();
+  const closeIdle = () => {
+    const youngestMs = performance.now() - IDLE_GRACE_MS;
+    for (const { isIdle, idleSinceMs, socket } of connections.values()) {
+      if (isIdle && Math.max(idleSinceMs, closedAtMs) <= youngestMs) socket.destroy();
+    }
+  };
+  // Poll: answers begun before the drain carried no `Connection: close`. `setImmediate` lets a busy
+  // process read the requests that have arrived before it takes a connection for idle.
+  const polling = setInterval(() => setImmediate(closeIdle), IDLE_CHECK_MS);
+  await closed;
+  clearInterval(polling);
+}
+
+/**
+ * Closing the port resets the connections in its backlog. libuv accepts at least one per turn of the event loop,
+ * and those that came before the drain are the first of them: wait until it is empty or was accepted once.
+ */
+async function acceptBacklog(server: Server): Promise<void> {
+  let accepted = 0;
+  const count = () => (accepted += 1);
+  server.on('connection', count);
+  for (let quietTurns = 0; quietTurns < 3; quietTurns += 1) {
+    const before = accepted;
+    await nextTurn();
+    if (accepted !== before) quietTurns = 0;
+    if (accepted > BACKLOG_CONNECTIONS) break;
+  }
+  server.off('connection', count);
 }

@@ -5,12 +5,12 @@ import type { IncomingMessage } from 'node:http';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { TurnLimit } from '../lib/turn-limit.ts';
+import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
 
 /**
  * Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. node:http
  * hands out all chunks of what it has read from a socket, some 10,000 of one byte: fewer than `TurnLimit` takes in a
- * turn, so that the rest of them is dropped at once, and not kept for later turns.
+ * turn, so that those after them are dropped at once, and not kept for later turns.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
@@ -30,7 +30,7 @@ interface BodyOptions {
 /**
  * Reads the whole body and returns it in parts. Throws a 413 if it is larger than `maxBytes`, a 429 if it does not fit
  * the reservation's budget, a 400 if it comes in too small chunks, and the cancellation's reason, `ClientGone` if it
- * breaks off. The answer to a refused body discards the rest.
+ * breaks off. The answer to a refused body discards what follows.
  */
 export function readRequestBody(
   request: IncomingMessage,
@@ -90,7 +90,7 @@ export function readInTurns(request: IncomingMessage): void {
   request.resume();
 }
 
-/** How fast a body is read: in turns with everything else, and in chunks of a useful size. */
+/** Reads a body in turns with everything else, and in chunks of a useful size. */
 class UploadPace {
   readonly #request: IncomingMessage;
   readonly #turn = new TurnLimit();
@@ -121,7 +121,7 @@ class UploadPace {
     const request = this.#request;
     request.pause();
     const release = holdSocket(request);
-    setImmediate(() => {
+    onNextTurn(() => {
       release();
       request.resume();
     });

@@ -1,6 +1,7 @@
-/** Checks of a request's head beyond those of Node's parser: refuses what Node's parser lets through (RFC 9112). */
+/** A request's head: refuses what Node's parser lets through (RFC 9112), and finds the client's address behind proxies. */
 
 import type { IncomingMessage } from 'node:http';
+import { BlockList, isIP } from 'node:net';
 
 import { invalidRequest } from '../lib/errors.ts';
 
@@ -45,4 +46,62 @@ export function checkProtocol(request: IncomingMessage): void {
   if (headers.expect !== undefined && headers.expect.toLowerCase() !== '100-continue') {
     throw invalidRequest('Expect must be 100-continue', { status: 417 });
   }
+}
+
+/** Entries of `X-Forwarded-For` that are looked at: more proxies than any request passes. */
+const MAX_PROXIES = 50;
+/** Some proxies add the port, and brackets with it: `192.0.2.1:80`, `[2001:db8::1]:80`. */
+const WITH_PORT = /^(?:\[([0-9a-f:.]+)\]|(\d{1,3}(?:\.\d{1,3}){3}))(?::\d{1,5})?$/i;
+/** An IPv6 address with a zone: the name of a network interface (15 characters). A zone of any length passes `isIP`. */
+const MAX_ADDRESS_CHARACTERS = 64;
+/** Clients that connect over IPv4 to a socket of both families have such an address. */
+const MAPPED_IPV4 = /^::ffff:(\d{1,3}(?:\.\d{1,3}){3})$/i;
+
+interface Caller {
+  /** The address of the connection's other end. */
+  readonly peerAddress: string | undefined;
+  headerValues(name: string): string[];
+}
+
+/**
+ * Returns a function that takes a call and returns its client's address: the connection's other end; or, if that is one
+ * of the trusted proxies, the rightmost address of `X-Forwarded-For` that is none of them. What stands to the left of it,
+ * or of a text that is no address, may be forged. The proxies are addresses and ranges in CIDR notation.
+ */
+export function createRemoteAddress(
+  trustedProxies: readonly string[],
+): (call: Caller) => string | undefined {
+  const trusted = new BlockList();
+  for (const proxy of trustedProxies) {
+    const [address = '', prefix] = proxy.split('/');
+    if (prefix === undefined) trusted.addAddress(address, familyOf(address));
+    else trusted.addSubnet(address, Number(prefix), familyOf(address));
+  }
+
+  return (call) => {
+    let address = toAddress(call.peerAddress ?? '');
+    if (trustedProxies.length === 0 || address === undefined) return address;
+    // A proxy may add a line of its own instead of an entry.
+    const entries = call.headerValues('x-forwarded-for').join().split(',').slice(-MAX_PROXIES);
+    while (trusted.check(address, familyOf(address))) {
+      const next = toAddress(entries.pop()?.trim() ?? '');
+      if (next === undefined) break;
+      address = next;
+    }
+    return address;
+  };
+}
+
+function familyOf(address: string): 'ipv4' | 'ipv6' {
+  return isIP(address) === 6 ? 'ipv6' : 'ipv4';
+}
+
+/** The address without port and brackets, and as IPv4 if it is mapped into IPv6. Undefined if the text is no address. */
+export function toAddress(text: string): string | undefined {
+  if (isIP(text) === 4) return text;
+  const [, v6, v4] = WITH_PORT.exec(text) ?? [];
+  const address = v6 ?? v4 ?? text;
+  const plain = MAPPED_IPV4.exec(address)?.[1] ?? address;
+  const isAddress = isIP(plain) !== 0 && plain.length <= MAX_ADDRESS_CHARACTERS;
+  return isAddress ? plain : undefined;
 }

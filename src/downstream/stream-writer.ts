@@ -5,7 +5,7 @@ import type { Socket } from 'node:net';
 
 import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import { toSendable } from '../lib/held-body.ts';
-import { TurnLimit } from '../lib/turn-limit.ts';
+import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
 
 /**
  * A longer body is written in parts, each when the kernel has taken the one before. One part within
@@ -72,7 +72,7 @@ export class StreamWriter implements ByteSink {
     const isTurnOver = this.#turn.isReached(part.length);
     if (hasRoom && !isTurnOver) return true;
     this.#isBlocked = true;
-    const goOn = () => (isTurnOver ? void setImmediate(() => this.#goOn()) : this.#goOn());
+    const goOn = () => (isTurnOver ? onNextTurn(() => this.#goOn()) : this.#goOn());
     // There is no 'drain' after a disconnect: then the call is cancelled.
     if (hasRoom) goOn();
     else socket.once('drain', goOn);

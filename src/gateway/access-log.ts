@@ -1,12 +1,11 @@
 /** The access log: one line per request. An observer is told the same. */
 
 import type { Call } from '../downstream/call.ts';
+import { describeCause, MAX_LOGGED_CHARACTERS, outcomeOf } from '../lib/attempt.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
 import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
 import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
-import { describeCause, MAX_LOGGED_CHARACTERS, outcomeOf } from './outcome.ts';
-import { timeSpent } from './server-timing.ts';
 
 interface AccessLogOptions {
   readonly logger: Logger;
@@ -50,8 +49,8 @@ export function createAccessLog(
       endedAtMs: Date.now(),
       durationMs: endedAtMs - receivedAtMs,
       firstByteMs: call.firstByteAtMs && firstByteAtMs - receivedAtMs,
-      gatewayMs: timeSpent(record, firstByteAtMs)?.gatewayMs,
-      responseModel: record.answer?.model,
+      gatewayMs: record.timeSpent(firstByteAtMs)?.gatewayMs,
+      responseModel: record.attempt?.answer && record.attempt.answerModel,
     });
   };
 }
@@ -84,9 +83,11 @@ interface LineContext {
 
 function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext): RequestFacts {
   const { record, firstByteAtMs, receivedAtMs } = call;
-  const { answer, failure, provider, tries } = record;
+  const { attempt, failure, provider } = record;
+  const tries = record.tries.map((one) => one.toFacts());
+  const answered = attempt && tries[record.tries.indexOf(attempt)];
+  const answer = attempt?.answer && attempt;
   const usage = answer?.usage;
-  const answered = tries[record.answeredTry ?? -1];
   const cause = failure && lineCauseOf(failure);
   const isWhole = outcome === 'ok' && answered?.outcome === 'ok';
   return {

@@ -1,76 +1,74 @@
 /** Asks one candidate: its retries, and the keys of its provider in turn. */
 
 import type { Call } from '../downstream/call.ts';
+import { Attempt, causeOf } from '../lib/attempt.ts';
 import { pause } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import { isStream, type Answer, type ChatRequest } from '../lib/messages.ts';
+import type { Logger } from '../lib/log.ts';
+import { isStream, type ChatRequest } from '../lib/messages.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Concurrency } from '../policy/concurrency.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
-import { attempt, type AttemptCall, type AttemptSettings } from '../upstream/attempt.ts';
+import { sendAttempt, type AttemptSettings } from '../upstream/attempt.ts';
 import type { ForwardedHeaders } from '../upstream/provider.ts';
 import type { Candidate } from './model-name.ts';
-import { causeOf } from './outcome.ts';
-import { beginTry, recordPassedOver, type OpenTry } from './tries.ts';
 
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
 const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
 
-export interface TrySettings extends AttemptSettings {
+export interface CandidateSettings extends AttemptSettings {
   /** Of the providers with several keys, by their ids. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly concurrency: Concurrency;
 }
 
-export interface TryContext {
+export interface CandidateContext {
   readonly call: Call;
   readonly chat: ChatRequest;
   readonly forwarded: ForwardedHeaders;
   /** Absent if there is one candidate only. */
   readonly breaker: CircuitBreaker | undefined;
-  readonly settings: TrySettings;
-  /** A reused connection turned out closed: a new one is wanted. */
-  readonly isFresh?: boolean;
+  readonly settings: CandidateSettings;
 }
 
 /**
- * Asks one provider, with its retries if its circuit was closed when the attempt was recorded. Returns the answer or
- * the last failure. Throws if the client leaves or the gateway itself gives the request up.
+ * Asks one provider, with its retries if its circuit was closed when the attempt was recorded. Returns the attempt with
+ * the answer, or the one with the last failure. Throws if the client leaves or the gateway itself gives the request up.
  */
-export async function tryCandidate(
+export async function askCandidate(
   candidate: Candidate,
-  context: TryContext,
+  context: CandidateContext,
   state: CircuitState,
-): Promise<Answer | GatewayError> {
+): Promise<Attempt> {
   const { breaker, call, chat, settings } = context;
   const { provider, model } = candidate;
-  const keyPool = settings.keyPools.get(provider.id);
   const maxRetries = state === 'closed' ? provider.retries : 0;
-  let tried = context;
-  let failure: GatewayError | undefined;
+  let isFresh = false;
+  let before: Attempt | undefined;
   for (let retries = 0; ;) {
-    const outcome = await (keyPool
-      ? attemptWithKeys(keyPool, candidate, tried)
-      : attemptOnce(candidate, tried));
-    if (!(outcome instanceof GatewayError)) {
+    const latest = settings.keyPools.has(provider.id)
+      ? await askWithKeys(candidate, context, isFresh)
+      : await askOnce(candidate, context, { isFresh });
+    if (!latest.failure) {
       // Whether a stream succeeds is known at its end, but a probe need not wait for it.
       if (!chat.stream || state !== 'closed') breaker?.recordSuccess(provider, model);
-      return outcome;
+      return latest;
     }
     // A retry without a free slot is not asked: the failure before it stays.
-    const result: GatewayError = isNotAsked(outcome) ? (failure ?? outcome) : outcome;
-    const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = result.facts;
+    const attempt: Attempt = latest.isAsked ? latest : (before ?? latest);
+    const failure = attempt.failure!;
+    const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = failure.facts;
     // Not a retry: a stale connection says nothing about the provider.
-    if (repeatAtOnce && !tried.isFresh) {
-      tried = { ...context, isFresh: true };
+    if (repeatAtOnce && !isFresh) {
+      isFresh = true;
       continue;
     }
-    failure = result;
+    before = attempt;
     if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
-      recordFailure(breaker, candidate, result);
-      return result;
+      if (attempt.isAsked) recordFailure(breaker, candidate, failure);
+      return attempt;
     }
     retries += 1;
     call.record.hasRetried = true;
@@ -79,87 +77,118 @@ export async function tryCandidate(
   }
 }
 
-/**
- * Asks with one key after the other until one is not refused. Returns the answer or the last failure, but a 429 rather
- * than a 401 or 403 after it: a limit ends, and another provider may be asked instead.
- */
-async function attemptWithKeys(
-  keyPool: KeyPool,
-  candidate: Candidate,
-  context: TryContext,
-): Promise<Answer | GatewayError> {
-  const { record } = context.call;
-  let refusal: GatewayError | undefined;
-  let refusedTry: number | undefined;
-  for (const key of keyPool.round()) {
-    // If the client repeated the request, it would be tried with all keys again.
-    if (refusal) record.hasRetried = true;
-    const rest = keyPool.restOf(key);
-    const result = await attemptOnce(candidate, context, key);
-    if (!(result instanceof GatewayError)) {
-      keyPool.recordSuccess(key, rest);
-      return result;
-    }
-    if (!keyPool.recordFailure(key, result)) return result;
-    if (refusal?.status === 429 && result.status !== 429) continue;
-    refusal = result;
-    refusedTry = record.answeredTry;
-  }
-  record.answeredTry = refusedTry;
-  return refusal!;
-}
-
 /** Before retry number `retries`: exponential with equal jitter, half of the step and a random part of the other half. */
 function backoffMs(retries: number): number {
   const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (retries - 1));
   return (stepMs / 2) * (1 + Math.random());
 }
 
-/** The provider has no free slot. */
-function isNotAsked({ facts }: GatewayError): boolean {
-  return facts.limit === 'provider_concurrency';
+/**
+ * Asks with one key after the other until one is not refused. Returns the last attempt, but one with a 429 rather than
+ * one with a 401 or 403 after it: a limit ends, and another provider may be asked instead.
+ */
+async function askWithKeys(
+  candidate: Candidate,
+  context: CandidateContext,
+  isFresh: boolean,
+): Promise<Attempt> {
+  const keyPool = context.settings.keyPools.get(candidate.provider.id)!;
+  let refused: Attempt | undefined;
+  for (const key of keyPool.round()) {
+    // If the client repeated the request, it would be tried with all keys again.
+    if (refused) context.call.record.hasRetried = true;
+    const rest = keyPool.restOf(key);
+    const attempt = await askOnce(candidate, context, { key, isFresh });
+    const { failure } = attempt;
+    if (!failure) keyPool.recordSuccess(key, rest);
+    if (!failure || !keyPool.recordFailure(key, failure)) return attempt;
+    if (refused?.failure?.status !== 429 || failure.status === 429) refused = attempt;
+  }
+  return refused!;
 }
 
 /**
- * A provider's failure is returned, and so is the refusal of one that has no free slot. The gateway's own, which name no
- * provider, are thrown: a shutdown, a full `max_buffered_bytes`, or a bug.
+ * Returns the attempt, with its answer or a provider's failure; or a skipped one if the provider has no free slot. The
+ * gateway's own failures, which name no provider, are thrown: a shutdown, a full `max_buffered_bytes`, or a bug.
  */
-async function attemptOnce(
-  candidate: Candidate,
-  { breaker, call, chat, forwarded, settings, isFresh }: TryContext,
-  key?: number,
-): Promise<Answer | GatewayError> {
+async function askOnce(
+  { provider, model }: Candidate,
+  { breaker, call, chat, forwarded, settings }: CandidateContext,
+  { key, isFresh }: { readonly key?: number; readonly isFresh: boolean },
+): Promise<Attempt> {
   const { concurrency, logger } = settings;
-  const { id } = candidate.provider;
-  const refusal = concurrency.beginAttempt(id);
-  if (refusal) {
-    recordPassedOver(candidate, 'limit', call, logger);
-    return refusal;
-  }
-  const opened = beginTry(candidate, call, logger, key);
-  const attemptCall: AttemptCall = {
-    forwarded,
-    facts: opened.facts,
-    cancellation: call.cancellation,
-    bodyReservation: call.bodyReservation,
-    reservation: call.answerReservation,
-    onStreamEnd: chat.stream ? createStreamEnd(call, candidate, opened, breaker) : undefined,
+  const { record } = call;
+  const attempt = new Attempt(provider, model, key);
+  const refusal = concurrency.beginAttempt(provider.id);
+  if (refusal) return skip(attempt, refusal, { call, logger });
+  record.tries.push(attempt);
+  record.attempt = attempt;
+  record.provider = provider.id;
+  const end = (failure?: GatewayError | ClientGone) => {
+    attempt.end(failure);
+    logAttempt('try', attempt, { call, logger });
   };
+  // It must not hold the chat request: a stream would hold its body, often megabytes, until it ends.
+  const onStreamEnd = createStreamEnd({ provider, model }, { call, breaker, end });
   try {
-    const { provider, model } = candidate;
-    const request = { call: attemptCall, chat, provider, model, key, isFresh };
-    const answer = await attempt(request, settings);
-    opened.end();
-    if (isStream(answer.body)) call.onEnd(() => concurrency.endAttempt(id));
-    else concurrency.endAttempt(id);
-    return answer;
+    attempt.answer = await sendAttempt(
+      { attempt, call, chat, provider, forwarded, isFresh, onStreamEnd },
+      settings,
+    );
   } catch (thrown) {
-    concurrency.endAttempt(id);
+    concurrency.endAttempt(provider.id);
     const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);
-    opened.end(failure);
+    end(failure);
     if (failure instanceof ClientGone || failure.facts.provider === undefined) throw failure;
-    return failure;
+    return attempt;
   }
+  end();
+  if (isStream(attempt.answer.body)) call.onEnd(() => concurrency.endAttempt(provider.id));
+  else concurrency.endAttempt(provider.id);
+  return attempt;
+}
+
+interface StreamEndContext {
+  readonly call: Call;
+  readonly breaker: CircuitBreaker | undefined;
+  readonly end: (failure: GatewayError) => void;
+}
+
+function createStreamEnd(candidate: Candidate, { call, breaker, end }: StreamEndContext) {
+  return (failure?: GatewayError) => {
+    if (failure) {
+      call.record.failure = failure;
+      end(failure);
+      recordFailure(breaker, candidate, failure);
+    } else {
+      breaker?.recordSuccess(candidate.provider, candidate.model);
+    }
+  };
+}
+
+interface LogContext {
+  readonly call: Call;
+  readonly logger: Logger;
+}
+
+/** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. Returns the attempt. */
+export function skip(
+  attempt: Attempt,
+  why: 'open' | GatewayError,
+  { call, logger }: LogContext,
+): Attempt {
+  attempt.outcome = why === 'open' ? 'resting' : 'limit';
+  attempt.failure = why === 'open' ? undefined : why;
+  call.record.tries.push(attempt);
+  logAttempt('provider passed over', attempt, { call, logger });
+  return attempt;
+}
+
+function logAttempt(message: string, attempt: Attempt, { call, logger }: LogContext): void {
+  if (!logger.isEnabled('debug')) return;
+  const { connection, isAsked } = attempt;
+  const url = isAsked ? attempt.url : undefined;
+  logger.log('debug', message, { request_id: call.id, ...attempt.toFacts(), url, connection });
 }
 
 /** Those of the network (502), of time limits (504), and an upstream's own. */
@@ -171,28 +200,9 @@ function recordFailure(
   failure: GatewayError,
 ): void {
   const { status, facts } = failure;
-  if (isNotAsked(failure)) return;
   if (facts.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
   else if (OUTAGE_STATUSES.has(status))
     breaker?.recordModelFailure(provider, model, causeOf(failure));
   // A plain 500 may be the fault of one request's parameter: it says nothing about others.
   else if (status !== 500) breaker?.recordSuccess(provider, model);
-}
-
-/** Without the chat request: a stream would hold its body, often megabytes, until it ends. */
-function createStreamEnd(
-  call: Call,
-  candidate: Candidate,
-  opened: OpenTry,
-  breaker: CircuitBreaker | undefined,
-): (failure?: GatewayError) => void {
-  return (failure) => {
-    if (failure) {
-      call.record.failure = failure;
-      opened.end(failure);
-      recordFailure(breaker, candidate, failure);
-    } else {
-      breaker?.recordSuccess(candidate.provider, candidate.model);
-    }
-  };
 }

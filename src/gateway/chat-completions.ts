@@ -3,6 +3,7 @@
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import type { ClientSettings } from '../config/config.ts';
+import { Attempt, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
@@ -11,17 +12,10 @@ import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts'
 import type { Limits } from '../policy/rate-limits.ts';
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { Provider } from '../upstream/provider.ts';
-import { resolveAllowed } from './allowed-model.ts';
-import { tryCandidate, type TryContext, type TrySettings } from './candidate.ts';
-import {
-  MAX_ECHOED_CHARACTERS,
-  withFallbacks,
-  type Candidate,
-  type Candidates,
-} from './model-name.ts';
-import { recordPassedOver } from './tries.ts';
+import { askCandidate, skip, type CandidateContext, type CandidateSettings } from './candidate.ts';
+import { resolveModel, withFallbacks, type Candidate, type Candidates } from './model-name.ts';
 
-export interface CompletionSettings extends TrySettings {
+export interface CompletionSettings extends CandidateSettings {
   readonly providers: ReadonlyMap<string, Provider>;
   /** In the order of the settings. */
   readonly fallbacks: readonly Provider[];
@@ -49,32 +43,25 @@ export async function completeChat(
     record.requestBytes = lengthOf(body);
     record.bodyReadAtMs = performance.now();
     const chat = parser.end(body);
-    record.model = escapeControlCharacters(chat.model, MAX_ECHOED_CHARACTERS);
+    record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
     record.stream = chat.stream;
     const candidates = withFallbacks(
-      resolveAllowed(chat.model, settings, client),
+      resolveModel(chat.model, settings, client),
       settings.fallbacks,
     );
-    const [requested] = candidates;
-    const { id } = requested.provider;
-    record.provider = id;
-    const taking = limits.takeProvider(id);
+    const [{ provider, model }] = candidates;
+    record.provider = provider.id;
+    const taking = limits.takeProvider(provider.id);
     const refusal = taking && (await taking);
     if (refusal) {
       limits.refundRequest(client);
-      recordPassedOver(requested, 'limit', call, settings.logger);
+      skip(new Attempt(provider, model), refusal, { call, logger: settings.logger });
       throw refusal;
     }
-    takenOf = id;
-    // With one candidate nobody else can be asked: the circuit would have no effect.
-    const breaker = candidates.length > 1 ? settings.breaker : undefined;
-    const context = { call, chat, forwarded, breaker, settings };
-    if (breaker) return await tryCandidates(candidates, { ...context, breaker });
-    const result = await tryCandidate(requested, context, 'closed');
-    if (result instanceof GatewayError) throw result;
-    return result;
+    takenOf = provider.id;
+    return await askCandidates(candidates, { call, chat, forwarded, settings });
   } catch (thrown) {
-    if (takenOf !== undefined && !isAsked(call)) {
+    if (takenOf !== undefined && !record.tries.some(({ isAsked }) => isAsked)) {
       limits.refundRequest(client);
       limits.refundProvider(takenOf);
     }
@@ -83,11 +70,6 @@ export async function completeChat(
     // No provider is asked any more: a stream has begun, or a complete answer is there.
     call.bodyReservation.endReading();
   }
-}
-
-/** Whether a provider was asked, and not passed over. */
-function isAsked({ record }: Call): boolean {
-  return record.tries.some(({ outcome }) => outcome !== 'limit' && outcome !== 'resting');
 }
 
 const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
@@ -105,66 +87,77 @@ function checkContentHeaders(call: Call): void {
   }
 }
 
-interface CompletionContext extends TryContext {
-  readonly breaker: CircuitBreaker;
+interface CompletionContext extends Omit<CandidateContext, 'breaker'> {
   readonly settings: CompletionSettings;
 }
 
-/** Asks the candidates until one answers. If all fail, throws the failure of the requested one, the first. */
-async function tryCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
-  const { breaker, call } = context;
-  const { concurrency, limits, logger } = context.settings;
-  const [requested, ...others] = candidates;
-  // Before the attempt is recorded: a request that is not sent is not the probe.
-  const begin = ({ provider, model }: Candidate): CircuitState | GatewayError =>
-    concurrency.refuseAttempt(provider.id) ?? breaker.recordAttempt(provider, model);
-  const beginFallback = async (candidate: Candidate) => {
-    const { provider, model } = candidate;
-    if (breaker.stateOf(provider, model) === 'open') return 'open';
-    const { id } = provider;
-    const refusal = concurrency.refuseAttempt(id) ?? (await limits.takeProvider(id));
-    if (refusal) return refusal;
-    const state = begin(candidate);
-    // Meanwhile another request has become the probe, or has the last slot.
-    if (state === 'open' || state instanceof GatewayError) limits.refundProvider(id);
-    return state;
-  };
-  const passOver = (candidate: Candidate, why: 'open' | GatewayError) =>
-    recordPassedOver(candidate, why === 'open' ? 'resting' : 'limit', call, logger);
-  // While its circuit is open, the requested candidate is asked last.
-  const first = begin(requested);
-  const isLast = first === 'open';
-  if (isLast) passOver(requested, first);
-  const order = isLast ? [...others, requested] : candidates;
-  let failure: GatewayError | undefined;
-  let failedTry: number | undefined;
-  for (const candidate of order) {
-    let state = first;
-    if (candidate !== requested) {
-      state = await beginFallback(candidate);
-      if (state === 'open' || state instanceof GatewayError) {
-        passOver(candidate, state);
-        continue;
-      }
-      call.record.hasRetried = true;
-    } else if (isLast) {
-      // If it is refused, its answer is that of no try.
-      call.record.answeredTry = undefined;
-      state = begin(requested);
+/**
+ * Asks the candidates in order until one answers. While its circuit is open, the requested one, the first, is asked last.
+ * If all fail, throws the failure of the requested one.
+ */
+async function askCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
+  const { call, settings } = context;
+  const { record } = call;
+  // With one candidate nobody else can be asked: the circuit would have no effect.
+  const breaker = candidates.length > 1 ? settings.breaker : undefined;
+  const asking = { ...context, breaker };
+  const [requested] = candidates;
+  const queue: Candidate[] = [...candidates];
+  let isPostponed = false;
+  let failed: Attempt | undefined;
+  for (let candidate = queue.shift(); candidate; candidate = queue.shift()) {
+    const isRequested = candidate === requested;
+    const start = isRequested ? begin(candidate, asking) : await beginFallback(candidate, asking);
+    let attempt: Attempt;
+    if (start instanceof GatewayError || (start === 'open' && !(isRequested && isPostponed))) {
+      const skipped = new Attempt(candidate.provider, candidate.model);
+      attempt = skip(skipped, start, { call, logger: settings.logger });
+    } else {
+      record.hasRetried ||= !isRequested;
+      attempt = await askCandidate(candidate, asking, start);
+      if (attempt.answer) return attempt.answer;
     }
-    if (state instanceof GatewayError) passOver(candidate, state);
-    const result =
-      state instanceof GatewayError ? state : await tryCandidate(candidate, context, state);
-    if (!(result instanceof GatewayError)) return result;
-    if (candidate === requested) {
-      failure = result;
-      failedTry = call.record.answeredTry;
-      if (!mayFallBack(result)) break;
+    if (!isRequested) continue;
+    if (attempt.failure) {
+      failed = attempt;
+      if (!mayFallBack(attempt.failure)) break;
+    } else {
+      isPostponed = true;
+      queue.push(candidate);
     }
   }
-  call.record.provider = requested.provider.id;
-  call.record.answeredTry = failedTry;
-  throw failure!;
+  record.provider = requested.provider.id;
+  // Whose limit it is, is said without an attempt.
+  record.attempt = failed!.isAsked ? failed : undefined;
+  throw failed!.failure!;
+}
+
+/** Returns the state of the circuit, and marks the attempt there; or why the provider has no free slot. */
+function begin(
+  { provider, model }: Candidate,
+  { breaker, settings }: CandidateContext,
+): CircuitState | GatewayError {
+  if (!breaker) return 'closed';
+  // First: a request that is not sent is not the probe.
+  const refusal = settings.concurrency.refuseAttempt(provider.id);
+  return refusal ?? breaker.recordAttempt(provider, model);
+}
+
+/** As `begin`, with a token of the provider's rate limit. */
+async function beginFallback(
+  candidate: Candidate,
+  context: CandidateContext & { readonly settings: CompletionSettings },
+): Promise<CircuitState | GatewayError> {
+  const { breaker, settings } = context;
+  const { id } = candidate.provider;
+  if (breaker?.stateOf(candidate.provider, candidate.model) === 'open') return 'open';
+  const refusal =
+    settings.concurrency.refuseAttempt(id) ?? (await settings.limits.takeProvider(id));
+  if (refusal) return refusal;
+  const state = begin(candidate, context);
+  // Meanwhile another request has become the probe, or has the last slot.
+  if (state === 'open' || state instanceof GatewayError) settings.limits.refundProvider(id);
+  return state;
 }
 
 function mayFallBack({ status, facts }: GatewayError): boolean {

@@ -1,6 +1,6 @@
 /** Requests from pages in browsers: CORS (WHATWG Fetch, 3.3), and pages that must not use a gateway without keys. */
 
-import { needsKey, type Config } from '../config/config.ts';
+import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
@@ -40,25 +40,25 @@ const WEB_ORIGIN = /^https?:/i;
 const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /**
- * Throws `invalidRequest` for a page of another host, without keys and without CORS: by DNS rebinding such a page is
- * same-origin, and would spend the operator's provider keys. Editors (`vscode-webview:`), extensions and opaque
+ * Returns a function that throws `invalidRequest` for a page of another host: without keys, by DNS rebinding, such a page
+ * is same-origin, and would spend the operator's provider keys. Editors (`vscode-webview:`), extensions and opaque
  * origins (`null`) pass: no name can be rebound to become one of them. A GET of a same-origin page has no `Origin`; its
  * `Host` tells, if no proxy sets it and the gateway is not known by other names.
  */
-export function checkPage({ headers }: Call, config: Config): void {
-  const { host, cors, trustedProxies } = config.server;
-  if (cors || needsKey(config)) return;
-  const { origin = '' } = headers;
-  const originHost = WEB_ORIGIN_HOST.exec(origin)?.[1] ?? '';
-  if (WEB_ORIGIN.test(origin) && !isLoopback(originHost)) {
-    throw invalidRequest(
-      'Origin must be a page on this machine, unless [server.auth] keys or [server] cors is set',
-    );
-  }
+export function createPageCheck({ host, trustedProxies }: Config['server']): (call: Call) => void {
   const isLocal = isLoopback(host) && trustedProxies.length === 0;
-  if (isLocal && !isOwnHost(headers.host, host)) {
-    throw invalidRequest(
-      'Host must be an address, localhost or [server] host, unless [server.auth] keys is set',
-    );
-  }
+  return ({ headers }) => {
+    const { origin = '' } = headers;
+    const originHost = WEB_ORIGIN_HOST.exec(origin)?.[1] ?? '';
+    if (WEB_ORIGIN.test(origin) && !isLoopback(originHost)) {
+      throw invalidRequest(
+        'Origin must be a page on this machine, unless [server.auth] keys or [server] cors is set',
+      );
+    }
+    if (isLocal && !isOwnHost(headers.host, host)) {
+      throw invalidRequest(
+        'Host must be an address, localhost or [server] host, unless [server.auth] keys is set',
+      );
+    }
+  };
 }

@@ -1,9 +1,9 @@
 /** One request from its head to its access line: the order of checks, the routes, the one catch. */
 
-import { needsKey, type ClientSettings, type Config } from '../config/config.ts';
+import { needsKey, type ClientSettings } from '../config/config.ts';
 import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
-import { createRemoteAddress } from '../downstream/remote-address.ts';
+import { createRemoteAddress } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isStream, type Answer } from '../lib/messages.ts';
@@ -14,9 +14,8 @@ import { createAuthenticator } from '../policy/authentication.ts';
 import { traceHeaders } from '../upstream/headers.ts';
 import { createAccessLog, logBroken } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
-import { addCorsHeaders, answerPreflight, checkPage, isPreflight } from './cors.ts';
+import { addCorsHeaders, answerPreflight, createPageCheck, isPreflight } from './cors.ts';
 import type { ModelList } from './model-list.ts';
-import { serverTiming, timeSpent } from './server-timing.ts';
 
 interface GatewaySettings {
   readonly completion: CompletionSettings;
@@ -80,7 +79,7 @@ export function createGateway(settings: GatewaySettings): Gateway {
       }
       if (isStreamed) streams.add(-1);
       if (answer && logger.isEnabled('trace')) {
-        const { events } = call.record.answer ?? {};
+        const { events } = call.record.attempt ?? {};
         traceHeaders(logger, 'response to client', { ...traced, events }, answer.headers);
       }
       logAccess(call, answer?.status);
@@ -97,8 +96,14 @@ export function createGateway(settings: GatewaySettings): Gateway {
 function addOwnHeaders(answer: Answer, { record }: Call): Answer {
   const { headers } = answer;
   if (record.provider) headers['x-gateway-provider'] = record.provider;
-  const spent = timeSpent(record, performance.now());
-  if (spent) headers['server-timing'] = serverTiming(spent);
+  const spent = record.timeSpent(performance.now());
+  if (spent) {
+    // W3C Server Timing: `gateway;dur=0.4, upstream;dur=812.3`.
+    const gateway = `gateway;dur=${Math.max(spent.gatewayMs, 0).toFixed(1)}`;
+    const { upstreamMs } = spent;
+    headers['server-timing'] =
+      upstreamMs === undefined ? gateway : `${gateway}, upstream;dur=${upstreamMs.toFixed(1)}`;
+  }
   return answer;
 }
 
@@ -110,13 +115,15 @@ function toAnswer(thrown: unknown, call: Call): Answer | undefined {
   return undefined;
 }
 
-/** Returns what finds a call's answer. It throws, or rejects with, `GatewayError` or `ClientGone`. */
-function createDispatch(settings: GatewaySettings): (call: Call) => Answer | Promise<Answer> {
+/** Returns a function that finds a call's answer. It rejects with `GatewayError` or `ClientGone`. */
+function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
   const { completion, listModels, memory } = settings;
   const { concurrency, config, limits, logger } = completion;
   const { server } = config;
   const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
-  const warnOfProxy = createProxyWarning(config, logger, memory);
+  // With CORS pages are wanted; with keys they are no danger.
+  const checkPage = server.cors || needsKey(config) ? undefined : createPageCheck(server);
+  const warnOfProxy = needsKey(config) ? undefined : createProxyWarning(logger, memory);
   const askedFor = new Map(
     UNSERVED_PATHS.map((path) => [path, memory.totalCounter(`asked for: ${path}`)]),
   );
@@ -130,26 +137,23 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Answer | Pro
   ]);
 
   // In this order, so that an unauthenticated client learns and consumes nothing.
-  return (call) => {
+  return async (call) => {
     call.checkProtocol();
-    checkPage(call, config);
+    checkPage?.(call);
     const route = routes.get(call.path);
     const found = route?.methods.includes(call.method) ? route : undefined;
     if (found && call.path === HEALTH_PATH) return found.answer(call);
     if (server.cors && isPreflight(call)) return answerPreflight(call);
     const client = authenticate(call.headerValues('authorization'));
     call.record.client = client?.name;
-    warnOfProxy(call);
+    warnOfProxy?.(call);
     const excess = concurrency.beginRequest(client);
     if (excess) throw excess;
     call.onEnd(() => concurrency.endRequest(client));
-    const answer = (refusal: GatewayError | undefined) => {
-      if (refusal) throw refusal;
-      if (found) return found.answer(call, client);
-      throw notFound(call, route);
-    };
-    const taking = limits.takeRequest(client);
-    return taking instanceof Promise ? taking.then(answer) : answer(taking);
+    const refusal = await limits.takeRequest(client);
+    if (refusal) throw refusal;
+    if (!found) throw notFound(call, route);
+    return await found.answer(call, client);
   };
 
   function notFound(call: Call, route: Route | undefined): GatewayError {
@@ -164,12 +168,7 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Answer | Pro
 }
 
 /** Once, over all threads: on loopback too, a gateway without keys is open to everybody whom a proxy lets through. */
-function createProxyWarning(
-  config: Config,
-  logger: Logger,
-  memory: SharedMemory,
-): (call: Call) => void {
-  if (needsKey(config)) return () => {};
+function createProxyWarning(logger: Logger, memory: SharedMemory): (call: Call) => void {
   const proxied = memory.totalCounter('proxied without keys');
   return ({ headers }) => {
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;

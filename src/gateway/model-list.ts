@@ -1,6 +1,7 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
 import type { ClientSettings } from '../config/config.ts';
+import { describeCause } from '../lib/attempt.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
@@ -8,11 +9,10 @@ import type { Answer } from '../lib/messages.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
-import { mayName } from '../policy/model-access.ts';
+import { mayName } from '../policy/authentication.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
 import { providerIdOf } from './model-name.ts';
-import { describeCause } from './outcome.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
@@ -27,12 +27,7 @@ export type ModelsObserver = (provider: string, names: readonly string[]) => voi
  * Answers `GET /v1/models` with the models that the client may name; all without a client. Asks the providers whose
  * lists are not known, or old. Never rejects.
  */
-export type ModelList = (client?: ListingClient) => Promise<ModelListAnswer>;
-
-type ListingClient = Pick<ClientSettings, 'models'>;
-export type ModelListAnswer = Answer & { readonly body: readonly [SharedBody] };
-/** Memory that all threads send to clients without a copy. */
-type SharedBody = Buffer<SharedArrayBuffer>;
+export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Answer>;
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -66,13 +61,11 @@ interface CachedList {
  */
 export function createModelList(settings: ModelListSettings): ModelList {
   const { providers, keyPools, transport, logger, redact, onModels, cache } = settings;
-  /** All entries, until a list changes. */
-  let entries: readonly Entry[] | undefined;
   /**
    * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
    * different lists. Clients that do not read hold no copies.
    */
-  const bodies = new Map<string | undefined, SharedBody>();
+  const bodies = new Map<string | undefined, Buffer>();
 
   async function updateList(provider: Provider): Promise<void> {
     if (provider.models) return;
@@ -94,7 +87,6 @@ export function createModelList(settings: ModelListSettings): ModelList {
         provider.id,
         cached.models.map(({ name }) => name),
       );
-      entries = undefined;
       bodies.clear();
     } catch (thrown) {
       failure = thrown as Error;
@@ -105,25 +97,21 @@ export function createModelList(settings: ModelListSettings): ModelList {
     cached.fetching = undefined;
   }
 
-  function bodyFor(client: ListingClient = { models: undefined }): SharedBody {
-    const key = JSON.stringify(client.models) as string | undefined;
-    const known = bodies.get(key);
-    if (known) return known;
-    entries ??= listEntries(settings);
-    const body = toBody(entries.filter(({ id }) => mayName(client, id)));
-    bodies.set(key, body);
-    return body;
-  }
-
   return async (client) => {
     await Promise.all([...providers.values()].map(updateList));
-    const headers = { 'content-type': 'application/json' };
-    return { status: 200, headers, body: [bodyFor(client)] };
+    const key = JSON.stringify(client?.models) as string | undefined;
+    let body = bodies.get(key);
+    if (!body) {
+      const data = listEntries(settings).filter(({ id }) => mayName(client, id));
+      body = Buffer.from(JSON.stringify({ object: 'list', data }));
+      bodies.set(key, body);
+    }
+    return { status: 200, headers: { 'content-type': 'application/json' }, body: [body] };
   };
 }
 
 /** Lists the models that are known of each provider, and then the aliases that lead to a registered one. */
-function listEntries({ providers, aliases, cache }: ModelListSettings): readonly Entry[] {
+function listEntries({ providers, aliases, cache }: ModelListSettings) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
     const { id, models, defaultModel } = provider;
     const listed = models?.map(unlisted) ?? cache.get(provider)?.models ?? [];
@@ -136,13 +124,6 @@ function listEntries({ providers, aliases, cache }: ModelListSettings): readonly
     return owner === undefined ? [] : toEntry(alias, 0, owner);
   });
   return [...modelEntries, ...aliasEntries];
-}
-
-function toBody(data: readonly Entry[]): SharedBody {
-  const text = JSON.stringify({ object: 'list', data });
-  const body = Buffer.from(new SharedArrayBuffer(Buffer.byteLength(text)));
-  body.write(text);
-  return body;
 }
 
 /** Logs a fetch: at `warn` if it is the first that fails, at `info` if it ends a series of failures. */
@@ -163,20 +144,13 @@ function unlisted(name: string): ListedModel {
   return { name, created: 0 };
 }
 
-interface Entry {
-  readonly id: string;
-  readonly object: 'model';
-  readonly created: number;
-  readonly owned_by: string;
-}
-
 /** The member order is OpenAI's. */
-function toEntry(id: string, created: number, provider: string): Entry {
+function toEntry(id: string, created: number, provider: string) {
   return { id, object: 'model', created, owned_by: provider };
 }
 
 /**
- * Asks with one key after the other until one is not refused. A refused one does not rest: it may be a key for
+ * Asks with one key after the other until one is not refused. A refused one begins no cooldown: it may be a key for
  * completions only. Throws if the provider has no usable list, or none in time.
  */
 async function fetchModels(

@@ -1,11 +1,11 @@
 /** Resolves a `model` value to the providers to ask, and what to ask each for. */
 
-import type { Config } from '../config/config.ts';
+import type { ClientSettings, Config } from '../config/config.ts';
+import { MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import { mayName } from '../policy/authentication.ts';
 import type { Provider } from '../upstream/provider.ts';
-
-export const MAX_ECHOED_CHARACTERS = 128;
 
 /** A provider, and the model to ask it for. */
 export interface Candidate {
@@ -24,14 +24,35 @@ export interface ModelNameSettings {
 /**
  * Resolves a `model` value: an alias, to those of its targets whose providers are registered;
  * `<provider_id>/<model_name>`, split at the first slash; a provider's id alone for its default model; any other name
- * for the primary provider. Throws `unknownProvider` or `invalidRequest`.
+ * for the primary provider. The client's `models` must have the name as it was sent, or, if it is no alias, as
+ * `<provider_id>/<model_name>`. Throws `unknownProvider` or `invalidRequest`; to a client with `models` `notFound` for
+ * every other name, whether or not it would resolve: it does not learn what there is.
  */
-export function resolveModel(name: string, settings: ModelNameSettings): Candidates {
+export function resolveModel(
+  name: string,
+  settings: ModelNameSettings,
+  client: ClientSettings | undefined,
+): Candidates {
   const targets = settings.config.aliases.get(name);
+  if (!mayName(client, name)) {
+    const candidate = targets ? undefined : tryToCandidate(name, settings);
+    if (candidate && mayName(client, `${candidate.provider.id}/${candidate.model}`))
+      return [candidate];
+    throw new GatewayError('notFound', 'Resource not found');
+  }
   if (targets === undefined) return [toCandidate(name, settings)];
   const registered = targets.filter((target) => settings.providers.has(providerIdOf(target)));
   const [first = targets[0]!, ...others] = registered;
   return [toCandidate(first, settings), ...others.map((other) => toCandidate(other, settings))];
+}
+
+function tryToCandidate(name: string, settings: ModelNameSettings): Candidate | undefined {
+  try {
+    return toCandidate(name, settings);
+  } catch (thrown) {
+    if (thrown instanceof GatewayError) return undefined;
+    throw thrown;
+  }
 }
 
 /** Adds each fallback that is not among the candidates, with its own default model. */
@@ -60,7 +81,7 @@ function toCandidate(target: string, { config, providers }: ModelNameSettings): 
   const providerId = isWholeName ? primary! : slash < 0 ? target : target.slice(0, slash);
   const provider = providers.get(providerId);
   if (provider === undefined) {
-    const shown = escapeControlCharacters(providerId, MAX_ECHOED_CHARACTERS);
+    const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
     throw new GatewayError('unknownProvider', shown);
   }
   const named = isWholeName ? target : slash < 0 ? '' : target.slice(slash + 1);

@@ -5,16 +5,16 @@ import { collectAll } from './garbage.ts';
 import { HeldBody } from './held-body.ts';
 import type { SharedCounter, SharedMemory } from './shared-memory.ts';
 
-/** Who holds no more is bounded by `maxBufferedBytes` alone: small requests go on when memory is short. */
+/** A smaller holder is bounded by `maxBufferedBytes` alone: small requests go on when memory is short. */
 const SMALL_BYTES = 65_536;
-/** How often resident memory is read, and how often, while it is too much, all garbage is collected. */
+/** Resident memory is read at most this often; and all garbage collected, while it is too much. */
 const READING_MS = 50;
 const COLLECTING_MS = 1000;
 
 export interface BudgetLimits {
   /** Of all reservations together. */
   readonly maxBufferedBytes: number;
-  /** What the process may take in all: the kernel ends one that takes more. */
+  /** Limit of the whole process: the kernel ends one that takes more. */
   readonly memoryBytes: number;
 }
 
@@ -25,9 +25,9 @@ export class ByteBudget {
   readonly #reserved: SharedCounter;
   /** Of what is reserved for bodies, what has come. */
   readonly held: SharedCounter;
-  /** What streams hold that wait for more, and 1 for each that holds nothing: new requests must not take their room. */
+  /** Bytes of streams that wait for more, 1 for each that holds nothing: new requests must not take their room. */
   readonly waiting: SharedCounter;
-  /** What the process takes besides bodies. */
+  /** Resident memory without bodies. */
   #otherBytes = 0;
   #readAtMs = -Infinity;
   #collectedAtMs = -Infinity;
@@ -53,7 +53,7 @@ export class ByteBudget {
     this.#reserved.add(-bytes);
   }
 
-  /** Whether an eighth of the memory is left, once all that is reserved has come. */
+  /** Returns whether an eighth of the memory is left once all that is reserved has come. */
   #isMemoryLeft(bytes: number): boolean {
     const maxOtherBytes = (this.limits.memoryBytes / 8) * 7 - this.#reserved.value - bytes;
     const nowMs = performance.now();
@@ -73,7 +73,7 @@ export class ByteBudget {
 }
 
 /**
- * What one holder has reserved, and the body that it keeps there. `resize` takes the total and not a difference, so
+ * The bytes that one holder has reserved, and the body that it keeps there. `resize` takes the total and not a difference, so
  * nothing is freed twice; and whoever creates it calls `end`, so nothing stays reserved.
  */
 export class Reservation {
@@ -144,7 +144,7 @@ export class Reservation {
   }
 }
 
-/** The failure of what does not fit. It names no provider: no other one is asked. */
+/** The failure of bytes that do not fit. It names no provider, so that no fallback is tried. */
 export function noRoom(): GatewayError {
   const text = 'Rate limit exceeded: too many bytes in flight';
   return new GatewayError('rateLimit', text, { retryAfterSeconds: 1, limit: 'memory' });

@@ -88,7 +88,7 @@ export function readEach(
   });
 }
 
-/** Returns the whole body, or `undefined` if it is longer than `maxBytes`; the rest is left unread. */
+/** Returns the whole body, or `undefined` if it is longer than `maxBytes`; what follows is left unread. */
 export async function readAll(source: ByteSource, maxBytes: number): Promise<Buffer | undefined> {
   const whole = new ChunkBuffer();
   await readEach(source, (chunk) => {

@@ -4,45 +4,37 @@ const JOINED_CHUNKS = 512;
 
 /** Bytes that arrive in chunks and are wanted together. Whoever pushes bounds `size`. */
 export class ChunkBuffer {
-  #parts: Buffer[] = [];
-  /** How many of the parts, from the first on, stay as they are: those after them are short chunks. */
-  #fixed = 0;
-  #size = 0;
-
-  /** Bytes in all. */
-  get size(): number {
-    return this.#size;
-  }
-
   /** All bytes. */
-  get parts(): readonly Buffer[] {
-    return this.#parts;
-  }
+  parts: Buffer[] = [];
+  /** The number of parts that stay as they are: those after them are short chunks. */
+  #fixed = 0;
+  /** Bytes in all. */
+  size = 0;
 
   push(chunk: Buffer): void {
-    this.#size += chunk.length;
+    this.size += chunk.length;
     const isLong = chunk.length >= LONG_BYTES;
     if (isLong) this.#join();
     // A list of one takes less memory than one that was pushed to.
-    if (this.#parts.length === 0) this.#parts = [chunk];
-    else this.#parts.push(chunk);
-    if (isLong) this.#fixed = this.#parts.length;
-    else if (this.#parts.length - this.#fixed === JOINED_CHUNKS) this.#join();
+    if (this.parts.length === 0) this.parts = [chunk];
+    else this.parts.push(chunk);
+    if (isLong) this.#fixed = this.parts.length;
+    else if (this.parts.length - this.#fixed === JOINED_CHUNKS) this.#join();
   }
 
   #join(): void {
-    if (this.#parts.length - this.#fixed > 1) {
-      this.#parts.push(Buffer.concat(this.#parts.splice(this.#fixed)));
+    if (this.parts.length - this.#fixed > 1) {
+      this.parts.push(Buffer.concat(this.parts.splice(this.#fixed)));
     }
-    this.#fixed = this.#parts.length;
+    this.#fixed = this.parts.length;
   }
 
   /** Removes all bytes and returns them in parts. */
   takeParts(): Buffer[] {
-    const parts = this.#parts;
-    this.#parts = [];
+    const parts = this.parts;
+    this.parts = [];
     this.#fixed = 0;
-    this.#size = 0;
+    this.size = 0;
     return parts;
   }
 

@@ -2,11 +2,10 @@
 
 import { isIPv4 } from 'node:net';
 
-import { sharedNowMs } from './clock.ts';
 import type { Logger } from './log.ts';
 import type { SharedCounter, SharedMemory } from './shared-memory.ts';
 
-const REPORT_MS = 1000n;
+const REPORT_MS = 1000;
 
 const LIMITS: Readonly<Record<string, string>> = {
   EMFILE: 'open files of the process (ulimit -n)',
@@ -33,20 +32,18 @@ function isExhaustion(error: unknown): error is SystemError {
   return Object.hasOwn(LIMITS, code);
 }
 
-/** Counts these errors and logs them, once a second at most: over all threads. */
+/** Counts these errors and logs them, once a second at most. */
 export class ExhaustionLog {
   readonly #logger: Logger;
   readonly #errors: SharedCounter;
-  /** When the next may be logged, in milliseconds of `sharedNowMs()`. */
-  readonly #nextMs: BigInt64Array;
+  #loggedAtMs = -Infinity;
 
   constructor(logger: Logger, memory: SharedMemory) {
     this.#logger = logger;
     this.#errors = memory.totalCounter('descriptors exhausted');
-    this.#nextMs = new BigInt64Array(memory.block('descriptors exhausted: next line', 8));
   }
 
-  /** Since the start. */
+  /** Since the start, in all threads. */
   get count(): number {
     return this.#errors.value;
   }
@@ -56,12 +53,9 @@ export class ExhaustionLog {
     const cause = exhaustionOf(error)?.code;
     if (cause === undefined) return;
     this.#errors.add(1);
-    const nowMs = BigInt(Math.floor(sharedNowMs()));
-    const nextMs = Atomics.load(this.#nextMs, 0);
-    if (nowMs < nextMs) return;
-    // Another thread may just have logged it.
-    const found = Atomics.compareExchange(this.#nextMs, 0, nextMs, nowMs + REPORT_MS);
-    if (found !== nextMs) return;
+    const nowMs = performance.now();
+    if (nowMs - this.#loggedAtMs < REPORT_MS) return;
+    this.#loggedAtMs = nowMs;
     this.#logger.log('error', 'descriptors exhausted', { cause, limit: LIMITS[cause] });
   }
 }

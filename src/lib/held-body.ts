@@ -13,32 +13,28 @@ export class HeldBody {
   readonly #short = new ChunkBuffer();
   /** Grows in its place, and shrinks without waiting for the collector. */
   #long: ArrayBuffer | undefined;
-  #size = 0;
+  size = 0;
 
-  /** Whoever pushes keeps `size` within `maxBytes`. `held` counts the bytes of all bodies. */
+  /** The caller of `push` keeps `size` within `maxBytes`. `held` counts the bytes of all bodies. */
   constructor(maxBytes: number, held: SharedCounter) {
     this.#maxBytes = maxBytes;
     this.#held = held;
   }
 
-  get size(): number {
-    return this.#size;
-  }
-
   /** All bytes. Those of a long body are to be copied by `toSendable` before they are sent. */
   get parts(): readonly Buffer[] {
-    return this.#long ? [Buffer.from(this.#long, 0, this.#size)] : this.#short.parts;
+    return this.#long ? [Buffer.from(this.#long, 0, this.size)] : this.#short.parts;
   }
 
   /** Takes a chunk; a long body takes a copy of it. */
   push(chunk: Buffer): void {
-    const size = this.#size + chunk.length;
+    const size = this.size + chunk.length;
     if (!this.#long && size <= SHORT_BYTES) this.#short.push(chunk);
     else {
       this.#long ??= this.#begin();
-      this.#write(this.#long, chunk, this.#size);
+      this.#write(this.#long, chunk, this.size);
     }
-    this.#size = size;
+    this.size = size;
     this.#held.add(chunk.length);
   }
 
@@ -46,8 +42,8 @@ export class HeldBody {
   free(): void {
     this.#short.takeParts();
     this.#long?.resize(0);
-    this.#held.add(-this.#size);
-    this.#size = 0;
+    this.#held.add(-this.size);
+    this.size = 0;
   }
 
   #begin(): ArrayBuffer {

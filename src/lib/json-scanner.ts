@@ -1,220 +1,227 @@
 /**
- * An incremental JSON scanner (RFC 8259). It is fed a text in chunks, checks the syntax and reports values to
- * visitors, but builds nothing: the work for each byte is bounded, and so is the memory for a text of any size.
+ * An incremental JSON scanner (RFC 8259). It takes a text in chunks, checks the syntax and reports the outer values, but
+ * builds nothing: the work for each byte is bounded, and so is the memory for a text of any size.
  */
 
 import {
-  CARRIAGE_RETURN,
+  BACKSLASH,
+  byteSet,
   CLOSE_BRACE,
   CLOSE_BRACKET,
   COLON,
   COMMA,
-  LINE_FEED,
   OPEN_BRACE,
   OPEN_BRACKET,
   QUOTE,
   SPACE,
-  TAB,
 } from './ascii.ts';
 import { invalidRequest } from './errors.ts';
-import { LiteralReader, NumberReader, StringReader, type ScalarReader } from './json-scalars.ts';
 
 export const MAX_JSON_ELEMENTS = 500_000;
 export const MAX_JSON_DEPTH = 256;
+/** Deeper values are checked, but not reported: the parts of a message's content are at depth 4. */
+const MAX_REPORTED_DEPTH = 4;
+/** The longest string that is decoded, in bytes as written: `assistant` with every letter escaped has 54. */
+const MAX_TEXT_BYTES = 64;
+
 const ONE_SPACE = Buffer.from(' ');
+const IS_BLANK = byteSet(' \t\r\n');
+/** The bytes of a string that stand for themselves. */
+const IS_PLAIN = byteSet('"\\').map((isSet, byte) => (isSet === 0 && byte >= SPACE ? 1 : 0));
+const LETTER_U = 0x75;
+const IS_ESCAPED = byteSet('"\\/bfnrtu');
+const IS_HEX_DIGIT = byteSet('0123456789abcdefABCDEF');
+/** Value of `#escapeLeft` after a backslash; below it, how many hexadecimal digits are missing. */
+const AFTER_BACKSLASH = 5;
+/** The bytes of numbers and literals. */
+const IS_WORD = byteSet('+-.0123456789Eaeflnrstu');
+const WORD = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/;
+/** A long number is kept without its further digits: they make no difference to the syntax. */
+const LONG_DIGITS = /(\d\d)\d+/g;
+const PLAIN_TEXT = /^[ -[\]-~]*$/;
 
 export type JsonKind = 'object' | 'array' | 'string' | 'number' | 'true' | 'false' | 'null';
 
-/** Is told of the values directly inside one object or array. Offsets are in bytes from the start of the text. */
-export interface JsonVisitor {
-  /** The name of the members whose text is wanted if they are strings. Others are not decoded, which costs time. */
-  readonly textName?: string;
-  /**
-   * A value begins at `offset`. `name` is its name in an object ('' if that is no short word), and '' in an array.
-   * Returns the visitor of the values inside it, if there is one.
-   */
-  onValue(kind: JsonKind, name: string, offset: number): JsonVisitor | undefined;
-  /** That value ends before `offset`. `text` of a string: what it says if that is wanted and a short word, or ''. */
-  onEnd?(offset: number, text: string | undefined): void;
+/** A value that has ended. */
+export interface JsonValue {
+  readonly kind: JsonKind;
+  /** The number of objects and arrays that it is in. */
+  readonly depth: number;
+  /** Its name in an object; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and in an array. */
+  readonly name: string;
+  /** Offsets in bytes from the start of the text. */
+  readonly start: number;
+  readonly end: number;
+  /** The text of a string; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and of another value. */
+  readonly text: string;
 }
 
 /**
- * What must come next, apart from white space: `firstItem` and `firstName` are an item or a name, or the end of the
- * container; `comma` is a comma, or that end; `end` is nothing; `scalar` is the rest of a string, number or literal.
+ * The next token: the text's or a member's `value`, the `first` item or name or the end of the container, another `item`
+ * or name, a `colon`, a `comma` or that end; or the current one, if it has begun.
  */
-type State =
-  | ('value' | 'firstItem' | 'item' | 'firstName' | 'name' | 'colon')
-  | ('scalar' | 'comma' | 'end');
+type State = 'value' | 'first' | 'item' | 'colon' | 'comma' | 'inName' | 'inString' | 'inWord';
 
-/**
- * Scans one JSON text. `push` and `end` throw `invalidRequest` if it is not JSON, with the offset of the first byte
- * that no JSON text could have there; and if it has more than MAX_JSON_DEPTH levels, or more than `maxElements`
- * objects, arrays, members and plain array items.
- */
+/** Scans one JSON text, which has at most `maxElements` objects, arrays, members and plain array items. */
 export class JsonScanner {
+  readonly #report: (value: JsonValue) => void;
   readonly #maxElements: number;
+  /** Why what has come cannot become JSON within the bounds. */
+  fault: Error | undefined;
   #state: State = 'value';
   /** Bytes of the chunks before this one. */
   #scannedBytes = 0;
   #elements = 0;
   #depth = 0;
-  /** The open containers, outermost first: whether each is an object, and its visitor. [0] is the text itself. */
-  readonly #areObjects: boolean[] = [false];
-  readonly #visitors: (JsonVisitor | undefined)[];
-  readonly #string = new StringReader();
-  readonly #number = new NumberReader();
-  readonly #literal = new LiteralReader();
-  /** The one of the three that is at work in the state `scalar`. */
-  #scalar: ScalarReader = this.#string;
-  /** It reads a member's name. */
-  #isName = false;
-  /** The name that was read last. */
-  #name = '';
+  /** By depth: the byte that ends the container of the values there, and the name and start of the current value. */
+  readonly #closers: number[] = [-1];
+  readonly #names: string[] = [''];
+  readonly #starts: number[] = [0];
+  /** The part of the current string, number or literal that came in earlier chunks; of a string only its beginning. */
+  #written = '';
+  /** Bytes that the escape sequence may still have, counted as for `\u`; 0 outside of one. */
+  #escapeLeft = 0;
 
-  /** `visitor` is told of the text's one value. */
-  constructor(visitor?: JsonVisitor, maxElements = MAX_JSON_ELEMENTS) {
-    this.#visitors = [visitor];
+  /** `report` is called with each value down to MAX_REPORTED_DEPTH when it ends, so with a container after its items. */
+  constructor(report: (value: JsonValue) => void, maxElements = MAX_JSON_ELEMENTS) {
+    this.#report = report;
     this.#maxElements = maxElements;
   }
 
-  /** Scans the next chunk of the text, which is UTF-8. */
+  /** Scans the next chunk of the text, which is UTF-8, up to the first fault. */
   push(bytes: Buffer): void {
+    if (this.fault) return;
     let at = 0;
-    while (at < bytes.length) {
-      at = this.#state === 'scalar' ? this.#readScalar(bytes, at) : this.#readStructure(bytes, at);
+    try {
+      while (at < bytes.length) {
+        const state = this.#state;
+        if (state === 'inString' || state === 'inName') at = this.#readString(bytes, at);
+        else if (state === 'inWord') at = this.#readWord(bytes, at);
+        else if (IS_BLANK[bytes[at]!] === 1) at += 1;
+        else at = this.#readToken(bytes[at]!, at);
+      }
+    } catch (error) {
+      this.fault = error as Error;
     }
     this.#scannedBytes += bytes.length;
   }
 
-  /** The text is complete. */
-  end(): void {
+  /**
+   * The text is complete. Returns `invalidRequest` if it is not JSON, with the offset of the wrong byte (of a number or
+   * literal, its first), or exceeds a bound.
+   */
+  end(): Error | undefined {
     // White space ends a number, and changes nothing else that is complete.
     this.push(ONE_SPACE);
-    if (this.#state !== 'end') this.#fail(-1);
+    const isWhole = this.#depth === 0 && this.#state === 'comma';
+    return this.fault ?? (isWhole ? undefined : this.#faultAt(-1));
   }
 
-  #readScalar(bytes: Buffer, start: number): number {
-    const at = this.#scalar.read(bytes, start);
-    if (this.#scalar.isWhole) {
-      const text = this.#scalar === this.#string ? this.#string.word : undefined;
-      if (this.#isName) {
-        this.#name = text ?? '';
-        this.#state = 'colon';
-      } else {
-        this.#endValue(at, text);
-      }
-    } else if (at < bytes.length) {
-      this.#fail(at);
+  /** Reads one of `{ } [ ] , :`, or the beginning of a name or a value; returns where to read on. */
+  #readToken(byte: number, at: number): number {
+    const closer = this.#closers[this.#depth]!;
+    const state = this.#state;
+    if (byte === closer && (state === 'first' || state === 'comma')) {
+      this.#depth -= 1;
+      return this.#endValue(closer === CLOSE_BRACE ? 'object' : 'array', at + 1);
     }
-    return at;
-  }
-
-  /** Reads white space and then one of `{ } [ ] , :`, or the beginning of a name or a scalar. */
-  #readStructure(bytes: Buffer, start: number): number {
-    let at = start;
-    let byte = bytes[at]!;
-    while (byte === SPACE || byte === LINE_FEED || byte === CARRIAGE_RETURN || byte === TAB) {
-      at += 1;
-      if (at === bytes.length) return at;
-      byte = bytes[at]!;
+    if (state === 'value') return this.#beginValue(byte, at);
+    if (state === 'first' || state === 'item') {
+      this.#count();
+      if (closer === CLOSE_BRACKET) return this.#beginValue(byte, at);
+      if (byte === QUOTE) return this.#begin('inName', at + 1);
     }
-    switch (this.#state) {
-      case 'value':
-        return this.#beginValue(byte, at);
-      case 'firstItem':
-        if (byte === CLOSE_BRACKET) return this.#close(at);
-        return this.#beginItem(byte, at);
-      case 'item':
-        return this.#beginItem(byte, at);
-      case 'firstName':
-        if (byte === CLOSE_BRACE) return this.#close(at);
-        return this.#beginName(byte, at);
-      case 'name':
-        return this.#beginName(byte, at);
-      case 'colon':
-        if (byte !== COLON) this.#fail(at);
-        this.#state = 'value';
-        return at + 1;
-      case 'comma':
-        return this.#readComma(byte, at);
-      default:
-        return this.#fail(at);
-    }
-  }
-
-  #readComma(byte: number, at: number): number {
-    const isObject = this.#areObjects[this.#depth]!;
-    if (byte === (isObject ? CLOSE_BRACE : CLOSE_BRACKET)) return this.#close(at);
-    if (byte !== COMMA) this.#fail(at);
-    this.#state = isObject ? 'name' : 'item';
-    return at + 1;
-  }
-
-  #beginName(byte: number, at: number): number {
-    this.#count();
-    if (byte !== QUOTE) this.#fail(at);
-    this.#beginString(true, this.#visitors[this.#depth] !== undefined);
-    return at + 1;
-  }
-
-  #beginItem(byte: number, at: number): number {
-    if (byte !== OPEN_BRACE && byte !== OPEN_BRACKET) this.#count();
-    return this.#beginValue(byte, at);
+    if (state === 'colon' && byte === COLON) return this.#begin('value', at + 1);
+    if (state === 'comma' && byte === COMMA && this.#depth > 0) return this.#begin('item', at + 1);
+    throw this.#faultAt(at);
   }
 
   #beginValue(byte: number, at: number): number {
-    // Any other byte can only begin a number; if it does not, NumberReader refuses it.
-    const kind = KINDS[byte] ?? 'number';
-    const name = this.#areObjects[this.#depth] ? this.#name : '';
-    const visitor = this.#visitors[this.#depth];
-    const inside = visitor?.onValue(kind, name, this.#scannedBytes + at);
-    if (kind === 'object' || kind === 'array') {
-      this.#open(kind === 'object', inside);
-      return at + 1;
-    }
-    if (kind === 'string') {
-      this.#beginString(false, visitor?.textName === name);
-      return at + 1;
-    }
-    this.#state = 'scalar';
-    this.#isName = false;
-    if (kind === 'number') {
-      this.#scalar = this.#number;
-      this.#number.begin();
-    } else {
-      this.#scalar = this.#literal;
-      this.#literal.begin(kind);
-    }
+    this.#starts[this.#depth] = this.#scannedBytes + at;
+    if (byte === OPEN_BRACE) return this.#open(CLOSE_BRACE, at);
+    if (byte === OPEN_BRACKET) return this.#open(CLOSE_BRACKET, at);
+    return byte === QUOTE ? this.#begin('inString', at + 1) : this.#begin('inWord', at);
+  }
+
+  #begin(state: State, at: number): number {
+    this.#state = state;
+    this.#written = '';
     return at;
   }
 
-  #beginString(isName: boolean, isTextWanted: boolean): void {
-    this.#state = 'scalar';
-    this.#isName = isName;
-    this.#scalar = this.#string;
-    this.#string.begin(isTextWanted);
+  #readString(bytes: Buffer, start: number): number {
+    const { length } = bytes;
+    let at = start;
+    while (at < length) {
+      if (this.#escapeLeft > 0) {
+        this.#readEscape(bytes[at]!, at);
+      } else {
+        // Nearly all bytes of a prompt are read by this line.
+        while (at < length && IS_PLAIN[bytes[at]!] === 1) at += 1;
+        if (at === length) break;
+        if (bytes[at] === QUOTE) return this.#endString(bytes, start, at);
+        if (bytes[at] !== BACKSLASH) throw this.#faultAt(at);
+        this.#escapeLeft = AFTER_BACKSLASH;
+      }
+      at += 1;
+    }
+    if (this.#written.length <= MAX_TEXT_BYTES) {
+      this.#written += bytes.toString('latin1', start, start + MAX_TEXT_BYTES + 1);
+    }
+    return length;
   }
 
-  #endValue(end: number, text?: string): void {
-    this.#state = this.#depth === 0 ? 'end' : 'comma';
-    this.#visitors[this.#depth]?.onEnd?.(this.#scannedBytes + end, text);
+  #readEscape(byte: number, at: number): void {
+    const isFirst = this.#escapeLeft === AFTER_BACKSLASH;
+    if ((isFirst ? IS_ESCAPED : IS_HEX_DIGIT)[byte] === 0) throw this.#faultAt(at);
+    this.#escapeLeft = isFirst && byte !== LETTER_U ? 0 : this.#escapeLeft - 1;
   }
 
-  #open(isObject: boolean, visitor: JsonVisitor | undefined): void {
-    this.#count();
+  #endString(bytes: Buffer, start: number, at: number): number {
+    const isShort = this.#written.length + at - start <= MAX_TEXT_BYTES;
+    const isWanted = isShort && this.#depth < MAX_REPORTED_DEPTH;
+    const text = isWanted ? decode(this.#written + bytes.toString('latin1', start, at)) : '';
+    if (this.#state === 'inString') return this.#endValue('string', at + 1, text);
+    this.#names[this.#depth] = text;
+    return this.#begin('colon', at + 1);
+  }
+
+  #readWord(bytes: Buffer, start: number): number {
+    let at = start;
+    while (at < bytes.length && IS_WORD[bytes[at]!] === 1) at += 1;
+    let word = this.#written + bytes.toString('latin1', start, at);
+    if (word.length > MAX_TEXT_BYTES) word = word.replace(LONG_DIGITS, '$1');
+    const isWhole = at < bytes.length;
+    if (word.length > MAX_TEXT_BYTES || (isWhole && !WORD.test(word))) {
+      throw this.#faultAt(this.#starts[this.#depth]! - this.#scannedBytes);
+    }
+    this.#written = word;
+    if (!isWhole) return at;
+    return this.#endValue(/^[tfn]/.test(word) ? (word as JsonKind) : 'number', at);
+  }
+
+  /** `end` is the offset of the byte after the value, and returned. */
+  #endValue(kind: JsonKind, end: number, text = ''): number {
+    const depth = this.#depth;
+    this.#state = 'comma';
+    if (depth <= MAX_REPORTED_DEPTH) {
+      const name = this.#names[depth]!;
+      const start = this.#starts[depth]!;
+      this.#report({ kind, depth, name, start, end: this.#scannedBytes + end, text });
+    }
+    return end;
+  }
+
+  #open(closer: number, at: number): number {
+    // The item of an array has been counted.
+    if (this.#closers[this.#depth] !== CLOSE_BRACKET) this.#count();
     this.#depth += 1;
     if (this.#depth > MAX_JSON_DEPTH) {
       throw invalidRequest(`request body is nested deeper than ${MAX_JSON_DEPTH} levels`);
     }
-    this.#areObjects[this.#depth] = isObject;
-    this.#visitors[this.#depth] = visitor;
-    this.#state = isObject ? 'firstName' : 'firstItem';
-  }
-
-  #close(at: number): number {
-    this.#depth -= 1;
-    this.#endValue(at + 1);
-    return at + 1;
+    this.#closers[this.#depth] = closer;
+    this.#names[this.#depth] = '';
+    return this.#begin('first', at + 1);
   }
 
   #count(): void {
@@ -224,27 +231,13 @@ export class JsonScanner {
     }
   }
 
-  #fail(at: number): never {
-    throw invalidRequest(`request body is not valid JSON (at byte ${this.#scannedBytes + at})`);
+  #faultAt(at: number): Error {
+    return invalidRequest(`request body is not valid JSON (at byte ${this.#scannedBytes + at})`);
   }
 }
 
-/** Returns whether it is JSON, of any number of elements. */
-export function isJson(bytes: Buffer): boolean {
-  const json = new JsonScanner(undefined, Infinity);
-  try {
-    json.push(bytes);
-    json.end();
-    return true;
-  } catch {
-    return false;
-  }
+/** Takes the contents of a string, its bytes read as Latin-1. */
+function decode(written: string): string {
+  if (PLAIN_TEXT.test(written)) return written;
+  return String(JSON.parse(`"${Buffer.from(written, 'latin1').toString()}"`));
 }
-
-const KINDS: (JsonKind | undefined)[] = [];
-KINDS[OPEN_BRACE] = 'object';
-KINDS[OPEN_BRACKET] = 'array';
-KINDS[QUOTE] = 'string';
-KINDS[0x74] = 'true';
-KINDS[0x66] = 'false';
-KINDS[0x6e] = 'null';

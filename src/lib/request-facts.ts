@@ -54,16 +54,6 @@ export type TokenUsage = {
   readonly reasoning_tokens?: number | undefined;
 };
 
-/** What an answer says about itself, as far as it was read. */
-export interface AnswerSummary {
-  /** Untrusted. */
-  readonly model: string | undefined;
-  readonly finishReason: string | undefined;
-  readonly usage: TokenUsage | undefined;
-  /** Of a stream: how many it had. */
-  readonly events: number | undefined;
-}
-
 /** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */
 export type RequestFacts = TokenUsage & {
   readonly request_id: string;

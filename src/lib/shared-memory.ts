@@ -1,4 +1,4 @@
-/** What the threads of the process share. With one worker there is one thread, and the code is the same. */
+/** Counters that the threads of the process share. With one worker there is one thread, and the code is the same. */
 
 /** Blocks of memory by their names. A thread that is sent them finds the same memory by the same names. */
 export type SharedBlocks = ReadonlyMap<string, SharedArrayBuffer>;
@@ -11,42 +11,35 @@ export interface ThreadPlace {
 
 export const ONLY_THREAD: ThreadPlace = { thread: 0, threads: 1 };
 
-/** Each worker may have a successor while it still finishes its requests. */
+/** Each worker may have three successors while it still finishes its requests. */
 export function placeOfMain(workers: number): ThreadPlace {
-  return workers === 1 ? ONLY_THREAD : { thread: 0, threads: 1 + 2 * workers };
+  return workers === 1 ? ONLY_THREAD : { thread: 0, threads: 1 + 4 * workers };
 }
 
 const IN_FLIGHT_PREFIX = 'in flight: ';
 
-/** Blocks by name, as this thread uses them. */
+/** Blocks by name, for the life of the process: what has the same name after a reload goes on. */
 export class SharedMemory {
   readonly place: ThreadPlace;
-  readonly #blocks = new Map<string, SharedArrayBuffer>();
-  readonly #former: SharedBlocks;
+  readonly blocks: Map<string, SharedArrayBuffer>;
 
-  /** Finds the blocks of `former`, and creates the others. Of those that nobody asks for it keeps counters that are not 0. */
-  constructor(place: ThreadPlace, former: SharedBlocks = new Map()) {
+  constructor(place: ThreadPlace, blocks: SharedBlocks = new Map()) {
     this.place = place;
-    this.#former = former;
-    for (const [name, block] of former) {
-      const isCounting =
-        name.startsWith(IN_FLIGHT_PREFIX) && new SharedCounter(block, place.thread).value !== 0;
-      if (isCounting) this.#blocks.set(name, block);
-    }
+    this.blocks = new Map(blocks);
   }
 
-  /** All blocks that were asked for, or are kept. */
-  get blocks(): SharedBlocks {
-    return this.#blocks;
+  /** Takes the blocks that the main thread has created since. */
+  add(blocks: SharedBlocks): void {
+    for (const [name, block] of blocks) this.blocks.set(name, block);
   }
 
   /** Returns the block of this name; only the main thread creates new ones, filled with zeros. */
   block(name: string, bytes: number): SharedArrayBuffer {
-    const existing = this.#blocks.get(name) ?? this.#former.get(name);
+    const existing = this.blocks.get(name);
     // Its own would be shared with nobody.
     if (!existing && this.place.thread !== 0) throw new Error(`no shared memory for "${name}"`);
     const block = existing ?? new SharedArrayBuffer(bytes);
-    this.#blocks.set(name, block);
+    this.blocks.set(name, block);
     return block;
   }
 
@@ -62,7 +55,7 @@ export class SharedMemory {
 
   /** Takes back what a thread that has ended still had in flight. */
   reclaim(thread: number): void {
-    for (const [name, block] of this.#blocks) {
+    for (const [name, block] of this.blocks) {
       if (!name.startsWith(IN_FLIGHT_PREFIX)) continue;
       const counter = new SharedCounter(block, thread);
       counter.add(-counter.own);

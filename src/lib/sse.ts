@@ -21,25 +21,17 @@ export class EventSplitter {
   /** After a carriage return, a line feed is skipped; `atEventEnd`: it belongs to the event that has just ended. */
   #afterCarriageReturn: 'no' | 'inEvent' | 'atEventEnd' = 'no';
   #eventHasFields = false;
-  #sawData = false;
-  #events = 0;
+  /** The last `push` had a part of an event, and not only comments and blank lines. */
+  sawData = false;
+  /** Whole events so far. */
+  events = 0;
 
   /** The size of the unfinished event, in bytes. */
   get heldBytes(): number {
     return this.#held.size;
   }
 
-  /** Whether the last `push` had a part of an event, and not only comments and blank lines. */
-  get sawData(): boolean {
-    return this.#sawData;
-  }
-
-  /** Whole events so far. */
-  get events(): number {
-    return this.#events;
-  }
-
-  /** Takes a chunk. Returns all events that are now whole, and holds the rest. */
+  /** Takes a chunk. Returns all events that are now whole, and holds the unfinished one. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#lastBoundary(chunk);
     // Most chunks hold whole events only.
@@ -90,13 +82,13 @@ export class EventSplitter {
         if (byte === CARRIAGE_RETURN) afterCarriageReturn = 'atEventEnd';
         if (eventHasFields) {
           sawData = true;
-          this.#events += 1;
+          this.events += 1;
         }
         eventHasFields = false;
       }
       lineIsEmpty = true;
     }
-    this.#sawData = sawData;
+    this.sawData = sawData;
     this.#lineIsEmpty = lineIsEmpty;
     this.#lineIsComment = lineIsComment;
     this.#eventHasFields = eventHasFields;

@@ -1,18 +1,21 @@
-/** Yielding to the event loop while a long body, or one in many chunks, is processed. */
+/** Yielding to the event loop while long bodies, or bodies in many chunks, are processed. */
 
 import { countPassing } from './garbage.ts';
 
-export { setImmediate as nextTurn } from 'node:timers/promises';
-
 const BYTES_PER_TURN = 65_536;
-/** What a chunk costs beside its bytes: in chunks of one byte, 64 KiB would take a quarter of a second. */
+/** Cost of a chunk beside its bytes: in chunks of one byte, 64 KiB would take a quarter of a second. */
 const BYTES_PER_CHUNK = 64;
+/** With all of 300 bodies in each turn, a small request would wait for seconds. */
+const BODIES_PER_TURN = 4;
+
+/** In order of arrival. */
+const waiting: (() => void)[] = [];
 
 /** Says when to yield: one turn could otherwise process megabytes. */
 export class TurnLimit {
   #bytes = 0;
 
-  /** Adds a chunk of so many bytes. Returns true if the rest should wait for the next turn. */
+  /** Adds a chunk of so many bytes. Returns true if further chunks should wait for `onNextTurn`. */
   isReached(bytes: number): boolean {
     countPassing(bytes);
     this.#bytes += bytes + BYTES_PER_CHUNK;
@@ -20,4 +23,21 @@ export class TurnLimit {
     this.#bytes = 0;
     return true;
   }
+}
+
+/** Calls `goOn`, which must not throw, in the next turn; later if there are other bodies that wait. */
+export function onNextTurn(goOn: () => void): void {
+  if (waiting.push(goOn) === 1) setImmediate(beginTurn);
+}
+
+export function nextTurn(): Promise<void> {
+  return new Promise(onNextTurn);
+}
+
+function beginTurn(): void {
+  const bodies = waiting.slice(0, BODIES_PER_TURN);
+  for (const goOn of bodies) goOn();
+  // Only now: a body that waits again meanwhile must not begin the turn after this one a second time.
+  waiting.splice(0, bodies.length);
+  if (waiting.length > 0) setImmediate(beginTurn);
 }

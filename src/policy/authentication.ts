@@ -1,4 +1,4 @@
-/** Authentication of clients: `Authorization: Bearer <token>`. */
+/** Authentication of clients (`Authorization: Bearer <token>`), and which models they may name. */
 
 // Whole: on an old Node an import by name fails before any code can say which one is needed.
 import crypto, { timingSafeEqual } from 'node:crypto';
@@ -62,4 +62,15 @@ function findKey(keys: readonly Key[], token: string): Key | undefined {
 
 function digestOf(text: string): Buffer {
   return crypto.hash('sha256', text, 'buffer');
+}
+
+/**
+ * Whether the client's `models` has this name: in full, or up to a `*` at the end. Everybody else may name every
+ * model: clients without `models`, and requests without a client. Case and spaces count, as they do for providers.
+ */
+export function mayName(client: Pick<ClientSettings, 'models'> | undefined, name: string): boolean {
+  if (!client?.models) return true;
+  return client.models.some((pattern) =>
+    pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern,
+  );
 }

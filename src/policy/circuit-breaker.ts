@@ -3,13 +3,15 @@
 import { sharedNowWholeMs } from '../lib/clock.ts';
 import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import type { SharedMemory } from '../lib/shared-memory.ts';
-import { CircuitTable, MAX_NAME_CHARACTERS, type Circuit } from './circuit-table.ts';
 
 const FAILURES_TO_OPEN = 3;
-const REST_MS = 10_000;
+const COOLDOWN_MS = 10_000;
+/** Model names come from clients: the circuits that failed last are kept, and no names longer than this. */
+const MAX_CIRCUITS = 1000;
+const MAX_NAME_CHARACTERS = 256;
+const MAX_CAUSE_CHARACTERS = 256;
 
-/** `open`: pass the provider over. `half-open`: one request may probe it. */
+/** `open`: skip the provider. `half-open`: one request may probe it. */
 export type CircuitState = 'closed' | 'open' | 'half-open';
 
 /** A provider, as long as its settings are the same: with others it is another object. */
@@ -17,24 +19,52 @@ interface Guarded {
   readonly id: string;
 }
 
+/** A circuit that has failures. */
+export interface Circuit {
+  readonly provider: string;
+  /** Absent for the provider itself. */
+  readonly model: string | undefined;
+  /** In a row. */
+  readonly failures: number;
+  /** Of the latest failure. */
+  readonly cause: string | undefined;
+  /** The end of the cooldown, on the clock of `sharedNowMs()`. */
+  readonly restsUntilMs: number;
+}
+
 /** A circuit that is not closed. `restsUntilMs` is on the clock of this thread's `performance.now()`. */
 export type CircuitReport = Circuit & { readonly state: 'open' | 'half-open' };
 
+/** A change that the breakers of the other threads make too. A failure without a model is one to connect. */
+export type CircuitEvent = Omit<Circuit, 'failures'> & {
+  readonly type: 'probe' | 'success' | 'failure';
+};
+
 /**
  * Each model of a provider has a circuit, and the provider itself has one for failed connections. A circuit opens
- * after three failures in a row, and is half-open ten seconds later. The threads of the process share the circuits.
- * If one of them dies while it changes a circuit, all circuits count as closed until `releaseLock` is called.
+ * after three failures in a row, and is half-open ten seconds later.
  */
 export class CircuitBreaker {
-  readonly #table: CircuitTable;
+  /** Those that have failures, by name, in the order of their latest failures. */
+  readonly #circuits: Map<string, Circuit>;
   readonly #retired = new WeakSet<Guarded>();
   readonly #logger: Logger;
-  /** Logged once the table is unlocked: other threads do not wait for the log. */
-  readonly #lines: Parameters<Logger['log']>[] = [];
+  readonly #share: ((event: CircuitEvent) => void) | undefined;
 
-  constructor(memory: SharedMemory, logger: Logger) {
-    this.#table = new CircuitTable(memory);
+  /** `share` takes this thread's changes to other threads, and `circuits` are those that they know already. */
+  constructor(
+    logger: Logger,
+    share?: (event: CircuitEvent) => void,
+    circuits: CircuitBreaker['circuits'] = [],
+  ) {
     this.#logger = logger;
+    this.#share = share;
+    this.#circuits = new Map(circuits);
+  }
+
+  /** What the breaker of another thread begins with. */
+  get circuits(): readonly (readonly [string, Circuit])[] {
+    return [...this.#circuits];
   }
 
   /**
@@ -43,18 +73,16 @@ export class CircuitBreaker {
    */
   retire(provider: Guarded): void {
     this.#retired.add(provider);
-    if (this.#table.size === 0) return;
-    this.#locked(() => {
-      // From the last, because what is removed is replaced by the last.
-      for (let slot = this.#table.size - 1; slot >= 0; slot -= 1) {
-        if (this.#table.read(slot).provider === provider.id) this.#close(slot);
-      }
-    });
+    for (const [name, circuit] of this.#circuits) {
+      if (circuit.provider === provider.id) this.#close(name);
+    }
   }
 
   stateOf(provider: Guarded, model: string): CircuitState {
-    if (this.#table.size === 0 || this.#retired.has(provider)) return 'closed';
-    return this.#locked(() => this.#stateOf(this.#tripped(provider, model))) ?? 'closed';
+    if (this.#circuits.size === 0 || this.#retired.has(provider)) return 'closed';
+    const tripped = this.#tripped(provider.id, model);
+    if (tripped.length === 0) return 'closed';
+    return tripped.some(isOpen) ? 'open' : 'half-open';
   }
 
   /**
@@ -62,120 +90,121 @@ export class CircuitBreaker {
    * open for all others until its result, for ten seconds at most.
    */
   recordAttempt(provider: Guarded, model: string): CircuitState {
-    if (this.#table.size === 0 || this.#retired.has(provider)) return 'closed';
-    const begin = () => {
-      const slots = this.#tripped(provider, model);
-      const state = this.#stateOf(slots);
-      if (state !== 'half-open') return state;
-      for (const slot of slots) {
-        this.#table.restsUntilMs[slot] = sharedNowWholeMs() + REST_MS;
-        this.#lines.push(['debug', 'breaker half-open', namesOf(this.#table.read(slot))]);
-      }
-      return state;
-    };
-    return this.#locked(begin) ?? 'closed';
+    const state = this.stateOf(provider, model);
+    if (state === 'half-open') this.#record(provider, 'probe', model);
+    return state;
   }
 
   /** The model answered: it and its provider work. */
   recordSuccess(provider: Guarded, model: string): void {
-    if (this.#table.size === 0 || this.#retired.has(provider)) return;
-    this.#locked(() => {
-      this.#close(this.#table.find(provider.id));
-      this.#close(this.#table.find(nameOf(provider.id, model)));
-    });
+    const { id } = provider;
+    const isKnown = this.#circuits.has(id) || this.#circuits.has(nameOf(id, model));
+    if (isKnown) this.#record(provider, 'success', model);
   }
 
   /** The provider was reached, but the model failed. `cause` is for the log and the report. */
   recordModelFailure(provider: Guarded, model: string, cause?: string): void {
-    if (this.#retired.has(provider)) return;
-    this.#locked(() => {
-      this.#close(this.#table.find(provider.id));
-      this.#recordFailure(provider, nameOf(provider.id, model), cause);
-    });
+    this.#record(provider, 'failure', model, cause);
   }
 
   /** No connection to the provider could be made. */
   recordProviderFailure(provider: Guarded, cause?: string): void {
-    if (this.#retired.has(provider)) return;
-    this.#locked(() => this.#recordFailure(provider, provider.id, cause));
+    this.#record(provider, 'failure', undefined, cause);
+  }
+
+  /** Makes a change that another thread has made. */
+  apply(event: CircuitEvent): void {
+    const { type, provider, model, restsUntilMs } = event;
+    const name = nameOf(provider, model);
+    if (type === 'probe') {
+      for (const circuit of this.#tripped(provider, model)) {
+        this.#circuits.set(nameOf(provider, circuit.model), { ...circuit, restsUntilMs });
+        this.#logger.log('debug', 'breaker half-open', namesOf(circuit));
+      }
+      return;
+    }
+    // A model that answers or fails shows that its provider was reached.
+    if (model !== undefined) this.#close(provider);
+    if (type === 'success') this.#close(name);
+    else if (name.length <= MAX_NAME_CHARACTERS) this.#fail(name, event);
   }
 
   /** The circuits that are not closed, in the order of their latest failures. */
   report(): CircuitReport[] {
-    if (this.#table.size === 0) return [];
     const offsetMs = performance.now() - sharedNowWholeMs();
-    const read = (slot: number): CircuitReport => {
-      const circuit = this.#table.read(slot);
-      return {
-        ...circuit,
-        ...namesOf(circuit),
-        restsUntilMs: circuit.restsUntilMs + offsetMs,
-        state: this.#isResting(slot) ? 'open' : 'half-open',
-      };
+    return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
+      ...circuit,
+      ...namesOf(circuit),
+      restsUntilMs: circuit.restsUntilMs + offsetMs,
+      state: isOpen(circuit) ? 'open' : 'half-open',
+    }));
+  }
+
+  #record(
+    provider: Guarded,
+    type: CircuitEvent['type'],
+    model: string | undefined,
+    cause?: string,
+  ): void {
+    if (this.#retired.has(provider)) return;
+    const event: CircuitEvent = {
+      type,
+      provider: provider.id,
+      // Megabytes of a client's are not sent to other threads: what is cut is still too long to be kept.
+      model: model?.slice(0, MAX_NAME_CHARACTERS),
+      cause: cut(cause),
+      restsUntilMs: sharedNowWholeMs() + COOLDOWN_MS,
     };
-    const isTripped = (slot: number) => this.#isTripped(slot);
-    return this.#locked(() => this.#table.slots().filter(isTripped).map(read)) ?? [];
+    this.apply(event);
+    this.#share?.(event);
   }
 
-  /** Frees what a thread that has ended held. The circuits are forgotten if it was changing one. */
-  releaseLock(thread: number): void {
-    this.#table.releaseLock(thread);
-  }
-
-  /** Runs a task with the table locked, then logs. Undefined if the table stays locked by another thread. */
-  #locked<T>(task: () => T): T | undefined {
-    const result = this.#table.locked(task);
-    for (const line of this.#lines.splice(0)) this.#logger.log(...line);
-    return result;
-  }
-
-  #recordFailure(provider: Guarded, name: string, cause: string | undefined): void {
-    if (name.length > MAX_NAME_CHARACTERS) return;
-    let slot = this.#table.find(name);
-    if (slot === undefined) {
-      this.#close(this.#table.oldestIfFull());
-      slot = this.#table.add(name, provider.id.length);
-    }
-    const failures = this.#table.recordFailure(slot, cause, sharedNowWholeMs() + REST_MS);
-    const facts = { ...namesOf(this.#table.read(slot)), cause, failures, rest_ms: REST_MS };
-    if (failures === FAILURES_TO_OPEN) this.#lines.push(['warn', 'breaker opened', facts]);
-    if (failures > FAILURES_TO_OPEN) this.#lines.push(['debug', 'breaker stays open', facts]);
+  #fail(name: string, { provider, model, cause, restsUntilMs }: CircuitEvent): void {
+    const failures = (this.#circuits.get(name)?.failures ?? 0) + 1;
+    const circuit = { provider, model, failures, cause, restsUntilMs };
+    // To the end of the order.
+    this.#circuits.delete(name);
+    const [oldest] = this.#circuits.keys();
+    if (this.#circuits.size === MAX_CIRCUITS) this.#close(oldest!);
+    this.#circuits.set(name, circuit);
+    const fields = { ...namesOf(circuit), cause, failures, rest_ms: COOLDOWN_MS };
+    if (failures === FAILURES_TO_OPEN) this.#logger.log('warn', 'breaker opened', fields);
+    if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }
 
   /** Forgets the failures. */
-  #close(slot: number | undefined): void {
-    if (slot === undefined) return;
-    if (this.#isTripped(slot)) {
-      this.#lines.push(['info', 'breaker closed', namesOf(this.#table.read(slot))]);
+  #close(name: string): void {
+    const circuit = this.#circuits.get(name);
+    this.#circuits.delete(name);
+    if (circuit && isTripped(circuit)) {
+      this.#logger.log('info', 'breaker closed', namesOf(circuit));
     }
-    this.#table.remove(slot);
   }
 
-  #tripped(provider: Guarded, model: string): number[] {
-    return [provider.id, nameOf(provider.id, model)]
-      .map((name) => this.#table.find(name))
-      .filter((slot) => slot !== undefined)
-      .filter((slot) => this.#isTripped(slot));
+  /** The circuits that count for this model: the provider's and its own. */
+  #tripped(id: string, model: string | undefined): Circuit[] {
+    const circuits = [this.#circuits.get(id), this.#circuits.get(nameOf(id, model))];
+    return circuits.filter((circuit) => circuit !== undefined).filter(isTripped);
   }
+}
 
-  #isTripped(slot: number): boolean {
-    return this.#table.failures[slot]! >= FAILURES_TO_OPEN;
-  }
+function isTripped({ failures }: Circuit): boolean {
+  return failures >= FAILURES_TO_OPEN;
+}
 
-  #stateOf(tripped: readonly number[]): CircuitState {
-    if (tripped.length === 0) return 'closed';
-    return tripped.some((slot) => this.#isResting(slot)) ? 'open' : 'half-open';
-  }
+function isOpen({ restsUntilMs }: Circuit): boolean {
+  return sharedNowWholeMs() < restsUntilMs;
+}
 
-  #isResting(slot: number): boolean {
-    return sharedNowWholeMs() < this.#table.restsUntilMs[slot]!;
-  }
+/** Not in the middle of a surrogate pair. */
+function cut(cause: string | undefined): string | undefined {
+  return cause?.slice(0, MAX_CAUSE_CHARACTERS).replace(/\p{Surrogate}$/u, '');
 }
 
 function namesOf({ provider, model }: Circuit): { provider: string; model: string | undefined } {
   return { provider, model: model && escapeControlCharacters(model, MAX_NAME_CHARACTERS) };
 }
 
-function nameOf(providerId: string, model: string): string {
-  return `${providerId}/${model}`;
+function nameOf(id: string, model: string | undefined): string {
+  return model === undefined ? id : `${id}/${model}`;
 }

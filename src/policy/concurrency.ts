@@ -27,8 +27,8 @@ export function createConcurrency(
   { server, clients, providers }: Pick<Config, 'server' | 'clients' | 'providers'>,
   memory: SharedMemory,
 ): Concurrency {
-  const bound = (name: string, settings: BoundSettings, limit: Limit) =>
-    new Bound(memory.inFlightCounter(name), settings, limit);
+  const bound = (name: string, settings: Parameters<typeof createBound>[1], limit: Limit) =>
+    createBound(memory.inFlightCounter(name), settings, limit);
   const inServer = bound('server', server, 'server_concurrency');
   const ofClients = new Map(
     clients.map((one) => [one.name, bound(`clients.${one.name}`, one, 'client_concurrency')]),
@@ -56,36 +56,21 @@ export function createConcurrency(
   };
 }
 
-type BoundSettings = Pick<ClientSettings, 'maxConcurrentRequests'>;
-
 /** A counter and its limit. */
-class Bound {
-  readonly #counter: SharedCounter;
-  readonly #max: number;
-  readonly #limit: Limit;
-
-  constructor(counter: SharedCounter, { maxConcurrentRequests }: BoundSettings, limit: Limit) {
-    this.#counter = counter;
-    this.#max = maxConcurrentRequests || Infinity;
-    this.#limit = limit;
-  }
-
-  begin(): GatewayError | undefined {
-    return this.#counter.addWithin(1, this.#max) ? undefined : this.#refusal();
-  }
-
-  refuse(): GatewayError | undefined {
-    return this.#counter.value < this.#max ? undefined : this.#refusal();
-  }
-
-  end(): void {
-    this.#counter.add(-1);
-  }
-
-  #refusal(): GatewayError {
-    return new GatewayError('rateLimit', 'Too many requests at the same time', {
+function createBound(
+  counter: SharedCounter,
+  { maxConcurrentRequests }: Pick<ClientSettings, 'maxConcurrentRequests'>,
+  limit: Limit,
+) {
+  const max = maxConcurrentRequests || Infinity;
+  const refusal = () =>
+    new GatewayError('rateLimit', 'Too many requests at the same time', {
       retryAfterSeconds: RETRY_AFTER_SECONDS,
-      limit: this.#limit,
+      limit,
     });
-  }
+  return {
+    begin: () => (counter.addWithin(1, max) ? undefined : refusal()),
+    refuse: () => (counter.value < max ? undefined : refusal()),
+    end: () => void counter.add(-1),
+  };
 }

@@ -1,6 +1,7 @@
 /** One attempt at one provider: send the request, map the reply to an answer or a `GatewayError`. */
 
 import type { Config } from '../config/config.ts';
+import type { Attempt } from '../lib/attempt.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { ExhaustionLog } from '../lib/exhaustion.ts';
@@ -10,12 +11,10 @@ import { readAll } from '../lib/byte-source.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/untrusted-json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
-import type { AnswerFacts } from './answer-facts.ts';
-import { readCompletion, type AnswerOptions } from './completion.ts';
-import { readFault, reportsFault } from './fault.ts';
+import { readCompletion } from './completion.ts';
 import { pairsOf, passedHeaders, traceHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
-import { toProviderError } from './provider-error.ts';
+import { readFault, toProviderError, type ReplyContext } from './provider-error.ts';
 import type { ForwardedHeaders, Provider, UpstreamReply } from './provider.ts';
 import { openStream } from './stream-relay.ts';
 import type { Transport } from './transport.ts';
@@ -42,76 +41,74 @@ export interface AttemptSettings {
   readonly exhaustion: ExhaustionLog;
 }
 
-/** What becomes known of one attempt while it is made. For the log. */
-export interface AttemptFacts {
-  /** The provider's own. */
-  status: number | undefined;
-  upstreamRequestId: string | undefined;
-  /** Undefined if the transport does not tell. */
-  connection: 'new' | 'reused' | undefined;
-  /** Is filled in while the answer is read: a complete one before `attempt` resolves, a stream until it has ended. */
-  readonly answer: AnswerFacts;
-}
-
-/** The client's request as an attempt sees it. */
-export interface AttemptCall {
-  /** What of the client's headers goes upstream. */
-  readonly forwarded: ForwardedHeaders;
-  /** What becomes known of the attempt. */
-  readonly facts: AttemptFacts;
+/** The client's request, as far as an attempt needs it. */
+interface ClientRequest {
   /** Cancelled when the client leaves or the gateway gives the request up. */
   readonly cancellation: Cancellation;
   /** The memory that the request's body takes until it is sent. */
   readonly bodyReservation: Reservation;
   /** The memory that the answer takes until it is delivered. */
-  readonly reservation: Reservation;
-  /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
-  readonly onStreamEnd: ((failure?: GatewayError) => void) | undefined;
+  readonly answerReservation: Reservation;
 }
 
 interface AttemptRequest {
-  readonly call: AttemptCall;
+  /** What becomes known is written here. */
+  readonly attempt: Attempt;
+  readonly call: ClientRequest;
   readonly chat: ChatRequest;
   readonly provider: Provider;
-  readonly model: string;
-  /** The index of the provider's key to send; the first if absent. */
-  readonly key?: number | undefined;
+  /** What of the client's headers goes upstream. */
+  readonly forwarded: ForwardedHeaders;
   /** A new connection is wanted. */
-  readonly isFresh?: boolean | undefined;
+  readonly isFresh: boolean;
+  /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
+  readonly onStreamEnd: (failure?: GatewayError) => void;
 }
 
 /**
  * Sends the request once. Resolves to the client's answer: a complete one, or a stream whose first event was read.
  * Throws `GatewayError`, or `ClientGone` if the client leaves.
  */
-export async function attempt(request: AttemptRequest, settings: AttemptSettings): Promise<Answer> {
-  const { call, chat, provider, model, key, isFresh } = request;
-  const { logger } = settings;
-  const traced = { request_id: call.forwarded[1], provider: provider.id };
+export async function sendAttempt(
+  request: AttemptRequest,
+  settings: AttemptSettings,
+): Promise<Answer> {
+  const { attempt, call, chat, forwarded, isFresh, onStreamEnd, provider } = request;
+  const { logger, redact } = settings;
+  const { firstTokenTimeoutMs, streamIdleTimeoutMs } = settings.config.server;
+  const traced = { request_id: forwarded[1], provider: provider.id };
   const isStream = chat.stream;
   const deadline = new Deadline(call.cancellation);
-  const limitMs = isStream
-    ? Math.min(provider.timeoutMs, settings.config.server.firstTokenTimeoutMs)
-    : provider.timeoutMs;
+  const limitMs = isStream ? Math.min(provider.timeoutMs, firstTokenTimeoutMs) : provider.timeoutMs;
   deadline.arm(limitMs, () => {
     const awaited = isStream ? 'first event' : 'complete answer';
     return timeoutError(provider.id, { cause: `no ${awaited} in ${limitMs} ms` });
   });
   let answered = false;
   try {
-    const asked = provider.chatRequest(chat, model, call.forwarded, key);
+    const asked = provider.chatRequest(chat, attempt.model, forwarded, attempt.key);
     const sent = { ...asked, held: call.bodyReservation, isStream, isFresh };
     const isTraced = logger.isEnabled('trace');
     if (isTraced) traceHeaders(logger, 'request to provider', traced, pairsOf(sent.headers));
     const reply = await settings.transport.send(sent, deadline);
     answered = true;
-    call.facts.status = reply.status;
-    call.facts.connection = reply.connection;
-    call.facts.upstreamRequestId = upstreamRequestId(reply.headers);
+    attempt.status = reply.status;
+    attempt.connection = reply.connection;
+    attempt.upstreamRequestId = upstreamRequestId(reply.headers);
     traceHeaders(logger, 'response of provider', traced, reply.headers);
-    const context = { call, provider, isStream, settings, deadline };
+    const context: ReplyContext = {
+      attempt,
+      provider: provider.id,
+      isStream,
+      deadline,
+      reservation: call.answerReservation,
+      idleMs: streamIdleTimeoutMs,
+      redact,
+      isQuoted: settings.config.logging.providerMessages,
+      onStreamEnd,
+    };
     if (reply.status >= 300 || NO_ANSWER_STATUSES.has(reply.status)) {
-      throw await readStatusError(reply, context);
+      throw await readStatusError(reply, context, call.cancellation);
     }
     const read = toAnswer(reply, context);
     const answer = read instanceof Promise ? await read : read;
@@ -120,106 +117,69 @@ export async function attempt(request: AttemptRequest, settings: AttemptSettings
   } catch (thrown) {
     // Also ends a reply that was not read to its end.
     deadline.end({ abandon: true });
-    call.reservation.resize(0);
+    call.answerReservation.resize(0);
     if (thrown instanceof TransportError) settings.exhaustion.record(thrown.cause);
     throw upstreamFailure(thrown, { provider: provider.id, answered });
   }
 }
 
-/** Without the chat request: a stream would hold its body, often megabytes, until it ends. */
-interface ReplyContext {
-  readonly call: AttemptCall;
-  readonly provider: Provider;
-  readonly isStream: boolean;
-  readonly settings: AttemptSettings;
-  readonly deadline: Deadline;
-}
-
 /** Maps an upstream's reply to the client's answer. Throws `GatewayError` if it is not one. */
 function toAnswer(reply: UpstreamReply, context: ReplyContext): Answer | Promise<Answer> {
   const { status } = reply;
-  const { call, deadline, isStream, provider, settings } = context;
-  const { redact } = settings;
+  const { isStream, provider, redact } = context;
   const encoding = reply.headers.get('content-encoding');
   if (encoding && encoding.toLowerCase() !== 'identity') {
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
-    throw new GatewayError('provider', 'the answer is compressed', { provider: provider.id });
+    throw new GatewayError('provider', 'the answer is compressed', { provider });
   }
   const headers = passedHeaders(reply.headers, redact);
   const contentType = redact(reply.headers.get('content-type') ?? '');
   const isJson = JSON_TYPE.test(contentType);
   const isEventStream = EVENT_STREAM_TYPE.test(contentType);
-  const isEvent = isStream && !isJson;
-  const options: AnswerOptions = {
-    provider: provider.id,
-    reservation: call.reservation,
-    facts: call.facts.answer,
-    errorIn(json) {
-      if (!reportsFault(json)) return undefined;
-      const fault = readFault(json);
-      return toProviderError(fault, {
-        status: fault.status,
-        provider: provider.id,
-        redact,
-        isEvent,
-        isQuoted: settings.config.logging.providerMessages,
-      });
-    },
-  };
 
-  if (isEvent) {
+  if (isStream && !isJson) {
     headers['content-type'] = isEventStream ? contentType : 'text/event-stream; charset=utf-8';
     // Proxies must neither buffer nor rewrite events.
     headers['cache-control'] = 'no-cache, no-transform';
     headers['x-accel-buffering'] = 'no';
-    return openStream(reply.body, {
-      ...options,
-      deadline,
-      idleMs: settings.config.server.streamIdleTimeoutMs,
-      causeIfEmpty: `content-type: ${reply.headers.get('content-type') ?? 'none'}`,
-      onEnd: call.onStreamEnd,
-    }).then((body) => ({ status, headers, body }));
+    return openStream(reply, context).then((body) => ({ status, headers, body }));
   }
 
   if (isEventStream) {
     const text = 'a stream was answered to a request for a complete answer';
-    throw new GatewayError('provider', text, { provider: provider.id });
+    throw new GatewayError('provider', text, { provider });
   }
-  const body = readCompletion(reply, options);
+  const body = readCompletion(reply, context);
   headers['content-type'] = isJson ? contentType : 'application/json';
   const toCompleteAnswer = (parts: readonly Buffer[]): Answer => {
     if (!isStream) return { status, headers, body: parts };
-    const text = `Provider ${provider.id} does not support streaming`;
-    throw new GatewayError('unsupported', text, { provider: provider.id });
+    const text = `Provider ${provider} does not support streaming`;
+    throw new GatewayError('unsupported', text, { provider });
   };
   return body instanceof Promise ? body.then(toCompleteAnswer) : toCompleteAnswer(body);
 }
 
 /** The error that a reply without an answer stands for; its body is read if the status is that of an error. */
-async function readStatusError(reply: UpstreamReply, context: ReplyContext): Promise<GatewayError> {
-  const { status, headers } = reply;
-  const { call, provider } = context;
+async function readStatusError(
+  { status, headers, body }: UpstreamReply,
+  context: ReplyContext,
+  cancellation: Cancellation,
+): Promise<GatewayError> {
+  const { deadline, provider } = context;
   if (status < 400 || status > 599 || NO_ANSWER_STATUSES.has(status)) {
     const location = headers.get('location')?.split('?', 1)[0];
     return new GatewayError('provider', `unexpected status ${status}`, {
-      provider: provider.id,
+      provider,
       ...(location && { cause: `status ${status}, location ${location}` }),
     });
   }
-  const giveUp = () => context.deadline.cancel(timeoutError(provider.id));
-  const timer = setTimeout(giveUp, ERROR_BODY_MS);
+  const timer = setTimeout(() => deadline.cancel(timeoutError(provider)), ERROR_BODY_MS);
   // If the error body is truncated or slow, answer with the status alone.
-  const bytes = await readAll(reply.body, MAX_ERROR_BYTES).catch(() => undefined);
+  const bytes = await readAll(body, MAX_ERROR_BYTES).catch(() => undefined);
   clearTimeout(timer);
-  call.cancellation.throwIfCancelled();
+  cancellation.throwIfCancelled();
   const error = bytes && readErrorBody(bytes.toString('utf8'), headers.get('content-type') ?? '');
-  return toProviderError(readFault(error), {
-    status,
-    provider: provider.id,
-    redact: context.settings.redact,
-    headers,
-    isQuoted: context.settings.config.logging.providerMessages,
-  });
+  return toProviderError(readFault(error), context, { status, headers });
 }
 
 /** The JSON of an error body, or its text if that is a message and not a page; else undefined. */

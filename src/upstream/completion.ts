@@ -1,27 +1,16 @@
 /** The body of a complete answer: read in full, bounded, and checked for being a completion. */
 
-import type { Reservation } from '../lib/byte-budget.ts';
+import { MAX_USAGE_BYTES } from '../lib/attempt.ts';
 import { readEach } from '../lib/byte-source.ts';
 import { joinParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { JsonScanner, type JsonKind, type JsonVisitor } from '../lib/json-scanner.ts';
+import { JsonScanner, type JsonValue } from '../lib/json-scanner.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
-import { MAX_USAGE_BYTES, type AnswerFacts } from './answer-facts.ts';
+import { errorIn, type ReplyContext } from './provider-error.ts';
 import type { UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
-
-/** What reading an answer needs, complete or streamed. */
-export interface AnswerOptions {
-  readonly provider: string;
-  /** Grows with the answer; with a Content-Length, to all of it at once. */
-  readonly reservation: Reservation;
-  /** The client's error for what the JSON of an answer reports, if that is an error. */
-  readonly errorIn: (json: unknown) => GatewayError | undefined;
-  /** Is filled in if the answer is a completion. */
-  readonly facts: AnswerFacts;
-}
 
 /**
  * Reads a complete answer and returns its bytes in parts, without a promise if they have come. Throws `provider` if it
@@ -30,9 +19,9 @@ export interface AnswerOptions {
  */
 export function readCompletion(
   { headers, body }: UpstreamReply,
-  options: AnswerOptions,
+  context: ReplyContext,
 ): readonly Buffer[] | Promise<readonly Buffer[]> {
-  const { provider, reservation } = options;
+  const { provider, reservation } = context;
   let scan: AnswerScan | undefined;
   const announcedBytes = Number(headers.get('content-length') ?? 0) || 0;
   const reserve = (bytes: number) => {
@@ -57,7 +46,7 @@ export function readCompletion(
   });
   const check = () => {
     const { parts } = held;
-    const fault = scan ? scan.finish(parts, options) : readShort(parts, options);
+    const fault = scan ? scan.finish(parts, context) : readShort(parts, context);
     if (fault === 'not JSON') {
       const text = 'the provider did not answer with usable JSON';
       const cause = `content-type: ${headers.get('content-type') ?? 'none'}`;
@@ -69,27 +58,29 @@ export function readCompletion(
   return reading ? reading.then(check) : check();
 }
 
-/** What is wrong with an answer. To have `choices` is enough to be a completion. */
+/** An answer with `choices` is a completion. */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
-/** What is known of an error that is too long to be parsed. */
+/** Stands for an error that is too long to be parsed. */
 export const ERROR_WITHOUT_TEXT = { error: {} };
 
 /** Notes what a completion says about itself, or returns what is wrong with the answer. */
-function readShort(parts: readonly Buffer[], { facts, errorIn }: AnswerOptions): AnswerFault {
+function readShort(parts: readonly Buffer[], context: ReplyContext): AnswerFault {
   const bytes = joinParts(parts);
   const json = parseUntrustedJson(bytes.toString('utf8'));
   if (json === undefined) return 'not JSON';
   const choices = memberOf(json, 'choices') ?? undefined;
-  if (choices === undefined) return errorIn(json);
+  if (choices === undefined) return errorIn(json, context, false);
   const reasons = Array.isArray(choices)
     ? choices.map((choice) => memberOf(choice, 'finish_reason'))
     : [];
-  facts.noteModel(memberOf(json, 'model'));
-  facts.noteFinishReason(reasons.find((reason) => typeof reason === 'string' && reason !== ''));
+  context.attempt.noteModel(memberOf(json, 'model'));
+  context.attempt.noteFinishReason(
+    reasons.find((reason) => typeof reason === 'string' && reason !== ''),
+  );
   const usage = memberOf(json, 'usage');
   const mayBeLong = usage && bytes.length > MAX_USAGE_BYTES;
-  facts.noteUsage(mayBeLong ? JSON.stringify(usage).slice(0, MAX_USAGE_BYTES) : usage);
+  context.attempt.noteUsage(mayBeLong ? JSON.stringify(usage).slice(0, MAX_USAGE_BYTES) : usage);
   return undefined;
 }
 
@@ -97,84 +88,63 @@ function readShort(parts: readonly Buffer[], { facts, errorIn }: AnswerOptions):
 export function isLongError(data: string): boolean {
   const scan = new AnswerScan();
   scan.push(Buffer.from(data));
-  scan.end();
-  return scan.hasError && !scan.isCompletion;
+  return scan.isError();
 }
 
 /**
  * Looks for the members by which long answers differ, while they arrive. They are not parsed: the log probabilities of
  * one may be a million elements.
  */
-class AnswerScan implements JsonVisitor {
-  readonly textName = 'model';
-  isJson = true;
-  hasError = false;
+class AnswerScan {
+  readonly #json = new JsonScanner((value) => this.#note(value), Infinity);
+  #hasError = false;
   #hasChoices = false;
-  readonly #choice = new Choice();
   #model = '';
+  /** The first one in the current member, and the first one in `choices`. */
+  #innerReason = '';
+  #finishReason = '';
   /** The offset of the last `usage` that is not null; 0 if there is none. */
   #usageStart = 0;
-  readonly #choices: JsonVisitor = { onValue: () => this.#choice };
-  readonly #json = new JsonScanner(
-    { onValue: (kind) => (kind === 'object' ? this : undefined) },
-    Infinity,
-  );
 
-  get isCompletion(): boolean {
-    return this.isJson && this.#hasChoices;
+  get isJson(): boolean {
+    return this.#json.fault === undefined;
   }
 
   push(chunk: Buffer): void {
-    if (this.isJson) this.#try(() => this.#json.push(chunk));
+    this.#json.push(chunk);
   }
 
-  end(): void {
-    if (this.isJson) this.#try(() => this.#json.end());
+  /** The answer is complete, and an error. */
+  isError(): boolean {
+    return !this.#json.end() && this.#hasError && !this.#hasChoices;
   }
 
   /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
-  finish(parts: readonly Buffer[], { facts, errorIn }: AnswerOptions): AnswerFault {
-    this.end();
-    if (!this.isJson) return 'not JSON';
-    if (!this.isCompletion) return this.hasError ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
-    facts.noteModel(this.#model);
-    facts.noteFinishReason(this.#choice.finishReason);
+  finish(parts: readonly Buffer[], context: ReplyContext): AnswerFault {
+    if (this.#json.end()) return 'not JSON';
+    if (!this.#hasChoices) {
+      return this.#hasError ? errorIn(ERROR_WITHOUT_TEXT, context, false) : undefined;
+    }
+    context.attempt.noteModel(this.#model);
+    context.attempt.noteFinishReason(this.#finishReason);
     const start = this.#usageStart;
-    if (start > 0) facts.noteUsage(sliceText(parts, start, start + MAX_USAGE_BYTES));
+    if (start > 0) context.attempt.noteUsage(sliceText(parts, start, start + MAX_USAGE_BYTES));
     return undefined;
   }
 
-  onValue(kind: JsonKind, name: string, offset: number): JsonVisitor | undefined {
-    if (kind === 'null') return undefined;
-    if (name === 'error') this.hasError = true;
-    if (name === 'usage') this.#usageStart = offset;
-    if (name !== 'choices') return undefined;
-    this.#hasChoices = true;
-    return this.#choices;
-  }
-
-  onEnd(_end: number, text = ''): void {
-    this.#model ||= text;
-  }
-
-  #try(scan: () => void): void {
-    try {
-      scan();
-    } catch {
-      this.isJson = false;
+  /** A value comes after those inside it. */
+  #note({ kind, depth, name, start, text }: JsonValue): void {
+    if (depth === 3 && name === 'finish_reason') this.#innerReason ||= text;
+    if (depth !== 1) return;
+    if (kind !== 'null') {
+      if (name === 'error') this.#hasError = true;
+      if (name === 'model') this.#model ||= text;
+      if (name === 'usage') this.#usageStart = start;
+      if (name === 'choices') {
+        this.#hasChoices = true;
+        this.#finishReason ||= this.#innerReason;
+      }
     }
-  }
-}
-
-/** The members of a choice. */
-class Choice implements JsonVisitor {
-  readonly textName = 'finish_reason';
-  /** Of the first choice that has one. */
-  finishReason = '';
-
-  onValue(): undefined {}
-
-  onEnd(_end: number, text = ''): void {
-    this.finishReason ||= text;
+    this.#innerReason = '';
   }
 }

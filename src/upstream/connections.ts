@@ -1,7 +1,4 @@
-/**
- * Connections to providers for the undici transport: a pool of the Agent class under fetch, and what
- * is known of the connection that a request was written to.
- */
+/** Connections to providers for the undici transport: a pool of the Agent class under fetch, and their states. */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
@@ -43,28 +40,20 @@ export interface Connections {
   close(): Promise<void>;
 }
 
-interface ConnectionsOptions {
-  /** Ignore the proxies that the environment names. */
-  readonly isDirect?: boolean;
-  /** For a TCP connection and its TLS handshake together. */
-  readonly connectTimeoutMs?: number;
-  /** Where the threads count their connections together. */
-  readonly memory?: SharedMemory | undefined;
-}
-
-/** Returns a pool of connections; `undefined` if this Node does not have undici's Agent where it is expected. */
-export function createConnections({
-  isDirect = false,
-  connectTimeoutMs = CONNECT_TIMEOUT_MS,
+/**
+ * Returns a pool of connections, counted in `memory` for all threads; `undefined` if this Node does not have undici's
+ * Agent at its usual place. `connectTimeoutMs` is for a TCP connection and its TLS handshake together.
+ */
+export function createConnections(
   memory = new SharedMemory(ONLY_THREAD),
-}: ConnectionsOptions = {}): Connections | undefined {
+  connectTimeoutMs = CONNECT_TIMEOUT_MS,
+): Connections | undefined {
   const AgentClass = findAgentClass();
   if (!AgentClass) return undefined;
   const options = {
     keepAliveTimeout: IDLE_CONNECTION_MS,
     allowH2: false,
     connect: createConnector(connectTimeoutMs),
-    ...(isDirect ? { noProxy: '*' } : {}),
   };
   const agent = new AgentClass(options);
   const freshAgent = new AgentClass(options);
@@ -85,7 +74,7 @@ export function createConnections({
     return 'new';
   };
   let listenerOfNextUse: ((use: ConnectionUse) => void) | undefined;
-  // Published when a request is written to a socket, directly after its handler was told of the start.
+  // Published when a request is written to a socket, directly after its handler's `onConnect`.
   const onSendHeaders = (message: unknown) => {
     // Also other code in this process may use fetch.
     if (!listenerOfNextUse) return;
@@ -139,7 +128,7 @@ export class ConnectionUse {
     this.#bytesReadBefore = socket.bytesRead;
   }
 
-  /** How far the connection has come, if it breaks now; `undefined` if the upstream may have worked on the request. */
+  /** The failure if it breaks now; `undefined` if the upstream may have worked on the request. */
   get failure(): ConnectionFailure | undefined {
     if (this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
     const isSoon = performance.now() - this.#startedAtMs < STALE_WITHIN_MS;

@@ -3,8 +3,9 @@
 import { GatewayError } from '../lib/errors.ts';
 import { EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
-import { ERROR_WITHOUT_TEXT, isLongError, type AnswerOptions } from './completion.ts';
+import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { isWholeData, scanEvents, type EventScan } from './event-scan.ts';
+import { errorIn, type ReplyContext } from './provider-error.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
@@ -33,11 +34,11 @@ export class EventInspector {
   isMidLine = false;
   /** By the index of each choice that has begun: whether it has its `finish_reason`. */
   readonly #choices = new Map<number, boolean>();
-  readonly #options: AnswerOptions;
+  readonly #context: ReplyContext;
   #isModelWanted = true;
 
-  constructor(options: AnswerOptions) {
-    this.#options = options;
+  constructor(context: ReplyContext) {
+    this.#context = context;
   }
 
   /** Each choice that has begun has its `finish_reason`: the answer is complete. */
@@ -53,7 +54,7 @@ export class EventInspector {
   /** Looks for errors, facts and the end. Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer, isBeginning: boolean): Inspection {
     if (this.splitter.heldBytes > MAX_EVENT_BYTES)
-      throw streamError(this.#options.provider, 'an event is too large');
+      throw streamError(this.#context.provider, 'an event is too large');
     const scan = scanEvents(events, this.#isModelWanted);
     const mustParse = isBeginning || scan.isSuspicious;
     const found = mustParse ? this.#parse(events) : { passed: events, hasData: true };
@@ -65,13 +66,13 @@ export class EventInspector {
   }
 
   #note({ model, finishReason, usage }: EventScan): void {
-    const { facts } = this.#options;
+    const { attempt } = this.#context;
     if (model !== '') {
       this.#isModelWanted = false;
-      facts.noteModel(model);
+      attempt.noteModel(model);
     }
-    if (finishReason !== '') facts.noteFinishReason(finishReason);
-    if (usage !== '') facts.noteUsage(usage);
+    if (finishReason !== '') attempt.noteFinishReason(finishReason);
+    if (usage !== '') attempt.noteUsage(usage);
   }
 
   #parse(events: Buffer): Inspection {
@@ -133,7 +134,7 @@ export class EventInspector {
       return {
         passed: NOTHING,
         hasData: false,
-        error: streamError(this.#options.provider, 'the stream was cut off'),
+        error: streamError(this.#context.provider, 'the stream was cut off'),
       };
     }
     const found = this.#inspect(closed, true);
@@ -143,14 +144,14 @@ export class EventInspector {
 
   /** `json` is the event's data, parsed; undefined if it is not JSON, or too long. */
   #errorIn({ name, data, bare }: ServerSentEvent, json: unknown): GatewayError | undefined {
-    const { errorIn } = this.#options;
+    const errorOf = (reported: unknown) => errorIn(reported, this.#context, true);
     // Ollama and Gemini write one among the events.
-    const bareError = bare === '' ? undefined : errorIn(parseUntrustedJson(bare));
+    const bareError = bare === '' ? undefined : errorOf(parseUntrustedJson(bare));
     if (bareError || data === '' || data === '[DONE]') return bareError;
     if (data.length > MAX_PARSED_CHARACTERS) {
-      return name === 'error' || isLongError(data) ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
+      return name === 'error' || isLongError(data) ? errorOf(ERROR_WITHOUT_TEXT) : undefined;
     }
-    return errorIn(json) ?? (name === 'error' ? errorIn({ error: json ?? data }) : undefined);
+    return errorOf(json) ?? (name === 'error' ? errorOf({ error: json ?? data }) : undefined);
   }
 }
 

@@ -1,4 +1,4 @@
-/** Finds what the relay must know about events, without parsing them. */
+/** Finds errors, the end, the model and the usage in events, without parsing them. */
 
 import {
   CARRIAGE_RETURN,
@@ -10,8 +10,8 @@ import {
   SPACE,
   TAB,
 } from '../lib/ascii.ts';
-import { isJson } from '../lib/json-scanner.ts';
-import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from './answer-facts.ts';
+import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from '../lib/attempt.ts';
+import { JsonScanner } from '../lib/json-scanner.ts';
 
 const DIGIT_0 = 0x30;
 const LETTER_D = 0x44;
@@ -31,7 +31,7 @@ const ERROR_FIELD = Buffer.from('error:');
 export interface EventScan {
   /** The run may hold an error, `[DONE]` or several choices, and must be parsed. */
   readonly isSuspicious: boolean;
-  /** An `index` was seen: 0 if all were, as of a single choice and its first tool call. */
+  /** There is an `index`: 0 if all are, as of a single choice and its first tool call. */
   readonly index: 'none' | '0' | 'other';
   /** The first `model`; '' if there is none, or it is not wanted. */
   readonly model: string;
@@ -83,7 +83,10 @@ export function scanEvents(events: Buffer, isModelWanted: boolean): EventScan {
 
 /** Returns whether the data of an event is not cut off. */
 export function isWholeData(data: string): boolean {
-  return data === '[DONE]' || isJson(Buffer.from(data));
+  if (data === '[DONE]') return true;
+  const json = new JsonScanner(() => {}, Infinity);
+  json.push(Buffer.from(data));
+  return json.end() === undefined;
 }
 
 function beginsWith(bytes: Buffer, start: number, text: Buffer): boolean {

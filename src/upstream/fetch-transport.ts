@@ -5,7 +5,7 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { pairsOf } from './headers.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
-import { SlicedBody, toBody } from './request-body.ts';
+import { SlicedBody, toBody } from './sliced-body.ts';
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export async function sendByFetch(
@@ -48,18 +48,8 @@ function headersAndBody(request: UpstreamRequest, cancellation: Cancellation): R
 }
 
 function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
-  const stream = new ReadableStream<Uint8Array>(
-    {
-      async pull(controller) {
-        const { done, value } = await body.next();
-        if (done) controller.close();
-        else controller.enqueue(value);
-      },
-      cancel: () => body.release(),
-    },
-    // Nothing is pulled before it is wanted.
-    { highWaterMark: 0 },
-  );
+  // Nothing is pulled before it is wanted.
+  const stream = ReadableStream.from(body);
   // Up to Node 24 fetch tees the body for a request that it might repeat, and never reads the first
   // branch: all of the body would be kept there until the response ends.
   stream.tee = () => [new ReadableStream(), stream];

@@ -1,9 +1,9 @@
-/** What failures of a transport mean in the gateway's terms. Only this file and lib/exhaustion.ts know network error codes. */
+/** Translates failures of a transport into gateway errors. Only this file and lib/exhaustion.ts know network error codes. */
 
 import { GatewayError, type ErrorFacts } from '../lib/errors.ts';
 import { exhaustionOf } from '../lib/exhaustion.ts';
 
-/** How far a connection had come when it broke, which decides whether its request may be repeated. */
+/** State of a connection when it broke, which decides whether its request may be repeated. */
 export type ConnectionFailure =
   /** It was never made: nothing was sent. */
   | 'unconnected'
@@ -12,9 +12,9 @@ export type ConnectionFailure =
   /** Part of the answer had come. */
   | 'midAnswer';
 
-/** What `Transport.send` rejects with, and a reply's body fails with, if the network or the upstream is at fault. */
+/** Rejection of `Transport.send`, and failure of a reply's body, if the network or the upstream is at fault. */
 export class TransportError extends Error {
-  /** What undici, node:net or node:tls reported. */
+  /** The error of undici, node:net or node:tls. */
   override readonly cause: Error;
   /** `undefined` if that is not known. */
   readonly connectionFailure: ConnectionFailure | undefined;

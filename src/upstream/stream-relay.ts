@@ -3,15 +3,15 @@
  * for byte; a stream that did not finish ends in the documented error event and never in `[DONE]`.
  */
 
-import type { Deadline } from '../lib/cancellation.ts';
 import { noRoom } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { ByteSink, ByteSource, EndableSource } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent } from '../lib/sse.ts';
-import type { AnswerOptions } from './completion.ts';
 import { EventInspector, streamError, type Inspection } from './event-inspector.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
+import type { UpstreamReply } from './provider.ts';
+import type { ReplyContext } from './provider-error.ts';
 
 /** Always held: one read of a socket. More is taken from the budget. */
 const MAX_CHUNK_BYTES = 65_536;
@@ -22,28 +22,26 @@ const WAIT_MS = 50;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
 
-interface StreamOptions extends AnswerOptions {
-  readonly deadline: Deadline;
-  readonly idleMs: number;
-  /** The cause of a reply without events, for the log: its content type. */
-  readonly causeIfEmpty: string;
-  /** Called when the stream has ended, with its failure if there is one; not if the client leaves. */
-  readonly onEnd: ((failure?: GatewayError) => void) | undefined;
-}
-
 /**
  * Waits for the first event with data and returns the stream from its first byte on. Until then nothing is committed:
  * rejects with an error event, a timeout or an early end, and another provider may still answer.
  */
-export function openStream(body: ByteSource, options: StreamOptions): Promise<EndableSource> {
+export function openStream(
+  { body, headers }: UpstreamReply,
+  context: ReplyContext,
+): Promise<EndableSource> {
+  const causeIfEmpty = `content-type: ${headers.get('content-type') ?? 'none'}`;
   return new Promise((resolve, reject) => {
-    body.start(new Relay(body, options, { seen: new ChunkBuffer(), resolve, reject }));
+    const opening = { seen: new ChunkBuffer(), causeIfEmpty, resolve, reject };
+    body.start(new Relay(body, context, opening));
   });
 }
 
 interface Opening {
   /** Everything up to and including the first events with data. */
   readonly seen: ChunkBuffer;
+  /** The cause of a reply without events, for the log. */
+  readonly causeIfEmpty: string;
   readonly resolve: (stream: EndableSource) => void;
   readonly reject: (failure: unknown) => void;
 }
@@ -51,7 +49,7 @@ interface Opening {
 /** Takes the upstream's bytes, and is the client's stream once it has a first event. */
 class Relay implements ByteSink, EndableSource {
   readonly #body: ByteSource;
-  readonly #options: StreamOptions;
+  readonly #context: ReplyContext;
   readonly #inspector: EventInspector;
   /** Settles `openStream`; `undefined` once there are events with data. */
   #opening: Opening | undefined;
@@ -70,12 +68,12 @@ class Relay implements ByteSink, EndableSource {
   readonly #createTimeout = () =>
     this.#isWaiting
       ? noRoom()
-      : timeoutError(this.#options.provider, { cause: `no event in ${this.#options.idleMs} ms` });
+      : timeoutError(this.#context.provider, { cause: `no event in ${this.#context.idleMs} ms` });
 
-  constructor(body: ByteSource, options: StreamOptions, opening: Opening) {
+  constructor(body: ByteSource, context: ReplyContext, opening: Opening) {
     this.#body = body;
-    this.#options = options;
-    this.#inspector = new EventInspector(options);
+    this.#context = context;
+    this.#inspector = new EventInspector(context);
     this.#opening = opening;
   }
 
@@ -95,7 +93,7 @@ class Relay implements ByteSink, EndableSource {
   /** The upstream has ended. */
   end(error?: unknown): void {
     this.#hasUpstreamEnded = true;
-    if (this.#isOver) return this.#options.deadline.end({ abandon: true });
+    if (this.#isOver) return this.#context.deadline.end({ abandon: true });
     if (error) return this.#fail(error);
     try {
       const found = this.#inspector.end();
@@ -119,7 +117,7 @@ class Relay implements ByteSink, EndableSource {
   resume(): void {
     if (this.#isOver || this.#isWaiting) return;
     if (this.#idleLeftMs !== undefined) {
-      this.#options.deadline.arm(this.#idleLeftMs, this.#createTimeout);
+      this.#context.deadline.arm(this.#idleLeftMs, this.#createTimeout);
     }
     this.#idleLeftMs = undefined;
     this.#body.resume();
@@ -128,8 +126,8 @@ class Relay implements ByteSink, EndableSource {
   cancel(): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    this.#options.facts.events = this.#inspector.splitter.events;
-    this.#options.deadline.end({ abandon: true });
+    this.#context.attempt.events = this.#inspector.splitter.events;
+    this.#context.deadline.end({ abandon: true });
   }
 
   /** Keeps what comes before and with the first data: the client's stream begins with it. */
@@ -139,22 +137,23 @@ class Relay implements ByteSink, EndableSource {
     if (found.hasData) {
       this.#opening = undefined;
       this.#beginning = { ...found, passed: opening.seen.take() };
-      this.#options.deadline.disarm();
+      this.#context.deadline.disarm();
       opening.resolve(this);
       return false;
     }
     if (found.error) throw found.error;
     const { isDone } = this.#inspector;
     if (isDone || this.#hasUpstreamEnded || opening.seen.size > MAX_COMMENT_BYTES) {
-      const { causeIfEmpty, provider } = this.#options;
-      throw streamError(provider, 'the stream ended before its first event', causeIfEmpty);
+      const { provider } = this.#context;
+      const text = 'the stream ended before its first event';
+      throw streamError(provider, text, opening.causeIfEmpty);
     }
     return true;
   }
 
   /** Passes events on to the client. Returns false if the upstream is to wait for it. */
   #pass({ passed, error }: Inspection): boolean {
-    const { deadline, idleMs } = this.#options;
+    const { deadline, idleMs } = this.#context;
     this.#hold(passed.length);
     const hasRoom = passed.length === 0 || this.#client!.write(passed);
     const failure = error ?? (this.#hasUpstreamEnded ? this.#endFailure() : undefined);
@@ -178,7 +177,7 @@ class Relay implements ByteSink, EndableSource {
     } else if (thrown instanceof ClientGone) {
       this.cancel();
     } else {
-      const { provider } = this.#options;
+      const { provider } = this.#context;
       const failure = upstreamFailure(thrown, { provider, answered: true });
       this.#finish(GatewayError.from(failure));
     }
@@ -186,22 +185,22 @@ class Relay implements ByteSink, EndableSource {
 
   /** Ends the client's stream, and the upstream's. */
   #finish(failure: GatewayError | undefined): void {
-    const { deadline, facts, onEnd } = this.#options;
+    const { attempt, deadline, onStreamEnd } = this.#context;
     const client = this.#client!;
     this.#isOver = true;
-    facts.events = this.#inspector.splitter.events;
+    attempt.events = this.#inspector.splitter.events;
     if (!failure && !this.#inspector.isDone) client.write(this.#onFreshLine('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
     else deadline.end({ abandon: !this.#hasUpstreamEnded });
-    onEnd?.(failure);
+    onStreamEnd(failure);
     if (failure) client.write(this.#onFreshLine(failure.toBody()));
     client.end();
   }
 
   /** Reserves what is held once the chunk has been taken. Throws `rateLimit` for an event that can never fit. */
   #hasRoom(chunk: Buffer): boolean {
-    const { reservation } = this.#options;
+    const { reservation } = this.#context;
     const seenBytes = this.#opening?.seen.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.heldBytes + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryResize(heldBytes)) return true;
@@ -211,7 +210,7 @@ class Relay implements ByteSink, EndableSource {
 
   /** Others have taken the memory: a stream in flight does not fail for that. Its deadline, or the client, may end it. */
   #waitForRoom(chunk: Buffer): false {
-    const { deadline, reservation } = this.#options;
+    const { deadline, reservation } = this.#context;
     const endWait = reservation.wait();
     this.#isWaiting = true;
     setTimeout(() => {
@@ -226,7 +225,7 @@ class Relay implements ByteSink, EndableSource {
   /** Reserves what is held: these bytes, and the unfinished event. */
   #hold(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.heldBytes;
-    this.#options.reservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
+    this.#context.reservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 
   /** An event of the gateway's own. Ends the upstream's line first if it is unfinished. */
@@ -238,6 +237,6 @@ class Relay implements ByteSink, EndableSource {
   /** The failure of a stream that the upstream ended too early; undefined if it is complete. */
   #endFailure(): GatewayError | undefined {
     if (this.#inspector.isDone || this.#inspector.isFinished) return undefined;
-    return streamError(this.#options.provider, 'the stream ended before the answer was finished');
+    return streamError(this.#context.provider, 'the stream ended before the answer was finished');
   }
 }

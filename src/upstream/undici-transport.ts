@@ -1,16 +1,16 @@
 /**
  * Requests to providers through undici's Agent itself. The WHATWG layer that fetch puts on top costs
- * more than the rest of the request (`npm run bench`).
+ * more than all else of the request (`npm run bench`).
  */
 
 import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import { TurnLimit } from '../lib/turn-limit.ts';
+import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import type { Connections, ConnectionUse } from './connections.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
-import { SlicedBody, toBody } from './request-body.ts';
+import { SlicedBody, toBody } from './sliced-body.ts';
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export function sendByUndici(
@@ -38,7 +38,7 @@ export function sendByUndici(
 /** undici 7 takes the handlers of 6 and 8, but wraps those of 8 and makes text of all headers for them. */
 const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
 
-/** What undici 8 hands to each method of a handler. */
+/** First argument of the methods of undici 8's handlers. */
 interface Controller {
   readonly rawHeaders: readonly Buffer[];
   abort(reason: Error): void;
@@ -75,7 +75,7 @@ class Exchange implements UpstreamReply, ByteSource {
   #isOver = false;
   /** Why it is over, unless it ended well. */
   #error: unknown;
-  /** Who takes the body; `undefined` until it is there, and after its end. */
+  /** The body's reader; `undefined` until it is there, and after its end. */
   #sink: ByteSink | undefined;
   #isPaused = true;
   #resume = () => {};
@@ -135,7 +135,7 @@ class Exchange implements UpstreamReply, ByteSource {
     if (this.#unread.size >= MAX_UNREAD_BYTES) return false;
     if (!this.#turn.isReached(chunk.length)) return true;
     this.#isTurnOver = true;
-    setImmediate(() => {
+    onNextTurn(() => {
       this.#isTurnOver = false;
       this.#resume();
     });

@@ -5,12 +5,17 @@ import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-s
 import type { Logger } from '../lib/log.ts';
 import { packSecrets } from '../lib/packed-secrets.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
-import { placeOfMain, type SharedBlocks, type SharedCounter } from '../lib/shared-memory.ts';
+import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import type { LoopDelay } from '../lib/thread-figures.ts';
-import { startAt } from './address.ts';
-import type { Backlog } from './backlog.ts';
-import type { Address, WorkerData } from './messages.ts';
-import { WorkerThread, type Report } from './worker-thread.ts';
+import {
+  WorkerThread,
+  type Address,
+  type Batch,
+  type FromWorker,
+  type KnownStates,
+  type ThreadEvent,
+  type ThreadRuntime,
+} from './thread.ts';
 
 const MAX_DEATHS_AT_START = 3;
 /** Before a dead worker is replaced. Doubled with each death, until one has lived for a minute. */
@@ -22,65 +27,57 @@ const DRAIN_GRACE_MS = 5000;
 /** For a worker to start, and to connect to the store of rate limits. */
 const START_MS = 30_000;
 const USE_MS = 10_000;
-const CUT_MS = 1000;
+/** A worker counts what it has sent until it hears that it was taken: not with each batch. */
+const TAKEN_CHARACTERS = 1_048_576;
 
-interface WorkerPoolOptions {
-  /** How many. */
-  readonly workers: number;
-  /** The program that they run. */
-  readonly file: string;
-  readonly logger: Logger;
-  readonly backlog: Backlog;
-  readonly writeLog: (lines: string) => void;
-  readonly observe: RequestObserver | undefined;
-  /** Returns the body of the list with these models only, or with all. */
-  readonly listModels: (models: readonly string[] | undefined) => Promise<SharedArrayBuffer>;
-  /** Counts the requests in all threads. */
+/** The app of the main thread. */
+interface MainApp {
+  readonly snapshot: { readonly config: Config };
+  readonly reloads: number;
+  readonly known: KnownStates;
+  readonly memory: SharedMemory;
   readonly inFlight: SharedCounter;
-  /** What a worker in this place starts with now. */
-  readonly describeStart: (place: WorkerData['place']) => WorkerData;
-  /** Frees what a thread that has ended still held. */
-  readonly reclaim: (thread: number) => void;
+  readonly logger: Logger;
+  readonly observe?: RequestObserver | undefined;
+  readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
+  apply(event: ThreadEvent): void;
+}
+
+export interface PoolRuntime extends ThreadRuntime {
+  /** The program that worker threads run: the file of the gateway itself. */
+  readonly workerFile: string;
+  readonly writeLog: (lines: string) => void;
 }
 
 export class WorkerPool implements HttpServer {
-  readonly #options: WorkerPoolOptions;
-  readonly #threads: number;
+  isDraining = false;
+  port = 0;
+  /** Since the start, over all workers. */
+  droppedLines = 0;
+  droppedRequests = 0;
+  readonly #app: MainApp;
+  readonly #runtime: PoolRuntime;
   /** By their numbers. Those that have failed are among them until they have ended. */
   readonly #workers = new Map<number, WorkerThread>();
-  /** When each that accepts connections has begun to. */
-  readonly #servingSinceMs = new Map<WorkerThread, number>();
   readonly #pauses = new Set<NodeJS.Timeout>();
-  #address: Address = { port: 0, host: '' };
-  #isDraining = false;
+  #host = '';
   #deaths = 0;
   /** Why a worker has ended. */
   #lastCause: string | undefined;
-  /** Those of the backlog's dropped lines that the log has told of. */
-  #reportedLines = 0;
-  /** Those of its dropped requests. */
-  #reportedRequests = 0;
 
-  constructor(options: WorkerPoolOptions) {
-    this.#options = options;
-    this.#threads = placeOfMain(options.workers).threads;
+  constructor(app: MainApp, runtime: PoolRuntime) {
+    this.#app = app;
+    this.#runtime = runtime;
   }
 
   get inFlight(): number {
-    return this.#options.inFlight.value;
+    return this.#app.inFlight.value;
   }
 
-  /** A worker accepts connections. */
-  get isServing(): boolean {
-    return this.#servingSinceMs.size > 0;
-  }
-
-  get isDraining(): boolean {
-    return this.#isDraining;
-  }
-
-  get port(): number {
-    return this.#address.port;
+  /** How many workers accept connections. */
+  get serving(): number {
+    const workers = [...this.#workers.values()];
+    return workers.filter(({ servingSinceMs }) => servingSinceMs !== undefined).length;
   }
 
   /** Of each worker, a second ago at most. */
@@ -90,47 +87,51 @@ export class WorkerPool implements HttpServer {
 
   /** Starts the workers. Rejects with Node's error if the address cannot be had, and if workers die as they start. */
   async listen(port: number, host: string): Promise<{ readonly port: number }> {
-    this.#address = { port, host };
-    const start = async () => this.#startWithRetries();
-    this.#address = { port: await (port === 0 ? start() : startAt(this.#address, start)), host };
-    const others = Array.from({ length: this.#options.workers - 1 });
+    this.#host = host;
+    this.port = port;
+    this.port = await this.#startWithRetries(port !== 0);
+    const others = Array.from({ length: this.#app.snapshot.config.server.workers - 1 });
     await Promise.all(others.map(() => this.#startWithRetries()));
-    return this.#address;
+    return this;
   }
 
-  /** Hands the settings to all workers. Resolves when each uses them, or has not said so for 10 s. */
-  async use(config: Config, blocks: SharedBlocks): Promise<void> {
-    const command = { type: 'use', config: packSecrets(config), blocks } as const;
+  /** Hands the settings of the main thread to all workers. Resolves when each uses them, or has not said so for 10 s. */
+  async use(): Promise<void> {
+    const { logger, memory, snapshot } = this.#app;
+    const { blocks } = memory;
+    const message = { type: 'use', config: packSecrets(snapshot.config), blocks } as const;
     const use = async (worker: WorkerThread) => {
-      const reply = await worker.call(command, USE_MS);
-      const isMissing = !reply && this.#servingSinceMs.has(worker);
-      if (isMissing) this.#options.logger.log('warn', 'worker is late', { worker: worker.thread });
+      worker.send(message);
+      if ((await worker.next('using', USE_MS)) || worker.servingSinceMs === undefined) return;
+      logger.log('warn', 'worker is late', { worker: worker.thread });
     };
     await Promise.all([...this.#workers.values()].map(use));
   }
 
   async drain({ delayMs, timeoutMs, reason }: DrainOptions): Promise<DrainResult> {
-    this.#isDraining = true;
+    this.isDraining = true;
     for (const pause of this.#pauses) clearTimeout(pause);
+    const drain = async (worker: WorkerThread) => {
+      worker.send({ type: 'drain', delayMs, timeoutMs, reason: reason.message });
+      return await worker.next('drained', delayMs + timeoutMs + DRAIN_GRACE_MS);
+    };
     const workers = [...this.#workers.values()];
-    const command = { type: 'drain', delayMs, timeoutMs, reason: reason.message } as const;
-    const limitMs = delayMs + timeoutMs + DRAIN_GRACE_MS;
-    const replies = await Promise.all(workers.map((worker) => worker.call(command, limitMs)));
+    const results = await Promise.all(workers.map(drain));
     await Promise.all(workers.map((worker) => worker.terminate()));
-    const sum = (name: 'finished' | 'cut') =>
-      replies.reduce((before, reply) => before + (reply?.[name] ?? 0), 0);
+    const sum = (name: keyof DrainResult) =>
+      results.reduce((before, result) => before + (result?.[name] ?? 0), 0);
     return { finished: sum('finished'), cut: sum('cut') };
   }
 
   cut(): void {
-    for (const worker of this.#workers.values()) void worker.call({ type: 'cut' }, CUT_MS);
+    for (const worker of this.#workers.values()) worker.send({ type: 'cut' });
   }
 
   /** Starts one, and another instead if it dies before it listens. Returns its port. */
-  async #startWithRetries(): Promise<number> {
+  async #startWithRetries(isFree = false): Promise<number> {
     for (;;) {
-      const port = await this.#start();
-      if (port !== undefined || this.#isDraining) return port ?? 0;
+      const port = await this.#start(isFree);
+      if (port !== undefined || this.isDraining) return port ?? 0;
       this.#deaths += 1;
       if (this.#deaths < MAX_DEATHS_AT_START) continue;
       throw new Error(
@@ -139,84 +140,94 @@ export class WorkerPool implements HttpServer {
     }
   }
 
-  /** Returns the port; undefined if the worker ends before it listens. Rejects with Node's error if the address cannot be had. */
-  async #start(): Promise<number | undefined> {
-    const { describeStart, file } = this.#options;
+  /**
+   * Returns the port; undefined if the worker ends before it listens, or failed ones still have all the numbers. Rejects
+   * with Node's error if the address cannot be had.
+   */
+  async #start(isFree = false): Promise<number | undefined> {
+    const { threads } = this.#app.memory.place;
     let thread = 1;
     while (this.#workers.has(thread)) thread += 1;
-    if (thread === this.#threads) thread = await this.#endOldestFailed();
-    if (this.#isDraining) return undefined;
-    const data = describeStart({ thread, threads: this.#threads });
-    const worker: WorkerThread = new WorkerThread(file, data, (report) =>
-      this.#receive(worker, report),
+    if (thread >= threads || this.isDraining) return undefined;
+    const data = this.#describeStart(thread, { port: this.port, host: this.#host, isFree });
+    const worker: WorkerThread = new WorkerThread(this.#runtime.workerFile, data, (message) =>
+      this.#receive(worker, message),
     );
     this.#workers.set(thread, worker);
     void worker.ended.then((thrown) => this.#remove(worker, thrown));
-    const command = { type: 'listen', ...this.#address } as const;
-    const reply = await worker.call(command, START_MS);
-    if (reply?.port === undefined) await worker.terminate();
-    else this.#servingSinceMs.set(worker, performance.now());
-    if (reply?.error) throw Object.assign(new Error(reply.error.message), reply.error);
-    return reply?.port;
+    const { error, port } = (await worker.next('listening', START_MS)) ?? {};
+    if (port === undefined) await worker.terminate();
+    else worker.servingSinceMs = performance.now();
+    // A drain has closed the port, which then may be another's.
+    if (error && !this.isDraining) throw Object.assign(new Error(error.message), error);
+    return port;
   }
 
-  /** The requests that it has not finished are lost. Returns its number. */
-  async #endOldestFailed(): Promise<number> {
-    const workers = [...this.#workers.values()];
-    // Not one that gives way to another already.
-    const oldest = workers.find(
-      (worker) => !this.#servingSinceMs.has(worker) && !worker.isTerminated,
-    )!;
-    await oldest.terminate();
-    await oldest.ended;
-    this.#options.logger.log('error', 'worker ended', { worker: oldest.thread, cause: 'replaced' });
-    return oldest.thread;
+  #describeStart(thread: number, address: Address) {
+    const { known, memory, reloads, snapshot } = this.#app;
+    const { clientLimits, colour, isTerminal } = this.#runtime;
+    const config = packSecrets(snapshot.config);
+    const runtime = { clientLimits, colour, isTerminal };
+    const place = { ...memory.place, thread };
+    return { place, address, config, reloads, known, blocks: memory.blocks, runtime };
   }
 
-  #receive(worker: WorkerThread, report: Report): void {
-    const { backlog, listModels, logger, observe, writeLog } = this.#options;
-    if (report.type === 'failed') return this.#replaceLater(worker);
-    if (report.type === 'models') {
-      const { call, models } = report;
-      void listModels(models).then((body) => worker.send({ type: 'models', call, body }));
-      return;
+  #receive(worker: WorkerThread, message: FromWorker): void {
+    if (message.type === 'batch') this.#take(worker, message);
+    if (message.type === 'failed') this.#replaceLater(worker);
+    if (message.type === 'loopDelay') worker.loopDelay = message.loopDelay;
+    if (message.type === 'models') this.#app.onModels?.(message.provider, message.names);
+  }
+
+  #take(worker: WorkerThread, batch: Batch): void {
+    const { logger, observe, reloads } = this.#app;
+    const { droppedLines, droppedRequests, lines, requests } = batch;
+    // The others are about a provider as it was.
+    const events = batch.events.filter((one) => one.reloads === reloads);
+    for (const { event } of events) {
+      this.#app.apply(event);
+      for (const other of this.#workers.values()) {
+        if (other !== worker) other.send({ type: 'event', event });
+      }
     }
-    backlog.take(report);
-    if (report.lines !== '') writeLog(report.lines);
-    for (const request of report.requests) observe?.(request);
-    const lines = backlog.droppedLines - this.#reportedLines;
-    this.#reportedLines += lines;
-    if (lines > 0) logger.log('warn', 'log lines were dropped', { lines });
-    const requests = backlog.droppedRequests - this.#reportedRequests;
-    this.#reportedRequests += requests;
-    if (requests > 0) logger.log('warn', 'requests were not counted', { requests });
+    worker.takenCharacters += batch.characters;
+    if (worker.takenCharacters > TAKEN_CHARACTERS) {
+      worker.send({ type: 'taken', characters: worker.takenCharacters });
+      worker.takenCharacters = 0;
+    }
+    if (lines !== '') this.#runtime.writeLog(lines);
+    for (const request of requests) observe?.(request);
+    this.droppedLines += droppedLines;
+    this.droppedRequests += droppedRequests;
+    if (droppedLines > 0) logger.log('warn', 'log lines were dropped', { lines: droppedLines });
+    if (droppedRequests > 0)
+      logger.log('warn', 'requests were not counted', { requests: droppedRequests });
   }
 
   #remove(worker: WorkerThread, thrown: Error | undefined): void {
-    const { logger, reclaim } = this.#options;
+    const { logger, memory } = this.#app;
     const { thread } = worker;
     this.#workers.delete(thread);
-    reclaim(thread);
+    memory.reclaim(thread);
     if (worker.isTerminated) return;
     this.#lastCause = thrown?.message;
-    const cause = thrown?.stack;
-    logger.log('error', 'worker ended', { worker: thread, cause });
+    logger.log('error', 'worker ended', { worker: thread, cause: thrown?.stack });
     this.#replaceLater(worker);
   }
 
   /** Does nothing for a worker that has been replaced, or never listened. */
   #replaceLater(worker: WorkerThread): void {
-    const sinceMs = this.#servingSinceMs.get(worker);
-    if (sinceMs === undefined || this.#isDraining) return;
-    this.#servingSinceMs.delete(worker);
-    if (performance.now() - sinceMs > LONG_LIFE_MS) this.#deaths = 0;
+    const { servingSinceMs } = worker;
+    if (servingSinceMs === undefined || this.isDraining) return;
+    worker.servingSinceMs = undefined;
+    if (performance.now() - servingSinceMs > LONG_LIFE_MS) this.#deaths = 0;
     this.#startLater();
   }
 
   #startLater(): void {
     const pauseMs = Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#deaths);
-    const facts = { workers: this.#servingSinceMs.size, pause_ms: pauseMs };
-    this.#options.logger.log('warn', 'worker missing', facts);
+    const fields = { workers: this.serving, pause_ms: pauseMs };
+    this.#app.logger.log('warn', 'worker missing', fields);
     this.#deaths += 1;
     const pause = setTimeout(() => {
       this.#pauses.delete(pause);
@@ -226,15 +237,11 @@ export class WorkerPool implements HttpServer {
   }
 
   async #startAnother(): Promise<void> {
-    const { logger } = this.#options;
-    try {
-      if ((await this.#start()) !== undefined) {
-        logger.log('info', 'worker started', { workers: this.#servingSinceMs.size });
-        return;
-      }
-    } catch (error) {
-      logger.log('error', 'worker cannot listen', { cause: (error as Error).message });
-    }
-    if (!this.#isDraining) this.#startLater();
+    const { logger } = this.#app;
+    const port = await this.#start().catch((error: Error) => {
+      logger.log('error', 'worker cannot listen', { cause: error.message });
+    });
+    if (port !== undefined) logger.log('info', 'worker started', { workers: this.serving });
+    else if (!this.isDraining) this.#startLater();
   }
 }

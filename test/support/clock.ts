@@ -69,6 +69,38 @@ export async function atSomeScale(check: (scale: number) => Promise<void>): Prom
   throw failure;
 }
 
+/** What is in place of each clock, the latest last, and what was there before. */
+const stacks: { now?: (() => number)[]; random?: (() => number)[] } = {};
+
+/**
+ * Until the test ends, `performance.now` is this function. A test may replace it twice, and tests that run at the same
+ * time may too: Node's own mocks are undone in the order of their making, and would leave the first one in place.
+ */
+export function replaceNow(t: TestContext, now: () => number): void {
+  replace(t, performance, 'now', now);
+}
+
+/** The same for `Math.random`. */
+export function replaceRandom(t: TestContext, random: () => number): void {
+  replace(t, Math, 'random', random);
+}
+
+function replace<K extends keyof typeof stacks>(
+  t: TestContext,
+  object: Record<K, () => number>,
+  name: K,
+  method: () => number,
+): void {
+  const stack = (stacks[name] ??= [object[name]]);
+  stack.push(method);
+  object[name] = method;
+  t.after(() => {
+    stack.splice(stack.lastIndexOf(method), 1);
+    object[name] = stack.at(-1)!;
+    if (stack.length === 1) delete stacks[name];
+  });
+}
+
 interface Scheduled {
   readonly callback: (...args: unknown[]) => void;
   readonly ms: number | undefined;

@@ -93,3 +93,18 @@ export function parseRaw({ text, status, body }: RawReply): AnyReply {
   );
   return { status, headers, text: body };
 }
+
+/** Checks that this is a 429 of a limit of the gateway's own: of the provider `p`, where it names one. */
+export function assertLimited(reply: AnyReply, message = 'Rate limit exceeded'): void {
+  const seconds = String(reply.headers['retry-after']);
+  assert.match(seconds, /^[1-9]\d*$/);
+  const provider = reply.headers['x-gateway-provider'];
+  assertError(reply, {
+    httpStatus: 429,
+    type: 'rate_limit_error',
+    code: 'RATE_LIMIT_ERROR',
+    message,
+    retry_after: Number(seconds),
+    headers: { 'retry-after': seconds, ...(provider && { 'x-gateway-provider': 'p' }) },
+  });
+}

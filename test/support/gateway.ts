@@ -4,10 +4,10 @@ import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { assemble, type Assembly } from '../../src/assembly.ts';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import type { DrainResult } from '../../src/downstream/http-server.ts';
+import { createService, type Service } from '../../src/service.ts';
 import { SERVER } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 import { isClockReplaced, WORKERS_ENV } from './workers.ts';
@@ -85,7 +85,7 @@ export async function startGateway(
     return adjust ? adjust(config) : config;
   };
   const config = load(toml);
-  const assembly = assemble(config, {
+  const service = createService(config, {
     // A worker sends the lines of one turn of its event loop together.
     writeLog(lines) {
       log.push(...lines.split(/(?<=\n)/));
@@ -96,8 +96,8 @@ export async function startGateway(
     colour: false,
     clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
   });
-  const { server, admin } = assembly;
-  const { budget, store, transport } = assembly.permanent;
+  const { server, admin } = service;
+  const { budget, store, transport } = service.app;
   if (config.server.workers === 1) await store?.connect();
   const { port } = await server.listen(0, '127.0.0.1');
   const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
@@ -123,7 +123,7 @@ export async function startGateway(
     async send(path, options = {}) {
       const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, ...options.headers };
       const reply = await send(port, path, { ...options, headers });
-      await receiveLogLine(assembly, logged, { path, reply });
+      await receiveLogLine(service, logged, { path, reply });
       return reply;
     },
     chat: (body, options = {}) =>
@@ -140,7 +140,7 @@ export async function startGateway(
       return await drain(timeoutMs, reason, delayMs);
     },
     cut: () => server.cut(),
-    reload: async (text) => await assembly.reload(() => load(text)),
+    reload: async (text) => await service.reload(() => load(text)),
   };
   return gateway;
 }
@@ -163,10 +163,11 @@ const REQUEST_ID = /\brequest_id(?:":"|=)([^"\s]+)/g;
 
 /** Waits for the access line of a request: that of a worker arrives a little later than its reply. */
 async function receiveLogLine(
-  { config }: Assembly,
+  { app }: Service,
   logged: ReadonlySet<unknown>,
   { path, reply }: { readonly path: string; readonly reply: Reply },
 ): Promise<void> {
+  const { config } = app.snapshot;
   const isLogged = ['info', 'debug', 'trace'].includes(config.logging.level) && path !== '/health';
   const id = reply.headers['x-request-id'];
   if (config.server.workers === 1 || !isLogged || id === undefined) return;

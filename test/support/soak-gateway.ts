@@ -2,9 +2,9 @@
 
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { assemble } from '../../src/assembly.ts';
 import { loadConfig } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { createService } from '../../src/service.ts';
 import { SERVER, tcpSocketsOf } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 import { WORKERS_ENV } from './workers.ts';
@@ -26,7 +26,7 @@ const config = loadConfig({
   toml: process.env['SOAK_TOML']!,
   env: { ...TRANSPORT_ENV, ...WORKERS_ENV },
 });
-const { server } = assemble(config, {
+const { server } = createService(config, {
   writeLog(lines) {
     if (!lines.includes('"level":"error"')) return;
     internalErrors += 1;

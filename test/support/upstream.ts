@@ -139,6 +139,27 @@ export function completionEvents(words: readonly string[] = ['Hel', 'lo']): stri
   ].join('');
 }
 
+/** Answers as a provider that works: a stream if one was asked for. */
+export const answerWell: Script = ({ body }, response) =>
+  body.includes('"stream":true')
+    ? sendEvents(response, completionEvents())
+    : sendJson(response, completion());
+
+/** Answers with this status and an error object. */
+export function failWith(
+  status: number,
+  { code = 'x', headers = {} }: { code?: string; headers?: Record<string, string> } = {},
+): Script {
+  const error = { message: 'p failed', code };
+  return (_, response) => sendJson(response, { error }, { status, headers });
+}
+
+/** Sends the head of a stream and these events, and leaves it open. */
+export function beginStream(events: string | Buffer): Script {
+  return (_, response) =>
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(events);
+}
+
 export function sendEvents(response: ServerResponse, events: string | Buffer): void {
   response.writeHead(200, { 'content-type': 'text/event-stream' });
   response.end(events);

@@ -71,7 +71,7 @@ export const CONTENDERS = {
   },
   'bare-relay': { label: 'bare relay', health: '/', isNode: true, command: relayCommand('agent') },
   'lean-relay': {
-    label: 'leanest relay',
+    label: 'relay without checks',
     health: '/',
     isNode: true,
     command: relayCommand('lean'),

@@ -23,8 +23,8 @@ export const start: Measure = {
     });
   },
   ratios: [
-    ratio(['gateway', 'empty'], 0, 'start', 2),
-    ratio(['gateway', 'empty'], 1, 'idle memory', 1.35),
+    ratio(['gateway', 'empty'], 0, 'start'),
+    ratio(['gateway', 'empty'], 1, 'idle memory'),
     ratio(['portkey', 'gateway'], 0, 'start'),
     ratio(['portkey', 'gateway'], 1, 'idle memory'),
   ],

@@ -104,8 +104,6 @@ export const memory: Measure = {
   ratios: NUMBERS.map((number, index) => ({
     text: `gateway, KiB per stream of ${number}`,
     of: (v) => v('gateway', 2 * index + 1),
-    // 42 KB, with many.
-    ...(number === NUMBERS.at(-1) ? { atMost: 41 } : {}),
   })),
   notes: (v) => [
     ...RELAYS.filter((id) => v(id, 0) > 0 && mostStreams(id) < NUMBERS.at(-1)!).map(

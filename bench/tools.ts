@@ -1,6 +1,6 @@
 /** The contenders that do not come from npm: fetched from their registries, once, into the cache of test/deploy/tools.ts. */
 
-import { debian, findTool, type Source, type Tool } from '../deploy/tools.ts';
+import { debian, findTool, type Source, type Tool } from '../test/deploy/tools.ts';
 import { onAllCores } from './processes.ts';
 
 /** Compiling takes most of it, and a slow network. */

@@ -53,9 +53,13 @@ for (const [name, value] of Object.entries({ rounds: options.rounds, minutes: op
 export const NODE =
   values.node === undefined
     ? process.execPath
-    : execFileSync('sh', [join(import.meta.dirname, '..', 'nodes.sh'), '--path', values.node], {
-        encoding: 'utf8',
-      }).trim();
+    : execFileSync(
+        'sh',
+        [join(import.meta.dirname, '..', 'test', 'nodes.sh'), '--path', values.node],
+        {
+          encoding: 'utf8',
+        },
+      ).trim();
 
 /** How long a part of a measure takes; a sixth of it in a quick run. */
 export const milliseconds = (seconds: number) =>

@@ -15,7 +15,7 @@ export interface Launch {
   readonly program: string;
 }
 
-const SERVER = join(import.meta.dirname, '..', '..', 'dist', 'server.js');
+const SERVER = join(import.meta.dirname, '..', 'dist', 'server.js');
 const PORTKEY = join(import.meta.dirname, 'node_modules/@portkey-ai/gateway/build/start-server.js');
 const EMPTY = (port: number) =>
   `require('node:http').createServer((_, response) => response.end('ok')).listen(${port}, '127.0.0.1')`;

@@ -10,7 +10,6 @@ export type Value = (id: ContenderId, column: number) => number;
 export interface Ratio {
   readonly text: string;
   readonly of: (value: Value) => number;
-  readonly atMost?: number;
 }
 
 export interface Measure {
@@ -38,12 +37,10 @@ export const ratio = (
   [a, b]: readonly [ContenderId, ContenderId],
   column: number,
   what: string,
-  atMost?: number,
 ): Ratio => ({
   text: `${CONTENDERS[a].label} / ${CONTENDERS[b].label}, ${what}`,
   of: (value) =>
     Math.min(value(a, column), value(b, column)) > 0 ? value(a, column) / value(b, column) : NaN,
-  ...(atMost === undefined ? {} : { atMost }),
 });
 
 export interface Report {
@@ -99,14 +96,12 @@ function describe(
     .filter(([, { failure }]) => failure !== undefined)
     .map(([id, { failure }]) => `${CONTENDERS[id].label} failed: ${failure}`);
   const count = Math.max(...[...taken.values()].map(({ rounds }) => rounds.length));
-  const compared = ratios.map(({ text, of, atMost }) => {
+  const compared = ratios.map(({ text, of }) => {
     const values = Array.from({ length: count }, (_, round) =>
       of((id, column) => valuesOf(id, column)[round] ?? NaN),
     );
     const quotient = of(medianOf);
-    const verdict =
-      atMost === undefined ? '' : ` (≤ ${atMost}: ${quotient <= atMost ? 'met' : 'NOT met'})`;
-    return Number.isNaN(quotient) ? '' : `${text}: ${spread(values, quotient)}${verdict}`;
+    return Number.isNaN(quotient) ? '' : `${text}: ${spread(values, quotient)}`;
   });
   const remarks = notes(medianOf);
   const lines = [...failures, ...compared, ...remarks, ...disturbances].filter(

@@ -41,8 +41,8 @@ export const latency: Measure = {
     return measured.map((value, index) => value - (direct[index] ?? NaN));
   },
   ratios: [
-    ratio(['gateway', 'onwards'], 1, 'first event p99', 2),
-    ratio(['access-log', 'onwards'], 1, 'first event p99', 2),
+    ratio(['gateway', 'onwards'], 1, 'first event p99'),
+    ratio(['access-log', 'onwards'], 1, 'first event p99'),
   ],
   notes: (v) =>
     RELAYS.filter((id) => v(id, 1) <= 0).map(

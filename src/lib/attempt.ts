@@ -1,0 +1,233 @@
+/** The records of a request and of its attempts: written by everybody who learns something, and read by the log. */
+
+import { BACKSLASH, CLOSE_BRACE, OPEN_BRACE, QUOTE } from './ascii.ts';
+import { ClientGone, type ErrorKind, GatewayError } from './errors.ts';
+import type { Answer } from './messages.ts';
+import type { Outcome, TokenUsage, TryFacts } from './request-facts.ts';
+import { escapeControlCharacters } from './secrets.ts';
+import { memberOf, parseUntrustedJson } from './untrusted-json.ts';
+
+/** Of every text from outside that a line of the log quotes. */
+export const MAX_LOGGED_CHARACTERS = 200;
+/** Of every name from outside. */
+export const MAX_NAME_CHARACTERS = 128;
+/** OpenAI's `usage` has 300 bytes. */
+export const MAX_USAGE_BYTES = 16_384;
+/** A longer model or `finish_reason` is not noted. */
+export const MAX_WORD_CHARACTERS = 64;
+/** Printable ASCII without escape sequences. */
+const MODEL = /^[ -[\]-~]{1,64}$/;
+/** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
+const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
+
+/** One request. Times are on the clock of `performance.now()`. */
+export class AccessRecord {
+  /** The name of the client whose key was sent; keys of `[server.auth]` have none. */
+  client: string | undefined;
+  /** Whose answer or error the client gets. */
+  provider: string | undefined;
+  model: string | undefined;
+  stream: boolean | undefined;
+  requestBytes: number | undefined;
+  traceId: string | undefined;
+  /** In order, those that were skipped too. */
+  readonly tries: Attempt[] = [];
+  /** The attempt whose answer or error the client gets. */
+  attempt: Attempt | undefined;
+  /** The request's body was complete. */
+  bodyReadAtMs: number | undefined;
+  /** The gateway has repeated the request, with another key perhaps, or asked a fallback. */
+  hasRetried = false;
+  /** The failure that was answered, or that ended a stream. */
+  failure: GatewayError | undefined;
+
+  /**
+   * Returns how long a chat completion took until its answer's head; undefined if its body was never read. `gatewayMs` is
+   * neither the client's upload nor `upstreamMs`, which goes from the first attempt to the end of the last one.
+   */
+  timeSpent(
+    headAtMs: number,
+  ): { readonly gatewayMs: number; readonly upstreamMs?: number } | undefined {
+    if (this.bodyReadAtMs === undefined) return undefined;
+    const totalMs = headAtMs - this.bodyReadAtMs;
+    const first = this.tries.find(({ isAsked }) => isAsked);
+    const last = this.tries.findLast(({ isAsked }) => isAsked);
+    if (!first || !last) return { gatewayMs: totalMs };
+    const upstreamMs = (last.endedAtMs ?? headAtMs) - first.beganAtMs;
+    return { gatewayMs: totalMs - upstreamMs, upstreamMs };
+  }
+}
+
+/**
+ * One attempt at a provider. A class, so that all attempts have one shape: V8 would copy an object that grows member by
+ * member.
+ */
+export class Attempt {
+  readonly provider: string;
+  /** The model that the provider is asked for. */
+  readonly model: string;
+  /** The index of the provider's key; undefined if it has one. */
+  readonly key: number | undefined;
+  /** Without the query, which may hold a key. */
+  readonly url: string;
+  readonly beganAtMs = performance.now();
+  /** The answer's head was there, or the attempt has failed. */
+  endedAtMs: number | undefined;
+  /** `resting` and `limit`: the provider was skipped. Undefined while the attempt is made. */
+  outcome: TryFacts['outcome'] | undefined;
+  /** What the client is answered with, until then. */
+  answer: Answer | undefined;
+  failure: GatewayError | undefined;
+  /** The provider's own. */
+  status: number | undefined;
+  upstreamRequestId: string | undefined;
+  /** Undefined if the transport does not tell. */
+  connection: 'new' | 'reused' | undefined;
+  /** The model that the answer names, untrusted; `undefined` if that is no short text in printable ASCII. */
+  answerModel: string | undefined;
+  /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
+  finishReason: string | undefined;
+  /** Of a stream that has ended. */
+  events: number | undefined;
+  #usage: TokenUsage | undefined;
+  /** The last `usage`, until it is read. */
+  #unread: unknown;
+
+  constructor(
+    { id, chatUrl }: { readonly id: string; readonly chatUrl: string },
+    model: string,
+    key?: number,
+  ) {
+    this.provider = id;
+    this.model = model;
+    this.key = key;
+    this.url = chatUrl;
+  }
+
+  /** The provider was asked, and not skipped. */
+  get isAsked(): boolean {
+    return this.outcome !== 'limit' && this.outcome !== 'resting';
+  }
+
+  /** The usable counts of the last `usage`; `undefined` if there is none. */
+  get usage(): TokenUsage | undefined {
+    if (this.#unread !== undefined) this.#usage = readUsage(this.#unread);
+    this.#unread = undefined;
+    return this.#usage;
+  }
+
+  noteModel(model: unknown): void {
+    this.answerModel = typeof model === 'string' && MODEL.test(model) ? model : undefined;
+  }
+
+  /** The last one counts. */
+  noteFinishReason(reason: unknown): void {
+    this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
+  }
+
+  /**
+   * Takes a `usage`, or its JSON with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. It is
+   * parsed only when the counts are read: some providers send one with each event.
+   */
+  noteUsage(usage: unknown): void {
+    this.#unread = usage ?? undefined;
+  }
+
+  /** Records the end. A stream that fails later ends a second time. */
+  end(failure?: GatewayError | ClientGone): void {
+    this.endedAtMs ??= performance.now();
+    this.outcome = outcomeOf(failure);
+    if (failure instanceof GatewayError) this.failure = failure;
+  }
+
+  /** Returns the attempt as the log tells it; with its URL if it has failed. */
+  toFacts(): TryFacts {
+    const { beganAtMs, endedAtMs, failure, isAsked, key, outcome, upstreamRequestId } = this;
+    return {
+      provider: this.provider,
+      model: escapeControlCharacters(this.model, MAX_NAME_CHARACTERS),
+      key: key === undefined ? undefined : key + 1,
+      outcome: outcome!,
+      status: this.status,
+      cause: failure && isAsked ? causeOf(failure) : undefined,
+      url: isAsked && outcome !== 'ok' ? this.url : undefined,
+      upstream_request_id:
+        upstreamRequestId && escapeControlCharacters(upstreamRequestId, MAX_NAME_CHARACTERS),
+      duration_ms: isAsked ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
+    };
+  }
+}
+
+const OUTCOMES: Record<ErrorKind, Outcome> = {
+  authentication: 'refused',
+  rateLimit: 'rate_limited',
+  invalidRequest: 'refused',
+  unknownProvider: 'refused',
+  notFound: 'refused',
+  provider: 'upstream_error',
+  api: 'upstream_error',
+  timeout: 'timeout',
+  internal: 'internal_error',
+  serialization: 'upstream_error',
+  unsupported: 'upstream_error',
+};
+
+/** Returns the outcome of what failed with `failure`; `ok` if nothing did. */
+export function outcomeOf(failure: GatewayError | ClientGone | undefined): Outcome {
+  if (failure instanceof ClientGone) return 'client_closed';
+  return failure ? OUTCOMES[failure.kind] : 'ok';
+}
+
+/** Returns what happened, for the operator: the network's error, the provider's own text, or the failure's message. */
+export function causeOf(failure: GatewayError): string {
+  const text = describeCause(failure.facts.cause) ?? failure.message;
+  return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
+}
+
+/** Returns a cause as text: a provider's own words, or the system's error code and message. */
+export function describeCause(cause: unknown): string | undefined {
+  if (typeof cause === 'string') return cause;
+  // It has no message of its own, but one error for each address that was tried.
+  const error: unknown = cause instanceof AggregateError ? cause.errors[0] : cause;
+  if (!(error instanceof Error)) return undefined;
+  const { code } = error as NodeJS.ErrnoException;
+  // OpenSSL's end with a line end.
+  const message = error.message.trim();
+  return code === undefined ? message : `${code}: ${message}`;
+}
+
+function readUsage(noted: unknown): TokenUsage {
+  const usage = typeof noted === 'string' ? parseUntrustedJson(firstObject(noted)) : noted;
+  const promptDetails = memberOf(usage, 'prompt_tokens_details');
+  const completionDetails = memberOf(usage, 'completion_tokens_details');
+  return {
+    prompt_tokens: count(usage, 'prompt_tokens'),
+    completion_tokens: count(usage, 'completion_tokens'),
+    cached_tokens:
+      count(promptDetails, 'cached_tokens') ??
+      // DeepSeek, and Moonshot.
+      count(usage, 'prompt_cache_hit_tokens') ??
+      count(usage, 'cached_tokens'),
+    reasoning_tokens: count(completionDetails, 'reasoning_tokens'),
+  };
+}
+
+/** Returns the JSON object at the start of `text`, without what follows it; '' if it is not whole. */
+function firstObject(text: string): string {
+  let depth = 0;
+  let isInString = false;
+  for (let at = 0; at < text.length; at += 1) {
+    const character = text.charCodeAt(at);
+    if (character === QUOTE) isInString = !isInString;
+    else if (isInString && character === BACKSLASH) at += 1;
+    else if (!isInString && character === OPEN_BRACE) depth += 1;
+    else if (!isInString && character === CLOSE_BRACE) depth -= 1;
+    if (depth === 0) return text.slice(0, at + 1);
+  }
+  return '';
+}
+
+function count(value: unknown, name: string): number | undefined {
+  const number = memberOf(value, name);
+  return Number.isSafeInteger(number) && (number as number) >= 0 ? (number as number) : undefined;
+}

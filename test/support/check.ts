@@ -1,0 +1,35 @@
+/** `--check` and `--healthcheck` in the test's own process: a process of their own takes a hundred times as long. */
+
+import { runCheck, type CheckResult } from '../../src/check.ts';
+import { parseCommandLine } from '../../src/cli/command-line.ts';
+import { checkHealth } from '../../src/cli/healthcheck.ts';
+import { readSettings } from '../../src/config/read-settings.ts';
+import { TRANSPORT_ENV } from './transport.ts';
+import { WORKERS_ENV } from './workers.ts';
+
+type Env = Readonly<Record<string, string>>;
+
+/** Runs `--check`. Returns its result and what it prints; throws as it does. */
+export async function checkHere(
+  args: readonly string[],
+  env: Env = {},
+): Promise<{ readonly result: CheckResult; readonly stdout: string }> {
+  const commandLine = parseCommandLine(args);
+  const read = () => readSettings(commandLine, { ...TRANSPORT_ENV, ...WORKERS_ENV, ...env });
+  let stdout = '';
+  const result = await runCheck(commandLine, read, (text) => {
+    stdout += text;
+  });
+  return { result, stdout };
+}
+
+/** Runs `--healthcheck` with these settings. Returns its result and what it prints. */
+export async function checkHealthHere(
+  args: readonly string[],
+  env: Env,
+  toml = '[server]\n',
+): Promise<{ readonly isHealthy: boolean; readonly text: string }> {
+  const commandLine = parseCommandLine(['--healthcheck', ...args]);
+  const all = { GATEWAY_CONFIG_TOML: toml, ...env };
+  return checkHealth(commandLine, all, () => readSettings(commandLine, all).config);
+}

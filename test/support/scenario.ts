@@ -1,0 +1,71 @@
+/** A gateway between its providers and its clients: most tests begin with one. */
+
+import type { TestContext } from 'node:test';
+
+import { providerToml, startGateway, type GatewayOptions, type TestGateway } from './gateway.ts';
+import { answerWell, startUpstream, type FakeUpstream, type Script } from './upstream.ts';
+
+/** A provider is what it does, or that and the further lines of its section; it answers well if nothing is said. */
+export type ProviderSettings = Script | { readonly script?: Script; readonly lines?: string };
+
+export interface ScenarioSettings<Id extends string> extends Omit<GatewayOptions, 'toml'> {
+  /** By id, in the order of the file; one that answers well, `p`, if it is left out. */
+  readonly providers?: Readonly<Record<Id, ProviderSettings>>;
+  /** The lines of `[server]`. */
+  readonly server?: string;
+  /** The lines of `[clients.NAME]`, by name. */
+  readonly clients?: Readonly<Record<string, string>>;
+  readonly fallback?: readonly string[];
+  /** Other sections. */
+  readonly more?: string;
+}
+
+export type Scenario<Id extends string> = Readonly<Record<Id, FakeUpstream>> & {
+  readonly gateway: TestGateway;
+  /** The settings, for a reload. */
+  readonly toml: string;
+  /** How many requests each provider has received so far, in the order of the settings. */
+  asked(): number[];
+};
+
+/** Starts the providers and then the gateway; both end with the test. */
+export async function scenario<Id extends string = 'p'>(
+  t: TestContext,
+  settings: ScenarioSettings<Id> = {},
+): Promise<Scenario<Id>> {
+  const { providers = { p: {} }, server = '', clients = {}, fallback, more = '' } = settings;
+  const started = await Promise.all(
+    Object.entries<ProviderSettings>(providers).map(async ([id, provider]) => {
+      const { script, lines } = typeof provider === 'function' ? { script: provider } : provider;
+      const upstream = await startUpstream(t, script ?? answerWell);
+      return { id, upstream, section: providerToml(upstream, id, lines) };
+    }),
+  );
+  const toml = [
+    `[server]\n${server}`,
+    ...Object.entries(clients).map(([name, lines]) => `[clients.${name}]\n${lines}`),
+    fallback ? `[providers]\nfallback = ${JSON.stringify(fallback)}` : '',
+    ...started.map(({ section }) => section),
+    more,
+  ].join('\n');
+  const upstreams = Object.fromEntries(started.map(({ id, upstream }) => [id, upstream]));
+  return {
+    ...(upstreams as Record<Id, FakeUpstream>),
+    gateway: await startGateway(t, { ...settings, toml }),
+    toml,
+    asked: () => started.map(({ upstream }) => upstream.requests.length),
+  };
+}
+
+/** Does for each model (of a completion) what its script says; answers well for the others. */
+export function byModel(scripts: Readonly<Record<string, Script>>): Script {
+  return (request, response) => {
+    const script = request.method === 'POST' ? scripts[modelOf(request)] : undefined;
+    return (script ?? answerWell)(request, response);
+  };
+}
+
+/** The model that a provider was asked for. */
+export function modelOf({ body }: { readonly body: Buffer }): string {
+  return (JSON.parse(body.toString()) as { model: string }).model;
+}
