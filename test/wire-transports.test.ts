@@ -96,16 +96,15 @@ async function assertAnswers(port: number, provider = 'p'): Promise<void> {
 
 type Running = Awaited<ReturnType<typeof start>>;
 
+const UNREACHABLE = 'Provider error: the provider is unreachable';
+
 /** The client learns that its provider is not usable and no more; the log says `cause`. */
 async function assertUnusable(
   { port, lines }: Running,
   cause: RegExp,
-  {
-    provider = 'p',
-    message = 'Provider error: the provider is unreachable' as string | RegExp,
-  } = {},
+  { provider = 'p', message = UNREACHABLE }: { provider?: string; message?: string | RegExp } = {},
 ): Promise<void> {
-  const before = lines('request').length;
+  const earlier = lines('request').length;
   for (const stream of [false, true]) {
     const reply = await ask(port, stream, provider);
     assertError(reply, {
@@ -119,8 +118,8 @@ async function assertUnusable(
     const told = reply.text + JSON.stringify(reply.headers);
     assert.doesNotMatch(told, /invalid\b|\d+\.\d+\.\d+\.\d+|proxy|certificate/i);
   }
-  await eventually(() => lines('request').length === before + 2, 'the lines in the log');
-  for (const line of lines('request').slice(before)) {
+  await eventually(() => lines('request').length === earlier + 2, 'the lines in the log');
+  for (const line of lines('request').slice(earlier)) {
     assert.deepEqual([line['status'], line['outcome']], [502, 'upstream_error']);
     const [{ cause: told } = {}] = line['tries'] as Record<string, unknown>[];
     assert.match(String(told), cause);
@@ -547,7 +546,9 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       const certificate = createCertificate(t, ['DNS:localhost', 'IP:127.0.0.1']);
       const misnamed = createCertificate(t, ['DNS:other.invalid', 'IP:127.0.0.9']);
       const untrusted = createCertificate(t, ['IP:127.0.0.1']);
-      const folder = emptyFolder(t, { 'ca.pem': `${certificate.cert}\n${misnamed.cert}` });
+      const folder = emptyFolder(t, {
+        'ca.pem': [certificate, misnamed].map(({ cert }) => String(cert)).join('\n'),
+      });
       const [p, wrong, self] = await Promise.all([
         startUpstream(t, script, certificate),
         startUpstream(t, script, misnamed),
