@@ -8,10 +8,11 @@ import { createHttpServer } from '../src/downstream/http-server.ts';
 import { fromIterable } from '../src/lib/byte-source.ts';
 import { idle } from './support/clock.ts';
 import { parseReplies } from './support/documented.ts';
-import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
+import { chatBody, rawChat } from './support/gateway.ts';
+import { scenario } from './support/scenario.ts';
 import { sendRaw } from './support/raw.ts';
 import { createGate, eventually } from './support/streams.ts';
-import { completion, sendJson, startUpstream } from './support/upstream.ts';
+import { completion, sendJson } from './support/upstream.ts';
 import { newBudget, newCounter } from './support/shared.ts';
 
 const MIB = 1_048_576;
@@ -21,14 +22,18 @@ async function start(t: TestContext) {
   const { opened, open: release } = createGate();
   let active = 0;
   let mostActive = 0;
-  const { p: upstream, gateway } = await scenario(t, { providers: { p: async ({ body }, response) => {
-    active += 1;
-    mostActive = Math.max(mostActive, active);
-    await opened;
-    const { model } = JSON.parse(body.toString()) as { model: string };
-    sendJson(response, completion(model));
-    active -= 1;
-  } } });
+  const { p: upstream, gateway } = await scenario(t, {
+    providers: {
+      p: async ({ body }, response) => {
+        active += 1;
+        mostActive = Math.max(mostActive, active);
+        await opened;
+        const { model } = JSON.parse(body.toString()) as { model: string };
+        sendJson(response, completion(model));
+        active -= 1;
+      },
+    },
+  });
   const socket = connect(gateway.port, '127.0.0.1');
   t.after(() => socket.destroy());
   let text = '';
