@@ -122,7 +122,7 @@ type Started = Awaited<ReturnType<typeof start>>;
 
 /** Starts a gateway with each value of a setting, or with the settings for it, and expects what is seen of it. */
 function each<Value>(
-  settings: `${keyof Settings}` | ((value: Value) => Settings),
+  settings: keyof Settings | ((value: Value) => Settings),
   observe: (started: Started) => unknown,
   ...cases: readonly (readonly [NoInfer<Value>, expected: unknown])[]
 ): Observation {
