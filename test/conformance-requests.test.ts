@@ -436,9 +436,9 @@ const malformedTokens = [
 ];
 test('a malformed token is refused with a position inside the body and no quote', async (t) => {
   const gateway = await startGateway(t, {});
-  const message = /^Invalid request: request body is not valid JSON.*\d/;
+  const words = /^Invalid request: request body is not valid JSON.*\d/;
   for (const body of malformedTokens) {
-    const text = await assertUnquoted(gateway, body, { ...refusal(), message });
+    const text = await assertUnquoted(gateway, body, { ...refusal(), message: words });
     const position = Number(/\d+/.exec(text)![0]);
     assert.ok(position >= '{"canary":'.length && position <= body.length, text);
   }
