@@ -4,7 +4,9 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { describe, test } from 'node:test';
 
-import { Totals } from '../src/admin/totals.ts';
+import { ModelLabels } from '../src/admin/labels.ts';
+import { RequestMetrics } from '../src/admin/metrics.ts';
+import { describeClients } from '../src/admin/totals.ts';
 import { ConfigError, loadConfig } from '../src/config/config.ts';
 import { replaceNow } from './support/clock.ts';
 import { assertError, NOT_AUTHENTICATED } from './support/errors.ts';
@@ -236,14 +238,14 @@ describe('the name of a client', () => {
   });
 
   test('is shown for 500 clients; those that come later are one row', () => {
-    const totals = new Totals();
+    const metrics = new RequestMetrics(new ModelLabels());
     const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
     for (let at = 0; at < 1000; at += 1) {
       const client = `c${at % 600}`;
       const request = { facts: { ...facts, client, outcome: 'ok' as const }, endedAtMs: 1 };
-      totals.record({ ...request, durationMs: 1 }, 'm');
+      metrics.observe({ ...request, durationMs: 1 });
     }
-    const clients = totals.clients();
+    const clients = describeClients(metrics);
     assert.equal(clients.length, 501);
     assert.deepEqual(
       clients.map(({ name, requests }) => `${name} ${requests}`).filter((_, at) => at % 250 === 0),

@@ -51,6 +51,12 @@ const TIMEOUT = {
   headers: { 'x-gateway-provider': 'p', 'x-should-retry': 'false' },
 };
 
+/** A limit of requests. */
+const oneAt = (requests_per_second: number, burst_capacity = 1) => ({
+  requests_per_second,
+  burst_capacity,
+});
+
 interface Settings {
   readonly script?: Script;
   readonly env?: Record<string, string>;
@@ -60,29 +66,31 @@ interface Settings {
   ]: unknown;
 }
 
-/** The statuses of two requests at the same time, one of them while another one is in flight and one while two are. */
-async function statusesBeside(t: TestContext, settings: Settings): Promise<number[]> {
-  const { opened, open: finish } = createGate();
-  const script: Script = async ({ body }, response) => {
-    if (body.includes('held')) await opened;
-    sendJson(response, completion());
+/** Of requests at the same time, the second is answered and the third is refused. */
+const limitsConcurrency =
+  (settings: Settings): Observation =>
+  async (t) => {
+    const { opened, open: finish } = createGate();
+    const script: Script = async ({ body }, response) => {
+      if (body.includes('held')) await opened;
+      sendJson(response, completion());
+    };
+    const { gateway, p } = await start(t, { ...settings, script });
+    const held: Promise<number>[] = [];
+    const hold = async () => {
+      held.push(statusOf(gateway, chatBody({ model: 'p/held' })));
+      await eventually(() => p.requests.filter(isHeld).length === held.length, 'a held request');
+    };
+    const isHeld = ({ body }: { readonly body: Buffer }) => body.includes('held');
+    await hold();
+    const beside = [await statusOf(gateway)];
+    await hold();
+    beside.push(await statusOf(gateway));
+    finish();
+    assert.deepEqual(await Promise.all(held), [200, 200]);
+    assert.equal(await statusOf(gateway), 200);
+    assert.deepEqual(beside, [200, 429]);
   };
-  const { gateway, p } = await start(t, { ...settings, script });
-  const held: Promise<number>[] = [];
-  const hold = async () => {
-    held.push(statusOf(gateway, chatBody({ model: 'p/held' })));
-    await eventually(() => p.requests.filter(isHeld).length === held.length, 'a held request');
-  };
-  const isHeld = ({ body }: { readonly body: Buffer }) => body.includes('held');
-  await hold();
-  const statuses = [await statusOf(gateway)];
-  await hold();
-  statuses.push(await statusOf(gateway));
-  finish();
-  assert.deepEqual(await Promise.all(held), [200, 200]);
-  assert.equal(await statusOf(gateway), 200);
-  return statuses;
-}
 
 /** Provider `p`, which does as it is told, provider `q`, which answers, and these settings. */
 async function start(t: TestContext, { script, env = {}, ...settings }: Settings) {
@@ -110,14 +118,70 @@ function linesOf(path: string, settings: object): string[] {
   });
 }
 
-/** fetch sends headers of its own. */
-async function assertUsesFetch(
-  { gateway, p }: Awaited<ReturnType<typeof start>>,
-  expected: boolean,
-): Promise<void> {
-  await gateway.chat(chatBody());
-  assert.equal('sec-fetch-mode' in p.requests[0]!.headers, expected);
+type Started = Awaited<ReturnType<typeof start>>;
+
+/** Starts a gateway with each value of a setting, or with the settings for it, and expects what is seen of it. */
+function each<Value>(
+  settings: keyof Settings | ((value: Value) => Settings),
+  observe: (started: Started) => unknown,
+  ...cases: readonly (readonly [NoInfer<Value>, expected: unknown])[]
+): Observation {
+  const settingsOf = (value: Value) =>
+    typeof settings === 'function' ? settings(value) : { [settings]: value };
+  return async (t) => {
+    for (const [value, expected] of cases) {
+      const seen = await observe(await start(t, settingsOf(value)));
+      assert.deepEqual(seen, expected, JSON.stringify(value));
+    }
+  };
 }
+
+/** A variable and what the file says instead: the variable wins. */
+function wins(
+  variable: string,
+  settingsOf: (inFile: never) => Settings,
+  observe: (started: Started) => unknown,
+  ...cases: readonly (readonly [text: string, inFile: unknown, expected: unknown])[]
+): Observation {
+  return each<string>(
+    (text) => {
+      const [, inFile] = cases.find(([other]) => other === text)!;
+      return { ...settingsOf(inFile as never), env: { [variable]: text } };
+    },
+    observe,
+    ...cases.map(([text, , expected]) => [text, expected] as const),
+  );
+}
+
+/** The statuses of so many requests, one after the other. */
+const statuses =
+  (count: number, body?: object) =>
+  async ({ gateway }: Started) => {
+    const found = [];
+    for (let sent = 0; sent < count; sent += 1) found.push(await statusOf(gateway, body));
+    return found;
+  };
+
+/** fetch sends headers of its own. */
+const usesFetch = async ({ gateway, p }: Started) => {
+  await gateway.chat(chatBody());
+  return 'sec-fetch-mode' in p.requests[0]!.headers;
+};
+
+const corsOrigin = async ({ gateway }: Started) =>
+  (await gateway.send('/health')).headers['access-control-allow-origin'];
+
+/** The first line of the log, after one request. */
+const firstLine = async ({ gateway }: Started) => {
+  await gateway.chat(chatBody());
+  await eventually(() => gateway.log.length > 0, 'the log');
+  return gateway.log[0]!;
+};
+
+const keyShown = async ({ gateway, p }: Started) => {
+  assert.equal(await statusOf(gateway), 200);
+  return p.requests[0]!.headers.authorization;
+};
 
 async function statusOf(gateway: TestGateway, body: object = chatBody()): Promise<number> {
   return (await gateway.chat(body)).status;
@@ -314,112 +378,80 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(await exit, 1);
   },
 
-  'server.retries': async (t) => {
-    const { gateway, p } = await start(t, { 'server.retries': 2, script: fail });
-    assert.equal(await statusOf(gateway), 503);
-    assert.equal(p.requests.length, 3);
-  },
+  'server.retries': each(
+    (retries: number) => ({ 'server.retries': retries, script: fail }),
+    async ({ gateway, p }) => [await statusOf(gateway), p.requests.length],
+    [2, [503, 3]],
+  ),
 
-  'server.max_concurrent_requests': async (t) => {
-    assert.deepEqual(await statusesBeside(t, { 'server.max_concurrent_requests': 2 }), [200, 429]);
-  },
+  'server.max_concurrent_requests': limitsConcurrency({ 'server.max_concurrent_requests': 2 }),
 
-  'server.max_body_bytes': async (t) => {
-    const body = JSON.stringify(chatBody());
-    for (const [limit, status] of [
-      [body.length, 200],
-      [body.length - 1, 413],
-    ]) {
-      const { gateway } = await start(t, { 'server.max_body_bytes': limit });
-      assert.equal((await gateway.chat(body)).status, status);
-    }
-  },
+  'server.max_body_bytes': each(
+    'server.max_body_bytes',
+    statuses(1),
+    [JSON.stringify(chatBody()).length, [200]],
+    [JSON.stringify(chatBody()).length - 1, [413]],
+  ),
 
-  'server.max_buffered_bytes': async (t) => {
-    const body = JSON.stringify(chatBody({ x: 'x'.repeat(1_500_000) }));
-    for (const [limit, status] of [
-      [2_000_000, 200],
-      [1_200_000, 413],
-    ]) {
-      const { gateway } = await start(t, { 'server.max_buffered_bytes': limit });
-      assert.equal((await gateway.chat(body)).status, status);
-    }
-  },
+  'server.max_buffered_bytes': each(
+    'server.max_buffered_bytes',
+    statuses(1, chatBody({ x: 'x'.repeat(1_500_000) })),
+    [2_000_000, [200]],
+    [1_200_000, [413]],
+  ),
 
-  'server.cors': async (t) => {
-    for (const [cors, origin] of [
-      [true, '*'],
-      [false, undefined],
-    ]) {
-      const { gateway } = await start(t, { 'server.cors': cors });
-      const { headers } = await gateway.send('/health');
-      assert.equal(headers['access-control-allow-origin'], origin);
-    }
-  },
+  'server.cors': each('server.cors', corsOrigin, [true, '*'], [false, undefined]),
 
-  'server.upstream': async (t) => {
-    for (const upstream of ['auto', 'fetch']) {
-      // An empty variable counts as unset, even if the tests themselves run over one transport.
-      const settings = { 'server.upstream': upstream, env: { GATEWAY_UPSTREAM: '' } };
-      await assertUsesFetch(await start(t, settings), upstream === 'fetch');
-    }
-  },
+  'server.upstream': each(
+    // An empty variable counts as unset, even if the tests themselves run over one transport.
+    (upstream: string) => ({ 'server.upstream': upstream, env: { GATEWAY_UPSTREAM: '' } }),
+    usesFetch,
+    ['auto', false],
+    ['fetch', true],
+  ),
 
-  'server.trusted_proxies': async (t) => {
-    for (const [proxies, remote] of [
-      [['127.0.0.0/8'], '192.0.2.7'],
-      [['10.0.0.0/8'], '127.0.0.1'],
-    ]) {
-      const { gateway } = await start(t, { 'server.trusted_proxies': proxies });
+  'server.trusted_proxies': each(
+    'server.trusted_proxies',
+    async ({ gateway }) => {
       await gateway.chat(chatBody(), { headers: { 'x-forwarded-for': '10.0.0.1, 192.0.2.7' } });
       await eventually(() => gateway.log.length > 0, 'the log');
-      assert.equal(gateway.accessLines()[0]!['remote'], remote);
-    }
-  },
+      return gateway.accessLines()[0]!['remote'];
+    },
+    [['127.0.0.0/8'], '192.0.2.7'],
+    [['10.0.0.0/8'], '127.0.0.1'],
+  ),
 
-  'server.auth.enabled': async (t) => {
-    for (const [enabled, status] of [
-      [true, 401],
-      [false, 200],
-    ]) {
-      const settings = { 'server.auth.enabled': enabled, 'server.auth.keys': ['another'] };
-      const { gateway } = await start(t, settings);
-      assert.equal(await statusOf(gateway), status);
-      const headers = { authorization: undefined };
-      assert.equal((await gateway.chat(chatBody(), { headers })).status, status);
-    }
-  },
+  'server.auth.enabled': each(
+    (enabled: boolean) => ({ 'server.auth.enabled': enabled, 'server.auth.keys': ['another'] }),
+    async ({ gateway }) => {
+      const reply = await gateway.chat(chatBody(), { headers: { authorization: undefined } });
+      return [await statusOf(gateway), reply.status];
+    },
+    [true, [401, 401]],
+    [false, [200, 200]],
+  ),
 
-  'server.auth.keys': async (t) => {
-    for (const [keys, status] of [
-      [[], 200],
-      [['another', CLIENT_TOKEN], 200],
-      [['another'], 401],
-    ]) {
-      const { gateway } = await start(t, { 'server.auth.keys': keys });
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  'server.auth.keys': each(
+    'server.auth.keys',
+    statuses(1),
+    [[], [200]],
+    [['another', CLIENT_TOKEN], [200]],
+    [['another'], [401]],
+  ),
 
-  'clients.z.key': async (t) => {
-    for (const [key, status] of [
-      [CLIENT_TOKEN, 200],
-      ['another', 401],
-    ]) {
-      const { gateway } = await start(t, { 'clients.alice.key': key });
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  'clients.z.key': each(
+    'clients.alice.key',
+    statuses(1),
+    [CLIENT_TOKEN, [200]],
+    ['another', [401]],
+  ),
 
-  'clients.z.keys': async (t) => {
-    for (const [keys, status] of [
-      [['another', CLIENT_TOKEN], 200],
-      [['another'], 401],
-    ]) {
-      const { gateway } = await start(t, { 'clients.alice.keys': keys });
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  'clients.z.keys': each(
+    'clients.alice.keys',
+    statuses(1),
+    [['another', CLIENT_TOKEN], [200]],
+    [['another'], [401]],
+  ),
 
   'clients.z.models': async (t) => {
     const settings = { 'clients.alice.key': CLIENT_TOKEN, 'clients.alice.models': ['p/a*'] };
@@ -428,28 +460,22 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(await statusOf(gateway, chatBody({ model: 'p/b' })), 404);
   },
 
-  'clients.z.requests_per_second': async (t) => {
-    for (const [requests_per_second, status] of [
-      [1, 429],
-      [0, 200],
-    ]) {
-      const alice = { key: CLIENT_TOKEN, requests_per_second, burst_capacity: 1 };
-      const { gateway } = await start(t, { 'clients.alice': alice });
-      assert.equal(await statusOf(gateway), 200);
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  'clients.z.requests_per_second': each(
+    (rps: number) => ({ 'clients.alice': { key: CLIENT_TOKEN, ...oneAt(rps) } }),
+    statuses(2),
+    [1, [200, 429]],
+    [0, [200, 200]],
+  ),
 
-  'clients.z.burst_capacity': async (t) => {
-    const alice = { key: CLIENT_TOKEN, requests_per_second: 1, burst_capacity: 2 };
-    const { gateway } = await start(t, { 'clients.alice': alice });
-    for (const status of [200, 200, 429]) assert.equal(await statusOf(gateway), status);
-  },
+  'clients.z.burst_capacity': each(
+    (burst: number) => ({ 'clients.alice': { key: CLIENT_TOKEN, ...oneAt(1, burst) } }),
+    statuses(3),
+    [2, [200, 200, 429]],
+  ),
 
-  'clients.z.max_concurrent_requests': async (t) => {
-    const alice = { key: CLIENT_TOKEN, max_concurrent_requests: 2 };
-    assert.deepEqual(await statusesBeside(t, { 'clients.alice': alice }), [200, 429]);
-  },
+  'clients.z.max_concurrent_requests': limitsConcurrency({
+    'clients.alice': { key: CLIENT_TOKEN, max_concurrent_requests: 2 },
+  }),
 
   'admin.port': async (t) => {
     const port = await freePort();
@@ -491,39 +517,34 @@ const IN_FILE: Record<string, Observation> = {
     }
   },
 
-  'logging.format': async (t) => {
-    const formats: [format: string, line: RegExp][] = [
-      ['json', /^\{"time":/],
-      ['text', /^\d\d:\d\d:\d\d\.\d{3} INFO {2}request /],
-      ['auto', /^\{"time":/],
-    ];
-    for (const [format, line] of formats) {
-      const { gateway } = await start(t, { 'logging.format': format });
-      await gateway.chat(chatBody());
-      await eventually(() => gateway.log.length > 0, 'the log');
-      assert.match(gateway.log[0]!, line);
-    }
-  },
+  'logging.format': each(
+    'logging.format',
+    async (started) =>
+      /^(\{"time":|\d\d:\d\d:\d\d\.\d{3} INFO {2}request )/
+        .exec(await firstLine(started))?.[1]
+        ?.slice(-8),
+    ['json', '{"time":'],
+    ['text', 'request '],
+    ['auto', '{"time":'],
+  ),
 
-  'logging.verbose': async (t) => {
-    for (const verbose of [true, false]) {
-      const { gateway } = await start(t, { 'logging.verbose': verbose });
-      await gateway.chat(chatBody());
-      await eventually(() => gateway.log.length > 0, 'the log');
-      assert.equal('request_bytes' in gateway.accessLines()[0]!, verbose);
-    }
-  },
+  'logging.verbose': each(
+    'logging.verbose',
+    async (started) => (await firstLine(started)).includes('"request_bytes":'),
+    [true, true],
+    [false, false],
+  ),
 
-  'logging.provider_messages': async (t) => {
-    const script: Script = (_, response) =>
-      sendJson(response, { error: { message: 'in its own words' } }, { status: 400 });
-    for (const isShown of [true, false]) {
-      const { gateway } = await start(t, { script, 'logging.provider_messages': isShown });
-      await gateway.chat(chatBody());
-      await eventually(() => gateway.log.length > 0, 'the log');
-      assert.equal(gateway.log[0]!.includes('in its own words'), isShown);
-    }
-  },
+  'logging.provider_messages': each(
+    (isShown: boolean) => ({
+      script: (_, response) =>
+        sendJson(response, { error: { message: 'in its own words' } }, { status: 400 }),
+      'logging.provider_messages': isShown,
+    }),
+    async (started) => (await firstLine(started)).includes('in its own words'),
+    [true, true],
+    [false, false],
+  ),
 
   'providers.primary': async (t) => {
     const { gateway, q } = await start(t, { 'providers.primary': 'q' });
@@ -550,12 +571,14 @@ const IN_FILE: Record<string, Observation> = {
 
   'providers.z.api_key': async (t) => {
     const env = { P_API_KEY: 'from-env', OTHER: 'from-other' };
-    const keys = { literal: 'literal', '${OTHER}': 'from-other', '': 'from-env', '${NO}': '${NO}' };
-    for (const [written, sent] of Object.entries(keys)) {
-      const { gateway, p } = await start(t, { env, 'providers.p.api_key': written });
-      assert.equal(await statusOf(gateway), 200);
-      assert.equal(p.requests[0]!.headers.authorization, `Bearer ${sent}`);
-    }
+    await each(
+      (key: string) => ({ env, 'providers.p.api_key': key }),
+      keyShown,
+      ['literal', 'Bearer literal'],
+      ['${OTHER}', 'Bearer from-other'],
+      ['', 'Bearer from-env'],
+      ['${NO}', 'Bearer ${NO}'],
+    )(t);
     const { gateway } = await start(t, { 'providers.p.api_key': '' });
     assertError(await gateway.chat(chatBody()), unknownProvider('p'));
   },
@@ -633,22 +656,16 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(late.status, 200);
   },
 
-  'providers.z.retries': async (t) => {
-    for (const [own, count] of [
-      [0, 1],
-      [1, 2],
-    ]) {
-      const settings = { 'server.retries': 2, 'providers.p.retries': own, script: fail };
-      const { gateway, p } = await start(t, settings);
-      assert.equal(await statusOf(gateway), 503);
-      assert.equal(p.requests.length, count);
-    }
-  },
+  'providers.z.retries': each(
+    (own: number) => ({ 'server.retries': 2, 'providers.p.retries': own, script: fail }),
+    async ({ gateway, p }) => [await statusOf(gateway), p.requests.length],
+    [0, [503, 1]],
+    [1, [503, 2]],
+  ),
 
-  'providers.z.max_concurrent_requests': async (t) => {
-    const settings = { 'providers.p.max_concurrent_requests': 2 };
-    assert.deepEqual(await statusesBeside(t, settings), [200, 429]);
-  },
+  'providers.z.max_concurrent_requests': limitsConcurrency({
+    'providers.p.max_concurrent_requests': 2,
+  }),
 
   'aliases.z': async (t) => {
     const { gateway, p } = await start(t, { 'aliases.fast': 'p/the/model' });
@@ -660,36 +677,26 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(modelAsked(q), 'two');
   },
 
-  'rate_limit.enabled': async (t) => {
-    for (const [enabled, status] of [
-      [true, 429],
-      [false, 200],
-    ]) {
-      const limit = { enabled, requests_per_second: 1, burst_capacity: 1 };
-      const { gateway } = await start(t, { rate_limit: limit });
-      assert.equal(await statusOf(gateway), 200);
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  'rate_limit.enabled': each(
+    (enabled: boolean) => ({ rate_limit: { enabled, ...oneAt(1) } }),
+    statuses(2),
+    [true, [200, 429]],
+    [false, [200, 200]],
+  ),
 
-  'rate_limit.requests_per_second': async (t) => {
-    for (const [requests_per_second, status] of [
-      [1, 429],
-      [0, 200],
-      [1_000_000, 200],
-    ]) {
-      const limit = { enabled: true, requests_per_second, burst_capacity: 1 };
-      const { gateway } = await start(t, { rate_limit: limit });
-      assert.equal(await statusOf(gateway), 200);
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  'rate_limit.requests_per_second': each(
+    (rps: number) => ({ rate_limit: { enabled: true, ...oneAt(rps) } }),
+    statuses(2),
+    [1, [200, 429]],
+    [0, [200, 200]],
+    [1_000_000, [200, 200]],
+  ),
 
-  'rate_limit.burst_capacity': async (t) => {
-    const limit = { enabled: true, requests_per_second: 1, burst_capacity: 3 };
-    const { gateway } = await start(t, { rate_limit: limit });
-    for (const status of [200, 200, 200, 429]) assert.equal(await statusOf(gateway), status);
-  },
+  'rate_limit.burst_capacity': each(
+    (burst: number) => ({ rate_limit: { enabled: true, ...oneAt(1, burst) } }),
+    statuses(4),
+    [3, [200, 200, 200, 429]],
+  ),
 
   'rate_limit.store': async (t) => {
     const { settings } = await checked(t, '[rate_limit]\nstore = "redis://:password@h"\n');
@@ -722,38 +729,31 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(await isRefused('yours'), false);
   },
 
-  'rate_limit.providers.z.requests_per_second': async (t) => {
-    for (const [requests_per_second, status] of [
-      [1, 429],
-      [0, 200],
-    ]) {
-      const providers = { p: { requests_per_second, burst_capacity: 1 } };
-      const { gateway } = await start(t, { rate_limit: { enabled: true, providers } });
-      assert.equal(await statusOf(gateway), 200);
-      assert.equal(await statusOf(gateway), status);
-      assert.equal(await statusOf(gateway, chatBody({ model: 'q/m' })), 200);
-    }
-  },
+  'rate_limit.providers.z.requests_per_second': each(
+    (rps: number) => ({ rate_limit: { enabled: true, providers: { p: oneAt(rps) } } }),
+    async (started) => [
+      ...(await statuses(2)(started)),
+      await statusOf(started.gateway, chatBody({ model: 'q/m' })),
+    ],
+    [1, [200, 429, 200]],
+    [0, [200, 200, 200]],
+  ),
 
-  'rate_limit.providers.z.burst_capacity': async (t) => {
-    const providers = { p: { requests_per_second: 1, burst_capacity: 2 } };
-    const { gateway } = await start(t, { rate_limit: { enabled: true, providers } });
-    for (const status of [200, 200, 429]) assert.equal(await statusOf(gateway), status);
-  },
+  'rate_limit.providers.z.burst_capacity': each(
+    (burst: number) => ({ rate_limit: { enabled: true, providers: { p: oneAt(1, burst) } } }),
+    statuses(3),
+    [2, [200, 200, 429]],
+  ),
 };
 
-const limited = { enabled: true, requests_per_second: 1, burst_capacity: 1 };
-
 const IN_ENVIRONMENT: Record<string, Observation> = {
-  GATEWAY_UPSTREAM: async (t) => {
-    for (const [text, inFile] of [
-      ['auto', 'fetch'],
-      ['fetch', 'auto'],
-    ] as const) {
-      const settings = { 'server.upstream': inFile, env: { GATEWAY_UPSTREAM: text } };
-      await assertUsesFetch(await start(t, settings), text === 'fetch');
-    }
-  },
+  GATEWAY_UPSTREAM: wins(
+    'GATEWAY_UPSTREAM',
+    (inFile) => ({ 'server.upstream': inFile }),
+    usesFetch,
+    ['auto', 'fetch', false],
+    ['fetch', 'auto', true],
+  ),
 
   GATEWAY_PORT: async (t) => {
     const [port, other] = [await freePort(), await freePort()];
@@ -786,16 +786,13 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
     await assertServes(t, toml, { env: { GATEWAY_CONFIG_TOML: text }, port });
   },
 
-  GATEWAY_AUTH_KEYS: async (t) => {
-    for (const [text, inFile, status] of [
-      [`another, ${CLIENT_TOKEN}`, ['another'], 200],
-      ['another', [CLIENT_TOKEN], 401],
-    ] as const) {
-      const settings = { 'server.auth.keys': inFile, env: { GATEWAY_AUTH_KEYS: text } };
-      const { gateway } = await start(t, settings);
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  GATEWAY_AUTH_KEYS: wins(
+    'GATEWAY_AUTH_KEYS',
+    (inFile) => ({ 'server.auth.keys': [inFile] }),
+    statuses(1),
+    [`another, ${CLIENT_TOKEN}`, 'another', [200]],
+    ['another', CLIENT_TOKEN, [401]],
+  ),
 
   GATEWAY_PRIMARY: async (t) => {
     const settings = { 'providers.primary': 'p', env: { GATEWAY_PRIMARY: 'q' } };
@@ -812,22 +809,18 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
   },
 
   GATEWAY_TIMEOUT: async (t) => {
-    const settings = { 'server.timeout': 600, script: hang };
-    const { gateway } = await start(t, { ...settings, env: { GATEWAY_TIMEOUT: '1' } });
+    const settings = { 'server.timeout': 600, script: hang, env: { GATEWAY_TIMEOUT: '1' } };
+    const { gateway } = await start(t, settings);
     assertError(await gateway.chat(chatBody()), TIMEOUT);
   },
 
-  GATEWAY_CORS: async (t) => {
-    for (const [text, inFile, origin] of [
-      ['true', false, '*'],
-      ['false', true, undefined],
-    ] as const) {
-      const settings = { 'server.cors': inFile, env: { GATEWAY_CORS: text } };
-      const { gateway } = await start(t, settings);
-      const { headers } = await gateway.send('/health');
-      assert.equal(headers['access-control-allow-origin'], origin);
-    }
-  },
+  GATEWAY_CORS: wins(
+    'GATEWAY_CORS',
+    (inFile) => ({ 'server.cors': inFile }),
+    corsOrigin,
+    ['true', false, '*'],
+    ['false', true, undefined],
+  ),
 
   GATEWAY_LOG_LEVEL: async (t) => {
     const settings = { 'logging.level': 'error', env: { GATEWAY_LOG_LEVEL: 'DeBug' } };
@@ -836,61 +829,41 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
     await eventually(() => gateway.log.length === 1, 'the log');
   },
 
-  GATEWAY_RATE_LIMIT_ENABLED: async (t) => {
-    for (const [text, inFile, status] of [
-      ['true', false, 429],
-      ['false', true, 200],
-    ] as const) {
-      const settings = { rate_limit: { ...limited, enabled: inFile } };
-      const env = { GATEWAY_RATE_LIMIT_ENABLED: text };
-      const { gateway } = await start(t, { ...settings, env });
-      assert.equal(await statusOf(gateway), 200);
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  GATEWAY_RATE_LIMIT_ENABLED: wins(
+    'GATEWAY_RATE_LIMIT_ENABLED',
+    (inFile) => ({ rate_limit: { enabled: inFile, ...oneAt(1) } }),
+    statuses(2),
+    ['true', false, [200, 429]],
+    ['false', true, [200, 200]],
+  ),
 
-  GATEWAY_RATE_LIMIT_RPS: async (t) => {
-    for (const [text, inFile, status] of [
-      ['1', 0, 429],
-      ['0', 1, 200],
-    ] as const) {
-      const settings = { rate_limit: { ...limited, requests_per_second: inFile } };
-      const env = { GATEWAY_RATE_LIMIT_RPS: text };
-      const { gateway } = await start(t, { ...settings, env });
-      assert.equal(await statusOf(gateway), 200);
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  GATEWAY_RATE_LIMIT_RPS: wins(
+    'GATEWAY_RATE_LIMIT_RPS',
+    (inFile) => ({ rate_limit: { enabled: true, ...oneAt(inFile) } }),
+    statuses(2),
+    ['1', 0, [200, 429]],
+    ['0', 1, [200, 200]],
+  ),
 
-  GATEWAY_RATE_LIMIT_BURST: async (t) => {
-    for (const [text, inFile, status] of [
-      ['1', 9, 429],
-      ['9', 1, 200],
-    ] as const) {
-      const settings = { rate_limit: { ...limited, burst_capacity: inFile } };
-      const env = { GATEWAY_RATE_LIMIT_BURST: text };
-      const { gateway } = await start(t, { ...settings, env });
-      assert.equal(await statusOf(gateway), 200);
-      assert.equal(await statusOf(gateway), status);
-    }
-  },
+  GATEWAY_RATE_LIMIT_BURST: wins(
+    'GATEWAY_RATE_LIMIT_BURST',
+    (inFile) => ({ rate_limit: { enabled: true, ...oneAt(1, inFile) } }),
+    statuses(2),
+    ['1', 9, [200, 429]],
+    ['9', 1, [200, 200]],
+  ),
 };
 
 before(buildOnce);
 
 /** Variables that the file wins over. */
 const AFTER_THE_FILE: Record<string, Observation> = {
-  '<ID>_API_KEY': async (t) => {
-    const env = { P_API_KEY: 'from-env' };
-    for (const [inFile, sent] of [
-      ['', 'from-env'],
-      ['from-file', 'from-file'],
-    ] as const) {
-      const { gateway, p } = await start(t, { env, 'providers.p.api_key': inFile });
-      assert.equal(await statusOf(gateway), 200);
-      assert.equal(p.requests[0]!.headers.authorization, `Bearer ${sent}`);
-    }
-  },
+  '<ID>_API_KEY': each(
+    (inFile: string) => ({ env: { P_API_KEY: 'from-env' }, 'providers.p.api_key': inFile }),
+    keyShown,
+    ['', 'Bearer from-env'],
+    ['from-file', 'Bearer from-file'],
+  ),
 
   '<ID>_BASE_URL': async (t) => {
     const [inVariable, inFile] = [await startUpstream(t), await startUpstream(t)];

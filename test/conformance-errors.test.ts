@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict';
-import { createServer, type AddressInfo, type Socket } from 'node:net';
 import { after, before, describe, test, type TestContext } from 'node:test';
 
 import { MAX_JSON_ELEMENTS } from '../src/lib/json-scanner.ts';
@@ -20,7 +19,9 @@ import {
   startGateway,
   type TestGateway,
 } from './support/gateway.ts';
+import { startRawUpstream, type RawRequest } from './support/raw-upstream.ts';
 import { sendRaw } from './support/raw.ts';
+import { byModel, modelOf, scenario } from './support/scenario.ts';
 import { createScope } from './support/scope.ts';
 import { eventually } from './support/streams.ts';
 import { sweep } from './support/sweep.ts';
@@ -106,96 +107,77 @@ function rateLimited(seconds: number, headers: Record<string, string> = chosen):
 }
 
 const withoutToken = { headers: { authorization: undefined } };
-const busy = '[rate_limit]\nenabled = true\n';
-const oneGlobally = `${busy}requests_per_second = 1\nburst_capacity = 1\n`;
-const oneAtP = `${busy}[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n`;
-
-// What the gateway refuses by itself. `first` requests use up what there is of a limit.
-const refusals: {
-  name: string;
-  path?: string;
-  body?: object | string;
-  options?: object;
-  toml?: string;
-  first?: number;
-  expected: ExpectedError;
-}[] = [
-  { name: 'no Authorization', options: withoutToken, expected: NOT_AUTHENTICATED },
-  {
-    name: 'another scheme than Bearer',
+interface Refused {
+  readonly path?: string;
+  readonly body?: object | string;
+  readonly options?: object;
+  readonly expected: ExpectedError;
+}
+/** What the gateway refuses by itself. */
+const refusals: Record<string, Refused> = {
+  'no Authorization': { options: withoutToken, expected: NOT_AUTHENTICATED },
+  'another scheme than Bearer': {
     options: { headers: { authorization: 'Basic dTpw' } },
     expected: NOT_AUTHENTICATED,
   },
-  { name: 'the global rate limit', toml: oneGlobally, first: 1, expected: rateLimited(1, {}) },
-  { name: "a provider's rate limit", toml: oneAtP, first: 1, expected: rateLimited(1) },
-  { name: 'malformed JSON', body: '{"model":', expected: refusal() },
-  { name: 'no model', body: { messages: [] }, expected: refusal(/model/) },
-  { name: 'no messages', body: { model: 'p/m' }, expected: refusal(/messages/) },
-  { name: 'an unknown model', body: chatBody({ model: 'nothing' }), expected: refusal(/model/) },
-  { name: 'a bad parameter', body: chatBody({ stream: 'yes' }), expected: refusal(/stream/) },
-  {
-    name: 'an unregistered provider',
-    body: chatBody({ model: 'q/m' }),
-    expected: unknownProvider('q'),
-  },
-  { name: 'an unknown endpoint', path: '/v1/embeddings', expected: NOT_FOUND },
-  {
-    name: 'a method that the endpoint does not have',
+  'malformed JSON': { body: '{"model":', expected: refusal() },
+  'no model': { body: { messages: [] }, expected: refusal(/model/) },
+  'no messages': { body: { model: 'p/m' }, expected: refusal(/messages/) },
+  'an unknown model': { body: chatBody({ model: 'nothing' }), expected: refusal(/model/) },
+  'a bad parameter': { body: chatBody({ stream: 'yes' }), expected: refusal(/stream/) },
+  'an unregistered provider': { body: chatBody({ model: 'q/m' }), expected: unknownProvider('q') },
+  'an unknown endpoint': { path: '/v1/embeddings', expected: NOT_FOUND },
+  'a method that the endpoint does not have': {
     path: '/v1/models',
     expected: { ...NOT_FOUND, headers: { allow: 'GET' } },
   },
-];
-for (const { name, path, body, options, toml = '', first = 0, expected } of refusals) {
-  test(`${name} is answered with ${expected.httpStatus} ${expected.type}`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: toml + providerToml(upstream) });
-    // No new token, however slow the machine is.
-    if (first > 0) replaceNow(t, () => 1000);
-    for (let sent = 0; sent < first; sent += 1) {
-      assert.equal((await gateway.chat(chatBody())).status, 200);
-    }
+};
+test('what the gateway refuses by itself is answered as documented, and no provider is asked', async (t) => {
+  const { p, gateway } = await scenario(t);
+  for (const { path, body, options, expected } of Object.values(refusals)) {
     const reply = path
       ? await gateway.send(path, { method: 'POST', body: '{}', ...options })
       : await gateway.chat(body ?? chatBody(), options);
     assertError(reply, expected);
-    assert.equal(upstream.requests.length, first);
+  }
+  const raw = 'GET /health HTTP/1.1\r\nHost: x\r\nbad name: 1\r\n\r\n';
+  assertError(parseRaw(await sendRaw(gateway.port, raw)), refusal());
+  assert.equal(p.requests.length, 0);
+});
+
+for (const [name, more, expected] of [
+  ['the global rate limit', 'requests_per_second = 1\nburst_capacity = 1', rateLimited(1, {})],
+  [
+    "a provider's rate limit",
+    'providers.p = { requests_per_second = 1, burst_capacity = 1 }',
+    rateLimited(1),
+  ],
+] as const) {
+  test(`${name} is answered with 429 rate_limit_error`, async (t) => {
+    const { p, gateway } = await scenario(t, { more: `[rate_limit]\nenabled = true\n${more}` });
+    // No new token, however slow the machine is.
+    replaceNow(t, () => 1000);
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    assertError(await gateway.chat(chatBody()), expected);
+    assert.equal(p.requests.length, 1);
   });
 }
 
-test('an invalid header name is answered with 400 invalid_request_error', async (t) => {
-  const gateway = await startGateway(t, {});
-  const reply = await sendRaw(
-    gateway.port,
-    'GET /health HTTP/1.1\r\nHost: x\r\nbad name: 1\r\n\r\n',
-  );
-  assertError(parseRaw(reply), refusal());
-});
-
-test('an exception before a provider is chosen is a fixed 500', async (t) => {
+test('an exception before a provider is chosen is a fixed 500, and leaves the gateway serving', async (t) => {
   const gateway = await startGateway(t, {
     adjust: (config) => ({ ...config, server: failing(config.server, 'maxBodyBytes') }),
   });
   assertError(await gateway.chat(chatBody()), INTERNAL);
+  assert.equal((await gateway.send('/health')).status, 200);
 });
 
 test("an exception amid a provider's answer is the same fixed 500", async (t) => {
-  const upstream = await startUpstream(t, (_, response) =>
-    sendEvents(response, 'data: {"choices":[]}\n\n'),
-  );
-  const gateway = await startGateway(t, {
-    toml: providerToml(upstream),
+  const { gateway } = await scenario(t, {
+    providers: { p: events },
     adjust: (config) => ({ ...config, server: failing(config.server, 'streamIdleTimeoutMs') }),
   });
   const reply = await gateway.chat(chatBody({ stream: true }));
   assertError(reply, { ...INTERNAL, headers: chosen });
-});
-
-test('a request that causes an exception leaves the gateway serving', async (t) => {
-  const gateway = await startGateway(t, {
-    adjust: (config) => ({ ...config, server: failing(config.server, 'maxBodyBytes') }),
-  });
-  assert.equal((await gateway.chat(chatBody())).status, 500);
-  assert.equal((await gateway.send('/health')).status, 200);
 });
 
 /** Settings of which one cannot be read. */
@@ -216,312 +198,234 @@ const text = (content: string, contentType: string, status = 200): Script => {
     response.end(content);
   };
 };
+const events: Script = (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n');
 const html = '<!DOCTYPE html><html><head><title>504</title></head><body>nginx/1.2</body></html>';
 
-interface Row {
-  readonly upstream: string;
-  readonly script: Script;
-  readonly expected: ExpectedError;
-  /** Where the row is about one kind of request only. */
-  readonly stream?: boolean;
-}
+/** `stream` stands where the row is about one kind of request only. */
+type Row = readonly [upstream: string, Script, ExpectedError, stream?: boolean];
 
-const rows: Row[] = [
-  ...['', '{"choices":[', 'hello', html].map((content) => ({
-    upstream: `200 with the text ${JSON.stringify(content.slice(0, 14))} as JSON`,
-    script: text(content, 'application/json'),
-    expected: NOT_JSON,
-    stream: false,
-  })),
-  {
-    upstream: '200 with HTML',
-    script: text(html, 'text/html'),
-    expected: NOT_JSON,
-    stream: false,
-  },
-  {
-    upstream: '200 with an error of numeric code 503',
-    script: answers({ error: { message: 'overloaded', code: 503 } }),
-    expected: apiError(503, 'overloaded'),
-  },
-  {
-    upstream: '200 with an error of numeric status 422',
-    script: answers({ error: { message: 'no', status: 422 } }),
-    expected: apiError(422, 'no'),
-  },
-  {
-    upstream: '200 with an error of numeric code 200',
-    script: answers({ error: { message: 'no', code: 200 } }),
-    expected: apiError(502, 'no'),
-  },
-  {
-    upstream: '200 with an error of code "oops"',
-    script: answers({ error: { message: 'no', code: 'oops' } }),
-    expected: apiError(502, 'no (oops)'),
-  },
-  {
+const okRows: Row[] = [
+  ...['', '{"choices":[', 'hello', html].map((content): Row => {
+    const script = text(content, 'application/json');
+    return [
+      `200 with the text ${JSON.stringify(content.slice(0, 14))} as JSON`,
+      script,
+      NOT_JSON,
+      false,
+    ];
+  }),
+  ['200 with HTML', text(html, 'text/html'), NOT_JSON, false],
+  ...(
+    [
+      [{ message: 'overloaded', code: 503 }, apiError(503, 'overloaded')],
+      [{ message: 'no', status: 422 }, apiError(422, 'no')],
+      [{ message: 'no', code: 200 }, apiError(502, 'no')],
+      [{ message: 'no', code: 'oops' }, apiError(502, 'no (oops)')],
+      ['no', apiError(502, 'no')],
+    ] as const
+  ).map(([error, expected]): Row => [
+    `200 with the error ${JSON.stringify(error)}`,
+    answers({ error }),
+    expected,
+  ]),
+  [
     // Deeper than a conversion to text can go.
-    upstream: '200 with an error whose code is an array in an array, 50,000 times',
-    script: text(
+    '200 with an error whose code is an array in an array, 50,000 times',
+    text(
       `{"error":{"message":"no","code":${'['.repeat(50_000)}${']'.repeat(50_000)}}}`,
       'application/json',
     ),
-    expected: apiError(502, 'no'),
-  },
-  {
-    upstream: '200 with an error that is text',
-    script: answers({ error: 'no' }),
-    expected: apiError(502, 'no'),
-  },
-  {
-    upstream: '200 with a JSON completion',
-    script: answers(completion()),
-    expected: NO_STREAMING,
-    stream: true,
-  },
-  {
-    upstream: '200 with an event stream',
-    script: (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n'),
-    expected: PROVIDER_FAILED,
-    stream: false,
-  },
-  {
-    upstream: '401',
-    script: answers({ error: { message: `bad key ${PROVIDER_KEY}` } }, 401),
-    expected: KEY_REJECTED,
-  },
-  ...[
-    { sent: {}, seconds: 1 },
-    { sent: { 'retry-after': '17' }, seconds: 17 },
-    { sent: { 'retry-after': '0' }, seconds: 1 },
-    { sent: { 'retry-after': '1.2' }, seconds: 2 },
-    { sent: { 'retry-after': 'soon' }, seconds: 1 },
-    { sent: { 'retry-after': '-5' }, seconds: 1 },
-    { sent: { 'retry-after': 'Wed, 21 Oct 2015 07:28:00 GMT' }, seconds: 1 },
-    { sent: { 'retry-after-ms': '6100.5' }, seconds: 7 },
-    { sent: { 'retry-after-ms': 'soon' }, seconds: 1 },
-    { sent: { 'retry-after': '3', 'retry-after-ms': '6100' }, seconds: 3 },
-  ].map(({ sent, seconds }) => ({
-    upstream: `429 with the headers ${JSON.stringify(sent)}`,
-    script: answers({ error: { message: 'slow down' } }, 429, sent),
-    expected: rateLimited(seconds),
-  })),
-  {
-    upstream: '429 with a Retry-After of more than a minute',
-    script: answers({}, 429, { 'retry-after': '61' }),
-    expected: rateLimited(61, { ...chosen, 'x-should-retry': 'false' }),
-  },
-  {
-    upstream: '429 with a code',
-    script: answers({ error: { message: 'slow down', code: 'tokens_per_minute' } }, 429),
-    expected: {
-      ...rateLimited(1),
-      message: 'Rate limit exceeded at p: slow down (tokens_per_minute)',
-    },
-  },
-  {
-    upstream: '429 with the code of an empty account',
-    script: answers({ error: { message: 'no money', code: 'insufficient_quota' } }, 429),
-    expected: {
+    apiError(502, 'no'),
+  ],
+  [
+    '200 with an error message of 8 million characters',
+    answers({ error: { message: `sk-${'x'.repeat(8_000_000)}` } }),
+    apiError(502, 'Bad Gateway'),
+  ],
+  [
+    '200 with an error beside choices that are null',
+    answers({ choices: null, error: { message: 'overloaded', code: 503 } }),
+    apiError(503, 'overloaded'),
+  ],
+  ['200 with a JSON completion', answers(completion()), NO_STREAMING, true],
+  ['200 with an event stream', events, PROVIDER_FAILED, false],
+];
+
+const limitRows: Row[] = [
+  ...(
+    [
+      [{}, 1],
+      [{ 'retry-after': '17' }, 17],
+      [{ 'retry-after': '0' }, 1],
+      [{ 'retry-after': '1.2' }, 2],
+      [{ 'retry-after': 'soon' }, 1],
+      [{ 'retry-after': '-5' }, 1],
+      [{ 'retry-after': 'Wed, 21 Oct 2015 07:28:00 GMT' }, 1],
+      [{ 'retry-after-ms': '6100.5' }, 7],
+      [{ 'retry-after-ms': 'soon' }, 1],
+      [{ 'retry-after': '3', 'retry-after-ms': '6100' }, 3],
+    ] as const
+  ).map(([sent, seconds]): Row => {
+    const script = answers({ error: { message: 'slow down' } }, 429, sent);
+    return [`429 with the headers ${JSON.stringify(sent)}`, script, rateLimited(seconds)];
+  }),
+  [
+    '429 with a Retry-After of more than a minute',
+    answers({}, 429, { 'retry-after': '61' }),
+    rateLimited(61, { ...chosen, 'x-should-retry': 'false' }),
+  ],
+  [
+    '429 with a code',
+    answers({ error: { message: 'slow down', code: 'tokens_per_minute' } }, 429),
+    { ...rateLimited(1), message: 'Rate limit exceeded at p: slow down (tokens_per_minute)' },
+  ],
+  [
+    '429 with the code of an empty account',
+    answers({ error: { message: 'no money', code: 'insufficient_quota' } }, 429),
+    {
       ...rateLimited(1, { ...chosen, 'x-should-retry': 'false' }),
       message: 'Rate limit exceeded at p: no money (insufficient_quota)',
     },
-  },
-  {
-    upstream: '503 with Retry-After',
-    script: answers({ message: 'later' }, 503, { 'retry-after': '7' }),
-    expected: { ...apiError(503, 'later'), headers: { ...chosen, 'retry-after': '7' } },
-  },
-  ...[400, 402, 403, 404, 408, 409, 413, 422, 451, 500, 502, 503, 504, 529, 599].map((status) => ({
-    upstream: `${status} with error.message`,
-    script: answers({ error: { message: 'own words', type: 'x', code: 'yes' } }, status),
-    expected: apiError(status, 'own words (yes)'),
-  })),
-  ...[
-    { shape: 'error as text', body: { error: 'own words' }, expected: 'own words' },
-    { shape: 'message', body: { message: 'own words' }, expected: 'own words' },
-    { shape: 'detail', body: { detail: 'own words' }, expected: 'own words' },
-    { shape: 'none of these', body: { what: 'own words' }, expected: 'Bad Request' },
-    { shape: 'an empty message', body: { error: { message: '' } }, expected: 'Bad Request' },
-    { shape: 'a message of another type', body: { message: 7 }, expected: 'Bad Request' },
-    { shape: 'HTML as its message', body: { error: { message: html } }, expected: 'Bad Request' },
-    { shape: 'nothing but null', body: null, expected: 'Bad Request' },
-    {
-      shape: 'a code',
-      body: { message: 'too long', code: 'context_length_exceeded' },
-      expected: 'too long (context_length_exceeded)',
-    },
-    {
-      shape: 'a code and no message',
-      body: { error: { code: 'model_not_found' } },
-      expected: 'Bad Request (model_not_found)',
-    },
-    {
-      shape: 'a code that the message names',
-      body: { error: { message: 'own words: bad_word', code: 'bad_word' } },
-      expected: 'own words: bad_word',
-    },
-    {
-      shape: 'a number as text for its code',
-      body: { error: { message: 'own words', code: '1113' } },
-      expected: 'own words (1113)',
-    },
-    {
-      shape: 'a code beside a text',
-      body: { error: 'own words', code: 'bad_word' },
-      expected: 'own words (bad_word)',
-    },
-    {
-      shape: 'a code that is the status',
-      body: { error: { message: 'own words', code: '400' } },
-      expected: 'own words',
-    },
-    {
-      shape: 'message.detail[].msg',
-      body: { object: 'error', message: { detail: [{ loc: ['body'] }, { msg: 'own words' }] } },
-      expected: 'own words',
-    },
-    { shape: 'detail[].msg', body: { detail: [{ msg: 'own words' }] }, expected: 'own words' },
-    {
-      shape: 'errors[].message',
-      body: { errors: [{ code: 7003, message: 'own words' }] },
-      expected: 'own words',
-    },
-    { shape: 'errors.message', body: { errors: { message: 'own words' } }, expected: 'own words' },
-    { shape: 'error[]', body: { error: ['', 'own words', 'others'] }, expected: 'own words' },
-    { shape: 'Message', body: { Message: 'own words' }, expected: 'own words' },
-    {
-      shape: 'error_description',
-      body: { error: null, error_description: 'own words' },
-      expected: 'own words',
-    },
-    {
-      shape: 'an error of a framework',
-      body: { status: 400, error: 'Bad Request', message: 'own words' },
-      expected: 'own words',
-    },
-    {
-      shape: 'a message behind 100 objects',
-      body: [...Array.from({ length: 99 }, () => ({})), { message: 'own words' }],
-      expected: 'Bad Request',
-    },
-    ...[
-      { raw: 'own words', expected: 'Provider returned error: DeepInfra: own words' },
-      {
-        raw: JSON.stringify({ error: { message: 'own words' } }),
-        expected: 'Provider returned error: DeepInfra: own words',
-      },
-      { raw: { detail: 'own words' }, expected: 'Provider returned error: DeepInfra: own words' },
-      { raw: '{"a":1}', expected: 'Provider returned error: DeepInfra: {"a":1}' },
-      { raw: null, expected: 'Provider returned error: DeepInfra' },
-      { raw: html, expected: 'Bad Request' },
-    ].map(({ raw, expected }) => ({
-      shape: `"Provider returned error" and metadata.raw ${JSON.stringify(raw)}`,
-      body: {
-        error: {
-          message: 'Provider returned error',
-          code: 400,
-          metadata: { raw, provider_name: 'DeepInfra' },
-        },
-      },
-      expected,
-    })),
-    {
-      shape: 'a code that is no word',
-      body: { error: { message: 'own words', code: 'not a word' } },
-      expected: 'own words',
-    },
-    {
-      shape: 'a type and no code',
-      body: { error: { message: 'own words', type: 'bad_thing', code: null } },
-      expected: 'own words',
-    },
-    ...[
-      "got <class 'str'>",
-      "<class 'int'> is wrong",
-      'At most 1 <image>',
-      'x is <nil>',
-      'a<b',
-      '<400> InternalError.Algo.InvalidParameter: wrong',
-      '<b>wrong</b>',
-    ].map((words) => ({
-      shape: words,
-      body: { message: words },
-      expected: words,
-    })),
-    ...['so: <!DOCTYPE html>', 'x <HTML lang>', 'x<head>', 'x<body>', 'x<script>'].map((page) => ({
-      shape: page,
-      body: { message: page },
-      expected: 'Bad Request',
-    })),
-  ].map(({ shape, body, expected }) => ({
-    upstream: `400 with ${shape}`,
-    script: answers(body, 400),
-    expected: apiError(400, expected),
-  })),
-  {
-    upstream: '504 with HTML',
-    script: text(html, 'text/html', 504),
-    expected: apiError(504, 'Gateway Timeout'),
-  },
-  {
-    upstream: '503 with an empty body',
-    script: text('', 'text/plain', 503),
-    expected: apiError(503, 'Service Unavailable'),
-  },
-  ...[
-    { type: 'text/plain', body: ' own words\n', expected: 'own words' },
-    { type: 'Text/Plain; charset=utf-8', body: "<400> got <class 'int'>" },
-    { type: 'text/plain', body: '{"detail":"own words"}', expected: 'own words' },
-    { type: 'text/plain', body: '<h1>503</h1>', expected: 'Service Unavailable' },
-    { type: 'text/plain', body: html, expected: 'Service Unavailable' },
-    { type: 'application/octet-stream', body: 'own words', expected: 'Service Unavailable' },
-    { type: 'text/html', body: '{"message":"own words"}', expected: 'Service Unavailable' },
-    { type: 'text/html; charset=utf-8', body: 'own words', expected: 'Service Unavailable' },
-  ].map(({ type, body, expected = body }) => ({
-    upstream: `503 of ${type} with ${body.slice(0, 24)}`,
-    script: text(body, type, 503),
-    expected: apiError(503, expected),
-  })),
-  {
-    upstream: '400 with a very long message',
-    script: answers({ message: 'x'.repeat(10_000) }, 400),
-    expected: apiError(400, 'x'.repeat(500)),
-  },
-  {
-    upstream: '400 with a message that has <html> behind its first 500 characters',
-    script: answers({ message: `${'x'.repeat(500)}<html>` }, 400),
-    expected: apiError(400, 'x'.repeat(500)),
-  },
-  {
-    upstream: '400 with control characters in its message',
-    script: answers({ message: 'a\u0000b\u001b[31mc\r\nd\u0085e\u2028f' }, 400),
-    // oxlint-disable-next-line no-control-regex
-    expected: apiError(400, /a[^\u0000-\u001f\u007f-\u009f\u2028\u2029]+f$/),
-  },
-  ...[300, 301, 302, 303, 304, 307, 308].map((status) => ({
-    upstream: `${status}`,
-    script: ((_, response) => {
-      response.writeHead(status, { location: '/v1/elsewhere' }).end();
-    }) satisfies Script,
-    expected: PROVIDER_FAILED,
-  })),
-  ...[204, 205, 600, 999].map((status) => ({
-    upstream: `${status}`,
-    script: ((_, response) => {
-      response.writeHead(status).end();
-    }) satisfies Script,
-    expected: PROVIDER_FAILED,
-  })),
+  ],
+  [
+    '503 with Retry-After',
+    answers({ message: 'later' }, 503, { 'retry-after': '7' }),
+    { ...apiError(503, 'later'), headers: { ...chosen, 'retry-after': '7' } },
+  ],
 ];
 
-test('a 200 with an error message of 8 million characters is a 502 without it', async (t) => {
-  const message = `sk-${'x'.repeat(8_000_000)}`;
-  const { p: upstream, gateway } = await scenario(t, {
-    providers: { p: answers({ error: { message } }) },
-  });
-  assertError(await gateway.chat(chatBody()), apiError(502, 'Bad Gateway'));
-});
+/** The body of a 400, and what the client reads of it. */
+const shapes: [shape: string, body: unknown, expected: string | RegExp][] = [
+  ['error as text', { error: 'own words' }, 'own words'],
+  ['message', { message: 'own words' }, 'own words'],
+  ['detail', { detail: 'own words' }, 'own words'],
+  ['none of these', { what: 'own words' }, 'Bad Request'],
+  ['an empty message', { error: { message: '' } }, 'Bad Request'],
+  ['a message of another type', { message: 7 }, 'Bad Request'],
+  ['HTML as its message', { error: { message: html } }, 'Bad Request'],
+  ['nothing but null', null, 'Bad Request'],
+  ['a code', { message: 'too long', code: 'too_long' }, 'too long (too_long)'],
+  ['a code and no message', { error: { code: 'no_model' } }, 'Bad Request (no_model)'],
+  [
+    'a code that the message names',
+    { message: 'own: bad_word', code: 'bad_word' },
+    'own: bad_word',
+  ],
+  ['a number as text for its code', { message: 'own words', code: '1113' }, 'own words (1113)'],
+  ['a code beside a text', { error: 'own words', code: 'bad_word' }, 'own words (bad_word)'],
+  ['a code that is the status', { error: { message: 'own words', code: '400' } }, 'own words'],
+  ['a code that is no word', { error: { message: 'own words', code: 'not a word' } }, 'own words'],
+  ['a type and no code', { error: { message: 'own words', type: 'bad', code: null } }, 'own words'],
+  [
+    'message.detail[].msg',
+    { object: 'error', message: { detail: [{ loc: ['body'] }, { msg: 'own words' }] } },
+    'own words',
+  ],
+  ['detail[].msg', { detail: [{ msg: 'own words' }] }, 'own words'],
+  ['errors[].message', { errors: [{ code: 7003, message: 'own words' }] }, 'own words'],
+  ['errors.message', { errors: { message: 'own words' } }, 'own words'],
+  ['error[]', { error: ['', 'own words', 'others'] }, 'own words'],
+  ['Message', { Message: 'own words' }, 'own words'],
+  ['error_description', { error: null, error_description: 'own words' }, 'own words'],
+  [
+    'an error of a framework',
+    { status: 400, error: 'Bad Request', message: 'own words' },
+    'own words',
+  ],
+  [
+    'a message behind 100 objects',
+    [...Array.from({ length: 99 }, () => ({})), { message: 'own words' }],
+    'Bad Request',
+  ],
+  ...(
+    [
+      ['own words', 'Provider returned error: DeepInfra: own words'],
+      [{ detail: 'own words' }, 'Provider returned error: DeepInfra: own words'],
+      ['{"error":{"message":"own words"}}', 'Provider returned error: DeepInfra: own words'],
+      ['{"a":1}', 'Provider returned error: DeepInfra: {"a":1}'],
+      [null, 'Provider returned error: DeepInfra'],
+      [html, 'Bad Request'],
+    ] as const
+  ).map(([raw, expected]): [string, unknown, string] => {
+    const metadata = { raw, provider_name: 'DeepInfra' };
+    const error = { message: 'Provider returned error', code: 400, metadata };
+    return [
+      `"Provider returned error" and metadata.raw ${JSON.stringify(raw)}`,
+      { error },
+      expected,
+    ];
+  }),
+  ...[
+    "got <class 'str'>",
+    "<class 'int'> is wrong",
+    'At most 1 <image>',
+    'x is <nil>',
+    'a<b',
+    '<400> InternalError.Algo.InvalidParameter: wrong',
+    '<b>wrong</b>',
+    '<img src=x onerror=alert(1)>',
+  ].map((words): [string, unknown, string] => [words, { message: words }, words]),
+  ...['so: <!DOCTYPE html>', 'x <HTML lang>', 'x<head>', 'x<body>', 'x<script>'].map(
+    (page): [string, unknown, string] => [page, { message: page }, 'Bad Request'],
+  ),
+  ['a very long message', { message: 'x'.repeat(10_000) }, 'x'.repeat(500)],
+  [
+    'a message that has <html> behind its first 500 characters',
+    { message: `${'x'.repeat(500)}<html>` },
+    'x'.repeat(500),
+  ],
+  [
+    'control characters in its message',
+    { message: 'a\u0000b\u001b[31mc\r\nd\u0085e\u2028f' },
+    // oxlint-disable-next-line no-control-regex
+    /a[^\u0000-\u001f\u007f-\u009f\u2028\u2029]+f$/,
+  ],
+];
+
+const errorRows: Row[] = [
+  ['401', answers({ error: { message: `bad key ${PROVIDER_KEY}` } }, 401), KEY_REJECTED],
+  ...[400, 402, 403, 404, 408, 409, 413, 422, 451, 500, 502, 503, 504, 529, 599].map(
+    (status): Row => {
+      const error = { message: 'own words', type: 'x', code: 'yes' };
+      return [
+        `${status} with error.message`,
+        answers({ error }, status),
+        apiError(status, 'own words (yes)'),
+      ];
+    },
+  ),
+  ...shapes.map(([shape, body, expected]): Row => [
+    `400 with ${shape}`,
+    answers(body, 400),
+    apiError(400, expected),
+  ]),
+  ['504 with HTML', text(html, 'text/html', 504), apiError(504, 'Gateway Timeout')],
+  ['503 with an empty body', text('', 'text/plain', 503), apiError(503, 'Service Unavailable')],
+  ...(
+    [
+      ['text/plain', ' own words\n', 'own words'],
+      ['Text/Plain; charset=utf-8', "<400> got <class 'int'>", "<400> got <class 'int'>"],
+      ['text/plain', '{"detail":"own words"}', 'own words'],
+      ['text/plain', '<h1>503</h1>', 'Service Unavailable'],
+      ['text/plain', html, 'Service Unavailable'],
+      ['application/octet-stream', 'own words', 'Service Unavailable'],
+      ['text/html', '{"message":"own words"}', 'Service Unavailable'],
+      ['text/html; charset=utf-8', 'own words', 'Service Unavailable'],
+    ] as const
+  ).map(([type, body, expected]): Row => [
+    `503 of ${type} with ${body.slice(0, 24)}`,
+    text(body, type, 503),
+    apiError(503, expected),
+  ]),
+  ...[204, 205, 300, 301, 302, 303, 304, 307, 308, 600, 999].map((status): Row => {
+    const script: Script = (_, response) =>
+      response.writeHead(status, { location: '/v1/elsewhere' }).end();
+    return [`${status}`, script, PROVIDER_FAILED];
+  }),
+];
+
+/** Has no shape that tells it is a key. */
+const KEY = 'canary+of/no.shape';
 
 describe('an answer', () => {
   // One for all rows: a gateway for each would take half of this file's time.
@@ -530,73 +434,170 @@ describe('an answer', () => {
   let upstream: FakeUpstream;
   let gateway: TestGateway;
   before(async () => {
-    upstream = await startUpstream(scope.t);
-    gateway = await startGateway(scope.t, { toml: providerToml(upstream) });
+    ({ p: upstream, gateway } = await scenario(scope.t));
   });
+  const ask = async (script: Script, options = {}) => {
+    upstream.script = script;
+    return gateway.chat(chatBody(), options);
+  };
 
-  for (const { upstream: what, script, expected, stream: only } of rows) {
-    const streams = only === undefined ? [false, true] : [only];
-    for (const stream of streams) {
-      const { httpStatus, code } = expected;
-      const kind = stream ? 'a streamed' : 'a complete';
-      test(`${what} from upstream to ${kind} request becomes ${httpStatus} ${code}`, async () => {
-        upstream.script = script;
+  for (const [what, script, expected, only] of [...okRows, ...limitRows, ...errorRows]) {
+    test(`${what} from upstream becomes ${expected.httpStatus} ${expected.code}`, async () => {
+      upstream.script = script;
+      for (const stream of only === undefined ? [false, true] : [only]) {
         const already = upstream.requests.length;
         const reply = await gateway.chat(chatBody({ stream }));
         assertError(reply, expected);
         assert.equal(upstream.requests.length - already, 1);
         assert.doesNotMatch(reply.text, new RegExp(`${PROVIDER_KEY}|<html`, 'i'));
+        // Without it a browser might take markup in a message for HTML.
+        assert.equal(reply.headers['x-content-type-options'], 'nosniff');
+      }
+    });
+  }
+
+  test('with a Retry-After date is told as the whole seconds until then', async () => {
+    const date = new Date(Date.now() + 40_000).toUTCString();
+    const reply = await ask(answers({}, 429, { 'retry-after': date }));
+    const seconds = Number(reply.headers['retry-after']);
+    assert.ok(Number.isInteger(seconds) && seconds >= 20 && seconds <= 40, `${seconds}`);
+    assertError(reply, rateLimited(seconds));
+  });
+
+  test('with several Retry-After headers counts with the first', async () => {
+    const date = new Date(Date.now() + 40_000).toUTCString();
+    for (const [first, second] of [
+      ['30', '30'],
+      ['30', date],
+      [date, '300'],
+      [date, date],
+    ] as const) {
+      const headers = ['retry-after', first, 'retry-after', second];
+      const reply = await ask((_, response) => response.writeHead(429, headers).end('{}'));
+      const seconds = Number(reply.headers['retry-after']);
+      assert.ok(seconds >= 30 && seconds <= 40, `${first} ${second}: ${seconds}`);
+    }
+  });
+
+  test('with a key in its message reaches the client without it', async () => {
+    for (const key of [PROVIDER_KEY, 'sk-proj-abcdefghijklmnop', 'Bearer abcdefghijklmnop']) {
+      const reply = await ask(answers({ message: `key ${key} is wrong` }, 403));
+      assertError(reply, apiError(403, /key .+ is wrong$/));
+      assert.ok(!reply.text.includes(key.slice(-10)), reply.text);
+    }
+  });
+
+  test('with JSON keeps its success status, bytes and content type', async () => {
+    const body = '{ "choices" : [] ,"big":12345678901234567890, "x":"\\u00e9é", "x":1.0}\n';
+    const contentType = 'application/json; charset=UTF-8';
+    for (const status of [200, 201, 202, 203]) {
+      const reply = await ask(text(body, contentType, status));
+      assert.equal(reply.status, status);
+      assert.equal(reply.text, body);
+      assert.equal(reply.headers['content-type'], contentType);
+      assert.equal(reply.headers['x-gateway-provider'], 'p');
+    }
+  });
+
+  test('that has choices is passed on although it also has an error', async () => {
+    const body = { ...completion(), error: { message: 'partial', code: 500 } };
+    const reply = await ask(answers(body));
+    assert.equal(reply.status, 200);
+    assert.deepEqual(reply.json(), body);
+  });
+
+  test('keeps only the allow-listed of its headers', async () => {
+    const sent = {
+      'x-request-id': 'up-1',
+      'x-ratelimit-remaining-requests': '9',
+      'retry-after-ms': '6100',
+      'set-cookie': 'a=b',
+      server: 'nginx',
+      'x-powered-by': 'php',
+      'alt-svc': 'h3',
+      'openai-organization': 'org',
+      'access-control-allow-origin': '*',
+      'x-gateway-provider': 'forged',
+    };
+    const transport = ['date', 'connection', 'keep-alive', 'content-length', 'content-type'];
+    const own = ['x-content-type-options', 'retry-after', 'server-timing'];
+    for (const status of [200, 400, 429]) {
+      const options = { headers: { 'x-request-id': 'mine' } };
+      const { headers } = await ask(answers(completion(), status, sent), options);
+      for (const name of [...transport, ...own]) delete headers[name];
+      assert.deepEqual(headers, {
+        'x-request-id': 'mine',
+        'x-upstream-request-id': 'up-1',
+        'x-gateway-provider': 'p',
+        'x-ratelimit-remaining-requests': '9',
       });
     }
-  }
-});
-
-test('a Retry-After date becomes the whole seconds until then', async (t) => {
-  const date = new Date(Date.now() + 40_000).toUTCString();
-  const { p: upstream, gateway } = await scenario(t, {
-    providers: { p: answers({}, 429, { 'retry-after': date }) },
   });
-  const reply = await gateway.chat(chatBody());
-  const seconds = Number(reply.headers['retry-after']);
-  assert.ok(Number.isInteger(seconds) && seconds >= 20 && seconds <= 40, `${seconds}`);
-  assertError(reply, rateLimited(seconds));
-});
 
-test('of several Retry-After headers the first counts', async (t) => {
-  const { p: upstream, gateway } = await scenario(t);
-  const date = new Date(Date.now() + 40_000).toUTCString();
-  for (const values of [
-    ['30', '30'],
-    ['30', date],
-    [date, '300'],
-    [date, date],
-  ]) {
-    upstream.script = (_, response) =>
-      response
-        .writeHead(
-          429,
-          values.flatMap((value) => ['retry-after', value]),
-        )
-        .end('{}');
-    const seconds = Number((await gateway.chat(chatBody())).headers['retry-after']);
-    assert.ok(seconds >= 30 && seconds <= 40, `${values.join()}: ${seconds}`);
-  }
-});
-
-/** Has no shape that tells it is a key. */
-const KEY = 'canary+of/no.shape';
-
-const keys = [PROVIDER_KEY, 'sk-proj-abcdefghijklmnop', 'Bearer abcdefghijklmnop'];
-for (const key of keys) {
-  test(`a message of upstream's reaches the client without ${key.slice(0, 7)}…`, async (t) => {
-    const { p: upstream, gateway } = await scenario(t, {
-      providers: { p: answers({ message: `key ${key} is wrong` }, 403) },
+  test('is known by the first of its request ids, to the client and in the log', async () => {
+    const ids = Object.entries({
+      'x-request-id': 'id-1',
+      'request-id': 'id-2',
+      'mistral-correlation-id': 'id-3',
+      'x-ds-trace-id': 'id-4',
+      'x-generation-id': 'id-5',
+      'apim-request-id': 'id-6',
+      'x-amzn-requestid': 'id-7',
+      'cf-ray': 'id-8',
     });
-    const reply = await gateway.chat(chatBody());
-    assertError(reply, apiError(403, /key .+ is wrong$/));
-    assert.ok(!reply.text.includes(key.slice(-10)), reply.text);
+    for (const [index, [, id]] of ids.entries()) {
+      for (const status of [200, 503]) {
+        const lines = gateway.accessLines().length;
+        const headers = Object.fromEntries(ids.slice(index).toReversed());
+        const reply = await ask(answers(completion(), status, headers));
+        assert.equal(reply.headers['x-upstream-request-id'], id);
+        await eventually(() => gateway.accessLines().length > lines, 'its line');
+        assert.equal(gateway.accessLines().at(-1)?.['upstream_request_id'], id);
+      }
+    }
   });
-}
+
+  const requestIds: [sent: string, isKept: boolean][] = [
+    ['abc-123', true],
+    ['~'.repeat(128), true],
+    ['~'.repeat(129), false],
+    ['two words', false],
+    ['caf\u00e9', false],
+  ];
+  test("has the client's request id, or a new one if that is no word of 128 characters", async () => {
+    for (const [sent, isKept] of requestIds) {
+      for (const path of ['/health', '/nothing']) {
+        const { headers } = await gateway.send(path, { headers: { 'x-request-id': sent } });
+        const id = headers['x-request-id'] as string;
+        if (isKept) assert.equal(id, sent);
+        else assert.match(id, /^[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}$/);
+      }
+    }
+  });
+
+  const ELEMENTS = `[${'{},'.repeat(MAX_JSON_ELEMENTS)}{}]`;
+  const longAnswers: [what: string, body: string, expected?: ExpectedError][] = [
+    ['a completion', `{"choices":${ELEMENTS}}`],
+    ['a completion with an error', `{"error":${ELEMENTS},"choices":[]}`],
+    ['other JSON', `{"answers":${ELEMENTS}}`],
+    ['other JSON whose error is null', `{"answers":${ELEMENTS},"error":null}`],
+    [
+      'an error',
+      `{"error":{"message":"canary ${'x'.repeat(1_000_000)}"},"choices":null}`,
+      apiError(502, 'Bad Gateway'),
+    ],
+    ['JSON that is cut off', `{"choices":${ELEMENTS}`, NOT_JSON],
+    ['text', `{"choices":[]} ${'canary '.repeat(100_000)}`, NOT_JSON],
+  ];
+  for (const [what, body, expected] of longAnswers) {
+    const result = expected ? `answered as ${expected.code}` : 'passed on';
+    test(`of 200 and more than 256 KiB is ${result} if it is ${what}`, async () => {
+      const reply = await ask(text(body, 'application/json'));
+      if (expected) assertError(reply, expected);
+      else assert.ok(reply.status === 200 && reply.text === body, reply.text.slice(0, 300));
+    });
+  }
+});
 
 test('where one key begins with another, nothing of the longer one is left', async (t) => {
   const [short, long] = ['canary-key-1', 'canary-key-1-and-more'];
@@ -611,9 +612,8 @@ test('where one key begins with another, nothing of the longer one is left', asy
 
 test('a key that the cut at 500 characters divides does not reach the client in part', async (t) => {
   const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, {
-    toml: providerToml(upstream).replace(PROVIDER_KEY, KEY),
-  });
+  const toml = providerToml(upstream).replace(PROVIDER_KEY, KEY);
+  const gateway = await startGateway(t, { toml });
   for (let length = 8; length <= KEY.length; length += 1) {
     const start = 'x '.repeat(250).slice(0, 500 - length);
     upstream.script = answers({ message: `${start}${KEY} is wrong` }, 403);
@@ -621,135 +621,16 @@ test('a key that the cut at 500 characters divides does not reach the client in 
   }
 });
 
-test('markup in a message is part of a JSON text that no browser takes for HTML', async (t) => {
-  const message = '<img src=x onerror=alert(1)>';
-  const { p: upstream, gateway } = await scenario(t, {
-    providers: { p: answers({ error: { message } }, 400) },
-  });
-  const reply = await gateway.chat(chatBody());
-  assertError(reply, apiError(400, message));
-  assert.equal(reply.headers['x-content-type-options'], 'nosniff');
-});
-
-for (const status of [200, 201, 202, 203]) {
-  test(`${status} with JSON keeps its status, bytes and content type`, async (t) => {
-    const body = '{ "choices" : [] ,"big":12345678901234567890, "x":"\\u00e9é", "x":1.0}\n';
-    const contentType = 'application/json; charset=UTF-8';
-    const { p: upstream, gateway } = await scenario(t, {
-      providers: { p: text(body, contentType, status) },
-    });
-    const reply = await gateway.chat(chatBody());
-    assert.equal(reply.status, status);
-    assert.equal(reply.text, body);
-    assert.equal(reply.headers['content-type'], contentType);
-    assert.equal(reply.headers['x-gateway-provider'], 'p');
-  });
-}
-
-test('an answer that has choices is passed on although it also has an error', async (t) => {
-  const body = { ...completion(), error: { message: 'partial', code: 500 } };
-  const { p: upstream, gateway } = await scenario(t, { providers: { p: answers(body) } });
-  const reply = await gateway.chat(chatBody());
-  assert.equal(reply.status, 200);
-  assert.deepEqual(reply.json(), body);
-});
-
-for (const status of [200, 400, 429]) {
-  test(`of upstream's headers on ${status} only the allow-listed reach the client`, async (t) => {
-    const upstream = await startUpstream(
-      t,
-      answers(completion(), status, {
-        'x-request-id': 'up-1',
-        'x-ratelimit-remaining-requests': '9',
-        'retry-after-ms': '6100',
-        'set-cookie': 'a=b',
-        server: 'nginx',
-        'x-powered-by': 'php',
-        'alt-svc': 'h3',
-        'openai-organization': 'org',
-        'access-control-allow-origin': '*',
-        'x-gateway-provider': 'forged',
-      }),
-    );
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
-    const { headers } = await gateway.chat(chatBody(), { headers: { 'x-request-id': 'mine' } });
-    const transport = ['date', 'connection', 'keep-alive', 'content-length', 'content-type'];
-    const own = ['x-content-type-options', 'retry-after', 'server-timing'];
-    const named = Object.entries(headers).filter(
-      ([name]) => ![...transport, ...own].includes(name),
-    );
-    assert.deepEqual(Object.fromEntries(named), {
-      'x-request-id': 'mine',
-      'x-upstream-request-id': 'up-1',
-      'x-gateway-provider': 'p',
-      'x-ratelimit-remaining-requests': '9',
-    });
-  });
-}
-
-test("the first of upstream's request ids there is is passed on and logged", async (t) => {
-  const { p: upstream, gateway } = await scenario(t);
-  const ids = Object.entries({
-    'x-request-id': 'id-1',
-    'request-id': 'id-2',
-    'mistral-correlation-id': 'id-3',
-    'x-ds-trace-id': 'id-4',
-    'x-generation-id': 'id-5',
-    'apim-request-id': 'id-6',
-    'x-amzn-requestid': 'id-7',
-    'cf-ray': 'id-8',
-  });
-  for (const [index, [, id]] of ids.entries()) {
-    for (const status of [200, 503]) {
-      const headers = Object.fromEntries(ids.slice(index).toReversed());
-      upstream.script = answers(completion(), status, headers);
-      const reply = await gateway.chat(chatBody());
-      assert.equal(reply.headers['x-upstream-request-id'], id);
-      await eventually(() => gateway.accessLines().at(-1)?.['status'] === status, 'its line');
-      assert.equal(gateway.accessLines().at(-1)?.['upstream_request_id'], id);
-    }
-  }
-});
-
-const requestIds: [sent: string, isKept: boolean][] = [
-  ['abc-123', true],
-  ['~'.repeat(128), true],
-  ['~'.repeat(129), false],
-  ['two words', false],
-  ['caf\u00e9', false],
-];
-for (const [sent, isKept] of requestIds) {
-  test(`the request id "${sent.slice(0, 12)}" of ${sent.length} is ${isKept ? 'kept' : 'replaced'}`, async (t) => {
-    const gateway = await startGateway(t, {});
-    for (const path of ['/health', '/nothing']) {
-      const { headers } = await gateway.send(path, { headers: { 'x-request-id': sent } });
-      const id = headers['x-request-id'] as string;
-      if (isKept) assert.equal(id, sent);
-      else assert.match(id, /^[\da-f]{8}(?:-[\da-f]{4}){3}-[\da-f]{12}$/);
-    }
-  });
-}
-
-/** A TCP server that does this once a request has come. */
-async function startRawUpstream(t: TestContext, onRequest: (socket: Socket) => void) {
-  const server = createServer((socket) => {
-    socket.on('error', () => {});
-    socket.once('data', () => onRequest(socket));
-  });
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  t.after(() => server.close());
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
-}
-
+type RawAnswer = (request: RawRequest) => unknown;
+const rawAnswer = (answer: RawAnswer) => async (t: TestContext) =>
+  (await startRawUpstream(t, answer)).baseUrl;
 const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
-const raw = (bytes: string) => async (t: TestContext) =>
-  startRawUpstream(t, (socket) => socket.end(bytes));
+const raw = (bytes: string) => rawAnswer(({ socket }) => socket.end(bytes));
 const broken: Record<string, (t: TestContext) => Promise<string>> = {
   'a refused connection': async () => `${NOBODY_LISTENS}/v1`,
   'a host that cannot be resolved': async () => 'http://no-such-host.invalid/v1',
   'a connection closed before the headers': raw(''),
-  'a connection reset before the headers': async (t) =>
-    startRawUpstream(t, (socket) => socket.resetAndDestroy()),
+  'a connection reset before the headers': rawAnswer(({ socket }) => socket.resetAndDestroy()),
   'a connection closed amid the headers': raw(head),
   'text that is not HTTP': raw('SSH-2.0-OpenSSH_9.6\r\n\r\n'),
   'a status of two digits': raw('HTTP/1.1 20 OK\r\n\r\n'),
@@ -762,19 +643,13 @@ const broken: Record<string, (t: TestContext) => Promise<string>> = {
   ),
   'a chunked body that is not': raw(`${head}transfer-encoding: chunked\r\n\r\n{"choices":[]}`),
   'TLS where there is none': async (t) =>
-    (await startRawUpstream(t, (socket) => socket.end('HTTP/1.1 400 No\r\n\r\n'))).replace(
-      'http:',
-      'https:',
-    ),
+    (await startUpstream(t)).baseUrl.replace('http:', 'https:'),
 };
 for (const [what, start] of Object.entries(broken)) {
-  for (const stream of [false, true]) {
-    const kind = stream ? 'a streamed' : 'a complete';
-    test(`${what} for ${kind} request is 502 and names no host or library`, async (t) => {
-      const baseUrl = await start(t);
-      const gateway = await startGateway(t, {
-        toml: `[providers.p]\nbase_url = "${baseUrl}"\napi_key = "${PROVIDER_KEY}"\n`,
-      });
+  test(`${what} is 502 and names no host or library`, async (t) => {
+    const baseUrl = await start(t);
+    const gateway = await startGateway(t, { toml: providerToml({ baseUrl }) });
+    for (const stream of [false, true]) {
       const reply = await gateway.chat(chatBody({ stream }));
       assertError(reply, PROVIDER_FAILED);
       const { port, hostname } = new URL(baseUrl);
@@ -783,77 +658,61 @@ for (const [what, start] of Object.entries(broken)) {
         reply.text,
         /\bE[A-Z]{4,}|HPE_|UND_|[Uu]ndici|fetch|socket|node:|getaddrinfo|SSL|routines/,
       );
-    });
-  }
+    }
+  });
 }
 
 for (const isReused of [false, true]) {
   const what = isReused ? 'a reused' : 'a new';
   test(`an answer cut inside its headers on ${what} connection is not retried`, async (t) => {
-    let requests = 0;
-    const baseUrl = await startRawUpstream(t, (socket) => {
-      const answer = () => {
-        requests += 1;
-        if (isReused && requests === 1)
-          socket.write(`${head}content-length: 14\r\n\r\n{"choices":[]}`);
-        else socket.end(head);
-      };
-      answer();
-      socket.on('data', answer);
+    const upstream = await startRawUpstream(t, ({ socket }) => {
+      if (!isReused || upstream.requests.length > 1) socket.end(head);
+      else socket.write(`${head}content-length: 14\r\n\r\n{"choices":[]}`);
     });
-    const gateway = await startGateway(t, {
-      toml: `[providers.p]\nbase_url = "${baseUrl}"\napi_key = "${PROVIDER_KEY}"\n`,
-    });
+    const gateway = await startGateway(t, { toml: providerToml(upstream) });
     if (isReused) assert.equal((await gateway.chat(chatBody())).status, 200);
     const reply = await gateway.chat(chatBody());
-    assert.equal(requests, isReused ? 2 : 1);
+    assert.equal(upstream.requests.at(-1)!.onConnection, isReused ? 2 : 1);
+    assert.equal(upstream.requests.length, isReused ? 2 : 1);
     assertError(reply, PROVIDER_FAILED);
   });
 }
 
-test('an upstream that takes longer than the timeout, in any phase, is answered with 504', async (t) => {
-  const phases: Record<string, { stream: boolean; script: Script }> = {
-    silent: { stream: false, script: () => {} },
-    'silent-stream': { stream: true, script: () => {} },
-    'half-body': {
-      stream: false,
-      script: (_, response) => {
-        response.writeHead(200, { 'content-type': 'application/json' });
-        response.write('{"choices":');
-      },
-    },
-    'no-first-event': {
-      stream: true,
-      script: (_, response) => {
-        response.writeHead(200, { 'content-type': 'text/event-stream' });
-        response.write(': still here\n\n');
-      },
-    },
+const silent: Script = () => {};
+const begins =
+  (contentType: string, bytes: string): Script =>
+  (_, response) => {
+    response.writeHead(200, { 'content-type': contentType });
+    response.write(bytes);
   };
-  const upstream = await startUpstream(t, (request, response) => {
-    const { model } = JSON.parse(request.body.toString()) as { model: string };
-    phases[model]!.script(request, response);
+test('an upstream that takes longer than the timeout, in any phase, is answered with 504', async (t) => {
+  const phases: Record<string, [stream: boolean, Script]> = {
+    silent: [false, silent],
+    'silent-stream': [true, silent],
+    'half-body': [false, begins('application/json', '{"choices":')],
+    'no-first-event': [true, begins('text/event-stream', ': still here\n\n')],
+  };
+  const scripts = Object.entries(phases).map(([model, [, script]]) => [model, script] as const);
+  const { p, gateway } = await scenario(t, {
+    providers: { p: byModel(Object.fromEntries(scripts)) },
+    server: 'timeout = 1',
   });
-  const gateway = await startGateway(t, {
-    toml: `[server]\ntimeout = 1\n${providerToml(upstream)}`,
-  });
-  const replies = Object.entries(phases).map(async ([model, { stream }]) =>
+  const replies = Object.entries(phases).map(async ([model, [stream]]) =>
     gateway.chat(chatBody({ model: `p/${model}`, stream })),
   );
   for (const reply of await Promise.all(replies)) assertError(reply, TIMED_OUT);
-  await Promise.all(upstream.requests.map(async ({ closed }) => closed));
-  assert.equal(upstream.requests.length, replies.length);
+  await Promise.all(p.requests.map(async ({ closed }) => closed));
+  assert.equal(p.requests.length, replies.length);
 });
 
 for (const isChunked of sweep([false, true], [true])) {
   const kind = isChunked ? 'in chunks' : 'with Content-Length';
   test(`a complete answer ${kind} may have 64 MiB, and a longer one is a 502`, async (t) => {
     const limit = 64 * 1024 * 1024;
-    const { p: upstream, gateway } = await scenario(t, {
+    const { gateway } = await scenario(t, {
       providers: {
         p: (request, response) => {
-          const { model } = JSON.parse(request.body.toString()) as { model: string };
-          const body = Buffer.alloc(Number(model), ' ');
+          const body = Buffer.alloc(Number(modelOf(request)), ' ');
           body.write('{"choices":[]}');
           response.setHeader('content-type', 'application/json');
           if (isChunked) response.write(body.subarray(0, 1000));
@@ -891,53 +750,4 @@ test('an error body is waited for one second', async (t) => {
   timers.advance(1);
   assertError(await reply, apiError(400, 'Bad Request'));
   await upstream.requests[0]?.closed;
-});
-
-const ELEMENTS = `[${'{},'.repeat(MAX_JSON_ELEMENTS)}{}]`;
-const longAnswers: [what: string, body: string, expected: ExpectedError | undefined][] = [
-  ['a completion', `{"choices":${ELEMENTS}}`, undefined],
-  ['a completion with an error', `{"error":${ELEMENTS},"choices":[]}`, undefined],
-  ['other JSON', `{"answers":${ELEMENTS}}`, undefined],
-  ['other JSON whose error is null', `{"answers":${ELEMENTS},"error":null}`, undefined],
-  [
-    'an error',
-    `{"error":{"message":"canary ${'x'.repeat(1_000_000)}"},"choices":null}`,
-    {
-      httpStatus: 502,
-      type: 'provider_error',
-      code: 'API_ERROR',
-      message: 'API error: 502 - Bad Gateway',
-      provider: 'p',
-      status: 502,
-      headers: { 'x-gateway-provider': 'p' },
-    },
-  ],
-  ['JSON that is cut off', `{"choices":${ELEMENTS}`, NOT_JSON],
-  ['text', `{"choices":[]} ${'canary '.repeat(100_000)}`, NOT_JSON],
-];
-for (const [what, body, expected] of longAnswers) {
-  const result = expected ? `answered as ${expected.code}` : 'passed on';
-  test(`a 200 of more than 256 KiB is ${result} if it is ${what}`, async (t) => {
-    const { p: upstream, gateway } = await scenario(t, {
-      providers: {
-        p: (_, response) => {
-          response.writeHead(200, { 'content-type': 'application/json' });
-          response.end(body);
-        },
-      },
-    });
-    const reply = await gateway.chat(chatBody());
-    if (expected) assertError(reply, expected);
-    else assert.ok(reply.status === 200 && reply.text === body, reply.text.slice(0, 300));
-  });
-}
-
-test('a 200 whose choices are null becomes the error beside them', async (t) => {
-  const upstream = await startUpstream(t, (_, response) =>
-    sendJson(response, { choices: null, error: { message: 'overloaded', code: 503 } }),
-  );
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
-  const reply = await gateway.chat(chatBody());
-  assert.equal(reply.status, 503);
-  assert.match(reply.text, /API error: 503 - overloaded/);
 });

@@ -303,17 +303,17 @@ test('the body goes upstream byte for byte, but for the model', async (t) => {
   }
 });
 
-const message = { role: 'user', content: 'hello' };
+const hello = { role: 'user', content: 'hello' };
 const accepted: [what: string, fields: object][] = [
   ['content as parts', { messages: [{ role: 'user', content: [{ type: 'text', text: 'x' }] }] }],
   ['empty content', { messages: [{ role: 'user', content: '' }] }],
-  ['an assistant without content', { messages: [message, { role: 'assistant', tool_calls: [] }] }],
+  ['an assistant without content', { messages: [hello, { role: 'assistant', tool_calls: [] }] }],
   ['an assistant with null content', { messages: [{ role: 'assistant', content: null }] }],
   ['roles of any kind', { messages: [{ role: 'developer', content: 'x' }] }],
-  ['a function without content', { messages: [message, { role: 'function', name: 'f' }] }],
+  ['a function without content', { messages: [hello, { role: 'function', name: 'f' }] }],
   ['a function with null content', { messages: [{ role: 'function', content: null }] }],
-  ['a name', { messages: [{ ...message, name: 'Ann' }] }],
-  ['a name that is null', { messages: [{ ...message, name: null }] }],
+  ['a name', { messages: [{ ...hello, name: 'Ann' }] }],
+  ['a name that is null', { messages: [{ ...hello, name: null }] }],
   ['stream false', { stream: false }],
   ['stream null, for a complete answer', { stream: null }],
   ['unknown fields', { temperature: 'hot', tools: null, stream_options: 7 }],
@@ -332,16 +332,16 @@ test('what OpenAI accepts in a request is accepted and passed on', async (t) => 
 const wrongValues: [field: RegExp, wrap: (value: unknown) => object, values: unknown[]][] = [
   [/model/, (model) => ({ model }), [undefined, null, '', 1, true, [], {}, ['p/m']]],
   [/messages/, (messages) => ({ messages }), [undefined, null, '', 'hi', 1, true, [], {}]],
-  [/messages/, (first) => ({ messages: [message, first] }), [null, 'hi', 1, true, [], [message]]],
-  [/role/, (role) => ({ messages: [{ ...message, role }] }), [undefined, null, 1, true, [], {}]],
+  [/messages/, (first) => ({ messages: [hello, first] }), [null, 'hi', 1, true, [], [hello]]],
+  [/role/, (role) => ({ messages: [{ ...hello, role }] }), [undefined, null, 1, true, [], {}]],
   [
     /content/,
-    (content) => ({ messages: [{ ...message, content }] }),
+    (content) => ({ messages: [{ ...hello, content }] }),
     [undefined, null, 1, true, {}, { type: 'text' }],
   ],
   [/content/, (content) => ({ messages: [{ role: 'tool', content }] }), [undefined, null]],
   [/content/, (content) => ({ messages: [{ role: 'assistant', content }] }), [1, true, {}]],
-  [/name/, (name) => ({ messages: [{ ...message, name }] }), [1, true, [], {}]],
+  [/name/, (name) => ({ messages: [{ ...hello, name }] }), [1, true, [], {}]],
   [/stream/, (stream) => ({ stream }), [0, 1, 'true', '', [], {}]],
 ];
 test('a value of the wrong type is refused by name', async (t) => {
@@ -436,9 +436,9 @@ const malformedTokens = [
 ];
 test('a malformed token is refused with a position inside the body and no quote', async (t) => {
   const gateway = await startGateway(t, {});
-  const message = /^Invalid request: request body is not valid JSON.*\d/;
+  const words = /^Invalid request: request body is not valid JSON.*\d/;
   for (const body of malformedTokens) {
-    const text = await assertUnquoted(gateway, body, { ...refusal(), message });
+    const text = await assertUnquoted(gateway, body, { ...refusal(), message: words });
     const position = Number(/\d+/.exec(text)![0]);
     assert.ok(position >= '{"canary":'.length && position <= body.length, text);
   }

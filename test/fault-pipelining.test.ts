@@ -8,10 +8,11 @@ import { createHttpServer } from '../src/downstream/http-server.ts';
 import { fromIterable } from '../src/lib/byte-source.ts';
 import { idle } from './support/clock.ts';
 import { parseReplies } from './support/documented.ts';
-import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
+import { chatBody, rawChat } from './support/gateway.ts';
+import { scenario } from './support/scenario.ts';
 import { sendRaw } from './support/raw.ts';
 import { createGate, eventually } from './support/streams.ts';
-import { completion, sendJson, startUpstream } from './support/upstream.ts';
+import { completion, sendJson } from './support/upstream.ts';
 import { newBudget, newCounter } from './support/shared.ts';
 
 const MIB = 1_048_576;

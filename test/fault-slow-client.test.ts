@@ -11,17 +11,11 @@ import {
   refusal,
   unknownProvider,
 } from './support/errors.ts';
-import {
-  chatBody,
-  CLIENT_TOKEN,
-  providerToml,
-  startGateway,
-  type TestGateway,
-} from './support/gateway.ts';
+import { chatBody, CLIENT_TOKEN, type TestGateway } from './support/gateway.ts';
 import { createMemoryProbe } from './support/memory.ts';
 import { sendRaw } from './support/raw.ts';
+import { scenario } from './support/scenario.ts';
 import { eventually } from './support/streams.ts';
-import { startUpstream } from './support/upstream.ts';
 
 const MIB = 1_048_576;
 const LIMITS = { headersMs: 300, requestMs: 600, lingerMs: 400 };
@@ -73,10 +67,8 @@ function statuses(text: string): number[] {
   return [...text.matchAll(/HTTP\/1\.1 (\d{3}) /g)].map(([, status]) => Number(status));
 }
 
-async function start(t: TestContext, settings = '', clientLimits: object = LIMITS) {
-  const upstream = await startUpstream(t);
-  const toml = `${settings}${providerToml(upstream)}`;
-  const gateway = await startGateway(t, { toml, clientLimits });
+async function start(t: TestContext, server = '', clientLimits: object = LIMITS) {
+  const { p: upstream, gateway } = await scenario(t, { server, clientLimits });
   return { gateway, upstream };
 }
 
@@ -91,56 +83,27 @@ async function assertServing(gateway: TestGateway, requests: number): Promise<vo
 }
 
 describe('a client that takes its time', { concurrency: 4 }, () => {
-  interface Slow {
-    readonly sent: string;
-    /** Sent byte by byte, one each tenth of the limit, for as long as the connection lasts. */
-    readonly drip?: string;
-    readonly limitMs: number;
-    /** Requests that became calls, each with its access line. */
-    readonly calls: number;
-  }
+  /** Requests that became calls have their access line each. */
+  type Slow = readonly [sent: string, limitMs: number, calls: number, drip?: string];
+  const { headersMs, requestMs } = LIMITS;
+  const half = BODY.slice(0, 20);
+  const chunked = chat('Transfer-Encoding: chunked');
+  /** What is dripped comes byte by byte, one each tenth of the limit, for as long as the connection lasts. */
   const slow: Record<string, Slow> = {
-    'nothing at all': { sent: '', limitMs: LIMITS.headersMs, calls: 0 },
-    'half a request line': { sent: 'GET /hea', limitMs: LIMITS.headersMs, calls: 0 },
-    'half of its headers': { sent: `${HEALTH}a: b`, limitMs: LIMITS.headersMs, calls: 0 },
-    'headers that never end': {
-      sent: `${HEALTH}a: b`,
-      drip: 'b',
-      limitMs: LIMITS.headersMs,
-      calls: 0,
-    },
-    'half of a body': {
-      sent: chat('Content-Length: 100') + BODY.slice(0, 20),
-      limitMs: LIMITS.requestMs,
-      calls: 1,
-    },
-    'a body that never ends': {
-      sent: chat('Content-Length: 9999'),
-      drip: ' ',
-      limitMs: LIMITS.requestMs,
-      calls: 1,
-    },
-    'half of a chunked body': {
-      sent: `${chat('Transfer-Encoding: chunked')}ffff\r\n{`,
-      limitMs: LIMITS.requestMs,
-      calls: 1,
-    },
-    'chunks that never end': {
-      sent: chat('Transfer-Encoding: chunked'),
-      drip: '1\r\n \r\n',
-      limitMs: LIMITS.requestMs,
-      calls: 1,
-    },
+    'nothing at all': ['', headersMs, 0],
+    'half a request line': ['GET /hea', headersMs, 0],
+    'half of its headers': [`${HEALTH}a: b`, headersMs, 0],
+    'headers that never end': [`${HEALTH}a: b`, headersMs, 0, 'b'],
+    'half of a body': [chat('Content-Length: 100') + half, requestMs, 1],
+    'a body that never ends': [chat('Content-Length: 9999'), requestMs, 1, ' '],
+    'half of a chunked body': [`${chunked}ffff\r\n{`, requestMs, 1],
+    'chunks that never end': [chunked, requestMs, 1, '1\r\n \r\n'],
   };
-  for (const [what, { sent, drip, limitMs, calls }] of Object.entries(slow)) {
+  for (const [what, [sent, limitMs, calls, drip]] of Object.entries(slow)) {
     const check = async (t: TestContext, scale: number) => {
-      const limits = {
-        ...LIMITS,
-        headersMs: scale * LIMITS.headersMs,
-        requestMs: scale * LIMITS.requestMs,
-      };
+      const limits = { headersMs: scale * headersMs, requestMs: scale * requestMs };
       const ms = scale * limitMs;
-      const { gateway, upstream } = await start(t, '', limits);
+      const { gateway, upstream } = await start(t, '', { ...LIMITS, ...limits });
       const { socket, text, closed } = openClient(t, gateway.port);
       const startedAt = performance.now();
       const elapsedMs = startStopwatch(t);
@@ -176,7 +139,7 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
 
   test('within the limits is answered', ALL_SCALES, async (t) => {
     await atSomeScale(async (scale) => {
-      const limits = { headersMs: scale * LIMITS.headersMs, requestMs: scale * LIMITS.requestMs };
+      const limits = { headersMs: scale * headersMs, requestMs: scale * requestMs };
       const { gateway } = await start(t, '', limits);
       const { socket, text } = openClient(t, gateway.port);
       const bytes = chat(`Content-Length: ${BODY.length}`) + BODY;
@@ -251,7 +214,7 @@ async function upload(socket: Socket, size: number, isChunked: boolean): Promise
 describe('an upload that is refused', { concurrency: 3 }, () => {
   const SIZE = 12 * MIB;
   /** Ample for all of it, on a busy machine too. */
-  const settings = `[server]\nmax_body_bytes = ${MIB}\n`;
+  const settings = `max_body_bytes = ${MIB}`;
   const framings: Record<string, readonly [head: string, isChunked: boolean]> = {
     'with a Content-Length': [`Content-Length: ${SIZE}`, false],
     'in chunks': ['Transfer-Encoding: chunked', true],
@@ -284,28 +247,23 @@ describe('an upload that is refused', { concurrency: 3 }, () => {
         await assertServing(gateway, 1);
       });
 
-      test(`for ${reason}, ${framing}, in a drain, is not reset before the answer is read`, async (t) => {
-        const { gateway } = await start(t, settings, AMPLE);
-        const { socket, text, closed } = openClient(t, gateway.port);
-        socket.write(head(length).slice(0, 30));
-        await eventually(() => !socket.connecting, 'the connection');
-        const ended = gateway.drain(60_000);
-        socket.write(head(length).slice(30));
-        await upload(socket, SIZE, isChunked);
-        assert.equal(await closed, undefined, text());
-        assertError(firstAnswer(text()), expected);
-        await ended;
-      });
-
-      test(`for ${reason}, ${framing} and Connection: close, is not reset before the answer is read`, async (t) => {
-        const { gateway } = await start(t, settings, AMPLE);
-        const { socket, text, closed } = openClient(t, gateway.port);
-        socket.write(head(length, 'Connection: close'));
-        await upload(socket, SIZE, isChunked);
-        assert.equal(await closed, undefined, text());
-        assertError(firstAnswer(text()), expected);
-        await assertServing(gateway, 1);
-      });
+      for (const isInDrain of [true, false]) {
+        const where = isInDrain ? ', in a drain,' : ' and Connection: close,';
+        test(`for ${reason}, ${framing}${where} is not reset before the answer is read`, async (t) => {
+          const { gateway } = await start(t, settings, AMPLE);
+          const { socket, text, closed } = openClient(t, gateway.port);
+          const bytes = isInDrain ? head(length) : head(length, 'Connection: close');
+          socket.write(bytes.slice(0, 30));
+          await eventually(() => !socket.connecting, 'the connection');
+          const ended = isInDrain && gateway.drain(60_000);
+          socket.write(bytes.slice(30));
+          await upload(socket, SIZE, isChunked);
+          assert.equal(await closed, undefined, text());
+          assertError(firstAnswer(text()), expected);
+          if (isInDrain) await ended;
+          else await assertServing(gateway, 1);
+        });
+      }
     }
   }
 
@@ -374,7 +332,7 @@ describe('requests behind one that was refused', { concurrency: 4 }, () => {
   };
   for (const [reason, { bytes, status }] of Object.entries(early)) {
     test(`for ${reason} are answered in order, and its body is never taken for one`, async (t) => {
-      const { gateway, upstream } = await start(t, '[server]\nmax_body_bytes = 1000\n');
+      const { gateway, upstream } = await start(t, 'max_body_bytes = 1000');
       const next = chat(`Content-Length: ${BODY.length}`) + BODY;
       const { text } = await sendRaw(
         gateway.port,
@@ -408,7 +366,7 @@ for (const [count, status] of [
 
 const within = (json: string) => `${BODY.slice(0, -1)},"x":${json}}`;
 const BOMBS: Record<string, string> = {
-  '3 million empty objects': within(`[${'{},'.repeat(3_000_000)}{}]`),
+  '1 million empty objects': within(`[${'{},'.repeat(1_000_000)}{}]`),
   '200,000 levels of arrays': within('['.repeat(200_000) + ']'.repeat(200_000)),
   '200,000 levels of objects': within(`${'{"a":'.repeat(200_000)}1${'}'.repeat(200_000)}`),
 };
@@ -442,7 +400,7 @@ test('a body in chunks of 20 bytes takes less than 100 bytes more for each, and 
 });
 
 test('while 20 clients send the largest permitted bodies, GET /health is answered', async (t) => {
-  const { gateway, upstream } = await start(t, `[server]\nmax_body_bytes = ${8 * MIB}\n`, {});
+  const { gateway, upstream } = await start(t, `max_body_bytes = ${8 * MIB}`, {});
   // Refused after all of it was read and parsed, so that the test need not carry it any further.
   const head = '{"model":"nobody/m","messages":[{"role":"user","content":"';
   const tail = '"}]}';

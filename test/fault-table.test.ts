@@ -144,11 +144,7 @@ const retryAfter =
 const inAMinute = () => new Date(Date.now() + 50_000).toUTCString();
 
 const ROWS: Row[] = [
-  {
-    fault: 'refused',
-    ...both(FAILED),
-    address: async () => `${NOBODY_LISTENS}/v1`,
-  },
+  { fault: 'refused', ...both(FAILED), address: async () => `${NOBODY_LISTENS}/v1` },
   { fault: 'DNS failure', ...both(FAILED), address: async () => 'http://no-such-host.invalid/v1' },
   {
     fault: 'black hole',
@@ -204,12 +200,7 @@ const ROWS: Row[] = [
     answer: (stream) => wire(bodyOf(stream).replace('data: [DONE]\n\n', ''), { framing: 'close' }),
     closes: true,
   },
-  {
-    fault: '1 byte at a time',
-    ...both(WHOLE),
-    inflict: () => ({ sliceBytes: 1 }),
-    isKept: true,
-  },
+  { fault: '1 byte at a time', ...both(WHOLE), inflict: () => ({ sliceBytes: 1 }), isKept: true },
   {
     fault: '1 byte at a time, chunked',
     ...both(WHOLE),

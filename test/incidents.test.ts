@@ -3,24 +3,16 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import {
-  chatBody,
-  providerToml,
-  PROVIDER_KEY,
-  startGateway,
-  type TestGateway,
-  type GatewayOptions,
-  withoutRefill,
-} from './support/gateway.ts';
+import { chatBody, PROVIDER_KEY, type TestGateway, withoutRefill } from './support/gateway.ts';
+import { scenario, type ScenarioSettings } from './support/scenario.ts';
 import { eventually, openChat } from './support/streams.ts';
 import {
+  answerWell,
+  beginStream,
   CHUNK,
-  completionEvents,
   NOBODY_LISTENS,
   sendEvents,
   sendJson,
-  startUpstream,
-  type FakeUpstream,
   type Script,
 } from './support/upstream.ts';
 
@@ -28,24 +20,17 @@ type Line = Record<string, unknown>;
 
 const STREAM = chatBody({ stream: true });
 
-/** A gateway with the provider `p`, and `q` as its fallback if that is given. */
+/** A gateway with the providers `p`, and `q`, which is its fallback if there is a script for it. */
 async function start(
   t: TestContext,
   {
-    script,
+    script = answerWell,
     fallback,
-    more = '',
-    ...options
-  }: { script?: Script; fallback?: Script; more?: string } & Pick<GatewayOptions, 'adjust'>,
-): Promise<{ gateway: TestGateway; p: FakeUpstream; q: FakeUpstream }> {
-  const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t, fallback)]);
-  const providers = providerToml(p) + (fallback ? providerToml(q, 'q', 'default_model = "d"') : '');
-  const order = fallback ? '[providers]\nfallback = ["q"]\n' : '';
-  return {
-    gateway: await startGateway(t, { toml: `${more}\n${order}${providers}`, ...options }),
-    p,
-    q,
-  };
+    ...settings
+  }: { script?: Script; fallback?: Script } & Omit<ScenarioSettings<'p'>, 'providers' | 'fallback'>,
+) {
+  const providers = { p: script, q: { script: fallback, lines: 'default_model = "d"' } };
+  return scenario(t, { ...settings, providers, fallback: fallback ? ['q'] : [] });
 }
 
 /** The last access line, and the tries in it, once there are `count` lines. */
@@ -68,15 +53,15 @@ const status =
   (code: number, message: string, headers: Record<string, string> = {}): Script =>
   (_, response) =>
     sendJson(response, { error: { message } }, { status: code, headers });
-const answers: Script = (_, response) => sendEvents(response, completionEvents());
 const warn = { level: 'warn', message: 'request', remote: '127.0.0.1' };
 
 describe('the log tells', { concurrency: true }, () => {
   test('that a provider is down, at which address, and who answered instead', async (t) => {
-    const q = await startUpstream(t);
-    const down = `[providers.p]\nbase_url = "${NOBODY_LISTENS}/v1"\napi_key = "k"\n`;
-    const toml = `[providers]\nfallback = ["q"]\n${down}${providerToml(q, 'q', 'default_model = "d"')}`;
-    const gateway = await startGateway(t, { toml });
+    const { gateway } = await scenario(t, {
+      providers: { q: { lines: 'default_model = "d"' } },
+      fallback: ['q'],
+      more: `[providers.p]\nbase_url = "${NOBODY_LISTENS}/v1"\napi_key = "k"\n`,
+    });
     await gateway.chat(chatBody());
     const { line, tries } = await lastLine(gateway);
     assertHas(line, { level: 'info', outcome: 'ok', provider: 'q', upstream_model: 'd' });
@@ -89,7 +74,7 @@ describe('the log tells', { concurrency: true }, () => {
   test('that a provider rests, why, and that it was passed over', async (t) => {
     const { gateway } = await start(t, {
       script: status(503, 'no capacity'),
-      fallback: (_, response) => sendJson(response, { choices: [] }),
+      fallback: answerWell,
     });
     for (let count = 0; count < 4; count += 1) await gateway.chat(chatBody());
     const { tries } = await lastLine(gateway, 4);
@@ -102,7 +87,7 @@ describe('the log tells', { concurrency: true }, () => {
   });
 
   test('that a provider is too slow, and how long it was waited for', async (t) => {
-    const { gateway } = await start(t, { script: () => {}, more: '[server]\ntimeout = 1\n' });
+    const { gateway } = await start(t, { script: () => {}, server: 'timeout = 1' });
     await gateway.chat(chatBody());
     const { line, tries } = await lastLine(gateway);
     assertHas(line, { ...warn, outcome: 'timeout', status: 504, reason: 'Request timed out' });
@@ -152,7 +137,7 @@ describe('the log tells', { concurrency: true }, () => {
     const limit = '[rate_limit.providers.q]\nrequests_per_second = 1\nburst_capacity = 1\n';
     const { gateway } = await start(t, {
       script: status(500, 'x'),
-      fallback: (_, response) => sendJson(response, { choices: [] }),
+      fallback: answerWell,
       more: `[rate_limit]\nenabled = true\n${limit}`,
       adjust: withoutRefill,
     });
@@ -171,9 +156,7 @@ describe('the log tells', { concurrency: true }, () => {
     const before = await lastLine(gateway);
     assertHas(before.line, { level: 'info', outcome: 'client_closed', status: undefined });
     assertHas(before.tries[0], { provider: 'p', outcome: 'client_closed' });
-    p.script = (_, response) => {
-      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
-    };
+    p.script = beginStream(CHUNK);
     const late = openChat(gateway.port);
     await eventually(() => late.text() !== '', 'the first event');
     late.leave();
@@ -183,12 +166,12 @@ describe('the log tells', { concurrency: true }, () => {
   });
 
   test('that a stream was cut, or stalled, although its status is 200', async (t) => {
-    const cut: Script = (_, response) => {
-      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+    const cut: Script = async (request, response) => {
+      await beginStream(CHUNK)(request, response);
       setTimeout(() => response.destroy(), 20);
     };
-    const more = '[server]\nstream_idle_timeout = 1\n';
-    const { gateway, p } = await start(t, { script: cut, more });
+    const server = 'stream_idle_timeout = 1';
+    const { gateway, p } = await start(t, { script: cut, server });
     await gateway.chat(STREAM);
     const broken = await lastLine(gateway);
     const reason = 'Provider error: the answer was cut off';
@@ -198,9 +181,7 @@ describe('the log tells', { concurrency: true }, () => {
       status: 200,
       cause: /closed|aborted|terminated/,
     });
-    p.script = (_, response) => {
-      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
-    };
+    p.script = beginStream(CHUNK);
     await gateway.chat(STREAM);
     const stalled = await lastLine(gateway, 2);
     assertHas(stalled.line, { ...warn, outcome: 'timeout', status: 200 });
@@ -214,7 +195,7 @@ describe('the log tells', { concurrency: true }, () => {
   });
 
   test('why the gateway refused a request', async (t) => {
-    const { gateway } = await start(t, { more: '[server]\nmax_body_bytes = 200\n' });
+    const { gateway } = await start(t, { server: 'max_body_bytes = 200' });
     const cases: [body: unknown, status: number, reason: RegExp][] = [
       ['{', 400, /^Invalid request: request body is not valid JSON/],
       [{ model: 'p/m' }, 400, /^Invalid request: "messages" must be/],
@@ -267,7 +248,7 @@ describe('the log tells', { concurrency: true }, () => {
   });
 
   test('that an answer has no finish_reason, and which one it has', async (t) => {
-    const { gateway, p } = await start(t, { script: answers });
+    const { gateway, p } = await start(t, {});
     await gateway.chat(STREAM);
     assertHas((await lastLine(gateway)).line, { outcome: 'ok', finish_reason: 'stop' });
     const events = [CHUNK, 'data: [DONE]\n\n'].join('');

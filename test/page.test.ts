@@ -37,6 +37,11 @@ test('the script writes text and attributes only: no markup, no code from text',
   );
 });
 
+test('the files of the script are one script: nothing is imported or exported', () => {
+  const [script = ''] = contentsOf('script');
+  assert.doesNotMatch(script, /^(?:import|export)\b/m);
+});
+
 test('the script looks up only ids that the document has, and no id is there twice', () => {
   const [script = ''] = contentsOf('script');
   const ids = [...page.html.matchAll(/\sid="([^"]+)"/g)].map(([, id = '']) => id);

@@ -284,13 +284,13 @@ for (const [text, cause] of AUTH_REPLIES) {
   });
 }
 
-test('1,024 commands wait for replies at most; further takes fall back at once', async (t) => {
+test('2,048 commands wait for replies at most; further takes fall back at once', async (t) => {
   const { store, redis, lines } = await startAnswering(t, () => {});
-  for (let i = 0; i < 1024; i += 1) void store.take(ONE);
+  for (let i = 0; i < 2048; i += 1) void store.take(ONE);
   assert.ok(await refusesAtOnce(store));
   store.refund(ONE);
-  await until(() => redis.commands.filter(isTake).length >= 1024);
-  assert.equal(await untilSteady(() => redis.commands.filter(isTake).length), 1024);
+  await until(() => redis.commands.filter(isTake).length >= 2048);
+  assert.equal(await untilSteady(() => redis.commands.filter(isTake).length), 2048);
   assert.deepEqual(lines, []);
   assert.equal(store.isAway, false);
 });

@@ -4,37 +4,17 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
 import { assertError } from './support/errors.ts';
-import {
-  chatBody,
-  providerToml,
-  startGateway,
-  triesOf,
-  type GatewayOptions,
-  withoutRefill,
-} from './support/gateway.ts';
-import {
-  completion,
-  completionEvents,
-  sendEvents,
-  sendJson,
-  startUpstream,
-  type Script,
-} from './support/upstream.ts';
-
-const ok: Script = ({ body }, response) =>
-  body.includes('"stream":true')
-    ? sendEvents(response, completionEvents())
-    : sendJson(response, completion());
-
-const modelOf = (body: Buffer) => (JSON.parse(body.toString()) as { model: string }).model;
+import { chatBody, triesOf, withoutRefill } from './support/gateway.ts';
+import { modelOf, scenario, type ScenarioSettings } from './support/scenario.ts';
+import { answerWell, sendJson, type Script } from './support/upstream.ts';
 
 function fail(status: number): Script {
-  return ({ body }, response) =>
-    sendJson(
-      response,
-      { error: { message: `${modelOf(body)} failed` } },
-      { status, headers: { 'x-request-id': `upstream-${modelOf(body)}` } },
-    );
+  return (request, response) => {
+    const model = modelOf(request);
+    const error = { message: `${model} failed` };
+    const headers = { 'x-request-id': `upstream-${model}` };
+    sendJson(response, { error }, { status, headers });
+  };
 }
 
 /** Providers `p`, `q` and `r`, which answer a model as `scripts` says by `<provider_id>/<model>`, and else well. */
@@ -44,25 +24,24 @@ async function start(
   {
     scripts = {},
     more = '',
-    ...options
-  }: { scripts?: Record<string, Script>; more?: string } & Pick<GatewayOptions, 'adjust'> = {},
+    ...settings
+  }: { scripts?: Record<string, Script> } & Omit<ScenarioSettings<'p'>, 'providers'> = {},
 ) {
   const asked: string[] = [];
-  const sections = ['p', 'q', 'r'].map(async (id) => {
-    const upstream = await startUpstream(t, (request, response) => {
+  const provider = (id: string) => ({
+    lines: `default_model = "${id}-default"`,
+    script: ((request, response) => {
       if (request.method === 'GET') return sendJson(response, { data: [] });
-      const name = `${id}/${modelOf(request.body)}`;
+      const name = `${id}/${modelOf(request)}`;
       asked.push(name);
-      return (scripts[name] ?? ok)(request, response);
-    });
-    return providerToml(upstream, id, `default_model = "${id}-default"`);
+      return (scripts[name] ?? answerWell)(request, response);
+    }) satisfies Script,
   });
-  const toml = [
-    more,
-    ...(await Promise.all(sections)),
-    `[aliases]\nfast = ${JSON.stringify(targets)}`,
-  ];
-  const gateway = await startGateway(t, { toml: toml.join('\n'), ...options });
+  const { gateway } = await scenario(t, {
+    ...settings,
+    providers: { p: provider('p'), q: provider('q'), r: provider('r') },
+    more: `[aliases]\nfast = ${JSON.stringify(targets)}\n${more}`,
+  });
   return {
     gateway,
     scripts,
@@ -98,7 +77,7 @@ describe('an alias for a list', { concurrency: true }, () => {
   test('comes before the fallbacks, of which those that are in it are left out', async (t) => {
     const { ask, asked } = await start(t, ['p/a', 'r/c'], {
       scripts: { 'p/a': fail(503), 'r/c': fail(503) },
-      more: '[providers]\nfallback = ["p", "r", "q"]\n',
+      fallback: ['p', 'r', 'q'],
     });
     assert.equal((await ask()).headers['x-gateway-provider'], 'q');
     assert.deepEqual(asked(), ['p/a', 'r/c', 'q/q-default']);

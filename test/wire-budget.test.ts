@@ -12,7 +12,6 @@ import { ClientGone, GatewayError } from '../src/lib/errors.ts';
 import { assertError, parseRaw, type ExpectedError } from './support/errors.ts';
 import {
   chatBody,
-  CLIENT_TOKEN,
   providerToml,
   rawChat,
   startGateway,
@@ -20,14 +19,16 @@ import {
 } from './support/gateway.ts';
 import { withRandom, type Random } from './support/random.ts';
 import { sendRaw } from './support/raw.ts';
+import { scenario } from './support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat } from './support/streams.ts';
 import {
+  answerWell,
+  beginStream,
   CHUNK,
   completion,
   completionEvents,
   sendEvents,
   sendJson,
-  startUpstream,
   type Script,
 } from './support/upstream.ts';
 import { newBudget } from './support/shared.ts';
@@ -48,8 +49,7 @@ const TOO_MUCH_ANSWERED: ExpectedError = {
 
 const bodyOf = (bytes: number, more: object = {}) =>
   JSON.stringify(chatBody({ ...more, x: 'x'.repeat(bytes) }));
-const budget = (mebibytes: number) =>
-  `[server]\nmax_buffered_bytes = ${mebibytes * MIB}\nretries = 0\n`;
+const budget = (mebibytes: number) => `max_buffered_bytes = ${mebibytes * MIB}\nretries = 0\n`;
 const residentBytes = () => process.memoryUsage.rss();
 const nothingIsReserved = async (gateway: TestGateway) =>
   eventually(() => gateway.reservedBytes() === 0, 'everything is freed');
@@ -59,17 +59,31 @@ async function takeBudget(t: TestContext, gateway: TestGateway, bytes: number) {
   const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
   t.after(() => socket.destroy());
   const before = gateway.reservedBytes();
-  const [head = ''] = rawChat({}).split('\r\n\r\n');
-  socket.write(`${head.replace('content-length: 2', `content-length: ${bytes}`)}\r\n\r\n{`);
+  socket.write(`${headWith(`content-length: ${bytes}`)}{`);
   await eventually(() => gateway.reservedBytes() === before + bytes, 'the budget is taken');
   return () => socket.destroy();
 }
 
 /** A gateway that may hold 2 MiB, provider `p` and its fallback `q`. */
-async function start(t: TestContext, script?: Script, server = '') {
-  const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t)]);
-  const toml = `${budget(2)}${server}[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`;
-  return { p, q, gateway: await startGateway(t, { toml }) };
+const start = async (t: TestContext, script: Script = answerWell, server = '') =>
+  scenario(t, { server: budget(2) + server, providers: { p: script, q: {} }, fallback: ['q'] });
+
+/** The head of a chat request with its last line, which says how long the body is, replaced. */
+function headWith(framing: string, more: readonly string[] = []): string {
+  const [head = ''] = rawChat({}, more).split('\r\n\r\n');
+  return `${head.replace('content-length: 2', framing)}\r\n\r\n`;
+}
+
+/** Sends these events, and the rest when the gate is opened. */
+function gatedStream(before: string, after: string, isEnded = true) {
+  const gate = createGate();
+  const script: Script = async (request, response) => {
+    await beginStream(before)(request, response);
+    await gate.opened;
+    if (isEnded) response.end(after);
+    else response.write(after);
+  };
+  return { gate, script };
 }
 
 test('a reservation frees what it has reserved, once, and reserves nothing after its end', () => {
@@ -99,16 +113,9 @@ for (const isChunked of [false, true]) {
     const { gateway, p, q } = await start(t);
     await takeBudget(t, gateway, MIB);
     const body = bodyOf(1.5 * MIB);
-    const head = [
-      'POST /v1/chat/completions HTTP/1.1',
-      'host: gateway',
-      `authorization: Bearer ${CLIENT_TOKEN}`,
-      'content-type: application/json',
-    ];
-    const length = body.length;
     const request = isChunked
-      ? `${head.join('\r\n')}\r\ntransfer-encoding: chunked\r\n\r\n${length.toString(16)}\r\n${body}\r\n0\r\n\r\n`
-      : `${head.join('\r\n')}\r\ncontent-length: ${length}\r\n\r\n${body}`;
+      ? `${headWith('transfer-encoding: chunked')}${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`
+      : `${headWith(`content-length: ${body.length}`)}${body}`;
     const reply = await sendRaw(
       gateway.port,
       request + rawChat(chatBody(), ['connection: close']),
@@ -126,8 +133,7 @@ for (const isChunked of [false, true]) {
 test('a body beyond what is left is refused before 100 Continue', async (t) => {
   const { gateway } = await start(t);
   await takeBudget(t, gateway, MIB);
-  const head = rawChat({}).split('\r\n').slice(0, 4).join('\r\n');
-  const request = `${head}\r\ncontent-length: 2000000\r\nexpect: 100-continue\r\n\r\n`;
+  const request = headWith('content-length: 2000000', ['expect: 100-continue']);
   assertError(parseRaw(await sendRaw(gateway.port, request)), TOO_MUCH);
 });
 
@@ -144,9 +150,8 @@ test('a body that can never fit is refused with 413, as one beyond max_body_byte
 });
 
 test('when memory is short, what holds more than 64 KiB is refused, and small requests go on', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, {
-    toml: budget(64) + providerToml(upstream),
+  const { gateway, p } = await scenario(t, {
+    server: budget(64),
     // An eighth is to stay free.
     adjust: (config) => ({ ...config, server: { ...config.server, memoryBytes: residentBytes() } }),
   });
@@ -154,15 +159,14 @@ test('when memory is short, what holds more than 64 KiB is refused, and small re
     assertError(await gateway.chat(bodyOf(100_000)), TOO_MUCH);
     assert.equal((await gateway.chat(bodyOf(50_000))).status, 200);
   }
-  assert.equal(upstream.requests.length, 3);
+  assert.equal(p.requests.length, 3);
 });
 
 test('a body that is accepted reserves its Content-Length, and does not suffer from later ones', async (t) => {
   const { gateway, p } = await start(t);
   const first = bodyOf(1.5 * MIB);
   const socket = connect(gateway.port, '127.0.0.1');
-  const [head = ''] = rawChat(JSON.parse(first) as object).split('\r\n\r\n');
-  socket.write(`${head}\r\n\r\n${first.slice(0, 100)}`);
+  socket.write(headWith(`content-length: ${first.length}`) + first.slice(0, 100));
   await eventually(() => gateway.reservedBytes() === first.length, 'the first is reserved');
   for (let count = 0; count < 3; count += 1) {
     assertError(await gateway.chat(bodyOf(MIB)), TOO_MUCH);
@@ -177,13 +181,8 @@ test('a body that is accepted reserves its Content-Length, and does not suffer f
 });
 
 test('a request is held for the attempts, and given back when a stream begins', async (t) => {
-  const gate = createGate();
-  const { gateway, p } = await start(t, async (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.write(': wait\n\n');
-    await gate.opened;
-    response.write(CHUNK);
-  });
+  const { gate, script } = gatedStream(': wait\n\n', CHUNK, false);
+  const { gateway, p } = await start(t, script);
   const body = chatBody({ stream: true, x: 'x'.repeat(MIB) });
   const stream = openChat(gateway.port, body);
   await eventually(() => p.requests.length === 1, 'the upstream is asked');
@@ -197,11 +196,9 @@ test('a request is held for the attempts, and given back when a stream begins', 
 test('a complete answer is held until it is delivered, without its request', async (t) => {
   // More than the kernel takes of it at once.
   const answer = JSON.stringify(completion('x'.repeat(32 * MIB)));
-  const upstream = await startUpstream(t, (_, response) => {
-    response.writeHead(200, { 'content-type': 'application/json' });
-    response.end(answer);
-  });
-  const gateway = await startGateway(t, { toml: budget(40) + providerToml(upstream) });
+  const p: Script = (_, response) =>
+    response.writeHead(200, { 'content-type': 'application/json' }).end(answer);
+  const { gateway } = await scenario(t, { server: budget(40), providers: { p } });
   const socket = connect(gateway.port, '127.0.0.1');
   socket.pause();
   socket.write(rawChat(chatBody({ x: 'x'.repeat(MIB) })));
@@ -286,14 +283,9 @@ test('an event that fits passes whole, however large, and short ones need no bud
 });
 
 test('a stream in flight waits while others have taken the budget, and then goes on, byte for byte', async (t) => {
-  const gate = createGate();
   const rest = `data: {"x":"${'x'.repeat(MIB)}"}\n\n${completionEvents()}`;
-  const { gateway } = await start(t, async (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.write(CHUNK);
-    await gate.opened;
-    response.end(rest);
-  });
+  const { gate, script } = gatedStream(CHUNK, rest);
+  const { gateway } = await start(t, script);
   const stream = openChat(gateway.port, chatBody({ stream: true }));
   await eventually(() => stream.text().includes(CHUNK), 'the stream begins');
   const leave = await takeBudget(t, gateway, 1.5 * MIB);
@@ -308,18 +300,9 @@ test('a stream in flight waits while others have taken the budget, and then goes
 });
 
 test('of two streams that wait for each other’s memory one gives way, as a limit, and the other arrives', async (t) => {
-  const gate = createGate();
   const [begun, rest] = [`data: {"x":"${'x'.repeat(0.9 * MIB)}`, `${'x'.repeat(0.6 * MIB)}"}\n\n`];
-  const { gateway } = await start(
-    t,
-    async (_, response) => {
-      response.writeHead(200, { 'content-type': 'text/event-stream' });
-      response.write(CHUNK + begun);
-      await gate.opened;
-      response.end(rest + completionEvents());
-    },
-    'stream_idle_timeout = 5\n',
-  );
+  const { gate, script } = gatedStream(CHUNK + begun, rest + completionEvents());
+  const { gateway } = await start(t, script, 'stream_idle_timeout = 5\n');
   const streams = [1, 2].map(() => openChat(gateway.port, chatBody({ stream: true })));
   await eventually(() => gateway.reservedBytes() > 1.7 * MIB, 'both hold an event that has begun');
   gate.open();
@@ -331,17 +314,8 @@ test('of two streams that wait for each other’s memory one gives way, as a lim
 });
 
 test('the idle limit of a stream that waits for memory is no timeout of the provider', async (t) => {
-  const gate = createGate();
-  const { gateway } = await start(
-    t,
-    async (_, response) => {
-      response.writeHead(200, { 'content-type': 'text/event-stream' });
-      response.write(CHUNK);
-      await gate.opened;
-      response.write(`data: {"x":"${'x'.repeat(MIB)}"}\n\n`);
-    },
-    'stream_idle_timeout = 1\n',
-  );
+  const { gate, script } = gatedStream(CHUNK, `data: {"x":"${'x'.repeat(MIB)}"}\n\n`, false);
+  const { gateway } = await start(t, script, 'stream_idle_timeout = 1\n');
   const stream = openChat(gateway.port, chatBody({ stream: true }));
   await eventually(() => stream.text().includes(CHUNK), 'the stream begins');
   await takeBudget(t, gateway, 1.5 * MIB);
@@ -380,16 +354,14 @@ test('of each long body at most 512 KiB are read or written in one turn of the e
   const { port } = provider.address() as AddressInfo;
   const gateway = await startGateway(t, {
     isInProcess: true,
-    toml: budget(64) + providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }),
+    toml: `[server]\n${budget(64)}` + providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }),
   });
   const socket = connect(gateway.port, '127.0.0.1');
   t.after(() => socket.destroy());
   socket.on('data', ({ length }: Buffer) => (received.client += length));
   const chat = JSON.stringify(chatBody({ x: '' })).replace('""}', '"');
   const size = (chat.length + long.length + 2).toString(16);
-  const [head = ''] = rawChat({}).split('\r\n\r\n');
-  socket.write(`${head.replace('content-length: 2', 'transfer-encoding: chunked')}\r\n\r\n`);
-  socket.write(`${size}\r\n${chat}`);
+  socket.write(`${headWith('transfer-encoding: chunked')}${size}\r\n${chat}`);
   socket.write(long);
   socket.write('"}\r\n0\r\n\r\n');
 
@@ -438,11 +410,10 @@ function misbehave(random: Random): Script {
 async function misuse(port: number, random: Random): Promise<void> {
   const text = bodyOf(random.integer(0, 500_000), { stream: random.oneIn(2) });
   const body = random.oneIn(6) ? text.replace(/.$/, 'x') : text;
-  const [head = ''] = rawChat({}, ['connection: close']).split('\r\n\r\n');
   const isChunked = random.oneIn(3);
   const framing = isChunked ? 'transfer-encoding: chunked' : `content-length: ${body.length}`;
-  const expect = random.oneIn(8) ? '\r\nexpect: 100-continue' : '';
-  const begin = `${head.replace(/content-length: .*/, framing)}${expect}\r\n\r\n`;
+  const expect = random.oneIn(8) ? ['expect: 100-continue'] : [];
+  const begin = headWith(framing, ['connection: close', ...expect]);
   const sent = isChunked ? `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n` : body;
   const end = random.oneIn(4) ? random.integer(0, sent.length) : sent.length;
   const isReading = !random.oneIn(4);
@@ -460,18 +431,14 @@ async function misuse(port: number, random: Random): Promise<void> {
 test('after a storm of requests that end in every way, nothing is reserved', async (t) =>
   withRandom(async (random) => {
     const script: Script = (request, response) => misbehave(random)(request, response);
-    const [p, q] = await Promise.all([startUpstream(t, script), startUpstream(t, script)]);
-    const limits = `max_buffered_bytes = ${2 * MIB}\nmax_body_bytes = 450000`;
-    const times = 'timeout = 1\nstream_idle_timeout = 1\nretries = 1';
-    const gateway = await startGateway(t, {
-      toml: `[server]\n${limits}\n${times}\n[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`,
+    const { gateway } = await scenario(t, {
+      server: `max_buffered_bytes = ${2 * MIB}\nmax_body_bytes = 450000\ntimeout = 1\nstream_idle_timeout = 1\nretries = 1`,
+      providers: { p: script, q: script },
+      fallback: ['q'],
     });
     // Half of the time these take most of the budget, so that much is refused however slow the machine is.
     const uploads = Array.from({ length: 4 }, () => connect(gateway.port, '127.0.0.1'));
-    const [head = ''] = rawChat({}).split('\r\n\r\n');
-    for (const socket of uploads) {
-      socket.write(`${head.replace('content-length: 2', 'content-length: 450000')}\r\n\r\n{`);
-    }
+    for (const socket of uploads) socket.write(`${headWith('content-length: 450000')}{`);
     await eventually(() => gateway.reservedBytes() === 1_800_000, 'most of the budget is taken');
     let left = 300;
     const client = async () => {

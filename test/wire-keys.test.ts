@@ -8,8 +8,8 @@ import { chatBody, providerToml, startGateway, type Reply } from './support/gate
 import { eventually, openChat } from './support/streams.ts';
 import { sweep } from './support/sweep.ts';
 import {
-  completion,
-  completionEvents,
+  answerWell,
+  failWith,
   sendEvents,
   sendJson,
   startUpstream,
@@ -19,15 +19,8 @@ import {
 const KEYS = { a: 'sk-key-a-canary-01', b: 'sk-key-b-canary-02', c: 'sk-key-c-canary-03' };
 type Key = keyof typeof KEYS;
 
-const ok: Script = ({ body }, response) =>
-  body.includes('"stream":true')
-    ? sendEvents(response, completionEvents())
-    : sendJson(response, completion());
-
-function fail(status: number, headers: Record<string, string> = {}, code = 'x'): Script {
-  return (_, response) =>
-    sendJson(response, { error: { message: 'no', code } }, { status, headers });
-}
+const fail = (status: number, headers: Record<string, string> = {}, code = 'x') =>
+  failWith(status, { headers, code });
 
 interface Settings {
   /** Lines of the provider `p`. */
@@ -98,7 +91,7 @@ describe('a pool of keys', () => {
         const { gateway, asked, restLines } = await start(t, {
           a: fail(401),
           b: fail(429, { 'retry-after': '30' }),
-          c: ok,
+          c: answerWell,
         });
         const atOnce = 25;
         const statuses: number[] = [];
@@ -129,7 +122,7 @@ describe('a pool of keys', () => {
   test('is used in turn, and each try says by position which key was sent, never by content', async (t) => {
     const { gateway, asked } = await start(
       t,
-      { a: ok, b: fail(401), c: ok },
+      { a: answerWell, b: fail(401), c: answerWell },
       { more: '[logging]\nlevel = "trace"\n' },
     );
     for (let count = 0; count < 6; count += 1) {
@@ -148,7 +141,7 @@ describe('a pool of keys', () => {
   });
 
   test('of one key has no positions in the tries', async (t) => {
-    const { gateway } = await start(t, { a: ok });
+    const { gateway } = await start(t, { a: answerWell });
     await gateway.chat(chatBody());
     assert.deepEqual(triedKeys(gateway.accessLines()[0]!), [[undefined, 200]]);
   });
@@ -164,7 +157,7 @@ describe('a pool of keys', () => {
   for (const [status, retryAfter, restMs] of rests) {
     test(`lets a key that is answered ${status}, Retry-After: ${retryAfter ?? 'none'}, rest for ${restMs} ms`, async (t) => {
       const headers = retryAfter === undefined ? undefined : { 'retry-after': retryAfter };
-      const pool = await start(t, { a: fail(status, headers), b: ok });
+      const pool = await start(t, { a: fail(status, headers), b: answerWell });
       const { gateway, clock, asked, restLines } = pool;
       await gateway.chat(chatBody());
       assert.equal(asked(), 'ab');
@@ -200,7 +193,7 @@ describe('a pool of keys', () => {
   });
 
   test('of which some are revoked and the others limited for an hour falls back, also after the rests for 401', async (t) => {
-    const q = await startUpstream(t, ok);
+    const q = await startUpstream(t, answerWell);
     const { gateway, clock, asked } = await start(
       t,
       { a: fail(401), b: fail(429, { 'retry-after': '3600' }), c: fail(401) },
@@ -235,7 +228,9 @@ describe('a pool of keys', () => {
 
   test('serves again if its working key rests for a 403 and the others are limited', async (t) => {
     const forbidden: Script = (request, response) =>
-      request.body.includes('"m-secret"') ? fail(403)(request, response) : ok(request, response);
+      request.body.includes('"m-secret"')
+        ? fail(403)(request, response)
+        : answerWell(request, response);
     const { gateway, asked } = await start(t, {
       a: fail(429, { 'retry-after': '3600' }),
       b: forbidden,
@@ -250,7 +245,7 @@ describe('a pool of keys', () => {
 
   test('is retried after the wait of its last 429, and then falls back', async (t) => {
     const timers = useManualTimers(t);
-    const q = await startUpstream(t, ok);
+    const q = await startUpstream(t, answerWell);
     const { gateway, clock, asked } = await start(
       t,
       { a: fail(429, { 'retry-after': '9' }), b: fail(429, { 'retry-after': '4' }) },
@@ -281,7 +276,7 @@ describe('a pool of keys', () => {
   };
   for (const [what, [script, stream]] of Object.entries(inside)) {
     test(`goes on to the next key after ${what}`, async (t) => {
-      const { gateway, asked } = await start(t, { a: script, b: ok });
+      const { gateway, asked } = await start(t, { a: script, b: answerWell });
       for (let count = 0; count < 2; count += 1) {
         assert.equal((await gateway.chat(chatBody({ stream }))).status, 200);
       }
@@ -289,28 +284,27 @@ describe('a pool of keys', () => {
     });
   }
 
-  for (const status of [400, 402, 404, 422, 500, 503]) {
-    test(`does not try another key after a ${status}`, async (t) => {
-      const { gateway, asked, restLines } = await start(t, { a: fail(status), b: ok });
+  test('does not try another key after a failure that is none of the key, or a refusal by content policy, and none rests', async (t) => {
+    const { gateway, scripts, asked, restLines } = await start(t, { a: answerWell, b: answerWell });
+    const failures = [400, 402, 404, 422, 500, 503].map(
+      (status) => [status, fail(status)] as const,
+    );
+    const policy = [403, fail(403, {}, 'content_policy_violation')] as const;
+    for (const [status, script] of [...failures, policy]) {
+      scripts.a = script;
       assert.deepEqual(facts(await gateway.chat(chatBody())), [status, undefined]);
       assert.equal(asked(), 'a');
-      assert.deepEqual(restLines(), []);
-    });
-  }
-
-  test('does not try another key after a refusal by content policy, and none rests', async (t) => {
-    const { gateway, asked, restLines } = await start(t, {
-      a: fail(403, {}, 'content_policy_violation'),
-      b: ok,
-    });
-    assert.deepEqual(facts(await gateway.chat(chatBody())), [403, undefined]);
-    assert.equal(asked(), 'a');
+      await gateway.chat(chatBody());
+      assert.equal(asked(), 'b');
+    }
     assert.deepEqual(restLines(), []);
   });
 
   test('serves again as a whole once a key works that rests for a 403: that was about a request', async (t) => {
     const forbidden: Script = (request, response) =>
-      request.body.includes('"m-secret"') ? fail(403)(request, response) : ok(request, response);
+      request.body.includes('"m-secret"')
+        ? fail(403)(request, response)
+        : answerWell(request, response);
     const { gateway, asked } = await start(t, { a: forbidden, b: forbidden, c: fail(401) });
     assert.equal((await gateway.chat(chatBody({ model: 'p/m-secret' }))).status, 401);
     assert.equal(asked(), 'abc');
@@ -321,7 +315,7 @@ describe('a pool of keys', () => {
   });
 
   for (const [what, late] of [
-    ['has worked', ok],
+    ['has worked', answerWell],
     ['is answered with a shorter wait', fail(429)],
   ] as const) {
     test(`lets a key rest although a request that was sent before ${what}`, async (t) => {
@@ -331,7 +325,7 @@ describe('a pool of keys', () => {
           answerFirst = () => void late(request, response);
           scripts.a = fail(429, { 'retry-after': '30' });
         },
-        b: ok,
+        b: answerWell,
       });
       const first = gateway.chat(chatBody());
       await eventually(() => asked() === 'a', 'the first request');
@@ -353,7 +347,7 @@ describe('a pool of keys', () => {
         response.writeHead(401, { 'content-type': 'application/json' });
         response.write('{"error":');
       },
-      b: ok,
+      b: answerWell,
     });
     const { leave } = openChat(gateway.port);
     await eventually(() => upstream.requests.length === 1, 'the first key');
@@ -369,7 +363,7 @@ describe('a pool of keys', () => {
 describe('the model list of a provider with several keys', () => {
   const list: Script = (_, response) => sendJson(response, { data: [{ id: 'm' }] });
   const both: Script = (request, response) =>
-    request.method === 'GET' ? fail(403)(request, response) : ok(request, response);
+    request.method === 'GET' ? fail(403)(request, response) : answerWell(request, response);
 
   test('is asked for with the next key if one is refused, which does not rest for that', async (t) => {
     const { gateway, asked, restLines } = await start(t, { a: both, b: list });
@@ -381,7 +375,7 @@ describe('the model list of a provider with several keys', () => {
   test('is not asked for with a key that rests', async (t) => {
     const { gateway, asked } = await start(t, {
       a: fail(401),
-      b: (request, response) => (request.method === 'GET' ? list : ok)(request, response),
+      b: (request, response) => (request.method === 'GET' ? list : answerWell)(request, response),
     });
     await gateway.chat(chatBody());
     assert.equal(asked(), 'ab');
@@ -405,7 +399,7 @@ describe('the model list of a provider with several keys', () => {
 test('fixed headers of a provider are sent with completions and model lists, over every key', async (t) => {
   const { gateway, upstream } = await start(
     t,
-    { a: ok, b: ok },
+    { a: answerWell, b: answerWell },
     { p: 'headers = { "OpenAI-Organization" = "org-1", "User-Agent" = "mine/1" }' },
   );
   await gateway.chat(chatBody());

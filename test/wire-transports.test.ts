@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import { existsSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { createServer, type AddressInfo } from 'node:net';
 import { before, describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
@@ -10,6 +11,7 @@ import type { TLSSocket } from 'node:tls';
 import { Cancellation } from '../src/lib/cancellation.ts';
 import { readAll } from '../src/lib/byte-source.ts';
 import { createTransport } from '../src/upstream/transport.ts';
+import { checkUndici } from '../src/upstream/undici-check.ts';
 import { createCertificate, NO_OPENSSL } from './support/certificate.ts';
 import { idle, useManualTimers } from './support/clock.ts';
 import { assertError } from './support/errors.ts';
@@ -94,16 +96,15 @@ async function assertAnswers(port: number, provider = 'p'): Promise<void> {
 
 type Running = Awaited<ReturnType<typeof start>>;
 
+const UNREACHABLE = 'Provider error: the provider is unreachable';
+
 /** The client learns that its provider is not usable and no more; the log says `cause`. */
 async function assertUnusable(
   { port, lines }: Running,
   cause: RegExp,
-  {
-    provider = 'p',
-    message = 'Provider error: the provider is unreachable' as string | RegExp,
-  } = {},
+  { provider = 'p', message = UNREACHABLE }: { provider?: string; message?: string | RegExp } = {},
 ): Promise<void> {
-  const before = lines('request').length;
+  const earlier = lines('request').length;
   for (const stream of [false, true]) {
     const reply = await ask(port, stream, provider);
     assertError(reply, {
@@ -117,8 +118,8 @@ async function assertUnusable(
     const told = reply.text + JSON.stringify(reply.headers);
     assert.doesNotMatch(told, /invalid\b|\d+\.\d+\.\d+\.\d+|proxy|certificate/i);
   }
-  await eventually(() => lines('request').length === before + 2, 'the lines in the log');
-  for (const line of lines('request').slice(before)) {
+  await eventually(() => lines('request').length === earlier + 2, 'the lines in the log');
+  for (const line of lines('request').slice(earlier)) {
     assert.deepEqual([line['status'], line['outcome']], [502, 'upstream_error']);
     const [{ cause: told } = {}] = line['tries'] as Record<string, unknown>[];
     assert.match(String(told), cause);
@@ -148,6 +149,19 @@ async function assertRepeatsOnlyReused(
   };
   assert.equal((await ask(port)).status, transport === 'auto' ? 200 : 502);
   assert.equal(upstream.requests.length, transport === 'auto' ? 5 : 4);
+}
+
+/** How many sockets this process has open, on Linux. */
+function socketsOf(pid: number): number {
+  const folder = `/proc/${pid}/fd`;
+  const targets = readdirSync(folder).map((name) => {
+    try {
+      return readlinkSync(`${folder}/${name}`);
+    } catch {
+      return '';
+    }
+  });
+  return targets.filter((target) => target.startsWith('socket:')).length;
 }
 
 /** The environment that runs this code before the program's own first line. */
@@ -184,6 +198,16 @@ describe('the start', { concurrency: 2 }, () => {
     await eventually(() => lines('request').length > 0, 'the line');
     assert.equal(lines('request').length, 1);
   });
+
+  const noProc = !existsSync('/proc/self/fd') && 'there is no /proc';
+  test('leaves no socket of the check open', { skip: noProc }, async (t) => {
+    const [checked, unchecked] = await Promise.all([
+      start(t, { env: { GATEWAY_UPSTREAM: 'auto' } }),
+      start(t, { env: { GATEWAY_UPSTREAM: 'fetch' } }),
+    ]);
+    const sockets = socketsOf(unchecked.child.pid!);
+    await eventually(() => socketsOf(checked.child.pid!) === sockets, 'as many sockets');
+  });
 });
 
 test(
@@ -206,8 +230,23 @@ test(
   },
 );
 
-/** How a Node could differ from those that CI runs, and what the startup line says then. */
-const OTHER_NODES: Readonly<Record<string, { code: string; reason: string }>> = {
+/** Changes what undici's agent does for the gateway, whose requests have no time limits; fetch's stay as they are. */
+const withDispatch = (change: string) => `
+  void globalThis.Headers;
+  const slot = [2, 1].map((n) => Symbol.for('undici.globalDispatcher.' + n)).find((key) => globalThis[key]);
+  const { prototype } = globalThis[slot].constructor;
+  const { dispatch } = prototype;
+  const handlerWith = (handler, changes) => new Proxy(handler, {
+    get: (target, name) => changes[name] ?? (typeof target[name] === 'function' ? target[name].bind(target) : target[name]),
+    has: (target, name) => name in target,
+  });
+  prototype.dispatch = function (options, handler) {
+    if (options.headersTimeout === 0) { ${change} }
+    return dispatch.call(this, options, handler);
+  };`;
+
+/** How a Node could differ from what the undici transport assumes, and what the startup line says then. */
+const DIFFERENT_NODES: Readonly<Record<string, { code: string; reason: string }>> = {
   "without undici's symbol": {
     code: `
       void globalThis.Headers;
@@ -215,13 +254,42 @@ const OTHER_NODES: Readonly<Record<string, { code: string; reason: string }>> = 
       Symbol.for = (key) => (key.startsWith('undici.globalDispatcher') ? Symbol(key) : original(key));`,
     reason: "undici's agent was not found",
   },
-  'with undici 5': { code: withUndici('5.29.0'), reason: 'undici 5.29.0 is not tested' },
-  'with undici 60': { code: withUndici('60.0.0'), reason: 'undici 60.0.0 is not tested' },
+  'without the channel undici:client:sendHeaders': {
+    code: `
+      import channels from 'node:diagnostics_channel';
+      import { syncBuiltinESMExports } from 'node:module';
+      const { subscribe } = channels;
+      channels.subscribe = (name, listener) =>
+        name === 'undici:client:sendHeaders' ? undefined : subscribe(name, listener);
+      syncBuiltinESMExports();`,
+    reason: "undici's agent failed the check: a cancelled request",
+  },
+  'with an agent that sends no large bodies': {
+    code: withDispatch("if (options.body.next) options = { ...options, body: '', headers: {} };"),
+    reason: "undici's agent failed the check: a large request body",
+  },
+  'with an agent that ends no stream': {
+    code: withDispatch('handler = handlerWith(handler, { onComplete() {}, onResponseEnd() {} });'),
+    reason: "undici's agent failed the check: a large request body",
+  },
+  'with an agent that does not report errors': {
+    code: withDispatch('handler = handlerWith(handler, { onError() {}, onResponseError() {} });'),
+    reason: "undici's agent failed the check: reused connections",
+  },
+  'with an agent that closes every connection': {
+    code: withDispatch('options = { ...options, reset: true };'),
+    reason: "undici's agent failed the check: reused connections",
+  },
 };
 
-function withUndici(version: string): string {
-  return `Object.defineProperty(process.versions, 'undici', { value: '${version}' });`;
-}
+const NO_FREE_PORT = `
+      import { Server } from 'node:net';
+      const { listen } = Server.prototype;
+      Server.prototype.listen = function (port, ...others) {
+        if (port !== 0) return listen.call(this, port, ...others);
+        process.nextTick(() => this.emit('error', new Error('no port')));
+        return this;
+      };`;
 
 /** Sends requests over a transport of the test's own, and says which connection each had. */
 async function startTransport(
@@ -231,6 +299,7 @@ async function startTransport(
 ) {
   const transport = createTransport(name);
   t.after(() => transport.close());
+  await transport.check();
   const { origin } = new URL(baseUrl);
   const send = async (isFresh = false) => {
     const request = { method: 'GET', origin, path: '/', headers: [], isFresh } as const;
@@ -284,17 +353,54 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
   });
 });
 
-for (const [what, { code, reason }] of Object.entries(OTHER_NODES)) {
-  test(`a Node ${what}: the gateway starts on fetch, says why, and answers`, async (t) => {
+describe('the check of undici at start', { concurrency: 2 }, () => {
+  test('the check passes on this Node', async () => {
+    assert.equal(await checkUndici(), undefined);
+  });
+
+  test('a gateway whose check can open no port starts on fetch, and goes on after the time limit of the check', async (t) => {
+    const upstream = await startUpstream(t, answerWell);
+    const env = { GATEWAY_UPSTREAM: 'auto', ...preload(NO_FREE_PORT) };
+    const program = await start(t, { baseUrl: upstream.baseUrl, env });
+    assert.match(program.transport ?? '', /^fetch \(undici's agent failed the check/);
+    await idle(2500);
+    await assertAnswers(program.port);
+  });
+
+  for (const [what, { code, reason }] of Object.entries(DIFFERENT_NODES)) {
+    test(`a Node ${what}: the gateway starts on fetch, says why, and answers`, async (t) => {
+      const upstream = await startUpstream(t, answerWell);
+      const env = { GATEWAY_UPSTREAM: 'auto', ...preload(code) };
+      const program = await start(t, { baseUrl: upstream.baseUrl, env });
+      assert.equal(program.transport, `fetch (${reason})`);
+      assert.match(program.stderr(), /^warning +fetch .*300 s/m);
+      await assertAnswers(program.port);
+      assert.ok('sec-fetch-mode' in upstream.requests[0]!.headers);
+    });
+  }
+
+  test('a check that is over before the request that it has sent does not end the process', async (t) => {
+    const code = withDispatch(`
+      const { body } = options;
+      const next = body.next?.bind(body);
+      let slices = 0;
+      if (next) body.next = () => ((slices += 1) === 1 ? next() : new Promise(() => {}));`);
     const upstream = await startUpstream(t, answerWell);
     const env = { GATEWAY_UPSTREAM: 'auto', ...preload(code) };
     const program = await start(t, { baseUrl: upstream.baseUrl, env });
+    const reason = "undici's agent failed the check: a large request body";
     assert.equal(program.transport, `fetch (${reason})`);
-    assert.match(program.stderr(), /^warning +fetch .*300 s/m);
     await assertAnswers(program.port);
-    assert.ok('sec-fetch-mode' in upstream.requests[0]!.headers);
+    assert.doesNotMatch(program.stdout(), /uncaught exception|stopping/);
   });
-}
+
+  test('every assumption in undici-check.ts names a test of this file', () => {
+    const source = readFileSync('src/upstream/undici-check.ts', 'utf8');
+    const named = [...source.matchAll(/^ \* - .*: "(.*)"$/gm)].map(([, title = '']) => title);
+    const known = ['the check passes on this Node', ...Object.keys(DIFFERENT_NODES)];
+    assert.deepEqual(new Set(named), new Set(known));
+  });
+});
 
 const SOMEWHERE = 'http://provider.invalid/v1';
 
@@ -440,7 +546,9 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       const certificate = createCertificate(t, ['DNS:localhost', 'IP:127.0.0.1']);
       const misnamed = createCertificate(t, ['DNS:other.invalid', 'IP:127.0.0.9']);
       const untrusted = createCertificate(t, ['IP:127.0.0.1']);
-      const folder = emptyFolder(t, { 'ca.pem': `${certificate.cert}\n${misnamed.cert}` });
+      const folder = emptyFolder(t, {
+        'ca.pem': [certificate, misnamed].map(({ cert }) => String(cert)).join('\n'),
+      });
       const [p, wrong, self] = await Promise.all([
         startUpstream(t, script, certificate),
         startUpstream(t, script, misnamed),

@@ -8,7 +8,7 @@ import {
   type IncomingMessage,
   type ServerResponse,
 } from 'node:http';
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
@@ -23,18 +23,31 @@ import { nextTurn as nextBodyTurn, onNextTurn } from '../src/lib/turn-limit.ts';
 import { sendByUndici } from '../src/upstream/undici-transport.ts';
 import { idle } from './support/clock.ts';
 import { startBlackHole } from './support/fault-proxy.ts';
-import { chatBody, CLIENT_TOKEN, providerToml, startGateway } from './support/gateway.ts';
+import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
 import { createMemoryProbe } from './support/memory.ts';
 import { sendRaw } from './support/raw.ts';
 import { startRawUpstream } from './support/raw-upstream.ts';
+import { scenario } from './support/scenario.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import { sweep } from './support/sweep.ts';
 import { OVER_FETCH } from './support/transport.ts';
-import { CHUNK, completionEvents, sendJson, startUpstream } from './support/upstream.ts';
+import { CHUNK, completionEvents, failWith, startUpstream } from './support/upstream.ts';
 
 const KIB = 1024;
 const MIB = 1_048_576;
 const TRANSPORTS = sweep<readonly ('auto' | 'fetch')[]>(['auto', 'fetch'], ['auto']);
+
+/** Lets a server listen for the length of a test, and returns its base URL. */
+async function listen(t: TestContext, server: Server): Promise<string> {
+  const sockets: Socket[] = [];
+  server.on('connection', (socket: Socket) => sockets.push(socket.on('error', () => {})));
+  t.after(() => {
+    server.close();
+    for (const socket of sockets) socket.destroy();
+  });
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
+}
 
 /** Sends a POST with this body over undici's agent, as the gateway does. */
 async function sendUndici(
@@ -53,34 +66,31 @@ for (const transport of TRANSPORTS) {
   describe(`request bodies, GATEWAY_UPSTREAM=${transport}`, () => {
     const env = { GATEWAY_UPSTREAM: transport };
 
-    for (const bytes of [1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 200_000, 8 * MIB]) {
-      test(`a body of about ${bytes} bytes arrives whole, with its Content-Length and in no chunks`, async (t) => {
-        const upstream = await startUpstream(t);
-        const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
+    test('a body of any length arrives whole, with its Content-Length and in no chunks', async (t) => {
+      const { gateway, p } = await scenario(t, { env });
+      for (const bytes of [1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 200_000, 8 * MIB]) {
         const body = JSON.stringify(chatBody({ pad: 'x'.repeat(bytes), tail: 'ü' }));
         const reply = await gateway.chat(body);
         assert.equal(reply.status, 200, reply.text);
-        const [request] = upstream.requests;
-        assert.equal(request!.body.toString(), body.replace('"p/m"', '"m"'));
-        assert.equal(request!.headers['content-length'], `${Buffer.byteLength(body) - 2}`);
-        assert.equal(request!.headers['transfer-encoding'], undefined);
-      });
-    }
+        const request = p.requests.at(-1)!;
+        assert.equal(request.body.toString(), body.replace('"p/m"', '"m"'));
+        assert.equal(request.headers['content-length'], `${Buffer.byteLength(body) - 2}`);
+        assert.equal(request.headers['transfer-encoding'], undefined);
+      }
+    });
 
-    for (const status of [307, 401, 407, 413, 421, 500]) {
-      test(`a body of 1 MiB that is answered with ${status} is sent once, and the status is known`, async (t) => {
-        const upstream = await startUpstream(t, (_, response) =>
-          sendJson(response, {}, { status, headers: { location: '/elsewhere' } }),
-        );
-        const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
+    test('a body of 1 MiB that is answered with an error is sent once, and the status is known', async (t) => {
+      const { gateway, p } = await scenario(t, { env });
+      for (const [index, status] of [307, 401, 407, 413, 421, 500].entries()) {
+        p.script = failWith(status, { headers: { location: '/elsewhere' } });
         const reply = await gateway.chat(chatBody({ pad: 'x'.repeat(MIB) }));
         const isUnexpected = status === 307 || status === 407;
         assert.equal(reply.status, isUnexpected ? 502 : status);
         const message = reply.json().error.message as string;
         if (isUnexpected) assert.equal(message, `Provider error: unexpected status ${status}`);
-        assert.equal(upstream.requests.length, 1);
-      });
-    }
+        assert.equal(p.requests.length, index + 1);
+      }
+    });
 
     for (const [bytes, count] of [
       [8 * MIB, 20],
@@ -95,11 +105,7 @@ for (const transport of TRANSPORTS) {
           const held = createMemoryProbe('buffers');
           const upstream = await startCountingUpstream(t);
           const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
-          const json = JSON.stringify(chatBody({ stream: true, pad: 'x'.repeat(bytes) }));
-          const request = Buffer.from(
-            `POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n` +
-              `content-type: application/json\r\ncontent-length: ${json.length}\r\n\r\n${json}`,
-          );
+          const request = Buffer.from(rawChat(chatBody({ stream: true, pad: 'x'.repeat(bytes) })));
           const openStream = async () => {
             const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
             t.after(() => socket.destroy());
@@ -118,23 +124,16 @@ for (const transport of TRANSPORTS) {
 
     test('what clients that left had sent is dropped although the connection to the provider still hangs', async (t) => {
       // No TLS is spoken there.
-      const upstream = createServer((socket) => socket.on('error', () => {}));
-      const sockets: Socket[] = [];
-      upstream.on('connection', (socket) => sockets.push(socket));
-      upstream.listen(0, '127.0.0.1');
-      await once(upstream, 'listening');
-      const { port } = upstream.address() as AddressInfo;
-      t.after(() => {
-        upstream.close();
-        for (const socket of sockets) socket.destroy();
-      });
-      const baseUrl = `https://127.0.0.1:${port}/v1`;
+      const upstream = createServer();
+      let connections = 0;
+      upstream.on('connection', () => (connections += 1));
+      const baseUrl = (await listen(t, upstream)).replace('http:', 'https:');
       const gateway = await startGateway(t, { env, toml: providerToml({ baseUrl }) });
       const held = createMemoryProbe('buffers');
       const before = held();
       const body = chatBody({ pad: 'x'.repeat(60_000) });
       const clients = Array.from({ length: 30 }, () => openChat(gateway.port, body));
-      await eventually(() => sockets.length === 30, 'the provider is asked');
+      await eventually(() => connections === 30, 'the provider is asked');
       assert.ok(gateway.reservedBytes() > 30 * 60_000);
       for (const client of clients) client.leave();
       await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
@@ -157,11 +156,8 @@ for (const transport of TRANSPORTS) {
           });
           request.on('end', () => response.end(completionEvents()));
         });
-      }).listen(0, '127.0.0.1');
-      await once(upstream, 'listening');
-      t.after(() => upstream.close());
-      const { port } = upstream.address() as AddressInfo;
-      const baseUrl = `http://127.0.0.1:${port}/v1`;
+      });
+      const baseUrl = await listen(t, upstream);
       const gateway = await startGateway(t, { env, toml: providerToml({ baseUrl }) });
       // More than the network holds.
       const body = chatBody({ stream: true, pad: 'xyz'.repeat(10 * MIB) });
@@ -200,8 +196,6 @@ async function startCountingUpstream(t: TestContext) {
   const server = createServer((socket) => {
     let head = '';
     let missing = Infinity;
-    socket.on('error', () => {});
-    t.after(() => socket.destroy());
     socket.on('data', (chunk: Buffer) => {
       missing -= chunk.length;
       if (missing === Infinity) {
@@ -218,11 +212,7 @@ async function startCountingUpstream(t: TestContext) {
       socket.write(answer);
     });
   });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => server.close());
-  const { port } = server.address() as AddressInfo;
-  return { baseUrl: `http://127.0.0.1:${port}/v1`, count: () => count };
+  return { baseUrl: await listen(t, server), count: () => count };
 }
 
 describe('connecting, over undici', () => {
@@ -309,39 +299,33 @@ function countPerTurn() {
   return { counts, add };
 }
 
-for (const { chunks, bytes, status } of [
-  { chunks: 990, bytes: 1, status: 200 },
-  { chunks: 1010, bytes: 1, status: 400 },
-  { chunks: 20_000, bytes: 15, status: 400 },
-  { chunks: 20_000, bytes: 17, status: 200 },
-]) {
-  test(`a body in ${chunks} chunks of ${bytes} B is answered with ${status}`, async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
-    const [start = '', end = ''] = JSON.stringify(chatBody({ pad: '|' })).split('|');
+test('a body in tiny chunks is answered, unless more than a thousand are smaller than 16 B', async (t) => {
+  const { gateway } = await scenario(t);
+  const [head = ''] = rawChat({}, ['connection: close']).split('\r\n\r\n');
+  const [begin = '', end = ''] = JSON.stringify(chatBody({ pad: '|' })).split('|');
+  const framed = (text: string) => `${text.length.toString(16)}\r\n${text}\r\n`;
+  for (const [chunks, bytes, status] of [
+    [990, 1, 200],
+    [1010, 1, 400],
+    [20_000, 15, 400],
+    [20_000, 17, 200],
+  ] as const) {
     const reply = await sendRaw(
       gateway.port,
-      'POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer any\r\nconnection: close\r\n' +
-        'content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n' +
-        `${start.length.toString(16)}\r\n${start}\r\n${inChunks(chunks, bytes)}` +
-        `${end.length.toString(16)}\r\n${end}\r\n0\r\n\r\n`,
+      `${head.replace('content-length: 2', 'transfer-encoding: chunked')}\r\n\r\n` +
+        `${framed(begin)}${inChunks(chunks, bytes)}${framed(end)}0\r\n\r\n`,
       { waitMs: 10_000 },
     );
     assert.equal(reply.status, status, reply.text);
     if (status === 400) assert.match(reply.body, /: the request body comes in too small chunks"/);
-  });
-}
+  }
+});
 
 /** Sends the start of a chunked upload to a server of node:http that reads it as the gateway does. */
 async function uploadInTurns(t: TestContext, body: string): Promise<IncomingMessage> {
   const server = createHttpServer({ highWaterMark: 64 * KIB });
-  server.listen(0, '127.0.0.1');
-  t.after(() => {
-    server.closeAllConnections();
-    server.close();
-  });
-  await once(server, 'listening');
-  const client = connect((server.address() as AddressInfo).port, '127.0.0.1');
+  const { port } = new URL(await listen(t, server));
+  const client = connect(Number(port), '127.0.0.1');
   client.on('error', () => {});
   client.write(`POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n${body}`);
   const [request, response] = (await once(server, 'request')) as [IncomingMessage, ServerResponse];

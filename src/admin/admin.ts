@@ -18,11 +18,11 @@ import { createFeed } from './feed.ts';
 import { createProcessFigures, type Figures } from './figures.ts';
 import { History } from './history.ts';
 import { ModelLabels } from './labels.ts';
-import { createRequestMetrics } from './metrics.ts';
+import { firstTokenMsOf, isFailed, RequestMetrics } from './metrics.ts';
 import { configuredModels, listedModels } from './model-names.ts';
 import { createPage } from './page/page.ts';
+import { ProviderFailures, readinessOf } from './provider-state.ts';
 import { RecentRequests } from './recent-requests.ts';
-import { firstTokenMsOf, isFailed, Totals } from './totals.ts';
 
 /** Request bodies are not read, and answers are made as they are sent. */
 const MAX_HELD_BYTES = 1_048_576;
@@ -54,11 +54,11 @@ export interface Admin {
 export function createAdmin({ config, settings, figures, logger, limits }: AdminOptions): Admin {
   const models = new ModelLabels();
   const onConfig = (next: Config) => models.learn(configuredModels(next));
-  const metrics = createRequestMetrics(models);
+  const metrics = new RequestMetrics(models);
   const history = new History(() => performance.timeOrigin + performance.now());
-  const totals = new Totals();
+  const failures = new ProviderFailures();
   const recent = new RecentRequests();
-  const sources = { config, figures, metrics, history, totals, recent };
+  const sources = { config, figures, metrics, history, failures, recent };
   const processFigures = createProcessFigures(FEED_WINDOW_MS, figures);
   const feed = createFeed({ ...sources, processFigures });
   const forScrape = { ...sources, processFigures: createProcessFigures(0, figures) };
@@ -82,10 +82,13 @@ export function createAdmin({ config, settings, figures, logger, limits }: Admin
   return {
     server: createHttpServer({ handle, answerBroken: toErrorAnswer, limits, budget, inFlight }),
     observe(request) {
-      const { model, outcome } = request.facts;
       metrics.observe(request);
-      totals.record(request, models.labelOf(model));
-      history.record(isFailed(outcome), firstTokenMsOf(request), figures.openStreams());
+      failures.record(request);
+      history.record(
+        isFailed(request.facts.outcome),
+        firstTokenMsOf(request),
+        figures.openStreams(),
+      );
       recent.add(request);
     },
     onConfig,
@@ -143,18 +146,8 @@ function createAnswer<Body extends Answer['body']>(
   return { status, headers: { 'content-type': contentType, ...common, ...headers }, body };
 }
 
-/** Ready: another request may be sent to the public port, and some provider may be asked. */
-function readiness({ providers }: Config, figures: Figures): Answer {
-  const circuits = figures.circuits();
-  const isResting = (id: string) =>
-    circuits.some(({ provider, model, state }) => {
-      return provider === id && model === undefined && state === 'open';
-    });
-  let status = 'ready';
-  if (figures.isDraining()) status = 'draining';
-  else if (!figures.isServing()) status = 'no worker';
-  else if (providers.registered.length === 0) status = 'no provider';
-  else if (providers.registered.every(({ id }) => isResting(id))) status = 'all providers rest';
+function readiness(config: Config, figures: Figures): Answer {
+  const status = readinessOf(config, figures);
   const body = JSON.stringify({ status });
   return createAnswer(JSON_TYPE, body, { status: status === 'ready' ? 200 : 503 });
 }

@@ -1,6 +1,7 @@
 /** The last 15 minutes in steps of 10 seconds. No timer: the steps advance when something is recorded or read. */
 
-import { Percentiles } from './percentiles.ts';
+import { FIRST_TOKEN_BOUNDS } from './metrics.ts';
+import { bucketOf, quantile } from './series.ts';
 
 const STEPS = 90;
 const STEP_SECONDS = 10;
@@ -10,7 +11,8 @@ class Step {
   failed = 0;
   /** The most that were seen. */
   openStreams: number;
-  readonly firstToken = new Percentiles();
+  /** In the buckets of the metric. Absent while there are no values. */
+  firstToken: Float64Array | undefined;
 
   constructor(openStreams: number) {
     this.openStreams = openStreams;
@@ -37,7 +39,9 @@ export class History {
     const step = this.#advance(openStreams);
     step.requests += 1;
     if (isFailed) step.failed += 1;
-    if (firstTokenMs !== undefined) step.firstToken.record(firstTokenMs);
+    if (firstTokenMs === undefined) return;
+    step.firstToken ??= new Float64Array(FIRST_TOKEN_BOUNDS.length + 1);
+    step.firstToken[bucketOf(firstTokenMs / 1000, FIRST_TOKEN_BOUNDS)]! += 1;
   }
 
   /** The steps, oldest first. The last one is the current one: it ends in the future. */
@@ -50,8 +54,8 @@ export class History {
       requests: steps.map(({ requests }) => requests),
       failed: steps.map(({ failed }) => failed),
       openStreams: steps.map((step) => step.openStreams),
-      firstTokenP50Ms: steps.map(({ firstToken }) => firstToken.valueAt(0.5)),
-      firstTokenP95Ms: steps.map(({ firstToken }) => firstToken.valueAt(0.95)),
+      firstTokenP50Ms: steps.map(({ firstToken }) => firstTokenMsAt(0.5, firstToken)),
+      firstTokenP95Ms: steps.map(({ firstToken }) => firstTokenMsAt(0.95, firstToken)),
     };
   }
 
@@ -75,4 +79,10 @@ export class History {
 
 function stepAt(ms: number): number {
   return Math.floor(ms / 1000 / STEP_SECONDS);
+}
+
+/** Returns the first-token time below which the `share` (0 to 1) of these lies, to a tenth of a millisecond. */
+export function firstTokenMsAt(share: number, buckets: Float64Array | undefined): number | null {
+  const seconds = buckets ? quantile(share, FIRST_TOKEN_BOUNDS, buckets) : null;
+  return seconds === null ? null : Math.round(10_000 * seconds) / 10;
 }

@@ -16,10 +16,12 @@ const MAX_MODEL_SETS = 300;
 export class LabelSet {
   /** In the exposition format, without the braces. */
   readonly text: string;
+  readonly labels: Readonly<Record<string, string>>;
   readonly #children = new Map<string, Map<string, LabelSet>>();
 
-  constructor(text = '') {
+  constructor(text = '', labels: Readonly<Record<string, string>> = {}) {
     this.text = text;
+    this.labels = labels;
   }
 
   has(name: string, value: string): boolean {
@@ -34,7 +36,8 @@ export class LabelSet {
     let child = children.get(value);
     if (!child) {
       const separator = this.text === '' ? '' : ',';
-      child = new LabelSet(`${this.text}${separator}${name}="${escapeValue(value)}"`);
+      const text = `${this.text}${separator}${name}="${escapeValue(value)}"`;
+      child = new LabelSet(text, { ...this.labels, [name]: value });
       children.set(value, child);
     }
     return child;

@@ -1,164 +1,127 @@
-/** What each provider, model and client has done since the start, for the page. */
+/** Totals since the start for the page, summed up from the series of /metrics. */
 
-import type { FinishedRequest, Outcome, TryFacts } from '../lib/request-facts.ts';
-import { OTHER } from './labels.ts';
-import { Percentiles } from './percentiles.ts';
+import { firstTokenMsAt } from './history.ts';
+import { OTHER, type LabelSet } from './labels.ts';
+import { isFailed, isSent, type RequestMetrics } from './metrics.ts';
 
-const MAX_MODELS = 500;
 /** The feed sends all of them. Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
-/** In a row, until a provider counts as failing. The breaker's number, but it only works with a fallback. */
-const FAILURES_TO_SHOW = 3;
-/** The provider works, and the request is at fault. */
-const REQUEST_STATUSES: ReadonlySet<number | undefined> = new Set([400, 413, 422]);
-const FAILED_OUTCOMES: ReadonlySet<Outcome> = new Set([
-  'upstream_error',
-  'timeout',
-  'rate_limited',
-  'internal_error',
-]);
 
-/** Whether the gateway or a provider failed: neither the client's mistake nor its leaving. */
-export function isFailed(outcome: Outcome): boolean {
-  return FAILED_OUTCOMES.has(outcome);
+interface Usage {
+  requests: number;
+  failed: number;
+  inputTokens: number;
+  outputTokens: number;
+  readonly firstToken: Float64Array;
 }
 
-/** Milliseconds to the first token; undefined if the answer was no stream, or none began. */
-export function firstTokenMsOf({ facts, firstByteMs }: FinishedRequest): number | undefined {
-  return facts.stream && facts.status === 200 ? firstByteMs : undefined;
+/** Returns the totals of completions by the provider that answered. */
+export function providerUsage(metrics: RequestMetrics): ReadonlyMap<string, Usage> {
+  return sumUp(metrics, ({ labels }) => labels['gen_ai_provider_name']!);
 }
 
-class Row {
-  requests = 0;
-  failed = 0;
-  inputTokens = 0;
-  outputTokens = 0;
-  readonly firstToken = new Percentiles();
-
-  /** Counts all but the request itself. */
-  addAnswer(request: FinishedRequest): void {
-    const { prompt_tokens = 0, completion_tokens = 0 } = request.facts;
-    this.inputTokens += prompt_tokens;
-    this.outputTokens += completion_tokens;
-    const firstTokenMs = firstTokenMsOf(request);
-    if (firstTokenMs !== undefined) this.firstToken.record(firstTokenMs);
-  }
-
-  addRequest(request: FinishedRequest): void {
-    this.requests += 1;
-    if (isFailed(request.facts.outcome)) this.failed += 1;
-    this.addAnswer(request);
-  }
-
-  get tokens() {
-    return { inputTokens: this.inputTokens, outputTokens: this.outputTokens };
-  }
-
-  get firstTokenTimes() {
-    return {
-      firstTokenP50Ms: this.firstToken.valueAt(0.5),
-      firstTokenP95Ms: this.firstToken.valueAt(0.95),
-    };
-  }
-}
-
-class ProviderRow extends Row {
-  /** By outcome, of tries. */
-  readonly errors: Partial<Record<TryFacts['outcome'], number>> = {};
-  lastError: { readonly atMs: number; readonly text: string } | undefined;
-  /** Failures since the last success, the first of them at `failingSinceMs`. */
-  failuresInRow = 0;
-  failingSinceMs = 0;
-
-  addTry({ outcome, status, cause }: TryFacts, atMs: number): void {
-    if (outcome === 'resting' || outcome === 'limit') return;
-    this.requests += 1;
-    if (outcome === 'ok') this.failuresInRow = 0;
-    if (outcome === 'ok' || outcome === 'client_closed') return;
-    this.errors[outcome] = (this.errors[outcome] ?? 0) + 1;
-    const text = [status, cause].filter((part) => part !== undefined).join(' ');
-    this.lastError = { atMs, text: text || outcome };
-    if (!isFailed(outcome) || REQUEST_STATUSES.has(status)) return;
-    if (this.failuresInRow === 0) this.failingSinceMs = atMs;
-    this.failuresInRow += 1;
-  }
-}
-
-interface ModelRow {
-  readonly name: string;
-  readonly provider: string;
-  readonly row: Row;
-}
-
-/** The rows of all providers, models and clients. */
-export class Totals {
-  /** By id: as many as the settings have named. */
-  readonly #providers = new Map<string, ProviderRow>();
-  /** By `<provider>/<model>`: a provider's id has no slash. */
-  readonly #models = new Map<string, ModelRow>();
-  readonly #clients = new Map<string, Row>();
-
-  /** Counts a finished request. `model` is its name as labels have it. */
-  record(request: FinishedRequest, model: string): void {
-    const { client, provider, tries = [] } = request.facts;
-    for (const one of tries) this.#providerRow(one.provider).addTry(one, request.endedAtMs);
-    if (provider !== undefined) {
-      this.#providerRow(provider).addAnswer(request);
-      this.#modelRow(model, provider).addRequest(request);
-    }
-    if (client !== undefined) this.#clientRow(client).addRequest(request);
-  }
-
-  /** Returns when the failures began, if the provider's last tries have all failed. */
-  failingSince(id: string): string | null {
-    const { failuresInRow, failingSinceMs } = this.#providerRow(id);
-    return failuresInRow < FAILURES_TO_SHOW ? null : new Date(failingSinceMs).toISOString();
-  }
-
-  /** Returns what is known of a provider. */
-  provider(id: string) {
-    const row = this.#providerRow(id);
-    const { errors, lastError, requests, firstTokenTimes, tokens } = row;
-    const shown = lastError && { at: new Date(lastError.atMs).toISOString(), text: lastError.text };
-    return { requests, errors, ...firstTokenTimes, ...tokens, lastError: shown ?? null };
-  }
-
-  /** The most used first. */
-  models() {
-    return [...this.#models.values()]
-      .toSorted((a, b) => b.row.requests - a.row.requests)
-      .map(({ name, provider, row }) => {
-        const { requests, failed, tokens, firstTokenTimes } = row;
-        return { name, provider, requests, failed, ...tokens, ...firstTokenTimes };
-      });
-  }
-
-  /** The named clients, in the order of their first requests. */
-  clients() {
-    return [...this.#clients].map(([name, { requests, failed, tokens }]) => {
-      return { name, requests, failed, ...tokens };
+/** Returns a row for each model of each provider, the most used first. */
+export function describeModels(metrics: RequestMetrics) {
+  const rows = sumUp(metrics, ({ labels }) => {
+    return `${labels['gen_ai_provider_name']}/${labels['gen_ai_original_model']}`;
+  });
+  return [...rows]
+    .toSorted(([, a], [, b]) => b.requests - a.requests)
+    .map(([key, usage]) => {
+      // A provider's id has no slash.
+      const slash = key.indexOf('/');
+      const { requests, failed } = usage;
+      const name = key.slice(slash + 1);
+      return { name, provider: key.slice(0, slash), requests, failed, ...describeUsage(usage) };
     });
-  }
-
-  #providerRow(id: string): ProviderRow {
-    return rowOf(this.#providers, id, () => new ProviderRow());
-  }
-
-  #clientRow(client: string): Row {
-    const isShown = this.#clients.has(client) || this.#clients.size < MAX_CLIENTS;
-    return rowOf(this.#clients, isShown ? client : OTHER, () => new Row());
-  }
-
-  #modelRow(model: string, provider: string): Row {
-    const isShown = this.#models.has(`${provider}/${model}`) || this.#models.size < MAX_MODELS;
-    const name = isShown ? model : OTHER;
-    const create = () => ({ name, provider, row: new Row() });
-    return rowOf(this.#models, `${provider}/${name}`, create).row;
-  }
 }
 
-/** The row with that key, which is created if there is none. */
-function rowOf<R>(rows: Map<string, R>, key: string, create: () => R): R {
+/** Returns a row for each named client, in the order of their first requests. */
+export function describeClients({ requests, clientTokens }: RequestMetrics) {
+  const rows = new Map<string, Omit<Usage, 'firstToken'>>();
+  const rowOf = ({ labels: { client } }: LabelSet) => {
+    const name = rows.has(client!) || rows.size < MAX_CLIENTS ? client! : OTHER;
+    return getOrCreate(rows, name, () => ({
+      requests: 0,
+      failed: 0,
+      inputTokens: 0,
+      outputTokens: 0,
+    }));
+  };
+  for (const [set, count] of requests.series) {
+    if (set.labels['client'] === undefined) continue;
+    const row = rowOf(set);
+    row.requests += count;
+    if (isFailed(set.labels['outcome'])) row.failed += count;
+  }
+  for (const [set, count] of clientTokens.series) addTokens(rowOf(set), set.labels['type'], count);
+  return [...rows].map(([name, row]) => ({ name, ...row }));
+}
+
+/** Returns the tries of each provider that got a request, and its errors by outcome. */
+export function countTries({ tries }: RequestMetrics) {
+  const rows = new Map<string, { requests: number; errors: Record<string, number> }>();
+  for (const [{ labels }, count] of tries.series) {
+    const result = labels['result']!;
+    if (!isSent(result)) continue;
+    const row = getOrCreate(rows, labels['provider']!, () => ({
+      requests: 0,
+      errors: {} as Record<string, number>,
+    }));
+    row.requests += count;
+    if (result !== 'ok' && result !== 'client_closed') row.errors[result] = count;
+  }
+  return rows;
+}
+
+/** Returns tokens and percentiles for the page; zeros and null without usage. */
+export function describeUsage(usage: Usage | undefined) {
+  return {
+    inputTokens: usage?.inputTokens ?? 0,
+    outputTokens: usage?.outputTokens ?? 0,
+    firstTokenP50Ms: firstTokenMsAt(0.5, usage?.firstToken),
+    firstTokenP95Ms: firstTokenMsAt(0.95, usage?.firstToken),
+  };
+}
+
+function sumUp(metrics: RequestMetrics, keyOf: (set: LabelSet) => string): Map<string, Usage> {
+  const { duration, firstToken, tokens } = metrics;
+  const rows = new Map<string, Usage>();
+  const rowOf = (set: LabelSet) =>
+    getOrCreate(rows, keyOf(set), () => ({
+      requests: 0,
+      failed: 0,
+      inputTokens: 0,
+      outputTokens: 0,
+      firstToken: new Float64Array(firstToken.bounds.length + 1),
+    }));
+  for (const [set, { buckets }] of duration.series) {
+    const row = rowOf(set);
+    const count = buckets.reduce((sum, inBucket) => sum + inBucket, 0);
+    row.requests += count;
+    if (isFailed(set.labels['error_type'])) row.failed += count;
+  }
+  for (const [set, { sum }] of tokens.series) {
+    addTokens(rowOf(set), set.labels['gen_ai_token_type'], sum);
+  }
+  for (const [set, { buckets }] of firstToken.series) {
+    const row = rowOf(set);
+    for (const [index, count] of buckets.entries()) row.firstToken[index]! += count;
+  }
+  return rows;
+}
+
+function addTokens(
+  row: Pick<Usage, 'inputTokens' | 'outputTokens'>,
+  type: string | undefined,
+  count: number,
+): void {
+  if (type === 'input') row.inputTokens += count;
+  if (type === 'output') row.outputTokens += count;
+}
+
+/** Returns the row of that key, which is created if there is none. */
+function getOrCreate<Row>(rows: Map<string, Row>, key: string, create: () => Row): Row {
   let row = rows.get(key);
   if (!row) rows.set(key, (row = create()));
   return row;

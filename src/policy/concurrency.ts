@@ -8,16 +8,7 @@ import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 /** When one of them will be over is not known. */
 const RETRY_AFTER_SECONDS = 1;
 
-export interface Concurrency {
-  /** Counts a request of the client, or returns `rateLimit`. */
-  beginRequest(client: ClientSettings | undefined): GatewayError | undefined;
-  endRequest(client: ClientSettings | undefined): void;
-  /** Returns `rateLimit` if an attempt at the provider would be refused now. Nothing is counted. */
-  refuseAttempt(id: string): GatewayError | undefined;
-  /** Counts an attempt at the provider, or returns `rateLimit`. */
-  beginAttempt(id: string): GatewayError | undefined;
-  endAttempt(id: string): void;
-}
+export type Concurrency = ReturnType<typeof createConcurrency>;
 
 /**
  * Finds the counters of the settings in `memory`: what is in flight over a reload counts on. Everything is counted,
@@ -26,7 +17,7 @@ export interface Concurrency {
 export function createConcurrency(
   { server, clients, providers }: Pick<Config, 'server' | 'clients' | 'providers'>,
   memory: SharedMemory,
-): Concurrency {
+) {
   const bound = (name: string, settings: Parameters<typeof createBound>[1], limit: Limit) =>
     createBound(memory.inFlightCounter(name), settings, limit);
   const inServer = bound('server', server, 'server_concurrency');
@@ -39,20 +30,23 @@ export function createConcurrency(
     }),
   );
   return {
-    beginRequest(client) {
+    /** Counts a request of the client, or returns `rateLimit`. */
+    beginRequest(client: ClientSettings | undefined): GatewayError | undefined {
       const refusal = inServer.begin();
       if (refusal || !client) return refusal;
       const own = ofClients.get(client.name)!.begin();
       if (own) inServer.end();
       return own;
     },
-    endRequest(client) {
+    endRequest(client: ClientSettings | undefined): void {
       inServer.end();
       if (client) ofClients.get(client.name)!.end();
     },
-    refuseAttempt: (id) => atProviders.get(id)!.refuse(),
-    beginAttempt: (id) => atProviders.get(id)!.begin(),
-    endAttempt: (id) => atProviders.get(id)!.end(),
+    /** Returns `rateLimit` if an attempt at the provider would be refused now. Nothing is counted. */
+    refuseAttempt: (id: string) => atProviders.get(id)!.refuse(),
+    /** Counts an attempt at the provider, or returns `rateLimit`. */
+    beginAttempt: (id: string) => atProviders.get(id)!.begin(),
+    endAttempt: (id: string) => atProviders.get(id)!.end(),
   };
 }
 

@@ -11,16 +11,7 @@ import { TokenBucket } from './token-bucket.ts';
 /** An error is `rateLimit`. Only with a store there is something to wait for. */
 type Refusal = GatewayError | undefined | Promise<GatewayError | undefined>;
 
-export interface Limits {
-  /** Takes a token of the client's bucket and one of the global bucket, or neither and returns why. */
-  takeRequest(client: ClientSettings | undefined): Refusal;
-  /** Puts them back if another limit refuses the request: all are taken or none. */
-  refundRequest(client: ClientSettings | undefined): void;
-  /** Takes a token of the provider's bucket, or returns why not. */
-  takeProvider(id: string): Refusal;
-  /** Puts it back. */
-  refundProvider(id: string): void;
-}
+export type Limits = ReturnType<typeof createLimits>;
 
 interface Bucket extends StoredBucket {
   readonly limit: Limit;
@@ -36,7 +27,7 @@ export function createLimits(
   { rateLimit, clients }: Pick<Config, 'rateLimit' | 'clients'>,
   memory: SharedMemory,
   store?: RateLimitStore,
-): Limits {
+) {
   /** None if there is no limit. `name` is that of its section in the settings. */
   const bucket = (name: string, limit: Limit, settings: BucketSettings): readonly Bucket[] => {
     const { requestsPerSecond, burstCapacity } = settings;
@@ -70,10 +61,13 @@ export function createLimits(
   };
 
   return {
-    takeRequest: (client) => take(ofRequest(client)),
-    refundRequest: (client) => refund(ofRequest(client)),
-    takeProvider: (id) => take(ofProviders.get(id) ?? []),
-    refundProvider: (id) => refund(ofProviders.get(id) ?? []),
+    /** Takes a token of the client's bucket and one of the global bucket, or neither and returns why. */
+    takeRequest: (client: ClientSettings | undefined) => take(ofRequest(client)),
+    /** Puts them back if another limit refuses the request: all are taken or none. */
+    refundRequest: (client: ClientSettings | undefined) => refund(ofRequest(client)),
+    /** Takes a token of the provider's bucket, or returns why not. */
+    takeProvider: (id: string) => take(ofProviders.get(id) ?? []),
+    refundProvider: (id: string) => refund(ofProviders.get(id) ?? []),
   };
 }
 

@@ -13,7 +13,7 @@ export const ANSWER_MS = 50;
 const CONNECT_MS = 2000;
 const KEEP_ALIVE_PROBE_MS = 30_000;
 /** Commands without a reply yet, of some 1.5 kB each; further ones are not sent. */
-const MAX_PENDING = 1024;
+const MAX_PENDING = 2048;
 /** The longest replies are error messages. */
 const MAX_REPLY_CHARACTERS = 4096;
 const MAX_CAUSE_CHARACTERS = 200;

@@ -25,7 +25,7 @@ export type Scenario<Id extends string> = Readonly<Record<Id, FakeUpstream>> & {
   /** The settings, for a reload. */
   readonly toml: string;
   /** How many requests each provider has received so far, in the order of the settings. */
-  asked(): number[];
+  readonly asked: () => number[];
 };
 
 /** Starts the providers and then the gateway; both end with the test. */
