@@ -105,7 +105,7 @@ async function checkKey(settings: ProviderSettings, fetch: ModelFetch): Promise<
     const failure = upstreamFailure(thrown, { provider: settings.id, answered: false });
     // The answer was read, and is no list.
     if (!(failure instanceof GatewayError)) return withoutList(settings, 200);
-    const what = failure.facts.unreachable ? 'unreachable' : 'no usable answer';
+    const what = failure.details.unreachable ? 'unreachable' : 'no usable answer';
     return failed(undefined, `${what}: ${causeOf(failure)}`);
   }
 }

@@ -40,9 +40,13 @@ test('connections that this machine cannot open are not the fault of the provide
     ['EADDRNOTAVAIL', ofAll(noRoute, systemError('EADDRNOTAVAIL', IPV4))],
   ];
   for (const [code, cause] of causes) {
-    const { kind, status, message, facts } = failureOf(cause);
+    const { kind, status, message, details } = failureOf(cause);
     assert.deepEqual([kind, status, message], ['internal', 500, 'Internal server error']);
-    assert.deepEqual(facts, { provider: 'p', cause: `${code}: connect ${code}`, retryable: true });
+    assert.deepEqual(details, {
+      provider: 'p',
+      cause: `${code}: connect ${code}`,
+      retryable: true,
+    });
   }
 });
 
@@ -50,8 +54,8 @@ test('other failures to connect are the fault of the provider, also those of a m
   const noIPv6 = systemError('EADDRNOTAVAIL', IPV6);
   const refused = systemError('ECONNREFUSED', IPV4);
   for (const cause of [refused, noIPv6, ofAll(noIPv6, refused)]) {
-    const { kind, facts } = failureOf(cause);
-    assert.deepEqual([kind, facts.unreachable], ['provider', true]);
+    const { kind, details } = failureOf(cause);
+    assert.deepEqual([kind, details.unreachable], ['provider', true]);
   }
 });
 
@@ -65,7 +69,7 @@ test('an exhausted limit is counted each time, and logs once a second at most', 
   replaceNow(t, () => nowMs);
   const lines: [string, LogFacts | undefined][] = [];
   const logger: Logger = {
-    log: (level, message, facts) => lines.push([`${level} ${message}`, facts]),
+    log: (level, message, details) => lines.push([`${level} ${message}`, details]),
     isEnabled: () => true,
   };
   const log = new ExhaustionLog(logger, newMemory());

@@ -95,7 +95,7 @@ test('a reservation frees what it has reserved, once, and reserves nothing after
   assert.equal(whole.reservedBytes, 100);
   assert.throws(
     () => a.resize(51),
-    (error: GatewayError) => error.status === 429 && error.facts.provider === undefined,
+    (error: GatewayError) => error.status === 429 && error.details.provider === undefined,
   );
   assert.equal(whole.reservedBytes, 100);
   b.resize(0);

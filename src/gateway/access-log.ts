@@ -137,13 +137,13 @@ function finalOutcomeOf({ cancellation, record }: Call): Outcome {
 }
 
 /** What the client was told, without a provider's own text; of a 429, whose limit it was. */
-function reasonOf({ facts, message }: GatewayError): string {
-  return escapeControlCharacters(facts.limit ?? facts.reason ?? message, MAX_LOGGED_CHARACTERS);
+function reasonOf({ details, message }: GatewayError): string {
+  return escapeControlCharacters(details.limit ?? details.reason ?? message, MAX_LOGGED_CHARACTERS);
 }
 
 /** What the network or the provider said, or the stack of a bug. */
-function lineCauseOf({ facts, kind }: GatewayError): string | undefined {
-  if (kind === 'internal' && facts.cause instanceof Error) return facts.cause.stack;
-  const text = describeCause(facts.cause);
+function lineCauseOf({ details, kind }: GatewayError): string | undefined {
+  if (kind === 'internal' && details.cause instanceof Error) return details.cause.stack;
+  const text = describeCause(details.cause);
   return text && escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }

@@ -38,7 +38,7 @@ export interface CandidateContext {
  * Asks one provider, with its retries if its circuit was closed when the attempt was recorded. Returns the attempt with
  * the answer, or the one with the last failure. Throws if the client leaves or the gateway itself gives the request up.
  */
-export async function askCandidate(
+export async function tryCandidate(
   candidate: Candidate,
   context: CandidateContext,
   state: CircuitState,
@@ -50,8 +50,8 @@ export async function askCandidate(
   let before: Attempt | undefined;
   for (let retries = 0; ;) {
     const latest = settings.keyPools.has(provider.id)
-      ? await askWithKeys(candidate, context, isFresh)
-      : await askOnce(candidate, context, { isFresh });
+      ? await tryKeys(candidate, context, isFresh)
+      : await makeAttempt(candidate, context, { isFresh });
     if (!latest.failure) {
       // Whether a stream succeeds is known at its end, but a probe need not wait for it.
       if (!chat.stream || state !== 'closed') recordOutcome(breaker, candidate);
@@ -60,7 +60,7 @@ export async function askCandidate(
     // A retry without a free slot is not asked: the failure before it stays.
     const attempt: Attempt = latest.isAsked ? latest : (before ?? latest);
     const failure = attempt.failure!;
-    const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = failure.facts;
+    const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = failure.details;
     // Not a retry: a stale connection says nothing about the provider.
     if (repeatAtOnce && !isFresh) {
       isFresh = true;
@@ -88,7 +88,7 @@ function backoffMs(retries: number): number {
  * Asks with one key after the other until one is not refused. Returns the last attempt, but one with a 429 rather than
  * one with a 401 or 403 after it: a limit ends, and another provider may be asked instead.
  */
-async function askWithKeys(
+async function tryKeys(
   candidate: Candidate,
   context: CandidateContext,
   isFresh: boolean,
@@ -99,7 +99,7 @@ async function askWithKeys(
     // If the client repeated the request, it would be tried with all keys again.
     if (refused) context.call.record.hasRetried = true;
     const rest = keyPool.restOf(key);
-    const attempt = await askOnce(candidate, context, { key, isFresh });
+    const attempt = await makeAttempt(candidate, context, { key, isFresh });
     const { failure } = attempt;
     if (!failure) keyPool.recordSuccess(key, rest);
     if (!failure || !keyPool.recordFailure(key, failure)) return attempt;
@@ -112,7 +112,7 @@ async function askWithKeys(
  * Returns the attempt, with its answer or a provider's failure; or a skipped one if the provider has no free slot. The
  * gateway's own failures, which name no provider, are thrown: a shutdown, a full `max_buffered_bytes`, or a bug.
  */
-async function askOnce(
+async function makeAttempt(
   candidate: Candidate,
   { breaker, call, chat, forwarded, settings }: CandidateContext,
   { key, isFresh }: { readonly key?: number; readonly isFresh: boolean },
@@ -147,7 +147,7 @@ async function askOnce(
     concurrency.endAttempt(provider.id);
     const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);
     end(failure);
-    if (failure instanceof ClientGone || failure.facts.provider === undefined) throw failure;
+    if (failure instanceof ClientGone || failure.details.provider === undefined) throw failure;
     return attempt;
   }
   end();
@@ -185,7 +185,7 @@ function recordOutcome(
   { provider, model }: Candidate,
   failure?: GatewayError,
 ): void {
-  if (failure?.facts.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
+  if (failure?.details.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
   else if (failure && OUTAGE_STATUSES.has(failure.status))
     breaker?.recordModelFailure(provider, model, causeOf(failure));
   // A plain 500 may be the fault of one request's parameter: it says nothing about others.

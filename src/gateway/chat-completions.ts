@@ -12,7 +12,7 @@ import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts'
 import type { Limits } from '../policy/rate-limits.ts';
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { Provider } from '../upstream/provider.ts';
-import { askCandidate, skip, type CandidateContext, type CandidateSettings } from './candidate.ts';
+import { tryCandidate, skip, type CandidateContext, type CandidateSettings } from './candidate.ts';
 import { resolveModel, withFallbacks, type Candidate, type Candidates } from './model-name.ts';
 
 export interface CompletionSettings extends CandidateSettings {
@@ -59,7 +59,7 @@ export async function completeChat(
       throw refusal;
     }
     takenOf = provider.id;
-    return await askCandidates(candidates, { call, chat, forwarded, settings });
+    return await tryCandidates(candidates, { call, chat, forwarded, settings });
   } catch (thrown) {
     if (takenOf !== undefined && !record.tries.some(({ isAsked }) => isAsked)) {
       limits.refundRequest(client);
@@ -95,7 +95,7 @@ interface CompletionContext extends Omit<CandidateContext, 'breaker'> {
  * Asks the candidates in order until one answers. While its circuit is open, the requested one, the first, is asked last.
  * If all fail, throws the failure of the requested one.
  */
-async function askCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
+async function tryCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
   const { call, settings } = context;
   const { record } = call;
   // With one candidate nobody else can be asked: the circuit would have no effect.
@@ -114,7 +114,7 @@ async function askCandidates(candidates: Candidates, context: CompletionContext)
       attempt = skip(skipped, start, call, settings.logger);
     } else {
       record.hasRetried ||= !isRequested;
-      attempt = await askCandidate(candidate, asking, start);
+      attempt = await tryCandidate(candidate, asking, start);
       if (attempt.answer) return attempt.answer;
     }
     if (!isRequested) continue;
@@ -160,6 +160,6 @@ async function beginFallback(
   return state;
 }
 
-function mayFallBack({ status, facts }: GatewayError): boolean {
-  return facts.mayFallBack ?? (status >= 500 || status === 408 || status === 429);
+function mayFallBack({ status, details }: GatewayError): boolean {
+  return details.mayFallBack ?? (status >= 500 || status === 408 || status === 429);
 }

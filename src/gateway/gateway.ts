@@ -173,7 +173,7 @@ function toErrorAnswer(call: Call, failure: GatewayError): Answer {
   const { record } = call;
   record.failure = failure;
   const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
-  const { provider = record.provider } = failure.facts;
+  const { provider = record.provider } = failure.details;
   // After retries or a fallback: a client's own retries would multiply the gateway's.
   if (record.hasRetried) headers['x-should-retry'] = 'false';
   record.provider = provider;

@@ -178,7 +178,7 @@ export function outcomeOf(failure: GatewayError | ClientGone | undefined): Outco
 
 /** Returns what happened, for the operator: the network's error, the provider's own text, or the failure's message. */
 export function causeOf(failure: GatewayError): string {
-  const text = describeCause(failure.facts.cause) ?? failure.message;
+  const text = describeCause(failure.details.cause) ?? failure.message;
   return escapeControlCharacters(text, MAX_LOGGED_CHARACTERS);
 }
 

@@ -19,13 +19,13 @@ export interface ByteSource {
 }
 
 /** A source whose reader may want no more. */
-export interface EndableSource extends ByteSource {
+export interface ByteStream extends ByteSource {
   /** Ends it if it has not ended. */
   cancel(): void;
 }
 
 /** Hands over the chunks of an iterable as fast as they are taken, in turns with everything else. `cancel` also ends one that was not begun. */
-export function fromIterable(chunks: AsyncIterable<Buffer>): EndableSource {
+export function fromIterable(chunks: AsyncIterable<Buffer>): ByteStream {
   let isWanted = true;
   let isBegun = false;
   let resume = () => {};

@@ -27,7 +27,7 @@ const MAX_USEFUL_RETRY_AFTER_SECONDS = 60;
 export type ErrorKind = keyof typeof ERROR_TABLE;
 
 /** Details of a failure. Only `retryAfterSeconds`, `provider` and `upstreamStatus` reach the body. */
-export interface ErrorFacts {
+export interface ErrorDetails {
   /** The HTTP status to answer with, if not the table's: an upstream's own, or 408, 413, 417, 431. */
   readonly status?: number;
   /** The provider that failed. Absent from failures of the gateway's own. */
@@ -57,15 +57,15 @@ export interface ErrorFacts {
 export class GatewayError extends Error {
   readonly kind: ErrorKind;
   readonly status: number;
-  readonly facts: ErrorFacts;
+  readonly details: ErrorDetails;
 
-  constructor(kind: ErrorKind, text: string, facts: ErrorFacts = {}) {
+  constructor(kind: ErrorKind, text: string, details: ErrorDetails = {}) {
     const [status, , , prefix] = ERROR_TABLE[kind];
-    super(prefix + text, { cause: facts.cause });
+    super(prefix + text, { cause: details.cause });
     this.name = 'GatewayError';
     this.kind = kind;
-    this.status = facts.status ?? status;
-    this.facts = facts;
+    this.status = details.status ?? status;
+    this.details = details;
   }
 
   /** Returns a GatewayError as it is. Anything else is a bug: a fixed 500, with the details as its cause. */
@@ -83,20 +83,20 @@ export class GatewayError extends Error {
         message: this.message,
         code,
         retry_after: this.kind === 'rateLimit' ? this.#retryAfterSeconds : undefined,
-        provider: type === 'provider_error' ? this.facts.provider : undefined,
-        status: this.kind === 'api' ? this.facts.upstreamStatus : undefined,
+        provider: type === 'provider_error' ? this.details.provider : undefined,
+        status: this.kind === 'api' ? this.details.upstreamStatus : undefined,
       },
     });
   }
 
   /** Every 429 has one, even if the provider sent none. */
   get #retryAfterSeconds(): number | undefined {
-    return this.facts.retryAfterSeconds ?? (this.kind === 'rateLimit' ? 1 : undefined);
+    return this.details.retryAfterSeconds ?? (this.kind === 'rateLimit' ? 1 : undefined);
   }
 
   /** Headers of the answer to this failure. */
   toHeaders(): Record<string, string> {
-    const headers: Record<string, string> = { ...this.facts.headers };
+    const headers: Record<string, string> = { ...this.details.headers };
     const retryAfterSeconds = this.#retryAfterSeconds;
     if (retryAfterSeconds !== undefined) headers['retry-after'] = String(retryAfterSeconds);
     // RFC 9110 11.6.1: a 401 names the scheme. A provider's 401 is not about this gateway's.
@@ -111,8 +111,8 @@ export class GatewayError extends Error {
 }
 
 /** The most common refusal. `text` comes after `Invalid request: `. */
-export function invalidRequest(text: string, facts?: ErrorFacts): GatewayError {
-  return new GatewayError('invalidRequest', text, facts);
+export function invalidRequest(text: string, details?: ErrorDetails): GatewayError {
+  return new GatewayError('invalidRequest', text, details);
 }
 
 /** The client closed its connection: there is nobody to answer, and no failure. */

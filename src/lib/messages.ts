@@ -1,6 +1,6 @@
 /** What the client's side and the provider's side hand to each other: a chat request, and its answer. */
 
-import type { EndableSource } from './byte-source.ts';
+import type { ByteStream } from './byte-source.ts';
 
 /** A validated chat completion request. */
 export interface ChatRequest {
@@ -17,10 +17,10 @@ export interface Answer {
   /** Owned by the answer: whoever sends it adds to them. */
   readonly headers: Record<string, string>;
   /** Text, bytes in parts, or a stream. What the client is told of its failure is part of the stream. */
-  readonly body: string | readonly Buffer[] | EndableSource;
+  readonly body: string | readonly Buffer[] | ByteStream;
 }
 
 /** Whether an answer is sent as it is made. */
-export function isStream(body: Answer['body']): body is EndableSource {
+export function isStream(body: Answer['body']): body is ByteStream {
   return typeof body === 'object' && !Array.isArray(body);
 }

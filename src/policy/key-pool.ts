@@ -104,8 +104,12 @@ export class KeyPool {
   }
 
   /** Returns whether the key was refused, and not the request. If so, its cooldown begins. */
-  recordFailure(key: number, { facts }: GatewayError): boolean {
-    const { mayFallBack, retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus = 0 } = facts;
+  recordFailure(key: number, { details }: GatewayError): boolean {
+    const {
+      mayFallBack,
+      retryAfterSeconds = DEFAULT_LIMITED_SECONDS,
+      upstreamStatus = 0,
+    } = details;
     const isPolicy = mayFallBack === false;
     if (!isKeyStatus(upstreamStatus) || isPolicy) return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;

@@ -51,7 +51,7 @@ export class EventInspector {
     return this.#inspect(this.splitter.push(chunk), isBeginning);
   }
 
-  /** Looks for errors, facts and the end. Parses only the beginning, and runs of events that look suspicious. */
+  /** Looks for errors, the end and what the answer says of itself. Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer, isBeginning: boolean): Inspection {
     if (this.splitter.heldBytes > MAX_EVENT_BYTES)
       throw streamError(this.#context.provider, 'an event is too large');

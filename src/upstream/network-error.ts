@@ -1,6 +1,6 @@
 /** Translates failures of a transport into gateway errors. Only this file and lib/exhaustion.ts know network error codes. */
 
-import { GatewayError, type ErrorFacts } from '../lib/errors.ts';
+import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { exhaustionOf } from '../lib/exhaustion.ts';
 
 /** State of a connection when it broke, which decides whether its request may be repeated. */
@@ -39,8 +39,8 @@ const TIMED_OUT = new Set([
 const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$|UND_ERR_RES)/;
 
 /** `Request timed out` (interface, Errors). */
-export function timeoutError(provider: string, facts?: ErrorFacts): GatewayError {
-  return new GatewayError('timeout', 'Request timed out', { ...facts, provider });
+export function timeoutError(provider: string, details?: ErrorDetails): GatewayError {
+  return new GatewayError('timeout', 'Request timed out', { ...details, provider });
 }
 
 /**

@@ -5,7 +5,7 @@ import { STATUS_CODES } from 'node:http';
 import type { Attempt } from '../lib/attempt.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Deadline } from '../lib/cancellation.ts';
-import { GatewayError, type ErrorFacts } from '../lib/errors.ts';
+import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
 import { passedHeaders } from './headers.ts';
@@ -99,7 +99,7 @@ export function toProviderError(
   const isTooLong = status === 400 && reason === 'context_length_exceeded';
   const isBilling = status === 429 && BILLING_CODE.test(reason);
   const text = errorText(fault, status, redact);
-  const facts: ErrorFacts = {
+  const details: ErrorDetails = {
     provider,
     cause: isQuoted ? text : namesOf(fault, status, redact),
     ...(status === 429 && { limit: 'upstream' }),
@@ -113,12 +113,12 @@ export function toProviderError(
     ...(isPolicy || isTooLong ? { mayFallBack: !isPolicy } : {}),
     ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
   };
-  if (status === 401) return new GatewayError('api', 'Authentication failed', facts);
+  if (status === 401) return new GatewayError('api', 'Authentication failed', details);
   if (status === 429) {
-    return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, facts);
+    return new GatewayError('rateLimit', `Rate limit exceeded at ${provider}: ${text}`, details);
   }
   const head = `API error: ${status}`;
-  return new GatewayError('api', `${head} - ${text}`, { ...facts, reason: head });
+  return new GatewayError('api', `${head} - ${text}`, { ...details, reason: head });
 }
 
 /** The upstream's message, or the status's reason phrase, with the upstream's code behind it if it lacks it. */

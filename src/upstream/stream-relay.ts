@@ -5,7 +5,7 @@
 
 import { noRoom } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import type { ByteSink, ByteSource, EndableSource } from '../lib/byte-source.ts';
+import type { ByteSink, ByteSource, ByteStream } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent } from '../lib/sse.ts';
 import { EventInspector, streamError, type Inspection } from './event-inspector.ts';
@@ -29,7 +29,7 @@ const AFTER_DONE_MS = 5000;
 export function openStream(
   { body, headers }: UpstreamReply,
   context: ReplyContext,
-): Promise<EndableSource> {
+): Promise<ByteStream> {
   const causeIfEmpty = `content-type: ${headers.get('content-type') ?? 'none'}`;
   return new Promise((resolve, reject) => {
     const opening = { seen: new ChunkBuffer(), causeIfEmpty, resolve, reject };
@@ -42,12 +42,12 @@ interface Opening {
   readonly seen: ChunkBuffer;
   /** The cause of a reply without events, for the log. */
   readonly causeIfEmpty: string;
-  readonly resolve: (stream: EndableSource) => void;
+  readonly resolve: (stream: ByteStream) => void;
   readonly reject: (failure: unknown) => void;
 }
 
 /** Takes the upstream's bytes, and is the client's stream once it has a first event. */
-class Relay implements ByteSink, EndableSource {
+class Relay implements ByteSink, ByteStream {
   readonly #body: ByteSource;
   readonly #context: ReplyContext;
   readonly #inspector: EventInspector;
