@@ -3,11 +3,11 @@
 import { createAdmin, type Admin } from './admin/admin.ts';
 import type { Figures, ReloadFigures } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
-import type { Config } from './config/config.ts';
+import { packConfig, type Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import type { HttpServer } from './downstream/http-server.ts';
 import type { Permanent } from './gateway/generation.ts';
-import { packSecrets } from './lib/packed-secrets.ts';
+
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { createServing, type Serving, type ThreadRuntime } from './serving.ts';
 import { storeCounters } from './store/redis-store.ts';
@@ -137,7 +137,7 @@ function createPool(
     inFlight: serving.inFlight,
     describeStart: (place) => ({
       place,
-      config: packSecrets(serving.current.config),
+      config: packConfig(serving.current.config),
       upstream: transport.setting,
       blocks: memory.blocks,
       generationBlocks: serving.current.memory.blocks,

@@ -1,7 +1,7 @@
 /** What serves requests in one thread: the parts that stay, and those that each reload makes anew. */
 
 import type { Config } from './config/config.ts';
-import { secretsOf } from './config/secrets-of.ts';
+
 import type { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type HttpServer } from './downstream/http-server.ts';
 import { createGeneration, type Generation, type Permanent } from './gateway/generation.ts';
@@ -69,7 +69,7 @@ export function createServing(
     },
     use(config, nextMemory) {
       const next = createGeneration(config, nextMemory, permanent, current);
-      redact.add(secretsOf(config));
+      redact.add(config.secrets);
       for (const [id, provider] of current.providers) {
         if (next.providers.get(id) !== provider) breaker.retire(provider);
       }
@@ -86,7 +86,7 @@ function createPermanentParts(
   { memory, observe, onModels, listModels }: ThreadContext,
 ): Permanent {
   const { store } = initial.rateLimit;
-  const redact = createRedactor(secretsOf(initial));
+  const redact = createRedactor(initial.secrets);
   const logger = createLogger({
     ...logSettingsOf(initial, runtime),
     colour: runtime.colour,

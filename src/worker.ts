@@ -6,7 +6,7 @@ import { createLoopWatch } from './admin/figures.ts';
 import type { DrainResult } from './downstream/http-server.ts';
 import type { ModelListAnswer } from './gateway/model-list.ts';
 import { GatewayError } from './lib/errors.ts';
-import { unpackSecrets } from './lib/packed-secrets.ts';
+import { unpackConfig } from './config/config.ts';
 import type { FinishedRequest, RequestObserver } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
 import { createServing, type Serving } from './serving.ts';
@@ -26,7 +26,7 @@ export function runWorker(): void {
   const memory = new SharedMemory(place, blocks);
   const outbox = createOutbox(port, new Backlog(memory));
   const lists = new Calls<SharedArrayBuffer>();
-  const config = unpackSecrets(packed);
+  const config = unpackConfig(packed);
   const serving = createServing(
     { ...config, server: { ...config.server, upstream } },
     { ...runtime, writeLog: outbox.writeLog },
@@ -132,7 +132,7 @@ async function obey(command: Command, serving: Serving, drain: Drain): Promise<R
     return {};
   }
   const memory = new SharedMemory(serving.current.memory.place, command.blocks);
-  serving.use(unpackSecrets(command.config), memory);
+  serving.use(unpackConfig(command.config), memory);
   return {};
 }
 

@@ -1,8 +1,7 @@
 /** What the main thread and its workers tell each other. */
 
-import type { Config } from '../config/config.ts';
+import type { Config, PackedConfig } from '../config/config.ts';
 import type { CLIENT_LIMITS } from '../downstream/call.ts';
-import type { Packed } from '../lib/packed-secrets.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import type { SharedBlocks, ThreadPlace } from '../lib/shared-memory.ts';
 import type { LoopDelay } from '../lib/thread-figures.ts';
@@ -10,7 +9,7 @@ import type { LoopDelay } from '../lib/thread-figures.ts';
 /** What a worker starts with. */
 export interface WorkerData {
   readonly place: ThreadPlace;
-  readonly config: Packed<Config>;
+  readonly config: PackedConfig;
   /** What the main thread's check of the transport has led to. */
   readonly upstream: Config['server']['upstream'];
   /** Of the parts that stay over reloads. */
@@ -30,7 +29,7 @@ export interface Address {
 /** What the main thread asks a worker to do. */
 export type Command =
   | ({ readonly type: 'listen' } & Address)
-  | { readonly type: 'use'; readonly config: Packed<Config>; readonly blocks: SharedBlocks }
+  | { readonly type: 'use'; readonly config: PackedConfig; readonly blocks: SharedBlocks }
   | {
       readonly type: 'drain';
       readonly delayMs: number;

@@ -1,9 +1,9 @@
 /** The worker threads: together they are one listener. The main thread starts them, replaces those that die, and ends them. */
 
-import type { Config } from '../config/config.ts';
+import { packConfig, type Config } from '../config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
 import type { Logger } from '../lib/log.ts';
-import { packSecrets } from '../lib/packed-secrets.ts';
+
 import type { RequestObserver } from '../lib/request-facts.ts';
 import { placeOfMain, type SharedBlocks, type SharedCounter } from '../lib/shared-memory.ts';
 import type { LoopDelay } from '../lib/thread-figures.ts';
@@ -100,7 +100,7 @@ export class WorkerPool implements HttpServer {
 
   /** Hands the settings to all workers. Resolves when each uses them, or has not said so for 10 s. */
   async use(config: Config, blocks: SharedBlocks): Promise<void> {
-    const command = { type: 'use', config: packSecrets(config), blocks } as const;
+    const command = { type: 'use', config: packConfig(config), blocks } as const;
     const use = async (worker: WorkerThread) => {
       const reply = await worker.call(command, USE_MS);
       const isMissing = !reply && this.#servingSinceMs.has(worker);
