@@ -20,5 +20,5 @@ test('the ten steps of docs/audit.md name the files that a streamed request runs
     { cwd: ROOT, timeout: 120_000 },
   );
   const ran = [...stdout.matchAll(/^(\S+\.ts) \(/gm)].map(([, name]) => name);
-  assert.deepEqual([...named].toSorted(), ran.toSorted());
+  assert.deepEqual(named, new Set(ran));
 });
