@@ -1,7 +1,6 @@
 /** The running parts of one thread: those for its life, and a snapshot of the settings that each reload replaces. */
 
 import type { Config } from './config/config.ts';
-import { secretsOf } from './config/secrets-of.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache, type ModelsObserver } from './gateway/model-list.ts';
@@ -77,7 +76,7 @@ export function createApp(initial: Config, runtime: Runtime, links: Links) {
     /** Uses these settings for all requests that begin from now on; those in flight keep theirs. If it throws, nothing changes. */
     use(config: Config): void {
       const next = createSnapshot(config, parts, snapshot);
-      redact.add(secretsOf(config));
+      redact.add(config.secrets);
       for (const [id, provider] of snapshot.providers) {
         if (next.providers.get(id) !== provider) breaker.retire(provider);
       }
@@ -95,7 +94,7 @@ export function createApp(initial: Config, runtime: Runtime, links: Links) {
 function createParts(config: Config, runtime: Runtime, links: Links) {
   const { memory, observe, onModels, share, known } = links;
   const { store } = config.rateLimit;
-  const redact = createRedactor(secretsOf(config));
+  const redact = createRedactor(config.secrets);
   const logger = createLogger({
     ...logSettingsOf(config, runtime),
     colour: runtime.colour,

@@ -16,7 +16,7 @@ import type { CommandLine } from './cli/command-line.ts';
 import { ConfigError, type Config, type StoreSettings } from './config/config.ts';
 import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
-import { secretsOf } from './config/secrets-of.ts';
+
 import { fetchModelList, type ModelFetch } from './gateway/model-list.ts';
 import { causeOf } from './lib/attempt.ts';
 import { Deadline } from './lib/cancellation.ts';
@@ -65,7 +65,7 @@ async function checkLive(config: Config): Promise<Checks> {
   const { store } = config.rateLimit;
   const [providers, storeCheck] = await Promise.all([
     checkProviders(config),
-    store && checkStore(store, createRedactor(secretsOf(config))),
+    store && checkStore(store, createRedactor(config.secrets)),
   ]);
   return { providers, store: storeCheck };
 }

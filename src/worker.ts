@@ -8,7 +8,7 @@ import { createLoopWatch } from './admin/figures.ts';
 import { createApp, type App } from './app.ts';
 import type { DrainOptions, DrainResult, HttpServer } from './downstream/http-server.ts';
 import { GatewayError } from './lib/errors.ts';
-import { unpackSecrets } from './lib/packed-secrets.ts';
+import { unpackConfig } from './config/config.ts';
 import type { FinishedRequest } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
 import type { Address, Batch, FromWorker, ToWorker, WorkerData } from './workers/thread.ts';
@@ -24,7 +24,7 @@ export function runWorker(): void {
   const { place, address, blocks, known, reloads, ...data } = workerData as WorkerData;
   const port = parentPort!;
   const outbox = new Outbox(port);
-  const config = unpackSecrets(data.config);
+  const config = unpackConfig(data.config);
   const app: App = createApp(
     config,
     { ...data.runtime, writeLog: (line) => outbox.addLine(line) },
@@ -55,7 +55,7 @@ export function runWorker(): void {
     if (message.type === 'cut') server.cut();
     if (message.type === 'use') {
       memory.add(message.blocks);
-      app.use(unpackSecrets(message.config));
+      app.use(unpackConfig(message.config));
       outbox.send({ type: 'using' });
     }
     if (message.type === 'drain') {

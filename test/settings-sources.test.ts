@@ -10,7 +10,6 @@ import { inspect } from 'node:util';
 import { warningsOf as startWarningsOf } from '../src/cli/startup-report.ts';
 import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
 import { readSettings } from '../src/config/read-settings.ts';
-import { secretsOf } from '../src/config/secrets-of.ts';
 import { emptyFolder } from './support/process.ts';
 
 type Env = Record<string, string | undefined>;
@@ -694,6 +693,6 @@ test('a key that a provider has twice is used once, and warned of', () => {
 
 test('a provider\u2019s id in place of a key is not hidden in texts', () => {
   const toml = `${MINE}api_key = "A-Long-Key"\n[providers.lmstudio]\napi_key = "LMStudio"`;
-  const hidden = secretsOf(load(toml)).map((secret) => secret.reveal());
+  const hidden = load(toml).secrets.map((secret) => secret.reveal());
   assert.deepEqual(hidden, ['A-Long-Key']);
 });

@@ -13,12 +13,12 @@ test('the ten steps of docs/audit.md name the files that a streamed request runs
   const [, steps = ''] = readFileSync(join(ROOT, 'docs/audit.md'), 'utf8').split(
     /^## One request.*$|^Not on this way/m,
   );
-  const named = new Set([...steps.matchAll(/`([a-z/-]+\.ts)`/g)].map(([, name = '']) => name));
+  const named = new Set([...steps.matchAll(/`([a-z/-]+\.ts)`/g)].map(([, name]) => name));
   const { stdout } = await promisify(execFile)(
     process.execPath,
     ['--import', 'tsx', 'scripts/way.ts'],
     { cwd: ROOT, timeout: 120_000 },
   );
-  const ran = [...stdout.matchAll(/^(\S+\.ts) \(/gm)].map(([, name = '']) => name);
-  assert.deepEqual([...named].toSorted(), ran.toSorted());
+  const ran = [...stdout.matchAll(/^(\S+\.ts) \(/gm)].map(([, name]) => name);
+  assert.deepEqual(named, new Set(ran));
 });

@@ -1,6 +1,6 @@
 /** Who may use the admin listener. */
 
-import type { AdminSettings } from '../config/admin-section.ts';
+import type { AdminSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';

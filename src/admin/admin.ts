@@ -1,6 +1,6 @@
 /** The listener of `[admin]`: metrics, readiness, the page and its feed, all from memory. */
 
-import type { AdminSettings } from '../config/admin-section.ts';
+import type { AdminSettings } from '../config/config.ts';
 import type { Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
 import { createHttpServer, type HttpServer } from '../downstream/http-server.ts';

@@ -3,60 +3,36 @@
  * `ConfigError` that lists all problems. Other folders import the types of settings from here.
  */
 
-import { isIP } from 'node:net';
-// Whole: on an old Node an import by name fails before any code can say which one is needed.
-import os from 'node:os';
-
 import type { LogLevel } from '../lib/log.ts';
 import { Secret } from '../lib/secrets.ts';
-import { readAdmin, type AdminSettings } from './admin-section.ts';
-import { checkCallerKey } from './api-keys.ts';
-import { readClients, type ClientSettings } from './clients-section.ts';
-import { ConfigError } from './config-error.ts';
-import { warnOfUnknownVariables, type Env } from './environment.ts';
+import {
+  checkCallerKeys,
+  readAdmin,
+  readClients,
+  type AdminSettings,
+  type ClientSettings,
+} from './callers-section.ts';
 import { readProviders, type Providers } from './providers-section.ts';
 import { readRateLimit, type RateLimitSettings } from './rate-limit-section.ts';
-import { SectionReader, type Flags, type ReadContext } from './section-reader.ts';
+import { readValues, type Env, type Flags } from './read-values.ts';
+import {
+  readServer,
+  resolveWorkers,
+  THIS_MACHINE,
+  type Machine,
+  type ServerSettings,
+} from './server-section.ts';
+import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
 import { parseToml } from './settings-file.ts';
-import { SETTINGS } from './settings-table.ts';
-import { countWorkers, type Machine } from './workers.ts';
 
-export { ConfigError } from './config-error.ts';
-export type { Env } from './environment.ts';
-export type { BucketSettings, ClientSettings } from './clients-section.ts';
+export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
 export type { ProviderSettings } from './providers-section.ts';
-export type { Flags } from './section-reader.ts';
-export type { StoreSettings } from './store-section.ts';
+export type { StoreSettings } from './rate-limit-section.ts';
+export type { Env, Flags } from './read-values.ts';
+export { ConfigError } from './setting-values.ts';
 
 export interface Config {
-  readonly server: {
-    readonly port: number;
-    readonly host: string;
-    /** Threads that serve requests. */
-    readonly workers: number;
-    readonly timeoutMs: number;
-    /** Infinity if only `timeoutMs` applies. */
-    readonly firstTokenTimeoutMs: number;
-    /** 0 is off. */
-    readonly streamIdleTimeoutMs: number;
-    readonly shutdownTimeoutMs: number;
-    /** After the signal to stop, the port stays open for so long before the drain begins. */
-    readonly drainDelayMs: number;
-    readonly retries: number;
-    /** 0 is unlimited. */
-    readonly maxConcurrentRequests: number;
-    readonly maxBodyBytes: number;
-    /** For all clients together. */
-    readonly maxBufferedBytes: number;
-    /** What the process may take: the machine's, or that of its cgroup. */
-    readonly memoryBytes: number;
-    readonly cors: boolean;
-    readonly upstream: 'auto' | 'fetch';
-    /** Addresses and CIDR ranges of proxies whose `X-Forwarded-For` is believed. */
-    readonly trustedProxies: readonly string[];
-    /** Without keys any Bearer token is accepted. */
-    readonly auth: { readonly enabled: boolean; readonly keys: readonly Secret[] };
-  };
+  readonly server: ServerSettings;
   /** Callers with a name of their own. */
   readonly clients: readonly ClientSettings[];
   /** Absent: no such listener. */
@@ -74,8 +50,12 @@ export interface Config {
   readonly rateLimit: RateLimitSettings;
   /** For the operator, at startup. Never contains a value of a variable or a key. */
   readonly warnings: readonly string[];
-  /** All settings by their names in the file, keys as `Secret`: what `--check` prints. */
+  /** All settings by their names in the file, with `[secret]` for keys: what `--check` prints. */
   readonly resolved: ReadonlyMap<string, unknown>;
+  /** All keys, and all texts that may hold one: what must not be printed. */
+  readonly secrets: readonly Secret[];
+  /** What all of this was made of. */
+  readonly values: SettingValues;
 }
 
 /** Whether only requests with a configured key are served: one of `[server.auth]`, or one of a client. */
@@ -100,125 +80,84 @@ interface ConfigSources {
   readonly machine?: Machine;
 }
 
-const THIS_MACHINE: Machine = {
-  // Not when the module is loaded: Node 16 has no such function.
-  get processors() {
-    return os.availableParallelism();
-  },
-  version: process.versions.node,
-  platform: process.platform,
-};
-
 /** Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was found. */
 export function loadConfig(sources: ConfigSources): Config {
-  const { toml, path, directory = '', env, flags = {} } = sources;
+  const { toml, path, directory = '', env, flags = {}, memoryBytes = Infinity } = sources;
+  const { machine = THIS_MACHINE } = sources;
   const filePrefix = path === undefined ? '' : `${path}: `;
-  const context: ReadContext = {
-    env,
-    flags,
-    filePrefix,
-    directory,
-    problems: [],
-    warnings: [],
-    resolved: new Map(),
-    variables: new Set(['GATEWAY_CONFIG', 'GATEWAY_CONFIG_TOML']),
-  };
-  const { problems, warnings, resolved, variables } = context;
-  const top = new SectionReader(parseToml(toml, filePrefix), '', context);
-
-  const callerKeys = new Set<string>();
-  const server = readServer(top.section('server'), sources, callerKeys);
-  const clients = readClients(top.section('clients'), server.auth.enabled, callerKeys);
-  const admin = readAdmin(top.section('admin'), server.port);
-  const { provider_messages: providerMessages, ...logged } = top
-    .section('logging')
-    .values(SETTINGS.logging);
-  const logging = { ...logged, providerMessages };
-  const providers = readProviders(top.section('providers'), server);
-  const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
-  const ids = new Set(providers.registered.map(({ id }) => id));
-  const aliases = readAliases(top.section('aliases'), ids);
-  const rateLimit = readRateLimit(top.section('rate_limit'), known, clients);
-  top.refuseUnknownKeys();
-  warnings.push(...warnOfUnknownVariables(env, variables));
-
-  if (problems.length > 0) throw new ConfigError(problems);
-  return { server, clients, admin, logging, providers, aliases, rateLimit, warnings, resolved };
-}
-
-function readServer(
-  section: SectionReader,
-  { memoryBytes = Infinity, machine = THIS_MACHINE }: ConfigSources,
-  callerKeys: Set<string>,
-): Config['server'] {
+  const table = parseToml(toml, filePrefix);
   const quarter = memoryBytes === Infinity ? 0 : Math.floor(memoryBytes / 4);
   const maxBufferedBytes = Math.max(MIN_BUFFERED_BYTES, quarter);
-  const values = section.values(SETTINGS.server, { max_buffered_bytes: maxBufferedBytes });
-  const auth = section.section('auth');
-  const { enabled, keys = [] } = auth.values(SETTINGS['server.auth']);
-  for (const key of keys) {
-    checkCallerKey(key, { section: auth, setting: 'keys' });
-    callerKeys.add(key);
-  }
-  const { max_body_bytes: maxBodyBytes, max_buffered_bytes: maxHeldBytes } = values;
-  if (maxBodyBytes > maxHeldBytes) {
-    const text = `requests of more than max_buffered_bytes, ${maxHeldBytes}, are refused all the same`;
-    section.warning('max_body_bytes', text);
-  }
+  const values = readValues({ table, filePrefix, directory, env, flags, maxBufferedBytes });
+  resolveWorkers(machine, values);
+  return configOf(values, memoryBytes);
+}
+
+/** Checks the values together, and makes the settings of them. Throws `ConfigError` with every problem. */
+export function configOf(values: SettingValues, memoryBytes: number): Config {
+  checkCallerKeys(values);
+  const server = readServer(values, memoryBytes);
+  const clients = readClients(values);
+  const admin = readAdmin(values);
+  const { provider_messages: providerMessages, ...logged } = values.section('logging');
+  const logging = { ...logged, providerMessages };
+  const providers = readProviders(values);
+  const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
+  const ids = new Set(providers.registered.map(({ id }) => id));
+  const aliases = readAliases(values, ids);
+  const rateLimit = readRateLimit(values, known, clients);
+  const { problems, warnings } = values;
+  const password = rateLimit.store?.password;
+  if (problems.length > 0) throw new ConfigError(problems);
   return {
-    port: values.port,
-    host: values.host,
-    workers: countWorkers(values.workers, machine, section),
-    timeoutMs: values.timeout * 1000,
-    firstTokenTimeoutMs: (values.first_token_timeout ?? Infinity) * 1000,
-    streamIdleTimeoutMs: values.stream_idle_timeout * 1000,
-    shutdownTimeoutMs: values.shutdown_timeout * 1000,
-    drainDelayMs: values.drain_delay * 1000,
-    retries: values.retries,
-    maxConcurrentRequests: values.max_concurrent_requests,
-    maxBodyBytes,
-    maxBufferedBytes: maxHeldBytes,
-    memoryBytes,
-    cors: values.cors,
-    upstream: values.upstream,
-    trustedProxies: checkProxies(values.trusted_proxies ?? [], section),
-    auth: { enabled, keys: keys.map((key) => new Secret(key)) },
+    server,
+    clients,
+    admin,
+    logging,
+    providers,
+    aliases,
+    rateLimit,
+    warnings,
+    values,
+    resolved: values.masked(),
+    // In the URL of the store, the password may be percent-encoded.
+    secrets: [...values.secrets(), ...(password ? [password] : [])],
   };
 }
 
-/** Each is an address, or a range as `<address>/<prefix length>`. */
-function checkProxies(proxies: readonly string[], section: SectionReader): readonly string[] {
-  for (const proxy of proxies) {
-    const [address = '', prefix = '0', ...rest] = proxy.split('/');
-    const maxPrefix = isIP(address) === 6 ? 128 : 32;
-    const isRange = /^\d{1,3}$/.test(prefix) && Number(prefix) <= maxPrefix && rest.length === 0;
-    if (isIP(address) === 0 || !isRange) {
-      section.problem(
-        'trusted_proxies',
-        `"${section.asWritten(proxy)}" is neither an address nor a range like 10.0.0.0/8`,
-      );
-    }
-  }
-  return proxies;
+/** Settings on their way to another thread: a message has no classes, and would lose the text of a `Secret`. */
+export interface PackedConfig {
+  readonly values: ReadonlyMap<string, SettingValue>;
+  readonly memoryBytes: number;
 }
 
-function readAliases(section: SectionReader, registered: ReadonlySet<string>): Config['aliases'] {
+export function packConfig({ server, values }: Config): PackedConfig {
+  const packed = new Map(values.plain());
+  // The transport that the main thread has chosen.
+  packed.set('server.upstream', { ...packed.get('server.upstream')!, value: server.upstream });
+  return { values: packed, memoryBytes: server.memoryBytes };
+}
+
+export function unpackConfig({ values, memoryBytes }: PackedConfig): Config {
+  return configOf(new SettingValues(values), memoryBytes);
+}
+
+function readAliases(values: SettingValues, registered: ReadonlySet<string>): Config['aliases'] {
   const aliases = new Map<string, readonly string[]>();
-  for (const alias of section.remainingKeys()) {
-    const value = section.value(alias, SETTINGS.aliases['<alias>']);
-    if (value === undefined) continue;
-    const targets = typeof value === 'string' ? [value] : value;
-    if (targets.length === 0) section.problem(alias, 'name one model at least');
+  for (const [name, { value }] of values.plain()) {
+    if (!name.startsWith('aliases.')) continue;
+    const targets = [value as string | string[]].flat();
+    if (targets.length === 0) values.problem(name, 'name one model at least');
     for (const target of targets) {
       const slash = target.indexOf('/');
       if (slash < 1 || slash === target.length - 1) {
-        section.problem(alias, 'expected "<provider_id>/<model_name>"');
+        values.problem(name, 'expected "<provider_id>/<model_name>"');
       } else if (!registered.has(target.slice(0, slash))) {
-        const shown = section.asWritten(target, target.slice(0, slash));
-        section.warning(alias, `provider "${shown}" is not registered`);
+        const shown = values.asWritten(target, target.slice(0, slash));
+        values.warning(name, `provider "${shown}" is not registered`);
       }
     }
-    aliases.set(alias, targets);
+    aliases.set(name.slice('aliases.'.length), targets);
   }
   return aliases;
 }

@@ -3,11 +3,9 @@
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { isLoopback, isPrivate } from '../lib/loopback.ts';
 import { Secret } from '../lib/secrets.ts';
-import { checkKey } from './api-keys.ts';
-import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
-import { toHeaders } from './provider-headers.ts';
-import type { SectionReader } from './section-reader.ts';
-import { SETTINGS } from './settings-table.ts';
+import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
+import { checkKey, MAX_KEY_CHARACTERS } from './callers-section.ts';
+import type { SettingValues } from './setting-values.ts';
 
 /** A provider that is enabled and has a key. */
 export interface ProviderSettings {
@@ -42,42 +40,37 @@ export interface Providers {
   readonly fallback: readonly string[];
 }
 
-/** What providers need to know of `[server]`. */
-interface ServerFacts {
-  /** The gateway's own address. */
-  readonly host: string;
-  readonly port: number;
-  /** What applies to providers without such a setting of their own. */
-  readonly timeoutMs: number;
-  readonly retries: number;
-}
+/** Hop-by-hop headers (RFC 9110 7.6.1), what frames the message, and what the gateway sets itself. */
+const REFUSED = new Set(
+  [
+    'connection keep-alive proxy-authorization proxy-connection te trailer transfer-encoding upgrade',
+    'host content-length content-encoding expect',
+    'authorization content-type accept accept-encoding x-request-id traceparent tracestate',
+  ].flatMap((names) => names.split(' ')),
+);
 
-export function readProviders(section: SectionReader, server: ServerFacts): Providers {
-  const { primary, fallback = [] } = section.values(SETTINGS.providers);
+/** Returns which providers are registered, and why others are not. */
+export function readProviders(values: SettingValues): Providers {
+  const { primary, fallback = [] } = values.section('providers');
   const registered: ProviderSettings[] = [];
   const skipped: SkippedProvider[] = [];
-  const configured = section.remainingSections();
-  for (const id of new Set([...configured, ...BUILT_IN_PROVIDERS.keys()])) {
-    const subsection = section.section(id);
-    const isUsed = configured.includes(id) || section.variable(keyVariableOf(id));
-    const result = isUsed ? readProvider(id, subsection, server) : withoutKey(id);
-    if (typeof result === 'string') {
-      skipped.push({ id, reason: result, isConfigured: configured.includes(id) });
-      subsection.dropFromResolved();
-    } else {
-      registered.push(result);
-    }
+  const used = values.sectionsBelow('providers');
+  for (const id of new Set([...used, ...BUILT_IN_PROVIDERS.keys()])) {
+    const isConfigured = used.includes(id);
+    const result = isConfigured ? readProvider(id, values) : withoutKey(id);
+    if (typeof result === 'string') skipped.push({ id, reason: result, isConfigured });
+    else registered.push(result);
   }
 
   const known = [...registered, ...skipped].map(({ id }) => id);
-  const named = fallback.map((id) => ['fallback', id]);
-  if (primary !== undefined) named.push(['primary', primary]);
-  for (const [key = '', id = ''] of named) {
-    const shown = section.asWritten(id);
+  const named = fallback.map((id) => ['providers.fallback', id]);
+  if (primary !== undefined) named.push(['providers.primary', primary]);
+  for (const [name = '', id = ''] of named) {
+    const shown = values.asWritten(id);
     if (!known.includes(id)) {
-      section.problem(key, `no such provider "${shown}"${didYouMean(id, known)}`);
+      values.problem(name, `no such provider "${shown}"${didYouMean(id, known)}`);
     } else if (skipped.some((provider) => provider.id === id)) {
-      section.warning(key, `provider "${shown}" is not registered`);
+      values.warning(name, `provider "${shown}" is not registered`);
     }
   }
   return { registered, skipped, primary, fallback: [...new Set(fallback)] };
@@ -87,80 +80,74 @@ function withoutKey(id: string): string {
   return `no api_key and no ${keyVariableOf(id)}`;
 }
 
-/** Reads one provider. Returns its settings, or the reason why it is not registered. */
-function readProvider(
-  id: string,
-  section: SectionReader,
-  server: ServerFacts,
-): ProviderSettings | string {
+/** Returns the settings of one provider, or the reason why it is not registered. */
+function readProvider(id: string, values: SettingValues): ProviderSettings | string {
+  const path = `providers.${id}`;
   if (!/^[A-Za-z0-9._-]{1,64}$/.test(id)) {
-    section.problem('', 'a provider id is 1 to 64 letters, digits, ".", "_" or "-"');
+    values.problem(path, 'a provider id is 1 to 64 letters, digits, ".", "_" or "-"');
   }
-  const rows = SETTINGS['providers.<id>'];
-  const builtIn = BUILT_IN_PROVIDERS.get(id);
-  const { enabled, ...values } = section.values(
-    rows,
-    {
-      base_url: builtIn?.baseUrl,
-      timeout: server.timeoutMs / 1000,
-      retries: server.retries,
-    },
-    builtIn && {
-      base_url: variableOf(id, rows.base_url.providerEnv),
-      default_model: variableOf(id, rows.default_model.providerEnv),
-    },
-  );
-  const variable = keyVariableOf(id);
-  const single = (values.api_key ?? '').trim();
-  // An empty key counts as not set, like an empty variable.
-  const inSection = [single, ...(values.api_keys ?? []).map((key) => key.trim())].filter(Boolean);
-  const distinct = new Set(inSection);
-  const inVariable = (section.variable(variable) ?? '').trim();
-  const keys = distinct.size > 0 ? [...distinct] : [inVariable];
+  const server = values.section('server');
+  const section = values.section('providers.<id>', path);
+  const keys = textsOfKeys(path, values);
   const settings = {
     id,
-    baseUrl: checkBaseUrl(id, values.base_url, section),
-    apiKeys: keys.map((key) => new Secret(key)),
-    headers: toHeaders(values.headers ?? {}, section),
-    defaultModel: values.default_model || undefined,
-    timeoutMs: 1000 * values.timeout,
-    retries: values.retries,
-    maxConcurrentRequests: values.max_concurrent_requests,
-    models: values.models,
+    baseUrl: checkBaseUrl(id, section.base_url, values),
+    apiKeys: [...new Set(keys.map(({ text }) => text))].map((text) => new Secret(text)),
+    headers: readHeaders(`${path}.headers`, section.headers ?? {}, values),
+    defaultModel: section.default_model || undefined,
+    timeoutMs: 1000 * (section.timeout ?? server.timeout),
+    retries: section.retries ?? server.retries,
+    maxConcurrentRequests: section.max_concurrent_requests,
+    models: section.models,
   };
-
-  if (!enabled) return 'enabled = false';
-  if (keys[0] === '') return withoutKey(id);
-  for (const key of distinct) {
-    checkKey(key, { section, setting: key === single ? 'api_key' : 'api_keys' });
+  if (!section.enabled) return 'enabled = false';
+  if (settings.apiKeys.length === 0) return withoutKey(id);
+  for (const { name, text } of keys) checkKey(values, name, text);
+  if (keys.length > settings.apiKeys.length) {
+    values.warning(`${path}.api_keys`, 'the same key is there twice');
   }
-  if (distinct.size === 0) checkKey(inVariable, { section, setting: 'api_key', variable });
-  if (inSection.length > distinct.size) section.warning('api_keys', 'the same key is there twice');
   if (isReadable(settings.baseUrl)) {
-    section.warning('base_url', 'http:// beyond a private network: the key travels in clear text');
+    const text = 'http:// beyond a private network: the key travels in clear text';
+    values.warning(`${path}.base_url`, text);
   }
   if (isOwnAddress(settings.baseUrl, server)) {
-    section.warning(
-      'base_url',
-      "this is the gateway's own address: requests would come back to it",
-    );
+    const text = "this is the gateway's own address: requests would come back to it";
+    values.warning(`${path}.base_url`, text);
   }
   return settings;
 }
+/** The keys of a provider with their settings, as often as they are there. A variable's key is used if the file has none. */
+function textsOfKeys(path: string, values: SettingValues): { name: string; text: string }[] {
+  const { api_key: single = '', api_keys: more = [] } = values.section('providers.<id>', path);
+  const inList = more.map((text) => ({ name: `${path}.api_keys`, text: text.trim() }));
+  const own = { name: `${path}.api_key`, text: single.trim() };
+  const hasList = inList.some(({ text }) => text !== '');
+  const all = hasList && values.originOf(own.name) ? inList : [own, ...inList];
+  return all.filter(({ text }) => text !== '');
+}
 
 /** Returns the URL without a slash at its end. */
-function checkBaseUrl(id: string, text: string | undefined, section: SectionReader): string {
+function checkBaseUrl(id: string, text: string | undefined, values: SettingValues): string {
   if (text === undefined) {
     const hint = didYouMean(id, [...BUILT_IN_PROVIDERS.keys()]);
-    section.problem('base_url', `required: "${id}" is not a built-in provider${hint}`);
+    values.problem(
+      `providers.${id}.base_url`,
+      `required: "${id}" is not a built-in provider${hint}`,
+    );
     return '';
   }
   const url = URL.canParse(text) ? new URL(text) : undefined;
   const isPlain = url && !url.username && !url.password && !/[?#\s]/.test(text);
   if (!isPlain || !/^https?:$/.test(url.protocol)) {
-    section.problem('base_url', 'expected an http or https URL without user, query or fragment');
+    values.problem(
+      `providers.${id}.base_url`,
+      'expected an http or https URL without user, query or fragment',
+    );
   } else if (/\/chat\/completions\/*$/.test(text)) {
-    section.problem('base_url', 'leave out /chat/completions: the gateway appends it');
+    values.problem(
+      `providers.${id}.base_url`,
+      'leave out /chat/completions: the gateway appends it',
+    );
   }
   return text.replace(/\/+$/, '');
 }
@@ -173,11 +160,38 @@ function isReadable(baseUrl: string): boolean {
 }
 
 /** OPENAI_BASE_URL is often set to the gateway's address, for the SDKs of programs beside it. */
-function isOwnAddress(baseUrl: string, { host, port }: ServerFacts): boolean {
+function isOwnAddress(baseUrl: string, { host, port }: { host: string; port: number }): boolean {
   if (!URL.canParse(baseUrl)) return false;
   const url = new URL(baseUrl);
   const name = url.hostname.replace(/^\[|\]$/g, '');
   const isEverywhere = host === '0.0.0.0' || host === '::';
   const isHere = name === host || (isLoopback(name) && (isEverywhere || isLoopback(host)));
   return isHere && Number(url.port || (url.protocol === 'https:' ? 443 : 80)) === port;
+}
+
+/** Checks the headers, and returns them with their names in lower case. */
+function readHeaders(
+  setting: string,
+  headers: Readonly<Record<string, string>>,
+  values: SettingValues,
+): Readonly<Record<string, Secret>> {
+  const checked = new Map<string, Secret>();
+  for (const [written, value] of Object.entries(headers)) {
+    const name = written.toLowerCase();
+    const shown = JSON.stringify(written);
+    if (!/^[!#$%&'*+\-.^_`|~0-9a-z]+$/.test(name)) {
+      values.problem(setting, `${shown} is no name of a header`);
+    } else if (REFUSED.has(name)) {
+      values.problem(setting, `${shown} is set by the gateway itself`);
+    } else if (checked.has(name)) {
+      values.problem(setting, `${shown} is there twice; case makes no difference`);
+    } else if (!/^[\t\x20-\x7e]*$/.test(value)) {
+      values.problem(setting, `the value of ${shown} must be visible ASCII, spaces and tabs`);
+    } else if (value.length > MAX_KEY_CHARACTERS) {
+      const limit = `${MAX_KEY_CHARACTERS} characters`;
+      values.problem(setting, `the value of ${shown} is longer than ${limit}`);
+    }
+    checked.set(name, new Secret(value, { isKey: false }));
+  }
+  return Object.fromEntries(checked);
 }

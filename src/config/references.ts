@@ -2,7 +2,7 @@
 
 import { resolve } from 'node:path';
 
-import { ConfigError } from './config-error.ts';
+import { ConfigError } from './setting-values.ts';
 import { readValueFile } from './settings-file.ts';
 
 interface ReferenceContext {

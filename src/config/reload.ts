@@ -1,23 +1,12 @@
 /** Settings that are read again while the gateway runs: what has changed, and what cannot change without a restart. */
 
 import { statSync } from 'node:fs';
+import { isDeepStrictEqual } from 'node:util';
 
 import type { Logger } from '../lib/log.ts';
-import { isSameSetting } from '../lib/secrets.ts';
-import { needsKey, type Config } from './config.ts';
-import { ConfigError } from './config-error.ts';
-import type { Rows } from './setting-kinds.ts';
-import { SETTINGS } from './settings-table.ts';
+import { ConfigError, configOf, needsKey, type Config } from './config.ts';
 import type { Settings, SettingsSource } from './read-settings.ts';
-
-/** Listeners and workers are started, the store is connected, and the transport is chosen and checked, once. */
-const NEEDS_RESTART = new Set(
-  Object.entries<Rows>(SETTINGS).flatMap(([section, rows]) =>
-    Object.keys(rows)
-      .filter((key) => rows[key]?.needsRestart)
-      .map((key) => `${section}.${key}`),
-  ),
-);
+import { SettingValues } from './setting-values.ts';
 
 export interface Changes {
   /** What to use from now on: the settings that were read, but those that need a restart as they were. */
@@ -38,21 +27,18 @@ export function compareSettings(running: Config, next: Config): Changes {
       'no key is left, and everybody could call; if that is intended, set enabled = false';
     throw new ConfigError([`server.auth: ${text}, or restart`]);
   }
-  const names = new Set([...running.resolved.keys(), ...next.resolved.keys()]);
-  const different = [...names].filter(
-    (name) => !isSameSetting(running.resolved.get(name), next.resolved.get(name)),
+  const [former, latest] = [running.values.plain(), next.values.plain()];
+  const isFixed = (name: string) => (former.get(name) ?? latest.get(name))?.needsRestart === true;
+  const different = [...new Set([...former.keys(), ...latest.keys()])].filter(
+    (name) => !isDeepStrictEqual(former.get(name)?.value, latest.get(name)?.value),
   );
-  const isFixed = (name: string) => NEEDS_RESTART.has(name);
-  const resolved = new Map([
-    ...[...running.resolved].filter(([name]) => isFixed(name)),
-    ...[...next.resolved].filter(([name]) => !isFixed(name)),
+  // Listeners and workers are started, the store is connected, and the transport is chosen and checked, once.
+  const values = new SettingValues([
+    ...[...former].filter(([name]) => isFixed(name)),
+    ...[...latest].filter(([name]) => !isFixed(name)),
   ]);
-  const { host, port, workers, upstream } = running.server;
-  const server = { ...next.server, host, port, workers, upstream };
-  const { store, storeUrl } = running.rateLimit;
-  const rateLimit = { ...next.rateLimit, store, storeUrl };
   return {
-    config: { ...next, server, rateLimit, admin: running.admin, resolved },
+    config: { ...configOf(values, next.server.memoryBytes), warnings: next.warnings },
     changed: different.filter((name) => !isFixed(name)),
     needRestart: different.filter(isFixed),
   };

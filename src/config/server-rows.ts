@@ -1,4 +1,4 @@
-/** The rows of `[server]` in the table of settings. */
+/** The rows of `[server]` in the table of settings, and those that several sections have. */
 
 import {
   boolean,
@@ -10,7 +10,26 @@ import {
   TEXTS,
   type Rows,
 } from './setting-kinds.ts';
-import { CONCURRENCY, MAX_PORT, MAX_RETRIES, MAX_WORKERS } from './shared-rows.ts';
+
+export const MAX_PORT = 65_535;
+export const MAX_RETRIES = 10;
+export const MAX_WORKERS = 256;
+
+/** A token bucket, wherever there can be one. */
+export const BUCKET = {
+  requests_per_second: {
+    ...integer(0, 1_000_000, 0),
+    meaning: 'requests that the bucket is refilled with; 0 is unlimited',
+  },
+  burst_capacity: { ...integer(1, 1_000_000, 100), meaning: 'requests that the bucket holds' },
+};
+
+export const CONCURRENCY = {
+  max_concurrent_requests: {
+    ...integer(0, 1_000_000, 0),
+    meaning: 'requests in flight at the same time, streams until their end; 0 is unlimited',
+  },
+};
 
 /** A body is held in memory until it has been sent. */
 const MAX_BODY_BYTES = 268_435_456;
@@ -76,11 +95,7 @@ export const SERVER = {
     meaning:
       'bodies, complete answers and unfinished events of all clients together; what does not fit is refused with 429, or 413 if it never can',
   },
-  cors: {
-    ...boolean(false),
-    env: 'GATEWAY_CORS',
-    meaning: 'answer browsers on other origins',
-  },
+  cors: { ...boolean(false), env: 'GATEWAY_CORS', meaning: 'answer browsers on other origins' },
   upstream: {
     ...oneOf(['auto', 'fetch'], 'auto'),
     env: 'GATEWAY_UPSTREAM',

@@ -156,3 +156,15 @@ export function isTable(value: unknown): value is Table {
     typeof value === 'object' && value !== null && !Array.isArray(value) && !(value instanceof Date)
   );
 }
+
+/** The value that was found, for a message. */
+export function describe(value: unknown): string {
+  if (typeof value === 'object') return typeOf(value);
+  return (typeof value === 'string' ? JSON.stringify(value) : `${value as number}`).slice(0, 60);
+}
+
+/** The type of the value, for a message. */
+export function typeOf(value: unknown): string {
+  if (Array.isArray(value)) return 'an array';
+  return isTable(value) ? 'a table' : value instanceof Date ? 'a date' : `a ${typeof value}`;
+}

@@ -6,7 +6,7 @@ import { closeSync, constants, fstatSync, openSync, readFileSync, readSync } fro
 
 import { parse, TomlError } from 'smol-toml';
 
-import { ConfigError } from './config-error.ts';
+import { ConfigError } from './setting-values.ts';
 import type { Table } from './setting-kinds.ts';
 
 const READ_FAILURES: Readonly<Record<string, string>> = {

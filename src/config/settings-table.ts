@@ -4,7 +4,7 @@
  */
 
 import { LOG_LEVELS } from '../lib/log.ts';
-import { SERVER } from './server-rows.ts';
+import { BUCKET, CONCURRENCY, MAX_PORT, MAX_RETRIES, SERVER } from './server-rows.ts';
 import {
   boolean,
   HEADERS,
@@ -16,7 +16,6 @@ import {
   TEXTS,
   type Rows,
 } from './setting-kinds.ts';
-import { BUCKET, CONCURRENCY, MAX_PORT, MAX_RETRIES } from './shared-rows.ts';
 
 export const SETTINGS = {
   server: SERVER,
@@ -127,10 +126,7 @@ export const SETTINGS = {
       providerEnv: '<ID>_DEFAULT_MODEL',
       meaning: 'for `<id>` alone, and as a fallback',
     },
-    models: {
-      ...TEXTS,
-      meaning: 'lists the models by hand instead of asking the provider',
-    },
+    models: { ...TEXTS, meaning: 'lists the models by hand instead of asking the provider' },
     timeout: {
       ...seconds(1),
       defaultText: '`[server] timeout`',

@@ -88,9 +88,9 @@ const MAX_FORMER_SECRETS = 100;
  * replaced too. A secret that is no key is replaced only as a whole.
  */
 export function createRedactor(secrets: readonly Secret[]): GrowingRedactor {
-  /** Whether each text is a key. The latest to be added is the last. */
+  // The latest to be added is the last.
   const known = new Map<string, boolean>();
-  let index = createIndex(known);
+  let patterns = createPatterns(known);
   function add(added: readonly Secret[]): void {
     const texts = new Map<string, boolean>();
     for (const secret of added) {
@@ -102,87 +102,45 @@ export function createRedactor(secrets: readonly Secret[]): GrowingRedactor {
     for (const [text, isKey] of texts) known.set(text, isKey);
     const excess = known.size - texts.size - MAX_FORMER_SECRETS;
     for (const text of [...known.keys()].slice(0, Math.max(0, excess))) known.delete(text);
-    index = createIndex(known);
+    patterns = createPatterns(known);
   }
   add(secrets);
-  const mayChange = (text: string) => {
-    index.suspicion.lastIndex = 0;
-    return index.suspicion.test(text);
-  };
-  const redact = (text: string) => (mayChange(text) ? hideSecrets(text, index) : text);
+  const mayChange = (text: string) => patterns.beginnings.test(text);
+  const redact = (text: string) =>
+    mayChange(text) ? text.replace(patterns.secrets, '[secret]') : text;
   return Object.assign(redact, { mayChange, add });
 }
 
-/** A secret in lower case, as it is or as it stands in JSON. */
-interface Form {
-  readonly text: string;
-  readonly isKey: boolean;
+/** What every secret begins with, and the secrets themselves, each with the shapes of keys. */
+interface Patterns {
+  readonly beginnings: RegExp;
+  readonly secrets: RegExp;
 }
 
-interface SecretIndex {
-  /** Finds the beginnings of secrets, and what is shaped like a key. */
-  readonly suspicion: RegExp;
-  /** By their beginnings; the longest first, because one key may be the beginning of another. */
-  readonly forms: ReadonlyMap<string, readonly Form[]>;
-}
+/** The last word of a text that begins like a key: the rest of the key was perhaps cut off. */
+const LAST_WORD = '\\S*$';
 
-/** Not one expression with all secrets: with hundreds of them it takes milliseconds, and long ones do not compile. */
-function createIndex(secrets: ReadonlyMap<string, boolean>): SecretIndex {
-  const forms = new Map<string, Form[]>();
-  for (const [secret, isKey] of secrets) {
-    for (const form of new Set([secret, JSON.stringify(secret).slice(1, -1)])) {
-      if (form.length < SHORTEST_SECRET_CHARACTERS) continue;
-      const text = form.toLowerCase();
-      const beginning = text.slice(0, SHORTEST_SECRET_CHARACTERS);
-      const sharing = forms.get(beginning) ?? [];
-      sharing.push({ text, isKey });
-      forms.set(beginning, sharing);
-    }
+/** `secrets` has the texts, and whether each is a key. */
+function createPatterns(secrets: ReadonlyMap<string, boolean>): Patterns {
+  const forms = [...secrets].flatMap(([text, isKey]) =>
+    // In JSON a secret is spelled differently.
+    [...new Set([text, JSON.stringify(text).slice(1, -1)])].map((form) => ({ form, isKey })),
+  );
+  // One alternative for each beginning: with one for each key, a hostile text takes a minute.
+  const rests = new Map<string, string[]>();
+  for (const { form, isKey } of forms.toSorted((a, b) => b.form.length - a.form.length)) {
+    if (form.length < SHORTEST_SECRET_CHARACTERS) continue;
+    const beginning = escapePattern(form.slice(0, SHORTEST_SECRET_CHARACTERS).toLowerCase());
+    const sharing = rests.get(beginning) ?? [];
+    rests.set(beginning, sharing);
+    sharing.push(escapePattern(form.slice(SHORTEST_SECRET_CHARACTERS)));
+    if (isKey && !sharing.includes(LAST_WORD)) sharing.push(LAST_WORD);
   }
-  for (const sharing of forms.values()) sharing.sort((a, b) => b.text.length - a.text.length);
-  const beginnings = [...forms.keys()].map(escapePattern);
-  return { suspicion: new RegExp([...beginnings, ...KEY_SHAPES].join('|'), 'gi'), forms };
-}
-
-const KEY_SHAPE = new RegExp(KEY_SHAPES.join('|'), 'iy');
-
-function hideSecrets(text: string, { suspicion, forms }: SecretIndex): string {
-  const lastSpace = text.search(/\s\S*$/);
-  let shown = '';
-  let shownTo = 0;
-  suspicion.lastIndex = 0;
-  for (let found = suspicion.exec(text); found; found = suspicion.exec(text)) {
-    const start = found.index;
-    const beginning = text.slice(start, start + SHORTEST_SECRET_CHARACTERS).toLowerCase();
-    let end = endOfSecret(text, start, { sharing: forms.get(beginning) ?? [], lastSpace });
-    if (end === start) {
-      KEY_SHAPE.lastIndex = start;
-      end = start + (KEY_SHAPE.exec(text)?.[0].length ?? 0);
-    }
-    suspicion.lastIndex = Math.max(end, start + 1);
-    if (end === start) continue;
-    shown += `${text.slice(shownTo, start)}[secret]`;
-    shownTo = end;
-  }
-  return shown + text.slice(shownTo);
-}
-
-interface Candidates {
-  /** The secrets with the beginning that stands at this place. */
-  readonly sharing: readonly Form[];
-  /** The index of the text's last space, -1 if there is none: only the last word can be a key that was cut off. */
-  readonly lastSpace: number;
-}
-
-/** Returns where the secret that begins at `start` ends; `start` if there is none. */
-function endOfSecret(text: string, start: number, { sharing, lastSpace }: Candidates): number {
-  for (const form of sharing) {
-    const end = start + form.text.length;
-    if (text.slice(start, end).toLowerCase() === form.text) return end;
-    const isLastWord = lastSpace < start + SHORTEST_SECRET_CHARACTERS;
-    if (form.isKey && isLastWord) return text.length;
-  }
-  return start;
+  const whole = [...rests].map(([beginning, sharing]) => `${beginning}(?:${sharing.join('|')})`);
+  return {
+    beginnings: new RegExp([...rests.keys(), ...KEY_SHAPES].join('|'), 'i'),
+    secrets: new RegExp([...whole, ...KEY_SHAPES].join('|'), 'gi'),
+  };
 }
 
 function escapePattern(text: string): string {

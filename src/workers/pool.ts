@@ -1,9 +1,9 @@
 /** The worker threads: together they are one listener. The main thread starts them, replaces those that die, and ends them. */
 
-import type { Config } from '../config/config.ts';
+import { packConfig, type Config } from '../config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
 import type { Logger } from '../lib/log.ts';
-import { packSecrets } from '../lib/packed-secrets.ts';
+
 import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import type { LoopDelay } from '../lib/thread-figures.ts';
@@ -99,7 +99,7 @@ export class WorkerPool implements HttpServer {
   async use(): Promise<void> {
     const { logger, memory, snapshot } = this.#app;
     const { blocks } = memory;
-    const message = { type: 'use', config: packSecrets(snapshot.config), blocks } as const;
+    const message = { type: 'use', config: packConfig(snapshot.config), blocks } as const;
     const use = async (worker: WorkerThread) => {
       worker.send(message);
       if ((await worker.next('using', USE_MS)) || worker.servingSinceMs === undefined) return;
@@ -166,7 +166,7 @@ export class WorkerPool implements HttpServer {
   #describeStart(thread: number, address: Address) {
     const { known, memory, reloads, snapshot } = this.#app;
     const { clientLimits, colour, isTerminal } = this.#runtime;
-    const config = packSecrets(snapshot.config);
+    const config = packConfig(snapshot.config);
     const runtime = { clientLimits, colour, isTerminal };
     const place = { ...memory.place, thread };
     return { place, address, config, reloads, known, blocks: memory.blocks, runtime };

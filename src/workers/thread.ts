@@ -2,11 +2,10 @@
 
 import { Worker } from 'node:worker_threads';
 
-import type { Config } from '../config/config.ts';
+import type { PackedConfig } from '../config/config.ts';
 import type { CLIENT_LIMITS } from '../downstream/call.ts';
 import type { DrainResult } from '../downstream/http-server.ts';
 import { startTimer } from '../lib/clock.ts';
-import type { Packed } from '../lib/packed-secrets.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import type { SharedBlocks, ThreadPlace } from '../lib/shared-memory.ts';
 import type { LoopDelay } from '../lib/thread-figures.ts';
@@ -39,7 +38,7 @@ export interface Address {
 export interface WorkerData {
   readonly place: ThreadPlace;
   readonly address: Address;
-  readonly config: Packed<Config>;
+  readonly config: PackedConfig;
   /** How often settings were read again before. */
   readonly reloads: number;
   readonly known: KnownStates;
@@ -48,7 +47,7 @@ export interface WorkerData {
 }
 
 export type ToWorker =
-  | { readonly type: 'use'; readonly config: Packed<Config>; readonly blocks: SharedBlocks }
+  | { readonly type: 'use'; readonly config: PackedConfig; readonly blocks: SharedBlocks }
   | {
       readonly type: 'drain';
       readonly delayMs: number;

@@ -1,0 +1,132 @@
+/** The keys of callers, `[clients.<name>]` and `[admin]`. */
+
+import { isLoopback } from '../lib/loopback.ts';
+import { Secret, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
+import type { SettingValues } from './setting-values.ts';
+
+/** Of a key, and of a fixed header's value: servers refuse longer headers. */
+export const MAX_KEY_CHARACTERS = 4096;
+
+export interface BucketSettings {
+  /** 0 is unlimited. */
+  readonly requestsPerSecond: number;
+  readonly burstCapacity: number;
+}
+
+export interface ClientSettings {
+  readonly name: string;
+  /** One at least. */
+  readonly keys: readonly Secret[];
+  /** The aliases and models that it may name, each perhaps with a `*` at the end. Absent: all. */
+  readonly models: readonly string[] | undefined;
+  readonly limit: BucketSettings;
+  /** 0 is unlimited. */
+  readonly maxConcurrentRequests: number;
+}
+
+export interface AdminSettings {
+  readonly port: number;
+  readonly host: string;
+  /** Without keys every client that can connect is served; only on loopback. */
+  readonly keys: readonly Secret[];
+}
+
+/** Reports a key that no header can carry, and warns of one in quotes. No message contains the key. */
+export function checkKey(values: SettingValues, name: string, key: string): void {
+  // RFC 6750's token characters are a subset: vendors use more of the visible ASCII characters.
+  if (!/^[\x21-\x7e]+$/.test(key)) {
+    values.problem(name, 'a key must be visible ASCII characters without spaces');
+  } else if (key.length > MAX_KEY_CHARACTERS) {
+    values.problem(name, `a key cannot be longer than ${MAX_KEY_CHARACTERS} characters`);
+  } else if (/^(["']).*\1$/.test(key)) {
+    // `docker --env-file` and some shells keep the quotes of KEY="value".
+    values.warning(name, 'the key begins and ends with a quotation mark; remove both');
+  }
+}
+
+/**
+ * Checks all keys that callers send. Also reports what looks like a reference that was not replaced: whoever can guess
+ * it would be let in. Warns of a key that is too short to be hidden in texts.
+ */
+export function checkCallerKeys(values: SettingValues): void {
+  for (const [name, { value, key: kind }] of values.plain()) {
+    if (kind !== 'of callers') continue;
+    for (const key of new Set([value as string | string[]].flat())) {
+      checkKey(values, name, key);
+      if (key.includes('${') && !values.hasProblem(name)) {
+        const text = '"${" in a key: expected "${NAME}" or "${file:PATH}", and in the file';
+        values.problem(name, text);
+      }
+      if (key.length > 0 && key.length < SHORTEST_SECRET_CHARACTERS) {
+        const limit = `${SHORTEST_SECRET_CHARACTERS} characters`;
+        const text = `a key of fewer than ${limit} is not hidden in log lines and error texts`;
+        values.warning(name, text);
+      }
+    }
+  }
+}
+
+/** Returns all clients. No key may be another client's too, nor one of `[server.auth]`: a key tells who calls. */
+export function readClients(values: SettingValues): ClientSettings[] {
+  const { enabled, keys = [] } = values.section('server.auth');
+  const names = values.sectionsBelow('clients');
+  const taken = new Set(keys);
+  if (names.length > 0 && !enabled) {
+    values.problem('clients', 'clients have no effect while server.auth.enabled is false');
+  }
+  return names.map((name) => readClient(name, values, taken));
+}
+
+function readClient(name: string, values: SettingValues, taken: Set<string>): ClientSettings {
+  const path = `clients.${name}`;
+  if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
+    values.problem(path, 'the name of a client is 1 to 64 letters, digits, ".", "_", "@" or "-"');
+  }
+  const section = values.section('clients.<name>', path);
+  const { key, keys = [], models } = section;
+  const all = [...(key === undefined ? [] : [key]), ...keys];
+  if (all.length === 0) values.problem(`${path}.key`, 'key or keys is required');
+  for (const text of new Set(all)) {
+    const setting = `${path}.${text === key ? 'key' : 'keys'}`;
+    if (taken.has(text)) values.problem(setting, 'another client or [server.auth] has it too');
+    taken.add(text);
+  }
+  for (const model of models ?? []) {
+    if (/^[^*]+\*?$|^\*$/.test(model)) continue;
+    const shown = values.asWritten(model);
+    const text = `"${shown}": expected a name, in which "*" may only be the end`;
+    values.problem(`${path}.models`, text);
+  }
+  return {
+    name,
+    keys: all.map((text) => new Secret(text)),
+    models,
+    limit: toBucket(section),
+    maxConcurrentRequests: section.max_concurrent_requests,
+  };
+}
+
+/** The settings of a bucket under the names of the code. */
+export function toBucket(values: {
+  readonly requests_per_second: number;
+  readonly burst_capacity: number;
+}): BucketSettings {
+  return { requestsPerSecond: values.requests_per_second, burstCapacity: values.burst_capacity };
+}
+
+/** Returns the operator's listener, or undefined if it has no port: nothing listens then. */
+export function readAdmin(values: SettingValues): AdminSettings | undefined {
+  const { port, host, keys = [] } = values.section('admin');
+  if (port === undefined) {
+    if (keys.length > 0) values.warning('admin.port', 'not set: there is no admin listener');
+    return undefined;
+  }
+  if (port === values.section('server').port && port !== 0) {
+    values.problem('admin.port', `${port} is the port of [server] too; choose another`);
+  }
+  if (!isLoopback(host) && keys.length === 0) {
+    const why = `every client that can connect to ${values.asWritten(host)} could read what others ask for`;
+    values.problem('admin.keys', `at least one is required: ${why}; or set host = "127.0.0.1"`);
+  }
+  return { port, host, keys: keys.map((key) => new Secret(key)) };
+}

@@ -1,0 +1,250 @@
+/**
+ * Reads the file's table, the environment and the command line by the table of settings. Problems are collected and
+ * reported together.
+ */
+
+import { didYouMean } from '../lib/did-you-mean.ts';
+import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
+import { expandReferences, hasBrokenReference } from './references.ts';
+import {
+  describe,
+  isTable,
+  parseText,
+  typeOf,
+  type Rows,
+  type Setting,
+  type Table,
+} from './setting-kinds.ts';
+import { SettingValues } from './setting-values.ts';
+import { SETTINGS } from './settings-table.ts';
+
+export type Env = Readonly<Record<string, string | undefined>>;
+
+/** What the command line may override. */
+export interface Flags {
+  readonly port?: string | undefined;
+  readonly host?: string | undefined;
+  readonly workers?: string | undefined;
+}
+
+export interface ValueSources {
+  readonly table: Table;
+  readonly filePrefix: string;
+  /** The paths of `${file:...}` are relative to it. */
+  readonly directory: string;
+  readonly env: Env;
+  readonly flags: Flags;
+  readonly maxBufferedBytes: number;
+}
+
+const PREFIX = 'GATEWAY_';
+/** `tcp://10.0.0.7:80`: what Kubernetes and Docker links set for a Service `gateway`, besides `GATEWAY_SERVICE_HOST`. */
+const SERVICE_LINK = /^(?:tcp|udp|sctp):\/\//;
+const SERVICE_LINK_NAME =
+  /^GATEWAY_(?:\w+_)?(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)/;
+const SERVICE_LINK_HINT =
+  '; Kubernetes sets this variable for a Service named "gateway": set enableServiceLinks: false in the pod, or rename the Service';
+
+/** A section of the file, with its name. */
+interface Place {
+  readonly table: Table;
+  readonly path: string;
+}
+
+/** What a section has besides the rows of the table of settings. */
+interface RowSources {
+  /** The keys of sections in it. */
+  readonly sections?: Iterable<string>;
+  /** By key, the default that its row cannot have. */
+  readonly defaults?: Readonly<Record<string, unknown>>;
+  /** By key, the variable that is read if the file does not set it. */
+  readonly variables?: Readonly<Record<string, string>>;
+}
+
+/** Returns the value of every setting that has one, defaults included. */
+export function readValues(sources: ValueSources): SettingValues {
+  return new ValueReader(sources).values;
+}
+
+class ValueReader {
+  readonly values: SettingValues;
+  readonly #sources: ValueSources;
+  /** The variables that are looked up, set or not. */
+  readonly #variables = new Set(['GATEWAY_CONFIG', 'GATEWAY_CONFIG_TOML']);
+
+  constructor(sources: ValueSources) {
+    this.#sources = sources;
+    this.values = new SettingValues([], sources.filePrefix);
+    const top = { table: this.#sources.table, path: '' };
+    const server = this.#below(top, 'server');
+    const defaults = { max_buffered_bytes: this.#sources.maxBufferedBytes };
+    this.#readRows(server, SETTINGS.server, { defaults, sections: ['auth'] });
+    this.#readRows(this.#below(server, 'auth'), SETTINGS['server.auth']);
+    this.#readNamed(this.#below(top, 'clients'), SETTINGS['clients.<name>']);
+    this.#readRows(this.#below(top, 'admin'), SETTINGS.admin);
+    this.#readRows(this.#below(top, 'logging'), SETTINGS.logging);
+    this.#readProviders(this.#below(top, 'providers'));
+    const aliases = this.#below(top, 'aliases');
+    for (const alias of Object.keys(aliases.table)) {
+      this.#readValue(aliases, alias, SETTINGS.aliases['<alias>']);
+    }
+    const rateLimit = this.#below(top, 'rate_limit');
+    this.#readRows(rateLimit, SETTINGS.rate_limit, { sections: ['providers'] });
+    const limits = this.#below(rateLimit, 'providers');
+    this.#readNamed(limits, SETTINGS['rate_limit.providers.<id>']);
+    const sections = Object.keys(SETTINGS).map((name) => name.split('.')[0]!);
+    this.#readRows(top, {}, { sections: new Set(sections) });
+    this.#warnOfUnknownVariables();
+  }
+
+  #readNamed(place: Place, rows: Rows): void {
+    for (const name of Object.keys(place.table)) this.#readRows(this.#below(place, name), rows);
+  }
+
+  /** Reads the providers that have a section, and the built-in ones that have a key. */
+  #readProviders(place: Place): void {
+    const { table } = place;
+    const builtIn = [...BUILT_IN_PROVIDERS.keys()];
+    const written = Object.keys(table).filter(
+      (id) => isTable(table[id]) && !Object.hasOwn(SETTINGS.providers, id),
+    );
+    const used = builtIn.filter(
+      (id) => table[id] !== undefined || this.#variable(keyVariableOf(id)),
+    );
+    const rows = SETTINGS['providers.<id>'];
+    const sections = new Set([...written, ...builtIn]);
+    this.#readRows(place, SETTINGS.providers, { sections });
+    for (const id of new Set([...written, ...used])) {
+      const defaults = {
+        base_url: BUILT_IN_PROVIDERS.get(id)?.baseUrl,
+        timeout: this.values.section('server').timeout,
+        retries: this.values.section('server').retries,
+      };
+      const own = builtIn.includes(id) && {
+        base_url: variableOf(id, rows.base_url.providerEnv),
+        default_model: variableOf(id, rows.default_model.providerEnv),
+      };
+      const variables = { api_key: keyVariableOf(id), ...own };
+      this.#readRows(this.#below(place, id), rows, { defaults, variables });
+    }
+  }
+
+  /** The section below another, empty if the file has none. */
+  #below({ table, path }: Place, key: string): Place {
+    const below = { table: {}, path: nameOf(path, key) };
+    const value = table[key] ?? {};
+    if (isTable(value)) return { ...below, table: value };
+    this.values.problem(below.path, `found ${typeOf(value)}, expected a table`);
+    return below;
+  }
+
+  #readRows(place: Place, rows: Rows, sources: RowSources = {}): void {
+    for (const [key, row] of Object.entries(rows)) this.#readValue(place, key, row, sources);
+    const known = [...Object.keys(rows), ...(sources.sections ?? [])];
+    for (const key of Object.keys(place.table).filter((one) => !known.includes(one))) {
+      this.values.problem(nameOf(place.path, key), `unknown key${didYouMean(key, known)}`);
+    }
+  }
+
+  /** Reads one key: command line, then environment, then the file, then its variable in `sources`, then the default. */
+  #readValue(place: Place, key: string, row: Setting, sources: RowSources = {}): void {
+    const name = nameOf(place.path, key);
+    let result = sources.defaults?.[key] ?? row.default;
+    let usedOrigin: string | undefined;
+    const written = place.table[key];
+    for (const [origin, value] of this.#given(name, row, {
+      written,
+      variable: sources.variables?.[key],
+    })) {
+      if (row.accepts(value)) {
+        result = value;
+        usedOrigin = origin;
+        continue;
+      }
+      // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
+      const shown = origin === undefined ? written : value;
+      const found = row.key ? typeOf(value) : describe(shown);
+      const isLink = origin !== undefined && typeof value === 'string' && SERVICE_LINK.test(value);
+      const hint = isLink ? SERVICE_LINK_HINT : '';
+      this.values.problem(name, `found ${found}, expected ${row.expected}${hint}`, origin);
+    }
+    if (result !== undefined) this.values.set(name, result, row, usedOrigin);
+  }
+
+  /** The values that are given for a key, lowest first: a wrong one is reported even if another overrides it. */
+  #given(
+    name: string,
+    row: Setting,
+    { written, variable }: { readonly written: unknown; readonly variable: string | undefined },
+  ): [origin: string | undefined, unknown][] {
+    const fromVariable = (variableName: string | undefined): unknown => {
+      const text = variableName === undefined ? undefined : this.#variable(variableName);
+      // An empty variable counts as unset: compose files produce them.
+      if (!text) return undefined;
+      if (row.type !== 'texts') return parseText(row, text);
+      // An empty item stays, to be refused: "," must not mean that there are no keys.
+      return text.split(',').map((item) => item.trim());
+    };
+    const expanded = this.#expand(name, written, row);
+    // What replaced a reference is text; another value of the file has its type already.
+    const isReplaced = typeof expanded === 'string' && expanded !== written;
+    const inFile = isReplaced ? parseText(row, expanded) : expanded;
+    // Like an empty variable, an empty key in the file counts as unset.
+    const isEmptyKey =
+      row.key === 'of a provider' && typeof inFile === 'string' && inFile.trim() === '';
+    const option = row.flag && this.#sources.flags[row.flag];
+    const given: [string | undefined, unknown][] = [
+      [variable, fromVariable(variable)],
+      [undefined, isEmptyKey ? undefined : inFile],
+      [row.env, fromVariable(row.env)],
+      [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
+    ];
+    return given.filter(([, value]) => value !== undefined);
+  }
+
+  /** Looks up a variable of the environment: no warning says then that nothing reads it. */
+  #variable(name: string): string | undefined {
+    const { env } = this.#sources;
+    this.#variables.add(name);
+    return Object.hasOwn(env, name) ? env[name] : undefined;
+  }
+
+  /** Replaces the references in a text, or in the texts of an array or a table. */
+  #expand(name: string, value: unknown, row: Setting): unknown {
+    if (Array.isArray(value)) return value.map((item) => this.#expand(name, item, row));
+    if (isTable(value)) {
+      const entries = Object.entries(value);
+      return Object.fromEntries(entries.map(([key, item]) => [key, this.#expand(name, item, row)]));
+    }
+    if (typeof value !== 'string') return value;
+    // The other keys must not have it at all: `checkCallerKey`, `readStore`.
+    const mayStay = row.key === undefined || row.key === 'of a provider';
+    if (mayStay && hasBrokenReference(value)) {
+      this.values.warning(name, '"${" begins no reference here; the text is used as written');
+    }
+    const expanded = expandReferences(value, {
+      directory: this.#sources.directory,
+      variable: (variable) => this.#variable(variable),
+      problem: (text) => this.values.problem(name, text),
+      onUnset: (text) => {
+        if (mayStay) this.values.warning(name, `${text}; the text is used as written`);
+        else this.values.problem(name, text);
+      },
+    });
+    if (expanded !== value) this.values.replaced(expanded, value);
+    return expanded;
+  }
+
+  #warnOfUnknownVariables(): void {
+    const known = [...this.#variables].filter((name) => name.startsWith(PREFIX));
+    for (const [name, value = ''] of Object.entries(this.#sources.env)) {
+      const isOther = !name.startsWith(PREFIX) || known.includes(name);
+      if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
+      this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
+    }
+  }
+}
+
+function nameOf(path: string, key: string): string {
+  return path === '' ? key : `${path}.${key}`;
+}

@@ -1,0 +1,137 @@
+/**
+ * The settings by their names in gateway.toml, such as `server.port`: sources become values (`readValues`), and values
+ * become a `Config` (`configOf`). A reload compares values, and worker threads are sent them.
+ */
+
+import { Secret } from '../lib/secrets.ts';
+import type { Setting } from './setting-kinds.ts';
+import { SETTINGS } from './settings-table.ts';
+
+/** Thrown for settings that are wrong. Each problem is a line or more for the operator, without a key's value. */
+export class ConfigError extends Error {
+  readonly problems: readonly string[];
+
+  constructor(problems: readonly string[]) {
+    super(problems.join('\n'));
+    this.name = 'ConfigError';
+    this.problems = problems;
+  }
+}
+
+/** Plain data, also for messages between threads. */
+export interface SettingValue {
+  readonly value: unknown;
+  /** The variable or option that the value comes from, if not from the file. */
+  readonly origin: string | undefined;
+  readonly key: Setting['key'];
+  readonly needsRestart: boolean;
+}
+
+type Section<P extends keyof typeof SETTINGS> = {
+  readonly [K in keyof (typeof SETTINGS)[P]]: (typeof SETTINGS)[P][K] extends Setting<infer T>
+    ? T
+    : never;
+};
+
+/** Values with their problems and warnings. Printed as text, JSON or by inspection, it shows no key. */
+export class SettingValues {
+  readonly problems: string[] = [];
+  readonly warnings: string[] = [];
+  readonly #filePrefix: string;
+  readonly #values: Map<string, SettingValue>;
+  readonly #wrong = new Set<string>();
+  /** Texts in which references were replaced, which may be keys, with the text in the file. */
+  readonly #written = new Map<string, string>();
+
+  /** `filePrefix` precedes the names of settings in problems: the path of the file and a colon, or nothing. */
+  constructor(values: Iterable<[string, SettingValue]> = [], filePrefix = '') {
+    this.#values = new Map(values);
+    this.#filePrefix = filePrefix;
+  }
+
+  /** The values as plain data. Keys are in it: not for output. */
+  plain(): ReadonlyMap<string, SettingValue> {
+    return this.#values;
+  }
+
+  /** The values for output: each key is `[secret]`. */
+  masked(): ReadonlyMap<string, unknown> {
+    return new Map(
+      [...this.#values].map(([name, { value, key }]) => [name, key ? '[secret]' : value]),
+    );
+  }
+
+  /**
+   * All keys, for what must not be printed. A URL and a header's value are hidden in texts only as a whole. A provider's
+   * id in place of a key is a placeholder for a local server: to hide it would hide the name in the log.
+   */
+  secrets(): Secret[] {
+    const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
+    return [...this.#values].flatMap(([name, { value, key }]) => {
+      if (!key) return [];
+      const isKey = key !== 'of the store' && !name.endsWith('.headers');
+      const texts: string[] = typeof value === 'string' ? [value] : Object.values(value!);
+      return texts
+        .filter((text) => key === 'of callers' || !ids.has(text.trim().toLowerCase()))
+        .map((text) => new Secret(isKey ? text.trim() : text, { isKey }));
+    });
+  }
+
+  set(name: string, value: unknown, row: Omit<Setting, 'type'>, origin?: string): void {
+    const { key, needsRestart = false } = row;
+    this.#values.set(name, { value, origin, key, needsRestart });
+  }
+
+  /** Replaces a value by what it stands for on this machine. */
+  resolve(name: string, value: unknown): void {
+    this.#values.set(name, { ...this.#values.get(name)!, value });
+  }
+
+  /** The values of one section by their keys. `path` is its name if that of the table has a placeholder. */
+  section<P extends keyof typeof SETTINGS>(pattern: P, path: string = pattern): Section<P> {
+    const keys = Object.keys(SETTINGS[pattern]);
+    const entries = keys.map((key) => [key, this.#values.get(`${path}.${key}`)?.value]);
+    return Object.fromEntries(entries) as Section<P>;
+  }
+
+  /** The names of the sections below this one that have a value. */
+  sectionsBelow(path: string): string[] {
+    const ids = [...this.#values.keys()]
+      .filter((name) => name.startsWith(`${path}.`))
+      .map((name) => name.slice(path.length + 1))
+      .filter((name) => name.includes('.'))
+      // An id may have dots, the key behind it has none.
+      .map((name) => name.slice(0, name.lastIndexOf('.')));
+    return [...new Set(ids)];
+  }
+
+  /** Whether a problem with the value was reported. */
+  hasProblem(name: string): boolean {
+    return this.#wrong.has(name);
+  }
+
+  /** The variable or option that the value comes from, if not from the file. */
+  originOf(name: string): string | undefined {
+    return this.#values.get(name)?.origin;
+  }
+
+  problem(name: string, text: string, origin = this.originOf(name)): void {
+    this.#wrong.add(name);
+    this.problems.push(`${origin ?? `${this.#filePrefix}${name}`}: ${text}`);
+  }
+
+  /** Like `problem`, for what does not prevent the start. */
+  warning(name: string, text: string): void {
+    this.warnings.push(`${this.originOf(name) ?? name}: ${text}`);
+  }
+
+  /** Remembers what stands in the file for a text with a replaced reference. */
+  replaced(text: string, written: string): void {
+    this.#written.set(text, written);
+  }
+
+  /** The part of a text that a message may show: `shown`, or the text in the file if it has references. */
+  asWritten(text: string, shown = text): string {
+    return this.#written.get(text) ?? shown;
+  }
+}
