@@ -217,7 +217,8 @@ test('the delays of the event loop are those since the last scrape, whoever read
   while (performance.now() < until);
   await idle(100);
   assert.ok((await scrapeMax()) > 1);
-  await feed.next('state', (state) => state.process.loopDelayP99Ms > 1000);
+  // The feed reads the delays too; one stall among many ticks need not show in its percentile.
+  await feed.next('state', () => true);
   await idle(100);
   assert.ok((await scrapeMax()) < 1);
 });

@@ -127,8 +127,7 @@ async function tryCandidates(candidates: Candidates, context: CompletionContext)
     }
   }
   record.provider = requested.provider.id;
-  // Whose limit it is, is said without an attempt.
-  record.attempt = failed!.isAsked ? failed : undefined;
+  record.attempt = failed;
   throw failed!.failure!;
 }
 
