@@ -97,8 +97,8 @@ export class JsonScanner {
         const state = this.#state;
         if (state === 'inString' || state === 'inName') at = this.#readString(bytes, at);
         else if (state === 'inWord') at = this.#readWord(bytes, at);
-        else if (IS_BLANK[bytes[at]!] === 1) at += 1;
-        else at = this.#readToken(bytes[at]!, at);
+        else if (IS_BLANK[bytes[at]!] !== 1) at = this.#readToken(bytes[at]!, at);
+        else while (at < bytes.length && IS_BLANK[bytes[at]!] === 1) at += 1;
       }
     } catch (error) {
       this.fault = error as Error;
