@@ -122,6 +122,35 @@ test('no file of src is longer than 250 lines', () => {
   }
 });
 
+/** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
+const MAX_LINES: Readonly<Record<string, number>> = {
+  '': 830,
+  admin: 2500,
+  cli: 630,
+  config: 1990,
+  downstream: 1160,
+  gateway: 1050,
+  lib: 2170,
+  policy: 680,
+  store: 310,
+  upstream: 2070,
+  workers: 400,
+};
+
+test('no folder of src has more lines than its budget', () => {
+  const lines = new Map<string, number>();
+  for (const name of readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })) {
+    if (!/\.(?:ts|js|html|css)$/.test(name)) continue;
+    const folder = name.includes('/') ? name.split('/')[0]! : '';
+    const before = lines.get(folder) ?? 0;
+    lines.set(folder, before + read(`src/${name}`).split('\n').length - 1);
+  }
+  assert.deepEqual(new Set(lines.keys()), new Set(Object.keys(MAX_LINES)));
+  for (const [folder, count] of lines) {
+    assert.ok(count <= MAX_LINES[folder]!, `src/${folder} has ${count} lines`);
+  }
+});
+
 test('package.json and the source name the same version', () => {
   assert.match(read('src/lib/version.ts'), new RegExp(`VERSION = '${packageJson.version}'`));
 });
