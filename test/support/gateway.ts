@@ -159,7 +159,7 @@ export function withoutRefill(config: Config): Config {
 
 /** The longest wait for a log line, which may never come if a key in it is redacted. */
 const LOG_LINE_SECONDS = 3;
-const REQUEST_ID = /\brequest_id(?:":"|=)([^"\s]+)/g;
+const REQUEST_ID = /\brequest(?:",| )"?request_id(?:":"|=)([^"\s]+)/g;
 
 /** Waits for the access line of a request: that of a worker arrives a little later than its reply. */
 async function receiveLogLine(
