@@ -8,7 +8,7 @@ import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { Reservation } from '../src/lib/byte-budget.ts';
-import { ClientGone, GatewayError } from '../src/lib/errors.ts';
+import { ClientGone, type GatewayError } from '../src/lib/errors.ts';
 import { assertError, parseRaw, type ExpectedError } from './support/errors.ts';
 import {
   chatBody,

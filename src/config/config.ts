@@ -4,7 +4,7 @@
  */
 
 import type { LogLevel } from '../lib/log.ts';
-import { Secret } from '../lib/secrets.ts';
+import type { Secret } from '../lib/secrets.ts';
 import {
   checkCallerKeys,
   readAdmin,
