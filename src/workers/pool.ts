@@ -5,8 +5,7 @@ import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-s
 import type { Logger } from '../lib/log.ts';
 
 import type { RequestObserver } from '../lib/request-facts.ts';
-import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
-import type { LoopDelay } from '../lib/thread-figures.ts';
+import type { LoopDelay, SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import {
   WorkerThread,
   type Address,
