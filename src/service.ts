@@ -37,7 +37,8 @@ export function createService(initial: Config, runtime: ServiceRuntime): Service
   const { admin: settings } = initial;
   const { workers } = initial.server;
   let lastReload = { isSuccessful: true, succeededAtMs: Date.now() };
-  const app = createApp(initial, runtime, {
+  const app = createApp(initial, {
+    ...runtime,
     memory: new SharedMemory(placeOfMain(workers)),
     observe: settings && ((request) => admin?.observe(request)),
     onModels: settings && ((...models) => admin?.onModels(...models)),

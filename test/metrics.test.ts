@@ -210,14 +210,15 @@ test('the delays of the event loop are those since the last scrape, whoever read
   await scrapeMax();
   // A cleared histogram begins with its second tick.
   await idle(100);
-  const until = performance.now() + 1500;
+  const until = performance.now() + 400;
   while (performance.now() < until);
   await idle(100);
-  assert.ok((await scrapeMax()) > 1);
+  const stallSeconds = await scrapeMax();
+  assert.ok(stallSeconds > 0.3);
   // The feed reads the delays too; one stall among many ticks need not show in its percentile.
   await feed.next('state', () => true);
   await idle(100);
-  assert.ok((await scrapeMax()) < 1);
+  assert.ok((await scrapeMax()) < stallSeconds);
 });
 
 test('GET /metrics is made and sent in chunks, so that streams go on', async (t) => {
@@ -342,7 +343,7 @@ test('10,000 random names of models leave the number of series bounded', async (
   assert.ok(modelTotals(metrics.metrics).length < 302);
 });
 
-const MANY = sweep(1_000_000, 100_000);
+const MANY = sweep(1_000_000, 40_000);
 
 /** Many finished requests, with more names than there is room for. */
 function recordMany() {
@@ -422,10 +423,10 @@ test('the last requests do not hold on to the long texts that they were cut from
     gateway.chat(chatBody({ model: `p/${at}${'x'.repeat(300_000)}` }));
   await ask(0);
   const before = await settledBytes(measure);
-  for (let at = 1; at <= 100; at += 1) await ask(at);
+  for (let at = 1; at <= 40; at += 1) await ask(at);
   upstream.requests.length = 0;
   const heldBytes = (await settledBytes(measure)) - before;
-  assert.ok(heldBytes < 10e6, `${heldBytes} bytes`);
+  assert.ok(heldBytes < 6e6, `${heldBytes} bytes`);
 });
 
 test('no key, token or content is in the metrics', async (t) => {

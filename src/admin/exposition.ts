@@ -1,7 +1,7 @@
 /** `GET /metrics` in Prometheus' text format 0.0.4: series of finished requests, and figures of the moment. */
 
 import type { Config } from '../config/config.ts';
-import type { LoopDelay } from '../lib/thread-figures.ts';
+import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { readProcess, STARTED_AT_MS, type Figures } from './figures.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';

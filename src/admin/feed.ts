@@ -6,7 +6,7 @@ import { fromIterable } from '../lib/byte-source.ts';
 import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
-import type { LoopDelay } from '../lib/thread-figures.ts';
+import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { readProcess, STARTED_AT_MS, type Figures } from './figures.ts';
 import type { History, RecentRequests } from './history.ts';

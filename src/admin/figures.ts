@@ -2,7 +2,7 @@
 
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
-import type { ConnectionFigures, LoopDelay } from '../lib/thread-figures.ts';
+import type { ConnectionFigures, LoopDelay } from '../lib/shared-memory.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 
 /** Of the running parts. Each is cheap to read. */
