@@ -132,7 +132,7 @@ const MAX_LINES: Readonly<Record<string, number>> = {
   gateway: 1050,
   lib: 2170,
   policy: 680,
-  store: 310,
+  store: 290,
   upstream: 2070,
   workers: 400,
 };
