@@ -14,7 +14,7 @@ import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { createConcurrency } from './policy/concurrency.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { createLimits } from './policy/rate-limits.ts';
-import { ANSWER_MS, Connection } from './store/connection.ts';
+import { Connection } from './store/connection.ts';
 import { createRedisStore } from './store/redis-store.ts';
 import { createOpenAIProvider } from './upstream/openai.ts';
 import type { Provider } from './upstream/provider.ts';
@@ -124,7 +124,7 @@ function createParts(config: Config, options: AppOptions) {
       createRedisStore({
         logger,
         memory,
-        open: (events) => new Connection(store, { ...events, answerMs: ANSWER_MS }),
+        open: (events) => new Connection(store, events),
       }),
   };
 }

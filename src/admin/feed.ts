@@ -36,7 +36,6 @@ export function createFeed(sources: FeedSources): (call: Call) => Answer['body']
   /** The next events are made when the client has taken the ones before: a slow one misses states. */
   async function* events(call: Call): AsyncGenerator<Buffer> {
     try {
-      yield Buffer.from(`retry: ${INTERVAL_MS}\n\n`);
       let sentRequests = -1;
       let sentConfig: Config | undefined;
       while (!call.cancellation.reason && !call.isDraining) {
