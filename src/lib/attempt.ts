@@ -1,11 +1,10 @@
 /** The records of a request and of its attempts: written by everybody who learns something, and read by the log. */
 
-import { BACKSLASH, CLOSE_BRACE, OPEN_BRACE, QUOTE } from './ascii.ts';
+import { JsonScanner, memberOf, parseUntrustedJson } from './json.ts';
 import { ClientGone, type ErrorKind, GatewayError } from './errors.ts';
 import type { Answer } from './messages.ts';
 import type { Outcome, TokenUsage, TryFacts } from './request-facts.ts';
 import { escapeControlCharacters } from './secrets.ts';
-import { memberOf, parseUntrustedJson } from './untrusted-json.ts';
 
 /** Of every text from outside that a line of the log quotes. */
 export const MAX_LOGGED_CHARACTERS = 200;
@@ -212,17 +211,13 @@ function readUsage(noted: unknown): TokenUsage {
 
 /** Returns the JSON object at the start of `text`, without what follows it; '' if it is not whole. */
 function firstObject(text: string): string {
-  let depth = 0;
-  let isInString = false;
-  for (let at = 0; at < text.length; at += 1) {
-    const character = text.charCodeAt(at);
-    if (character === QUOTE) isInString = !isInString;
-    else if (isInString && character === BACKSLASH) at += 1;
-    else if (!isInString && character === OPEN_BRACE) depth += 1;
-    else if (!isInString && character === CLOSE_BRACE) depth -= 1;
-    if (depth === 0) return text.slice(0, at + 1);
-  }
-  return '';
+  let end = 0;
+  const json = new JsonScanner((value) => {
+    if (value.depth === 0) ({ end } = value);
+  });
+  const bytes = Buffer.from(text);
+  json.push(bytes);
+  return bytes.toString('utf8', 0, end);
 }
 
 function count(value: unknown, name: string): number | undefined {
