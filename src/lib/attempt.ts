@@ -1,9 +1,9 @@
 /** The records of a request and of its attempts: written by everybody who learns something, and read by the log. */
 
 import { JsonScanner, memberOf, parseUntrustedJson } from './json.ts';
-import { ClientGone, type ErrorKind, GatewayError } from './errors.ts';
+import { type ClientGone, GatewayError } from './errors.ts';
 import type { Answer } from './messages.ts';
-import type { Outcome, TokenUsage, TryFacts } from './request-facts.ts';
+import type { TokenUsage, TryFacts } from './request-facts.ts';
 import { escapeControlCharacters } from './secrets.ts';
 
 /** Of every text from outside that a line of the log quotes. */
@@ -133,7 +133,7 @@ export class Attempt {
   /** Records the end. A stream that fails later ends a second time. */
   end(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
-    this.outcome = outcomeOf(failure);
+    this.outcome = failure?.outcome ?? 'ok';
     if (failure instanceof GatewayError) this.failure = failure;
   }
 
@@ -153,26 +153,6 @@ export class Attempt {
       duration_ms: isAsked ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
     };
   }
-}
-
-const OUTCOMES: Record<ErrorKind, Outcome> = {
-  authentication: 'refused',
-  rateLimit: 'rate_limited',
-  invalidRequest: 'refused',
-  unknownProvider: 'refused',
-  notFound: 'refused',
-  provider: 'upstream_error',
-  api: 'upstream_error',
-  timeout: 'timeout',
-  internal: 'internal_error',
-  serialization: 'upstream_error',
-  unsupported: 'upstream_error',
-};
-
-/** Returns the outcome of what failed with `failure`; `ok` if nothing did. */
-export function outcomeOf(failure: GatewayError | ClientGone | undefined): Outcome {
-  if (failure instanceof ClientGone) return 'client_closed';
-  return failure ? OUTCOMES[failure.kind] : 'ok';
 }
 
 /** Returns what happened, for the operator: the network's error, the provider's own text, or the failure's message. */
