@@ -2,6 +2,7 @@
 
 import type { AdminSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
+import { headerValues } from '../downstream/request-head.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isOwnHost } from '../lib/loopback.ts';
@@ -48,7 +49,7 @@ export function createKeyCheck(
   let failures = 0;
   let loggedAtMs = -Infinity;
   return (call) => {
-    const values = call.headerValues('authorization');
+    const values = headerValues(call, 'authorization');
     try {
       authenticate(values.map(toBearer));
     } catch (error) {

@@ -4,7 +4,7 @@ import type { AdminSettings } from '../config/config.ts';
 import type { Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
 import { createHttpServer, type HttpServer } from '../downstream/http-server.ts';
-import { createRemoteAddress } from '../downstream/request-head.ts';
+import { checkProtocol, createRemoteAddress } from '../downstream/request-head.ts';
 import { ByteBudget } from '../lib/byte-budget.ts';
 import { fromIterable } from '../lib/byte-source.ts';
 import { GatewayError } from '../lib/errors.ts';
@@ -105,7 +105,7 @@ function createHandler(
 ): (call: Call) => Promise<void> {
   // Async: in the turn in which a request is announced, node:http does not know yet that it is complete.
   async function dispatch(call: Call): Promise<Answer> {
-    call.checkProtocol();
+    checkProtocol(call);
     checkHost(call, settings);
     checkOrigin(call);
     // Probes cannot read secrets: as /health on the public port, it says nothing else.
