@@ -237,6 +237,12 @@ const ROWS: Row[] = [
     ...both(FAILED),
     answer: literal('HTTP/1.1 OK 200\r\ncontent-length: 0\r\n\r\n'),
   },
+  { fault: 'status of two digits', ...both(FAILED), answer: literal('HTTP/1.1 20 OK\r\n\r\n') },
+  {
+    fault: 'chunked body that is not',
+    ...both(FAILED),
+    answer: literal('HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{"choices":[]}'),
+  },
   {
     fault: 'header over 16 KiB',
     ...both(FAILED),
@@ -468,6 +474,9 @@ async function isAtRest(proxy: FaultProxy, isKept: boolean): Promise<boolean> {
   return used.length <= (isKept ? 1 : 0);
 }
 
+const NAMES_OF_LIBRARIES =
+  /\bE[A-Z]{4,}|HPE_|UND_|[Uu]ndici|fetch|socket|node:|getaddrinfo|SSL|routines/;
+
 const observed = new Map<string, string>();
 
 async function checkCell(t: TestContext, cell: Cell, limitSeconds?: number): Promise<void> {
@@ -510,6 +519,7 @@ async function checkCell(t: TestContext, cell: Cell, limitSeconds?: number): Pro
 
   for (const bytes of received) {
     assert.ok(!bytes.includes(host) && !bytes.includes('127.0.0.1'), bytes);
+    assert.doesNotMatch(bytes, NAMES_OF_LIBRARIES);
   }
   for (const bytes of [...received, ...gateway.log]) {
     assert.ok(!bytes.includes(PROVIDER_KEY) && !bytes.includes(CLIENT_TOKEN), bytes);
