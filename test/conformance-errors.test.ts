@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 
 import { MAX_JSON_ELEMENTS } from '../src/lib/json-scanner.ts';
-import { idle, replaceNow, useManualTimers } from './support/clock.ts';
+import { idle, useManualTimers } from './support/clock.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,
@@ -136,24 +136,6 @@ test('what the gateway refuses by itself is answered as documented, and no provi
   assertError(parseRaw(await sendRaw(gateway.port, raw)), refusal());
   assert.equal(p.requests.length, 0);
 });
-
-for (const [name, more, expected] of [
-  ['the global rate limit', 'requests_per_second = 1\nburst_capacity = 1', rateLimited(1, {})],
-  [
-    "a provider's rate limit",
-    'providers.p = { requests_per_second = 1, burst_capacity = 1 }',
-    rateLimited(1),
-  ],
-] as const) {
-  test(`${name} is answered with 429 rate_limit_error`, async (t) => {
-    const { p, gateway } = await scenario(t, { more: `[rate_limit]\nenabled = true\n${more}` });
-    // No new token, however slow the machine is.
-    replaceNow(t, () => 1000);
-    assert.equal((await gateway.chat(chatBody())).status, 200);
-    assertError(await gateway.chat(chatBody()), expected);
-    assert.equal(p.requests.length, 1);
-  });
-}
 
 test('an exception before a provider is chosen is a fixed 500, and leaves the gateway serving', async (t) => {
   const gateway = await startGateway(t, {

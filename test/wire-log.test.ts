@@ -3,7 +3,6 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
-import { createLogger, LOG_LEVELS, type LogFacts, type LogLevel } from '../src/lib/log.ts';
 import {
   chatBody,
   CLIENT_TOKEN,
@@ -547,86 +546,5 @@ describe('what a client sends', { concurrency: true }, () => {
         assert.doesNotMatch(String(value), /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/);
       }
     }
-  }
-});
-
-describe('createLogger', () => {
-  const NOW = Date.UTC(2026, 0, 2, 3, 4, 5, 6);
-
-  function lines(
-    options: { level?: LogLevel; format: 'json' | 'text'; colour?: boolean },
-    log: (write: (level: LogLevel, message: string, facts?: LogFacts) => void) => void,
-  ): string[] {
-    const written: string[] = [];
-    const logger = createLogger({
-      level: 'trace',
-      colour: false,
-      ...options,
-      write: (line) => written.push(line),
-      redact: Object.assign((line: string) => line.replaceAll('secret', '***'), {
-        mayChange: () => true,
-      }),
-      now: () => NOW,
-    });
-    log((level, message, facts) => logger.log(level, message, facts));
-    return written;
-  }
-
-  const facts = { path: '/x', status: 200, stream: false, provider: undefined, key: 'secret' };
-
-  test('writes JSON with time, level, message and facts, and leaves out what is not known', () => {
-    const [line = '', ...more] = lines({ format: 'json' }, (log) => log('info', 'request', facts));
-    assert.deepEqual(more, []);
-    assert.equal(
-      line,
-      '{"time":"2026-01-02T03:04:05.006Z","level":"info","message":"request","path":"/x","status":200,"stream":false,"key":"***"}\n',
-    );
-  });
-
-  test('writes text for people, without colour where none is wanted', () => {
-    assert.deepEqual(
-      lines({ format: 'text' }, (log) => log('info', 'request', facts)),
-      ['03:04:05.006 INFO  request path=/x status=200 stream=false key=***\n'],
-    );
-  });
-
-  test('quotes a text value that could be taken for another field', () => {
-    const forged = 'p/m outcome=ok status=200';
-    const values = { model: forged, quoted: 'a"b', path: 'C:\\x', none: '', plain: 'p/m-1:free,x' };
-    const [line = ''] = lines({ format: 'text' }, (log) => log('info', 'request', values));
-    assert.equal(
-      line.slice(line.indexOf('model=')),
-      `model="${forged}" quoted="a\\"b" path="C:\\\\x" none="" plain=p/m-1:free,x\n`,
-    );
-  });
-
-  test('writes the same text in colour, with another colour for each level', () => {
-    // oxlint-disable-next-line no-control-regex
-    const sequence = /\u001b\[(\d+)m/g;
-    const all = (log: (level: LogLevel, message: string, facts: LogFacts) => void) => {
-      for (const level of LOG_LEVELS) log(level, 'request', facts);
-    };
-    const coloured = lines({ format: 'text', colour: true }, all);
-    const plain = lines({ format: 'text' }, all);
-    assert.deepEqual(
-      coloured.map((line) => line.replace(sequence, '')),
-      plain,
-    );
-    const codes = coloured.map((line) => [...line.matchAll(sequence)].map(([, code]) => code));
-    assert.equal(new Set(codes.map(([first]) => first)).size, LOG_LEVELS.length);
-    for (const line of codes) assert.equal(line.at(-1), '0');
-  });
-
-  for (const format of ['json', 'text'] as const) {
-    test(`writes ${format} on one line, whatever is in message and facts`, () => {
-      const evil = 'a\nb\r\u001b[2J\u2028c\u2029\u0085\u009bd\0';
-      const [line = ''] = lines({ format }, (log) => log('warn', evil, { fact: evil }));
-      // oxlint-disable-next-line no-control-regex
-      assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
-      if (format === 'text') {
-        // oxlint-disable-next-line no-control-regex
-        assert.match(line, /^[^\u007f-\u009f]*$/);
-      }
-    });
   }
 });
