@@ -127,9 +127,10 @@ interface Row {
 
 const whole = (stream: boolean) => wire(bodyOf(stream));
 const literal = (bytes: string) => () => ({ bytes: Buffer.from(bytes), headEnd: 0, middle: 0 });
-const cut = (at: 'headEnd' | 'middle', by: 'close' | 'reset' | 'stall') => (answer: Wire) => ({
-  cutAfter: { bytes: answer[at], by },
-});
+const cut =
+  (at: 'headEnd' | 'middle' | number, by: 'close' | 'reset' | 'stall') => (answer: Wire) => ({
+    cutAfter: { bytes: typeof at === 'number' ? at : answer[at], by },
+  });
 const both = (outcome: Outcome) => ({ complete: outcome, stream: outcome });
 /** Ends as this error, or as the error event once the stream has begun. */
 const midway = (outcome: Outcome) => ({ complete: outcome, stream: inStream(outcome) });
@@ -162,21 +163,9 @@ const ROWS: Row[] = [
     isForGood: true,
     inflict: () => ({ onConnect: 'ignore' }),
   },
-  {
-    fault: 'FIN before headers',
-    ...both(FAILED),
-    inflict: () => ({ cutAfter: { bytes: 0, by: 'close' } }),
-  },
-  {
-    fault: 'RST before headers',
-    ...both(FAILED),
-    inflict: () => ({ cutAfter: { bytes: 0, by: 'reset' } }),
-  },
-  {
-    fault: 'FIN inside headers',
-    ...both(FAILED),
-    inflict: () => ({ cutAfter: { bytes: 30, by: 'close' } }),
-  },
+  { fault: 'FIN before headers', ...both(FAILED), inflict: cut(0, 'close') },
+  { fault: 'RST before headers', ...both(FAILED), inflict: cut(0, 'reset') },
+  { fault: 'FIN inside headers', ...both(FAILED), inflict: cut(30, 'close') },
   { fault: 'FIN after headers', ...both(FAILED), inflict: cut('headEnd', 'close') },
   { fault: 'RST after headers', ...both(FAILED), inflict: cut('headEnd', 'reset') },
   { fault: 'RST inside the body', ...midway(FAILED), inflict: cut('middle', 'reset') },
@@ -213,7 +202,7 @@ const ROWS: Row[] = [
     fault: 'stall before headers',
     ...both(TIMED_OUT),
     isAboutTime: true,
-    inflict: () => ({ cutAfter: { bytes: 0, by: 'stall' } }),
+    inflict: cut(0, 'stall'),
   },
   {
     fault: 'stall after headers',
