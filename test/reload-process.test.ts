@@ -310,15 +310,17 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     const folder = emptyFolder(t, { 'settings.toml': SERVER_TOML });
     const path = join(folder, 'settings.toml');
     const preload = join(ROOT, 'test', 'support', 'slow-listen.mjs');
+    const reloaded = join(folder, 'reloaded');
     const program = startProgram(t, ['--config', path], {
-      env: { NODE_OPTIONS: `--import=${preload}` },
+      env: { NODE_OPTIONS: `--import=${preload}`, LISTEN_ONCE: reloaded },
     });
     const { child, lines, stderr } = program;
     await eventually(() => stderr().includes('about to listen'), 'the start');
     writeFileSync(path, SERVER_TOML + providerToml(upstream));
     for (const signal of HARMLESS) child.kill(signal);
+    await eventually(() => lines('reloaded').length === 1, `the reload: ${stderr()}`);
+    writeFileSync(reloaded, '');
     await eventually(() => lines('started').length === 1, `the start: ${stderr()}`);
-    assert.equal(lines('reloaded').length, 1);
     assert.equal(lines('started')[0]!['providers'], 'p');
     assert.doesNotMatch(stderr(), /debugger|inspector/i);
     const port = Number(/^listening .*:(\d+)\/v1/m.exec(stderr())?.[1]);
