@@ -80,6 +80,10 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   const { workers, firstTokenTimeoutMs = Infinity, ...server } = values.section('server');
   const trustedProxies = server.trustedProxies ?? [];
   checkProxies(trustedProxies, values);
+  if (server.maxBodyBytes > server.maxBufferedBytes) {
+    const text = `requests of more than max_buffered_bytes, ${server.maxBufferedBytes}, are refused all the same`;
+    values.warning('server.max_body_bytes', text);
+  }
   const { enabled, keys } = values.section('server.auth');
   const auth = { enabled, keys: toSecrets(keys) };
   const clients = readClients(values);

@@ -1,6 +1,6 @@
 /** The types of settings: which values they accept, and how text becomes one. */
 
-import { MAX_TIMER_MS } from '../lib/clock.ts';
+import { MAX_TIMER_MS } from '../lib/cancellation.ts';
 
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;

@@ -5,7 +5,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
+import { onNextTurn, TurnLimit } from '../lib/byte-source.ts';
 
 /**
  * Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. node:http
@@ -15,38 +15,34 @@ import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
-interface BodyOptions {
-  readonly maxBytes: number;
+interface BodyReader {
   /** Grows with the body; with a Content-Length, to all of it at once. */
-  readonly reservation: Reservation;
-  /** The request's: ends the reading. */
+  readonly bodyReservation: Reservation;
+  /** Ends the reading. */
   readonly cancellation: Cancellation;
   /** Called before the first byte is read, if the body is not refused by its length. */
-  readonly onAccepted: () => void;
-  /** Called with each chunk as it arrives. */
-  readonly onChunk: (chunk: Buffer) => void;
+  acceptBody(): void;
 }
 
 /**
- * Reads the whole body and returns it in parts. Throws a 413 if it is larger than `maxBytes`, a 429 if it does not fit
- * the reservation's budget, a 400 if it comes in too small chunks, and the cancellation's reason, `ClientGone` if it
- * breaks off. The answer to a refused body discards what follows.
+ * Reads the whole body and returns it in parts; `onChunk` takes each chunk as it arrives. Throws a 413 if it is larger
+ * than `maxBytes`, a 429 if it does not fit the reservation's budget, a 400 if it comes in too small chunks, and the
+ * cancellation's reason, `ClientGone` if it breaks off. The answer to a refused body discards what follows.
  */
 export function readRequestBody(
   request: IncomingMessage,
-  { maxBytes, reservation, cancellation, onAccepted, onChunk }: BodyOptions,
+  call: BodyReader,
+  maxBytes: number,
+  onChunk: (chunk: Buffer) => void,
 ): Promise<readonly Buffer[]> {
-  const announcedBytes = Number(request.headers['content-length'] ?? 0);
+  const { bodyReservation, cancellation } = call;
   const pace = new UploadPace(request);
-  const reserve = (bytes: number) => {
-    if (bytes > maxBytes) {
-      throw invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
-    }
-    reservation.resize(bytes);
-  };
-  reserve(announcedBytes);
-  onAccepted();
-  const body = reservation.keepBody(maxBytes);
+  const body = bodyReservation.keepBody({
+    announcedBytes: Number(request.headers['content-length'] ?? 0),
+    maxBytes,
+    tooLarge: () => invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),
+  });
+  call.acceptBody();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
     const end = () => {
@@ -56,12 +52,11 @@ export function readRequestBody(
     };
     const fail = (error: unknown) => {
       end();
-      reservation.resize(0);
+      bodyReservation.resize(0);
       reject(error);
     };
     const onData = (chunk: Buffer) => {
       try {
-        if (body.size + chunk.length > announcedBytes) reserve(body.size + chunk.length);
         body.push(chunk);
         onChunk(chunk);
         if (!pace.take(chunk)) throw invalidRequest('the request body comes in too small chunks');
@@ -110,7 +105,7 @@ class UploadPace {
     if (this.#areTooSmall) return false;
     this.#chunks += 1;
     this.#bytes += length;
-    if (this.#turn.isReached(length)) this.#yieldTurn();
+    if (this.#turn.spend(length)) this.#yieldTurn();
     const isLong = this.#chunks > FREE_CHUNKS;
     this.#areTooSmall = isLong && this.#bytes < this.#chunks * MIN_MEAN_CHUNK_BYTES;
     if (this.#areTooSmall) holdSocket(this.#request);
