@@ -124,9 +124,9 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 830,
+  '': 865,
   admin: 2260,
-  cli: 630,
+  cli: 535,
   config: 1780,
   downstream: 1160,
   gateway: 1050,
