@@ -2,7 +2,7 @@
 
 import { drawCards } from './charts.js';
 import { byId, clip, formatTime, isNew, setHidden, setText, visible, withIcon } from './dom.js';
-import { cpuPercent, drawProcess, drawSettings, drawTables, stateWords } from './overview.js';
+import { cpuPercentSince, drawProcess, drawSettings, drawTables, stateWords } from './overview.js';
 import {
   addRequests,
   drawFilters,
@@ -137,7 +137,7 @@ function takeRequests(next) {
 
 function takeState(next) {
   announceChanges(next);
-  state = { ...next, cpuPercent: cpuPercent(state, next) };
+  state = { ...next, cpuPercent: cpuPercentSince(state, next) };
 }
 
 function connect() {

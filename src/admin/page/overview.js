@@ -138,7 +138,7 @@ export function drawProcess(state) {
 }
 
 /** Returns the use of the CPU between two state events; undefined without a first. */
-export function cpuPercent(before, { now, process }) {
+export function cpuPercentSince(before, { now, process }) {
   const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
   if (passedMs <= 0) return undefined;
   return Math.round((100_000 * (process.cpuSeconds - before.process.cpuSeconds)) / passedMs);
