@@ -127,7 +127,7 @@ const MAX_LINES: Readonly<Record<string, number>> = {
   '': 830,
   admin: 2260,
   cli: 630,
-  config: 1990,
+  config: 1780,
   downstream: 1160,
   gateway: 1050,
   lib: 2170,

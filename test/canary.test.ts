@@ -204,7 +204,7 @@ describe('the provider\u2019s key', () => {
       ];
       const gateway = await startGateway(t, { toml: toml.join('\n') });
       const messages = [{ role: 'user', content: 'canary-of-content' }];
-      for (const key of [...OTHER_KEYS, PROVIDER_KEY]) {
+      for (const key of sweep([...OTHER_KEYS, PROVIDER_KEY], [OTHER_KEYS[0]!, PROVIDER_KEY])) {
         const event = `event: error\ndata: ${JSON.stringify(echo(key))}\n\n`;
         upstream.script = (_, response) => sendEvents(response, CHUNK + event);
         await gateway.chat(chatBody({ messages, stream: true }));

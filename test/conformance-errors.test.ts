@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test, type TestContext } from 'node:test';
 
-import { MAX_JSON_ELEMENTS } from '../src/lib/json-scanner.ts';
+import { MAX_JSON_ELEMENTS } from '../src/lib/json.ts';
 import { idle, replaceNow, useManualTimers } from './support/clock.ts';
 import {
   assertError,
@@ -24,7 +24,7 @@ import { sendRaw } from './support/raw.ts';
 import { byModel, modelOf, scenario } from './support/scenario.ts';
 import { createScope } from './support/scope.ts';
 import { eventually } from './support/streams.ts';
-import { sweep } from './support/sweep.ts';
+import { LEFT_TO_SWEEPS } from './support/sweep.ts';
 import {
   NOBODY_LISTENS,
   completion,
@@ -706,29 +706,45 @@ test('an upstream that takes longer than the timeout, in any phase, is answered 
   assert.equal(p.requests.length, replies.length);
 });
 
-for (const isChunked of sweep([false, true], [true])) {
-  const kind = isChunked ? 'in chunks' : 'with Content-Length';
-  test(`a complete answer ${kind} may have 64 MiB, and a longer one is a 502`, async (t) => {
-    const limit = 64 * 1024 * 1024;
+const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
+const TOO_LARGE = { ...PROVIDER_FAILED, message: /^Provider error: .*too large/ };
+
+test('an answer whose Content-Length is beyond 64 MiB is a 502 at once', async (t) => {
+  const { gateway } = await scenario(t, {
+    providers: {
+      p: (request, response) => {
+        const length = modelOf(request);
+        response.writeHead(200, { 'content-type': 'application/json', 'content-length': length });
+        response.write('{"choices":[]}', () => setImmediate(() => response.destroy()));
+      },
+    },
+  });
+  const ask = async (bytes: number) => gateway.chat(chatBody({ model: `p/${bytes}` }));
+  assertError(await ask(MAX_ANSWER_BYTES), { ...PROVIDER_FAILED, message: /cut off/ });
+  assertError(await ask(MAX_ANSWER_BYTES + 1), TOO_LARGE);
+});
+
+test(
+  'an answer in chunks may have 64 MiB, and a longer one is a 502',
+  { skip: LEFT_TO_SWEEPS },
+  async (t) => {
     const { gateway } = await scenario(t, {
       providers: {
         p: (request, response) => {
           const body = Buffer.alloc(Number(modelOf(request)), ' ');
           body.write('{"choices":[]}');
           response.setHeader('content-type', 'application/json');
-          if (isChunked) response.write(body.subarray(0, 1000));
-          response.end(isChunked ? body.subarray(1000) : body);
+          response.write(body.subarray(0, 1000));
+          response.end(body.subarray(1000));
         },
       },
     });
-    const whole = await gateway.chat(chatBody({ model: `p/${limit}` }));
-    assert.deepEqual([whole.status, whole.bytes.length], [200, limit]);
-    assertError(await gateway.chat(chatBody({ model: `p/${limit + 1}` })), {
-      ...PROVIDER_FAILED,
-      message: /^Provider error: .*too large/,
-    });
-  });
-}
+    const ask = async (bytes: number) => gateway.chat(chatBody({ model: `p/${bytes}` }));
+    const whole = await ask(MAX_ANSWER_BYTES);
+    assert.deepEqual([whole.status, whole.bytes.length], [200, MAX_ANSWER_BYTES]);
+    assertError(await ask(MAX_ANSWER_BYTES + 1), TOO_LARGE);
+  },
+);
 
 test('an error body is waited for one second', async (t) => {
   const timers = useManualTimers(t);

@@ -171,7 +171,7 @@ test('a drain ends at its deadline, also where CONNECT came behind an answer tha
 const STUCK: Record<string, { script: Script; body: object }> = {
   'a stream': { script: pushing(100 * MIB), body: chatBody({ stream: true }) },
   'a complete answer': {
-    script: (_, response) => sendJson(response, completion('y'.repeat(24 * MIB))),
+    script: (_, response) => sendJson(response, completion('y'.repeat(16 * MIB))),
     body: chatBody(),
   },
 };
@@ -221,8 +221,8 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
       },
       requests: STREAM,
     },
-    'a complete answer of 24 MiB': {
-      script: (_, response) => sendJson(response, completion('y'.repeat(24 * MIB))),
+    'a complete answer of 16 MiB': {
+      script: (_, response) => sendJson(response, completion('y'.repeat(16 * MIB))),
       requests: rawChat(chatBody()),
     },
     // Together more than the network holds, each so small that it is written in one go.

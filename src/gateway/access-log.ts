@@ -3,7 +3,7 @@
 import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { createRemoteAddress } from '../downstream/request-head.ts';
-import { describeCause, MAX_LOGGED_CHARACTERS, outcomeOf } from '../lib/attempt.ts';
+import { describeCause, MAX_LOGGED_CHARACTERS } from '../lib/attempt.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
 import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
@@ -138,7 +138,9 @@ function levelOf(call: Call, outcome: Outcome): LogLevel {
 }
 
 function finalOutcomeOf({ cancellation, record }: Call): Outcome {
-  return cancellation.reason instanceof ClientGone ? 'client_closed' : outcomeOf(record.failure);
+  return cancellation.reason instanceof ClientGone
+    ? 'client_closed'
+    : (record.failure?.outcome ?? 'ok');
 }
 
 /** What the client was told, without a provider's own text; of a 429, whose limit it was. */

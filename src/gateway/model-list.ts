@@ -7,7 +7,7 @@ import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import { parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { parseUntrustedJson } from '../lib/json.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
