@@ -2,7 +2,7 @@
 
 import { drawCards } from './charts.js';
 import { byId, clip, formatTime, isNew, setHidden, setText, visible, withIcon } from './dom.js';
-import { drawProcess, drawSettings, drawTables, forgetProcess, stateWords } from './overview.js';
+import { cpuPercentSince, drawProcess, drawSettings, drawTables, stateWords } from './overview.js';
 import {
   addRequests,
   drawFilters,
@@ -117,7 +117,6 @@ function takeSettings(next) {
   if (settings !== null && settings.startedAt !== next.startedAt) {
     forgetRequests();
     state = null;
-    forgetProcess();
     saidStates = new Map();
     announce('The gateway was restarted');
   } else if (settings !== null) {
@@ -138,7 +137,7 @@ function takeRequests(next) {
 
 function takeState(next) {
   announceChanges(next);
-  state = next;
+  state = { ...next, cpuPercent: cpuPercentSince(state, next) };
 }
 
 function connect() {

@@ -110,28 +110,38 @@ export function drawTables({ providers, models, clients, now }) {
   clientsTable.draw(clients);
 }
 
-/** The state event before: the CPU's use is the difference. @type {any} */
-let earlier = null;
-
-export function forgetProcess() {
-  earlier = null;
+/**
+ * Figures of the process: id, name, and the value in the state event, if it is known.
+ * @type {[id: string, name: string, valueOf: (state: any) => number | undefined][]}
+ */
+const FIGURES = [
+  ['cpu', 'CPU, %', ({ cpuPercent }) => cpuPercent],
+  ['memory', 'Memory, MB', ({ process }) => Math.round(process.rssBytes / 1e6)],
+  ['loop-delay', 'Event loop delay p99, ms', ({ process }) => process.loopDelayP99Ms],
+  ['buffered', 'Buffered, MB', ({ bufferedBytes }) => bufferedBytes / 1e6],
+  ['connections-open', 'Connections open', ({ connections }) => connections?.open],
+  ['connections-made', 'Connections made', ({ connections }) => connections?.made],
+  ['connections-reused', 'Connections reused', ({ connections }) => connections?.reused],
+  ['dropped', 'Log lines dropped', ({ droppedLogLines }) => droppedLogLines],
+];
+for (const [id, name] of FIGURES) {
+  const value = make('dd', '', '–');
+  value.id = id;
+  byId('process').append(make('div', '', make('dt', '', name), value));
 }
 
 export function drawProcess(state) {
-  const { connections, process, now } = state;
-  const passedMs = earlier ? Date.parse(now) - Date.parse(earlier.now) : 0;
-  if (passedMs > 0) {
-    const usedMs = 1000 * (process.cpuSeconds - earlier.process.cpuSeconds);
-    setText('cpu', formatNumber(Math.round((100 * usedMs) / passedMs)));
+  for (const [id, , valueOf] of FIGURES) {
+    const value = valueOf(state);
+    setText(id, value === undefined ? '–' : formatNumber(value));
   }
-  earlier = state;
-  setText('memory', formatNumber(Math.round(process.rssBytes / 1e6)));
-  setText('loop-delay', formatNumber(process.loopDelayP99Ms));
-  setText('buffered', formatNumber(state.bufferedBytes / 1e6));
-  setText('dropped', formatNumber(state.droppedLogLines));
-  for (const name of ['open', 'made', 'reused']) {
-    setText('connections-' + name, connections ? formatNumber(connections[name]) : 'not known');
-  }
+}
+
+/** Returns the use of the CPU between two state events; undefined without a first. */
+export function cpuPercentSince(before, { now, process }) {
+  const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
+  if (passedMs <= 0) return undefined;
+  return Math.round((100_000 * (process.cpuSeconds - before.process.cpuSeconds)) / passedMs);
 }
 
 export function drawSettings({ version, node, startedAt, settings, warnings }, now) {
