@@ -5,7 +5,7 @@ import type { Call } from '../downstream/call.ts';
 import { fromIterable } from '../lib/byte-source.ts';
 import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
-import type { Answer } from '../lib/messages.ts';
+import type { Answer } from '../lib/attempt.ts';
 import { VERSION } from '../lib/version.ts';
 import { STARTED_AT_MS, type Figures, type ProcessFigures } from './figures.ts';
 import type { History } from './history.ts';

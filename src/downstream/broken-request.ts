@@ -4,7 +4,7 @@ import { randomUUID } from 'node:crypto';
 import { STATUS_CODES } from 'node:http';
 
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
-import type { Answer } from '../lib/messages.ts';
+import type { Answer } from '../lib/attempt.ts';
 import type { Connection } from './connection.ts';
 import { toAddress } from './request-head.ts';
 

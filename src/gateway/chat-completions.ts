@@ -3,10 +3,9 @@
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import type { ClientSettings } from '../config/config.ts';
-import { Attempt, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import { type Answer, Attempt, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
-import type { Answer } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Limits } from '../policy/rate-limits.ts';

@@ -5,7 +5,7 @@ import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import { isStream, type Answer } from '../lib/messages.ts';
+import { type Answer, isStream } from '../lib/attempt.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
