@@ -5,7 +5,7 @@ import { createHttpServer } from './downstream/http-server.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache, type ModelsObserver } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
-import { ExhaustionLog } from './lib/exhaustion.ts';
+import { ExhaustionLog } from './upstream/network-error.ts';
 import { createLogger, type Logger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './lib/request-facts.ts';
 import { createRedactor, isSameSetting } from './lib/secrets.ts';

@@ -128,12 +128,12 @@ const MAX_LINES: Readonly<Record<string, number>> = {
   admin: 2260,
   cli: 535,
   config: 1780,
-  downstream: 1160,
+  downstream: 1150,
   gateway: 1050,
-  lib: 2170,
+  lib: 1970,
   policy: 680,
   store: 290,
-  upstream: 2070,
+  upstream: 2110,
   workers: 400,
 };
 

@@ -8,7 +8,7 @@ import { ByteBudget } from '../lib/byte-budget.ts';
 import { fromIterable } from '../lib/byte-source.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { Answer } from '../lib/messages.ts';
+import type { Answer } from '../lib/attempt.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 import { createAccessCheck, READY_PATH } from './access.ts';

@@ -5,7 +5,7 @@ import type { Call } from '../downstream/call.ts';
 import { fromIterable } from '../lib/byte-source.ts';
 import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
-import type { Answer } from '../lib/messages.ts';
+import type { Answer } from '../lib/attempt.ts';
 import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { readProcess, STARTED_AT_MS, type Figures } from './figures.ts';

@@ -6,12 +6,11 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import { AccessRecord } from '../lib/attempt.ts';
+import { AccessRecord, type Answer, isStream } from '../lib/attempt.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { isStream, type Answer } from '../lib/messages.ts';
 import { readInTurns, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 import { StreamWriter, WRITE_PART_BYTES } from './stream-writer.ts';

@@ -6,7 +6,7 @@ import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
-import type { Answer } from '../lib/messages.ts';
+import type { Answer } from '../lib/attempt.ts';
 import type { SharedCounter } from '../lib/shared-memory.ts';
 import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
 import { toAddress } from './request-head.ts';

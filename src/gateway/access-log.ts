@@ -137,10 +137,8 @@ function levelOf(call: Call, outcome: Outcome): LogLevel {
   return isShutdown ? 'warn' : level;
 }
 
-function finalOutcomeOf({ cancellation, record }: Call): Outcome {
-  return cancellation.reason instanceof ClientGone
-    ? 'client_closed'
-    : (record.failure?.outcome ?? 'ok');
+function finalOutcomeOf({ cancellation: { reason }, record }: Call): Outcome {
+  return reason instanceof ClientGone ? reason.outcome : (record.failure?.outcome ?? 'ok');
 }
 
 /** What the client was told, without a provider's own text; of a 429, whose limit it was. */

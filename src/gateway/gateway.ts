@@ -6,7 +6,7 @@ import type { AnswerBroken } from '../downstream/connection.ts';
 import { checkProtocol, headerValues } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import { isStream, type Answer } from '../lib/messages.ts';
+import { type Answer, isStream } from '../lib/attempt.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';

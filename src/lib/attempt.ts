@@ -1,8 +1,8 @@
-/** The records of a request and of its attempts: written by everybody who learns something, and read by the log. */
+/** A chat request, its attempts and its answer; what is learned of them is recorded here for the log. */
 
 import { JsonScanner, memberOf, parseUntrustedJson } from './json.ts';
 import { type ClientGone, GatewayError } from './errors.ts';
-import type { Answer } from './messages.ts';
+import type { ByteStream } from './byte-source.ts';
 import type { TokenUsage, TryFacts } from './request-facts.ts';
 import { escapeControlCharacters } from './secrets.ts';
 
@@ -18,6 +18,29 @@ export const MAX_WORD_CHARACTERS = 64;
 const MODEL = /^[ -[\]-~]{1,64}$/;
 /** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
+
+/** A validated chat completion request. */
+export interface ChatRequest {
+  /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
+  readonly model: string;
+  readonly stream: boolean;
+  /** The client's bytes with only the `model` value replaced, in parts: nothing is copied. */
+  bodyWithModel(model: string): readonly Buffer[];
+}
+
+/** What the client is sent. */
+export interface Answer {
+  readonly status: number;
+  /** Owned by the answer: whoever sends it adds to them. */
+  readonly headers: Record<string, string>;
+  /** Text, bytes in parts, or a stream. What the client is told of its failure is part of the stream. */
+  readonly body: string | readonly Buffer[] | ByteStream;
+}
+
+/** Whether an answer is sent as it is made. */
+export function isStream(body: Answer['body']): body is ByteStream {
+  return typeof body === 'object' && !Array.isArray(body);
+}
 
 /** One request. Times are on the clock of `performance.now()`. */
 export class AccessRecord {
@@ -86,9 +109,8 @@ export class Attempt {
   answerModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  #usage: TokenUsage | undefined;
-  /** The last `usage`, until it is read. */
-  #unread: unknown;
+  /** The last `usage`. */
+  #usage: unknown;
 
   constructor(
     { id, chatUrl }: { readonly id: string; readonly chatUrl: string },
@@ -108,9 +130,7 @@ export class Attempt {
 
   /** The usable counts of the last `usage`; `undefined` if there is none. */
   get usage(): TokenUsage | undefined {
-    if (this.#unread !== undefined) this.#usage = readUsage(this.#unread);
-    this.#unread = undefined;
-    return this.#usage;
+    return this.#usage === undefined ? undefined : readUsage(this.#usage);
   }
 
   noteModel(model: unknown): void {
@@ -127,7 +147,7 @@ export class Attempt {
    * parsed only when the counts are read: some providers send one with each event.
    */
   noteUsage(usage: unknown): void {
-    this.#unread = usage ?? undefined;
+    this.#usage = usage ?? undefined;
   }
 
   /** Records the end. A stream that fails later ends a second time. */

@@ -5,7 +5,7 @@
 
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { ByteSource } from '../lib/byte-source.ts';
-import type { ChatRequest } from '../lib/messages.ts';
+import type { ChatRequest } from '../lib/attempt.ts';
 
 export interface UpstreamRequest {
   readonly method: 'GET' | 'POST';
