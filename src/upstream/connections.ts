@@ -4,7 +4,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
-import { type ConnectionFigures, ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
+import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
 const CONNECT_TICKS = 10;
