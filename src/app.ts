@@ -16,8 +16,7 @@ import { KeyPool } from './policy/key-pool.ts';
 import { createLimits } from './policy/rate-limits.ts';
 import { Connection } from './store/connection.ts';
 import { createRedisStore } from './store/redis-store.ts';
-import { createOpenAIProvider } from './upstream/openai.ts';
-import type { Provider } from './upstream/provider.ts';
+import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 import type { KnownStates, ThreadEvent, ThreadRuntime } from './workers/thread.ts';
 

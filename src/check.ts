@@ -14,7 +14,7 @@ import { GatewayError } from './lib/errors.ts';
 import { createRedactor, escapeControlCharacters } from './lib/secrets.ts';
 import { ANSWER_MS, Connection } from './store/connection.ts';
 import { upstreamFailure } from './upstream/network-error.ts';
-import { createOpenAIProvider } from './upstream/openai.ts';
+import { createOpenAIProvider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 
 /** For all providers and the store together: they are asked side by side. */

@@ -7,7 +7,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Secret } from '../src/lib/secrets.ts';
 import { SharedMemory } from '../src/lib/shared-memory.ts';
-import type { StoredBucket } from '../src/policy/rate-limit-store.ts';
+import type { StoredBucket } from '../src/policy/rate-limits.ts';
 import { encodeCommand } from '../src/store/connection.ts';
 import { storeCounters } from '../src/store/redis-store.ts';
 import { scriptArguments } from '../src/store/script.ts';

@@ -8,7 +8,7 @@ const FAILURES_TO_OPEN = 3;
 const COOLDOWN_MS = 10_000;
 /** Model names come from clients: the circuits that failed last are kept, and no names longer than this. */
 const MAX_CIRCUITS = 1000;
-const MAX_NAME_CHARACTERS = 256;
+const MAX_MODEL_CHARACTERS = 256;
 const MAX_CAUSE_CHARACTERS = 256;
 
 /** `open`: skip the provider. `half-open`: one request may probe it. */
@@ -126,7 +126,7 @@ export class CircuitBreaker {
     // A model that answers or fails shows that its provider was reached.
     if (model !== undefined) this.#close(provider);
     if (type === 'success') this.#close(name);
-    else if (name.length <= MAX_NAME_CHARACTERS) this.#fail(name, event);
+    else if (name.length <= MAX_MODEL_CHARACTERS) this.#fail(name, event);
   }
 
   /** The circuits that are not closed, in the order of their latest failures. */
@@ -151,7 +151,7 @@ export class CircuitBreaker {
       type,
       provider: provider.id,
       // Megabytes of a client's are not sent to other threads: what is cut is still too long to be kept.
-      model: model?.slice(0, MAX_NAME_CHARACTERS),
+      model: model?.slice(0, MAX_MODEL_CHARACTERS),
       cause: cut(cause),
       restsUntilMs: sharedNowWholeMs() + COOLDOWN_MS,
     };
@@ -202,7 +202,7 @@ function cut(cause: string | undefined): string | undefined {
 }
 
 function namesOf({ provider, model }: Circuit): { provider: string; model: string | undefined } {
-  return { provider, model: model && escapeControlCharacters(model, MAX_NAME_CHARACTERS) };
+  return { provider, model: model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS) };
 }
 
 function nameOf(id: string, model: string | undefined): string {

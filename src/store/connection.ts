@@ -4,7 +4,7 @@ import { createConnection, isIP, type Socket } from 'node:net';
 import { connect as createTlsConnection } from 'node:tls';
 
 import type { StoreSettings } from '../config/config.ts';
-import type { StoredBucket } from '../policy/rate-limit-store.ts';
+import type { StoredBucket } from '../policy/rate-limits.ts';
 import { scriptArguments } from './script.ts';
 
 /** A request waits no longer for a reply. */

@@ -2,7 +2,7 @@
 
 import type { Logger } from '../lib/log.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
-import type { RateLimitStore } from '../policy/rate-limit-store.ts';
+import type { RateLimitStore } from '../policy/rate-limits.ts';
 import type { Connection, ConnectionOptions } from './connection.ts';
 import { parseAnswer } from './script.ts';
 

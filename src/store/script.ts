@@ -1,6 +1,6 @@
 /** The script that takes tokens of several buckets, or of none. It needs Redis 5 or later, or Valkey. */
 
-import type { StoredBucket, Taken } from '../policy/rate-limit-store.ts';
+import type { StoredBucket, Taken } from '../policy/rate-limits.ts';
 
 /**
  * A bucket is what it lacks and since when: with the rate, that is GCRA's theoretical arrival time. Lua has only

@@ -4,8 +4,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
-import { type ConnectionFigures, ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
-import type { ConnectionFailure } from './network-error.ts';
+import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;
 const CONNECT_TICKS = 10;
@@ -13,31 +12,20 @@ const CONNECT_TICKS = 10;
 const IDLE_CONNECTION_MS = 90_000;
 /** Below the idle time, so that the death of an idle connection's other end is noticed. */
 const KEEP_ALIVE_PROBE_MS = 30_000;
-/** About a round trip: an upstream that closes later may have worked on the request. */
-const STALE_WITHIN_MS = 1000;
 
 const SEND_HEADERS = 'undici:client:sendHeaders';
-/** One for all: a socket reads the stack of its error, which takes memory for each place. */
-const CANCELLED = new Error('the request was cancelled');
 
 /** undici's `Dispatcher`, as far as it is used. */
-export interface Agent {
+interface Agent {
   /** Reports to `handler`, also what goes wrong. */
   dispatch(options: object, handler: object): boolean;
   destroy(): Promise<void>;
 }
 
-export interface Connections {
-  readonly agent: Agent;
-  /** Has no idle connections, if its requests are sent with `reset`. */
-  readonly freshAgent: Agent;
-  /** Of all threads. */
-  readonly figures: ConnectionFigures;
-  /** Calls `listener` with the connection of the request that undici starts right now. */
-  onNextUse(listener: (use: ConnectionUse) => void): void;
-  /** Closes all connections at once: a proxy may never complete an orderly close. */
-  close(): Promise<void>;
-}
+/** Takes the connection on which a request begins. */
+type UseListener = (socket: Socket, connection: 'new' | 'reused') => void;
+
+export type Connections = NonNullable<ReturnType<typeof createConnections>>;
 
 /**
  * Returns a pool of connections, counted in `memory` for all threads; `undefined` if this Node does not have undici's
@@ -46,7 +34,7 @@ export interface Connections {
 export function createConnections(
   memory = new SharedMemory(ONLY_THREAD),
   connectTimeoutMs = CONNECT_TIMEOUT_MS,
-): Connections | undefined {
+) {
   const AgentClass = findAgentClass();
   if (!AgentClass) return undefined;
   const options = {
@@ -72,25 +60,29 @@ export function createConnections(
     socket.once('close', () => open.add(-1));
     return 'new';
   };
-  let listenerOfNextUse: ((use: ConnectionUse) => void) | undefined;
+  let listenerOfNextUse: UseListener | undefined;
   // Published when a request is written to a socket, directly after its handler's `onConnect`.
   const onSendHeaders = (message: unknown) => {
     // Also other code in this process may use fetch.
     if (!listenerOfNextUse) return;
     const { socket } = message as { socket: Socket };
-    listenerOfNextUse(new ConnectionUse(socket, countUse(socket)));
+    listenerOfNextUse(socket, countUse(socket));
     listenerOfNextUse = undefined;
   };
   subscribe(SEND_HEADERS, onSendHeaders);
   return {
     agent,
+    /** Has no idle connections, if its requests are sent with `reset`. */
     freshAgent,
+    /** Of all threads. */
     get figures() {
       return { open: open.value, made: made.value, reused: reused.value };
     },
-    onNextUse(listener) {
+    /** Calls `listener` with the connection of the request that undici starts right now. */
+    onNextUse(listener: UseListener) {
       listenerOfNextUse = listener;
     },
+    /** Closes all connections at once: a proxy may never complete an orderly close. */
     async close() {
       unsubscribe(SEND_HEADERS, onSendHeaders);
       await Promise.all([agent.destroy(), freshAgent.destroy()]);
@@ -114,48 +106,15 @@ function findAgentClass(): (new (options: object) => Agent) | undefined {
   return shared!.constructor as new (options: object) => Agent;
 }
 
-/** The connection of one request, from the moment that the request is written to it. */
-export class ConnectionUse {
-  readonly connection: 'new' | 'reused';
-  readonly #socket: Socket;
-  readonly #bytesReadBefore: number;
-  readonly #startedAtMs = performance.now();
-
-  constructor(socket: Socket, connection: 'new' | 'reused') {
-    this.connection = connection;
-    this.#socket = socket;
-    this.#bytesReadBefore = socket.bytesRead;
-  }
-
-  /** The failure if it breaks now; `undefined` if the upstream may have worked on the request. */
-  get failure(): ConnectionFailure | undefined {
-    if (this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
-    const isSoon = performance.now() - this.#startedAtMs < STALE_WITHIN_MS;
-    return this.connection === 'reused' && isSoon ? 'stale' : undefined;
-  }
-
-  /** Closes the connection. After an abort of its own, undici would open another one that no request waits for. */
-  close(): void {
-    this.#socket.destroy(CANCELLED);
-  }
-}
-
-interface ConnectOptions {
-  readonly protocol: string;
-  /** With the port. */
-  readonly host: string;
-  readonly hostname: string;
-  readonly port: string;
-}
-
+type Origin = Pick<URL, 'protocol' | 'host' | 'hostname' | 'port'>;
 type ConnectCallback = (error: Error | null, socket?: Socket) => void;
 
-/** Returns undici's `connect` option. */
+/** Returns undici's `connect` option, which is called with members of the origin's URL. */
 function createConnector(timeoutMs: number) {
   /** The latest TLS session of each origin; resuming one saves most of the handshake's cost. */
   const sessions = new Map<string, Buffer>();
 
-  return ({ protocol, host, hostname, port }: ConnectOptions, callback: ConnectCallback): void => {
+  return ({ protocol, host, hostname, port }: Origin, callback: ConnectCallback): void => {
     const isTls = protocol === 'https:';
     const socket = isTls
       ? connectTls({

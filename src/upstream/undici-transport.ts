@@ -3,11 +3,13 @@
  * more than all else of the request (`npm run bench`).
  */
 
+import type { Socket } from 'node:net';
+
 import { type ByteSink, type ByteSource, onNextTurn, TurnLimit } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import type { Connections, ConnectionUse } from './connections.ts';
-import { TransportError } from './network-error.ts';
+import type { Connections } from './connections.ts';
+import { type ConnectionFailure, TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { SlicedBody, toBody } from './sliced-body.ts';
 
@@ -54,6 +56,10 @@ interface ExchangeOptions {
   readonly reject: (error: unknown) => void;
 }
 
+/** About a round trip: an upstream that closes later may have worked on the request. */
+const STALE_WITHIN_MS = 1000;
+/** One for all: a socket reads the stack of its error, which takes memory for each place. */
+const CANCELLED = new Error('the request was cancelled');
 /** At this many unread bytes the connection is paused; what undici has already read from the socket still comes. */
 const MAX_UNREAD_BYTES = 65_536;
 
@@ -72,7 +78,9 @@ class Exchange implements UpstreamReply, ByteSource {
   #isTurnOver = false;
   /** It is being written to a connection. */
   #isStarted = false;
-  #use: ConnectionUse | undefined;
+  #socket: Socket | undefined;
+  #bytesReadBefore = 0;
+  #sentAtMs = 0;
   #isOver = false;
   /** Why it is over, unless it ended well. */
   #error: unknown;
@@ -104,9 +112,11 @@ class Exchange implements UpstreamReply, ByteSource {
     // Cancelled while the request waited for a connection, when undici has no way to abort it.
     if (this.#isOver) return abort(this.#options.cancellation.reason!);
     this.#isStarted = true;
-    this.#options.connections.onNextUse((use) => {
-      this.#use = use;
-      this.connection = use.connection;
+    this.#options.connections.onNextUse((socket, connection) => {
+      this.#socket = socket;
+      this.connection = connection;
+      this.#bytesReadBefore = socket.bytesRead;
+      this.#sentAtMs = performance.now();
     });
   }
 
@@ -141,15 +151,23 @@ class Exchange implements UpstreamReply, ByteSource {
   }
 
   onError(error: Error): void {
-    const failure = this.#isStarted ? this.#use?.failure : 'unconnected';
-    this.#end(new TransportError(error, failure));
+    this.#end(new TransportError(error, this.#connectionFailure));
+  }
+
+  /** The state of the connection if it breaks now; `undefined` if the upstream may have worked on the request. */
+  get #connectionFailure(): ConnectionFailure | undefined {
+    if (!this.#isStarted) return 'unconnected';
+    if (this.#socket && this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
+    const isSoon = performance.now() - this.#sentAtMs < STALE_WITHIN_MS;
+    return this.connection === 'reused' && isSoon ? 'stale' : undefined;
   }
 
   #giveUp(reason: unknown): void {
     if (this.#isOver) return;
     this.#unread.take();
     this.#end(reason);
-    this.#use?.close();
+    // After an abort of its own, undici would open another connection that no request waits for.
+    this.#socket?.destroy(CANCELLED);
   }
 
   #end(error: unknown): void {

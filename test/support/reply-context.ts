@@ -22,5 +22,5 @@ export function newReplyContext(onStreamEnd: ReplyContext['onStreamEnd'] = () =>
 }
 
 export function replyWith(body: UpstreamReply['body']): UpstreamReply {
-  return { status: 200, headers: new Headers(), body };
+  return { status: 200, headers: new Map(), body };
 }
