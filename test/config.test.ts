@@ -1,23 +1,35 @@
+/** Settings: what is accepted, refused and warned of, wherever it comes from. The rows of settings.txt come first. */
+
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
-import { describe, test } from 'node:test';
+import { execFileSync } from 'node:child_process';
+import { existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, test, type TestContext } from 'node:test';
 import { inspect } from 'node:util';
 
-import { ConfigError, loadConfig, type Config, type Flags } from '../src/config/config.ts';
+import { warningsOf as startWarningsOf } from '../src/cli/startup-report.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from '../src/config/built-in-providers.ts';
+import { ConfigError, loadConfig, type Config, type Flags } from '../src/config/config.ts';
+import { readSettings } from '../src/config/read-settings.ts';
 import { Secret } from '../src/lib/secrets.ts';
-import { ROOT } from './support/process.ts';
+import { emptyFolder, ROOT } from './support/process.ts';
 
 type Env = Record<string, string | undefined>;
 
-function load(toml: string, env: Env = {}, flags: Flags = {}): Config {
-  return loadConfig({ toml, env, flags });
+interface More {
+  readonly flags?: Flags;
+  readonly directory?: string;
 }
 
-/** What is wrong with these settings; empty when they load. */
-function problemsOf(toml: string, env: Env = {}, flags: Flags = {}): readonly string[] {
+function load(toml: string, env: Env = {}, more: More = {}): Config {
+  return loadConfig({ toml, env, ...more });
+}
+
+/** What is wrong, if settings are read so; empty if they load. */
+function problemsOf(read: string | (() => unknown), env: Env = {}, more: More = {}) {
   try {
-    load(toml, env, flags);
+    if (typeof read === 'string') load(read, env, more);
+    else read();
   } catch (error) {
     assert.ok(error instanceof ConfigError, inspect(error));
     return error.problems;
@@ -25,22 +37,83 @@ function problemsOf(toml: string, env: Env = {}, flags: Flags = {}): readonly st
   return [];
 }
 
-/** Checks that there is one problem for each pattern, in order. */
-function assertProblems(actual: readonly string[], expected: readonly RegExp[]): void {
+/** Checks that there is one text for each pattern, in order; the whole text, or `…` stands for any part of it. */
+function assertTexts(actual: readonly string[], expected: readonly (RegExp | string)[]): void {
   assert.equal(actual.length, expected.length, actual.join('\n'));
-  for (const [index, pattern] of expected.entries()) assert.match(actual[index]!, pattern);
+  for (const [index, pattern] of expected.entries()) {
+    const escaped = String(pattern).replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&');
+    const whole = new RegExp(`^${escaped.replaceAll('…', '.*')}$`, 's');
+    assert.match(actual[index]!, typeof pattern === 'string' ? whole : pattern);
+  }
 }
 
 /** One provider `z` with these lines in its section, and whatever else it needs. */
 function provider(lines: string): string {
-  const needed = { base_url: 'http://z/v1', api_key: 'k' };
+  const needed = { base_url: 'https://z/v1', api_key: 'k' };
   const missing = Object.entries(needed).filter(([key]) => !lines.includes(`${key} =`));
   return `[providers.z]\n${missing.map(([key, value]) => `${key} = "${value}"\n`).join('')}${lines}`;
 }
 
-function keysOf(config: Config): Record<string, string> {
-  return Object.fromEntries(config.providers.registered.map((p) => [p.id, p.apiKeys[0]!.reveal()]));
+const keysOf = ({ providers }: Config): Record<string, string> =>
+  Object.fromEntries(providers.registered.map((p) => [p.id, p.apiKeys[0]!.reveal()]));
+
+const reveal = (secrets: readonly Secret[]) => secrets.map((secret) => secret.reveal());
+
+const keyOf = ({ providers }: Config) => providers.registered[0]!.apiKeys[0]!.reveal();
+const MINE = '[providers.mine]\nbase_url = "http://h/v1"\n';
+
+/** Sections, each with a title and rows `SETTING; SETTING | VARIABLE=VALUE; … => what comes of it`. */
+const SECTIONS = readFileSync(`${ROOT}/test/settings.txt`, 'utf8').split(/^# /m).slice(1);
+
+/** The settings of a row as TOML. A provider `z` in it has what every provider needs. */
+function tomlOf(settings: string): string {
+  const lines = settings.split('; ');
+  if (settings.includes('providers.z.')) {
+    for (const needed of ['base_url = "https://z"', 'api_key = "k"']) {
+      const [key = ''] = needed.split('=');
+      if (!settings.includes(`z.${key}`)) lines.unshift(`providers.z.${needed}`);
+    }
+  }
+  return lines.join('\n');
 }
+
+function checkRow(settings: string, variables: string, outcome: string): void {
+  const env = Object.fromEntries(
+    (variables === '' ? [] : variables.split('; ')).map((variable) => {
+      const at = variable.indexOf('=');
+      return [variable.slice(0, at), variable.slice(at + 1)];
+    }),
+  );
+  const toml = tomlOf(settings);
+  const [, kind, texts = ''] = /^(refused|warned): (.*)/.exec(outcome) ?? [];
+  const problems = problemsOf(toml, env);
+  assertTexts(problems, kind === 'refused' ? texts.split(' // ') : []);
+  assert.doesNotMatch(problems.join(), /hunt/);
+  if (kind === 'refused') return;
+  const { warnings, resolved } = load(toml, env);
+  assertTexts(warnings, kind === 'warned' ? texts.split(' // ') : []);
+  assert.doesNotMatch(warnings.join(), /hunt/);
+  const [, name = '', value] = /^(\S+) = (.*)/.exec(outcome) ?? [];
+  if (value !== undefined) assert.equal(JSON.stringify(resolved.get(name)), value);
+  else assert.ok(kind !== undefined || outcome === 'accepted', outcome);
+}
+
+for (const [title, ...rows] of SECTIONS.map((section) => section.trim().split('\n'))) {
+  describe(title, () => {
+    for (const row of rows) {
+      test(row, () => {
+        const [, settings = '', variables = '', outcome] =
+          /^(.*?) ?(?:\| (.*))? => (.*)$/.exec(row) ?? assert.fail('no row');
+        checkRow(settings, variables, outcome!);
+      });
+    }
+  });
+}
+
+test('settings cannot change the prototype of objects', () => {
+  problemsOf('[__proto__]\npolluted = 1');
+  assert.ok(!('polluted' in {}));
+});
 
 describe('defaults', () => {
   test('without file and environment every setting has its documented default', () => {
@@ -195,21 +268,6 @@ describe('types and ranges', () => {
     });
   }
 
-  test('the message shows what was found', () => {
-    assertProblems(problemsOf('[server]\nport = 99999\ntimeout = 0\nretries = "x"\ncors = 1.5'), [
-      /^server\.port: found "?99999"?, expected/,
-      /^server\.timeout: found "?0"?, expected/,
-      /^server\.retries: found "x", expected/,
-      /^server\.cors: found "?1\.5"?, expected/,
-    ]);
-  });
-
-  test('an integer that no number can hold is refused', () => {
-    for (const value of ['9007199254740993', '9223372036854775808']) {
-      assertProblems(problemsOf(`[server]\ntimeout = ${value}`), [/^line 2, column /]);
-    }
-  });
-
   const tables = ['server', 'server.auth', 'admin', 'logging', 'providers', 'providers.openai'];
   for (const name of [
     ...tables,
@@ -225,69 +283,10 @@ describe('types and ranges', () => {
         ['[]', 'an array'],
       ]) {
         const pattern = `^${name.replaceAll('.', '\\.')}: found ${found}, expected a table`;
-        assertProblems(problemsOf(`${name} = ${value}\n${z}`), [new RegExp(pattern)]);
+        assertTexts(problemsOf(`${name} = ${value}\n${z}`), [new RegExp(pattern)]);
       }
     });
   }
-
-  test('primary and fallback cannot be providers', () => {
-    assertProblems(problemsOf('[providers.primary]\napi_key = "k"\n[providers.fallback]'), [
-      /^providers\.primary: found a table, expected a string/,
-      /^providers\.fallback: found a table, expected an array of strings/,
-    ]);
-  });
-});
-
-describe('unknown keys', () => {
-  const nearest: [toml: string, problem: RegExp][] = [
-    ['[sever]', /^sever: unknown key; did you mean "server"\?$/],
-    ['[server]\nprot = 1', /^server\.prot: unknown key; did you mean "port"\?$/],
-    ['[server]\nPort = 1', /^server\.Port: unknown key; did you mean "port"\?$/],
-    ['[server]\ntime_out = 1', /^server\.time_out: unknown key; did you mean "timeout"\?$/],
-    ['[server.auth]\nkey = []', /^server\.auth\.key: unknown key; did you mean "keys"\?$/],
-    ['[server.aut]', /^server\.aut: unknown key; did you mean "auth"\?$/],
-    ['[logging]\nlevle = "x"', /^logging\.levle: unknown key; did you mean "level"\?$/],
-    [provider('apikey = "x"'), /^providers\.z\.apikey: unknown key; did you mean "api_key"\?$/],
-    ['[providers]\nfalback = []', /^providers\.falback: unknown key; did you mean "fallback"\?$/],
-    ['[rate_limits]', /^rate_limits: unknown key; did you mean "rate_limit"\?$/],
-    ['[rate_limit]\nburst = 1', /^rate_limit\.burst: unknown key; .*"?burst_capacity"?/],
-    [
-      '[rate_limit.providers.openai]\nrequests_per_secnd = 1',
-      /^rate_limit\.providers\.openai\.requests_per_secnd: unknown key; did you mean "requests_per_second"\?$/,
-    ],
-    ['[server]\nzzzzzzzz = 1', /^server\.zzzzzzzz: unknown key; known: .*\bport, .*\bhost, /],
-    ['__proto__ = 1', /^__proto__: unknown key/],
-    ['[__proto__]\npolluted = 1', /^__proto__: unknown key/],
-    ['[server.constructor]', /^server\.constructor: unknown key/],
-    [provider('hasOwnProperty = 1'), /^providers\.z\.hasOwnProperty: unknown key/],
-  ];
-  for (const [toml, problem] of nearest) {
-    test(`${JSON.stringify(toml)} is refused and the nearest known key named`, () => {
-      assertProblems(problemsOf(toml), [problem]);
-      assert.ok(!('polluted' in {}));
-    });
-  }
-
-  const ids: [toml: string, problem: RegExp][] = [
-    ['[providers]\nprimary = "opnai"', /^providers\.primary: .*"opnai"; did you mean "openai"\?$/],
-    ['[providers]\nfallback = ["grok"]', /^providers\.fallback: .*"grok"; did you mean "groq"\?$/],
-    [
-      '[rate_limit.providers.mistal]',
-      /^rate_limit\.providers\.mistal: .*did you mean "mistral"\?$/,
-    ],
-    ['[providers.opnai]', /^providers\.opnai\.base_url: required: .*did you mean "openai"\?$/],
-  ];
-  for (const [toml, problem] of ids) {
-    test(`${JSON.stringify(toml)} names a provider that does not exist, and the nearest is named`, () => {
-      assertProblems(problemsOf(toml), [problem]);
-    });
-  }
-});
-
-test('of a provider’s id of three letters, another with one of them is not called the nearest', () => {
-  assertProblems(problemsOf('[providers.zzz]'), [
-    /^providers\.zzz\.base_url: required: "zzz" is not a built-in provider; known: /,
-  ]);
 });
 
 describe('all problems', () => {
@@ -310,7 +309,9 @@ a = "no-slash"
 burst_capacity = 0
 `;
     const env = { GATEWAY_TIMEOUT: '0', GATEWAY_CORS: 'yes', GATEWAY_RATE_LIMIT_RPS: '-1' };
-    const names = problemsOf(toml, env, { port: 'http' }).map((text) => text.split(':')[0]!);
+    const names = problemsOf(toml, env, { flags: { port: 'http' } }).map(
+      (text) => text.split(':')[0]!,
+    );
     const expected = [
       'server.port --port GATEWAY_TIMEOUT GATEWAY_CORS server.auth.keys server.hots',
       'logging.level providers.mine.base_url providers.primary aliases.a',
@@ -394,86 +395,6 @@ describe('a syntax error', () => {
 });
 
 describe('variables in texts', () => {
-  const env = { A: 'one', B: 'two', NESTED: '${A}', EMPTY: '', _a1: 'three', DOLLAR: '$&$1' };
-  const expansions: [text: string, expanded: string, unset: readonly string[]][] = [
-    ['${A}', 'one', []],
-    ['x${A}-${B}${A}y', 'xone-twooney', []],
-    ['${NESTED}', '${A}', []],
-    ['${DOLLAR}', '$&$1', []],
-    ['x${EMPTY}', 'x', []],
-    ['${_a1}', 'three', []],
-    ['$A $${A} {A}', '$A $one {A}', []],
-    ['${A', '${A', ['no reference']],
-    ['${}${A-b}${ A}', '${}${A-b}${ A}', ['no reference']],
-    ['${${A}}', '${one}', ['no reference']],
-    ['$${A}{', '$one{', []],
-    ['${NOPE}/${A}/${NADA}', '${NOPE}/one/${NADA}', ['NOPE', 'NADA']],
-    ['${a}', '${a}', ['a']],
-    ['${__proto__}', '${__proto__}', ['__proto__']],
-    ['${constructor}${toString}', '${constructor}${toString}', ['constructor', 'toString']],
-  ];
-  for (const [text, expanded, unset] of expansions) {
-    test(`${text} becomes ${expanded}`, () => {
-      const config = load(provider(`default_model = '${text}'`), env);
-      assert.equal(config.providers.registered[0]!.defaultModel, expanded);
-      assert.equal(config.warnings.length, unset.length);
-      for (const [index, name] of unset.entries()) {
-        assert.match(config.warnings[index]!, /^providers\.z\.default_model: /);
-        assert.ok(config.warnings[index]!.includes(` ${name} `), config.warnings[index]!);
-      }
-    });
-  }
-
-  test('are replaced in every setting that is a text', () => {
-    const toml = `[server]
-host = "\${H}"
-[server.auth]
-keys = ["\${K}", "lit\${K}"]
-[providers]
-primary = "\${Z}"
-fallback = ["\${Z}"]
-[providers.z]
-base_url = "http://\${H}:1/v1"
-api_key = "\${K}"
-default_model = "\${M}"
-models = ["\${M}", "x"]
-[aliases]
-a = "z/\${M}"
-`;
-    const { server, providers, aliases, warnings } = load(toml, {
-      H: 'h',
-      K: 'hunter-2',
-      Z: 'z',
-      M: 'm',
-    });
-    assert.equal(server.host, 'h');
-    assert.deepEqual(
-      server.auth.keys.map((key) => key.reveal()),
-      ['hunter-2', 'lithunter-2'],
-    );
-    const { baseUrl, apiKeys, defaultModel, models } = providers.registered[0]!;
-    assert.deepEqual(
-      [baseUrl, apiKeys[0]!.reveal(), defaultModel, models],
-      ['http://h:1/v1', 'hunter-2', 'm', ['m', 'x']],
-    );
-    assert.deepEqual([providers.primary, providers.fallback], ['z', ['z']]);
-    assert.deepEqual([...aliases], [['a', ['z/m']]]);
-    assert.deepEqual(warnings, []);
-  });
-
-  test('an unset variable in api_key stays as written, with a warning that names it', () => {
-    const config = load('[providers.openai]\napi_key = "${NOT_THERE}"');
-    assert.deepEqual(keysOf(config), { openai: '${NOT_THERE}' });
-    assert.equal(config.warnings.length, 1);
-    assert.match(config.warnings[0]!, /^providers\.openai\.api_key: .*\bNOT_THERE\b/);
-  });
-
-  test('an unset variable in the gateway\u2019s own keys stops the start', () => {
-    assertProblems(problemsOf('[server.auth]\nkeys = ["good", "${NOT_THERE}"]'), [
-      /^server\.auth\.keys: .*\bNOT_THERE\b/,
-    ]);
-  });
-
   for (const piece of [
     '$',
     '${',
@@ -588,53 +509,11 @@ describe('keys of providers', () => {
       ];
       for (const [toml, env, name] of places) {
         const problems = problemsOf(toml, env);
-        assertProblems(problems, [name]);
+        assertTexts(problems, [name]);
         assert.ok(!problems[0]!.includes('hunt'), problems[0]!);
       }
     });
   }
-
-  const quoted: [toml: string, env: Env, warning: RegExp][] = [
-    ['', { OPENAI_API_KEY: '"hunter2"' }, /^OPENAI_API_KEY: .*quotation mark/],
-    ['', { OPENAI_API_KEY: "'hunter2'" }, /^OPENAI_API_KEY: .*quotation mark/],
-    [
-      '[providers.openai]\napi_key = "${K}"',
-      { K: '"hunter2"' },
-      /^providers\.openai\.api_key: .*quotation mark/,
-    ],
-    ['[server.auth]\nkeys = ["${K}"]', { K: '"hunter2"' }, /^server\.auth\.keys: .*quotation mark/],
-  ];
-  for (const [toml, env, warning] of quoted) {
-    test(`${JSON.stringify(toml)} with ${JSON.stringify(env)} warns of the quotes around the key`, () => {
-      const { warnings } = load(toml, env);
-      assert.equal(warnings.length, 1);
-      assert.match(warnings[0]!, warning);
-      assert.ok(!warnings[0]!.includes('hunter'), warnings[0]!);
-    });
-  }
-
-  test('a key with a quotation mark inside or at one end is nothing to warn of', () => {
-    for (const OPENAI_API_KEY of ['"', '"a', "a'", 'a"b', '"a\'']) {
-      assert.deepEqual(load('', { OPENAI_API_KEY }).warnings, []);
-    }
-  });
-
-  test('a caller\u2019s key of fewer than 8 characters is warned of, and not shown; of a provider\u2019s it is not', () => {
-    const places: [toml: (key: string) => string, name: string][] = [
-      [(key) => `[server.auth]\nkeys = ["${key}"]`, 'server.auth.keys'],
-      [(key) => `[clients.a]\nkey = "${key}"`, 'clients.a.key'],
-      [(key) => `[clients.a]\nkeys = ["${key}"]`, 'clients.a.keys'],
-      [(key) => `[admin]\nport = 9090\nkeys = ["${key}"]`, 'admin.keys'],
-    ];
-    const warning = 'a key of fewer than 8 characters is not hidden in log lines and error texts';
-    for (const [toml, name] of places) {
-      assert.deepEqual(load(toml('hunter2')).warnings, [`${name}: ${warning}`]);
-      assert.deepEqual(load(toml('hunter-2')).warnings, []);
-    }
-    const inVariable = load('', { GATEWAY_AUTH_KEYS: 'hunter2' });
-    assert.deepEqual(inVariable.warnings, [`GATEWAY_AUTH_KEYS: ${warning}`]);
-    assert.deepEqual(load(provider('api_key = "none"')).warnings, []);
-  });
 
   test('a key may have 4096 characters; a longer one is refused, and not shown', () => {
     const places: [toml: string, name: RegExp][] = [
@@ -645,39 +524,16 @@ describe('keys of providers', () => {
       ['[admin]\nport = 9090\nkeys = ["${K}"]', /^admin\.keys: /],
     ];
     for (const [toml, name] of places) {
-      assertProblems(problemsOf(toml, { K: 'x'.repeat(4096) }), []);
+      assertTexts(problemsOf(toml, { K: 'x'.repeat(4096) }), []);
       const problems = problemsOf(toml, { K: 'x'.repeat(4097) });
-      assertProblems(problems, [name]);
+      assertTexts(problems, [name]);
       assert.match(problems[0]!, /: a key cannot be longer than 4096 characters$/);
     }
   });
 
-  test('a wrong key is blamed on api_key or api_keys, whichever has it', () => {
-    const places: [lines: string, name: string][] = [
-      ['api_key = "a b"\napi_keys = ["good"]', 'api_key'],
-      ['api_key = "good"\napi_keys = ["good", "a b"]', 'api_keys'],
-      ['api_key = " "\napi_keys = ["", "a b"]', 'api_keys'],
-    ];
-    for (const [lines, name] of places) {
-      assertProblems(problemsOf(provider(lines)), [
-        new RegExp(`^providers\\.z\\.${name}: a key must be`),
-      ]);
-    }
-    assertProblems(problemsOf(provider('api_keys = [""]\napi_key = ""'), { Z_API_KEY: 'a b' }), [
-      /^Z_API_KEY: a key must be/,
-    ]);
-  });
-
   test('api_key is the first of the keys in api_keys', () => {
     const { registered } = load(provider('api_keys = ["b", "c"]\napi_key = "a"')).providers;
-    assert.deepEqual(
-      registered[0]!.apiKeys.map((key) => key.reveal()),
-      ['a', 'b', 'c'],
-    );
-  });
-
-  test('an empty key of the gateway\u2019s own is refused', () => {
-    assertProblems(problemsOf('[server.auth]\nkeys = [""]'), [/^server\.auth\.keys: /]);
+    assert.deepEqual(reveal(registered[0]!.apiKeys), ['a', 'b', 'c']);
   });
 });
 
@@ -691,87 +547,12 @@ describe('[admin]', () => {
     });
     assert.deepEqual([settings?.host, settings?.keys[0]?.reveal()], ['0.0.0.0', 'hunter2']);
   });
-
-  test('without a port is off, and warns of keys that protect nothing', () => {
-    const { admin: settings, warnings } = load(admin('host = "0.0.0.0"'));
-    assert.deepEqual([settings, warnings], [undefined, []]);
-    const withKeys = load(admin('keys = ["hunter-2"]'));
-    assert.equal(withKeys.admin, undefined);
-    assertProblems(withKeys.warnings, [/^admin\.port: not set: there is no admin listener$/]);
-  });
-
-  test('beyond loopback needs at least one key', () => {
-    for (const host of ['0.0.0.0', '::', '192.0.2.1', 'gateway.example']) {
-      for (const keys of ['', 'keys = []']) {
-        assertProblems(problemsOf(admin(`port = 9090\nhost = "${host}"\n${keys}`)), [
-          new RegExp(`^admin\\.keys: at least one is required: .*${host}.*host = "127.0.0.1"$`),
-        ]);
-      }
-      assert.deepEqual(problemsOf(admin(`port = 9090\nhost = "${host}"\nkeys = ["k"]`)), []);
-    }
-    for (const host of ['127.0.0.1', 'localhost', '::1']) {
-      assert.deepEqual(problemsOf(admin(`port = 9090\nhost = "${host}"`)), []);
-    }
-  });
-
-  test('may not have the port of [server], wherever that comes from', () => {
-    const problem = /^admin\.port: 9090 is the port of \[server\] too; choose another$/;
-    assertProblems(problemsOf(admin('port = 9090', 'port = 9090')), [problem]);
-    assertProblems(problemsOf(admin('port = 9090'), { GATEWAY_PORT: '9090' }), [problem]);
-    assertProblems(problemsOf(admin('port = 9090'), {}, { port: '9090' }), [problem]);
-    assertProblems(problemsOf(admin('port = 8080')), [/^admin\.port: 8080 is the port/]);
-    // The system chooses two different ones.
-    assert.deepEqual(problemsOf(admin('port = 0', 'port = 0')), []);
-  });
-
-  test('a key that is an unset variable, or has quotes around it, is told as in [server.auth]', () => {
-    assertProblems(problemsOf(admin('port = 9090\nkeys = ["${NOT_THERE}"]')), [
-      /^admin\.keys: .*\bNOT_THERE\b/,
-    ]);
-    assertProblems(load(admin(`port = 9090\nkeys = ["'hunter2'"]`)).warnings, [
-      /^admin\.keys: .*quotation mark/,
-    ]);
-  });
-});
-
-describe('trusted proxies', () => {
-  test('are addresses and ranges, IPv4 and IPv6', () => {
-    const trusted = [
-      '10.0.0.1',
-      '10.0.0.0/8',
-      '0.0.0.0/0',
-      '::1',
-      '2001:db8::/32',
-      '::ffff:10.0.0.0/104',
-    ];
-    const { server } = load(`[server]\ntrusted_proxies = ${JSON.stringify(trusted)}`);
-    assert.deepEqual(server.trustedProxies, trusted);
-  });
-
-  for (const wrong of [
-    '',
-    '10.0.0',
-    '10.0.0.0/33',
-    '10.0.0.0/',
-    '10.0.0.0/8/8',
-    '10.0.0.0/-1',
-    '::/129',
-    'proxy',
-    '10.0.0.0/255.0.0.0',
-  ]) {
-    test(`${JSON.stringify(wrong)} is refused as a trusted proxy`, () => {
-      const proxies = JSON.stringify(['10.0.0.1', wrong]);
-      assertProblems(problemsOf(`[server]\ntrusted_proxies = ${proxies}`), [
-        /^server\.trusted_proxies: ".*" is neither an address nor a range like 10\.0\.0\.0\/8$/,
-      ]);
-    });
-  }
 });
 
 describe('providers of one\u2019s own', () => {
   for (const id of ['mine', '__proto__', 'constructor', 'toString']) {
     test(`${id} needs a base_url, and with one it is a provider like any other`, () => {
-      assertProblems(problemsOf(`[providers.${id}]\napi_key = "k"`), [
+      assertTexts(problemsOf(`[providers.${id}]\napi_key = "k"`), [
         new RegExp(`^providers\\.${id}\\.base_url: required`),
       ]);
       const config = load(`[providers.${id}]\nbase_url = "http://x/v1"\napi_key = "k"`);
@@ -780,38 +561,6 @@ describe('providers of one\u2019s own', () => {
         [[id, 'http://x/v1']],
       );
       assert.ok(!('baseUrl' in {}));
-    });
-  }
-
-  test('a base_url is required even if the provider is switched off', () => {
-    assertProblems(problemsOf('[providers.mine]\nenabled = false'), [/base_url: required/]);
-  });
-
-  for (const id of ['a/b', '', 'sp ace', '\u00e9', 'x'.repeat(65)]) {
-    test(`${JSON.stringify(id)} is no provider id`, () => {
-      const toml = `[providers."${id}"]\nbase_url = "http://x"\napi_key = "k"`;
-      assertProblems(problemsOf(toml), [/^providers.*: a provider id is /]);
-    });
-  }
-
-  const refused = [
-    ['', 'x', 'localhost:11434/v1', '//h/v1', '/v1', 'ftp://h/v1', 'file:///v1', 'http://'],
-    ['http://user:hunter22@h/v1', 'http://user@h/v1', 'https://h/v1?key=hunter22', 'http://h/v1#x'],
-    ['http://h:99999/v1', 'http://h h/v1', 'javascript:alert(1)', '${UNSET_URL}'],
-  ].flat();
-  for (const url of refused) {
-    test(`base_url = ${JSON.stringify(url)} is refused`, () => {
-      const problems = problemsOf(provider(`base_url = "${url}"`));
-      assertProblems(problems, [/^providers\.z\.base_url: expected an http or https URL/]);
-      assert.ok(!problems[0]!.includes('hunter22'), problems[0]!);
-    });
-  }
-
-  for (const path of ['/v1/chat/completions', '/v1/chat/completions/', '/chat/completions']) {
-    test(`base_url = "http://h${path}" is refused, because the gateway appends that`, () => {
-      assertProblems(problemsOf(provider(`base_url = "http://h${path}"`)), [
-        /^providers\.z\.base_url: leave out \/chat\/completions/,
-      ]);
     });
   }
 
@@ -842,12 +591,6 @@ describe('providers of one\u2019s own', () => {
 });
 
 describe('aliases', () => {
-  for (const target of ['', 'x', '/x', 'x/', '/']) {
-    test(`an alias for ${JSON.stringify(target)} is refused`, () => {
-      assertProblems(problemsOf(`[aliases]\na = "${target}"`), [/^aliases\.a: expected "<prov/]);
-    });
-  }
-
   test('an alias may have any name and a model with slashes', () => {
     const toml = '[aliases]\n"a/b" = "z/m/n"\n__proto__ = "z/m"\n"" = "z/m"\n';
     const { aliases, warnings } = load(toml + provider(''));
@@ -861,62 +604,14 @@ describe('aliases', () => {
     );
     assert.deepEqual(warnings, []);
   });
-
-  test('what leads to a provider that is not registered is warned of', () => {
-    const toml =
-      '[providers]\nprimary = "groq"\nfallback = ["xai"]\n[aliases]\na = "openai/x"\nb = "no/x"';
-    const { warnings } = load(toml);
-    for (const pattern of [
-      /^aliases\.a: .*"openai"/,
-      /^aliases\.b: .*"no"/,
-      /^providers\.primary: .*"groq"/,
-      /^providers\.fallback: .*"xai"/,
-    ]) {
-      assert.equal(warnings.filter((warning) => pattern.test(warning)).length, 1, `${pattern}`);
-    }
-    assert.equal(warnings.length, 4);
-  });
 });
 
 describe('environment and command line', () => {
-  const words: [variable: string, name: string, good: Record<string, unknown>, bad: string[]][] = [
-    ['GATEWAY_PORT', 'port', { '0': 0, '8081': 8081 }, ['65536', '-1', '8080x', 'abc', '1.5', ' ']],
-    [
-      'GATEWAY_TIMEOUT',
-      'timeout',
-      { '1': 1, '301': 301 },
-      ['0', '-1', '1e3', 'NaN', '1e12', '0x9'],
-    ],
-    [
-      'GATEWAY_CORS',
-      'cors',
-      { true: true, '1': true, FALSE: false, '0': false },
-      ['yes', '2', 'on'],
-    ],
-    ['GATEWAY_UPSTREAM', 'upstream', { auto: 'auto', fetch: 'fetch' }, ['undici', '1']],
-  ];
-  for (const [variable, name, good, bad] of words) {
-    test(`${variable} is read like server.${name}, and refused like it`, () => {
-      for (const [text, value] of Object.entries(good)) {
-        assert.equal(load('', { [variable]: text }).resolved.get(`server.${name}`), value);
-      }
-      for (const text of [...bad, 'constructor', '__proto__']) {
-        assertProblems(problemsOf('', { [variable]: text }), [
-          new RegExp(`^${variable}: found .*, expected`),
-        ]);
-      }
-    });
-  }
-
   test('an empty variable counts as unset', () => {
     const names = ['PORT', 'HOST', 'TIMEOUT', 'CORS', 'LOG_LEVEL', 'RATE_LIMIT_RPS'];
     const env = Object.fromEntries(names.map((name) => [`GATEWAY_${name}`, '']));
     const toml = '[server]\nport = 1\nhost = "h"\ntimeout = 2\ncors = true';
     assert.deepEqual(load(toml, env), load(toml));
-  });
-
-  test('a wrong value in the file is a problem even if a variable overrides it', () => {
-    assertProblems(problemsOf('[server]\nport = "x"', { GATEWAY_PORT: '1' }), [/^server\.port: /]);
   });
 
   test('the command line wins over the environment, and that over the file', () => {
@@ -925,32 +620,13 @@ describe('environment and command line', () => {
     const read = ({ server }: Config) => [server.port, server.host];
     assert.deepEqual(read(load(toml)), [1, 'a']);
     assert.deepEqual(read(load(toml, env)), [2, 'b']);
-    assert.deepEqual(read(load(toml, env, { port: '3', host: 'c' })), [3, 'c']);
+    assert.deepEqual(read(load(toml, env, { flags: { port: '3', host: 'c' } })), [3, 'c']);
   });
 
   test('an empty host is refused wherever it comes from', () => {
-    assertProblems(problemsOf('[server]\nhost = ""'), [/^server\.host: /]);
-    assertProblems(problemsOf('', {}, { host: '' }), [/^--host: /]);
+    assertTexts(problemsOf('[server]\nhost = ""'), [/^server\.host: /]);
+    assertTexts(problemsOf('', {}, { flags: { host: '' } }), [/^--host: /]);
   });
-});
-
-describe('requests per second', () => {
-  const rows: [toml: string, env: Env, isWarned: boolean][] = [
-    ['', { GATEWAY_RATE_LIMIT_RPS: '5' }, true],
-    ['[rate_limit]\nrequests_per_second = 5', {}, true],
-    ['[rate_limit.providers.openai]\nrequests_per_second = 5', {}, true],
-    ['', { GATEWAY_RATE_LIMIT_RPS: '0' }, false],
-    ['', { GATEWAY_RATE_LIMIT_RPS: '5', GATEWAY_RATE_LIMIT_ENABLED: 'true' }, false],
-    ['[rate_limit]\nenabled = true', { GATEWAY_RATE_LIMIT_RPS: '5' }, false],
-  ];
-  for (const [toml, env, isWarned] of rows) {
-    const what = `${JSON.stringify(toml)} with ${JSON.stringify(env)}`;
-    test(`${what} ${isWarned ? 'is warned of: the limit is not enabled' : 'needs no warning'}`, () => {
-      const { warnings } = load(toml, env);
-      assert.equal(warnings.length, isWarned ? 1 : 0);
-      if (isWarned) assert.match(warnings[0]!, /no effect.*GATEWAY_RATE_LIMIT_ENABLED/);
-    });
-  }
 });
 
 describe('text forms', () => {
@@ -966,6 +642,402 @@ describe('text forms', () => {
     assert.equal(problemsOf(`# ${'x'.repeat(1e6)}`).length, 0);
     assert.equal(problemsOf(`x = ${'['.repeat(1e5)}`).length, 1);
   });
+});
+
+describe('${file:PATH}', () => {
+  const withKey = (path: string) => `${MINE}api_key = "\${file:${path}}"`;
+
+  test('becomes the text of the file without its last line end, relative to the settings file', (t) => {
+    const folder = emptyFolder(t, { one: 'k-1\n', crlf: 'k-2\r\n', none: 'k-3' });
+    for (const [path, key] of [
+      ['one', 'k-1'],
+      ['./crlf', 'k-2'],
+      ['none', 'k-3'],
+      [join(folder, 'one'), 'k-1'],
+    ]) {
+      assert.equal(keyOf(load(withKey(path!), {}, { directory: folder })), key);
+    }
+  });
+
+  test('takes away one line end only', (t) => {
+    const folder = emptyFolder(t, { model: 'a\n\n' });
+    const toml = `${MINE}api_key = "k"\ndefault_model = "\${file:model}"`;
+    assert.equal(
+      load(toml, {}, { directory: folder }).providers.registered[0]!.defaultModel,
+      'a\n',
+    );
+  });
+
+  test('may have variables in its path, as for $CREDENTIALS_DIRECTORY', (t) => {
+    const folder = emptyFolder(t, { openai: 'k-1\n' });
+    const env = { CREDENTIALS_DIRECTORY: folder, NAME: 'openai' };
+    for (const path of ['${CREDENTIALS_DIRECTORY}/openai', '${CREDENTIALS_DIRECTORY}/${NAME}']) {
+      assert.equal(keyOf(load(withKey(path), env)), 'k-1');
+    }
+  });
+
+  test('stands in any text, beside other text, and for numbers and booleans', (t) => {
+    const folder = emptyFolder(t, { port: '8081\n', cors: 'true\n', host: 'h', org: 'org-1\n' });
+    const toml = `[server]
+port = "\${file:port}"
+cors = "\${file:cors}"
+[providers.mine]
+base_url = "http://\${file:host}:1/v1"
+api_keys = ["\${file:org}", "x\${file:org}y"]
+headers = { X-Org = "\${file:org}" }
+`;
+    const { server, providers } = load(toml, {}, { directory: folder });
+    assert.deepEqual([server.port, server.cors], [8081, true]);
+    const { baseUrl, apiKeys, headers } = providers.registered[0]!;
+    assert.equal(baseUrl, 'http://h:1/v1');
+    assert.deepEqual(reveal(apiKeys), ['org-1', 'xorg-1y']);
+    assert.equal(headers['x-org']!.reveal(), 'org-1');
+  });
+
+  test('is not expanded again', (t) => {
+    const folder = emptyFolder(t, { key: '${K}${file:key}' });
+    assert.equal(keyOf(load(withKey('key'), { K: 'k' }, { directory: folder })), '${K}${file:key}');
+  });
+
+  test('stops the start if the file is missing, empty, too large, not a file or not text', (t) => {
+    const folder = emptyFolder(t, { empty: '', blank: ' \n\n', full: 'x'.repeat(65_536) });
+    writeFileSync(join(folder, 'large'), 'x'.repeat(65_537));
+    writeFileSync(join(folder, 'binary'), Buffer.from([0xff, 0xfe]));
+    mkdirSync(join(folder, 'folder'));
+    execFileSync('mkfifo', [join(folder, 'pipe')]);
+    symlinkSync(join(folder, 'nowhere'), join(folder, 'link'));
+    for (const [name, reason] of [
+      ['missing', 'no such file'],
+      ['link', 'no such file'],
+      ['empty', 'is empty'],
+      ['blank', 'is empty'],
+      ['large', 'is larger than 64 KiB'],
+      ['binary', 'is not UTF-8 text'],
+      ['folder', 'is a directory, not a file'],
+      ['', 'is a directory, not a file'],
+      ['pipe', 'is not a file'],
+    ]) {
+      const problems = problemsOf(withKey(name!), {}, { directory: folder });
+      assert.deepEqual(problems, [`providers.mine.api_key: ${join(folder, name!)}: ${reason}`]);
+    }
+    const model = `${MINE}api_key = "k"\ndefault_model = "\${file:full}"`;
+    const { defaultModel } = load(model, {}, { directory: folder }).providers.registered[0]!;
+    assert.equal(defaultModel!.length, 65_536);
+  });
+
+  // fstat() reports 0 bytes for it, and it has several hundred KiB.
+  const endless = '/proc/self/smaps';
+  test('stops the start if more can be read than the size of the file', (t) => {
+    if (!existsSync(endless)) return t.skip('needs Linux');
+    assert.deepEqual(problemsOf(withKey(endless)), [
+      `providers.mine.api_key: ${endless}: is larger than 64 KiB`,
+    ]);
+  });
+
+  test('is read in full if the size of the file is reported as 0', (t) => {
+    if (!existsSync(endless)) return t.skip('needs Linux');
+    const toml = `${MINE}api_key = "k"\ndefault_model = "\${file:/proc/self/comm}"`;
+    assert.match(load(toml).providers.registered[0]!.defaultModel!, /^\S+$/);
+  });
+
+  test('stops the start if a variable in its path is not set', () => {
+    assert.deepEqual(problemsOf(withKey('${NOT_THERE}/key')), [
+      'providers.mine.api_key: environment variable NOT_THERE is not set',
+    ]);
+  });
+
+  test('shows nothing of a file in problems and in the resolved settings of keys', (t) => {
+    const folder = emptyFolder(t, { key: 'hunter2-hunter2\n' });
+    const toml = `[server]
+port = 99999
+[server.auth]
+keys = ["\${file:key}"]
+[clients.a]
+key = "\${file:key}"
+`;
+    const problems = problemsOf(toml, {}, { directory: folder });
+    assert.equal(problems.length, 2);
+    assert.ok(!problems.join().includes('hunter2'), problems.join());
+    const { resolved } = load(withKey('key'), {}, { directory: folder });
+    assert.equal(JSON.stringify(resolved.get('providers.mine.api_key')), '"[secret]"');
+  });
+});
+
+describe('a reference to a key in the wrong setting is shown as it is written, without the key:', () => {
+  const rows: [toml: string, shown: string][] = [
+    ['[server]\ntimeout = "REF"', 'server.timeout: found "REF", expected an integer'],
+    ['[server]\ncors = "xREF"', 'server.cors: found "xREF", expected true or false'],
+    ['[logging]\nlevel = "REF"', 'logging.level: found "REF", expected one of'],
+    ['[server]\ntrusted_proxies = ["REF"]', 'server.trusted_proxies: "REF" is neither'],
+    ['[admin]\nport = 9090\nhost = "REF"', 'every client that can connect to REF could'],
+    ['[clients.a]\nkey = "k"\nmodels = ["*REF"]', 'clients.a.models: "*REF": expected a name'],
+    ['[providers]\nprimary = "REF"', 'providers.primary: no such provider "REF"'],
+    ['[providers]\nfallback = ["REF"]', 'providers.fallback: no such provider "REF"'],
+    ['[aliases]\na = "REF"', 'aliases.a: expected "<provider_id>/<model_name>"'],
+    ['[aliases]\na = "REF/m"', 'aliases.a: provider "REF/m" is not registered'],
+    ['[aliases]\na = ["openai/m", "REF/m"]', 'aliases.a: provider "REF/m" is not registered'],
+  ];
+  for (const [toml, shown] of rows) {
+    test(toml.replaceAll('\n', ' '), (t) => {
+      const directory = emptyFolder(t, { key: 'hunter2-hunter2\n' });
+      for (const reference of ['${KEY}', '${file:key}']) {
+        const told: string[] = [];
+        const read = () => {
+          const env = { KEY: 'hunter2-hunter2' };
+          const { warnings } = load(toml.replace('REF', reference), env, { directory });
+          told.push(...warnings);
+        };
+        told.push(...problemsOf(read));
+        const text = told.join('\n');
+        assert.ok(text.includes(shown.replaceAll('REF', reference)), text);
+        assert.ok(!text.includes('hunter2'), text);
+      }
+    });
+  }
+
+  test('in the path of a file', () => {
+    const toml = `${MINE}api_key = "\${file:\${KEY}/x}"`;
+    assert.deepEqual(problemsOf(toml, { KEY: 'hunter2-hunter2' }), [
+      'providers.mine.api_key: ${KEY}/x: no such file',
+    ]);
+  });
+
+  test('a text without a reference is shown', () => {
+    const toml = '[server]\ntimeout = "x"\n[providers]\nprimary = "opnai"';
+    const problems = problemsOf(toml).join('\n');
+    assert.match(problems, /found "x", expected an integer[^]*no such provider "opnai"/);
+  });
+});
+
+describe('headers of a provider', () => {
+  const withHeaders = (headers: string) => `${MINE}api_key = "k"\nheaders = { ${headers} }`;
+
+  test('have lower-case names, and values that are masked in the resolved settings', () => {
+    const config = load(withHeaders('X-One = "${A}", "x-two" = "b c"'), { A: 'a' });
+    const { headers } = config.providers.registered[0]!;
+    assert.deepEqual(
+      Object.entries(headers).map(([name, value]) => [name, value.reveal()]),
+      [
+        ['x-one', 'a'],
+        ['x-two', 'b c'],
+      ],
+    );
+    assert.equal(JSON.stringify(config.resolved.get('providers.mine.headers')), '"[secret]"');
+  });
+
+  const refused =
+    'connection keep-alive proxy-authorization proxy-connection te trailer transfer-encoding upgrade host content-length content-encoding expect authorization content-type accept accept-encoding x-request-id traceparent tracestate';
+  for (const name of refused.split(' ')) {
+    test(`cannot be ${name}, in any case`, () => {
+      for (const written of [name, name.toUpperCase()]) {
+        assert.deepEqual(problemsOf(withHeaders(`${written} = "x"`)), [
+          `providers.mine.headers: "${written}" is set by the gateway itself`,
+        ]);
+      }
+    });
+  }
+
+  test('have values of 4096 characters at most; no problem shows one', () => {
+    const toml = withHeaders('X-A = "${A}"');
+    assert.deepEqual(problemsOf(toml, { A: 'x'.repeat(4096) }), []);
+    assert.deepEqual(problemsOf(toml, { A: 'x'.repeat(4097) }), [
+      'providers.mine.headers: the value of "X-A" is longer than 4096 characters',
+    ]);
+  });
+});
+
+describe('clients', () => {
+  test('have keys, models and limits', () => {
+    const toml = `[clients.alice]
+key = "a-1"
+keys = ["a-2", "a-1"]
+models = ["fast", "openai/*", "*"]
+requests_per_second = 2
+[clients."b.o-b@x_y"]
+keys = ["b-1"]
+`;
+    const [alice, bob] = load(toml).clients;
+    assert.deepEqual(reveal(alice!.keys), ['a-1', 'a-2', 'a-1']);
+    assert.deepEqual(alice!.models, ['fast', 'openai/*', '*']);
+    assert.deepEqual(alice!.limit, { requestsPerSecond: 2, burstCapacity: 100 });
+    assert.deepEqual([bob!.name, bob!.models], ['b.o-b@x_y', undefined]);
+  });
+});
+
+describe('lists in variables', () => {
+  test('are split at commas, with spaces around each item removed', () => {
+    const { server } = load('', { GATEWAY_AUTH_KEYS: 'a, b ,c' });
+    assert.deepEqual(reveal(server.auth.keys), ['a', 'b', 'c']);
+  });
+
+  test('that have no items do not open the gateway to all', () => {
+    for (const GATEWAY_AUTH_KEYS of [',', ' ', 'a,', 'a,,b']) {
+      const problems = problemsOf('', { GATEWAY_AUTH_KEYS });
+      const problem = 'GATEWAY_AUTH_KEYS: a key must be visible ASCII characters without spaces';
+      assert.ok(problems.length > 0);
+      assert.ok(
+        problems.every((one) => one === problem),
+        problems.join('\n'),
+      );
+    }
+  });
+});
+
+describe('variables of built-in providers', () => {
+  test('an id with an underscore has the same one in its variables', () => {
+    const env = {
+      ZED_API_KEY: 'k',
+      ZED_CODING_BASE_URL: 'http://h/v1',
+      ZED_CODING_DEFAULT_MODEL: 'm',
+    };
+    const zed = load('', env).providers.registered.find(({ id }) => id === 'zed_coding')!;
+    assert.deepEqual([zed.baseUrl, zed.defaultModel], ['http://h/v1', 'm']);
+  });
+
+  test('a provider that is not built in has only <ID>_API_KEY', () => {
+    const env = { MINE_API_KEY: 'k', MINE_BASE_URL: 'http://other/v1', MINE_DEFAULT_MODEL: 'm' };
+    const { baseUrl, defaultModel } = load(MINE, env).providers.registered[0]!;
+    assert.deepEqual([baseUrl, defaultModel], ['http://h/v1', undefined]);
+  });
+});
+
+describe('without keys', () => {
+  const proxied = /^every client of the proxies in trusted_proxies is served, with any token; set/;
+  const reached = /^every client that can connect to 0\.0\.0\.0 is served, with any token; set/;
+  const rows: [server: string, warnings: RegExp[]][] = [
+    ['host = "127.0.0.1"', []],
+    ['host = "0.0.0.0"', [reached]],
+    ['host = "127.0.0.1"\ntrusted_proxies = ["10.0.0.1"]', [proxied]],
+    ['host = "0.0.0.0"\ntrusted_proxies = ["10.0.0.1"]', [reached, proxied]],
+  ];
+  for (const [server, expected] of rows) {
+    const whom = String(expected) || 'nothing';
+    test(`and with ${JSON.stringify(server)} the start warns of ${whom}; with keys of nothing`, () => {
+      const warn = (toml: string) => startWarningsOf(loadConfig({ toml, env: {} }));
+      const warnings = warn(`[server]\n${server}`);
+      assert.equal(warnings.length, expected.length);
+      for (const [at, pattern] of expected.entries()) assert.match(warnings[at]!, pattern);
+      assert.deepEqual(warn(`[server]\n${server}\nauth.keys = ["key-0123456789"]`), []);
+    });
+  }
+});
+
+describe('a GATEWAY_ variable that nothing reads', () => {
+  test('is known if the file refers to it, also in the path of a file', (t) => {
+    const folder = emptyFolder(t, { key: 'k' });
+    const env = { GATEWAY_TEAM: 'mine', GATEWAY_FOLDER: folder };
+    const toml = `[providers]\nprimary = "\${GATEWAY_TEAM}"\n${MINE}api_key = "\${file:\${GATEWAY_FOLDER}/key}"`;
+    assert.deepEqual(load(toml, env).warnings, []);
+  });
+});
+
+describe('readSettings', () => {
+  const settings = (t: TestContext) => {
+    const folder = emptyFolder(t, {
+      'one.toml': '[server]\nport = 1001',
+      'two.toml': '[server]\nport = "${file:port}"',
+      port: '1002\n',
+    });
+    return { one: join(folder, 'one.toml'), two: join(folder, 'two.toml') };
+  };
+
+  test('reads the file of --config, else the text or the file that a variable names', (t) => {
+    const { one, two } = settings(t);
+    const portOf = (config: string | undefined, env: Env) =>
+      readSettings({ config }, env).config.server.port;
+    assert.equal(portOf(one, { GATEWAY_CONFIG: two }), 1001);
+    assert.equal(portOf(undefined, { GATEWAY_CONFIG: two }), 1002);
+    assert.equal(portOf(undefined, { GATEWAY_CONFIG_TOML: '[server]\nport = 1003' }), 1003);
+    assert.equal(portOf(one, { GATEWAY_CONFIG: two, GATEWAY_CONFIG_TOML: 'no TOML' }), 1001);
+  });
+
+  test('refuses GATEWAY_CONFIG beside GATEWAY_CONFIG_TOML', (t) => {
+    const env = { GATEWAY_CONFIG: settings(t).one, GATEWAY_CONFIG_TOML: '[server]' };
+    assert.deepEqual(
+      problemsOf(() => readSettings({}, env)),
+      ['GATEWAY_CONFIG_TOML: GATEWAY_CONFIG is set too; unset one of them'],
+    );
+    assert.deepEqual(
+      problemsOf(() => readSettings({}, { ...env, GATEWAY_CONFIG: '' })),
+      [],
+    );
+  });
+
+  test('blames GATEWAY_CONFIG_TOML for what is wrong in it, and says that it was read', () => {
+    const read = (toml: string) => readSettings({}, { GATEWAY_CONFIG_TOML: toml });
+    assert.match(
+      problemsOf(() => read('[server]\nprot = 1'))[0]!,
+      /^GATEWAY_CONFIG_TOML: server\.prot: unknown key/,
+    );
+    assert.match(
+      problemsOf(() => read('[server'))[0]!,
+      /^GATEWAY_CONFIG_TOML: line 1, column \d+: /,
+    );
+    assert.deepEqual(read('[server]').source, {
+      text: 'GATEWAY_CONFIG_TOML',
+      isFound: true,
+      isEmpty: false,
+    });
+  });
+
+  test('reads everything anew with each call', (t) => {
+    const { two } = settings(t);
+    const read = () => readSettings({ config: two }, {}).config.server.port;
+    assert.equal(read(), 1002);
+    writeFileSync(join(two, '..', 'port'), '1004');
+    assert.equal(read(), 1004);
+  });
+});
+
+describe('what looks like a reference and is none', () => {
+  const BROKEN = [
+    '${TEAM_TOKEN:-x}',
+    '${A-B}',
+    '${file:/run/x',
+    '${FILE:/x}',
+    '${}',
+    '${1X}',
+    'k-${',
+  ];
+
+  test('is no key of callers, whether the file or a variable has it', () => {
+    for (const text of BROKEN) {
+      const expected = '"${" in a key: expected "${NAME}" or "${file:PATH}", and in the file';
+      for (const [toml, name] of [
+        [`[server.auth]\nkeys = ['${text}']`, 'server.auth.keys'],
+        [`[clients.a]\nkey = '${text}'`, 'clients.a.key'],
+        [`[clients.a]\nkeys = ['${text}']`, 'clients.a.keys'],
+        [`[admin]\nport = 0\nkeys = ['${text}']`, 'admin.keys'],
+      ] as const) {
+        assert.deepEqual(problemsOf(toml), [`${name}: ${expected}`]);
+      }
+      const env = { GATEWAY_AUTH_KEYS: text };
+      assert.deepEqual(problemsOf('', env), [`GATEWAY_AUTH_KEYS: ${expected}`]);
+    }
+  });
+
+  test('is warned of elsewhere, and not shown; a variable may have it in its value', () => {
+    for (const text of BROKEN) {
+      const warnings = load(`${MINE}api_key = '${text}'`).warnings;
+      assert.deepEqual(warnings, [
+        'providers.mine.api_key: "${" begins no reference here; the text is used as written',
+      ]);
+      assert.equal(keyOf(load(`${MINE}api_key = '\${K}'`, { K: text })), text);
+      assert.deepEqual(load(`${MINE}api_key = '\${K}'`, { K: text }).warnings, []);
+    }
+  });
+});
+
+test('a key that a provider has twice is used once', () => {
+  const toml = `${MINE}api_key = "a-key"\napi_keys = ["b-key", " a-key ", "b-key"]`;
+  const { apiKeys } = load(toml).providers.registered[0]!;
+  assert.deepEqual(reveal(apiKeys), ['a-key', 'b-key']);
+});
+
+test('a provider\u2019s id in place of a key is not hidden in texts', () => {
+  const toml = `${MINE}api_key = "A-Long-Key"\n[providers.lmstudio]\napi_key = "LMStudio"`;
+  const hidden = reveal(load(toml).secrets);
+  assert.deepEqual(hidden, ['A-Long-Key']);
 });
 
 describe('a key', () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test, type TestContext } from 'node:test';
 
-import { MAX_JSON_ELEMENTS } from '../src/lib/json-scanner.ts';
+import { MAX_JSON_ELEMENTS } from '../src/lib/json.ts';
 import { idle, replaceNow, useManualTimers } from './support/clock.ts';
 import {
   assertError,
