@@ -51,6 +51,14 @@ async function startHeld(t: TestContext) {
   return { gateway, asked, release: () => release() };
 }
 
+/** What a page that has just been opened is told. */
+async function readState(t: TestContext, { adminPort }: TestGateway) {
+  const feed = await openFeed(t, adminPort);
+  const state = await feed.next('state');
+  feed.close();
+  return state;
+}
+
 const basic = (userAndPassword: string) =>
   `Basic ${Buffer.from(userAndPassword).toString('base64')}`;
 
@@ -381,9 +389,7 @@ test('the delays of the event loop in the feed are those of 15 s, however many p
   replaceNow(t, () => nowMs);
   const gateway = await startAdmin(t);
   const read = async () => {
-    const feed = await openFeed(t, gateway.adminPort);
-    const state = await feed.next('state');
-    feed.close();
+    const state = await readState(t, gateway);
     return state.process.loopDelayP99Ms as number;
   };
   nowMs += 14_999;
@@ -413,9 +419,7 @@ test('a provider whose last three tries have failed is failing, also without a f
     upstream.script = (_, response) =>
       sendJson(response, status === 200 ? { choices: [] } : error, { status });
     for (let at = 0; at < count; at += 1) await gateway.chat(chatBody());
-    const feed = await openFeed(t, gateway.adminPort);
-    const [provider] = (await feed.next('state')).providers;
-    feed.close();
+    const [provider] = (await readState(t, gateway)).providers;
     return provider;
   };
   const standing = ({ state, why, since }: Record<string, unknown>) => [state, why, since];
@@ -436,9 +440,7 @@ test('a provider whose last three tries have failed is failing, also without a f
 test('the history goes on when the clock is set', async (t) => {
   const gateway = await startAdmin(t);
   const endsAt = async () => {
-    const feed = await openFeed(t, gateway.adminPort);
-    const { history } = await feed.next('state');
-    feed.close();
+    const { history } = await readState(t, gateway);
     return Date.parse(history.endsAt);
   };
   const before = await endsAt();

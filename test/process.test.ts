@@ -196,47 +196,6 @@ describe('the process', { concurrency: 4 }, () => {
     assert.ok(lost + written >= UNREAD + 3, `${lost} lost, ${written} written`);
   });
 
-  test('survives more clients than it may have open files, and serves again when they leave', async (t) => {
-    const upstream = await startUpstream(t);
-    const { args } = settingsFor(t, upstream);
-    const command = quote([process.execPath, ...args]);
-    const limited = ['sh', '-c', `ulimit -n 64; exec ${command}`];
-    const { port, exit } = await start(t, limited);
-    let hasEnded = false;
-    void exit.then(() => (hasEnded = true));
-    await assertServes(port);
-
-    let answered = 0;
-    let closed = 0;
-    const clients: Socket[] = [];
-    t.after(() => clients.forEach((client) => client.destroy()));
-    for (let i = 0; i < 100; i += 1) {
-      const client = connect(port, '127.0.0.1');
-      clients.push(client);
-      client.once('data', () => (answered += 1));
-      client.once('close', () => (closed += 1));
-      client.on('error', () => {});
-      client.write('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n');
-    }
-    await eventually(() => answered > 20, 'those that were let in are answered');
-    await new Promise((resolve) => setTimeout(resolve, 300));
-    assert.ok(answered < 100, 'the limit was never reached');
-    assert.equal(hasEnded, false);
-    for (const client of clients) client.destroy();
-    await eventually(() => closed === 100, 'all have left');
-    let hasRecovered = false;
-    for (let tries = 0; tries < 100 && !hasRecovered; tries += 1) {
-      // It may not have noticed yet, and then it still turns clients away.
-      hasRecovered = await assertServes(port).then(
-        () => true,
-        () => false,
-      );
-      if (!hasRecovered) await new Promise((resolve) => setTimeout(resolve, 50));
-    }
-    for (let round = 0; round < 5; round += 1) await assertServes(port);
-    assert.equal(hasEnded, false);
-  });
-
   test('an exhausted limit of open files is not the fault of providers, and is over when clients leave', async (t) => {
     const [upstream, other] = [await startUpstream(t), await startUpstream(t)];
     const folder = emptyFolder(t, {
