@@ -14,24 +14,21 @@ import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { createConcurrency } from './policy/concurrency.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { createLimits } from './policy/rate-limits.ts';
-import { ANSWER_MS, Connection } from './store/connection.ts';
+import { Connection } from './store/connection.ts';
 import { createRedisStore } from './store/redis-store.ts';
 import { createOpenAIProvider } from './upstream/openai.ts';
 import type { Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 import type { KnownStates, ThreadEvent, ThreadRuntime } from './workers/thread.ts';
 
-interface Runtime extends ThreadRuntime {
+interface AppOptions extends ThreadRuntime {
   readonly writeLog: (line: string) => void;
-}
-
-/** Connects the thread with the others, and with the admin listener. */
-interface Links {
   readonly memory: SharedMemory;
   readonly observe?: RequestObserver | undefined;
   readonly onModels?: ModelsObserver | undefined;
   /** Of a worker: takes what it learns of providers and keys to the other threads. */
   readonly share?: (event: ThreadEvent) => void;
+  /** Of a worker: what the other threads have learned. */
   readonly known?: KnownStates;
   /** How often settings were read again before. */
   readonly reloads?: number;
@@ -41,23 +38,22 @@ export type App = ReturnType<typeof createApp>;
 type Parts = ReturnType<typeof createParts>;
 
 /** Builds the parts. Nothing listens or connects yet. */
-export function createApp(initial: Config, runtime: Runtime, links: Links) {
-  const parts = createParts(initial, runtime, links);
-  const { breaker, budget, inFlight, logger, redact } = parts;
+export function createApp(initial: Config, options: AppOptions) {
+  const parts = createParts(initial, options);
+  const { breaker, budget, redact } = parts;
   let snapshot = createSnapshot(initial, parts);
-  let { reloads = 0 } = links;
+  let { reloads = 0 } = options;
   const apply = (event: ThreadEvent): void => {
     if (event.type !== 'key') breaker.apply(event);
     // Those of former settings have other names.
     else for (const pool of snapshot.keyPools.values()) pool.apply(event);
   };
-  links.known?.keys.forEach(apply);
+  options.known?.keys.forEach(apply);
   const server = createHttpServer({
+    ...parts,
     handle: (call) => snapshot.gateway.handle(call),
     answerBroken: (...request) => snapshot.gateway.answerBroken(...request),
-    limits: runtime.clientLimits,
-    budget,
-    inFlight,
+    limits: options.clientLimits,
   });
   return {
     ...parts,
@@ -80,7 +76,7 @@ export function createApp(initial: Config, runtime: Runtime, links: Links) {
       for (const [id, provider] of snapshot.providers) {
         if (next.providers.get(id) !== provider) breaker.retire(provider);
       }
-      logger.configure(logSettingsOf(config, runtime));
+      parts.logger.configure(logSettingsOf(config, options));
       budget.limits = config.server;
       snapshot = next;
       reloads += 1;
@@ -91,14 +87,14 @@ export function createApp(initial: Config, runtime: Runtime, links: Links) {
 }
 
 /** Creates what outlives every reload. */
-function createParts(config: Config, runtime: Runtime, links: Links) {
-  const { memory, observe, onModels, share, known } = links;
+function createParts(config: Config, options: AppOptions) {
+  const { memory, observe, onModels, share, known } = options;
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets);
   const logger = createLogger({
-    ...logSettingsOf(config, runtime),
-    colour: runtime.colour,
-    write: runtime.writeLog,
+    ...logSettingsOf(config, options),
+    colour: options.colour,
+    write: options.writeLog,
     redact,
     now: () => Date.now(),
   });
@@ -109,14 +105,14 @@ function createParts(config: Config, runtime: Runtime, links: Links) {
     memory,
     observe,
     onModels,
+    share,
     redact,
     logger,
-    modelLists,
+    stateLogger,
+    cache: modelLists,
     transport: createTransport(config.server.upstream, memory),
     exhaustion: new ExhaustionLog(logger, memory),
     breaker: new CircuitBreaker(stateLogger, share, known?.circuits),
-    createKeyPool: (settings: ConstructorParameters<typeof KeyPool>[0]) =>
-      new KeyPool(settings, stateLogger, share),
     budget: new ByteBudget(config.server, memory),
     /** Counts streamed answers while they are being sent. */
     streams: memory.inFlightCounter('open streams'),
@@ -128,55 +124,51 @@ function createParts(config: Config, runtime: Runtime, links: Links) {
       createRedisStore({
         logger,
         memory,
-        open: (events) => new Connection(store, { ...events, answerMs: ANSWER_MS }),
+        open: (events) => new Connection(store, events),
       }),
   };
 }
 
-/** Creates what depends on the settings: requests keep the one that they began with. What has the same settings in `former` is taken over. */
+interface Former {
+  readonly config: Config;
+  readonly providers: ReadonlyMap<string, Provider>;
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
+}
+
+/**
+ * Creates what depends on the settings: requests keep the one that they began with. Providers and key pools have state:
+ * those with the same settings in `former` are taken over.
+ */
 function createSnapshot(config: Config, parts: Parts, former?: Former) {
-  const { breaker, exhaustion, logger, memory, redact, transport } = parts;
-  const forAttempts = { breaker, exhaustion, logger, redact, transport };
-  const { providers, keyPools } = createProviders(config, parts, former);
-  const completion = {
-    ...forAttempts,
+  const { memory, stateLogger, share, store } = parts;
+  const providers = new Map<string, Provider>();
+  const keyPools = new Map<string, KeyPool>();
+  for (const settings of config.providers.registered) {
+    const { id, apiKeys } = settings;
+    const before = former?.config.providers.registered.find((one) => one.id === id);
+    const kept = isSameSetting(before, settings) ? former : undefined;
+    providers.set(id, kept?.providers.get(id) ?? createOpenAIProvider(settings));
+    if (apiKeys.length === 1) continue;
+    keyPools.set(id, kept?.keyPools.get(id) ?? new KeyPool(settings, stateLogger, share));
+  }
+  const all = {
+    ...parts,
     config,
     providers,
     keyPools,
-    limits: createLimits(config, memory, parts.store),
+    limits: createLimits(config, memory, store),
     concurrency: createConcurrency(config, memory),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
-  const { aliases } = config;
-  const cache = parts.modelLists;
-  const listModels = createModelList({ ...parts, providers, keyPools, aliases, cache });
-  const gateway = createGateway({ ...parts, completion, listModels });
-  return { config, providers, keyPools, listModels, gateway };
-}
-
-interface Providers {
-  /** By id. They and the pools have state. */
-  readonly providers: ReadonlyMap<string, Provider>;
-  /** Of the providers with several keys. */
-  readonly keyPools: ReadonlyMap<string, KeyPool>;
-}
-
-type Former = Providers & { readonly config: Config };
-
-/** Returns those of `former` if their settings are the same, else new ones. */
-function createProviders(config: Config, { createKeyPool }: Parts, former?: Former): Providers {
-  const providers = new Map<string, Provider>();
-  const keyPools = new Map<string, KeyPool>();
-  const formerSettings = former?.config.providers.registered ?? [];
-  for (const settings of config.providers.registered) {
-    const { id, apiKeys } = settings;
-    const before = formerSettings.find((one) => one.id === id);
-    const kept = isSameSetting(before, settings) ? former : undefined;
-    providers.set(id, kept?.providers.get(id) ?? createOpenAIProvider(settings));
-    if (apiKeys.length > 1) keyPools.set(id, kept?.keyPools.get(id) ?? createKeyPool(settings));
-  }
-  return { providers, keyPools };
+  const listModels = createModelList(all);
+  return {
+    config,
+    providers,
+    keyPools,
+    listModels,
+    gateway: createGateway({ ...all, listModels }),
+  };
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: ThreadRuntime): LogSettings {

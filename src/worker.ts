@@ -6,9 +6,9 @@ import { parentPort, workerData, type MessagePort } from 'node:worker_threads';
 
 import { createLoopWatch } from './admin/figures.ts';
 import { createApp, type App } from './app.ts';
+import { unpackConfig } from './config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from './downstream/http-server.ts';
 import { GatewayError } from './lib/errors.ts';
-import { unpackConfig } from './config/config.ts';
 import type { FinishedRequest } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
 import type { Address, Batch, FromWorker, ToWorker, WorkerData } from './workers/thread.ts';
@@ -21,24 +21,22 @@ const REQUEST_CHARACTERS = 1000;
 
 /** Serves until the main thread ends it, or an exception is not caught. */
 export function runWorker(): void {
-  const { place, address, blocks, known, reloads, ...data } = workerData as WorkerData;
+  const { place, address, blocks, config: packed, runtime, ...before } = workerData as WorkerData;
   const port = parentPort!;
+  const config = unpackConfig(packed);
+  const memory = new SharedMemory(place, blocks);
   const outbox = new Outbox(port);
-  const config = unpackConfig(data.config);
-  const app: App = createApp(
-    config,
-    { ...data.runtime, writeLog: (line) => outbox.addLine(line) },
-    {
-      memory: new SharedMemory(place, blocks),
-      observe: config.admin && ((request) => outbox.addRequest(request)),
-      onModels:
-        config.admin && ((provider, names) => outbox.send({ type: 'models', provider, names })),
-      share: (event) => outbox.addEvent({ event, reloads: app.reloads }),
-      known,
-      reloads,
-    },
-  );
-  const { logger, memory, server, store } = app;
+  const app: App = createApp(config, {
+    ...runtime,
+    ...before,
+    memory,
+    writeLog: (line) => outbox.addLine(line),
+    observe: config.admin && ((request) => outbox.addRequest(request)),
+    onModels:
+      config.admin && ((provider, names) => outbox.send({ type: 'models', provider, names })),
+    share: (event) => outbox.addEvent({ event, reloads: app.reloads }),
+  });
+  const { logger, server, store } = app;
   let draining: Promise<DrainResult> | undefined;
   const drain = async (options: DrainOptions) => (draining ??= server.drain(options));
   // The state of the thread is unknown, but its requests in flight may still be completed.

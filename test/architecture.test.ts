@@ -125,14 +125,14 @@ test('no file of src is longer than 250 lines', () => {
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
   '': 830,
-  admin: 2500,
+  admin: 2260,
   cli: 630,
-  config: 1990,
+  config: 1780,
   downstream: 1160,
   gateway: 1050,
   lib: 2170,
   policy: 680,
-  store: 310,
+  store: 290,
   upstream: 2070,
   workers: 400,
 };

@@ -2,8 +2,13 @@ import assert from 'node:assert/strict';
 import { isUtf8 } from 'node:buffer';
 import { test } from 'node:test';
 
-import { JsonScanner, MAX_JSON_ELEMENTS, type JsonValue } from '../src/lib/json-scanner.ts';
-import { parseUntrustedJson } from '../src/lib/untrusted-json.ts';
+import {
+  JsonScanner,
+  type JsonValue,
+  MAX_JSON_DEPTH,
+  MAX_JSON_ELEMENTS,
+  parseUntrustedJson,
+} from '../src/lib/json.ts';
 import { isWholeData } from '../src/upstream/event-scan.ts';
 import { parseChatRequest } from './support/chat-request.ts';
 import { cutUp } from './support/mutate.ts';
@@ -14,7 +19,13 @@ const SCALARS = [
   [`-${'1'.repeat(100)}.${'0'.repeat(100)}e-${'0'.repeat(100)}`, '1'.repeat(100)],
   ['0', '-0', '1', '-1.5', '1e400', '12345678901234567890', '1E-7', '0.0e+0'],
   ['true', 'false', 'null', '""', '"a"', '"\\""', '"\\\\"', '"\\u0041\\n\\/"', '"{[,:]}"'],
-  ['"\u00e9\u{1F600}"', '"\u2028"', `"${'x'.repeat(50)}\\\\"`, `"${'\\"'.repeat(30)}"`],
+  [
+    '"\u00e9\u{1F600}"',
+    '"\u2028"',
+    `"${'x'.repeat(50)}\\\\"`,
+    `"${'\\"'.repeat(30)}"`,
+    `"${'a long text '.repeat(9)}"`,
+  ],
 ].flat();
 
 function generate(random: Random, depth: number): string {
@@ -378,4 +389,26 @@ test('the text of a provider is not parsed if it is too long', () => {
   assert.ok(parseUntrustedJson(`"${'x'.repeat(262_142)}"`));
   assert.equal(parseUntrustedJson(`"${'x'.repeat(262_143)}"`), undefined);
   assert.ok(parseUntrustedJson(`"${'x'.repeat(262_143)}"`, 300_000));
+});
+
+test('the bounds are found before what comes after them is read', () => {
+  const deep = `${'['.repeat(MAX_JSON_DEPTH + 1)} this is not JSON`;
+  assert.match(refusalOf(() => scan(deep)) ?? '', /256 levels/);
+  const json = new JsonScanner(() => {});
+  json.push(Buffer.from(deep));
+  const { fault } = json;
+  json.push(Buffer.from(deep));
+  assert.equal(json.fault, fault, 'nothing is read after a fault');
+});
+
+test('a number of 1024 characters is read, a longer one is refused, whole or in chunks', () => {
+  const digits = (count: number) => `[${'1'.repeat(count)}]`;
+  assert.equal(
+    refusalOf(() => scan(digits(1024))),
+    undefined,
+  );
+  assert.match(refusalOf(() => scan(digits(1025))) ?? '', /at byte 1\)$/);
+  const json = new JsonScanner(() => {});
+  for (const character of digits(2000)) json.push(Buffer.from(character));
+  assert.ok(json.fault);
 });

@@ -291,30 +291,18 @@ for (const isResting of [false, true]) {
   });
 }
 
-for (const fallback of [[], ['q']]) {
-  const whose = fallback.length === 0 ? 'as the answer' : 'to the circuit';
-  test(`a retry that finds no free slot at its provider leaves the failure before it ${whose}`, async (t) => {
-    const more = '[logging]\nlevel = "debug"';
-    const { gateway, hold } = await startFailing(t, { p: 'retries = 1', fallback, more });
-    const then = fallback.length === 0 ? '' : ' q:200';
-    if (then) {
-      assert.equal(await triesOfNext(gateway), 'p:503 p:503 q:200');
-      assert.equal(await triesOfNext(gateway), 'p:503 p:503 q:200');
-    }
-    const endedTries = () => gateway.log.filter((line) => line.includes('"message":"try"')).length;
-    const before = { tries: endedTries(), lines: gateway.accessLines().length };
-    const messages = [{ role: 'user', content: 'slow' }];
-    const retried = gateway.chat(chatBody({ messages }));
-    await eventually(() => endedTries() === before.tries + 1, 'the first try has ended');
-    // While it waits for its retry, another request takes the slot.
-    const release = await hold();
-    assert.equal((await retried).status, then ? 200 : 503);
-    await lines(gateway, before.lines + 1);
-    assert.equal(triesOf(gateway.accessLines().at(-1)), `p:503 p:limit${then}`);
-    await release();
-    if (then) assert.equal(await triesOfNext(gateway), 'p:resting q:200');
-  });
-}
+test('a request keeps its slot at the provider while it waits for a retry', async (t) => {
+  const more = '[logging]\nlevel = "debug"';
+  const { gateway, p } = await startFailing(t, { p: 'retries = 1', fallback: [], more });
+  const messages = [{ role: 'user', content: 'slow' }];
+  const retried = gateway.chat(chatBody({ messages }));
+  const isTried = () => gateway.log.some((line) => line.includes('"message":"try"'));
+  await eventually(isTried, 'the first try has ended');
+  assertLimited(await gateway.chat(chatBody()));
+  assert.equal((await retried).status, 503);
+  assert.equal(p.requests.length, 2);
+  assert.equal(await triesOfNext(gateway), 'p:503 p:503', 'the slot is free again');
+});
 
 test('a provider whose last slot another thread takes meanwhile keeps its circuit as it is', async (t) => {
   const { gateway } = await scenario(t, {

@@ -5,7 +5,7 @@ import buffer from 'node:buffer';
 
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { JsonScanner, type JsonValue } from '../lib/json-scanner.ts';
+import { JsonScanner, type JsonValue } from '../lib/json.ts';
 import type { ChatRequest } from '../lib/messages.ts';
 
 /** The model is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */

@@ -3,7 +3,7 @@
 import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { createRemoteAddress } from '../downstream/request-head.ts';
-import { describeCause, MAX_LOGGED_CHARACTERS, outcomeOf } from '../lib/attempt.ts';
+import { describeCause, MAX_LOGGED_CHARACTERS } from '../lib/attempt.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
 import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
@@ -23,12 +23,17 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
  * Returns a function that logs one finished request, and tells the observer: with `redact`, because only the logger
  * does it by itself. `status` is that of its answer.
  */
-export function createAccessLog(
-  { logging: { verbose }, server }: Config,
-  logger: Logger,
-  redact: Redactor,
-  observe: RequestObserver | undefined,
-): (call: Call, status: number | undefined) => void {
+export function createAccessLog({
+  config: { logging, server },
+  logger,
+  redact,
+  observe,
+}: {
+  readonly config: Config;
+  readonly logger: Logger;
+  readonly redact: Redactor;
+  readonly observe?: RequestObserver | undefined;
+}): (call: Call, status: number | undefined) => void {
   const remoteAddressOf = createRemoteAddress(server.trustedProxies);
   return (call, status) => {
     const endedAtMs = performance.now();
@@ -38,7 +43,7 @@ export function createAccessLog(
     const isObserved = observe !== undefined && !isHealth;
     if (!isObserved && !logger.isEnabled(level)) return;
     const facts = factsOf(call, { status, outcome, endedAtMs, remote: remoteAddressOf(call) });
-    logger.log(level, 'request', verbose ? { ...facts, ...detailsOf(call) } : facts);
+    logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
     if (!isObserved) return;
     const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
     observe({
@@ -133,7 +138,9 @@ function levelOf(call: Call, outcome: Outcome): LogLevel {
 }
 
 function finalOutcomeOf({ cancellation, record }: Call): Outcome {
-  return cancellation.reason instanceof ClientGone ? 'client_closed' : outcomeOf(record.failure);
+  return cancellation.reason instanceof ClientGone
+    ? 'client_closed'
+    : (record.failure?.outcome ?? 'ok');
 }
 
 /** What the client was told, without a provider's own text; of a 429, whose limit it was. */

@@ -3,24 +3,20 @@
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import type { ClientSettings } from '../config/config.ts';
-import { Attempt, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import { MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
-import { GatewayError, invalidRequest } from '../lib/errors.ts';
+import { invalidRequest } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
-import type { Limits } from '../policy/rate-limits.ts';
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { Provider } from '../upstream/provider.ts';
-import { tryCandidate, skip, type CandidateContext, type CandidateSettings } from './candidate.ts';
-import { resolveModel, withFallbacks, type Candidate, type Candidates } from './model-name.ts';
+import { resolveModel, withFallbacks } from './model-name.ts';
+import { askCandidates, skip, type SelectionSettings } from './selection.ts';
 
-export interface CompletionSettings extends CandidateSettings {
+export interface CompletionSettings extends SelectionSettings {
   readonly providers: ReadonlyMap<string, Provider>;
   /** In the order of the settings. */
   readonly fallbacks: readonly Provider[];
-  readonly limits: Limits;
-  readonly breaker: CircuitBreaker;
 }
 
 /** Answers one chat completion. `client` is undefined if the key has no name. Throws `GatewayError` or `ClientGone`. */
@@ -49,17 +45,18 @@ export async function completeChat(
       resolveModel(chat.model, settings, client),
       settings.fallbacks,
     );
-    const [{ provider, model }] = candidates;
-    record.provider = provider.id;
-    const taking = limits.takeProvider(provider.id);
+    const [requested] = candidates;
+    const { id } = requested.provider;
+    record.provider = id;
+    const taking = limits.takeProvider(id);
     const refusal = taking && (await taking);
     if (refusal) {
       limits.refundRequest(client);
-      skip(new Attempt(provider, model), refusal, call, settings.logger);
+      skip(requested, refusal, call, settings.logger);
       throw refusal;
     }
-    takenOf = provider.id;
-    return await tryCandidates(candidates, { call, chat, forwarded, settings });
+    takenOf = id;
+    return await askCandidates(candidates, { call, chat, forwarded, settings });
   } catch (thrown) {
     if (takenOf !== undefined && !record.tries.some(({ isAsked }) => isAsked)) {
       limits.refundRequest(client);
@@ -85,80 +82,4 @@ function checkContentHeaders(call: Call): void {
   if (types.length !== 1 || !JSON_TYPE.test(types[0]!) || OTHER_CHARSET.test(types[0]!)) {
     throw invalidRequest('Content-Type must be application/json in UTF-8');
   }
-}
-
-interface CompletionContext extends Omit<CandidateContext, 'breaker'> {
-  readonly settings: CompletionSettings;
-}
-
-/**
- * Asks the candidates in order until one answers. While its circuit is open, the requested one, the first, is asked last.
- * If all fail, throws the failure of the requested one.
- */
-async function tryCandidates(candidates: Candidates, context: CompletionContext): Promise<Answer> {
-  const { call, settings } = context;
-  const { record } = call;
-  // With one candidate nobody else can be asked: the circuit would have no effect.
-  const breaker = candidates.length > 1 ? settings.breaker : undefined;
-  const asking = { ...context, breaker };
-  const [requested] = candidates;
-  const queue: Candidate[] = [...candidates];
-  let isPostponed = false;
-  let failed: Attempt | undefined;
-  for (let candidate = queue.shift(); candidate; candidate = queue.shift()) {
-    const isRequested = candidate === requested;
-    const start = isRequested ? begin(candidate, asking) : await beginFallback(candidate, asking);
-    let attempt: Attempt;
-    if (start instanceof GatewayError || (start === 'open' && !(isRequested && isPostponed))) {
-      const skipped = new Attempt(candidate.provider, candidate.model);
-      attempt = skip(skipped, start, call, settings.logger);
-    } else {
-      record.hasRetried ||= !isRequested;
-      attempt = await tryCandidate(candidate, asking, start);
-      if (attempt.answer) return attempt.answer;
-    }
-    if (!isRequested) continue;
-    if (attempt.failure) {
-      failed = attempt;
-      if (!mayFallBack(attempt.failure)) break;
-    } else {
-      isPostponed = true;
-      queue.push(candidate);
-    }
-  }
-  record.provider = requested.provider.id;
-  record.attempt = failed;
-  throw failed!.failure!;
-}
-
-/** Returns the state of the circuit, and marks the attempt there; or why the provider has no free slot. */
-function begin(
-  { provider, model }: Candidate,
-  { breaker, settings }: CandidateContext,
-): CircuitState | GatewayError {
-  if (!breaker) return 'closed';
-  // First: a request that is not sent is not the probe.
-  const refusal = settings.concurrency.refuseAttempt(provider.id);
-  return refusal ?? breaker.recordAttempt(provider, model);
-}
-
-/** As `begin`, with a token of the provider's rate limit. */
-async function beginFallback(
-  candidate: Candidate,
-  context: CandidateContext & { readonly settings: CompletionSettings },
-): Promise<CircuitState | GatewayError> {
-  const { breaker, settings } = context;
-  const { id } = candidate.provider;
-  if (breaker?.stateOf(candidate.provider, candidate.model) === 'open') return 'open';
-  const refusal =
-    settings.concurrency.refuseAttempt(id) ?? (await settings.limits.takeProvider(id));
-  if (refusal) return refusal;
-  const state = begin(candidate, context);
-  // Meanwhile another request has become the probe, or has the last slot.
-  if (state === 'open' || state instanceof GatewayError) settings.limits.refundProvider(id);
-  return state;
-}
-
-function mayFallBack({ status, details }: GatewayError): boolean {
-  return details.mayFallBack ?? (status >= 500 || status === 408 || status === 429);
 }

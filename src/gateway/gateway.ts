@@ -1,6 +1,6 @@
 /** One request from its head to its access line: the order of checks, the routes, the one catch. */
 
-import { needsKey, type ClientSettings } from '../config/config.ts';
+import { needsKey } from '../config/config.ts';
 import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
@@ -15,8 +15,7 @@ import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import { addCorsHeaders, answerPreflight, createPageCheck, isPreflight } from './cors.ts';
 import type { ModelList } from './model-list.ts';
 
-interface GatewaySettings {
-  readonly completion: CompletionSettings;
+interface GatewaySettings extends CompletionSettings {
   /** Is told of every finished request but those for /health. */
   readonly observe?: RequestObserver | undefined;
   readonly listModels: ModelList;
@@ -32,22 +31,22 @@ export interface Gateway {
   answerBroken: AnswerBroken;
 }
 
-interface Route {
-  readonly methods: readonly string[];
-  readonly answer: (call: Call, client?: ClientSettings) => Answer | Promise<Answer>;
-}
-
-const HEALTH_PATH = '/health';
+/** Methods by path. */
+const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
+  ['/v1/chat/completions', ['POST']],
+  ['/v1/models', ['GET']],
+  ['/health', ['GET', 'HEAD']],
+]);
+const SERVED = [...ROUTES].map(([path, [method]]) => `${method} ${path}`).join(', ');
 const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
 /** Endpoints of OpenAI's API that clients are often set to by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(settings: GatewaySettings): Gateway {
-  const { completion, observe, streams } = settings;
-  const { config, logger } = completion;
+  const { config, logger, observe, streams } = settings;
   const dispatch = createDispatch(settings);
-  const logAccess = createAccessLog(config, logger, completion.redact, observe);
+  const logAccess = createAccessLog(settings);
   const withCors = <A extends Answer>(answer: A): A =>
     config.server.cors ? addCorsHeaders(answer) : answer;
 
@@ -57,7 +56,9 @@ export function createGateway(settings: GatewaySettings): Gateway {
       try {
         answer = await dispatch(call);
       } catch (thrown) {
-        answer = toAnswer(thrown, call);
+        // The request may report the disconnect before the response does.
+        if (thrown instanceof ClientGone) call.cancellation.cancel(thrown);
+        else answer = toErrorAnswer(call, GatewayError.from(thrown));
       }
       const isStreamed = answer !== undefined && isStream(answer.body);
       if (isStreamed) streams.add(1);
@@ -93,18 +94,9 @@ function addOwnHeaders(answer: Answer, { record }: Call): Answer {
   return answer;
 }
 
-/** Returns the answer to what a call failed with; undefined if the client has left. */
-function toAnswer(thrown: unknown, call: Call): Answer | undefined {
-  if (!(thrown instanceof ClientGone)) return toErrorAnswer(call, GatewayError.from(thrown));
-  // The request may report the disconnect before the response does.
-  call.cancellation.cancel(thrown);
-  return undefined;
-}
-
 /** Returns a function that finds a call's answer. It rejects with `GatewayError` or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
-  const { completion, listModels, memory } = settings;
-  const { concurrency, config, limits, logger } = completion;
+  const { concurrency, config, limits, listModels, logger, memory } = settings;
   const { server } = config;
   const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
   // With CORS pages are wanted; with keys they are no danger.
@@ -113,22 +105,14 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
   const askedFor = new Map(
     UNSERVED_PATHS.map((path) => [path, memory.totalCounter(`asked for: ${path}`)]),
   );
-  const routes = new Map<string, Route>([
-    [
-      '/v1/chat/completions',
-      { methods: ['POST'], answer: (call, client) => completeChat(call, completion, client) },
-    ],
-    ['/v1/models', { methods: ['GET'], answer: (_, client) => listModels(client) }],
-    [HEALTH_PATH, { methods: ['GET', 'HEAD'], answer: health }],
-  ]);
 
   // In this order, so that an unauthenticated client learns and consumes nothing.
   return async (call) => {
     call.checkProtocol();
     checkPage?.(call);
-    const route = routes.get(call.path);
-    const found = route?.methods.includes(call.method) ? route : undefined;
-    if (found && call.path === HEALTH_PATH) return found.answer(call);
+    const methods = ROUTES.get(call.path);
+    const isFound = methods?.includes(call.method);
+    if (isFound && call.path === '/health') return health(call);
     if (server.cors && isPreflight(call)) return answerPreflight(call);
     const client = authenticate(call.headerValues('authorization'));
     call.record.client = client?.name;
@@ -138,19 +122,15 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
     call.onEnd(() => concurrency.endRequest(client));
     const refusal = await limits.takeRequest(client);
     if (refusal) throw refusal;
-    if (!found) throw notFound(call, route);
-    return await found.answer(call, client);
-  };
-
-  function notFound(call: Call, route: Route | undefined): GatewayError {
+    if (isFound && call.path === '/v1/models') return await listModels(client);
+    if (isFound) return await completeChat(call, settings, client);
     // Once per path, over all threads: a client that is set to it asks again and again.
     if (askedFor.get(call.path)?.add(1) === 1) {
-      const served = [...routes].map(([path, { methods }]) => `${methods[0]} ${path}`).join(', ');
-      logger.log('warn', `${call.path} is not served; this gateway serves ${served}`);
+      logger.log('warn', `${call.path} is not served; this gateway serves ${SERVED}`);
     }
-    const allow = route && { headers: { allow: route.methods.join(', ') } };
-    return new GatewayError('notFound', 'Resource not found', allow);
-  }
+    const allow = methods && { headers: { allow: methods.join(', ') } };
+    throw new GatewayError('notFound', 'Resource not found', allow);
+  };
 }
 
 /** Once, over all threads: on loopback too, a gateway without keys is open to everybody whom a proxy lets through. */

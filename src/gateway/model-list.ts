@@ -1,13 +1,13 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
-import type { ClientSettings } from '../config/config.ts';
+import type { ClientSettings, Config } from '../config/config.ts';
 import { describeCause } from '../lib/attempt.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/messages.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import { parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { parseUntrustedJson } from '../lib/json.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
@@ -31,7 +31,7 @@ export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Ans
 
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
-  readonly aliases: ReadonlyMap<string, readonly string[]>;
+  readonly config: Pick<Config, 'aliases'>;
   /** Of the providers with several keys, by their ids. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly transport: Transport;
@@ -111,7 +111,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
 }
 
 /** Lists the models that are known of each provider, and then the aliases that lead to a registered one. */
-function listEntries({ providers, aliases, cache }: ModelListSettings) {
+function listEntries({ providers, config, cache }: ModelListSettings) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
     const { id, models, defaultModel } = provider;
     const listed = models?.map(unlisted) ?? cache.get(provider)?.models ?? [];
@@ -119,7 +119,7 @@ function listEntries({ providers, aliases, cache }: ModelListSettings) {
     if (defaultModel && !byName.has(defaultModel)) byName.set(defaultModel, unlisted(defaultModel));
     return [...byName.values()].map(({ name, created }) => toEntry(`${id}/${name}`, created, id));
   });
-  const aliasEntries = [...aliases].flatMap(([alias, targets]) => {
+  const aliasEntries = [...config.aliases].flatMap(([alias, targets]) => {
     const owner = targets.map(providerIdOf).find((id) => providers.has(id));
     return owner === undefined ? [] : toEntry(alias, 0, owner);
   });

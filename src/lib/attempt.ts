@@ -1,11 +1,10 @@
 /** The records of a request and of its attempts: written by everybody who learns something, and read by the log. */
 
-import { BACKSLASH, CLOSE_BRACE, OPEN_BRACE, QUOTE } from './ascii.ts';
-import { ClientGone, type ErrorKind, GatewayError } from './errors.ts';
+import { JsonScanner, memberOf, parseUntrustedJson } from './json.ts';
+import { type ClientGone, GatewayError } from './errors.ts';
 import type { Answer } from './messages.ts';
-import type { Outcome, TokenUsage, TryFacts } from './request-facts.ts';
+import type { TokenUsage, TryFacts } from './request-facts.ts';
 import { escapeControlCharacters } from './secrets.ts';
-import { memberOf, parseUntrustedJson } from './untrusted-json.ts';
 
 /** Of every text from outside that a line of the log quotes. */
 export const MAX_LOGGED_CHARACTERS = 200;
@@ -134,7 +133,7 @@ export class Attempt {
   /** Records the end. A stream that fails later ends a second time. */
   end(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
-    this.outcome = outcomeOf(failure);
+    this.outcome = failure?.outcome ?? 'ok';
     if (failure instanceof GatewayError) this.failure = failure;
   }
 
@@ -154,26 +153,6 @@ export class Attempt {
       duration_ms: isAsked ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
     };
   }
-}
-
-const OUTCOMES: Record<ErrorKind, Outcome> = {
-  authentication: 'refused',
-  rateLimit: 'rate_limited',
-  invalidRequest: 'refused',
-  unknownProvider: 'refused',
-  notFound: 'refused',
-  provider: 'upstream_error',
-  api: 'upstream_error',
-  timeout: 'timeout',
-  internal: 'internal_error',
-  serialization: 'upstream_error',
-  unsupported: 'upstream_error',
-};
-
-/** Returns the outcome of what failed with `failure`; `ok` if nothing did. */
-export function outcomeOf(failure: GatewayError | ClientGone | undefined): Outcome {
-  if (failure instanceof ClientGone) return 'client_closed';
-  return failure ? OUTCOMES[failure.kind] : 'ok';
 }
 
 /** Returns what happened, for the operator: the network's error, the provider's own text, or the failure's message. */
@@ -212,17 +191,13 @@ function readUsage(noted: unknown): TokenUsage {
 
 /** Returns the JSON object at the start of `text`, without what follows it; '' if it is not whole. */
 function firstObject(text: string): string {
-  let depth = 0;
-  let isInString = false;
-  for (let at = 0; at < text.length; at += 1) {
-    const character = text.charCodeAt(at);
-    if (character === QUOTE) isInString = !isInString;
-    else if (isInString && character === BACKSLASH) at += 1;
-    else if (!isInString && character === OPEN_BRACE) depth += 1;
-    else if (!isInString && character === CLOSE_BRACE) depth -= 1;
-    if (depth === 0) return text.slice(0, at + 1);
-  }
-  return '';
+  let end = 0;
+  const json = new JsonScanner((value) => {
+    if (value.depth === 0) ({ end } = value);
+  });
+  const bytes = Buffer.from(text);
+  json.push(bytes);
+  return bytes.toString('utf8', 0, end);
 }
 
 function count(value: unknown, name: string): number | undefined {

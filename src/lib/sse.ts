@@ -1,7 +1,10 @@
 /** Server-sent events as bytes: splitting, parsing, encoding (WHATWG HTML, 9.2). */
 
-import { CARRIAGE_RETURN, COLON, LINE_FEED } from './ascii.ts';
+import { COLON } from './json.ts';
 import { ChunkBuffer } from './chunk-buffer.ts';
+
+export const LINE_FEED = 0x0a;
+export const CARRIAGE_RETURN = 0x0d;
 
 export interface ServerSentEvent {
   readonly name: string;

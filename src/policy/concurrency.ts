@@ -42,9 +42,7 @@ export function createConcurrency(
       inServer.end();
       if (client) ofClients.get(client.name)!.end();
     },
-    /** Returns `rateLimit` if an attempt at the provider would be refused now. Nothing is counted. */
-    refuseAttempt: (id: string) => atProviders.get(id)!.refuse(),
-    /** Counts an attempt at the provider, or returns `rateLimit`. */
+    /** Counts a request at the provider, or returns `rateLimit`. */
     beginAttempt: (id: string) => atProviders.get(id)!.begin(),
     endAttempt: (id: string) => atProviders.get(id)!.end(),
   };
@@ -57,14 +55,13 @@ function createBound(
   limit: Limit,
 ) {
   const max = maxConcurrentRequests || Infinity;
-  const refusal = () =>
-    new GatewayError('rateLimit', 'Too many requests at the same time', {
-      retryAfterSeconds: RETRY_AFTER_SECONDS,
-      limit,
-    });
   return {
-    begin: () => (counter.addWithin(1, max) ? undefined : refusal()),
-    refuse: () => (counter.value < max ? undefined : refusal()),
+    begin() {
+      if (counter.addWithin(1, max)) return undefined;
+      const retryAfterSeconds = RETRY_AFTER_SECONDS;
+      const text = 'Too many requests at the same time';
+      return new GatewayError('rateLimit', text, { retryAfterSeconds, limit });
+    },
     end: () => void counter.add(-1),
   };
 }

@@ -8,7 +8,7 @@ import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import { parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { parseUntrustedJson } from '../lib/json.ts';
 import type { Answer, ChatRequest } from '../lib/messages.ts';
 import { readCompletion } from './completion.ts';
 import { passedHeaders, upstreamRequestId } from './headers.ts';

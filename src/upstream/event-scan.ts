@@ -1,18 +1,11 @@
 /** Finds errors, the end, the model and the usage in events, without parsing them. */
 
-import {
-  CARRIAGE_RETURN,
-  COLON,
-  LINE_FEED,
-  OPEN_BRACE,
-  OPEN_BRACKET,
-  QUOTE,
-  SPACE,
-  TAB,
-} from '../lib/ascii.ts';
+import { COLON, JsonScanner, OPEN_BRACE, OPEN_BRACKET, QUOTE } from '../lib/json.ts';
+import { CARRIAGE_RETURN, LINE_FEED } from '../lib/sse.ts';
 import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from '../lib/attempt.ts';
-import { JsonScanner } from '../lib/json-scanner.ts';
 
+const TAB = 0x09;
+const SPACE = 0x20;
 const DIGIT_0 = 0x30;
 const LETTER_D = 0x44;
 const LETTER_E = 0x65;

@@ -2,7 +2,7 @@
 
 import type { ProviderSettings } from '../config/config.ts';
 import type { ListedModel, Provider } from './provider.ts';
-import { memberOf } from '../lib/untrusted-json.ts';
+import { memberOf } from '../lib/json.ts';
 import { USER_AGENT } from '../lib/version.ts';
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 

@@ -3,10 +3,8 @@
 import { packConfig, type Config } from '../config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
 import type { Logger } from '../lib/log.ts';
-
 import type { RequestObserver } from '../lib/request-facts.ts';
-import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
-import type { LoopDelay } from '../lib/thread-figures.ts';
+import type { LoopDelay, SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import {
   WorkerThread,
   type Address,
@@ -17,7 +15,6 @@ import {
   type ThreadRuntime,
 } from './thread.ts';
 
-const MAX_DEATHS_AT_START = 3;
 /** Before a dead worker is replaced. Doubled with each death, until one has lived for a minute. */
 const FIRST_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 30_000;
@@ -89,9 +86,9 @@ export class WorkerPool implements HttpServer {
   async listen(port: number, host: string): Promise<{ readonly port: number }> {
     this.#host = host;
     this.port = port;
-    this.port = await this.#startWithRetries(port !== 0);
+    this.port = await this.#startFirst(port !== 0);
     const others = Array.from({ length: this.#app.snapshot.config.server.workers - 1 });
-    await Promise.all(others.map(() => this.#startWithRetries()));
+    await Promise.all(others.map(() => this.#startFirst()));
     return this;
   }
 
@@ -127,17 +124,11 @@ export class WorkerPool implements HttpServer {
     for (const worker of this.#workers.values()) worker.send({ type: 'cut' });
   }
 
-  /** Starts one, and another instead if it dies before it listens. Returns its port. */
-  async #startWithRetries(isFree = false): Promise<number> {
-    for (;;) {
-      const port = await this.#start(isFree);
-      if (port !== undefined || this.isDraining) return port ?? 0;
-      this.#deaths += 1;
-      if (this.#deaths < MAX_DEATHS_AT_START) continue;
-      throw new Error(
-        `worker threads end as they start: ${this.#lastCause ?? 'no cause is known'}`,
-      );
-    }
+  /** Starts one and returns its port. Rejects if it dies before it listens. */
+  async #startFirst(isFree = false): Promise<number> {
+    const port = await this.#start(isFree);
+    if (port !== undefined || this.isDraining) return port ?? 0;
+    throw new Error(`a worker thread ends as it starts: ${this.#lastCause ?? 'no cause is known'}`);
   }
 
   /**

@@ -1,0 +1,250 @@
+/** The way from the candidates to an answer: choose a provider and a key, attempt, and choose again while it may help. */
+
+import type { Call } from '../downstream/call.ts';
+import { Attempt, causeOf } from '../lib/attempt.ts';
+import { pause } from '../lib/cancellation.ts';
+import { ClientGone, GatewayError } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
+import { isStream, type Answer, type ChatRequest } from '../lib/messages.ts';
+import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
+import type { Concurrency } from '../policy/concurrency.ts';
+import type { KeyPool } from '../policy/key-pool.ts';
+import type { Limits } from '../policy/rate-limits.ts';
+import { sendAttempt, type AttemptSettings } from '../upstream/attempt.ts';
+import type { ForwardedHeaders } from '../upstream/provider.ts';
+import type { Candidate, Candidates } from './model-name.ts';
+
+/** A longer `Retry-After` is left to the client. */
+const MAX_AWAITED_SECONDS = 30;
+const FIRST_BACKOFF_MS = 500;
+const MAX_BACKOFF_MS = 8000;
+/** Those of the network (502), of time limits (504), and an upstream's own. */
+const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
+
+export interface SelectionSettings extends AttemptSettings {
+  readonly logger: Logger;
+  readonly breaker: CircuitBreaker;
+  readonly concurrency: Concurrency;
+  /** Of the providers with several keys, by their ids. */
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
+  readonly limits: Limits;
+}
+
+interface Selection {
+  readonly call: Call;
+  readonly chat: ChatRequest;
+  readonly forwarded: ForwardedHeaders;
+  /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
+  readonly breaker: CircuitBreaker | undefined;
+  readonly settings: SelectionSettings;
+}
+
+/**
+ * Asks the candidates in order until one answers; the requested one, the first, last if its circuit is open. If all fail,
+ * throws the failure of the requested one; at once `ClientGone` or a failure that names no provider.
+ */
+export async function askCandidates(
+  candidates: Candidates,
+  request: Omit<Selection, 'breaker'>,
+): Promise<Answer> {
+  const { call, settings } = request;
+  const { record } = call;
+  const selection = { ...request, breaker: candidates.length > 1 ? settings.breaker : undefined };
+  const [requested] = candidates;
+  const queue: Candidate[] = [...candidates];
+  let failed: Attempt | undefined;
+  for (const [index, candidate] of queue.entries()) {
+    const isRequested = candidate === requested;
+    const isPostponed = index === candidates.length;
+    const start = isRequested
+      ? begin(candidate, selection, isPostponed)
+      : await beginFallback(candidate, selection);
+    let attempt: Attempt;
+    if (start instanceof GatewayError || (start === 'open' && !isPostponed)) {
+      attempt = skip(candidate, start, call, settings.logger);
+    } else {
+      record.hasRetried ||= !isRequested;
+      attempt = await askProvider(candidate, start, selection);
+      if (attempt.answer) return attempt.answer;
+    }
+    if (!isRequested) continue;
+    if (!attempt.failure) {
+      queue.push(candidate);
+      continue;
+    }
+    failed = attempt;
+    const { details, status } = attempt.failure;
+    if (!(details.mayFallBack ?? (status >= 500 || status === 408 || status === 429))) break;
+  }
+  record.provider = requested.provider.id;
+  record.attempt = failed;
+  throw failed!.failure!;
+}
+
+/**
+ * Takes a slot of the provider and marks the attempt at its circuit, whose state before it returns; `rateLimit` without
+ * a free slot. An open circuit keeps no slot, unless its provider `isPostponed` and asked nevertheless.
+ */
+function begin(
+  { provider, model }: Candidate,
+  { breaker, settings: { concurrency } }: Selection,
+  isPostponed = false,
+): CircuitState | GatewayError {
+  // First: a request that is not sent is not the probe.
+  const refusal = concurrency.beginAttempt(provider.id);
+  if (refusal) return refusal;
+  const state = breaker?.recordAttempt(provider, model) ?? 'closed';
+  if (state === 'open' && !isPostponed) concurrency.endAttempt(provider.id);
+  return state;
+}
+
+/** As `begin`, with a token of the provider's rate limit. */
+async function beginFallback(
+  candidate: Candidate,
+  selection: Selection,
+): Promise<CircuitState | GatewayError> {
+  const { limits } = selection.settings;
+  const { provider, model } = candidate;
+  if (selection.breaker?.stateOf(provider, model) === 'open') return 'open';
+  const refusal = await limits.takeProvider(provider.id);
+  if (refusal) return refusal;
+  const state = begin(candidate, selection);
+  // There is no free slot, or meanwhile another request has become the probe.
+  if (state === 'open' || state instanceof GatewayError) limits.refundProvider(provider.id);
+  return state;
+}
+
+/** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
+export function skip(
+  { provider, model }: Candidate,
+  why: 'open' | GatewayError,
+  call: Call,
+  logger: Logger,
+): Attempt {
+  const attempt = new Attempt(provider, model);
+  attempt.outcome = why === 'open' ? 'resting' : 'limit';
+  attempt.failure = why === 'open' ? undefined : why;
+  call.record.tries.push(attempt);
+  logAttempt('provider skipped', attempt, call, logger);
+  return attempt;
+}
+
+/**
+ * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused.
+ * Returns the attempt that has the answer, or that says why there is none. Frees the slot: after a stream, else at once.
+ */
+async function askProvider(
+  candidate: Candidate,
+  state: CircuitState,
+  selection: Selection,
+): Promise<Attempt> {
+  const { breaker, call, chat, settings } = selection;
+  const { provider } = candidate;
+  const keyPool = settings.keyPools.get(provider.id);
+  const maxRetries = state === 'closed' ? provider.retries : 0;
+  let isFresh = false;
+  let isStreamed = false;
+  try {
+    for (let retries = 0; ;) {
+      let latest: Attempt | undefined;
+      for (const key of keyPool?.round() ?? [0]) {
+        // If the client repeated the request, it would be tried with all keys again.
+        if (latest) call.record.hasRetried = true;
+        const rest = keyPool?.restOf(key);
+        const attempt = await makeAttempt(candidate, { key: keyPool && key, isFresh }, selection);
+        const { failure } = attempt;
+        if (!failure) keyPool?.recordSuccess(key, rest);
+        const isRefused = failure && keyPool?.recordFailure(key, failure);
+        // A 429 stays: unlike a 401 or 403 it ends, and another provider may be asked instead.
+        const isWorse = failure?.status !== 429 && latest?.failure?.status === 429;
+        if (!isRefused || !isWorse) latest = attempt;
+        if (!isRefused) break;
+      }
+      const { answer, failure } = latest!;
+      if (!failure) {
+        // Whether a stream succeeds is known at its end, but a probe need not wait for it.
+        if (!chat.stream || state !== 'closed') recordOutcome(breaker, candidate);
+        isStreamed = isStream(answer!.body);
+        return latest!;
+      }
+      const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = failure.details;
+      // Not a retry: a stale connection says nothing about the provider.
+      if (repeatAtOnce && !isFresh) {
+        isFresh = true;
+        continue;
+      }
+      if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
+        recordOutcome(breaker, candidate, failure);
+        return latest!;
+      }
+      retries += 1;
+      call.record.hasRetried = true;
+      // Exponential with equal jitter: half of the step and a random part of the other half.
+      const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** (retries - 1));
+      const backoffMs = (stepMs / 2) * (1 + Math.random());
+      await pause(Math.max(backoffMs, retryAfterSeconds * 1000), call.cancellation);
+      call.cancellation.throwIfCancelled();
+    }
+  } finally {
+    const end = () => settings.concurrency.endAttempt(provider.id);
+    if (isStreamed) call.onEnd(end);
+    else end();
+  }
+}
+
+/** Returns the attempt, with its answer or its provider's failure. Throws failures that name no provider: nobody else is asked. */
+async function makeAttempt(
+  candidate: Candidate,
+  { key, isFresh }: { readonly key: number | undefined; readonly isFresh: boolean },
+  { breaker, call, chat, forwarded, settings }: Selection,
+): Promise<Attempt> {
+  const { record } = call;
+  const { provider, model } = candidate;
+  const attempt = new Attempt(provider, model, key);
+  record.tries.push(attempt);
+  record.attempt = attempt;
+  record.provider = provider.id;
+  const end = (failure?: GatewayError | ClientGone) => {
+    attempt.end(failure);
+    logAttempt('try', attempt, call, settings.logger);
+  };
+  // Both are held until the stream ends, and must not name `chat`: its body is often megabytes.
+  const onStreamEnd = (failure?: GatewayError) => {
+    if (failure) {
+      record.failure = failure;
+      end(failure);
+    }
+    recordOutcome(breaker, candidate, failure);
+  };
+  try {
+    attempt.answer = await sendAttempt(
+      { attempt, call, chat, provider, forwarded, isFresh, onStreamEnd },
+      settings,
+    );
+    end();
+  } catch (thrown) {
+    const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);
+    end(failure);
+    if (failure instanceof ClientGone || failure.details.provider === undefined) throw failure;
+  }
+  return attempt;
+}
+
+function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
+  if (!logger.isEnabled('debug')) return;
+  const { connection, isAsked } = attempt;
+  const url = isAsked ? attempt.url : undefined;
+  logger.log('debug', message, { request_id: id, ...attempt.toFacts(), url, connection });
+}
+
+function recordOutcome(
+  breaker: CircuitBreaker | undefined,
+  { provider, model }: Candidate,
+  failure?: GatewayError,
+): void {
+  const isOutage = failure && OUTAGE_STATUSES.has(failure.status);
+  if (failure?.details.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
+  else if (isOutage) breaker?.recordModelFailure(provider, model, causeOf(failure));
+  // A plain 500 may be the fault of one request's parameter: it says nothing about others.
+  else if (failure?.status !== 500) breaker?.recordSuccess(provider, model);
+}
