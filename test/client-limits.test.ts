@@ -82,11 +82,6 @@ test('two clients have a bucket each', async (t) => {
   assert.deepEqual(await statuses('a', 'a', 'b', 'b', 'b'), [200, 429, 200, 200, 429]);
 });
 
-test('requests_per_second = 0 is no limit, whatever the burst is', async (t) => {
-  const { statuses } = await start(t, { a: bucket(1, 0) });
-  assert.deepEqual(await statuses('a', 'a', 'a'), [200, 200, 200]);
-});
-
 test('what a client\u2019s limit refuses takes nothing of the global one', async (t) => {
   const more = `[rate_limit]\nenabled = true\n${bucket(2)}`;
   const { statuses, reasons } = await start(t, { a: bucket(1), more });
