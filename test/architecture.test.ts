@@ -126,8 +126,8 @@ test('no file of src is longer than 250 lines', () => {
 const MAX_LINES: Readonly<Record<string, number>> = {
   '': 865,
   admin: 2260,
-  cli: 535,
-  config: 1780,
+  cli: 520,
+  config: 1755,
   downstream: 1160,
   gateway: 1050,
   lib: 2170,
