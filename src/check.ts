@@ -156,7 +156,7 @@ function withoutList({ baseUrl, models }: ProviderSettings, status: number): Res
     return { ok: true, status, models: undefined, message };
   }
   if (status === 401 || status === 403) return failed(status, 'key refused');
-  // What Gemini and xAI answer to a wrong key.
+  // Gemini and xAI answer so to a wrong key.
   if (status === 400) return failed(status, 'Bad Request; is the key right?');
   const hint = /\/v\d/.test(baseUrl)
     ? 'is base_url right? A provider without a list needs models = ["…"]'

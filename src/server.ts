@@ -10,7 +10,7 @@ import { startDemo } from './cli/demo.ts';
 import { checkHealth } from './cli/healthcheck.ts';
 import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
-import { demoInstructions, describeStartup, startedFacts } from './cli/startup-report.ts';
+import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
 import { ConfigError, type Config } from './config/config.ts';
 import { readSettings, type Settings } from './config/read-settings.ts';
 import { createRereader } from './config/reload.ts';
@@ -110,7 +110,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   });
   service.learnModels();
   const started = { config: app.snapshot.config, source, port, adminPort, transport };
-  logger.log('info', 'started', startedFacts(started));
+  logger.log('info', 'started', startedLine(started));
   print(describeStartup(started), process.stderr);
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }

@@ -44,7 +44,7 @@ const OPTIONS = {
   help: { type: 'boolean', short: 'h' },
 } as const;
 
-/** What parseArgs cannot describe: an option whose value may be left out. */
+/** An option whose value may be left out, which parseArgs cannot describe. */
 const CHECK_OFFLINE = '--check=offline';
 
 export type CommandLine = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values'] & {

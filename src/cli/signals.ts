@@ -1,4 +1,4 @@
-/** What the process does on signals. */
+/** The handlers of signals. */
 
 /** For one Ctrl-C the terminal sends SIGINT to all processes, and npm forwards its own. */
 const REPEATED_SIGNAL_MS = 1000;

@@ -2,7 +2,6 @@
 
 import { needsKey, type Config } from '../config/config.ts';
 import type { SettingsSource } from '../config/read-settings.ts';
-import type { LogFacts } from '../lib/log.ts';
 import { isLoopback } from '../lib/loopback.ts';
 import { VERSION } from '../lib/version.ts';
 
@@ -14,7 +13,7 @@ const LOOPBACK_OF = new Map([
 
 export const NO_PROVIDERS = 'none: set a key, for example OPENAI_API_KEY';
 
-interface StartupFacts {
+interface Started {
   readonly config: Config;
   readonly source: SettingsSource;
   readonly port: number;
@@ -24,58 +23,46 @@ interface StartupFacts {
 }
 
 /** The lines printed once the gateway listens. */
-export function describeStartup(facts: StartupFacts): string {
-  const { config, source, port, transport } = facts;
-  const { server, aliases, providers } = config;
-  const isEverywhere = LOOPBACK_OF.has(server.host);
-  const ids = registeredIds(config);
-  const adminUrl = adminUrlOf(facts);
+export function describeStartup(started: Started): string {
+  const { config, source, transport } = started;
+  const { aliases, providers } = config;
+  const { node, url, host, admin_url: adminUrl, workers, providers: ids } = startedLine(started);
   const aliasPairs = [...aliases]
     .map(([alias, targets]) => `${alias} -> ${targets.join(', ')}`)
     .join(', ');
-  const lines = [
-    `inference-gateway ${VERSION} on Node ${process.version}`,
-    `listening  ${localUrl(server.host, port)}/v1${isEverywhere ? ` (all interfaces, ${server.host})` : ''}`,
+  return toLines([
+    `inference-gateway ${VERSION} on Node ${node}`,
+    `listening  ${url}${LOOPBACK_OF.has(host) ? ` (all interfaces, ${host})` : ''}`,
     ...(adminUrl ? [`admin      ${adminUrl}`] : []),
-    ...(server.workers > 1 ? [`workers    ${server.workers}`] : []),
+    ...(workers > 1 ? [`workers    ${workers}`] : []),
     `settings   ${source.text}`,
     `providers  ${ids || NO_PROVIDERS}`,
     `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
     `aliases    ${aliasPairs || 'none'}`,
     `upstream   ${transport.description}`,
     ...[...warningsOf(config), ...transport.limitations].map(describeWarning),
-  ];
-  return toLines(lines);
+  ]);
 }
 
 export function toLines(lines: readonly string[]): string {
   return lines.map((line) => `${line}\n`).join('');
 }
 
-/** What the log says at start. */
-export function startedFacts(facts: StartupFacts): LogFacts {
-  const { config, source, port, transport } = facts;
+/** The attributes of the log's line at start. */
+export function startedLine({ config, source, port, adminPort, transport }: Started) {
+  const { server, admin, providers } = config;
   return {
     version: VERSION,
     node: process.version,
-    url: `${localUrl(config.server.host, port)}/v1`,
-    host: config.server.host,
-    admin_url: adminUrlOf(facts),
-    workers: config.server.workers,
-    providers: registeredIds(config),
+    url: `${localUrl(server.host, port)}/v1`,
+    host: server.host,
+    admin_url: admin && adminPort !== undefined ? `${localUrl(admin.host, adminPort)}/` : undefined,
+    workers: server.workers,
+    providers: providers.registered.map(({ id }) => id).join(', '),
     settings: source.path,
     settings_found: source.isFound,
     transport: transport.description,
   };
-}
-
-function registeredIds({ providers }: Config): string {
-  return providers.registered.map(({ id }) => id).join(', ');
-}
-
-function adminUrlOf({ config, adminPort }: StartupFacts): string | undefined {
-  if (!config.admin || adminPort === undefined) return undefined;
-  return `${localUrl(config.admin.host, adminPort)}/`;
 }
 
 /** The gateway's URL for a client on the same machine; IPv6 addresses in brackets (RFC 3986 3.2.2). */

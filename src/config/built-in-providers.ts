@@ -7,7 +7,7 @@ interface BuiltInProvider {
   readonly baseUrl: string;
   /** The environment variable of the key, if it is not `<ID>_API_KEY`. */
   readonly keyVariable?: string;
-  /** What a request for the model list needs besides `Authorization: Bearer`. */
+  /** Additions to `Authorization: Bearer` in a request for the model list. */
   readonly modelList?: {
     readonly query?: string;
     /** The header that carries the bare key. */

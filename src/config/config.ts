@@ -11,9 +11,8 @@ import { isNodeSince } from '../lib/version.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
 import { readProviders } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
-import { readValues, type Env, type Flags } from './read-values.ts';
-import { MAX_WORKERS, MIN_BUFFERED_BYTES } from './server-rows.ts';
-import { parseToml } from './settings-file.ts';
+import { readValues, type ValueSources } from './read-values.ts';
+import { MAX_WORKERS } from './server-rows.ts';
 import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
 
 export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
@@ -29,9 +28,9 @@ export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>
   return server.auth.enabled && (server.auth.keys.length > 0 || clients.length > 0);
 }
 
-/** What the number of workers depends on. */
+/** It decides the number of workers. */
 export interface Machine {
-  /** What `auto` stands for. */
+  /** The number of workers for `auto`. */
   readonly processors: number;
   /** Node's version, such as `22.12.0`. */
   readonly version: string;
@@ -47,31 +46,11 @@ const THIS_MACHINE: Machine = {
   platform: process.platform,
 };
 
-interface ConfigSources {
-  /** Text of gateway.toml; empty if there is no file. */
-  readonly toml: string;
-  /** The path of the file, or the variable that holds its text, for messages. */
-  readonly path?: string;
-  /** The paths of `${file:...}` are relative to it; else to the working directory. */
-  readonly directory?: string;
-  readonly env: Env;
-  readonly flags?: Flags;
-  /** The memory that the process may use, in bytes. */
-  readonly memoryBytes?: number;
-  readonly machine?: Machine;
-}
-
 /** Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was found. */
-export function loadConfig(sources: ConfigSources): Config {
-  const { toml, path, directory = '', env, flags = {}, memoryBytes = Infinity } = sources;
-  const { machine = THIS_MACHINE } = sources;
-  const filePrefix = path === undefined ? '' : `${path}: `;
-  const table = parseToml(toml, filePrefix);
-  const quarter = memoryBytes === Infinity ? 0 : Math.floor(memoryBytes / 4);
-  const maxBufferedBytes = Math.max(MIN_BUFFERED_BYTES, quarter);
-  const values = readValues({ table, filePrefix, directory, env, flags, maxBufferedBytes });
-  resolveWorkers(machine, values);
-  return configOf(values, memoryBytes);
+export function loadConfig(sources: ValueSources & { readonly machine?: Machine }): Config {
+  const values = readValues(sources);
+  resolveWorkers(sources.machine ?? THIS_MACHINE, values);
+  return configOf(values, sources.memoryBytes ?? Infinity);
 }
 
 /** Checks the values together, and makes the settings of them. Throws `ConfigError` with every problem. */

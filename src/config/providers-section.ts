@@ -141,7 +141,7 @@ function checkBaseUrl(id: string, text: string | undefined, values: SettingValue
   return text.replace(/\/+$/, '');
 }
 
-/** Whether everybody on the way can read the key. */
+/** Returns true if everybody on the way can read the key. */
 function isReadable(baseUrl: string): boolean {
   if (!URL.canParse(baseUrl)) return false;
   const { protocol, hostname } = new URL(baseUrl);

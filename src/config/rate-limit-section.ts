@@ -16,7 +16,7 @@ export interface StoreSettings {
   readonly username: string | undefined;
   readonly password: Secret | undefined;
   readonly database: number;
-  /** What the names of its keys begin with. */
+  /** The names of its keys begin with it. */
   readonly prefix: string;
 }
 

@@ -8,7 +8,7 @@ import { readSettingsFile } from './settings-file.ts';
 
 const DEFAULT_CONFIG_PATH = 'gateway.toml';
 
-/** Where the settings come from. */
+/** The source of the settings. */
 export interface SettingsSource {
   readonly text: string;
   /** The file that was looked for, absolute. */

@@ -17,26 +17,27 @@ import {
   type Setting,
   type Table,
 } from './setting-kinds.ts';
+import { MIN_BUFFERED_BYTES } from './server-rows.ts';
+import { parseToml } from './settings-file.ts';
 import { SettingValues, type SettingValue } from './setting-values.ts';
 import { SETTINGS } from './settings-table.ts';
 
 export type Env = Readonly<Record<string, string | undefined>>;
 
-/** What the command line may override. */
-export interface Flags {
-  readonly port?: string | undefined;
-  readonly host?: string | undefined;
-  readonly workers?: string | undefined;
-}
+/** The settings that the command line may override. */
+export type Flags = { readonly [K in NonNullable<Setting['flag']>]?: string | undefined };
 
 export interface ValueSources {
-  readonly table: Table;
-  readonly filePrefix: string;
-  /** The paths of `${file:...}` are relative to it. */
-  readonly directory: string;
+  /** Text of gateway.toml; empty if there is no file. */
+  readonly toml: string;
+  /** The path of the file, or the variable that holds its text, for messages. */
+  readonly path?: string;
+  /** The paths of `${file:...}` are relative to it; else to the working directory. */
+  readonly directory?: string;
   readonly env: Env;
-  readonly flags: Flags;
-  readonly maxBufferedBytes: number;
+  readonly flags?: Flags;
+  /** The memory that the process may use, in bytes. */
+  readonly memoryBytes?: number;
 }
 
 const PREFIX = 'GATEWAY_';
@@ -53,7 +54,7 @@ interface Place {
   readonly path: string;
 }
 
-/** What a section has besides the rows of the table of settings. */
+/** Additions to the rows of the table of settings. */
 interface RowSources {
   /** The keys of sections in it. */
   readonly sections?: Iterable<string>;
@@ -63,7 +64,7 @@ interface RowSources {
   readonly variables?: Readonly<Record<string, string>>;
 }
 
-/** Returns the value of every setting that has one, defaults included. */
+/** Returns the value of every setting that has one, defaults included. Throws `ConfigError` if the text is no TOML. */
 export function readValues(sources: ValueSources): SettingValues {
   return new ValueReader(sources).values;
 }
@@ -76,10 +77,13 @@ class ValueReader {
 
   constructor(sources: ValueSources) {
     this.#sources = sources;
-    this.values = new SettingValues([], sources.filePrefix);
-    const top = { table: this.#sources.table, path: '' };
+    const { toml, path, memoryBytes = Infinity } = sources;
+    const filePrefix = path === undefined ? '' : `${path}: `;
+    this.values = new SettingValues([], filePrefix);
+    const top = { table: parseToml(toml, filePrefix), path: '' };
     const server = this.#below(top, 'server');
-    const defaults = { max_buffered_bytes: this.#sources.maxBufferedBytes };
+    const quarter = memoryBytes === Infinity ? 0 : Math.floor(memoryBytes / 4);
+    const defaults = { max_buffered_bytes: Math.max(MIN_BUFFERED_BYTES, quarter) };
     this.#readRows(server, SETTINGS.server, { defaults, sections: ['auth'] });
     this.#readRows(this.#below(server, 'auth'), SETTINGS['server.auth']);
     this.#readNamed(this.#below(top, 'clients'), SETTINGS['clients.<name>']);
@@ -94,8 +98,8 @@ class ValueReader {
     this.#readRows(rateLimit, SETTINGS.rate_limit, { sections: ['providers'] });
     const limits = this.#below(rateLimit, 'providers');
     this.#readNamed(limits, SETTINGS['rate_limit.providers.<id>']);
-    const sections = Object.keys(SETTINGS).map((name) => name.split('.')[0]!);
-    this.#readRows(top, {}, { sections: new Set(sections) });
+    const sections = new Set(Object.keys(SETTINGS).map((name) => name.split('.')[0]!));
+    this.#readRows(top, {}, { sections });
     this.#warnOfUnknownVariables();
   }
 
@@ -154,7 +158,7 @@ class ValueReader {
     const name = nameOf(place.path, key);
     const written = place.table[key];
     const variable = sources.variables?.[key];
-    const option = row.flag && this.#sources.flags[row.flag];
+    const option = row.flag && this.#sources.flags?.[row.flag];
     // Lowest first: a wrong one is reported even if another overrides it.
     const given: [origin: string | undefined, value: unknown][] = [
       [variable, this.#fromVariable(variable, row)],
@@ -162,11 +166,8 @@ class ValueReader {
       [row.env, this.#fromVariable(row.env, row)],
       [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
     ];
-    let result: SettingValue = {
-      value: sources.defaults?.[key] ?? row.default,
-      row,
-      origin: undefined,
-    };
+    const fallback = sources.defaults?.[key] ?? row.default;
+    let result: SettingValue = { value: fallback, row, origin: undefined };
     for (const [origin, value] of given) {
       if (value === undefined) continue;
       if (accepts(row, value)) {
@@ -197,7 +198,7 @@ class ValueReader {
     if (typeof expanded !== 'string') return expanded;
     // Like an empty variable, an empty key in the file counts as unset.
     if (row.key === 'of a provider' && expanded.trim() === '') return undefined;
-    // What replaced a reference is text; another value of the file has its type already.
+    // A replaced reference is text; another value of the file has its type already.
     return expanded === written ? expanded : parseText(row, expanded);
   }
 
@@ -222,7 +223,7 @@ class ValueReader {
       this.values.warning(name, '"${" begins no reference here; the text is used as written');
     }
     const expanded = expandReferences(value, {
-      directory: this.#sources.directory,
+      directory: this.#sources.directory ?? '',
       variable: (variable) => this.#variable(variable),
       problem: (text) => this.values.problem(name, text),
       onUnset: (text) => {

@@ -52,7 +52,7 @@ export function expandReferences(
   });
 }
 
-/** Whether something in the text begins like a reference, and is none: `${NAME:-default}`, `${file:/path`. */
+/** Returns true if something in the text begins like a reference, and is none: `${NAME:-default}`, `${file:/path`. */
 export function hasBrokenReference(text: string): boolean {
   return text.replace(REFERENCE, ' ').includes('${');
 }

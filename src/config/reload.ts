@@ -9,7 +9,7 @@ import type { Settings, SettingsSource } from './read-settings.ts';
 import { SettingValues } from './setting-values.ts';
 
 export interface Changes {
-  /** What to use from now on: the settings that were read, but those that need a restart as they were. */
+  /** The settings that were read, but those that need a restart as they were. */
   readonly config: Config;
   /** The names of the settings that are in use now and differ, as they stand in the file. */
   readonly changed: readonly string[];

@@ -94,7 +94,7 @@ export function parseToml(text: string, prefix: string): Table {
   }
 }
 
-/** What the writer of the line probably has to change. */
+/** Returns the change that the line probably needs. */
 function hintFor(reason: string, line: string): string {
   if (/invalid value|numeric literal/.test(reason)) return '; text needs quotes: key = "text"';
   const isOtherFormat = /^\s*(?:[{-]|"?[\w.-]+"?\s*:)/.test(line);
