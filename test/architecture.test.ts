@@ -125,7 +125,7 @@ test('no file of src is longer than 250 lines', () => {
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
   '': 830,
-  admin: 2260,
+  admin: 2245,
   cli: 630,
   config: 1780,
   downstream: 1160,
