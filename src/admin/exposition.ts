@@ -56,10 +56,7 @@ function readFigures(
     gateway_requests_in_flight: [figures.inFlight(), 'Requests begun and not over.'],
     gateway_open_streams: [figures.openStreams(), 'Streamed answers being sent.'],
     gateway_buffered_bytes: [figures.bufferedBytes(), 'Bytes held for all clients together.'],
-    gateway_log_lines_dropped_total: [
-      figures.droppedLogLines(),
-      'Log lines lost because standard output did not take them.',
-    ],
+    gateway_log_lines_dropped_total: [figures.droppedLogLines(), 'Log lines that were lost.'],
     gateway_requests_uncounted_total: [
       figures.uncountedRequests(),
       'Finished requests that the other metrics miss because the main thread did not run.',
@@ -68,28 +65,16 @@ function readFigures(
       figures.exhaustions(),
       'Connections to providers that failed for want of descriptors or ports.',
     ],
-    gateway_config_last_reload_successful: [
-      Number(isSuccessful),
-      'Whether the settings that were read last are in use.',
-    ],
+    gateway_config_last_reload_successful: [Number(isSuccessful), '1 if the latest succeeded.'],
     gateway_config_last_reload_success_timestamp_seconds: [
       succeededAtMs / 1000,
       'When the settings in use were read, in seconds since the epoch.',
     ],
     gateway_upstream_connections_open: [connections?.open, 'Connections to providers.'],
     gateway_upstream_connections_made_total: [connections?.made, 'Connections made to providers.'],
-    gateway_upstream_connections_reused_total: [
-      connections?.reused,
-      'Requests sent to providers on a connection that had carried one before.',
-    ],
-    gateway_rate_limit_store_up: [
-      store && Number(!store.isAway),
-      'Whether the store of rate limits answers.',
-    ],
-    gateway_rate_limit_store_fallbacks_total: [
-      store?.fallbacks,
-      'Decisions about rate limits that were made without the store.',
-    ],
+    gateway_upstream_connections_reused_total: [connections?.reused, 'Connections used again.'],
+    gateway_rate_limit_store_up: [store && Number(!store.isAway), '1 if the store answers.'],
+    gateway_rate_limit_store_fallbacks_total: [store?.fallbacks, 'Decisions without a store.'],
     // The names of Prometheus' client libraries.
     process_cpu_seconds_total: [cpuSeconds, 'CPU time of the process.'],
     process_resident_memory_bytes: [rssBytes, 'Resident memory of the process.'],

@@ -57,7 +57,7 @@ export function createFeed(sources: FeedSources): (call: Call) => Answer['body']
     if (openFeeds >= MAX_FEEDS) {
       throw new GatewayError('rateLimit', `Rate limit exceeded: ${MAX_FEEDS} feeds are open`);
     }
-    // Whoever sends the answer always ends its body.
+    // The sender of an answer always ends its body.
     openFeeds += 1;
     return fromIterable(events(call));
   };

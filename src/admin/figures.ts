@@ -16,7 +16,7 @@ export interface Figures {
   openStreams(): number;
   bufferedBytes(): number;
   droppedLogLines(): number;
-  /** Finished requests that the main thread was not told of. */
+  /** Finished requests that did not reach the main thread. */
   uncountedRequests(): number;
   /** Files and connections that could not be opened for want of descriptors or ports. */
   exhaustions(): number;

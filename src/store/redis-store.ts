@@ -58,7 +58,7 @@ export function createRedisStore({ logger, memory, open }: RedisStoreOptions): R
       // Only after a long connection: one that fails with the first request would be opened again and again.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;
-      // Without a failure nobody is told, and requests are limited without the store: not for long.
+      // Without a failure nothing is logged, and requests are limited without the store: not for long.
       setTimeout(connect, (isFailure ? pauseMs : MIN_PAUSE_MS) * jitter, () => {}).unref();
       pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
     };
