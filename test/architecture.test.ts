@@ -124,17 +124,17 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 865,
-  admin: 2260,
-  cli: 535,
-  config: 1780,
-  downstream: 1150,
-  gateway: 1050,
+  '': 845,
+  admin: 2265,
+  cli: 520,
+  config: 1755,
+  downstream: 1115,
+  gateway: 1015,
   lib: 1970,
-  policy: 680,
+  policy: 670,
   store: 290,
-  upstream: 2110,
-  workers: 400,
+  upstream: 2020,
+  workers: 390,
 };
 
 test('no folder of src has more lines than its budget', () => {
