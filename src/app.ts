@@ -5,7 +5,7 @@ import { createHttpServer } from './downstream/http-server.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache, type ModelsObserver } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
-import { ExhaustionLog } from './lib/exhaustion.ts';
+import { ExhaustionLog } from './upstream/network-error.ts';
 import { createLogger, type Logger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './lib/request-facts.ts';
 import { createRedactor, isSameSetting } from './lib/secrets.ts';
@@ -14,7 +14,7 @@ import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { createConcurrency } from './policy/concurrency.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { createLimits } from './policy/rate-limits.ts';
-import { ANSWER_MS, Connection } from './store/connection.ts';
+import { Connection } from './store/connection.ts';
 import { createRedisStore } from './store/redis-store.ts';
 import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
@@ -123,7 +123,7 @@ function createParts(config: Config, options: AppOptions) {
       createRedisStore({
         logger,
         memory,
-        open: (events) => new Connection(store, { ...events, answerMs: ANSWER_MS }),
+        open: (events) => new Connection(store, events),
       }),
   };
 }

@@ -2,21 +2,11 @@
 
 import { STATUS_CODES } from 'node:http';
 
-import {
-  checkToJson,
-  describeChecks,
-  describeConfig,
-  isPassed,
-  problemsToJson,
-  type Checks,
-  type ProviderCheck,
-  type StoreCheck,
-} from './cli/check-report.ts';
 import type { CommandLine } from './cli/command-line.ts';
+import { describeWarning, NO_PROVIDERS, toLines, warningsOf } from './cli/startup-report.ts';
 import { ConfigError, type Config, type StoreSettings } from './config/config.ts';
 import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
-
 import { fetchModelList, type ModelFetch } from './gateway/model-list.ts';
 import { causeOf } from './lib/attempt.ts';
 import { Deadline } from './lib/cancellation.ts';
@@ -45,33 +35,73 @@ export async function runCheck(
   readSettings: () => Settings,
   print: (text: string) => void,
 ): Promise<CheckResult> {
+  const printJson = (document: object) => print(`${JSON.stringify(document, undefined, 2)}\n`);
   let settings: Settings;
   try {
     settings = readSettings();
   } catch (error) {
     if (!json || !(error instanceof ConfigError)) throw error;
-    print(problemsToJson(error.problems));
+    printJson({ ok: false, problems: error.problems });
     return 'settings wrong';
   }
-  const { config, source } = settings;
-  if (!json) print(describeConfig(config, source));
-  const checks = offline ? undefined : await checkLive(config);
-  if (json) print(checkToJson(config, source, checks));
-  else if (checks) print(describeChecks(checks));
-  return isPassed(checks) ? 'ok' : 'failed';
+  const { config } = settings;
+  if (!json) print(describeConfig(settings));
+  const live = offline ? undefined : await checkLive(config);
+  const results = live && [...live.checks, ...(live.store ? [live.store] : [])];
+  const ok = !results || (live.checks.length > 0 && results.every((one) => one.ok));
+  if (json) printJson({ ok, ...documentOf(settings), ...live });
+  else if (live) print(describeChecks(live));
+  return ok ? 'ok' : 'failed';
 }
 
-async function checkLive(config: Config): Promise<Checks> {
-  const { store } = config.rateLimit;
-  const [providers, storeCheck] = await Promise.all([
-    checkProviders(config),
-    store && checkStore(store, createRedactor(config.secrets)),
+/** Every setting with the value in use, keys masked; then the providers, and the warnings. */
+function describeConfig({ config, source }: Settings): string {
+  const { registered, skipped } = config.providers;
+  return toLines([
+    `settings   ${source.text}`,
+    ...[...config.resolved].map(([name, value]) => `${name} = ${JSON.stringify(value)}`).toSorted(),
+    ...registered.map(({ id }) => `registered ${id}`),
+    ...skipped.map(({ id, reason }) => `skipped    ${id}: ${reason}`),
+    ...warningsOf(config).map(describeWarning),
   ]);
-  return { providers, store: storeCheck };
+}
+
+/** The same for JSON. */
+function documentOf({ config, source }: Settings) {
+  const { registered, skipped } = config.providers;
+  return {
+    problems: [],
+    warnings: warningsOf(config),
+    file: (source.isFound && source.path) || null,
+    settings: Object.fromEntries(config.resolved),
+    registered: registered.map(({ id }) => id),
+    skipped: skipped.map(({ id, reason }) => ({ provider: id, reason })),
+  };
+}
+
+/** A table with a line for each key of each provider, and one for the store, after an empty line. */
+function describeChecks({ checks, store }: Awaited<ReturnType<typeof checkLive>>): string {
+  const rows = checks.map(({ provider, key, status, message }) => [
+    key ? `${provider} key ${key}` : provider,
+    status ? `${status}  ${message}` : message,
+  ]);
+  if (rows.length === 0) rows.push(['providers', NO_PROVIDERS]);
+  if (store) rows.push(['rate_limit.store', store.message]);
+  const width = Math.max(...rows.map(([name = '']) => name.length));
+  return toLines(['', ...rows.map(([name = '', result]) => `${name.padEnd(width)}  ${result}`)]);
+}
+
+async function checkLive(config: Config) {
+  const { store: settings } = config.rateLimit;
+  const [checks, store] = await Promise.all([
+    checkProviders(config),
+    settings && checkStore(settings, createRedactor(config.secrets)),
+  ]);
+  return { checks, store };
 }
 
 /** Asks each registered provider for its model list, once with each of its keys, all at the same time. */
-async function checkProviders({ server, providers }: Config): Promise<ProviderCheck[]> {
+async function checkProviders({ server, providers }: Config) {
   // Without permission to use the network, settings without a provider can still be checked.
   if (providers.registered.length === 0) return [];
   const transport = createTransport(server.upstream);
@@ -81,6 +111,7 @@ async function checkProviders({ server, providers }: Config): Promise<ProviderCh
     const provider = createOpenAIProvider(settings);
     return settings.apiKeys.map(async (_, key) => ({
       provider: settings.id,
+      /** From 1; undefined if the provider has only one. */
       key: settings.apiKeys.length > 1 ? key + 1 : undefined,
       ...(await checkKey(settings, { provider, key, transport, limit })),
     }));
@@ -90,7 +121,16 @@ async function checkProviders({ server, providers }: Config): Promise<ProviderCh
   return checks;
 }
 
-type Result = Omit<ProviderCheck, 'provider' | 'key'>;
+interface Result {
+  /** The gateway can use the provider with this key. */
+  readonly ok: boolean;
+  /** Undefined if it did not answer. */
+  readonly status: number | undefined;
+  /** Undefined if it has no list. */
+  readonly models: number | undefined;
+  /** The result in words, for the operator. */
+  readonly message: string;
+}
 
 /** Asks a provider with one of its keys. */
 async function checkKey(settings: ProviderSettings, fetch: ModelFetch): Promise<Result> {
@@ -99,9 +139,7 @@ async function checkKey(settings: ProviderSettings, fetch: ModelFetch): Promise<
     if (typeof result === 'number') return withoutList(settings, result);
     return { ok: true, status: 200, models: result.length, message: countModels(result.length) };
   } catch (thrown) {
-    if (thrown === TIMEOUT) {
-      return failed(undefined, TIMEOUT_TEXT);
-    }
+    if (thrown === TIMEOUT) return failed(undefined, TIMEOUT_TEXT);
     const failure = upstreamFailure(thrown, { provider: settings.id, answered: false });
     // The answer was read, and is no list.
     if (!(failure instanceof GatewayError)) return withoutList(settings, 200);
@@ -137,12 +175,9 @@ function countModels(count: number): string {
   return count === 1 ? '1 model' : `${count} models`;
 }
 
-/** Connects to the store as the gateway does, and measures how soon its script answers. */
-async function checkStore(
-  settings: StoreSettings,
-  redact: (text: string) => string,
-): Promise<StoreCheck> {
-  return await new Promise((resolve) => {
+/** Connects to the store as the gateway does, and measures how soon its script answers. No message has the password. */
+async function checkStore(settings: StoreSettings, redact: (text: string) => string) {
+  return await new Promise<Pick<Result, 'ok' | 'message'>>((resolve) => {
     const measure = async () => {
       let fastestMs = Infinity;
       for (let i = 0; i < STORE_RUNS; i += 1) {

@@ -124,16 +124,16 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 830,
-  admin: 2330,
-  cli: 630,
-  config: 1990,
-  downstream: 1160,
+  '': 865,
+  admin: 2260,
+  cli: 535,
+  config: 1780,
+  downstream: 1150,
   gateway: 1050,
-  lib: 2170,
+  lib: 1970,
   policy: 670,
-  store: 310,
-  upstream: 1950,
+  store: 290,
+  upstream: 2000,
   workers: 400,
 };
 

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { ConfigError, loadConfig } from '../src/config/config.ts';
 import { openFeed } from './support/feed.ts';
 import {
   chatBody,
@@ -204,7 +203,7 @@ describe('the provider\u2019s key', () => {
       ];
       const gateway = await startGateway(t, { toml: toml.join('\n') });
       const messages = [{ role: 'user', content: 'canary-of-content' }];
-      for (const key of [...OTHER_KEYS, PROVIDER_KEY]) {
+      for (const key of sweep([...OTHER_KEYS, PROVIDER_KEY], [OTHER_KEYS[0]!, PROVIDER_KEY])) {
         const event = `event: error\ndata: ${JSON.stringify(echo(key))}\n\n`;
         upstream.script = (_, response) => sendEvents(response, CHUNK + event);
         await gateway.chat(chatBody({ messages, stream: true }));
@@ -249,30 +248,6 @@ describe('the provider\u2019s key', () => {
     assert.match(providers[0].resting[0].why, /\/login\//);
     const shown = JSON.stringify(feed.events).toLowerCase();
     for (const key of keys) assert.ok(!shown.includes(key.toLowerCase()), shown);
-  });
-
-  test('that no header could carry is refused at startup, unquoted', () => {
-    for (const secret of [
-      'canary key',
-      'canary\tkey',
-      'canary\u200bkey',
-      'canary\u00e9key',
-      'can\\nary',
-    ]) {
-      const key = JSON.stringify(`sk-0123-${secret}`).replaceAll('\\\\', '\\');
-      const sources = [
-        { toml: `[providers.openai]\napi_key = ${key}\n`, env: {} },
-        { toml: '', env: { OPENAI_API_KEY: JSON.parse(key) as string } },
-        { toml: `[server.auth]\nkeys = [${key}]\n`, env: {} },
-      ];
-      for (const source of sources) {
-        assert.throws(
-          () => loadConfig(source),
-          (error) => error instanceof ConfigError && !/0123|canary|key-/.test(error.message),
-          `${key} ${JSON.stringify(source.toml)}`,
-        );
-      }
-    }
   });
 });
 

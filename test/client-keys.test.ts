@@ -7,7 +7,6 @@ import { describe, test } from 'node:test';
 import { ModelLabels } from '../src/admin/labels.ts';
 import { RequestMetrics } from '../src/admin/metrics.ts';
 import { clientTotals } from '../src/admin/totals.ts';
-import { ConfigError, loadConfig } from '../src/config/config.ts';
 import { replaceNow } from './support/clock.ts';
 import { assertError, NOT_AUTHENTICATED } from './support/errors.ts';
 import { parseMetrics } from './support/exposition.ts';
@@ -131,15 +130,6 @@ test('of 1,000 clients each is known by its own key', async (t) => {
   assert.deepEqual(
     gateway.accessLines().map(({ client }) => client),
     [...names.map((at) => `c${at}`), undefined],
-  );
-});
-
-test('[server.auth] enabled = false beside a client is a startup error', () => {
-  const toml = `[server.auth]\nenabled = false\n[clients.alice]\nkey = "${OLD}"\n`;
-  assert.throws(
-    () => loadConfig({ toml, env: {} }),
-    (error) =>
-      error instanceof ConfigError && /^clients.*server\.auth\.enabled/m.test(error.message),
   );
 });
 

@@ -469,6 +469,10 @@ describe('keys of providers', () => {
     ['api_key = "file\\n"', {}, 'file'],
     ['api_key = "${K}"', { K: 'from-a-file\r\n' }, 'from-a-file'],
     ['api_key = ""', { Z_API_KEY: 'env\n' }, 'env'],
+    ['api_key = "a-${K}-${K}"', { K: 'b' }, 'a-b-b'],
+    ['api_key = "${K}"', { K: '${Z_API_KEY}', Z_API_KEY: 'env' }, '${Z_API_KEY}'],
+    ['api_key = "${K}"', { Z_API_KEY: 'env' }, '${K}'],
+    ['enabled = true\napi_key = "own"', {}, 'own'],
     ['enabled = false', { Z_API_KEY: 'env' }, undefined],
     ['enabled = false\napi_key = "not valid"', {}, undefined],
   ];
@@ -483,6 +487,17 @@ describe('keys of providers', () => {
       );
     });
   }
+
+  test('zed_coding has no variable of its own', () => {
+    const own = { ZED_CODING_API_KEY: 'other' };
+    assert.deepEqual(keysOf(load('', own)), {});
+    assert.deepEqual(
+      keysOf(load('[providers.zed]\nenabled = false', { ZED_API_KEY: 'z', ...own })),
+      {
+        zed_coding: 'z',
+      },
+    );
+  });
 
   test('enabled = false wins over a key in the environment', () => {
     const config = load('[providers.openai]\nenabled = false', { OPENAI_API_KEY: 'k' });

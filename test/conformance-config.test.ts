@@ -99,14 +99,24 @@ async function start(t: TestContext, { script, env = {}, ...settings }: Settings
     body.includes('"stream":true')
       ? sendEvents(response, completionEvents())
       : sendJson(response, completion('from q'));
-  const all = {
-    'providers.p.base_url': p.baseUrl,
-    'providers.p.api_key': PROVIDER_KEY,
-    'providers.q.base_url': q.baseUrl,
-    'providers.q.api_key': PROVIDER_KEY,
-    ...settings,
+  const tomlOf = (own: object) => {
+    const providers = {
+      'providers.p.base_url': p.baseUrl,
+      'providers.p.api_key': PROVIDER_KEY,
+      'providers.q.base_url': q.baseUrl,
+      'providers.q.api_key': PROVIDER_KEY,
+    };
+    return linesOf('', { ...providers, ...own }).join('');
   };
-  return { p, q, gateway: await startGateway(t, { toml: linesOf('', all).join(''), env }) };
+  const gateway = await startGateway(t, { toml: tomlOf(settings), env });
+  /** Other settings; with the environment and the script of the start. */
+  const reload = async ({ script: _script, env: _env, ...others }: Settings) => {
+    await gateway.reload(tomlOf(others));
+    assert.doesNotMatch(gateway.log.join(''), /reload failed/);
+    gateway.log.splice(0);
+    p.requests.splice(0);
+  };
+  return { p, q, gateway, reload };
 }
 
 /** TOML's lines for these settings, a line for each under its whole name. */
@@ -120,7 +130,10 @@ function linesOf(path: string, settings: object): string[] {
 
 type Started = Awaited<ReturnType<typeof start>>;
 
-/** Starts a gateway with each value of a setting, or with the settings for it, and expects what is seen of it. */
+/**
+ * A gateway with the first value of a setting, or with the settings for it, which is reloaded with each of the others:
+ * expects what is seen of each. Settings that need a restart, or another environment, have a gateway for each.
+ */
 function each<Value>(
   settings: keyof Settings | ((value: Value) => Settings),
   observe: (started: Started) => unknown,
@@ -129,9 +142,15 @@ function each<Value>(
   const settingsOf = (value: Value) =>
     typeof settings === 'function' ? settings(value) : { [settings]: value };
   return async (t) => {
+    let started: Started | undefined;
+    let env: string | undefined;
     for (const [value, expected] of cases) {
-      const seen = await observe(await start(t, settingsOf(value)));
-      assert.deepEqual(seen, expected, JSON.stringify(value));
+      const own = settingsOf(value);
+      const isRestarted = 'server.upstream' in own || env !== JSON.stringify(own.env);
+      env = JSON.stringify(own.env);
+      if (started && !isRestarted) await started.reload(own);
+      else started = await start(t, own);
+      assert.deepEqual(await observe(started), expected, JSON.stringify(value));
     }
   };
 }
@@ -291,7 +310,8 @@ const IN_FILE: Record<string, Observation> = {
   },
 
   'server.timeout': async (t) => {
-    const { gateway } = await start(t, { 'server.timeout': 1, script: hang });
+    const { gateway, reload } = await start(t, { 'server.timeout': 600, script: hang });
+    await reload({ 'server.timeout': 1 });
     assertError(await gateway.chat(chatBody()), TIMEOUT);
     assertError(await gateway.chat(STREAM), TIMEOUT);
   },
@@ -382,6 +402,7 @@ const IN_FILE: Record<string, Observation> = {
     (retries: number) => ({ 'server.retries': retries, script: fail }),
     async ({ gateway, p }) => [await statusOf(gateway), p.requests.length],
     [2, [503, 3]],
+    [0, [503, 1]],
   ),
 
   'server.max_concurrent_requests': limitsConcurrency({ 'server.max_concurrent_requests': 2 }),
@@ -503,19 +524,21 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(await statusWith({ authorization: 'Bearer two' }), 200);
   },
 
-  'logging.level': async (t) => {
-    for (const [level, count] of [
-      ['warn', 0],
-      ['info', 1],
-      ['debug', 2],
-    ]) {
-      const { gateway } = await start(t, { 'logging.level': level });
+  'logging.level': each(
+    'logging.level',
+    async ({ gateway }) => {
       await gateway.send('/health');
       await gateway.chat(chatBody());
-      await eventually(() => gateway.accessLines().length >= Number(count), 'the log');
-      assert.equal(gateway.accessLines().length, count);
-    }
-  },
+      await gateway.send('/health', { method: 'HEAD' });
+      return gateway.accessLines().map(({ path, level }) => `${String(path)} ${String(level)}`);
+    },
+    ['error', []],
+    ['warn', []],
+    ['info', ['/v1/chat/completions info']],
+    ...['debug', 'trace'].map(
+      (level) => [level, ['/health debug', '/v1/chat/completions info', '/health debug']] as const,
+    ),
+  ),
 
   'logging.format': each(
     'logging.format',
@@ -530,9 +553,14 @@ const IN_FILE: Record<string, Observation> = {
 
   'logging.verbose': each(
     'logging.verbose',
-    async (started) => (await firstLine(started)).includes('"request_bytes":'),
-    [true, true],
-    [false, false],
+    async ({ gateway }) => {
+      await gateway.chat('{}', { headers: { 'user-agent': 'tester/1' } });
+      await eventually(() => gateway.log.length > 0, 'the log');
+      const [{ request_bytes, user_agent } = {}] = gateway.accessLines();
+      return [request_bytes, user_agent];
+    },
+    [true, [2, 'tester/1']],
+    [false, [undefined, undefined]],
   ),
 
   'logging.provider_messages': each(
@@ -667,15 +695,19 @@ const IN_FILE: Record<string, Observation> = {
     'providers.p.max_concurrent_requests': 2,
   }),
 
-  'aliases.z': async (t) => {
-    const { gateway, p } = await start(t, { 'aliases.fast': 'p/the/model' });
-    assert.equal(await statusOf(gateway, chatBody({ model: 'fast' })), 200);
-    assert.equal(modelAsked(p), 'the/model');
-    const list = { 'aliases.fast': ['p/one', 'q/two'], script: fail };
-    const { gateway: other, q } = await start(t, list);
-    assert.equal(await statusOf(other, chatBody({ model: 'fast' })), 200);
-    assert.equal(modelAsked(q), 'two');
-  },
+  'aliases.z': each(
+    (fast: string | string[]) => ({ 'aliases.fast': fast, script: fail }),
+    async ({ gateway, p, q }) => {
+      await gateway.chat(chatBody({ model: 'fast' }));
+      return [p, q].map((provider) => (provider.requests.length > 0 ? modelAsked(provider) : ''));
+    },
+    ['p/the/model', ['the/model', '']],
+    ['p/other', ['other', '']],
+    [
+      ['p/one', 'q/two'],
+      ['one', 'two'],
+    ],
+  ),
 
   'rate_limit.enabled': each(
     (enabled: boolean) => ({ rate_limit: { enabled, ...oneAt(1) } }),

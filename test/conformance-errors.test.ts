@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
-import { after, before, describe, test, type TestContext } from 'node:test';
+import { after, before, describe, test } from 'node:test';
 
-import { MAX_JSON_ELEMENTS } from '../src/lib/json-scanner.ts';
-import { idle, replaceNow, useManualTimers } from './support/clock.ts';
+import { MAX_JSON_ELEMENTS } from '../src/lib/json.ts';
+import { idle, useManualTimers } from './support/clock.ts';
 import {
   assertError,
   NOT_AUTHENTICATED,
@@ -19,14 +19,13 @@ import {
   startGateway,
   type TestGateway,
 } from './support/gateway.ts';
-import { startRawUpstream, type RawRequest } from './support/raw-upstream.ts';
+import { startRawUpstream } from './support/raw-upstream.ts';
 import { sendRaw } from './support/raw.ts';
-import { byModel, modelOf, scenario } from './support/scenario.ts';
+import { modelOf, scenario } from './support/scenario.ts';
 import { createScope } from './support/scope.ts';
 import { eventually } from './support/streams.ts';
-import { sweep } from './support/sweep.ts';
+import { LEFT_TO_SWEEPS } from './support/sweep.ts';
 import {
-  NOBODY_LISTENS,
   completion,
   sendEvents,
   sendJson,
@@ -44,13 +43,6 @@ const PROVIDER_FAILED: ExpectedError = {
   provider: 'p',
   message: /^Provider error: \S/,
   headers: chosen,
-};
-const TIMED_OUT: ExpectedError = {
-  httpStatus: 504,
-  type: 'timeout_error',
-  code: 'TIMEOUT',
-  message: 'Request timed out',
-  headers: { ...chosen, 'x-should-retry': 'false' },
 };
 const NOT_JSON: ExpectedError = {
   httpStatus: 500,
@@ -144,24 +136,6 @@ test('what the gateway refuses by itself is answered as documented, and no provi
   assertError(parseRaw(await sendRaw(gateway.port, raw)), refusal());
   assert.equal(p.requests.length, 0);
 });
-
-for (const [name, more, expected] of [
-  ['the global rate limit', 'requests_per_second = 1\nburst_capacity = 1', rateLimited(1, {})],
-  [
-    "a provider's rate limit",
-    'providers.p = { requests_per_second = 1, burst_capacity = 1 }',
-    rateLimited(1),
-  ],
-] as const) {
-  test(`${name} is answered with 429 rate_limit_error`, async (t) => {
-    const { p, gateway } = await scenario(t, { more: `[rate_limit]\nenabled = true\n${more}` });
-    // No new token, however slow the machine is.
-    replaceNow(t, () => 1000);
-    assert.equal((await gateway.chat(chatBody())).status, 200);
-    assertError(await gateway.chat(chatBody()), expected);
-    assert.equal(p.requests.length, 1);
-  });
-}
 
 test('an exception before a provider is chosen is a fixed 500, and leaves the gateway serving', async (t) => {
   const gateway = await startGateway(t, {
@@ -622,47 +596,7 @@ test('a key that the cut at 500 characters divides does not reach the client in 
   }
 });
 
-type RawAnswer = (request: RawRequest) => unknown;
-const rawAnswer = (answer: RawAnswer) => async (t: TestContext) =>
-  (await startRawUpstream(t, answer)).baseUrl;
 const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
-const raw = (bytes: string) => rawAnswer(({ socket }) => socket.end(bytes));
-const broken: Record<string, (t: TestContext) => Promise<string>> = {
-  'a refused connection': async () => `${NOBODY_LISTENS}/v1`,
-  'a host that cannot be resolved': async () => 'http://no-such-host.invalid/v1',
-  'a connection closed before the headers': raw(''),
-  'a connection reset before the headers': rawAnswer(({ socket }) => socket.resetAndDestroy()),
-  'a connection closed amid the headers': raw(head),
-  'text that is not HTTP': raw('SSH-2.0-OpenSSH_9.6\r\n\r\n'),
-  'a status of two digits': raw('HTTP/1.1 20 OK\r\n\r\n'),
-  '101 for a plain request': raw(
-    'HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n',
-  ),
-  'a body shorter than its Content-Length': raw(`${head}content-length: 99\r\n\r\n{"choices":[]}`),
-  'a chunked body without its end': raw(
-    `${head}transfer-encoding: chunked\r\n\r\ne\r\n{"choices":[]}\r\n`,
-  ),
-  'a chunked body that is not': raw(`${head}transfer-encoding: chunked\r\n\r\n{"choices":[]}`),
-  'TLS where there is none': async (t) =>
-    (await startUpstream(t)).baseUrl.replace('http:', 'https:'),
-};
-for (const [what, start] of Object.entries(broken)) {
-  test(`${what} is 502 and names no host or library`, async (t) => {
-    const baseUrl = await start(t);
-    const gateway = await startGateway(t, { toml: providerToml({ baseUrl }) });
-    for (const stream of [false, true]) {
-      const reply = await gateway.chat(chatBody({ stream }));
-      assertError(reply, PROVIDER_FAILED);
-      const { port, hostname } = new URL(baseUrl);
-      assert.ok(!reply.text.includes(hostname) && !(port && reply.text.includes(port)), reply.text);
-      assert.doesNotMatch(
-        reply.text,
-        /\bE[A-Z]{4,}|HPE_|UND_|[Uu]ndici|fetch|socket|node:|getaddrinfo|SSL|routines/,
-      );
-    }
-  });
-}
-
 for (const isReused of [false, true]) {
   const what = isReused ? 'a reused' : 'a new';
   test(`an answer cut inside its headers on ${what} connection is not retried`, async (t) => {
@@ -679,56 +613,45 @@ for (const isReused of [false, true]) {
   });
 }
 
-const silent: Script = () => {};
-const begins =
-  (contentType: string, bytes: string): Script =>
-  (_, response) => {
-    response.writeHead(200, { 'content-type': contentType });
-    response.write(bytes);
-  };
-test('an upstream that takes longer than the timeout, in any phase, is answered with 504', async (t) => {
-  const phases: Record<string, [stream: boolean, Script]> = {
-    silent: [false, silent],
-    'silent-stream': [true, silent],
-    'half-body': [false, begins('application/json', '{"choices":')],
-    'no-first-event': [true, begins('text/event-stream', ': still here\n\n')],
-  };
-  const scripts = Object.entries(phases).map(([model, [, script]]) => [model, script] as const);
-  const { p, gateway } = await scenario(t, {
-    providers: { p: byModel(Object.fromEntries(scripts)) },
-    server: 'timeout = 1',
+const MAX_ANSWER_BYTES = 64 * 1024 * 1024;
+const TOO_LARGE = { ...PROVIDER_FAILED, message: /^Provider error: .*too large/ };
+
+test('an answer whose Content-Length is beyond 64 MiB is a 502 at once', async (t) => {
+  const { gateway } = await scenario(t, {
+    providers: {
+      p: (request, response) => {
+        const length = modelOf(request);
+        response.writeHead(200, { 'content-type': 'application/json', 'content-length': length });
+        response.write('{"choices":[]}', () => setImmediate(() => response.destroy()));
+      },
+    },
   });
-  const replies = Object.entries(phases).map(async ([model, [stream]]) =>
-    gateway.chat(chatBody({ model: `p/${model}`, stream })),
-  );
-  for (const reply of await Promise.all(replies)) assertError(reply, TIMED_OUT);
-  await Promise.all(p.requests.map(async ({ closed }) => closed));
-  assert.equal(p.requests.length, replies.length);
+  const ask = async (bytes: number) => gateway.chat(chatBody({ model: `p/${bytes}` }));
+  assertError(await ask(MAX_ANSWER_BYTES), { ...PROVIDER_FAILED, message: /cut off/ });
+  assertError(await ask(MAX_ANSWER_BYTES + 1), TOO_LARGE);
 });
 
-for (const isChunked of sweep([false, true], [true])) {
-  const kind = isChunked ? 'in chunks' : 'with Content-Length';
-  test(`a complete answer ${kind} may have 64 MiB, and a longer one is a 502`, async (t) => {
-    const limit = 64 * 1024 * 1024;
+test(
+  'an answer in chunks may have 64 MiB, and a longer one is a 502',
+  { skip: LEFT_TO_SWEEPS },
+  async (t) => {
     const { gateway } = await scenario(t, {
       providers: {
         p: (request, response) => {
           const body = Buffer.alloc(Number(modelOf(request)), ' ');
           body.write('{"choices":[]}');
           response.setHeader('content-type', 'application/json');
-          if (isChunked) response.write(body.subarray(0, 1000));
-          response.end(isChunked ? body.subarray(1000) : body);
+          response.write(body.subarray(0, 1000));
+          response.end(body.subarray(1000));
         },
       },
     });
-    const whole = await gateway.chat(chatBody({ model: `p/${limit}` }));
-    assert.deepEqual([whole.status, whole.bytes.length], [200, limit]);
-    assertError(await gateway.chat(chatBody({ model: `p/${limit + 1}` })), {
-      ...PROVIDER_FAILED,
-      message: /^Provider error: .*too large/,
-    });
-  });
-}
+    const ask = async (bytes: number) => gateway.chat(chatBody({ model: `p/${bytes}` }));
+    const whole = await ask(MAX_ANSWER_BYTES);
+    assert.deepEqual([whole.status, whole.bytes.length], [200, MAX_ANSWER_BYTES]);
+    assertError(await ask(MAX_ANSWER_BYTES + 1), TOO_LARGE);
+  },
+);
 
 test('an error body is waited for one second', async (t) => {
   const timers = useManualTimers(t);

@@ -3,9 +3,8 @@ import { test } from 'node:test';
 
 import { causeOf } from '../src/lib/attempt.ts';
 import { GatewayError } from '../src/lib/errors.ts';
-import { ExhaustionLog } from '../src/lib/exhaustion.ts';
 import type { Logger, LogFacts } from '../src/lib/log.ts';
-import { TransportError, upstreamFailure } from '../src/upstream/network-error.ts';
+import { ExhaustionLog, TransportError, upstreamFailure } from '../src/upstream/network-error.ts';
 import { replaceNow } from './support/clock.ts';
 import { newMemory } from './support/shared.ts';
 

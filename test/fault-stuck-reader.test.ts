@@ -168,25 +168,6 @@ test('a drain ends at its deadline, also where CONNECT came behind an answer tha
   await eventually(() => isDrained, 'the end of the drain');
 });
 
-const STUCK: Record<string, { script: Script; body: object }> = {
-  'a stream': { script: pushing(100 * MIB), body: chatBody({ stream: true }) },
-  'a complete answer': {
-    script: (_, response) => sendJson(response, completion('y'.repeat(24 * MIB))),
-    body: chatBody(),
-  },
-};
-for (const [what, { script, body }] of Object.entries(STUCK)) {
-  test(`a client that stops reading ${what} is cut off although it keeps sending line breaks`, async (t) => {
-    const { upstream, gateway } = await start(t, script, CUT_MS);
-    const reader = openReader(t, gateway.port, rawChat(body));
-    const sending = setInterval(() => reader.writable && reader.write('\r\n'), CUT_MS / 10);
-    t.after(() => clearInterval(sending));
-    await eventually(() => gateway.accessLines().length === 1, 'the access line');
-    assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
-    await upstream.requests[0]!.closed;
-  });
-}
-
 test(
   'a client that stops reading eight times, each for less than the limit, gets the whole answer',
   ALL_SCALES,
@@ -221,8 +202,8 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
       },
       requests: STREAM,
     },
-    'a complete answer of 24 MiB': {
-      script: (_, response) => sendJson(response, completion('y'.repeat(24 * MIB))),
+    'a complete answer of 16 MiB': {
+      script: (_, response) => sendJson(response, completion('y'.repeat(16 * MIB))),
       requests: rawChat(chatBody()),
     },
     // Together more than the network holds, each so small that it is written in one go.
@@ -232,10 +213,13 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
     },
   };
   for (const [what, { script, requests }] of Object.entries(stuck)) {
-    test(`of ${what} is cut off, and nothing goes on for it`, async (t) => {
+    test(`of ${what} is cut off although it keeps sending line breaks, and nothing goes on for it`, async (t) => {
       const { upstream, gateway } = await start(t, script, CUT_MS);
       const startedAt = performance.now();
-      openReader(t, gateway.port, requests);
+      const reader = openReader(t, gateway.port, requests);
+      // Line breaks that it keeps sending are no sign that it reads.
+      const sending = setInterval(() => reader.writable && reader.write('\r\n'), CUT_MS / 10);
+      t.after(() => clearInterval(sending));
       const outcomes = () => gateway.accessLines().map(({ outcome }) => outcome);
       await eventually(() => outcomes().includes('client_closed'), 'the client is cut off');
       const tookMs = performance.now() - startedAt;

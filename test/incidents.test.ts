@@ -5,7 +5,7 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { chatBody, PROVIDER_KEY, type TestGateway, withoutRefill } from './support/gateway.ts';
 import { scenario, type ScenarioSettings } from './support/scenario.ts';
-import { eventually, openChat } from './support/streams.ts';
+import { eventually } from './support/streams.ts';
 import {
   answerWell,
   beginStream,
@@ -146,23 +146,6 @@ describe('the log tells', { concurrency: true }, () => {
     const line = gateway.accessLines().find(({ provider }) => provider === 'p');
     assertHas(line, { ...warn, outcome: 'upstream_error', upstream_model: 'm' });
     assertHas((line!['tries'] as Line[])[1], { provider: 'q', outcome: 'limit' });
-  });
-
-  test('that the client left, before the answer and in a stream', async (t) => {
-    const { gateway, p } = await start(t, { script: () => {} });
-    const early = openChat(gateway.port);
-    await eventually(() => p.requests.length === 1, 'the request');
-    early.leave();
-    const before = await lastLine(gateway);
-    assertHas(before.line, { level: 'info', outcome: 'client_closed', status: undefined });
-    assertHas(before.tries[0], { provider: 'p', outcome: 'client_closed' });
-    p.script = beginStream(CHUNK);
-    const late = openChat(gateway.port);
-    await eventually(() => late.text() !== '', 'the first event');
-    late.leave();
-    const within = await lastLine(gateway, 2);
-    assertHas(within.line, { level: 'info', outcome: 'client_closed', status: 200 });
-    assertHas(within.tries[0], { provider: 'p', outcome: 'ok', status: 200 });
   });
 
   test('that a stream was cut, or stalled, although its status is 200', async (t) => {

@@ -4,11 +4,11 @@ import { test } from 'node:test';
 
 import {
   JsonScanner,
+  type JsonValue,
   MAX_JSON_DEPTH,
   MAX_JSON_ELEMENTS,
-  type JsonValue,
-} from '../src/lib/json-scanner.ts';
-import { parseUntrustedJson } from '../src/lib/untrusted-json.ts';
+  parseUntrustedJson,
+} from '../src/lib/json.ts';
 import { isWholeData } from '../src/upstream/event-scan.ts';
 import { parseChatRequest } from './support/chat-request.ts';
 import { cutUp } from './support/mutate.ts';
@@ -19,7 +19,13 @@ const SCALARS = [
   [`-${'1'.repeat(100)}.${'0'.repeat(100)}e-${'0'.repeat(100)}`, '1'.repeat(100)],
   ['0', '-0', '1', '-1.5', '1e400', '12345678901234567890', '1E-7', '0.0e+0'],
   ['true', 'false', 'null', '""', '"a"', '"\\""', '"\\\\"', '"\\u0041\\n\\/"', '"{[,:]}"'],
-  ['"\u00e9\u{1F600}"', '"\u2028"', `"${'x'.repeat(50)}\\\\"`, `"${'\\"'.repeat(30)}"`],
+  [
+    '"\u00e9\u{1F600}"',
+    '"\u2028"',
+    `"${'x'.repeat(50)}\\\\"`,
+    `"${'\\"'.repeat(30)}"`,
+    `"${'a long text '.repeat(9)}"`,
+  ],
 ].flat();
 
 function generate(random: Random, depth: number): string {
@@ -253,46 +259,6 @@ test('a character that is split between chunks is one character, and half of one
   );
 });
 
-test('the place of a fault is the first byte that is wrong', () => {
-  const table: [text: string, at: number][] = [
-    ['', 0],
-    ['   ', 3],
-    ['{"a":1,}', 7],
-    ['{"a" 1}', 5],
-    ['{"a":1 "b":2}', 7],
-    ['[1,2', 4],
-    ['{"a":01}', 5],
-    ['[tru]', 1],
-    ['[trux]', 1],
-    ['["\\x"]', 3],
-    ['["\\u12g4"]', 6],
-    ['[1.]', 1],
-    [`[${'0'.repeat(100)}]`, 1],
-    ['[1x]', 2],
-    ['1\u0000', 1],
-    ['1 \u0000', 2],
-    ['["a\tb"]', 3],
-    ['["a', 3],
-    ['{"\u00e9":?}', 6],
-    ['{} {}', 3],
-    ['[1}', 2],
-    ['\ufeff{}', 0],
-    ['{a:1}', 1],
-    ["{'a':1}", 1],
-  ];
-  for (const [text, at] of table) {
-    const refusal = refusalOf(() => parseChatRequest(Buffer.from(text)));
-    assert.equal(refusal, `Invalid request: request body is not valid JSON (at byte ${at})`, text);
-  }
-});
-
-test('a refusal never quotes the body', () => {
-  for (const text of ['{"canary":canary}', 'canary', '{"canary":"canary', '["canary" canary]']) {
-    const refusal = refusalOf(() => parseChatRequest(Buffer.from(text)));
-    assert.doesNotMatch(refusal ?? 'canary: accepted', /canary/, text);
-  }
-});
-
 const MESSAGES = '"messages":[{"role":"user","content":"x"}]';
 
 test('the model value is found wherever it is, and however its name is written', () => {
@@ -352,24 +318,6 @@ test('names are recognised also with every letter escaped', () => {
   );
 });
 
-test('a model or stream named twice at the top is refused, deeper down it is not', () => {
-  const refused = [
-    `{"model":"a","model":"a",${MESSAGES}}`,
-    `{"model":"a",${MESSAGES},"m\\u006fdel":"b"}`,
-    `{"model":"a",${MESSAGES},"stream":true,"stream":true}`,
-    `{"model":"a",${MESSAGES},"stream":true,"\\u0073\\u0074\\u0072\\u0065\\u0061\\u006d":false}`,
-  ];
-  for (const text of refused) {
-    const refusal = refusalOf(() => parseChatRequest(Buffer.from(text)));
-    assert.match(refusal ?? '', /^Invalid request: duplicate member/, text);
-  }
-  const accepted = `{"model":"a",${MESSAGES},"x":{"model":1,"model":2,"stream":1,"stream":2},"y":1,"y":2}`;
-  assert.equal(
-    refusalOf(() => parseChatRequest(Buffer.from(accepted))),
-    undefined,
-  );
-});
-
 test('a model or stream at the top in other than lower case is refused, deeper down it is not', () => {
   const other = [
     'MODEL',
@@ -419,21 +367,6 @@ test('a message is checked by its own members alone, and its first fault is name
   }
 });
 
-test('nesting is accepted to the bound and refused beyond it', () => {
-  const nested = (depth: number) => '['.repeat(depth) + ']'.repeat(depth);
-  assert.equal(
-    refusalOf(() => scan(nested(MAX_JSON_DEPTH))),
-    undefined,
-  );
-  assert.match(refusalOf(() => scan(nested(MAX_JSON_DEPTH + 1))) ?? '', /256 levels/);
-  const objects = (depth: number) => `${'{"a":'.repeat(depth)}1${'}'.repeat(depth)}`;
-  assert.equal(
-    refusalOf(() => scan(objects(MAX_JSON_DEPTH))),
-    undefined,
-  );
-  assert.match(refusalOf(() => scan(objects(MAX_JSON_DEPTH + 1))) ?? '', /256 levels/);
-});
-
 test('elements are accepted to the bound and refused beyond it', () => {
   // Each list holds as many elements as it is given, itself included.
   const lists: Record<string, (elements: number) => string> = {
@@ -461,4 +394,21 @@ test('the text of a provider is not parsed if it is too long', () => {
 test('the bounds are found before what comes after them is read', () => {
   const deep = `${'['.repeat(MAX_JSON_DEPTH + 1)} this is not JSON`;
   assert.match(refusalOf(() => scan(deep)) ?? '', /256 levels/);
+  const json = new JsonScanner(() => {});
+  json.push(Buffer.from(deep));
+  const { fault } = json;
+  json.push(Buffer.from(deep));
+  assert.equal(json.fault, fault, 'nothing is read after a fault');
+});
+
+test('a number of 1024 characters is read, a longer one is refused, whole or in chunks', () => {
+  const digits = (count: number) => `[${'1'.repeat(count)}]`;
+  assert.equal(
+    refusalOf(() => scan(digits(1024))),
+    undefined,
+  );
+  assert.match(refusalOf(() => scan(digits(1025))) ?? '', /at byte 1\)$/);
+  const json = new JsonScanner(() => {});
+  for (const character of digits(2000)) json.push(Buffer.from(character));
+  assert.ok(json.fault);
 });

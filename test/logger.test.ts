@@ -1,7 +1,13 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { createLogger, redactFacts, type LogFacts } from '../src/lib/log.ts';
+import {
+  createLogger,
+  LOG_LEVELS,
+  redactFacts,
+  type LogFacts,
+  type LogLevel,
+} from '../src/lib/log.ts';
 import {
   createRedactor,
   escapeControlCharacters,
@@ -24,23 +30,30 @@ const KEYS = [
 interface LineOptions {
   readonly format?: 'json' | 'text';
   readonly redact?: Redactor;
+  readonly colour?: boolean;
+  readonly level?: LogLevel;
 }
 
 function lineOf(
   message: string,
   facts: LogFacts,
-  { format = 'json', redact = createRedactor([]) }: LineOptions = {},
+  {
+    format = 'json',
+    redact = createRedactor([]),
+    colour = false,
+    level = 'info',
+  }: LineOptions = {},
 ): string {
   const lines: string[] = [];
   const logger = createLogger({
-    level: 'info',
+    level: 'trace',
     format,
-    colour: false,
+    colour,
     write: (line) => lines.push(line),
     redact,
     now: () => Date.UTC(2026, 0, 2, 3, 4, 5, 6),
   });
-  logger.log('info', message, facts);
+  logger.log(level, message, facts);
   assert.equal(lines.length, 1);
   return lines[0]!;
 }
@@ -80,14 +93,43 @@ describe('the logger', () => {
     const evils = ['a\nb\r\u001b[2J\u2028c\u2029\u0085\u009bd\0', 'a\u2028b', 'a\u2029b'];
     for (const format of ['json', 'text'] as const) {
       for (const evil of evils) {
-        const line = lineOf('request', { tries: [{ cause: evil }] }, { format });
-        // oxlint-disable-next-line no-control-regex
-        assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
+        for (const line of [
+          lineOf('request', { tries: [{ cause: evil }] }, { format }),
+          lineOf(evil, { fact: evil }, { format }),
+        ]) {
+          // oxlint-disable-next-line no-control-regex
+          assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
+          // oxlint-disable-next-line no-control-regex
+          if (format === 'text') assert.match(line, /^[^\u007f-\u009f]*$/);
+        }
       }
       const tries = Array.from({ length: 9999 }, () => ({ n: 1 }));
       assert.ok(lineOf('request', { tries }, { format }).length < 1000);
       assert.ok(lineOf('request', { text: 'x'.repeat(100_000) }, { format }).length < 11_000);
     }
+  });
+
+  test('quotes a text value that could be taken for another field', () => {
+    const forged = 'p/m outcome=ok status=200';
+    const values = { model: forged, quoted: 'a"b', path: 'C:\\x', none: '', plain: 'p/m-1:free,x' };
+    const line = lineOf('request', values, { format: 'text' });
+    assert.equal(
+      line.slice(line.indexOf('model=')),
+      `model="${forged}" quoted="a\\"b" path="C:\\\\x" none="" plain=p/m-1:free,x\n`,
+    );
+  });
+
+  test('writes the same text in colour, with another colour for each level', () => {
+    // oxlint-disable-next-line no-control-regex
+    const sequence = /\u001b\[(\d+)m/g;
+    const codes = LOG_LEVELS.map((level) => {
+      const line = lineOf('request', TRIES[1]!, { format: 'text', colour: true, level });
+      const plain = lineOf('request', TRIES[1]!, { format: 'text', level });
+      assert.equal(line.replace(sequence, ''), plain);
+      return [...line.matchAll(sequence)].map(([, code]) => code);
+    });
+    assert.equal(new Set(codes.map(([first]) => first)).size, LOG_LEVELS.length);
+    for (const line of codes) assert.equal(line.at(-1), '0');
   });
 
   test('says which levels are written', () => {

@@ -388,7 +388,7 @@ function recordMany() {
 /** The least of several measurements: what is garbage is not always collected at once. */
 async function settledBytes(measure: () => number): Promise<number> {
   let least = Infinity;
-  for (let count = 0; count < 10; count += 1) {
+  for (let count = 0; count < 4; count += 1) {
     least = Math.min(least, measure());
     await idle(20);
   }

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { spawn, spawnSync } from 'node:child_process';
+import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import {
   copyFileSync,
@@ -16,17 +16,22 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assertError } from './support/errors.ts';
 import { chatBody, providerToml, rawChat, startGateway } from './support/gateway.ts';
+import { startHeldUpstream } from './support/held-stream.ts';
 import {
   buildOnce,
   emptyFolder,
+  parseLog,
   ROOT,
   runProgram,
   SERVER,
+  startCommand,
   startServing,
+  untilServing,
+  type ProgramOptions,
 } from './support/process.ts';
 import { isRefused } from './support/raw.ts';
 import { TRANSPORT_ENV } from './support/transport.ts';
-import { WORKERS, WORKERS_ENV } from './support/workers.ts';
+import { WORKERS } from './support/workers.ts';
 import { createGate, dataOf, eventually, openChat } from './support/streams.ts';
 import { LEFT_TO_SWEEPS } from './support/sweep.ts';
 import {
@@ -40,55 +45,11 @@ import {
 
 before(buildOnce);
 
-interface Running {
-  readonly pid: number;
-  readonly port: number;
-  readonly stdout: () => string;
-  readonly stderr: () => string;
-  readonly exit: Promise<number | string>;
-  readonly kill: (signal: NodeJS.Signals) => void;
-}
-
 /** Runs a command that becomes, or starts, a gateway, and waits until it listens. */
-async function startCommand(
-  t: TestContext,
-  command: readonly string[],
-  { cwd, env = {} }: { cwd?: string; env?: Record<string, string> } = {},
-): Promise<Running> {
-  const [file = '', ...args] = command;
-  const child = spawn(file, args, {
-    cwd: cwd ?? emptyFolder(t),
-    env: { PATH: process.env['PATH'], ...WORKERS_ENV, ...env },
-    stdio: ['ignore', 'pipe', 'pipe'],
-    // A group of its own, so that what a shell has started ends with it.
-    detached: true,
-  });
-  let stdout = '';
-  let stderr = '';
-  child.stdout.setEncoding('utf8').on('data', (text: string) => (stdout += text));
-  child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text));
-  const exit = once(child, 'close').then(([code, signal]) => (code ?? signal) as number | string);
-  t.after(async () => {
-    try {
-      process.kill(-child.pid!, 'SIGKILL');
-    } catch {
-      // It has ended already.
-    }
-    await exit;
-  });
-  const port = () => /^listening .*:(\d+)\/v1/m.exec(stderr)?.[1];
-  let hasEnded = false;
-  void exit.then(() => (hasEnded = true));
-  await eventually(() => port() ?? hasEnded, `${command.join(' ')} listens: ${stderr}`);
-  assert.ok(port() !== undefined, `${command.join(' ')}: ${stdout} ${stderr}`);
-  return {
-    pid: child.pid!,
-    port: Number(port()),
-    stdout: () => stdout,
-    stderr: () => stderr,
-    exit,
-    kill: (signal) => child.kill(signal),
-  };
+async function start(t: TestContext, command: readonly string[], options: ProgramOptions = {}) {
+  const serving = await untilServing(startCommand(t, command, options));
+  const kill = (signal: NodeJS.Signals) => serving.child.kill(signal);
+  return { ...serving, pid: serving.child.pid!, kill };
 }
 
 /** A folder with the settings of a provider `p`, and the arguments to use it. */
@@ -106,28 +67,18 @@ function settingsWithoutProvider(t: TestContext) {
   return { folder, args: [SERVER, '--config', join(folder, 'settings.toml')] };
 }
 
-/** The lines of a log with this message, parsed. */
-function linesOf(stdout: string, name: string): Record<string, unknown>[] {
-  return stdout
-    .split('\n')
-    .slice(0, -1)
-    .map((line) => JSON.parse(line) as Record<string, unknown>)
-    .filter(({ message }) => message === name);
-}
-
 /** Of the metrics. */
 async function droppedLines(adminUrl: unknown): Promise<number> {
   const metrics = await (await fetch(new URL('/metrics', String(adminUrl)))).text();
   return Number(/^gateway_log_lines_dropped_total (\d+)$/m.exec(metrics)?.[1]);
 }
 
-const portIn = (stderr: string) => /^listening .*:(\d+)\/v1/m.exec(stderr)?.[1];
 const UNREAD = 1000;
 
 /** Starts a gateway whose log nobody reads, and has it log this many requests: more than the system keeps for a reader. */
 async function startUnread(t: TestContext, [script, ...args]: readonly string[]) {
   const program = await startServing(t, args, { script: script! });
-  await eventually(() => linesOf(program.stdout(), 'started').length === 1, 'the start');
+  await eventually(() => program.lines('started').length === 1, 'the start');
   program.child.stdout!.pause();
   const socket = connect(program.port, '127.0.0.1');
   const one = `GET /${'x'.repeat(400)} HTTP/1.1\r\nhost: a\r\nx-request-id: ${'x'.repeat(128)}\r\n\r\n`;
@@ -156,10 +107,10 @@ describe('the process', { concurrency: 4 }, () => {
     const upstream = await startUpstream(t);
     const { args } = settingsFor(t, upstream, '[admin]\nport = 0\n');
     const command = quote([process.execPath, ...args]);
-    const { port, stdout } = await startCommand(t, ['sh', '-c', `${command} | head -n 1`]);
+    const { port, stdout, lines } = await start(t, ['sh', '-c', `${command} | head -n 1`]);
     for (let round = 0; round < 5; round += 1) await assertServes(port);
     await eventually(() => stdout().includes('\n'), 'the one line');
-    const [{ admin_url: adminUrl } = {}] = linesOf(stdout(), 'started');
+    const [{ admin_url: adminUrl } = {}] = lines('started');
     const formerly = await droppedLines(adminUrl);
     for (let round = 0; round < 5; round += 1) await assertServes(port);
     assert.equal(stdout().trimEnd().split('\n').length, 1);
@@ -179,10 +130,10 @@ describe('the process', { concurrency: 4 }, () => {
       const log = join(folder, 'log');
       // A file that cannot grow beyond 8 KiB: the last line is written in part, those after it not at all.
       const command = `ulimit -S -f 16; exec ${quote([process.execPath, ...args])} >> '${log}'`;
-      const { pid, port } = await startCommand(t, ['sh', '-c', command]);
+      const { pid, port } = await start(t, ['sh', '-c', command]);
       const text = () => readFileSync(log, 'utf8');
       await eventually(() => text().includes('started'), 'the first line');
-      const [{ admin_url: adminUrl } = {}] = linesOf(text(), 'started');
+      const [{ admin_url: adminUrl } = {}] = parseLog(text(), 'started');
       const count = 40;
       for (let round = 0; round < count; round += 1) await assertRefused(port);
       const complete = text().split('\n').length - 1;
@@ -196,18 +147,18 @@ describe('the process', { concurrency: 4 }, () => {
       await assertRefused(port);
       // The line that was written in part ends, and the next ones are whole.
       const more = () => text().slice(length + 1);
-      const dropped = () => linesOf(more(), 'log lines were dropped');
+      const dropped = () => parseLog(more(), 'log lines were dropped');
       await eventually(() => dropped().length > 0, 'the line that says so');
       assert.equal(text()[length], '\n');
       assert.deepEqual([dropped().length, dropped()[0]!['lines']], [1, 1 + count - complete]);
-      assert.equal(linesOf(more(), 'request').length, 1);
+      assert.equal(parseLog(more(), 'request').length, 1);
     },
   );
 
   test('loses no line to /dev/full that it does not count', async (t) => {
     const { args } = settingsWithoutProvider(t);
     const command = `exec ${quote([process.execPath, ...args])} > /dev/full`;
-    const { port, exit, kill, stderr } = await startCommand(t, ['sh', '-c', command]);
+    const { port, exit, kill, stderr } = await start(t, ['sh', '-c', command]);
     for (let round = 0; round < 5; round += 1) await assertRefused(port);
     const adminUrl = /^admin +(.*)$/m.exec(stderr())?.[1];
     await eventually(async () => (await droppedLines(adminUrl)) === 6, 'the start, five requests');
@@ -219,13 +170,13 @@ describe('the process', { concurrency: 4 }, () => {
   test('waits at its end until the log is read', async (t) => {
     const upstream = await startUpstream(t);
     const { args } = settingsFor(t, upstream);
-    const { child, exit, stdout, stderr } = await startUnread(t, args);
+    const { child, exit, lines, port, stderr } = await startUnread(t, args);
     child.kill('SIGTERM');
-    await eventually(async () => isRefused(Number(portIn(stderr()))), 'the port is closed');
+    await eventually(async () => isRefused(port), 'the port is closed');
     child.stdout!.resume();
     assert.equal(await exit, 0);
-    assert.equal(linesOf(stdout(), 'request').length, UNREAD);
-    for (const name of ['draining', 'stopped']) assert.equal(linesOf(stdout(), name).length, 1);
+    assert.equal(lines('request').length, UNREAD);
+    for (const name of ['draining', 'stopped']) assert.equal(lines(name).length, 1);
     assert.doesNotMatch(stderr(), /lost/);
   });
 
@@ -250,7 +201,7 @@ describe('the process', { concurrency: 4 }, () => {
     const { args } = settingsFor(t, upstream);
     const command = quote([process.execPath, ...args]);
     const limited = ['sh', '-c', `ulimit -n 64; exec ${command}`];
-    const { port, exit } = await startCommand(t, limited);
+    const { port, exit } = await start(t, limited);
     let hasEnded = false;
     void exit.then(() => (hasEnded = true));
     await assertServes(port);
@@ -299,8 +250,8 @@ describe('the process', { concurrency: 4 }, () => {
     const settings = join(folder, 'settings.toml');
     const command = quote([process.execPath, SERVER, '--config', settings]);
     const limited = ['sh', '-c', `ulimit -n 64; exec ${command}`];
-    const { pid, port, stdout } = await startCommand(t, limited, { env: TRANSPORT_ENV });
-    await eventually(() => linesOf(stdout(), 'started').length > 0, 'it has started');
+    const { pid, port, lines } = await start(t, limited, { env: TRANSPORT_ENV });
+    await eventually(() => lines('started').length > 0, 'it has started');
 
     const sockets: Socket[] = [];
     t.after(() => sockets.forEach((socket) => socket.destroy()));
@@ -331,15 +282,15 @@ describe('the process', { concurrency: 4 }, () => {
       const error = { type: 'internal_error', message: 'Internal server error' };
       assert.deepEqual(body, { error: { ...error, code: 'INTERNAL_ERROR' } });
     }
-    await eventually(() => linesOf(stdout(), 'request').length >= 5, 'they are logged');
-    for (const { outcome, tries } of linesOf(stdout(), 'request')) {
+    await eventually(() => lines('request').length >= 5, 'they are logged');
+    for (const { outcome, tries } of lines('request')) {
       const [{ cause } = {}] = tries as Record<string, unknown>[];
       assert.match(
         `${String(outcome)} ${String(cause)}`,
         /^internal_error EMFILE: connect EMFILE /,
       );
     }
-    const exhausted = linesOf(stdout(), 'descriptors exhausted');
+    const exhausted = lines('descriptors exhausted');
     assert.deepEqual(exhausted.map(({ level, cause, limit }) => [level, cause, limit])[0], [
       'error',
       'EMFILE',
@@ -361,8 +312,8 @@ describe('the process', { concurrency: 4 }, () => {
     }, 'it serves again');
     assert.equal(upstream.requests.length, 1);
     assert.equal(other.requests.length, 0);
-    assert.deepEqual(linesOf(stdout(), 'breaker opened'), []);
-    const [{ admin_url: adminUrl } = {}] = linesOf(stdout(), 'started');
+    assert.deepEqual(lines('breaker opened'), []);
+    const [{ admin_url: adminUrl } = {}] = lines('started');
     const metrics = await (await fetch(new URL('/metrics', String(adminUrl)))).text();
     // Five requests at two providers each.
     const count = Number(/^gateway_descriptors_exhausted_total (\d+)$/m.exec(metrics)?.[1]);
@@ -372,13 +323,13 @@ describe('the process', { concurrency: 4 }, () => {
   test('logs one line about its start', async (t) => {
     const upstream = await startUpstream(t);
     const { args, config } = settingsFor(t, upstream);
-    const withFile = await startCommand(t, [process.execPath, ...args]);
+    const withFile = await start(t, [process.execPath, ...args]);
     const folder = realpathSync(emptyFolder(t));
     const env = { GATEWAY_HOST: '127.0.0.1', GATEWAY_PORT: '0', GATEWAY_UPSTREAM: 'fetch' };
-    const without = await startCommand(t, program([SERVER]), { cwd: folder, env });
-    const both = [withFile, without].map(async ({ stdout, port }) => {
-      await eventually(() => stdout().includes('\n'), 'the line');
-      const [{ time, ...line } = {}, ...more] = linesOf(stdout(), 'started');
+    const without = await start(t, program([SERVER]), { cwd: folder, env });
+    const both = [withFile, without].map(async ({ lines, port }) => {
+      await eventually(() => lines().length > 0, 'the line');
+      const [{ time, ...line } = {}, ...more] = lines('started');
       assert.ok(time);
       assert.deepEqual(more, []);
       assert.equal(line['url'], `http://127.0.0.1:${port}/v1`);
@@ -419,7 +370,7 @@ describe('the process', { concurrency: 4 }, () => {
       sendJson(response, completion());
     });
     const { args } = settingsFor(t, upstream, 'shutdown_timeout = 2\n');
-    const running = await startCommand(t, program(args));
+    const running = await start(t, program(args));
     await assertRefused(running.port);
     const finished = [1, 2].map(() => openChat(running.port, chatBody()));
     const cut = openChat(running.port, chatBody({ model: 'p/slow' }));
@@ -432,7 +383,7 @@ describe('the process', { concurrency: 4 }, () => {
     assert.equal((await cut.response).statusCode, 500);
     assert.equal(await running.exit, 0, running.stderr());
     const facts = ['draining', 'stopped'].map((name) => {
-      const [{ time, ...line } = {}] = linesOf(running.stdout(), name);
+      const [{ time, ...line } = {}] = running.lines(name);
       assert.ok(time);
       return line;
     });
@@ -443,17 +394,13 @@ describe('the process', { concurrency: 4 }, () => {
   });
 
   test('listens for the operator on [admin] port, also in a drain', async (t) => {
-    const { opened, open: finish } = createGate();
-    const upstream = await startUpstream(t, async (_, response) => {
-      await opened;
-      sendJson(response, completion());
-    });
+    const { upstream, finish } = await startHeldUpstream(t);
     const { args } = settingsFor(t, upstream, '[admin]\nport = 0\n');
-    const running = await startCommand(t, program(args));
+    const running = await start(t, program(args));
     await eventually(() => running.stdout().includes('\n'), 'the line of the start');
     const url = /^admin +(http:\/\/127\.0\.0\.1:\d+\/)$/m.exec(running.stderr())?.[1];
     assert.ok(url, running.stderr());
-    assert.equal(linesOf(running.stdout(), 'started')[0]!['admin_url'], url);
+    assert.equal(running.lines('started')[0]!['admin_url'], url);
     const ready = async () => (await fetch(`${url}ready`)).status;
     assert.equal(await ready(), 200);
     assert.equal((await fetch(`http://127.0.0.1:${running.port}/ready`)).status, 401);
@@ -510,7 +457,7 @@ describe('the process', { concurrency: 4 }, () => {
       XDG_CONFIG_HOME: '/nonexistent',
     };
     // /proc refuses writes to root too, whom no permission bits would stop.
-    const running = await startCommand(t, program(args), { cwd: '/proc/self', env });
+    const running = await start(t, program(args), { cwd: '/proc/self', env });
     await assertServes(running.port);
     running.kill('SIGTERM');
     assert.equal(await running.exit, 0, running.stderr());
@@ -535,7 +482,7 @@ describe('the process', { concurrency: 4 }, () => {
       if (flag.includes('--allow-net')) permissions.push('--allow-net');
       if (WORKERS > 1) permissions.push('--allow-worker');
       const command = [process.execPath, ...permissions, script, '--config', config];
-      const running = await startCommand(t, command);
+      const running = await start(t, command);
       await assertServes(running.port);
       const stream = openChat(running.port, chatBody({ stream: true }));
       // The provider answers streams with a completion here: what matters is that an answer comes.
@@ -599,13 +546,9 @@ describe('the process', { concurrency: 4 }, () => {
     'as process 1 heeds SIGTERM and finishes what is in flight',
     { skip: skipPid },
     async (t) => {
-      const { opened, open: finish } = createGate();
-      const upstream = await startUpstream(t, async (_, response) => {
-        await opened;
-        sendJson(response, completion());
-      });
+      const { upstream, finish } = await startHeldUpstream(t);
       const { args } = settingsFor(t, upstream);
-      const running = await startCommand(t, [...namespaces, process.execPath, ...args]);
+      const running = await start(t, [...namespaces, process.execPath, ...args]);
       const children = readFileSync(`/proc/${running.pid}/task/${running.pid}/children`, 'utf8');
       const pid = Number(children.trim());
       const names = /^NSpid:\s+(.*)$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
@@ -625,14 +568,10 @@ describe('the process', { concurrency: 4 }, () => {
   for (const isDraining of [false, true]) {
     const when = isDraining ? ' in a drain' : '';
     test(`logs an exception that nobody catches${when}, finishes what is in flight and exits 1`, async (t) => {
-      const { opened, open: finish } = createGate();
-      const upstream = await startUpstream(t, async (_, response) => {
-        await opened;
-        sendJson(response, completion());
-      });
+      const { upstream, finish } = await startHeldUpstream(t);
       const { args } = settingsFor(t, upstream);
       const preload = join(ROOT, 'test', 'support', 'uncaught.mjs');
-      const running = await startCommand(t, [process.execPath, '--import', preload, ...args]);
+      const running = await start(t, [process.execPath, '--import', preload, ...args]);
       const { response, ended } = openChat(running.port, chatBody());
       await eventually(() => upstream.requests.length === 1, 'the request');
       if (isDraining) running.kill('SIGTERM');
@@ -657,16 +596,11 @@ async function startStream(
   t: TestContext,
   command: (args: readonly string[]) => readonly string[],
 ) {
-  const { opened, open: finish } = createGate();
-  const upstream = await startUpstream(t, async (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
-    await opened;
-    response.end(completionEvents());
-  });
+  const { upstream, finish } = await startHeldUpstream(t);
   const { args } = settingsFor(t, upstream, 'shutdown_timeout = 15\n');
   const scripts = { start: `exec ${quote(program(args))}` };
   const home = emptyFolder(t, { 'package.json': JSON.stringify({ scripts }) });
-  const running = await startCommand(t, command(args), { cwd: home, env: { HOME: home } });
+  const running = await start(t, command(args), { cwd: home, env: { HOME: home } });
   const stream = openChat(running.port);
   await eventually(() => stream.text() === CHUNK, 'the first event');
   return { ...running, stream, finish };
@@ -706,7 +640,7 @@ describe('a signal', { concurrency: 4 }, () => {
   ];
   for (const [[first, next], pauseMs] of second) {
     test(`${next} ${pauseMs} ms after ${first} ends the process at once, and the log says what was cut`, async (t) => {
-      const { kill, stdout, exit, stream } = await startStream(t, program);
+      const { kill, stdout, lines, exit, stream } = await startStream(t, program);
       kill(first!);
       await eventually(() => drains(stdout()) > 0, 'the drain');
       await sleep(pauseMs);
@@ -714,9 +648,9 @@ describe('a signal', { concurrency: 4 }, () => {
       assert.equal(await exit, 1);
       const [event] = dataOf((await stream.ended).slice(CHUNK.length));
       assert.match(String(event), /"The gateway is shutting down"/);
-      const [request] = linesOf(stdout(), 'request');
+      const [request] = lines('request');
       assert.deepEqual([request?.['outcome'], request?.['status']], ['internal_error', 200]);
-      const [stopped] = linesOf(stdout(), 'stopped');
+      const [stopped] = lines('stopped');
       assert.deepEqual([stopped?.['finished'], stopped?.['cut']], [0, 1]);
     });
   }

@@ -59,81 +59,41 @@ const refuse =
 const html: Script = (_, response) =>
   response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>x</title>');
 
-interface Answer {
-  readonly script: Script;
-  /** Replaces the path of the provider's `base_url`. */
+/** The line of the table after the provider's name, and the path that replaces that of its `base_url`. */
+type Answer = readonly [what: string, Script, exitCode: 0 | 3, result: string, More?];
+interface More {
   readonly path?: string;
   readonly lines?: string;
-  /** The line of the table after the provider's name. */
-  readonly result: string;
-  readonly exitCode: 0 | 3;
 }
 
 const NO_LIST_HINT = 'is base_url right? A provider without a list needs models = ["…"]';
 
-const ANSWERS: Record<string, Answer> = {
-  'has 87 models': { script: list(87), result: '200  87 models', exitCode: 0 },
-  'has 1 model': { script: list(1), result: '200  1 model', exitCode: 0 },
-  'answers 401': { script: refuse(401), result: '401  key refused', exitCode: 3 },
-  'answers 403': { script: refuse(403), result: '403  key refused', exitCode: 3 },
-  'answers 400': {
-    script: refuse(400),
-    result: '400  Bad Request; is the key right?',
-    exitCode: 3,
-  },
-  'answers 404 at a base_url without /v1': {
-    script: refuse(404),
-    path: '',
-    result: '404  is /v1 missing in base_url?',
-    exitCode: 3,
-  },
-  'answers 404 at a base_url with /v1': {
-    script: refuse(404),
-    result: `404  ${NO_LIST_HINT}`,
-    exitCode: 3,
-  },
-  'answers with HTML at a base_url without /v1': {
-    script: html,
-    path: '/ui',
-    result: '200  not a model list; is /v1 missing in base_url?',
-    exitCode: 3,
-  },
-  'answers with HTML at a base_url with /v1': {
-    script: html,
-    result: `200  not a model list; ${NO_LIST_HINT}`,
-    exitCode: 3,
-  },
-  'answers 503': { script: refuse(503), result: '503  Service Unavailable', exitCode: 3 },
-  'answers 429': { script: refuse(429), result: '429  Too Many Requests', exitCode: 3 },
-  redirects: {
-    script: (_, response) => response.writeHead(308, { location: '/elsewhere' }).end(),
-    result: '308  redirects; is base_url right?',
-    exitCode: 3,
-  },
-  'never answers': { script: () => {}, result: 'timeout: no answer in 5 s', exitCode: 3 },
-  'never ends its answer': {
-    script: (_, response) => response.writeHead(200).write('{"data":['),
-    result: 'timeout: no answer in 5 s',
-    exitCode: 3,
-  },
-  'has no list, and models in the settings': {
-    script: refuse(404),
-    lines: 'models = ["a", "b"]',
-    result: '404  no model list; the settings list 2 models',
-    exitCode: 0,
-  },
-  'has models in the settings, and refuses the key': {
-    script: refuse(401),
-    lines: 'models = ["a", "b"]',
-    result: '401  key refused',
-    exitCode: 3,
-  },
-};
+const redirect: Script = (_, response) => response.writeHead(308, { location: '/x' }).end();
+const endless: Script = (_, response) => response.writeHead(200).write('{"data":[');
+const TWO_MODELS = { lines: 'models = ["a", "b"]' };
+const UI = { path: '/ui' };
+
+const ANSWERS: readonly Answer[] = [
+  ['has 87 models', list(87), 0, '200  87 models'],
+  ['has 1 model', list(1), 0, '200  1 model'],
+  ['answers 401', refuse(401), 3, '401  key refused'],
+  ['answers 403', refuse(403), 3, '403  key refused'],
+  ['answers 400', refuse(400), 3, '400  Bad Request; is the key right?'],
+  ['answers 404 without /v1', refuse(404), 3, '404  is /v1 missing in base_url?', { path: '' }],
+  ['answers 404 at a base_url with /v1', refuse(404), 3, `404  ${NO_LIST_HINT}`],
+  ['is HTML without /v1', html, 3, '200  not a model list; is /v1 missing in base_url?', UI],
+  ['is HTML at a base_url with /v1', html, 3, `200  not a model list; ${NO_LIST_HINT}`],
+  ['answers 503', refuse(503), 3, '503  Service Unavailable'],
+  ['answers 429', refuse(429), 3, '429  Too Many Requests'],
+  ['redirects', redirect, 3, '308  redirects; is base_url right?'],
+  ['never answers', () => {}, 3, 'timeout: no answer in 5 s'],
+  ['never ends its answer', endless, 3, 'timeout: no answer in 5 s'],
+  ['has none', refuse(404), 0, '404  no model list; the settings list 2 models', TWO_MODELS],
+  ['has none, and refuses the key', refuse(401), 3, '401  key refused', TWO_MODELS],
+];
 
 describe('--check asks a provider for its model list, and if it', { concurrency: 4 }, () => {
-  for (const [what, { script, path = '/v1', lines = '', result, exitCode }] of Object.entries(
-    ANSWERS,
-  )) {
+  for (const [what, script, exitCode, result, { path = '/v1', lines = '' } = {}] of ANSWERS) {
     test(`${what}, prints "${result}" and exits ${exitCode}`, async (t) => {
       const upstream = await startUpstream(t, script);
       const baseUrl = upstream.baseUrl.replace(/\/v1$/, path);

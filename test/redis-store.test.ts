@@ -292,16 +292,21 @@ testEach(
   async (t, program) => {
     const redis = await startRedis(t, { program });
     await redis.kill();
-    const shared = { memory: newMemory(), lines: [] };
-    const { away } = storeCounters(shared.memory);
-    const { store } = createStore(t, { port: redis.port }, shared);
+    const [main, worker] = threadMemories(2);
+    const lines: LogLine[] = [];
+    const { away } = storeCounters(main!);
+    const { store } = createStore(t, { port: redis.port }, { memory: main!, lines });
     const { hostname: host, port } = new URL(NOBODY_LISTENS);
-    const { store: other } = createStore(t, { host, port: Number(port) }, shared);
+    const { store: other } = createStore(
+      t,
+      { host, port: Number(port) },
+      { memory: worker!, lines },
+    );
     await until(() => away.value === 2);
     await redis.restart();
     await until(() => !store.isAway);
     assert.equal(other.isAway, true);
-    assert.deepEqual(linesOf(shared.lines), [AWAY]);
+    assert.deepEqual(linesOf(lines), [AWAY]);
   },
 );
 

@@ -15,35 +15,21 @@ import { startHeldUpstream } from './support/held-stream.ts';
 import {
   buildOnce,
   emptyFolder,
+  parseLog,
   ROOT,
   startProgram,
   startServing,
   tcpSocketsOf,
+  type Line,
 } from './support/process.ts';
-import { createGate, eventually, openChat } from './support/streams.ts';
+import { eventually, openChat } from './support/streams.ts';
 import { sweep } from './support/sweep.ts';
 import { WORKERS } from './support/workers.ts';
-import {
-  CHUNK,
-  completion,
-  completionEvents,
-  sendJson,
-  startUpstream,
-} from './support/upstream.ts';
+import { CHUNK, completion, completionEvents, startUpstream } from './support/upstream.ts';
 
 before(buildOnce);
 
 const SERVER_TOML = '[server]\nhost = "127.0.0.1"\nport = 0\n';
-
-type Line = Readonly<Record<string, unknown>>;
-
-function linesOf(stdout: string, ...messages: string[]): Line[] {
-  return stdout
-    .split('\n')
-    .slice(0, -1)
-    .filter((line) => messages.some((message) => line.includes(`"message":"${message}"`)))
-    .map((line) => JSON.parse(line) as Line);
-}
 
 /** Starts the program with a settings file of this text. */
 async function start(t: TestContext, toml: string) {
@@ -52,11 +38,11 @@ async function start(t: TestContext, toml: string) {
   // If SIGUSR1 opened a debugger, its port would be free.
   const env = { NODE_OPTIONS: '--inspect-port=0' };
   const program = await startServing(t, ['--config', path], { env });
-  await eventually(() => linesOf(program.stdout(), 'started').length === 1, 'the start');
+  await eventually(() => program.lines('started').length === 1, 'the start');
   /** Sends SIGHUP and returns the first line about it. */
   const hangUp = async (): Promise<Line> => {
     const { length } = program.stdout();
-    const outcomes = () => linesOf(program.stdout().slice(length), 'reloaded', 'reload failed');
+    const outcomes = () => parseLog(program.stdout().slice(length), 'reloaded', 'reload failed');
     program.child.kill('SIGHUP');
     await eventually(() => outcomes().length > 0, 'a reload');
     return outcomes()[0]!;
@@ -90,7 +76,7 @@ test(
         providerToml(held, 'p', `default_model = "m${round}"`),
         providerToml(places[round % 4 === 1 ? 1 : 0], 'q'),
       ].join('\n');
-    const { port, path, stdout, hangUp } = await start(t, toml(0, 'key-0'));
+    const { port, path, lines, hangUp } = await start(t, toml(0, 'key-0'));
 
     const requests = Array.from({ length: IN_FLIGHT }, (_, at) =>
       openChat(port, chatBody({ stream: at % 2 === 0 })),
@@ -135,8 +121,9 @@ test(
     assert.equal(held.requests.length, IN_FLIGHT);
     assert.ok(places.every(({ requests: { length } }) => length > 0));
     t.diagnostic(`${statuses.length} further requests`);
-    const lines = linesOf(stdout(), 'request');
-    const failed = lines.filter(({ outcome, status }) => outcome !== 'ok' && status !== 401);
+    const failed = lines('request').filter(
+      ({ outcome, status }) => outcome !== 'ok' && status !== 401,
+    );
     assert.deepEqual(failed, []);
   },
 );
@@ -144,11 +131,11 @@ test(
 describe('SIGHUP', { concurrency: 4 }, () => {
   test('names what has changed and what needs a restart, and fails if the file is gone or is none any more', async (t) => {
     const upstream = await startUpstream(t);
-    const { port, path, stdout, hangUp } = await start(t, SERVER_TOML + providerToml(upstream));
+    const { port, path, lines, hangUp } = await start(t, SERVER_TOML + providerToml(upstream));
     const more = 'cors = true\n[admin]\nport = 0\n';
     writeFileSync(path, `${SERVER_TOML.replace('0.0.1', '0.0.2')}${more}${providerToml(upstream)}`);
     assert.equal((await hangUp())['changed'], 'server.cors');
-    const [restart] = linesOf(stdout(), 'restart needed');
+    const [restart] = lines('restart needed');
     const names = String(restart?.['settings']).split(', ');
     assert.deepEqual(names.toSorted(), ['admin.port', 'server.host']);
     assert.equal(await statusOf(port, 'any'), 200);
@@ -175,8 +162,8 @@ describe('SIGHUP', { concurrency: 4 }, () => {
       team: 'key-one\n',
     });
     const args = ['--config', join(folder, 'settings.toml')];
-    const { port, child, stdout } = await startServing(t, args);
-    const outcomes = () => linesOf(stdout(), 'reloaded', 'reload failed');
+    const { port, child, lines } = await startServing(t, args);
+    const outcomes = () => lines('reloaded', 'reload failed');
     const statuses = async () => [await statusOf(port, 'key-one'), await statusOf(port, 'key-two')];
     assert.deepEqual(await statuses(), [200, 401]);
     writeFileSync(join(folder, 'team'), 'key-two\n');
@@ -195,9 +182,9 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     const upstream = await startUpstream(t);
     const cwd = emptyFolder(t);
     const env = { GATEWAY_PORT: '0', GATEWAY_HOST: '127.0.0.1' };
-    const { port, child, stdout } = await startServing(t, [], { cwd, env });
+    const { port, child, lines } = await startServing(t, [], { cwd, env });
     const outcomes = () =>
-      linesOf(stdout(), 'reloaded', 'reload failed').map(({ message, cause }) => cause ?? message);
+      lines('reloaded', 'reload failed').map(({ message, cause }) => cause ?? message);
     const path = join(cwd, 'gateway.toml');
     writeFileSync(path, providerToml(upstream));
     child.kill('SIGHUP');
@@ -218,9 +205,9 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.equal(spawnSync('mkfifo', [pipe]).status, 0);
     const writer = spawn('sh', ['-c', `cat '${join(folder, 'text')}' > '${pipe}'`]);
     t.after(() => writer.kill());
-    const { port, child, stdout } = await startServing(t, ['--config', pipe]);
+    const { port, child, lines } = await startServing(t, ['--config', pipe]);
     child.kill('SIGHUP');
-    await eventually(() => linesOf(stdout(), 'reload failed').length === 1, 'the reload');
+    await eventually(() => lines('reload failed').length === 1, 'the reload');
     assert.equal(await statusOf(port, 'any'), 200);
   });
 
@@ -252,12 +239,12 @@ describe('SIGHUP', { concurrency: 4 }, () => {
   });
 
   test('several at once are one reload after the other', async (t) => {
-    const { child, stdout, exit } = await start(t, SERVER_TOML);
+    const { child, lines, exit } = await start(t, SERVER_TOML);
     for (let count = 0; count < 50; count += 1) child.kill('SIGHUP');
-    await eventually(() => linesOf(stdout(), 'reloaded').length > 0, 'a reload');
+    await eventually(() => lines('reloaded').length > 0, 'a reload');
     child.kill('SIGTERM');
     assert.equal(await exit, 0);
-    assert.deepEqual(linesOf(stdout(), 'reload failed', 'uncaught exception'), []);
+    assert.deepEqual(lines('reload failed', 'uncaught exception'), []);
   });
 
   test('works when nobody reads standard output and standard error any more', async (t) => {
@@ -293,12 +280,7 @@ async function startWithoutHandler(t: TestContext) {
 
 describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, () => {
   test('while it serves: a stream goes on, and no debugger listens', async (t) => {
-    const { opened, open: finish } = createGate();
-    const upstream = await startUpstream(t, async (_, response) => {
-      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
-      await opened;
-      response.end(completionEvents());
-    });
+    const { upstream, finish } = await startHeldUpstream(t);
     const { port, child, stderr, exit, hangUp } = await start(
       t,
       SERVER_TOML + providerToml(upstream),
@@ -328,38 +310,36 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     const folder = emptyFolder(t, { 'settings.toml': SERVER_TOML });
     const path = join(folder, 'settings.toml');
     const preload = join(ROOT, 'test', 'support', 'slow-listen.mjs');
+    const reloaded = join(folder, 'reloaded');
     const program = startProgram(t, ['--config', path], {
-      env: { NODE_OPTIONS: `--import=${preload}` },
+      env: { NODE_OPTIONS: `--import=${preload}`, LISTEN_ONCE: reloaded },
     });
-    const { child, stdout, stderr } = program;
+    const { child, lines, stderr } = program;
     await eventually(() => stderr().includes('about to listen'), 'the start');
     writeFileSync(path, SERVER_TOML + providerToml(upstream));
     for (const signal of HARMLESS) child.kill(signal);
-    await eventually(() => linesOf(stdout(), 'started').length === 1, `the start: ${stderr()}`);
-    assert.equal(linesOf(stdout(), 'reloaded').length, 1);
-    assert.equal(linesOf(stdout(), 'started')[0]!['providers'], 'p');
+    await eventually(() => lines('reloaded').length === 1, `the reload: ${stderr()}`);
+    writeFileSync(reloaded, '');
+    await eventually(() => lines('started').length === 1, `the start: ${stderr()}`);
+    assert.equal(lines('started')[0]!['providers'], 'p');
     assert.doesNotMatch(stderr(), /debugger|inspector/i);
     const port = Number(/^listening .*:(\d+)\/v1/m.exec(stderr())?.[1]);
     assert.equal(await statusOf(port, 'any'), 200);
   });
 
   test('in a drain: what is in flight is finished, and nothing is reloaded', async (t) => {
-    const { opened, open: finish } = createGate();
-    const upstream = await startUpstream(t, async (_, response) => {
-      await opened;
-      sendJson(response, completion());
-    });
-    const { port, child, stdout, exit } = await start(t, SERVER_TOML + providerToml(upstream));
+    const { upstream, finish } = await startHeldUpstream(t);
+    const { port, child, lines, exit } = await start(t, SERVER_TOML + providerToml(upstream));
     const chat = openChat(port, chatBody());
     await eventually(() => upstream.requests.length === 1, 'the request');
     child.kill('SIGTERM');
-    await eventually(() => linesOf(stdout(), 'draining').length === 1, 'the drain');
+    await eventually(() => lines('draining').length === 1, 'the drain');
     for (const signal of HARMLESS) child.kill(signal);
-    await eventually(() => linesOf(stdout(), 'reload ignored').length === 1, 'the line');
+    await eventually(() => lines('reload ignored').length === 1, 'the line');
     finish();
     assert.equal((await chat.response).statusCode, 200);
     assert.equal(await exit, 0);
-    assert.deepEqual(linesOf(stdout(), 'reloaded'), []);
+    assert.deepEqual(lines('reloaded'), []);
   });
 });
 
@@ -367,11 +347,11 @@ describe('drain_delay', { concurrency: 4 }, () => {
   test('the port serves on, /health and /ready say 503, answers close their connections; a further signal ends it', async (t) => {
     const upstream = await startUpstream(t);
     const toml = `${SERVER_TOML}drain_delay = 3600\n[admin]\nport = 0\n${providerToml(upstream)}`;
-    const { port, child, stdout, exit } = await start(t, toml);
-    const adminUrl = String(linesOf(stdout(), 'started')[0]!['admin_url']);
+    const { port, child, lines, exit } = await start(t, toml);
+    const adminUrl = String(lines('started')[0]!['admin_url']);
     assert.equal((await fetch(`${adminUrl}ready`)).status, 200);
     child.kill('SIGTERM');
-    await eventually(() => linesOf(stdout(), 'draining').length === 1, 'the drain');
+    await eventually(() => lines('draining').length === 1, 'the drain');
     const health = await fetch(`http://127.0.0.1:${port}/health`);
     assert.equal(health.status, 503);
     assert.equal(((await health.json()) as { status: string }).status, 'draining');
@@ -384,7 +364,7 @@ describe('drain_delay', { concurrency: 4 }, () => {
     // A further signal ends the process at once.
     child.kill('SIGINT');
     assert.equal(await exit, 1);
-    assert.equal(linesOf(stdout(), 'stopped')[0]?.['cut'], 0);
+    assert.equal(lines('stopped')[0]?.['cut'], 0);
   });
 
   test('when it is over the port closes, and the process ends; a reload can set it', async (t) => {
@@ -392,7 +372,7 @@ describe('drain_delay', { concurrency: 4 }, () => {
       (startedAt) => () =>
         performance.now() - startedAt
     )(performance.now());
-    const { path, port, child, stdout, exit, hangUp } = await start(t, SERVER_TOML);
+    const { path, port, child, lines, exit, hangUp } = await start(t, SERVER_TOML);
     const idle = connect(port, '127.0.0.1');
     await once(idle, 'connect');
     writeFileSync(path, `${SERVER_TOML}drain_delay = 2\n`);
@@ -401,7 +381,7 @@ describe('drain_delay', { concurrency: 4 }, () => {
     child.kill('SIGTERM');
     assert.equal(await exit, 0);
     assert.ok(elapsedMs() - beforeMs >= 1990, 'not before');
-    assert.equal(linesOf(stdout(), 'stopped').length, 1);
+    assert.equal(lines('stopped').length, 1);
     await assert.rejects(statusOf(port, 'any'));
   });
 });

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { describe, test } from 'node:test';
 
 import { ConfigError, loadConfig } from '../src/config/config.ts';
-import type { Rows } from '../src/config/setting-kinds.ts';
+import { accepts, type Rows } from '../src/config/setting-kinds.ts';
 import { SETTINGS } from '../src/config/settings-table.ts';
 import { ROOT } from './support/process.ts';
 import { GENERATED } from './support/settings-docs.ts';
@@ -61,8 +61,7 @@ describe('the reader reads each key of the table, and no other:', () => {
 test('every default of the table is allowed by its own row', () => {
   for (const [section, rows] of sections) {
     for (const [key, row] of Object.entries(rows)) {
-      if (row.default !== undefined)
-        assert.ok(row.accepts(row.default), `${section}.${key}: ${row.expected}`);
+      if (row.default !== undefined) assert.ok(accepts(row, row.default), `${section}.${key}`);
     }
   }
 });

@@ -2,19 +2,17 @@ import assert from 'node:assert/strict';
 import type { IncomingHttpHeaders } from 'node:http';
 import { test } from 'node:test';
 
-import { replaceNow } from './support/clock.ts';
 import { assertError, parseRaw, refusal } from './support/errors.ts';
 import {
   chatBody,
   CLIENT_TOKEN,
-  providerToml,
   startGateway,
   type Reply,
   type SendOptions,
 } from './support/gateway.ts';
 import { sendRaw } from './support/raw.ts';
 import { byModel, scenario } from './support/scenario.ts';
-import { completion, failWith, sendJson, startUpstream } from './support/upstream.ts';
+import { completion, failWith, sendJson } from './support/upstream.ts';
 
 const ORIGIN = 'https://app.example';
 const CHAT = '/v1/chat/completions';
@@ -81,21 +79,6 @@ for (const settings of [{ toml: withCors }, { env: { GATEWAY_CORS: 'true' } }]) 
     }
   });
 }
-
-test('a preflight reaches no upstream and uses up no rate limit', async (t) => {
-  const upstream = await startUpstream(t);
-  const limit = '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 1\n';
-  const gateway = await startGateway(t, { toml: withCors + limit + providerToml(upstream) });
-  // No new token, however slow the machine is.
-  replaceNow(t, () => 1000);
-  for (let i = 0; i < 3; i += 1) {
-    const { status } = await gateway.send(CHAT, preflight);
-    assert.ok(status < 300, `${status}`);
-  }
-  assert.equal(upstream.requests.length, 0);
-  assert.equal((await gateway.chat(chatBody())).status, 200);
-  assert.equal((await gateway.chat(chatBody())).status, 429);
-});
 
 test('OPTIONS that is no preflight is refused like any other request, and one that asks for no headers is allowed none', async (t) => {
   const gateway = await startGateway(t, { toml: withCors });

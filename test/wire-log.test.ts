@@ -3,7 +3,6 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
-import { createLogger, LOG_LEVELS, type LogFacts, type LogLevel } from '../src/lib/log.ts';
 import {
   chatBody,
   CLIENT_TOKEN,
@@ -297,15 +296,6 @@ describe('an access line', { concurrency: true }, () => {
     const { prompt_tokens, finish_reason } = await lineOf(gateway);
     assert.deepEqual([prompt_tokens, finish_reason], [undefined, undefined]);
   });
-
-  test('says once for the operator why the provider was unreachable', async (t) => {
-    const toml = `[providers.p]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "k"\n`;
-    const gateway = await startGateway(t, { toml });
-    await gateway.chat(chatBody());
-    const { outcome, cause, tries } = await lineOf(gateway);
-    assert.deepEqual([outcome, cause], ['upstream_error', undefined]);
-    assert.match(String((tries as Line[])[0]!['cause']), /ECONNREFUSED/);
-  });
 });
 
 describe('the text of a provider that quotes the request', () => {
@@ -369,21 +359,6 @@ describe('the text of a provider that quotes the request', () => {
 });
 
 describe('logging', { concurrency: true }, () => {
-  for (const [index, level] of LOG_LEVELS.entries()) {
-    const isAt = (name: LogLevel) => index >= LOG_LEVELS.indexOf(name);
-    test(`at level ${level} requests are ${isAt('info') ? '' : 'not '}logged, and health checks ${isAt('debug') ? 'too' : 'not'}`, async (t) => {
-      const { gateway } = await start(t, answerWell, `[logging]\nlevel = "${level}"\n`);
-      await gateway.send('/health');
-      await gateway.chat(chatBody());
-      await gateway.send('/health', { method: 'HEAD' });
-      const count = (isAt('info') ? 1 : 0) + (isAt('debug') ? 2 : 0);
-      const paths = (await linesOf(gateway, count)).map(({ path, level: own }) => [path, own]);
-      const health = isAt('debug') ? [['/health', 'debug']] : [];
-      const chat = isAt('info') ? [['/v1/chat/completions', 'info']] : [];
-      assert.deepEqual(paths, [...health, ...chat, ...health]);
-    });
-  }
-
   test('at level error a failure of the gateway itself is logged, with its cause', async (t) => {
     const gateway = await startGateway(t, {
       toml: '[logging]\nlevel = "error"\n',
@@ -421,19 +396,6 @@ describe('logging', { concurrency: true }, () => {
         .slice(0, 3)
         .map((path) => ['warn', `${path} is not served; this gateway serves ${served}`]),
     );
-  });
-
-  test('verbose adds the size of the request and the user agent', async (t) => {
-    const upstream = await startUpstream(t);
-    for (const verbose of [false, true]) {
-      const toml = `[logging]\nverbose = ${verbose}\n${providerToml(upstream)}`;
-      const gateway = await startGateway(t, { toml });
-      const body = JSON.stringify(chatBody({ x: 'y'.repeat(50) }));
-      await gateway.chat(body, { headers: { 'user-agent': 'tester/1' } });
-      const { request_bytes, user_agent } = await lineOf(gateway);
-      const details = verbose ? [body.length, 'tester/1'] : [undefined, undefined];
-      assert.deepEqual([request_bytes, user_agent], details);
-    }
   });
 
   test('stays JSON whatever keys, quotes and backslashes are in it', async (t) => {
@@ -584,98 +546,5 @@ describe('what a client sends', { concurrency: true }, () => {
         assert.doesNotMatch(String(value), /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/);
       }
     }
-  }
-});
-
-describe('createLogger', () => {
-  const NOW = Date.UTC(2026, 0, 2, 3, 4, 5, 6);
-
-  function lines(
-    options: { level?: LogLevel; format: 'json' | 'text'; colour?: boolean },
-    log: (write: (level: LogLevel, message: string, facts?: LogFacts) => void) => void,
-  ): string[] {
-    const written: string[] = [];
-    const logger = createLogger({
-      level: 'trace',
-      colour: false,
-      ...options,
-      write: (line) => written.push(line),
-      redact: Object.assign((line: string) => line.replaceAll('secret', '***'), {
-        mayChange: () => true,
-      }),
-      now: () => NOW,
-    });
-    log((level, message, facts) => logger.log(level, message, facts));
-    return written;
-  }
-
-  const facts = { path: '/x', status: 200, stream: false, provider: undefined, key: 'secret' };
-
-  test('writes JSON with time, level, message and facts, and leaves out what is not known', () => {
-    const [line = '', ...more] = lines({ format: 'json' }, (log) => log('info', 'request', facts));
-    assert.deepEqual(more, []);
-    assert.equal(
-      line,
-      '{"time":"2026-01-02T03:04:05.006Z","level":"info","message":"request","path":"/x","status":200,"stream":false,"key":"***"}\n',
-    );
-  });
-
-  test('writes text for people, without colour where none is wanted', () => {
-    assert.deepEqual(
-      lines({ format: 'text' }, (log) => log('info', 'request', facts)),
-      ['03:04:05.006 INFO  request path=/x status=200 stream=false key=***\n'],
-    );
-  });
-
-  test('quotes a text value that could be taken for another field', () => {
-    const forged = 'p/m outcome=ok status=200';
-    const values = { model: forged, quoted: 'a"b', path: 'C:\\x', none: '', plain: 'p/m-1:free,x' };
-    const [line = ''] = lines({ format: 'text' }, (log) => log('info', 'request', values));
-    assert.equal(
-      line.slice(line.indexOf('model=')),
-      `model="${forged}" quoted="a\\"b" path="C:\\\\x" none="" plain=p/m-1:free,x\n`,
-    );
-  });
-
-  test('writes the same text in colour, with another colour for each level', () => {
-    // oxlint-disable-next-line no-control-regex
-    const sequence = /\u001b\[(\d+)m/g;
-    const all = (log: (level: LogLevel, message: string, facts: LogFacts) => void) => {
-      for (const level of LOG_LEVELS) log(level, 'request', facts);
-    };
-    const coloured = lines({ format: 'text', colour: true }, all);
-    const plain = lines({ format: 'text' }, all);
-    assert.deepEqual(
-      coloured.map((line) => line.replace(sequence, '')),
-      plain,
-    );
-    const codes = coloured.map((line) => [...line.matchAll(sequence)].map(([, code]) => code));
-    assert.equal(new Set(codes.map(([first]) => first)).size, LOG_LEVELS.length);
-    for (const line of codes) assert.equal(line.at(-1), '0');
-  });
-
-  for (const format of ['json', 'text'] as const) {
-    test(`writes ${format} on one line, whatever is in message and facts`, () => {
-      const evil = 'a\nb\r\u001b[2J\u2028c\u2029\u0085\u009bd\0';
-      const [line = ''] = lines({ format }, (log) => log('warn', evil, { fact: evil }));
-      // oxlint-disable-next-line no-control-regex
-      assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
-      if (format === 'text') {
-        // oxlint-disable-next-line no-control-regex
-        assert.match(line, /^[^\u007f-\u009f]*$/);
-      }
-    });
-  }
-
-  for (const [index, level] of LOG_LEVELS.entries()) {
-    test(`at ${level} writes ${LOG_LEVELS.slice(0, index + 1).join(', ')}, and no more`, () => {
-      const written = lines({ level, format: 'json' }, (log) => {
-        for (const each of LOG_LEVELS) log(each, each);
-      });
-      assert.deepEqual(
-        written.map((line) => (JSON.parse(line) as Line)['message']),
-        LOG_LEVELS.slice(0, index + 1),
-      );
-    });
   }
 });

@@ -1,9 +1,14 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { ConfigError, loadConfig, type Config } from '../src/config/config.ts';
+import {
+  ConfigError,
+  loadConfig,
+  whyOnlyOneWorker,
+  type Config,
+  type Machine,
+} from '../src/config/config.ts';
 import { compareSettings } from '../src/config/reload.ts';
-import { whyOnlyOneWorker, type Machine } from '../src/config/server-section.ts';
 
 const LARGE: Machine = { processors: 12, version: '24.1.0', platform: 'linux' };
 

@@ -19,6 +19,7 @@ import {
   runProgram,
   SERVER,
   startProgram,
+  type Line,
   type Program,
 } from './support/process.ts';
 import { createGate, eventually } from './support/streams.ts';
@@ -26,10 +27,8 @@ import { OVER_FETCH } from './support/transport.ts';
 import { completion, sendJson, startUpstream } from './support/upstream.ts';
 import {
   launchWorkers,
-  linesOf,
   startWorkers,
   type Client,
-  type Line,
   type WorkerProgram,
 } from './support/worker-program.ts';
 import { isRefused } from './support/raw.ts';
@@ -89,7 +88,7 @@ async function assertReclaimed(program: WorkerProgram): Promise<void> {
 async function assertStops(program: WorkerProgram): Promise<void> {
   program.child.kill('SIGTERM');
   assert.equal(await program.exit, 0, program.stderr());
-  assert.equal(linesOf(program.stdout()).at(-1)!['message'], 'stopped');
+  assert.equal(program.lines().at(-1)!['message'], 'stopped');
 }
 
 describe('a worker', { concurrency: 2, skip }, () => {
@@ -206,7 +205,7 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
     const program = launchWorkers(t, settings);
     assert.equal(await program.exit, 1);
     assert.match(program.stderr(), /^inference-gateway: a worker thread ends as it starts: .+\n$/);
-    const ended = linesOf(program.stdout()).filter(({ message }) => message === 'worker ended');
+    const ended = program.lines().filter(({ message }) => message === 'worker ended');
     assert.equal(ended.length, 1);
   });
 
@@ -217,7 +216,7 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
       await eventually(() => program.stderr().includes('about to listen'), 'the start');
       program.child.kill('SIGTERM');
       assert.equal(await program.exit, 0);
-      const messages = linesOf(program.stdout()).map(({ message }) => message);
+      const messages = program.lines().map(({ message }) => message);
       assert.deepEqual(messages, ['draining', 'stopped']);
       assert.equal(program.stderr(), 'about to listen\n');
     }
@@ -242,7 +241,7 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
         .on('error', () => {});
       t.after(() => other.close());
       assert.equal(await program.exit, 0, program.stderr());
-      const messages = linesOf(program.stdout()).map(({ message }) => message);
+      const messages = program.lines().map(({ message }) => message);
       assert.deepEqual(messages, ['draining', 'stopped']);
     }
   });

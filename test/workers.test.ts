@@ -16,7 +16,7 @@ import { isRefused } from './support/raw.ts';
 import { OVER_FETCH } from './support/transport.ts';
 import { createGate, eventually, openChat } from './support/streams.ts';
 import { CHUNK, completion, sendJson, startUpstream } from './support/upstream.ts';
-import { linesOf, startWorkers, type WorkerProgram } from './support/worker-program.ts';
+import { startWorkers, type WorkerProgram } from './support/worker-program.ts';
 import { ONLY_ONE_WORKER as skip } from './support/workers.ts';
 
 before(buildOnce);
@@ -361,7 +361,7 @@ describe('with several workers', { concurrency: 2, skip }, () => {
     await Promise.all(Array.from({ length: 30 }, send));
     program.child.kill('SIGTERM');
     assert.equal(await program.exit, 0, program.stderr());
-    const lines = linesOf(program.stdout());
+    const lines = program.lines();
     const ids = lines
       .filter(({ message }) => message === 'request')
       .map((line) => line['request_id']);
@@ -510,7 +510,7 @@ describe('a drain with several workers', { concurrency: 2, skip }, () => {
     for (const { text } of await Promise.all(whole)) assert.match(text, /\[DONE\]\n\n$/);
     for (const { text } of await Promise.all(cut)) assert.match(text, /is shutting down/);
     assert.equal(await program.exit, 0, program.stderr());
-    const { message, finished, cut: count } = linesOf(program.stdout()).at(-1)!;
+    const { message, finished, cut: count } = program.lines().at(-1)!;
     assert.deepEqual([message, finished, count], ['stopped', 2, 2]);
   });
 
@@ -524,7 +524,7 @@ describe('a drain with several workers', { concurrency: 2, skip }, () => {
     program.child.kill('SIGINT');
     assert.equal(await program.exit, 1);
     assert.match(await stream.ended, /is shutting down/);
-    const [request, stopped] = linesOf(program.stdout()).slice(-2);
+    const [request, stopped] = program.lines().slice(-2);
     assert.deepEqual([request!['message'], request!['outcome']], ['request', 'internal_error']);
     const { message, finished, cut } = stopped!;
     assert.deepEqual([message, finished, cut], ['stopped', 0, 1]);

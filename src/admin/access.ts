@@ -2,7 +2,7 @@
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { createRemoteAddress } from '../downstream/request-head.ts';
+import { createRemoteAddress, headerValues } from '../downstream/request-head.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isOwnHost } from '../lib/loopback.ts';
@@ -61,7 +61,7 @@ function createKeyCheck(
   let failures = 0;
   let loggedAtMs = -Infinity;
   return (call) => {
-    const values = call.headerValues('authorization');
+    const values = headerValues(call, 'authorization');
     try {
       authenticate(values.map(toBearer));
     } catch (error) {

@@ -3,11 +3,12 @@
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
 import { createHttpServer } from '../downstream/http-server.ts';
+import { checkProtocol } from '../downstream/request-head.ts';
 import { ByteBudget } from '../lib/byte-budget.ts';
 import { fromIterable } from '../lib/byte-source.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { Answer } from '../lib/messages.ts';
+import type { Answer } from '../lib/attempt.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 import { createAccessCheck, READY_PATH } from './access.ts';
@@ -86,7 +87,7 @@ function createHandler(
 ): (call: Call) => Promise<void> {
   // Async: in the turn in which a request is announced, node:http does not know yet that it is complete.
   async function dispatch(call: Call): Promise<Answer> {
-    call.checkProtocol();
+    checkProtocol(call);
     checkAccess(call);
     const route = routes.get(call.path);
     if (route && (call.method === 'GET' || call.method === 'HEAD')) return route(call);

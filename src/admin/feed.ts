@@ -5,7 +5,7 @@ import type { Call } from '../downstream/call.ts';
 import { fromIterable } from '../lib/byte-source.ts';
 import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
-import type { Answer } from '../lib/messages.ts';
+import type { Answer } from '../lib/attempt.ts';
 import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { readProcess, STARTED_AT_MS, type Figures } from './figures.ts';
@@ -36,7 +36,6 @@ export function createFeed(sources: FeedSources): (call: Call) => Answer['body']
   /** The next events are made when the client has taken the ones before: a slow one misses states. */
   async function* events(call: Call): AsyncGenerator<Buffer> {
     try {
-      yield Buffer.from(`retry: ${INTERVAL_MS}\n\n`);
       let sentRequests = -1;
       let sentConfig: Config | undefined;
       while (!call.cancellation.reason && !call.isDraining) {

@@ -9,7 +9,6 @@ export const OTHER = 'other';
 const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
 const MAX_NAME_CHARACTERS = 200;
-const LONE_SURROGATE = /\p{Surrogate}/u;
 /** Of a provider with the three names of its model. Beyond them the models of new sets are `other`. */
 const MAX_MODEL_SETS = 100;
 
@@ -56,10 +55,8 @@ export class ModelLabels {
   learn(names: Iterable<string>): void {
     for (const name of names) {
       if (this.#known.size >= MAX_KNOWN_NAMES) return;
-      // In UTF-8 all lone surrogates are the same.
-      const isUsable = name.length <= MAX_NAME_CHARACTERS && !LONE_SURROGATE.test(name);
       // A copy: V8's slice of a string keeps the whole string in memory, here the settings file's text.
-      if (isUsable) this.#known.add(Buffer.from(name).toString());
+      if (name.length <= MAX_NAME_CHARACTERS) this.#known.add(Buffer.from(name).toString());
     }
   }
 

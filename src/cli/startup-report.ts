@@ -45,6 +45,10 @@ export function describeStartup(facts: StartupFacts): string {
     `upstream   ${transport.description}`,
     ...[...warningsOf(config), ...transport.limitations].map(describeWarning),
   ];
+  return toLines(lines);
+}
+
+export function toLines(lines: readonly string[]): string {
   return lines.map((line) => `${line}\n`).join('');
 }
 

@@ -2,34 +2,15 @@
 
 import { isLoopback } from '../lib/loopback.ts';
 import { Secret, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
-import type { SettingValues } from './setting-values.ts';
+import type { Section, SettingValues } from './setting-values.ts';
 
 /** Of a key, and of a fixed header's value: servers refuse longer headers. */
 export const MAX_KEY_CHARACTERS = 4096;
 
-export interface BucketSettings {
-  /** 0 is unlimited. */
-  readonly requestsPerSecond: number;
-  readonly burstCapacity: number;
-}
-
-export interface ClientSettings {
-  readonly name: string;
-  /** One at least. */
-  readonly keys: readonly Secret[];
-  /** The aliases and models that it may name, each perhaps with a `*` at the end. Absent: all. */
-  readonly models: readonly string[] | undefined;
-  readonly limit: BucketSettings;
-  /** 0 is unlimited. */
-  readonly maxConcurrentRequests: number;
-}
-
-export interface AdminSettings {
-  readonly port: number;
-  readonly host: string;
-  /** Without keys every client that can connect is served; only on loopback. */
-  readonly keys: readonly Secret[];
-}
+/** A token bucket; 0 requests per second are unlimited. */
+export type BucketSettings = Section<'rate_limit.providers.<id>'>;
+export type ClientSettings = ReturnType<typeof readClient>;
+export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
 /** Reports a key that no header can carry, and warns of one in quotes. No message contains the key. */
 export function checkKey(values: SettingValues, name: string, key: string): void {
@@ -49,8 +30,8 @@ export function checkKey(values: SettingValues, name: string, key: string): void
  * it would be let in. Warns of a key that is too short to be hidden in texts.
  */
 export function checkCallerKeys(values: SettingValues): void {
-  for (const [name, { value, key: kind }] of values.plain()) {
-    if (kind !== 'of callers') continue;
+  for (const [name, { value, row }] of values.plain()) {
+    if (row.key !== 'of callers') continue;
     for (const key of new Set([value as string | string[]].flat())) {
       checkKey(values, name, key);
       if (key.includes('${') && !values.hasProblem(name)) {
@@ -77,13 +58,13 @@ export function readClients(values: SettingValues): ClientSettings[] {
   return names.map((name) => readClient(name, values, taken));
 }
 
-function readClient(name: string, values: SettingValues, taken: Set<string>): ClientSettings {
+function readClient(name: string, values: SettingValues, taken: Set<string>) {
   const path = `clients.${name}`;
   if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
     values.problem(path, 'the name of a client is 1 to 64 letters, digits, ".", "_", "@" or "-"');
   }
   const section = values.section('clients.<name>', path);
-  const { key, keys = [], models } = section;
+  const { key, keys = [], models, maxConcurrentRequests, ...limit } = section;
   const all = [...(key === undefined ? [] : [key]), ...keys];
   if (all.length === 0) values.problem(`${path}.key`, 'key or keys is required');
   for (const text of new Set(all)) {
@@ -97,25 +78,15 @@ function readClient(name: string, values: SettingValues, taken: Set<string>): Cl
     const text = `"${shown}": expected a name, in which "*" may only be the end`;
     values.problem(`${path}.models`, text);
   }
-  return {
-    name,
-    keys: all.map((text) => new Secret(text)),
-    models,
-    limit: toBucket(section),
-    maxConcurrentRequests: section.max_concurrent_requests,
-  };
+  return { name, keys: toSecrets(all), models, limit, maxConcurrentRequests };
 }
 
-/** The settings of a bucket under the names of the code. */
-export function toBucket(values: {
-  readonly requests_per_second: number;
-  readonly burst_capacity: number;
-}): BucketSettings {
-  return { requestsPerSecond: values.requests_per_second, burstCapacity: values.burst_capacity };
+export function toSecrets(keys: readonly string[] = []): readonly Secret[] {
+  return keys.map((key) => new Secret(key));
 }
 
 /** Returns the operator's listener, or undefined if it has no port: nothing listens then. */
-export function readAdmin(values: SettingValues): AdminSettings | undefined {
+export function readAdmin(values: SettingValues) {
   const { port, host, keys = [] } = values.section('admin');
   if (port === undefined) {
     if (keys.length > 0) values.warning('admin.port', 'not set: there is no admin listener');
@@ -128,5 +99,5 @@ export function readAdmin(values: SettingValues): AdminSettings | undefined {
     const why = `every client that can connect to ${values.asWritten(host)} could read what others ask for`;
     values.problem('admin.keys', `at least one is required: ${why}; or set host = "127.0.0.1"`);
   }
-  return { port, host, keys: keys.map((key) => new Secret(key)) };
+  return { port, host, keys: toSecrets(keys) };
 }

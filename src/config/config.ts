@@ -3,27 +3,18 @@
  * `ConfigError` that lists all problems. Other folders import the types of settings from here.
  */
 
-import type { LogLevel } from '../lib/log.ts';
-import type { Secret } from '../lib/secrets.ts';
-import {
-  checkCallerKeys,
-  readAdmin,
-  readClients,
-  type AdminSettings,
-  type ClientSettings,
-} from './callers-section.ts';
-import { readProviders, type Providers } from './providers-section.ts';
-import { readRateLimit, type RateLimitSettings } from './rate-limit-section.ts';
+import { isIP } from 'node:net';
+// Whole: on an old Node an import by name fails before any code can say which one is needed.
+import os from 'node:os';
+
+import { isNodeSince } from '../lib/version.ts';
+import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
+import { readProviders } from './providers-section.ts';
+import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type Env, type Flags } from './read-values.ts';
-import {
-  readServer,
-  resolveWorkers,
-  THIS_MACHINE,
-  type Machine,
-  type ServerSettings,
-} from './server-section.ts';
-import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
+import { MAX_WORKERS, MIN_BUFFERED_BYTES } from './server-rows.ts';
 import { parseToml } from './settings-file.ts';
+import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
 
 export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
 export type { ProviderSettings } from './providers-section.ts';
@@ -31,40 +22,30 @@ export type { StoreSettings } from './rate-limit-section.ts';
 export type { Env, Flags } from './read-values.ts';
 export { ConfigError } from './setting-values.ts';
 
-export interface Config {
-  readonly server: ServerSettings;
-  /** Callers with a name of their own. */
-  readonly clients: readonly ClientSettings[];
-  /** Absent: no such listener. */
-  readonly admin: AdminSettings | undefined;
-  readonly logging: {
-    readonly level: LogLevel;
-    readonly format: 'auto' | 'json' | 'text';
-    readonly verbose: boolean;
-    /** The log and the page have what providers say of their errors. */
-    readonly providerMessages: boolean;
-  };
-  readonly providers: Providers;
-  /** The targets of each alias, to be asked in order: one at least, each `<provider_id>/<model_name>`. */
-  readonly aliases: ReadonlyMap<string, readonly string[]>;
-  readonly rateLimit: RateLimitSettings;
-  /** For the operator, at startup. Never contains a value of a variable or a key. */
-  readonly warnings: readonly string[];
-  /** All settings by their names in the file, with `[secret]` for keys: what `--check` prints. */
-  readonly resolved: ReadonlyMap<string, unknown>;
-  /** All keys, and all texts that may hold one: what must not be printed. */
-  readonly secrets: readonly Secret[];
-  /** What all of this was made of. */
-  readonly values: SettingValues;
-}
+export type Config = Readonly<ReturnType<typeof configOf>>;
 
-/** Whether only requests with a configured key are served: one of `[server.auth]`, or one of a client. */
+/** Returns true if only requests with a configured key are served: one of `[server.auth]`, or one of a client. */
 export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>): boolean {
   return server.auth.enabled && (server.auth.keys.length > 0 || clients.length > 0);
 }
 
-/** The default of `max_buffered_bytes` is a quarter of the memory, but not less. */
-const MIN_BUFFERED_BYTES = 67_108_864;
+/** What the number of workers depends on. */
+export interface Machine {
+  /** What `auto` stands for. */
+  readonly processors: number;
+  /** Node's version, such as `22.12.0`. */
+  readonly version: string;
+  readonly platform: string;
+}
+
+const THIS_MACHINE: Machine = {
+  // Not when the module is loaded: Node 16 has no such function.
+  get processors() {
+    return os.availableParallelism();
+  },
+  version: process.versions.node,
+  platform: process.platform,
+};
 
 interface ConfigSources {
   /** Text of gateway.toml; empty if there is no file. */
@@ -94,34 +75,45 @@ export function loadConfig(sources: ConfigSources): Config {
 }
 
 /** Checks the values together, and makes the settings of them. Throws `ConfigError` with every problem. */
-export function configOf(values: SettingValues, memoryBytes: number): Config {
+export function configOf(values: SettingValues, memoryBytes: number) {
   checkCallerKeys(values);
-  const server = readServer(values, memoryBytes);
+  const { workers, firstTokenTimeoutMs = Infinity, ...server } = values.section('server');
+  const trustedProxies = server.trustedProxies ?? [];
+  checkProxies(trustedProxies, values);
+  if (server.maxBodyBytes > server.maxBufferedBytes) {
+    const text = `requests of more than max_buffered_bytes, ${server.maxBufferedBytes}, are refused all the same`;
+    values.warning('server.max_body_bytes', text);
+  }
+  const { enabled, keys } = values.section('server.auth');
+  const auth = { enabled, keys: toSecrets(keys) };
   const clients = readClients(values);
   const admin = readAdmin(values);
-  const { provider_messages: providerMessages, ...logged } = values.section('logging');
-  const logging = { ...logged, providerMessages };
   const providers = readProviders(values);
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
-  const ids = new Set(providers.registered.map(({ id }) => id));
-  const aliases = readAliases(values, ids);
+  const aliases = readAliases(values, new Set(providers.registered.map(({ id }) => id)));
   const rateLimit = readRateLimit(values, known);
-  const { problems, warnings } = values;
+  if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;
-  if (problems.length > 0) throw new ConfigError(problems);
   return {
-    server,
+    /** Its `memoryBytes` are those that the process may take: the machine's, or its cgroup's. */
+    server: { ...server, workers, firstTokenTimeoutMs, memoryBytes, trustedProxies, auth },
+    /** Callers with a name of their own. */
     clients,
+    /** Undefined: there is no such listener. */
     admin,
-    logging,
+    logging: values.section('logging'),
     providers,
+    /** The targets of each alias, to be asked in order: one at least, each `<provider_id>/<model_name>`. */
     aliases,
     rateLimit,
-    warnings,
-    values,
+    /** For the operator, at startup. Without any value of a variable or a key. */
+    warnings: values.warnings as readonly string[],
+    /** All settings by their names in the file, with `[secret]` for keys: what `--check` prints. */
     resolved: values.masked(),
-    // In the URL of the store, the password may be percent-encoded.
+    /** All texts that must not be printed; in the URL of the store, the password may be percent-encoded. */
     secrets: [...values.secrets(), ...(password ? [password] : [])],
+    /** The source of all of this. */
+    values,
   };
 }
 
@@ -139,7 +131,41 @@ export function unpackConfig({ values, memoryBytes }: PackedConfig): Config {
   return configOf(new SettingValues(values), memoryBytes);
 }
 
-function readAliases(values: SettingValues, registered: ReadonlySet<string>): Config['aliases'] {
+/**
+ * Replaces `auto` by the number that it stands for. If there can be only one worker, `auto` is one, with a warning, and a
+ * greater number is a problem.
+ */
+function resolveWorkers({ processors, version, platform }: Machine, values: SettingValues): void {
+  const name = 'server.workers';
+  const setting = values.plain().get(name)!;
+  const isAuto = setting.value === 'auto';
+  const wanted = isAuto ? Math.min(processors, MAX_WORKERS) : Number(setting.value);
+  const obstacle = wanted > 1 ? whyOnlyOneWorker(version, platform) : undefined;
+  if (obstacle && isAuto) values.warning(name, `one worker: more need ${obstacle}`);
+  else if (obstacle) values.problem(name, `${wanted} workers need ${obstacle}`);
+  values.set(name, { ...setting, value: obstacle ? 1 : wanted });
+}
+
+/** Returns the obstacle to several workers, which share a port by `reusePort`, or undefined. */
+export function whyOnlyOneWorker(version: string, platform: string): string | undefined {
+  if (isNodeSince(version, { major: 22, minor: 12 }) && platform === 'linux') return undefined;
+  return `Node 22.12 or newer on Linux; this is Node ${version} on ${platform}`;
+}
+
+/** Each must be an address, or a range as `<address>/<prefix length>`. */
+function checkProxies(proxies: readonly string[], values: SettingValues): void {
+  for (const proxy of proxies) {
+    const [address = '', prefix = '0', ...rest] = proxy.split('/');
+    const maxPrefix = isIP(address) === 6 ? 128 : 32;
+    const isRange = /^\d{1,3}$/.test(prefix) && Number(prefix) <= maxPrefix && rest.length === 0;
+    if (isIP(address) === 0 || !isRange) {
+      const text = `"${values.asWritten(proxy)}" is neither an address nor a range like 10.0.0.0/8`;
+      values.problem('server.trusted_proxies', text);
+    }
+  }
+}
+
+function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
   const aliases = new Map<string, readonly string[]>();
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;

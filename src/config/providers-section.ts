@@ -32,14 +32,6 @@ interface SkippedProvider {
   readonly isConfigured: boolean;
 }
 
-export interface Providers {
-  readonly registered: readonly ProviderSettings[];
-  /** Known, but without a key or switched off. */
-  readonly skipped: readonly SkippedProvider[];
-  readonly primary: string | undefined;
-  readonly fallback: readonly string[];
-}
-
 /** Hop-by-hop headers (RFC 9110 7.6.1), what frames the message, and what the gateway sets itself. */
 const REFUSED = new Set(
   [
@@ -49,8 +41,8 @@ const REFUSED = new Set(
   ].flatMap((names) => names.split(' ')),
 );
 
-/** Returns which providers are registered, and why others are not. */
-export function readProviders(values: SettingValues): Providers {
+/** Returns the registered providers, and the others with the reason. */
+export function readProviders(values: SettingValues) {
   const { primary, fallback = [] } = values.section('providers');
   const registered: ProviderSettings[] = [];
   const skipped: SkippedProvider[] = [];
@@ -91,13 +83,13 @@ function readProvider(id: string, values: SettingValues): ProviderSettings | str
   const keys = textsOfKeys(path, values);
   const settings = {
     id,
-    baseUrl: checkBaseUrl(id, section.base_url, values),
+    baseUrl: checkBaseUrl(id, section.baseUrl, values),
     apiKeys: [...new Set(keys.map(({ text }) => text))].map((text) => new Secret(text)),
     headers: readHeaders(`${path}.headers`, section.headers ?? {}, values),
-    defaultModel: section.default_model || undefined,
-    timeoutMs: 1000 * (section.timeout ?? server.timeout),
+    defaultModel: section.defaultModel || undefined,
+    timeoutMs: section.timeoutMs ?? server.timeoutMs,
     retries: section.retries ?? server.retries,
-    maxConcurrentRequests: section.max_concurrent_requests,
+    maxConcurrentRequests: section.maxConcurrentRequests,
     models: section.models,
   };
   if (!section.enabled) return 'enabled = false';
@@ -115,11 +107,11 @@ function readProvider(id: string, values: SettingValues): ProviderSettings | str
 }
 /** The keys of a provider with their settings, as often as they are there. A variable's key is used if the file has none. */
 function textsOfKeys(path: string, values: SettingValues): { name: string; text: string }[] {
-  const { api_key: single = '', api_keys: more = [] } = values.section('providers.<id>', path);
+  const { apiKey: single = '', apiKeys: more = [] } = values.section('providers.<id>', path);
   const inList = more.map((text) => ({ name: `${path}.api_keys`, text: text.trim() }));
   const own = { name: `${path}.api_key`, text: single.trim() };
   const hasList = inList.some(({ text }) => text !== '');
-  const all = hasList && values.originOf(own.name) ? inList : [own, ...inList];
+  const all = hasList && values.plain().get(own.name)?.origin ? inList : [own, ...inList];
   return all.filter(({ text }) => text !== '');
 }
 

@@ -4,7 +4,7 @@ import { isIP } from 'node:net';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { Secret } from '../lib/secrets.ts';
-import { MAX_KEY_CHARACTERS, toBucket, type BucketSettings } from './callers-section.ts';
+import { MAX_KEY_CHARACTERS, type BucketSettings } from './callers-section.ts';
 import { MAX_PORT } from './server-rows.ts';
 import type { SettingValues } from './setting-values.ts';
 
@@ -29,22 +29,13 @@ const STORE_URL = new RegExp(
 const EXPECTED_URL =
   'expected redis:// or rediss://, then [user:password@]host[:port][/database], with user and password percent-encoded: "@" is %40, "/" is %2F';
 
-export interface RateLimitSettings {
-  readonly enabled: boolean;
-  readonly global: BucketSettings;
-  readonly providers: ReadonlyMap<string, BucketSettings>;
-  /** What keeps the buckets for several gateways. */
-  readonly store: StoreSettings | undefined;
-}
-
 /** Returns the limits. `known` are the ids of all providers. */
-export function readRateLimit(values: SettingValues, known: readonly string[]): RateLimitSettings {
-  const { enabled, store: url, prefix, ...bucket } = values.section('rate_limit');
-  const global = toBucket(bucket);
+export function readRateLimit(values: SettingValues, known: readonly string[]) {
+  const { enabled, store: url, prefix, ...global } = values.section('rate_limit');
   const providers = new Map<string, BucketSettings>();
   for (const id of values.sectionsBelow('rate_limit.providers')) {
     const name = `rate_limit.providers.${id}`;
-    providers.set(id, toBucket(values.section('rate_limit.providers.<id>', name)));
+    providers.set(id, values.section('rate_limit.providers.<id>', name));
     if (!known.includes(id)) values.problem(name, `no such provider${didYouMean(id, known)}`);
   }
   if (!enabled && [global, ...providers.values()].some((limit) => limit.requestsPerSecond > 0)) {

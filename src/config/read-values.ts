@@ -7,7 +7,9 @@ import { didYouMean } from '../lib/did-you-mean.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
 import { expandReferences, hasBrokenReference } from './references.ts';
 import {
+  accepts,
   describe,
+  expectedOf,
   isTable,
   parseText,
   typeOf,
@@ -15,7 +17,7 @@ import {
   type Setting,
   type Table,
 } from './setting-kinds.ts';
-import { SettingValues } from './setting-values.ts';
+import { SettingValues, type SettingValue } from './setting-values.ts';
 import { SETTINGS } from './settings-table.ts';
 
 export type Env = Readonly<Record<string, string | undefined>>;
@@ -112,13 +114,14 @@ class ValueReader {
       (id) => table[id] !== undefined || this.#variable(keyVariableOf(id)),
     );
     const rows = SETTINGS['providers.<id>'];
+    const { timeoutMs, retries } = this.values.section('server');
     const sections = new Set([...written, ...builtIn]);
     this.#readRows(place, SETTINGS.providers, { sections });
     for (const id of new Set([...written, ...used])) {
       const defaults = {
         base_url: BUILT_IN_PROVIDERS.get(id)?.baseUrl,
-        timeout: this.values.section('server').timeout,
-        retries: this.values.section('server').retries,
+        timeout: timeoutMs / 1000,
+        retries,
       };
       const own = builtIn.includes(id) && {
         base_url: variableOf(id, rows.base_url.providerEnv),
@@ -149,16 +152,25 @@ class ValueReader {
   /** Reads one key: command line, then environment, then the file, then its variable in `sources`, then the default. */
   #readValue(place: Place, key: string, row: Setting, sources: RowSources = {}): void {
     const name = nameOf(place.path, key);
-    let result = sources.defaults?.[key] ?? row.default;
-    let usedOrigin: string | undefined;
     const written = place.table[key];
-    for (const [origin, value] of this.#given(name, row, {
-      written,
-      variable: sources.variables?.[key],
-    })) {
-      if (row.accepts(value)) {
-        result = value;
-        usedOrigin = origin;
+    const variable = sources.variables?.[key];
+    const option = row.flag && this.#sources.flags[row.flag];
+    // Lowest first: a wrong one is reported even if another overrides it.
+    const given: [origin: string | undefined, value: unknown][] = [
+      [variable, this.#fromVariable(variable, row)],
+      [undefined, this.#fromFile(name, written, row)],
+      [row.env, this.#fromVariable(row.env, row)],
+      [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
+    ];
+    let result: SettingValue = {
+      value: sources.defaults?.[key] ?? row.default,
+      row,
+      origin: undefined,
+    };
+    for (const [origin, value] of given) {
+      if (value === undefined) continue;
+      if (accepts(row, value)) {
+        result = { value, row, origin };
         continue;
       }
       // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
@@ -166,40 +178,27 @@ class ValueReader {
       const found = row.key ? typeOf(value) : describe(shown);
       const isLink = origin !== undefined && typeof value === 'string' && SERVICE_LINK.test(value);
       const hint = isLink ? SERVICE_LINK_HINT : '';
-      this.values.problem(name, `found ${found}, expected ${row.expected}${hint}`, origin);
+      this.values.problem(name, `found ${found}, expected ${expectedOf(row)}${hint}`, origin);
     }
-    if (result !== undefined) this.values.set(name, result, row, usedOrigin);
+    if (result.value !== undefined) this.values.set(name, result);
   }
 
-  /** The values that are given for a key, lowest first: a wrong one is reported even if another overrides it. */
-  #given(
-    name: string,
-    row: Setting,
-    { written, variable }: { readonly written: unknown; readonly variable: string | undefined },
-  ): [origin: string | undefined, unknown][] {
-    const fromVariable = (variableName: string | undefined): unknown => {
-      const text = variableName === undefined ? undefined : this.#variable(variableName);
-      // An empty variable counts as unset: compose files produce them.
-      if (!text) return undefined;
-      if (row.type !== 'texts') return parseText(row, text);
-      // An empty item stays, to be refused: "," must not mean that there are no keys.
-      return text.split(',').map((item) => item.trim());
-    };
+  #fromVariable(name: string | undefined, row: Setting): unknown {
+    const text = name === undefined ? undefined : this.#variable(name);
+    // An empty variable counts as unset: compose files produce them.
+    if (!text) return undefined;
+    if (row.type !== 'texts') return parseText(row, text);
+    // An empty item stays, to be refused: "," must not mean that there are no keys.
+    return text.split(',').map((item) => item.trim());
+  }
+
+  #fromFile(name: string, written: unknown, row: Setting): unknown {
     const expanded = this.#expand(name, written, row);
-    // What replaced a reference is text; another value of the file has its type already.
-    const isReplaced = typeof expanded === 'string' && expanded !== written;
-    const inFile = isReplaced ? parseText(row, expanded) : expanded;
+    if (typeof expanded !== 'string') return expanded;
     // Like an empty variable, an empty key in the file counts as unset.
-    const isEmptyKey =
-      row.key === 'of a provider' && typeof inFile === 'string' && inFile.trim() === '';
-    const option = row.flag && this.#sources.flags[row.flag];
-    const given: [string | undefined, unknown][] = [
-      [variable, fromVariable(variable)],
-      [undefined, isEmptyKey ? undefined : inFile],
-      [row.env, fromVariable(row.env)],
-      [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
-    ];
-    return given.filter(([, value]) => value !== undefined);
+    if (row.key === 'of a provider' && expanded.trim() === '') return undefined;
+    // What replaced a reference is text; another value of the file has its type already.
+    return expanded === written ? expanded : parseText(row, expanded);
   }
 
   /** Looks up a variable of the environment: no warning says then that nothing reads it. */

@@ -28,7 +28,8 @@ export function compareSettings(running: Config, next: Config): Changes {
     throw new ConfigError([`server.auth: ${text}, or restart`]);
   }
   const [former, latest] = [running.values.plain(), next.values.plain()];
-  const isFixed = (name: string) => (former.get(name) ?? latest.get(name))?.needsRestart === true;
+  const isFixed = (name: string) =>
+    (former.get(name) ?? latest.get(name))?.row.needsRestart === true;
   const different = [...new Set([...former.keys(), ...latest.keys()])].filter(
     (name) => !isDeepStrictEqual(former.get(name)?.value, latest.get(name)?.value),
   );

@@ -1,15 +1,6 @@
 /** The rows of `[server]` in the table of settings, and those that several sections have. */
 
-import {
-  boolean,
-  integer,
-  integerOrAuto,
-  oneOf,
-  seconds,
-  text,
-  TEXTS,
-  type Rows,
-} from './setting-kinds.ts';
+import { boolean, integer, oneOf, seconds, text, TEXTS, type Rows } from './setting-kinds.ts';
 
 export const MAX_PORT = 65_535;
 export const MAX_RETRIES = 10;
@@ -33,6 +24,8 @@ export const CONCURRENCY = {
 
 /** A body is held in memory until it has been sent. */
 const MAX_BODY_BYTES = 268_435_456;
+/** The default of `max_buffered_bytes` is a quarter of the memory, but not less. */
+export const MIN_BUFFERED_BYTES = 67_108_864;
 
 export const SERVER = {
   port: {
@@ -51,7 +44,8 @@ export const SERVER = {
     meaning: 'bind address; 127.0.0.1 for local only',
   },
   workers: {
-    ...integerOrAuto(1, MAX_WORKERS, 1),
+    ...integer(1, MAX_WORKERS, 1),
+    type: 'integer or auto',
     env: 'GATEWAY_WORKERS',
     flag: 'workers',
     needsRestart: true,
@@ -90,7 +84,7 @@ export const SERVER = {
     meaning: 'larger requests are refused with 413',
   },
   max_buffered_bytes: {
-    ...integer(1_048_576, 2 ** 40),
+    ...integer(1_048_576, 2 ** 40, MIN_BUFFERED_BYTES),
     defaultText: 'a quarter of the memory, at least 64 MiB',
     meaning:
       'bodies, complete answers and unfinished events of all clients together; what does not fit is refused with 429, or 413 if it never can',

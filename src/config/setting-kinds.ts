@@ -1,14 +1,11 @@
-/** The types that a setting may have: what they accept, and how they are read from text. */
+/** The types of settings: which values they accept, and how text becomes one. */
 
 import { MAX_TIMER_MS } from '../lib/cancellation.ts';
 
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
 
-/**
- * A row of the table of settings: what the value may be, and where it may come from. `T` is the type of the value in
- * use: undefined if it has no default.
- */
+/** A row of the table of settings, plain data. `T` is the type of the value in use: undefined if it has no default. */
 export interface Setting<T = unknown> {
   readonly type:
     | 'integer'
@@ -20,9 +17,6 @@ export interface Setting<T = unknown> {
     | 'text or texts'
     | 'headers';
   readonly default: T;
-  /** What is accepted, for a message. */
-  readonly expected: string;
-  readonly accepts: (value: unknown) => boolean;
   /** Of integers and seconds. */
   readonly min?: number;
   readonly max?: number;
@@ -31,7 +25,7 @@ export interface Setting<T = unknown> {
   readonly isNotEmpty?: boolean;
   /** In one sentence or less. */
   readonly meaning: string;
-  /** What the documentation says instead of `default`, if that depends on something. */
+  /** The documented default, if it depends on something. */
   readonly defaultText?: string;
   /** The variable that wins over the file. */
   readonly env?: string;
@@ -55,92 +49,79 @@ const MAX_SECONDS = Math.floor(MAX_TIMER_MS / 1000);
 
 type Or<T, D> = D extends undefined ? T | undefined : T;
 
-const isText = (value: unknown): value is string => typeof value === 'string';
-const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
-
 export function integer<D extends number | undefined = undefined>(
   min: number,
   max: number,
   fallback?: D,
 ) {
-  return {
-    type: 'integer',
-    min,
-    max,
-    default: fallback as Or<number, D>,
-    expected: `an integer from ${min} to ${max}`,
-    accepts: (value: unknown) =>
-      Number.isInteger(value) && Number(value) >= min && Number(value) <= max,
-  } as const;
+  return { type: 'integer', min, max, default: fallback as Or<number, D> } as const;
 }
 
-export function integerOrAuto(min: number, max: number, fallback: number | 'auto') {
-  const whole = integer(min, max);
-  return {
-    ...whole,
-    type: 'integer or auto',
-    default: fallback,
-    expected: `${whole.expected}, or "auto"`,
-    accepts: (value: unknown) => value === 'auto' || whole.accepts(value),
-  } as const;
-}
-
-/** Whole seconds. */
 export function seconds<D extends number | undefined = undefined>(min: number, fallback?: D) {
   return { ...integer(min, MAX_SECONDS, fallback), type: 'seconds' } as const;
 }
 
 export function boolean(fallback: boolean) {
-  return {
-    type: 'boolean',
-    default: fallback,
-    expected: 'true or false',
-    accepts: (value: unknown) => typeof value === 'boolean',
-  } as const;
+  return { type: 'boolean', default: fallback } as const;
 }
 
 export function oneOf<T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
-  return {
-    type: 'text',
-    choices,
-    default: fallback,
-    expected: `one of ${choices.join(', ')}`,
-    accepts: (value: unknown) => choices.some((choice) => choice === value),
-  } as const;
+  return { type: 'text', choices, default: fallback } as const;
 }
 
 /** With a default it may not be empty. */
 export function text<D extends string | undefined = undefined>(fallback?: D) {
   const isNotEmpty = fallback !== undefined;
-  return {
-    type: 'text',
-    isNotEmpty,
-    default: fallback as Or<string, D>,
-    expected: isNotEmpty ? 'a string that is not empty' : 'a string',
-    accepts: (value: unknown) => isText(value) && !(isNotEmpty && value === ''),
-  } as const;
+  return { type: 'text', isNotEmpty, default: fallback as Or<string, D> } as const;
 }
 
 export const TEXTS = {
   type: 'texts',
   default: undefined as readonly string[] | undefined,
-  expected: 'an array of strings',
-  accepts: areTexts,
 } as const;
 
 export const TEXT_OR_TEXTS = {
   type: 'text or texts',
   default: undefined as string | readonly string[] | undefined,
-  expected: 'a string or an array of strings',
-  accepts: (value: unknown) => isText(value) || areTexts(value),
 } as const;
 
 export const HEADERS = {
   type: 'headers',
   default: undefined as Readonly<Record<string, string>> | undefined,
-  expected: 'a table of strings',
-  accepts: (value: unknown) => isTable(value) && Object.values(value).every(isText),
 } as const;
+
+/** The accepted values, for a message. */
+export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): string {
+  const integers = `an integer from ${min} to ${max}`;
+  if (choices) return `one of ${choices.join(', ')}`;
+  return {
+    integer: integers,
+    'integer or auto': `${integers}, or "auto"`,
+    seconds: integers,
+    boolean: 'true or false',
+    text: isNotEmpty ? 'a string that is not empty' : 'a string',
+    texts: 'an array of strings',
+    'text or texts': 'a string or an array of strings',
+    headers: 'a table of strings',
+  }[type];
+}
+
+export function accepts(row: Setting, value: unknown): boolean {
+  const { type, min = 0, max = 0, choices, isNotEmpty } = row;
+  const isText = typeof value === 'string';
+  if (type === 'boolean') return typeof value === 'boolean';
+  if (choices) return isText && choices.includes(value);
+  if (type === 'text') return isText && !(isNotEmpty && value === '');
+  if (type === 'texts') return areTexts(value);
+  if (type === 'text or texts') return isText || areTexts(value);
+  if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
+  if (type === 'integer or auto' && value === 'auto') return true;
+  return Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
+}
+
+function areTexts(value: unknown): boolean {
+  return Array.isArray(value) && value.every((item) => typeof item === 'string');
+}
 
 /** The value that text from a variable, a file or the command line stands for; the text itself if it is none. */
 export function parseText({ type, choices }: Setting, value: string): unknown {

@@ -21,16 +21,25 @@ export class ConfigError extends Error {
 /** Plain data, also for messages between threads. */
 export interface SettingValue {
   readonly value: unknown;
+  readonly row: Setting;
   /** The variable or option that the value comes from, if not from the file. */
   readonly origin: string | undefined;
-  readonly key: Setting['key'];
-  readonly needsRestart: boolean;
 }
 
-type Section<P extends keyof typeof SETTINGS> = {
-  readonly [K in keyof (typeof SETTINGS)[P]]: (typeof SETTINGS)[P][K] extends Setting<infer T>
-    ? T
-    : never;
+type Table = typeof SETTINGS;
+type CamelCase<K extends string> = K extends `${infer A}_${infer B}`
+  ? `${A}${Capitalize<CamelCase<B>>}`
+  : K;
+type NameInCode<
+  K extends string,
+  R,
+> = `${CamelCase<K>}${R extends { type: 'seconds' } ? 'Ms' : ''}`;
+
+/** A section under the names of the code: `max_body_bytes` is `maxBodyBytes`, and `timeout`, in seconds, `timeoutMs`. */
+export type Section<P extends keyof Table> = {
+  readonly [
+    K in keyof Table[P] & string as NameInCode<K, Table[P][K]>
+  ]: Table[P][K] extends Setting<infer T> ? T : never;
 };
 
 /** Values with their problems and warnings. Printed as text, JSON or by inspection, it shows no key. */
@@ -57,7 +66,7 @@ export class SettingValues {
   /** The values for output: each key is `[secret]`. */
   masked(): ReadonlyMap<string, unknown> {
     return new Map(
-      [...this.#values].map(([name, { value, key }]) => [name, key ? '[secret]' : value]),
+      [...this.#values].map(([name, { value, row }]) => [name, row.key ? '[secret]' : value]),
     );
   }
 
@@ -67,30 +76,36 @@ export class SettingValues {
    */
   secrets(): Secret[] {
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
-    return [...this.#values].flatMap(([name, { value, key }]) => {
-      if (!key) return [];
-      const isKey = key !== 'of the store' && !name.endsWith('.headers');
-      const texts: string[] = typeof value === 'string' ? [value] : Object.values(value!);
-      return texts
-        .filter((text) => key === 'of callers' || !ids.has(text.trim().toLowerCase()))
-        .map((text) => new Secret(isKey ? text.trim() : text, { isKey }));
+    return [...this.#values].flatMap(
+      ([
+        name,
+        {
+          value,
+          row: { key },
+        },
+      ]) => {
+        if (!key) return [];
+        const isKey = key !== 'of the store' && !name.endsWith('.headers');
+        const texts: string[] = typeof value === 'string' ? [value] : Object.values(value!);
+        return texts
+          .filter((text) => key === 'of callers' || !ids.has(text.trim().toLowerCase()))
+          .map((text) => new Secret(isKey ? text.trim() : text, { isKey }));
+      },
+    );
+  }
+
+  set(name: string, value: SettingValue): void {
+    this.#values.set(name, value);
+  }
+
+  /** The values of one section. `path` is its name if that of the table has a placeholder. */
+  section<P extends keyof Table>(pattern: P, path: string = pattern): Section<P> {
+    const entries = Object.entries<Setting>(SETTINGS[pattern]).map(([key, { type }]) => {
+      const name = key.replace(/_(.)/g, (_, letter: string) => letter.toUpperCase());
+      const value = this.#values.get(`${path}.${key}`)?.value;
+      if (type !== 'seconds') return [name, value];
+      return [`${name}Ms`, typeof value === 'number' ? value * 1000 : undefined];
     });
-  }
-
-  set(name: string, value: unknown, row: Omit<Setting, 'type'>, origin?: string): void {
-    const { key, needsRestart = false } = row;
-    this.#values.set(name, { value, origin, key, needsRestart });
-  }
-
-  /** Replaces a value by what it stands for on this machine. */
-  resolve(name: string, value: unknown): void {
-    this.#values.set(name, { ...this.#values.get(name)!, value });
-  }
-
-  /** The values of one section by their keys. `path` is its name if that of the table has a placeholder. */
-  section<P extends keyof typeof SETTINGS>(pattern: P, path: string = pattern): Section<P> {
-    const keys = Object.keys(SETTINGS[pattern]);
-    const entries = keys.map((key) => [key, this.#values.get(`${path}.${key}`)?.value]);
     return Object.fromEntries(entries) as Section<P>;
   }
 
@@ -105,24 +120,19 @@ export class SettingValues {
     return [...new Set(ids)];
   }
 
-  /** Whether a problem with the value was reported. */
+  /** Returns true if a problem with the value was reported. */
   hasProblem(name: string): boolean {
     return this.#wrong.has(name);
   }
 
-  /** The variable or option that the value comes from, if not from the file. */
-  originOf(name: string): string | undefined {
-    return this.#values.get(name)?.origin;
-  }
-
-  problem(name: string, text: string, origin = this.originOf(name)): void {
+  problem(name: string, text: string, origin = this.#values.get(name)?.origin): void {
     this.#wrong.add(name);
     this.problems.push(`${origin ?? `${this.#filePrefix}${name}`}: ${text}`);
   }
 
   /** Like `problem`, for what does not prevent the start. */
   warning(name: string, text: string): void {
-    this.warnings.push(`${this.originOf(name) ?? name}: ${text}`);
+    this.warnings.push(`${this.#values.get(name)?.origin ?? name}: ${text}`);
   }
 
   /** Remembers what stands in the file for a text with a replaced reference. */

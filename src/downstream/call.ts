@@ -6,14 +6,13 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
-import { AccessRecord } from '../lib/attempt.ts';
+import { AccessRecord, type Answer, isStream } from '../lib/attempt.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { isStream, type Answer } from '../lib/messages.ts';
 import { readInTurns, readRequestBody } from './request-body.ts';
-import { checkProtocol, headerValues, pathOf } from './request-head.ts';
+import { pathOf } from './request-head.ts';
 import { StreamWriter, WRITE_PART_BYTES } from './stream-writer.ts';
 
 /** Time limits for clients. Tests pass shorter ones. */
@@ -55,7 +54,9 @@ export class Call {
   readonly method: string;
   /** The request target as it was sent, without query, scheme and authority. Never decoded. */
   readonly path: string;
+  readonly httpVersion: string;
   readonly headers: IncomingMessage['headers'];
+  readonly rawHeaders: readonly string[];
   /** The address of the connection's other end: the client, or a proxy. A closed socket no longer knows it. */
   readonly peerAddress: string | undefined;
   readonly record = new AccessRecord();
@@ -87,7 +88,9 @@ export class Call {
     this.answerReservation = new Reservation(connection.server.budget);
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
+    this.httpVersion = request.httpVersion;
     this.headers = request.headers;
+    this.rawHeaders = request.rawHeaders;
     this.peerAddress = request.socket.remoteAddress;
     const ownId = request.headers['x-request-id'];
     this.id =
@@ -113,28 +116,17 @@ export class Call {
     return this.#connection.server.isDraining;
   }
 
-  /** All values of a header, in the order they were sent. */
-  headerValues(name: string): string[] {
-    return headerValues(this.#request, name);
-  }
-
-  /** Throws `invalidRequest` for a head that intermediaries may read differently. */
-  checkProtocol(): void {
-    checkProtocol(this.#request);
-  }
-
   /** Reads the whole request body in parts; see `readRequestBody`. */
   readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<readonly Buffer[]> {
-    const onAccepted = () => {
-      if (!this.#awaitsContinue) return;
-      this.#awaitsContinue = false;
-      this.#response.writeContinue();
-    };
-    const { bodyReservation: reservation, cancellation } = this;
     // What can never fit is not worth a repeat.
     const maxBytes = Math.min(maxBodyBytes, this.#connection.server.budget.limits.maxBufferedBytes);
-    const options = { maxBytes, reservation, cancellation, onAccepted, onChunk };
-    return readRequestBody(this.#request, options);
+    return readRequestBody(this.#request, this, maxBytes, onChunk);
+  }
+
+  /** Has the client send the body, if it waits for that. */
+  acceptBody(): void {
+    if (this.#awaitsContinue) this.#response.writeContinue();
+    this.#awaitsContinue = false;
   }
 
   /** Has `free` called once the request is over, however it ends. */

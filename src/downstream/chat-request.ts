@@ -5,8 +5,8 @@ import buffer from 'node:buffer';
 
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { JsonScanner, type JsonValue } from '../lib/json-scanner.ts';
-import type { ChatRequest } from '../lib/messages.ts';
+import { JsonScanner, type JsonValue } from '../lib/json.ts';
+import type { ChatRequest } from '../lib/attempt.ts';
 
 /** The model is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
 const MAX_MODEL_BYTES = 2_097_152;

@@ -1,15 +1,38 @@
-/** One client connection: works on its requests in order, and cuts off a client that stops reading. */
+/** One client connection: works on its requests in order, refuses what is none, and cuts off a client that stops reading. */
 
+import { randomUUID } from 'node:crypto';
+import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
+import { invalidRequest, type GatewayError } from '../lib/errors.ts';
+import type { Answer } from '../lib/attempt.ts';
 import type { SharedCounter } from '../lib/shared-memory.ts';
 import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
+import { toAddress } from './request-head.ts';
 
 /** Pipelined requests that may wait for their turn; while there are more, the socket is not read. */
 const MAX_WAITING_REQUESTS = 8;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;
+
+/** Status and text by the code of the parser's error; any other is a plain 400. */
+const PARSER_ERRORS = new Map([
+  ['HPE_HEADER_OVERFLOW', { status: 431, text: 'request headers are too large' }],
+  ['HPE_CHUNK_EXTENSIONS_OVERFLOW', { status: 413, text: 'chunk extensions are too large' }],
+  ['ERR_HTTP_REQUEST_TIMEOUT', { status: 408, text: 'request was not received in time' }],
+]);
+const OTHER_ERROR = { status: 400, text: 'request is not valid HTTP' };
+/** The client closed its sending side inside a request: it counts as gone. */
+const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
+
+type TextAnswer = Answer & { readonly body: string };
+/** Returns the answer to a request that never became a call. `remote` is the address of the connection's other end. */
+export type AnswerBroken = (
+  refusal: GatewayError,
+  requestId: string,
+  remote: string | undefined,
+) => TextAnswer;
 
 /** What all connections of a server share. */
 export interface ServerState {
@@ -17,6 +40,7 @@ export interface ServerState {
   readonly budget: ByteBudget;
   /** Answers one call; never rejects. */
   readonly handle: (call: Call) => Promise<void>;
+  readonly answerBroken: AnswerBroken;
   isDraining: boolean;
   /** Requests of this thread that have begun, since the start. */
   begun: number;
@@ -63,16 +87,6 @@ export class Connection {
     return this.#queue.length === 0 && this.#latest?.request.complete !== false;
   }
 
-  /** A request is being worked on. */
-  get isBusy(): boolean {
-    return this.#queue.length > 0;
-  }
-
-  /** The request that arrived last has its answer although its body is still being sent. */
-  get isAnsweredEarly(): boolean {
-    return this.#latest?.response.headersSent === true && !this.#latest.request.complete;
-  }
-
   /** Takes a request in: it begins at once, or after the responses to those before it. */
   receive(exchange: Exchange): void {
     // Without a listener, the error of a connection that breaks would end the process.
@@ -91,14 +105,34 @@ export class Connection {
   }
 
   /**
-   * Answers the complete requests that have arrived, then closes. An incomplete one will never be complete:
-   * it is cancelled with `reason` if it has begun, else dropped.
+   * Ends the connection: the parser failed with the error `code`, which node:http reports for each later packet too.
+   * Complete requests that have arrived are answered first. An incomplete one will never be complete: if it has begun,
+   * its call answers with the refusal, unless it was answered before its body broke; else it is dropped.
    */
-  closeAfterQueue(reason: Error): void {
-    this.#closesAfterQueue = true;
-    if (this.#queue.at(-1)?.request.complete !== false) return;
-    if (this.#queue.length === 1) this.#call?.cancellation.cancel(reason);
-    else this.#queue.pop();
+  refuse(code: string | undefined): void {
+    const { socket } = this;
+    const queue = this.#queue;
+    const latest = this.#latest;
+    const isBusy = queue.length > 0;
+    const isGone = code === 'ECONNRESET' || (code === ENDED_EARLY && isBusy);
+    const isAnswered = latest?.response.headersSent === true && !latest.request.complete;
+    if (isGone || (!isBusy && (!socket.writable || isAnswered))) {
+      socket.destroy();
+      return;
+    }
+    const { status, text } = PARSER_ERRORS.get(code ?? '') ?? OTHER_ERROR;
+    const refusal = invalidRequest(text, { status, headers: { connection: 'close' } });
+    if (isBusy) {
+      this.#closesAfterQueue = true;
+      if (queue.at(-1)!.request.complete) return;
+      if (queue.length === 1) this.#call?.cancellation.cancel(refusal);
+      else queue.pop();
+      return;
+    }
+    const requestId = randomUUID();
+    const remote = toAddress(socket.remoteAddress ?? '');
+    const answer = this.server.answerBroken(refusal, requestId, remote);
+    socket.end(serialize(answer, requestId), () => socket.destroy());
   }
 
   /**
@@ -139,4 +173,14 @@ export class Connection {
   #limitQueue(): void {
     if (this.#queue.length > MAX_WAITING_REQUESTS) this.socket.pause();
   }
+}
+
+function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
+  const lines = Object.entries({
+    ...headers,
+    'x-request-id': requestId,
+    date: new Date().toUTCString(),
+    'content-length': Buffer.byteLength(body),
+  }).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
 }

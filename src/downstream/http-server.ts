@@ -7,7 +7,6 @@ import type { Duplex } from 'node:stream';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { startTimer } from '../lib/cancellation.ts';
-import { refuseBrokenRequest, type AnswerBroken } from './broken-request.ts';
 import type { CLIENT_LIMITS } from './call.ts';
 import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
 
@@ -63,13 +62,11 @@ export interface DrainResult {
 /** The open ones, by their sockets. */
 type Connections = Map<Duplex, Connection>;
 
-interface HttpServerOptions extends Pick<ServerState, 'handle' | 'limits' | 'budget' | 'inFlight'> {
-  readonly answerBroken: AnswerBroken;
-}
-
 /** Creates the server. Nothing listens yet. */
-export function createHttpServer(options: HttpServerOptions): HttpServer {
-  const { answerBroken, limits, inFlight } = options;
+export function createHttpServer(
+  options: Pick<ServerState, 'handle' | 'answerBroken' | 'limits' | 'budget' | 'inFlight'>,
+): HttpServer {
+  const { limits, inFlight } = options;
   const initial = { isDraining: false, begun: 0, cut: 0, cancelReason: undefined };
   const state: ServerState = { ...options, ...initial };
   const connections: Connections = new Map();
@@ -77,7 +74,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   const hurry = new AbortController();
 
   const server = createNodeServer(limits);
-  attach(server, state, connections, answerBroken);
+  attach(server, state, connections);
 
   return {
     async listen(port, host, isShared = false) {
@@ -127,12 +124,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
 }
 
 /** Hands the server's requests, and its parser's errors, to their connections. */
-function attach(
-  server: Server,
-  state: ServerState,
-  connections: Connections,
-  answerBroken: AnswerBroken,
-): void {
+function attach(server: Server, state: ServerState, connections: Connections): void {
   server.on('connection', (socket) => {
     connections.set(socket, new Connection(socket, state));
     socket.once('close', () => connections.delete(socket));
@@ -142,16 +134,14 @@ function attach(
   server.on('request', receive);
   server.on('checkContinue', (request, response) => receive(request, response, true));
   server.on('checkExpectation', receive);
-  const refuse = (socket: Duplex, code?: string) => {
-    const connection = connections.get(socket);
-    if (connection) refuseBrokenRequest(code, connection, answerBroken);
-  };
-  server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) => refuse(socket, code));
+  server.on('clientError', ({ code }: NodeJS.ErrnoException, socket) =>
+    connections.get(socket)?.refuse(code),
+  );
   // No tunnels. node:http has detached the socket, and earlier requests may still wait for their answers.
   server.on('connect', (_, socket) => {
     socket.on('error', () => {});
     socket.on('end', () => socket.destroy());
-    refuse(socket);
+    connections.get(socket)?.refuse(undefined);
   });
 }
 

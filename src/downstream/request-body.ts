@@ -15,34 +15,34 @@ import { onNextTurn, TurnLimit } from '../lib/byte-source.ts';
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;
 
-interface BodyOptions {
-  readonly maxBytes: number;
+interface BodyReader {
   /** Grows with the body; with a Content-Length, to all of it at once. */
-  readonly reservation: Reservation;
-  /** The request's: ends the reading. */
+  readonly bodyReservation: Reservation;
+  /** Ends the reading. */
   readonly cancellation: Cancellation;
   /** Called before the first byte is read, if the body is not refused by its length. */
-  readonly onAccepted: () => void;
-  /** Called with each chunk as it arrives. */
-  readonly onChunk: (chunk: Buffer) => void;
+  acceptBody(): void;
 }
 
 /**
- * Reads the whole body and returns it in parts. Throws a 413 if it is larger than `maxBytes`, a 429 if it does not fit
- * the reservation's budget, a 400 if it comes in too small chunks, and the cancellation's reason, `ClientGone` if it
- * breaks off. The answer to a refused body discards what follows.
+ * Reads the whole body and returns it in parts; `onChunk` takes each chunk as it arrives. Throws a 413 if it is larger
+ * than `maxBytes`, a 429 if it does not fit the reservation's budget, a 400 if it comes in too small chunks, and the
+ * cancellation's reason, `ClientGone` if it breaks off. The answer to a refused body discards what follows.
  */
 export function readRequestBody(
   request: IncomingMessage,
-  { maxBytes, reservation, cancellation, onAccepted, onChunk }: BodyOptions,
+  call: BodyReader,
+  maxBytes: number,
+  onChunk: (chunk: Buffer) => void,
 ): Promise<readonly Buffer[]> {
+  const { bodyReservation, cancellation } = call;
   const pace = new UploadPace(request);
-  const body = reservation.keepBody({
+  const body = bodyReservation.keepBody({
     announcedBytes: Number(request.headers['content-length'] ?? 0),
     maxBytes,
     tooLarge: () => invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),
   });
-  onAccepted();
+  call.acceptBody();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
     const end = () => {
@@ -52,7 +52,7 @@ export function readRequestBody(
     };
     const fail = (error: unknown) => {
       end();
-      reservation.resize(0);
+      bodyReservation.resize(0);
       reject(error);
     };
     const onData = (chunk: Buffer) => {

@@ -1,14 +1,24 @@
 /** A request's head: refuses what Node's parser lets through (RFC 9112), and finds the client's address behind proxies. */
 
-import type { IncomingMessage } from 'node:http';
+import type { IncomingHttpHeaders } from 'node:http';
 import { BlockList, isIP } from 'node:net';
 
 import { invalidRequest } from '../lib/errors.ts';
 
 const MAX_HEADERS = 1000;
 
-/** Every value of a header, as often as it was sent: Node keeps only the first of some. `name` in lower case. */
-export function headerValues({ rawHeaders }: IncomingMessage, name: string): string[] {
+/** A request's head, as node:http has parsed it. */
+interface Head {
+  readonly httpVersion: string;
+  readonly headers: IncomingHttpHeaders;
+  /** Names and values in turn. */
+  readonly rawHeaders: readonly string[];
+  /** The address of the connection's other end. */
+  readonly peerAddress: string | undefined;
+}
+
+/** Every value of a header, in the order they were sent: Node keeps only the first of some. `name` in lower case. */
+export function headerValues({ rawHeaders }: Pick<Head, 'rawHeaders'>, name: string): string[] {
   let values: string[] = [];
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const own = rawHeaders[at]!;
@@ -26,15 +36,15 @@ export function pathOf(target: string): string {
 }
 
 /** Throws `invalidRequest` for a head that intermediaries may read differently than we do. */
-export function checkProtocol(request: IncomingMessage): void {
-  const { httpVersion, headers, rawHeaders } = request;
+export function checkProtocol(head: Head): void {
+  const { httpVersion, headers, rawHeaders } = head;
   if (httpVersion !== '1.1' && httpVersion !== '1.0') {
     throw invalidRequest('HTTP version must be 1.0 or 1.1');
   }
   if (rawHeaders.length > 2 * MAX_HEADERS) {
     throw invalidRequest('too many headers', { status: 431 });
   }
-  const hosts = headerValues(request, 'host');
+  const hosts = headerValues(head, 'host');
   const hostIsOptional = httpVersion === '1.0' && hosts.length === 0;
   if (!hostIsOptional && (hosts.length !== 1 || !/^[^\s,/@?#\\]+$/.test(hosts[0]!))) {
     throw invalidRequest('exactly one valid Host header is required');
@@ -57,12 +67,6 @@ const MAX_ADDRESS_CHARACTERS = 64;
 /** Clients that connect over IPv4 to a socket of both families have such an address. */
 const MAPPED_IPV4 = /^::ffff:(\d{1,3}(?:\.\d{1,3}){3})$/i;
 
-interface Caller {
-  /** The address of the connection's other end. */
-  readonly peerAddress: string | undefined;
-  headerValues(name: string): string[];
-}
-
 /**
  * Returns a function that takes a call and returns its client's address: the connection's other end; or, if that is one
  * of the trusted proxies, the rightmost address of `X-Forwarded-For` that is none of them. What stands to the left of it,
@@ -70,7 +74,7 @@ interface Caller {
  */
 export function createRemoteAddress(
   trustedProxies: readonly string[],
-): (call: Caller) => string | undefined {
+): (call: Pick<Head, 'rawHeaders' | 'peerAddress'>) => string | undefined {
   const trusted = new BlockList();
   for (const proxy of trustedProxies) {
     const [address = '', prefix] = proxy.split('/');
@@ -82,7 +86,7 @@ export function createRemoteAddress(
     let address = toAddress(call.peerAddress ?? '');
     if (trustedProxies.length === 0 || address === undefined) return address;
     // A proxy may add a line of its own instead of an entry.
-    const entries = call.headerValues('x-forwarded-for').join().split(',').slice(-MAX_PROXIES);
+    const entries = headerValues(call, 'x-forwarded-for').join().split(',').slice(-MAX_PROXIES);
     while (trusted.check(address, familyOf(address))) {
       const next = toAddress(entries.pop()?.trim() ?? '');
       if (next === undefined) break;

@@ -3,7 +3,7 @@
 import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { createRemoteAddress } from '../downstream/request-head.ts';
-import { describeCause, MAX_LOGGED_CHARACTERS, outcomeOf } from '../lib/attempt.ts';
+import { describeCause, MAX_LOGGED_CHARACTERS } from '../lib/attempt.ts';
 import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
 import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
@@ -137,8 +137,8 @@ function levelOf(call: Call, outcome: Outcome): LogLevel {
   return isShutdown ? 'warn' : level;
 }
 
-function finalOutcomeOf({ cancellation, record }: Call): Outcome {
-  return cancellation.reason instanceof ClientGone ? 'client_closed' : outcomeOf(record.failure);
+function finalOutcomeOf({ cancellation: { reason }, record }: Call): Outcome {
+  return reason instanceof ClientGone ? reason.outcome : (record.failure?.outcome ?? 'ok');
 }
 
 /** What the client was told, without a provider's own text; of a 429, whose limit it was. */

@@ -2,11 +2,11 @@
 
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
+import { headerValues } from '../downstream/request-head.ts';
 import type { ClientSettings } from '../config/config.ts';
-import { MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import { type Answer, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import type { Answer } from '../lib/messages.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { Provider } from '../upstream/provider.ts';
@@ -78,7 +78,7 @@ function checkContentHeaders(call: Call): void {
   if (encoding !== undefined && encoding.toLowerCase() !== 'identity') {
     throw invalidRequest('Content-Encoding must be identity');
   }
-  const types = call.headerValues('content-type');
+  const types = headerValues(call, 'content-type');
   if (types.length !== 1 || !JSON_TYPE.test(types[0]!) || OTHER_CHARSET.test(types[0]!)) {
     throw invalidRequest('Content-Type must be application/json in UTF-8');
   }

@@ -4,7 +4,7 @@ import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
-import type { Answer } from '../lib/messages.ts';
+import type { Answer } from '../lib/attempt.ts';
 
 /** Whether a browser asks what it may send. Preflights carry no Authorization. */
 export function isPreflight(call: Call): boolean {

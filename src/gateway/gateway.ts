@@ -1,11 +1,12 @@
 /** One request from its head to its access line: the order of checks, the routes, the one catch. */
 
 import { needsKey } from '../config/config.ts';
-import type { AnswerBroken } from '../downstream/broken-request.ts';
 import type { Call } from '../downstream/call.ts';
+import type { AnswerBroken } from '../downstream/connection.ts';
+import { checkProtocol, headerValues } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import { isStream, type Answer } from '../lib/messages.ts';
+import { type Answer, isStream } from '../lib/attempt.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
@@ -108,13 +109,13 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
 
   // In this order, so that an unauthenticated client learns and consumes nothing.
   return async (call) => {
-    call.checkProtocol();
+    checkProtocol(call);
     checkPage?.(call);
     const methods = ROUTES.get(call.path);
     const isFound = methods?.includes(call.method);
     if (isFound && call.path === '/health') return health(call);
     if (server.cors && isPreflight(call)) return answerPreflight(call);
-    const client = authenticate(call.headerValues('authorization'));
+    const client = authenticate(headerValues(call, 'authorization'));
     call.record.client = client?.name;
     warnOfProxy?.(call);
     const excess = concurrency.beginRequest(client);

@@ -1,13 +1,12 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
 import type { ClientSettings, Config } from '../config/config.ts';
-import { describeCause } from '../lib/attempt.ts';
+import { type Answer, describeCause } from '../lib/attempt.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
-import type { Answer } from '../lib/messages.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import { parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { parseUntrustedJson } from '../lib/json.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';

@@ -1,11 +1,10 @@
 /** The way from the candidates to an answer: choose a provider and a key, attempt, and choose again while it may help. */
 
 import type { Call } from '../downstream/call.ts';
-import { Attempt, causeOf } from '../lib/attempt.ts';
+import { type Answer, Attempt, causeOf, type ChatRequest, isStream } from '../lib/attempt.ts';
 import { pause } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import { isStream, type Answer, type ChatRequest } from '../lib/messages.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Concurrency } from '../policy/concurrency.ts';
 import type { KeyPool } from '../policy/key-pool.ts';

@@ -1,11 +1,10 @@
-/** The records of a request and of its attempts: written by everybody who learns something, and read by the log. */
+/** A chat request, its attempts and its answer; what is learned of them is recorded here for the log. */
 
-import { BACKSLASH, CLOSE_BRACE, OPEN_BRACE, QUOTE } from './ascii.ts';
-import { ClientGone, type ErrorKind, GatewayError } from './errors.ts';
-import type { Answer } from './messages.ts';
-import type { Outcome, TokenUsage, TryFacts } from './request-facts.ts';
+import { JsonScanner, memberOf, parseUntrustedJson } from './json.ts';
+import { type ClientGone, GatewayError } from './errors.ts';
+import type { ByteStream } from './byte-source.ts';
+import type { TokenUsage, TryFacts } from './request-facts.ts';
 import { escapeControlCharacters } from './secrets.ts';
-import { memberOf, parseUntrustedJson } from './untrusted-json.ts';
 
 /** Of every text from outside that a line of the log quotes. */
 export const MAX_LOGGED_CHARACTERS = 200;
@@ -19,6 +18,29 @@ export const MAX_WORD_CHARACTERS = 64;
 const MODEL = /^[ -[\]-~]{1,64}$/;
 /** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
+
+/** A validated chat completion request. */
+export interface ChatRequest {
+  /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
+  readonly model: string;
+  readonly stream: boolean;
+  /** The client's bytes with only the `model` value replaced, in parts: nothing is copied. */
+  bodyWithModel(model: string): readonly Buffer[];
+}
+
+/** What the client is sent. */
+export interface Answer {
+  readonly status: number;
+  /** Owned by the answer: whoever sends it adds to them. */
+  readonly headers: Record<string, string>;
+  /** Text, bytes in parts, or a stream. What the client is told of its failure is part of the stream. */
+  readonly body: string | readonly Buffer[] | ByteStream;
+}
+
+/** Whether an answer is sent as it is made. */
+export function isStream(body: Answer['body']): body is ByteStream {
+  return typeof body === 'object' && !Array.isArray(body);
+}
 
 /** One request. Times are on the clock of `performance.now()`. */
 export class AccessRecord {
@@ -87,9 +109,8 @@ export class Attempt {
   answerModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  #usage: TokenUsage | undefined;
-  /** The last `usage`, until it is read. */
-  #unread: unknown;
+  /** The last `usage`. */
+  #usage: unknown;
 
   constructor(
     { id, chatUrl }: { readonly id: string; readonly chatUrl: string },
@@ -109,9 +130,7 @@ export class Attempt {
 
   /** The usable counts of the last `usage`; `undefined` if there is none. */
   get usage(): TokenUsage | undefined {
-    if (this.#unread !== undefined) this.#usage = readUsage(this.#unread);
-    this.#unread = undefined;
-    return this.#usage;
+    return this.#usage === undefined ? undefined : readUsage(this.#usage);
   }
 
   noteModel(model: unknown): void {
@@ -128,13 +147,13 @@ export class Attempt {
    * parsed only when the counts are read: some providers send one with each event.
    */
   noteUsage(usage: unknown): void {
-    this.#unread = usage ?? undefined;
+    this.#usage = usage ?? undefined;
   }
 
   /** Records the end. A stream that fails later ends a second time. */
   end(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
-    this.outcome = outcomeOf(failure);
+    this.outcome = failure?.outcome ?? 'ok';
     if (failure instanceof GatewayError) this.failure = failure;
   }
 
@@ -154,26 +173,6 @@ export class Attempt {
       duration_ms: isAsked ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
     };
   }
-}
-
-const OUTCOMES: Record<ErrorKind, Outcome> = {
-  authentication: 'refused',
-  rateLimit: 'rate_limited',
-  invalidRequest: 'refused',
-  unknownProvider: 'refused',
-  notFound: 'refused',
-  provider: 'upstream_error',
-  api: 'upstream_error',
-  timeout: 'timeout',
-  internal: 'internal_error',
-  serialization: 'upstream_error',
-  unsupported: 'upstream_error',
-};
-
-/** Returns the outcome of what failed with `failure`; `ok` if nothing did. */
-export function outcomeOf(failure: GatewayError | ClientGone | undefined): Outcome {
-  if (failure instanceof ClientGone) return 'client_closed';
-  return failure ? OUTCOMES[failure.kind] : 'ok';
 }
 
 /** Returns what happened, for the operator: the network's error, the provider's own text, or the failure's message. */
@@ -212,17 +211,13 @@ function readUsage(noted: unknown): TokenUsage {
 
 /** Returns the JSON object at the start of `text`, without what follows it; '' if it is not whole. */
 function firstObject(text: string): string {
-  let depth = 0;
-  let isInString = false;
-  for (let at = 0; at < text.length; at += 1) {
-    const character = text.charCodeAt(at);
-    if (character === QUOTE) isInString = !isInString;
-    else if (isInString && character === BACKSLASH) at += 1;
-    else if (!isInString && character === OPEN_BRACE) depth += 1;
-    else if (!isInString && character === CLOSE_BRACE) depth -= 1;
-    if (depth === 0) return text.slice(0, at + 1);
-  }
-  return '';
+  let end = 0;
+  const json = new JsonScanner((value) => {
+    if (value.depth === 0) ({ end } = value);
+  });
+  const bytes = Buffer.from(text);
+  json.push(bytes);
+  return bytes.toString('utf8', 0, end);
 }
 
 function count(value: unknown, name: string): number | undefined {

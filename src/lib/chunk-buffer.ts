@@ -59,8 +59,6 @@ export function sliceParts(parts: readonly Buffer[], start: number, end = Infini
 
 /** Returns the text of the bytes from offset `start` up to, not including, `end` of bytes in parts. */
 export function sliceText(parts: readonly Buffer[], start: number, end: number): string {
-  const [whole] = parts;
-  if (parts.length === 1) return whole!.toString('utf8', start, end);
   return joinParts(sliceParts(parts, start, end)).toString('utf8');
 }
 
@@ -71,16 +69,8 @@ export function replaceText(
   start: number,
   end: number,
 ): Buffer[] {
-  const [whole] = parts;
-  if (parts.length !== 1 || whole!.length >= LONG_BYTES) {
-    return [...sliceParts(parts, 0, start), Buffer.from(text), ...sliceParts(parts, end)];
-  }
-  const textEnd = start + Buffer.byteLength(text);
-  const replaced = Buffer.allocUnsafe(textEnd + whole!.length - end);
-  whole!.copy(replaced, 0, 0, start);
-  replaced.write(text, start);
-  whole!.copy(replaced, textEnd, end);
-  return [replaced];
+  const replaced = [...sliceParts(parts, 0, start), Buffer.from(text), ...sliceParts(parts, end)];
+  return lengthOf(replaced) < LONG_BYTES ? [Buffer.concat(replaced)] : replaced;
 }
 
 /** Returns bytes in parts as one; a single part is not copied. */

@@ -1,14 +1,10 @@
 /** Returns `; did you mean "port"?` if a known name is similar, else the list of known names. */
 export function didYouMean(name: string, known: readonly string[]): string {
-  const distances = known.map((candidate) => ({
-    candidate,
-    distance: editDistance(name, candidate),
-  }));
-  const nearest = distances.toSorted((a, b) => a.distance - b.distance)[0];
+  const [nearest] = known.toSorted((a, b) => editDistance(name, a) - editDistance(name, b));
   // Of a name of three letters, two others are another name.
   const limit = Math.min(Math.max(2, name.length / 3), name.length / 2);
-  if (nearest && nearest.distance <= limit) {
-    return `; did you mean "${nearest.candidate}"?`;
+  if (nearest !== undefined && editDistance(name, nearest) <= limit) {
+    return `; did you mean "${nearest}"?`;
   }
   return known.length === 0 ? '' : `; known: ${known.join(', ')}`;
 }

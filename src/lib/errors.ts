@@ -1,6 +1,6 @@
 /** Every failure a client is told about: one class, one table. Only this file maps a kind to status, type and code. */
 
-import type { Limit } from './request-facts.ts';
+import type { Limit, Outcome } from './request-facts.ts';
 
 /** `code` is undefined if the documented error has none. Messages begin with `prefix`. */
 type ErrorRow = readonly [status: number, type: string, code: string | undefined, prefix: string];
@@ -24,7 +24,7 @@ const ERROR_TABLE = {
 /** OpenAI's SDKs ignore a longer `Retry-After` and repeat the request after half a second. */
 const MAX_USEFUL_RETRY_AFTER_SECONDS = 60;
 
-export type ErrorKind = keyof typeof ERROR_TABLE;
+type ErrorKind = keyof typeof ERROR_TABLE;
 
 /** Details of a failure. Only `retryAfterSeconds`, `provider` and `upstreamStatus` reach the body. */
 export interface ErrorDetails {
@@ -74,6 +74,15 @@ export class GatewayError extends Error {
     return new GatewayError('internal', 'Internal server error', { cause: thrown });
   }
 
+  /** For the log: how a request ended that failed so. */
+  get outcome(): Outcome {
+    const [status] = ERROR_TABLE[this.kind];
+    if (status === 429) return 'rate_limited';
+    if (status === 504) return 'timeout';
+    if (status < 500) return 'refused';
+    return this.kind === 'internal' ? 'internal_error' : 'upstream_error';
+  }
+
   /** The documented error object (interface, Errors) as JSON. */
   toBody(): string {
     const [, type, code] = ERROR_TABLE[this.kind];
@@ -117,6 +126,8 @@ export function invalidRequest(text: string, details?: ErrorDetails): GatewayErr
 
 /** The client closed its connection: there is nobody to answer, and no failure. */
 export class ClientGone extends Error {
+  readonly outcome = 'client_closed';
+
   constructor() {
     super('client closed the connection');
     this.name = 'ClientGone';

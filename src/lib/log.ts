@@ -23,28 +23,8 @@ export interface LogSettings {
   readonly format: 'json' | 'text';
 }
 
-/** A logger whose settings can change while it is used. */
-export interface ConfigurableLogger extends Logger {
-  configure(settings: LogSettings): void;
-}
-
-interface LoggerOptions extends LogSettings {
-  readonly colour: boolean;
-  readonly write: (line: string) => void;
-  /** Applied to every message and every text value. */
-  readonly redact: Redactor;
-  /** Wall clock, milliseconds since the epoch. */
-  readonly now: () => number;
-}
-
-const RANKS: Record<LogLevel, number> = { error: 0, warn: 1, info: 2, debug: 3, trace: 4 };
-const ANSI_COLOUR: Record<LogLevel, number> = {
-  error: 31,
-  warn: 33,
-  info: 32,
-  debug: 36,
-  trace: 90,
-};
+/** Of each level, in the order of `LOG_LEVELS`. */
+const ANSI_COLOURS = [31, 33, 32, 36, 90] as const;
 
 const MAX_TEXT_MESSAGE_CHARACTERS = 2000;
 const MAX_TEXT_VALUE_CHARACTERS = 500;
@@ -54,20 +34,29 @@ const WORD = /^[^\s"=\\]+$/;
 const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
 const MAX_ARRAY_ENTRIES = 50;
 
-/** Creates the logger. An entry below `level` costs one comparison. */
-export function createLogger(options: LoggerOptions): ConfigurableLogger {
+/** Creates the logger, whose settings can change while it is used. */
+export function createLogger(
+  options: LogSettings & {
+    readonly colour: boolean;
+    readonly write: (line: string) => void;
+    /** Applied to every message and every text value. */
+    readonly redact: Redactor;
+    /** Wall clock, milliseconds since the epoch. */
+    readonly now: () => number;
+  },
+) {
   const { redact, colour, write } = options;
   let { format } = options;
-  let limit = RANKS[options.level];
+  let limit = LOG_LEVELS.indexOf(options.level);
   const formatTime = createTimeFormatter();
-  const isEnabled = (level: LogLevel) => RANKS[level] <= limit;
+  const isEnabled = (level: LogLevel) => LOG_LEVELS.indexOf(level) <= limit;
   return {
     isEnabled,
-    configure(settings) {
+    configure(settings: LogSettings) {
       format = settings.format;
-      limit = RANKS[settings.level];
+      limit = LOG_LEVELS.indexOf(settings.level);
     },
-    log(level, message, facts = {}) {
+    log(level: LogLevel, message: string, facts: LogFacts = {}) {
       if (!isEnabled(level)) return;
       const entry = { time: formatTime(options.now()), level, message, facts };
       if (format === 'json') write(formatJson(entry, redact));
@@ -98,27 +87,17 @@ function createTimeFormatter(): (ms: number) => string {
 }
 
 function redactEntry(entry: Entry, redact: Redactor): Entry {
-  return { ...entry, message: redact(entry.message), facts: redactEach(entry.facts, redact) };
+  return { ...entry, message: redact(entry.message), facts: redactFacts(entry.facts, redact) };
 }
 
-/** Returns the facts as the log shows them: bounded and redacted. */
+/** Returns the facts as the log shows them: bounded, and redacted value by value, because an escape sequence may hide a key. */
 export function redactFacts(facts: LogFacts, redact: Redactor): LogFacts {
-  return isPlain(JSON.stringify(facts), redact) ? facts : redactEach(facts, redact);
-}
-
-/** Redacts value by value: in the finished line, an escape sequence may hide the end of a key. */
-function redactEach(facts: LogFacts, redact: Redactor): LogFacts {
-  const shown: Record<string, LogFacts[string]> = {};
-  for (const name in facts) {
-    const value = facts[name];
-    if (typeof value === 'string') shown[name] = redact(value.slice(0, MAX_VALUE_CHARACTERS));
-    else if (typeof value !== 'object') shown[name] = value;
-    else {
-      const entries = value.slice(0, MAX_ARRAY_ENTRIES);
-      shown[name] = entries.map((entry) => redactEach(entry, redact) as FlatFacts);
-    }
-  }
-  return shown;
+  if (isPlain(JSON.stringify(facts), redact)) return facts;
+  const redacted = JSON.stringify(facts, (_, value: unknown) => {
+    if (typeof value === 'string') return redact(value.slice(0, MAX_VALUE_CHARACTERS));
+    return Array.isArray(value) ? value.slice(0, MAX_ARRAY_ENTRIES) : value;
+  });
+  return JSON.parse(redacted) as LogFacts;
 }
 
 /** JSON does not escape these two, and some viewers break lines at them. */
@@ -150,7 +129,7 @@ function formatText({ time, level, message, facts }: Entry, colour: boolean): st
       const text = Array.isArray(value) ? formatTextArray(value) : formatTextValue(value);
       return ` ${paint(90, `${name}=`)}${text}`;
     });
-  const label = paint(ANSI_COLOUR[level], level.toUpperCase().padEnd(5));
+  const label = paint(ANSI_COLOURS[LOG_LEVELS.indexOf(level)]!, level.toUpperCase().padEnd(5));
   const text = escapeControlCharacters(message, MAX_TEXT_MESSAGE_CHARACTERS);
   return `${time.slice(11, 23)} ${label} ${text}${pairs.join('')}\n`;
 }

@@ -72,22 +72,15 @@ export interface Redactor {
   mayChange(text: string): boolean;
 }
 
-export interface GrowingRedactor extends Redactor {
-  /**
-   * Hides these secrets too. The former ones stay hidden, because requests and streams that began with them may still
-   * be under way; only the oldest are given up, if there are more than 100.
-   */
-  add(secrets: readonly Secret[]): void;
-}
-
 /** Each makes the search longer. */
 const MAX_FORMER_SECRETS = 100;
 
 /**
  * Returns the function that hides the given secrets. The end of a text may have cut a key off: its beginning is
- * replaced too. A secret that is no key is replaced only as a whole.
+ * replaced too. A secret that is no key is replaced only as a whole. `add` hides more secrets: the former ones stay
+ * hidden for requests that began with them, up to 100 of them.
  */
-export function createRedactor(secrets: readonly Secret[]): GrowingRedactor {
+export function createRedactor(secrets: readonly Secret[]) {
   // The latest to be added is the last.
   const known = new Map<string, boolean>();
   let patterns = createPatterns(known);
@@ -111,17 +104,11 @@ export function createRedactor(secrets: readonly Secret[]): GrowingRedactor {
   return Object.assign(redact, { mayChange, add });
 }
 
-/** What every secret begins with, and the secrets themselves, each with the shapes of keys. */
-interface Patterns {
-  readonly beginnings: RegExp;
-  readonly secrets: RegExp;
-}
-
 /** The last word of a text that begins like a key: the rest of the key was perhaps cut off. */
 const LAST_WORD = '\\S*$';
 
-/** `secrets` has the texts, and whether each is a key. */
-function createPatterns(secrets: ReadonlyMap<string, boolean>): Patterns {
+/** `secrets` has the texts, and whether each is a key. Returns what every secret begins with, and the secrets themselves. */
+function createPatterns(secrets: ReadonlyMap<string, boolean>) {
   const forms = [...secrets].flatMap(([text, isKey]) =>
     // In JSON a secret is spelled differently.
     [...new Set([text, JSON.stringify(text).slice(1, -1)])].map((form) => ({ form, isKey })),

@@ -64,8 +64,7 @@ export class SharedMemory {
 
   #counter(name: string): SharedCounter {
     const { thread, threads } = this.place;
-    const bytes = (1 + threads) * BigInt64Array.BYTES_PER_ELEMENT;
-    return new SharedCounter(this.block(name, bytes), thread);
+    return new SharedCounter(this.block(name, (1 + threads) * 8), thread);
   }
 }
 

@@ -1,7 +1,10 @@
 /** Server-sent events as bytes: splitting, parsing, encoding (WHATWG HTML, 9.2). */
 
-import { CARRIAGE_RETURN, COLON, LINE_FEED } from './ascii.ts';
+import { COLON } from './json.ts';
 import { ChunkBuffer } from './chunk-buffer.ts';
+
+export const LINE_FEED = 0x0a;
+const CARRIAGE_RETURN = 0x0d;
 
 export interface ServerSentEvent {
   readonly name: string;
@@ -92,17 +95,15 @@ export class EventSplitter {
   }
 }
 
-/** An event at an offset: of its first line that is not a comment, and of the byte after its blank line. */
-interface ParsedEvent extends ServerSentEvent {
-  readonly start: number;
-  readonly end: number;
-}
-
 /**
- * Parses whole events, as `push` returned them. At the start of the stream a byte order mark is skipped. A field `error`,
+ * Parses whole events, as `push` returned them, with the offsets of the first line that is not a comment and of the byte
+ * after the blank line. At the start of the stream a byte order mark is skipped. A field `error`,
  * which is llama.cpp's own, counts as the data of an event with that name.
  */
-export function* parseEvents(bytes: Buffer, isAtStart = false): Generator<ParsedEvent> {
+export function* parseEvents(
+  bytes: Buffer,
+  isAtStart = false,
+): Generator<ServerSentEvent & { readonly start: number; readonly end: number }> {
   const text = bytes.toString('latin1');
   // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
   const lineEnd = /\r\n|\n|\r/g;

@@ -2,15 +2,10 @@
 export const VERSION = '0.3.0';
 
 /** The oldest Node that runs the gateway; `engines` of package.json says the same. */
-const NEEDED_NODE: NodeVersion = { major: 20, minor: 19 };
-
-export interface NodeVersion {
-  readonly major: number;
-  readonly minor: number;
-}
+const NEEDED_NODE = { major: 20, minor: 19 };
 
 /** Whether a version of Node, such as `22.12.0`, is this one or newer. */
-export function isNodeSince(version: string, needed: NodeVersion): boolean {
+export function isNodeSince(version: string, needed: typeof NEEDED_NODE): boolean {
   const [major = 0, minor = 0] = version.split('.').map(Number);
   return major > needed.major || (major === needed.major && minor >= needed.minor);
 }

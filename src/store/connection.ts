@@ -28,40 +28,35 @@ const PROBES: readonly StoredBucket[] = ['probe', 'probe-2'].map((name) => ({
 
 interface Command {
   readonly name: string;
-  readonly sentAtMs: number;
+  readonly timer: NodeJS.Timeout;
   readonly resolve: (reply: string | undefined) => void;
 }
 
-export interface ConnectionEvents {
+export interface ConnectionOptions {
   /** The script has run. */
   readonly onReady: () => void;
   /** Called once. `cause` never holds the password. `wasIdle`: the other end has closed, and no reply is missing. */
   readonly onEnd: (cause: string, wasIdle: boolean) => void;
-}
-
-interface ConnectionOptions extends ConnectionEvents {
   /** Limit for each reply, in milliseconds. */
-  readonly answerMs: number;
+  readonly answerMs?: number;
 }
 
 export class Connection {
   readonly #settings: StoreSettings;
-  readonly #options: ConnectionOptions;
+  readonly #options: Required<ConnectionOptions>;
   readonly #socket: Socket;
   readonly #connectTimer: NodeJS.Timeout;
   /** The beginning of a reply. */
   #unread = '';
   /** In the order of their replies, and so the oldest first. */
   #pending: Command[] = [];
-  /** Runs while commands are pending: until the oldest is overdue. */
-  #answerTimer: NodeJS.Timeout | undefined;
   #isEnded = false;
 
   /** Connects. */
   constructor(settings: StoreSettings, options: ConnectionOptions) {
     const { host, port, isTls } = settings;
     this.#settings = settings;
-    this.#options = options;
+    this.#options = { answerMs: ANSWER_MS, ...options };
     this.#connectTimer = setTimeout(
       () => this.end(isTls ? 'no TLS connection in time' : 'connect timed out'),
       CONNECT_MS,
@@ -90,9 +85,11 @@ export class Connection {
     if (this.#isEnded) return;
     this.#isEnded = true;
     clearTimeout(this.#connectTimer);
-    clearTimeout(this.#answerTimer);
     this.#socket.destroy();
-    for (const { resolve } of this.#pending) resolve(undefined);
+    for (const { resolve, timer } of this.#pending) {
+      clearTimeout(timer);
+      resolve(undefined);
+    }
     this.#pending = [];
     this.#options.onEnd(cause.slice(0, MAX_CAUSE_CHARACTERS), wasIdle);
   }
@@ -111,24 +108,16 @@ export class Connection {
   #call(name: string, ...args: readonly string[]): Promise<string | undefined> {
     return new Promise((resolve) => {
       if (this.#isEnded || this.#pending.length >= MAX_PENDING) return resolve(undefined);
-      this.#pending.push({ name, sentAtMs: performance.now(), resolve });
+      const { answerMs } = this.#options;
+      const check = () => {
+        if (this.#pending[0] === command) this.end(`no answer in ${answerMs} ms`);
+      };
+      // Sockets are read between timers and immediates: replies that came while the event loop was busy are in time.
+      const timer = setTimeout(() => setImmediate(check), answerMs).unref();
+      const command: Command = { name, timer, resolve };
+      this.#pending.push(command);
       this.#socket.write(encodeCommand([name, ...args]));
-      this.#answerTimer ??= this.#startAnswerTimer(this.#options.answerMs);
     });
-  }
-
-  #startAnswerTimer(ms: number): NodeJS.Timeout {
-    // Sockets are read between timers and immediates: replies that came while the event loop was busy are in time.
-    return setTimeout(() => setImmediate(() => this.#checkOldest()), ms).unref();
-  }
-
-  #checkOldest(): void {
-    this.#answerTimer = undefined;
-    const [oldest] = this.#pending;
-    if (!oldest) return;
-    const leftMs = oldest.sentAtMs + this.#options.answerMs - performance.now();
-    if (leftMs > 0) this.#answerTimer = this.#startAnswerTimer(leftMs);
-    else this.end(`no answer in ${this.#options.answerMs} ms`);
   }
 
   /** Every reply is one line: the script returns status replies. latin1 cuts no character in two. */
@@ -150,6 +139,7 @@ export class Connection {
     }
     if (!line.startsWith('+')) return this.end('the reply is not RESP');
     this.#pending.shift();
+    clearTimeout(command.timer);
     command.resolve(line.slice(1));
   }
 }

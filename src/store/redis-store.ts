@@ -3,7 +3,7 @@
 import type { Logger } from '../lib/log.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { RateLimitStore } from '../policy/rate-limits.ts';
-import type { Connection, ConnectionEvents } from './connection.ts';
+import type { Connection, ConnectionOptions } from './connection.ts';
 import { parseAnswer } from './script.ts';
 
 const MIN_PAUSE_MS = 100;
@@ -13,7 +13,7 @@ interface RedisStoreOptions {
   readonly logger: Logger;
   readonly memory: SharedMemory;
   /** Connects to the store. */
-  readonly open: (events: ConnectionEvents) => Connection;
+  readonly open: (events: ConnectionOptions) => Connection;
 }
 
 /** Of all threads: how many stores are away, and how often `take` has returned undefined since the start. */
@@ -32,31 +32,26 @@ export function createRedisStore({ logger, memory, open }: RedisStoreOptions): R
   const { away, fallbacks } = storeCounters(memory);
   /** 1: the log says that the store is away. */
   const logged = new Int32Array(memory.block('store logged away', Int32Array.BYTES_PER_ELEMENT));
-  /** There is no working connection: `take` returns undefined at once. */
-  let isAway = true;
-  /** It is counted in `away`: it has failed, and is not connected since. */
-  let isCounted = false;
+  /** Undefined while no connection works: `take` returns undefined at once then. */
+  let ready: Connection | undefined;
   let pauseMs = MIN_PAUSE_MS;
-  let connection: Connection | undefined;
 
   function connect(onSettled: () => void): void {
     const openedAtMs = performance.now();
     const onReady = () => {
-      isAway = false;
-      if (isCounted) away.add(-1);
-      isCounted = false;
+      ready = connection;
+      if (away.own > 0) away.add(-1);
       const isBack = away.value === 0 && Atomics.exchange(logged, 0, 0) === 1;
       if (isBack) logger.log('info', 'rate limit store back');
       onSettled();
     };
     const onEnd = (cause: string, wasIdle: boolean) => {
       // A server may close a connection that is not used: it is away if another one fails too.
-      const isFailure = isAway || !wasIdle;
-      isAway = true;
+      const isFailure = !ready || !wasIdle;
+      ready = undefined;
       onSettled();
       if (isFailure) {
-        if (!isCounted) away.add(1);
-        isCounted = true;
+        if (away.own === 0) away.add(1);
         const isNews = Atomics.exchange(logged, 0, 1) === 0;
         if (isNews) logger.log('warn', 'rate limit store away', { cause });
       }
@@ -67,21 +62,22 @@ export function createRedisStore({ logger, memory, open }: RedisStoreOptions): R
       setTimeout(connect, (isFailure ? pauseMs : MIN_PAUSE_MS) * jitter, () => {}).unref();
       pauseMs = Math.min(MAX_PAUSE_MS, pauseMs * 2);
     };
-    connection = open({ onReady, onEnd });
+    const connection = open({ onReady, onEnd });
   }
 
   return {
     connect: () => new Promise((resolve) => connect(resolve)),
     async take(buckets) {
-      const answer = isAway ? undefined : await connection?.run(1, buckets);
+      const connection = ready;
+      const answer = await connection?.run(1, buckets);
       const taken = answer === undefined ? undefined : parseAnswer(answer, buckets);
       if (answer !== undefined && !taken) connection?.end('the script gives a wrong answer');
       if (!taken) fallbacks.add(1);
       return taken;
     },
     refund(buckets) {
-      if (!isAway) void connection?.run(-1, buckets);
-      return !isAway;
+      void ready?.run(-1, buckets);
+      return ready !== undefined;
     },
   };
 }

@@ -1,18 +1,21 @@
 /** One attempt at one provider: send the request, map the reply to an answer or a `GatewayError`. */
 
 import type { Config } from '../config/config.ts';
-import type { Attempt } from '../lib/attempt.ts';
+import type { Answer, Attempt, ChatRequest } from '../lib/attempt.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
-import type { ExhaustionLog } from '../lib/exhaustion.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import { parseUntrustedJson } from '../lib/untrusted-json.ts';
-import type { Answer, ChatRequest } from '../lib/messages.ts';
+import { parseUntrustedJson } from '../lib/json.ts';
 import { readCompletion } from './completion.ts';
 import { passedHeaders, upstreamRequestId } from './headers.ts';
-import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
+import {
+  type ExhaustionLog,
+  timeoutError,
+  TransportError,
+  upstreamFailure,
+} from './network-error.ts';
 import { readFault, toProviderError, type ReplyContext } from './provider-error.ts';
 import type { ForwardedHeaders, Provider, UpstreamReply } from './provider.ts';
 import { openStream } from './stream-relay.ts';

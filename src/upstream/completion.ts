@@ -4,8 +4,13 @@ import { MAX_USAGE_BYTES } from '../lib/attempt.ts';
 import { readEach } from '../lib/byte-source.ts';
 import { joinParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { JsonScanner, type JsonValue } from '../lib/json-scanner.ts';
-import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
+import {
+  JsonScanner,
+  type JsonValue,
+  MAX_PARSED_CHARACTERS,
+  memberOf,
+  parseUntrustedJson,
+} from '../lib/json.ts';
 import { errorIn, type ReplyContext } from './provider-error.ts';
 import type { UpstreamReply } from './provider.ts';
 

@@ -2,7 +2,7 @@
 
 import { GatewayError } from '../lib/errors.ts';
 import { EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
-import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { isWholeData, scanEvents, type EventScan } from './event-scan.ts';
 import { errorIn, type ReplyContext } from './provider-error.ts';

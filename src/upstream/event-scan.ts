@@ -1,8 +1,7 @@
 /** Finds errors, the end, the model and the usage in events, without parsing them. */
 
-import { OPEN_BRACE, QUOTE } from '../lib/ascii.ts';
+import { JsonScanner, OPEN_BRACE, QUOTE } from '../lib/json.ts';
 import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from '../lib/attempt.ts';
-import { JsonScanner } from '../lib/json-scanner.ts';
 
 const DIGIT_0 = 0x30;
 /**

@@ -1,7 +1,10 @@
-/** Translates failures of a transport into gateway errors. Only this file and lib/exhaustion.ts know network error codes. */
+/** Translates failures of a transport into gateway errors. Only this file knows network error codes. */
+
+import { isIPv4 } from 'node:net';
 
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
-import { exhaustionOf } from '../lib/exhaustion.ts';
+import type { Logger } from '../lib/log.ts';
+import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 
 /** State of a connection when it broke, which decides whether its request may be repeated. */
 export type ConnectionFailure =
@@ -91,4 +94,54 @@ export function upstreamFailure(
     // An idle connection may have broken before the request was written to it.
     repeatAtOnce: CLOSED.has(code),
   });
+}
+
+/** What this machine, and not a provider, runs out of, by the error's code. */
+const LOCAL_LIMITS: Readonly<Record<string, string>> = {
+  EMFILE: 'open files of the process (ulimit -n)',
+  ENFILE: 'open files of the system (fs.file-max)',
+  EADDRNOTAVAIL: 'local ports (net.ipv4.ip_local_port_range)',
+};
+
+const EXHAUSTION_REPORT_MS = 1000;
+
+/** `address` is that of the other end. */
+type SystemError = Error & { readonly code: string; readonly address?: string };
+
+/** Returns the error that says what has run out, if `error` is one, or has one for an address that was tried. */
+function exhaustionOf(error: unknown): SystemError | undefined {
+  const errors: unknown[] = error instanceof AggregateError ? error.errors : [error];
+  return errors.find((one): one is SystemError => {
+    const { code = '', address = '' } = (one ?? {}) as Partial<SystemError>;
+    // For an IPv6 address it means no more than that this machine has none itself.
+    return code === 'EADDRNOTAVAIL' ? isIPv4(address) : Object.hasOwn(LOCAL_LIMITS, code);
+  });
+}
+
+/** Counts these errors and logs them, once a second at most. */
+export class ExhaustionLog {
+  readonly #logger: Logger;
+  readonly #errors: SharedCounter;
+  #loggedAtMs = -Infinity;
+
+  constructor(logger: Logger, memory: SharedMemory) {
+    this.#logger = logger;
+    this.#errors = memory.totalCounter('descriptors exhausted');
+  }
+
+  /** Since the start, in all threads. */
+  get count(): number {
+    return this.#errors.value;
+  }
+
+  /** Other errors are ignored. */
+  record(error: unknown): void {
+    const cause = exhaustionOf(error)?.code;
+    if (cause === undefined) return;
+    this.#errors.add(1);
+    const nowMs = performance.now();
+    if (nowMs - this.#loggedAtMs < EXHAUSTION_REPORT_MS) return;
+    this.#loggedAtMs = nowMs;
+    this.#logger.log('error', 'descriptors exhausted', { cause, limit: LOCAL_LIMITS[cause] });
+  }
 }

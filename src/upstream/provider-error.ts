@@ -7,7 +7,7 @@ import type { Reservation } from '../lib/byte-budget.ts';
 import type { Deadline } from '../lib/cancellation.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { withoutControlCharacters } from '../lib/secrets.ts';
-import { memberOf, parseUntrustedJson } from '../lib/untrusted-json.ts';
+import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { passedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';
 

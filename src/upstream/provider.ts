@@ -7,8 +7,8 @@ import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 import type { ProviderSettings } from '../config/config.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { ByteSource } from '../lib/byte-source.ts';
-import type { ChatRequest } from '../lib/messages.ts';
-import { memberOf } from '../lib/untrusted-json.ts';
+import type { ChatRequest } from '../lib/attempt.ts';
+import { memberOf } from '../lib/json.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
 export interface UpstreamRequest {

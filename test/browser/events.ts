@@ -90,7 +90,6 @@ const BUSY_PROVIDERS = [
     state: 'resting',
     why: 'connect ECONNREFUSED 127.0.0.1:9000',
     restsUntil: at(24),
-    resting: [{ model: null, until: at(24), why: 'connect ECONNREFUSED 127.0.0.1:9000' }],
     errors: { upstream_error: 64, rate_limited: 2 },
     lastError: { at: at(-6), text: 'connect ECONNREFUSED 127.0.0.1:9000' },
   }),

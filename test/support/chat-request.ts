@@ -1,7 +1,7 @@
 /** A chat request parsed from bytes that are all there. */
 
 import { ChatRequestParser } from '../../src/downstream/chat-request.ts';
-import type { ChatRequest } from '../../src/lib/messages.ts';
+import type { ChatRequest } from '../../src/lib/attempt.ts';
 
 /** Parses a body that arrives in these chunks. */
 export function parseChatRequest(...chunks: readonly Buffer[]): ChatRequest {

@@ -164,6 +164,8 @@ export function useManualTimers(t: TestContext): ManualTimers {
   t.after(() => mocks.forEach(({ mock }) => mock.restore()));
   return {
     advance(ms) {
+      // They keep each timer.
+      for (const { mock } of mocks) mock.resetCalls();
       const untilMs = nowMs + ms;
       for (;;) {
         const [next] = [...timers].toSorted((a, b) => a.dueMs - b.dueMs);

@@ -35,9 +35,13 @@ export interface ProgramOptions {
   readonly uid?: number;
 }
 
+export type Line = Readonly<Record<string, unknown>>;
+
 export interface Program {
   readonly child: ChildProcess;
   readonly stdout: () => string;
+  /** The whole lines of the log so far, parsed: those with one of these messages. */
+  readonly lines: (...messages: readonly string[]) => Line[];
   readonly stderr: () => string;
   /** The exit code, or the name of the signal that ended it. */
   readonly exit: Promise<number | string>;
@@ -73,16 +77,28 @@ export function emptyFolder(t: TestContext, files: Readonly<Record<string, strin
   return folder;
 }
 
-/** Starts it without waiting for anything. */
-export function startProgram(
+/** Returns the whole lines of a log, parsed: those with one of these messages, or all. */
+export function parseLog(text: string, ...messages: readonly string[]): Line[] {
+  const lines = text.split('\n').slice(0, -1);
+  return lines
+    .filter((line) => messages.length === 0 || messages.some((one) => line.includes(`"${one}"`)))
+    .map((line) => JSON.parse(line) as Line)
+    .filter(({ message }) => messages.length === 0 || messages.includes(String(message)));
+}
+
+/** Starts a command, which may start others, without waiting for anything. */
+export function startCommand(
   t: TestContext,
-  args: readonly string[],
-  { env = {}, cwd = emptyFolder(t), script = SERVER, uid }: ProgramOptions = {},
+  command: readonly string[],
+  { env = {}, cwd = emptyFolder(t), uid }: ProgramOptions = {},
 ): Program {
-  const child = spawn(process.execPath, [script, ...args], {
+  const [file = '', ...args] = command;
+  const child = spawn(file, args, {
     cwd,
     env: { PATH: process.env['PATH'], ...TRANSPORT_ENV, ...WORKERS_ENV, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
+    // A group of its own, so that what it has started ends with it.
+    detached: true,
     ...userOptions(uid),
   });
   let stdout = '';
@@ -91,10 +107,24 @@ export function startProgram(
   child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text));
   const exit = once(child, 'close').then(([code, signal]) => (code ?? signal) as number | string);
   t.after(async () => {
-    child.kill('SIGKILL');
+    try {
+      process.kill(-child.pid!, 'SIGKILL');
+    } catch {
+      // It has ended already.
+    }
     await exit;
   });
-  return { child, stdout: () => stdout, stderr: () => stderr, exit };
+  const lines = (...messages: readonly string[]) => parseLog(stdout, ...messages);
+  return { child, stdout: () => stdout, lines, stderr: () => stderr, exit };
+}
+
+/** Starts the program without waiting for anything. */
+export function startProgram(
+  t: TestContext,
+  args: readonly string[],
+  options: ProgramOptions = {},
+): Program {
+  return startCommand(t, [process.execPath, options.script ?? SERVER, ...args], options);
 }
 
 function userOptions(uid: number | undefined): { uid?: number; gid?: number } {
@@ -114,13 +144,21 @@ export async function runProgram(
   return { code, stdout: stdout(), stderr: stderr() };
 }
 
-/** Starts it and waits until it listens. Fails with what it printed when it ends instead. */
+export interface Serving extends Program {
+  readonly port: number;
+}
+
+/** Starts the program and waits until it listens. */
 export async function startServing(
   t: TestContext,
   args: readonly string[],
   options: ProgramOptions = {},
-): Promise<Program & { readonly port: number }> {
-  const program = startProgram(t, args, options);
+): Promise<Serving> {
+  return untilServing(startProgram(t, args, options));
+}
+
+/** Waits until a program listens. Fails with what it printed if it ends instead. */
+export async function untilServing(program: Program): Promise<Serving> {
   const listening = new Promise<number>((resolve) => {
     program.child.stderr!.on('data', () => {
       const port = /^listening .*:(\d+)\/v1/m.exec(program.stderr())?.[1];
@@ -128,7 +166,7 @@ export async function startServing(
     });
   });
   const ended = program.exit.then((code) => {
-    throw new Error(`it ended with ${code}: ${program.stderr()}`);
+    throw new Error(`it ended with ${code}: ${program.stdout()} ${program.stderr()}`);
   });
   // Ends long after the test, when it does what it should.
   ended.catch(() => {});

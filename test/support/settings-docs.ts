@@ -80,7 +80,8 @@ function tableSchema(path: string): Schema {
 const REFERENCE = { type: 'string', pattern: String.raw`\$\{` };
 
 function settingSchema(setting: Setting): Schema {
-  const { type, min, max, choices, isNotEmpty, default: fallback, env, providerEnv } = setting;
+  const { type, min, max, choices, isNotEmpty, defaultText, env, providerEnv } = setting;
+  const { default: fallback } = setting;
   const text = { type: 'string', ...(isNotEmpty ? { minLength: 1 } : {}) };
   const texts = { type: 'array', items: { type: 'string' } };
   const number = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
@@ -98,7 +99,7 @@ function settingSchema(setting: Setting): Schema {
   const unit = type === 'seconds' ? ' (seconds)' : '';
   return {
     description: `${meaningOf(setting)}${unit}${variable === undefined ? '' : `; ${variable}`}`,
-    ...(fallback === undefined ? {} : { default: fallback }),
+    ...(fallback === undefined || defaultText ? {} : { default: fallback }),
     ...schemas[type],
   };
 }

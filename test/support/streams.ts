@@ -56,9 +56,9 @@ const EVENTUALLY_SECONDS = 110;
 export async function eventually(condition: () => unknown, what: string): Promise<void> {
   // Not `performance.now`, which some tests replace.
   const giveUpAt = process.uptime() + EVENTUALLY_SECONDS;
-  while (!(await condition())) {
+  for (let waitMs = 1; !(await condition()); waitMs = Math.min(2 * waitMs, 16)) {
     assert.ok(process.uptime() < giveUpAt, `never happened: ${what}`);
-    await sleep(2);
+    await sleep(waitMs);
   }
 }
 

@@ -6,10 +6,16 @@ import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 
 import { chatBody, CLIENT_TOKEN } from './gateway.ts';
-import { emptyFolder, ROOT, startProgram, startServing, type Program } from './process.ts';
+import {
+  emptyFolder,
+  ROOT,
+  startProgram,
+  startServing,
+  type Line,
+  type Program,
+  type Serving,
+} from './process.ts';
 import { eventually } from './streams.ts';
-
-export type Line = Readonly<Record<string, unknown>>;
 
 export interface ThreadReply {
   readonly status: number;
@@ -34,11 +40,8 @@ interface ProgramSettings {
   readonly nodeOptions?: string;
 }
 
-export interface WorkerProgram extends Program {
-  readonly port: number;
+export interface WorkerProgram extends Serving {
   readonly config: string;
-  /** The lines of the log so far, parsed; those with this message. */
-  readonly lines: (message?: string) => Line[];
   /** Waits for so many lines with this message and returns them. */
   readonly logged: (message: string, count?: number) => Promise<Line[]>;
   readonly connect: () => Client;
@@ -47,12 +50,6 @@ export interface WorkerProgram extends Program {
 }
 
 const HOOK = join(ROOT, 'test', 'support', 'worker-hook.mjs');
-
-export function linesOf(stdout: string): Line[] {
-  const lines = stdout.split('\n');
-  assert.equal(lines.pop(), '', 'the last line is whole');
-  return lines.map((line) => JSON.parse(line) as Line);
-}
 
 /** Returns what a program of a test is started with. */
 function describeProgram(t: TestContext, settings: ProgramSettings) {
@@ -73,10 +70,7 @@ export async function startWorkers(
   const { config, args, options } = describeProgram(t, settings);
   const program = await startServing(t, args, options);
   const { port } = program;
-  const lines = (message?: string) => {
-    const whole = program.stdout().slice(0, program.stdout().lastIndexOf('\n') + 1);
-    return linesOf(whole).filter((line) => message === undefined || line['message'] === message);
-  };
+  const { lines } = program;
   const logged = async (message: string, count = 1) => {
     await eventually(() => lines(message).length >= count, `${count} lines "${message}"`);
     return lines(message);
@@ -94,7 +88,7 @@ export async function startWorkers(
     }
     return clients;
   };
-  return { ...program, config, lines, logged, connect, connectToEach };
+  return { ...program, config, logged, connect, connectToEach };
 }
 
 /** Starts it without waiting for anything. */

@@ -1,6 +1,6 @@
 /** `TEST_WORKERS=2 npm test` runs everything that can so with two worker threads. Needs a Node that can have them. */
 
-import { whyOnlyOneWorker } from '../../src/config/server-section.ts';
+import { whyOnlyOneWorker } from '../../src/config/config.ts';
 
 export const WORKERS = Number(process.env['TEST_WORKERS'] || 1);
 

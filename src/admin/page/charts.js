@@ -9,7 +9,7 @@ function heightOf(value, max) {
   return (CHART_HEIGHT - 2 - (value / max) * (CHART_HEIGHT - 4)).toFixed(1);
 }
 
-/** A line through the values; null is a gap, and a value alone between two gaps a dot. */
+/** Returns a line through the values; null is a gap, and a value alone between two gaps a dot. */
 function linePath(values, max) {
   const steps = values.map((value, x) => {
     if (value === null) return '';
@@ -20,6 +20,11 @@ function linePath(values, max) {
   return steps.join('');
 }
 
+function areaPaths(values, max) {
+  const line = linePath(values, max);
+  return { first: line, area: line + 'V' + CHART_HEIGHT + 'H0Z' };
+}
+
 function barPath(values, max) {
   const bars = values.map((value, x) =>
     value > 0 ? 'M' + x + ' ' + CHART_HEIGHT + 'V' + heightOf(value, max) : '',
@@ -27,19 +32,8 @@ function barPath(values, max) {
   return bars.join('');
 }
 
-function setPath(id, className, path) {
-  const node = byId(id + '-chart').querySelector('.' + className);
-  if (isNew(node, path)) node.setAttribute('d', path);
-}
-
-function drawArea(id, values, max) {
-  const line = linePath(values, max);
-  setPath(id, 'first', line);
-  setPath(id, 'area', line + 'V' + CHART_HEIGHT + 'H0Z');
-}
-
-/** A figure with its unit, the note below it, and both as the chart's text alternative. */
-function drawCard(id, value, unit, note) {
+/** Draws a figure with its unit, the note below it, both as the chart's text alternative, and the paths by their classes. */
+function drawCard(id, { value, unit = '', note, paths }) {
   const place = byId(id);
   if (isNew(place, [value, unit])) {
     place.replaceChildren(value, ...(unit ? [make('small', 'off', unit)] : []));
@@ -49,12 +43,16 @@ function drawCard(id, value, unit, note) {
   const alternative = name + ' over 15 minutes: ' + value + ' ' + unit + ', ' + note;
   const chart = byId(id + '-chart');
   if (isNew(chart, alternative)) chart.setAttribute('aria-label', alternative);
+  for (const [className, path] of Object.entries(paths)) {
+    const node = chart.querySelector('.' + className);
+    if (isNew(node, path)) node.setAttribute('d', path);
+  }
 }
 
 const lastOf = (values) => values.findLast((value) => value !== null) ?? null;
 const formatRate = (rate) => (rate < 100 ? rate.toFixed(1) : formatNumber(rate));
 
-/** Requests per second over the last minute; the newest step may have just begun. */
+/** Returns the requests per second over the last minute; the newest step may have just begun. */
 function latestRate({ stepSeconds, endsAt, requests }, now) {
   const steps = requests.slice(-Math.ceil(60 / stepSeconds));
   const notYetSeconds = Math.max(0, (Date.parse(endsAt) - Date.parse(now)) / 1000);
@@ -71,34 +69,42 @@ export function drawCards({ now, history, openStreams, inFlight }) {
   // The newest step has not ended: its rate would always seem to fall.
   const rates = history.requests.slice(0, -1).map((count) => count / history.stepSeconds);
   const peakRate = Math.max(...rates);
-  drawArea('rate', rates, Math.max(peakRate, 0.1));
-  const rate = formatRate(latestRate(history, now));
-  drawCard('rate', rate, '', 'last minute · highest ' + formatRate(peakRate));
+  drawCard('rate', {
+    value: formatRate(latestRate(history, now)),
+    note: 'last minute · highest ' + formatRate(peakRate),
+    paths: areaPaths(rates, Math.max(peakRate, 0.1)),
+  });
 
   const peakStreams = Math.max(openStreams, ...history.openStreams);
-  drawArea('streams', history.openStreams, Math.max(peakStreams, 1));
-  const streams = formatNumber(inFlight) + ' in flight · highest ' + formatNumber(peakStreams);
-  drawCard('streams', formatNumber(openStreams), '', streams);
+  drawCard('streams', {
+    value: formatNumber(openStreams),
+    note: formatNumber(inFlight) + ' in flight · highest ' + formatNumber(peakStreams),
+    paths: areaPaths(history.openStreams, Math.max(peakStreams, 1)),
+  });
 
-  const median = lastOf(history.firstTokenP50Ms);
-  const p95 = lastOf(history.firstTokenP95Ms);
+  const [p50, p95] = [lastOf(history.firstTokenP50Ms), lastOf(history.firstTokenP95Ms)];
   const slowest = Math.max(1, ...history.firstTokenP95Ms);
-  setPath('latency', 'first', linePath(history.firstTokenP50Ms, slowest));
-  setPath('latency', 'second', linePath(history.firstTokenP95Ms, slowest));
-  if (median === null) {
-    drawCard('latency', '–', '', 'none yet');
-  } else {
-    const latencies =
-      'p95 ' + formatNumber(p95) + ' ms (dashed) · highest ' + formatNumber(slowest);
-    drawCard('latency', formatNumber(median), 'ms', latencies);
-  }
+  const isNone = p50 === null;
+  drawCard('latency', {
+    value: isNone ? '–' : formatNumber(p50),
+    unit: isNone ? '' : 'ms',
+    note: isNone
+      ? 'none yet'
+      : 'p95 ' + formatNumber(p95) + ' ms (dashed) · highest ' + formatNumber(slowest),
+    paths: {
+      first: linePath(history.firstTokenP50Ms, slowest),
+      second: linePath(history.firstTokenP95Ms, slowest),
+    },
+  });
 
-  const total = sum(history.requests);
-  const failed = sum(history.failed);
+  const [total, failed] = [sum(history.requests), sum(history.failed)];
   const shares = history.failed.map((count, step) => count / Math.max(1, history.requests[step]));
   const highest = Math.max(...shares);
-  setPath('failed', 'bars', barPath(shares, highest));
   const counts = formatNumber(failed) + ' of ' + formatNumber(total);
-  const note = counts + ' · highest ' + formatShare(highest, 1) + ' %';
-  drawCard('failed', formatShare(failed, total), '%', note);
+  drawCard('failed', {
+    value: formatShare(failed, total),
+    unit: '%',
+    note: counts + ' · highest ' + formatShare(highest, 1) + ' %',
+    paths: { bars: barPath(shares, highest) },
+  });
 }

@@ -1,4 +1,4 @@
-/** Text, numbers and table rows, and one drawing of the page for each change. */
+/** Text, numbers and tables. */
 
 /** @returns {any} */
 export const byId = (id) => document.getElementById(id);
@@ -35,7 +35,7 @@ export function icon(name) {
   return svg;
 }
 
-/** What was drawn last at each place, so that only changes touch the document. */
+/** The latest value at each place, so that only changes touch the document. */
 const drawn = new WeakMap();
 export function isNew(place, value) {
   const mark = JSON.stringify(value);
@@ -48,9 +48,7 @@ export function setText(id, text) {
   if (isNew(byId(id), text)) byId(id).textContent = visible(text);
 }
 
-export function setHidden(id, isHidden) {
-  if (byId(id).hidden !== isHidden) byId(id).hidden = isHidden;
-}
+export const setHidden = (id, isHidden) => byId(id).toggleAttribute('hidden', isHidden);
 
 /** The same in every locale: 12 345, 123 k, 4.56 M. */
 export function formatNumber(value) {
@@ -62,20 +60,16 @@ export function formatNumber(value) {
   return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, '\u202f');
 }
 
-const twoDigits = (value) => String(value).padStart(2, '0');
+/** In the browser's time zone: 2026-11-22 10:15:30, as Swedes write it. */
+const localTime = (time) => new Date(time).toLocaleString('sv');
 
-/** The time of day where the browser is. */
-export function formatTime(iso) {
-  const date = new Date(iso);
-  return [date.getHours(), date.getMinutes(), date.getSeconds()].map(twoDigits).join(':');
-}
+/** Returns the time of day. */
+export const formatTime = (time) => localTime(time).slice(11);
 
-/** With the date, unless it is that of the other time. */
-export function formatDay(iso, now) {
-  const [date, today] = [new Date(iso), new Date(now)];
-  const isToday = date.toDateString() === today.toDateString();
-  const day = twoDigits(date.getMonth() + 1) + '-' + twoDigits(date.getDate()) + ' ';
-  return (isToday ? '' : day) + formatTime(iso);
+/** Returns the time of day, with the date unless it is that of `now`. */
+export function formatDay(time, now) {
+  const isToday = localTime(time).slice(0, 10) === localTime(now).slice(0, 10);
+  return localTime(time).slice(isToday ? 11 : 5);
 }
 
 export function formatDuration(ms) {
@@ -88,20 +82,14 @@ export function formatDuration(ms) {
   return Math.floor(hours / 24) + ' d ' + (hours % 24) + ' h';
 }
 
-/** Icon and colour repeat what the words say. */
-export const ICON_COLOURS = {
-  good: 'good',
-  rest: 'warn',
-  half: 'warn',
-  warn: 'warn',
-  skip: 'off',
-  bad: 'bad',
-};
+/** Icon and colour repeat the words. */
+const COLOURS = { good: 'good', rest: 'warn', half: 'warn', warn: 'warn', skip: 'off', bad: 'bad' };
 
-/**
- * Fills a cell with a number, a text, nothing (null), or { icon, text, lines }: an icon with its words,
- * and smaller lines below.
- */
+export function withIcon(name, text) {
+  return make('span', COLOURS[name] ?? '', ...(name ? [icon(name)] : []), text);
+}
+
+/** Takes a number, a text, nothing (null), or { icon, text, lines }: an icon, its words, and smaller lines below. */
 function fillCell(cell, value) {
   if (value === null || value === undefined || value === '') {
     cell.replaceChildren(make('span', 'off', '–'));
@@ -110,48 +98,55 @@ function fillCell(cell, value) {
   } else if (typeof value === 'string') {
     cell.replaceChildren(visible(clip(value)));
   } else {
-    const words = make('span', ICON_COLOURS[value.icon] ?? '');
-    if (value.icon) words.append(icon(value.icon));
-    words.append(visible(clip(value.text)));
     const lines = value.lines.map((line) => make('small', '', clip(line)));
-    cell.replaceChildren(words, ...lines);
+    cell.replaceChildren(withIcon(value.icon, clip(value.text)), ...lines);
   }
 }
 
-function makeCell(row, className) {
-  const isHead = row.cells.length === 0;
-  const cell = make(isHead ? 'th' : 'td', className);
-  if (isHead) cell.setAttribute('scope', 'row');
-  return row.appendChild(cell);
-}
+/**
+ * Creates a table in a box. A column is the text of its head, the class of its cells, and a function that returns the
+ * value of its cell: it takes the row's item and the feed's present.
+ */
+export function makeTable(name, caption, columns) {
+  const heads = columns.map(([title, className]) => make('th', className, title));
+  for (const head of heads) head.setAttribute('scope', 'col');
+  const body = make('tbody', '');
+  const head = make('thead', '', make('tr', '', ...heads));
+  const box = make(
+    'div',
+    'box scroll',
+    make('table', name, make('caption', '', caption), head, body),
+  );
+  const attributes = { role: 'region', tabindex: '0', 'aria-label': caption };
+  for (const [key, value] of Object.entries(attributes)) box.setAttribute(key, value);
 
-/** Draws a row of the table with this body: its cells have the classes of the table's head. */
-export function drawRow(body, row, values) {
-  const [{ cells: head }] = body.parentElement.tHead.rows;
-  for (const [index, value] of values.entries()) {
-    const cell = row.cells[index] ?? makeCell(row, head[index].className);
-    if (isNew(cell, value)) fillCell(cell, value);
+  function makeCell(row, className) {
+    const cell = row.appendChild(make(row.cells.length === 0 ? 'th' : 'td', className));
+    if (cell.tagName === 'TH') cell.setAttribute('scope', 'row');
+    return cell;
   }
-}
-
-/** Draws a table's body, one row for each item. */
-export function drawRows(body, rows) {
-  while (body.rows.length > rows.length) body.deleteRow(-1);
-  for (const [index, values] of rows.entries()) {
-    drawRow(body, body.rows[index] ?? body.insertRow(), values);
+  function drawRow(row, item, now) {
+    for (const [index, [, className, valueOf]] of columns.entries()) {
+      const value = valueOf(item, now);
+      const cell = row.cells[index] ?? makeCell(row, className);
+      if (isNew(cell, value)) fillCell(cell, value);
+    }
   }
+  /** Draws one row for each item. */
+  function draw(items, now) {
+    while (body.rows.length > items.length) body.deleteRow(-1);
+    for (const [index, item] of items.entries()) {
+      drawRow(body.rows[index] ?? body.insertRow(), item, now);
+    }
+  }
+  return { box, body, drawRow, draw };
 }
 
-/** `draw` draws the page from the latest events. */
-export const page = { draw() {} };
-let isScheduled = false;
-
-/** Draws once for all that happens until the next frame. */
-export function schedule() {
-  if (isScheduled) return;
-  isScheduled = true;
-  requestAnimationFrame(() => {
-    isScheduled = false;
-    page.draw();
-  });
+/** Adds a table to the section of its name. */
+export function addTable(name, caption, columns) {
+  const table = makeTable(name, caption, columns);
+  table.box.id = name + '-box';
+  table.body.id = name;
+  byId(name + '-section').append(table.box);
+  return table;
 }

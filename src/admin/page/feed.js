@@ -1,28 +1,8 @@
 /** The feed and its reconnects. */
 
 import { drawCards } from './charts.js';
-import {
-  clip,
-  byId,
-  formatTime,
-  icon,
-  ICON_COLOURS,
-  isNew,
-  page,
-  schedule,
-  setHidden,
-  setText,
-  visible,
-} from './dom.js';
-import {
-  drawModels,
-  drawProcess,
-  drawProviders,
-  drawSettings,
-  forgetProcess,
-  restingModels,
-  stateWords,
-} from './overview.js';
+import { byId, clip, formatTime, isNew, setHidden, setText, visible, withIcon } from './dom.js';
+import { cpuPercentSince, drawProcess, drawSettings, drawTables, stateWords } from './overview.js';
 import {
   addRequests,
   drawFilters,
@@ -31,6 +11,7 @@ import {
   replaceRequests,
 } from './requests.js';
 
+const MIN_WAIT_MS = 1000;
 const MAX_WAIT_MS = 10_000;
 const MAX_SILENCE_MS = 15_000;
 
@@ -42,22 +23,29 @@ let settings = null;
 let state = null;
 let isConnected = false;
 let isRepeat = false;
-let waitMs = 1000;
+let waitMs = MIN_WAIT_MS;
+let isScheduled = false;
 let lastEventAt = 0;
 let saidStates = new Map();
 
-page.draw = () => {
+function draw() {
+  isScheduled = false;
   drawConnection();
   if (settings === null || state === null) return;
   drawCards(state);
-  drawProviders(state);
-  drawModels(state);
+  drawTables(state);
   drawProcess(state);
   drawSettings(settings, state.now);
   drawCurl();
   drawFilters(state);
   drawRequests();
-};
+}
+
+/** Draws once for all that happens until the next frame. */
+function schedule() {
+  if (!isScheduled) requestAnimationFrame(draw);
+  isScheduled = true;
+}
 
 function drawConnection() {
   const isNone = state === null;
@@ -65,13 +53,10 @@ function drawConnection() {
   let [name, words] = isNone ? ['rest', 'Connecting'] : ['bad', 'Connection lost'];
   if (isConnected) [name, words] = isDraining ? ['warn', 'Draining'] : ['good', 'Live'];
   const place = byId('connection');
-  if (isNew(place, words)) {
-    place.className = ICON_COLOURS[name];
-    place.replaceChildren(icon(name), words);
-  }
+  if (isNew(place, words)) place.replaceChildren(withIcon(name, words));
   const since = isNone ? '' : ' The figures are as of ' + formatTime(state.now) + '.';
   const lost = 'Connection lost, retrying.' + since;
-  setHidden('banner', isConnected ? !isDraining : isNone && waitMs === 1000);
+  setHidden('banner', isConnected ? !isDraining : isNone && waitMs === MIN_WAIT_MS);
   setText('banner', isConnected ? 'The gateway is stopping: it takes no new requests.' : lost);
 }
 
@@ -87,8 +72,7 @@ function announceChanges(next) {
     const words = stateWords(provider);
     const before = saidStates.get(provider.id);
     if (before !== undefined && before !== words) {
-      const [first] = restingModels(provider);
-      const why = provider.why || first?.why;
+      const why = provider.why || provider.resting[0]?.why;
       said.push(provider.id + ': ' + words + (why ? ': ' + clip(why) : ''));
     }
   }
@@ -133,7 +117,6 @@ function takeSettings(next) {
   if (settings !== null && settings.startedAt !== next.startedAt) {
     forgetRequests();
     state = null;
-    forgetProcess();
     saidStates = new Map();
     announce('The gateway was restarted');
   } else if (settings !== null) {
@@ -143,7 +126,7 @@ function takeSettings(next) {
   isConnected = true;
   // On the same connection the requests go on.
   isRepeat = !isReload;
-  waitMs = 1000;
+  waitMs = MIN_WAIT_MS;
 }
 
 function takeRequests(next) {
@@ -154,13 +137,7 @@ function takeRequests(next) {
 
 function takeState(next) {
   announceChanges(next);
-  state = next;
-}
-
-function lose() {
-  if (isConnected) announce('Connection lost, retrying');
-  isConnected = false;
-  schedule();
+  state = { ...next, cpuPercent: cpuPercentSince(state, next) };
 }
 
 function connect() {
@@ -170,22 +147,23 @@ function connect() {
   receive('settings', takeSettings);
   receive('requests', takeRequests);
   receive('state', takeState);
-  source.addEventListener('error', () => {
-    lose();
-    // After an HTTP error the browser does not connect again.
-    if (source.readyState !== EventSource.CLOSED) return;
-    setTimeout(connect, waitMs);
-    waitMs = Math.min(2 * waitMs, MAX_WAIT_MS);
-  });
+  source.addEventListener('error', reconnect);
+}
+
+/** After an HTTP error the browser itself does not connect again. */
+function reconnect() {
+  source.close();
+  if (isConnected) announce('Connection lost, retrying');
+  isConnected = false;
+  schedule();
+  setTimeout(connect, waitMs);
+  waitMs = Math.min(2 * waitMs, MAX_WAIT_MS);
 }
 
 /** A connection that broke unnoticed, as after the sleep of a computer, is given up. */
 setInterval(() => {
-  if (source.readyState === EventSource.CLOSED) return;
-  if (performance.now() - lastEventAt < MAX_SILENCE_MS) return;
-  source.close();
-  lose();
-  connect();
+  const isSilent = performance.now() - lastEventAt > MAX_SILENCE_MS;
+  if (isSilent && source.readyState !== EventSource.CLOSED) reconnect();
 }, 1000);
 
 byId('copy').addEventListener('click', async () => {

@@ -1,9 +1,9 @@
 /** Providers, models, clients, process and settings. */
 
 import {
+  addTable,
   byId,
   clip,
-  drawRows,
   formatDay,
   formatDuration,
   formatNumber,
@@ -13,12 +13,6 @@ import {
   setText,
 } from './dom.js';
 
-const latencyAndTokens = (row) => [
-  row.firstTokenP50Ms,
-  row.firstTokenP95Ms,
-  row.inputTokens,
-  row.outputTokens,
-];
 /** Icon and words of each state. A state without an entry is shown by its own name. */
 const STATES = new Map([
   ['good', ['good', 'Good']],
@@ -29,20 +23,16 @@ const STATES = new Map([
 ]);
 const iconAndWords = (state) => STATES.get(state) ?? ['warn', state];
 
-/** Models rest on their own if the provider is reached but answers with errors. */
-export const restingModels = ({ resting }) => resting.filter(({ model }) => model !== null);
-
-/** The state, with details of it if there are any, and the number of resting models. */
-export function stateWords(provider, details = '') {
-  const [, words] = iconAndWords(provider.state);
-  const count = restingModels(provider).length;
+/** Returns the state, with details of it if there are any, and the number of resting models. */
+export function stateWords({ state, resting }, details = '') {
+  const count = resting.length;
   const models = ['', ', 1 model rests'][count] ?? ', ' + count + ' models rest';
-  return words + details + models;
+  return iconAndWords(state)[1] + details + models;
 }
 
 function stateCell(provider, now) {
   const remaining = (until) => formatDuration(Date.parse(until) - Date.parse(now)) + ' left';
-  const models = restingModels(provider).map(
+  const models = provider.resting.map(
     ({ model, until, why }) =>
       clip(model) + ' rests, ' + remaining(until) + (why ? ': ' + why : ''),
   );
@@ -58,97 +48,109 @@ function stateCell(provider, now) {
   };
 }
 
-function errorCell(errors) {
+function errorsText({ errors }) {
   const counts = Object.entries(errors).filter(([, count]) => count > 0);
   return counts.map(([kind, count]) => kind + ' ' + formatNumber(count)).join(' · ');
 }
 
-export function drawProviders({ providers, now }) {
-  setHidden(
-    'providers-empty',
-    providers.some(({ state }) => state !== 'skipped'),
-  );
-  setHidden('providers-box', providers.length === 0);
-  const rows = providers.map((provider) => [
-    provider.id,
-    stateCell(provider, now),
-    provider.requests,
-    errorCell(provider.errors),
-    ...latencyAndTokens(provider),
-    provider.lastError && {
-      icon: '',
-      text: formatDay(provider.lastError.at, now),
-      lines: [provider.lastError.text],
-    },
-  ]);
-  drawRows(byId('providers'), rows);
-}
-
-export function drawModels({ models, clients }) {
-  setHidden('models-section', models.length === 0);
-  const rows = models.map((model) => [
-    model.name,
-    model.provider,
-    model.requests,
-    model.failed,
-    ...latencyAndTokens(model),
-  ]);
-  drawRows(byId('models'), rows);
-
-  setHidden('clients-section', clients.length === 0);
-  const clientRows = clients.map((client) => [
-    client.name,
-    client.requests,
-    client.failed,
-    client.inputTokens,
-    client.outputTokens,
-  ]);
-  drawRows(byId('clients'), clientRows);
-}
-
-/** The state event before: the CPU's use is the difference. @type {any} */
-let earlier = null;
-
-export function forgetProcess() {
-  earlier = null;
-}
-
-export function drawProcess(state) {
-  const { connections, process, now } = state;
-  const passedMs = earlier ? Date.parse(now) - Date.parse(earlier.now) : 0;
-  if (passedMs > 0) {
-    const usedMs = 1000 * (process.cpuSeconds - earlier.process.cpuSeconds);
-    setText('cpu', formatNumber(Math.round((100 * usedMs) / passedMs)));
-  }
-  if (earlier !== state) earlier = state;
-  setText('memory', formatNumber(Math.round(process.rssBytes / 1e6)));
-  setText('loop-delay', formatNumber(process.loopDelayP99Ms));
-  setText('buffered', formatNumber(state.bufferedBytes / 1e6));
-  setText('dropped', formatNumber(state.droppedLogLines));
-  for (const name of ['open', 'made', 'reused']) {
-    setText('connections-' + name, connections ? formatNumber(connections[name]) : 'not known');
-  }
+function lastErrorCell({ lastError }, now) {
+  return lastError && { icon: '', text: formatDay(lastError.at, now), lines: [lastError.text] };
 }
 
 export function valueText(value) {
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
 
-export function drawSettings(settings, now) {
-  const upMs = Date.parse(now) - Date.parse(settings.startedAt);
-  const about = [
-    settings.version,
-    'Node ' + settings.node.replace(/^v/, ''),
-    'up ' + formatDuration(upMs),
-  ];
-  setText('about', about.join(' · '));
-  setText('settings-count', settings.settings.length + ' settings in force');
-  const rows = settings.settings.map(([name, value]) => [name, valueText(value)]);
-  drawRows(byId('settings'), rows);
-  setHidden('warnings', settings.warnings.length === 0);
-  if (isNew(byId('warnings'), settings.warnings)) {
-    byId('warnings').replaceChildren(
-      ...settings.warnings.map((text) => make('li', 'warn', clip(text))),
-    );
+const requestColumns = [
+  ['Requests', 'number', ({ requests }) => requests],
+  ['Failed', 'number', ({ failed }) => failed],
+];
+const firstTokenColumns = [
+  ['First token p50, ms', 'number', ({ firstTokenP50Ms }) => firstTokenP50Ms],
+  ['p95, ms', 'number', ({ firstTokenP95Ms }) => firstTokenP95Ms],
+];
+const tokenColumns = [
+  ['Input tokens', 'number', ({ inputTokens }) => inputTokens],
+  ['Output tokens', 'number', ({ outputTokens }) => outputTokens],
+];
+const providersTable = addTable('providers', 'Providers since the start', [
+  ['Provider', '', ({ id }) => id],
+  ['State', 'wrap', stateCell],
+  ['Tries', 'number', ({ requests }) => requests],
+  ['Errors', 'wrap', errorsText],
+  ...firstTokenColumns,
+  ...tokenColumns,
+  ['Last error', 'wrap', lastErrorCell],
+]);
+const modelsTable = addTable('models', 'Models and aliases since the start', [
+  ['Model', '', ({ name }) => name],
+  ['Provider', '', ({ provider }) => provider],
+  ...requestColumns,
+  ...firstTokenColumns,
+  ...tokenColumns,
+]);
+const clientsTable = addTable('clients', 'Clients since the start', [
+  ['Client', '', ({ name }) => name],
+  ...requestColumns,
+  ...tokenColumns,
+]);
+const settingsTable = addTable('settings', 'Settings in force, keys masked', [
+  ['Setting', '', ([name]) => name],
+  ['Value', 'wrap', ([, value]) => valueText(value)],
+]);
+
+export function drawTables({ providers, models, clients, now }) {
+  const isAny = providers.some(({ state }) => state !== 'skipped');
+  setHidden('providers-empty', isAny);
+  providersTable.box.toggleAttribute('hidden', providers.length === 0);
+  setHidden('models-section', models.length === 0);
+  setHidden('clients-section', clients.length === 0);
+  providersTable.draw(providers, now);
+  modelsTable.draw(models);
+  clientsTable.draw(clients);
+}
+
+/**
+ * Figures of the process: id, name, and the value in the state event, if it is known.
+ * @type {[id: string, name: string, valueOf: (state: any) => number | undefined][]}
+ */
+const FIGURES = [
+  ['cpu', 'CPU, %', ({ cpuPercent }) => cpuPercent],
+  ['memory', 'Memory, MB', ({ process }) => Math.round(process.rssBytes / 1e6)],
+  ['loop-delay', 'Event loop delay p99, ms', ({ process }) => process.loopDelayP99Ms],
+  ['buffered', 'Buffered, MB', ({ bufferedBytes }) => bufferedBytes / 1e6],
+  ['connections-open', 'Connections open', ({ connections }) => connections?.open],
+  ['connections-made', 'Connections made', ({ connections }) => connections?.made],
+  ['connections-reused', 'Connections reused', ({ connections }) => connections?.reused],
+  ['dropped', 'Log lines dropped', ({ droppedLogLines }) => droppedLogLines],
+];
+for (const [id, name] of FIGURES) {
+  const value = make('dd', '', '–');
+  value.id = id;
+  byId('process').append(make('div', '', make('dt', '', name), value));
+}
+
+export function drawProcess(state) {
+  for (const [id, , valueOf] of FIGURES) {
+    const value = valueOf(state);
+    setText(id, value === undefined ? '–' : formatNumber(value));
+  }
+}
+
+/** Returns the use of the CPU between two state events; undefined without a first. */
+export function cpuPercentSince(before, { now, process }) {
+  const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
+  if (passedMs <= 0) return undefined;
+  return Math.round((100_000 * (process.cpuSeconds - before.process.cpuSeconds)) / passedMs);
+}
+
+export function drawSettings({ version, node, startedAt, settings, warnings }, now) {
+  const up = 'up ' + formatDuration(Date.parse(now) - Date.parse(startedAt));
+  setText('about', [version, 'Node ' + node.replace(/^v/, ''), up].join(' · '));
+  setText('settings-count', settings.length + ' settings in force');
+  settingsTable.draw(settings);
+  setHidden('warnings', warnings.length === 0);
+  if (isNew(byId('warnings'), warnings)) {
+    byId('warnings').replaceChildren(...warnings.map((text) => make('li', 'warn', clip(text))));
   }
 }

@@ -1,14 +1,13 @@
 /** The last requests, their filters and details. */
 
 import {
+  addTable,
   byId,
   clip,
-  drawRow,
-  drawRows,
   formatTime,
   isNew,
   make,
-  schedule,
+  makeTable,
   setHidden,
   setText,
   visible,
@@ -23,14 +22,44 @@ const FAILED = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
 let requests = [];
 let shown = [];
 let newWhilePaused = 0;
-const openRequests = new Set();
-/** Request to row, and row to request. */
+/** Each request's row, and the row of its details if it is open. */
 const rowOf = new WeakMap();
-const requestOf = new WeakMap();
+const openRows = new Map();
 let rowsMade = 0;
 
-const isPaused = () =>
-  openRequests.size > 0 || byId('pause').getAttribute('aria-pressed') === 'true';
+const outcomeColumn = [
+  'Outcome',
+  '',
+  ({ outcome }) => ({ icon: OUTCOME_ICONS[outcome] ?? 'bad', text: outcome, lines: [] }),
+];
+const statusColumn = ['Status', 'number', ({ status }) => status];
+const durationColumn = ['Duration, ms', 'number', ({ duration_ms }) => duration_ms];
+const requestsTable = addTable('requests', 'The last 200 requests, newest first', [
+  // A button.
+  ['Time', '', () => ''],
+  outcomeColumn,
+  statusColumn,
+  ['Model', '', ({ model }) => model],
+  ['Provider', '', providerPath],
+  ['Client', 'client', ({ client }) => client],
+  ['First byte, ms', 'number', ({ first_byte_ms }) => first_byte_ms],
+  durationColumn,
+  ['Input tokens', 'number', ({ prompt_tokens }) => prompt_tokens],
+  ['Output tokens', 'number', ({ completion_tokens }) => completion_tokens],
+]);
+const triesColumns = [
+  ['Try', 'number', ({ number }) => number],
+  ['Provider', '', ({ provider }) => provider],
+  ['Key', 'number', ({ key }) => key],
+  ['Model', '', ({ model }) => model],
+  outcomeColumn,
+  statusColumn,
+  durationColumn,
+  ['Cause', 'wrap', ({ cause }) => cause],
+  ['URL', 'wrap', ({ url }) => url],
+];
+
+const isPaused = () => openRows.size > 0 || byId('pause').getAttribute('aria-pressed') === 'true';
 
 export function addRequests(added) {
   requests = [...added.toReversed(), ...requests].slice(0, MAX_REQUESTS);
@@ -50,101 +79,73 @@ export function replaceRequests(all) {
 
 export function forgetRequests() {
   requests = [];
-  openRequests.clear();
+  openRows.clear();
   byId('pause').setAttribute('aria-pressed', 'false');
 }
 
-/** The providers in the order in which they were tried, ended by the one that answered. */
-function providerPath({ provider, tries }) {
-  const ids = (tries ?? []).map((entry) => entry.provider);
+/** Returns the providers in the order in which they were tried, ended by the one that answered. */
+function providerPath({ provider, tries = [] }) {
+  const ids = tries.map((entry) => entry.provider);
   if (provider !== undefined && ids.at(-1) !== provider) ids.push(provider);
   return ids.filter((id, index) => id !== ids[index - 1]).join(' → ');
 }
 
-const outcomeCell = (outcome) => ({
-  icon: OUTCOME_ICONS[outcome] ?? 'bad',
-  text: outcome,
-  lines: [],
-});
-
 function makeRow(request) {
-  const row = document.createElement('tr');
   rowsMade += 1;
   const button = make('button', '', formatTime(request.time));
-  button.type = 'button';
   button.setAttribute('aria-expanded', 'false');
   button.setAttribute('aria-controls', 'details-' + rowsMade);
-  drawRow(byId('requests'), row, [
-    '',
-    outcomeCell(request.outcome),
-    request.status,
-    request.model,
-    providerPath(request),
-    request.client,
-    request.first_byte_ms,
-    request.duration_ms,
-    request.prompt_tokens,
-    request.completion_tokens,
-  ]);
-  row.cells[0]?.replaceChildren(button);
-  requestOf.set(row, request);
-  return { row, button, details: null, detailsId: 'details-' + rowsMade };
-}
-
-/** All fields of the access line by their names, then the tries. */
-function makeDetails(request, { row: { cells }, detailsId }) {
-  const { tries, ...fields } = request;
-  const facts = make('dl', 'facts');
-  for (const [name, value] of Object.entries(fields)) {
-    if (value === null || value === undefined) continue;
-    facts.append(make('div', '', make('dt', '', name), make('dd', 'mono', valueText(value))));
-  }
-  // Stays within the window while the table is scrolled.
-  const sheet = make('div', 'sheet', facts);
-  if (tries?.length > 0) sheet.append(makeTries(tries));
-  const cell = make('td', '', sheet);
-  cell.setAttribute('colspan', cells.length);
-  const row = make('tr', 'details', cell);
-  row.id = detailsId;
+  const row = make('tr', '');
+  requestsTable.drawRow(row, request);
+  row.cells[0].replaceChildren(button);
   return row;
 }
 
-function makeTries(tries) {
-  const box = byId('tries-template').content.firstElementChild.cloneNode(true);
-  const body = box.querySelector('tbody');
-  // The tries of several requests may be shown.
-  for (const node of [box, body]) node.removeAttribute('id');
-  const rows = tries.map((entry, index) => {
-    const { provider, key, model, outcome, status, duration_ms, cause, url } = entry;
-    const result = [outcomeCell(outcome), status, duration_ms, cause, url];
-    return [index + 1, provider, key, model, ...result];
-  });
-  drawRows(body, rows);
-  return box;
+/** Returns a row with all fields of the access line by their names, then the tries. */
+function makeDetails({ tries = [], ...fields }, columnCount) {
+  const list = make('dl', 'facts');
+  for (const [name, value] of Object.entries(fields)) {
+    if (value === null || value === undefined) continue;
+    list.append(make('div', '', make('dt', '', name), make('dd', 'mono', valueText(value))));
+  }
+  // Stays within the window while the table is scrolled.
+  const sheet = make('div', 'sheet', list);
+  if (tries.length > 0) {
+    const table = makeTable('tries', 'Tries', triesColumns);
+    table.draw(tries.map((entry, index) => ({ ...entry, number: index + 1 })));
+    sheet.append(table.box);
+  }
+  const cell = make('td', '', sheet);
+  cell.setAttribute('colspan', columnCount);
+  return make('tr', 'details', cell);
 }
 
 function toggle(request) {
-  const entry = rowOf.get(request);
-  const isOpen = !openRequests.delete(request);
-  if (isOpen) openRequests.add(request);
-  entry.details = isOpen ? makeDetails(request, entry) : null;
-  entry.button.setAttribute('aria-expanded', String(isOpen));
-  schedule();
+  const { cells } = rowOf.get(request);
+  const button = cells[0].firstChild;
+  const isOpen = !openRows.delete(request);
+  button.setAttribute('aria-expanded', String(isOpen));
+  if (isOpen) {
+    const details = makeDetails(request, cells.length);
+    details.id = button.getAttribute('aria-controls');
+    openRows.set(request, details);
+  }
+  drawRequests();
 }
 
 function matchesFilters(request) {
-  const [outcome, provider, client] = ['outcome', 'provider', 'client'].map(
-    (name) => byId('by-' + name).value,
+  const { tries = [], request_id, trace_id = '' } = request;
+  const [outcome, provider, client, id] = ['outcome', 'provider', 'client', 'id'].map((name) =>
+    byId('by-' + name).value.trim(),
   );
-  const id = byId('by-id').value.trim().toLowerCase();
-  const isOutcome =
-    outcome === 'failed' ? FAILED.includes(request.outcome) : request.outcome === outcome;
-  if (outcome !== '' && !isOutcome) return false;
-  const providers = [request.provider, ...(request.tries ?? []).map((entry) => entry.provider)];
-  if (provider !== '' && !providers.includes(provider)) return false;
-  if (client !== '' && request.client !== client) return false;
-  const ids = [request.request_id, request.trace_id ?? ''];
-  return id === '' || ids.some((text) => text.toLowerCase().includes(id));
+  const outcomes = outcome === 'failed' ? FAILED : [outcome];
+  const providers = [request.provider, ...tries.map((entry) => entry.provider)];
+  return (
+    (outcome === '' || outcomes.includes(request.outcome)) &&
+    (provider === '' || providers.includes(provider)) &&
+    (client === '' || request.client === client) &&
+    (request_id + ' ' + trace_id).toLowerCase().includes(id.toLowerCase())
+  );
 }
 
 /** Makes the table's rows these, in this order, without touching those that stay. */
@@ -166,14 +167,14 @@ export function drawRequests() {
   const matching = shown.filter(matchesFilters);
   const rows = matching.flatMap((request) => {
     if (!rowOf.has(request)) rowOf.set(request, makeRow(request));
-    const { row, details } = rowOf.get(request);
-    return details ? [row, details] : [row];
+    const details = openRows.get(request);
+    return details ? [rowOf.get(request), details] : [rowOf.get(request)];
   });
-  placeRows(byId('requests'), rows);
+  placeRows(requestsTable.body, rows);
   setHidden('requests-empty', shown.length > 0);
   setHidden('requests-section', shown.length === 0);
   const count = matching.length + ' of ' + shown.length;
-  const why = openRequests.size > 0 ? 'paused while a row is open' : 'paused';
+  const why = openRows.size > 0 ? 'paused while a row is open' : 'paused';
   setText('count', isPaused() ? count + ' · ' + why + ', ' + newWhilePaused + ' new' : count);
 }
 
@@ -188,18 +189,22 @@ function drawOptions(id, values) {
 }
 
 export function drawFilters({ providers, clients }) {
-  const ids = providers.map(({ id }) => id);
-  const names = clients.map(({ name }) => name);
-  drawOptions('by-provider', ids);
-  drawOptions('by-client', names);
+  drawOptions(
+    'by-provider',
+    providers.map(({ id }) => id),
+  );
+  drawOptions(
+    'by-client',
+    clients.map(({ name }) => name),
+  );
   setHidden('by-client-field', clients.length === 0);
-  byId('requests').parentElement.classList.toggle('with-clients', clients.length > 0);
+  requestsTable.body.parentElement.classList.toggle('with-clients', clients.length > 0);
 }
 
 /** A row that the filters hide is closed: it would pause the list unseen. */
 function applyFilters() {
-  for (const request of openRequests) if (!matchesFilters(request)) toggle(request);
-  schedule();
+  for (const request of openRows.keys()) if (!matchesFilters(request)) toggle(request);
+  drawRequests();
 }
 
 for (const name of ['outcome', 'provider', 'client', 'id']) {
@@ -208,10 +213,11 @@ for (const name of ['outcome', 'provider', 'client', 'id']) {
 byId('pause').addEventListener('click', ({ currentTarget }) => {
   const isPressed = currentTarget.getAttribute('aria-pressed') === 'true';
   currentTarget.setAttribute('aria-pressed', String(!isPressed));
-  schedule();
+  drawRequests();
 });
-byId('requests').addEventListener('click', ({ target }) => {
-  const request = requestOf.get(target.closest('tr'));
+requestsTable.body.addEventListener('click', ({ target }) => {
+  const row = target.closest('tr');
+  const request = shown.find((one) => rowOf.get(one) === row);
   // A click that ends a selection of text selects, and does not open.
   if (request && (target.closest('button') || String(getSelection()) === '')) toggle(request);
 });

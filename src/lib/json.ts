@@ -1,0 +1,250 @@
+/** JSON from outside (RFC 8259), in bounded time and memory. */
+
+import { invalidRequest } from './errors.ts';
+
+/** Bytes by their names in ASCII. */
+export const QUOTE = 0x22;
+const COMMA = 0x2c;
+export const COLON = 0x3a;
+const OPEN_BRACKET = 0x5b;
+const BACKSLASH = 0x5c;
+const CLOSE_BRACKET = 0x5d;
+const LETTER_U = 0x75;
+export const OPEN_BRACE = 0x7b;
+const CLOSE_BRACE = 0x7d;
+
+/** Objects, arrays, members and plain array items, together. */
+export const MAX_JSON_ELEMENTS = 500_000;
+export const MAX_JSON_DEPTH = 256;
+/** Deeper values are checked, but not reported: the parts of a message's content are at depth 4. */
+const MAX_REPORTED_DEPTH = 4;
+/** The longest string that is decoded, in bytes as written: `assistant` with every letter escaped has 54. */
+const MAX_TEXT_BYTES = 64;
+/** No number that anybody computes with is longer. */
+const MAX_WORD_BYTES = 1024;
+/** Bounds the time of one parse: 3 million `{}`, in 9 MB, block `JSON.parse` for seconds. */
+export const MAX_PARSED_CHARACTERS = 262_144;
+
+const IS_BLANK = byteSet(/[ \t\r\n]/);
+/** The bytes of a string that stand for themselves. */
+const IS_PLAIN = byteSet(/[ !#-[\]-\xff]/);
+const IS_ESCAPED = byteSet(/["\\/bfnrt]/);
+const IS_HEX_DIGIT = byteSet(/[\da-fA-F]/);
+/** The bytes of numbers and literals. */
+const IS_WORD = byteSet(/[-+.\dEaeflnrstu]/);
+const WORD = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/;
+const PLAIN_TEXT = /^[ -[\]-~]*$/;
+
+/** Returns a table with a 1 for each byte of a class of characters. */
+function byteSet(characters: RegExp): Uint8Array {
+  return Uint8Array.from({ length: 256 }, (_, byte) =>
+    Number(characters.test(String.fromCharCode(byte))),
+  );
+}
+
+export interface JsonValue {
+  readonly kind: 'object' | 'array' | 'string' | 'number' | 'true' | 'false' | 'null';
+  /** The number of objects and arrays that it is in. */
+  readonly depth: number;
+  /** Its name in an object; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and in an array. */
+  readonly name: string;
+  /** Offsets in bytes from the start of the text. */
+  readonly start: number;
+  readonly end: number;
+  /** The text of a string; '' if that is longer than MAX_TEXT_BYTES, on the deepest level, and of another value. */
+  readonly text: string;
+}
+
+/** The next token; `first` and `item` are a name or an array's value that has not been counted, or at first the end. */
+type State = 'value' | 'first' | 'item' | 'name' | 'colon' | 'comma';
+type Place = { readonly closer: number; name: string; start: number };
+
+/** Takes one JSON text in chunks, checks its syntax and reports its outer values, but builds nothing. */
+export class JsonScanner {
+  readonly #report: (value: JsonValue) => void;
+  readonly #maxElements: number;
+  /** Why what has come cannot become JSON within the bounds. */
+  fault: Error | undefined;
+  #state: State = 'value';
+  /** The bytes that have been read, and those after them: the beginning of a token, whose rest has not come. */
+  #readBytes = 0;
+  #unread: Buffer | undefined;
+  #text: string | undefined;
+  /** The beginning of the current string has been read: it is too long to be decoded. */
+  #isInString = false;
+  #elements = 0;
+  /** The byte that ends the container of the current value, and the value's name and start. */
+  #place: Place = { closer: -1, name: '', start: 0 };
+  /** Those of the containers that it is in. */
+  readonly #outer: Place[] = [];
+
+  /** `report` is called with each value down to MAX_REPORTED_DEPTH when it ends, so with a container after its items. */
+  constructor(report: (value: JsonValue) => void, maxElements = MAX_JSON_ELEMENTS) {
+    this.#report = report;
+    this.#maxElements = maxElements;
+  }
+
+  /** Scans the next chunk of the text, which is UTF-8, up to the first fault. */
+  push(chunk: Buffer): void {
+    if (this.fault) return;
+    const bytes = this.#unread ? Buffer.concat([this.#unread, chunk]) : chunk;
+    let at = 0;
+    try {
+      for (let next = 0; at < bytes.length; at = next) {
+        next = this.#readToken(bytes, at);
+        if (next === at) break;
+      }
+    } catch (error) {
+      this.fault = error as Error;
+    }
+    this.#readBytes += at;
+    // A copy: a slice would keep the whole chunk.
+    this.#text = undefined;
+    this.#unread = at < bytes.length ? Buffer.from(bytes.subarray(at)) : undefined;
+  }
+
+  /** Returns `invalidRequest` if the text is not JSON, with the offset of the wrong byte or word, or exceeds a bound. */
+  end(): Error | undefined {
+    // White space ends a number, and changes nothing else that is complete.
+    this.push(Buffer.from(' '));
+    const isWhole = this.#outer.length === 0 && this.#state === 'comma';
+    return this.fault ?? (isWhole ? undefined : this.#faultAt((this.#unread?.length ?? 0) - 1));
+  }
+
+  /** Reads one token; returns where to read on, or `at` again if it is not whole. */
+  #readToken(bytes: Buffer, at: number): number {
+    if (this.#isInString) return this.#readString(bytes, at);
+    const byte = bytes[at]!;
+    if (IS_BLANK[byte] === 1) return skip(IS_BLANK, bytes, at);
+    const { closer } = this.#place;
+    const state = this.#state;
+    if (byte === closer && (state === 'first' || state === 'comma')) {
+      this.#place = this.#outer.pop()!;
+      return this.#endValue(closer === CLOSE_BRACE ? 'object' : 'array', at + 1);
+    }
+    if (state === 'first' || state === 'item') {
+      this.#count();
+      this.#state = closer === CLOSE_BRACKET ? 'value' : 'name';
+    }
+    if (this.#state === 'value') {
+      this.#place.start = this.#readBytes + at;
+      if (byte === OPEN_BRACE) return this.#open(CLOSE_BRACE, at);
+      if (byte === OPEN_BRACKET) return this.#open(CLOSE_BRACKET, at);
+      return byte === QUOTE ? this.#readString(bytes, at) : this.#readWord(bytes, at);
+    }
+    if (this.#state === 'name' && byte === QUOTE) return this.#readString(bytes, at);
+    if (state === 'colon' && byte === COLON) this.#state = 'value';
+    else if (state === 'comma' && byte === COMMA && closer !== -1) this.#state = 'item';
+    else throw this.#faultAt(at);
+    return at + 1;
+  }
+
+  /** Reads a name or a string, or the rest of one. */
+  #readString(bytes: Buffer, start: number): number {
+    const isRest = this.#isInString;
+    let at = isRest ? start : start + 1;
+    for (;;) {
+      at = skip(IS_PLAIN, bytes, at);
+      const length = at === bytes.length ? 0 : this.#escapeLength(bytes, at);
+      if (length === 0) break;
+      at += length;
+    }
+    const isShort = !isRest && at - start <= MAX_TEXT_BYTES + 1;
+    const isWhole = at < bytes.length && bytes[at] === QUOTE;
+    this.#isInString = !isWhole && !isShort;
+    if (!isWhole) return isShort ? start : at;
+    const isWanted = isShort && this.#outer.length < MAX_REPORTED_DEPTH;
+    let text = isWanted ? this.#slice(bytes, start + 1, at) : '';
+    if (!PLAIN_TEXT.test(text)) text = String(JSON.parse(bytes.toString('utf8', start, at + 1)));
+    if (this.#state === 'value') return this.#endValue('string', at + 1, text);
+    this.#place.name = text;
+    this.#state = 'colon';
+    return at + 1;
+  }
+
+  /** Returns the length of the escape sequence; 0 if it is not whole, or is the end of the string. */
+  #escapeLength(bytes: Buffer, at: number): number {
+    if (bytes[at] === QUOTE) return 0;
+    if (bytes[at] !== BACKSLASH) throw this.#faultAt(at);
+    if (at + 1 === bytes.length) return 0;
+    if (IS_ESCAPED[bytes[at + 1]!] === 1) return 2;
+    if (bytes[at + 1] !== LETTER_U) throw this.#faultAt(at + 1);
+    const end = Math.min(at + 6, bytes.length);
+    const wrong = skip(IS_HEX_DIGIT, bytes, at + 2);
+    if (wrong < end) throw this.#faultAt(wrong);
+    return end === at + 6 ? 6 : 0;
+  }
+
+  #readWord(bytes: Buffer, start: number): number {
+    const at = skip(IS_WORD, bytes, start);
+    const word = this.#slice(bytes, start, at);
+    const isWhole = at < bytes.length;
+    if (word.length > MAX_WORD_BYTES || (isWhole && !WORD.test(word))) throw this.#faultAt(start);
+    if (!isWhole) return start;
+    const isLiteral = word === 'true' || word === 'false' || word === 'null';
+    return this.#endValue(isLiteral ? word : 'number', at);
+  }
+
+  /** `end` is the offset of the byte after the value, and returned. */
+  #endValue(kind: JsonValue['kind'], end: number, text = ''): number {
+    const depth = this.#outer.length;
+    const { name, start } = this.#place;
+    this.#state = 'comma';
+    if (depth <= MAX_REPORTED_DEPTH) {
+      this.#report({ kind, depth, name, start, end: this.#readBytes + end, text });
+    }
+    return end;
+  }
+
+  #open(closer: number, at: number): number {
+    // The item of an array has been counted.
+    if (this.#place.closer !== CLOSE_BRACKET) this.#count();
+    if (this.#outer.push(this.#place) > MAX_JSON_DEPTH) {
+      throw invalidRequest(`request body is nested deeper than ${MAX_JSON_DEPTH} levels`);
+    }
+    this.#place = { closer, name: '', start: 0 };
+    this.#state = 'first';
+    return at + 1;
+  }
+
+  /** Returns the bytes as Latin-1: the chunk is converted once, because for each name it takes longer than the scan. */
+  #slice(bytes: Buffer, start: number, end: number): string {
+    this.#text ??= bytes.toString('latin1');
+    return this.#text.slice(start, end);
+  }
+
+  #count(): void {
+    this.#elements += 1;
+    if (this.#elements > this.#maxElements) {
+      throw invalidRequest(`request body has more than ${this.#maxElements} elements`);
+    }
+  }
+
+  #faultAt(at: number): Error {
+    return invalidRequest(`request body is not valid JSON (at byte ${this.#readBytes + at})`);
+  }
+}
+
+/** Returns the offset of the first byte from `start` that is not in the set. Nearly all bytes of a prompt are read here. */
+function skip(set: Uint8Array, bytes: Buffer, start: number): number {
+  const { length } = bytes;
+  let at = start;
+  while (at < length && set[bytes[at]!] === 1) at += 1;
+  return at;
+}
+
+/** Parses a provider's JSON; returns `undefined` if it is not JSON (V8's own error would quote it), or too long. */
+export function parseUntrustedJson(text: string, maxCharacters = MAX_PARSED_CHARACTERS): unknown {
+  if (text.length > maxCharacters) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** A member of a parsed value; `undefined` if that is no object, or does not have it. */
+export function memberOf(value: unknown, name: string): unknown {
+  if (typeof value !== 'object' || value === null || !Object.hasOwn(value, name)) return undefined;
+  return (value as Record<string, unknown>)[name];
+}
