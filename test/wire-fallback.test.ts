@@ -654,7 +654,7 @@ describe('the circuit breaker', () => {
     );
   });
 
-  test('tells the others nothing while all is well, and bounded texts, cut between two characters', () => {
+  test('tells the others nothing while all is well, and names of bounded length', () => {
     const events: CircuitEvent[] = [];
     const breaker = new CircuitBreaker({ log() {}, isEnabled: () => false }, (event) =>
       events.push(event),
@@ -662,14 +662,10 @@ describe('the circuit breaker', () => {
     breaker.recordAttempt(P, 'm');
     breaker.recordSuccess(P, 'm');
     assert.equal(events.length, 0);
-    breaker.recordModelFailure(P, 'm', `${'é'.repeat(255)}🦜 and more`);
     breaker.recordModelFailure(P, 'x'.repeat(1_000_000));
     assert.deepEqual(
-      events.map(({ model, cause }) => [model?.length, cause]),
-      [
-        [1, 'é'.repeat(255)],
-        [256, undefined],
-      ],
+      events.map(({ model }) => model?.length),
+      [256],
     );
   });
 

@@ -78,7 +78,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
   async function refresh(provider: Provider, cached: CachedList): Promise<void> {
     let failure: Error | undefined;
     try {
-      const keys = keyPools.get(provider.id)?.round() ?? [0];
+      const keys = keyPools.get(provider.id)?.keysToTry() ?? [0];
       const models = await fetchModels(provider, keys, transport);
       // A name with a key in it is not shown to clients.
       cached.models = models.filter(({ name }) => redact(name) === name);

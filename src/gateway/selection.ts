@@ -146,13 +146,13 @@ async function askProvider(
   try {
     for (let retries = 0; ;) {
       let latest: Attempt | undefined;
-      for (const key of keyPool?.round() ?? [0]) {
+      for (const key of keyPool?.keysToTry() ?? [0]) {
         // If the client repeated the request, it would be tried with all keys again.
         if (latest) call.record.hasRetried = true;
-        const rest = keyPool?.restOf(key);
+        const cooldown = keyPool?.cooldownOf(key);
         const attempt = await makeAttempt(candidate, { key: keyPool && key, isFresh }, selection);
         const { failure } = attempt;
-        if (!failure) keyPool?.recordSuccess(key, rest);
+        if (!failure) keyPool?.recordSuccess(key, cooldown);
         const isRefused = failure && keyPool?.recordFailure(key, failure);
         // A 429 stays: unlike a 401 or 403 it ends, and another provider may be asked instead.
         const isWorse = failure?.status !== 429 && latest?.failure?.status === 429;

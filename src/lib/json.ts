@@ -6,7 +6,7 @@ import { invalidRequest } from './errors.ts';
 export const QUOTE = 0x22;
 const COMMA = 0x2c;
 export const COLON = 0x3a;
-export const OPEN_BRACKET = 0x5b;
+const OPEN_BRACKET = 0x5b;
 const BACKSLASH = 0x5c;
 const CLOSE_BRACKET = 0x5d;
 const LETTER_U = 0x75;

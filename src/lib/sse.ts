@@ -4,7 +4,7 @@ import { COLON } from './json.ts';
 import { ChunkBuffer } from './chunk-buffer.ts';
 
 export const LINE_FEED = 0x0a;
-export const CARRIAGE_RETURN = 0x0d;
+const CARRIAGE_RETURN = 0x0d;
 
 export interface ServerSentEvent {
   readonly name: string;

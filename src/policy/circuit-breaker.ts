@@ -9,7 +9,6 @@ const COOLDOWN_MS = 10_000;
 /** Model names come from clients: the circuits that failed last are kept, and no names longer than this. */
 const MAX_CIRCUITS = 1000;
 const MAX_MODEL_CHARACTERS = 256;
-const MAX_CAUSE_CHARACTERS = 256;
 
 /** `open`: skip the provider. `half-open`: one request may probe it. */
 export type CircuitState = 'closed' | 'open' | 'half-open';
@@ -98,11 +97,12 @@ export class CircuitBreaker {
   /** The model answered: it and its provider work. */
   recordSuccess(provider: Guarded, model: string): void {
     const { id } = provider;
+    // Nearly every success changes nothing, and is not sent to other threads.
     const isKnown = this.#circuits.has(id) || this.#circuits.has(nameOf(id, model));
     if (isKnown) this.#record(provider, 'success', model);
   }
 
-  /** The provider was reached, but the model failed. `cause` is for the log and the report. */
+  /** The provider was reached, but the model failed. `cause` is for the log and the report, and bounded. */
   recordModelFailure(provider: Guarded, model: string, cause?: string): void {
     this.#record(provider, 'failure', model, cause);
   }
@@ -152,7 +152,7 @@ export class CircuitBreaker {
       provider: provider.id,
       // Megabytes of a client's are not sent to other threads: what is cut is still too long to be kept.
       model: model?.slice(0, MAX_MODEL_CHARACTERS),
-      cause: cut(cause),
+      cause,
       restsUntilMs: sharedNowWholeMs() + COOLDOWN_MS,
     };
     this.apply(event);
@@ -194,11 +194,6 @@ function isTripped({ failures }: Circuit): boolean {
 
 function isOpen({ restsUntilMs }: Circuit): boolean {
   return sharedNowWholeMs() < restsUntilMs;
-}
-
-/** Not in the middle of a surrogate pair. */
-function cut(cause: string | undefined): string | undefined {
-  return cause?.slice(0, MAX_CAUSE_CHARACTERS).replace(/\p{Surrogate}$/u, '');
 }
 
 function namesOf({ provider, model }: Circuit): { provider: string; model: string | undefined } {

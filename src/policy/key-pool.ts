@@ -47,7 +47,7 @@ export class KeyPool {
   readonly #logger: Logger;
   readonly #share: ((event: KeyEvent) => void) | undefined;
   readonly #cooldowns: (Cooldown | undefined)[];
-  /** The key at which the next round begins to look. */
+  /** The key to try first next time, if it is not in cooldown. */
   #next = 0;
 
   /** `share` takes this thread's changes to other threads. */
@@ -65,38 +65,38 @@ export class KeyPool {
   }
 
   /**
-   * Yields the keys to ask with, until one is not refused, each once: those that are not in cooldown, in turn, and then
-   * the one whose cooldown for a 429 ends first, and the same for a 403, if this round has no such answer yet. One in
-   * cooldown for a 401 is asked only if there is no other.
+   * Yields the keys to try, until one is not refused, each once: those that are not in cooldown, in turn, and then the
+   * one whose cooldown for a 429 ends first, and the same for a 403, if no key tried has such an answer yet. One in
+   * cooldown for a 401 is tried only if there is no other.
    */
-  *round(): Generator<number, undefined, undefined> {
+  *keysToTry(): Generator<number, undefined, undefined> {
     const first = this.#next;
-    const asked: number[] = [];
-    const ask = (key: number) => {
+    const tried: number[] = [];
+    const take = (key: number) => {
       this.#next = key + 1;
-      asked.push(key);
+      tried.push(key);
       return key;
     };
     for (let step = 0; step < this.#cooldowns.length; step += 1) {
       const key = (first + step) % this.#cooldowns.length;
-      if (isOver(this.restOf(key))) yield ask(key);
+      if (isOver(this.cooldownOf(key))) yield take(key);
     }
     for (const status of KEY_STATUSES) {
-      const hasAnswer = asked.some((key) => this.restOf(key)?.status === status);
+      const hasAnswer = tried.some((key) => this.cooldownOf(key)?.status === status);
       const key = hasAnswer ? undefined : this.#firstToEnd(status);
-      if (key !== undefined && (status !== 401 || asked.length === 0)) yield ask(key);
+      if (key !== undefined && (status !== 401 || tried.length === 0)) yield take(key);
     }
   }
 
-  /** Returns the latest cooldown of a key: before it is asked, for `recordSuccess`. */
-  restOf(key: number): Cooldown | undefined {
+  /** Returns the latest cooldown of a key: before it is tried, for `recordSuccess`. */
+  cooldownOf(key: number): Cooldown | undefined {
     return this.#cooldowns[key];
   }
 
-  /** A key has worked that had this cooldown when it was asked. If it still has the same one, that ends. */
+  /** A key has worked that had this cooldown when it was tried. If it still has the same one, that ends. */
   recordSuccess(key: number, before: Cooldown | undefined): void {
-    if (isOver(before) || this.restOf(key) !== before) return;
-    // A 403 was about a request and not about the key; so were those of the keys that were asked next.
+    if (isOver(before) || this.cooldownOf(key) !== before) return;
+    // A 403 was about a request and not about the key; so were those of the keys that were tried next.
     for (const [other, cooldown] of this.#cooldowns.entries()) {
       const isAlike = before?.status === 403 && cooldown?.status === 403;
       if (other === key || isAlike) this.#record(other, undefined);
@@ -105,12 +105,8 @@ export class KeyPool {
 
   /** Returns whether the key was refused, and not the request. If so, its cooldown begins. */
   recordFailure(key: number, { details }: GatewayError): boolean {
-    const {
-      mayFallBack,
-      retryAfterSeconds = DEFAULT_LIMITED_SECONDS,
-      upstreamStatus = 0,
-    } = details;
-    const isPolicy = mayFallBack === false;
+    const { retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus = 0 } = details;
+    const isPolicy = details.mayFallBack === false;
     if (!isKeyStatus(upstreamStatus) || isPolicy) return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
     const ms = upstreamStatus === 429 ? limitedMs : REJECTED_MS;
@@ -120,7 +116,7 @@ export class KeyPool {
 
   /** Makes a change that another thread has made. */
   apply({ key, cooldown }: KeyEvent): void {
-    const before = this.restOf(key);
+    const before = this.cooldownOf(key);
     // A request that was sent before may be answered with a shorter wait.
     if (cooldown && before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
     this.#cooldowns[key] = cooldown;
@@ -143,8 +139,10 @@ export class KeyPool {
 
   /** Of the keys whose latest cooldown is for this status, the one whose cooldown ends first. */
   #firstToEnd(status: number): number | undefined {
-    const keys = [...this.#cooldowns.keys()].filter((key) => this.restOf(key)?.status === status);
-    const endOf = (key: number) => this.restOf(key)!.untilMs;
+    const keys = [...this.#cooldowns.keys()].filter(
+      (key) => this.cooldownOf(key)?.status === status,
+    );
+    const endOf = (key: number) => this.cooldownOf(key)!.untilMs;
     return keys.toSorted((a, b) => endOf(a) - endOf(b))[0];
   }
 }

@@ -40,15 +40,9 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
 const SAYS_NOTHING = /^provider returned error\.?$/i;
 
 /** An error as the upstream reports it, in an error body or an error event. All of it is untrusted. */
-export interface UpstreamFault {
-  readonly message: string | undefined;
-  readonly code: string | undefined;
-  readonly type: string | undefined;
-  /** The HTTP status that the body names, or that its code or type stands for; else 502. */
-  readonly status: number;
-}
+type UpstreamFault = ReturnType<typeof readFault>;
 
-/** What the reading of one reply needs. Without the request: a stream would hold its body, often megabytes, until it ends. */
+/** One reply that is being read. Without the request: a stream would hold its body, often megabytes, until it ends. */
 export interface ReplyContext {
   /** What the answer says about itself is written here. */
   readonly attempt: Attempt;
@@ -68,14 +62,6 @@ export interface ReplyContext {
   readonly onStreamEnd: (failure?: GatewayError) => void;
 }
 
-interface FaultSource {
-  readonly status: number;
-  /** The reply's headers, if its status is an error's. */
-  readonly headers?: UpstreamHeaders;
-  /** The error came as an event of a stream. */
-  readonly isEvent?: boolean;
-}
-
 /** Returns the client's error for the JSON of a 200 or of an event; undefined if that is no error. */
 export function errorIn(
   json: unknown,
@@ -87,12 +73,13 @@ export function errorIn(
   return toProviderError(fault, context, { status: fault.status, isEvent });
 }
 
-/** Maps a fault that a provider reported to the error that the client gets. */
+/** Maps a fault to the error that the client gets. `from` has the headers of a reply whose status is an error's. */
 export function toProviderError(
   fault: UpstreamFault,
   { provider, redact, isQuoted }: ReplyContext,
-  { status, headers, isEvent = false }: FaultSource,
+  from: { status: number; headers?: UpstreamHeaders; isEvent?: boolean },
 ): GatewayError {
+  const { status, headers, isEvent = false } = from;
   const reason = fault.code ?? fault.type ?? '';
   const retryAfterSeconds = readRetryAfter(headers);
   const isPolicy = REFUSED_BY_POLICY.test(reason);
@@ -166,18 +153,15 @@ function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefine
   return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
 }
 
-/**
- * Whether the JSON of a 200 or of an event reports an error: `{error: …}`, `[{error: …}]` (Gemini),
- * `{object: "error", …}` (vLLM), `{type: "error", …}`.
- */
-export function reportsFault(json: unknown): boolean {
+/** `{error: …}`, `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`. */
+function reportsFault(json: unknown): boolean {
   const body = bodyOf(json);
   const isFlat = memberOf(body, 'object') === 'error' || memberOf(body, 'type') === 'error';
   return isFlat || Boolean(memberOf(body, 'error'));
 }
 
-/** Reads the JSON, or the text, of an error. */
-export function readFault(json: unknown): UpstreamFault {
+/** Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type names, else 502. */
+export function readFault(json: unknown) {
   const body = bodyOf(json);
   const sources = [memberOf(body, 'error'), body];
   const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
