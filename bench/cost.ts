@@ -62,8 +62,8 @@ export const requests: Measure = {
   notes: tooFast,
 };
 
-export const garbage: Measure = {
-  title: 'garbage',
+export const allocations: Measure = {
+  title: 'allocations',
   about: `KB allocated on the heap per request of 1 KB on ${CONNECTIONS} connections, at saturation: all that is to be collected.`,
   columns: ['KB per request'],
   contenders: NODE_RELAYS,
@@ -75,7 +75,7 @@ export const garbage: Measure = {
       return [(await cell.delay()).allocatedBytes / count / 1000];
     }),
   ratios: ['gateway' as const, 'access-log' as const].map((id) => ({
-    text: `${CONTENDERS[id].label}, KB of garbage per request`,
+    text: `${CONTENDERS[id].label}, KB allocated per request`,
     of: (v) => v(id, 0),
   })),
 };

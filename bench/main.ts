@@ -6,7 +6,7 @@
  *
  * --node        24: everything that is Node runs on that one; without it, on the Node that runs this
  * --rounds      5; contenders alternate within a round, the tables have median (least–greatest)
- * --only        of requests, garbage, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
+ * --only        of requests, allocations, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
  *               said); only when named: minutes (--minutes 10 is how many), and workers (Node 22.12 or newer);
  *               `flat` is connections and minutes
  * --contenders  of gateway, access-log, fetch-transport, lean-relay, bare-relay, bare-fetch, onwards, nginx, portkey,
@@ -26,7 +26,7 @@ import { join } from 'node:path';
 
 import { bodies } from './bodies.ts';
 import { CONTENDERS, RELAYS, type Contender, type ContenderId } from './contenders.ts';
-import { connections, events, garbage, minutes, requests } from './cost.ts';
+import { connections, events, allocations, minutes, requests } from './cost.ts';
 import { latency } from './latency.ts';
 import { take, type Measure, type Value } from './measure.ts';
 import { memory, prompts } from './memory.ts';
@@ -41,7 +41,7 @@ import { hasWrk } from './wrk.ts';
 
 const MEASURES = {
   requests,
-  garbage,
+  allocations,
   events,
   latency,
   memory,

@@ -11,7 +11,7 @@ const COLUMNS = [
   ['latency', [0, 1], 'first event + p50, p99 ms'],
   ['memory', [3], 'KiB per open stream'],
   ['memory', [0], 'idle MiB'],
-  ['garbage', [0], 'KB of garbage per request'],
+  ['allocations', [0], 'KB allocated per request'],
 ] as const;
 
 /** Of the measures that were taken. */

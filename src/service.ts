@@ -1,7 +1,7 @@
 /** The gateway of the main thread: its own app, the workers if there are several, the admin listener, and reloads. */
 
 import { createAdmin, type Admin } from './admin/admin.ts';
-import type { Figures, ReloadFigures } from './admin/figures.ts';
+import type { Figures } from './admin/figures.ts';
 import { createApp, type App } from './app.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
@@ -36,7 +36,7 @@ interface ServiceRuntime extends PoolRuntime {
 export function createService(initial: Config, runtime: ServiceRuntime): Service {
   const { admin: settings } = initial;
   const { workers } = initial.server;
-  let lastReload: ReloadFigures = { isSuccessful: true, succeededAtMs: Date.now() };
+  let lastReload = { isSuccessful: true, succeededAtMs: Date.now() };
   const app = createApp(initial, {
     ...runtime,
     memory: new SharedMemory(placeOfMain(workers)),
@@ -58,7 +58,7 @@ export function createService(initial: Config, runtime: ServiceRuntime): Service
     loopDelays: () => pool?.loopDelays ?? [],
   };
   const admin: Admin | undefined =
-    settings && createAdmin({ config, settings, figures, logger, limits: runtime.clientLimits });
+    settings && createAdmin(config, settings, figures, { logger, limits: runtime.clientLimits });
   admin?.onConfig(initial);
   // Metrics name only models that are known.
   const learnModels = () => void (admin && app.snapshot.listModels());

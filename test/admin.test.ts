@@ -515,22 +515,30 @@ test('a client that does not read its feed misses states, and nothing is queued 
 
 test('the history advances in steps of ten seconds when it is read, without a timer', () => {
   let now = 1_700_000_000_000;
-  const history = new History(() => now);
-  history.record(false, 100, 3);
-  history.record(true, undefined, 2);
+  let openStreams = 3;
+  const history = new History(
+    () => now,
+    () => openStreams,
+  );
+  const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
+  const ended = { endedAtMs: 1, durationMs: 1, firstByteMs: 100 };
+  history.add({ facts: { ...facts, outcome: 'ok', status: 200, stream: true }, ...ended });
+  openStreams = 2;
+  history.add({ facts: { ...facts, outcome: 'timeout' }, ...ended });
   now += 10_000;
-  history.record(false, undefined, 1);
+  openStreams = 1;
+  history.add({ facts: { ...facts, outcome: 'ok' }, ...ended });
   now += 30_000;
-  const { requests, failed, openStreams, firstTokenP50Ms, endsAt } = history.report(0);
+  const { requests, failed, openStreams: streams, firstTokenP50Ms, endsAt } = history.report();
   assert.deepEqual(requests.slice(-5), [2, 1, 0, 0, 0]);
   assert.deepEqual(failed.slice(-5), [1, 0, 0, 0, 0]);
-  assert.deepEqual(openStreams.slice(-5), [3, 2, 1, 1, 1]);
+  assert.deepEqual(streams.slice(-5), [3, 2, 1, 1, 1]);
   assert.deepEqual(firstTokenP50Ms.slice(-4), [null, null, null, null]);
   // The middle of its bucket.
   assert.equal(firstTokenP50Ms.at(-5), 90);
   assert.equal(endsAt, new Date(1_700_000_050_000).toISOString());
   now += 900_000;
-  assert.deepEqual(new Set(history.report(0).requests), new Set([0]));
+  assert.deepEqual(new Set(history.report().requests), new Set([0]));
 });
 
 test('percentiles are read from the buckets of the histogram, as Prometheus does it', () => {

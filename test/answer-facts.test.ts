@@ -385,9 +385,9 @@ test('a run of events that ends within a member is scanned to its end', () => {
   }
 });
 
-test('a million members in one event are scanned once', () => {
+test('100,000 members in one event are scanned once', () => {
   for (const piece of ['"usage":{', '"usage"  ', '"finish_reason":"', '"model":"']) {
-    const bytes = Buffer.from(`data: ${piece.repeat(1_000_000)}\n\n`);
+    const bytes = Buffer.from(`data: ${piece.repeat(100_000)}\n\n`);
     assert.equal(scanEvents(bytes, true).usage.length, piece === '"usage":{' ? 1 : 0);
   }
 });

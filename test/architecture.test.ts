@@ -124,17 +124,17 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 830,
-  admin: 2500,
+  '': 820,
+  admin: 2330,
   cli: 630,
   config: 1990,
-  downstream: 1160,
-  gateway: 1050,
+  downstream: 1120,
+  gateway: 1020,
   lib: 2170,
   policy: 680,
   store: 310,
   upstream: 2070,
-  workers: 400,
+  workers: 390,
 };
 
 test('no folder of src has more lines than its budget', () => {

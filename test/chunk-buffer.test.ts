@@ -3,12 +3,12 @@ import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { ChunkBuffer, sliceParts } from '../src/lib/chunk-buffer.ts';
-import { HeldBody, toSendable } from '../src/lib/held-body.ts';
-import { TurnLimit } from '../src/lib/turn-limit.ts';
+import { Reservation, toSendable } from '../src/lib/byte-budget.ts';
+import { TurnLimit } from '../src/lib/byte-source.ts';
 import { createMemoryProbe } from './support/memory.ts';
 import { cutUp } from './support/mutate.ts';
 import { withRandom } from './support/random.ts';
-import { newCounter } from './support/shared.ts';
+import { newBudget } from './support/shared.ts';
 
 test('what was pushed is taken as one, again and again, whatever the chunks are', async () =>
   withRandom((random) => {
@@ -64,10 +64,12 @@ test('a range of bytes in parts is taken without a copy', async () =>
 
 test('a body is what was pushed, and nobody has the bytes of a long one any more once it is freed', async () =>
   withRandom((random) => {
-    const held = newCounter();
+    const budget = newBudget();
+    const { held } = budget;
     for (const bytes of [0, 1, 65_535, 65_536, 65_537, 1_048_577, 3_000_000]) {
       const whole = Buffer.alloc(bytes, 'a text of which every part differs from the others');
-      const body = new HeldBody(bytes, held);
+      const limits = { announcedBytes: 0, maxBytes: bytes, tooLarge: () => new Error('too large') };
+      const body = new Reservation(budget).keepBody(limits);
       for (const chunk of cutUp(random, whole)) body.push(chunk);
       const { parts } = body;
       assert.deepEqual([body.size, held.value], [bytes, bytes]);
@@ -88,7 +90,7 @@ test('what was read and passed on is collected after 8 MiB, before V8 itself wou
   const before = createMemoryProbe('buffers')();
   const turn = new TurnLimit();
   for (let chunks = 0; chunks < 100; chunks += 1) Buffer.allocUnsafeSlow(65_536);
-  for (let chunks = 0; chunks < 128; chunks += 1) turn.isReached(65_536);
+  for (let chunks = 0; chunks < 128; chunks += 1) turn.spend(65_536);
   // Another thread frees them. Few turns: the garbage of many would have V8 collect by itself.
   const isFreed = () => process.memoryUsage().arrayBuffers < before + 1_000_000;
   for (let turns = 0; turns < 100 && !isFreed(); turns += 1) await sleep(30);

@@ -6,7 +6,7 @@ import { describe, test } from 'node:test';
 
 import { ModelLabels } from '../src/admin/labels.ts';
 import { RequestMetrics } from '../src/admin/metrics.ts';
-import { describeClients } from '../src/admin/totals.ts';
+import { clientTotals } from '../src/admin/totals.ts';
 import { ConfigError, loadConfig } from '../src/config/config.ts';
 import { replaceNow } from './support/clock.ts';
 import { assertError, NOT_AUTHENTICATED } from './support/errors.ts';
@@ -243,9 +243,9 @@ describe('the name of a client', () => {
     for (let at = 0; at < 1000; at += 1) {
       const client = `c${at % 600}`;
       const request = { facts: { ...facts, client, outcome: 'ok' as const }, endedAtMs: 1 };
-      metrics.observe({ ...request, durationMs: 1 });
+      metrics.add({ ...request, durationMs: 1 });
     }
-    const clients = describeClients(metrics);
+    const clients = clientTotals(metrics);
     assert.equal(clients.length, 501);
     assert.deepEqual(
       clients.map(({ name, requests }) => `${name} ${requests}`).filter((_, at) => at % 250 === 0),

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
-import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { chmodSync, copyFileSync, existsSync, readFileSync, realpathSync } from 'node:fs';
 import { createServer } from 'node:http';
@@ -30,7 +29,7 @@ import {
 } from './support/process.ts';
 import { dataOf, eventually, openChat } from './support/streams.ts';
 import { OVER_FETCH } from './support/transport.ts';
-import { completion, sendJson, startUpstream } from './support/upstream.ts';
+import { sendJson, startUpstream } from './support/upstream.ts';
 
 const LOCAL = ['--host', '127.0.0.1', '--port', '0'];
 /** A file that is wrong. */
@@ -270,19 +269,11 @@ gone = "xai/m"
     assert.equal(settingsIn(stdout)['aliases.turkey'], 'openai/m');
   });
 
-  test('names the absolute path of the file that does not exist', async (t) => {
-    const cwd = realpathSync(emptyFolder(t));
-    const { code, stdout } = await runProgram(t, ['--check=offline'], { cwd });
-    assert.equal(code, 0);
-    assert.ok(stdout.startsWith(`settings   no ${cwd}/gateway.toml; defaults and environment\n`));
-    assert.doesNotMatch(stdout, /^registered/m);
-  });
-
-  test('of a broken file prints all problems and exits 78', async (t) => {
+  test('a broken file ends it with all problems and exit code 78: nothing listens', async (t) => {
     const toml = `[server]\nprot = 1\ntimeout = 0\n[providers.z]\napi_key = ["${PROVIDER_KEY}"]\n`;
     const cwd = emptyFolder(t, { 'my.toml': toml });
     const env = { GATEWAY_CORS: 'maybe' };
-    const result = await runProgram(t, ['--check', '--config', 'my.toml'], { cwd, env });
+    const result = await runProgram(t, ['--config', 'my.toml', ...LOCAL], { cwd, env });
     assertRefused(result, 78, /my\.toml/);
     assertNoKey(result.stderr);
     for (const words of [
@@ -294,8 +285,6 @@ gone = "xai/m"
     ]) {
       assert.match(result.stderr, words);
     }
-    // And the same without --check: nothing listens.
-    assertRefused(await runProgram(t, ['--config', 'my.toml', ...LOCAL], { cwd, env }), 78, /prot/);
   });
 
   test('blames a variable and an option by name, and the file for what it holds', async (t) => {
@@ -428,7 +417,7 @@ gone = "xai/m"
     assert.deepEqual(await response.json(), { status: 'healthy', version: VERSION });
   });
 
-  test('writes its log as JSON to standard output, and nothing of it to standard error', async (t) => {
+  test('writes its log to standard output alone; a second one on its port says so in one line and exits 1', async (t) => {
     const { stdout, stderr, port } = await startServing(t, LOCAL);
     await eventually(() => stdout().endsWith('\n'), 'the line of the start');
     const atStart = stderr();
@@ -438,33 +427,23 @@ gone = "xai/m"
     const { message, status, path } = JSON.parse(lines()[1]!) as Record<string, unknown>;
     assert.deepEqual([message, status, path], ['request', 401, '/nothing']);
     assert.ok(stderr().startsWith(atStart) && !stderr().includes('/nothing'));
-  });
-
-  test('on a port in use it says so in one line and exits 1', async (t) => {
-    const { port } = await startServing(t, LOCAL);
     const args = ['--host', '127.0.0.1', '--port', `${port}`];
     const result = await runProgram(t, args);
     assertRefused(result, 1, new RegExp(`port ${port} is already in use`));
     assert.equal(result.stderr.trimEnd().split('\n').length, 1);
   });
 
-  test('on an address of another machine, or none, it says so in one line and exits 1', async (t) => {
-    for (const host of ['192.0.2.1', 'no.such.host.invalid']) {
-      const result = await runProgram(t, ['--host', host, '--port', '0']);
-      assertRefused(result, 1, /^inference-gateway: \S/);
-      assert.equal(result.stderr.trimEnd().split('\n').length, 1);
-    }
+  test('on an address of another machine it says so in one line and exits 1', async (t) => {
+    const result = await runProgram(t, ['--host', '192.0.2.1', '--port', '0']);
+    assertRefused(result, 1, /^inference-gateway: \S.*\n$/);
   });
 
-  test('--healthcheck exits 0 if the gateway runs, and 1 if it does not', async (t) => {
+  test('--healthcheck exits 0 if the gateway runs', async (t) => {
     const { port } = await startServing(t, LOCAL);
-    const check = async (env: Record<string, string>) => runProgram(t, ['--healthcheck'], { env });
-    const healthy = await check({ GATEWAY_PORT: `${port}`, GATEWAY_HOST: '0.0.0.0' });
-    assert.deepEqual([healthy.code, healthy.stderr], [0, '']);
-    assert.match(healthy.stdout, /"healthy"/);
-    const missing = await check({ GATEWAY_PORT: `${await freePort()}`, GATEWAY_HOST: '127.0.0.1' });
-    assert.equal(missing.code, 1);
-    assert.doesNotMatch(missing.stderr, NOTHING_OF_A_STACK);
+    const env = { GATEWAY_PORT: `${port}`, GATEWAY_HOST: '0.0.0.0' };
+    const { code, stdout, stderr } = await runProgram(t, ['--healthcheck'], { env });
+    assert.deepEqual([code, stderr], [0, '']);
+    assert.match(stdout, /"healthy"/);
   });
 
   test('--healthcheck asks at the port of an option or a variable if the file has become wrong', async (t) => {
@@ -538,10 +517,15 @@ gone = "xai/m"
     assert.equal((await fetch(`${url}/models`)).status, 200);
   });
 
-  test('--demo answers a completion and a stream, without a file, a key or a network', async (t) => {
+  test('--demo answers a completion and a stream, from the built file alone, in a folder it cannot write to, as nobody', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
-    const env = { OPENAI_API_KEY: PROVIDER_KEY };
-    const { port, stderr } = await startServing(t, ['--demo', '--port', '0'], { cwd, env });
+    const script = join(cwd, 'server.js');
+    copyFileSync(SERVER, script);
+    chmodSync(script, 0o444);
+    chmodSync(cwd, 0o555);
+    const options = { cwd, script, uid: 65_534, env: { OPENAI_API_KEY: PROVIDER_KEY } };
+    const demo = await startServing(t, ['--demo', '--port', '0'], options);
+    const { port, stderr, stdout, child } = demo;
     await eventually(() => stderr().includes('"stream":true'), 'the instructions');
     assert.match(stderr(), /^listening +http:\/\/127\.0\.0\.1:\d+\/v1$/m);
     assert.match(stderr(), /^providers +demo$/m);
@@ -570,6 +554,10 @@ gone = "xai/m"
     assert.equal(words.join(''), choices[0]!.message.content);
     assert.ok(data.length > 3);
 
+    // A reload keeps it.
+    child.kill('SIGHUP');
+    await eventually(() => stdout().includes('"reloaded"'), 'the reload');
+    assert.doesNotMatch(stdout(), /"changed"/);
     const list = (await (await fetch(`${url}/models`, { headers })).json()) as {
       data: { id: string }[];
     };
@@ -577,6 +565,7 @@ gone = "xai/m"
       list.data.map(({ id }) => id),
       ['demo/echo'],
     );
+    assert.doesNotMatch(stderr(), /[Ww]arning:/);
   });
 
   test('--demo listens on 127.0.0.1 alone, unless --host or GATEWAY_HOST says otherwise', async () => {
@@ -641,36 +630,10 @@ gone = "xai/m"
     }
   });
 
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
-    test(`${signal} ends it with exit code 0 once what is in flight is answered`, async (t) => {
-      const upstream = await startUpstream(t, (_, response) => {
-        program.child.kill(signal);
-        setTimeout(() => sendJson(response, completion()), 200);
-      });
-      const toml = `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "k"\n`;
-      const cwd = emptyFolder(t, { 'gateway.toml': toml });
-      const program = await startServing(t, LOCAL, { cwd });
-      const { response, ended } = openChat(program.port, chatBody());
-      assert.equal((await response).statusCode, 200);
-      await ended;
-      assert.equal(await program.exit, 0);
-      assert.doesNotMatch(program.stderr(), NOTHING_OF_A_STACK);
-    });
-  }
-
   test('SIGTERM ends it with exit code 0 from the moment on that it says it listens', async (t) => {
     const { child, exit } = await startServing(t, LOCAL);
     child.kill('SIGTERM');
     assert.equal(await exit, 0);
-  });
-
-  test('serves requests after the reader of its log has ended', async (t) => {
-    const { child, port } = await startServing(t, LOCAL);
-    child.stdout!.destroy();
-    child.stderr!.destroy();
-    for (let i = 0; i < 5; i += 1) {
-      assert.equal((await fetch(`http://127.0.0.1:${port}/nothing`)).status, 401);
-    }
   });
 
   test('drops log lines while their reader has stalled, and says how many', async (t) => {
@@ -700,33 +663,16 @@ gone = "xai/m"
 });
 
 describe('the built file', () => {
-  test('runs alone, in a folder it cannot write to, as nobody, without a home', async (t) => {
-    const folder = emptyFolder(t);
-    const script = join(folder, 'server.js');
-    copyFileSync(SERVER, script);
-    chmodSync(script, 0o444);
-    chmodSync(folder, 0o555);
-    const options = { cwd: folder, script, uid: 65_534 };
-    const { port, stderr } = await startServing(t, ['--demo', ...LOCAL], options);
-    const { response, ended } = openChat(port, chatBody({ model: 'demo/echo' }));
-    assert.equal((await response).statusCode, 200);
-    assert.match(await ended, /hello/);
-    assert.doesNotMatch(stderr(), /[Ww]arning:/);
-  });
-
   test('is the same, byte for byte, wherever it is built', (t) => {
     const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
       scripts: { build: string };
     };
     const folder = emptyFolder(t);
-    const sums = ['a.js', 'b.js'].map((name) => {
-      const outfile = join(folder, name);
-      const command = scripts.build.replace('dist/server.js', outfile);
-      assert.ok(command.includes(`--outfile=${outfile}`));
-      execFileSync('sh', ['-c', `PATH="$PWD/node_modules/.bin:$PATH" ${command}`], { cwd: ROOT });
-      return createHash('sha256').update(readFileSync(outfile)).digest('hex');
-    });
-    assert.equal(sums[0], sums[1]);
+    const outfile = join(folder, 'other.js');
+    const command = scripts.build.replace('dist/server.js', outfile);
+    assert.ok(command.includes(`--outfile=${outfile}`));
+    execFileSync('sh', ['-c', `PATH="$PWD/node_modules/.bin:$PATH" ${command}`], { cwd: ROOT });
+    assert.ok(readFileSync(outfile).equals(readFileSync(SERVER)));
   });
 
   const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);

@@ -238,8 +238,8 @@ const okRows: Row[] = [
     apiError(502, 'no'),
   ],
   [
-    '200 with an error message of 8 million characters',
-    answers({ error: { message: `sk-${'x'.repeat(8_000_000)}` } }),
+    '200 with an error message of a million characters',
+    answers({ error: { message: `sk-${'x'.repeat(1_000_000)}` } }),
     apiError(502, 'Bad Gateway'),
   ],
   [
@@ -576,17 +576,18 @@ describe('an answer', () => {
   });
 
   const ELEMENTS = `[${'{},'.repeat(MAX_JSON_ELEMENTS)}{}]`;
+  const FEWER = `[${'{},'.repeat(100_000)}{}]`;
   const longAnswers: [what: string, body: string, expected?: ExpectedError][] = [
     ['a completion', `{"choices":${ELEMENTS}}`],
-    ['a completion with an error', `{"error":${ELEMENTS},"choices":[]}`],
-    ['other JSON', `{"answers":${ELEMENTS}}`],
-    ['other JSON whose error is null', `{"answers":${ELEMENTS},"error":null}`],
+    ['a completion with an error', `{"error":${FEWER},"choices":[]}`],
+    ['other JSON', `{"answers":${FEWER}}`],
+    ['other JSON whose error is null', `{"answers":${FEWER},"error":null}`],
     [
       'an error',
       `{"error":{"message":"canary ${'x'.repeat(1_000_000)}"},"choices":null}`,
       apiError(502, 'Bad Gateway'),
     ],
-    ['JSON that is cut off', `{"choices":${ELEMENTS}`, NOT_JSON],
+    ['JSON that is cut off', `{"choices":${FEWER}`, NOT_JSON],
     ['text', `{"choices":[]} ${'canary '.repeat(100_000)}`, NOT_JSON],
   ];
   for (const [what, body, expected] of longAnswers) {

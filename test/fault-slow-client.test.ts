@@ -371,9 +371,9 @@ const BOMBS: Record<string, string> = {
   '200,000 levels of objects': within(`${'{"a":'.repeat(200_000)}1${'}'.repeat(200_000)}`),
 };
 for (const [what, bomb] of Object.entries(BOMBS)) {
-  test(`a body with ${what} is refused, ten times at once, while others are answered`, async (t) => {
+  test(`a body with ${what} is refused, three times at once, while others are answered`, async (t) => {
     const { gateway, upstream } = await start(t, '', {});
-    const replies = Array.from({ length: 10 }, async () => gateway.chat(bomb));
+    const replies = Array.from({ length: 3 }, async () => gateway.chat(bomb));
     assert.equal((await gateway.chat(chatBody())).status, 200);
     for (const reply of await Promise.all(replies)) assertError(reply, refusal(/256|500,?000/));
     assert.equal(upstream.requests.length, 1);
@@ -399,18 +399,18 @@ test('a body in chunks of 20 bytes takes less than 100 bytes more for each, and 
   assert.equal(upstream.requests[0]!.body.length, body.length - 'p/'.length);
 });
 
-test('while 20 clients send the largest permitted bodies, GET /health is answered', async (t) => {
-  const { gateway, upstream } = await start(t, `max_body_bytes = ${8 * MIB}`, {});
+test('while 8 clients send the largest permitted bodies, GET /health is answered', async (t) => {
+  const { gateway, upstream } = await start(t, `max_body_bytes = ${4 * MIB}`, {});
   // Refused after all of it was read and parsed, so that the test need not carry it any further.
   const head = '{"model":"nobody/m","messages":[{"role":"user","content":"';
   const tail = '"}]}';
-  const body = Buffer.alloc(8 * MIB, 'x');
+  const body = Buffer.alloc(4 * MIB, 'x');
   body.write(head);
   body.write(tail, body.length - tail.length);
   // Who was answered, in order.
   const answered: string[] = [];
   const uploadsAnswered = () => answered.filter((who) => who === 'upload').length;
-  const uploads = Array.from({ length: 20 }, async () => {
+  const uploads = Array.from({ length: 8 }, async () => {
     const reply = await gateway.chat(body).finally(() => answered.push('upload'));
     assertError(reply, unknownProvider('nobody'));
   });

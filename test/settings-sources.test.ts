@@ -440,15 +440,6 @@ describe('variables of built-in providers', () => {
   });
 });
 
-test('max_body_bytes above max_buffered_bytes is warned of: such bodies can never fit', () => {
-  const toml = (bodyBytes: number) =>
-    `[server]\nmax_body_bytes = ${bodyBytes}\nmax_buffered_bytes = 2000000`;
-  assert.deepEqual(warningsOf(toml(2_000_000)), []);
-  assert.deepEqual(warningsOf(toml(2_000_001)), [
-    'server.max_body_bytes: requests of more than max_buffered_bytes, 2000000, are refused all the same',
-  ]);
-});
-
 describe('a base_url that is the address of the gateway itself', () => {
   const warning = "the gateway's own address: requests would come back to it";
   const rows: [url: string, server: string, isWarned: boolean][] = [
@@ -681,14 +672,13 @@ describe('what looks like a reference and is none', () => {
   });
 });
 
-test('a key that a provider has twice is used once, and warned of', () => {
+test('a key that a provider has twice is used once', () => {
   const toml = `${MINE}api_key = "a-key"\napi_keys = ["b-key", " a-key ", "b-key"]`;
   const { apiKeys } = load(toml).providers.registered[0]!;
   assert.deepEqual(
     apiKeys.map((key) => key.reveal()),
     ['a-key', 'b-key'],
   );
-  assert.deepEqual(warningsOf(toml), ['providers.mine.api_keys: the same key is there twice']);
 });
 
 test('a provider\u2019s id in place of a key is not hidden in texts', () => {

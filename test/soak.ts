@@ -4,6 +4,7 @@
  *
  *   npm run test:soak -- [MINUTES]      20 where nothing is said
  *   TEST_WORKERS=2 ...                  with two worker threads (Node 22.12 or newer); the heap is then the whole process
+ *   SOAK_DISTURB=1 TEST_WORKERS=2 ...   in addition a reload every 5 s, and every 20 s a worker ends with its requests
  */
 
 import assert from 'node:assert/strict';
@@ -27,6 +28,11 @@ const SAMPLE_EVERY_MS = 5000;
 const CLOSING_MS = 500;
 /** Far beyond every limit of this gateway: what has no answer by then is lost. */
 const LOST_MS = 20_000;
+const IS_DISTURBED = process.env['SOAK_DISTURB'] === '1';
+const RELOAD_EVERY_MS = 5000;
+const KILL_EVERY_MS = 20_000;
+/** So long after a worker was told to end, its clients may notice. */
+const KILLED_MS = 3000;
 /** Below this many minutes the slope is noise. */
 const SLOPE_MINUTES = 10;
 const MAX_SLOPE_PERCENT_PER_HOUR = 2;
@@ -60,6 +66,7 @@ const provider = (id: string) =>
   `[providers.${id}]\nbase_url = "http://127.0.0.1:${upstream.port}/${id}/v1"\napi_key = "none"\n`;
 // Without optimised code: V8 adds to it for tens of minutes, some 60 KiB in twenty, and that is no leak.
 const flags = ['--expose-gc', '--no-opt', '--no-maglev', '--no-sparkplug'];
+if (IS_DISTURBED) flags.push(`--import=${join(import.meta.dirname, 'support', 'worker-hook.mjs')}`);
 const gateway = await startChild('soak-gateway.ts', {
   flags,
   env: {
@@ -82,6 +89,8 @@ async function ask(): Promise<Vitals> {
 const totals = {
   requests: 0,
   aborted: 0,
+  /** By the end of the worker that they were at. */
+  cut: 0,
   faulty: 0,
   refused: 0,
   lost: 0,
@@ -94,8 +103,34 @@ interface Outcome {
   readonly text: string;
 }
 
-/** What came of a request: an answer, `aborted` where the client left as planned, or `lost`. */
-async function send(soak: SoakRequest, random: Random): Promise<Outcome | 'aborted' | 'lost'> {
+/** The worker that has answered on a connection, as test/support/worker-hook.mjs tells. */
+const threads = new WeakMap<object, string>();
+const killed = { thread: '', atMs: -Infinity };
+
+/** Ends one worker, and all requests that it has at that time. */
+function killWorker(): void {
+  const headers = { 'x-fault': 'exit' };
+  const { port } = gateway;
+  httpRequest({ host: '127.0.0.1', port, path: '/health', headers, agent: false }, (response) => {
+    killed.thread = String(response.headers['x-thread']);
+  })
+    .on('error', () => {})
+    .end();
+  killed.thread = '';
+  killed.atMs = performance.now();
+}
+
+/** A connection broke: with the worker that has just been ended, or for no reason. */
+function causeOf(socket: object | null): 'cut' | 'lost' {
+  if (performance.now() - killed.atMs > KILLED_MS) return 'lost';
+  const thread = socket ? threads.get(socket) : undefined;
+  return !thread || !killed.thread || thread === killed.thread ? 'cut' : 'lost';
+}
+
+type Ending = Outcome | 'aborted' | 'cut' | 'lost';
+
+/** What came of a request: an answer, `aborted` where the client left as planned, `cut` or `lost`. */
+async function send(soak: SoakRequest, random: Random): Promise<Ending> {
   const leaves = random.next() < 1 / 12 ? 'late' : random.next() < 3 / 11 ? 'early' : 'no';
   const body = {
     soak,
@@ -118,7 +153,7 @@ async function send(soak: SoakRequest, random: Random): Promise<Outcome | 'abort
       request.destroy();
       finish('aborted');
     };
-    const finish = (outcome: Outcome | 'aborted' | 'lost') => {
+    const finish = (outcome: Ending) => {
       clearTimeout(lost);
       clearTimeout(leaving);
       resolve(outcome);
@@ -130,8 +165,10 @@ async function send(soak: SoakRequest, random: Random): Promise<Outcome | 'abort
     const leaving =
       leaves === 'early' ? setTimeout(leave, random.next() * random.pick([1, 5, 30])) : undefined;
     const leaveAfter = leaves === 'late' ? random.integer(0, 2000) : Infinity;
-    request.on('error', () => finish(hasLeft ? 'aborted' : 'lost'));
+    const onError = () => finish(hasLeft ? 'aborted' : causeOf(request.socket));
+    request.on('error', onError);
     request.on('response', (response) => {
+      threads.set(request.socket!, String(response.headers['x-thread'] ?? ''));
       const chunks: Buffer[] = [];
       let size = 0;
       response.on('data', (chunk: Buffer) => {
@@ -139,7 +176,7 @@ async function send(soak: SoakRequest, random: Random): Promise<Outcome | 'abort
         size += chunk.length;
         if (size > leaveAfter) leave();
       });
-      response.on('error', () => finish(hasLeft ? 'aborted' : 'lost'));
+      response.on('error', onError);
       response.on('end', () =>
         finish({ status: response.statusCode!, text: Buffer.concat(chunks).toString() }),
       );
@@ -197,8 +234,8 @@ async function runWorker(worker: number): Promise<void> {
   }
 }
 
-function count(soak: SoakRequest, outcome: Outcome | 'aborted' | 'lost'): void {
-  if (outcome === 'aborted') totals.aborted += 1;
+function count(soak: SoakRequest, outcome: Ending): void {
+  if (outcome === 'aborted' || outcome === 'cut') totals[outcome] += 1;
   else if (outcome === 'lost') {
     totals.lost += 1;
     console.log(`lost: ${JSON.stringify(soak)}`);
@@ -234,6 +271,12 @@ const startedAt = performance.now();
 const endsAt = startedAt + MINUTES * 60_000;
 const workers = Array.from({ length: WORKERS }, async (_, worker) => runWorker(worker));
 const samples: { hours: number; heapBytes: number }[] = [];
+if (IS_DISTURBED) {
+  // Between two samples: while one is taken, there are no requests.
+  await sleep(SAMPLE_EVERY_MS / 2);
+  setInterval(() => gateway.child.send('reload'), RELOAD_EVERY_MS).unref();
+  setInterval(killWorker, KILL_EVERY_MS).unref();
+}
 while (performance.now() < endsAt) {
   await sleep(Math.min(SAMPLE_EVERY_MS, Math.max(1, endsAt - performance.now())));
   load.isPaused = true;

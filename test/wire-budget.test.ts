@@ -195,7 +195,7 @@ test('a request is held for the attempts, and given back when a stream begins', 
 
 test('a complete answer is held until it is delivered, without its request', async (t) => {
   // More than the kernel takes of it at once.
-  const answer = JSON.stringify(completion('x'.repeat(32 * MIB)));
+  const answer = JSON.stringify(completion('x'.repeat(24 * MIB)));
   const p: Script = (_, response) =>
     response.writeHead(200, { 'content-type': 'application/json' }).end(answer);
   const { gateway } = await scenario(t, { server: budget(40), providers: { p } });
@@ -440,10 +440,10 @@ test('after a storm of requests that end in every way, nothing is reserved', asy
     const uploads = Array.from({ length: 4 }, () => connect(gateway.port, '127.0.0.1'));
     for (const socket of uploads) socket.write(`${headWith('content-length: 450000')}{`);
     await eventually(() => gateway.reservedBytes() === 1_800_000, 'most of the budget is taken');
-    let left = 300;
+    let left = 180;
     const client = async () => {
       while ((left -= 1) >= 0) {
-        if (left === 200) for (const socket of uploads) socket.destroy();
+        if (left === 120) for (const socket of uploads) socket.destroy();
         await misuse(gateway.port, random);
         assert.ok(gateway.reservedBytes() <= 2 * MIB);
       }

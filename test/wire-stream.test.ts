@@ -521,8 +521,8 @@ test('a finished stream without [DONE] gets one', async (t) => {
     'data: {"choices":[{"index":1,"finish_reason":"stop"},{"index":0,"finish_reason":"stop"}]}\n\n',
     // No more than 1,000 are counted.
     `data: ${JSON.stringify({ choices: manyChoices })}\n\n`,
-    // In an event of 8 MiB.
-    `data: {"choices":[{"finish_reason":"stop","delta":{"content":"${'x'.repeat(8 * MIB)}"}}]}\n\n`,
+    // In an event of 1 MiB.
+    `data: {"choices":[{"finish_reason":"stop","delta":{"content":"${'x'.repeat(MIB)}"}}]}\n\n`,
   ]) {
     const { text } = await stream(CHUNK + end);
     assert.ok(text === CHUNK + end + DONE, end.slice(0, 300));

@@ -1,8 +1,8 @@
 /** Who may use the admin listener. */
 
-import type { AdminSettings } from '../config/config.ts';
+import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { headerValues } from '../downstream/request-head.ts';
+import { createRemoteAddress, headerValues } from '../downstream/request-head.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isOwnHost } from '../lib/loopback.ts';
@@ -12,10 +12,24 @@ import { createAuthenticator } from '../policy/authentication.ts';
 const FAILURES_LOGGED_EVERY_MS = 60_000;
 const BASIC = /^basic +([\w+/-]+={0,2})$/i;
 
-/** Throws `invalidRequest` for a `Host` by which a page of another host could read everything. */
-export function checkHost({ headers }: Call, { host }: AdminSettings): void {
-  if (isOwnHost(headers.host, host)) return;
-  throw invalidRequest('Host must be an address, localhost or the host of [admin]');
+export const READY_PATH = '/ready';
+
+/** Returns a function that throws the error for a call that may not be served. */
+export function createAccessCheck(
+  config: () => Config,
+  { host, keys }: AdminSettings,
+  logger: Logger,
+): (call: Call) => void {
+  const checkKey = createKeyCheck(config, keys, logger);
+  return (call) => {
+    // A page of another host could read everything by DNS rebinding.
+    if (!isOwnHost(call.headers.host, host)) {
+      throw invalidRequest('Host must be an address, localhost or the host of [admin]');
+    }
+    checkOrigin(call);
+    // Probes cannot read secrets: as /health on the public port, it says nothing else.
+    if (call.path !== READY_PATH) checkKey(call);
+  };
 }
 
 /**
@@ -24,7 +38,7 @@ export function checkHost({ headers }: Call, { host }: AdminSettings): void {
  * `Sec-Fetch-Site: none`, as an address that the user types does. Older browsers send no `sec-fetch-` headers, but
  * `Origin`, and none with a GET to the page's own server.
  */
-export function checkOrigin({ headers, path }: Call): void {
+function checkOrigin({ headers, path }: Call): void {
   const { host, origin, 'sec-fetch-site': site, 'sec-fetch-dest': destination } = headers;
   const isOwn = origin === undefined || origin.replace(/^https?:\/\//, '') === host;
   const isAllowed = destination === 'document' ? path === '/' : site === 'same-origin';
@@ -37,15 +51,13 @@ export function checkOrigin({ headers, path }: Call): void {
  * Returns a function that throws `authentication` for a request without one of the keys, if there are any. Wrong keys
  * are logged, once in a minute at most.
  */
-export function createKeyCheck(
+function createKeyCheck(
+  config: () => Config,
   keys: AdminSettings['keys'],
   logger: Logger,
-  remoteAddressOf: (call: Call) => string | undefined,
 ): (call: Call) => void {
-  const authenticate = createAuthenticator({
-    auth: { enabled: keys.length > 0, keys },
-    clients: [],
-  });
+  const auth = { enabled: keys.length > 0, keys };
+  const authenticate = createAuthenticator({ auth, clients: [] });
   let failures = 0;
   let loggedAtMs = -Infinity;
   return (call) => {
@@ -56,7 +68,8 @@ export function createKeyCheck(
       // Browsers send nothing before they are asked for it.
       if (values.length > 0) failures += 1;
       if (failures > 0 && performance.now() - loggedAtMs >= FAILURES_LOGGED_EVERY_MS) {
-        logger.log('warn', 'wrong admin key', { failures, remote: remoteAddressOf(call) });
+        const remote = createRemoteAddress(config().server.trustedProxies)(call);
+        logger.log('warn', 'wrong admin key', { failures, remote });
         loggedAtMs = performance.now();
         failures = 0;
       }

@@ -6,20 +6,26 @@ import { fromIterable } from '../lib/byte-source.ts';
 import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Answer } from '../lib/messages.ts';
+import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
-import { STARTED_AT_MS, type Figures, type ProcessFigures } from './figures.ts';
-import type { History } from './history.ts';
-import { describeProviders, type ProviderSources } from './provider-state.ts';
-import type { RecentRequests } from './recent-requests.ts';
-import { describeClients, describeModels } from './totals.ts';
+import { readProcess, STARTED_AT_MS, type Figures } from './figures.ts';
+import type { History, RecentRequests } from './history.ts';
+import type { RequestMetrics } from './metrics.ts';
+import { describeProviders, type ProviderFailures } from './provider-state.ts';
+import { clientTotals, modelTotals } from './totals.ts';
 
 const MAX_FEEDS = 8;
 const INTERVAL_MS = 1000;
 
-interface FeedSources extends ProviderSources {
-  readonly processFigures: () => ProcessFigures;
+interface FeedSources {
+  /** The settings in use; a reload replaces them. */
+  readonly config: () => Config;
+  readonly figures: Figures;
+  readonly metrics: RequestMetrics;
+  readonly failures: ProviderFailures;
   readonly history: History;
   readonly recent: RecentRequests;
+  readonly readLoopDelay: () => LoopDelay;
 }
 
 /** Returns a function that returns the body of an answer. It throws `rateLimit` if too many feeds are open. */
@@ -30,22 +36,16 @@ export function createFeed(sources: FeedSources): (call: Call) => Answer['body']
   /** The next events are made when the client has taken the ones before: a slow one misses states. */
   async function* events(call: Call): AsyncGenerator<Buffer> {
     try {
-      let sentRequests = 0;
+      yield Buffer.from(`retry: ${INTERVAL_MS}\n\n`);
+      let sentRequests = -1;
       let sentConfig: Config | undefined;
-      let head = `retry: ${INTERVAL_MS}\n\n`;
       while (!call.cancellation.reason && !call.isDraining) {
-        const requests = recent.since(sentRequests);
-        sentRequests = recent.total;
-        const hasNews = requests.length > 0 || head !== '';
         const current = config();
-        if (current !== sentConfig) head += toEvent('settings', describeSettings(current, figures));
-        sentConfig = current;
-        yield Buffer.from(
-          head +
-            (hasNews ? toEvent('requests', requests) : '') +
-            toEvent('state', describeState(sources)),
-        );
-        head = '';
+        let text = '';
+        if (current !== sentConfig) text += toEvent('settings', describeSettings(current, figures));
+        if (recent.total !== sentRequests) text += toEvent('requests', recent.since(sentRequests));
+        [sentConfig, sentRequests] = [current, recent.total];
+        yield Buffer.from(text + toEvent('state', describeState(sources)));
         await pause(INTERVAL_MS, call.cancellation);
       }
     } finally {
@@ -83,9 +83,14 @@ function describeSettings(config: Config, figures: Figures) {
 }
 
 /** The `state` event: the present, the last minutes, and totals since the start. */
-function describeState(sources: FeedSources) {
-  const { figures, history, metrics } = sources;
-  const { cpuSeconds, rssBytes, loopDelayMs } = sources.processFigures();
+function describeState({
+  config,
+  figures,
+  metrics,
+  failures,
+  history,
+  readLoopDelay,
+}: FeedSources) {
   return {
     now: new Date().toISOString(),
     draining: figures.isDraining(),
@@ -94,10 +99,10 @@ function describeState(sources: FeedSources) {
     bufferedBytes: figures.bufferedBytes(),
     droppedLogLines: figures.droppedLogLines(),
     connections: figures.connections() ?? null,
-    process: { cpuSeconds, rssBytes, loopDelayP99Ms: loopDelayMs.p99 },
-    history: history.report(figures.openStreams()),
-    providers: describeProviders(sources),
-    models: describeModels(metrics),
-    clients: describeClients(metrics),
+    process: { ...readProcess(), loopDelayP99Ms: readLoopDelay().p99 },
+    history: history.report(),
+    providers: describeProviders(config(), figures, metrics, failures),
+    models: modelTotals(metrics),
+    clients: clientTotals(metrics),
   };
 }

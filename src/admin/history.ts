@@ -1,6 +1,7 @@
-/** The last 15 minutes in steps of 10 seconds. No timer: the steps advance when something is recorded or read. */
+/** The last 15 minutes in steps of 10 seconds, and the last requests. */
 
-import { FIRST_TOKEN_BOUNDS } from './metrics.ts';
+import type { FinishedRequest, RequestFacts } from '../lib/request-facts.ts';
+import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed } from './metrics.ts';
 import { bucketOf, quantile } from './series.ts';
 
 const STEPS = 90;
@@ -9,71 +10,68 @@ const STEP_SECONDS = 10;
 class Step {
   requests = 0;
   failed = 0;
-  /** The most that were seen. */
+  /** The highest number. */
   openStreams: number;
-  /** In the buckets of the metric. Absent while there are no values. */
-  firstToken: Float64Array | undefined;
+  /** In the buckets of the metric. */
+  readonly firstToken = new Float64Array(FIRST_TOKEN_BOUNDS.length + 1);
 
   constructor(openStreams: number) {
     this.openStreams = openStreams;
   }
 }
 
-/** Requests, failures, open streams and first-token times of each step. */
+/** Requests, failures, open streams and first-token times of each step. No timer: reads and records advance the steps. */
 export class History {
   readonly #steps = Array.from({ length: STEPS }, () => new Step(0));
-  readonly #now: () => number;
+  readonly #nowMs: () => number;
+  readonly #readOpenStreams: () => number;
   /** Steps since the epoch, of the current one. */
   #current: number;
-  /** The streams that were open when it was last asked. */
   #openStreams = 0;
 
-  /** `now` returns milliseconds since the epoch, and never less than before. */
-  constructor(now: () => number) {
-    this.#now = now;
-    this.#current = stepAt(now());
+  /** `nowMs` returns milliseconds since the epoch, and never less than before. */
+  constructor(nowMs: () => number, readOpenStreams: () => number) {
+    this.#nowMs = nowMs;
+    this.#readOpenStreams = readOpenStreams;
+    this.#current = stepAt(nowMs());
   }
 
-  /** Records a finished request. `firstTokenMs` is undefined if it was not streamed. */
-  record(isFailed: boolean, firstTokenMs: number | undefined, openStreams: number): void {
-    const step = this.#advance(openStreams);
+  add(request: FinishedRequest): void {
+    const step = this.#advance();
     step.requests += 1;
-    if (isFailed) step.failed += 1;
+    if (isFailed(request.facts.outcome)) step.failed += 1;
+    const firstTokenMs = firstTokenMsOf(request);
     if (firstTokenMs === undefined) return;
-    step.firstToken ??= new Float64Array(FIRST_TOKEN_BOUNDS.length + 1);
     step.firstToken[bucketOf(firstTokenMs / 1000, FIRST_TOKEN_BOUNDS)]! += 1;
   }
 
-  /** The steps, oldest first. The last one is the current one: it ends in the future. */
-  report(openStreams: number) {
-    this.#advance(openStreams);
-    const steps = this.#steps.map((_, at) => this.#stepOf(this.#current + 1 + at));
+  /** Returns the steps, oldest first. The last one is the current one: it ends in the future. */
+  report() {
+    this.#advance();
+    const endStep = this.#current + 1;
+    const steps = this.#steps.map((_, at) => this.#steps[(endStep + at) % STEPS]!);
     return {
       stepSeconds: STEP_SECONDS,
-      endsAt: new Date((this.#current + 1) * STEP_SECONDS * 1000).toISOString(),
+      endsAt: new Date(endStep * STEP_SECONDS * 1000).toISOString(),
       requests: steps.map(({ requests }) => requests),
       failed: steps.map(({ failed }) => failed),
-      openStreams: steps.map((step) => step.openStreams),
+      openStreams: steps.map(({ openStreams }) => openStreams),
       firstTokenP50Ms: steps.map(({ firstToken }) => firstTokenMsAt(0.5, firstToken)),
       firstTokenP95Ms: steps.map(({ firstToken }) => firstTokenMsAt(0.95, firstToken)),
     };
   }
 
-  /** Returns the current step. A stream that ends is recorded: while nothing was, at least as many were open as before. */
-  #advance(openStreams: number): Step {
-    const now = stepAt(this.#now());
+  /** Returns the current step. A stream that ends is recorded: until then, at least as many were open as before. */
+  #advance(): Step {
+    const now = stepAt(this.#nowMs());
     for (let left = Math.min(STEPS, now - this.#current); left > 0; left -= 1) {
       this.#steps[(now - left + 1) % STEPS] = new Step(this.#openStreams);
     }
     this.#current = now;
-    this.#openStreams = openStreams;
-    const step = this.#stepOf(this.#current);
-    step.openStreams = Math.max(step.openStreams, openStreams);
+    this.#openStreams = this.#readOpenStreams();
+    const step = this.#steps[now % STEPS]!;
+    step.openStreams = Math.max(step.openStreams, this.#openStreams);
     return step;
-  }
-
-  #stepOf(number: number): Step {
-    return this.#steps[number % STEPS]!;
   }
 }
 
@@ -82,7 +80,31 @@ function stepAt(ms: number): number {
 }
 
 /** Returns the first-token time below which the `share` (0 to 1) of these lies, to a tenth of a millisecond. */
-export function firstTokenMsAt(share: number, buckets: Float64Array | undefined): number | null {
-  const seconds = buckets ? quantile(share, FIRST_TOKEN_BOUNDS, buckets) : null;
+export function firstTokenMsAt(share: number, buckets: Float64Array): number | null {
+  const seconds = quantile(share, FIRST_TOKEN_BOUNDS, buckets);
   return seconds === null ? null : Math.round(10_000 * seconds) / 10;
+}
+
+const MAX_REQUESTS = 200;
+/** Retries and many fallbacks make a request's tries long. */
+const MAX_TRIES = 20;
+
+/** The last requests, without what only the metrics need. */
+export class RecentRequests {
+  readonly #requests: (RequestFacts & { readonly time: string })[] = [];
+  /** Requests so far. */
+  total = 0;
+
+  add({ facts, endedAtMs }: FinishedRequest): void {
+    const tries = facts.tries?.slice(0, MAX_TRIES);
+    this.#requests.push({ time: new Date(endedAtMs).toISOString(), ...facts, tries });
+    if (this.#requests.length > MAX_REQUESTS) this.#requests.shift();
+    this.total += 1;
+  }
+
+  /** Returns the requests after the first `total`, as far as they are kept, oldest first. */
+  since(total: number): readonly RequestFacts[] {
+    const count = Math.min(this.total - total, this.#requests.length);
+    return this.#requests.slice(this.#requests.length - count);
+  }
 }

@@ -1,5 +1,6 @@
-/** Label sets of the exposition format, and which model names may be labels. */
+/** Label sets of the exposition format, and which names of models may be labels. */
 
+import type { Config } from '../config/config.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 
 /** Names that are neither configured nor listed by a provider: clients could make up any number of them. */
@@ -9,8 +10,8 @@ const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
 const MAX_NAME_CHARACTERS = 200;
 const LONE_SURROGATE = /\p{Surrogate}/u;
-/** Sets that end with a model's label, three for most models. Beyond them the models of new sets are `other`. */
-const MAX_MODEL_SETS = 300;
+/** Of a provider with the three names of its model. Beyond them the models of new sets are `other`. */
+const MAX_MODEL_SETS = 100;
 
 /** A set of labels. The same names and values give the same object: a lookup allocates nothing after the first. */
 export class LabelSet {
@@ -22,10 +23,6 @@ export class LabelSet {
   constructor(text = '', labels: Readonly<Record<string, string>> = {}) {
     this.text = text;
     this.labels = labels;
-  }
-
-  has(name: string, value: string): boolean {
-    return this.#children.get(name)?.has(value) === true;
   }
 
   /** Returns this set and one more label. An empty value is the same as no label: it returns this set. */
@@ -53,8 +50,7 @@ function escapeValue(value: string): string {
 /** The labels that name models. Bounded whatever clients and providers send. */
 export class ModelLabels {
   readonly #known = new Set<string>();
-  readonly #root = NO_LABELS.with('gen_ai_operation_name', 'chat');
-  #modelSets = 0;
+  readonly #sets = new Map<string, LabelSet>();
 
   /** Allows names as labels. Those that are too long, or do not fit any more, stay `other`. */
   learn(names: Iterable<string>): void {
@@ -67,25 +63,44 @@ export class ModelLabels {
     }
   }
 
-  /** The label's value for a model's name. */
-  labelOf(name: string | undefined): string {
-    if (name === undefined) return UNKNOWN;
-    return this.#known.has(name) ? name : OTHER;
-  }
-
-  /** The labels of a completion: its provider, and the three names of its model. */
+  /** Returns the labels of a completion: its provider, and the three names of its model. */
   setOf(provider: string, { facts, responseModel }: FinishedRequest): LabelSet {
-    let set = this.#root.with('gen_ai_provider_name', provider);
-    set = this.#withModel(set, 'gen_ai_original_model', facts.model);
-    set = this.#withModel(set, 'gen_ai_request_model', facts.upstream_model);
-    return this.#withModel(set, 'gen_ai_response_model', responseModel);
+    const models = [facts.model, facts.upstream_model, responseModel].map((name) => {
+      if (name === undefined) return UNKNOWN;
+      return this.#known.has(name) ? name : OTHER;
+    });
+    const key = JSON.stringify([provider, ...models]);
+    const known = this.#sets.get(key);
+    if (known) return known;
+    const isFull = this.#sets.size >= MAX_MODEL_SETS;
+    const [original, request, response] = isFull ? [OTHER, OTHER, OTHER] : models;
+    const set = NO_LABELS.with('gen_ai_operation_name', 'chat')
+      .with('gen_ai_provider_name', provider)
+      .with('gen_ai_original_model', original!)
+      .with('gen_ai_request_model', request!)
+      .with('gen_ai_response_model', response!);
+    if (!isFull) this.#sets.set(key, set);
+    return set;
   }
+}
 
-  #withModel(set: LabelSet, name: string, model: string | undefined): LabelSet {
-    const label = this.labelOf(model);
-    if (set.has(name, label)) return set.with(name, label);
-    if (this.#modelSets >= MAX_MODEL_SETS) return set.with(name, OTHER);
-    this.#modelSets += 1;
-    return set.with(name, label);
-  }
+/** Returns the names by which clients or the gateway may call a model of the settings. */
+export function configuredModels({ aliases, providers, clients }: Config): string[] {
+  const targets = [...aliases.values()].flat();
+  return [
+    ...aliases.keys(),
+    ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.endsWith('*'))),
+    ...targets,
+    ...targets.map((target) => target.slice(target.indexOf('/') + 1)),
+    ...providers.registered.flatMap(({ id, defaultModel, models = [] }) => {
+      if (defaultModel === undefined) return listedModels(id, models);
+      // A provider's id alone stands for its default model.
+      return [id, `${id}/`, ...listedModels(id, [defaultModel, ...models])];
+    }),
+  ];
+}
+
+/** Returns a provider's names of its models, and those that clients use. */
+export function listedModels(provider: string, names: readonly string[]): string[] {
+  return names.flatMap((name) => [name, `${provider}/${name}`]);
 }

@@ -1,8 +1,8 @@
 /** The metrics of finished requests. Names and labels of `gen_ai_*` are those of Envoy AI Gateway, and so are their buckets, among finer ones. */
 
-import type { FinishedRequest, Outcome, RequestFacts, TryFacts } from '../lib/request-facts.ts';
-import { NO_LABELS, OTHER, type ModelLabels } from './labels.ts';
-import { Counter, Histogram } from './series.ts';
+import type { FinishedRequest, Outcome, TryFacts } from '../lib/request-facts.ts';
+import { NO_LABELS, OTHER, type LabelSet, type ModelLabels } from './labels.ts';
+import { Metric } from './series.ts';
 
 const DURATION_BOUNDS = [
   0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
@@ -44,47 +44,35 @@ export function firstTokenMsOf({ facts, firstByteMs }: FinishedRequest): number 
 
 /** The series of all finished requests, for /metrics and for the page. */
 export class RequestMetrics {
-  readonly duration = new Histogram(
+  readonly duration = new Metric(
     'gen_ai_server_request_duration_seconds',
-    DURATION_BOUNDS,
     'Time from the head of the request to the last byte of the answer.',
+    DURATION_BOUNDS,
   );
-  readonly firstToken = new Histogram(
+  readonly firstToken = new Metric(
     'gen_ai_server_time_to_first_token_seconds',
-    FIRST_TOKEN_BOUNDS,
     'Time from the head of the request to the first event of a streamed answer.',
+    FIRST_TOKEN_BOUNDS,
   );
-  readonly outputToken = new Histogram(
+  readonly outputToken = new Metric(
     'gen_ai_server_time_per_output_token_seconds',
-    OUTPUT_TOKEN_BOUNDS,
     'Time per output token after the first, of streams that were delivered.',
+    OUTPUT_TOKEN_BOUNDS,
   );
-  readonly tokens = new Histogram(
+  readonly tokens = new Metric(
     'gen_ai_client_token_usage',
-    TOKEN_BOUNDS,
     'Tokens of requests, as the providers report them.',
+    TOKEN_BOUNDS,
   );
-  readonly requests = new Counter('gateway_requests_total', 'Finished requests.');
-  readonly clientTokens = new Counter(
-    'gateway_client_tokens_total',
-    'Tokens of the named clients, as the providers report them.',
-  );
-  readonly tries = new Counter(
-    'gateway_tries_total',
-    'Attempts at providers, and providers that were skipped.',
-  );
-  readonly fallbacks = new Counter(
-    'gateway_fallbacks_total',
-    'Times that a request went on to another provider.',
-  );
-  readonly refusals = new Counter(
-    'gateway_refusals_total',
-    'Requests answered with 429, by whose limit it was.',
-  );
-  readonly processing = new Histogram(
+  readonly requests = new Metric('gateway_requests_total', 'Finished requests.');
+  readonly clientTokens = new Metric('gateway_client_tokens_total', 'Tokens of the named clients.');
+  readonly tries = new Metric('gateway_tries_total', 'Attempts at providers, and those skipped.');
+  readonly fallbacks = new Metric('gateway_fallbacks_total', 'Requests sent to another provider.');
+  readonly refusals = new Metric('gateway_refusals_total', 'Answers with 429, by the limit.');
+  readonly processing = new Metric(
     'gateway_processing_seconds',
+    'Time of chat completions until the head of the answer, without upload and providers.',
     GATEWAY_BOUNDS,
-    'Time of chat completions spent neither on the upload nor on providers, until the head of the answer.',
   );
   readonly #models: ModelLabels;
 
@@ -93,38 +81,38 @@ export class RequestMetrics {
     this.#models = models;
   }
 
-  observe(request: FinishedRequest): void {
-    const { client = '', outcome, provider, reason, status, tries } = request.facts;
+  add(request: FinishedRequest): void {
+    const { facts, gatewayMs = NaN } = request;
+    const { client = '', outcome, provider, tries = [] } = facts;
     const clientLabels = NO_LABELS.with('client', client);
     this.requests.add(clientLabels.with('outcome', outcome));
     // A stream that has begun with 200 can end with the provider's rate limit too.
-    if (outcome === 'rate_limited' && status === 429) {
-      this.refusals.add(NO_LABELS.with('limit', reason ?? OTHER));
+    if (outcome === 'rate_limited' && facts.status === 429) {
+      this.refusals.add(NO_LABELS.with('limit', facts.reason ?? OTHER));
     }
-    if (tries) this.#observeTries(tries);
-    if (request.gatewayMs !== undefined) this.processing.observe(request.gatewayMs / 1000);
-    if (provider !== undefined) this.#observeCompletion(request, provider);
-    if (client === '') return;
-    for (const [type, count] of tokenCounts(request.facts)) {
-      this.clientTokens.add(clientLabels.with('type', type), count);
+    this.#countTries(tries);
+    this.processing.add(NO_LABELS, gatewayMs / 1000);
+    const modelLabels = provider !== undefined && this.#models.setOf(provider, request);
+    if (modelLabels) this.#observeTimes(request, modelLabels);
+    const tokens = {
+      input: facts.prompt_tokens,
+      cached_input: facts.cached_tokens,
+      output: facts.completion_tokens,
+      reasoning: facts.reasoning_tokens,
+    };
+    for (const [type, count] of Object.entries(tokens)) {
+      if (count === undefined) continue;
+      if (modelLabels) this.tokens.add(modelLabels.with('gen_ai_token_type', type), count);
+      if (client !== '') this.clientTokens.add(clientLabels.with('type', type), count);
     }
   }
 
   /** Yields all of them in the exposition format, in parts. */
   *render(): Generator<string> {
-    yield* this.duration.render();
-    yield* this.firstToken.render();
-    yield* this.outputToken.render();
-    yield* this.tokens.render();
-    yield* this.requests.render();
-    yield* this.clientTokens.render();
-    yield* this.tries.render();
-    yield* this.fallbacks.render();
-    yield* this.refusals.render();
-    yield* this.processing.render();
+    for (const metric of Object.values(this)) yield* (metric as Metric).render();
   }
 
-  #observeTries(tries: readonly TryFacts[]): void {
+  #countTries(tries: readonly TryFacts[]): void {
     let before: TryFacts | undefined;
     for (const one of tries) {
       this.tries.add(NO_LABELS.with('provider', one.provider).with('result', one.outcome));
@@ -136,34 +124,16 @@ export class RequestMetrics {
     }
   }
 
-  #observeCompletion(request: FinishedRequest, provider: string): void {
-    const { facts, durationMs } = request;
-    const { completion_tokens = 0, outcome } = facts;
-    const labels = this.#models.setOf(provider, request);
+  #observeTimes(request: FinishedRequest, labels: LabelSet): void {
+    const { completion_tokens = 0, outcome } = request.facts;
     const isError = outcome !== 'ok' && outcome !== 'client_closed';
-    this.duration.observe(durationMs / 1000, labels.with('error_type', isError ? outcome : ''));
+    this.duration.add(labels.with('error_type', isError ? outcome : ''), request.durationMs / 1000);
     const firstTokenMs = firstTokenMsOf(request);
-    if (firstTokenMs !== undefined) {
-      this.firstToken.observe(firstTokenMs / 1000, labels);
-      if (outcome === 'ok' && completion_tokens > 1) {
-        const afterSeconds = (durationMs - firstTokenMs) / 1000;
-        this.outputToken.observe(afterSeconds / (completion_tokens - 1), labels);
-      }
-    }
-    for (const [type, count] of tokenCounts(facts)) {
-      this.tokens.observe(count, labels.with('gen_ai_token_type', type));
+    if (firstTokenMs === undefined) return;
+    this.firstToken.add(labels, firstTokenMs / 1000);
+    if (outcome === 'ok' && completion_tokens > 1) {
+      const afterSeconds = (request.durationMs - firstTokenMs) / 1000;
+      this.outputToken.add(labels, afterSeconds / (completion_tokens - 1));
     }
   }
-}
-
-/** Returns the counts of each type that the provider has told. */
-function tokenCounts(facts: RequestFacts): [type: string, count: number][] {
-  const counts = {
-    input: facts.prompt_tokens,
-    cached_input: facts.cached_tokens,
-    output: facts.completion_tokens,
-    reasoning: facts.reasoning_tokens,
-  };
-  const told = Object.entries(counts).filter(([, count]) => count !== undefined);
-  return told as [string, number][];
 }

@@ -5,7 +5,7 @@ import type { FinishedRequest, TryFacts } from '../lib/request-facts.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { Figures } from './figures.ts';
 import { isFailed, isSent, type RequestMetrics } from './metrics.ts';
-import { countTries, describeUsage, providerUsage } from './totals.ts';
+import { providerTotals } from './totals.ts';
 
 /** In a row, until a provider counts as failing. The breaker's number, but it only works with a fallback. */
 const FAILURES_TO_SHOW = 3;
@@ -24,7 +24,7 @@ export class ProviderFailures {
   readonly #failures = new Map<string, Failures>();
 
   /** Records the tries of a finished request. */
-  record({ facts, endedAtMs }: FinishedRequest): void {
+  add({ facts, endedAtMs }: FinishedRequest): void {
     for (const one of facts.tries ?? []) {
       const known = this.of(one.provider);
       this.#failures.set(one.provider, known);
@@ -48,60 +48,51 @@ function addTry(known: Failures, { outcome, status, cause }: TryFacts, at: strin
   known.inRow += 1;
 }
 
-export interface ProviderSources {
-  /** The settings in use; a reload replaces them. */
-  readonly config: () => Config;
-  readonly figures: Figures;
-  readonly metrics: RequestMetrics;
-  readonly failures: ProviderFailures;
-}
-
 /** Returns the rows of the page: registered providers, and those of the settings without a key. */
-export function describeProviders({ config, figures, metrics, failures }: ProviderSources) {
+export function describeProviders(
+  { providers: { registered, skipped } }: Config,
+  figures: Figures,
+  metrics: RequestMetrics,
+  failures: ProviderFailures,
+) {
   const circuits = figures.circuits();
-  const tries = countTries(metrics);
-  const usage = providerUsage(metrics);
-  const { registered, skipped } = config().providers;
-  const countsOf = (id: string) => ({
-    ...(tries.get(id) ?? { requests: 0, errors: {} }),
-    ...describeUsage(usage.get(id)),
+  const totalsOf = providerTotals(metrics);
+  const rowOf = (id: string, state: object) => ({
+    ...totalsOf(id),
+    ...state,
     lastError: failures.of(id).lastError,
   });
   return [
     ...registered.map(({ id }) => {
       const own = circuits.filter(({ provider }) => provider === id);
-      return { id, ...describeState(own, failures.of(id)), ...countsOf(id) };
+      return rowOf(id, describeState(own, failures.of(id)));
     }),
     // Built-in providers without a key are of interest only if the settings name them.
     ...skipped
       .filter(({ isConfigured }) => isConfigured)
-      .map(({ id, reason }) => {
-        const state = { state: 'skipped', why: reason, since: null, restsUntil: null, resting: [] };
-        return { id, ...state, ...countsOf(id) };
-      }),
+      .map(({ id, reason }) => rowOf(id, { ...GOOD, state: 'skipped', why: reason })),
   ];
 }
+
+const GOOD = { state: 'good', why: null, since: null, restsUntil: null, resting: [] };
 
 /** Returns the state by the provider's circuits that are not closed, else by its failures. */
 function describeState(circuits: readonly CircuitReport[], failures: Failures) {
   const own = circuits.find(({ model }) => model === undefined);
   const resting = circuits
-    .filter(({ state }) => state === 'open')
-    .map((circuit) => ({
-      model: circuit.model ?? null,
-      until: wallClock(circuit.restsUntilMs),
-      why: circuit.cause ?? '',
+    .filter(({ model, state }) => model !== undefined && state === 'open')
+    .map(({ model, restsUntilMs, cause }) => ({
+      model,
+      until: wallClock(restsUntilMs),
+      why: cause,
     }));
-  if (own) {
-    const [state, restsUntil] =
-      own.state === 'open' ? ['resting', wallClock(own.restsUntilMs)] : ['half-open', null];
-    return { state, why: own.cause ?? null, since: null, restsUntil, resting };
-  }
+  const row = { ...GOOD, resting };
+  const { state, cause: why = null, restsUntilMs = 0 } = own ?? {};
+  if (state === 'half-open') return { ...row, state, why };
+  if (state) return { ...row, state: 'resting', why, restsUntil: wallClock(restsUntilMs) };
   // Without a fallback there is no breaker, and with one it does not open for each failure.
-  const isFailing = failures.inRow >= FAILURES_TO_SHOW;
-  const why = isFailing ? failures.lastError?.text : null;
-  const since = isFailing ? failures.since : null;
-  return { state: isFailing ? 'failing' : 'good', why, since, restsUntil: null, resting };
+  if (failures.inRow < FAILURES_TO_SHOW) return row;
+  return { ...row, state: 'failing', why: failures.lastError?.text, since: failures.since };
 }
 
 /** Takes a time on the clock of `performance.now()`. */
@@ -114,9 +105,8 @@ export function readinessOf({ providers }: Config, figures: Figures): string {
   if (figures.isDraining()) return 'draining';
   if (!figures.isServing()) return 'no worker';
   if (providers.registered.length === 0) return 'no provider';
-  const open = figures.circuits().filter(({ model, state }) => {
-    return model === undefined && state === 'open';
-  });
-  const isResting = (id: string) => open.some(({ provider }) => provider === id);
-  return providers.registered.every(({ id }) => isResting(id)) ? 'all providers rest' : 'ready';
+  const circuits = figures.circuits();
+  const open = circuits.filter(({ model, state }) => model === undefined && state === 'open');
+  const isOpen = (id: string) => open.some(({ provider }) => provider === id);
+  return providers.registered.every(({ id }) => isOpen(id)) ? 'all providers rest' : 'ready';
 }

@@ -1,82 +1,57 @@
 /** Counters and histograms, one series for each label set that was used, and their text. `ModelLabels` bounds the sets. */
 
-import { NO_LABELS, type LabelSet } from './labels.ts';
+import type { LabelSet } from './labels.ts';
 
-/** A number for each label set, which only grows. */
-export class Counter {
-  readonly series = new Map<LabelSet, number>();
+/** A counter, or a histogram if it has bounds. */
+export class Metric {
+  /** The number of values in each bucket alone; the last one has no upper bound. */
+  readonly series = new Map<LabelSet, { sum: number; readonly buckets: Float64Array }>();
   readonly #name: string;
   readonly #help: string;
+  readonly #bounds: readonly number[];
 
-  constructor(name: string, help: string) {
+  /** `bounds`: upper bounds of the buckets, in ascending order, without infinity. */
+  constructor(name: string, help: string, bounds: readonly number[] = []) {
     this.#name = name;
     this.#help = help;
+    this.#bounds = bounds;
   }
 
   /** Ignores what is not a number from 0: token counts come from providers. */
-  add(labels: LabelSet, count = 1): void {
-    if (!isCountable(count)) return;
-    this.series.set(labels, (this.series.get(labels) ?? 0) + count);
-  }
-
-  /** Yields the text in the exposition format. */
-  *render(): Generator<string> {
-    yield renderFigure([this.#name, 'counter', this.#help], [...this.series]);
-  }
-}
-
-/** One series of a histogram. */
-interface Distribution {
-  sum: number;
-  /** Number of values in each bucket alone; the last one has no upper bound. */
-  readonly buckets: Float64Array;
-}
-
-/** The distribution of values for each label set. */
-export class Histogram {
-  /** Upper bounds of the buckets, in ascending order, without infinity. */
-  readonly bounds: readonly number[];
-  readonly series = new Map<LabelSet, Distribution>();
-  readonly #name: string;
-  readonly #help: string;
-
-  constructor(name: string, bounds: readonly number[], help: string) {
-    this.#name = name;
-    this.#help = help;
-    this.bounds = bounds;
-  }
-
-  /** Ignores what is not a number from 0, as `Counter` does. */
-  observe(value: number, labels = NO_LABELS): void {
-    if (!isCountable(value)) return;
+  add(labels: LabelSet, value = 1): void {
+    if (!(value >= 0 && value < Infinity)) return;
     let series = this.series.get(labels);
     if (!series) {
-      series = { sum: 0, buckets: new Float64Array(this.bounds.length + 1) };
+      series = { sum: 0, buckets: new Float64Array(this.#bounds.length + 1) };
       this.series.set(labels, series);
     }
     series.sum += value;
-    series.buckets[bucketOf(value, this.bounds)]! += 1;
+    series.buckets[bucketOf(value, this.#bounds)]! += 1;
   }
 
   /** Yields the text in the exposition format, in parts: the head, then each series. */
   *render(): Generator<string> {
     const name = this.#name;
-    yield header([name, 'histogram', this.#help]);
+    const isCounter = this.#bounds.length === 0;
+    yield renderHead(name, isCounter ? 'counter' : 'histogram', this.#help);
     for (const [{ text: labels }, { sum, buckets }] of this.series) {
-      const prefix = labels === '' ? '' : `${labels},`;
-      let text = '';
-      let count = 0;
-      for (const [index, inBucket] of buckets.entries()) {
-        count += inBucket;
-        text += sample(`${name}_bucket`, `${prefix}le="${this.bounds[index] ?? '+Inf'}"`, count);
-      }
-      yield text + sample(`${name}_sum`, labels, sum) + sample(`${name}_count`, labels, count);
+      yield isCounter ? renderSample(name, labels, sum) : this.#renderBuckets(labels, sum, buckets);
     }
   }
-}
 
-function isCountable(value: number): boolean {
-  return value >= 0 && value < Infinity;
+  #renderBuckets(labels: string, sum: number, buckets: Float64Array): string {
+    const name = this.#name;
+    const prefix = labels === '' ? '' : `${labels},`;
+    let text = '';
+    let count = 0;
+    for (const [index, inBucket] of buckets.entries()) {
+      count += inBucket;
+      const bound = this.#bounds[index] ?? '+Inf';
+      text += renderSample(`${name}_bucket`, `${prefix}le="${bound}"`, count);
+    }
+    text += renderSample(`${name}_sum`, labels, sum);
+    return text + renderSample(`${name}_count`, labels, count);
+  }
 }
 
 /** Returns the index of the bucket of a value. */
@@ -92,7 +67,7 @@ export function quantile(
   bounds: readonly number[],
   buckets: Float64Array,
 ): number | null {
-  let left = share * buckets.reduce((sum, count) => sum + count, 0);
+  let left = share * sumOf(buckets);
   if (left === 0) return null;
   let index = 0;
   while (index < bounds.length && left > buckets[index]!) left -= buckets[index++]!;
@@ -101,19 +76,14 @@ export function quantile(
   return low + (left / buckets[index]!) * (high - low);
 }
 
-/** Returns the text of a metric that is read when it is shown. `samples` are label sets with their values. */
-export function renderFigure(
-  head: readonly [name: string, type: 'counter' | 'gauge', help: string],
-  samples: readonly (readonly [labels: LabelSet, value: number])[],
-): string {
-  const lines = samples.map(([labels, value]) => sample(head[0], labels.text, value));
-  return header(head) + lines.join('');
+export function sumOf(numbers: Float64Array): number {
+  return numbers.reduce((sum, number) => sum + number, 0);
 }
 
-function header([name, type, help]: readonly string[]): string {
+export function renderHead(name: string, type: string, help: string): string {
   return `# HELP ${name} ${help}\n# TYPE ${name} ${type}\n`;
 }
 
-function sample(name: string, labels: string, value: number): string {
+export function renderSample(name: string, labels: string, value: number): string {
   return `${name}${labels === '' ? '' : `{${labels}}`} ${value}\n`;
 }

@@ -2,127 +2,94 @@
 
 import { firstTokenMsAt } from './history.ts';
 import { OTHER, type LabelSet } from './labels.ts';
-import { isFailed, isSent, type RequestMetrics } from './metrics.ts';
+import { FIRST_TOKEN_BOUNDS, isFailed, isSent, type RequestMetrics } from './metrics.ts';
+import { sumOf, type Metric } from './series.ts';
 
 /** The feed sends all of them. Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
 
-interface Usage {
-  requests: number;
-  failed: number;
-  inputTokens: number;
-  outputTokens: number;
-  readonly firstToken: Float64Array;
+interface Sources {
+  readonly requests: Metric;
+  readonly tokens: Metric;
+  readonly firstToken?: Metric;
 }
 
-/** Returns the totals of completions by the provider that answered. */
-export function providerUsage(metrics: RequestMetrics): ReadonlyMap<string, Usage> {
-  return sumUp(metrics, ({ labels }) => labels['gen_ai_provider_name']!);
+/** Returns a function that returns the row of a provider. Its requests are attempts. */
+export function providerTotals({ tries, tokens, firstToken }: RequestMetrics) {
+  const rows = sumUp({ requests: tries, tokens, firstToken }, (labels) => ({
+    id: (labels['provider'] ?? labels['gen_ai_provider_name'])!,
+  }));
+  const rowOf = new Map(rows.map((row) => [row.id, row]));
+  return (id: string) => describeRow(rowOf.get(id) ?? createRow({ id }));
 }
 
 /** Returns a row for each model of each provider, the most used first. */
-export function describeModels(metrics: RequestMetrics) {
-  const rows = sumUp(metrics, ({ labels }) => {
-    return `${labels['gen_ai_provider_name']}/${labels['gen_ai_original_model']}`;
-  });
-  return [...rows]
-    .toSorted(([, a], [, b]) => b.requests - a.requests)
-    .map(([key, usage]) => {
-      // A provider's id has no slash.
-      const slash = key.indexOf('/');
-      const { requests, failed } = usage;
-      const name = key.slice(slash + 1);
-      return { name, provider: key.slice(0, slash), requests, failed, ...describeUsage(usage) };
-    });
+export function modelTotals({ duration, tokens, firstToken }: RequestMetrics) {
+  const rows = sumUp({ requests: duration, tokens, firstToken }, (labels) => ({
+    name: labels['gen_ai_original_model']!,
+    provider: labels['gen_ai_provider_name']!,
+  }));
+  return rows.toSorted((a, b) => b.requests - a.requests).map(describeRow);
 }
 
 /** Returns a row for each named client, in the order of their first requests. */
-export function describeClients({ requests, clientTokens }: RequestMetrics) {
-  const rows = new Map<string, Omit<Usage, 'firstToken'>>();
-  const rowOf = ({ labels: { client } }: LabelSet) => {
-    const name = rows.has(client!) || rows.size < MAX_CLIENTS ? client! : OTHER;
-    return getOrCreate(rows, name, () => ({
-      requests: 0,
-      failed: 0,
-      inputTokens: 0,
-      outputTokens: 0,
-    }));
+export function clientTotals({ requests, clientTokens }: RequestMetrics) {
+  const names = new Set<string>();
+  const rows = sumUp({ requests, tokens: clientTokens }, ({ client }) => {
+    if (client === undefined) return undefined;
+    if (names.size < MAX_CLIENTS) names.add(client);
+    return { name: names.has(client) ? client : OTHER };
+  });
+  return rows.map(({ name, requests: count, failed, inputTokens, outputTokens }) => {
+    return { name, requests: count, failed, inputTokens, outputTokens };
+  });
+}
+
+/** Sums up the series by the names that `namesOf` returns for their labels; those without names are left out. */
+function sumUp<Names>(
+  { requests, tokens, firstToken }: Sources,
+  namesOf: (labels: LabelSet['labels']) => Names | undefined,
+) {
+  const rows = new Map<string, ReturnType<typeof createRow<Names>>>();
+  const rowOf = ({ labels }: LabelSet) => {
+    const names = namesOf(labels);
+    if (!names) return undefined;
+    const key = JSON.stringify(names);
+    const row = rows.get(key) ?? createRow(names);
+    rows.set(key, row);
+    return row;
   };
-  for (const [set, count] of requests.series) {
-    if (set.labels['client'] === undefined) continue;
-    const row = rowOf(set);
+  for (const [set, { buckets }] of requests.series) {
+    const { error_type = 'ok', outcome = error_type, result = outcome } = set.labels;
+    // A provider that was only skipped has no row.
+    const row = isSent(result) && rowOf(set);
+    if (!row) continue;
+    const count = sumOf(buckets);
     row.requests += count;
-    if (isFailed(set.labels['outcome'])) row.failed += count;
-  }
-  for (const [set, count] of clientTokens.series) addTokens(rowOf(set), set.labels['type'], count);
-  return [...rows].map(([name, row]) => ({ name, ...row }));
-}
-
-/** Returns the tries of each provider that got a request, and its errors by outcome. */
-export function countTries({ tries }: RequestMetrics) {
-  const rows = new Map<string, { requests: number; errors: Record<string, number> }>();
-  for (const [{ labels }, count] of tries.series) {
-    const result = labels['result']!;
-    if (!isSent(result)) continue;
-    const row = getOrCreate(rows, labels['provider']!, () => ({
-      requests: 0,
-      errors: {} as Record<string, number>,
-    }));
-    row.requests += count;
-    if (result !== 'ok' && result !== 'client_closed') row.errors[result] = count;
-  }
-  return rows;
-}
-
-/** Returns tokens and percentiles for the page; zeros and null without usage. */
-export function describeUsage(usage: Usage | undefined) {
-  return {
-    inputTokens: usage?.inputTokens ?? 0,
-    outputTokens: usage?.outputTokens ?? 0,
-    firstTokenP50Ms: firstTokenMsAt(0.5, usage?.firstToken),
-    firstTokenP95Ms: firstTokenMsAt(0.95, usage?.firstToken),
-  };
-}
-
-function sumUp(metrics: RequestMetrics, keyOf: (set: LabelSet) => string): Map<string, Usage> {
-  const { duration, firstToken, tokens } = metrics;
-  const rows = new Map<string, Usage>();
-  const rowOf = (set: LabelSet) =>
-    getOrCreate(rows, keyOf(set), () => ({
-      requests: 0,
-      failed: 0,
-      inputTokens: 0,
-      outputTokens: 0,
-      firstToken: new Float64Array(firstToken.bounds.length + 1),
-    }));
-  for (const [set, { buckets }] of duration.series) {
-    const row = rowOf(set);
-    const count = buckets.reduce((sum, inBucket) => sum + inBucket, 0);
-    row.requests += count;
-    if (isFailed(set.labels['error_type'])) row.failed += count;
+    if (isFailed(result)) row.failed += count;
+    if (result !== 'ok' && result !== 'client_closed')
+      row.errors[result] = (row.errors[result] ?? 0) + count;
   }
   for (const [set, { sum }] of tokens.series) {
-    addTokens(rowOf(set), set.labels['gen_ai_token_type'], sum);
-  }
-  for (const [set, { buckets }] of firstToken.series) {
+    const { type, gen_ai_token_type = type } = set.labels;
     const row = rowOf(set);
-    for (const [index, count] of buckets.entries()) row.firstToken[index]! += count;
+    if (row && gen_ai_token_type === 'input') row.inputTokens += sum;
+    if (row && gen_ai_token_type === 'output') row.outputTokens += sum;
   }
-  return rows;
+  for (const [set, { buckets }] of firstToken?.series ?? []) {
+    const row = rowOf(set);
+    for (const [index, count] of buckets.entries()) row!.firstToken[index]! += count;
+  }
+  return [...rows.values()];
 }
 
-function addTokens(
-  row: Pick<Usage, 'inputTokens' | 'outputTokens'>,
-  type: string | undefined,
-  count: number,
-): void {
-  if (type === 'input') row.inputTokens += count;
-  if (type === 'output') row.outputTokens += count;
+function createRow<Names>(names: Names) {
+  const firstToken = new Float64Array(FIRST_TOKEN_BOUNDS.length + 1);
+  const errors: Record<string, number> = {};
+  return { ...names, requests: 0, failed: 0, errors, inputTokens: 0, outputTokens: 0, firstToken };
 }
 
-/** Returns the row of that key, which is created if there is none. */
-function getOrCreate<Row>(rows: Map<string, Row>, key: string, create: () => Row): Row {
-  let row = rows.get(key);
-  if (!row) rows.set(key, (row = create()));
-  return row;
+function describeRow<Row extends { firstToken: Float64Array }>({ firstToken, ...row }: Row) {
+  const firstTokenP50Ms = firstTokenMsAt(0.5, firstToken);
+  return { ...row, firstTokenP50Ms, firstTokenP95Ms: firstTokenMsAt(0.95, firstToken) };
 }

@@ -105,7 +105,7 @@ export function configOf(values: SettingValues, memoryBytes: number): Config {
   const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
   const ids = new Set(providers.registered.map(({ id }) => id));
   const aliases = readAliases(values, ids);
-  const rateLimit = readRateLimit(values, known, clients);
+  const rateLimit = readRateLimit(values, known);
   const { problems, warnings } = values;
   const password = rateLimit.store?.password;
   if (problems.length > 0) throw new ConfigError(problems);
@@ -132,10 +132,7 @@ export interface PackedConfig {
 }
 
 export function packConfig({ server, values }: Config): PackedConfig {
-  const packed = new Map(values.plain());
-  // The transport that the main thread has chosen.
-  packed.set('server.upstream', { ...packed.get('server.upstream')!, value: server.upstream });
-  return { values: packed, memoryBytes: server.memoryBytes };
+  return { values: values.plain(), memoryBytes: server.memoryBytes };
 }
 
 export function unpackConfig({ values, memoryBytes }: PackedConfig): Config {

@@ -103,9 +103,6 @@ function readProvider(id: string, values: SettingValues): ProviderSettings | str
   if (!section.enabled) return 'enabled = false';
   if (settings.apiKeys.length === 0) return withoutKey(id);
   for (const { name, text } of keys) checkKey(values, name, text);
-  if (keys.length > settings.apiKeys.length) {
-    values.warning(`${path}.api_keys`, 'the same key is there twice');
-  }
   if (isReadable(settings.baseUrl)) {
     const text = 'http:// beyond a private network: the key travels in clear text';
     values.warning(`${path}.base_url`, text);

@@ -4,12 +4,7 @@ import { isIP } from 'node:net';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { Secret } from '../lib/secrets.ts';
-import {
-  MAX_KEY_CHARACTERS,
-  toBucket,
-  type BucketSettings,
-  type ClientSettings,
-} from './callers-section.ts';
+import { MAX_KEY_CHARACTERS, toBucket, type BucketSettings } from './callers-section.ts';
 import { MAX_PORT } from './server-rows.ts';
 import type { SettingValues } from './setting-values.ts';
 
@@ -25,9 +20,14 @@ export interface StoreSettings {
   readonly prefix: string;
 }
 
-const DEFAULT_PORT = '6379';
-/** RFC 3986, 3.2.1: what may stand before the "@" of a URL. */
-const USERINFO = /^(?:[\w\-.~!$&'()*+,;=:]|%[\da-f]{2})*$/i;
+/** RFC 3986, 3.2.1, without the colon between the two: the characters of a user and a password. */
+const USERINFO = "[\\w\\-.~!$&'()*+,;=%]";
+const STORE_URL = new RegExp(
+  `^(rediss?)://(?:(${USERINFO}*):((?:${USERINFO}|:)+)@)?` +
+    '(?:\\[([\\dA-Fa-f:.]+)\\]|([\\w.-]+))(?::(\\d{1,5}))?(?:/(\\d{0,9}))?$',
+);
+const EXPECTED_URL =
+  'expected redis:// or rediss://, then [user:password@]host[:port][/database], with user and password percent-encoded: "@" is %40, "/" is %2F';
 
 export interface RateLimitSettings {
   readonly enabled: boolean;
@@ -37,15 +37,8 @@ export interface RateLimitSettings {
   readonly store: StoreSettings | undefined;
 }
 
-/**
- * Returns the limits. `known` are the ids of all providers; `clients` may have limits of their own, for which a store has
- * an effect too.
- */
-export function readRateLimit(
-  values: SettingValues,
-  known: readonly string[],
-  clients: readonly ClientSettings[],
-): RateLimitSettings {
+/** Returns the limits. `known` are the ids of all providers. */
+export function readRateLimit(values: SettingValues, known: readonly string[]): RateLimitSettings {
   const { enabled, store: url, prefix, ...bucket } = values.section('rate_limit');
   const global = toBucket(bucket);
   const providers = new Map<string, BucketSettings>();
@@ -54,17 +47,11 @@ export function readRateLimit(
     providers.set(id, toBucket(values.section('rate_limit.providers.<id>', name)));
     if (!known.includes(id)) values.problem(name, `no such provider${didYouMean(id, known)}`);
   }
-  const isLimit = ({ requestsPerSecond }: BucketSettings) => requestsPerSecond > 0;
-  const isLimited = [global, ...providers.values()].some(isLimit);
-  if (!enabled && isLimited) {
+  if (!enabled && [global, ...providers.values()].some((limit) => limit.requestsPerSecond > 0)) {
     const why = 'rate_limit.enabled (GATEWAY_RATE_LIMIT_ENABLED) is false';
     values.warning('rate_limit.requests_per_second', `has no effect: ${why}`);
   }
-  const store = readStore(url, prefix, values);
-  if (store && !(enabled && isLimited) && !clients.some(({ limit }) => isLimit(limit))) {
-    values.warning('rate_limit.store', 'has no effect: there is no rate limit');
-  }
-  return { enabled, global, providers, store };
+  return { enabled, global, providers, store: readStore(url, prefix, values) };
 }
 
 /** Returns the settings of the store, or undefined if there is none or it is wrong. No message shows a part of the URL. */
@@ -88,50 +75,20 @@ function readStore(
 /** Returns the parts of the URL, or what is wrong with it. */
 function parseStoreUrl(url: string): Omit<StoreSettings, 'prefix'> | string {
   if (url.length > MAX_KEY_CHARACTERS) return `longer than ${MAX_KEY_CHARACTERS} characters`;
-  const [, scheme, rest = ''] = /^(rediss?):\/\/(.*)$/s.exec(url) ?? [];
-  if (scheme === undefined) return 'expected a URL that begins with redis:// or rediss://';
-  if (/[?#]/.test(rest)) {
-    return 'expected no query and no fragment; in a password "?" is %3F, "#" is %23';
-  }
-  const [, userinfo, authority = '', database = ''] =
-    /^(?:([^/]*)@)?([^/]*)(?:\/(.*))?$/s.exec(rest) ?? [];
-  if (!/^\d{0,9}$/.test(database)) {
-    return 'expected an integer as database, after the "/"; in a password "/" is %2F';
-  }
-  const [, inBrackets, name = '', port = DEFAULT_PORT] =
-    /^(?:\[(.*)\]|([^:[\]]*))(?::(.*))?$/s.exec(authority) ?? [];
-  const host = inBrackets ?? name;
-  const isHost = inBrackets === undefined ? /^[\w.-]+$/.test(name) : isIP(inBrackets) === 6;
-  if (!isHost) return 'expected a host: a name, an IPv4 address, or an IPv6 address in brackets';
-  const isPort = /^\d{1,5}$/.test(port) && Number(port) >= 1 && Number(port) <= MAX_PORT;
-  if (!isPort) return `expected a port from 1 to ${MAX_PORT}`;
-  const user = parseUserinfo(userinfo);
-  if (typeof user === 'string') return user;
-  return {
-    host,
-    port: Number(port),
-    isTls: scheme === 'rediss',
-    ...user,
-    database: Number(database),
-  };
-}
-
-/** Returns the user and the password, or what is wrong with them. */
-function parseUserinfo(
-  userinfo: string | undefined,
-): Pick<StoreSettings, 'username' | 'password'> | string {
-  if (userinfo === undefined) return { username: undefined, password: undefined };
-  if (!USERINFO.test(userinfo)) {
-    return 'user and password must be percent-encoded: "@" is %40, "/" is %2F, "%" is %25';
-  }
-  const [, username = '', password = ''] = /^([^:]*):(.*)$/.exec(userinfo) ?? [];
-  if (password === '') return 'expected "user:password@" or ":password@" before the host';
+  const [, scheme, username, password, address, name = '', port = '6379', database = ''] =
+    STORE_URL.exec(url) ?? [];
+  if (scheme === undefined || (address !== undefined && isIP(address) !== 6)) return EXPECTED_URL;
+  if (Number(port) < 1 || Number(port) > MAX_PORT) return `expected a port from 1 to ${MAX_PORT}`;
   try {
     return {
-      username: username === '' ? undefined : decodeURIComponent(username),
-      password: new Secret(decodeURIComponent(password)),
+      host: address ?? name,
+      port: Number(port),
+      isTls: scheme === 'rediss',
+      username: username ? decodeURIComponent(username) : undefined,
+      password: password === undefined ? undefined : new Secret(decodeURIComponent(password)),
+      database: Number(database),
     };
   } catch {
-    return 'user and password must be percent-encoded UTF-8';
+    return EXPECTED_URL;
   }
 }

@@ -62,11 +62,6 @@ const NEEDED = { major: 22, minor: 12 };
 export function readServer(values: SettingValues, memoryBytes: number): ServerSettings {
   const section = values.section('server');
   const { enabled, keys = [] } = values.section('server.auth');
-  const { max_body_bytes: maxBodyBytes, max_buffered_bytes: maxBufferedBytes = 0 } = section;
-  if (maxBodyBytes > maxBufferedBytes) {
-    const text = `requests of more than max_buffered_bytes, ${maxBufferedBytes}, are refused all the same`;
-    values.warning('server.max_body_bytes', text);
-  }
   return {
     port: section.port,
     host: section.host,
@@ -78,8 +73,8 @@ export function readServer(values: SettingValues, memoryBytes: number): ServerSe
     drainDelayMs: section.drain_delay * 1000,
     retries: section.retries,
     maxConcurrentRequests: section.max_concurrent_requests,
-    maxBodyBytes,
-    maxBufferedBytes,
+    maxBodyBytes: section.max_body_bytes,
+    maxBufferedBytes: section.max_buffered_bytes ?? 0,
     memoryBytes,
     cors: section.cors,
     upstream: section.upstream,

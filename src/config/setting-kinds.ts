@@ -1,6 +1,6 @@
 /** The types that a setting may have: what they accept, and how they are read from text. */
 
-import { MAX_TIMER_MS } from '../lib/clock.ts';
+import { MAX_TIMER_MS } from '../lib/cancellation.ts';
 
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;

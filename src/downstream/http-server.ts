@@ -6,7 +6,7 @@ import { Server as TcpServer, type AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
-import { startTimer } from '../lib/clock.ts';
+import { startTimer } from '../lib/cancellation.ts';
 import type { CLIENT_LIMITS } from './call.ts';
 import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
 

@@ -5,7 +5,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
+import { onNextTurn, TurnLimit } from '../lib/byte-source.ts';
 
 /**
  * Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. node:http
@@ -35,18 +35,14 @@ export function readRequestBody(
   maxBytes: number,
   onChunk: (chunk: Buffer) => void,
 ): Promise<readonly Buffer[]> {
-  const { bodyReservation: reservation, cancellation } = call;
-  const announcedBytes = Number(request.headers['content-length'] ?? 0);
+  const { cancellation } = call;
   const pace = new UploadPace(request);
-  const reserve = (bytes: number) => {
-    if (bytes > maxBytes) {
-      throw invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
-    }
-    reservation.resize(bytes);
-  };
-  reserve(announcedBytes);
+  const body = call.bodyReservation.keepBody({
+    announcedBytes: Number(request.headers['content-length'] ?? 0),
+    maxBytes,
+    tooLarge: () => invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),
+  });
   call.acceptBody();
-  const body = reservation.keepBody(maxBytes);
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
     const end = () => {
@@ -56,12 +52,11 @@ export function readRequestBody(
     };
     const fail = (error: unknown) => {
       end();
-      reservation.resize(0);
+      call.bodyReservation.resize(0);
       reject(error);
     };
     const onData = (chunk: Buffer) => {
       try {
-        if (body.size + chunk.length > announcedBytes) reserve(body.size + chunk.length);
         body.push(chunk);
         onChunk(chunk);
         if (!pace.take(chunk)) throw invalidRequest('the request body comes in too small chunks');
@@ -110,7 +105,7 @@ class UploadPace {
     if (this.#areTooSmall) return false;
     this.#chunks += 1;
     this.#bytes += length;
-    if (this.#turn.isReached(length)) this.#yieldTurn();
+    if (this.#turn.spend(length)) this.#yieldTurn();
     const isLong = this.#chunks > FREE_CHUNKS;
     this.#areTooSmall = isLong && this.#bytes < this.#chunks * MIN_MEAN_CHUNK_BYTES;
     if (this.#areTooSmall) holdSocket(this.#request);

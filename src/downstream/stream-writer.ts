@@ -3,9 +3,8 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
-import { toSendable } from '../lib/held-body.ts';
-import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
+import { type ByteSink, type ByteSource, onNextTurn, TurnLimit } from '../lib/byte-source.ts';
+import { toSendable } from '../lib/byte-budget.ts';
 
 /**
  * A longer body is written in parts, each when the kernel has taken the one before. One part within
@@ -69,7 +68,7 @@ export class StreamWriter implements ByteSink {
     const hasRoom = this.#response.chunkedEncoding
       ? this.#writeFrame(part)
       : this.#response.write(toSendable(part));
-    const isTurnOver = this.#turn.isReached(part.length);
+    const isTurnOver = this.#turn.spend(part.length);
     if (hasRoom && !isTurnOver) return true;
     this.#isBlocked = true;
     const goOn = () => (isTurnOver ? onNextTurn(() => this.#goOn()) : this.#goOn());

@@ -1,22 +1,25 @@
 /** The memory that requests and answers of all clients take together: bounded, and free again at once. */
 
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+
+import { ChunkBuffer } from './chunk-buffer.ts';
 import { ClientGone, GatewayError } from './errors.ts';
-import { collectAll } from './garbage.ts';
-import { HeldBody } from './held-body.ts';
 import type { SharedCounter, SharedMemory } from './shared-memory.ts';
 
 /** A smaller holder is bounded by `maxBufferedBytes` alone: small requests go on when memory is short. */
 const SMALL_BYTES = 65_536;
+const GROWTH_BYTES = 1_048_576;
 /** Resident memory is read at most this often; and all garbage collected, while it is too much. */
 const READING_MS = 50;
 const COLLECTING_MS = 1000;
 
-export interface BudgetLimits {
-  /** Of all reservations together. */
-  readonly maxBufferedBytes: number;
-  /** Limit of the whole process: the kernel ends one that takes more. */
-  readonly memoryBytes: number;
-}
+setFlagsFromString('--expose-gc');
+/** V8 would wait too long: Buffers lie outside of its heap, and those of one burst may be all that a container has. */
+export const collectGarbage = runInNewContext('gc') as (options?: { type: 'minor' }) => void;
+
+/** Of all reservations together, and of the whole process: the kernel ends one that takes more. */
+type BudgetLimits = { readonly maxBufferedBytes: number; readonly memoryBytes: number };
 
 /** One for the process, over all its threads. */
 export class ByteBudget {
@@ -60,7 +63,7 @@ export class ByteBudget {
     if (nowMs - this.#readAtMs > READING_MS) this.#readMemory(nowMs);
     if (this.#otherBytes > maxOtherBytes && nowMs - this.#collectedAtMs > COLLECTING_MS) {
       this.#collectedAtMs = nowMs;
-      collectAll();
+      collectGarbage();
       this.#readMemory(nowMs);
     }
     return this.#otherBytes <= maxOtherBytes;
@@ -121,9 +124,9 @@ export class Reservation {
     throw noRoom();
   }
 
-  /** Begins to keep a body of up to `maxBytes`; what was reserved for it is the holder's concern. */
-  keepBody(maxBytes: number): HeldBody {
-    this.#body = new HeldBody(maxBytes, this.budget.held);
+  /** Begins to keep a body: reserves the bytes that are announced, and more if more come. */
+  keepBody(limits: BodyLimits): HeldBody {
+    this.#body = new HeldBody(this, limits);
     return this.#body;
   }
 
@@ -142,6 +145,75 @@ export class Reservation {
     this.resize(0);
     this.#hasEnded = true;
   }
+}
+
+interface BodyLimits {
+  readonly announcedBytes: number;
+  readonly maxBytes: number;
+  /** Creates the error of a body that is longer. */
+  readonly tooLarge: () => Error;
+}
+
+/** The bytes of one body, kept until they are sent: long ones in memory that the system has back at once. */
+export class HeldBody {
+  readonly #reservation: Reservation;
+  readonly #limits: BodyLimits;
+  readonly #short = new ChunkBuffer();
+  /** Grows in its place, and shrinks without waiting for the collector. A short body is not worth the 0.1 ms. */
+  #long: ArrayBuffer | undefined;
+  size = 0;
+
+  /** Throws as `push` does. */
+  constructor(reservation: Reservation, limits: BodyLimits) {
+    this.#reservation = reservation;
+    this.#limits = limits;
+    this.#reserve(limits.announcedBytes);
+  }
+
+  /** All bytes. Those of a long body are to be copied by `toSendable` before they are sent. */
+  get parts(): readonly Buffer[] {
+    return this.#long ? [Buffer.from(this.#long, 0, this.size)] : this.#short.parts;
+  }
+
+  /** Takes a chunk. Throws `tooLarge`, or what `Reservation.resize` throws. */
+  push(chunk: Buffer): void {
+    const size = this.size + chunk.length;
+    if (size > this.#limits.announcedBytes) this.#reserve(size);
+    if (!this.#long && size <= SMALL_BYTES) this.#short.push(chunk);
+    else this.#pushLong(chunk);
+    this.size = size;
+    this.#reservation.budget.held.add(chunk.length);
+  }
+
+  /** Gives the memory back. `parts` of a long body that somebody still has are empty then. */
+  free(): void {
+    this.#short.takeParts();
+    this.#long?.resize(0);
+    this.#reservation.budget.held.add(-this.size);
+    this.size = 0;
+  }
+
+  #reserve(bytes: number): void {
+    if (bytes > this.#limits.maxBytes) throw this.#limits.tooLarge();
+    this.#reservation.resize(bytes);
+  }
+
+  #pushLong(chunk: Buffer): void {
+    const { maxBytes } = this.#limits;
+    const start = this.#long ? this.size : 0;
+    const bytes = this.#long ? chunk : Buffer.concat([...this.#short.takeParts(), chunk]);
+    this.#long ??= new ArrayBuffer(0, { maxByteLength: maxBytes });
+    const end = start + bytes.length;
+    if (end > this.#long.byteLength) {
+      this.#long.resize(Math.min(maxBytes, Math.ceil(end / GROWTH_BYTES) * GROWTH_BYTES));
+    }
+    new Uint8Array(this.#long, start).set(bytes);
+  }
+}
+
+/** Returns bytes that may be handed to a socket: it reads them later, when the body may have been freed. */
+export function toSendable(bytes: Buffer): Buffer {
+  return (bytes.buffer as ArrayBuffer).resizable ? Buffer.from(bytes) : bytes;
 }
 
 /** The failure of bytes that do not fit. It names no provider, so that no fallback is tried. */

@@ -1,6 +1,12 @@
 /** A minimal AbortSignal per request, the deadline of one attempt, and a wait that can be cancelled. */
 
-import { startTimer } from './clock.ts';
+/** 25 days. setTimeout fires at once beyond it. */
+export const MAX_TIMER_MS = 2 ** 31 - 1;
+
+/** As setTimeout; waits of more than `MAX_TIMER_MS`, such as sums of settings, end there. */
+export function startTimer(callback: () => void, ms: number): NodeJS.Timeout {
+  return setTimeout(callback, Math.min(ms, MAX_TIMER_MS));
+}
 
 const NONE: readonly (() => void)[] = [];
 

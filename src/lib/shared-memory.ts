@@ -110,3 +110,32 @@ export class SharedCounter {
     return true;
   }
 }
+
+/** Connections to providers that have carried a request. */
+export interface ConnectionFigures {
+  readonly open: number;
+  /** Since the start. */
+  readonly made: number;
+  /** Requests that were sent on a connection that had carried one before. */
+  readonly reused: number;
+}
+
+/** How late the event loop was, in milliseconds. */
+export interface LoopDelay {
+  readonly mean: number;
+  readonly p99: number;
+  readonly max: number;
+}
+
+/** `performance.now()` counts from the start of its own thread. */
+const threadStartMs = Number(process.hrtime.bigint()) / 1e6 - performance.now();
+
+/** Milliseconds on a monotonic clock that is the same in all threads of the process. */
+export function sharedNowMs(): number {
+  return threadStartMs + performance.now();
+}
+
+/** The same in whole milliseconds: sums of them are exact. */
+export function sharedNowWholeMs(): number {
+  return Math.round(sharedNowMs());
+}

@@ -1,6 +1,6 @@
 /** Keeps requests away from a provider that is down, so that they reach its fallback without the wait. */
 
-import { sharedNowWholeMs } from '../lib/clock.ts';
+import { sharedNowWholeMs } from '../lib/shared-memory.ts';
 import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 

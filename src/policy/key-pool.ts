@@ -1,7 +1,7 @@
 /** The keys of a provider that has several: used in turn, and a refused one is left out for a while. */
 
 import type { ProviderSettings } from '../config/providers-section.ts';
-import { sharedNowWholeMs } from '../lib/clock.ts';
+import { sharedNowWholeMs } from '../lib/shared-memory.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { digestOf } from '../lib/secrets.ts';

@@ -1,10 +1,9 @@
 /** The rate limits: a token bucket for all requests, and one for each client and each provider that has a limit. */
 
 import type { BucketSettings, ClientSettings, Config } from '../config/config.ts';
-import { sharedNowMs } from '../lib/clock.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Limit } from '../lib/request-facts.ts';
-import type { SharedMemory } from '../lib/shared-memory.ts';
+import { type SharedMemory, sharedNowMs } from '../lib/shared-memory.ts';
 import type { RateLimitStore, StoredBucket } from './rate-limit-store.ts';
 import { TokenBucket } from './token-bucket.ts';
 

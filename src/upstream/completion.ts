@@ -23,17 +23,12 @@ export function readCompletion(
 ): readonly Buffer[] | Promise<readonly Buffer[]> {
   const { provider, reservation } = context;
   let scan: AnswerScan | undefined;
-  const announcedBytes = Number(headers.get('content-length') ?? 0) || 0;
-  const reserve = (bytes: number) => {
-    if (bytes > MAX_ANSWER_BYTES) {
-      throw new GatewayError('provider', 'the answer is too large', { provider });
-    }
-    reservation.resize(bytes);
-  };
-  reserve(announcedBytes);
-  const held = reservation.keepBody(MAX_ANSWER_BYTES);
+  const held = reservation.keepBody({
+    announcedBytes: Number(headers.get('content-length') ?? 0) || 0,
+    maxBytes: MAX_ANSWER_BYTES,
+    tooLarge: () => new GatewayError('provider', 'the answer is too large', { provider }),
+  });
   const reading = readEach(body, (chunk) => {
-    if (held.size + chunk.length > announcedBytes) reserve(held.size + chunk.length);
     held.push(chunk);
     // Below that, `JSON.parse` takes a quarter of the scan's time.
     if (held.size <= MAX_PARSED_CHARACTERS) return true;

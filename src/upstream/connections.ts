@@ -4,8 +4,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
-import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
-import type { ConnectionFigures } from '../lib/thread-figures.ts';
+import { type ConnectionFigures, ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 import type { ConnectionFailure } from './network-error.ts';
 
 const CONNECT_TIMEOUT_MS = 10_000;

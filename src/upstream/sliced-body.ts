@@ -1,9 +1,8 @@
 /** Request bodies as both transports send them. */
 
-import type { Reservation } from '../lib/byte-budget.ts';
+import { type Reservation, toSendable } from '../lib/byte-budget.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { toSendable } from '../lib/held-body.ts';
-import { nextTurn, TurnLimit } from '../lib/turn-limit.ts';
+import { nextTurn, TurnLimit } from '../lib/byte-source.ts';
 import type { UpstreamRequest } from './provider.ts';
 
 /** A longer body, and that of a stream, is sent in slices, so that no buffer of it outlives its sending. */
@@ -39,7 +38,7 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
     const slice = toSendable(part.subarray(0, SLICE_BYTES));
     if (slice.length < part.length) this.#parts.unshift(part.subarray(SLICE_BYTES));
     if (this.#parts.length === 0) this.release();
-    if (this.#turn.isReached(slice.length)) await nextTurn();
+    if (this.#turn.spend(slice.length)) await nextTurn();
     return { done: false, value: slice };
   }
 

@@ -3,8 +3,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
 import type { Cancellation } from '../lib/cancellation.ts';
-import type { SharedMemory } from '../lib/shared-memory.ts';
-import type { ConnectionFigures } from '../lib/thread-figures.ts';
+import type { ConnectionFigures, SharedMemory } from '../lib/shared-memory.ts';
 import { createConnections } from './connections.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';

@@ -3,10 +3,9 @@
  * more than all else of the request (`npm run bench`).
  */
 
-import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
+import { type ByteSink, type ByteSource, onNextTurn, TurnLimit } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import { onNextTurn, TurnLimit } from '../lib/turn-limit.ts';
 import type { Connections, ConnectionUse } from './connections.ts';
 import { TransportError } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
@@ -128,7 +127,7 @@ class Exchange implements UpstreamReply, ByteSource {
     if (this.#isPaused) this.#unread.push(chunk);
     else this.#isPaused = !this.#sink?.write(chunk);
     if (this.#unread.size >= MAX_UNREAD_BYTES) return false;
-    if (!this.#turn.isReached(chunk.length)) return true;
+    if (!this.#turn.spend(chunk.length)) return true;
     this.#isTurnOver = true;
     onNextTurn(() => {
       this.#isTurnOver = false;

@@ -4,8 +4,7 @@ import { packConfig, type Config } from '../config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
 import type { Logger } from '../lib/log.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
-import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
-import type { LoopDelay } from '../lib/thread-figures.ts';
+import type { LoopDelay, SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import {
   WorkerThread,
   type Address,

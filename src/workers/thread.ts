@@ -5,10 +5,9 @@ import { Worker } from 'node:worker_threads';
 import type { PackedConfig } from '../config/config.ts';
 import type { CLIENT_LIMITS } from '../downstream/call.ts';
 import type { DrainResult } from '../downstream/http-server.ts';
-import { startTimer } from '../lib/clock.ts';
+import { startTimer } from '../lib/cancellation.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
-import type { SharedBlocks, ThreadPlace } from '../lib/shared-memory.ts';
-import type { LoopDelay } from '../lib/thread-figures.ts';
+import type { LoopDelay, SharedBlocks, ThreadPlace } from '../lib/shared-memory.ts';
 import type { Circuit, CircuitEvent } from '../policy/circuit-breaker.ts';
 import type { KeyEvent } from '../policy/key-pool.ts';
 

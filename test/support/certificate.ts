@@ -1,7 +1,7 @@
 /** Certificates made when they are needed, by the `openssl` command. */
 
 import { execFileSync, spawnSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 
@@ -18,13 +18,24 @@ export interface Certificate {
 export const NO_OPENSSL =
   spawnSync('openssl', ['version']).status !== 0 && 'there is no openssl command';
 
+/** By their names: each costs a process. */
+const made = new Map<string, { key: Buffer; cert: Buffer }>();
+
 /** One for these names, such as `DNS:localhost` or `IP:127.0.0.1`, that only itself vouches for. */
 export function createCertificate(t: TestContext, names: readonly string[]): Certificate {
   const folder = emptyFolder(t);
-  const [key, cert] = [join(folder, 'key.pem'), join(folder, 'cert.pem')];
+  const path = join(folder, 'cert.pem');
+  const known = made.get(names.join());
+  if (known) {
+    writeFileSync(path, known.cert);
+    return { ...known, path };
+  }
+  const key = join(folder, 'key.pem');
   const command = 'req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2';
   const subject = ['-subj', '/CN=test', '-addext', `subjectAltName=${names.join(',')}`];
-  const files = ['-keyout', key, '-out', cert];
+  const files = ['-keyout', key, '-out', path];
   execFileSync('openssl', [...command.split(' '), ...subject, ...files], { stdio: 'pipe' });
-  return { key: readFileSync(key), cert: readFileSync(cert), path: cert };
+  const certificate = { key: readFileSync(key), cert: readFileSync(path) };
+  made.set(names.join(), certificate);
+  return { ...certificate, path };
 }

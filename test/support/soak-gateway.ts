@@ -22,15 +22,19 @@ export interface Vitals {
 
 let internalErrors = 0;
 
-const config = loadConfig({
-  toml: process.env['SOAK_TOML']!,
-  env: { ...TRANSPORT_ENV, ...WORKERS_ENV },
-});
-const { server } = createService(config, {
-  writeLog(lines) {
-    if (!lines.includes('"level":"error"')) return;
-    internalErrors += 1;
-    process.stderr.write(lines);
+const load = (more = '') =>
+  loadConfig({
+    toml: process.env['SOAK_TOML']! + more,
+    env: { ...TRANSPORT_ENV, ...WORKERS_ENV },
+  });
+const config = load();
+const service = createService(config, {
+  writeLog(text) {
+    const isFailure = (line: string) =>
+      line.includes('"level":"error"') && !line.includes('"worker ended"');
+    const errors = text.split('\n').filter(isFailure);
+    internalErrors += errors.length;
+    if (errors.length > 0) process.stderr.write(errors.join('\n'));
   },
   workerFile: SERVER,
   isTerminal: false,
@@ -38,7 +42,17 @@ const { server } = createService(config, {
   clientLimits: CLIENT_LIMITS,
 });
 
-process.on('message', () => void report());
+const { server } = service;
+let reloads = 0;
+process.on('message', (message) => {
+  if (message !== 'reload') {
+    void report();
+    return;
+  }
+  reloads += 1;
+  // Every second time the provider is another one, with connections and circuits of its own.
+  void service.reload(() => load(reloads % 2 === 0 ? '' : 'retries = 0\n'));
+});
 process.on('disconnect', () => process.exit());
 process.send!({ port: (await server.listen(0, '127.0.0.1')).port });
 
