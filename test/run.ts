@@ -2,7 +2,7 @@
 
 import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { run } from 'node:test';
 import { spec } from 'node:test/reporters';
@@ -24,16 +24,25 @@ if (WORKERS > 1 && ONLY_ONE_WORKER) throw new Error(`TEST_WORKERS needs ${ONLY_O
 const LEFT_OUT =
   /^(?:drain-load|package|prometheus|replicas|run|store-away|store-check|store-outages)\.test\.ts$/;
 
-function isChosen(name: string): boolean {
+/** Folders that a script of their own runs, because they need more than Node. */
+const OWN_SCRIPT = /^(?:browser|clients|container|deploy|taplo)$/;
+const FOLDERS = readdirSync(import.meta.dirname, { withFileTypes: true })
+  .filter((entry) => entry.isDirectory() && !OWN_SCRIPT.test(entry.name))
+  .map(({ name }) => name);
+
+function isChosen(path: string): boolean {
+  const name = basename(path);
   if (wanted.length > 0) return wanted.some((part) => name.includes(part));
   if (SWEEPS !== 'only') return SWEEPS !== undefined || !LEFT_OUT.test(name);
-  const text = readFileSync(join(import.meta.dirname, name), 'utf8');
-  return LEFT_OUT.test(name) || text.includes("'./support/sweep.ts'");
+  const text = readFileSync(join(import.meta.dirname, path), 'utf8');
+  return LEFT_OUT.test(name) || /'\.\.?\/support\/sweep\.ts'/.test(text);
 }
 
-const names = readdirSync(import.meta.dirname).filter(
-  (name) => name.endsWith('.test.ts') && isChosen(name),
-);
+const names = ['.', ...FOLDERS]
+  .flatMap((folder) =>
+    readdirSync(join(import.meta.dirname, folder)).map((name) => join(folder, name)),
+  )
+  .filter((path) => path.endsWith('.test.ts') && isChosen(path));
 
 function escapePattern(text: string): RegExp {
   return new RegExp(text.replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&'));
@@ -57,6 +66,7 @@ process.on('exit', () => rmSync(outdir, { recursive: true, force: true }));
 await build({
   entryPoints: names.map((name) => join(import.meta.dirname, name)),
   outdir,
+  outbase: import.meta.dirname,
   bundle: true,
   splitting: true,
   packages: 'external',

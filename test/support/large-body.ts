@@ -1,4 +1,4 @@
-/** The bodies of test/large-bodies.ts: 30 MB of text like a prompt's, with quotes, line ends and accents. */
+/** The bodies of test/long/large-bodies.ts: 30 MB of text like a prompt's, with quotes, line ends and accents. */
 
 import { createHash } from 'node:crypto';
 

@@ -1,5 +1,5 @@
 /**
- * The clients of test/large-bodies.ts, in a process of their own. Arguments: the gateway's port, `uploads` or `answers`,
+ * The clients of test/long/large-bodies.ts, in a process of their own. Arguments: the gateway's port, `uploads` or `answers`,
  * whether their length is `announced`, how many of them at once, and how often. Sends back how many were answered how.
  */
 

@@ -1,5 +1,5 @@
 /**
- * A provider in a process of its own for test/large-bodies.ts: it answers with the hash of what it was sent; a short
+ * A provider in a process of its own for test/long/large-bodies.ts: it answers with the hash of what it was sent; a short
  * request with 30 MB, with a Content-Length if its `user` asks for one; and one of `small` with a short answer.
  */
 

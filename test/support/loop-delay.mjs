@@ -1,5 +1,5 @@
 /**
- * Preloaded into the gateway by test/large-bodies.ts: measures how long the event loop is kept from its timers, and writes the
+ * Preloaded into the gateway by test/long/large-bodies.ts: measures how long the event loop is kept from its timers, and writes the
  * 99th percentile and the maximum in milliseconds into the file LOOP_DELAY_FILE when the process ends. `busy` leaves
  * out the time in which the machine did other things: it is at most the CPU time that was taken.
  */

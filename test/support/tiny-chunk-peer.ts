@@ -1,5 +1,5 @@
 /**
- * The other programs of test/tiny-chunks.ts, each in a process of its own. Arguments: `bare`, a Node server that reads bodies, as
+ * The other programs of test/long/tiny-chunks.ts, each in a process of its own. Arguments: `bare`, a Node server that reads bodies, as
  * long as their chunks are not tiny, and relays the provider's stream; `provider`; or `client`, the port, how many connections, the size of a chunk, and what to send.
  */
 

@@ -1,0 +1,578 @@
+/** The admin listener: who may use it, readiness, the page and the feed. */
+
+import assert from 'node:assert/strict';
+import http from 'node:http';
+import { syncBuiltinESMExports } from 'node:module';
+import { connect } from 'node:net';
+import perfHooks from 'node:perf_hooks';
+import { test, type TestContext } from 'node:test';
+
+import { History } from '../../src/admin/history.ts';
+import { quantile } from '../../src/admin/series.ts';
+import { idle, replaceNow, untilSteady, useManualTimers } from '../support/clock.ts';
+import { parseMetrics } from '../support/exposition.ts';
+import { openFeed } from '../support/feed.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  PROVIDER_KEY,
+  providerToml,
+  startGateway,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { sendRaw } from '../support/raw.ts';
+import {
+  completionEvents,
+  NOBODY_LISTENS,
+  sendEvents,
+  sendJson,
+  startUpstream,
+} from '../support/upstream.ts';
+
+const ADMIN_KEY = 'admin-key-canary-5544332211';
+const ADMIN = '[admin]\nport = 0\n';
+const PATHS = ['/', '/events', '/metrics', '/ready'];
+
+async function startAdmin(t: TestContext, more = ''): Promise<TestGateway> {
+  return startGateway(t, { toml: more + ADMIN });
+}
+
+/** A gateway with a provider whose chats stay unanswered until the returned function is called. */
+async function startHeld(t: TestContext) {
+  const upstream = await startUpstream(t);
+  let release = () => {};
+  const asked = new Promise<void>((resolve) => {
+    upstream.script = (_, response) => {
+      release = () => sendJson(response, { choices: [] });
+      resolve();
+    };
+  });
+  const gateway = await startAdmin(t, providerToml(upstream));
+  return { gateway, asked, release: () => release() };
+}
+
+/** What a page that has just been opened is told. */
+async function readState(t: TestContext, { adminPort }: TestGateway) {
+  const feed = await openFeed(t, adminPort);
+  const state = await feed.next('state');
+  feed.close();
+  return state;
+}
+
+const basic = (userAndPassword: string) =>
+  `Basic ${Buffer.from(userAndPassword).toString('base64')}`;
+
+test('without [admin] nothing of it runs: no second server, no watch of the event loop', async (t) => {
+  const servers = t.mock.method(http, 'createServer');
+  const watches = t.mock.method(perfHooks, 'monitorEventLoopDelay');
+  syncBuiltinESMExports();
+  t.after(() => {
+    t.mock.restoreAll();
+    syncBuiltinESMExports();
+  });
+  const counts = () => [servers.mock.callCount(), watches.mock.callCount()];
+  const without = await startGateway(t, {});
+  assert.equal(without.adminPort, 0);
+  assert.deepEqual(counts(), [1, 0]);
+  const { adminPort } = await startAdmin(t);
+  assert.notEqual(adminPort, 0);
+  // The page and Prometheus each have their own watch.
+  assert.deepEqual(counts(), [3, 2]);
+});
+
+test('the public port has none of the admin paths', async (t) => {
+  const gateway = await startAdmin(t);
+  for (const path of PATHS) assert.equal((await gateway.send(path)).status, 404, path);
+});
+
+test('GET and HEAD are served, other paths and methods are the documented 404', async (t) => {
+  const gateway = await startAdmin(
+    t,
+    'providers.p = { base_url = "http://127.0.0.2:2", api_key = "k" }\n',
+  );
+  for (const path of PATHS) {
+    const head = await gateway.admin(path, { method: 'HEAD' });
+    assert.deepEqual([head.status, head.text], [200, ''], path);
+    const post = await gateway.admin(path, { method: 'POST', body: 'x' });
+    assert.equal(post.status, 404, path);
+    assert.equal(post.headers.allow, 'GET, HEAD');
+  }
+  for (const path of ['/health', '/v1/models', '//metrics', '/metrics/']) {
+    const reply = await gateway.admin(path);
+    assert.equal(reply.status, 404, path);
+    assert.deepEqual(reply.json(), {
+      error: { type: 'not_found_error', message: 'Resource not found', code: 'NOT_FOUND' },
+    });
+    assert.equal(reply.headers.allow, undefined);
+  }
+});
+
+test('bytes that are not HTTP get the documented error on the admin port too', async (t) => {
+  const { adminPort } = await startAdmin(t);
+  const reply = await sendRaw(adminPort, 'nonsense\r\n\r\n');
+  assert.equal(reply.status, 400);
+  assert.match(reply.body, /invalid_request_error/);
+});
+
+test('a Host that is no address, not localhost and not the configured host is refused', async (t) => {
+  const gateway = await startGateway(t, {
+    toml: `[admin]\nport = 0\nhost = "Metrics.internal"\nkeys = ["${ADMIN_KEY}"]\n`,
+  });
+  const statusOf = async (host: string) =>
+    (await gateway.admin('/metrics', { headers: { host, authorization: `Bearer ${ADMIN_KEY}` } }))
+      .status;
+  const allowed = ['127.0.0.1', '10.1.2.3:9090', '[::1]:9090', 'LOCALHOST:1', 'metrics.internal:9'];
+  for (const host of allowed) assert.equal(await statusOf(host), 200, host);
+  const refused = [
+    'evil.example',
+    'localhost.evil.example',
+    '1.2.3.4.evil.example',
+    '[evil]',
+    '::1',
+  ];
+  for (const host of refused) assert.equal(await statusOf(host), 400, host);
+  const reply = await gateway.admin('/', { headers: { host: 'evil.example' } });
+  assert.equal(reply.json().error.type, 'invalid_request_error');
+});
+
+test('with keys, all but /ready needs one of them: as Bearer token or as Basic password', async (t) => {
+  const gateway = await startAdmin(t, '');
+  const guarded = await startGateway(t, { toml: `${ADMIN}keys = ["other-key", "${ADMIN_KEY}"]\n` });
+  const statusOf = async (authorization: string | string[] | undefined, path = '/metrics') =>
+    (await guarded.admin(path, { headers: { authorization } })).status;
+  assert.equal((await gateway.admin('/metrics')).status, 200);
+
+  for (const value of [`Bearer ${ADMIN_KEY}`, basic(`any:${ADMIN_KEY}`), basic(`:${ADMIN_KEY}`)]) {
+    assert.equal(await statusOf(value), 200, value);
+  }
+  const wrong = [
+    undefined,
+    `Bearer ${CLIENT_TOKEN}`,
+    `Bearer ${ADMIN_KEY}x`,
+    basic(`${ADMIN_KEY}:`),
+    basic(ADMIN_KEY),
+    basic(`a:b:${ADMIN_KEY}`),
+    'Basic ***',
+    `Digest ${ADMIN_KEY}`,
+    [`Bearer ${ADMIN_KEY}`, 'Bearer x'],
+  ];
+  for (const value of wrong) assert.equal(await statusOf(value), 401, String(value));
+  // An unknown path is not told from a known one.
+  for (const path of ['/', '/events', '/other']) assert.equal(await statusOf(undefined, path), 401);
+  assert.equal(await statusOf(undefined, '/ready'), 503);
+
+  const reply = await guarded.admin('/');
+  assert.equal(reply.headers['www-authenticate'], 'Basic realm="inference-gateway"');
+  assert.equal(reply.json().error.message, 'Invalid authentication');
+});
+
+test('a page of another origin can open no feed, and links to the page are followed', async (t) => {
+  const gateway = await startAdmin(t);
+  const host = `127.0.0.1:${gateway.adminPort}`;
+  const statusOf = async (headers: Record<string, string | undefined>, path = '/ready') =>
+    (await gateway.admin(path, { method: 'HEAD', headers: { host, ...headers } })).status;
+  const typed = { 'sec-fetch-site': 'none', 'sec-fetch-dest': 'document' };
+  const linked = { 'sec-fetch-site': 'cross-site', 'sec-fetch-dest': 'document' };
+  const own = { 'sec-fetch-site': 'same-origin', 'sec-fetch-dest': 'empty' };
+  const allowed = [
+    own,
+    { 'sec-fetch-site': 'same-origin', origin: 'https://proxy.example' },
+    { origin: `http://${host}` },
+    { origin: `https://${host}` },
+  ];
+  const refused = [
+    { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'cors', 'sec-fetch-dest': 'empty' },
+    { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'no-cors', 'sec-fetch-dest': 'image' },
+    { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate', 'sec-fetch-dest': 'iframe' },
+    { 'sec-fetch-site': 'same-site', 'sec-fetch-mode': 'cors', 'sec-fetch-dest': 'empty' },
+    { origin: 'https://evil.example' },
+    { origin: `https://evil.example/http://${host}` },
+    { origin: 'http://127.0.0.1:1' },
+    { origin: 'null' },
+    // Speculation rules of another origin's page, in Chromium.
+    { ...typed, 'sec-purpose': 'prefetch' },
+    { ...linked, 'sec-purpose': 'prefetch;prerender' },
+    { ...own, 'sec-purpose': 'prefetch' },
+    { 'sec-purpose': 'prefetch' },
+  ];
+  for (const headers of allowed) {
+    assert.equal(await statusOf(headers, '/events'), 200, JSON.stringify(headers));
+  }
+  for (const headers of [typed, linked]) {
+    assert.equal(await statusOf(headers, '/'), 200, JSON.stringify(headers));
+    for (const path of ['/events', '/metrics']) assert.equal(await statusOf(headers, path), 400);
+  }
+  for (const headers of refused) {
+    for (const path of ['/events', '/metrics', '/']) {
+      assert.equal(await statusOf(headers, path), 400, `${path} ${JSON.stringify(headers)}`);
+    }
+  }
+});
+
+test('wrong keys are logged with their number and the last address, once in a minute at most', async (t) => {
+  const gateway = await startGateway(t, { toml: `${ADMIN}keys = ["${ADMIN_KEY}"]\n` });
+  const lines = () =>
+    gateway.log
+      .map((line) => JSON.parse(line) as Record<string, unknown>)
+      .filter(({ message }) => message === 'wrong admin key')
+      .map(({ level, failures, remote }) => [level, failures, remote]);
+  const refuse = async (authorization?: string) =>
+    assert.equal((await gateway.admin('/metrics', { headers: { authorization } })).status, 401);
+  // As browsers ask at first.
+  await refuse();
+  assert.deepEqual(lines(), []);
+  for (const key of ['a', 'b', 'c']) await refuse(`Bearer ${key}`);
+  assert.deepEqual(lines(), [['warn', 1, '127.0.0.1']]);
+  const now = performance.now.bind(performance);
+  replaceNow(t, () => now() + 60_000);
+  await refuse(basic('user:d'));
+  assert.deepEqual(lines().slice(1), [['warn', 3, '127.0.0.1']]);
+  assert.ok(!gateway.log.join('').includes(ADMIN_KEY));
+});
+
+test('no answer of the admin port lets other origins read it', async (t) => {
+  const gateway = await startAdmin(t, '[server]\ncors = true\n');
+  for (const path of ['/', '/metrics', '/ready', '/none']) {
+    const { headers } = await gateway.admin(path, { headers: { origin: 'https://evil.example' } });
+    const names = Object.keys(headers).filter((name) => name.startsWith('access-control'));
+    assert.deepEqual(names, [], path);
+    assert.equal(headers['cache-control'], 'no-store', path);
+  }
+});
+
+test('the page may load nothing but its own script and style', async (t) => {
+  const gateway = await startAdmin(t);
+  const { status, headers } = await gateway.admin('/');
+  assert.equal(status, 200);
+  assert.equal(headers['content-type'], 'text/html; charset=utf-8');
+  assert.match(
+    String(headers['content-security-policy']),
+    /^default-src 'none'; script-src 'sha256-[\w+/]{43}='; style-src 'sha256-[\w+/]{43}='; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'$/,
+  );
+  assert.equal(headers['referrer-policy'], 'no-referrer');
+  assert.equal(headers['x-content-type-options'], 'nosniff');
+});
+
+test('GET /ready is 200 once a provider is registered, unless all rest', async (t) => {
+  const none = await startAdmin(t);
+  const unready = await none.admin('/ready');
+  assert.deepEqual([unready.status, unready.json()], [503, { status: 'no provider' }]);
+
+  const upstream = await startUpstream(t);
+  const down = { baseUrl: NOBODY_LISTENS };
+  const toml = providerToml(down) + providerToml(upstream, 'q');
+  const gateway = await startAdmin(t, `${toml}[providers]\nfallback = ["p", "q"]\n`);
+  const ready = async () => (await gateway.admin('/ready')).status;
+  assert.equal(await ready(), 200);
+  for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody());
+  const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+  assert.equal(sum('gateway_breaker_circuits', { provider: 'p', state: 'open' }), 1);
+  assert.equal(sum('gateway_breaker_circuits', { provider: 'p', state: 'half-open' }), 0);
+  assert.equal(sum('gateway_breaker_circuits', { provider: 'q' }), 0);
+  assert.equal(await ready(), 200);
+
+  // Other models may work.
+  upstream.script = (_, response) => sendJson(response, {}, { status: 503 });
+  const both = providerToml(upstream) + providerToml(upstream, 'q');
+  const busy = await startAdmin(t, `${both}[providers]\nfallback = ["p", "q"]\n`);
+  for (let at = 0; at < 3; at += 1) await busy.chat(chatBody());
+  const circuits = parseMetrics((await busy.admin('/metrics')).text);
+  assert.equal(circuits.sum('gateway_breaker_circuits', { state: 'open' }), 2);
+  assert.equal((await busy.admin('/ready')).status, 200);
+
+  const bothDown = providerToml(down) + providerToml(down, 'q');
+  const dead = await startAdmin(t, `${bothDown}[providers]\nfallback = ["p", "q"]\n`);
+  for (let at = 0; at < 3; at += 1) await dead.chat(chatBody());
+  const resting = await dead.admin('/ready');
+  assert.deepEqual([resting.status, resting.json()], [503, { status: 'all providers rest' }]);
+});
+
+test('while the gateway drains, GET /ready is 503 and the feed says so', async (t) => {
+  const { gateway, asked, release } = await startHeld(t);
+  const reply = gateway.chat(chatBody());
+  await asked;
+  const feed = await openFeed(t, gateway.adminPort);
+  assert.equal((await feed.next('state')).draining, false);
+  const drained = gateway.drain(20_000);
+  const ready = await gateway.admin('/ready');
+  assert.deepEqual([ready.status, ready.json()], [503, { status: 'draining' }]);
+  await feed.next('state', ({ draining, inFlight }) => draining && inFlight === 1);
+  release();
+  assert.equal((await reply).status, 200);
+  await drained;
+  await feed.ended;
+});
+
+test('the feed begins with the settings, keys masked, the last requests and the state', async (t) => {
+  const upstream = await startUpstream(t);
+  const toml = `${providerToml(upstream)}[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n[providers.groq]\nenabled = false\n`;
+  const gateway = await startAdmin(t, toml);
+  await gateway.chat(chatBody());
+  upstream.script = (_, response) => sendEvents(response, completionEvents());
+  await gateway.chat(chatBody({ stream: true, model: 'p/unlisted' }));
+  const feed = await openFeed(t, gateway.adminPort);
+  await feed.next('state');
+  const [settings, requests, state] = feed.events;
+  assert.deepEqual(
+    [settings!.name, requests!.name, state!.name],
+    ['settings', 'requests', 'state'],
+  );
+
+  assert.equal(settings!.data.url, `http://127.0.0.1:${gateway.port}/v1`);
+  assert.equal(settings!.data.needsKey, true);
+  assert.equal(new Map(settings!.data.settings).get('server.timeout'), 60);
+  const all = JSON.stringify(feed.events);
+  for (const secret of [CLIENT_TOKEN, PROVIDER_KEY]) assert.ok(!all.includes(secret));
+
+  assert.equal(requests!.data.length, 2);
+  assert.equal(requests!.data[0].outcome, 'ok');
+  assert.equal(requests!.data[1].model, 'p/unlisted');
+  assert.equal(requests!.data[0].tries[0].provider, 'p');
+  assert.match(requests!.data[0].time, /^\d{4}-.*Z$/);
+
+  const { history, providers, models, clients } = state!.data;
+  assert.deepEqual(history.requests.length, 90);
+  assert.equal(history.requests.at(-1) + history.requests.at(-2), 2);
+  const [p, groq] = providers;
+  assert.deepEqual([p.id, p.state, p.requests, p.errors], ['p', 'good', 2, {}]);
+  assert.ok(p.firstTokenP50Ms > 0);
+  assert.deepEqual([groq.id, groq.state, groq.why], ['groq', 'skipped', 'enabled = false']);
+  assert.deepEqual(
+    models.map(({ name, requests: count }: { name: string; requests: number }) => [name, count]),
+    [['other', 2]],
+  );
+  assert.deepEqual(clients, []);
+});
+
+test('the feed tells of each request that ends, and what became of a provider', async (t) => {
+  const down = { baseUrl: NOBODY_LISTENS };
+  const upstream = await startUpstream(t);
+  const toml = `${providerToml(down)}${providerToml(upstream, 'q')}[providers]\nfallback = ["q"]\n`;
+  const gateway = await startAdmin(t, toml);
+  const feed = await openFeed(t, gateway.adminPort);
+  assert.deepEqual(await feed.next('requests'), []);
+  for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody());
+  const seen: unknown[] = [];
+  while (seen.length < 3) seen.push(...(await feed.next('requests')));
+  assert.equal(seen.length, 3);
+  const { providers } = await feed.next('state', (state) => state.providers[0].state === 'resting');
+  const [p, q] = providers;
+  assert.match(p.why, /ECONNREFUSED/);
+  assert.ok(Date.parse(p.restsUntil) > Date.parse(p.lastError.at));
+  assert.deepEqual(p.errors, { upstream_error: 3 });
+  assert.match(p.lastError.text, /ECONNREFUSED/);
+  assert.deepEqual([q.state, q.requests, q.lastError], ['good', 3, null]);
+  await feed.next('state');
+  const told = feed.events.filter(({ name }) => name === 'requests').flatMap(({ data }) => data);
+  assert.equal(told.length, 3);
+  const now = performance.now.bind(performance);
+  replaceNow(t, () => now() + 10_000);
+  const rested = await feed.next('state', (state) => state.providers[0].state !== 'resting');
+  const { state, restsUntil, why } = rested.providers[0];
+  assert.deepEqual([state, restsUntil, why], ['half-open', null, p.why]);
+});
+
+test('the delays of the event loop in the feed are those of 15 s, however many pages read them', async (t) => {
+  let delayMs = 120;
+  const fake = {
+    enable() {},
+    percentile: () => delayMs * 1e6,
+    reset: () => void (delayMs = 20),
+  };
+  t.mock.method(perfHooks, 'monitorEventLoopDelay', () => fake);
+  syncBuiltinESMExports();
+  t.after(() => {
+    t.mock.restoreAll();
+    syncBuiltinESMExports();
+  });
+  let nowMs = 1000;
+  replaceNow(t, () => nowMs);
+  const gateway = await startAdmin(t);
+  const read = async () => {
+    const state = await readState(t, gateway);
+    return state.process.loopDelayP99Ms as number;
+  };
+  nowMs += 14_999;
+  assert.deepEqual([await read(), await read()], [100, 100]);
+  nowMs += 1;
+  assert.deepEqual([await read(), await read()], [100, 0]);
+});
+
+test('a client that leaves is no error of its provider', async (t) => {
+  const { gateway, asked } = await startHeld(t);
+  const leaving = new AbortController();
+  const left = assert.rejects(gateway.chat(chatBody(), { signal: leaving.signal }));
+  await asked;
+  leaving.abort();
+  await left;
+  const feed = await openFeed(t, gateway.adminPort);
+  const { providers } = await feed.next('state', (state) => state.providers[0].requests === 1);
+  const [{ errors, lastError }] = providers;
+  assert.deepEqual([errors, lastError], [{}, null]);
+});
+
+test('a provider whose last three tries have failed is failing, also without a fallback', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startAdmin(t, providerToml(upstream));
+  const answer = async (status: number, count: number) => {
+    const error = { error: { message: 'so it was told' } };
+    upstream.script = (_, response) =>
+      sendJson(response, status === 200 ? { choices: [] } : error, { status });
+    for (let at = 0; at < count; at += 1) await gateway.chat(chatBody());
+    const [provider] = (await readState(t, gateway)).providers;
+    return provider;
+  };
+  const standing = ({ state, why, since }: Record<string, unknown>) => [state, why, since];
+  const good = ['good', null, null];
+  // The request is at fault.
+  assert.deepEqual(standing(await answer(400, 3)), good);
+  assert.deepEqual(standing(await answer(401, 2)), good);
+  const failing = await answer(500, 1);
+  assert.equal(failing.state, 'failing');
+  assert.equal(failing.why, failing.lastError.text);
+  assert.match(failing.why, /^500 so it was told/);
+  assert.ok(Date.parse(failing.since) <= Date.parse(failing.lastError.at));
+  assert.deepEqual((await answer(429, 1)).since, failing.since);
+  assert.deepEqual(standing(await answer(200, 1)), good);
+  assert.deepEqual(standing(await answer(500, 2)), good);
+});
+
+test('the history goes on when the clock is set', async (t) => {
+  const gateway = await startAdmin(t);
+  const endsAt = async () => {
+    const { history } = await readState(t, gateway);
+    return Date.parse(history.endsAt);
+  };
+  const before = await endsAt();
+  const now = Date.now;
+  t.mock.method(Date, 'now', () => now() + 3_600_000);
+  assert.ok((await endsAt()) - before < 1_800_000);
+});
+
+test('a ninth feed is refused with 429 until one of the eight is closed', async (t) => {
+  const gateway = await startAdmin(t);
+  const feeds = [];
+  for (let at = 0; at < 8; at += 1) feeds.push(await openFeed(t, gateway.adminPort));
+  const ninth = await gateway.admin('/events');
+  assert.equal(ninth.status, 429);
+  assert.equal(ninth.json().error.type, 'rate_limit_error');
+  assert.equal((await gateway.admin('/events', { method: 'HEAD' })).status, 200);
+  feeds[3]!.close();
+  let status = 429;
+  while (status === 429) {
+    await idle(20);
+    status = await openFeed(t, gateway.adminPort).then(
+      () => 200,
+      () => 429,
+    );
+  }
+});
+
+test('a timer runs only while a feed is open', async (t) => {
+  const timers = useManualTimers(t);
+  const gateway = await startAdmin(t);
+  const feedTimers = () => timers.running(1000).filter((ms) => ms === 1000).length;
+  assert.equal(feedTimers(), 0);
+  const feed = await openFeed(t, gateway.adminPort);
+  await feed.next('state');
+  assert.equal(feedTimers(), 1);
+  feed.close();
+  while (feedTimers() > 0) await new Promise((resolve) => setImmediate(resolve));
+});
+
+test('a client that does not read its feed misses states, and nothing is queued for it', async (t) => {
+  const timers = useManualTimers(t);
+  // A state event of 300 kB.
+  const skipped = Array.from(
+    { length: 1000 },
+    (_, at) =>
+      `[providers.skipped-${at}]\nbase_url = "${NOBODY_LISTENS}"\nenabled = false\napi_key = "k"\n`,
+  );
+  const gateway = await startGateway(t, {
+    toml: skipped.join('') + ADMIN,
+    clientLimits: { stuckReaderMs: 3_600_000 },
+  });
+  const socket = connect(gateway.adminPort, '127.0.0.1');
+  t.after(() => socket.destroy());
+  let text = '';
+  socket.setEncoding('latin1').on('data', (chunk: string) => (text += chunk));
+  const states = () => text.split('"draining":').length - 1;
+  socket.write('GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n');
+  while (states() === 0) await idle(20);
+  socket.pause();
+  const SECONDS = 150;
+  for (let second = 0; second < SECONDS; second += 1) {
+    timers.advance(1000);
+    for (let turn = 0; turn < 5; turn += 1) await new Promise((resolve) => setImmediate(resolve));
+  }
+  assert.equal((await gateway.admin('/ready')).status, 503);
+  socket.resume();
+  await untilSteady(() => text.length);
+  const received = states();
+  assert.ok(received < SECONDS / 2, `${received} states`);
+  // It is told of the present again.
+  timers.advance(1000);
+  while (states() === received) await idle(20);
+});
+
+test('the history advances in steps of ten seconds when it is read, without a timer', () => {
+  let now = 1_700_000_000_000;
+  let openStreams = 3;
+  const history = new History(
+    () => now,
+    () => openStreams,
+  );
+  const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
+  const ended = { endedAtMs: 1, durationMs: 1, firstByteMs: 100 };
+  history.add({ facts: { ...facts, outcome: 'ok', status: 200, stream: true }, ...ended });
+  openStreams = 2;
+  history.add({ facts: { ...facts, outcome: 'timeout' }, ...ended });
+  now += 10_000;
+  openStreams = 1;
+  history.add({ facts: { ...facts, outcome: 'ok' }, ...ended });
+  now += 30_000;
+  const { requests, failed, openStreams: streams, firstTokenP50Ms, endsAt } = history.report();
+  assert.deepEqual(requests.slice(-5), [2, 1, 0, 0, 0]);
+  assert.deepEqual(failed.slice(-5), [1, 0, 0, 0, 0]);
+  assert.deepEqual(streams.slice(-5), [3, 2, 1, 1, 1]);
+  assert.deepEqual(firstTokenP50Ms.slice(-4), [null, null, null, null]);
+  // The middle of its bucket.
+  assert.equal(firstTokenP50Ms.at(-5), 90);
+  assert.equal(endsAt, new Date(1_700_000_050_000).toISOString());
+  now += 900_000;
+  assert.deepEqual(new Set(history.report().requests), new Set([0]));
+});
+
+test('percentiles are read from the buckets of the histogram, as Prometheus does it', () => {
+  const bounds = [1, 2, 4];
+  const cases: [buckets: number[], share: number, value: number | null][] = [
+    [[0, 0, 0, 0], 0.5, null],
+    [[10, 0, 0, 0], 0.5, 0.5],
+    [[0, 10, 0, 0], 0.1, 1.1],
+    [[5, 0, 5, 0], 0.75, 3],
+    [[5, 0, 5, 0], 0.5, 1],
+    [[1, 0, 0, 9], 0.95, 4],
+  ];
+  for (const [buckets, share, value] of cases) {
+    assert.equal(
+      quantile(share, bounds, Float64Array.from(buckets)),
+      value,
+      `${buckets.join()}: ${share}`,
+    );
+  }
+});
+
+test('an answer of the admin port says whether its connection closes', async (t) => {
+  const gateway = await startAdmin(t);
+  for (const [asked, told] of [
+    ['close', 'close'],
+    ['keep-alive', 'keep-alive'],
+  ]) {
+    const head = `GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: ${asked}\r\n\r\n`;
+    const client = connect(gateway.adminPort, '127.0.0.1');
+    client.setEncoding('latin1').write(head);
+    const text = await new Promise<string>((resolve) => client.once('data', resolve));
+    client.destroy();
+    assert.match(text, new RegExp(`\\r\\nconnection: ${told}\\r\\n`, 'i'));
+  }
+});

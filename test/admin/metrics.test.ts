@@ -1,0 +1,478 @@
+/** What is counted of finished requests, and its bounds. */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { renderMetrics } from '../../src/admin/exposition.ts';
+import type { Figures } from '../../src/admin/figures.ts';
+import { History, RecentRequests } from '../../src/admin/history.ts';
+import { ModelLabels } from '../../src/admin/labels.ts';
+import { RequestMetrics } from '../../src/admin/metrics.ts';
+import { ProviderFailures } from '../../src/admin/provider-state.ts';
+import { modelTotals, providerTotals } from '../../src/admin/totals.ts';
+import type { FinishedRequest, RequestFacts } from '../../src/lib/request-facts.ts';
+import { loadConfig } from '../../src/config/config.ts';
+import { idle } from '../support/clock.ts';
+import { parseMetrics } from '../support/exposition.ts';
+import { openFeed } from '../support/feed.ts';
+import {
+  CLIENT_TOKEN,
+  chatBody,
+  PROVIDER_KEY,
+  providerToml,
+  startGateway,
+} from '../support/gateway.ts';
+import { createMemoryProbe } from '../support/memory.ts';
+import { buildOnce, emptyFolder, ROOT, startServing } from '../support/process.ts';
+import { eventually } from '../support/streams.ts';
+import { sweep } from '../support/sweep.ts';
+import {
+  completion,
+  completionEvents,
+  NOBODY_LISTENS,
+  sendEvents,
+  sendJson,
+  startUpstream,
+} from '../support/upstream.ts';
+
+const ADMIN = '[admin]\nport = 0\n';
+const NO_FIGURES: Figures = {
+  url: () => '',
+  isServing: () => true,
+  isDraining: () => false,
+  inFlight: () => 0,
+  openStreams: () => 0,
+  bufferedBytes: () => 0,
+  droppedLogLines: () => 0,
+  uncountedRequests: () => 0,
+  exhaustions: () => 0,
+  connections: () => undefined,
+  store: () => undefined,
+  loopDelays: () => [],
+  circuits: () => [],
+  lastReload: () => ({ isSuccessful: true, succeededAtMs: 0 }),
+};
+
+function finished(facts: Partial<RequestFacts> = {}, more: Partial<FinishedRequest> = {}) {
+  const request: FinishedRequest = {
+    facts: {
+      request_id: 'id',
+      method: 'POST',
+      path: '/v1/chat/completions',
+      status: 200,
+      provider: 'p',
+      model: 'p/m',
+      upstream_model: 'm',
+      duration_ms: 1000,
+      bytes: 100,
+      outcome: 'ok',
+      ...facts,
+    },
+    endedAtMs: 1_700_000_000_000,
+    durationMs: 1000,
+    ...more,
+  };
+  return request;
+}
+
+function createMetrics(known: readonly string[] = []) {
+  const models = new ModelLabels();
+  models.learn(known);
+  const metrics = new RequestMetrics(models);
+  const text = () => [...metrics.render()].join('');
+  const add = (request: FinishedRequest) => metrics.add(request);
+  return { metrics, add, text, read: () => parseMetrics(text()) };
+}
+
+test('GET /metrics answers in the text format 0.0.4', async (t) => {
+  const gateway = await startGateway(t, { toml: ADMIN });
+  const reply = await gateway.admin('/metrics');
+  assert.equal(reply.status, 200);
+  assert.equal(reply.headers['content-type'], 'text/plain; version=0.0.4; charset=utf-8');
+  assert.equal(parseMetrics(reply.text).sum('gateway_build_info'), 1);
+});
+
+test('a completion is counted under the labels of Envoy AI Gateway', () => {
+  const metrics = createMetrics(['fast', 'm', 'm-2026']);
+  const usage = { prompt_tokens: 10, cached_tokens: 4, completion_tokens: 5, reasoning_tokens: 2 };
+  metrics.add(finished({ client: 'team', model: 'fast', ...usage }, { responseModel: 'm-2026' }));
+  metrics.add(finished({ provider: undefined, prompt_tokens: 1 }));
+  const labels = {
+    gen_ai_operation_name: 'chat',
+    gen_ai_provider_name: 'p',
+    gen_ai_original_model: 'fast',
+    gen_ai_request_model: 'm',
+    gen_ai_response_model: 'm-2026',
+  };
+  const { sum } = metrics.read();
+  assert.equal(sum('gen_ai_server_request_duration_seconds_count', labels), 1);
+  assert.equal(sum('gen_ai_server_request_duration_seconds_sum', labels), 1);
+  const tokens = (type: string) =>
+    sum('gen_ai_client_token_usage_sum', { ...labels, gen_ai_token_type: type });
+  assert.deepEqual(['input', 'cached_input', 'output', 'reasoning'].map(tokens), [10, 4, 5, 2]);
+  assert.equal(sum('gen_ai_server_time_to_first_token_seconds_count'), 0);
+  assert.equal(sum('gateway_client_tokens_total'), 21);
+  assert.equal(sum('gateway_client_tokens_total', { client: 'team', type: 'output' }), 5);
+});
+
+test('error_type is the outcome of what failed, and absent for a client that left', () => {
+  const metrics = createMetrics();
+  for (const outcome of ['ok', 'client_closed', 'timeout', 'upstream_error'] as const) {
+    metrics.add(finished({ outcome }));
+  }
+  const text = metrics.text();
+  const { sum } = metrics.read();
+  const count = 'gen_ai_server_request_duration_seconds_count';
+  assert.equal(sum(count), 4);
+  assert.equal(sum(count, { error_type: 'timeout' }), 1);
+  assert.equal(sum(count, { error_type: 'upstream_error' }), 1);
+  assert.doesNotMatch(text, /error_type="(?:ok|client_closed)?"/);
+});
+
+test('the time per output token is what follows the first token, of delivered streams', () => {
+  const metrics = createMetrics();
+  const stream = { stream: true, completion_tokens: 9 };
+  metrics.add(finished(stream, { durationMs: 1000, firstByteMs: 200 }));
+  metrics.add(finished({ ...stream, outcome: 'client_closed' }, { firstByteMs: 200 }));
+  metrics.add(finished({ ...stream, stream: false }, { firstByteMs: 1000 }));
+  metrics.add(finished({ ...stream, status: 502, outcome: 'upstream_error' }, { firstByteMs: 1 }));
+  const { sum } = metrics.read();
+  assert.equal(sum('gen_ai_server_time_to_first_token_seconds_count'), 2);
+  assert.equal(sum('gen_ai_server_time_to_first_token_seconds_sum'), 0.4);
+  assert.equal(sum('gen_ai_server_time_per_output_token_seconds_count'), 1);
+  assert.equal(sum('gen_ai_server_time_per_output_token_seconds_sum'), 0.1);
+});
+
+test('a histogram counts a value up to its bound, and +Inf is the count', () => {
+  const metrics = createMetrics();
+  for (const durationMs of [10, 10.1, 20, 655_360, 700_000]) {
+    metrics.add(finished({}, { durationMs }));
+  }
+  const { sum } = metrics.read();
+  const bucket = (le: string) => sum('gen_ai_server_request_duration_seconds_bucket', { le });
+  assert.deepEqual(['0.01', '0.02', '327.68', '655.36', '+Inf'].map(bucket), [1, 3, 3, 4, 5]);
+  assert.equal(sum('gen_ai_server_request_duration_seconds_count'), 5);
+});
+
+test('tries, fallbacks and refusals are counted', () => {
+  const metrics = createMetrics();
+  metrics.add(
+    finished({
+      provider: 'b',
+      client: 'team',
+      tries: [
+        { provider: 'a', model: 'm', outcome: 'timeout' },
+        { provider: 'a', model: 'm', outcome: 'upstream_error', status: 500 },
+        { provider: 'c', model: 'm', outcome: 'resting' },
+        { provider: 'b', model: 'm', outcome: 'ok', status: 200 },
+      ],
+    }),
+  );
+  const refused = { outcome: 'rate_limited', status: 429 } as const;
+  metrics.add(finished({ ...refused, reason: 'global', provider: undefined }));
+  metrics.add(finished(refused));
+  // A stream that had begun.
+  metrics.add(finished({ ...refused, status: 200, reason: 'upstream' }));
+  const { sum } = metrics.read();
+  assert.equal(sum('gateway_requests_total', { client: 'team', outcome: 'ok' }), 1);
+  assert.equal(sum('gateway_tries_total'), 4);
+  assert.equal(sum('gateway_tries_total', { provider: 'a', result: 'timeout' }), 1);
+  // No request was sent to c.
+  assert.equal(sum('gateway_fallbacks_total'), 1);
+  assert.equal(sum('gateway_fallbacks_total', { from: 'c', to: 'b', reason: 'resting' }), 1);
+  assert.equal(sum('gateway_refusals_total'), 2);
+  assert.equal(sum('gateway_refusals_total', { limit: 'global' }), 1);
+  assert.equal(sum('gateway_refusals_total', { limit: 'other' }), 1);
+});
+
+test('no fallback is counted if all other providers are passed over', () => {
+  const metrics = createMetrics();
+  for (const outcome of ['resting', 'limit'] as const) {
+    const tries = [
+      { provider: 'a', model: 'm', outcome: 'upstream_error' },
+      { provider: 'b', model: 'm', outcome },
+    ] as const;
+    metrics.add(finished({ outcome: 'upstream_error', tries }));
+  }
+  assert.equal(metrics.read().sum('gateway_fallbacks_total'), 0);
+  // The page counts only providers that got a request.
+  const requestsOf = (id: string) => providerTotals(metrics.metrics)(id).requests;
+  assert.deepEqual(['a', 'b'].map(requestsOf), [2, 0]);
+});
+
+test('the delays of the event loop are those since the last scrape, whoever reads the feed', async (t) => {
+  const gateway = await startGateway(t, { toml: ADMIN });
+  const feed = await openFeed(t, gateway.adminPort);
+  const scrapeMax = async () =>
+    parseMetrics((await gateway.admin('/metrics')).text).sum('nodejs_eventloop_lag_max_seconds');
+  await scrapeMax();
+  // A cleared histogram begins with its second tick.
+  await idle(100);
+  const until = performance.now() + 400;
+  while (performance.now() < until);
+  await idle(100);
+  const stallSeconds = await scrapeMax();
+  assert.ok(stallSeconds > 0.3);
+  // The feed reads the delays too; one stall among many ticks need not show in its percentile.
+  await feed.next('state', () => true);
+  await idle(100);
+  assert.ok((await scrapeMax()) < stallSeconds);
+});
+
+test('GET /metrics is made and sent in chunks, so that streams go on', async (t) => {
+  const gateway = await startGateway(t, { toml: ADMIN });
+  assert.equal((await gateway.admin('/metrics')).headers['transfer-encoding'], 'chunked');
+
+  const names = Array.from({ length: 1000 }, (_, at) => `model-${at}`);
+  const metrics = createMetrics(names);
+  for (const name of names) {
+    const usage = { prompt_tokens: 1, completion_tokens: 1, cached_tokens: 1, reasoning_tokens: 1 };
+    metrics.add(finished({ model: name, upstream_model: name, ...usage }, { responseModel: name }));
+  }
+  const sizes: number[] = [];
+  const config = loadConfig({ toml: '', env: {} });
+  const noDelay = () => ({ mean: 0, p99: 0, max: 0 });
+  for await (const chunk of renderMetrics(config, metrics.metrics, NO_FIGURES, noDelay)) {
+    sizes.push(chunk.length);
+  }
+  const total = sizes.reduce((sum, size) => sum + size, 0);
+  t.diagnostic(`${(total / 1e6).toFixed(1)} MB in ${sizes.length} chunks`);
+  assert.ok(total > 1e6 && total < 6e6, `${total} bytes`);
+  assert.ok(Math.max(...sizes) < 200_000, String(sizes));
+});
+
+test('values of labels are escaped', () => {
+  const name = 'a"b\\c\nd';
+  const metrics = createMetrics([name]);
+  metrics.add(finished({ model: name }));
+  assert.match(metrics.text(), /gen_ai_original_model="a\\"b\\\\c\\nd"/);
+});
+
+test('models are labels only if the settings or a list of models name them', async (t) => {
+  const upstream = await startUpstream(t);
+  const toml =
+    providerToml(upstream, 'p', 'default_model = "d"') + '[aliases]\nfast = "p/target"\n' + ADMIN;
+  const gateway = await startGateway(t, { toml });
+  const original = async (model: string) => {
+    await gateway.chat(chatBody({ model }));
+    const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+    return sum('gen_ai_server_request_duration_seconds_count', { gen_ai_original_model: model });
+  };
+  for (const model of ['fast', 'p/target', 'p/d', 'p', 'p/'])
+    assert.equal(await original(model), 1);
+  assert.equal(await original('p/listed'), 0);
+  const list = { data: [{ id: 'listed' }] };
+  upstream.script = (request, response) =>
+    sendJson(response, request.method === 'GET' ? list : { choices: [] });
+  await gateway.send('/v1/models');
+  assert.equal(await original('p/listed'), 1);
+});
+
+test('a name with a key in it, or with half of a character, is no label although a list has it', async (t) => {
+  const names = [`m-${PROVIDER_KEY}`, '\ud800', '\ud801', 'plain'];
+  const upstream = await startUpstream(t, ({ method }, response) => {
+    if (method === 'GET') sendJson(response, { data: names.map((id) => ({ id })) });
+    else sendJson(response, { ...completion(), model: names[0] });
+  });
+  const gateway = await startGateway(t, { toml: `[admin]\nport = 0\n${providerToml(upstream)}` });
+  await gateway.send('/v1/models');
+  for (const name of names) await gateway.chat(chatBody({ model: `p/${name}` }));
+  const { text } = await gateway.admin('/metrics');
+  const labels = [...text.matchAll(/gen_ai_request_model="([^"]*)"/g)].map(([, label]) => label!);
+  assert.deepEqual([...new Set(labels)].toSorted(), ['other', 'plain']);
+  assert.ok(!text.includes(PROVIDER_KEY));
+});
+
+test('with [admin], the lists of models are read at the start, without a client that asks', async (t) => {
+  const upstream = await startUpstream(t, (request, response) => {
+    sendJson(response, request.method === 'GET' ? { data: [{ id: 'listed' }] } : { choices: [] });
+  });
+  await buildOnce();
+  const start = async (more: string) => {
+    const own = '[server]\nhost = "127.0.0.1"\nport = 0\n';
+    const folder = emptyFolder(t, { 'gateway.toml': own + providerToml(upstream) + more });
+    const program = await startServing(t, [], { cwd: folder });
+    return { ...program, url: `http://127.0.0.1:${program.port}/v1/chat/completions` };
+  };
+  const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, 'content-type': 'application/json' };
+  const ask = async (url: string) => {
+    const body = JSON.stringify(chatBody({ model: 'p/listed' }));
+    assert.equal((await fetch(url, { method: 'POST', headers, body })).status, 200);
+  };
+  await ask((await start('')).url);
+  assert.deepEqual(
+    upstream.requests.map(({ method }) => method),
+    ['POST'],
+  );
+
+  const { url, stderr } = await start(ADMIN);
+  await eventually(() => upstream.requests.length > 1, 'the request for the list');
+  assert.equal(upstream.requests[1]!.method, 'GET');
+  const admin = /^admin +(http:\S+)$/m.exec(stderr())?.[1];
+  const labels = { gen_ai_original_model: 'p/listed' };
+  // The list may not have arrived yet.
+  await eventually(async () => {
+    await ask(url);
+    const { sum } = parseMetrics(await (await fetch(`${admin}metrics`)).text());
+    return sum('gen_ai_server_request_duration_seconds_count', labels) > 0;
+  }, 'a request under the listed name');
+});
+
+test('10,000 random names of models leave the number of series bounded', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) + ADMIN });
+  await gateway.chat(chatBody({ model: 'p/random-0' }));
+  const before = parseMetrics((await gateway.admin('/metrics')).text).series;
+  for (let at = 1; at <= 20; at += 1) await gateway.chat(chatBody({ model: `p/random-${at}` }));
+  assert.equal(parseMetrics((await gateway.admin('/metrics')).text).series, before);
+
+  // Even if a provider lists them all.
+  const names = Array.from({ length: 10_000 }, (_, at) => `random-${at}`);
+  const metrics = createMetrics(names);
+  for (const [at, name] of names.entries()) {
+    const responseModel = names[(7 * at) % names.length]!;
+    const facts = { model: name, upstream_model: name, prompt_tokens: 1 };
+    metrics.add(finished(facts, { responseModel }));
+  }
+  const { series, sum } = metrics.read();
+  assert.ok(series < 2000, `${series} series`);
+  assert.equal(sum('gen_ai_server_request_duration_seconds_count'), names.length);
+  assert.ok(sum('gen_ai_client_token_usage_count', { gen_ai_original_model: 'other' }) > 9000);
+  assert.ok(modelTotals(metrics.metrics).length < 302);
+});
+
+const MANY = sweep(1_000_000, 40_000);
+
+/** Many finished requests, with more names than there is room for. */
+function recordMany() {
+  const names = Array.from({ length: 5000 }, (_, at) => `model-${at}`);
+  const metrics = createMetrics(names);
+  const failures = new ProviderFailures();
+  const history = new History(
+    () => Date.now(),
+    () => 1,
+  );
+  const recent = new RecentRequests();
+  const cause = 'c'.repeat(200);
+  const failed = { model: 'm', outcome: 'timeout', cause, url: NOBODY_LISTENS } as const;
+  for (let at = 0; at < MANY; at += 1) {
+    const provider = `p${at % 10}`;
+    const model = names[at % names.length]!;
+    const request = finished(
+      {
+        provider,
+        model,
+        upstream_model: model,
+        outcome: at % 3 === 0 ? 'timeout' : 'ok',
+        stream: true,
+        client: `client-${at % 20}`,
+        prompt_tokens: at % 5000,
+        completion_tokens: at % 700,
+        tries: [
+          { provider, ...failed },
+          { provider: 'spare', ...failed },
+        ],
+      },
+      { responseModel: names[(at * 7) % 5000]!, firstByteMs: at % 900, gatewayMs: 0.3 },
+    );
+    metrics.add(request);
+    failures.add(request);
+    history.add(request);
+    recent.add(request);
+  }
+  return { metrics, failures, recent, history };
+}
+
+/** The least of several measurements: what is garbage is not always collected at once. */
+async function settledBytes(measure: () => number): Promise<number> {
+  let least = Infinity;
+  for (let count = 0; count < 4; count += 1) {
+    least = Math.min(least, measure());
+    await idle(20);
+  }
+  return least;
+}
+
+test(
+  `the whole view takes less than 8 MB after ${MANY} requests`,
+  { timeout: 300_000 },
+  async (t) => {
+    const measure = createMemoryProbe();
+    let view: ReturnType<typeof recordMany> | undefined = recordMany();
+    assert.equal(view.metrics.read().sum('gateway_requests_total'), MANY);
+    assert.equal(view.recent.since(0).length, 200);
+    assert.equal(providerTotals(view.metrics.metrics)('spare').requests, MANY);
+    const withView = await settledBytes(measure);
+    assert.ok(view);
+    view = undefined;
+    const heldBytes = withView - (await settledBytes(measure));
+    t.diagnostic(`${(heldBytes / 1e6).toFixed(1)} MB`);
+    assert.ok(heldBytes > 3e5 && heldBytes < 8e6, `${heldBytes} bytes`);
+  },
+);
+
+test('the last requests do not hold on to the long texts that they were cut from', async (t) => {
+  const upstream = await startUpstream(t, (_, response) => {
+    sendJson(response, { error: { message: 'm'.repeat(50_000) } }, { status: 400 });
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) + ADMIN });
+  const measure = createMemoryProbe();
+  const ask = async (at: number) =>
+    gateway.chat(chatBody({ model: `p/${at}${'x'.repeat(300_000)}` }));
+  await ask(0);
+  const before = await settledBytes(measure);
+  for (let at = 1; at <= 40; at += 1) await ask(at);
+  upstream.requests.length = 0;
+  const heldBytes = (await settledBytes(measure)) - before;
+  assert.ok(heldBytes < 6e6, `${heldBytes} bytes`);
+});
+
+test('no key, token or content is in the metrics', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) + ADMIN });
+  await gateway.chat(chatBody({ messages: [{ role: 'user', content: 'canary-content' }] }));
+  const { text } = await gateway.admin('/metrics');
+  for (const secret of [CLIENT_TOKEN, 'sk-provider', 'canary-content'])
+    assert.ok(!text.includes(secret));
+});
+
+test('docs/metrics.md has every metric with its type and labels, and no other', async (t) => {
+  const upstream = await startUpstream(t);
+  const usage = {
+    prompt_tokens: 3,
+    completion_tokens: 2,
+    prompt_tokens_details: { cached_tokens: 1 },
+    completion_tokens_details: { reasoning_tokens: 1 },
+  };
+  const toml =
+    providerToml(upstream) +
+    providerToml(upstream, 'q') +
+    '[providers]\nfallback = ["q"]\n' +
+    '[rate_limit]\nstore = "redis://127.0.0.1:9"\n' +
+    ADMIN;
+  const gateway = await startGateway(t, { toml, env: { GATEWAY_UPSTREAM: 'auto' } });
+  upstream.script = (_, response) => sendJson(response, { choices: [], usage });
+  await gateway.chat(chatBody());
+  upstream.script = (_, response) => sendEvents(response, completionEvents());
+  await gateway.chat(chatBody({ stream: true }));
+  upstream.script = (_, response) => sendJson(response, {}, { status: 429 });
+  await gateway.chat(chatBody());
+  const { types, labels } = parseMetrics((await gateway.admin('/metrics')).text);
+  const docs = readFileSync(join(ROOT, 'docs/metrics.md'), 'utf8');
+  const rows = [...docs.matchAll(/^\| `(\w+)` \| (\w+) \| (.*?) \|/gm)].map(
+    ([, name, type, labelCell = '']) => {
+      const names = [...labelCell.matchAll(/`(\w+)`/g)].map(([, label]) => label!);
+      return [name!, { type: type!, names: new Set(names) }] as const;
+    },
+  );
+  const documented = new Map(rows);
+  assert.deepEqual([...documented.keys()].toSorted(), [...types.keys()].toSorted());
+  for (const [name, type] of types) {
+    assert.equal(documented.get(name)?.type, type, name);
+    for (const label of labels.get(name) ?? []) {
+      assert.ok(documented.get(name)?.names.has(label), `${name} has a label ${label}`);
+    }
+  }
+});

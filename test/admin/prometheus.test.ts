@@ -1,0 +1,250 @@
+/** The metrics as the real Prometheus sees them: 1,000 mixed requests, and the figures that they must give. */
+
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { test, type TestContext } from 'node:test';
+
+import { idle } from '../support/clock.ts';
+import {
+  chatBody,
+  providerToml,
+  rawChat,
+  startGateway,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { checkMetrics, isPrometheusMissing, startPrometheus } from '../support/prometheus.ts';
+import {
+  NOBODY_LISTENS,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+  type ReceivedRequest,
+  type Script,
+} from '../support/upstream.ts';
+
+const ADMIN_KEY = 'admin-key-canary-5544332211';
+const USAGE = {
+  prompt_tokens: 20,
+  completion_tokens: 8,
+  total_tokens: 28,
+  prompt_tokens_details: { cached_tokens: 4 },
+  completion_tokens_details: { reasoning_tokens: 3 },
+};
+
+const modelOf = ({ body }: ReceivedRequest) =>
+  (JSON.parse(body.toString()) as { model: string }).model;
+
+/** Answers as the model's name says. */
+const answerByModel: Script = (request, response) => {
+  const model = modelOf(request);
+  const status = Number(/^status-(\d+)/.exec(model)?.[1] ?? 200);
+  if (status !== 200) {
+    sendJson(response, { error: { message: 'so it was told' } }, { status });
+  } else if (model === 'streamed') {
+    const chunk = (choices: unknown[], usage: unknown) =>
+      `data: ${JSON.stringify({ id: '1', object: 'chat.completion.chunk', model, choices, usage })}\n\n`;
+    const delta = (finish_reason: string | null) => [
+      { index: 0, delta: { content: 'a' }, finish_reason },
+    ];
+    const events = [chunk(delta(null), null), chunk(delta('stop'), null), chunk([], USAGE)];
+    sendEvents(response, `${events.join('')}data: [DONE]\n\n`);
+  } else if (!model.startsWith('silent')) {
+    const message = { role: 'assistant', content: 'a' };
+    const choices = [{ index: 0, message, finish_reason: 'stop' }];
+    sendJson(response, { id: '1', object: 'chat.completion', model, choices, usage: USAGE });
+  }
+};
+
+/** A spare provider that knows only the models `covered` and `dead`. */
+const answerCovered: Script = (request, response) => {
+  const isKnown = ['covered', 'dead'].some((name) => modelOf(request).endsWith(name));
+  if (isKnown) sendJson(response, { choices: [] });
+  else sendJson(response, { error: { message: 'no such model' } }, { status: 404 });
+};
+
+const toml = (upstream: FakeUpstream, spare: FakeUpstream) =>
+  [
+    providerToml(upstream, 'p', 'models = ["plain", "streamed"]'),
+    providerToml(upstream, 'slow', 'timeout = 1'),
+    providerToml(upstream, 'limited', 'models = ["plain"]'),
+    providerToml({ baseUrl: NOBODY_LISTENS }, 'down'),
+    providerToml(spare, 'spare'),
+    '[providers]\nfallback = ["spare"]',
+    '[aliases]\nfast = "p/plain"',
+    '[rate_limit]\nenabled = true',
+    '[rate_limit.providers.limited]\nrequests_per_second = 1\nburst_capacity = 5',
+    `[admin]\nport = 0\nkeys = ["${ADMIN_KEY}"]\n`,
+  ].join('\n');
+
+/** Sends `count` requests, 8 at a time, and returns how often each status came. */
+async function repeat(
+  count: number,
+  send: (at: number) => Promise<{ readonly status: number }>,
+): Promise<Record<number, number>> {
+  const statuses: Record<number, number> = {};
+  let next = 0;
+  const work = async () => {
+    while (next < count) {
+      next += 1;
+      const { status } = await send(next);
+      statuses[status] = (statuses[status] ?? 0) + 1;
+    }
+  };
+  await Promise.all(Array.from({ length: 8 }, work));
+  return statuses;
+}
+
+/** Leaves once the provider has the request. */
+async function leave(gateway: TestGateway, upstream: FakeUpstream): Promise<void> {
+  const before = upstream.requests.length;
+  const socket = connect(gateway.port, '127.0.0.1');
+  socket.write(rawChat(chatBody({ model: 'p/silent' })));
+  while (upstream.requests.length === before) await idle(20);
+  const { closed } = upstream.requests.at(-1)!;
+  socket.destroy();
+  await once(socket, 'close');
+  await closed;
+}
+
+/** The script. Returns how many of the 20 limited requests were refused: that depends on the machine. */
+async function sendThousand(gateway: TestGateway, upstream: FakeUpstream): Promise<number> {
+  const chat = async (model: string, more: object = {}) =>
+    gateway.chat(chatBody({ model, ...more }));
+  assert.deepEqual(await repeat(400, () => chat('fast')), { 200: 400 });
+  assert.deepEqual(await repeat(250, () => chat('p/streamed', { stream: true })), { 200: 250 });
+  assert.deepEqual(await repeat(100, () => gateway.chat('{"model":')), { 400: 100 });
+  const anonymous = { headers: { authorization: undefined } };
+  assert.deepEqual(await repeat(50, () => gateway.chat(chatBody(), anonymous)), { 401: 50 });
+  assert.deepEqual(await repeat(50, () => chat('nobody/m')), { 400: 50 });
+  assert.deepEqual(await repeat(30, () => chat('p/status-500')), { 500: 30 });
+  assert.deepEqual(await repeat(20, () => chat('p/status-429')), { 429: 20 });
+  assert.deepEqual(await repeat(20, () => chat('p/status-401')), { 401: 20 });
+  assert.deepEqual(await repeat(20, () => chat('p/status-500-covered')), { 200: 20 });
+  // Another model each time: three failures of one would open its circuit.
+  assert.deepEqual(await repeat(10, (at) => chat(`slow/silent-${at}`)), { 504: 10 });
+  // One after the other: the fourth and later ones pass the provider over.
+  for (let at = 0; at < 20; at += 1) assert.equal((await chat('down/dead')).status, 200);
+  const limited = await repeat(20, () => chat('limited/plain'));
+  for (let at = 0; at < 10; at += 1) await leave(gateway, upstream);
+  const refused = limited[429] ?? 0;
+  assert.ok(refused > 0);
+  assert.equal(limited[200], 20 - refused);
+  return refused;
+}
+
+test('promtool has nothing to complain about', async (t) => {
+  if (isPrometheusMissing(t)) return;
+  const { gateway, upstream } = await start(t);
+  const read = async () =>
+    (await gateway.admin('/metrics', { headers: { authorization: `Bearer ${ADMIN_KEY}` } })).text;
+  assert.equal(checkMetrics(await read()), '');
+  await sendSome(gateway);
+  const text = await read();
+  assert.ok(text.includes('gen_ai_client_token_usage_count'), 'tokens');
+  assert.equal(checkMetrics(text), '');
+  assert.notEqual(checkMetrics('bad-name 1\n'), '');
+  assert.ok(upstream.requests.length > 0);
+});
+
+async function start(t: TestContext) {
+  const upstream = await startUpstream(t, answerByModel);
+  const spare = await startUpstream(t, answerCovered);
+  const gateway = await startGateway(t, { toml: toml(upstream, spare) });
+  return { gateway, upstream };
+}
+
+async function sendSome(gateway: TestGateway): Promise<void> {
+  for (const model of ['fast', 'p/status-500', 'p/status-500-covered']) {
+    await gateway.chat(chatBody({ model }));
+  }
+  await gateway.chat(chatBody({ model: 'p/streamed', stream: true }));
+}
+
+test(
+  'what Prometheus scrapes of 1,000 mixed requests is exactly what was sent',
+  { timeout: 300_000 },
+  async (t) => {
+    if (isPrometheusMissing(t)) return;
+    const { gateway, upstream } = await start(t);
+    const target = `127.0.0.1:${gateway.adminPort}`;
+    const { query } = await startPrometheus(t, { target, key: ADMIN_KEY });
+    const refused = await sendThousand(gateway, upstream);
+    const served = 20 - refused;
+    const sumOf = async (expression: string) => (await query(expression)).values().next().value;
+    while ((await sumOf('sum(gateway_requests_total)')) !== 1000) await idle(100);
+    const expect = async (expression: string, rows: readonly [object, number][]) => {
+      const expected = rows.map(([labels, value]) => [JSON.stringify(labels), value] as const);
+      assert.deepEqual(await query(expression), new Map(expected), expression);
+    };
+
+    await expect('sum by (outcome) (gateway_requests_total)', [
+      [{ outcome: 'ok' }, 400 + 250 + 20 + 20 + served],
+      [{ outcome: 'refused' }, 100 + 50 + 50],
+      [{ outcome: 'upstream_error' }, 30 + 20],
+      [{ outcome: 'rate_limited' }, 20 + refused],
+      [{ outcome: 'timeout' }, 10],
+      [{ outcome: 'client_closed' }, 10],
+    ]);
+    await expect('sum by (provider, result) (gateway_tries_total)', [
+      [{ provider: 'p', result: 'ok' }, 650],
+      [{ provider: 'p', result: 'upstream_error' }, 30 + 20 + 20],
+      [{ provider: 'p', result: 'rate_limited' }, 20],
+      [{ provider: 'p', result: 'client_closed' }, 10],
+      [{ provider: 'slow', result: 'timeout' }, 10],
+      [{ provider: 'limited', result: 'ok' }, served],
+      [{ provider: 'limited', result: 'limit' }, refused],
+      [{ provider: 'down', result: 'upstream_error' }, 3],
+      [{ provider: 'down', result: 'resting' }, 17],
+      [{ provider: 'spare', result: 'ok' }, 20 + 20],
+      [{ provider: 'spare', result: 'upstream_error' }, 30 + 20 + 10],
+    ]);
+    await expect('sum by (from, to, reason) (gateway_fallbacks_total)', [
+      [{ from: 'p', reason: 'upstream_error', to: 'spare' }, 30 + 20],
+      [{ from: 'p', reason: 'rate_limited', to: 'spare' }, 20],
+      [{ from: 'slow', reason: 'timeout', to: 'spare' }, 10],
+      [{ from: 'down', reason: 'upstream_error', to: 'spare' }, 3],
+      [{ from: 'down', reason: 'resting', to: 'spare' }, 17],
+    ]);
+    await expect('sum by (limit) (gateway_refusals_total)', [
+      [{ limit: 'upstream' }, 20],
+      [{ limit: 'provider' }, refused],
+    ]);
+    await expect('sum by (provider) (gateway_breaker_circuits)', [
+      [{ provider: 'p' }, 0],
+      [{ provider: 'slow' }, 0],
+      [{ provider: 'limited' }, 0],
+      [{ provider: 'down' }, 1],
+      [{ provider: 'spare' }, 0],
+    ]);
+    const chats = 400 + 250 + 30 + 20 + 20 + 20 + 10 + 20 + 20 + 10;
+    await expect('sum(gen_ai_server_request_duration_seconds_count)', [[{}, chats]]);
+    await expect('sum(gen_ai_server_request_duration_seconds_bucket{le="+Inf"})', [[{}, chats]]);
+    await expect('sum(gen_ai_server_time_to_first_token_seconds_count)', [[{}, 250]]);
+    await expect('sum(gateway_requests_in_flight)', [[{}, 0]]);
+    await expect('sum(gateway_open_streams)', [[{}, 0]]);
+    await expect('sum(gateway_buffered_bytes)', [[{}, 0]]);
+    await expect('sum by (error_type) (gen_ai_server_request_duration_seconds_count)', [
+      [{}, 400 + 250 + 20 + 20 + served + 10],
+      [{ error_type: 'upstream_error' }, 50],
+      [{ error_type: 'rate_limited' }, 20 + refused],
+      [{ error_type: 'timeout' }, 10],
+    ]);
+    const answers = 650 + served;
+    await expect('sum by (gen_ai_token_type) (gen_ai_client_token_usage_sum)', [
+      [{ gen_ai_token_type: 'input' }, 20 * answers],
+      [{ gen_ai_token_type: 'cached_input' }, 4 * answers],
+      [{ gen_ai_token_type: 'output' }, 8 * answers],
+      [{ gen_ai_token_type: 'reasoning' }, 3 * answers],
+    ]);
+    await expect(
+      'sum(gen_ai_client_token_usage_sum{gen_ai_original_model="fast",gen_ai_token_type="output"})',
+      [[{}, 3200]],
+    );
+    await expect(
+      'sum(gen_ai_server_time_per_output_token_seconds_count{gen_ai_response_model="streamed"})',
+      [[{}, 250]],
+    );
+  },
+);

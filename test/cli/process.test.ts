@@ -1,0 +1,653 @@
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import {
+  copyFileSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  writeFileSync,
+} from 'node:fs';
+import { connect, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { before, describe, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { assertError } from '../support/errors.ts';
+import { chatBody, providerToml, rawChat, startGateway } from '../support/gateway.ts';
+import { startHeldUpstream } from '../support/held-stream.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  parseLog,
+  ROOT,
+  runProgram,
+  SERVER,
+  startCommand,
+  startServing,
+  untilServing,
+  type ProgramOptions,
+} from '../support/process.ts';
+import { isRefused } from '../support/raw.ts';
+import { TRANSPORT_ENV } from '../support/transport.ts';
+import { WORKERS } from '../support/workers.ts';
+import { createGate, dataOf, eventually, openChat } from '../support/streams.ts';
+import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
+import {
+  CHUNK,
+  completion,
+  completionEvents,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+} from '../support/upstream.ts';
+
+before(buildOnce);
+
+/** Runs a command that becomes, or starts, a gateway, and waits until it listens. */
+async function start(t: TestContext, command: readonly string[], options: ProgramOptions = {}) {
+  const serving = await untilServing(startCommand(t, command, options));
+  const kill = (signal: NodeJS.Signals) => serving.child.kill(signal);
+  return { ...serving, pid: serving.child.pid!, kill };
+}
+
+/** A folder with the settings of a provider `p`, and the arguments to use it. */
+function settingsFor(t: TestContext, upstream: FakeUpstream, more = '') {
+  const toml = `[server]\nhost = "127.0.0.1"\nport = 0\n${more}${providerToml(upstream)}`;
+  const folder = emptyFolder(t, { 'settings.toml': toml });
+  const config = join(realpathSync(folder), 'settings.toml');
+  return { folder, config, args: [SERVER, '--config', config] };
+}
+
+/** The same without a provider, which would have lines of its own. */
+function settingsWithoutProvider(t: TestContext) {
+  const toml = '[server]\nhost = "127.0.0.1"\nport = 0\n[admin]\nport = 0\n';
+  const folder = emptyFolder(t, { 'settings.toml': toml });
+  return { folder, args: [SERVER, '--config', join(folder, 'settings.toml')] };
+}
+
+/** Of the metrics. */
+async function droppedLines(adminUrl: unknown): Promise<number> {
+  const metrics = await (await fetch(new URL('/metrics', String(adminUrl)))).text();
+  return Number(/^gateway_log_lines_dropped_total (\d+)$/m.exec(metrics)?.[1]);
+}
+
+const UNREAD = 1000;
+
+/** Starts a gateway whose log nobody reads, and has it log this many requests: more than the system keeps for a reader. */
+async function startUnread(t: TestContext, [script, ...args]: readonly string[]) {
+  const program = await startServing(t, args, { script: script! });
+  await eventually(() => program.lines('started').length === 1, 'the start');
+  program.child.stdout!.pause();
+  const socket = connect(program.port, '127.0.0.1');
+  const one = `GET /${'x'.repeat(400)} HTTP/1.1\r\nhost: a\r\nx-request-id: ${'x'.repeat(128)}\r\n\r\n`;
+  socket.write(one.repeat(UNREAD - 1) + one.replace('host: a', 'host: a\r\nconnection: close'));
+  await once(socket.resume(), 'end');
+  return program;
+}
+
+const quote = (words: readonly string[]) => words.map((word) => `'${word}'`).join(' ');
+
+/** A request that is over before the drain. */
+async function assertRefused(port: number): Promise<void> {
+  const { response, ended } = openChat(port, {});
+  assert.equal((await response).statusCode, 400);
+  await ended;
+}
+
+async function assertServes(port: number): Promise<void> {
+  const complete = openChat(port, chatBody());
+  assert.equal((await complete.response).statusCode, 200);
+  assert.deepEqual(JSON.parse(await complete.ended), completion());
+}
+
+describe('the process', { concurrency: 4 }, () => {
+  test('goes on when the reader of its log ends after the first line', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args } = settingsFor(t, upstream, '[admin]\nport = 0\n');
+    const command = quote([process.execPath, ...args]);
+    const { port, stdout, lines } = await start(t, ['sh', '-c', `${command} | head -n 1`]);
+    for (let round = 0; round < 5; round += 1) await assertServes(port);
+    await eventually(() => stdout().includes('\n'), 'the one line');
+    const [{ admin_url: adminUrl } = {}] = lines('started');
+    const formerly = await droppedLines(adminUrl);
+    for (let round = 0; round < 5; round += 1) await assertServes(port);
+    assert.equal(stdout().trimEnd().split('\n').length, 1);
+    await eventually(
+      async () => (await droppedLines(adminUrl)) >= formerly + 5,
+      'the lines that are lost are counted',
+    );
+  });
+
+  const hasPrlimit = spawnSync('prlimit', ['--version']).status === 0;
+  const skipFull = !hasPrlimit && 'prlimit is not there';
+  test(
+    'counts the log lines that a full disk loses, and tells of them when there is room',
+    { skip: skipFull },
+    async (t) => {
+      const { args, folder } = settingsWithoutProvider(t);
+      const log = join(folder, 'log');
+      // A file that cannot grow beyond 8 KiB: the last line is written in part, those after it not at all.
+      const command = `ulimit -S -f 16; exec ${quote([process.execPath, ...args])} >> '${log}'`;
+      const { pid, port } = await start(t, ['sh', '-c', command]);
+      const text = () => readFileSync(log, 'utf8');
+      await eventually(() => text().includes('started'), 'the first line');
+      const [{ admin_url: adminUrl } = {}] = parseLog(text(), 'started');
+      const count = 40;
+      for (let round = 0; round < count; round += 1) await assertRefused(port);
+      const complete = text().split('\n').length - 1;
+      await eventually(
+        async () => (await droppedLines(adminUrl)) === 1 + count - complete,
+        `all lines but ${complete} are lost`,
+      );
+      assert.ok(complete < count);
+      const { length } = text();
+      assert.equal(spawnSync('prlimit', [`--pid=${pid}`, '--fsize=unlimited:']).status, 0);
+      await assertRefused(port);
+      // The line that was written in part ends, and the next ones are whole.
+      const more = () => text().slice(length + 1);
+      const dropped = () => parseLog(more(), 'log lines were dropped');
+      await eventually(() => dropped().length > 0, 'the line that says so');
+      assert.equal(text()[length], '\n');
+      assert.deepEqual([dropped().length, dropped()[0]!['lines']], [1, 1 + count - complete]);
+      assert.equal(parseLog(more(), 'request').length, 1);
+    },
+  );
+
+  test('loses no line to /dev/full that it does not count', async (t) => {
+    const { args } = settingsWithoutProvider(t);
+    const command = `exec ${quote([process.execPath, ...args])} > /dev/full`;
+    const { port, exit, kill, stderr } = await start(t, ['sh', '-c', command]);
+    for (let round = 0; round < 5; round += 1) await assertRefused(port);
+    const adminUrl = /^admin +(.*)$/m.exec(stderr())?.[1];
+    await eventually(async () => (await droppedLines(adminUrl)) === 6, 'the start, five requests');
+    kill('SIGTERM');
+    assert.equal(await exit, 0);
+    assert.match(stderr(), /^inference-gateway: 8 log lines are lost$/m);
+  });
+
+  test('waits at its end until the log is read', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args } = settingsFor(t, upstream);
+    const { child, exit, lines, port, stderr } = await startUnread(t, args);
+    child.kill('SIGTERM');
+    await eventually(async () => isRefused(port), 'the port is closed');
+    child.stdout!.resume();
+    assert.equal(await exit, 0);
+    assert.equal(lines('request').length, UNREAD);
+    for (const name of ['draining', 'stopped']) assert.equal(lines(name).length, 1);
+    assert.doesNotMatch(stderr(), /lost/);
+  });
+
+  test('ends after a while if nobody reads the log, and says how many lines are lost', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args } = settingsFor(t, upstream);
+    const { child, exit, stdout, stderr } = await startUnread(t, args);
+    const exited = once(child, 'exit');
+    child.kill('SIGTERM');
+    assert.deepEqual(await exited, [0, null]);
+    child.stdout!.resume();
+    await exit;
+    const lost = Number(/^inference-gateway: (\d+) log lines are lost$/m.exec(stderr())?.[1]);
+    const written = stdout().split('\n').length - 1;
+    assert.ok(written < UNREAD, `${written}`);
+    // Those that were written together, and read in part, are among the lost.
+    assert.ok(lost + written >= UNREAD + 3, `${lost} lost, ${written} written`);
+  });
+
+  test('an exhausted limit of open files is not the fault of providers, and is over when clients leave', async (t) => {
+    const [upstream, other] = [await startUpstream(t), await startUpstream(t)];
+    const folder = emptyFolder(t, {
+      'settings.toml': [
+        '[server]\nhost = "127.0.0.1"\nport = 0\n[admin]\nport = 0\n[providers]\nfallback = ["q"]',
+        // No list is fetched, which would leave an idle connection to use.
+        providerToml(upstream, 'p', 'models = ["m"]\nretries = 0'),
+        providerToml(other, 'q', 'models = ["m"]\nretries = 0\ndefault_model = "m"'),
+      ].join('\n'),
+    });
+    const settings = join(folder, 'settings.toml');
+    const command = quote([process.execPath, SERVER, '--config', settings]);
+    const limited = ['sh', '-c', `ulimit -n 64; exec ${command}`];
+    const { pid, port, lines } = await start(t, limited, { env: TRANSPORT_ENV });
+    await eventually(() => lines('started').length > 0, 'it has started');
+
+    const sockets: Socket[] = [];
+    t.after(() => sockets.forEach((socket) => socket.destroy()));
+    const open = () => {
+      const socket = connect(port, '127.0.0.1');
+      socket.on('error', () => {});
+      sockets.push(socket);
+      return socket;
+    };
+    const askers = Array.from({ length: 5 }, open);
+    for (const asker of askers) {
+      asker.write('GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n');
+      await once(asker, 'data');
+    }
+    const idle = Array.from({ length: 100 }, open);
+    const isFull = () => readdirSync(`/proc/${pid}/fd`).length >= 63;
+    await eventually(isFull, 'no more can be accepted');
+    const answers = await Promise.all(
+      askers.map(async (asker) => {
+        asker.write(rawChat(chatBody()));
+        const [bytes] = (await once(asker, 'data')) as [Buffer];
+        return bytes.toString();
+      }),
+    );
+    for (const answer of answers) {
+      assert.match(answer, /^HTTP\/1\.1 500 /);
+      const body = JSON.parse(answer.slice(answer.indexOf('\r\n\r\n'))) as unknown;
+      const error = { type: 'internal_error', message: 'Internal server error' };
+      assert.deepEqual(body, { error: { ...error, code: 'INTERNAL_ERROR' } });
+    }
+    await eventually(() => lines('request').length >= 5, 'they are logged');
+    for (const { outcome, tries } of lines('request')) {
+      const [{ cause } = {}] = tries as Record<string, unknown>[];
+      assert.match(
+        `${String(outcome)} ${String(cause)}`,
+        /^internal_error EMFILE: connect EMFILE /,
+      );
+    }
+    const exhausted = lines('descriptors exhausted');
+    assert.deepEqual(exhausted.map(({ level, cause, limit }) => [level, cause, limit])[0], [
+      'error',
+      'EMFILE',
+      'open files of the process (ulimit -n)',
+    ]);
+    const times = exhausted.map(({ time }) => Date.parse(String(time)));
+    // Once a second by each thread.
+    for (const [index, time] of times.slice(WORKERS).entries()) {
+      assert.ok(time - times[index]! > 900);
+    }
+
+    for (const socket of idle) socket.destroy();
+    await eventually(async () => {
+      // Until it has noticed, it still turns clients away.
+      return assertServes(port).then(
+        () => true,
+        () => false,
+      );
+    }, 'it serves again');
+    assert.equal(upstream.requests.length, 1);
+    assert.equal(other.requests.length, 0);
+    assert.deepEqual(lines('breaker opened'), []);
+    const [{ admin_url: adminUrl } = {}] = lines('started');
+    const metrics = await (await fetch(new URL('/metrics', String(adminUrl)))).text();
+    // Five requests at two providers each.
+    const count = Number(/^gateway_descriptors_exhausted_total (\d+)$/m.exec(metrics)?.[1]);
+    assert.ok(count >= 10, `${count}`);
+  });
+
+  test('logs one line about its start', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args, config } = settingsFor(t, upstream);
+    const withFile = await start(t, [process.execPath, ...args]);
+    const folder = realpathSync(emptyFolder(t));
+    const env = { GATEWAY_HOST: '127.0.0.1', GATEWAY_PORT: '0', GATEWAY_UPSTREAM: 'fetch' };
+    const without = await start(t, program([SERVER]), { cwd: folder, env });
+    const both = [withFile, without].map(async ({ lines, port }) => {
+      await eventually(() => lines().length > 0, 'the line');
+      const [{ time, ...line } = {}, ...more] = lines('started');
+      assert.ok(time);
+      assert.deepEqual(more, []);
+      assert.equal(line['url'], `http://127.0.0.1:${port}/v1`);
+      return line;
+    });
+    const [first, second] = await Promise.all(both);
+    const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+      version: string;
+    };
+    const shared = { level: 'info', message: 'started', version, node: process.version };
+    assert.deepEqual(first, {
+      ...shared,
+      url: first!['url'],
+      host: '127.0.0.1',
+      workers: WORKERS,
+      providers: 'p',
+      settings: config,
+      settings_found: true,
+      transport: /^upstream +(.*)$/m.exec(withFile.stderr())?.[1],
+    });
+    assert.deepEqual(second, {
+      ...shared,
+      url: second!['url'],
+      host: '127.0.0.1',
+      workers: WORKERS,
+      providers: '',
+      settings: join(folder, 'gateway.toml'),
+      settings_found: false,
+      transport: 'fetch (as configured)',
+    });
+  });
+
+  test('logs how many requests a drain finds, finishes and cuts', async (t) => {
+    const { opened, open: finish } = createGate();
+    const upstream = await startUpstream(t, async ({ body }, response) => {
+      if (body.includes('"model":"slow"')) return;
+      await opened;
+      sendJson(response, completion());
+    });
+    const { args } = settingsFor(t, upstream, 'shutdown_timeout = 2\n');
+    const running = await start(t, program(args));
+    await assertRefused(running.port);
+    const finished = [1, 2].map(() => openChat(running.port, chatBody()));
+    const cut = openChat(running.port, chatBody({ model: 'p/slow' }));
+    await eventually(() => upstream.requests.length === 3, 'the requests');
+    running.kill('SIGTERM');
+    await eventually(() => running.stdout().includes('draining'), 'the drain');
+    await eventually(async () => isRefused(running.port), 'the port is closed');
+    finish();
+    for (const { response } of finished) assert.equal((await response).statusCode, 200);
+    assert.equal((await cut.response).statusCode, 500);
+    assert.equal(await running.exit, 0, running.stderr());
+    const facts = ['draining', 'stopped'].map((name) => {
+      const [{ time, ...line } = {}] = running.lines(name);
+      assert.ok(time);
+      return line;
+    });
+    assert.deepEqual(facts, [
+      { level: 'info', message: 'draining', reason: 'SIGTERM', in_flight: 3 },
+      { level: 'info', message: 'stopped', finished: 2, cut: 1 },
+    ]);
+  });
+
+  test('listens for the operator on [admin] port, also in a drain', async (t) => {
+    const { upstream, finish } = await startHeldUpstream(t);
+    const { args } = settingsFor(t, upstream, '[admin]\nport = 0\n');
+    const running = await start(t, program(args));
+    await eventually(() => running.stdout().includes('\n'), 'the line of the start');
+    const url = /^admin +(http:\/\/127\.0\.0\.1:\d+\/)$/m.exec(running.stderr())?.[1];
+    assert.ok(url, running.stderr());
+    assert.equal(running.lines('started')[0]!['admin_url'], url);
+    const ready = async () => (await fetch(`${url}ready`)).status;
+    assert.equal(await ready(), 200);
+    assert.equal((await fetch(`http://127.0.0.1:${running.port}/ready`)).status, 401);
+
+    const feed = await fetch(`${url}events`);
+    const { response, ended } = openChat(running.port, chatBody());
+    const isAsked = () => upstream.requests.some(({ method }) => method === 'POST');
+    await eventually(isAsked, 'the request');
+    running.kill('SIGTERM');
+    await eventually(() => running.stdout().includes('draining'), 'the drain');
+    assert.equal(await ready(), 503);
+    finish();
+    assert.equal((await response).statusCode, 200);
+    assert.deepEqual(JSON.parse(await ended), completion());
+    assert.equal(await running.exit, 0, running.stderr());
+    await feed.text().catch(() => {});
+  });
+
+  test('says that the port of [admin] is in use, and exits 1', async (t) => {
+    const upstream = await startUpstream(t);
+    const { port } = new URL(upstream.baseUrl);
+    const { config } = settingsFor(t, upstream, `[admin]\nport = ${port}\n`);
+    const { code, stdout, stderr } = await runProgram(t, ['--config', config]);
+    assert.deepEqual([code, stdout], [1, '']);
+    const why = `port ${port} is already in use; choose another with [admin] port`;
+    assert.equal(stderr, `inference-gateway: ${why}\n`);
+  });
+
+  for (const [section, setting] of [
+    ['server', '--host'],
+    ['admin', '[admin] host'],
+  ] as const) {
+    test(`names ${setting} if its host cannot be resolved, and exits 1`, async (t) => {
+      const hosts = { server: '127.0.0.1', admin: '127.0.0.1', [section]: 'no-such-host.invalid' };
+      const config = join(
+        emptyFolder(t, {
+          'gateway.toml': `[server]\nhost = "${hosts.server}"\nport = 0\n[admin]\nhost = "${hosts.admin}"\nport = 0\nkeys = ["key-of-the-operator"]\n`,
+        }),
+        'gateway.toml',
+      );
+      const { code, stderr } = await runProgram(t, ['--config', config]);
+      assert.equal(code, 1);
+      const why = `no-such-host.invalid cannot be resolved; choose another address with ${setting}`;
+      assert.equal(stderr, `inference-gateway: ${why}\n`);
+    });
+  }
+
+  test('needs no home, no temporary folder and nothing it could write to', async (t) => {
+    const upstream = await startUpstream(t);
+    const { args } = settingsFor(t, upstream);
+    const env = {
+      HOME: '/nonexistent',
+      TMPDIR: '/nonexistent',
+      XDG_CONFIG_HOME: '/nonexistent',
+    };
+    // /proc refuses writes to root too, whom no permission bits would stop.
+    const running = await start(t, program(args), { cwd: '/proc/self', env });
+    await assertServes(running.port);
+    running.kill('SIGTERM');
+    assert.equal(await running.exit, 0, running.stderr());
+  });
+
+  const flag = [...process.allowedNodeEnvironmentFlags];
+  const permission = ['--permission', '--experimental-permission'].find((name) =>
+    flag.includes(name),
+  );
+  const skip = permission === undefined && `Node ${process.version} has no permission model`;
+  test(
+    'runs with permission to read itself and its settings, and no other',
+    { skip },
+    async (t) => {
+      const upstream = await startUpstream(t);
+      const { folder, config } = settingsFor(t, upstream);
+      const program = join(realpathSync(folder), 'program');
+      mkdirSync(program);
+      const script = join(program, 'server.js');
+      copyFileSync(SERVER, script);
+      const permissions = [permission!, `--allow-fs-read=${script}`, `--allow-fs-read=${config}`];
+      if (flag.includes('--allow-net')) permissions.push('--allow-net');
+      if (WORKERS > 1) permissions.push('--allow-worker');
+      const command = [process.execPath, ...permissions, script, '--config', config];
+      const running = await start(t, command);
+      await assertServes(running.port);
+      const stream = openChat(running.port, chatBody({ stream: true }));
+      // The provider answers streams with a completion here: what matters is that an answer comes.
+      assert.equal((await stream.response).statusCode, 501);
+      running.kill('SIGTERM');
+      assert.equal(await running.exit, 0, running.stderr());
+      assert.doesNotMatch(running.stderr(), /ERR_ACCESS_DENIED|\n\s+at /);
+    },
+  );
+
+  test(
+    'with no permission to read ./gateway.toml does not start, whether there is one or not',
+    { skip },
+    async (t) => {
+      const folder = realpathSync(emptyFolder(t));
+      const path = join(folder, 'gateway.toml');
+      const run = (more: readonly string[], args: readonly string[] = []) =>
+        spawnSync(
+          process.execPath,
+          [permission!, `--allow-fs-read=${SERVER}`, ...more, SERVER, '--check=offline', ...args],
+          { cwd: folder, encoding: 'utf8' },
+        );
+      const allow = `--allow-fs-read=${path}`;
+      // An allowed file that does not exist is one that was looked for and not found.
+      const absent = run([allow]);
+      assert.equal(absent.status, 0, absent.stderr);
+      assert.ok(absent.stdout.startsWith(`settings   no ${path}; `), absent.stdout);
+      for (const args of [[], ['--config', 'gateway.toml']]) {
+        const { status, stdout, stderr } = run([], args);
+        assert.deepEqual([status, stdout], [78, '']);
+        assert.ok(stderr.includes(`inference-gateway: ${path}: `), stderr);
+        assert.ok(stderr.includes(allow), stderr);
+        assert.doesNotMatch(stderr, /\n\s+at /);
+        writeFileSync(path, '[server]\nhost = "127.0.0.1"\n');
+      }
+      assert.match(run([allow]).stdout, /^server\.host = "127\.0\.0\.1"$/m);
+    },
+  );
+
+  const hasNoNet = skip || (!flag.includes('--allow-net') && 'this Node cannot deny the network');
+  test(
+    'with no permission to use the network says so in one line and exits 1',
+    { skip: hasNoNet },
+    async (t) => {
+      const folder = realpathSync(emptyFolder(t));
+      const command = [permission!, `--allow-fs-read=${SERVER}`, `--allow-fs-read=${folder}`];
+      for (const args of [['--port', '0'], ['--demo']]) {
+        const options = { cwd: folder, encoding: 'utf8' } as const;
+        const result = spawnSync(process.execPath, [...command, SERVER, ...args], options);
+        assert.equal(result.status, 1);
+        assert.equal(result.stdout, '');
+        assert.match(result.stderr, /^inference-gateway: .*--allow-net\n$/);
+      }
+    },
+  );
+
+  const namespaces = ['unshare', '--pid', '--fork', '--kill-child', '--mount-proc'];
+  const mayUnshare = spawnSync(namespaces[0]!, [...namespaces.slice(1), 'true']).status === 0;
+  const skipPid = !mayUnshare && 'unshare is not there or not permitted';
+  test(
+    'as process 1 heeds SIGTERM and finishes what is in flight',
+    { skip: skipPid },
+    async (t) => {
+      const { upstream, finish } = await startHeldUpstream(t);
+      const { args } = settingsFor(t, upstream);
+      const running = await start(t, [...namespaces, process.execPath, ...args]);
+      const children = readFileSync(`/proc/${running.pid}/task/${running.pid}/children`, 'utf8');
+      const pid = Number(children.trim());
+      const names = /^NSpid:\s+(.*)$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
+      assert.equal(names?.split(/\s+/).at(-1), '1');
+
+      const { response, ended } = openChat(running.port, chatBody());
+      await eventually(() => upstream.requests.length === 1, 'the request');
+      process.kill(pid, 'SIGTERM');
+      await eventually(() => running.stdout().includes('draining'), 'the drain');
+      finish();
+      assert.equal((await response).statusCode, 200);
+      assert.deepEqual(JSON.parse(await ended), completion());
+      assert.equal(await running.exit, 0, running.stderr());
+    },
+  );
+
+  for (const isDraining of [false, true]) {
+    const when = isDraining ? ' in a drain' : '';
+    test(`logs an exception that nobody catches${when}, finishes what is in flight and exits 1`, async (t) => {
+      const { upstream, finish } = await startHeldUpstream(t);
+      const { args } = settingsFor(t, upstream);
+      const preload = join(ROOT, 'test', 'support', 'uncaught.mjs');
+      const running = await start(t, [process.execPath, '--import', preload, ...args]);
+      const { response, ended } = openChat(running.port, chatBody());
+      await eventually(() => upstream.requests.length === 1, 'the request');
+      if (isDraining) running.kill('SIGTERM');
+      if (isDraining) await eventually(() => running.stdout().includes('draining'), 'the drain');
+      running.kill('SIGUSR2');
+      await eventually(() => running.stdout().includes('thrown by a test'), 'the exception');
+      finish();
+      assert.equal((await response).statusCode, 200);
+      assert.deepEqual(JSON.parse(await ended), completion());
+      assert.equal(await running.exit, 1);
+      const lines = running.stdout().trimEnd().split('\n');
+      const entries = lines.map((line) => JSON.parse(line) as Record<string, string>);
+      const errors = entries.filter(({ level }) => level === 'error');
+      assert.equal(errors.length, 1, running.stdout());
+      assert.match(errors[0]!['cause'] ?? '', /thrown by a test/);
+    });
+  }
+});
+
+/** A stream in flight: the client has its first event, and `finish` lets the provider send the rest. */
+async function startStream(
+  t: TestContext,
+  command: (args: readonly string[]) => readonly string[],
+) {
+  const { upstream, finish } = await startHeldUpstream(t);
+  const { args } = settingsFor(t, upstream, 'shutdown_timeout = 15\n');
+  const scripts = { start: `exec ${quote(program(args))}` };
+  const home = emptyFolder(t, { 'package.json': JSON.stringify({ scripts }) });
+  const running = await start(t, command(args), { cwd: home, env: { HOME: home } });
+  const stream = openChat(running.port);
+  await eventually(() => stream.text() === CHUNK, 'the first event');
+  return { ...running, stream, finish };
+}
+
+const program = (args: readonly string[]) => [process.execPath, ...args];
+const drains = (stdout: string) => stdout.split('"draining"').length - 1;
+
+describe('a signal', { concurrency: 4 }, () => {
+  const commands: Record<string, typeof program> = {
+    'the program': program,
+    'npm run': () => ['npm', 'run', '-s', 'start'],
+    npx: (args) => ['npx', '--offline', '-c', `exec ${quote(program(args))}`],
+  };
+  for (const [name, command] of Object.entries(commands)) {
+    // npm takes seconds to start.
+    const skip = command !== program && LEFT_TO_SWEEPS;
+    test(`Ctrl-C on ${name} lets a stream end whole, and exits 0`, { skip }, async (t) => {
+      const { pid, stdout, stderr, exit, stream, finish } = await startStream(t, command);
+      // A terminal sends it to the whole group; npm sends it once more to what it has started.
+      // Pauses, because the kernel merges signals that are pending at the same time.
+      for (let count = 0; count < 5; count += 1) {
+        process.kill(-pid, 'SIGINT');
+        await sleep(10);
+      }
+      await eventually(() => drains(stdout()) > 0, 'the drain');
+      finish();
+      assert.equal(await stream.ended, CHUNK + completionEvents());
+      assert.equal(await exit, 0, stderr());
+      assert.equal(drains(stdout()), 1);
+    });
+  }
+
+  const second: [signals: readonly NodeJS.Signals[], pauseMs: number][] = [
+    [['SIGINT', 'SIGTERM'], 0],
+    [['SIGTERM', 'SIGTERM'], 1100],
+  ];
+  for (const [[first, next], pauseMs] of second) {
+    test(`${next} ${pauseMs} ms after ${first} ends the process at once, and the log says what was cut`, async (t) => {
+      const { kill, stdout, lines, exit, stream } = await startStream(t, program);
+      kill(first!);
+      await eventually(() => drains(stdout()) > 0, 'the drain');
+      await sleep(pauseMs);
+      kill(next!);
+      assert.equal(await exit, 1);
+      const [event] = dataOf((await stream.ended).slice(CHUNK.length));
+      assert.match(String(event), /"The gateway is shutting down"/);
+      const [request] = lines('request');
+      assert.deepEqual([request?.['outcome'], request?.['status']], ['internal_error', 200]);
+      const [stopped] = lines('stopped');
+      assert.deepEqual([stopped?.['finished'], stopped?.['cut']], [0, 1]);
+    });
+  }
+});
+
+test('an exception in a handler is the documented 500, and the next request is served', async (t) => {
+  const upstream = await startUpstream(t);
+  let hits = 0;
+  const gateway = await startGateway(t, {
+    toml: providerToml(upstream),
+    adjust: (config) => {
+      // What no code of the gateway expects: a setting that throws when it is read.
+      const aliases = new Map(config.aliases);
+      aliases.get = () => {
+        hits += 1;
+        if (hits === 1) throw new Error('thrown by a test: canary');
+        return undefined;
+      };
+      return { ...config, aliases };
+    },
+  });
+  assertError(await gateway.chat(chatBody()), {
+    httpStatus: 500,
+    type: 'internal_error',
+    code: 'INTERNAL_ERROR',
+    message: 'Internal server error',
+  });
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+  const [first, second] = gateway.accessLines();
+  assert.deepEqual([first?.['level'], first?.['outcome']], ['error', 'internal_error']);
+  assert.match(String(first?.['cause']), /canary/);
+  assert.equal(second?.['outcome'], 'ok');
+});
+
+test('no test and no script changes how Node behaves', () => {
+  const { scripts } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+    scripts: Record<string, string>;
+  };
+  assert.doesNotMatch(JSON.stringify(scripts), /NODE_OPTIONS|insecure-http-parser/);
+  assert.doesNotMatch(readFileSync(SERVER, 'utf8'), /env\.NODE_OPTIONS|env\[["']NODE_OPTIONS/);
+});

@@ -1,0 +1,276 @@
+import assert from 'node:assert/strict';
+import { createServer, type AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { before, describe, test, type TestContext } from 'node:test';
+
+import { parseCommandLine } from '../../src/cli/command-line.ts';
+import { checkHere } from '../support/check.ts';
+import { CLIENT_TOKEN, providerToml, PROVIDER_KEY } from '../support/gateway.ts';
+import { buildOnce, emptyFolder, runProgram } from '../support/process.ts';
+import { createGate } from '../support/streams.ts';
+import { NOBODY_LISTENS, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+
+before(buildOnce);
+
+const OTHER_KEY = 'sk-other-0123456789';
+const KEYS = [PROVIDER_KEY, OTHER_KEY, CLIENT_TOKEN];
+
+interface Checked {
+  readonly code: number | string;
+  readonly stdout: string;
+}
+
+function assertNoKey(text: string): void {
+  for (const key of KEYS) assert.ok(!text.includes(key), key);
+}
+
+/** The program with this file. */
+async function checkInProgram(t: TestContext, toml: string, args = ['--check']): Promise<Checked> {
+  const cwd = emptyFolder(t, { 'gateway.toml': toml });
+  const { code, stdout, stderr } = await runProgram(t, args, { cwd });
+  assertNoKey(stdout);
+  assert.equal(stderr, '');
+  return { code, stdout };
+}
+
+/** The same without a process of its own. */
+async function check(t: TestContext, toml: string, args = ['--check']): Promise<Checked> {
+  const path = join(emptyFolder(t, { 'gateway.toml': toml }), 'gateway.toml');
+  const { result, stdout } = await checkHere([...args, '--config', path]);
+  assertNoKey(stdout);
+  return { code: { ok: 0, failed: 3, 'settings wrong': 78 }[result], stdout };
+}
+
+/** The lines of the table: what follows the last empty line. */
+function tableIn({ stdout }: Checked): string[] {
+  return stdout.slice(stdout.lastIndexOf('\n\n') + 2, -1).split('\n');
+}
+
+const list =
+  (count: number): Script =>
+  (_, response) =>
+    sendJson(response, { data: Array.from({ length: count }, (_item, id) => ({ id: `m${id}` })) });
+
+const refuse =
+  (status: number): Script =>
+  ({ headers }, response) =>
+    sendJson(response, { error: { message: `no: ${headers.authorization}` } }, { status });
+
+const html: Script = (_, response) =>
+  response.writeHead(200, { 'content-type': 'text/html' }).end('<!doctype html><title>x</title>');
+
+/** The line of the table after the provider's name, and the path that replaces that of its `base_url`. */
+type Answer = readonly [what: string, Script, exitCode: 0 | 3, result: string, More?];
+interface More {
+  readonly path?: string;
+  readonly lines?: string;
+}
+
+const NO_LIST_HINT = 'is base_url right? A provider without a list needs models = ["…"]';
+
+const redirect: Script = (_, response) => response.writeHead(308, { location: '/x' }).end();
+const endless: Script = (_, response) => response.writeHead(200).write('{"data":[');
+const TWO_MODELS = { lines: 'models = ["a", "b"]' };
+const UI = { path: '/ui' };
+
+const ANSWERS: readonly Answer[] = [
+  ['has 87 models', list(87), 0, '200  87 models'],
+  ['has 1 model', list(1), 0, '200  1 model'],
+  ['answers 401', refuse(401), 3, '401  key refused'],
+  ['answers 403', refuse(403), 3, '403  key refused'],
+  ['answers 400', refuse(400), 3, '400  Bad Request; is the key right?'],
+  ['answers 404 without /v1', refuse(404), 3, '404  is /v1 missing in base_url?', { path: '' }],
+  ['answers 404 at a base_url with /v1', refuse(404), 3, `404  ${NO_LIST_HINT}`],
+  ['is HTML without /v1', html, 3, '200  not a model list; is /v1 missing in base_url?', UI],
+  ['is HTML at a base_url with /v1', html, 3, `200  not a model list; ${NO_LIST_HINT}`],
+  ['answers 503', refuse(503), 3, '503  Service Unavailable'],
+  ['answers 429', refuse(429), 3, '429  Too Many Requests'],
+  ['redirects', redirect, 3, '308  redirects; is base_url right?'],
+  ['never answers', () => {}, 3, 'timeout: no answer in 5 s'],
+  ['never ends its answer', endless, 3, 'timeout: no answer in 5 s'],
+  ['has none', refuse(404), 0, '404  no model list; the settings list 2 models', TWO_MODELS],
+  ['has none, and refuses the key', refuse(401), 3, '401  key refused', TWO_MODELS],
+];
+
+describe('--check asks a provider for its model list, and if it', { concurrency: 4 }, () => {
+  for (const [what, script, exitCode, result, { path = '/v1', lines = '' } = {}] of ANSWERS) {
+    test(`${what}, prints "${result}" and exits ${exitCode}`, async (t) => {
+      const upstream = await startUpstream(t, script);
+      const baseUrl = upstream.baseUrl.replace(/\/v1$/, path);
+      const finished = await check(t, providerToml({ ...upstream, baseUrl }, 'mine', lines));
+      assert.deepEqual(tableIn(finished), [`mine  ${result}`]);
+      assert.equal(finished.code, exitCode);
+      const [{ method, url, headers } = assert.fail(), ...more] = upstream.requests;
+      assert.deepEqual([method, url, more.length], ['GET', `${path}/models`, 0]);
+      assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
+    });
+  }
+
+  test('refuses connections, prints "unreachable" with the cause and exits 3', async (t) => {
+    const toml = providerToml({ baseUrl: NOBODY_LISTENS }, 'mine');
+    const finished = await checkInProgram(t, toml);
+    assert.match(tableIn(finished)[0]!, /^mine {2}unreachable: ECONNREFUSED: \S/);
+    assert.equal(finished.code, 3);
+  });
+
+  test('does not speak HTTP, prints "no usable answer" with the cause and exits 3', async (t) => {
+    const server = createServer((socket) => {
+      socket.on('error', () => {});
+      socket.end('SSH-2.0-x\r\n');
+    }).listen(0, '127.0.0.1');
+    t.after(() => server.close());
+    await new Promise((resolve) => server.once('listening', resolve));
+    const { port } = server.address() as AddressInfo;
+    const finished = await check(
+      t,
+      providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }, 'mine'),
+    );
+    assert.match(tableIn(finished)[0]!, /^mine {2}no usable answer: \S/);
+    assert.equal(finished.code, 3);
+  });
+});
+
+describe('--check', { concurrency: 4 }, () => {
+  test('asks all providers at the same time, and prints a table in the order of the settings', async (t) => {
+    const both = createGate();
+    let waiting = 0;
+    const script: Script = async (request, response) => {
+      waiting += 1;
+      if (waiting === 2) both.open();
+      await both.opened;
+      await list(2)(request, response);
+    };
+    const [first, second] = await Promise.all([startUpstream(t, script), startUpstream(t, script)]);
+    const toml = providerToml(first, 'a-long-name') + providerToml(second, 'b');
+    const finished = await check(t, toml);
+    assert.deepEqual(tableIn(finished), [
+      'a-long-name  200  2 models', //
+      'b            200  2 models',
+    ]);
+    assert.equal(finished.code, 0);
+    assert.match(finished.stdout, /^settings +\S+gateway\.toml\n/);
+    assert.match(finished.stdout, /^registered b$/m);
+  });
+
+  test('tries each key of a provider, and names a refused one by its position', async (t) => {
+    const upstream = await startUpstream(t, async (request, response) => {
+      const isRefused = request.headers.authorization === `Bearer ${OTHER_KEY}`;
+      await (isRefused ? refuse(401) : list(3))(request, response);
+    });
+    const toml = `[providers.mine]
+base_url = "${upstream.baseUrl}"
+api_keys = ["${PROVIDER_KEY}", "${OTHER_KEY}"]
+`;
+    const finished = await check(t, toml);
+    assert.deepEqual(tableIn(finished), [
+      'mine key 1  200  3 models',
+      'mine key 2  401  key refused',
+    ]);
+    assert.equal(finished.code, 3);
+    const { checks } = JSON.parse((await check(t, toml, ['--check', '--json'])).stdout) as {
+      checks: unknown;
+    };
+    assert.deepEqual(checks, [
+      { provider: 'mine', key: 1, ok: true, status: 200, models: 3, message: '3 models' },
+      { provider: 'mine', key: 2, ok: false, status: 401, message: 'key refused' },
+    ]);
+  });
+
+  test('without a registered provider says so and exits 3', async (t) => {
+    const toml = '[providers.groq]\nenabled = false\n';
+    const finished = await check(t, toml);
+    const result = 'providers  none: set a key, for example OPENAI_API_KEY';
+    assert.deepEqual([finished.code, tableIn(finished)], [3, [result]]);
+    const asJson = await check(t, toml, ['--check', '--json']);
+    const { ok, registered } = JSON.parse(asJson.stdout) as Record<string, unknown>;
+    assert.deepEqual([asJson.code, ok, registered], [3, false, []]);
+    assert.equal((await check(t, toml, ['--check=offline'])).code, 0);
+  });
+
+  test('=offline asks no provider, prints no table and exits 0', async (t) => {
+    const upstream = await startUpstream(t, refuse(401));
+    const toml = providerToml(upstream, 'mine');
+    const finished = await check(t, toml, ['--check=offline']);
+    assert.equal(finished.code, 0);
+    assert.match(finished.stdout, /^registered mine$/m);
+    assert.doesNotMatch(finished.stdout, /\n\n/);
+    const asJson = await check(t, toml, ['--json', '--check=offline']);
+    const { ok, registered, ...others } = JSON.parse(asJson.stdout) as Record<string, unknown>;
+    assert.deepEqual([asJson.code, ok, registered], [0, true, ['mine']]);
+    assert.ok(!('checks' in others));
+    assert.equal(upstream.requests.length, 0);
+  });
+
+  test('=offline is read beside other options', () => {
+    assert.deepEqual(
+      { ...parseCommandLine(['--port', '1', '--check=offline']) },
+      { port: '1', check: true, offline: true },
+    );
+  });
+
+  test('--json prints one document with settings, skipped providers and results', async (t) => {
+    const upstream = await startUpstream(t, refuse(404));
+    const toml = `[server]
+timeout = 7
+[server.auth]
+keys = ["${CLIENT_TOKEN}"]
+[providers.groq]
+enabled = false
+[aliases]
+gone = "xai/m"
+${providerToml(upstream, 'mine')}`;
+    const { code, stdout } = await check(t, toml, ['--check', '--json']);
+    assert.equal(code, 3);
+    const document = JSON.parse(stdout) as {
+      settings: Record<string, unknown>;
+      skipped: unknown[];
+      warnings: string[];
+      file: string;
+    };
+    const { settings, skipped, warnings, file, ...others } = document;
+    assert.deepEqual(others, {
+      ok: false,
+      problems: [],
+      registered: ['mine'],
+      checks: [{ provider: 'mine', ok: false, status: 404, message: NO_LIST_HINT }],
+    });
+    assert.equal(settings['server.timeout'], 7);
+    assert.equal(settings['server.auth.keys'], '[secret]');
+    assert.deepEqual(skipped[0], { provider: 'groq', reason: 'enabled = false' });
+    assert.match(warnings[0]!, /aliases\.gone/);
+    assert.match(file, /^\/.*\/gateway\.toml$/);
+  });
+
+  test('--json has null for the file if there is none, or GATEWAY_CONFIG_TOML is in its place', async (t) => {
+    const environments: Record<string, string>[] = [
+      {},
+      { GATEWAY_CONFIG_TOML: '[server]\nport = 1\n' },
+    ];
+    for (const env of environments) {
+      const { stdout } = await runProgram(t, ['--check=offline', '--json'], { env });
+      assert.equal((JSON.parse(stdout) as { file: unknown }).file, null);
+    }
+  });
+
+  for (const args of [
+    ['--check', '--json'],
+    ['--check=offline', '--json'],
+  ]) {
+    test(`${args.join(' ')} prints wrong settings as one document too, and exits 78`, async (t) => {
+      const toml = `[server]\nprot = 1\ntimeout = 0\n`;
+      const { code, stdout } = await checkInProgram(t, toml, args);
+      assert.equal(code, 78);
+      const { ok, problems, ...others } = JSON.parse(stdout) as {
+        ok: boolean;
+        problems: string[];
+      };
+      assert.deepEqual([ok, problems.length, others], [false, 2, {}]);
+      assert.match(problems.join('\n'), /server\.prot: unknown key/);
+    });
+  }
+
+  test('of --demo asks the demo provider', async (t) => {
+    const finished = await checkInProgram(t, '', ['--check', '--demo']);
+    assert.deepEqual([finished.code, tableIn(finished)], [0, ['demo  200  1 model']]);
+  });
+});

@@ -1,0 +1,387 @@
+/** SIGHUP and the other signals, sent to the program. */
+
+import assert from 'node:assert/strict';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
+import { join } from 'node:path';
+import { before, describe, test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+
+import { handleSignals } from '../../src/cli/signals.ts';
+import { chatBody, providerToml } from '../support/gateway.ts';
+import { startHeldUpstream } from '../support/held-stream.ts';
+import {
+  buildOnce,
+  emptyFolder,
+  parseLog,
+  ROOT,
+  startProgram,
+  startServing,
+  tcpSocketsOf,
+  type Line,
+} from '../support/process.ts';
+import { eventually, openChat } from '../support/streams.ts';
+import { sweep } from '../support/sweep.ts';
+import { WORKERS } from '../support/workers.ts';
+import { CHUNK, completion, completionEvents, startUpstream } from '../support/upstream.ts';
+
+before(buildOnce);
+
+const SERVER_TOML = '[server]\nhost = "127.0.0.1"\nport = 0\n';
+
+/** Starts the program with a settings file of this text. */
+async function start(t: TestContext, toml: string) {
+  const folder = emptyFolder(t, { 'settings.toml': toml });
+  const path = join(folder, 'settings.toml');
+  // If SIGUSR1 opened a debugger, its port would be free.
+  const env = { NODE_OPTIONS: '--inspect-port=0' };
+  const program = await startServing(t, ['--config', path], { env });
+  await eventually(() => program.lines('started').length === 1, 'the start');
+  /** Sends SIGHUP and returns the first line about it. */
+  const hangUp = async (): Promise<Line> => {
+    const { length } = program.stdout();
+    const outcomes = () => parseLog(program.stdout().slice(length), 'reloaded', 'reload failed');
+    program.child.kill('SIGHUP');
+    await eventually(() => outcomes().length > 0, 'a reload');
+    return outcomes()[0]!;
+  };
+  return { ...program, path, hangUp };
+}
+
+/** Returns the status of a chat completion, whose body it reads to the end. */
+async function statusOf(port: number, token: string, body: object = chatBody()): Promise<number> {
+  const response = await fetch(`http://127.0.0.1:${port}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
+    body: JSON.stringify(body),
+  });
+  await response.arrayBuffer();
+  return response.status;
+}
+
+const IN_FLIGHT = sweep(1000, 100);
+const RELOADS = sweep(20, 6);
+
+test(
+  `${IN_FLIGHT} requests in flight and new ones all the time: none fails in ${RELOADS} reloads, every other one of a broken file`,
+  { timeout: 300_000 },
+  async (t) => {
+    const { upstream: held, finish } = await startHeldUpstream(t);
+    const places = [await startUpstream(t), await startUpstream(t)] as const;
+    const toml = (round: number, key: string) =>
+      [
+        `${SERVER_TOML}retries = ${round % 3}\n[server.auth]\nkeys = ["kept-key", "${key}", "client-token-canary-9876543210"]`,
+        providerToml(held, 'p', `default_model = "m${round}"`),
+        providerToml(places[round % 4 === 1 ? 1 : 0], 'q'),
+      ].join('\n');
+    const { port, path, lines, hangUp } = await start(t, toml(0, 'key-0'));
+
+    const requests = Array.from({ length: IN_FLIGHT }, (_, at) =>
+      openChat(port, chatBody({ stream: at % 2 === 0 })),
+    );
+    await eventually(() => held.requests.length === IN_FLIGHT, 'all are in flight');
+    const load = { isOver: false };
+    const statuses: number[] = [];
+    const clients = Array.from({ length: 8 }, async () => {
+      while (!load.isOver) {
+        statuses.push(await statusOf(port, 'kept-key', chatBody({ model: 'q/m' })));
+      }
+    });
+
+    const broken = ['[server', '[server]\nprot = 1\n', 'timeout = "soon"\n', '[providers.x]\n'];
+    let key = 'key-0';
+    for (let round = 1; round <= RELOADS; round += 1) {
+      const isBroken = round % 2 === 0;
+      const next = `key-${round}`;
+      writeFileSync(path, isBroken ? broken[round % broken.length]! : toml(round, next));
+      const { message } = await hangUp();
+      assert.equal(message, isBroken ? 'reload failed' : 'reloaded');
+      // As soon as the line is there.
+      const expected = isBroken ? [200, 401] : [401, 200];
+      const body = chatBody({ model: 'q/m' });
+      assert.deepEqual(
+        [await statusOf(port, key, body), await statusOf(port, next, body)],
+        expected,
+      );
+      if (!isBroken) key = next;
+    }
+    load.isOver = true;
+    await Promise.all(clients);
+    finish();
+    for (const [at, { response, ended }] of requests.entries()) {
+      assert.equal((await response).statusCode, 200);
+      const text = await ended;
+      if (at % 2 === 0) assert.equal(text, CHUNK + completionEvents());
+      else assert.deepEqual(JSON.parse(text), completion());
+    }
+    assert.ok(statuses.length > RELOADS);
+    assert.deepEqual(new Set(statuses), new Set([200]));
+    assert.equal(held.requests.length, IN_FLIGHT);
+    assert.ok(places.every(({ requests: { length } }) => length > 0));
+    t.diagnostic(`${statuses.length} further requests`);
+    const failed = lines('request').filter(
+      ({ outcome, status }) => outcome !== 'ok' && status !== 401,
+    );
+    assert.deepEqual(failed, []);
+  },
+);
+
+describe('SIGHUP', { concurrency: 4 }, () => {
+  test('names what has changed and what needs a restart, and fails if the file is gone or is none any more', async (t) => {
+    const upstream = await startUpstream(t);
+    const { port, path, lines, hangUp } = await start(t, SERVER_TOML + providerToml(upstream));
+    const more = 'cors = true\n[admin]\nport = 0\n';
+    writeFileSync(path, `${SERVER_TOML.replace('0.0.1', '0.0.2')}${more}${providerToml(upstream)}`);
+    assert.equal((await hangUp())['changed'], 'server.cors');
+    const [restart] = lines('restart needed');
+    const names = String(restart?.['settings']).split(', ');
+    assert.deepEqual(names.toSorted(), ['admin.port', 'server.host']);
+    assert.equal(await statusOf(port, 'any'), 200);
+
+    // Without the file, or with none in its place, the settings stay.
+    rmSync(path);
+    assert.equal((await hangUp())['cause'], `${path}: no such file`);
+    mkdirSync(path);
+    assert.equal(
+      (await hangUp())['cause'],
+      `${path}: is not a regular file, and cannot be read again`,
+    );
+    assert.equal(await statusOf(port, 'any'), 200);
+    rmSync(path, { recursive: true });
+    writeFileSync(path, SERVER_TOML);
+    assert.equal((await hangUp())['message'], 'reloaded');
+    assert.equal(await statusOf(port, 'any'), 400);
+  });
+
+  test('reads the files that the settings name again: a key that rotates, and one that is gone', async (t) => {
+    const upstream = await startUpstream(t);
+    const folder = emptyFolder(t, {
+      'settings.toml': `${SERVER_TOML}[server.auth]\nkeys = ["\${file:team}"]\n${providerToml(upstream)}`,
+      team: 'key-one\n',
+    });
+    const args = ['--config', join(folder, 'settings.toml')];
+    const { port, child, lines } = await startServing(t, args);
+    const outcomes = () => lines('reloaded', 'reload failed');
+    const statuses = async () => [await statusOf(port, 'key-one'), await statusOf(port, 'key-two')];
+    assert.deepEqual(await statuses(), [200, 401]);
+    writeFileSync(join(folder, 'team'), 'key-two\n');
+    child.kill('SIGHUP');
+    await eventually(() => outcomes().length === 1, 'the reload');
+    assert.equal(outcomes()[0]!['changed'], 'server.auth.keys');
+    assert.deepEqual(await statuses(), [401, 200]);
+    rmSync(join(folder, 'team'));
+    child.kill('SIGHUP');
+    await eventually(() => outcomes().length === 2, 'the second reload');
+    assert.match(String(outcomes()[1]!['cause']), /team: no such file$/);
+    assert.deepEqual(await statuses(), [401, 200]);
+  });
+
+  test('fails if ./gateway.toml was found at start and is gone; uses it if it comes later', async (t) => {
+    const upstream = await startUpstream(t);
+    const cwd = emptyFolder(t);
+    const env = { GATEWAY_PORT: '0', GATEWAY_HOST: '127.0.0.1' };
+    const { port, child, lines } = await startServing(t, [], { cwd, env });
+    const outcomes = () =>
+      lines('reloaded', 'reload failed').map(({ message, cause }) => cause ?? message);
+    const path = join(cwd, 'gateway.toml');
+    writeFileSync(path, providerToml(upstream));
+    child.kill('SIGHUP');
+    await eventually(() => outcomes().length === 1, 'the file is found');
+    assert.equal(await statusOf(port, 'any'), 200);
+    rmSync(path);
+    child.kill('SIGHUP');
+    await eventually(() => outcomes().length === 2, 'the file is gone');
+    assert.equal(outcomes()[0], 'reloaded');
+    assert.match(String(outcomes()[1]), /gateway\.toml: does not exist any more$/);
+    assert.equal(await statusOf(port, 'any'), 200);
+  });
+
+  test('fails if the settings came from a pipe, without waiting for another writer', async (t) => {
+    const upstream = await startUpstream(t);
+    const folder = emptyFolder(t, { text: SERVER_TOML + providerToml(upstream) });
+    const pipe = join(folder, 'pipe');
+    assert.equal(spawnSync('mkfifo', [pipe]).status, 0);
+    const writer = spawn('sh', ['-c', `cat '${join(folder, 'text')}' > '${pipe}'`]);
+    t.after(() => writer.kill());
+    const { port, child, lines } = await startServing(t, ['--config', pipe]);
+    child.kill('SIGHUP');
+    await eventually(() => lines('reload failed').length === 1, 'the reload');
+    assert.equal(await statusOf(port, 'any'), 200);
+  });
+
+  test('waits for the reload before it, and several that wait are one', async (t) => {
+    const names = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
+    const own = names.map((name) => [name, process.listeners(name)] as const);
+    t.after(() => {
+      for (const [name, listeners] of own) {
+        const added = process.listeners(name).filter((one) => !listeners.includes(one));
+        for (const listener of added) process.off(name, listener);
+      }
+    });
+    const ends: (() => void)[] = [];
+    const reload = () => new Promise<void>((resolve) => void ends.push(resolve));
+    handleSignals({ stop: () => true, end: () => {}, reload });
+    const hangUp = () => process.emit('SIGHUP', 'SIGHUP');
+    hangUp();
+    await eventually(() => ends.length === 1, 'the first reload');
+    for (let count = 0; count < 5; count += 1) hangUp();
+    await nextTurn();
+    assert.equal(ends.length, 1);
+    ends[0]!();
+    await eventually(() => ends.length === 2, 'one reload for the five');
+    ends[1]!();
+    await nextTurn();
+    assert.equal(ends.length, 2);
+    hangUp();
+    await eventually(() => ends.length === 3, 'one for the last');
+  });
+
+  test('several at once are one reload after the other', async (t) => {
+    const { child, lines, exit } = await start(t, SERVER_TOML);
+    for (let count = 0; count < 50; count += 1) child.kill('SIGHUP');
+    await eventually(() => lines('reloaded').length > 0, 'a reload');
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+    assert.deepEqual(lines('reload failed', 'uncaught exception'), []);
+  });
+
+  test('works when nobody reads standard output and standard error any more', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = (key: string) =>
+      `${SERVER_TOML}[server.auth]\nkeys = ["${key}"]\n${providerToml(upstream)}`;
+    const { port, path, child } = await start(t, toml('key-one'));
+    child.stdout!.destroy();
+    child.stderr!.destroy();
+    writeFileSync(path, toml('key-two'));
+    child.kill('SIGPIPE');
+    child.kill('SIGHUP');
+    await eventually(async () => (await statusOf(port, 'key-two')) === 200, 'the new key');
+    writeFileSync(path, '[broken');
+    child.kill('SIGHUP');
+    for (let round = 0; round < 5; round += 1) assert.equal(await statusOf(port, 'key-two'), 200);
+    assert.equal(await statusOf(port, 'key-one'), 401);
+  });
+});
+
+const HARMLESS = ['SIGHUP', 'SIGUSR1', 'SIGUSR2', 'SIGPIPE'] as const;
+
+/** Returns a process that runs, in which SIGUSR1 opens the port of a debugger: any that is free. */
+async function startWithoutHandler(t: TestContext) {
+  const script = 'setInterval(() => {}, 60_000); console.log("runs")';
+  const child = spawn(process.execPath, ['--inspect-port=0', '-e', script], {
+    stdio: ['ignore', 'pipe', 'ignore'],
+  });
+  t.after(() => child.kill('SIGKILL'));
+  await once(child.stdout, 'data');
+  return child;
+}
+
+describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, () => {
+  test('while it serves: a stream goes on, and no debugger listens', async (t) => {
+    const { upstream, finish } = await startHeldUpstream(t);
+    const { port, child, stderr, exit, hangUp } = await start(
+      t,
+      SERVER_TOML + providerToml(upstream),
+    );
+    const stream = openChat(port);
+    await eventually(() => stream.text() === CHUNK, 'the first event');
+    assert.equal(tcpSocketsOf(child.pid!).listening, WORKERS);
+    const other = await startWithoutHandler(t);
+    for (const signal of [...HARMLESS, ...HARMLESS]) child.kill(signal);
+    // Sent later: once its debugger listens, that of the gateway would listen too.
+    other.kill('SIGUSR1');
+    await eventually(
+      () => tcpSocketsOf(other.pid!).listening === 1,
+      'the debugger of the other process',
+    );
+    assert.equal((await hangUp())['message'], 'reloaded');
+    assert.equal(tcpSocketsOf(child.pid!).listening, WORKERS);
+    finish();
+    assert.equal(await stream.ended, CHUNK + completionEvents());
+    assert.doesNotMatch(stderr(), /debugger|inspector/i);
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+  });
+
+  test('before it listens, and SIGHUP then reloads already', async (t) => {
+    const upstream = await startUpstream(t);
+    const folder = emptyFolder(t, { 'settings.toml': SERVER_TOML });
+    const path = join(folder, 'settings.toml');
+    const preload = join(ROOT, 'test', 'support', 'slow-listen.mjs');
+    const reloaded = join(folder, 'reloaded');
+    const program = startProgram(t, ['--config', path], {
+      env: { NODE_OPTIONS: `--import=${preload}`, LISTEN_ONCE: reloaded },
+    });
+    const { child, lines, stderr } = program;
+    await eventually(() => stderr().includes('about to listen'), 'the start');
+    writeFileSync(path, SERVER_TOML + providerToml(upstream));
+    for (const signal of HARMLESS) child.kill(signal);
+    await eventually(() => lines('reloaded').length === 1, `the reload: ${stderr()}`);
+    writeFileSync(reloaded, '');
+    await eventually(() => lines('started').length === 1, `the start: ${stderr()}`);
+    assert.equal(lines('started')[0]!['providers'], 'p');
+    assert.doesNotMatch(stderr(), /debugger|inspector/i);
+    const port = Number(/^listening .*:(\d+)\/v1/m.exec(stderr())?.[1]);
+    assert.equal(await statusOf(port, 'any'), 200);
+  });
+
+  test('in a drain: what is in flight is finished, and nothing is reloaded', async (t) => {
+    const { upstream, finish } = await startHeldUpstream(t);
+    const { port, child, lines, exit } = await start(t, SERVER_TOML + providerToml(upstream));
+    const chat = openChat(port, chatBody());
+    await eventually(() => upstream.requests.length === 1, 'the request');
+    child.kill('SIGTERM');
+    await eventually(() => lines('draining').length === 1, 'the drain');
+    for (const signal of HARMLESS) child.kill(signal);
+    await eventually(() => lines('reload ignored').length === 1, 'the line');
+    finish();
+    assert.equal((await chat.response).statusCode, 200);
+    assert.equal(await exit, 0);
+    assert.deepEqual(lines('reloaded'), []);
+  });
+});
+
+describe('drain_delay', { concurrency: 4 }, () => {
+  test('the port serves on, /health and /ready say 503, answers close their connections; a further signal ends it', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = `${SERVER_TOML}drain_delay = 3600\n[admin]\nport = 0\n${providerToml(upstream)}`;
+    const { port, child, lines, exit } = await start(t, toml);
+    const adminUrl = String(lines('started')[0]!['admin_url']);
+    assert.equal((await fetch(`${adminUrl}ready`)).status, 200);
+    child.kill('SIGTERM');
+    await eventually(() => lines('draining').length === 1, 'the drain');
+    const health = await fetch(`http://127.0.0.1:${port}/health`);
+    assert.equal(health.status, 503);
+    assert.equal(((await health.json()) as { status: string }).status, 'draining');
+    const ready = await fetch(`${adminUrl}ready`);
+    assert.deepEqual([ready.status, await ready.json()], [503, { status: 'draining' }]);
+    const chat = openChat(port, chatBody());
+    const { statusCode, headers } = await chat.response;
+    assert.deepEqual([statusCode, headers.connection], [200, 'close']);
+    assert.deepEqual(JSON.parse(await chat.ended), completion());
+    // A further signal ends the process at once.
+    child.kill('SIGINT');
+    assert.equal(await exit, 1);
+    assert.equal(lines('stopped')[0]?.['cut'], 0);
+  });
+
+  test('when it is over the port closes, and the process ends; a reload can set it', async (t) => {
+    const elapsedMs = (
+      (startedAt) => () =>
+        performance.now() - startedAt
+    )(performance.now());
+    const { path, port, child, lines, exit, hangUp } = await start(t, SERVER_TOML);
+    const idle = connect(port, '127.0.0.1');
+    await once(idle, 'connect');
+    writeFileSync(path, `${SERVER_TOML}drain_delay = 2\n`);
+    await hangUp();
+    const beforeMs = elapsedMs();
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+    assert.ok(elapsedMs() - beforeMs >= 1990, 'not before');
+    assert.equal(lines('stopped').length, 1);
+    await assert.rejects(statusOf(port, 'any'));
+  });
+});

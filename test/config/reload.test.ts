@@ -1,0 +1,721 @@
+/** Settings that change while the gateway runs: what takes effect, what is kept, and what is refused. */
+
+import assert from 'node:assert/strict';
+import { rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, test } from 'node:test';
+
+import { loadConfig } from '../../src/config/config.ts';
+import { readSettings } from '../../src/config/read-settings.ts';
+import { compareSettings, createRereader } from '../../src/config/reload.ts';
+import { Reservation } from '../../src/lib/byte-budget.ts';
+import { createRedactor, Secret } from '../../src/lib/secrets.ts';
+import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
+import { replaceNow } from '../support/clock.ts';
+import { parseMetrics } from '../support/exposition.ts';
+import { openFeed } from '../support/feed.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  PROVIDER_KEY,
+  providerToml,
+  startGateway,
+  triesOf,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { createMemoryProbe } from '../support/memory.ts';
+import { emptyFolder } from '../support/process.ts';
+import { sendRaw } from '../support/raw.ts';
+import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
+import { sweep } from '../support/sweep.ts';
+import {
+  CHUNK,
+  completion,
+  completionEvents,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+} from '../support/upstream.ts';
+import { ONE_WORKER } from '../support/workers.ts';
+import { newBudget } from '../support/shared.ts';
+
+const ADMIN = '[admin]\nport = 0\n';
+
+/** The log's lines with one of these messages, without their times. */
+function linesOf({ log }: TestGateway, ...messages: string[]): Record<string, unknown>[] {
+  return log
+    .map((line) => JSON.parse(line) as Record<string, unknown>)
+    .filter(({ message }) => messages.includes(String(message)))
+    .map(({ time: _time, ...line }) => line);
+}
+
+const lastChange = (gateway: TestGateway) => linesOf(gateway, 'reloaded').at(-1)?.['changed'];
+
+const withToken = (token: string) => ({ headers: { authorization: `Bearer ${token}` } });
+
+async function statusWith(gateway: TestGateway, token: string): Promise<number> {
+  return (await gateway.chat(chatBody(), withToken(token))).status;
+}
+
+/** Which provider answers. */
+async function answererOf(gateway: TestGateway, model = 'p/m') {
+  return (await gateway.chat(chatBody({ model }))).headers['x-gateway-provider'];
+}
+
+describe('after a reload', () => {
+  test('a key that was added is accepted, and one that was removed is refused', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = (...keys: string[]) =>
+      `[server.auth]\nkeys = ${JSON.stringify(keys)}\n${providerToml(upstream)}`;
+    const gateway = await startGateway(t, { toml: toml('key-one', 'key-two') });
+    const statuses = async () => [
+      await statusWith(gateway, 'key-one'),
+      await statusWith(gateway, 'key-two'),
+      await statusWith(gateway, 'key-three'),
+    ];
+    assert.deepEqual(await statuses(), [200, 200, 401]);
+    await gateway.reload(toml('key-two', 'key-three'));
+    assert.deepEqual(await statuses(), [401, 200, 200]);
+    assert.deepEqual(linesOf(gateway, 'reloaded'), [
+      { level: 'info', message: 'reloaded', changed: 'server.auth.keys' },
+    ]);
+    assert.doesNotMatch(gateway.log.join(''), /key-(?:one|two|three)/);
+  });
+
+  test('a provider that was added is asked, one that was removed is unknown, one that has moved is asked at its new place', async (t) => {
+    const upstreams = [await startUpstream(t), await startUpstream(t)] as const;
+    const [old, moved] = upstreams;
+    const counts = () => upstreams.map(({ requests }) => requests.length);
+    const gateway = await startGateway(t, { toml: providerToml(old) + providerToml(old, 'gone') });
+    assert.deepEqual(await answererOf(gateway), 'p');
+    await gateway.reload(providerToml(moved) + providerToml(moved, 'added'));
+    assert.equal(await answererOf(gateway), 'p');
+    assert.equal(await answererOf(gateway, 'added/m'), 'added');
+    assert.deepEqual(counts(), [1, 2]);
+    const unknown = await gateway.chat(chatBody({ model: 'gone/m' }));
+    assert.equal(unknown.json().error.message, 'Unknown provider: gone');
+    const names = String(lastChange(gateway)).split(', ');
+    assert.deepEqual(
+      ['providers.p.base_url', 'providers.added.base_url', 'providers.gone.api_key'].filter(
+        (name) => !names.includes(name),
+      ),
+      [],
+    );
+    assert.ok(!names.includes('providers.p.api_key'), String(names));
+  });
+
+  test('the key of a provider is the new one, and is hidden', async (t) => {
+    const key = 'new.canary.0123456789';
+    const upstream = await startUpstream(t, ({ headers }, response) => {
+      const message = `wrong key ${headers.authorization?.split(' ')[1]}`;
+      sendJson(response, { error: { message } }, { status: 400 });
+    });
+    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    await gateway.reload(providerToml(upstream).replace(PROVIDER_KEY, key));
+    const reply = await gateway.chat(chatBody());
+    assert.equal(upstream.requests[0]!.headers.authorization, `Bearer ${key}`);
+    assert.match(reply.text, /wrong key \[secret\]/);
+    assert.ok(!gateway.log.join('').includes(key));
+    assert.equal(lastChange(gateway), 'providers.p.api_key');
+  });
+
+  test('bytes that are not HTTP are answered by the new settings too', async (t) => {
+    const gateway = await startGateway(t, {});
+    const answer = async () => (await sendRaw(gateway.port, 'nonsense\r\n\r\n')).text;
+    assert.doesNotMatch(await answer(), /access-control-allow-origin/i);
+    await gateway.reload('[server]\ncors = true');
+    assert.match(await answer(), /access-control-allow-origin: \*/i);
+  });
+
+  test('connections to providers are used again, whatever else has changed', async (t) => {
+    const upstream = await startUpstream(t);
+    const other = await startUpstream(t);
+    let connections = 0;
+    const seen = new WeakSet();
+    upstream.script = (_, response) => {
+      for (const socket of upstream.sockets) {
+        if (!seen.has(socket)) connections += 1;
+        seen.add(socket);
+      }
+      sendJson(response, completion());
+    };
+    const toml = (round: number) =>
+      `[server]\nretries = ${round}\n${providerToml(upstream)}${providerToml(other, `other${round}`)}`;
+    // Each worker has its own.
+    const gateway = await startGateway(t, { toml: toml(0), isInProcess: true });
+    for (let round = 1; round < 6; round += 1) {
+      assert.equal(await answererOf(gateway), 'p');
+      await gateway.reload(toml(round));
+    }
+    assert.equal(await answererOf(gateway), 'p');
+    assert.equal(connections, 1);
+  });
+
+  test('the log has the new format, and its line "reloaded" is the first', async (t) => {
+    const gateway = await startGateway(t, {});
+    await gateway.reload('[logging]\nformat = "text"');
+    assert.match(gateway.log.at(-1)!, /^[\d:.]+ INFO {2}reloaded changed=logging\.format\n$/);
+    await gateway.reload('');
+    assert.equal((JSON.parse(gateway.log.at(-1)!) as { message: string }).message, 'reloaded');
+  });
+
+  test('the list of models is asked for again only if the settings of the provider differ', async (t) => {
+    const upstream = await startUpstream(t, (_, response) =>
+      sendJson(response, { data: [{ id: 'listed' }] }),
+    );
+    // Each worker would ask for its own.
+    const gateway = await startGateway(t, { toml: providerToml(upstream), env: ONE_WORKER });
+    const ids = async () =>
+      ((await gateway.send('/v1/models')).json() as { data: { id: string }[] }).data.map(
+        ({ id }) => id,
+      );
+    assert.deepEqual(await ids(), ['p/listed']);
+    await gateway.reload(`${providerToml(upstream)}[aliases]\nfast = "p/listed"\n`);
+    assert.deepEqual(await ids(), ['p/listed', 'fast']);
+    assert.equal(upstream.requests.length, 1);
+    await gateway.reload(providerToml(upstream, 'p', 'default_model = "d"'));
+    assert.deepEqual(await ids(), ['p/listed', 'p/d']);
+    assert.equal(upstream.requests.length, 2);
+  });
+
+  test('a provider that is passed over stays so, unless its own settings differ', async (t) => {
+    // Within the rest, however slow the machine is.
+    replaceNow(t, () => 1000);
+    const down = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
+    const up = await startUpstream(t);
+    const toml = (more: string, own = '') =>
+      `${more}\n[providers]\nfallback = ["q"]\n${providerToml(down, 'p', own)}${providerToml(up, 'q')}`;
+    const gateway = await startGateway(t, { toml: toml('') });
+    for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'q');
+    assert.equal(down.requests.length, 3, 'its circuit is open');
+    await gateway.reload(toml('[server]\ncors = true'));
+    await answererOf(gateway);
+    assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:resting q:200');
+    await gateway.reload(toml('', 'default_model = "d"'));
+    await answererOf(gateway);
+    assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:503 q:200');
+    assert.equal(linesOf(gateway, 'breaker closed').length, 1);
+  });
+
+  test('rate limits go on with their tokens if their settings are the same, and begin full if not', async (t) => {
+    // No token is added meanwhile, however slow the machine is.
+    replaceNow(t, () => 1000);
+    const upstream = await startUpstream(t);
+    const bucket = (burst: number) => `requests_per_second = 1\nburst_capacity = ${burst}\n`;
+    const toml = (global: number, ofP: number, ofAlice: number, more = '') =>
+      [
+        `[rate_limit]\nenabled = true\n${bucket(global)}[rate_limit.providers.p]\n${bucket(ofP)}`,
+        `[clients.alice]\nkey = "alice-canary-1"\n${bucket(ofAlice)}`,
+        `[clients.bob]\nkey = "bob-canary-1"\n${more}`,
+        providerToml(upstream) + providerToml(upstream, 'q'),
+      ].join('\n');
+    const gateway = await startGateway(t, { toml: toml(6, 3, 2) });
+    const ask = async (model: string, client: string) => {
+      await gateway.chat(chatBody({ model }), withToken(`${client}-canary-1`));
+      const { status, reason } = gateway.accessLines().at(-1)!;
+      return status === 200 ? 200 : reason;
+    };
+    assert.deepEqual([await ask('p/m', 'alice'), await ask('p/m', 'alice')], [200, 200]);
+    await gateway.reload(toml(6, 3, 2, 'models = ["p/*", "q/*"]'));
+    assert.equal(await ask('q/m', 'alice'), 'client');
+    assert.deepEqual([await ask('p/m', 'bob'), await ask('p/m', 'bob')], [200, 'provider']);
+    // Three of six have been taken: the refused ones were put back.
+    await gateway.reload(toml(6, 4, 3));
+    const [first, second] = [await ask('p/m', 'alice'), await ask('p/m', 'bob')];
+    assert.deepEqual([first, second, await ask('q/m', 'bob')], [200, 200, 200]);
+    assert.equal(await ask('p/m', 'alice'), 'global');
+    await gateway.reload(toml(5, 4, 3));
+    assert.equal(await ask('p/m', 'alice'), 200);
+  });
+
+  test('a key that rests goes on resting, unless the settings of its provider differ', async (t) => {
+    replaceNow(t, () => 1000);
+    const upstream = await startUpstream(t, ({ headers }, response) => {
+      if (headers.authorization === 'Bearer revoked-canary')
+        sendJson(response, {}, { status: 401 });
+      else sendJson(response, completion());
+    });
+    const toml = (more: string, own = '') =>
+      `${more}\n[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_keys = ["revoked-canary", "good-canary"]\n${own}`;
+    const gateway = await startGateway(t, { toml: toml('') });
+    const rests = () => linesOf(gateway, 'key rests').length;
+    for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
+    assert.deepEqual([upstream.requests.length, rests()], [5, 1]);
+    await gateway.reload(toml('[server]\ncors = true'));
+    for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
+    assert.deepEqual([upstream.requests.length, rests()], [9, 1]);
+    await gateway.reload(toml('', 'default_model = "d"'));
+    for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
+    assert.deepEqual([upstream.requests.length, rests()], [14, 2]);
+  });
+
+  test('a named client that was removed is refused, and one may name what it could not', async (t) => {
+    const upstream = await startUpstream(t);
+    const client = (name: string, models: string) =>
+      `[clients.${name}]\nkey = "${name}-canary-1"\nmodels = ["${models}"]\n`;
+    const own = providerToml(upstream);
+    const toml = client('alice', 'p/m') + client('bob', 'p/other') + own;
+    const gateway = await startGateway(t, { toml });
+    const statuses = async () => [
+      await statusWith(gateway, 'alice-canary-1'),
+      await statusWith(gateway, 'bob-canary-1'),
+    ];
+    assert.deepEqual(await statuses(), [200, 404]);
+    await gateway.reload(client('bob', 'p/*') + own);
+    assert.deepEqual(await statuses(), [401, 200]);
+    assert.deepEqual(
+      String(lastChange(gateway)).split(', ').toSorted()[0],
+      'clients.alice.burst_capacity',
+    );
+  });
+
+  test('what requests in flight tell of a former provider does not count for the one that has its id now', () => {
+    const breaker = new CircuitBreaker({
+      log() {},
+      isEnabled: () => false,
+    });
+    const [former, current] = [{ id: 'p' }, { id: 'p' }];
+    const fail3 = (provider: typeof former) => {
+      for (let count = 0; count < 3; count += 1) {
+        breaker.recordModelFailure(provider, 'm');
+        breaker.recordProviderFailure(provider);
+      }
+    };
+    breaker.retire(former);
+    fail3(former);
+    assert.equal(breaker.stateOf(current, 'm'), 'closed');
+    assert.deepEqual(breaker.report(), []);
+    fail3(current);
+    breaker.recordSuccess(former, 'm');
+    breaker.recordModelFailure(former, 'm');
+    assert.equal(breaker.stateOf(current, 'm'), 'open');
+    assert.equal(breaker.stateOf(former, 'm'), 'closed');
+    breaker.retire({ id: 'another' });
+    assert.equal(breaker.stateOf(current, 'm'), 'open');
+  });
+});
+
+describe('a request in flight over a reload', () => {
+  test('keeps its provider, its key and its fallback', async (t) => {
+    const { opened, open: fail } = createGate();
+    const upstream = await startUpstream(t, async (_, response) => {
+      await opened;
+      sendJson(response, {}, { status: 503 });
+    });
+    const former = await startUpstream(t);
+    const latter = await startUpstream(t);
+    const toml = (fallback: FakeUpstream) =>
+      `[providers]\nfallback = ["q"]\n${providerToml(upstream)}${providerToml(fallback, 'q')}`;
+    const gateway = await startGateway(t, { toml: toml(former) });
+    const chat = gateway.chat(chatBody());
+    await eventually(() => upstream.requests.length === 1, 'the request');
+    await gateway.reload(toml(latter));
+    fail();
+    assert.equal((await chat).headers['x-gateway-provider'], 'q');
+    assert.deepEqual([former.requests.length, latter.requests.length], [1, 0]);
+    assert.equal(await answererOf(gateway), 'q');
+    assert.equal(latter.requests.length, 1);
+  });
+
+  test('ends well as a stream of a provider that is removed, and counts as an open stream', async (t) => {
+    const { opened, open: finish } = createGate();
+    const upstream = await startUpstream(t, async ({ method }, response) => {
+      if (method === 'GET') return sendJson(response, { data: [] });
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+      await opened;
+      response.end(completionEvents());
+    });
+    const gateway = await startGateway(t, { toml: providerToml(upstream) + ADMIN });
+    const openStreams = async () =>
+      parseMetrics((await gateway.admin('/metrics')).text).sum('gateway_open_streams');
+    const stream = openChat(gateway.port);
+    await eventually(() => stream.text() === CHUNK, 'the first event');
+    await gateway.reload(ADMIN);
+    assert.equal(await openStreams(), 1);
+    finish();
+    assert.equal(await stream.ended, CHUNK + completionEvents());
+    await eventually(async () => (await openStreams()) === 0, 'it is over');
+  });
+
+  test('has the key of its provider hidden in answer and log, also after others have come', async (t) => {
+    const { opened, open: fail } = createGate();
+    const upstream = await startUpstream(t, async (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+      await opened;
+      response.end(`data: {"error":{"message":"key ${FORMER_KEY} was revoked"}}\n\n`);
+    });
+    const toml = (key: string) => providerToml(upstream).replace(PROVIDER_KEY, key);
+    const gateway = await startGateway(t, { toml: toml(FORMER_KEY) });
+    const stream = openChat(gateway.port);
+    await eventually(() => stream.text() === CHUNK, 'the first event');
+    for (let round = 0; round < 20; round += 1)
+      await gateway.reload(toml(`later-key-${round}-canary`));
+    fail();
+    const { message } = errorAfter(await stream.ended, CHUNK);
+    assert.match(message, /key \[secret\] was revoked/);
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    assert.match(gateway.log.join(''), /\[secret\] was revoked/);
+    assert.ok(!gateway.log.join('').includes(FORMER_KEY));
+  });
+});
+
+/** Without the shape of any vendor's keys. */
+const FORMER_KEY = 'former.canary.0123456789';
+
+test('a redactor hides all keys in use, and of the former ones the latest 100', () => {
+  // The first eight characters of each differ: after them, the end of a text may have cut a key off.
+  const keyOf = (name: string, at: number) => `${name}${String(at).padStart(4, '0')}-canary.`;
+  const secrets = (name: string, count: number) =>
+    Array.from({ length: count }, (_, at) => new Secret(keyOf(name, at)));
+  const redact = createRedactor(secrets('aaaa', 2));
+  redact.add(secrets('bbbb', 150));
+  redact.add([...secrets('cccc', 1), ...secrets('bbbb', 1)]);
+  const isHidden = (name: string, at: number) => {
+    const text = keyOf(name, at);
+    assert.equal(redact.mayChange(text), redact(text) !== text, text);
+    return redact(text) === '[secret]';
+  };
+  assert.ok(isHidden('cccc', 0) && isHidden('bbbb', 0), 'in use');
+  assert.ok(isHidden('bbbb', 149) && isHidden('bbbb', 50), 'among the latest 100');
+  assert.ok(!isHidden('bbbb', 49) && !isHidden('aaaa', 0), 'older');
+});
+
+test('a text that was a key and is now the value of a header stays hidden like a key', () => {
+  const text = 'https://canary.example';
+  const redact = createRedactor([new Secret(text)]);
+  redact.add([new Secret(text, { isKey: false })]);
+  assert.equal(redact('at https://can'), 'at [secret]');
+  redact.add([new Secret(text), new Secret(text, { isKey: false })]);
+  assert.equal(redact('at https://can'), 'at [secret]');
+});
+
+test('a lower max_buffered_bytes lets nothing in until enough is freed, and all of it can be freed', () => {
+  const budget = newBudget(100);
+  const held = new Reservation(budget);
+  held.resize(80);
+  budget.limits = { ...budget.limits, maxBufferedBytes: 50 };
+  const next = new Reservation(budget);
+  assert.throws(() => next.resize(1), /too many bytes/);
+  held.resize(60);
+  assert.equal(budget.reservedBytes, 60);
+  assert.throws(() => next.resize(1), /too many bytes/);
+  held.end();
+  next.resize(50);
+  next.end();
+  assert.equal(budget.reservedBytes, 0);
+});
+
+describe('a reload with wrong settings', () => {
+  test('names the reason if the path cannot be looked up, as at start', (t) => {
+    const path = join(emptyFolder(t, { 'gateway.toml': '' }), 'gateway.toml');
+    const read = () => readSettings({ config: path }, {});
+    const reread = createRereader(read().source, read);
+    rmSync(path);
+    symlinkSync(path, path);
+    assert.throws(reread, { name: 'ConfigError', message: `${path}: cannot be read (ELOOP)` });
+  });
+
+  test('changes nothing, and the log has each problem as --check prints it', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = `[server.auth]\nkeys = ["key-one"]\n${providerToml(upstream)}`;
+    const gateway = await startGateway(t, { toml });
+    await gateway.reload(
+      '[server]\nprot = 1\ntimeout = "soon"\n[server.auth]\nkeys = ["key-two"]\n',
+    );
+    assert.deepEqual(linesOf(gateway, 'reloaded', 'reload failed'), [
+      {
+        level: 'error',
+        message: 'reload failed',
+        cause: 'server.timeout: found "soon", expected an integer from 1 to 2147483',
+      },
+      {
+        level: 'error',
+        message: 'reload failed',
+        cause: 'server.prot: unknown key; did you mean "port"?',
+      },
+    ]);
+    assert.deepEqual(
+      [await statusWith(gateway, 'key-one'), await statusWith(gateway, 'key-two')],
+      [200, 401],
+    );
+    await gateway.reload('[server\n');
+    assert.match(String(linesOf(gateway, 'reload failed').at(-1)?.['cause']), /line 1, column/);
+    assert.equal(await statusWith(gateway, 'key-one'), 200);
+    await gateway.reload(toml);
+    assert.deepEqual(linesOf(gateway, 'reloaded'), [{ level: 'info', message: 'reloaded' }]);
+  });
+
+  test('that would leave callers without keys changes nothing, unless authentication is switched off', async (t) => {
+    const upstream = await startUpstream(t);
+    const provider = providerToml(upstream);
+    const named = '[clients.alice]\nkey = "alice-key"\n';
+    const gateway = await startGateway(t, { toml: named + provider });
+    await gateway.reload(provider);
+    assert.match(
+      String(linesOf(gateway, 'reload failed').at(-1)?.['cause']),
+      /^server\.auth: no key/,
+    );
+    assert.equal(await statusWith(gateway, 'any'), 401);
+    await gateway.reload(`[server.auth]\nkeys = ["team-key"]\n${provider}`);
+    assert.equal(await statusWith(gateway, 'alice-key'), 401);
+    await gateway.reload(`[server.auth]\nenabled = false\n${provider}`);
+    assert.equal(await statusWith(gateway, 'any'), 200);
+    await gateway.reload(provider);
+    assert.equal(linesOf(gateway, 'reload failed').length, 1);
+  });
+
+  test('of a file that has been emptied meanwhile fails; one that was empty at start may stay so', (t) => {
+    const path = join(
+      emptyFolder(t, { 'gateway.toml': '[server]\nretries = 1\n' }),
+      'gateway.toml',
+    );
+    const read = () => readSettings({ config: path }, {});
+    const reread = createRereader(read().source, read);
+    for (const text of ['', ' \n']) {
+      writeFileSync(path, text);
+      assert.throws(reread, { name: 'ConfigError', message: `${path}: is empty now` });
+    }
+    assert.equal(createRereader(read().source, read)().server.retries, 0);
+    writeFileSync(path, '[server]\nretries = 2\n');
+    assert.equal(reread().server.retries, 2);
+  });
+
+  test('of a file cut off at any line end opens the gateway to nobody', async (t) => {
+    const upstream = await startUpstream(t);
+    const shared = `[server]\nretries = 0\n${providerToml(upstream)}`;
+    for (const auth of ['[server.auth]\nkeys = [\n"key-one"]', '[clients.a]\nkey = "key-one"']) {
+      const lines = `${shared}\n${auth}\n`.split('\n');
+      const gateway = await startGateway(t, { toml: lines.join('\n') });
+      for (let count = 0; count < lines.length; count += 1) {
+        await gateway.reload(lines.slice(0, count).join('\n'));
+        assert.equal(await statusWith(gateway, 'other'), 401, `${count} lines`);
+      }
+      await gateway.reload(`${shared}\n[server.auth]\nkeys = []\n`);
+      assert.equal(await statusWith(gateway, 'other'), 401);
+      await gateway.reload(lines.join('\n'));
+      assert.equal(await statusWith(gateway, 'key-one'), 200);
+    }
+  });
+
+  test('does not fail if there was no file before, and there is an empty one now', (t) => {
+    const path = join(emptyFolder(t), 'gateway.toml');
+    writeFileSync(path, '');
+    const read = () => readSettings({ config: path }, {});
+    const reread = createRereader({ text: '', path, isFound: false, isEmpty: false }, read);
+    assert.equal(reread().server.retries, 0);
+  });
+
+  test('is a figure of /metrics until one succeeds', async (t) => {
+    const gateway = await startGateway(t, { toml: ADMIN });
+    const figures = async () => {
+      const metrics = parseMetrics((await gateway.admin('/metrics')).text);
+      return [
+        metrics.sum('gateway_config_last_reload_successful'),
+        metrics.sum('gateway_config_last_reload_success_timestamp_seconds'),
+      ] as const;
+    };
+    const [isSuccessful, startedAt] = await figures();
+    assert.equal(isSuccessful, 1);
+    await gateway.reload('[nonsense]\n');
+    assert.deepEqual(await figures(), [0, startedAt]);
+    await gateway.reload(ADMIN);
+    const [isSuccessfulAgain, reloadedAt] = await figures();
+    assert.equal(isSuccessfulAgain, 1);
+    assert.ok(reloadedAt > startedAt);
+  });
+
+  test('as if by a bug is logged with the stack, and the gateway goes on', async (t) => {
+    const upstream = await startUpstream(t);
+    let isBroken = false;
+    const gateway = await startGateway(t, {
+      toml: providerToml(upstream),
+      adjust: (config) => {
+        if (isBroken) throw new TypeError('thrown by a test');
+        return config;
+      },
+    });
+    isBroken = true;
+    await gateway.reload('');
+    assert.match(
+      String(linesOf(gateway, 'reload failed')[0]?.['cause']),
+      /thrown by a test\n +at /,
+    );
+    assert.equal(await answererOf(gateway), 'p');
+  });
+});
+
+describe('what needs a restart', () => {
+  const running = loadConfig({
+    toml: '[server]\nport = 8081\nhost = "127.0.0.1"\n[admin]\nport = 9000\n',
+    env: {},
+  });
+  const load = (toml: string) => loadConfig({ toml, env: {} });
+  const cases: Record<string, [toml: string, named: string[]]> = {
+    'server.port': [
+      '[server]\nport = 8082\nhost = "127.0.0.1"\n[admin]\nport = 9000\n',
+      ['server.port'],
+    ],
+    'server.host and server.upstream': [
+      '[server]\nport = 8081\nhost = "127.0.0.2"\nupstream = "fetch"\n[admin]\nport = 9000\n',
+      ['server.host', 'server.upstream'],
+    ],
+    '[admin] port and keys': [
+      '[server]\nport = 8081\nhost = "127.0.0.1"\n[admin]\nport = 9001\nkeys = ["key-of-admin"]\n',
+      ['admin.port', 'admin.keys'],
+    ],
+    'the removal of [admin]': ['[server]\nport = 8081\nhost = "127.0.0.1"\n', ['admin.port']],
+  };
+  for (const [name, [toml, named]] of Object.entries(cases)) {
+    test(`${name}: it is named, and the value in use stays`, () => {
+      const next = load(`${toml}[logging]\nlevel = "debug"\n`);
+      const { config, changed, needRestart } = compareSettings(running, next);
+      assert.deepEqual(needRestart.toSorted(), named.toSorted());
+      assert.deepEqual(changed, ['logging.level']);
+      assert.deepEqual(config.admin, running.admin);
+      const { host, port, upstream } = config.server;
+      assert.deepEqual([host, port, upstream], ['127.0.0.1', 8081, 'auto']);
+      const fixed = [...config.resolved].filter(([key]) => /^admin|host|port|upstream/.test(key));
+      assert.deepEqual(
+        fixed,
+        [...running.resolved].filter(([key]) => /^admin|host|port|upstream/.test(key)),
+      );
+      assert.equal(config.resolved.get('logging.level'), 'debug');
+    });
+  }
+
+  test('the log names it, and nothing of [admin] begins or ends', async (t) => {
+    const without = await startGateway(t, {});
+    await without.reload(ADMIN);
+    assert.deepEqual(linesOf(without, 'reloaded', 'restart needed'), [
+      { level: 'info', message: 'reloaded' },
+      { level: 'warn', message: 'restart needed', settings: 'admin.port' },
+    ]);
+    const gateway = await startGateway(t, { toml: ADMIN });
+    await gateway.reload('');
+    assert.equal(linesOf(gateway, 'restart needed').length, 1);
+    assert.equal((await gateway.admin('/metrics')).status, 200);
+  });
+});
+
+test('new warnings are logged, and only those', async (t) => {
+  const gateway = await startGateway(t, { toml: '[aliases]\na = "none/m"\n' });
+  await gateway.reload('[aliases]\na = "none/m"\nb = "none/m"\n');
+  assert.deepEqual(linesOf(gateway, 'settings warning'), [
+    {
+      level: 'warn',
+      message: 'settings warning',
+      cause: 'aliases.b: provider "none" is not registered',
+    },
+  ]);
+});
+
+test('a reload in a drain is ignored', async (t) => {
+  const { opened, open: finish } = createGate();
+  const upstream = await startUpstream(t, async (_, response) => {
+    await opened;
+    sendJson(response, completion());
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const chat = openChat(gateway.port, chatBody());
+  await eventually(() => upstream.requests.length === 1, 'the request');
+  const drained = gateway.drain(60_000);
+  await gateway.reload('[server]\ncors = true');
+  finish();
+  assert.equal((await chat.response).statusCode, 200);
+  await drained;
+  assert.deepEqual(linesOf(gateway, 'reloaded', 'reload failed', 'reload ignored'), [
+    { level: 'warn', message: 'reload ignored', cause: 'draining' },
+  ]);
+});
+
+describe('the operator sees', () => {
+  test('the new settings on a page that is open, and no request twice', async (t) => {
+    const upstream = await startUpstream(t, (_, response) => sendJson(response, completion()));
+    const gateway = await startGateway(t, { toml: ADMIN + providerToml(upstream) });
+    const feed = await openFeed(t, gateway.adminPort);
+    const valueOf = (data: { settings: [string, unknown][] }, name: string) =>
+      new Map(data.settings).get(name);
+    const first = await feed.next('settings');
+    assert.deepEqual([valueOf(first, 'server.cors'), first.needsKey], [false, false]);
+    await answererOf(gateway);
+    await feed.next('requests', (requests) => requests.length === 1);
+    const auth = '[server]\ncors = true\n[server.auth]\nkeys = ["key-canary-42"]\n';
+    await gateway.reload(auth + ADMIN + providerToml(upstream));
+    const second = await feed.next('settings');
+    assert.deepEqual([valueOf(second, 'server.cors'), second.needsKey], [true, true]);
+    assert.equal(valueOf(second, 'server.auth.keys'), '[secret]');
+    await feed.next('state');
+    await feed.next('state');
+    const names = feed.events.map(({ name }) => name);
+    assert.equal(names.filter((name) => name === 'settings').length, 2);
+    const requests = feed.events.filter(({ name }) => name === 'requests');
+    assert.deepEqual(requests.flatMap(({ data }) => data as unknown[]).length, 1);
+    assert.ok(!JSON.stringify(feed.events).includes('canary'));
+  });
+
+  test('new providers, and their models by name, in the metrics', async (t) => {
+    const answer = (model: string) => ({ data: [{ id: model }] });
+    const upstream = await startUpstream(t, ({ method, url }, response) =>
+      sendJson(
+        response,
+        method === 'GET' ? answer(`listed-of-${url.split('/')[1]}`) : completion(),
+      ),
+    );
+    const own = { baseUrl: upstream.baseUrl.replace('/v1', '/new/v1') };
+    const gateway = await startGateway(t, { toml: ADMIN + providerToml(upstream) });
+    await gateway.reload(`${ADMIN}${providerToml(own, 'new')}[aliases]\nnick = "new/hidden"\n`);
+    await eventually(() => upstream.requests.length > 0, 'its list is asked for');
+    await gateway.send('/v1/models');
+    for (const model of ['new/listed-of-new', 'nick']) await gateway.chat(chatBody({ model }));
+    const { text } = await gateway.admin('/metrics');
+    assert.match(text, /gen_ai_original_model="nick",gen_ai_request_model="hidden"/);
+    assert.match(text, /gen_ai_original_model="new\/listed-of-new"/);
+    assert.match(text, /gateway_breaker_circuits\{provider="new",state="open"\} 0/);
+    assert.doesNotMatch(text, /provider="p"/);
+    assert.equal((await gateway.admin('/ready')).status, 200);
+    await gateway.reload(ADMIN);
+    assert.deepEqual((await gateway.admin('/ready')).json(), { status: 'no provider' });
+  });
+});
+
+const RELOADS = sweep(200, 80);
+
+test(
+  `${RELOADS} reloads leave nothing of the former settings in memory`,
+  { timeout: 300_000 },
+  async (t) => {
+    const upstream = await startUpstream(t, (_, response) =>
+      sendEvents(response, completionEvents()),
+    );
+    /** About 200 kB of settings, and other values each time. */
+    const toml = (round: number) => {
+      const aliases = Array.from(
+        { length: 50 },
+        (_, at) => `a${at} = "p/m-${'x'.repeat(4000)}${round}"`,
+      );
+      return [
+        `[server]\nretries = ${round % 10}\n[server.auth]\nkeys = ["${CLIENT_TOKEN}", "key-${round}-canary"]`,
+        `[rate_limit]\nenabled = true\nrequests_per_second = ${1000 + round}`,
+        `[aliases]\n${aliases.join('\n')}`,
+        providerToml(upstream, 'p', `default_model = "m${round}"`),
+      ].join('\n');
+    };
+    const gateway = await startGateway(t, { toml: toml(0) });
+    const collect = createMemoryProbe();
+    // V8's cache of compiled regular expressions and code ages with each collection.
+    const measure = () => Math.min(...Array.from({ length: 12 }, collect));
+    const reload = async (round: number) => {
+      await gateway.reload(toml(round));
+      await openChat(gateway.port).ended;
+      gateway.log.splice(0);
+    };
+    for (let round = 1; round <= 20; round += 1) await reload(round);
+    const before = measure();
+    for (let round = 21; round <= 20 + RELOADS; round += 1) await reload(round);
+    const growth = measure() - before;
+    t.diagnostic(`${Math.round(growth / 1000)} kB in ${RELOADS} reloads`);
+    // Each would keep 200 kB and more.
+    assert.ok(growth < 8_000_000, `${growth} bytes`);
+  },
+);

@@ -1,0 +1,129 @@
+import assert from 'node:assert/strict';
+import { Socket } from 'node:net';
+import { test, type TestContext } from 'node:test';
+
+import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
+import { createHttpServer } from '../../src/downstream/http-server.ts';
+import { createRemoteAddress } from '../../src/downstream/request-head.ts';
+import { sendRaw } from '../support/raw.ts';
+import { newBudget, newCounter } from '../support/shared.ts';
+
+/** Starts a server that answers with the address of its client. Returns a function that sends a request to it. */
+async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
+  const remoteAddress = createRemoteAddress(trustedProxies);
+  const server = createHttpServer({
+    handle: (call) =>
+      call.send({ status: 200, headers: {}, body: remoteAddress(call) ?? 'not known' }),
+    answerBroken: () => ({ status: 400, headers: {}, body: '' }),
+    limits: CLIENT_LIMITS,
+    budget: newBudget(1_000_000),
+    inFlight: newCounter(),
+  });
+  const { port } = await server.listen(0, host);
+  t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
+  return async (...forwarded: readonly string[]) => {
+    const headers = forwarded.map((value) => `X-Forwarded-For: ${value}\r\n`);
+    const request = `GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n${headers.join('')}\r\n`;
+    return (await sendRaw(port, request)).body;
+  };
+}
+
+test("without trusted proxies the address is the connection's, whatever X-Forwarded-For says", async (t) => {
+  const ask = await start(t, []);
+  assert.equal(await ask(), '127.0.0.1');
+  assert.equal(await ask('192.0.2.1'), '127.0.0.1');
+});
+
+test('X-Forwarded-For of a client that is no trusted proxy is not believed', async (t) => {
+  const ask = await start(t, ['10.0.0.0/8', '::1']);
+  assert.equal(await ask('192.0.2.1'), '127.0.0.1');
+});
+
+test('behind trusted proxies the address is the rightmost one that is none of theirs', async (t) => {
+  const ask = await start(t, ['127.0.0.1', '10.0.0.0/8', '2001:db8:1::/48']);
+  const cases: [forwarded: readonly string[], address: string][] = [
+    [['192.0.2.1'], '192.0.2.1'],
+    [['198.51.100.7, 192.0.2.1'], '192.0.2.1'],
+    [['192.0.2.1, 10.1.2.3,10.255.255.255'], '192.0.2.1'],
+    [['192.0.2.1,2001:db8:1:ffff::1'], '192.0.2.1'],
+    [['10.0.0.1, 2001:db8:2::1, 10.0.0.2'], '2001:db8:2::1'],
+    [['11.0.0.1'], '11.0.0.1'],
+    // The lines of a repeated header are one list.
+    [['198.51.100.7', '192.0.2.1', '10.1.2.3'], '192.0.2.1'],
+    [['192.0.2.1:4711, 10.0.0.1:80'], '192.0.2.1'],
+    [['[2001:db8::7]:4711'], '2001:db8::7'],
+    [['[2001:db8::7], [2001:db8:1::1]'], '2001:db8::7'],
+    [['::ffff:192.0.2.1, ::ffff:10.0.0.1'], '192.0.2.1'],
+    // If all are proxies, the first of them is the client.
+    [['10.0.0.7, 10.0.0.8'], '10.0.0.7'],
+    [[], '127.0.0.1'],
+  ];
+  for (const [forwarded, address] of cases) {
+    assert.equal(await ask(...forwarded), address, forwarded.join(' | '));
+  }
+});
+
+test('a text in X-Forwarded-For that is no address ends the search at the address to its right', async (t) => {
+  const ask = await start(t, ['127.0.0.0/8', '10.0.0.0/8']);
+  const cases: [forwarded: string, address: string][] = [
+    ['192.0.2.1, unknown', '127.0.0.1'],
+    ['192.0.2.1, unknown, 10.0.0.9', '10.0.0.9'],
+    ['192.0.2.1,,10.0.0.9', '10.0.0.9'],
+    ['', '127.0.0.1'],
+    [' , ', '127.0.0.1'],
+    ['192.0.2.256', '127.0.0.1'],
+    ['192.0.2.1:', '127.0.0.1'],
+    ['192.0.2.1:80:80', '127.0.0.1'],
+    ['[192.0.2.1', '127.0.0.1'],
+    ['for=192.0.2.1', '127.0.0.1'],
+    ['192.0.2.1 forged=1', '127.0.0.1'],
+    ['192.0.2.1\xff', '127.0.0.1'],
+    ['\u{61}'.repeat(12_000), '127.0.0.1'],
+    [`fe80::1%${'z'.repeat(57)}`, '127.0.0.1'],
+    [`fe80::1%${'z'.repeat(56)}`, `fe80::1%${'z'.repeat(56)}`],
+  ];
+  for (const [forwarded, address] of cases) {
+    assert.equal(await ask(forwarded), address, forwarded.slice(0, 50));
+  }
+});
+
+test('of X-Forwarded-For no more than 50 proxies are passed', async (t) => {
+  const ask = await start(t, ['127.0.0.1', '10.0.0.0/8']);
+  const proxies = (count: number) => `192.0.2.1${',10.0.0.1'.repeat(count)}`;
+  assert.equal(await ask(proxies(49)), '192.0.2.1');
+  assert.equal(await ask(proxies(50)), '10.0.0.1');
+  assert.equal(await ask(proxies(1700)), '10.0.0.1');
+});
+
+test('an IPv4 client of a socket of both families has an IPv4 address, and is found in IPv4 ranges', async (t) => {
+  const plain = await start(t, [], '::').catch(() => undefined);
+  if (!plain) return t.skip('no IPv6 here');
+  assert.equal(await plain(), '127.0.0.1');
+  const behind = await start(t, ['127.0.0.0/8'], '::');
+  assert.equal(await behind('192.0.2.1'), '192.0.2.1');
+  const mapped = await start(t, ['::ffff:127.0.0.0/104'], '::');
+  assert.equal(await mapped('192.0.2.1'), '192.0.2.1');
+});
+
+test('the address of a client that has left is still known', async (t) => {
+  const remoteAddress = createRemoteAddress([]);
+  const client = new Socket();
+  const found = new Promise<string | undefined>((resolve) => {
+    const server = createHttpServer({
+      async handle(call) {
+        client.destroy();
+        await new Promise<void>((left) => call.cancellation.onCancel(left));
+        resolve(remoteAddress(call));
+      },
+      answerBroken: () => ({ status: 400, headers: {}, body: '' }),
+      limits: CLIENT_LIMITS,
+      budget: newBudget(1_000_000),
+      inFlight: newCounter(),
+    });
+    t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
+    void server.listen(0, '127.0.0.1').then(({ port }) => {
+      client.connect(port, '127.0.0.1').write('GET / HTTP/1.1\r\nhost: a\r\n\r\n');
+    });
+  });
+  assert.equal(await found, '127.0.0.1');
+});

@@ -1,0 +1,458 @@
+/** `max_buffered_bytes`: what does not fit is refused, what is held is given back. */
+
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import { connect, type AddressInfo } from 'node:net';
+import { test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+
+import { Reservation } from '../../src/lib/byte-budget.ts';
+import { ClientGone, type GatewayError } from '../../src/lib/errors.ts';
+import { assertError, parseRaw, type ExpectedError } from '../support/errors.ts';
+import {
+  chatBody,
+  providerToml,
+  rawChat,
+  startGateway,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { withRandom, type Random } from '../support/random.ts';
+import { sendRaw } from '../support/raw.ts';
+import { scenario } from '../support/scenario.ts';
+import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
+import {
+  answerWell,
+  beginStream,
+  CHUNK,
+  completion,
+  completionEvents,
+  sendEvents,
+  sendJson,
+  type Script,
+} from '../support/upstream.ts';
+import { newBudget } from '../support/shared.ts';
+
+const MIB = 1_048_576;
+const TOO_MUCH: ExpectedError = {
+  httpStatus: 429,
+  type: 'rate_limit_error',
+  code: 'RATE_LIMIT_ERROR',
+  message: 'Rate limit exceeded: too many bytes in flight',
+  retry_after: 1,
+  headers: { 'retry-after': '1' },
+};
+const TOO_MUCH_ANSWERED: ExpectedError = {
+  ...TOO_MUCH,
+  headers: { ...TOO_MUCH.headers, 'x-gateway-provider': 'p' },
+};
+
+const bodyOf = (bytes: number, more: object = {}) =>
+  JSON.stringify(chatBody({ ...more, x: 'x'.repeat(bytes) }));
+const budget = (mebibytes: number) => `max_buffered_bytes = ${mebibytes * MIB}\nretries = 0\n`;
+const residentBytes = () => process.memoryUsage.rss();
+const nothingIsReserved = async (gateway: TestGateway) =>
+  eventually(() => gateway.reservedBytes() === 0, 'everything is freed');
+
+/** Another client announces a body of so many bytes, and sends its first. Returns what ends it. */
+async function takeBudget(t: TestContext, gateway: TestGateway, bytes: number) {
+  const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
+  t.after(() => socket.destroy());
+  const before = gateway.reservedBytes();
+  socket.write(`${headWith(`content-length: ${bytes}`)}{`);
+  await eventually(() => gateway.reservedBytes() === before + bytes, 'the budget is taken');
+  return () => socket.destroy();
+}
+
+/** A gateway that may hold 2 MiB, provider `p` and its fallback `q`. */
+const start = async (t: TestContext, script: Script = answerWell, server = '') =>
+  scenario(t, { server: budget(2) + server, providers: { p: script, q: {} }, fallback: ['q'] });
+
+/** The head of a chat request with its last line, which says how long the body is, replaced. */
+function headWith(framing: string, more: readonly string[] = []): string {
+  const [head = ''] = rawChat({}, more).split('\r\n\r\n');
+  return `${head.replace('content-length: 2', framing)}\r\n\r\n`;
+}
+
+/** Sends these events, and the rest when the gate is opened. */
+function gatedStream(before: string, after: string, isEnded = true) {
+  const gate = createGate();
+  const script: Script = async (request, response) => {
+    await beginStream(before)(request, response);
+    await gate.opened;
+    if (isEnded) response.end(after);
+    else response.write(after);
+  };
+  return { gate, script };
+}
+
+test('a reservation frees what it has reserved, once, and reserves nothing after its end', () => {
+  const whole = newBudget(100);
+  const [a, b] = [new Reservation(whole), new Reservation(whole)];
+  a.resize(60);
+  a.resize(50);
+  b.resize(50);
+  assert.equal(whole.reservedBytes, 100);
+  assert.throws(
+    () => a.resize(51),
+    (error: GatewayError) => error.status === 429 && error.details.provider === undefined,
+  );
+  assert.equal(whole.reservedBytes, 100);
+  b.resize(0);
+  b.end();
+  b.end();
+  assert.equal(whole.reservedBytes, 50);
+  assert.throws(() => b.resize(1), ClientGone);
+  a.end();
+  assert.equal(whole.reservedBytes, 0);
+});
+
+for (const isChunked of [false, true]) {
+  const kind = isChunked ? 'that grows' : 'whose Content-Length is';
+  test(`a body ${kind} beyond what is left is refused with 429, and its connection goes on`, async (t) => {
+    const { gateway, p, q } = await start(t);
+    await takeBudget(t, gateway, MIB);
+    const body = bodyOf(1.5 * MIB);
+    const request = isChunked
+      ? `${headWith('transfer-encoding: chunked')}${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`
+      : `${headWith(`content-length: ${body.length}`)}${body}`;
+    const reply = await sendRaw(
+      gateway.port,
+      request + rawChat(chatBody(), ['connection: close']),
+      { waitMs: 10_000 },
+    );
+    assertError(parseRaw(reply), TOO_MUCH);
+    const [, , second = ''] = reply.text.split(/^(?=HTTP\/1\.1)/m).map((part) => part.slice(0, 15));
+    assert.equal(reply.text.split('HTTP/1.1 200 OK').length, 2, second);
+    assert.deepEqual([p.requests.length, q.requests.length], [1, 0]);
+    assert.equal(gateway.accessLines()[0]!['outcome'], 'rate_limited');
+    await eventually(() => gateway.reservedBytes() === MIB, 'it is freed');
+  });
+}
+
+test('a body beyond what is left is refused before 100 Continue', async (t) => {
+  const { gateway } = await start(t);
+  await takeBudget(t, gateway, MIB);
+  const request = headWith('content-length: 2000000', ['expect: 100-continue']);
+  assertError(parseRaw(await sendRaw(gateway.port, request)), TOO_MUCH);
+});
+
+test('a body that can never fit is refused with 413, as one beyond max_body_bytes is', async (t) => {
+  const { gateway, p, q } = await start(t);
+  assertError(await gateway.chat(bodyOf(3 * MIB)), {
+    httpStatus: 413,
+    type: 'invalid_request_error',
+    code: 'INVALID_REQUEST',
+    message: `Invalid request: request body exceeds ${2 * MIB} bytes`,
+  });
+  assert.deepEqual([p.requests.length, q.requests.length], [0, 0]);
+  await nothingIsReserved(gateway);
+});
+
+test('when memory is short, what holds more than 64 KiB is refused, and small requests go on', async (t) => {
+  const { gateway, p } = await scenario(t, {
+    server: budget(64),
+    // An eighth is to stay free.
+    adjust: (config) => ({ ...config, server: { ...config.server, memoryBytes: residentBytes() } }),
+  });
+  for (let count = 0; count < 3; count += 1) {
+    assertError(await gateway.chat(bodyOf(100_000)), TOO_MUCH);
+    assert.equal((await gateway.chat(bodyOf(50_000))).status, 200);
+  }
+  assert.equal(p.requests.length, 3);
+});
+
+test('a body that is accepted reserves its Content-Length, and does not suffer from later ones', async (t) => {
+  const { gateway, p } = await start(t);
+  const first = bodyOf(1.5 * MIB);
+  const socket = connect(gateway.port, '127.0.0.1');
+  socket.write(headWith(`content-length: ${first.length}`) + first.slice(0, 100));
+  await eventually(() => gateway.reservedBytes() === first.length, 'the first is reserved');
+  for (let count = 0; count < 3; count += 1) {
+    assertError(await gateway.chat(bodyOf(MIB)), TOO_MUCH);
+  }
+  assert.equal((await gateway.chat(bodyOf(1000))).status, 200);
+  socket.write(first.slice(100));
+  const [answer] = (await once(socket, 'data')) as [Buffer];
+  socket.destroy();
+  assert.match(answer.toString(), /^HTTP\/1\.1 200 /);
+  assert.equal(p.requests.at(-1)!.body.length, first.length - '"p/m"'.length + '"m"'.length);
+  await nothingIsReserved(gateway);
+});
+
+test('a request is held for the attempts, and given back when a stream begins', async (t) => {
+  const { gate, script } = gatedStream(': wait\n\n', CHUNK, false);
+  const { gateway, p } = await start(t, script);
+  const body = chatBody({ stream: true, x: 'x'.repeat(MIB) });
+  const stream = openChat(gateway.port, body);
+  await eventually(() => p.requests.length === 1, 'the upstream is asked');
+  assert.equal(gateway.reservedBytes(), JSON.stringify(body).length);
+  gate.open();
+  await eventually(() => stream.text() !== '', 'the stream begins');
+  assert.equal(gateway.reservedBytes(), 0);
+  stream.leave();
+});
+
+test('a complete answer is held until it is delivered, without its request', async (t) => {
+  // More than the kernel takes of it at once.
+  const answer = JSON.stringify(completion('x'.repeat(24 * MIB)));
+  const p: Script = (_, response) =>
+    response.writeHead(200, { 'content-type': 'application/json' }).end(answer);
+  const { gateway } = await scenario(t, { server: budget(40), providers: { p } });
+  const socket = connect(gateway.port, '127.0.0.1');
+  socket.pause();
+  socket.write(rawChat(chatBody({ x: 'x'.repeat(MIB) })));
+  await eventually(() => gateway.reservedBytes() === answer.length, 'the answer is held');
+  socket.destroy();
+  await nothingIsReserved(gateway);
+});
+
+const bigAnswers: [what: string, script: Script][] = [
+  [
+    'whose Content-Length is',
+    (_, response) => {
+      response.writeHead(200, { 'content-type': 'application/json', 'content-length': 3 * MIB });
+      response.write('{"choices":');
+    },
+  ],
+  ['that grows', (_, response) => response.write(`{"choices":"${'x'.repeat(3 * MIB)}`)],
+];
+for (const [what, script] of bigAnswers) {
+  test(`an answer ${what} beyond the budget becomes a 429; no other provider is asked`, async (t) => {
+    const { gateway, p, q } = await start(t, (request, response) => {
+      if (!response.headersSent) response.setHeader('content-type', 'application/json');
+      return script(request, response);
+    });
+    for (let count = 0; count < 4; count += 1) {
+      assertError(await gateway.chat(chatBody()), TOO_MUCH_ANSWERED);
+    }
+    assert.deepEqual([p.requests.length, q.requests.length], [4, 0]);
+    await Promise.all(p.requests.map(async ({ closed }) => closed));
+    await nothingIsReserved(gateway);
+  });
+}
+
+test('what a failed attempt held is free while the next one is made', async (t) => {
+  const { gateway, q } = await start(t, (_, response) => {
+    response.setHeader('content-type', 'application/json');
+    response.end('x'.repeat(1.5 * MIB));
+  });
+  const answer = completion('x'.repeat(1.5 * MIB));
+  const body = JSON.stringify(chatBody());
+  q.script = (_, response) => {
+    assert.equal(gateway.reservedBytes(), body.length);
+    sendJson(response, answer);
+  };
+  const reply = await gateway.chat(body);
+  assert.equal(reply.status, 200, reply.text);
+  assert.deepEqual(reply.json(), answer);
+  await nothingIsReserved(gateway);
+});
+
+test('an unfinished event beyond the budget becomes a 429 before the stream, and an error event in it', async (t) => {
+  let before = '';
+  const { gateway, p, q } = await start(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(`${before}data: {"x":"${'x'.repeat(3 * MIB)}`);
+  });
+  assertError(await gateway.chat(chatBody({ stream: true })), TOO_MUCH_ANSWERED);
+  before = CHUNK;
+  const { status, text } = await gateway.chat(chatBody({ stream: true }));
+  assert.equal(status, 200);
+  assert.equal(errorAfter(text, CHUNK).code, 'RATE_LIMIT_ERROR');
+  assert.deepEqual([p.requests.length, q.requests.length], [2, 0]);
+  await nothingIsReserved(gateway);
+});
+
+test('an event that fits passes whole, however large, and short ones need no budget', async (t) => {
+  const large = `data: {"x":"${'x'.repeat(MIB)}"}\n\n`;
+  const { gateway } = await start(t, ({ body }, response) => {
+    const isLarge = body.includes('large');
+    sendEvents(response, (isLarge ? large : '') + completionEvents());
+  });
+  const reply = await gateway.chat(chatBody({ stream: true, x: 'large' }));
+  assert.equal(reply.text, large + completionEvents());
+  await nothingIsReserved(gateway);
+
+  // Of the budget, only as much as the request of such a stream takes is left.
+  await takeBudget(t, gateway, 2 * MIB - JSON.stringify(chatBody({ stream: true })).length);
+  for (let count = 0; count < 3; count += 1) {
+    const { text } = await gateway.chat(chatBody({ stream: true }));
+    assert.equal(text, completionEvents());
+  }
+});
+
+test('a stream in flight waits while others have taken the budget, and then goes on, byte for byte', async (t) => {
+  const rest = `data: {"x":"${'x'.repeat(MIB)}"}\n\n${completionEvents()}`;
+  const { gate, script } = gatedStream(CHUNK, rest);
+  const { gateway } = await start(t, script);
+  const stream = openChat(gateway.port, chatBody({ stream: true }));
+  await eventually(() => stream.text().includes(CHUNK), 'the stream begins');
+  const leave = await takeBudget(t, gateway, 1.5 * MIB);
+  gate.open();
+  // As much as there is room for is held of the event that has begun.
+  await eventually(() => gateway.reservedBytes() > 1.9 * MIB, 'the budget is full');
+  await sleep(200);
+  assert.ok(!stream.text().includes('error'), stream.text().slice(-300));
+  leave();
+  assert.equal(await stream.ended, CHUNK + rest);
+  await nothingIsReserved(gateway);
+});
+
+test('of two streams that wait for each other’s memory one gives way, as a limit, and the other arrives', async (t) => {
+  const [begun, rest] = [`data: {"x":"${'x'.repeat(0.9 * MIB)}`, `${'x'.repeat(0.6 * MIB)}"}\n\n`];
+  const { gate, script } = gatedStream(CHUNK + begun, rest + completionEvents());
+  const { gateway } = await start(t, script, 'stream_idle_timeout = 5\n');
+  const streams = [1, 2].map(() => openChat(gateway.port, chatBody({ stream: true })));
+  await eventually(() => gateway.reservedBytes() > 1.7 * MIB, 'both hold an event that has begun');
+  gate.open();
+  const texts = await Promise.all(streams.map(({ ended }) => ended));
+  const failed = texts.filter((text) => text !== CHUNK + begun + rest + completionEvents());
+  assert.equal(failed.length, 1);
+  assert.equal(errorAfter(failed[0]!, CHUNK).message, TOO_MUCH.message);
+  await nothingIsReserved(gateway);
+});
+
+test('the idle limit of a stream that waits for memory is no timeout of the provider', async (t) => {
+  const { gate, script } = gatedStream(CHUNK, `data: {"x":"${'x'.repeat(MIB)}"}\n\n`, false);
+  const { gateway } = await start(t, script, 'stream_idle_timeout = 1\n');
+  const stream = openChat(gateway.port, chatBody({ stream: true }));
+  await eventually(() => stream.text().includes(CHUNK), 'the stream begins');
+  await takeBudget(t, gateway, 1.5 * MIB);
+  gate.open();
+  assert.equal(errorAfter(await stream.ended, CHUNK).message, TOO_MUCH.message);
+});
+
+test('while a stream waits for memory, no new request takes it away', () => {
+  const whole = newBudget(MIB);
+  const [stream, request] = [new Reservation(whole), new Reservation(whole)];
+  whole.waiting.add(1);
+  assert.throws(() => request.resize(65_537), { status: 429 });
+  request.resize(65_536);
+  assert.ok(stream.tryResize(100_000));
+  whole.waiting.add(-1);
+  request.resize(65_537);
+  request.resize(0);
+});
+
+test('of each long body at most 512 KiB are read or written in one turn of the event loop', async (t) => {
+  const received = { upstream: 0, client: 0 };
+  const long = Buffer.alloc(8 * MIB, 'x');
+  const provider = createServer((request, response) => {
+    request.on('data', ({ length }: Buffer) => (received.upstream += length));
+    request.on('end', () => {
+      response.writeHead(200, { 'content-type': 'application/json' }).write('{"choices":"');
+      response.write(long);
+      response.end('"}');
+    });
+  }).listen(0, '127.0.0.1');
+  await once(provider, 'listening');
+  t.after(() => {
+    provider.close();
+    provider.closeAllConnections();
+  });
+  const { port } = provider.address() as AddressInfo;
+  const gateway = await startGateway(t, {
+    isInProcess: true,
+    toml: `[server]\n${budget(64)}` + providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }),
+  });
+  const socket = connect(gateway.port, '127.0.0.1');
+  t.after(() => socket.destroy());
+  socket.on('data', ({ length }: Buffer) => (received.client += length));
+  const chat = JSON.stringify(chatBody({ x: '' })).replace('""}', '"');
+  const size = (chat.length + long.length + 2).toString(16);
+  socket.write(`${headWith('transfer-encoding: chunked')}${size}\r\n${chat}`);
+  socket.write(long);
+  socket.write('"}\r\n0\r\n\r\n');
+
+  const last = { reserved: 0, ...received };
+  const most = { reserved: 0, ...received };
+  while (received.client < long.length) {
+    await nextTurn();
+    const now = { reserved: gateway.reservedBytes(), ...received };
+    for (const name of ['reserved', 'upstream', 'client'] as const) {
+      most[name] = Math.max(most[name], now[name] - last[name]);
+      last[name] = now[name];
+    }
+  }
+  assert.ok(received.upstream > long.length);
+  for (const [name, bytes] of Object.entries(most)) {
+    assert.ok(bytes <= MIB / 2, `${name}: ${bytes} bytes in one turn`);
+  }
+});
+
+/** What an upstream does with one request, at random: all the ways that an attempt ends. */
+function misbehave(random: Random): Script {
+  const large = 'x'.repeat(random.integer(1, 400_000));
+  const head = { 'content-type': 'application/json' };
+  const events = { 'content-type': 'text/event-stream' };
+  const scripts: Script[] = [
+    (_, response) => sendJson(response, completion(large)),
+    (_, response) => sendJson(response, { error: { message: large } }),
+    (_, response) => sendJson(response, { error: large }, { status: 503 }),
+    (_, response) => response.writeHead(200, head).end(`{"choices":"${large}`),
+    (_, response) => response.writeHead(200, head).write(`{"choices":"${large}`),
+    (_, response) => {
+      response.writeHead(200, head).write(`{"choices":"${large}`);
+      setImmediate(() => response.destroy());
+    },
+    (_, response) => response.destroy(),
+    () => {},
+    (_, response) => sendEvents(response, `data: {"x":"${large}"}\n\n${completionEvents()}`),
+    (_, response) => response.writeHead(200, events).end(`${CHUNK}data: {"x":"${large}`),
+    (_, response) => response.writeHead(200, events).write(`${CHUNK}data: {"x":"${large}`),
+    (_, response) => response.writeHead(200, events).write(`: c\n\ndata: {"x":"${large}`),
+  ];
+  return random.oneIn(2) ? scripts[0]! : random.pick(scripts);
+}
+
+/** One client that sends what it likes, and may leave at any time. */
+async function misuse(port: number, random: Random): Promise<void> {
+  const text = bodyOf(random.integer(0, 500_000), { stream: random.oneIn(2) });
+  const body = random.oneIn(6) ? text.replace(/.$/, 'x') : text;
+  const isChunked = random.oneIn(3);
+  const framing = isChunked ? 'transfer-encoding: chunked' : `content-length: ${body.length}`;
+  const expect = random.oneIn(8) ? ['expect: 100-continue'] : [];
+  const begin = headWith(framing, ['connection: close', ...expect]);
+  const sent = isChunked ? `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n` : body;
+  const end = random.oneIn(4) ? random.integer(0, sent.length) : sent.length;
+  const isReading = !random.oneIn(4);
+  const socket = connect(port, '127.0.0.1');
+  socket.on('error', () => {});
+  if (isReading) socket.resume();
+  else socket.pause();
+  socket.write(begin + sent.slice(0, end));
+  const leave = setTimeout(() => socket.destroy(), random.integer(1, 300));
+  if (isReading && end === sent.length && !random.oneIn(4)) clearTimeout(leave);
+  await once(socket, 'close');
+  clearTimeout(leave);
+}
+
+test('after a storm of requests that end in every way, nothing is reserved', async (t) =>
+  withRandom(async (random) => {
+    const script: Script = (request, response) => misbehave(random)(request, response);
+    const { gateway } = await scenario(t, {
+      server: `max_buffered_bytes = ${2 * MIB}\nmax_body_bytes = 450000\ntimeout = 1\nstream_idle_timeout = 1\nretries = 1`,
+      providers: { p: script, q: script },
+      fallback: ['q'],
+    });
+    // Half of the time these take most of the budget, so that much is refused however slow the machine is.
+    const uploads = Array.from({ length: 4 }, () => connect(gateway.port, '127.0.0.1'));
+    for (const socket of uploads) socket.write(`${headWith('content-length: 450000')}{`);
+    await eventually(() => gateway.reservedBytes() === 1_800_000, 'most of the budget is taken');
+    let left = 180;
+    const client = async () => {
+      while ((left -= 1) >= 0) {
+        if (left === 120) for (const socket of uploads) socket.destroy();
+        await misuse(gateway.port, random);
+        assert.ok(gateway.reservedBytes() <= 2 * MIB);
+      }
+    };
+    await Promise.all(Array.from({ length: 24 }, client));
+    await nothingIsReserved(gateway);
+    const outcomes = new Set(gateway.accessLines().map(({ outcome }) => outcome));
+    for (const outcome of ['ok', 'rate_limited', 'client_closed']) {
+      assert.ok(outcomes.has(outcome), [...outcomes].join());
+    }
+    assert.ok(!outcomes.has('internal_error'), gateway.log.join('\n').slice(0, 3000));
+  }));

@@ -1,0 +1,286 @@
+import assert from 'node:assert/strict';
+import { connect } from 'node:net';
+import { test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { GatewayError } from '../../src/lib/errors.ts';
+import { replaceNow, startStopwatch } from '../support/clock.ts';
+import {
+  chatBody,
+  providerToml,
+  rawChat,
+  startGateway,
+  type GatewayOptions,
+} from '../support/gateway.ts';
+import { isRefused } from '../support/raw.ts';
+import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
+import { CHUNK, completion, sendJson, startUpstream } from '../support/upstream.ts';
+
+const END = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n';
+
+/** A gateway whose provider begins streams at once and finishes everything when `finish` is called. */
+async function start(t: TestContext, options: Pick<GatewayOptions, 'isInProcess'> = {}) {
+  const { opened, open: finish } = createGate();
+  const upstream = await startUpstream(t, async ({ body }, response) => {
+    const isStream = body.includes('"stream":true');
+    if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+    await opened;
+    if (isStream) response.end(END);
+    else sendJson(response, completion());
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream), ...options });
+  return { upstream, finish, gateway };
+}
+
+/** A connection whose requests a test writes itself. */
+function openConnection(t: TestContext, port: number) {
+  const socket = connect(port, '127.0.0.1');
+  let text = '';
+  let isClosed = false;
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString()));
+  socket.on('error', () => {});
+  socket.on('close', () => (isClosed = true));
+  t.after(() => socket.destroy());
+  return { socket, text: () => text, isClosed: () => isClosed };
+}
+
+test('a drain finishes requests and streams in flight, and refuses new connections', async (t) => {
+  const { gateway, upstream, finish } = await start(t);
+  const stream = openChat(gateway.port);
+  const complete = openChat(gateway.port, chatBody());
+  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
+
+  let isDrained = false;
+  const drained = gateway.drain(10_000).then(() => (isDrained = true));
+  await eventually(() => isRefused(gateway.port), 'new connections are refused');
+  assert.equal(isDrained, false);
+  finish();
+  assert.equal(await stream.ended, CHUNK + END);
+  assert.deepEqual(JSON.parse(await complete.ended), completion());
+  await drained;
+  assert.deepEqual(
+    gateway.accessLines().map(({ outcome }) => outcome),
+    ['ok', 'ok'],
+  );
+});
+
+test('an answer given while draining says that its connection closes', async (t) => {
+  const { gateway, upstream, finish } = await start(t);
+  const client = openConnection(t, gateway.port);
+  client.socket.write(rawChat(chatBody()));
+  await eventually(() => upstream.requests.length === 1, 'the request reached the provider');
+  const drained = gateway.drain(10_000);
+  await eventually(() => isRefused(gateway.port), 'new connections are refused');
+  finish();
+  await drained;
+  await eventually(client.isClosed, 'the connection is closed');
+  assert.match(client.text(), /^HTTP\/1\.1 200 /);
+  assert.match(client.text(), /\r\nconnection: close\r\n/i);
+});
+
+test('GET /health on a connection that was kept alive says 503 and draining', async (t) => {
+  const { gateway, finish } = await start(t);
+  const client = openConnection(t, gateway.port);
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('healthy'), 'the first answer');
+  // An idle connection is closed by the drain; one that is carrying a stream is not.
+  client.socket.write(rawChat(chatBody({ stream: true })));
+  await eventually(() => client.text().includes('"content":"a"'), 'the first event');
+  const drained = gateway.drain(10_000);
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  // Long enough for the second request to be on the connection.
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  finish();
+  await drained;
+  await eventually(client.isClosed, 'the connection is closed');
+  const [, answer = ''] = client.text().split('data: [DONE]');
+  assert.match(answer, /HTTP\/1\.1 503 /);
+  assert.match(answer, /\r\nconnection: close\r\n/i);
+  assert.match(answer, /\{"status":"draining","version":"[^"]+"\}$/);
+});
+
+test('a drain closes idle connections at once', async (t) => {
+  const { gateway } = await start(t);
+  const client = openConnection(t, gateway.port);
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('healthy'), 'the answer');
+  await gateway.drain(10_000);
+  await eventually(client.isClosed, 'the connection is closed');
+});
+
+test(
+  'a drain serves 1,000 clients that have just connected',
+  { skip: process.platform !== 'linux' && 'the kernel may hold fewer connections' },
+  async (t) => {
+    const { gateway } = await start(t);
+    const clients = Array.from({ length: 1000 }, () => openConnection(t, gateway.port));
+    for (const { socket } of clients) {
+      socket.on('connect', () => socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n'));
+    }
+    // The sockets connect before the gateway accepts any of them.
+    await new Promise((resolve) => process.nextTick(resolve));
+    await gateway.drain(10_000);
+    await eventually(() => clients.every(({ isClosed }) => isClosed()), 'all are closed');
+    assert.equal(clients.filter(({ text }) => text().includes('draining')).length, 1000);
+  },
+);
+
+test('a connection that was idle long before a drain still takes a request after the port is closed', async (t) => {
+  let nowMs = 1000;
+  replaceNow(t, () => nowMs);
+  const { gateway } = await start(t);
+  const client = openConnection(t, gateway.port);
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('healthy'), 'the first answer');
+  nowMs += 10_000;
+  const drained = gateway.drain(10_000);
+  await eventually(() => isRefused(gateway.port), 'new connections are refused');
+  // Several checks for idle connections.
+  await new Promise((resolve) => setTimeout(resolve, 400));
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('draining'), 'the second answer');
+  assert.match(client.text(), /HTTP\/1\.1 503 .*\r\nconnection: close\r\n/is);
+  await drained;
+});
+
+test('a connection still takes a request after an answer that ends long after a drain has begun', async (t) => {
+  let nowMs = 1000;
+  replaceNow(t, () => nowMs);
+  const { gateway, finish } = await start(t);
+  const client = openConnection(t, gateway.port);
+  // Its head has come before the drain, and says nothing of a close.
+  client.socket.write(rawChat(chatBody({ stream: true })));
+  await eventually(() => client.text().includes('"content":"a"'), 'the first event');
+  const drained = gateway.drain(60_000);
+  await eventually(() => isRefused(gateway.port), 'new connections are refused');
+  nowMs += 10_000;
+  finish();
+  await eventually(() => client.text().endsWith('0\r\n\r\n'), 'the end of the stream');
+  // Several checks for idle connections.
+  await new Promise((resolve) => setTimeout(resolve, 400));
+  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => client.text().includes('draining'), 'the second answer');
+  await drained;
+});
+
+test('connections whose answers began before a drain do not delay it until its deadline', async (t) => {
+  const elapsedMs = startStopwatch(t);
+  // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.
+  const drains = Array.from({ length: 30 }, async (_, index) => {
+    // The threads of thirty gateways take longer to start than what is measured.
+    const { gateway, finish } = await start(t, { isInProcess: true });
+    const client = openConnection(t, gateway.port);
+    client.socket.write(rawChat(chatBody({ stream: true })));
+    await eventually(() => client.text().includes('"content":"a"'), 'the first event');
+    const drained = gateway.drain(60_000);
+    setTimeout(finish, 50 + 7.3 * index);
+    await drained;
+    assert.ok(client.text().endsWith('0\r\n\r\n'));
+  });
+  await Promise.all(drains);
+  assert.ok(elapsedMs() < 4000, `${elapsedMs()} ms`);
+});
+
+test('at the deadline of a drain streams end in the error event and the others get an error', async (t) => {
+  // The text of an error that is not the gateway's own: no worker is told to drain with one.
+  const { gateway, upstream } = await start(t, { isInProcess: true });
+  const stream = openChat(gateway.port);
+  const complete = openChat(gateway.port, chatBody());
+  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
+  await gateway.drain(50);
+  errorAfter(await stream.ended, CHUNK);
+  assert.ok(((await complete.response).statusCode ?? 0) >= 500);
+  const { error: refusal } = JSON.parse(await complete.ended) as { error: { type: string } };
+  assert.equal(typeof refusal.type, 'string');
+  await Promise.all(upstream.requests.map(({ closed }) => closed));
+  assert.doesNotMatch(await stream.ended, /test is over/);
+});
+
+test('requests that a shutdown ends are not logged as errors of the gateway', async (t) => {
+  const { gateway, upstream } = await start(t);
+  const stream = openChat(gateway.port);
+  const complete = openChat(gateway.port, chatBody());
+  await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');
+  // What the server drains with.
+  await gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
+  assert.equal((await complete.response).statusCode, 500);
+  await stream.ended;
+  assert.deepEqual(
+    gateway.accessLines().map(({ level }) => level),
+    ['warn', 'warn'],
+  );
+});
+
+/** Clients that send these and read nothing of answers that have no end. */
+async function startStuckClients(t: TestContext, bodies: readonly object[]) {
+  const [completeText, part] = ['x'.repeat(40_000_000), `data: {"x":"${'y'.repeat(65_000)}"}\n\n`];
+  const upstream = await startUpstream(t, ({ body }, response) => {
+    let hasRoom = body.includes('"stream":true');
+    if (!hasRoom) sendJson(response, completion(completeText));
+    const push = () => {
+      while (hasRoom) hasRoom = response.write(part);
+    };
+    if (hasRoom) response.writeHead(200, { 'content-type': 'text/event-stream' });
+    push();
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const clients = bodies.map((body) => {
+    const socket = connect(gateway.port, '127.0.0.1');
+    t.after(() => socket.destroy());
+    socket.on('error', () => {});
+    socket.write(rawChat(body));
+    return socket;
+  });
+  await eventually(() => clients.every(({ bytesRead }) => bytesRead > 0), 'both have begun');
+  return gateway;
+}
+
+test('a drain that is cut short after its deadline counts what was cut once', async (t) => {
+  const gateway = await startStuckClients(t, [chatBody()]);
+  const drained = gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
+  await sleep(50);
+  gateway.cut();
+  assert.deepEqual(await drained, { finished: 0, cut: 1 });
+});
+
+test('what a drain cuts while its client reads nothing is on its access line before the drain is over', async (t) => {
+  const gateway = await startStuckClients(t, [chatBody(), chatBody({ stream: true })]);
+  await gateway.drain(0, new GatewayError('internal', 'The gateway is shutting down'));
+  assert.deepEqual(
+    gateway.accessLines().map(({ level, outcome }) => `${String(level)} ${String(outcome)}`),
+    ['warn internal_error', 'warn internal_error'],
+  );
+});
+
+test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {
+  // A connection is left without a request for a second, which a slow machine may take for the rest of this.
+  replaceNow(t, () => 1000);
+  const { gateway, upstream } = await start(t);
+  const stream = openChat(gateway.port);
+  await eventually(() => stream.text() === CHUNK, 'the first event');
+  const client = openConnection(t, gateway.port);
+  const request = rawChat(chatBody());
+  client.socket.write(request.slice(0, 30));
+  await eventually(() => !client.socket.connecting, 'a connection');
+  const drained = gateway.drain(0);
+  errorAfter(await stream.ended, CHUNK);
+  client.socket.write(request.slice(30));
+  await eventually(client.isClosed, 'the connection is closed');
+  assert.match(client.text(), /^HTTP\/1\.1 500 /);
+  assert.equal(upstream.requests.length, 1);
+  await drained;
+});
+
+test('a request that waits for a retry does not delay the deadline of a drain', async (t) => {
+  const upstream = await startUpstream(t, (_, response) =>
+    sendJson(response, {}, { status: 503, headers: { 'retry-after': '20' } }),
+  );
+  const gateway = await startGateway(t, {
+    toml: `[server]\nretries = 1\n${providerToml(upstream)}`,
+  });
+  const chat = openChat(gateway.port, chatBody());
+  await eventually(() => upstream.requests.length === 1, 'the first try');
+  await gateway.drain(50);
+  assert.ok(((await chat.response).statusCode ?? 0) >= 500);
+  assert.equal(upstream.requests.length, 1);
+});

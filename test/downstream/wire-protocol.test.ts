@@ -1,0 +1,301 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { assertError, NOT_AUTHENTICATED, parseRaw, refusal } from '../support/errors.ts';
+import { chatBody, CLIENT_TOKEN } from '../support/gateway.ts';
+import { sendRaw } from '../support/raw.ts';
+import { modelOf, scenario } from '../support/scenario.ts';
+import { eventually } from '../support/streams.ts';
+import { beginStream, completion, sendJson, type Script } from '../support/upstream.ts';
+
+const AUTHORIZATION = `Authorization: Bearer ${CLIENT_TOKEN}`;
+const BODY = JSON.stringify(chatBody());
+const CHAT = 'POST /v1/chat/completions HTTP/1.1';
+const JSON_TYPE = 'Content-Type: application/json';
+const CLOSE = 'Connection: close';
+const EXPECT = 'Expect: 100-continue';
+
+interface Line {
+  readonly request_id?: string;
+}
+
+/** A request from its lines; the body comes after the blank one. */
+function request(...lines: string[]): string {
+  return `${lines.join('\r\n')}\r\n\r\n`;
+}
+
+function chat(...more: string[]): string {
+  return request(CHAT, 'Host: x', AUTHORIZATION, JSON_TYPE, ...more);
+}
+
+/** A health check that ends its connection, so that nobody has to wait for silence. */
+function get(...headers: string[]): string {
+  return request('GET /health HTTP/1.1', CLOSE, ...headers);
+}
+
+const chunked = (body: string) => `${body.length.toString(16)}\r\n${body}\r\n0\r\n\r\n`;
+const smuggled = request('GET /health HTTP/1.1', 'Host: smuggled');
+const many = (count: number) => Array.from({ length: count }, (_, index) => `h${index}:`);
+
+// Everything that is refused before authorization, with the status it is refused with.
+const REFUSED: Readonly<Record<number, Readonly<Record<string, string>>>> = {
+  400: {
+    'Content-Length and Transfer-Encoding': `${chat('Content-Length: 4', 'Transfer-Encoding: chunked')}${chunked(BODY)}${smuggled}`,
+    'Transfer-Encoding and Content-Length': `${chat('Transfer-Encoding: chunked', 'Content-Length: 4')}${chunked(BODY)}${smuggled}`,
+    'two different Content-Lengths': `${chat('Content-Length: 4', `Content-Length: ${BODY.length}`)}${BODY}`,
+    'a negative Content-Length': chat('Content-Length: -1'),
+    'a Content-Length with a sign': `${chat(`Content-Length: +${BODY.length}`)}${BODY}`,
+    'a Content-Length list': `${chat('Content-Length: 4, 4')}${BODY}`,
+    'Transfer-Encoding: xchunked': `${chat('Transfer-Encoding: xchunked')}${chunked(BODY)}${smuggled}`,
+    'Transfer-Encoding: gzip, chunked': `${chat(CLOSE, 'Transfer-Encoding: gzip, chunked')}${chunked(BODY)}`,
+    'Transfer-Encoding: chunked, gzip': `${chat('Transfer-Encoding: chunked, gzip')}${chunked(BODY)}${smuggled}`,
+    'Transfer-Encoding: chunked twice': `${chat(CLOSE, 'Transfer-Encoding: chunked', 'Transfer-Encoding: chunked')}${chunked(BODY)}`,
+    'Transfer-Encoding: identity': `${chat('Transfer-Encoding: identity', `Content-Length: ${BODY.length}`)}${BODY}`,
+    'an empty Transfer-Encoding': `${chat(CLOSE, 'Transfer-Encoding:', `Content-Length: ${BODY.length}`)}${BODY}`,
+    'Transfer-Encoding in HTTP/1.0':
+      chat('Transfer-Encoding: chunked').replace('HTTP/1.1', 'HTTP/1.0') + chunked(BODY),
+    'chunk sizes that are not': `${chat('Transfer-Encoding: chunked')}zz\r\n${BODY}\r\n`,
+    'HTTP/2.0': request('GET /health HTTP/2.0', CLOSE, 'Host: x'),
+    'the HTTP/2 preface': 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n',
+    'HTTP/0.9': request('GET /health HTTP/0.9', CLOSE, 'Host: x'),
+    'HTTP/1.2': request('GET /health HTTP/1.2', 'Host: x'),
+    'no version': 'GET /health\r\n\r\n',
+    'no Host': get(),
+    'two Hosts': get('Host: a', 'Host: b'),
+    'the same Host twice': get('Host: a', 'Host: a'),
+    'two Hosts in HTTP/1.0': request('GET /health HTTP/1.0', 'Host: a', 'Host: b'),
+    'an empty Host': get('Host:'),
+    'a Host with a path': get('Host: a/b'),
+    'a Host with a user': get('Host: u@a'),
+    'a Host with a space': get('Host: a b'),
+    'a list of Hosts': get('Host: a,b'),
+    garbage: 'canary\r\n\r\n',
+    'a TLS handshake': '\u0016\u0003\u0001\u0000\u00a5\u0001\u0000\u0000\u00a1\u0003\u0003',
+    'null bytes': '\u0000'.repeat(100),
+    'an unknown method': request('CANARY /health HTTP/1.1', 'Host: x'),
+    'a space in a header name': get('Host: x', 'a b: c'),
+    'a space before the colon': get('Host: x', 'a : c'),
+    'a header without a colon': get('Host: x', 'canary'),
+    'a null byte in a header': get('Host: x', 'a: \u0000'),
+    'a bare carriage return': get('Host: x', 'a: b\rc: d'),
+  },
+  417: {
+    'an expectation that is unknown': chat(CLOSE, 'Expect: foo', 'Content-Length: 2'),
+    'an unknown expectation without a body': get('Host: x', 'Expect: foo'),
+  },
+  431: {
+    'one header too long': get('Host: x', `a: ${'b'.repeat(17_000)}`),
+    'too long a target': request(`GET /${'a'.repeat(20_000)} HTTP/1.1`, 'Host: x'),
+    'a flood of long headers': get('Host: x', ...many(4000)),
+    'a flood of short headers': get('Host: x', ...many(1100).map(() => 'a:')),
+  },
+};
+for (const [status, rows] of Object.entries(REFUSED)) {
+  test(`what is no request that the gateway can serve is refused once, with ${status}, the error object and a log line`, async (t) => {
+    const { gateway, p } = await scenario(t, { more: '[logging]\nlevel = "debug"\n' });
+    for (const [what, bytes] of Object.entries(rows)) {
+      gateway.log.length = 0;
+      const reply = await sendRaw(gateway.port, bytes);
+      const { headers } = parseRaw(reply);
+      assert.equal(reply.status, Number(status), what);
+      assertError(parseRaw(reply), refusal(/./, Number(status)));
+      assert.equal(statuses(reply.text).length, 1, reply.text);
+      assert.ok(Math.abs(Date.parse(String(headers['date'])) - Date.now()) < 60_000, 'its Date');
+      await eventually(() => gateway.log.length > 0, 'the log line');
+      const ids = gateway.log.map((line) => (JSON.parse(line) as Line).request_id);
+      assert.deepEqual(ids, [headers['x-request-id']], what);
+      assert.doesNotMatch(reply.text, /canary|request body/i);
+    }
+    assert.equal(p.requests.length, 0);
+    assert.equal((await gateway.send('/health')).status, 200);
+  });
+}
+
+const allowed: Record<string, string> = {
+  'HTTP/1.0 without Host': request('GET /health HTTP/1.0'),
+  'a Host with a port': get('Host: gateway:8080'),
+  'a Host that is an IPv6 address': get('Host: [::1]:8080'),
+  'Transfer-Encoding in capitals': `${chat(CLOSE, 'Transfer-Encoding: CHUNKED')}${chunked(BODY)}`,
+  'chunk extensions and trailers': `${chat(CLOSE, 'Transfer-Encoding: chunked')}${BODY.length.toString(16)};a=b\r\n${BODY}\r\n0\r\nx-trailer: 1\r\n\r\n`,
+  'an offer to upgrade': get('Host: x', 'Connection: Upgrade', 'Upgrade: websocket'),
+  'an empty line before the request': `\r\n${get('Host: x')}`,
+  '900 short headers': get('Host: x', ...many(900).map(() => 'a:')),
+};
+test('what is unusual and correct is answered with 200', async (t) => {
+  const { gateway } = await scenario(t);
+  for (const [what, bytes] of Object.entries(allowed)) {
+    assert.equal((await sendRaw(gateway.port, bytes)).status, 200, what);
+  }
+});
+
+test('a client may keep an idle connection for longer than the 60 s of load balancers', async (t) => {
+  const { gateway } = await scenario(t);
+  const { headers } = await gateway.send('/health', { headers: { connection: 'keep-alive' } });
+  assert.equal(headers['keep-alive'], 'timeout=75');
+});
+
+test('CONNECT is refused: the gateway is no tunnel', async (t) => {
+  const { gateway } = await scenario(t);
+  const bytes = request('CONNECT x:443 HTTP/1.1', 'Host: x:443');
+  assertError(parseRaw(await sendRaw(gateway.port, bytes)), refusal());
+});
+
+test('with Expect: 100-continue the body is asked for, and then answered', async (t) => {
+  const { gateway } = await scenario(t);
+  for (const expectation of ['100-continue', '100-Continue']) {
+    const bytes = `${chat(CLOSE, `Content-Length: ${BODY.length}`, `Expect: ${expectation}`)}${BODY}`;
+    const { text } = await sendRaw(gateway.port, bytes);
+    assert.deepEqual(statuses(text), [100, 200]);
+  }
+});
+
+test('with Expect: 100-continue a body that would be refused is not asked for', async (t) => {
+  const { gateway } = await scenario(t);
+  for (const [bytes, expected] of [
+    [request(CHAT, 'Host: x', JSON_TYPE, 'Content-Length: 9', EXPECT), NOT_AUTHENTICATED],
+    [chat('Content-Length: 999999999', EXPECT), refusal(/./, 413)],
+    [chat('Content-Length: 9', EXPECT).replace(JSON_TYPE, 'X: y'), refusal(/Content-Type/)],
+  ] as const) {
+    const reply = await sendRaw(gateway.port, bytes);
+    assertError(parseRaw(reply), expected);
+    assert.deepEqual(statuses(reply.text), [expected.httpStatus]);
+    // What comes next on this connection may be that body, or another request.
+    assert.equal(parseRaw(reply).headers['connection'], 'close');
+  }
+});
+
+test('pipelined requests are answered each, in their order', async (t) => {
+  const p: Script = (incoming, response) => {
+    const model = modelOf(incoming);
+    setTimeout(() => sendJson(response, completion(model)), model === 'slow' ? 60 : 0);
+  };
+  const { gateway } = await scenario(t, { providers: { p } });
+  const bodies = ['p/slow', 'p/fast'].map((model) => JSON.stringify(chatBody({ model })));
+  const bytes = bodies.map((body) => chat(`Content-Length: ${body.length}`) + body).join('');
+  const last = request('GET /health HTTP/1.1', 'Host: x', 'Connection: close');
+  const { text, isClosed } = await sendRaw(gateway.port, bytes + last);
+  assert.deepEqual(statuses(text), [200, 200, 200]);
+  const places = ['"slow"', '"fast"', '"healthy"'].map((content) => text.indexOf(content));
+  assert.deepEqual(
+    places,
+    places.toSorted((a, b) => a - b),
+  );
+  assert.ok(!places.includes(-1));
+  assert.ok(isClosed);
+});
+
+test('a refused request leaves its connection to the next one', async (t) => {
+  const { gateway } = await scenario(t);
+  const bytes =
+    request('GET /v1/models HTTP/1.1', 'Host: x') +
+    request('GET /nothing HTTP/1.1', 'Host: x', AUTHORIZATION) +
+    request('GET /health HTTP/1.1', 'Host: x', 'Connection: close');
+  const { text } = await sendRaw(gateway.port, bytes);
+  assert.deepEqual(statuses(text), [401, 404, 200]);
+});
+
+test('garbage after a request never takes the place of its answer', async (t) => {
+  const slow: Script = (_, response) => setTimeout(() => sendJson(response, completion()), 50);
+  const { gateway } = await scenario(t, { providers: { p: slow } });
+  const bytes = `${chat(`Content-Length: ${BODY.length}`)}${BODY}canary\r\n\r\n`;
+  const { text } = await sendRaw(gateway.port, bytes, { waitMs: 2000 });
+  const [first, second] = statuses(text);
+  assert.ok(first === undefined || first === 200, text);
+  assert.ok(second === undefined || second === 400, text);
+});
+
+/** A connection that a test writes to itself. */
+function openConnection(t: TestContext, port: number) {
+  const socket = connect(port, '127.0.0.1').on('error', () => {});
+  t.after(() => socket.destroy());
+  let text = '';
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString()));
+  const received = async (part: string) => eventually(() => text.includes(part), part);
+  return { socket, text: () => text, received };
+}
+
+/** Asks for a stream that goes on until `finish`, and waits for its first event. */
+async function openStream(t: TestContext) {
+  let finish = () => {};
+  const { gateway } = await scenario(t, {
+    providers: {
+      p: async (incoming, response) => {
+        await beginStream('data: {"choices":[]}\n\n')(incoming, response);
+        finish = () => void response.end('data: [DONE]\n\n');
+      },
+    },
+  });
+  const connection = openConnection(t, gateway.port);
+  const body = JSON.stringify(chatBody({ stream: true }));
+  connection.socket.write(chat(`Content-Length: ${body.length}`) + body);
+  await connection.received('choices');
+  return { gateway, ...connection, finish: () => finish() };
+}
+
+test('garbage after pipelined requests never gets into a stream', async (t) => {
+  const { socket, text } = await openStream(t);
+  socket.write(`${request('GET /health HTTP/1.1', 'Host: x')}canary\r\n\r\n`);
+  // The stream never ends by itself: whatever comes is the gateway's own, or it hangs up.
+  await Promise.race([once(socket, 'close'), sleep(500, undefined, { ref: false })]);
+  assert.deepEqual(statuses(text()), [200], text());
+});
+
+test('garbage in many packets costs no more than garbage in one', async (t) => {
+  const { gateway, socket, text, finish } = await openStream(t);
+  const warnings: Error[] = [];
+  const onWarning = (warning: Error) => void warnings.push(warning);
+  process.on('warning', onWarning);
+  t.after(() => process.off('warning', onWarning));
+  socket.setNoDelay(true);
+  for (let packet = 0; packet < 30; packet += 1) {
+    socket.write('\0canary\r\n');
+    await sleep(2);
+  }
+  // Node warns of more than ten listeners.
+  assert.deepEqual(warnings, []);
+  finish();
+  await once(socket, 'close');
+  assert.match(text(), /\[DONE\]\n\n\r\n0\r\n\r\n$/);
+  assert.equal((await gateway.send('/health')).status, 200);
+});
+
+test('CONNECT after a request never gets into its answer, which is finished', async (t) => {
+  const { socket, text, finish } = await openStream(t);
+  socket.write(request('CONNECT x:443 HTTP/1.1', 'Host: x:443'));
+  // Long enough for it to be read.
+  await sleep(50);
+  finish();
+  await once(socket, 'close');
+  assert.deepEqual(statuses(text()), [200], text());
+  assert.match(text(), /\[DONE\]\n\n\r\n0\r\n\r\n$/);
+});
+
+test('CONNECT is logged as a request that is not HTTP is', async (t) => {
+  const { gateway } = await scenario(t);
+  await sendRaw(gateway.port, request('CONNECT x:443 HTTP/1.1', 'Host: x:443'));
+  await sendRaw(gateway.port, 'canary\r\n\r\n');
+  await eventually(() => gateway.log.length === 2, 'both lines');
+  const entries = gateway.log.map((line) => JSON.parse(line) as Record<string, unknown>);
+  const [first, second] = entries.map((entry) => ({ ...entry, time: '', request_id: '' }));
+  assert.deepEqual(first, second);
+});
+
+test('a request that was answered before its body broke gets no second answer', async (t) => {
+  const { gateway } = await scenario(t);
+  const { socket, text, received } = openConnection(t, gateway.port);
+  socket.write(`${request(CHAT, 'Host: x', 'Transfer-Encoding: chunked')}5\r\nhello\r\n`);
+  await received('}}');
+  // Long enough for the answer to be over on the other side too.
+  await sleep(50);
+  socket.write('zz\r\n');
+  await once(socket, 'close');
+  assert.deepEqual(statuses(text()), [401], text());
+});
+
+/** Every status in a raw exchange, interim ones too. */
+function statuses(text: string): number[] {
+  return [...text.matchAll(/HTTP\/1\.1 (\d{3}) /g)].map(([, status]) => Number(status));
+}

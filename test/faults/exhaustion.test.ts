@@ -1,0 +1,97 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { causeOf } from '../../src/lib/attempt.ts';
+import { GatewayError } from '../../src/lib/errors.ts';
+import type { Logger, LogFacts } from '../../src/lib/log.ts';
+import {
+  ExhaustionLog,
+  TransportError,
+  upstreamFailure,
+} from '../../src/upstream/network-error.ts';
+import { replaceNow } from '../support/clock.ts';
+import { newMemory } from '../support/shared.ts';
+
+const IPV4 = '192.0.2.1';
+const IPV6 = '2001:db8::1';
+
+function systemError(code: string, address?: string): Error {
+  return Object.assign(new Error(`connect ${code}`), { code, address });
+}
+
+/** As node:net reports several addresses: with the code of the first. */
+function ofAll(...errors: NodeJS.ErrnoException[]): Error {
+  return Object.assign(new AggregateError(errors), { code: errors[0]!.code });
+}
+
+function failureOf(cause: Error): GatewayError {
+  const thrown = new TransportError(cause, 'unconnected');
+  const failure = upstreamFailure(thrown, { provider: 'p', answered: false });
+  assert.ok(failure instanceof GatewayError);
+  return failure;
+}
+
+test('connections that this machine cannot open are not the fault of the provider', () => {
+  const refused = systemError('ECONNREFUSED', IPV4);
+  const noRoute = systemError('ENETUNREACH', IPV6);
+  const causes: readonly [string, Error][] = [
+    ['EMFILE', systemError('EMFILE', IPV4)],
+    ['EMFILE', systemError('EMFILE')],
+    ['EMFILE', ofAll(refused, systemError('EMFILE', IPV4))],
+    ['ENFILE', systemError('ENFILE', IPV6)],
+    ['EADDRNOTAVAIL', systemError('EADDRNOTAVAIL', IPV4)],
+    ['EADDRNOTAVAIL', ofAll(noRoute, systemError('EADDRNOTAVAIL', IPV4))],
+  ];
+  for (const [code, cause] of causes) {
+    const { kind, status, message, details } = failureOf(cause);
+    assert.deepEqual([kind, status, message], ['internal', 500, 'Internal server error']);
+    assert.deepEqual(details, {
+      provider: 'p',
+      cause: `${code}: connect ${code}`,
+      retryable: true,
+    });
+  }
+});
+
+test('other failures to connect are the fault of the provider, also those of a machine without IPv6', () => {
+  const noIPv6 = systemError('EADDRNOTAVAIL', IPV6);
+  const refused = systemError('ECONNREFUSED', IPV4);
+  for (const cause of [refused, noIPv6, ofAll(noIPv6, refused)]) {
+    const { kind, details } = failureOf(cause);
+    assert.deepEqual([kind, details.unreachable], ['provider', true]);
+  }
+});
+
+test('the cause of a failure at several addresses is that of the first', () => {
+  const cause = ofAll(systemError('ECONNREFUSED', IPV6), systemError('ETIMEDOUT', IPV4));
+  assert.equal(causeOf(failureOf(cause)), 'ECONNREFUSED: connect ECONNREFUSED');
+});
+
+test('an exhausted limit is counted each time, and logs once a second at most', (t) => {
+  let nowMs = 5000;
+  replaceNow(t, () => nowMs);
+  const lines: [string, LogFacts | undefined][] = [];
+  const logger: Logger = {
+    log: (level, message, details) => lines.push([`${level} ${message}`, details]),
+    isEnabled: () => true,
+  };
+  const log = new ExhaustionLog(logger, newMemory());
+  const record = (code: string) => log.record(systemError(code, IPV4));
+  record('ECONNREFUSED');
+  log.record(undefined);
+  assert.deepEqual([log.count, lines], [0, []]);
+
+  record('EMFILE');
+  record('EADDRNOTAVAIL');
+  nowMs += 999;
+  record('EMFILE');
+  nowMs += 1;
+  record('ENFILE');
+  record('ENFILE');
+  assert.equal(log.count, 5);
+  const line = 'error descriptors exhausted';
+  assert.deepEqual(lines, [
+    [line, { cause: 'EMFILE', limit: 'open files of the process (ulimit -n)' }],
+    [line, { cause: 'ENFILE', limit: 'open files of the system (fs.file-max)' }],
+  ]);
+});

@@ -1,0 +1,297 @@
+import assert from 'node:assert/strict';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { once } from 'node:events';
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { startBlackHole } from '../support/fault-proxy.ts';
+import {
+  chatBody,
+  providerToml,
+  rawChat,
+  startGateway,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { rawResponse } from '../support/raw-upstream.ts';
+import { eventually } from '../support/streams.ts';
+import { OVER_FETCH } from '../support/transport.ts';
+import { completion, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+
+/** More than the listeners that Node lets pass without a warning. */
+const CLIENTS = 12;
+
+const silent: Script = () => {};
+/** Leaves no connection behind that is merely kept for the next request. */
+const failing =
+  (headers: Record<string, string> = {}): Script =>
+  (_, response) =>
+    sendJson(response, {}, { status: 503, headers: { connection: 'close', ...headers } });
+
+interface Count {
+  /** Clients that are there now, and those that ever were. */
+  readonly clients: number;
+  readonly ever: number;
+}
+
+interface Scene {
+  readonly toml: string;
+  /** Whether all clients are in the phase. */
+  readonly reached: (count: Count) => boolean;
+  /** Ends what is not cancelled with the client: a connection that is being made. */
+  readonly release?: () => void;
+}
+
+/** Each prepares the providers for one phase. */
+const PHASES: Record<string, (t: TestContext) => Promise<Scene>> = {
+  'while a connection is being made': async (t) => {
+    const silentTls = await startSilentTls(t);
+    return {
+      toml: providerToml(silentTls),
+      reached: ({ clients }) => silentTls.sockets.size === clients,
+      release: silentTls.release,
+    };
+  },
+  'while the backoff runs': async (t) => {
+    const p = await startUpstream(t, failing({ 'retry-after': '25' }));
+    return {
+      toml: `[server]\nretries = 3\n${providerToml(p)}`,
+      reached: ({ ever }) => p.requests.length === ever && p.sockets.size === 0,
+    };
+  },
+  'while the fallback thinks': async (t) => {
+    const p = await startUpstream(t, failing());
+    const q = await startUpstream(t, silent);
+    return {
+      toml: `[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`,
+      reached: ({ ever }) => q.requests.length === ever,
+    };
+  },
+  'while a connection to the fallback is being made': async (t) => {
+    const p = await startUpstream(t, failing());
+    const silentTls = await startSilentTls(t);
+    return {
+      toml: `[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(silentTls, 'q')}`,
+      // Not p's own connections; and p is not asked each time, because it rests when it has failed often.
+      reached: ({ clients }) =>
+        p.requests.length > 0 && p.sockets.size === 0 && silentTls.sockets.size === clients,
+      release: silentTls.release,
+    };
+  },
+};
+
+/** A provider that accepts connections and never completes a TLS handshake. */
+async function startSilentTls(t: TestContext) {
+  const sockets = new Set<Socket>();
+  const server = createServer((socket) => {
+    sockets.add(socket);
+    socket.on('error', () => {}).resume();
+    socket.once('close', () => sockets.delete(socket));
+  });
+  const release = () => sockets.forEach((socket) => socket.destroy());
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => {
+    server.close();
+    release();
+  });
+  const { port } = server.address() as AddressInfo;
+  return { baseUrl: `https://127.0.0.1:${port}/v1`, sockets, release };
+}
+
+const clientSockets = new WeakSet<Socket>();
+
+/** Every socket that the gateway opens from now on, in this thread. */
+function watchOutgoing(t: TestContext) {
+  const sockets: Socket[] = [];
+  const onSocket = (message: unknown) => sockets.push((message as { socket: Socket }).socket);
+  subscribe('net.client.socket', onSocket);
+  t.after(() => unsubscribe('net.client.socket', onSocket));
+  const open = () => sockets.filter((socket) => !clientSockets.has(socket) && !socket.destroyed);
+  return {
+    open: () => open().length,
+    bytesRead: () => open().reduce((sum, { bytesRead }) => sum + bytesRead, 0),
+    connecting: () => open().filter((socket) => socket.connecting).length,
+  };
+}
+
+function watchWarnings(t: TestContext): string[] {
+  const warnings: string[] = [];
+  const onWarning = ({ name, message }: Error) => warnings.push(`${name}: ${message}`);
+  process.on('warning', onWarning);
+  t.after(() => process.off('warning', onWarning));
+  return warnings;
+}
+
+function ask(port: number, stream: boolean): Socket {
+  const client = connect(port, '127.0.0.1').on('error', () => {});
+  clientSockets.add(client);
+  client.write(rawChat(chatBody({ stream })));
+  return client;
+}
+
+function resources(): string {
+  return process.getActiveResourcesInfo().toSorted().join(' ');
+}
+
+function assertQuiet({ log }: TestGateway, warnings: readonly string[]): void {
+  assert.deepEqual(
+    // The providers that fail before the fallback is asked are not about the clients.
+    log.filter((line) => /"level":"(?:error|warn)","message":"(?!breaker opened)/.test(line)),
+    [],
+  );
+  assert.deepEqual(warnings, []);
+}
+
+for (const [when, prepare] of Object.entries(PHASES)) {
+  for (const stream of [false, true]) {
+    const kind = stream ? 'streams' : 'complete answers';
+    test(
+      `${CLIENTS} clients of ${kind} that leave ${when} leave no timer, listener or socket`,
+      { skip: OVER_FETCH },
+      async (t) => {
+        const warnings = watchWarnings(t);
+        const { toml, reached, release } = await prepare(t);
+        const gateway = await startGateway(t, { isInProcess: true, toml });
+        const listeners = process.eventNames().map((name) => [name, process.listenerCount(name)]);
+        const outgoing = watchOutgoing(t);
+        let ever = 0;
+        const comeAndGo = async (count: number) => {
+          ever += count;
+          const clients = Array.from({ length: count }, () => ask(gateway.port, stream));
+          const isReached = () => reached({ clients: count, ever });
+          await eventually(isReached, when);
+          await sleep(20);
+          assert.ok(isReached(), 'they stay in the phase');
+          for (const client of clients) client.destroy();
+          await eventually(() => gateway.accessLines().length === ever, 'the access lines');
+          release?.();
+          await eventually(() => outgoing.open() === 0, 'every connection upstream closed');
+        };
+        // What the first use of fetch leaves for good is not the request's.
+        await comeAndGo(1);
+        // Nothing of a test that came before is still on its way out.
+        let before = '';
+        while (before !== resources()) {
+          before = resources();
+          await sleep(50);
+        }
+        await comeAndGo(CLIENTS);
+        // A connection that is opened anew for nobody would come a moment later.
+        await sleep(50);
+        await eventually(() => resources() === before, `as before: ${before}`);
+        assert.equal(outgoing.open(), 0);
+        for (const line of gateway.accessLines()) assert.equal(line['outcome'], 'client_closed');
+        assert.deepEqual(
+          process.eventNames().map((name) => [name, process.listenerCount(name)]),
+          listeners,
+        );
+        assertQuiet(gateway, warnings);
+      },
+    );
+  }
+}
+
+const others: Record<string, { isThereBefore: boolean }> = {
+  'that still waits for its own connection': { isThereBefore: true },
+  'that comes when it has left': { isThereBefore: false },
+};
+for (const [which, { isThereBefore }] of Object.entries(others)) {
+  test(`a client that leaves while its connection is being made does not disturb one ${which}`, async (t) => {
+    const warnings = watchWarnings(t);
+    const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
+    const toml = providerToml({ baseUrl: `http://127.0.0.1:${hole.port}/v1` });
+    const gateway = await startGateway(t, { isInProcess: true, toml });
+    const outgoing = watchOutgoing(t);
+    let answer = '';
+    const askAndRead = () =>
+      ask(gateway.port, false).on('data', (chunk: Buffer) => (answer += chunk.toString()));
+    const clients = [ask(gateway.port, false)];
+    if (isThereBefore) clients.push(askAndRead());
+    await eventually(() => outgoing.connecting() === clients.length, 'connections being made');
+    clients[0]!.destroy();
+    if (!isThereBefore) clients.push(askAndRead());
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    hole.open();
+    await eventually(() => answer.startsWith('HTTP/1.1 200 '), 'the answer');
+    clients[1]!.destroy();
+    assertQuiet(gateway, warnings);
+  });
+}
+
+for (const when of ['before the answer', 'in the middle of a stream']) {
+  test(
+    `of two clients the one that leaves ${when} leaves one connection upstream`,
+    { skip: OVER_FETCH },
+    async (t) => {
+      const upstream = await startUpstream(t, (_, response) => {
+        if (when.startsWith('before')) return;
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.write('data: {"choices":[]}\n\n');
+      });
+      const gateway = await startGateway(t, { isInProcess: true, toml: providerToml(upstream) });
+      const outgoing = watchOutgoing(t);
+      const received = [0, 0];
+      const clients = received.map((_, index) =>
+        ask(gateway.port, true).on('data', () => (received[index]! += 1)),
+      );
+      const isReached = () =>
+        upstream.requests.length === 2 && (when.startsWith('before') || !received.includes(0));
+      await eventually(isReached, 'both are being answered');
+      clients[0]!.destroy();
+      await eventually(() => gateway.accessLines().length === 1, 'the access line');
+      // A connection that is opened anew for nobody would come a moment later.
+      await eventually(() => outgoing.open() === 1, 'one connection');
+      await sleep(50);
+      assert.equal(outgoing.open(), 1);
+      clients[1]!.destroy();
+      await eventually(() => outgoing.open() === 0, 'no connection');
+    },
+  );
+}
+
+test('a client that leaves when the provider has already sent everything leaves nothing behind', async (t) => {
+  const warnings = watchWarnings(t);
+  // More than the network holds; and an event is passed on when it is whole.
+  const event = `data: {"choices":[],"x":"${'y'.repeat(12 * 1_048_576)}"}\n\n`;
+  const upstream = await startUpstream(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.end(event);
+  });
+  const gateway = await startGateway(t, {
+    isInProcess: true,
+    toml: `[server]\nstream_idle_timeout = 1\n${providerToml(upstream)}`,
+  });
+  const outgoing = watchOutgoing(t);
+  const client = ask(gateway.port, true);
+  await eventually(() => outgoing.bytesRead() > event.length, 'the whole event');
+  // The client reads nothing, so the gateway still holds most of it.
+  await sleep(100);
+  assert.deepEqual(gateway.accessLines(), []);
+  client.destroy();
+  await eventually(() => gateway.accessLines().length === 1, 'the access line');
+  assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
+  assertQuiet(gateway, warnings);
+});
+
+test('a stream whose head cannot be sent ends its request upstream, and the client gets an error', async (t) => {
+  const upstream = await startUpstream(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write('data: {"choices":[]}\n\n');
+  });
+  const gateway = await startGateway(t, {
+    toml: `[server]\ntimeout = 3600\n${providerToml(upstream)}`,
+    // A provider id that is no header value: settings refuse it, and an upstream cannot send one either.
+    adjust: (config) => ({
+      ...config,
+      providers: {
+        ...config.providers,
+        registered: config.providers.registered.map((p) => ({ ...p, id: 'p\u2603' })),
+      },
+    }),
+  });
+  const reply = await gateway.chat(chatBody({ model: 'p\u2603/m', stream: true }));
+  assert.equal(reply.status, 500);
+  assert.match(reply.text, /"INTERNAL_ERROR"/);
+  await upstream.requests[0]!.closed;
+});

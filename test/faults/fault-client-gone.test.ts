@@ -1,0 +1,199 @@
+import assert from 'node:assert/strict';
+import { connect, type Socket } from 'node:net';
+import { describe, test, type TestContext } from 'node:test';
+
+import {
+  chatBody,
+  providerToml,
+  rawChat,
+  startGateway,
+  triesOf,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { eventually } from '../support/streams.ts';
+import {
+  CHUNK,
+  sendJson,
+  startUpstream,
+  type FakeUpstream,
+  type Script,
+} from '../support/upstream.ts';
+
+const MIB = 1_048_576;
+
+interface Scene {
+  readonly p: FakeUpstream;
+  readonly q: FakeUpstream;
+  readonly gateway: TestGateway;
+  readonly client: Socket;
+  /** What the client received. */
+  readonly received: () => string;
+}
+
+interface Phase {
+  readonly settings?: string;
+  readonly stream?: boolean;
+  readonly p?: Script;
+  readonly q?: Script;
+  /** Bytes of the request that are sent; all when absent. */
+  readonly sentBytes?: number;
+  /** True once the phase is reached: if `p` has the request, unless it is said otherwise. */
+  readonly reached?: (scene: Scene) => boolean;
+  /** How many requests each provider gets in all; `p` one, unless it is said otherwise. */
+  readonly asked?: readonly [p: number, q: number];
+  /** What the access line says of them, where there are several. */
+  readonly tries?: string;
+}
+
+const silent: Script = () => {};
+const begin =
+  (bytes: string): Script =>
+  (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.flushHeaders();
+    response.write(bytes);
+  };
+
+const PHASES: Record<string, Phase> = {
+  'before its request is complete': {
+    sentBytes: -10,
+    reached: ({ client }) => !client.connecting,
+    asked: [0, 0],
+  },
+  'while the provider thinks about a complete answer': {
+    stream: false,
+    p: silent,
+  },
+  'while the provider thinks about a stream': {
+    p: silent,
+  },
+  'in the middle of a complete answer': {
+    stream: false,
+    p: (_, response) => {
+      response.writeHead(200, { 'content-type': 'application/json', 'content-length': 100 });
+      response.write('{"choices":');
+    },
+  },
+  'in the middle of an error': {
+    stream: false,
+    p: (_, response) => {
+      response.writeHead(503, { 'content-type': 'application/json', 'content-length': 100 });
+      response.write('{"error":');
+    },
+  },
+  'before the first event': {
+    p: begin(': keep-alive\n\n'),
+  },
+  'in the middle of a stream': {
+    p: begin(CHUNK),
+    reached: ({ received }) => received().includes('"content":"a"'),
+  },
+  'in the middle of an event': {
+    p: begin(CHUNK + CHUNK.slice(0, 20)),
+    reached: ({ received }) => received().includes('"content":"a"'),
+  },
+  'before a second try': {
+    settings: '[server]\nretries = 2\n',
+    p: (_, response) => sendJson(response, {}, { status: 503, headers: { 'retry-after': '20' } }),
+  },
+  'while the fallback is asked': {
+    p: (_, response) => sendJson(response, {}, { status: 503 }),
+    q: silent,
+    reached: ({ q }) => q.requests.length === 1,
+    asked: [1, 1],
+    tries: 'p:503 q:client_closed',
+  },
+  'in the middle of the fallback\u2019s stream': {
+    p: (_, response) => sendJson(response, {}, { status: 503 }),
+    q: begin(CHUNK),
+    reached: ({ received }) => received().includes('"content":"a"'),
+    asked: [1, 1],
+    tries: 'p:503 q:200',
+  },
+};
+
+const WAYS: Record<string, (client: Socket) => unknown> = {
+  closing: (client) => client.end(),
+  'a reset': (client) => client.resetAndDestroy(),
+  'closing behind half of a next request': (client) => client.end('GET /health HT'),
+};
+
+function connectClient(t: TestContext, port: number): { client: Socket; received: () => string } {
+  const client = connect(port, '127.0.0.1');
+  let text = '';
+  client.on('data', (chunk: Buffer) => (text += chunk.toString()));
+  client.on('error', () => {});
+  t.after(() => client.destroy());
+  return { client, received: () => text };
+}
+
+describe('a client that leaves', { concurrency: 4 }, () => {
+  for (const [when, phase] of Object.entries(PHASES)) {
+    for (const [how, leave] of Object.entries(WAYS)) {
+      // Else it would be the rest of this one.
+      if (phase.sentBytes !== undefined && how.includes('next')) continue;
+      test(`${when}, by ${how}, cancels everything quietly`, async (t) => {
+        const p = await startUpstream(t, phase.p);
+        const q = await startUpstream(t, phase.q);
+        const toml = `${phase.settings ?? ''}[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`;
+        const gateway = await startGateway(t, { toml });
+        const { client, received } = connectClient(t, gateway.port);
+        const bytes = rawChat(chatBody({ stream: phase.stream ?? true }));
+        client.write(bytes.slice(0, phase.sentBytes ?? bytes.length));
+        const { reached = () => p.requests.length === 1, asked = [1, 0] } = phase;
+        await eventually(() => reached({ p, q, gateway, client, received }), when);
+        // A turn of the clock, so that what the provider sent has come through.
+        await new Promise((resolve) => setTimeout(resolve, 20));
+        leave(client);
+
+        await eventually(() => gateway.accessLines().length === 1, 'the access line');
+        const [line] = gateway.accessLines();
+        assert.equal(line?.['outcome'], 'client_closed');
+        assert.equal(line['level'], 'info');
+        if (phase.tries) assert.equal(triesOf(line), phase.tries);
+        await Promise.all([...p.requests, ...q.requests].map(({ closed }) => closed));
+        assert.deepEqual([p.requests.length, q.requests.length], asked);
+        assert.deepEqual(
+          gateway.log.filter((text) => /"level":"(?:error|warn)"/.test(text)),
+          [],
+        );
+
+        p.script = (_, response) => sendJson(response, { choices: [] });
+        assert.equal((await gateway.chat(chatBody())).status, 200);
+      });
+    }
+  }
+
+  test('in the middle of a long upload is not asked of any provider', async (t) => {
+    const p = await startUpstream(t);
+    const gateway = await startGateway(t, { toml: providerToml(p) });
+    const { client } = connectClient(t, gateway.port);
+    const request = rawChat(chatBody({ padding: 'x'.repeat(4 * MIB) }));
+    client.write(request.slice(0, 3 * MIB), () => client.resetAndDestroy());
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
+    assert.equal(p.requests.length, 0);
+  });
+
+  test('without reading a stream at full speed leaves nothing running', async (t) => {
+    const p = await startUpstream(t, (request, response) => {
+      begin(CHUNK)(request, response);
+      const push = () => {
+        while (!response.destroyed && response.write(`data: ${'x'.repeat(60_000)}\n\n`));
+      };
+      response.on('drain', push);
+      push();
+    });
+    const gateway = await startGateway(t, { toml: providerToml(p) });
+    const { client, received } = connectClient(t, gateway.port);
+    client.write(rawChat(chatBody({ stream: true })));
+    await eventually(() => received().includes('"content":"a"'), 'the first event');
+    client.pause();
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    client.destroy();
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
+    await p.requests[0]?.closed;
+    assert.equal(p.requests.length, 1);
+  });
+});

@@ -1,0 +1,256 @@
+import assert from 'node:assert/strict';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { connect } from 'node:net';
+import { describe, test, type TestContext } from 'node:test';
+
+import { CLIENT_LIMITS, type Call } from '../../src/downstream/call.ts';
+import { createHttpServer } from '../../src/downstream/http-server.ts';
+import { fromIterable } from '../../src/lib/byte-source.ts';
+import { idle } from '../support/clock.ts';
+import { parseReplies } from '../support/documented.ts';
+import { chatBody, rawChat } from '../support/gateway.ts';
+import { scenario } from '../support/scenario.ts';
+import { sendRaw } from '../support/raw.ts';
+import { createGate, eventually } from '../support/streams.ts';
+import { completion, sendJson } from '../support/upstream.ts';
+import { newBudget, newCounter } from '../support/shared.ts';
+
+const MIB = 1_048_576;
+
+/** A gateway whose provider answers when `release` has been called, and a client that writes its requests itself. */
+async function start(t: TestContext) {
+  const { opened, open: release } = createGate();
+  let active = 0;
+  let mostActive = 0;
+  const { p: upstream, gateway } = await scenario(t, {
+    providers: {
+      p: async ({ body }, response) => {
+        active += 1;
+        mostActive = Math.max(mostActive, active);
+        await opened;
+        const { model } = JSON.parse(body.toString()) as { model: string };
+        sendJson(response, completion(model));
+        active -= 1;
+      },
+    },
+  });
+  const socket = connect(gateway.port, '127.0.0.1');
+  t.after(() => socket.destroy());
+  let text = '';
+  let isClosed = false;
+  socket.on('error', () => {});
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+  socket.on('close', () => (isClosed = true));
+  return {
+    upstream,
+    gateway,
+    socket,
+    release,
+    text: () => text,
+    isClosed: () => isClosed,
+    mostActive: () => mostActive,
+  };
+}
+
+const chats = (count: number) =>
+  Array.from({ length: count }, (_, index) => rawChat(chatBody({ model: `p/m${index}` })));
+const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
+
+/** Long enough for the gateway to do what it must not. */
+const A_WHILE_MS = 100;
+
+describe('a client that pipelines', { concurrency: 4 }, () => {
+  test('100 chats has one at a time upstream, and gets the answers in order', async (t) => {
+    const { upstream, socket, release, text, mostActive } = await start(t);
+    socket.write(chats(100).join(''));
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await idle(A_WHILE_MS);
+    assert.equal(upstream.requests.length, 1);
+    release();
+    await eventually(() => text().match(/"choices"/g)?.length === 100, 'every answer');
+    const models = parseReplies(text()).map(({ body }) => /"content":"(\w+)"/.exec(body)?.[1]);
+    assert.deepEqual(
+      models,
+      models.map((_, index) => `m${index}`),
+    );
+    assert.equal(mostActive(), 1);
+  });
+
+  test('10,000 chats makes the gateway hold only the first few hundred of them', async (t) => {
+    const { gateway, upstream, socket } = await start(t);
+    let parsed = 0;
+    const onStart = (message: unknown) => {
+      const { socket: own } = message as { socket: { remotePort?: number } };
+      if (own.remotePort === socket.localPort) parsed += 1;
+    };
+    subscribe('http.server.request.start', onStart);
+    t.after(() => unsubscribe('http.server.request.start', onStart));
+    socket.write(chats(10_000).join(''));
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await idle(A_WHILE_MS);
+    assert.ok(parsed < 500, `${parsed} requests were parsed`);
+    assert.equal((await gateway.send('/health')).status, 200);
+  });
+
+  test('a chat with Expect: 100-continue is not asked for its body before the answer before it', async (t) => {
+    const { upstream, socket, release, text } = await start(t);
+    const body = JSON.stringify(chatBody({ model: 'p/second' }));
+    const head = rawChat(chatBody({ model: 'p/second' }), ['expect: 100-continue']);
+    socket.write(rawChat(chatBody()) + head.slice(0, -body.length));
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await idle(A_WHILE_MS);
+    assert.equal(text(), '');
+    release();
+    await eventually(() => text().includes('100 Continue'), 'the second body is asked for');
+    socket.write(body);
+    await eventually(() => text().includes('"second"'), 'the second answer');
+    assert.deepEqual(text().match(/HTTP\/1\.1 \d+/g), [
+      'HTTP/1.1 200',
+      'HTTP/1.1 100',
+      'HTTP/1.1 200',
+    ]);
+  });
+
+  test('a body of 16 MiB waits on its own side until the answer before it is written', async (t) => {
+    const { upstream, socket, release, text } = await start(t);
+    const large = rawChat(chatBody({ model: 'p/large', padding: 'x'.repeat(16 * MIB) }));
+    socket.write(rawChat(chatBody()) + large);
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await idle(A_WHILE_MS);
+    assert.ok(socket.writableLength > 0, 'the body was read');
+    release();
+    await eventually(() => text().includes('"large"'), 'the second answer');
+    assert.equal(parseReplies(text()).length, 2);
+  });
+
+  test('HEAD and HTTP/1.0 requests behind a chat gets each answer in its turn', async (t) => {
+    const { upstream, socket, release, text, isClosed } = await start(t);
+    const head = HEALTH.replace('GET', 'HEAD');
+    const kept = HEALTH.replace('HTTP/1.1', 'HTTP/1.0').replace(
+      'host: a',
+      'connection: keep-alive',
+    );
+    const last = HEALTH.replace('HTTP/1.1', 'HTTP/1.0');
+    socket.write(rawChat(chatBody()) + head + kept + last);
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    assert.equal(text(), '');
+    release();
+    await eventually(isClosed, 'the end of the connection');
+    assert.equal(text().match(/HTTP\/1\.1 200/g)?.length, 4, text());
+    assert.equal(text().match(/\{"status":"healthy"/g)?.length, 2, text());
+  });
+
+  test('garbage behind two chats gets both answers, the second with Connection: close', async (t) => {
+    const { upstream, socket, release, text, isClosed } = await start(t);
+    socket.write(`${chats(2).join('')}canary\r\n\r\n`);
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    release();
+    await eventually(isClosed, 'the end of the connection');
+    const replies = parseReplies(text());
+    assert.deepEqual(
+      replies.map(({ status, headers }) => [status, headers['connection']]),
+      [
+        [200, 'keep-alive'],
+        [200, 'close'],
+      ],
+    );
+  });
+
+  test('a broken body behind a chat gets the answer of the chat and none for the broken one', async (t) => {
+    const { upstream, socket, release, text, isClosed } = await start(t);
+    const head = rawChat({}, ['transfer-encoding: chunked'])
+      .replace(/content-length: \d+\r\n/, '')
+      .replace('{}', '');
+    socket.write(`${rawChat(chatBody())}${head}5\r\nhello\r\n`);
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    socket.write('zz\r\n');
+    await idle(A_WHILE_MS);
+    release();
+    await eventually(isClosed, 'the end of the connection');
+    assert.deepEqual(text().match(/HTTP\/1\.1 \d+/g), ['HTTP/1.1 200'], text());
+  });
+
+  test('and leaves during the first request cancels it, and none of the others begins', async (t) => {
+    const { gateway, upstream, socket } = await start(t);
+    socket.write(chats(3).join(''));
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    socket.destroy();
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
+    await upstream.requests[0]!.closed;
+    await idle(A_WHILE_MS);
+    assert.equal(upstream.requests.length, 1);
+    assert.equal(gateway.accessLines().length, 1);
+  });
+
+  test('gets an answer to each of its requests in a drain, and Connection: close on the last', async (t) => {
+    const { gateway, upstream, socket, release, text, isClosed } = await start(t);
+    socket.write(chats(20).join(''));
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    const drained = gateway.drain(20_000);
+    release();
+    await drained;
+    await eventually(isClosed, 'the end of the connection');
+    const connections = parseReplies(text()).map(({ status, headers }) => [
+      status,
+      headers['connection'],
+    ]);
+    assert.deepEqual(
+      connections,
+      connections.map((_, index) => [200, index === 19 ? 'close' : 'keep-alive']),
+    );
+    assert.equal(connections.length, 20);
+  });
+
+  test('gets an error for each of its requests at the deadline of a drain', async (t) => {
+    const { gateway, upstream, socket, text, isClosed } = await start(t);
+    socket.write(chats(3).join(''));
+    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await gateway.drain(50);
+    await eventually(isClosed, 'the end of the connection');
+    assert.deepEqual(
+      parseReplies(text()).map(({ status }) => status),
+      [500, 500, 500],
+    );
+    assert.equal(upstream.requests.length, 1);
+  });
+});
+
+/** A server without a gateway. Returns its port. */
+async function startServer(t: TestContext, handle: (call: Call) => Promise<void>): Promise<number> {
+  const server = createHttpServer({
+    handle,
+    answerBroken: () => assert.fail('nothing is broken'),
+    limits: CLIENT_LIMITS,
+    budget: newBudget(),
+    inFlight: newCounter(),
+  });
+  const { port } = await server.listen(0, '127.0.0.1');
+  t.after(async () =>
+    server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }),
+  );
+  return port;
+}
+
+test('a call that ends without an answer closes its connection', async (t) => {
+  const port = await startServer(t, async () => {});
+  const { isClosed, text } = await sendRaw(port, HEALTH + HEALTH, { waitMs: 10_000 });
+  assert.deepEqual([isClosed, text], [true, '']);
+});
+
+test('what a stream fails with after its first chunk is what sending it fails with', async (t) => {
+  const failing = async function* () {
+    yield Buffer.from('first');
+    await Promise.resolve();
+    throw new Error('a bug in the stream');
+  };
+  let thrown: unknown;
+  const port = await startServer(t, async (call) => {
+    const answer = { status: 200, headers: {}, body: fromIterable(failing()) };
+    await call.send(answer).catch((error: unknown) => (thrown = error));
+  });
+  const { isClosed, text } = await sendRaw(port, HEALTH, { waitMs: 10_000 });
+  assert.equal(isClosed, true);
+  assert.match(text, /\r\n\r\n5\r\nfirst\r\n$/);
+  assert.equal((thrown as Error).message, 'a bug in the stream');
+});

@@ -1,0 +1,428 @@
+import assert from 'node:assert/strict';
+import { connect, type Socket } from 'node:net';
+import { describe, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { ALL_SCALES, atSomeScale, startStopwatch } from '../support/clock.ts';
+import {
+  assertError,
+  NOT_AUTHENTICATED,
+  parseRaw,
+  refusal,
+  unknownProvider,
+} from '../support/errors.ts';
+import { chatBody, CLIENT_TOKEN, type TestGateway } from '../support/gateway.ts';
+import { createMemoryProbe } from '../support/memory.ts';
+import { sendRaw } from '../support/raw.ts';
+import { scenario } from '../support/scenario.ts';
+import { eventually } from '../support/streams.ts';
+
+const MIB = 1_048_576;
+const LIMITS = { headersMs: 300, requestMs: 600, lingerMs: 400 };
+/** The limits of the gateway's own, and time to read an answer. */
+const AMPLE = { lingerMs: 10_000 };
+/** Nothing here takes longer than this many times its limit, as far as the process gets to run. */
+const GENEROUS = 12;
+
+const AUTHORIZATION = `Authorization: Bearer ${CLIENT_TOKEN}`;
+const JSON_TYPE = 'Content-Type: application/json';
+const BODY = JSON.stringify(chatBody());
+const HEALTH = 'GET /health HTTP/1.1\r\nHost: x\r\n';
+
+function chat(...more: string[]): string {
+  const lines = ['POST /v1/chat/completions HTTP/1.1', 'Host: x', AUTHORIZATION, JSON_TYPE];
+  return `${[...lines, ...more].join('\r\n')}\r\n\r\n`;
+}
+
+interface Client {
+  readonly socket: Socket;
+  /** Everything that came. */
+  readonly text: () => string;
+  /** What broke the connection, if anything did; waits for its end. */
+  readonly closed: Promise<string | undefined>;
+}
+
+function openClient(t: TestContext, port: number, allowHalfOpen = false): Client {
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen });
+  t.after(() => socket.destroy());
+  let text = '';
+  let broken: string | undefined;
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+  socket.on('error', ({ message }) => (broken = message));
+  const closed = new Promise<string | undefined>((resolve) => {
+    socket.once('close', () => resolve(broken));
+  });
+  return { socket, text: () => text, closed };
+}
+
+/** The first answer in what came, in the form that `assertError` takes. */
+function firstAnswer(text: string): ReturnType<typeof parseRaw> {
+  const [head = '', ...rest] = text.split('\r\n\r\n');
+  const length = Number(/content-length: (\d+)/i.exec(head)?.[1] ?? 0);
+  const status = Number(/^HTTP\/1\.1 (\d+)/.exec(text)?.[1] ?? 0);
+  return parseRaw({ text, status, body: rest.join('\r\n\r\n').slice(0, length), isClosed: true });
+}
+
+function statuses(text: string): number[] {
+  return [...text.matchAll(/HTTP\/1\.1 (\d{3}) /g)].map(([, status]) => Number(status));
+}
+
+async function start(t: TestContext, server = '', clientLimits: object = LIMITS) {
+  const { p: upstream, gateway } = await scenario(t, { server, clientLimits });
+  return { gateway, upstream };
+}
+
+/** Nothing of a client is left, and others are served. */
+async function assertServing(gateway: TestGateway, requests: number): Promise<void> {
+  await eventually(() => gateway.accessLines().length === requests, 'the access lines');
+  assert.deepEqual(
+    gateway.log.filter((line) => line.includes('"level":"error"')),
+    [],
+  );
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+}
+
+describe('a client that takes its time', { concurrency: 4 }, () => {
+  /** Requests that became calls have their access line each. */
+  type Slow = readonly [sent: string, limitMs: number, calls: number, drip?: string];
+  const { headersMs, requestMs } = LIMITS;
+  const half = BODY.slice(0, 20);
+  const chunked = chat('Transfer-Encoding: chunked');
+  /** What is dripped comes byte by byte, one each tenth of the limit, for as long as the connection lasts. */
+  const slow: Record<string, Slow> = {
+    'nothing at all': ['', headersMs, 0],
+    'half a request line': ['GET /hea', headersMs, 0],
+    'half of its headers': [`${HEALTH}a: b`, headersMs, 0],
+    'headers that never end': [`${HEALTH}a: b`, headersMs, 0, 'b'],
+    'half of a body': [chat('Content-Length: 100') + half, requestMs, 1],
+    'a body that never ends': [chat('Content-Length: 9999'), requestMs, 1, ' '],
+    'half of a chunked body': [`${chunked}ffff\r\n{`, requestMs, 1],
+    'chunks that never end': [chunked, requestMs, 1, '1\r\n \r\n'],
+  };
+  for (const [what, [sent, limitMs, calls, drip]] of Object.entries(slow)) {
+    const check = async (t: TestContext, scale: number) => {
+      const limits = { headersMs: scale * headersMs, requestMs: scale * requestMs };
+      const ms = scale * limitMs;
+      const { gateway, upstream } = await start(t, '', { ...LIMITS, ...limits });
+      const { socket, text, closed } = openClient(t, gateway.port);
+      const startedAt = performance.now();
+      const elapsedMs = startStopwatch(t);
+      socket.write(sent);
+      const dripping = setInterval(() => drip && socket.writable && socket.write(drip), ms / 10);
+      t.after(() => clearInterval(dripping));
+      await closed;
+      const tookMs = performance.now() - startedAt;
+      assert.ok(tookMs >= ms * 0.9, `${tookMs} ms`);
+      assert.ok(elapsedMs() < ms * GENEROUS, `${elapsedMs()} ms`);
+      const answer = firstAnswer(text());
+      assertError(answer, refusal(/time/, 408));
+      assert.equal(answer.headers['connection'], 'close');
+      assert.equal(upstream.requests.length, 0);
+      await assertServing(gateway, calls);
+    };
+    test(`and sends ${what} is told so with 408 and cut off`, ALL_SCALES, async (t) => {
+      // A busy machine may be too slow for the limit of the headers, which is the shorter one.
+      await atSomeScale(async (scale) => check(t, scale));
+    });
+  }
+
+  test('between requests is left its connection', async (t) => {
+    const { gateway } = await start(t);
+    const { socket, text } = openClient(t, gateway.port);
+    for (let round = 1; round <= 3; round += 1) {
+      socket.write(`${HEALTH}\r\n`);
+      await eventually(() => statuses(text()).length === round, 'the answer');
+      await sleep(2 * LIMITS.headersMs);
+      assert.ok(socket.writable, 'the connection is open');
+    }
+  });
+
+  test('within the limits is answered', ALL_SCALES, async (t) => {
+    await atSomeScale(async (scale) => {
+      const limits = { headersMs: scale * headersMs, requestMs: scale * requestMs };
+      const { gateway } = await start(t, '', limits);
+      const { socket, text } = openClient(t, gateway.port);
+      const bytes = chat(`Content-Length: ${BODY.length}`) + BODY;
+      const part = Math.ceil(bytes.length / 5);
+      for (let at = 0; at < bytes.length; at += part) {
+        socket.write(bytes.slice(at, at + part));
+        await sleep(limits.headersMs / 20);
+      }
+      await eventually(() => statuses(text()).length > 0, 'the answer');
+      assert.deepEqual(statuses(text()), [200]);
+    });
+  });
+});
+
+describe('a client that closes its sending side', { concurrency: 4 }, () => {
+  test('after a request that is answered at once gets the whole answer', async (t) => {
+    const { gateway } = await start(t);
+    const { socket, text, closed } = openClient(t, gateway.port, true);
+    socket.end(`${HEALTH}\r\n`);
+    assert.equal(await closed, undefined);
+    assert.equal(JSON.parse(firstAnswer(text()).text).status, 'healthy');
+  });
+
+  const unfinished: Record<string, [bytes: string, calls: number]> = {
+    'before a byte': ['', 0],
+    'inside the headers': [`${HEALTH}a: b`, 0],
+    'inside a body': [chat('Content-Length: 100') + BODY.slice(0, 20), 1],
+    'inside a chunked body': [`${chat('Transfer-Encoding: chunked')}ffff\r\n{`, 1],
+  };
+  for (const [where, [bytes, calls]] of Object.entries(unfinished)) {
+    test(`${where} is closed and leaves nothing behind`, async (t) => {
+      const { gateway, upstream } = await start(t, '', AMPLE);
+      const { socket, text, closed } = openClient(t, gateway.port, true);
+      socket.end(bytes);
+      await closed;
+      assert.ok(
+        statuses(text()).every((status) => status === 400),
+        text(),
+      );
+      assert.equal(upstream.requests.length, 0);
+      await assertServing(gateway, calls);
+    });
+  }
+});
+
+async function drained(socket: Socket): Promise<void> {
+  await new Promise<void>((resolve) => {
+    const onEnd = () => {
+      socket.off('drain', onEnd);
+      socket.off('close', onEnd);
+      resolve();
+    };
+    socket.on('drain', onEnd);
+    socket.on('close', onEnd);
+  });
+}
+
+/** Sends a body of this size without looking at what comes back, as clients do that read afterwards. */
+async function upload(socket: Socket, size: number, isChunked: boolean): Promise<void> {
+  const part = Buffer.alloc(65_536, 'x');
+  socket.pause();
+  for (let sent = 0; sent < size && socket.writable; sent += part.length) {
+    if (isChunked) socket.write('10000\r\n');
+    const isFlushed = socket.write(part);
+    if (isChunked) socket.write('\r\n');
+    if (!isFlushed) await drained(socket);
+  }
+  if (isChunked) socket.write('0\r\n\r\n');
+  socket.resume();
+}
+
+describe('an upload that is refused', { concurrency: 3 }, () => {
+  const SIZE = 12 * MIB;
+  /** Ample for all of it, on a busy machine too. */
+  const settings = `max_body_bytes = ${MIB}`;
+  const framings: Record<string, readonly [head: string, isChunked: boolean]> = {
+    'with a Content-Length': [`Content-Length: ${SIZE}`, false],
+    'in chunks': ['Transfer-Encoding: chunked', true],
+  };
+  const reasons = {
+    'its size': { head: chat, expected: refusal(/exceeds/, 413) },
+    'its token': {
+      head: (...more: string[]) => chat(...more).replace(AUTHORIZATION, 'x: y'),
+      expected: NOT_AUTHENTICATED,
+    },
+    'its type': {
+      head: (...more: string[]) => chat(...more).replace(JSON_TYPE, 'x: y'),
+      expected: refusal(/Content-Type/),
+    },
+  };
+  for (const [reason, { head, expected }] of Object.entries(reasons)) {
+    for (const [framing, [length, isChunked]] of Object.entries(framings)) {
+      test(`for ${reason}, ${framing}, is read to its end, and so is the answer`, async (t) => {
+        const { gateway, upstream } = await start(t, settings, AMPLE);
+        const { socket, text } = openClient(t, gateway.port);
+        socket.write(head(length));
+        await upload(socket, SIZE, isChunked);
+        await eventually(() => text().includes('}}'), 'the whole answer');
+        assertError(firstAnswer(text()), expected);
+        // What comes next on the connection is a request and not the rest of the upload.
+        socket.write(`${HEALTH}\r\n`);
+        await eventually(() => statuses(text()).length === 2, 'the next answer');
+        assert.deepEqual(statuses(text()), [expected.httpStatus, 200]);
+        assert.equal(upstream.requests.length, 0);
+        await assertServing(gateway, 1);
+      });
+
+      for (const isInDrain of [true, false]) {
+        const where = isInDrain ? ', in a drain,' : ' and Connection: close,';
+        test(`for ${reason}, ${framing}${where} is not reset before the answer is read`, async (t) => {
+          const { gateway } = await start(t, settings, AMPLE);
+          const { socket, text, closed } = openClient(t, gateway.port);
+          const bytes = isInDrain ? head(length) : head(length, 'Connection: close');
+          socket.write(bytes.slice(0, 30));
+          await eventually(() => !socket.connecting, 'the connection');
+          const ended = isInDrain && gateway.drain(60_000);
+          socket.write(bytes.slice(30));
+          await upload(socket, SIZE, isChunked);
+          assert.equal(await closed, undefined, text());
+          assertError(firstAnswer(text()), expected);
+          if (isInDrain) await ended;
+          else await assertServing(gateway, 1);
+        });
+      }
+    }
+  }
+
+  test('in a drain, is read although it takes longer than idle connections live', async (t) => {
+    const { gateway } = await start(t, settings, AMPLE);
+    const { socket, text, closed } = openClient(t, gateway.port);
+    const head = chat('Content-Length: 25').replace(AUTHORIZATION, 'x: y');
+    socket.write(head.slice(0, 30));
+    await eventually(() => !socket.connecting, 'the connection');
+    const ended = gateway.drain(60_000);
+    socket.write(head.slice(30));
+    for (let sent = 0; sent < 25; sent += 1) {
+      socket.write('x');
+      await sleep(80);
+    }
+    assert.equal(await closed, undefined, text());
+    assert.equal(socket.bytesWritten, head.length + 25);
+    assertError(firstAnswer(text()), NOT_AUTHENTICATED);
+    await ended;
+  });
+
+  for (const [framing, [length, isChunked]] of Object.entries({
+    ...framings,
+    'with a Content-Length': ['Content-Length: 999999999', false] as const,
+  })) {
+    test(`${framing} and goes on for ever, is cut off`, async (t) => {
+      const { lingerMs } = LIMITS;
+      const { gateway } = await start(t, settings, { lingerMs });
+      const { socket, text, closed } = openClient(t, gateway.port);
+      const startedAt = performance.now();
+      const elapsedMs = startStopwatch(t);
+      socket.write(chat(length));
+      const part = 'x'.repeat(MIB / 4);
+      const dripping = setInterval(() => {
+        if (socket.writable) socket.write(isChunked ? `40000\r\n${part}\r\n` : part);
+      }, LIMITS.lingerMs / 20);
+      t.after(() => clearInterval(dripping));
+      await closed;
+      const tookMs = performance.now() - startedAt;
+      assert.ok(tookMs >= LIMITS.lingerMs * 0.9, `${tookMs} ms`);
+      assert.ok(elapsedMs() < LIMITS.lingerMs * GENEROUS, `${elapsedMs()} ms`);
+      assertError(firstAnswer(text()), refusal(/exceeds/, 413));
+      await assertServing(gateway, 1);
+    });
+  }
+});
+
+describe('requests behind one that was refused', { concurrency: 4 }, () => {
+  // Each body is a request in itself, which must not be taken for one.
+  const smuggled = `${HEALTH}x-smuggled: yes\r\n\r\n`;
+  const sized = `Content-Length: ${smuggled.length}`;
+  const early: Record<string, { bytes: string; status: number }> = {
+    'its token': { bytes: chat(sized).replace(AUTHORIZATION, 'x: y') + smuggled, status: 401 },
+    'its path': { bytes: chat(sized).replace('/chat/', '/no/') + smuggled, status: 404 },
+    'its method': { bytes: chat(sized).replace('POST', 'PUT') + smuggled, status: 404 },
+    'its type': { bytes: chat(sized).replace(JSON_TYPE, 'x: y') + smuggled, status: 400 },
+    'its body': { bytes: chat(sized) + smuggled, status: 400 },
+    'its size': {
+      bytes: chat('Content-Length: 2000') + smuggled.padEnd(2000, smuggled),
+      status: 413,
+    },
+    'its chunked body': {
+      bytes: `${chat('Transfer-Encoding: chunked')}${smuggled.length.toString(16)}\r\n${smuggled}\r\n0\r\n\r\n`,
+      status: 400,
+    },
+  };
+  for (const [reason, { bytes, status }] of Object.entries(early)) {
+    test(`for ${reason} are answered in order, and its body is never taken for one`, async (t) => {
+      const { gateway, upstream } = await start(t, 'max_body_bytes = 1000');
+      const next = chat(`Content-Length: ${BODY.length}`) + BODY;
+      const { text } = await sendRaw(
+        gateway.port,
+        `${bytes}${next}${HEALTH}Connection: close\r\n\r\n`,
+      );
+      assert.deepEqual(statuses(text), [status, 200, 200], text);
+      assert.deepEqual(
+        upstream.requests.map(({ body }) => body.toString()),
+        [BODY.replace('p/m', 'm')],
+      );
+    });
+  }
+});
+
+for (const [count, status] of [
+  [900, 200],
+  [1001, 431],
+  [2001, 431],
+  [8000, 431],
+] as const) {
+  test(`a request with ${count} short headers is answered with ${status}`, async (t) => {
+    const { gateway } = await start(t);
+    const bytes = `${HEALTH}Connection: close\r\n${'a:\r\n'.repeat(count)}\r\n`;
+    const reply = await sendRaw(gateway.port, bytes);
+    if (status === 200) assert.equal(reply.status, status);
+    else assertError(parseRaw(reply), refusal(/headers/, status));
+    // A health check is logged at debug, a refused request at info.
+    await assertServing(gateway, status === 200 ? 0 : 1);
+  });
+}
+
+const within = (json: string) => `${BODY.slice(0, -1)},"x":${json}}`;
+const BOMBS: Record<string, string> = {
+  '1 million empty objects': within(`[${'{},'.repeat(1_000_000)}{}]`),
+  '200,000 levels of arrays': within('['.repeat(200_000) + ']'.repeat(200_000)),
+  '200,000 levels of objects': within(`${'{"a":'.repeat(200_000)}1${'}'.repeat(200_000)}`),
+};
+for (const [what, bomb] of Object.entries(BOMBS)) {
+  test(`a body with ${what} is refused, three times at once, while others are answered`, async (t) => {
+    const { gateway, upstream } = await start(t, '', {});
+    const replies = Array.from({ length: 3 }, async () => gateway.chat(bomb));
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    for (const reply of await Promise.all(replies)) assertError(reply, refusal(/256|500,?000/));
+    assert.equal(upstream.requests.length, 1);
+  });
+}
+
+test('a body in chunks of 20 bytes takes less than 100 bytes more for each, and arrives', async (t) => {
+  const held = createMemoryProbe();
+  const { gateway, upstream } = await start(t, '', {});
+  const { socket, text } = openClient(t, gateway.port);
+  const body = JSON.stringify(chatBody({ pad: 'x'.repeat(480_000) }));
+  const parts = body.match(/.{1,20}/g)!;
+  const chunks = parts.map((part) => `${part.length.toString(16)}\r\n${part}\r\n`).join('');
+  const before = held();
+  let most = 0;
+  const watch = setInterval(() => (most = Math.max(most, held() - before)), 50);
+  t.after(() => clearInterval(watch));
+  socket.write(chat('Transfer-Encoding: chunked'));
+  socket.write(chunks);
+  socket.write('0\r\n\r\n');
+  await eventually(() => statuses(text())[0] === 200, 'the answer');
+  assert.ok(most < body.length + 100 * parts.length, `${most} bytes`);
+  assert.equal(upstream.requests[0]!.body.length, body.length - 'p/'.length);
+});
+
+test('while 8 clients send the largest permitted bodies, GET /health is answered', async (t) => {
+  const { gateway, upstream } = await start(t, `max_body_bytes = ${4 * MIB}`, {});
+  // Refused after all of it was read and parsed, so that the test need not carry it any further.
+  const head = '{"model":"nobody/m","messages":[{"role":"user","content":"';
+  const tail = '"}]}';
+  const body = Buffer.alloc(4 * MIB, 'x');
+  body.write(head);
+  body.write(tail, body.length - tail.length);
+  // Who was answered, in order.
+  const answered: string[] = [];
+  const uploadsAnswered = () => answered.filter((who) => who === 'upload').length;
+  const uploads = Array.from({ length: 8 }, async () => {
+    const reply = await gateway.chat(body).finally(() => answered.push('upload'));
+    assertError(reply, unknownProvider('nobody'));
+  });
+  const checks = (async () => {
+    while (uploadsAnswered() < uploads.length) {
+      assert.equal((await gateway.send('/health')).status, 200);
+      answered.push('health');
+    }
+  })();
+  await Promise.all([...uploads, checks]);
+  const lastUpload = answered.lastIndexOf('upload');
+  const between = answered.slice(answered.indexOf('upload'), lastUpload);
+  assert.ok(between.filter((who) => who === 'health').length >= 2, answered.join(' '));
+  assert.equal(upstream.requests.length, 0);
+});

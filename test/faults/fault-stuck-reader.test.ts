@@ -1,0 +1,285 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect, type Socket } from 'node:net';
+import { describe, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { ALL_SCALES, atSomeScale, idle, untilSteady } from '../support/clock.ts';
+import {
+  chatBody,
+  rawChat,
+  providerToml,
+  startGateway,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { createMemoryProbe } from '../support/memory.ts';
+import { createGate, eventually } from '../support/streams.ts';
+import { completion, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+
+const MIB = 1_048_576;
+const SLOW_BYTES = 18 * MIB;
+const STUCK_MS = 800;
+/** For those that are cut off: a clock may start anew while the network still takes a little. */
+const CUT_MS = 400;
+
+const FIRST = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
+const LAST =
+  'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n';
+const PART = Buffer.from(`data: {"x":"${'y'.repeat(65_500)}"}\n\n`);
+
+/** Sends a stream of this size as fast as it is taken. */
+function pushing(size: number): Script {
+  return (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(FIRST);
+    let written = 0;
+    const push = () => {
+      while (written < size && !response.destroyed) {
+        written += PART.length;
+        if (!response.write(PART)) return;
+      }
+      if (!response.writableEnded) response.end(LAST);
+    };
+    response.on('drain', push);
+    push();
+  };
+}
+
+/** A client that reads nothing until told to. */
+function openReader(t: TestContext, port: number, requests: string): Socket {
+  const socket = connect(port, '127.0.0.1');
+  t.after(() => socket.destroy());
+  socket.on('error', () => {});
+  socket.pause();
+  socket.write(requests);
+  return socket;
+}
+
+async function start(t: TestContext, script: Script, stuckReaderMs = STUCK_MS) {
+  const upstream = await startUpstream(t, script);
+  const gateway = await startGateway(t, {
+    toml: providerToml(upstream),
+    clientLimits: { stuckReaderMs },
+  });
+  return { upstream, gateway };
+}
+
+function assertNoErrors({ log }: TestGateway): void {
+  assert.deepEqual(
+    log.filter((line) => line.includes('"level":"error"')),
+    [],
+  );
+}
+
+test('6 streams of 100 MiB each to clients that do not read take less than 1 MiB each', async (t) => {
+  const { upstream, gateway } = await start(t, pushing(100 * MIB), 60_000);
+  const held = createMemoryProbe();
+  assert.equal((await gateway.send('/health')).status, 200);
+  const before = held();
+  const count = 6;
+  const readers = Array.from({ length: count }, () =>
+    openReader(t, gateway.port, rawChat(chatBody({ stream: true }))),
+  );
+  await eventually(() => upstream.requests.length === count, 'every request upstream');
+  const sent = () => [...upstream.sockets].reduce((sum, { bytesWritten }) => sum + bytesWritten, 0);
+  await eventually(() => sent() > count * MIB, 'the network is full');
+  await untilSteady(sent);
+  assert.ok(sent() < count * 50 * MIB, `${sent()} bytes were sent`);
+  await eventually(() => held() - before < count * MIB, 'less than 1 MiB is held for each');
+
+  for (const reader of readers) reader.destroy();
+  await eventually(() => gateway.accessLines().length === count, 'the access lines');
+  await Promise.all(upstream.requests.map(async ({ closed }) => closed));
+  assertNoErrors(gateway);
+});
+
+/** What comes of these requests on one connection, the first of which is answered by a stream that takes its time. */
+async function pipeline(t: TestContext, clientLimits: object, second: string): Promise<string> {
+  const { opened, open: finish } = createGate();
+  const upstream = await startUpstream(t, async ({ body }, response) => {
+    if (!body.includes('"stream":true')) return sendJson(response, completion('y'.repeat(MIB)));
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(FIRST);
+    await opened;
+    return response.end(LAST);
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream), clientLimits });
+  const socket = connect(gateway.port, '127.0.0.1');
+  t.after(() => socket.destroy());
+  let text = '';
+  socket.on('error', () => {});
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+  socket.write(rawChat(chatBody({ stream: true })) + second);
+  // Several times the limit.
+  await idle(700);
+  finish();
+  await once(socket, 'close');
+  return text;
+}
+
+test('an answer is not cut off while it waits for the one before it', async (t) => {
+  const last = 'GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n';
+  const text = await pipeline(t, { stuckReaderMs: 200 }, rawChat(chatBody()) + last);
+  assert.ok(text.includes('[DONE]') && text.includes('y'.repeat(MIB)), `${text.length} bytes`);
+  assert.match(text, /"healthy"[^}]*\}$/);
+});
+
+for (const more of ['', 'connection: close\r\n']) {
+  test(`an upload refused behind a running answer never cuts that off, ${more ? 'with' : 'without'} Connection: close`, async (t) => {
+    const refused = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n${more}content-length: 9\r\n\r\nx`;
+    const text = await pipeline(t, { lingerMs: 200 }, refused);
+    assert.deepEqual(text.match(/HTTP\/1\.1 \d+/g), ['HTTP/1.1 200', 'HTTP/1.1 401']);
+    assert.ok(text.includes('[DONE]'), text);
+  });
+}
+
+test('an answer that a reset finds half written is not called delivered', async (t) => {
+  const { gateway } = await start(
+    t,
+    (_, response) => sendJson(response, completion('y'.repeat(60_000))),
+    60_000,
+  );
+  // So small that each is written in one go, and together more than the network holds.
+  const count = 1000;
+  const reader = openReader(t, gateway.port, rawChat(chatBody()).repeat(count));
+  const delivered = () => gateway.accessLines().filter(({ outcome }) => outcome === 'ok').length;
+  await eventually(() => delivered() > 0, 'the first answer is delivered');
+  const before = await untilSteady(delivered);
+  assert.ok(before < count, `${before}`);
+  reader.resetAndDestroy();
+  await eventually(() => gateway.accessLines().length > before, 'the last access line');
+  assert.equal(delivered(), before);
+  assert.equal(gateway.accessLines().length, before + 1);
+});
+
+test('a drain ends at its deadline, also where CONNECT came behind an answer that is not read', async (t) => {
+  const upstream = await startUpstream(t, pushing(100 * MIB));
+  const gateway = await startGateway(t, {
+    toml: providerToml(upstream),
+    clientLimits: { lingerMs: 200 },
+  });
+  openReader(
+    t,
+    gateway.port,
+    `${rawChat(chatBody({ stream: true }))}CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n`,
+  );
+  await eventually(() => upstream.requests.length === 1, 'the request upstream');
+  let isDrained = false;
+  void gateway.drain(200).then(() => (isDrained = true));
+  await eventually(() => isDrained, 'the end of the drain');
+});
+
+test(
+  'a client that stops reading eight times, each for less than the limit, gets the whole answer',
+  ALL_SCALES,
+  async (t) => {
+    const size = 30 * MIB;
+    await atSomeScale(async (scale) => {
+      const script: Script = (_, response) => sendJson(response, completion('y'.repeat(size)));
+      const { gateway } = await start(t, script, scale * STUCK_MS);
+      const socket = openReader(t, gateway.port, rawChat(chatBody()));
+      let received = 0;
+      for (let pauses = 0; received < size && !socket.closed;) {
+        const part = socket.read() as Buffer | null;
+        received += part?.length ?? 0;
+        const isPause = received > pauses * 3 * MIB && pauses < 8;
+        if (isPause) pauses += 1;
+        await sleep(isPause ? scale * STUCK_MS * 0.6 : 0);
+      }
+      await eventually(() => gateway.accessLines().length === 1, 'the access line');
+      assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok', `cut off after ${received} bytes`);
+    });
+  },
+);
+
+describe('a client that stops reading', { concurrency: 4 }, () => {
+  const STREAM = rawChat(chatBody({ stream: true }));
+  const stuck: Record<string, { script: Script; requests: string }> = {
+    'a stream': { script: pushing(100 * MIB), requests: STREAM },
+    'one event of 12 MiB': {
+      script: (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.write(`data: {"choices":[],"x":"${'y'.repeat(12 * MIB)}"}\n\n`);
+      },
+      requests: STREAM,
+    },
+    'a complete answer of 16 MiB': {
+      script: (_, response) => sendJson(response, completion('y'.repeat(16 * MIB))),
+      requests: rawChat(chatBody()),
+    },
+    // Together more than the network holds, each so small that it is written in one go.
+    'many answers of 200 KiB on one connection': {
+      script: (_, response) => sendJson(response, completion('y'.repeat(200_000))),
+      requests: rawChat(chatBody()).repeat(100),
+    },
+  };
+  for (const [what, { script, requests }] of Object.entries(stuck)) {
+    test(`of ${what} is cut off although it keeps sending line breaks, and nothing goes on for it`, async (t) => {
+      const { upstream, gateway } = await start(t, script, CUT_MS);
+      const startedAt = performance.now();
+      const reader = openReader(t, gateway.port, requests);
+      // Line breaks that it keeps sending are no sign that it reads.
+      const sending = setInterval(() => reader.writable && reader.write('\r\n'), CUT_MS / 10);
+      t.after(() => clearInterval(sending));
+      const outcomes = () => gateway.accessLines().map(({ outcome }) => outcome);
+      await eventually(() => outcomes().includes('client_closed'), 'the client is cut off');
+      const tookMs = performance.now() - startedAt;
+      assert.ok(tookMs >= CUT_MS * 0.9, `${tookMs} ms`);
+      await eventually(
+        () => outcomes().length === upstream.requests.length,
+        'every request is over',
+      );
+      await Promise.all(upstream.requests.map(async ({ closed }) => closed));
+      assertNoErrors(gateway);
+      assert.equal((await gateway.send('/health')).status, 200);
+    });
+  }
+
+  /** A client that takes all of it in three times the limit, at an even pace, gets the whole. */
+  async function checkSlowReader(
+    t: TestContext,
+    { script, requests }: { script: Script; requests: string },
+    stuckMs: number,
+  ): Promise<void> {
+    const { upstream, gateway } = await start(t, script, stuckMs);
+    const socket = openReader(t, gateway.port, requests);
+    // Much slower than the gateway, and much faster than the network's buffers take to hide that.
+    const bytesPerMs = SLOW_BYTES / (3 * stuckMs);
+    let received = 0;
+    const startedAt = performance.now();
+    const elapsedMs = () => performance.now() - startedAt;
+    while (gateway.accessLines().length === 0 && !socket.closed) {
+      const part = received < elapsedMs() * bytesPerMs ? (socket.read() as Buffer | null) : null;
+      received += part?.length ?? 0;
+      await sleep(part ? 0 : 2);
+    }
+    const tookMs = elapsedMs();
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok', `cut off after ${received} bytes`);
+    assert.ok(tookMs > stuckMs * 1.5, `too fast to prove anything: ${tookMs} ms`);
+    assert.equal(upstream.requests.length, 1);
+  }
+
+  const slow: Record<string, { script: Script; requests: string }> = {
+    'a stream': { script: pushing(SLOW_BYTES), requests: STREAM },
+    'one event of 15 MiB': {
+      script: (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        response.end(`data: {"choices":[],"x":"${'y'.repeat(15 * MIB)}"}\n\n${LAST}`);
+      },
+      requests: STREAM,
+    },
+    'a complete answer of 18 MiB': {
+      script: (_, response) => sendJson(response, completion('y'.repeat(SLOW_BYTES))),
+      requests: rawChat(chatBody()),
+    },
+  };
+  for (const [what, scene] of Object.entries(slow)) {
+    test(
+      `of ${what} again and again, but never for long, gets all of it`,
+      ALL_SCALES,
+      async (t) => {
+        await atSomeScale(async (scale) => checkSlowReader(t, scene, scale * STUCK_MS));
+      },
+    );
+  }
+});

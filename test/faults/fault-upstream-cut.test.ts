@@ -1,0 +1,143 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer, type AddressInfo, type Socket } from 'node:net';
+import { test } from 'node:test';
+
+import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { rawResponse, startRawUpstream, type RawRequest } from '../support/raw-upstream.ts';
+import { dataOf, eventually } from '../support/streams.ts';
+import { sweep } from '../support/sweep.ts';
+
+const AT_ONCE = 25;
+/** Every so many bytes a stream is cut. */
+const STEP = sweep(1, 3);
+const EVENTS = [
+  ': hello\n\n',
+  'data: {"choices":[{"delta":{"content":"\u{1F600}"}}]}\n\n',
+  'data: {"choices":[{"delta":{"content":"b"}}]}\r\n\r\n',
+  'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n',
+  'data: [DONE]\n\n',
+];
+const BODY = Buffer.from(EVENTS.join(''));
+const HEAD = 'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n';
+
+function chunked(parts: readonly string[]): string {
+  const chunks = parts.map((part) => `${Buffer.byteLength(part).toString(16)}\r\n${part}\r\n`);
+  return `${HEAD}transfer-encoding: chunked\r\n\r\n${chunks.join('')}0\r\n\r\n`;
+}
+
+const RECORDINGS: Record<string, string> = {
+  chunked: chunked(EVENTS),
+  'chunked across events': chunked([BODY.toString().slice(0, 40), BODY.toString().slice(40)]),
+  'sent with a Content-Length': `${HEAD}content-length: ${BODY.length}\r\n\r\n${BODY.toString()}`,
+  'ended by the connection': `${HEAD}connection: close\r\n\r\n${BODY.toString()}`,
+};
+
+/** An HTTP error, the whole answer, or a beginning of it and the error event. */
+function checkAnswer(status: number, text: string, where: string): void {
+  if (status !== 200) {
+    assert.equal(status, 502, where);
+    const { error } = JSON.parse(text) as { error: { type: string; code: string } };
+    assert.deepEqual([error.type, error.code], ['provider_error', 'PROVIDER_ERROR'], where);
+    return;
+  }
+  const original = dataOf(BODY.toString());
+  const received = dataOf(text);
+  const last = received.pop() ?? '';
+  assert.deepEqual(received, original.slice(0, received.length), where);
+  assert.match(text, /(?:\n\n|data: \[DONE\]\n?)$/, where);
+  if (last === '[DONE]') {
+    // The provider's own, or ours: either way the finish_reason is there.
+    assert.deepEqual(received, original.slice(0, -1), where);
+    return;
+  }
+  const { error, ...others } = JSON.parse(last) as { error?: { type: string; code: string } };
+  assert.deepEqual(others, {}, where);
+  assert.deepEqual([error?.type, error?.code], ['provider_error', 'PROVIDER_ERROR'], where);
+  assert.ok(received.length > 0, where);
+}
+
+for (const [name, text] of Object.entries(RECORDINGS)) {
+  test(`a stream ${name} and cut after any byte is passed on as far as it came and ends in the error event`, async (t) => {
+    const recording = Buffer.from(text);
+    const upstream = await startRawUpstream(t, ({ text: request, socket }: RawRequest) => {
+      const end = Number(/x-request-id: cut-(\d+)/.exec(request)?.[1]);
+      socket.write(recording.subarray(0, end));
+      // Mostly an orderly end; a reset may overtake what was sent.
+      if (end % 5 === 0) socket.resetAndDestroy();
+      else socket.end();
+    });
+    const toml = `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "none"\n`;
+    const gateway = await startGateway(t, { toml });
+    let complete = 0;
+    const ask = async (end: number) => {
+      const headers = { 'x-request-id': `cut-${end}` };
+      const reply = await gateway.chat(chatBody({ stream: true }), { headers });
+      checkAnswer(reply.status, reply.text, `cut after ${end}: ${reply.text}`);
+      if (reply.text.includes('[DONE]')) complete += 1;
+      else assert.ok(end < recording.length || end % 5 === 0, `whole, and yet: ${reply.text}`);
+    };
+    const ends = Array.from({ length: recording.length + 1 }, (_, at) => recording.length - at);
+    const asked = ends.filter((_, at) => at % STEP === 0);
+    for (let start = 0; start < asked.length; start += AT_ONCE) {
+      await Promise.all(asked.slice(start, start + AT_ONCE).map(ask));
+    }
+    assert.ok(complete > 0);
+    assert.equal(upstream.requests.length, asked.length);
+    // fetch may open a connection ahead of a request that never comes: that one is idle.
+    const isBusy = ({ bytesRead }: Socket) => bytesRead > 0;
+    await eventually(() => ![...upstream.sockets].some(isBusy), 'every used connection closed');
+    assert.equal(gateway.accessLines().length, asked.length);
+    assert.deepEqual(
+      gateway.log.filter((line) => line.includes('"level":"error"')),
+      [],
+    );
+  });
+}
+
+test('an upload that is answered before it was read blocks no other request', async (t) => {
+  const sockets: Socket[] = [];
+  const server = createServer((socket) => {
+    sockets.push(socket);
+    socket.on('error', () => {});
+    socket.once('data', (chunk: Buffer) => {
+      // Reads no further.
+      if (/content-length: \d{7}/i.test(chunk.toString()))
+        socket.pause().write(rawResponse('{}', { status: '413 No' }));
+      else socket.write(rawResponse('{"choices":[]}'));
+    });
+  }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => {
+    server.close();
+    for (const socket of sockets) socket.destroy();
+  });
+  const { port } = server.address() as AddressInfo;
+  const toml = providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }, 'p', 'timeout = 2');
+  const gateway = await startGateway(t, { toml });
+  assert.equal((await gateway.chat(chatBody({ pad: 'x'.repeat(8_000_000) }))).status, 413);
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+  assert.equal(sockets.length, 2);
+});
+
+test('a complete answer that is cut off is a 502', async (t) => {
+  const answer = '{"choices":[{"message":{"content":"hello"}}]}';
+  const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
+  const recordings = [
+    `${head}content-length: ${answer.length}\r\n\r\n${answer}`,
+    `${head}transfer-encoding: chunked\r\n\r\n${answer.length.toString(16)}\r\n${answer}\r\n0\r\n\r\n`,
+  ];
+  for (const recording of recordings) {
+    let end = 0;
+    const upstream = await startRawUpstream(t, ({ socket }) => socket.end(recording.slice(0, end)));
+    const gateway = await startGateway(t, {
+      toml: `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "none"\n`,
+    });
+    for (end = 0; end < recording.length; end += 1) {
+      const { status, text } = await gateway.chat(chatBody());
+      assert.equal(status, 502, `cut after ${end}: ${text}`);
+    }
+    const whole = await gateway.chat(chatBody());
+    assert.equal(whole.text, answer);
+  }
+});

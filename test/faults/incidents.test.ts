@@ -1,0 +1,242 @@
+/** Incidents that an operator must be able to read from the log alone, at its default level. */
+
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import { chatBody, PROVIDER_KEY, type TestGateway, withoutRefill } from '../support/gateway.ts';
+import { scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { eventually } from '../support/streams.ts';
+import {
+  answerWell,
+  beginStream,
+  CHUNK,
+  NOBODY_LISTENS,
+  sendEvents,
+  sendJson,
+  type Script,
+} from '../support/upstream.ts';
+
+type Line = Record<string, unknown>;
+
+const STREAM = chatBody({ stream: true });
+
+/** A gateway with the providers `p`, and `q`, which is its fallback if there is a script for it. */
+async function start(
+  t: TestContext,
+  {
+    script = answerWell,
+    fallback,
+    ...settings
+  }: { script?: Script; fallback?: Script } & Omit<ScenarioSettings<'p'>, 'providers' | 'fallback'>,
+) {
+  const providers = { p: script, q: { script: fallback, lines: 'default_model = "d"' } };
+  return scenario(t, { ...settings, providers, fallback: fallback ? ['q'] : [] });
+}
+
+/** The last access line, and the tries in it, once there are `count` lines. */
+async function lastLine(gateway: TestGateway, count = 1): Promise<{ line: Line; tries: Line[] }> {
+  await eventually(() => gateway.accessLines().length >= count, `${count} access lines`);
+  const line = gateway.accessLines().at(-1)!;
+  return { line, tries: (line['tries'] ?? []) as Line[] };
+}
+
+/** Whether `actual` has these members; a regular expression matches text. */
+function assertHas(actual: Line | undefined, expected: Record<string, unknown>): void {
+  for (const [name, value] of Object.entries(expected)) {
+    const found = actual?.[name];
+    if (value instanceof RegExp) assert.match(String(found), value, name);
+    else assert.equal(found, value, `${name} in ${JSON.stringify(actual)}`);
+  }
+}
+
+const status =
+  (code: number, message: string, headers: Record<string, string> = {}): Script =>
+  (_, response) =>
+    sendJson(response, { error: { message } }, { status: code, headers });
+const warn = { level: 'warn', message: 'request', remote: '127.0.0.1' };
+
+describe('the log tells', { concurrency: true }, () => {
+  test('that a provider is down, at which address, and who answered instead', async (t) => {
+    const { gateway } = await scenario(t, {
+      providers: { q: { lines: 'default_model = "d"' } },
+      fallback: ['q'],
+      more: `[providers.p]\nbase_url = "${NOBODY_LISTENS}/v1"\napi_key = "k"\n`,
+    });
+    await gateway.chat(chatBody());
+    const { line, tries } = await lastLine(gateway);
+    assertHas(line, { level: 'info', outcome: 'ok', provider: 'q', upstream_model: 'd' });
+    const url = `${NOBODY_LISTENS}/v1/chat/completions`;
+    assertHas(tries[0], { provider: 'p', model: 'm', outcome: 'upstream_error', url });
+    assertHas(tries[0], { cause: /^ECONNREFUSED: / });
+    assertHas(tries[1], { provider: 'q', model: 'd', outcome: 'ok', status: 200 });
+  });
+
+  test('that a provider rests, why, and that it was passed over', async (t) => {
+    const { gateway } = await start(t, {
+      script: status(503, 'no capacity'),
+      fallback: answerWell,
+    });
+    for (let count = 0; count < 4; count += 1) await gateway.chat(chatBody());
+    const { tries } = await lastLine(gateway, 4);
+    assertHas(tries[0], { provider: 'p', model: 'm', outcome: 'resting' });
+    assertHas(tries[1], { provider: 'q', outcome: 'ok' });
+    const opened = gateway.log
+      .map((text) => JSON.parse(text) as Line)
+      .find(({ message }) => message === 'breaker opened');
+    assertHas(opened, { level: 'warn', provider: 'p', model: 'm', cause: 'no capacity' });
+  });
+
+  test('that a provider is too slow, and how long it was waited for', async (t) => {
+    const { gateway } = await start(t, { script: () => {}, server: 'timeout = 1' });
+    await gateway.chat(chatBody());
+    const { line, tries } = await lastLine(gateway);
+    assertHas(line, { ...warn, outcome: 'timeout', status: 504, reason: 'Request timed out' });
+    assertHas(tries[0], { outcome: 'timeout', cause: 'no complete answer in 1000 ms' });
+    assert.ok((tries[0]!['duration_ms'] as number) >= 990);
+  });
+
+  test('that a provider rejects its key, in its own words without the key', async (t) => {
+    const script = status(401, `Incorrect API key provided: ${PROVIDER_KEY}`, {
+      'x-request-id': 'up-7',
+    });
+    const { gateway } = await start(t, { script });
+    await gateway.chat(chatBody());
+    const { line, tries } = await lastLine(gateway);
+    const cause = 'Incorrect API key provided: [secret]';
+    assertHas(line, { ...warn, outcome: 'upstream_error', status: 401, cause: undefined });
+    assertHas(line, { reason: 'Authentication failed', upstream_request_id: 'up-7' });
+    assertHas(tries[0], { status: 401, cause, upstream_request_id: 'up-7' });
+  });
+
+  test('whose limit a 429 is about', async (t) => {
+    const limit = 'requests_per_second = 1\nburst_capacity = 1\n';
+    const cases: [reason: string, more: string, script?: Script][] = [
+      ['upstream', '', status(429, 'tokens per minute')],
+      ['global', `[rate_limit]\nenabled = true\n${limit}`],
+      ['provider', `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${limit}`],
+    ];
+    for (const [reason, more, script] of cases) {
+      const { gateway } = await start(t, {
+        more,
+        adjust: withoutRefill,
+        ...(script && { script }),
+      });
+      await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
+      await lastLine(gateway, 2);
+      const line = gateway.accessLines().find((one) => one['status'] === 429);
+      assertHas(line, { ...warn, outcome: 'rate_limited', reason });
+      const [tried] = (line?.['tries'] ?? []) as Line[];
+      if (reason === 'upstream') assertHas(tried, { cause: 'tokens per minute' });
+      if (reason === 'provider') {
+        assertHas(tried, { provider: 'p', model: 'm', outcome: 'limit' });
+      }
+    }
+  });
+
+  test('that a fallback was not asked because of its limit', async (t) => {
+    const limit = '[rate_limit.providers.q]\nrequests_per_second = 1\nburst_capacity = 1\n';
+    const { gateway } = await start(t, {
+      script: status(500, 'x'),
+      fallback: answerWell,
+      more: `[rate_limit]\nenabled = true\n${limit}`,
+      adjust: withoutRefill,
+    });
+    await Promise.all([gateway.chat(chatBody()), gateway.chat(chatBody())]);
+    await lastLine(gateway, 2);
+    const line = gateway.accessLines().find(({ provider }) => provider === 'p');
+    assertHas(line, { ...warn, outcome: 'upstream_error', upstream_model: 'm' });
+    assertHas((line!['tries'] as Line[])[1], { provider: 'q', outcome: 'limit' });
+  });
+
+  test('that a stream was cut, or stalled, although its status is 200', async (t) => {
+    const cut: Script = async (request, response) => {
+      await beginStream(CHUNK)(request, response);
+      setTimeout(() => response.destroy(), 20);
+    };
+    const server = 'stream_idle_timeout = 1';
+    const { gateway, p } = await start(t, { script: cut, server });
+    await gateway.chat(STREAM);
+    const broken = await lastLine(gateway);
+    const reason = 'Provider error: the answer was cut off';
+    assertHas(broken.line, { ...warn, outcome: 'upstream_error', status: 200, reason });
+    assertHas(broken.tries[0], {
+      outcome: 'upstream_error',
+      status: 200,
+      cause: /closed|aborted|terminated/,
+    });
+    p.script = beginStream(CHUNK);
+    await gateway.chat(STREAM);
+    const stalled = await lastLine(gateway, 2);
+    assertHas(stalled.line, { ...warn, outcome: 'timeout', status: 200 });
+    const silence = 'no event in 1000 ms';
+    assertHas(stalled.tries[0], { outcome: 'timeout', status: 200, cause: silence });
+    p.script = (_, response) => sendEvents(response, CHUNK);
+    await gateway.chat(STREAM);
+    const unfinished = await lastLine(gateway, 3);
+    const cause = 'Provider error: the stream ended before the answer was finished';
+    assertHas(unfinished.tries[0], { outcome: 'upstream_error', cause });
+  });
+
+  test('why the gateway refused a request', async (t) => {
+    const { gateway } = await start(t, { server: 'max_body_bytes = 200' });
+    const cases: [body: unknown, status: number, reason: RegExp][] = [
+      ['{', 400, /^Invalid request: request body is not valid JSON/],
+      [{ model: 'p/m' }, 400, /^Invalid request: "messages" must be/],
+      [chatBody({ model: 'acme/m' }), 400, /^Unknown provider: acme$/],
+      [chatBody({ model: 'm' }), 400, /^Invalid request: "model" must have the form/],
+      [chatBody({ x: 'y'.repeat(200) }), 413, /^Invalid request: .*200 bytes/],
+    ];
+    for (const [index, [body, code, reason]] of cases.entries()) {
+      await gateway.chat(body);
+      const { line, tries } = await lastLine(gateway, index + 1);
+      assertHas(line, { level: 'info', outcome: 'refused', status: code, reason });
+      assert.deepEqual(tries, []);
+    }
+    await gateway.send('/v1/models', { headers: { authorization: 'Basic eDp5' } });
+    const { line } = await lastLine(gateway, cases.length + 1);
+    assertHas(line, { outcome: 'refused', status: 401, reason: 'Invalid authentication' });
+  });
+
+  test('which URL a 404, a page of HTML or a redirect came from', async (t) => {
+    const { gateway, p } = await start(t, {});
+    const page = (code: number): Script => {
+      const head = { 'content-type': 'text/html', location: 'https://p.example/x?key=canary' };
+      return (_, response) => response.writeHead(code, head).end('<html>the page</html>');
+    };
+    const url = `${p.baseUrl}/chat/completions`;
+    const cases: [script: Script, status: number | undefined, cause: RegExp, body?: object][] = [
+      [status(404, 'no model m'), 404, /^no model m$/],
+      [page(404), 404, /^Not Found$/],
+      [page(200), 200, /^content-type: text\/html$/],
+      [page(200), 200, /^content-type: text\/html$/, STREAM],
+      [page(302), 302, /^status 302, location https:\/\/p\.example\/x$/],
+    ];
+    for (const [index, [script, code, cause, body = chatBody()]] of cases.entries()) {
+      p.script = script;
+      await gateway.chat(body);
+      const { line, tries } = await lastLine(gateway, index + 1);
+      assertHas(line, { ...warn, outcome: 'upstream_error' });
+      assertHas(tries[0], { url, status: code, cause });
+    }
+    assert.doesNotMatch(gateway.log.join(''), /canary|the page/);
+  });
+
+  test('that a model list fails, and why', async (t) => {
+    const { gateway } = await start(t, { script: status(500, 'x') });
+    await gateway.send('/v1/models');
+    const failed = gateway.log
+      .map((text) => JSON.parse(text) as Line)
+      .find(({ message }) => message === 'model list failed');
+    assertHas(failed, { level: 'warn', provider: 'p', cause: 'status 500' });
+  });
+
+  test('that an answer has no finish_reason, and which one it has', async (t) => {
+    const { gateway, p } = await start(t, {});
+    await gateway.chat(STREAM);
+    assertHas((await lastLine(gateway)).line, { outcome: 'ok', finish_reason: 'stop' });
+    const events = [CHUNK, 'data: [DONE]\n\n'].join('');
+    p.script = (_, response) => sendEvents(response, events);
+    await gateway.chat(STREAM);
+    assertHas((await lastLine(gateway, 2)).line, { outcome: 'ok', finish_reason: 'none' });
+  });
+});

@@ -1,0 +1,550 @@
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { describe, test, type TestContext } from 'node:test';
+
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  providerToml,
+  PROVIDER_KEY,
+  startGateway,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { openFeed } from '../support/feed.ts';
+import { sendRaw } from '../support/raw.ts';
+import { byModel, scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { eventually, openChat } from '../support/streams.ts';
+import {
+  answerWell,
+  beginStream,
+  CHUNK,
+  NOBODY_LISTENS,
+  completion,
+  completionEvents,
+  failWith,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type Script,
+} from '../support/upstream.ts';
+
+type Line = Record<string, unknown>;
+
+/** Provider `p`, which does as it is told, and these further sections. */
+const start = async (
+  t: TestContext,
+  script: Script = answerWell,
+  more = '',
+  settings: ScenarioSettings<'p'> = {},
+) => scenario(t, { ...settings, providers: { p: script }, more });
+
+/** The access lines, once there are so many. A line is written when its answer is out. */
+async function linesOf(gateway: TestGateway, count = 1): Promise<Line[]> {
+  await eventually(() => gateway.accessLines().length >= count, `${count} access lines`);
+  assert.equal(gateway.accessLines().length, count);
+  return gateway.accessLines();
+}
+
+async function lineOf(gateway: TestGateway): Promise<Line> {
+  return (await linesOf(gateway))[0]!;
+}
+
+/** Every line, parsed. */
+const entriesOf = ({ log }: TestGateway) => log.map((line) => JSON.parse(line) as Line);
+
+/** Whether each is a whole number of this size or more. */
+function assertCounts(line: Line, names: readonly string[], least = 0): void {
+  for (const name of names) {
+    assert.ok(
+      Number.isInteger(line[name]) && (line[name] as number) >= least,
+      `${name}: ${String(line[name])}`,
+    );
+  }
+}
+
+const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
+const STREAM = chatBody({ stream: true });
+
+describe('an access line', { concurrency: true }, () => {
+  test('is one line of JSON with the documented fields', async (t) => {
+    const { gateway } = await start(t);
+    const before = Date.now();
+    const reply = await gateway.chat(chatBody({ model: 'p/m/x' }), {
+      headers: { 'x-request-id': 'mine-1' },
+    });
+    const line = await lineOf(gateway);
+    assert.equal(gateway.log.length, 1);
+    assert.match(gateway.log[0]!, /^\{[^\n]*\}\n$/);
+    const { time, duration_ms, first_byte_ms, trace_id, tries, ...others } = line;
+    assert.match(time as string, /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$/);
+    assert.ok(Date.parse(time as string) >= before - 1);
+    assertCounts({ duration_ms, first_byte_ms }, ['duration_ms', 'first_byte_ms']);
+    assert.ok((first_byte_ms as number) <= (duration_ms as number));
+    assert.deepEqual(others, {
+      level: 'info',
+      message: 'request',
+      request_id: 'mine-1',
+      method: 'POST',
+      path: '/v1/chat/completions',
+      status: 200,
+      provider: 'p',
+      model: 'p/m/x',
+      upstream_model: 'm/x',
+      stream: false,
+      bytes: reply.bytes.length,
+      outcome: 'ok',
+      finish_reason: 'stop',
+      prompt_tokens: 1,
+      completion_tokens: 1,
+      remote: '127.0.0.1',
+    });
+    assert.match(trace_id as string, /^[\da-f]{32}$/);
+    const [{ duration_ms: tryMs, ...tried }, ...more] = tries as [Line];
+    assert.deepEqual(
+      [tried, more],
+      [{ provider: 'p', model: 'm/x', outcome: 'ok', status: 200 }, []],
+    );
+    assertCounts({ tryMs }, ['tryMs']);
+  });
+
+  for (const name of ['x-forwarded-for', 'forwarded']) {
+    test(`and once for a gateway without keys a warning, if requests have ${name}`, async (t) => {
+      const { gateway } = await start(t);
+      const headers = { [name]: 'for=192.0.2.1' };
+      const warnings = () => gateway.log.filter((line) => line.includes('"a proxy sends requests'));
+      await gateway.send('/v1/models');
+      assert.equal(warnings().length, 0);
+      for (let i = 0; i < 3; i += 1) await gateway.send('/v1/models', { headers });
+      assert.equal(warnings().length, 1);
+      assert.match(warnings()[0]!, /"level":"warn".*set \[server\.auth\] keys"/);
+      const toml = `[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`;
+      const withKeys = await startGateway(t, { toml });
+      await withKeys.send('/v1/models', { headers });
+      assert.doesNotMatch(withKeys.log.join(''), /a proxy/);
+    });
+  }
+
+  test('names the request by the id that the client was given, and comes once for each on a connection', async (t) => {
+    const { gateway } = await start(t);
+    const head = `host: x\r\nauthorization: Bearer ${CLIENT_TOKEN}\r\n`;
+    const one = `GET /nothing HTTP/1.1\r\n${head}\r\n`;
+    const last = one.replace('\r\n\r\n', '\r\nconnection: close\r\n\r\n');
+    const { text } = await sendRaw(gateway.port, one + one + last);
+    const ids = [...text.matchAll(/\r\nx-request-id: (\S+)/g)].map(([, id]) => id);
+    const lines = await linesOf(gateway, 3);
+    assert.deepEqual(
+      lines.map(({ status, request_id }) => [status, request_id]),
+      ids.map((id) => [404, id]),
+    );
+  });
+
+  interface Case {
+    readonly what: string;
+    readonly outcome: string;
+    readonly script?: Script;
+    readonly body?: unknown;
+    readonly path?: string;
+    /** Status, provider and model as they are logged. */
+    readonly facts: readonly unknown[];
+  }
+  const asked = ['p', 'p/m'];
+  const nobody = [undefined, undefined];
+  const errorInside = `${CHUNK}data: {"error":{"message":"x"}}\n\n`;
+  // Those of limits, timeouts, broken streams and clients that leave: incidents.test.ts.
+  const CASES: readonly Case[] = [
+    { what: 'a completion', outcome: 'ok', facts: [200, ...asked] },
+    { what: 'a stream', outcome: 'ok', body: STREAM, facts: [200, ...asked] },
+    { what: 'the model list', outcome: 'ok', path: '/v1/models', facts: [200, ...nobody] },
+    { what: 'a wrong path', outcome: 'refused', path: '/nothing', facts: [404, ...nobody] },
+    { what: 'a wrong body', outcome: 'refused', body: '{', facts: [400, ...nobody] },
+    {
+      what: 'an unknown provider',
+      outcome: 'refused',
+      body: chatBody({ model: 'q/m' }),
+      facts: [400, undefined, 'q/m'],
+    },
+    {
+      what: 'a failed provider',
+      outcome: 'upstream_error',
+      script: failWith(503),
+      facts: [503, ...asked],
+    },
+    {
+      what: 'an answer that is not JSON',
+      outcome: 'upstream_error',
+      script: (_, response) => response.end('<html>'),
+      facts: [500, ...asked],
+    },
+    {
+      what: 'a connection that breaks',
+      outcome: 'upstream_error',
+      script: (_, response) => response.destroy(),
+      facts: [502, ...asked],
+    },
+    {
+      what: 'an error inside a stream',
+      outcome: 'upstream_error',
+      script: (_, response) => sendEvents(response, errorInside),
+      body: STREAM,
+      facts: [200, ...asked],
+    },
+    {
+      what: 'the limit of a provider',
+      outcome: 'rate_limited',
+      script: failWith(429),
+      facts: [429, ...asked],
+    },
+  ];
+  test('has the outcome, the status, the provider and the model of each answer, and the bytes of it', async (t) => {
+    const { gateway, p } = await start(t, answerWell, '', { server: 'retries = 0' });
+    for (const [index, { what, outcome, script, body, path, facts }] of CASES.entries()) {
+      p.script = script ?? answerWell;
+      const reply = path ? await gateway.send(path) : await gateway.chat(body ?? chatBody());
+      const line = (await linesOf(gateway, index + 1)).at(-1)!;
+      assert.equal(line['outcome'], outcome, what);
+      assert.equal(line['level'], ['ok', 'refused'].includes(outcome) ? 'info' : 'warn', what);
+      assert.deepEqual([line['status'], line['provider'], line['model']], facts, what);
+      assert.equal(line['bytes'], reply.bytes.length, what);
+      assertCounts(line, ['duration_ms', 'first_byte_ms']);
+    }
+  });
+
+  test('has no status and no bytes when the client leaves before the answer, be it a list of models', async (t) => {
+    const { gateway, p } = await start(t, () => {});
+    const stream = openChat(gateway.port);
+    await eventually(() => p.requests.length === 1, 'the request');
+    stream.leave();
+    const { outcome, status, provider, bytes } = await lineOf(gateway);
+    assert.deepEqual([outcome, status, provider, bytes], ['client_closed', undefined, 'p', 0]);
+    const controller = new AbortController();
+    const reply = gateway.send('/v1/models', { signal: controller.signal });
+    await eventually(() => p.requests.length === 2, 'the list is asked for');
+    controller.abort();
+    await assert.rejects(reply);
+    const [, list] = await linesOf(gateway, 2);
+    const facts = [list!['outcome'], list!['status'], list!['bytes']];
+    assert.deepEqual(facts, ['client_closed', undefined, 0]);
+  });
+
+  test('has the bytes so far when the client leaves in the middle of a stream', async (t) => {
+    const { gateway } = await start(t, beginStream(CHUNK));
+    const stream = openChat(gateway.port);
+    await eventually(() => stream.text() !== '', 'the first event');
+    stream.leave();
+    const { outcome, status, bytes } = await lineOf(gateway);
+    assert.deepEqual([outcome, status, bytes], ['client_closed', 200, CHUNK.length]);
+  });
+
+  test('has the outcome client_closed when the client leaves in the middle of its body', async (t) => {
+    const { gateway } = await start(t);
+    const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\n`;
+    const socket = connect(gateway.port, '127.0.0.1');
+    socket.write(
+      `POST /v1/chat/completions HTTP/1.1\r\n${head}content-length: 99\r\nexpect: 100-continue\r\n\r\n`,
+    );
+    // The gateway says so when it begins to read the body.
+    assert.match(String(await once(socket, 'data')), /^HTTP\/1\.1 100 /);
+    socket.end('{');
+    assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
+  });
+
+  test('has the status and the id of the refusal where a body turns out not to be HTTP', async (t) => {
+    const { gateway } = await start(t);
+    const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\nx-request-id: i`;
+    const { text } = await sendRaw(
+      gateway.port,
+      `POST /v1/chat/completions HTTP/1.1\r\n${head}\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n`,
+    );
+    assert.match(text, /^HTTP\/1\.1 400 [^]*\r\nx-request-id: i\r\n[^]*not valid HTTP/);
+    const { level, outcome, status, request_id } = await lineOf(gateway);
+    assert.deepEqual([level, outcome, status, request_id], ['info', 'refused', 400, 'i']);
+    assert.equal(gateway.log.length, 1);
+  });
+
+  test('of a request that is not HTTP has the id that the client was given', async (t) => {
+    const { gateway } = await start(t);
+    const { text } = await sendRaw(gateway.port, 'canary\r\n\r\n');
+    const [, id] = /\r\nx-request-id: (\S+)\r\n/.exec(text) ?? [];
+    await eventually(() => gateway.log.length > 0, 'the line');
+    const [{ time: _, ...line } = {}] = entriesOf(gateway);
+    assert.deepEqual(line, {
+      level: 'info',
+      message: 'broken request',
+      request_id: id,
+      status: 400,
+      reason: 'Invalid request: request is not valid HTTP',
+      outcome: 'refused',
+      remote: '127.0.0.1',
+    });
+  });
+
+  test('of a wrong request to /health is at level info, and that of a wrong body has its trace id', async (t) => {
+    const { gateway } = await start(t);
+    await gateway.send('/health', { method: 'POST', headers: { authorization: undefined } });
+    const { level, outcome, status } = await lineOf(gateway);
+    assert.deepEqual([level, outcome, status], ['info', 'refused', 401]);
+    const traceparent = `00-${'ab'.repeat(16)}-${'cd'.repeat(8)}-01`;
+    await gateway.chat('{', { headers: { traceparent } });
+    assert.equal((await linesOf(gateway, 2))[1]!['trace_id'], 'ab'.repeat(16));
+  });
+
+  test('has no tokens of an answer that the client did not get', async (t) => {
+    const whole: Script = (_, response) => sendJson(response, completion());
+    const { gateway } = await scenario(t, { providers: { p: whole, q: whole }, fallback: ['q'] });
+    assert.equal((await gateway.chat(STREAM)).status, 501);
+    const { prompt_tokens, finish_reason } = await lineOf(gateway);
+    assert.deepEqual([prompt_tokens, finish_reason], [undefined, undefined]);
+  });
+});
+
+describe('the text of a provider that quotes the request', () => {
+  const QUOTE = 'canary-of-a-prompt';
+  const error = {
+    message: `Input should be a list; input: ${QUOTE}`,
+    type: 'invalid_request_error',
+    code: 'list_type',
+  };
+  const event = `data: ${JSON.stringify({ error })}\n\n`;
+  const scripts: Record<string, Script> = {
+    'a 422': (_, response) => sendJson(response, { error }, { status: 422 }),
+    'a 429': (_, response) => sendJson(response, { error }, { status: 429 }),
+    'a 503': (_, response) => sendJson(response, { error }, { status: 503 }),
+    'a plain-text 500': (_, response) =>
+      void response.writeHead(500, { 'content-type': 'text/plain' }).end(error.message),
+    'a 200 with an error': (_, response) => sendJson(response, { error }),
+    'an answer that is not JSON': (_, response) => void response.end(error.message),
+    'a first event': (_, response) => sendEvents(response, event),
+    'a later event': (_, response) => sendEvents(response, CHUNK + event),
+  };
+  const isTold = (what: string) => what !== 'an answer that is not JSON';
+  const bodyFor = (what: string) =>
+    chatBody({ model: `p/${what}`, stream: what.includes('event') });
+
+  test('stands once in an access line at most', async (t) => {
+    const { gateway } = await start(t, byModel(scripts));
+    for (const [index, what] of Object.keys(scripts).entries()) {
+      await gateway.chat(bodyFor(what));
+      await linesOf(gateway, index + 1);
+      const count = gateway.log[index]!.split(QUOTE).length - 1;
+      assert.equal(count, isTold(what) ? 1 : 0, what);
+    }
+  });
+
+  test('is in no line, metric or page with provider_messages = false', async (t) => {
+    const q = { baseUrl: NOBODY_LISTENS };
+    const more = `${LOUD}provider_messages = false\n[admin]\nport = 0\n${providerToml(q, 'q')}`;
+    const { gateway, p } = await start(t, byModel(scripts), more, { fallback: ['q'] });
+    const whats = Object.keys(scripts);
+    for (const [index, what] of whats.entries()) {
+      // The third failure in a row opens a circuit, whose cause is logged and shown.
+      for (let round = 0; round < 3; round += 1) await gateway.chat(bodyFor(what));
+      const { text } = await gateway.chat(bodyFor(what));
+      assert.equal(text.includes(QUOTE), isTold(what), 'the client is told');
+      const line = (await linesOf(gateway, 4 * (index + 1))).at(-4)!;
+      const [first] = line['tries'] as Line[];
+      const isPlain = what.includes('plain');
+      const named = isPlain ? 'Internal Server Error' : 'invalid_request_error list_type';
+      if (isTold(what)) assert.equal(first!['cause'], named, what);
+      assert.equal(first!['status'], Number(/\d{3}/.exec(what)?.[0] ?? 200), what);
+    }
+    const feed = await openFeed(t, gateway.adminPort);
+    await feed.next('state');
+    const metrics = (await gateway.admin('/metrics')).text;
+    const shown = [...gateway.log, JSON.stringify(feed.events), metrics].join('');
+    feed.close();
+    assert.ok(p.requests.length >= 3 * whats.length);
+    assert.ok(!shown.includes(QUOTE), shown.slice(shown.indexOf(QUOTE) - 500).slice(0, 700));
+  });
+});
+
+describe('logging', { concurrency: true }, () => {
+  test('at level error a failure of the gateway itself is logged, with its cause', async (t) => {
+    const gateway = await startGateway(t, {
+      toml: '[logging]\nlevel = "error"\n',
+      adjust: (config) => {
+        const server = Object.defineProperty({ ...config.server }, 'maxBodyBytes', {
+          get: () => assert.fail('broken on purpose'),
+        });
+        return { ...config, server };
+      },
+    });
+    await gateway.send('/nothing');
+    await gateway.chat(chatBody());
+    const { level, status, outcome, cause } = await lineOf(gateway);
+    assert.deepEqual([level, status, outcome], ['error', 500, 'internal_error']);
+    assert.match(String(cause), /broken on purpose/);
+  });
+
+  test('a client that uses an endpoint which is not served is warned of once, after its token was accepted', async (t) => {
+    const { gateway } = await start(t, answerWell, '[logging]\nlevel = "warn"\n');
+    const paths = ['/v1/responses', '/v1/embeddings', '/v1/completions', '/v1/other'];
+    for (const path of paths) {
+      const refused = await gateway.send(path, { headers: { authorization: undefined } });
+      assert.equal(refused.status, 401);
+    }
+    assert.deepEqual(gateway.log, []);
+    for (const path of [...paths, ...paths]) {
+      assert.equal((await gateway.send(path, { method: 'POST', body: '{}' })).status, 404);
+    }
+    await eventually(() => gateway.log.length >= 3, 'the warnings');
+    const lines = entriesOf(gateway);
+    const served = 'POST /v1/chat/completions, GET /v1/models, GET /health';
+    assert.deepEqual(
+      lines.map(({ level, message }) => [level, message]),
+      paths
+        .slice(0, 3)
+        .map((path) => ['warn', `${path} is not served; this gateway serves ${served}`]),
+    );
+  });
+
+  test('stays JSON whatever keys, quotes and backslashes are in it', async (t) => {
+    const upstream = await startUpstream(t);
+    const key = 'canary-that-ends-in-\\';
+    const provider = `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = '${key}'\n`;
+    const gateway = await startGateway(t, { toml: LOUD + provider });
+    const shapes = [`${key}"`, 'key=x"', 'key=x\\"', 'key=x","z":"', 'sk-123456\\"'];
+    for (const shape of shapes) {
+      const headers = { 'user-agent': shape };
+      await gateway.chat(chatBody({ model: `p/${shape}` }), { headers });
+      await sendRaw(gateway.port, `GET /${shape} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n`);
+    }
+    const lines = await linesOf(gateway, 2 * shapes.length);
+    for (const { outcome, model, path, user_agent } of lines) {
+      const told = outcome === 'ok' ? [model, user_agent] : [path];
+      for (const text of told) assert.match(String(text), /^(?:p?\/)?\[secret\][",:\\z]*$/);
+    }
+    assert.doesNotMatch(gateway.log.join(''), /canary/);
+  });
+
+  test('has no content of a message, no token and no key, whatever is turned on', async (t) => {
+    const words = {
+      asked: 'the-question-asked',
+      answered: 'the-answer-given',
+    };
+    // A provider's own text is logged: without it nobody could tell what to mend.
+    const failed = 'the-fault-told';
+    const sections = `${LOUD}[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`;
+    const { gateway, p: upstream } = await start(t, answerWell, sections, {
+      server: 'retries = 1',
+    });
+    const error = { error: { message: `${failed} ${PROVIDER_KEY}`, code: failed } };
+    const event = `data: ${JSON.stringify(error)}\n\n`;
+    const scripts: Script[] = [
+      (_, response) => sendJson(response, completion(words.answered)),
+      (_, response) => sendEvents(response, completionEvents([words.answered, '!'])),
+      (_, response) => sendEvents(response, CHUNK.replace('"a"', `"${words.answered}"`) + event),
+      (_, response) => sendEvents(response, event),
+      (_, response) => sendJson(response, error, { status: 400 }),
+      (_, response) => sendJson(response, error, { status: 401 }),
+      (_, response) => response.end(`<p>${words.answered}`),
+      (_, response) => response.end(`{"choices": ${words.answered}`),
+      (_, response) => response.writeHead(200, { 'x-own': PROVIDER_KEY }).destroy(),
+    ];
+    const messages = [
+      { role: 'system', content: words.asked },
+      { role: 'user', name: words.asked, content: [{ type: 'text', text: words.asked }] },
+    ];
+    let count = 0;
+    for (const script of scripts) {
+      upstream.script = script;
+      for (const stream of [false, true]) {
+        await gateway.chat({ model: 'p/m', stream, messages, user: words.asked });
+        count += 1;
+      }
+    }
+    const headers = { 'x-api-key': CLIENT_TOKEN, cookie: CLIENT_TOKEN, referer: CLIENT_TOKEN };
+    await gateway.chat(`{"model": "p/m", "messages": ${words.asked}`, { headers });
+    await gateway.send(`/v1/models?key=${CLIENT_TOKEN}`, { headers });
+    await gateway.send(`/v1/models?key=${PROVIDER_KEY}`, {
+      headers: { authorization: `Bearer ${PROVIDER_KEY}`, 'user-agent': `Bearer ${CLIENT_TOKEN}` },
+    });
+    await gateway.send(`/${PROVIDER_KEY}`);
+    await gateway.chat(chatBody({ model: `p/${CLIENT_TOKEN}` }));
+    await linesOf(gateway, count + 5);
+    const log = gateway.log.join('');
+    for (const secret of [PROVIDER_KEY, CLIENT_TOKEN, ...Object.values(words)]) {
+      assert.ok(
+        !log.includes(secret),
+        log.split('\n').find((line) => line.includes(secret))!,
+      );
+    }
+  });
+
+  for (const key of ['quo"te-0123456789', 'back\\slash-0123456789', '$&-(x)+[y]*0123456789']) {
+    test(`hides also a key like ${key}`, async (t) => {
+      const upstream = await startUpstream(t);
+      const providers = `${LOUD}[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = '${key}'\n`;
+      const gateway = await startGateway(t, {
+        toml: `${providers}[server.auth]\nkeys = ['${key}']\n`,
+      });
+      const headers = { authorization: `Bearer ${key}`, 'user-agent': `me ${key}` };
+      const { status } = await gateway.chat(chatBody({ model: `p/${key}` }), { headers });
+      assert.equal(status, 200);
+      const line = await lineOf(gateway);
+      for (const value of Object.values(line))
+        assert.ok(!String(value).includes(key), String(value));
+    });
+  }
+});
+
+describe('what a client sends', { concurrency: true }, () => {
+  const forged = '{"level":"info","message":"request","path":"/forged"}';
+  const attacks = [
+    `a\n${forged}`,
+    `a\r\n${forged}`,
+    // Terminal sequences.
+    'a\u001b[2J\u001b]0;x\u0007',
+    'a\u009b2J\u0085b',
+    `a\u2028${forged}\u2029b`,
+    'a\0b',
+    'a\ud800b',
+    'a"\\\u202eb\'',
+    'm'.repeat(1e6),
+  ];
+  test('stays within one line of the log in the model, whatever it is', async (t) => {
+    const { gateway } = await start(t, answerWell, LOUD);
+    for (const text of attacks) {
+      for (const model of [text, `p/${text}`, `${text}/m`]) {
+        await gateway.chat(JSON.stringify(chatBody({ model })));
+      }
+    }
+    await linesOf(gateway, 3 * attacks.length);
+    assertHarmless(gateway);
+  });
+
+  test('stays within one line of the log in path, user agent and request id', async (t) => {
+    const { gateway } = await start(t, answerWell, LOUD);
+    // Bytes as they go over the wire; the parser itself refuses some of them.
+    const bytes = ['\u2028', '\u2029', '\u0085', '\u009b2J'].map((text) =>
+      Buffer.from(`a${text}b`).toString('latin1'),
+    );
+    const others = ['a\x9b2Jb', 'a\x1b[2Jb', 'a\nb', 'a\rb', 'a\tb', 'a\0b', 'x'.repeat(9000)];
+    const token = `host: x\r\nauthorization: Bearer x\r\nconnection: close\r\n`;
+    for (const text of [...bytes, ...others]) {
+      for (const request of [
+        `GET /${text} HTTP/1.1\r\n${token}\r\n`,
+        `GET /nothing HTTP/1.1\r\n${token}user-agent: ${text}\r\n\r\n`,
+        `GET /nothing HTTP/1.1\r\n${token}x-request-id: ${text}\r\n\r\n`,
+      ]) {
+        const { status } = await sendRaw(gateway.port, request);
+        assert.ok(status === 400 || status === 404, `${status}`);
+      }
+    }
+    assertHarmless(gateway);
+  });
+
+  function assertHarmless({ log }: TestGateway): void {
+    for (const line of log) {
+      // oxlint-disable-next-line no-control-regex
+      assert.match(line, /^\{[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*\}\n$/);
+      assert.ok(line.length < 2000, `${line.length}`);
+      const facts = JSON.parse(line) as Line;
+      assert.notEqual(facts['path'], '/forged');
+      for (const value of Object.values(facts)) {
+        // oxlint-disable-next-line no-control-regex
+        assert.doesNotMatch(String(value), /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/);
+      }
+    }
+  }
+});

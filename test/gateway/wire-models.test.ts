@@ -1,0 +1,371 @@
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import { replaceNow } from '../support/clock.ts';
+import {
+  CLIENT_TOKEN,
+  providerToml,
+  PROVIDER_KEY,
+  startGateway,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { modelOf, scenario, type ProviderSettings } from '../support/scenario.ts';
+import { createGate, eventually } from '../support/streams.ts';
+import { failWith, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+import { ONE_WORKER } from '../support/workers.ts';
+
+const list =
+  (body: unknown): Script =>
+  (_, response) =>
+    sendJson(response, body);
+
+interface Entry {
+  readonly id: string;
+  readonly object: string;
+  readonly created: number;
+  readonly owned_by: string;
+}
+
+/** Asks for the list, checks the form of the answer and of every entry, and returns the entries. */
+async function entriesOf(gateway: TestGateway): Promise<Entry[]> {
+  const reply = await gateway.send('/v1/models');
+  assert.equal(reply.status, 200, reply.text);
+  assert.match(reply.headers['content-type']!, /^application\/json/);
+  const { data, ...others } = reply.json() as { data: Entry[] };
+  assert.deepEqual(others, { object: 'list' });
+  for (const { id, object, created, owned_by, ...more } of data) {
+    assert.equal(typeof id, 'string');
+    assert.equal(object, 'model');
+    assert.ok(Number.isInteger(created));
+    assert.equal(typeof owned_by, 'string');
+    assert.deepEqual(more, {});
+  }
+  return data;
+}
+
+async function idsOf(gateway: TestGateway): Promise<string[]> {
+  return (await entriesOf(gateway)).map(({ id }) => id);
+}
+
+/** Provider `p`, which does this, with these lines in its section. Each worker would ask for its own list. */
+async function start(
+  t: TestContext,
+  script: Script,
+  { lines = '', more = '' }: { lines?: string; more?: string } = {},
+) {
+  const { gateway, p } = await scenario(t, {
+    providers: { p: { script, lines } },
+    more,
+    env: ONE_WORKER,
+  });
+  return { gateway, upstream: p };
+}
+
+/** Providers `p0`, `p1` and so on, which do these, with these lines in their sections. */
+function numbered(scripts: readonly Script[], lines = ''): Record<string, ProviderSettings> {
+  return Object.fromEntries(scripts.map((script, index) => [`p${index}`, { script, lines }]));
+}
+
+/** A list that is not answered before the test says so. */
+async function startGated(t: TestContext) {
+  const gate = createGate();
+  const started = await start(t, async (_, response) => {
+    await gate.opened;
+    sendJson(response, [{ id: 'a' }]);
+  });
+  const isAsked = async () =>
+    eventually(() => started.upstream.requests.length > 0, 'the list is asked for');
+  return { ...started, isAsked, open: gate.open };
+}
+
+describe('the list of a provider', { concurrency: true }, () => {
+  const shapes: readonly (readonly [body: unknown, names: readonly string[]])[] = [
+    [{ object: 'list', data: [{ id: 'a' }, { id: 'b' }] }, ['a', 'b']],
+    [
+      [{ id: 'a', organization: 'x' }, { id: 'b' }],
+      ['a', 'b'],
+    ],
+    [{ models: [{ name: 'models/a' }, { id: 'b' }] }, ['a', 'b']],
+    [{ data: [{ id: 'models/a' }] }, ['a']],
+    [{ data: [{ id: 'x/models/a' }] }, ['x/models/a']],
+    [{ data: [{ id: 'acc/fire/m' }] }, ['acc/fire/m']],
+    [[{ id: 'a' }, { id: 'a' }], ['a']],
+    [{ data: [] }, []],
+    [{ data: [null, 1, {}, { id: 7 }, { id: '' }, [], 'c', { id: 'a' }] }, ['c', 'a']],
+    [
+      [{ id: '__proto__' }, { id: 'constructor' }],
+      ['__proto__', 'constructor'],
+    ],
+    // Names with a key in them.
+    [
+      ['a', `leak-${PROVIDER_KEY}`, 'Bearer abc', 'b'],
+      ['a', 'b'],
+    ],
+  ];
+  test('is read from {data}, a bare array and {models}, without what is no name and names with a key in them', async (t) => {
+    const providers = numbered(shapes.map(([body]) => list(body)));
+    const { gateway } = await scenario(t, { providers });
+    const expected = shapes.flatMap(([, names], index) => names.map((name) => `p${index}/${name}`));
+    assert.deepEqual((await idsOf(gateway)).toSorted(), expected.toSorted());
+  });
+
+  test('may have 4 MiB', async (t) => {
+    const head = '{"data":["a"],"more":"';
+    const scripts = [4_194_304, 4_194_305].map((bytes): Script => {
+      const body = `${head}${'x'.repeat(bytes - head.length - 2)}"}`;
+      return (_, response) => response.end(body);
+    });
+    const { gateway } = await scenario(t, { providers: numbered(scripts) });
+    assert.deepEqual(await idsOf(gateway), ['p0/a']);
+  });
+
+  test('is asked for with the provider\u2019s key and nothing of the client\u2019s', async (t) => {
+    const { gateway, upstream } = await start(t, list([]));
+    await gateway.send('/v1/models?x=1', { headers: { cookie: 'c=1', 'x-own': 'y' } });
+    const [{ method, url, headers, body } = assert.fail()] = upstream.requests;
+    assert.deepEqual([method, url, body.length], ['GET', '/v1/models', 0]);
+    assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
+    assert.ok(!('x-api-key' in headers) && !('cookie' in headers) && !('x-own' in headers));
+    assert.ok(!JSON.stringify(headers).includes(CLIENT_TOKEN));
+  });
+
+  test('of anthropic is asked for with the headers and the page size it wants', async (t) => {
+    const upstream = await startUpstream(t, list({ data: [{ type: 'model', id: 'claude' }] }));
+    const gateway = await startGateway(t, { toml: providerToml(upstream, 'anthropic') });
+    assert.deepEqual(await idsOf(gateway), ['anthropic/claude']);
+    const [{ url, headers } = assert.fail()] = upstream.requests;
+    assert.equal(url, '/v1/models?limit=1000');
+    assert.equal(headers['x-api-key'], PROVIDER_KEY);
+    assert.equal(headers['anthropic-version'], '2023-06-01');
+    upstream.script = list({ choices: [] });
+    const reply = await gateway.chat({
+      model: 'anthropic/claude',
+      messages: [{ role: 'user', content: 'x' }],
+    });
+    assert.equal(reply.status, 200);
+    const chat = upstream.requests[1]!.headers;
+    assert.equal(chat.authorization, `Bearer ${PROVIDER_KEY}`);
+    assert.ok(!('x-api-key' in chat));
+  });
+
+  test('written by hand is not asked for, and has the default model too', async (t) => {
+    const lines = 'models = ["x", "y/z"]\ndefault_model = "d"';
+    const { gateway, upstream } = await start(t, list([{ id: 'a' }]), { lines });
+    assert.deepEqual((await idsOf(gateway)).toSorted(), ['p/d', 'p/x', 'p/y/z']);
+    assert.equal(upstream.requests.length, 0);
+  });
+
+  test('keeps the whole number that says when a model was created; the owner is the provider', async (t) => {
+    const { gateway } = await start(
+      t,
+      list({
+        data: [
+          { id: 'a', created: 1_700_000_000, owned_by: 'someone' },
+          { id: 'b', created: '1700000000' },
+          { id: 'c', created: 1.5 },
+          // It is named once although it is the default model.
+          { id: 'd', created: 1_600_000_000 },
+        ],
+      }),
+      { lines: 'default_model = "d"', more: '[aliases]\nnick = "p/a"\n' },
+    );
+    assert.deepEqual(
+      (await entriesOf(gateway)).map(({ id, created, owned_by }) => [id, created, owned_by]),
+      [
+        ['p/a', 1_700_000_000, 'p'],
+        ['p/b', 0, 'p'],
+        ['p/c', 0, 'p'],
+        ['p/d', 1_600_000_000, 'p'],
+        ['nick', 0, 'p'],
+      ],
+    );
+  });
+});
+
+describe('a provider without a usable list', { concurrency: true }, () => {
+  const failures: readonly Script[] = [
+    // Never answers.
+    () => {},
+    failWith(401),
+    failWith(404),
+    (_, response) => sendJson(response, [{ id: 'a' }], { status: 500 }),
+    failWith(429),
+    (_, response) => response.destroy(),
+    (_, response) => {
+      response.writeHead(200, { 'content-length': '100' }).write('{"data":[');
+      setTimeout(() => response.destroy(), 20);
+    },
+    (_, response) => response.end('<html>'),
+    (_, response) => response.end(),
+    list(null),
+    list(7),
+    list({ error: { message: 'x' } }),
+    list({ data: { id: 'a' } }),
+    list({ data: [[['a']], { id: { id: 'a' } }] }),
+    (request, response) => response.writeHead(302, { location: `${request.url}?again` }).end(),
+    // Never finishes, and drips.
+    (_, response) => response.writeHead(200).write('[{"id":"a"}'),
+    (_, response) => {
+      response.writeHead(200);
+      const timer = setInterval(() => response.write(' '), 100);
+      response.once('close', () => clearInterval(timer));
+    },
+  ];
+  test('contributes its default model and its aliases, keeps no other list back, and is given up if it is too slow', async (t) => {
+    const providers = numbered(failures, 'default_model = "d"');
+    const others = { good: list([{ id: 'a' }]), none: failWith(500) };
+    const { gateway, p0: slow } = await scenario<string>(t, {
+      providers: { ...providers, ...others },
+      more: '[aliases]\nnick = "p1/z"\n',
+    });
+    const expected = [...Object.keys(providers).map((id) => `${id}/d`), 'good/a', 'nick'];
+    assert.deepEqual((await idsOf(gateway)).toSorted(), expected.toSorted());
+    await slow!.requests[0]!.closed;
+  });
+});
+
+describe('the answer', { concurrency: true }, () => {
+  test('is kept: many requests make one request upstream', async (t) => {
+    const { gateway, upstream } = await start(t, list([{ id: 'a' }]));
+    for (let i = 0; i < 10; i += 1) assert.deepEqual(await idsOf(gateway), ['p/a']);
+    assert.equal(upstream.requests.length, 1);
+  });
+
+  test('is fetched once for requests that come together', async (t) => {
+    const { gateway, upstream, isAsked, open } = await startGated(t);
+    const all = Array.from({ length: 20 }, async () => idsOf(gateway));
+    // Whoever comes while it is under way waits for it.
+    await isAsked();
+    open();
+    for (const ids of await Promise.all(all)) assert.deepEqual(ids, ['p/a']);
+    assert.equal(upstream.requests.length, 1);
+  });
+
+  test('does not ask a failed provider again for each of a burst of requests', async (t) => {
+    const { gateway, upstream } = await start(t, (_, response) => response.destroy());
+    for (let i = 0; i < 5; i += 1) assert.deepEqual(await idsOf(gateway), []);
+    assert.ok(upstream.requests.length <= 2, `${upstream.requests.length}`);
+  });
+
+  test('asks providers at the same time', async (t) => {
+    const both = createGate();
+    let waiting = 0;
+    const script: Script = async (_, response) => {
+      waiting += 1;
+      if (waiting === 2) both.open();
+      await both.opened;
+      sendJson(response, [{ id: 'a' }]);
+    };
+    const { gateway } = await scenario(t, { providers: { p: script, q: script } });
+    assert.deepEqual(await idsOf(gateway), ['p/a', 'q/a']);
+  });
+
+  test('outlives the client that caused the request upstream', async (t) => {
+    const { gateway, upstream, isAsked, open } = await startGated(t);
+    const leaving = new AbortController();
+    const left = assert.rejects(gateway.send('/v1/models', { signal: leaving.signal }));
+    await isAsked();
+    leaving.abort();
+    await left;
+    open();
+    assert.deepEqual(await idsOf(gateway), ['p/a']);
+    assert.equal(upstream.requests.length, 1);
+  });
+
+  test('has the aliases, but not those of providers that are not registered', async (t) => {
+    const more = '[aliases]\nfast = "p/a"\n"x/y" = "p/b"\ngone = "openai/a"\nnobody = "no/a"\n';
+    const { gateway } = await start(t, list([{ id: 'a' }]), { more });
+    assert.deepEqual(
+      (await entriesOf(gateway)).map(({ id, owned_by }) => [id, owned_by]),
+      [
+        ['p/a', 'p'],
+        ['fast', 'p'],
+        ['x/y', 'p'],
+      ],
+    );
+  });
+
+  test('names what a client can send back as the model', async (t) => {
+    const { gateway, upstream } = await start(t, list([{ id: 'a/b' }, { id: 'models/c' }]), {
+      lines: 'default_model = "d"',
+      more: '[aliases]\nnick = "p/e"\n',
+    });
+    const ids = await idsOf(gateway);
+    upstream.script = list({ choices: [] });
+    const asked: unknown[] = [];
+    for (const model of ids) {
+      const messages = [{ role: 'user', content: 'x' }];
+      assert.equal((await gateway.chat({ model, messages })).status, 200);
+      asked.push(modelOf(upstream.requests.at(-1)!));
+    }
+    assert.deepEqual([ids.length, asked], [4, ['a/b', 'c', 'd', 'e']]);
+  });
+
+  test('is empty, and no error, without any provider', async (t) => {
+    assert.deepEqual(await idsOf(await startGateway(t, {})), []);
+  });
+});
+
+/** Stops the clock of the process. Returns a function that sets it. */
+function startClock(t: TestContext): (ms: number) => void {
+  let nowMs = 0;
+  replaceNow(t, () => nowMs);
+  return (ms) => {
+    nowMs = ms;
+  };
+}
+
+// Alone: they stop the clock of the process.
+test('the list is kept if the provider fails later', async (t) => {
+  const setClock = startClock(t);
+  const { gateway, upstream } = await start(t, list([{ id: 'a' }]));
+  assert.deepEqual(await idsOf(gateway), ['p/a']);
+  upstream.script = list({ error: { message: 'x' } });
+  setClock(301_000);
+  for (let i = 0; i < 2; i += 1) assert.deepEqual(await idsOf(gateway), ['p/a']);
+  assert.equal(upstream.requests.length, 2);
+});
+
+test('a list that could not be fetched is tried again after ten seconds, and one that could after five minutes', async (t) => {
+  const setClock = startClock(t);
+  const { gateway, upstream } = await start(t, list({ error: { message: 'x' } }));
+  let nowMs = 0;
+  const askedAfter = async (ms: number) => {
+    nowMs += ms;
+    setClock(nowMs);
+    await idsOf(gateway);
+    return upstream.requests.length;
+  };
+  assert.equal(await askedAfter(0), 1);
+  assert.equal(await askedAfter(9999), 1);
+  upstream.script = list([{ id: 'a' }]);
+  assert.equal(await askedAfter(1), 2);
+  assert.equal(await askedAfter(299_999), 2);
+  assert.equal(await askedAfter(1), 3);
+});
+
+test('the log says when the list of a provider begins to fail, and why, once', async (t) => {
+  const setClock = startClock(t);
+  const broken: Script = (_, response) => sendJson(response, {}, { status: 503 });
+  const { gateway, upstream } = await start(t, broken);
+  const warnings = () =>
+    gateway.log
+      .map((line) => JSON.parse(line) as Record<string, unknown>)
+      .filter(({ level }) => level === 'warn')
+      .map(({ message, provider, cause }) => ({ message, provider, cause }));
+  const failure = { message: 'model list failed', provider: 'p', cause: 'status 503' };
+  await idsOf(gateway);
+  setClock(20_000);
+  await idsOf(gateway);
+  assert.equal(upstream.requests.length, 2);
+  assert.deepEqual(warnings(), [failure]);
+  upstream.script = list([{ id: 'a' }]);
+  setClock(40_000);
+  await idsOf(gateway);
+  upstream.script = (_, response) => response.destroy();
+  setClock(400_000);
+  await idsOf(gateway);
+  const [, second, ...more] = warnings();
+  assert.deepEqual(more, []);
+  assert.match(String(second?.cause), /^(?:ECONNRESET|UND_ERR_SOCKET): /);
+});

@@ -1,0 +1,302 @@
+/** `[clients.<name>]`: whose keys open the gateway, and where the client's name is shown. */
+
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { describe, test } from 'node:test';
+
+import { ModelLabels } from '../../src/admin/labels.ts';
+import { RequestMetrics } from '../../src/admin/metrics.ts';
+import { clientTotals } from '../../src/admin/totals.ts';
+import { replaceNow } from '../support/clock.ts';
+import { assertError, NOT_AUTHENTICATED } from '../support/errors.ts';
+import { parseMetrics } from '../support/exposition.ts';
+import { openFeed } from '../support/feed.ts';
+import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { buildOnce, emptyFolder, startServing } from '../support/process.ts';
+import { sendRaw } from '../support/raw.ts';
+import { eventually } from '../support/streams.ts';
+import { completionEvents, sendEvents, sendJson, startUpstream } from '../support/upstream.ts';
+
+const SHARED = 'zqx-KwTbgm-5512';
+const OLD = 'vwk-GzPxrd-9034';
+const NEW = 'hjf-BvNqws-2876';
+const OTHER = 'pbt-XdKjmz-4418';
+const KEYS = [SHARED, OLD, NEW, OTHER];
+
+/** A client with two keys, one with one from the environment, and a key without a client. */
+const WHO = `[server.auth]
+keys = ["${SHARED}"]
+[clients.alice]
+keys = ["${OLD}", "${NEW}"]
+[clients."bob@team-2"]
+key = "\${BOB_KEY}"
+`;
+const ENV = { BOB_KEY: OTHER };
+
+/** The `Authorization` value, and the name on the access line; undefined: 401. */
+const CREDENTIALS: readonly (readonly [value: string | undefined, client: string | undefined])[] = [
+  [`Bearer ${OLD}`, 'alice'],
+  [`Bearer ${NEW}`, 'alice'],
+  [`bearer   ${NEW} `, 'alice'],
+  [`Bearer ${OTHER}`, 'bob@team-2'],
+  [`Bearer ${SHARED}`, 'none'],
+  [undefined, undefined],
+  ['', undefined],
+  ['Bearer', undefined],
+  ['Bearer ', undefined],
+  ['Bearer anything', undefined],
+  ['Bearer alice', undefined],
+  ['Bearer bob@team-2', undefined],
+  ['Bearer ${BOB_KEY}', undefined],
+  [`Bearer ${OLD.toLowerCase()}`, undefined],
+  [`Bearer ${OLD.toUpperCase()}`, undefined],
+  [`Bearer ${OLD.slice(0, -1)}`, undefined],
+  [`Bearer ${OLD}x`, undefined],
+  [`Bearer ${OLD} ${NEW}`, undefined],
+  [`Bearer ${OLD},${NEW}`, undefined],
+  [`Bearer "${OLD}"`, undefined],
+  [`Bearer alice:${OLD}`, undefined],
+  [`Basic ${Buffer.from(`alice:${OLD}`).toString('base64')}`, undefined],
+  [`Basic ${OLD}`, undefined],
+  [OLD, undefined],
+  [`Bearer ${createHash('sha256').update(OLD).digest('hex')}`, undefined],
+];
+
+test('exactly the keys of clients and of [server.auth] are served, and the line has the client\u2019s name', async (t) => {
+  const upstream = await startUpstream(t);
+  const gateway = await startGateway(t, { toml: WHO + providerToml(upstream), env: ENV });
+  let lines = 0;
+  for (const [authorization, client] of CREDENTIALS) {
+    upstream.requests.length = 0;
+    const options = { headers: { authorization } };
+    const replies = [
+      await gateway.chat(chatBody(), options),
+      await gateway.send('/v1/models', options),
+      await gateway.send('/v1/nothing', options),
+    ];
+    const what = `${authorization} ${replies[0]!.text}`;
+    if (client === undefined) for (const reply of replies) assertError(reply, NOT_AUTHENTICATED);
+    else
+      assert.deepEqual(
+        [200, 200, 404],
+        replies.map(({ status }) => status),
+        what,
+      );
+    const chats = upstream.requests.filter(({ method }) => method === 'POST');
+    assert.equal(chats.length, client === undefined ? 0 : 1, what);
+    lines += replies.length;
+    await eventually(() => gateway.accessLines().length === lines, 'the lines');
+    for (const line of gateway.accessLines().slice(-replies.length)) {
+      assert.equal('client' in line, client !== undefined && client !== 'none', what);
+      assert.equal(line['client'] ?? 'none', client ?? 'none', what);
+    }
+  }
+  assert.equal(
+    (await gateway.send('/health', { headers: { authorization: undefined } })).status,
+    200,
+  );
+});
+
+test('one client is enough to keep everybody else out', async (t) => {
+  const upstream = await startUpstream(t);
+  const toml = `${providerToml(upstream)}[clients.alice]\nkey = "${OLD}"\n`;
+  const gateway = await startGateway(t, { toml });
+  for (const authorization of ['Bearer anything', undefined]) {
+    assertError(await gateway.chat(chatBody(), { headers: { authorization } }), NOT_AUTHENTICATED);
+  }
+  const headers = { authorization: `Bearer ${OLD}` };
+  assert.equal((await gateway.chat(chatBody(), { headers })).status, 200);
+});
+
+test('two Authorization headers are refused, whosever keys they have', async (t) => {
+  const gateway = await startGateway(t, { toml: WHO, env: ENV });
+  const lines = [`Authorization: Bearer ${OLD}`, `Authorization: Bearer ${OTHER}`];
+  const head = ['GET /v1/models HTTP/1.1', 'Host: x', 'Connection: close', ...lines];
+  assert.equal((await sendRaw(gateway.port, `${head.join('\r\n')}\r\n\r\n`)).status, 401);
+});
+
+test('of 1,000 clients each is known by its own key', async (t) => {
+  const sections = Array.from(
+    { length: 1000 },
+    (_, at) => `[clients.c${at}]\nkey = "key-of-${at}"\n`,
+  );
+  const gateway = await startGateway(t, { toml: sections.join('') });
+  const names = [0, 1, 10, 499, 998, 999];
+  for (const at of [...names, 1000]) {
+    const headers = { authorization: `Bearer key-of-${at}` };
+    assert.equal((await gateway.send('/v1/models', { headers })).status, at < 1000 ? 200 : 401);
+  }
+  await eventually(() => gateway.accessLines().length === names.length + 1, 'the lines');
+  assert.deepEqual(
+    gateway.accessLines().map(({ client }) => client),
+    [...names.map((at) => `c${at}`), undefined],
+  );
+});
+
+test('a page on another host is served with a client\u2019s key: the gateway is not open to it', async (t) => {
+  const upstream = await startUpstream(t);
+  const local = `[server]\nhost = "127.0.0.1"\n`;
+  const origin = 'https://rebound.example';
+  const client = `[clients.alice]\nkey = "${OLD}"\n`;
+  const gateway = await startGateway(t, { toml: local + client + providerToml(upstream) });
+  const statusWith = async (key: string) => {
+    const headers = { origin, authorization: `Bearer ${key}` };
+    return (await gateway.chat(chatBody(), { headers })).status;
+  };
+  assert.equal(await statusWith(OLD), 200);
+  assert.equal(await statusWith('anything'), 401);
+});
+
+test('beyond loopback a client\u2019s key is enough for a start without a warning', async (t) => {
+  await buildOnce();
+  const cwd = emptyFolder(t, { 'gateway.toml': `[clients.alice]\nkey = "${OLD}"\n` });
+  const { stderr } = await startServing(t, ['--host', '0.0.0.0', '--port', '0'], { cwd });
+  await eventually(() => stderr().includes('\nupstream'), 'the last line');
+  assert.doesNotMatch(stderr(), /every client that can connect/);
+});
+
+describe('the name of a client', () => {
+  test('is on the line of each of its requests, however they end', async (t) => {
+    const upstream = await startUpstream(t, ({ url, body }, response) => {
+      if (url.endsWith('/models')) return sendJson(response, { data: [] });
+      if (body.includes('"fail"')) return sendJson(response, {}, { status: 500 });
+      return body.includes('"stream":true')
+        ? sendEvents(response, completionEvents())
+        : sendJson(response, { choices: [] });
+    });
+    const limits = 'requests_per_second = 1\nburst_capacity = 7\nmodels = ["p/m"]\n';
+    const client = `[clients.alice]\nkey = "${OLD}"\n${limits}`;
+    const gateway = await startGateway(t, { toml: client + providerToml(upstream) });
+    // Time stands still, so that the bucket is empty when it should be.
+    replaceNow(t, () => 1000);
+    const options = { headers: { authorization: `Bearer ${OLD}` } };
+    const replies = [
+      await gateway.chat(chatBody(), options),
+      await gateway.chat(chatBody({ stream: true }), options),
+      await gateway.chat(chatBody({ user: 'fail' }), options),
+      await gateway.chat(chatBody({ model: 'p/other' }), options),
+      await gateway.chat('{', options),
+      await gateway.send('/v1/models', options),
+      await gateway.send('/v1/nothing', options),
+      await gateway.chat(chatBody(), options),
+    ];
+    await eventually(() => gateway.accessLines().length === replies.length, 'the lines');
+    assert.deepEqual(
+      gateway.accessLines().map(({ client: name, status, outcome }) => [name, status, outcome]),
+      [
+        ['alice', 200, 'ok'],
+        ['alice', 200, 'ok'],
+        ['alice', 500, 'upstream_error'],
+        ['alice', 404, 'refused'],
+        ['alice', 400, 'refused'],
+        ['alice', 200, 'ok'],
+        ['alice', 404, 'refused'],
+        ['alice', 429, 'rate_limited'],
+      ],
+    );
+    assert.equal(gateway.accessLines().at(-1)!['reason'], 'client');
+  });
+
+  test('is a label of gateway_requests_total, and a row of the page', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = `${WHO}${providerToml(upstream)}[admin]\nport = 0\n`;
+    const gateway = await startGateway(t, { toml, env: ENV });
+    for (const key of [OLD, NEW, OTHER, SHARED, 'wrong']) {
+      await gateway.chat(chatBody(), { headers: { authorization: `Bearer ${key}` } });
+    }
+    await eventually(() => gateway.accessLines().length === 5, 'the lines');
+    const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+    const count = (labels: Record<string, string>) => sum('gateway_requests_total', labels);
+    assert.equal(count({ client: 'alice', outcome: 'ok' }), 2);
+    assert.equal(count({ client: 'bob@team-2', outcome: 'ok' }), 1);
+    assert.equal(count({ outcome: 'ok' }), 4);
+    assert.equal(count({ outcome: 'refused' }), 1);
+    const feed = await openFeed(t, gateway.adminPort);
+    const { needsKey } = await feed.next('settings');
+    const requests = await feed.next('requests');
+    const { clients } = await feed.next('state');
+    assert.equal(needsKey, true);
+    assert.deepEqual(
+      requests.map(({ client }: { client?: string }) => client),
+      ['alice', 'alice', 'bob@team-2', undefined, undefined],
+    );
+    const tokens = { failed: 0, inputTokens: 2, outputTokens: 2 };
+    assert.deepEqual(clients, [
+      { name: 'alice', requests: 2, ...tokens },
+      { name: 'bob@team-2', requests: 1, ...tokens, inputTokens: 1, outputTokens: 1 },
+    ]);
+  });
+
+  test('is shown for 500 clients; those that come later are one row', () => {
+    const metrics = new RequestMetrics(new ModelLabels());
+    const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
+    for (let at = 0; at < 1000; at += 1) {
+      const client = `c${at % 600}`;
+      const request = { facts: { ...facts, client, outcome: 'ok' as const }, endedAtMs: 1 };
+      metrics.add({ ...request, durationMs: 1 });
+    }
+    const clients = clientTotals(metrics);
+    assert.equal(clients.length, 501);
+    assert.deepEqual(
+      clients.map(({ name, requests }) => `${name} ${requests}`).filter((_, at) => at % 250 === 0),
+      ['c0 2', 'c250 2', 'other 100'],
+    );
+  });
+
+  test('and the models that it may name are labels, other names are not', async (t) => {
+    const upstream = await startUpstream(t);
+    const models = 'models = ["p/own", "p/family-*"]';
+    const client = `[clients.alice]\nkey = "${OLD}"\n${models}\n[admin]\nport = 0\n`;
+    const gateway = await startGateway(t, { toml: client + providerToml(upstream) });
+    for (const model of ['p/own', 'p/family-1', 'p/family-*']) {
+      await gateway.chat(chatBody({ model }), { headers: { authorization: `Bearer ${OLD}` } });
+    }
+    await eventually(() => gateway.accessLines().length === 3, 'the lines');
+    const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+    const count = (gen_ai_original_model: string) =>
+      sum('gen_ai_server_request_duration_seconds_count', { gen_ai_original_model });
+    assert.deepEqual([count('p/own'), count('other'), count('p/family-*')], [1, 2, 0]);
+  });
+
+  test('with one client and no key of [server.auth], the page says that a key is needed', async (t) => {
+    const toml = `[admin]\nport = 0\n[clients.alice]\nkey = "${OLD}"\n`;
+    const gateway = await startGateway(t, { toml });
+    const feed = await openFeed(t, gateway.adminPort);
+    assert.equal((await feed.next('settings')).needsKey, true);
+  });
+
+  test('is all that is shown of its key: no part of it, and no hash', async (t) => {
+    const upstream = await startUpstream(t);
+    const logging = '[logging]\nlevel = "trace"\nverbose = true\n';
+    const toml = `${logging}${WHO}${providerToml(upstream)}[admin]\nport = 0\n`;
+    const gateway = await startGateway(t, { toml, env: ENV });
+    const bodies: string[] = [];
+    for (const key of [...KEYS, `${OLD}x`]) {
+      const options = { headers: { authorization: `Bearer ${key}` } };
+      for (const model of ['p/m', 'nobody/m', `p/${key}`, key]) {
+        await gateway.chat(chatBody({ model }), options);
+      }
+      bodies.push((await gateway.send('/v1/models', options)).text);
+    }
+    await eventually(() => gateway.accessLines().length === 25, 'the lines');
+    const feed = await openFeed(t, gateway.adminPort);
+    await feed.next('state');
+    const metrics = (await gateway.admin('/metrics')).text;
+    const shown = [...gateway.log, ...bodies, metrics, JSON.stringify(feed.events)].join('\n');
+    assert.ok(shown.includes('alice') && shown.includes('bob@team-2'));
+    for (const key of KEYS) {
+      const hash = createHash('sha256').update(key).digest();
+      const parts = Array.from({ length: key.length - 5 }, (_, at) => key.slice(at, at + 6));
+      const hashes = (['hex', 'base64', 'base64url'] as const).map((encoding) =>
+        hash.toString(encoding).slice(0, 8),
+      );
+      for (const part of [...parts, ...hashes]) {
+        const at = shown.toLowerCase().indexOf(part.toLowerCase());
+        assert.equal(at, -1, shown.slice(Math.max(0, at - 100), at + 100));
+      }
+    }
+    for (const { headers, body } of upstream.requests) {
+      assert.ok(!KEYS.some((key) => JSON.stringify(headers).includes(key)), String(body));
+    }
+  });
+});

@@ -1,0 +1,415 @@
+/** Which models a named client may ask for: client x model x path, with the answer and what reached the providers. */
+
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import { replaceNow } from '../support/clock.ts';
+import { assertError, NOT_FOUND, unknownProvider, type ExpectedError } from '../support/errors.ts';
+import {
+  chatBody,
+  providerToml,
+  startGateway,
+  triesOf,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { eventually } from '../support/streams.ts';
+import { completionEvents, sendEvents, sendJson, startUpstream } from '../support/upstream.ts';
+
+/** The `models` of each client; absent: all. Its key is `<name>-key`. */
+const CLIENTS: Readonly<Record<string, readonly string[] | undefined>> = {
+  everything: undefined,
+  nothing: [],
+  star: ['*'],
+  openai: ['openai/*'],
+  exact: ['openai/gpt-5', 'fast'],
+  family: ['openai/gpt-*', 'groq/llama'],
+  bare: ['gpt-*', 'o4'],
+  id: ['groq', 'openai'],
+  stranger: ['nobody/*', 'gone'],
+};
+const SHARED_KEY = 'shared-key';
+
+const ALIASES = `[aliases]
+fast = "openai/gpt-5-mini"
+slow = "groq/llama"
+"openai/own" = "groq/llama-70b"
+gone = "nobody/m"
+`;
+
+interface Started {
+  readonly gateway: TestGateway;
+  /** Each chat completion that has reached a provider since the last call, as `<provider> <model>`. */
+  readonly received: () => string[];
+}
+
+/** Providers `openai` (the primary one, with a default model) and `groq`, each at an upstream of its own. */
+async function start(t: TestContext, more = ''): Promise<Started> {
+  const seen: string[] = [];
+  const startProvider = async (id: string, lines: string) => {
+    const upstream = await startUpstream(t, ({ url, body }, response) => {
+      const chat = JSON.parse(body.toString()) as { model: string; stream?: boolean };
+      assert.equal(url, '/v1/chat/completions');
+      seen.push(`${id} ${chat.model}`);
+      return chat.stream
+        ? sendEvents(response, completionEvents())
+        : sendJson(response, { choices: [] });
+    });
+    return providerToml(upstream, id, lines);
+  };
+  const toml = [
+    '[providers]\nprimary = "openai"\n',
+    await startProvider(
+      'openai',
+      'models = ["gpt-5", "gpt-5-mini", "o4"]\ndefault_model = "gpt-5-mini"',
+    ),
+    await startProvider('groq', 'models = ["llama", "llama-70b"]'),
+    ALIASES,
+    `[server.auth]\nkeys = ["${SHARED_KEY}"]\n`,
+    ...Object.entries(CLIENTS).map(([name, models]) =>
+      clientToml(name, models && `models = ${JSON.stringify(models)}`),
+    ),
+    more,
+  ];
+  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  return { gateway, received: () => seen.splice(0) };
+}
+
+function clientToml(name: string, lines = ''): string {
+  return `[clients.${name}]\nkey = "${name}-key"\n${lines}\n`;
+}
+
+function keyOf(client: string): { headers: { authorization: string } } {
+  return { headers: { authorization: `Bearer ${client}-key` } };
+}
+
+const NO_DEFAULT: ExpectedError = {
+  httpStatus: 400,
+  type: 'invalid_request_error',
+  code: 'INVALID_REQUEST',
+  message: 'Invalid request: provider groq has no default_model; name a model',
+};
+
+/** What reached a provider, or the error. Every name is asked for complete and streamed. */
+type Row = readonly [model: string, expected: string | ExpectedError];
+
+const ROWS: Readonly<Record<string, readonly Row[]>> = {
+  everything: [
+    ['fast', 'openai gpt-5-mini'],
+    ['openai/anything', 'openai anything'],
+    ['openai', 'openai gpt-5-mini'],
+    ['openai/', 'openai gpt-5-mini'],
+    ['gpt-5', 'openai gpt-5'],
+    ['groq/llama', 'groq llama'],
+    ['groq', NO_DEFAULT],
+    ['nobody/m', unknownProvider('nobody')],
+    ['gone', unknownProvider('nobody')],
+  ],
+  star: [
+    ['slow', 'groq llama'],
+    ['groq/anything', 'groq anything'],
+    ['anything', 'openai anything'],
+    ['nobody/m', unknownProvider('nobody')],
+  ],
+  nothing: [
+    ['fast', NOT_FOUND],
+    ['openai/gpt-5', NOT_FOUND],
+    ['openai', NOT_FOUND],
+    ['gpt-5', NOT_FOUND],
+    ['groq', NOT_FOUND],
+    ['nobody/m', NOT_FOUND],
+    ['*', NOT_FOUND],
+  ],
+  openai: [
+    ['openai/gpt-5', 'openai gpt-5'],
+    ['openai/unlisted', 'openai unlisted'],
+    ['openai/a/b', 'openai a/b'],
+    ['openai//gpt-5', 'openai /gpt-5'],
+    ['openai/*', 'openai *'],
+    ['openai/../groq/llama', 'openai ../groq/llama'],
+    // By what they resolve to: the default model, and the primary provider.
+    ['openai', 'openai gpt-5-mini'],
+    ['openai/', 'openai gpt-5-mini'],
+    ['gpt-5', 'openai gpt-5'],
+    ['openai%2fgpt-5', 'openai openai%2fgpt-5'],
+    // An alias is a name of its own, wherever it leads.
+    ['openai/own', 'groq llama-70b'],
+    ['fast', NOT_FOUND],
+    ['slow', NOT_FOUND],
+    ['groq/llama', NOT_FOUND],
+    ['groq', NOT_FOUND],
+    ['groq/', NOT_FOUND],
+    ['nobody/m', NOT_FOUND],
+    ['OpenAI/gpt-5', NOT_FOUND],
+    [' openai/gpt-5', NOT_FOUND],
+    ['\ufeffopenai/gpt-5', NOT_FOUND],
+    ['./openai/gpt-5', NOT_FOUND],
+    ['/openai/gpt-5', NOT_FOUND],
+    ['openai\u2215../groq/llama', NOT_FOUND],
+  ],
+  exact: [
+    ['openai/gpt-5', 'openai gpt-5'],
+    ['gpt-5', 'openai gpt-5'],
+    ['fast', 'openai gpt-5-mini'],
+    ['openai', NOT_FOUND],
+    ['openai/', NOT_FOUND],
+    ['openai/gpt-5-mini', NOT_FOUND],
+    ['gpt-5-mini', NOT_FOUND],
+    ['openai//gpt-5', NOT_FOUND],
+    ['openai/gpt-5/', NOT_FOUND],
+    ['openai/gpt-5 ', NOT_FOUND],
+    ['openai/gpt-5\0', NOT_FOUND],
+    ['openai/gpt-5\n', NOT_FOUND],
+    ['openai/GPT-5', NOT_FOUND],
+    ['OPENAI/gpt-5', NOT_FOUND],
+    ['openai%2fgpt-5', NOT_FOUND],
+    ['openai%2Fgpt-5', NOT_FOUND],
+    ['openai\\/gpt-5', NOT_FOUND],
+    ['\u043epenai/gpt-5', NOT_FOUND],
+    ['openai/gpt\u20115', NOT_FOUND],
+    ['groq/../openai/gpt-5', NOT_FOUND],
+    ['groq/fast', NOT_FOUND],
+    ['fast/', NOT_FOUND],
+    ['fast ', NOT_FOUND],
+    [' fast', NOT_FOUND],
+    ['Fast', NOT_FOUND],
+    ['slow', NOT_FOUND],
+    ['*', NOT_FOUND],
+    ['openai/*', NOT_FOUND],
+    ['__proto__', NOT_FOUND],
+    ['constructor', NOT_FOUND],
+    ['m'.repeat(100_000), NOT_FOUND],
+  ],
+  family: [
+    ['openai/gpt-5', 'openai gpt-5'],
+    ['openai/gpt-', 'openai gpt-'],
+    ['openai', 'openai gpt-5-mini'],
+    ['gpt-4', 'openai gpt-4'],
+    ['groq/llama', 'groq llama'],
+    ['openai/o4', NOT_FOUND],
+    ['o4', NOT_FOUND],
+    ['openai/gpt', NOT_FOUND],
+    ['groq/llama-70b', NOT_FOUND],
+    ['groq', NOT_FOUND],
+    ['slow', NOT_FOUND],
+  ],
+  bare: [
+    ['gpt-5', 'openai gpt-5'],
+    ['o4', 'openai o4'],
+    ['gpt-5/x', unknownProvider('gpt-5')],
+    ['openai/gpt-5', NOT_FOUND],
+    ['o4-mini', NOT_FOUND],
+    ['openai', NOT_FOUND],
+  ],
+  id: [
+    ['openai', 'openai gpt-5-mini'],
+    ['groq', NO_DEFAULT],
+    ['openai/', NOT_FOUND],
+    ['openai/gpt-5-mini', NOT_FOUND],
+    ['gpt-5-mini', NOT_FOUND],
+    ['groq/llama', NOT_FOUND],
+  ],
+  stranger: [
+    ['nobody/m', unknownProvider('nobody')],
+    ['gone', unknownProvider('nobody')],
+    ['nobody', NOT_FOUND],
+    ['openai/gpt-5', NOT_FOUND],
+    ['somebody/m', NOT_FOUND],
+  ],
+};
+
+for (const [client, rows] of Object.entries(ROWS)) {
+  const models = CLIENTS[client];
+  test(`a client with models ${JSON.stringify(models) ?? 'absent'} may name these, and gets 404 for others`, async (t) => {
+    const { gateway, received } = await start(t);
+    for (const [model, expected] of rows) {
+      for (const stream of [false, true]) {
+        const reply = await gateway.chat(chatBody({ model, stream }), keyOf(client));
+        const sent = received();
+        const what = `${JSON.stringify(model.slice(0, 100))} ${reply.text}`;
+        if (typeof expected === 'string') {
+          assert.equal(reply.status, 200, what);
+          assert.deepEqual(sent, [expected], what);
+          assert.equal(reply.headers['x-gateway-provider'], expected.split(' ')[0]);
+        } else {
+          assert.equal(reply.status, expected.httpStatus, what);
+          assertError(reply, expected);
+          assert.deepEqual(sent, [], what);
+        }
+      }
+    }
+  });
+}
+
+test('the 404 is the same for a model that is there and for one that is not, headers included', async (t) => {
+  const { gateway } = await start(t);
+  const answerFor = async (model: string) => {
+    const { status, text, headers } = await gateway.chat(chatBody({ model }), keyOf('exact'));
+    const own = ['x-request-id', 'date', 'server-timing'];
+    return [status, text, Object.entries(headers).filter(([name]) => !own.includes(name))];
+  };
+  const expected = await answerFor('nobody/m');
+  assert.equal(expected[0], 404);
+  for (const model of ['groq/llama', 'slow', 'gone', 'groq', 'no-such-model', 'openai/']) {
+    assert.deepEqual(await answerFor(model), expected, model);
+  }
+});
+
+test('the name counts as it is after JSON\u2019s escapes, and a second "model" is refused', async (t) => {
+  const { gateway, received } = await start(t);
+  const post = async (members: string) => {
+    const body = `{${members}, "messages": [{"role": "user", "content": "x"}]}`;
+    return (await gateway.chat(body, keyOf('exact'))).status;
+  };
+  assert.equal(await post(String.raw`"model": "\u006fpenai\/gpt-5"`), 200);
+  assert.deepEqual(received(), ['openai gpt-5']);
+  assert.equal(await post(String.raw`"model": "gro\u0071/llama"`), 404);
+  assert.equal(await post(String.raw`"m\u006fdel": "groq/llama"`), 404);
+  assert.equal(await post('"model": "openai/gpt-5", "model": "groq/llama"'), 400);
+  assert.equal(await post('"model": "openai/gpt-5", "metadata": {"model": "groq/llama"}'), 200);
+  assert.deepEqual(received(), ['openai gpt-5']);
+});
+
+test('no other member names a model: "MODEL" is refused to everybody, "models" to clients with a list', async (t) => {
+  const { gateway, received } = await start(t);
+  const post = async (member: string, key: string) => {
+    const messages = '"messages": [{"role": "user", "content": "x"}]';
+    const reply = await gateway.chat(`{"model": "openai/gpt-5", ${member}, ${messages}}`, {
+      headers: { authorization: `Bearer ${key}` },
+    });
+    return [reply.status, received().length, reply.json().error?.type];
+  };
+  const refused = [400, 0, 'invalid_request_error'];
+  for (const key of ['exact-key', 'star-key', 'everything-key', SHARED_KEY]) {
+    for (const name of ['MODEL', 'Model', '\\u004dodel', 'STREAM', '\u017ftream']) {
+      assert.deepEqual(await post(`"${name}": "groq/llama"`, key), refused, `${name} ${key}`);
+    }
+  }
+  for (const name of ['models', 'MODELS', 'model\u017f', 'model\\u017f', '\\u006dodels']) {
+    const member = `"${name}": ["groq/llama"]`;
+    for (const key of ['exact-key', 'star-key']) {
+      assert.deepEqual(await post(member, key), refused, `${name} ${key}`);
+    }
+    for (const key of ['everything-key', SHARED_KEY]) {
+      assert.deepEqual(await post(member, key), [200, 1, undefined], `${name} ${key}`);
+    }
+  }
+  assert.equal((await post('"metadata": {"models": 1, "MODEL": 1}', 'exact-key'))[0], 200);
+});
+
+test('a name that resolves to nothing is 404 too if there is no primary provider', async (t) => {
+  const upstream = await startUpstream(t);
+  const toml = providerToml(upstream) + clientToml('a', 'models = ["p/*"]') + clientToml('b');
+  const gateway = await startGateway(t, { toml });
+  for (const model of ['m', 'p']) {
+    assertError(await gateway.chat(chatBody({ model }), keyOf('a')), NOT_FOUND);
+    assert.equal((await gateway.chat(chatBody({ model }), keyOf('b'))).status, 400);
+  }
+  assert.equal(upstream.requests.length, 0);
+});
+
+test('a fallback answers a client that may not name its model: the operator chose it', async (t) => {
+  const failing = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
+  const working = await startUpstream(t);
+  const toml = [
+    '[providers]\nfallback = ["q"]',
+    providerToml(failing),
+    providerToml(working, 'q', 'default_model = "other"'),
+    clientToml('a', 'models = ["p/*"]'),
+  ];
+  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  const reply = await gateway.chat(chatBody(), keyOf('a'));
+  assert.equal(reply.status, 200);
+  assert.equal(reply.headers['x-gateway-provider'], 'q');
+  assertError(await gateway.chat(chatBody({ model: 'q/other' }), keyOf('a')), NOT_FOUND);
+  await eventually(() => gateway.accessLines().length === 2, 'the lines');
+  const [line] = gateway.accessLines();
+  assert.deepEqual([line!['client'], triesOf(line)], ['a', 'p:503 q:200']);
+  assert.equal(working.requests.length, 1);
+});
+
+describe('GET /v1/models', () => {
+  const OPENAI = ['openai/gpt-5', 'openai/gpt-5-mini', 'openai/o4'];
+  const ALL = [...OPENAI, 'groq/llama', 'groq/llama-70b', 'fast', 'slow', 'openai/own'];
+  const LISTS: Readonly<Record<string, readonly string[]>> = {
+    everything: ALL,
+    star: ALL,
+    shared: ALL,
+    nothing: [],
+    openai: [...OPENAI, 'openai/own'],
+    exact: ['openai/gpt-5', 'fast'],
+    family: ['openai/gpt-5', 'openai/gpt-5-mini', 'groq/llama'],
+    bare: [],
+    id: [],
+    stranger: [],
+  };
+
+  test('lists to each client what it may use, whoever has asked before', async (t) => {
+    const { gateway } = await start(t);
+    for (const round of [1, 2]) {
+      for (const [client, expected] of Object.entries(LISTS)) {
+        const reply = await gateway.send('/v1/models', keyOf(client));
+        assert.equal(reply.status, 200);
+        const { object, data } = reply.json() as { object: string; data: { id: string }[] };
+        assert.equal(object, 'list');
+        assert.deepEqual(
+          data.map(({ id }) => id),
+          expected,
+          `${client}, ${round}`,
+        );
+      }
+    }
+  });
+
+  test('lists exactly those of all models that the client is served', async (t) => {
+    const { gateway, received } = await start(t);
+    for (const [client, expected] of Object.entries(LISTS)) {
+      for (const model of ALL) {
+        const { status } = await gateway.chat(chatBody({ model }), keyOf(client));
+        const isServed = expected.includes(model);
+        assert.equal(status, isServed ? 200 : 404, `${client} ${model}`);
+        assert.equal(received().length, isServed ? 1 : 0);
+      }
+    }
+  });
+
+  test('lists what a provider adds, to those who may use it', async (t) => {
+    let ids = ['a', 'b'];
+    const upstream = await startUpstream(t, (_, response) =>
+      sendJson(response, { data: ids.map((id) => ({ id })) }),
+    );
+    const toml = providerToml(upstream) + clientToml('some', 'models = ["p/b*"]');
+    const gateway = await startGateway(t, { toml });
+    const listed = async () => {
+      const reply = await gateway.send('/v1/models', keyOf('some'));
+      return (reply.json().data as { id: string }[]).map(({ id }) => id);
+    };
+    const realNow = performance.now.bind(performance);
+    let aheadMs = 0;
+    replaceNow(t, () => realNow() + aheadMs);
+    assert.deepEqual(await listed(), ['p/b']);
+    ids = ['a', 'b', 'b2', 'c'];
+    aheadMs = 301_000;
+    assert.deepEqual(await listed(), ['p/b', 'p/b2']);
+  });
+});
+
+test('the other paths are the same to a limited client', async (t) => {
+  const { gateway } = await start(t);
+  const authorization = keyOf('nothing').headers.authorization;
+  const rows: [path: string, method: string, authorization: string | undefined, status: number][] =
+    [
+      ['/health', 'GET', undefined, 200],
+      ['/health', 'GET', authorization, 200],
+      ['/v1/models', 'GET', authorization, 200],
+      ['/v1/models', 'GET', undefined, 401],
+      ['/v1/models', 'POST', authorization, 404],
+      ['/v1/models/openai/gpt-5', 'GET', authorization, 404],
+      ['/v1/responses', 'POST', authorization, 404],
+      ['/v1/chat/completions', 'GET', authorization, 404],
+      ['/v1/nothing', 'GET', undefined, 401],
+    ];
+  for (const [path, method, value, status] of rows) {
+    const reply = await gateway.send(path, { method, headers: { authorization: value } });
+    assert.equal(reply.status, status, `${method} ${path}`);
+  }
+});

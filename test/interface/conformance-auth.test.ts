@@ -1,0 +1,247 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { assertError, NOT_AUTHENTICATED, parseRaw, unknownProvider } from '../support/errors.ts';
+import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from '../support/gateway.ts';
+import { sendRaw } from '../support/raw.ts';
+import { scenario } from '../support/scenario.ts';
+import { TRANSPORT_ENV } from '../support/transport.ts';
+import { type FakeUpstream } from '../support/upstream.ts';
+
+const KEY = 'gateway-key-one';
+const OTHER_KEY = 'gateway-key-two';
+const withKeys = `auth.keys = ["${KEY}", "\${OTHER}"]`;
+const env = { OTHER: OTHER_KEY };
+
+/** Each Authorization header and whether it opens the gateway. */
+type Opens = readonly (readonly [authorization: string | undefined, isOpen: boolean])[];
+
+const anyToken: Opens = [
+  [undefined, false],
+  ['Basic dTpw', false],
+  ['Bearer whatever', true],
+  ['Bearer My API Key', true],
+  [`Bearer ${KEY}`, true],
+];
+const noAuth: Opens = [
+  [undefined, true],
+  ['Basic dTpw', true],
+  ['Bearer whatever', true],
+];
+const onlyKeys: Opens = [
+  [undefined, false],
+  ['Basic dTpw', false],
+  [`Basic ${KEY}`, false],
+  [`Bearer ${KEY}`, true],
+  [`bearer ${OTHER_KEY}`, true],
+  ['Bearer whatever', false],
+  [`Bearer ${KEY} `, true],
+  [`Bearer ${KEY}x`, false],
+  [`Bearer ${KEY} x`, false],
+  [`Bearer x ${KEY}`, false],
+  ['Bearer My API Key', false],
+  [`Bearer ${KEY.slice(0, -1)}`, false],
+  [`Bearer ${KEY.toUpperCase()}`, false],
+  [`Bearer ${KEY},${OTHER_KEY}`, false],
+  ['Bearer ${OTHER}', false],
+];
+
+const auths: [what: string, server: string, opens: Opens][] = [
+  ['no [server.auth]', '', anyToken],
+  ['enabled = false', 'auth.enabled = false', noAuth],
+  ['enabled = false with keys', `auth.enabled = false\nauth.keys = ["${KEY}"]`, noAuth],
+  ['enabled = true without keys', 'auth.enabled = true', anyToken],
+  ['enabled = true with an empty list', 'auth.enabled = true\nauth.keys = []', anyToken],
+  ['enabled = true with keys', `auth.enabled = true\n${withKeys}`, onlyKeys],
+  ['keys alone', withKeys, onlyKeys],
+];
+for (const [what, server, opens] of auths) {
+  test(`${what} opens the gateway to exactly the requests it should`, async (t) => {
+    const { p, gateway } = await scenario(t, { server, env });
+    for (const [authorization, isOpen] of opens) {
+      const options = { headers: { authorization } };
+      p.requests.length = 0;
+      const replies = [
+        await gateway.chat(chatBody(), options),
+        await gateway.send('/v1/models', options),
+      ];
+      for (const reply of replies) {
+        if (isOpen) assert.equal(reply.status, 200, `${authorization}`);
+        else assertError(reply, NOT_AUTHENTICATED);
+      }
+      const chats = p.requests.filter(({ method }) => method === 'POST');
+      assert.equal(chats.length, isOpen ? 1 : 0, `${authorization}`);
+      assert.equal((await gateway.send('/health', options)).status, 200);
+    }
+  });
+}
+
+// Header lines as they are sent to a gateway without configured keys.
+const bearerForms: [lines: string[], isOpen: boolean][] = [
+  [['Authorization: Bearer x'], true],
+  [['authorization: bearer x'], true],
+  [['AUTHORIZATION: BEARER x'], true],
+  [['Authorization:Bearer   x'], true],
+  [['Authorization: Bearer !~+/='], true],
+  [[], false],
+  [['Authorization:'], false],
+  [['Authorization: Bearer'], false],
+  [['Authorization: Bearer '], false],
+  [['Authorization: Bearerx'], false],
+  [['Authorization: Bearer:x'], false],
+  [['Authorization: Bearer My API Key'], true],
+  [['Authorization: Bearer  a  b '], true],
+  [['Authorization: Bearer a, Bearer b'], true],
+  [['Authorization: Bearer\ta'], false],
+  [['Authorization: x'], false],
+  [['Authorization: Basic Bearer x'], false],
+  [['Authorization: Basic dTpw'], false],
+  [['Authorization: Bearer caf\u00e9'], true],
+  [['Authorization: Bearer a', 'Authorization: Bearer a'], false],
+  [['Authorization: Basic dTpw', 'Authorization: Bearer a'], false],
+  [['Authorization: Bearer a', 'authorization: Basic dTpw'], false],
+  [['Proxy-Authorization: Bearer a'], false],
+  [['X-Api-Key: a'], false],
+  [['Cookie: Authorization=Bearer a'], false],
+];
+test('without keys of its own the gateway accepts every form of a Bearer header, and nothing else', async (t) => {
+  const gateway = await startGateway(t, {});
+  for (const [lines, isOpen] of bearerForms) {
+    const head = ['GET /v1/models HTTP/1.1', 'Host: x', 'Connection: close', ...lines];
+    const reply = parseRaw(await sendRaw(gateway.port, `${head.join('\r\n')}\r\n\r\n`));
+    if (isOpen) assert.equal(reply.status, 200, lines.join());
+    else assertError(reply, NOT_AUTHENTICATED);
+  }
+});
+
+test('the 401 is the same bytes whatever is wrong, and never has a code', async (t) => {
+  const gateway = await startGateway(t, { toml: `[server]\n${withKeys}`, env });
+  const body = '{"error":{"type":"authentication_error","message":"Invalid authentication"}}';
+  for (const authorization of [undefined, 'Basic x', 'Bearer', 'Bearer wrong']) {
+    for (const path of ['/v1/models', '/nothing', '/health/']) {
+      const reply = await gateway.send(path, { headers: { authorization } });
+      assertError(reply, NOT_AUTHENTICATED);
+      assert.equal(reply.text, body);
+    }
+  }
+});
+
+const openHealth: [method: string, path: string, status: number][] = [
+  ['GET', '/health', 200],
+  ['HEAD', '/health', 200],
+  ['GET', '/health?full=1', 200],
+  ['POST', '/health', 401],
+  ['OPTIONS', '/health', 401],
+  ['GET', '/health/', 401],
+  ['GET', '//health', 401],
+  ['GET', '/HEALTH', 401],
+  ['GET', '/heal%74h', 401],
+  ['GET', '/v1/../health', 401],
+];
+test('GET and HEAD of /health alone need no Authorization', async (t) => {
+  const gateway = await startGateway(t, {});
+  for (const [method, path, status] of openHealth) {
+    const reply = await gateway.send(path, { method, headers: { authorization: undefined } });
+    assert.equal(reply.status, status, `${method} ${path}`);
+  }
+});
+
+test('a key in the environment registers a built-in provider without a section', async (t) => {
+  const gateway = await startGateway(t, { env: { ZED_API_KEY: 'z' } });
+  const unregistered = await gateway.chat(chatBody({ model: 'openai/m' }));
+  assertError(unregistered, unknownProvider('openai'));
+  for (const id of ['zed', 'zed_coding']) {
+    // Without a default_model this is refused before any provider is asked.
+    const reply = await gateway.chat(chatBody({ model: `${id}/` }));
+    assert.equal(reply.status, 400);
+    assert.doesNotMatch(reply.text, /Unknown provider/);
+  }
+});
+
+const fromClient = {
+  'x-request-id': 'mine-1',
+  traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01',
+  tracestate: 'a=1',
+  accept: 'text/html',
+  'accept-encoding': 'gzip, br',
+  'accept-language': 'de',
+  'user-agent': `curl ${CLIENT_TOKEN}`,
+  cookie: `session=${CLIENT_TOKEN}`,
+  'x-api-key': CLIENT_TOKEN,
+  'api-key': CLIENT_TOKEN,
+  'proxy-authorization': `Bearer ${CLIENT_TOKEN}`,
+  'x-forwarded-for': '10.1.2.3',
+  forwarded: 'for=10.1.2.3',
+  referer: 'https://app.example/secret',
+  origin: 'http://localhost:3000',
+  'openai-organization': 'org-1',
+  'anthropic-version': '2023-06-01',
+  connection: 'keep-alive, x-api-key',
+  te: 'trailers',
+};
+
+for (const stream of [false, true]) {
+  test(`a ${stream ? 'streamed' : 'complete'} request reaches upstream with the allow-listed headers alone`, async (t) => {
+    const { p: upstream, gateway } = await scenario(t);
+    await gateway.chat(chatBody({ stream }), { headers: fromClient });
+    const { headers, body } = onlyRequest(upstream);
+    const { host, connection, 'content-length': length, ...named } = headers;
+    assert.equal(host, new URL(upstream.baseUrl).host);
+    assert.equal(connection, 'keep-alive');
+    assert.equal(length, String(body.length));
+    assert.match(named['user-agent'] ?? '', /gateway/i);
+    delete named['user-agent'];
+    assert.deepEqual(named, {
+      'content-type': 'application/json',
+      accept: stream ? 'text/event-stream' : 'application/json',
+      authorization: `Bearer ${PROVIDER_KEY}`,
+      'accept-encoding': 'identity',
+      'x-request-id': 'mine-1',
+      traceparent: fromClient.traceparent,
+      tracestate: 'a=1',
+      // fetch itself adds these two.
+      ...(TRANSPORT_ENV['GATEWAY_UPSTREAM'] === 'fetch'
+        ? { 'accept-language': '*', 'sec-fetch-mode': 'cors' }
+        : {}),
+    });
+  });
+}
+
+const NEW_TRACEPARENT = /^00-(?!0+-)[\da-f]{32}-(?!0+-)[\da-f]{16}-01$/;
+
+test('a traceparent that is repeated, or not valid, is replaced by a new one, and its tracestate left out', async (t) => {
+  const { p: upstream, gateway } = await scenario(t);
+  const { traceparent } = fromClient;
+  for (const value of [
+    [traceparent, traceparent],
+    `${traceparent}-00`,
+    traceparent.toUpperCase(),
+    traceparent.replace('c-b', 'cb'),
+    traceparent.replace(/^00/, 'ff'),
+    traceparent.replace(/-[\da-f]{32}-/, `-${'0'.repeat(32)}-`),
+    traceparent.replace(/-[\da-f]{16}-/, `-${'0'.repeat(16)}-`),
+    'anything',
+  ]) {
+    const headers = { traceparent: value, tracestate: ['a=1', 'b=2'] };
+    assert.equal((await gateway.chat(chatBody(), { headers })).status, 200);
+    const received = upstream.requests.at(-1)!.headers;
+    assert.match(received['traceparent'] as string, NEW_TRACEPARENT);
+    assert.ok(!received['traceparent']!.includes(traceparent.slice(3, 35)));
+    assert.equal(received['tracestate'], undefined);
+  }
+});
+
+test('a request without trace headers gets a traceparent of its own, and a request id of the gateway', async (t) => {
+  const { p: upstream, gateway } = await scenario(t);
+  const reply = await gateway.chat(chatBody());
+  const { headers } = onlyRequest(upstream);
+  assert.match(headers['traceparent'] as string, NEW_TRACEPARENT);
+  assert.equal(gateway.accessLines()[0]?.['trace_id'], headers['traceparent']!.slice(3, 35));
+  assert.ok(!('tracestate' in headers));
+  assert.equal(headers['x-request-id'], reply.headers['x-request-id']);
+});
+
+function onlyRequest({ requests }: FakeUpstream) {
+  assert.equal(requests.length, 1);
+  return requests[0]!;
+}

@@ -1,0 +1,221 @@
+import assert from 'node:assert/strict';
+import { Agent, request as httpRequest } from 'node:http';
+import { test } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+
+import { CLIENT_TOKEN, providerToml, startGateway } from '../support/gateway.ts';
+import { withRandom, type Random } from '../support/random.ts';
+import { sweep } from '../support/sweep.ts';
+import { startUpstream } from '../support/upstream.ts';
+
+const ROUNDS = sweep(1000, 200);
+const AT_ONCE = 25;
+const EMOJI = '\u{1F600}';
+
+async function inBatches(run: (round: number) => Promise<void>): Promise<void> {
+  for (let start = 0; start < ROUNDS; start += AT_ONCE) {
+    await Promise.all(Array.from({ length: AT_ONCE }, (_, index) => run(start + index)));
+  }
+}
+
+/** Posts over the agent's connections; the round travels to the upstream as the request's id. */
+async function post(
+  { port, agent, round }: { port: number; agent: Agent; round: number },
+  body: Buffer,
+): Promise<{ status: number | undefined; bytes: Buffer }> {
+  const request = httpRequest({
+    host: '127.0.0.1',
+    port,
+    agent,
+    method: 'POST',
+    path: '/v1/chat/completions',
+    headers: {
+      authorization: `Bearer ${CLIENT_TOKEN}`,
+      'content-type': 'application/json',
+      'content-length': body.length,
+      'x-request-id': `round-${round}`,
+    },
+  });
+  return new Promise((resolve, reject) => {
+    request.on('error', reject);
+    request.on('response', (response) => {
+      const chunks: Buffer[] = [];
+      response.on('error', reject);
+      response.on('data', (chunk: Buffer) => chunks.push(chunk));
+      response.on('end', () =>
+        resolve({ status: response.statusCode, bytes: Buffer.concat(chunks) }),
+      );
+    });
+    request.end(body);
+  });
+}
+
+const VALUES = [
+  ['9007199254740993', '-0', '1e400', '1.0', '123456789012345678901234567890', '1E-7'],
+  ['{"a":1,"a":2,"model":"x","model":"y"}', '[ 1 ,\t2,\r\n3 ]', '{ }', '[]', 'null', 'true'],
+  [`"${EMOJI}\u00e9\u2028"`, '"\\ud83d\\ude00 \\u0000\\/\\""', '"\\\\"', '"\\ud800"', '""'],
+  ['{"__proto__":{"x":1}}', '{"model":"p/inner","stream":true}', '"\\"model\\":\\"x\\""'],
+].flat();
+const MESSAGES = [
+  '[{"role":"user","content":"hi"}]',
+  `[ {"content" : [{"type":"text","text":"${EMOJI}"}], "role":"user", "name":"\\u0061"} ]`,
+  '[{"role":"assistant","content":null,"tool_calls":[{"x":1e400}]},{"role":"tool","content":""}]',
+];
+
+/** A valid request as bytes, and where its model value is. */
+function randomBody(random: Random): { before: string; model: string; after: string } {
+  const space = () => random.pick(['', '', ' ', '\n', '\t', '\r\n  ']);
+  const members = [
+    `"messages"${space()}:${space()}${random.pick(MESSAGES)}`,
+    ...Array.from(
+      { length: random.integer(0, 6) },
+      (_, index) =>
+        `"${random.pick(['x', 'seed', '\\u0061', EMOJI])}${index}"${space()}:${space()}${random.pick(VALUES)}`,
+    ),
+    ...(random.oneIn(3) ? [`"stream"${space()}:${space()}false`] : []),
+  ].map((member) => space() + member + space());
+  const ordered = members.toSorted(() => random.next() - 0.5);
+  const place = random.integer(0, ordered.length);
+  const key = random.pick(['"model"', '"model"', '"mod\\u0065l"', '"\\u006dodel"']);
+  const head = ordered.slice(0, place).map((member) => `${member},`);
+  const tail = ordered.slice(place).map((member) => `,${member}`);
+  return {
+    before: `${space()}{${head.join('')}${space()}${key}${space()}:${space()}`,
+    model: random.pick([
+      '"p/m"',
+      '"p\\/m"',
+      '"\\u0070/m"',
+      '"p/a/b"',
+      `"p/${EMOJI}"`,
+      '"p/\\"q\\""',
+    ]),
+    after: `${space()}${tail.join('')}}${space()}`,
+  };
+}
+
+test('random request bodies reach the provider byte for byte, but for the model', async (t) => {
+  const upstream = await startUpstream(t);
+  const { port } = await startGateway(t, { toml: providerToml(upstream) });
+  const agent = new Agent({ keepAlive: true });
+  t.after(() => agent.destroy());
+  await withRandom(async (random) => {
+    const expected = new Map<string, string>();
+    await inBatches(async (round) => {
+      const { before, model, after } = randomBody(random);
+      const body = before + model + after;
+      const name = (JSON.parse(model) as string).slice('p/'.length);
+      expected.set(`round-${round}`, before + JSON.stringify(name) + after);
+      const { status, bytes } = await post({ port, agent, round }, Buffer.from(body));
+      assert.equal(status, 200, `${body} -> ${bytes.toString()}`);
+    });
+    assert.equal(upstream.requests.length, ROUNDS);
+    for (const { headers, body } of upstream.requests) {
+      const id = String(headers['x-request-id']);
+      assert.equal(body.toString(), expected.get(id));
+      assert.equal(headers['content-length'], String(body.length));
+      expected.delete(id);
+    }
+    assert.equal(expected.size, 0);
+  });
+});
+
+/** A stream that begins with data and ends well, in the given line ends or a mixture of them. */
+function randomStream(random: Random): string {
+  const ends = random.pick([['\n'], ['\r\n'], ['\r'], ['\n', '\r\n', '\r']]);
+  let text = random.oneIn(10) ? '\ufeff' : '';
+  const line = (content: string) => {
+    const end = random.pick(ends);
+    // After "\r", "\n" would be the second half of one line end.
+    text += content + (content === '' && text.endsWith('\r') && end === '\n' ? '\r' : end);
+  };
+  const word = () =>
+    random.pick(['a', EMOJI, '\u00e9\u2028', 'the word \\"error\\"', 'event: x', '[DONE]']);
+  const events = random.integer(1, 8);
+  for (let event = 0; event < events; event += 1) {
+    if (random.oneIn(4)) line(random.pick([': keep-alive', ':', `: ${EMOJI}`, ': data: no']));
+    if (random.oneIn(5))
+      line(random.pick(['event: message', 'id: 1', 'retry: 10', 'unknown', 'id']));
+    const colon = random.pick(['data:', 'data: ']);
+    const choice = `{"index":0,"delta":{"content":"${word()}"},"finish_reason":null}`;
+    if (random.oneIn(4)) {
+      line(`${colon}{"choices":`);
+      if (random.oneIn(2)) line(': in between');
+      line(`data: [${choice}]}`);
+    } else if (event > 0 && random.oneIn(12)) line('data:');
+    else line(`${colon}{"choices":[${choice}]}`);
+    line('');
+    if (random.oneIn(6)) line('');
+  }
+  const dones = random.integer(1, 3);
+  for (let done = 0; done < dones; done += 1) {
+    line(random.pick(['data: [DONE]', 'data:[DONE]']));
+    line('');
+  }
+  const afterDone = random.integer(0, 3);
+  if (afterDone === 1) line(': bye');
+  if (afterDone === 2) {
+    line('data: {"usage":{"total_tokens":1}}');
+    line('');
+  }
+  return text;
+}
+
+function randomPieces(random: Random, bytes: Buffer): Buffer[] {
+  const pieces: Buffer[] = [];
+  const longest = random.pick([1, 3, 20, 200]);
+  for (let at = 0; at < bytes.length;) {
+    const piece = bytes.subarray(at, at + random.integer(1, longest));
+    pieces.push(piece);
+    at += piece.length;
+    // Most bytes one by one would take long and find nothing more.
+    if (pieces.length === 25) pieces.push(bytes.subarray(at));
+    if (pieces.length > 25) break;
+  }
+  return pieces;
+}
+
+/** Everything up to the blank line after the first `[DONE]`. */
+const UP_TO_DONE = /^[^]*?(?:^|[\r\n])data: ?\[DONE\](?:\r\n|\r|\n){2}/;
+
+test('random streams reach the client byte for byte up to [DONE], however they are cut into packets', async (t) => {
+  await withRandom(async (random) => {
+    const streams = Array.from({ length: ROUNDS }, () => Buffer.from(randomStream(random)));
+    const upstream = await startUpstream(t, async ({ headers }, response) => {
+      const bytes = streams[Number(/\d+/.exec(String(headers['x-request-id'])))]!;
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      for (const piece of randomPieces(random, bytes)) {
+        response.write(piece);
+        await nextTurn();
+      }
+      response.end();
+    });
+    const { port } = await startGateway(t, { toml: providerToml(upstream) });
+    const agent = new Agent({ keepAlive: true });
+    t.after(() => agent.destroy());
+    const body = Buffer.from(
+      '{"model":"p/m","stream":true,"messages":[{"role":"user","content":""}]}',
+    );
+    await inBatches(async (round) => {
+      const { status, bytes } = await post({ port, agent, round }, body);
+      assert.equal(status, 200, bytes.toString());
+      const sent = streams[round]!.toString('latin1');
+      const [upToDone] = UP_TO_DONE.exec(sent)!;
+      const received = bytes.toString('latin1');
+      // The last line end may come in two packets: its first byte ends the line already.
+      if (`${received}\n` !== upToDone) assert.equal(received, upToDone);
+    });
+  });
+});
+
+test('a complete answer reaches the client byte for byte', async (t) => {
+  const answer = Buffer.from(
+    ` {"choices":[{"message":{"content":"${EMOJI}\\u0000"},"x":1e400,"x":-0}],\r\n"n":9007199254740993} `,
+  );
+  const upstream = await startUpstream(t, (_, response) => {
+    response.writeHead(200, { 'content-type': 'application/json' });
+    response.end(answer);
+  });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const reply = await gateway.chat({ model: 'p/m', messages: [{ role: 'user', content: '' }] });
+  assert.equal(reply.bytes.toString('latin1'), answer.toString('latin1'));
+});

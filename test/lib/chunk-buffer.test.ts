@@ -1,0 +1,98 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { ChunkBuffer, sliceParts } from '../../src/lib/chunk-buffer.ts';
+import { Reservation, toSendable } from '../../src/lib/byte-budget.ts';
+import { TurnLimit } from '../../src/lib/byte-source.ts';
+import { createMemoryProbe } from '../support/memory.ts';
+import { cutUp } from '../support/mutate.ts';
+import { withRandom } from '../support/random.ts';
+import { newBudget } from '../support/shared.ts';
+
+test('what was pushed is taken as one, again and again, whatever the chunks are', async () =>
+  withRandom((random) => {
+    const chunks = new ChunkBuffer();
+    for (let round = 0; round < 200; round += 1) {
+      const bytes = Buffer.from(
+        Array.from({ length: random.integer(0, 20_000) }, () => random.integer(0, 256)),
+      );
+      for (const chunk of cutUp(random, bytes)) chunks.push(chunk);
+      assert.equal(chunks.size, bytes.length);
+      assert.deepEqual(chunks.take(), bytes);
+      assert.equal(chunks.size, 0);
+    }
+  }));
+
+test('a chunk of one byte takes less than 20 bytes, also between long ones', () => {
+  const held = createMemoryProbe();
+  const count = 300_000;
+  const bytes = Buffer.alloc(count, 'x');
+  const long = Buffer.alloc(4096, 'y');
+  for (const shortInARow of [count, 500]) {
+    const chunks = new ChunkBuffer();
+    const before = held();
+    for (let at = 0; at < count; at += 1) {
+      chunks.push(bytes.subarray(at, at + 1));
+      if (at % shortInARow === 0) chunks.push(long);
+    }
+    const grown = held() - before;
+    assert.ok(grown < 20 * count, `${grown} bytes`);
+    assert.equal(chunks.takeParts().filter((part) => part === long).length, count / shortInARow);
+  }
+});
+
+test('long chunks are not copied', () => {
+  const chunks = new ChunkBuffer();
+  const long = Array.from({ length: 2000 }, () => Buffer.alloc(4096));
+  for (const chunk of long) chunks.push(chunk);
+  assert.ok(chunks.takeParts().every((part, at) => part === long[at]));
+});
+
+test('a range of bytes in parts is taken without a copy', async () =>
+  withRandom((random) => {
+    const bytes = Buffer.from(Array.from({ length: 300 }, () => random.integer(0, 255)));
+    const parts = cutUp(random, bytes);
+    for (let count = 0; count < 500; count += 1) {
+      const start = random.integer(0, 310);
+      const end = random.oneIn(3) ? undefined : random.integer(0, 310);
+      const found = sliceParts(parts, start, end);
+      assert.deepEqual(Buffer.concat(found), bytes.subarray(start, Math.max(start, end ?? 300)));
+      assert.ok(found.every(({ buffer, length }) => buffer === bytes.buffer && length > 0));
+    }
+  }));
+
+test('a body is what was pushed, and nobody has the bytes of a long one any more once it is freed', async () =>
+  withRandom((random) => {
+    const budget = newBudget();
+    const { held } = budget;
+    for (const bytes of [0, 1, 65_535, 65_536, 65_537, 1_048_577, 3_000_000]) {
+      const whole = Buffer.alloc(bytes, 'a text of which every part differs from the others');
+      const limits = { announcedBytes: 0, maxBytes: bytes, tooLarge: () => new Error('too large') };
+      const body = new Reservation(budget).keepBody(limits);
+      for (const chunk of cutUp(random, whole)) body.push(chunk);
+      const { parts } = body;
+      assert.deepEqual([body.size, held.value], [bytes, bytes]);
+      assert.ok(Buffer.concat(parts).equals(whole));
+      const sent = parts.map(toSendable);
+      body.free();
+      assert.equal(held.value, 0);
+      if (bytes > 65_536)
+        assert.deepEqual(
+          parts.map(({ length }) => length),
+          [0],
+        );
+      assert.ok(Buffer.concat(sent).equals(whole), 'what was handed to a socket stays');
+    }
+  }));
+
+test('what was read and passed on is collected after 8 MiB, before V8 itself would look for it', async () => {
+  const before = createMemoryProbe('buffers')();
+  const turn = new TurnLimit();
+  for (let chunks = 0; chunks < 100; chunks += 1) Buffer.allocUnsafeSlow(65_536);
+  for (let chunks = 0; chunks < 128; chunks += 1) turn.spend(65_536);
+  // Another thread frees them. Few turns: the garbage of many would have V8 collect by itself.
+  const isFreed = () => process.memoryUsage().arrayBuffers < before + 1_000_000;
+  for (let turns = 0; turns < 100 && !isFreed(); turns += 1) await sleep(30);
+  assert.ok(isFreed());
+});

@@ -1,0 +1,314 @@
+import assert from 'node:assert/strict';
+import { describe, test } from 'node:test';
+
+import {
+  createLogger,
+  LOG_LEVELS,
+  redactFacts,
+  type LogFacts,
+  type LogLevel,
+} from '../../src/lib/log.ts';
+import {
+  createRedactor,
+  escapeControlCharacters,
+  Secret,
+  type Redactor,
+} from '../../src/lib/secrets.ts';
+import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { withRandom } from '../support/random.ts';
+import { eventually } from '../support/streams.ts';
+import { sendJson, startUpstream } from '../support/upstream.ts';
+
+const KEYS = [
+  'sk-proj-canary-0123456789',
+  'team-token-canary-98765',
+  'team-token-canary-98765-and-more',
+  'quo"te\\and-backslash-canary',
+  'UPPER-Case-Canary-4711',
+];
+
+interface LineOptions {
+  readonly format?: 'json' | 'text';
+  readonly redact?: Redactor;
+  readonly colour?: boolean;
+  readonly level?: LogLevel;
+}
+
+function lineOf(
+  message: string,
+  facts: LogFacts,
+  {
+    format = 'json',
+    redact = createRedactor([]),
+    colour = false,
+    level = 'info',
+  }: LineOptions = {},
+): string {
+  const lines: string[] = [];
+  const logger = createLogger({
+    level: 'trace',
+    format,
+    colour,
+    write: (line) => lines.push(line),
+    redact,
+    now: () => Date.UTC(2026, 0, 2, 3, 4, 5, 6),
+  });
+  logger.log(level, message, facts);
+  assert.equal(lines.length, 1);
+  return lines[0]!;
+}
+
+const TRIES = [
+  { provider: 'a', outcome: 'timeout', status: undefined, duration_ms: 50 },
+  { provider: 'b', outcome: 'ok', status: 200, duration_ms: 7 },
+];
+
+describe('the logger', () => {
+  test('writes an array of facts as JSON, without what is not known', () => {
+    assert.deepEqual(JSON.parse(lineOf('request', { tries: TRIES, after: true })), {
+      time: '2026-01-02T03:04:05.006Z',
+      level: 'info',
+      message: 'request',
+      tries: [
+        { provider: 'a', outcome: 'timeout', duration_ms: 50 },
+        { provider: 'b', outcome: 'ok', status: 200, duration_ms: 7 },
+      ],
+      after: true,
+    });
+    assert.match(lineOf('request', {}), /"message":"request"\}\n$/);
+    assert.match(lineOf('request', { none: undefined, tries: [] }), /"request","tries":\[\]\}\n$/);
+  });
+
+  test('writes an array of facts as text, and quotes what could be taken for another entry', () => {
+    const tries = [...TRIES, { provider: 'c', cause: 'a], model=x' }, { model: 'x,y' }];
+    assert.equal(
+      lineOf('request', { tries, after: true }, { format: 'text' }),
+      '03:04:05.006 INFO  request tries=[provider=a outcome=timeout duration_ms=50, ' +
+        'provider=b outcome=ok status=200 duration_ms=7, provider=c cause="a], model=x", ' +
+        'model="x,y"] after=true\n',
+    );
+  });
+
+  test('keeps an array on one line, escapes control characters and cuts what is too long', () => {
+    const evils = ['a\nb\r\u001b[2J\u2028c\u2029\u0085\u009bd\0', 'a\u2028b', 'a\u2029b'];
+    for (const format of ['json', 'text'] as const) {
+      for (const evil of evils) {
+        for (const line of [
+          lineOf('request', { tries: [{ cause: evil }] }, { format }),
+          lineOf(evil, { fact: evil }, { format }),
+        ]) {
+          // oxlint-disable-next-line no-control-regex
+          assert.match(line, /^[^\u0000-\u001f\u2028\u2029]*\n$/);
+          // oxlint-disable-next-line no-control-regex
+          if (format === 'text') assert.match(line, /^[^\u007f-\u009f]*$/);
+        }
+      }
+      const tries = Array.from({ length: 9999 }, () => ({ n: 1 }));
+      assert.ok(lineOf('request', { tries }, { format }).length < 1000);
+      assert.ok(lineOf('request', { text: 'x'.repeat(100_000) }, { format }).length < 11_000);
+    }
+  });
+
+  test('quotes a text value that could be taken for another field', () => {
+    const forged = 'p/m outcome=ok status=200';
+    const values = { model: forged, quoted: 'a"b', path: 'C:\\x', none: '', plain: 'p/m-1:free,x' };
+    const line = lineOf('request', values, { format: 'text' });
+    assert.equal(
+      line.slice(line.indexOf('model=')),
+      `model="${forged}" quoted="a\\"b" path="C:\\\\x" none="" plain=p/m-1:free,x\n`,
+    );
+  });
+
+  test('writes the same text in colour, with another colour for each level', () => {
+    // oxlint-disable-next-line no-control-regex
+    const sequence = /\u001b\[(\d+)m/g;
+    const codes = LOG_LEVELS.map((level) => {
+      const line = lineOf('request', TRIES[1]!, { format: 'text', colour: true, level });
+      const plain = lineOf('request', TRIES[1]!, { format: 'text', level });
+      assert.equal(line.replace(sequence, ''), plain);
+      return [...line.matchAll(sequence)].map(([, code]) => code);
+    });
+    assert.equal(new Set(codes.map(([first]) => first)).size, LOG_LEVELS.length);
+    for (const line of codes) assert.equal(line.at(-1), '0');
+  });
+
+  test('says which levels are written', () => {
+    const logger = createLogger({
+      level: 'info',
+      format: 'json',
+      colour: false,
+      write: () => assert.fail('nothing is written'),
+      redact: createRedactor([]),
+      now: () => 0,
+    });
+    assert.deepEqual(
+      (['error', 'info', 'debug', 'trace'] as const).map((level) => logger.isEnabled(level)),
+      [true, true, false, false],
+    );
+    logger.log('debug', 'not written');
+  });
+
+  test('takes the time of each line, within a second and after it', () => {
+    const times = [1_000, 1_001, 1_999, 2_000, 1_500, 61_010];
+    const written: string[] = [];
+    const logger = createLogger({
+      level: 'info',
+      format: 'json',
+      colour: false,
+      write: (line) => written.push((JSON.parse(line) as { time: string }).time),
+      redact: createRedactor([]),
+      now: () => times[written.length]!,
+    });
+    for (const _ of times) logger.log('info', 'a line');
+    assert.deepEqual(
+      written,
+      times.map((time) => new Date(time).toISOString()),
+    );
+  });
+});
+
+describe('redaction of a log line', () => {
+  const redact = createRedactor(KEYS.map((key) => new Secret(key)));
+  /** Never lets a line pass untested: each value is redacted by itself. */
+  const thorough = Object.assign((text: string) => redact(text), { mayChange: () => true });
+  const assertSame = (message: string, facts: LogFacts) => {
+    const line = lineOf(message, facts, { redact });
+    assert.equal(line, lineOf(message, facts, { redact: thorough }));
+    assert.deepEqual(redactFacts(facts, redact), redactFacts(facts, thorough));
+    return line;
+  };
+
+  const hostile: Record<string, LogFacts> = {
+    'a key': { cause: `before ${KEYS[0]} after` },
+    'a key in an array': { tries: [{ cause: 'none' }, { cause: `x${KEYS[1]}` }] },
+    'a key that another one begins': { cause: KEYS[2] },
+    'a key in upper case': { cause: KEYS[1]!.toUpperCase() },
+    'a key in lower case': { cause: KEYS[4]!.toLowerCase() },
+    'a key with a quote and a backslash': { cause: KEYS[3] },
+    'the same key as it stands in JSON': { cause: JSON.stringify(KEYS[3]) },
+    'the beginning of a key at the end of a value': { cause: KEYS[1]!.slice(0, 11), more: 'x' },
+    'such a beginning in an array': { tries: [{ cause: KEYS[1]!.slice(0, 8) }, { more: 'x' }] },
+    'the shape of a key': { cause: 'Incorrect API key: sk-abcdef123', more: 'x' },
+    'the shape of a key at the start of a value': { cause: 'sk-abcdef123' },
+    'the shape of a key after a line end': { cause: 'a\nsk-abcdef123' },
+    'a key in a query, after a line end': { cause: 'a\nkey=abc' },
+    'a Bearer token after a tab': { cause: 'a\tbearer\tabc' },
+    'a key after a line separator': { cause: `\u2028${KEYS[1]}\u2029` },
+  };
+  for (const [what, facts] of Object.entries(hostile)) {
+    test(`hides ${what}`, () => {
+      const line = assertSame('a message', facts);
+      assert.match(line, /\[secret\]/);
+      assert.doesNotMatch(line, /canary|CANARY|abc|98765/);
+      const [text] = Object.values(facts);
+      if (typeof text === 'string') assert.match(assertSame(text, { fact: 1 }), /\[secret\]/);
+    });
+  }
+
+  test('is the same as redaction of each value, also of keys in pieces', async () => {
+    await withRandom((random) => {
+      const words = [
+        'sk-',
+        'Bearer ',
+        'key=',
+        'api_key=',
+        '"',
+        '\\',
+        '\n',
+        ' ',
+        'x',
+        '\u2028',
+        '&',
+      ];
+      const text = () => {
+        let made = '';
+        for (let count = random.integer(0, 5); count > 0; count -= 1) {
+          const key = random.pick(KEYS);
+          const from = random.oneIn(3) ? random.integer(0, key.length) : 0;
+          const part = key.slice(from, from + random.integer(0, key.length));
+          made += random.pick([
+            random.pick(words),
+            part,
+            key,
+            part.toUpperCase(),
+            JSON.stringify(part),
+          ]);
+        }
+        return made;
+      };
+      for (let round = 0; round < 20_000; round += 1) {
+        const tries = [{ cause: text() }, { cause: text(), status: 200 }];
+        assertSame(text(), { first: text(), second: text(), status: 1, tries });
+      }
+    });
+  });
+
+  test('leaves a line alone whose values only together would be a key', () => {
+    const key = KEYS[1]!;
+    const line = assertSame('a message', {
+      a: key.slice(0, 5),
+      b: key.slice(5),
+      c: 'sk-',
+      d: 'abcdef',
+    });
+    assert.doesNotMatch(line, /secret/);
+  });
+});
+
+describe('the value of a fixed header', () => {
+  const VALUE = 'https://my.app';
+  const redact = createRedactor([
+    new Secret(VALUE, { isKey: false }),
+    new Secret('short', { isKey: false }),
+  ]);
+
+  test('is hidden where the whole value stands', () => {
+    assert.equal(redact(`from ${VALUE}, again ${VALUE}`), 'from [secret], again [secret]');
+    assert.ok(redact.mayChange(VALUE));
+    const quoted = createRedactor([new Secret('canary "4711"', { isKey: false })]);
+    assert.equal(quoted(JSON.stringify({ value: 'canary "4711"' })), '{"value":"[secret]"}');
+  });
+
+  test('is not hidden in part: what begins like it at the end of a text stays', () => {
+    for (const text of ['see https://example.com/docs', 'see https://my.ap', 'a short text']) {
+      assert.equal(redact(text), text);
+    }
+  });
+
+  test('is hidden in answers and the log of a gateway, and another URL at the end of a message is not', async (t) => {
+    const message = `${VALUE} is not known; see https://docs.example/errors`;
+    const upstream = await startUpstream(t, (_, response) =>
+      sendJson(response, { error: { message } }, { status: 400 }),
+    );
+    const headers = `headers = { HTTP-Referer = "${VALUE}" }\n`;
+    const gateway = await startGateway(t, { toml: providerToml(upstream) + headers });
+    const { text } = await gateway.chat(chatBody());
+    assert.match(text, /\[secret\] is not known; see https:\/\/docs\.example\/errors"/);
+    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    assert.ok(!gateway.log.join('').includes(VALUE));
+  });
+
+  test('with 4096 characters, and so many keys, is no problem for the pattern', () => {
+    const secrets = ['a', 'b', 'c'].map((one) => new Secret(one.repeat(4096)));
+    const long = new Secret('"'.repeat(4096), { isKey: false });
+    assert.equal(createRedactor([...secrets, long])(long.reveal()), '[secret]');
+  });
+});
+
+test('a key of [admin] is hidden in the log and in messages to clients', async (t) => {
+  const key = 'admin-canary-4711';
+  const upstream = await startUpstream(t, (_, response) =>
+    sendJson(response, { error: { message: `who is ${key}?` } }, { status: 400 }),
+  );
+  const toml = `[admin]\nport = 0\nkeys = ["${key}"]\n${providerToml(upstream)}`;
+  const gateway = await startGateway(t, { toml });
+  const { text } = await gateway.chat(chatBody());
+  assert.match(text, /who is \[secret\]/);
+  assert.doesNotMatch(gateway.log.join(''), /canary-4711/);
+});
+
+test('characters that turn the direction of text are written as escape sequences', () => {
+  const text = 'a\u202eb\u2066c\u200fd';
+  assert.equal(escapeControlCharacters(text, 100), 'a\\u202eb\\u2066c\\u200fd');
+  assert.equal(escapeControlCharacters('\u05d0 \u200d', 100), '\u05d0 \u200d');
+});

@@ -1,0 +1,266 @@
+/**
+ * Large bodies, many at once, through the built gateway: whether it lives through them in little memory, how long the
+ * event loop stalls, how soon small requests are answered, how much memory is taken and given back, and whether every
+ * byte arrives.
+ *
+ *   npm run test:large -- [--nodes 20,24] [--limits 256,512] [--kinds chunked] [--rounds 5]
+ *
+ * The stalls take half a minute. The table takes an hour, on Linux as root with a memory controller (cgroup v1): in each
+ * of its cells the gateway has a cgroup of so many MiB, and 300 bodies of 30 MB come at once, so many rounds.
+ */
+
+import assert from 'node:assert/strict';
+import { execFileSync, fork, spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { parseArgs } from 'node:util';
+
+import { chatBody, CLIENT_TOKEN } from '../support/gateway.ts';
+import { buildOnce, freePort, SERVER } from '../support/process.ts';
+import { TRANSPORT_ENV } from '../support/transport.ts';
+
+const MIB = 1_048_576;
+/** Memory is given back if, a minute after the load at the latest, no more than this is left of it. */
+const LEFT_BYTES = 96 * MIB;
+const REST_MS = 60_000;
+const SUPPORT = join(process.cwd(), 'test/support');
+
+/** In milliseconds. */
+interface Delay {
+  readonly p99: number;
+  readonly max: number;
+}
+
+/** By name: what the clients send or ask for, and whether its length is known from its head. */
+const KINDS: Readonly<Record<string, readonly ['uploads' | 'answers', 'announced' | 'chunked']>> = {
+  chunked: ['uploads', 'chunked'],
+  announced: ['uploads', 'announced'],
+  'answers-chunked': ['answers', 'chunked'],
+  'answers-announced': ['answers', 'announced'],
+};
+
+interface Cell {
+  readonly kind: string;
+  readonly count: number;
+  readonly rounds: number;
+  /** The path of the Node that runs the gateway. */
+  readonly node: string;
+  readonly workers: number;
+  /** Of the gateway's cgroup; without it there is none. */
+  readonly limitMiB?: number;
+}
+
+/** Starts test/support/<name>.ts in a process of its own. */
+function start(name: string, args: readonly string[] = []): ChildProcess {
+  return fork(join(SUPPORT, `${name}.ts`), args, { execArgv: ['--import', 'tsx'] });
+}
+
+/** Makes a cgroup for so much memory; throws if that is not possible here. */
+function createGroup(limitMiB: number): string {
+  const folder = `/sys/fs/cgroup/memory/gateway-large-${process.pid}`;
+  mkdirSync(folder);
+  writeFileSync(join(folder, 'memory.limit_in_bytes'), String(limitMiB * MIB));
+  return folder;
+}
+
+function removeGroup(folder: string | undefined): void {
+  if (folder) rmdirSync(folder);
+}
+
+async function startGateway({ node, workers }: Cell, upstreamPort: number, group?: string) {
+  const port = await freePort();
+  const file = join(tmpdir(), `gateway-loop-delay-${process.pid}.json`);
+  const settings = join(tmpdir(), `gateway-large-${process.pid}.toml`);
+  const baseUrl = `http://127.0.0.1:${upstreamPort}/v1`;
+  const server = `[server]\ntimeout = 300\nworkers = ${workers}\n`;
+  writeFileSync(settings, `${server}[providers.p]\nbase_url = "${baseUrl}"\n`);
+  const enter = group ? `echo $$ > ${group}/cgroup.procs && ` : '';
+  const args = ['--import', join(SUPPORT, 'loop-delay.mjs'), SERVER];
+  const child = spawn('sh', ['-c', `${enter}exec "$0" "$@"`, node, ...args], {
+    cwd: tmpdir(),
+    env: {
+      PATH: process.env['PATH'],
+      ...TRANSPORT_ENV,
+      LOOP_DELAY_FILE: file,
+      GATEWAY_PORT: String(port),
+      GATEWAY_HOST: '127.0.0.1',
+      GATEWAY_CONFIG: settings,
+      GATEWAY_LOG_LEVEL: 'error',
+      P_API_KEY: 'none',
+    },
+    stdio: ['ignore', 'ignore', 'inherit'],
+  });
+  const isAlive = () => child.exitCode === null && child.signalCode === null;
+  while (!(await isAnswered(port, '/health'))) {
+    assert.ok(isAlive(), 'the gateway ended');
+    await sleep(20);
+  }
+  const end = async () => {
+    child.kill('SIGTERM');
+    if (isAlive()) await once(child, 'exit');
+    assert.equal(child.exitCode, 0, `the gateway ended with ${child.signalCode}`);
+    return JSON.parse(readFileSync(file, 'utf8')) as { late: Delay; busy: Delay };
+  };
+  return { port, child, isAlive, end };
+}
+
+/** Whether a GET of `path`, or a POST of `body`, is answered with 200. */
+async function isAnswered(port: number, path: string, body?: object): Promise<boolean> {
+  const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, 'content-type': 'application/json' };
+  const post = body && { method: 'POST', headers, body: JSON.stringify(body) };
+  const signal = AbortSignal.timeout(60_000);
+  return fetch(`http://127.0.0.1:${port}${path}`, { ...post, signal }).then(
+    async (response) => {
+      await response.arrayBuffer();
+      return response.status === 200;
+    },
+    () => false,
+  );
+}
+
+/** Resident memory in bytes; 0 if the process has ended. */
+function residentBytes(pid: number): number {
+  try {
+    const [, kilobytes] =
+      /^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? [];
+    return Number(kilobytes ?? 0) * 1024;
+  } catch {
+    return 0;
+  }
+}
+
+type Gateway = Awaited<ReturnType<typeof startGateway>>;
+
+/** Asks for /health, and for a small completion, again and again until `end` settles. Returns how long /health took, sorted. */
+async function observe({ port, child, isAlive }: Gateway, end: Promise<unknown>) {
+  const healthMs: number[] = [];
+  let peakBytes = 0;
+  let failedSmall = 0;
+  const state = { isOver: false };
+  void end.finally(() => (state.isOver = true));
+  while (!state.isOver) {
+    const begunMs = performance.now();
+    const isHealthy = await isAnswered(port, '/health');
+    assert.ok(isAlive(), `KILLED: ${child.signalCode}`);
+    assert.ok(isHealthy, '/health failed under load');
+    healthMs.push(performance.now() - begunMs);
+    peakBytes = Math.max(peakBytes, residentBytes(child.pid!));
+    const isSmallAnswered = await isAnswered(
+      port,
+      '/v1/chat/completions',
+      chatBody({ user: 'small' }),
+    );
+    if (!isSmallAnswered) failedSmall += 1;
+    await sleep(10);
+  }
+  return { healthMs: healthMs.toSorted((a, b) => a - b), peakBytes, failedSmall };
+}
+
+/** Waits until the memory is given back, for a minute at most. Returns what is left. */
+async function awaitRelease(pid: number, before: number): Promise<number> {
+  for (let restedMs = 0; restedMs < REST_MS; restedMs += 1000) {
+    if (residentBytes(pid) < before + LEFT_BYTES) break;
+    await sleep(1000);
+  }
+  return residentBytes(pid);
+}
+
+const inMiB = (bytes: number) => Math.round(bytes / MIB);
+
+/** Runs one cell, prints its row, and throws if something is wrong. */
+async function run(cell: Cell): Promise<Delay> {
+  const { kind, count, rounds, node, workers, limitMiB } = cell;
+  const group = limitMiB === undefined ? undefined : createGroup(limitMiB);
+  const upstream = start('large-upstream');
+  const [upstreamPort] = (await once(upstream, 'message')) as [number];
+  const gateway = await startGateway(cell, upstreamPort, group);
+  const pid = gateway.child.pid!;
+  const before = residentBytes(pid);
+  const args = [String(gateway.port), ...KINDS[kind]!, String(count), String(rounds)];
+  const client = start('large-client', args);
+  const counted = once(client, 'message') as Promise<[Record<string, number>]>;
+  const version = execFileSync(node, ['--version'], { encoding: 'utf8' }).trim();
+  const row = `${version}, ${limitMiB ?? 'all'} MiB, workers ${workers}, ${rounds} x ${count} ${kind}`;
+  try {
+    const { healthMs, peakBytes, failedSmall } = await observe(gateway, counted);
+    const [counts] = await counted;
+    const after = await awaitRelease(pid, before);
+    const { busy } = await gateway.end();
+    const p99 = healthMs[Math.floor(healthMs.length * 0.99)]!;
+    console.log(
+      `| ${row} | ${JSON.stringify(counts)} | ${inMiB(before)} MiB, peak ${inMiB(peakBytes)}, then ${inMiB(after)} ` +
+        `| /health p99 ${Math.round(p99)} ms, max ${Math.round(healthMs.at(-1)!)} of ${healthMs.length}, ` +
+        `busy max ${Math.round(busy.max)} ms |`,
+    );
+    assert.ok(after < before + LEFT_BYTES, 'the memory is not given back');
+    assert.ok((counts['200'] ?? 0) > 0, 'nothing was answered');
+    assert.equal(failedSmall, 0, `${failedSmall} small requests failed`);
+    const others = Object.keys(counts).filter((outcome) => !/^(?:200|429)$/.test(outcome));
+    assert.deepEqual(others, []);
+    return { p99, max: busy.max };
+  } catch (error) {
+    console.log(`| ${row} | FAILED: ${(error as Error).message} |`);
+    process.exitCode = 1;
+    throw error;
+  } finally {
+    client.kill('SIGKILL');
+    upstream.disconnect();
+    if (gateway.isAlive()) gateway.child.kill('SIGKILL');
+    await sleep(200);
+    removeGroup(group);
+  }
+}
+
+async function checkStalls(): Promise<void> {
+  const { p99, max } = await run({
+    kind: 'announced',
+    count: 60,
+    rounds: 1,
+    node: process.execPath,
+    workers: 1,
+  });
+  assert.ok(max < 100, `the event loop stalled for ${max} ms`);
+  assert.ok(p99 < 250, `/health took ${p99} ms`);
+}
+
+const { values } = parseArgs({
+  options: {
+    nodes: { type: 'string', default: '20,22,24,26' },
+    limits: { type: 'string', default: '256,512,1024' },
+    kinds: { type: 'string', default: Object.keys(KINDS).join() },
+    workers: { type: 'string', default: '1,2' },
+    rounds: { type: 'string', default: '5' },
+    stalls: { type: 'boolean', default: false },
+  },
+});
+
+function cells(): Cell[] {
+  const rounds = Number(values.rounds);
+  return values.nodes.split(',').flatMap((major) => {
+    const node = execFileSync('sh', ['test/nodes.sh', '--path', major], { encoding: 'utf8' });
+    return values.limits.split(',').flatMap((limit) =>
+      values.kinds.split(',').flatMap((kind) =>
+        values.workers
+          .split(',')
+          .map(Number)
+          .filter((workers) => workers === 1 || major === '24')
+          .map((workers) => ({
+            kind,
+            count: 300,
+            rounds,
+            node: node.trim(),
+            workers,
+            limitMiB: Number(limit),
+          })),
+      ),
+    );
+  });
+}
+
+await buildOnce();
+console.log(TRANSPORT_ENV['GATEWAY_UPSTREAM'] ?? 'auto');
+if (!values.stalls) for (const cell of cells()) await run(cell).catch(() => {});
+else await checkStalls();

@@ -1,0 +1,309 @@
+/**
+ * Mixed load for as long as wanted: streams and complete answers, three in ten clients leave at some
+ * point, one in ten requests meets a faulty provider. Everything that arrives is compared by hash.
+ *
+ *   npm run test:soak -- [MINUTES]      20 where nothing is said
+ *   TEST_WORKERS=2 ...                  with two worker threads (Node 22.12 or newer); the heap is then the whole process
+ *   SOAK_DISTURB=1 TEST_WORKERS=2 ...   in addition a reload every 5 s, and every 20 s a worker ends with its requests
+ */
+
+import assert from 'node:assert/strict';
+import { fork, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { Agent, request as httpRequest } from 'node:http';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { assertErrorObject } from '../support/documented.ts';
+import { createRandom, type Random } from '../support/random.ts';
+import { answerTo, FAULTS, sha256, type SoakRequest } from '../support/soak-answers.ts';
+import type { Vitals } from '../support/soak-gateway.ts';
+import { errorAfter } from '../support/streams.ts';
+
+const MINUTES = Number(process.argv[2] ?? 20);
+const SEED = Number(process.env['FUZZ_SEED'] ?? Date.now() % 2 ** 31);
+const WORKERS = 40;
+const SAMPLE_EVERY_MS = 5000;
+/** Both sides are told that a connection is closed. */
+const CLOSING_MS = 500;
+/** Far beyond every limit of this gateway: what has no answer by then is lost. */
+const LOST_MS = 20_000;
+const IS_DISTURBED = process.env['SOAK_DISTURB'] === '1';
+const RELOAD_EVERY_MS = 5000;
+const KILL_EVERY_MS = 20_000;
+/** So long after a worker was told to end, its clients may notice. */
+const KILLED_MS = 3000;
+/** Below this many minutes the slope is noise. */
+const SLOPE_MINUTES = 10;
+const MAX_SLOPE_PERCENT_PER_HOUR = 2;
+/** Caches grow at first. */
+const WARM_UP_SHARE = 0.25;
+/** Twice the standard error: 95 % of the time the slope is below. */
+const CONFIDENCE = 2;
+
+const children: ChildProcess[] = [];
+process.on('exit', () => children.forEach((child) => child.kill('SIGKILL')));
+
+async function startChild(
+  name: string,
+  { env = {}, flags = [] }: { env?: Record<string, string>; flags?: readonly string[] } = {},
+) {
+  const child = fork(join(import.meta.dirname, '../support', name), {
+    execArgv: [...flags, '--import', 'tsx'],
+    env: { ...process.env, ...env },
+  });
+  children.push(child);
+  child.once('exit', (code, signal) => {
+    console.log(`FAILED: ${name} ended with ${code ?? signal}`);
+    process.exit(1);
+  });
+  const [{ port }] = (await once(child, 'message')) as [{ port: number }];
+  return { child, port };
+}
+
+const upstream = await startChild('soak-upstream.ts');
+const provider = (id: string) =>
+  `[providers.${id}]\nbase_url = "http://127.0.0.1:${upstream.port}/${id}/v1"\napi_key = "none"\n`;
+// Without optimised code: V8 adds to it for tens of minutes, some 60 KiB in twenty, and that is no leak.
+const flags = ['--expose-gc', '--no-opt', '--no-maglev', '--no-sparkplug'];
+if (IS_DISTURBED)
+  flags.push(`--import=${join(import.meta.dirname, '../support', 'worker-hook.mjs')}`);
+const gateway = await startChild('soak-gateway.ts', {
+  flags,
+  env: {
+    SOAK_TOML: `[server]\ntimeout = 1\nstream_idle_timeout = 1\n[providers]\nfallback = ["q"]\n${provider('p')}retries = 1\n${provider('q')}`,
+  },
+});
+
+const agent = new Agent({ keepAlive: true, maxSockets: WORKERS });
+
+/** How the gateway fares while nothing is in flight and no connection is open: those are no leak. */
+async function ask(): Promise<Vitals> {
+  agent.destroy();
+  upstream.child.send('close');
+  await sleep(CLOSING_MS);
+  gateway.child.send('vitals');
+  const [vitals] = (await once(gateway.child, 'message')) as [Vitals];
+  return vitals;
+}
+
+const totals = {
+  requests: 0,
+  aborted: 0,
+  /** By the end of the worker that they were at. */
+  cut: 0,
+  faulty: 0,
+  refused: 0,
+  lost: 0,
+  mismatched: 0,
+  own5xx: 0,
+};
+
+interface Outcome {
+  readonly status: number;
+  readonly text: string;
+}
+
+/** The worker that has answered on a connection, as test/support/worker-hook.mjs tells. */
+const threads = new WeakMap<object, string>();
+const killed = { thread: '', atMs: -Infinity };
+
+/** Ends one worker, and all requests that it has at that time. */
+function killWorker(): void {
+  const headers = { 'x-fault': 'exit' };
+  const { port } = gateway;
+  httpRequest({ host: '127.0.0.1', port, path: '/health', headers, agent: false }, (response) => {
+    killed.thread = String(response.headers['x-thread']);
+  })
+    .on('error', () => {})
+    .end();
+  killed.thread = '';
+  killed.atMs = performance.now();
+}
+
+/** A connection broke: with the worker that has just been ended, or for no reason. */
+function causeOf(socket: object | null): 'cut' | 'lost' {
+  if (performance.now() - killed.atMs > KILLED_MS) return 'lost';
+  const thread = socket ? threads.get(socket) : undefined;
+  return !thread || !killed.thread || thread === killed.thread ? 'cut' : 'lost';
+}
+
+type Ending = Outcome | 'aborted' | 'cut' | 'lost';
+
+/** What came of a request: an answer, `aborted` where the client left as planned, `cut` or `lost`. */
+async function send(soak: SoakRequest, random: Random): Promise<Ending> {
+  const leaves = random.next() < 1 / 12 ? 'late' : random.next() < 3 / 11 ? 'early' : 'no';
+  const body = {
+    soak,
+    model: random.pick(['p/m', 'p/m', 'q/m']),
+    stream: soak.stream,
+    messages: [{ role: 'user', content: 'x'.repeat(random.pick([1, 100, 20_000])) }],
+  };
+  return new Promise((resolve) => {
+    const request = httpRequest({
+      host: '127.0.0.1',
+      port: gateway.port,
+      path: '/v1/chat/completions',
+      method: 'POST',
+      headers: { authorization: 'Bearer soak', 'content-type': 'application/json' },
+      agent,
+    });
+    let hasLeft = false;
+    const leave = () => {
+      hasLeft = true;
+      request.destroy();
+      finish('aborted');
+    };
+    const finish = (outcome: Ending) => {
+      clearTimeout(lost);
+      clearTimeout(leaving);
+      resolve(outcome);
+    };
+    const lost = setTimeout(() => {
+      finish('lost');
+      request.destroy();
+    }, LOST_MS);
+    const leaving =
+      leaves === 'early' ? setTimeout(leave, random.next() * random.pick([1, 5, 30])) : undefined;
+    const leaveAfter = leaves === 'late' ? random.integer(0, 2000) : Infinity;
+    const onError = () => finish(hasLeft ? 'aborted' : causeOf(request.socket));
+    request.on('error', onError);
+    request.on('response', (response) => {
+      threads.set(request.socket!, String(response.headers['x-thread'] ?? ''));
+      const chunks: Buffer[] = [];
+      let size = 0;
+      response.on('data', (chunk: Buffer) => {
+        chunks.push(chunk);
+        size += chunk.length;
+        if (size > leaveAfter) leave();
+      });
+      response.on('error', onError);
+      response.on('end', () =>
+        finish({ status: response.statusCode!, text: Buffer.concat(chunks).toString() }),
+      );
+    });
+    const text = JSON.stringify(body);
+    const half = random.integer(0, text.length);
+    if (random.oneIn(10)) {
+      request.write(text.slice(0, half));
+      setTimeout(() => request.end(text.slice(half)), random.integer(0, 5));
+    } else request.end(text);
+  });
+}
+
+/** A whole answer, or, where the provider was faulty, the documented error. Throws for anything else. */
+function check(soak: SoakRequest, { status, text }: Outcome): 'whole' | 'refused' {
+  const expected = answerTo(soak).join('');
+  if (status === 200 && sha256(text) === sha256(expected)) return 'whole';
+  assert.ok(soak.fault !== undefined, 'a request without a fault');
+  if (status !== 200) {
+    assertErrorObject(text, status);
+    return 'refused';
+  }
+  assert.ok(soak.stream, 'another answer');
+  const kept = text.lastIndexOf('data: {"error"');
+  const before = text.slice(0, kept).replace(/\n+$/, '\n\n');
+  assert.ok(kept > 0 && expected.startsWith(before));
+  errorAfter(text, before);
+  return 'refused';
+}
+
+const load = { isPaused: false, isOver: false, busy: 0 };
+
+async function runWorker(worker: number): Promise<void> {
+  const random = createRandom(SEED + worker);
+  for (let round = 0; !load.isOver; round += 1) {
+    if (load.isPaused) {
+      await sleep(5);
+      continue;
+    }
+    const isFaulty = random.oneIn(10);
+    const soak: SoakRequest = {
+      nonce: `${SEED}-${worker}-${round}`,
+      stream: random.oneIn(2),
+      pieces: random.integer(1, 40),
+      fault: isFaulty ? random.pick(FAULTS) : undefined,
+      everywhere: random.oneIn(2),
+    };
+    totals.requests += 1;
+    if (isFaulty) totals.faulty += 1;
+    load.busy += 1;
+    const outcome = await send(soak, random);
+    load.busy -= 1;
+    count(soak, outcome);
+    await sleep(random.integer(0, 10));
+  }
+}
+
+function count(soak: SoakRequest, outcome: Ending): void {
+  if (outcome === 'aborted' || outcome === 'cut') totals[outcome] += 1;
+  else if (outcome === 'lost') {
+    totals.lost += 1;
+    console.log(`lost: ${JSON.stringify(soak)}`);
+  } else {
+    if (outcome.text.includes('INTERNAL_ERROR')) totals.own5xx += 1;
+    try {
+      if (check(soak, outcome) === 'refused') totals.refused += 1;
+    } catch (error) {
+      totals.mismatched += 1;
+      const { status, text } = outcome;
+      console.log(
+        `mismatched: ${JSON.stringify(soak)} ${status} ${text.slice(-2000)}\n${String(error)}`,
+      );
+    }
+  }
+}
+
+/** Bytes of heap over hours, by least squares: the mean, and the slope with its standard error. */
+function fit(samples: readonly { hours: number; heapBytes: number }[]) {
+  const mean = (values: number[]) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const x = mean(samples.map(({ hours }) => hours));
+  const y = mean(samples.map(({ heapBytes }) => heapBytes));
+  const spread = samples.reduce((sum, { hours }) => sum + (hours - x) ** 2, 0);
+  const slope =
+    samples.reduce((sum, { hours, heapBytes }) => sum + (hours - x) * (heapBytes - y), 0) / spread;
+  const rest = samples.map(({ hours, heapBytes }) => (heapBytes - y - slope * (hours - x)) ** 2);
+  const error = Math.sqrt((mean(rest) * samples.length) / (samples.length - 2) / spread);
+  return { meanBytes: y, slope, error };
+}
+
+console.log(`node ${process.version}, ${MINUTES} minutes, FUZZ_SEED=${SEED}`);
+const startedAt = performance.now();
+const endsAt = startedAt + MINUTES * 60_000;
+const workers = Array.from({ length: WORKERS }, async (_, worker) => runWorker(worker));
+const samples: { hours: number; heapBytes: number }[] = [];
+if (IS_DISTURBED) {
+  // Between two samples: while one is taken, there are no requests.
+  await sleep(SAMPLE_EVERY_MS / 2);
+  setInterval(() => gateway.child.send('reload'), RELOAD_EVERY_MS).unref();
+  setInterval(killWorker, KILL_EVERY_MS).unref();
+}
+while (performance.now() < endsAt) {
+  await sleep(Math.min(SAMPLE_EVERY_MS, Math.max(1, endsAt - performance.now())));
+  load.isPaused = true;
+  while (load.busy > 0) await sleep(5);
+  const { heapBytes, rssBytes } = await ask();
+  samples.push({ hours: (performance.now() - startedAt) / 3_600_000, heapBytes });
+  if (samples.length % 12 === 0) {
+    const mib = (bytes: number) => `${(bytes / 2 ** 20).toFixed(1)} MiB`;
+    console.log(`${totals.requests} requests, heap ${mib(heapBytes)}, rss ${mib(rssBytes)}`);
+  }
+  load.isPaused = false;
+}
+load.isOver = true;
+await Promise.all(workers);
+const { live, sockets, internalErrors } = await ask();
+totals.own5xx = Math.max(totals.own5xx, internalErrors);
+
+const steady = samples.slice(Math.floor(samples.length * WARM_UP_SHARE));
+const { meanBytes, slope, error } = fit(steady);
+const percent = (bytesPerHour: number) => (bytesPerHour / meanBytes) * 100;
+const upperBound = percent(slope + CONFIDENCE * error);
+console.log(JSON.stringify({ ...totals, live, sockets }));
+console.log(
+  `heap ${(meanBytes / 2 ** 20).toFixed(2)} MiB steady, slope ${percent(slope).toFixed(2)} % per hour, at most ${upperBound.toFixed(2)} %`,
+);
+const isSteady = MINUTES < SLOPE_MINUTES || upperBound < MAX_SLOPE_PERCENT_PER_HOUR;
+const bad = [totals.lost, totals.mismatched, totals.own5xx, live, sockets].some((n) => n !== 0);
+console.log(bad || !isSteady ? 'FAILED' : 'ok');
+process.exit(bad || !isSteady ? 1 : 0);

@@ -1,0 +1,148 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { TokenBucket } from '../../src/policy/token-bucket.ts';
+import { withRandom, type Random } from '../support/random.ts';
+
+const DAY_MS = 86_400_000;
+/** Far below a token, and above what a bucket loses that counts in nanoseconds. */
+const SLACK = 1e-5;
+
+function newBucket(perSecond: number, capacity: number): TokenBucket {
+  return new TokenBucket(perSecond, capacity, new SharedArrayBuffer(8));
+}
+
+/** How many can be taken at this moment. */
+function drain(bucket: TokenBucket, nowMs: number): number {
+  for (let taken = 0; ; taken += 1) if (bucket.take(nowMs) > 0) return taken;
+}
+
+/** The same promises in the plainest form: one number and one clock. */
+class Model {
+  tokens: number;
+  #latestMs: number;
+  readonly #perMs: number;
+  readonly #capacity: number;
+
+  constructor(perSecond: number, capacity: number, nowMs: number) {
+    this.#perMs = perSecond / 1000;
+    this.#capacity = capacity;
+    this.tokens = capacity;
+    this.#latestMs = nowMs;
+  }
+
+  advance(nowMs: number): void {
+    this.tokens = Math.min(this.#capacity, this.tokens + (nowMs - this.#latestMs) * this.#perMs);
+    this.#latestMs = nowMs;
+  }
+}
+
+function step(random: Random, perSecond: number): number {
+  const interval = 1000 / perSecond;
+  const steps = [0, 0, interval, interval * random.next(), 10 * interval, 1000];
+  return random.oneIn(40) ? DAY_MS : random.pick(steps);
+}
+
+test('a bucket does what its model does', async () => {
+  await withRandom((random) => {
+    for (let run = 0; run < 300; run += 1) {
+      const perSecond = random.pick([1, 2, 3, 7, 60, 1000, random.integer(1, 500)]);
+      const capacity = random.pick([1, 2, 5, 100, random.integer(1, 50)]);
+      let nowMs = random.pick([0, 1e-3, 12_345.678, 1e9]);
+      const bucket = newBucket(perSecond, capacity);
+      const model = new Model(perSecond, capacity, nowMs);
+      for (let i = 0; i < 200; i += 1) {
+        nowMs += step(random, perSecond);
+        if (random.oneIn(10)) {
+          bucket.refund();
+          model.tokens = Math.min(capacity, model.tokens + 1);
+          continue;
+        }
+        model.advance(nowMs);
+        const about = `run ${run}, step ${i}: ${perSecond}/s, ${capacity}, ${model.tokens} tokens`;
+        const waitMs = bucket.take(nowMs);
+        assert.ok(Number.isFinite(waitMs) && waitMs >= 0, about);
+        // Where the fraction decides, either is right.
+        const isClear = Math.abs(model.tokens - 1) > SLACK;
+        if (isClear) assert.equal(waitMs === 0, model.tokens >= 1, about);
+        if (waitMs === 0) {
+          model.tokens -= 1;
+          continue;
+        }
+        const expectedMs = ((1 - model.tokens) * 1000) / perSecond;
+        assert.ok(Math.abs(waitMs - expectedMs) <= SLACK * 1000 + 1e-9, `${about}: ${waitMs}`);
+      }
+    }
+  });
+});
+
+test('no window of time admits more than the burst and what was refilled during it', async () => {
+  await withRandom((random) => {
+    for (let run = 0; run < 100; run += 1) {
+      const perSecond = random.integer(1, 50);
+      const capacity = random.integer(1, 20);
+      const bucket = newBucket(perSecond, capacity);
+      const admitted: number[] = [];
+      let nowMs = 0;
+      for (let i = 0; i < 300; i += 1) {
+        nowMs += random.pick([0, 0, 1, 5, 100 * random.next()]);
+        if (bucket.take(nowMs) === 0) admitted.push(nowMs);
+      }
+      assert.ok(admitted.length >= capacity);
+      for (const [first, from] of admitted.entries()) {
+        for (const [index, to] of admitted.slice(first).entries()) {
+          const allowed = capacity + (perSecond * (to - from)) / 1000;
+          assert.ok(index + 1 <= allowed + SLACK, `${index + 1} in ${to - from} ms`);
+        }
+      }
+    }
+  });
+});
+
+test('a token is there after the wait that was told, and not before', async () => {
+  await withRandom((random) => {
+    for (let run = 0; run < 500; run += 1) {
+      const perSecond = random.integer(1, 1000);
+      const bucket = newBucket(perSecond, random.integer(1, 5));
+      let nowMs = 50 * random.next();
+      drain(bucket, nowMs);
+      const waitMs = bucket.take(nowMs);
+      nowMs += waitMs;
+      assert.ok(bucket.take(nowMs - waitMs / 2) > 0);
+      assert.equal(bucket.take(nowMs + SLACK), 0);
+    }
+  });
+});
+
+test('a new bucket is full, and full again after days without a request', () => {
+  const bucket = newBucket(3, 7);
+  assert.equal(drain(bucket, 1000), 7);
+  for (const days of [1, 2, 365]) assert.equal(drain(bucket, 1000 + days * DAY_MS), 7);
+  const slow = newBucket(1, 100);
+  assert.equal(drain(slow, 0), 100);
+  assert.equal(drain(slow, 30_000), 30);
+});
+
+test('a token given back can be taken again, and never makes more than the burst', () => {
+  const bucket = newBucket(1, 2);
+  for (let i = 0; i < 5; i += 1) bucket.refund();
+  assert.equal(drain(bucket, 0), 2);
+  bucket.refund();
+  assert.equal(drain(bucket, 0), 1);
+});
+
+test('100,000 takes at the rate of the refill are all admitted, and of twice as many half', () => {
+  for (const perSecond of [1, 3, 7, 1000, 999_983]) {
+    const bucket = newBucket(perSecond, 2);
+    const admit = (everyMs: number) => {
+      let admitted = 0;
+      for (let i = 1; i <= 1e5; i += 1) if (bucket.take(i * everyMs) === 0) admitted += 1;
+      return admitted;
+    };
+    assert.ok(admit(1000 / perSecond) >= 1e5 - 1, `${perSecond}/s`);
+  }
+  const bucket = newBucket(1000, 2);
+  let admitted = 0;
+  for (let i = 1; i <= 1e5; i += 1) if (bucket.take(i / 2) === 0) admitted += 1;
+  assert.ok(Math.abs(admitted - 5e4) <= 3, `${admitted}`);
+});

@@ -1,0 +1,330 @@
+/** `max_concurrent_requests`: of the server, of clients and of providers. */
+
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import { SharedCounter } from '../../src/lib/shared-memory.ts';
+import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
+import { replaceNow } from '../support/clock.ts';
+import { assertLimited as limitedReply } from '../support/errors.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  triesOf,
+  type Reply,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { modelOf, scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { createGate, eventually, openChat } from '../support/streams.ts';
+import { sweep } from '../support/sweep.ts';
+import {
+  answerWell,
+  beginStream,
+  CHUNK,
+  completion,
+  completionEvents,
+  failWith,
+  sendJson,
+  type FakeUpstream,
+  type Script,
+} from '../support/upstream.ts';
+
+const assertLimited = (reply: Reply) => {
+  limitedReply(reply, 'Too many requests at the same time');
+  assert.equal(reply.headers['retry-after'], '1');
+};
+
+interface Settings extends Omit<ScenarioSettings<'p'>, 'providers'> {
+  /** Lines of the provider `p`. */
+  readonly p?: string;
+}
+
+/** Provider `p`, which begins streams at once and finishes everything after `open`, and `q`, which answers. */
+async function startHeld(t: TestContext, { p: lines, ...settings }: Settings = {}) {
+  const { opened, open } = createGate();
+  const seen = { now: 0, most: 0 };
+  const script: Script = async (request, response) => {
+    seen.now += 1;
+    seen.most = Math.max(seen.most, seen.now);
+    void request.closed.then(() => (seen.now -= 1));
+    const isStream = request.body.includes('"stream":true');
+    if (isStream) await beginStream(CHUNK)(request, response);
+    await opened;
+    if (isStream) response.end(completionEvents());
+    else sendJson(response, completion());
+  };
+  const started = await scenario(t, { ...settings, providers: { p: { script, lines }, q: {} } });
+  const { gateway } = started;
+  const chat = async () => gateway.chat(chatBody());
+  return { ...started, seen, open, chat };
+}
+
+const ONE = 'max_concurrent_requests = 1';
+const limitsOf = (gateway: TestGateway) => gateway.accessLines().map(({ reason }) => reason);
+
+const inFlight = async ({ requests }: FakeUpstream, count: number) =>
+  eventually(() => requests.length === count, `${count} requests at the provider`);
+const lines = async (gateway: TestGateway, count: number) =>
+  eventually(() => gateway.accessLines().length === count, `${count} access lines`);
+
+/** The tries of a request, as its access line has them. */
+async function triesOfNext(gateway: TestGateway, model = 'p/m'): Promise<string | undefined> {
+  await gateway.chat(chatBody({ model }));
+  return triesOf(gateway.accessLines().at(-1));
+}
+
+const MANY = sweep(1000, 200);
+
+describe(`of ${MANY} requests at once for a provider that takes eight`, { concurrency: 1 }, () => {
+  const p = 'max_concurrent_requests = 8';
+
+  test('eight are answered and the others are refused, without a fallback', async (t) => {
+    const { gateway, p: upstream, seen, open, chat } = await startHeld(t, { p });
+    const replies = Array.from({ length: MANY }, chat);
+    await lines(gateway, MANY - 8);
+    await inFlight(upstream, 8);
+    open();
+    const all = await Promise.all(replies);
+    const refused = all.filter(({ status }) => status !== 200);
+    refused.forEach(assertLimited);
+    assert.deepEqual([refused.length, seen.most], [MANY - 8, 8]);
+    const reasons = limitsOf(gateway).filter((limit) => limit === 'provider_concurrency');
+    assert.equal(reasons.length, MANY - 8);
+    assert.equal((await chat()).status, 200);
+  });
+
+  test('the others are answered by the fallback, which never sees the eight', async (t) => {
+    const { gateway, q, seen, open, chat, asked } = await startHeld(t, { p, fallback: ['q'] });
+    const replies = Array.from({ length: MANY }, chat);
+    // First what costs little to look at.
+    await inFlight(q, MANY - 8);
+    await lines(gateway, MANY - 8);
+    assert.ok(gateway.accessLines().every((line) => triesOf(line) === 'p:limit q:200'));
+    open();
+    assert.ok((await Promise.all(replies)).every(({ status }) => status === 200));
+    assert.deepEqual([seen.most, ...asked()], [8, 8, MANY - 8]);
+  });
+});
+
+test('a stream counts until its end, and until its client leaves', async (t) => {
+  const { gateway, open, chat } = await startHeld(t, { p: ONE });
+  const first = openChat(gateway.port);
+  await first.response;
+  assertLimited(await chat());
+  first.leave();
+  await lines(gateway, 2);
+  const second = openChat(gateway.port);
+  await second.response;
+  assertLimited(await gateway.chat(chatBody({ stream: true })));
+  open();
+  await second.ended;
+  await lines(gateway, 4);
+  assert.equal((await chat()).status, 200);
+});
+
+test('what ends with an error, or is never sent to a provider, no longer counts', async (t) => {
+  const { gateway } = await scenario(t, {
+    server: ONE,
+    clients: { alice: `key = "${CLIENT_TOKEN}"\n${ONE}` },
+    providers: { p: { script: failWith(500), lines: ONE } },
+  });
+  for (let round = 0; round < 3; round += 1) {
+    assert.equal((await gateway.chat(chatBody())).status, 500);
+    assert.equal((await gateway.chat('{')).status, 400);
+    assert.equal((await gateway.chat(chatBody({ model: 'nobody/m' }))).status, 400);
+    assert.equal((await gateway.send('/v1/unknown')).status, 404);
+    assert.equal((await gateway.send('/v1/models')).status, 200);
+  }
+});
+
+test('the limits of server and client hold beside each other; /health and wrong keys are not counted', async (t) => {
+  const { gateway, p, open, chat } = await startHeld(t, {
+    server: 'max_concurrent_requests = 2\n[server.auth]\nkeys = ["team-key-0001"]',
+    clients: { alice: `key = "${CLIENT_TOKEN}"\n${ONE}` },
+  });
+  const withKey = (key: string) => ({ headers: { authorization: `Bearer ${key}` } });
+  const first = chat();
+  await inFlight(p, 1);
+  assertLimited(await chat());
+  const second = gateway.chat(chatBody(), withKey('team-key-0001'));
+  await inFlight(p, 2);
+  assertLimited(await gateway.chat(chatBody(), withKey('team-key-0001')));
+  assert.deepEqual(limitsOf(gateway), ['client_concurrency', 'server_concurrency']);
+  assert.equal((await gateway.send('/health')).status, 200);
+  assert.equal((await gateway.chat(chatBody(), withKey('wrong'))).status, 401);
+  open();
+  assert.deepEqual([(await first).status, (await second).status], [200, 200]);
+});
+
+const TWO_TOKENS = 'requests_per_second = 1\nburst_capacity = 2';
+const GLOBAL_BUCKET = `[rate_limit]\nenabled = true\n${TWO_TOKENS}`;
+const REFUSALS: Readonly<Record<string, Settings>> = {
+  server_concurrency: { server: ONE, more: GLOBAL_BUCKET },
+  provider_concurrency: {
+    p: ONE,
+    more: `${GLOBAL_BUCKET}\n[rate_limit.providers.p]\n${TWO_TOKENS}`,
+  },
+};
+for (const [limit, settings] of Object.entries(REFUSALS)) {
+  test(`what is refused as ${limit} takes nothing of the rate limits`, async (t) => {
+    replaceNow(t, () => 1000);
+    const { gateway, p, open, chat } = await startHeld(t, settings);
+    // Of two tokens, one is in use while five requests are refused: the other is still there, and no third.
+    const first = chat();
+    await inFlight(p, 1);
+    for (let count = 0; count < 5; count += 1) assertLimited(await chat());
+    assert.equal(limitsOf(gateway).at(-1), limit);
+    open();
+    assert.deepEqual([(await first).status, (await chat()).status], [200, 200]);
+    assert.equal((await chat()).status, 429);
+    assert.equal(limitsOf(gateway).at(-1), 'global');
+  });
+}
+
+test('a fallback whose circuit another thread probes meanwhile keeps its token', async (t) => {
+  replaceNow(t, () => 1000);
+  const oneToken = 'requests_per_second = 1\nburst_capacity = 1';
+  const { gateway } = await scenario(t, {
+    providers: { p: failWith(503), q: {} },
+    fallback: ['q'],
+    more: `[rate_limit]\nenabled = true\n[rate_limit.providers.q]\n${oneToken}`,
+  });
+  // oxlint-disable-next-line typescript/unbound-method
+  const { recordAttempt } = CircuitBreaker.prototype;
+  const lost = t.mock.method(
+    CircuitBreaker.prototype,
+    'recordAttempt',
+    function (this: CircuitBreaker, ...[provider, model]: Parameters<typeof recordAttempt>) {
+      return provider.id === 'q' ? 'open' : recordAttempt.call(this, provider, model);
+    },
+  );
+  assert.equal((await gateway.chat(chatBody())).status, 503);
+  assert.equal(triesOf(gateway.accessLines()[0]), 'p:503 q:resting');
+  lost.mock.restore();
+  const reply = await gateway.chat(chatBody());
+  assert.deepEqual([reply.status, reply.headers['x-gateway-provider']], [200, 'q']);
+  assert.equal((await gateway.chat(chatBody())).status, 503, 'there was one token');
+});
+
+test('what is in flight over reloads counts on, also where the provider was removed meanwhile, and a new limit counts it too', async (t) => {
+  const { gateway, p, open, chat, toml } = await startHeld(t, { p: ONE });
+  const withLimit = async (limit: number) =>
+    gateway.reload(toml.replace(ONE, `max_concurrent_requests = ${limit}`));
+  const replies = [chat()];
+  await inFlight(p, 1);
+  await gateway.reload(toml.replace('[providers.p]', '[providers.r]'));
+  await gateway.reload(toml);
+  assertLimited(await chat());
+  await withLimit(0);
+  replies.push(chat());
+  await inFlight(p, 2);
+  await withLimit(2);
+  assertLimited(await chat());
+  await withLimit(3);
+  replies.push(chat());
+  await inFlight(p, 3);
+  open();
+  for (const reply of replies) assert.equal((await reply).status, 200);
+  await withLimit(1);
+  assert.equal((await chat()).status, 200);
+});
+
+/** Provider `p`, with one slot: it holds the stream of `p/held` until `open`, and fails for others. */
+async function startFailing(t: TestContext, { p = '', ...settings }: Settings = {}) {
+  const { opened, open } = createGate();
+  t.after(open);
+  const script: Script = async (request, response) => {
+    const headers: Record<string, string> = {};
+    if (request.body.includes('slow')) headers['retry-after'] = '2';
+    if (modelOf(request) !== 'held') return failWith(503, { headers })(request, response);
+    await opened;
+    return answerWell(request, response);
+  };
+  const providers = { p: { script, lines: `${ONE}\n${p}` }, q: {} };
+  const started = await scenario(t, { fallback: ['q'], ...settings, providers });
+  /** Takes the slot; returns what gives it back. */
+  const hold = async () => {
+    const before = started.p.requests.length;
+    const held = openChat(started.gateway.port, chatBody({ model: 'p/held', stream: true }));
+    await inFlight(started.p, before + 1);
+    return async () => {
+      const ended = started.gateway.accessLines().length;
+      open();
+      await held.ended;
+      await lines(started.gateway, ended + 1);
+    };
+  };
+  return { ...started, hold };
+}
+
+test('a provider that was not asked because of its limit keeps its circuit as it is', async (t) => {
+  const { gateway, hold } = await startFailing(t);
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  const release = await hold();
+  assert.equal(await triesOfNext(gateway), 'p:limit q:200');
+  await release();
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  assert.equal(await triesOfNext(gateway), 'p:resting q:200');
+});
+
+for (const isResting of [false, true]) {
+  const what = isResting ? 'that rested, and then had no free slot,' : 'without a free slot';
+  test(`the 429 of a provider ${what} is answered and logged as its own if the fallback fails`, async (t) => {
+    const { gateway, q, hold } = await startFailing(t);
+    const failures = isResting ? 3 : 0;
+    q.script = async (request, response) => {
+      if (isResting && q.requests.length > failures) await hold();
+      return failWith(500, { headers: { 'x-request-id': 'of-q' } })(request, response);
+    };
+    for (let round = 0; round < failures; round += 1) await gateway.chat(chatBody());
+    if (!isResting) await hold();
+    const { status, headers } = await gateway.chat(chatBody());
+    assert.deepEqual([status, headers['x-gateway-provider']], [429, 'p']);
+    await lines(gateway, failures + 1);
+    const line = gateway.accessLines().at(-1);
+    assert.equal(triesOf(line), isResting ? 'p:resting q:500 p:limit' : 'p:limit q:500');
+    assert.deepEqual(
+      [line?.['provider'], line?.['upstream_request_id'], line?.['reason']],
+      ['p', undefined, 'provider_concurrency'],
+    );
+  });
+}
+
+test('a request keeps its slot at the provider while it waits for a retry', async (t) => {
+  const more = '[logging]\nlevel = "debug"';
+  const { gateway, p } = await startFailing(t, { p: 'retries = 1', fallback: [], more });
+  const messages = [{ role: 'user', content: 'slow' }];
+  const retried = gateway.chat(chatBody({ messages }));
+  const isTried = () => gateway.log.some((line) => line.includes('"message":"try"'));
+  await eventually(isTried, 'the first try has ended');
+  assertLimited(await gateway.chat(chatBody()));
+  assert.equal((await retried).status, 503);
+  assert.equal(p.requests.length, 2);
+  assert.equal(await triesOfNext(gateway), 'p:503 p:503', 'the slot is free again');
+});
+
+test('a provider whose last slot another thread takes meanwhile keeps its circuit as it is', async (t) => {
+  const { gateway } = await scenario(t, {
+    providers: { p: { script: failWith(503), lines: 'max_concurrent_requests = 7' }, q: {} },
+    fallback: ['q'],
+    isInProcess: true,
+  });
+  let isTaken = false;
+  // oxlint-disable-next-line typescript/unbound-method
+  const { addWithin } = SharedCounter.prototype;
+  t.mock.method(
+    SharedCounter.prototype,
+    'addWithin',
+    function (this: SharedCounter, amount: number, max: number) {
+      return !(isTaken && max === 7) && addWithin.call(this, amount, max);
+    },
+  );
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  isTaken = true;
+  assert.equal(await triesOfNext(gateway), 'p:limit q:200');
+  isTaken = false;
+  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
+  assert.equal(await triesOfNext(gateway), 'p:resting q:200');
+});

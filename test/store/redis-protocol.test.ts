@@ -1,0 +1,293 @@
+/** The store of rate limits against servers that answer slowly, wrongly or not at all. */
+
+import assert from 'node:assert/strict';
+import { join } from 'node:path';
+import { test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+
+import { Secret } from '../../src/lib/secrets.ts';
+import { ANSWER_MS } from '../../src/store/connection.ts';
+import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
+import { replaceNow, untilSteady, useManualTimers } from '../support/clock.ts';
+import { status, startFakeRedis, startTlsRedis, type FakeRedis } from '../support/fake-redis.ts';
+import { createMemoryProbe } from '../support/memory.ts';
+import { freePort, ROOT, runProgram } from '../support/process.ts';
+import {
+  bucket,
+  countTaken,
+  createStore,
+  refusesAtOnce,
+  until,
+  type TestStore,
+} from '../support/redis-store.ts';
+
+const ONE = [bucket('one', 1)];
+const isProbe = (command: readonly string[]) => command.some((word) => word.includes(':probe:'));
+const isTake = (command: readonly string[]) => command[0] === 'EVAL' && !isProbe(command);
+
+/** A store that is connected; each take and refund is answered with these bytes. */
+async function startAnswering(
+  t: TestContext,
+  answer: string | ((socket: { write(text: string): unknown; destroy(): unknown }) => unknown),
+  options: { answerMs?: number } = {},
+): Promise<TestStore & { redis: FakeRedis }> {
+  const redis = await startFakeRedis(t, (command, socket) => {
+    if (!isTake(command)) return false;
+    return typeof answer === 'string' ? socket.write(answer) : answer(socket);
+  });
+  const started = createStore(t, { port: redis.port }, options);
+  await until(() => !started.store.isAway);
+  return { ...started, redis };
+}
+
+const FAILURES: readonly [title: string, answer: string, cause: RegExp][] = [
+  ['garbage', 'HTTP/1.1 400 Bad Request\r\n\r\n', /^the reply is not RESP$/],
+  ['an integer', ':1\r\n', /^the reply is not RESP$/],
+  ['a bulk string', '$2\r\nOK\r\n', /^the reply is not RESP$/],
+  ['an endless reply', `+${'x'.repeat(100_000)}`, /^the reply is too long$/],
+  ['another answer of the script', status('2 500'), /^the script gives a wrong answer$/],
+  ['no answer of the script', status(''), /^the script gives a wrong answer$/],
+  ['two replies for one command', status('OK').repeat(2), /^a reply without a command$/],
+  ['LOADING', '-LOADING Redis is loading\r\n', /^EVAL: LOADING Redis is loading$/],
+  ['OOM', '-OOM command not allowed\r\n', /^EVAL: OOM command not allowed$/],
+];
+
+for (const [title, answer, cause] of FAILURES) {
+  test(`${title}: the store is away, and its connection is closed`, async (t) => {
+    const { store, lines, redis } = await startAnswering(t, answer);
+    const [first] = [...redis.sockets];
+    const taken = await store.take(ONE);
+    assert.equal(taken, title.startsWith('two replies') ? 'taken' : undefined);
+    await until(() => lines.length > 0);
+    assert.equal(lines[0]!.message, 'rate limit store away');
+    assert.match(lines[0]!.facts!['cause'] as string, cause);
+    await until(() => !redis.sockets.has(first!));
+    // It comes back, because the next connection works.
+    await until(() => !store.isAway);
+    assert.deepEqual(
+      lines.map(({ message }) => message),
+      ['rate limit store away', 'rate limit store back'],
+    );
+  });
+}
+
+test('a connection that closes in the middle of a reply is a store that is away', async (t) => {
+  let commands = 0;
+  const { store, lines, fallbacks } = await startAnswering(t, (socket) => {
+    commands += 1;
+    if (commands === 1) socket.write('+O');
+    if (commands === 3) setTimeout(() => socket.destroy(), 5);
+  });
+  assert.equal(await countTaken(store, ONE, 3), 0);
+  assert.equal(fallbacks(), 3);
+  assert.match(lines[0]!.facts!['cause'] as string, /^the connection was closed$|ECONNRESET/);
+});
+
+test('replies in many pieces and several in one piece belong to the commands in their order', async (t) => {
+  let held = '';
+  let count = 0;
+  const { store } = await startAnswering(t, async (socket) => {
+    count += 1;
+    held += status(`1 ${count * 1000}`);
+    if (count < 20) return;
+    for (const byte of held.slice(0, 50)) {
+      socket.write(byte);
+      await sleep(1);
+    }
+    socket.write(held.slice(50));
+  });
+  const taken = await Promise.all(Array.from({ length: 20 }, () => store.take(ONE)));
+  assert.deepEqual(
+    taken,
+    taken.map((_, index) => ({ refusedBy: ONE[0], waitMs: index + 1 })),
+  );
+});
+
+test('a silent server: every reply is waited for 50 ms, and all takes fall back together', async (t) => {
+  const timers = useManualTimers(t);
+  const redis = await startFakeRedis(t, () => true);
+  const { store } = createStore(t, { port: redis.port }, { answerMs: ANSWER_MS });
+  await until(() => redis.commands.length > 0);
+  assert.deepEqual(timers.running(1000), [50]);
+  assert.ok(await refusesAtOnce(store));
+});
+
+test('the oldest command decides, also while others are answered', async (t) => {
+  let commands = 0;
+  // Answers all but the last one, so that there is always something to wait for.
+  const { store, lines } = await startAnswering(
+    t,
+    (socket) => {
+      commands += 1;
+      if (commands <= 5) socket.write(status('OK'));
+    },
+    { answerMs: 400 },
+  );
+  assert.equal(await countTaken(store, ONE, 5), 5);
+  const silent = store.take(ONE);
+  // Younger ones do not put it off.
+  const younger = setInterval(() => void store.take(ONE), 50);
+  assert.equal(await silent, undefined);
+  clearInterval(younger);
+  assert.deepEqual(lines[0]!.facts, { cause: 'no answer in 400 ms' });
+});
+
+test('nothing is waited for if every command has its reply', async (t) => {
+  const timers = useManualTimers(t);
+  const { store, lines } = await startAnswering(t, status('OK'), { answerMs: 300 });
+  const taken = store.take(ONE);
+  assert.deepEqual(timers.running(), [300]);
+  assert.equal(await taken, 'taken');
+  assert.deepEqual(timers.running(), []);
+  assert.deepEqual(lines, []);
+});
+
+test('a store that cannot be reached is asked again after growing pauses, and logged once', async (t) => {
+  const timers = useManualTimers(t);
+  const port = await freePort();
+  const { store, lines, away } = createStore(t, { port });
+  for (const pauseMs of [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]) {
+    // While it connects, the limit on that runs: 2000.
+    await until(() => timers.running(10_000).length === 1 && timers.running(10_000)[0] !== 2000);
+    const [delayMs] = timers.running(10_000);
+    assert.ok(delayMs! >= pauseMs / 2 && delayMs! <= pauseMs, `${delayMs} for ${pauseMs}`);
+    assert.ok(await refusesAtOnce(store));
+    timers.advance(delayMs!);
+  }
+  assert.equal(lines.length, 1);
+  assert.equal(away(), 1);
+  assert.match(lines[0]!.facts!['cause'] as string, /ECONNREFUSED/);
+});
+
+test('a store that fails with each request is asked after growing pauses too', async (t) => {
+  const timers = useManualTimers(t);
+  const { store } = await startAnswering(t, '-WRONGTYPE no\r\n');
+  for (const pauseMs of [100, 200, 400]) {
+    await until(() => !store.isAway);
+    assert.equal(await store.take(ONE), undefined);
+    const [delayMs] = timers.running(5000);
+    assert.ok(delayMs! >= pauseMs / 2 && delayMs! <= pauseMs, `${delayMs} for ${pauseMs}`);
+    timers.advance(delayMs!);
+  }
+});
+
+test('an idle connection that the server closes is replaced soon, also after failures', async (t) => {
+  const timers = useManualTimers(t);
+  const { store, redis } = await startAnswering(t, '-WRONGTYPE no\r\n');
+  for (let i = 0; i < 4; i += 1) {
+    await store.take(ONE);
+    timers.advance(timers.running(5000)[0]!);
+    await until(() => !store.isAway);
+  }
+  for (const socket of redis.sockets) socket.destroy();
+  await until(() => store.isAway);
+  const [delayMs] = timers.running(5000);
+  assert.ok(delayMs! >= 50 && delayMs! <= 100, `${delayMs}`);
+});
+
+test('takes over many outages leave nothing in memory', async (t) => {
+  const timers = useManualTimers(t);
+  const { store, redis } = await startAnswering(t, () => {}, { answerMs: 1 });
+  const passOutage = async () => {
+    const pending = Array.from({ length: 1000 }, () => store.take(ONE));
+    while (!store.isAway) {
+      await nextTurn();
+      timers.advance(1);
+    }
+    assert.equal((await Promise.all(pending)).find(Boolean), undefined);
+    for (let i = 0; i < 2000; i += 1) await store.take(ONE);
+    timers.advance(timers.running(5000)[0]!);
+    await until(() => !store.isAway);
+    redis.commands.length = 0;
+  };
+  const measure = createMemoryProbe();
+  for (let i = 0; i < 10; i += 1) await passOutage();
+  const held = measure();
+  for (let i = 0; i < 20; i += 1) await passOutage();
+  const grown = measure() - held;
+  // 30 bytes for each of 60,000 takes.
+  assert.ok(grown < 1_800_000, `grown by ${grown} bytes`);
+});
+
+test('a store that was there for more than five seconds is asked again soon', async (t) => {
+  const timers = useManualTimers(t);
+  let nowMs = 1000;
+  replaceNow(t, () => nowMs);
+  const { store } = await startAnswering(t, '-WRONGTYPE no\r\n');
+  for (const upMs of [0, 0, 0, 5001]) {
+    await until(() => !store.isAway);
+    nowMs += upMs;
+    await store.take(ONE);
+    if (upMs === 0) timers.advance(timers.running(5000)[0]!);
+  }
+  const [delayMs] = timers.running(5000);
+  assert.ok(delayMs! >= 50 && delayMs! <= 100, `${delayMs}`);
+});
+
+test('a server that accepts and never finishes the handshake of TLS is given up after two seconds', async (t) => {
+  const timers = useManualTimers(t);
+  const redis = await startFakeRedis(t, () => true);
+  const { lines } = createStore(t, { port: redis.port, isTls: true });
+  await until(() => redis.connections() === 1);
+  assert.deepEqual(timers.running(), [2000]);
+  timers.advance(2000);
+  assert.deepEqual(lines[0]!.facts, { cause: 'no TLS connection in time' });
+  await until(() => redis.sockets.size === 0);
+});
+
+const CERTIFICATES: readonly [host: string, name: string, isTrusted: boolean, result: RegExp][] = [
+  ['localhost', 'DNS:localhost', true, /^taken\n$/],
+  ['127.0.0.1', 'IP:127.0.0.1', true, /^taken\n$/],
+  ['localhost', 'DNS:localhost', false, /^self-signed certificate/],
+  ['localhost', 'DNS:other.test', true, /^Hostname\/IP does not match/],
+  ['127.0.0.1', 'DNS:localhost', true, /^Hostname\/IP does not match/],
+];
+
+for (const [host, name, isTrusted, result] of CERTIFICATES) {
+  const how = isTrusted ? 'with NODE_EXTRA_CA_CERTS' : 'without NODE_EXTRA_CA_CERTS';
+  test(`TLS to ${host} with a certificate for ${name}, ${how}`, async (t) => {
+    if (NO_OPENSSL) return t.skip(NO_OPENSSL);
+    const certificate = createCertificate(t, [name]);
+    const port = await startTlsRedis(t, certificate);
+    const { code, stdout, stderr } = await runProgram(t, [host, String(port)], {
+      script: join(ROOT, 'test/support/redis-store-process.ts'),
+      cwd: ROOT,
+      env: {
+        NODE_OPTIONS: '--import=tsx',
+        ...(isTrusted ? { NODE_EXTRA_CA_CERTS: certificate.path } : {}),
+      },
+    });
+    assert.match(stdout, result, stderr);
+    assert.equal(code, 0, stderr);
+  });
+}
+
+const AUTH_REPLIES = [
+  ['unknown command `AUTH`, with args beginning with: `p4s`', 'AUTH: ERR'],
+  ['wrong: p4sswo', 'AUTH: ERR'],
+] as const;
+
+for (const [text, cause] of AUTH_REPLIES) {
+  test(`the log shows "${cause}" if the server answers AUTH with "${text}"`, async (t) => {
+    const redis = await startFakeRedis(
+      t,
+      ([name], socket) => name === 'AUTH' && socket.write(`-ERR ${text}\r\n`),
+    );
+    const password = new Secret('p4ssword');
+    const { lines } = createStore(t, { port: redis.port, password });
+    await until(() => lines.length > 0);
+    assert.deepEqual(lines[0]!.facts, { cause });
+    assert.deepEqual(redis.commands[0], ['AUTH', 'p4ssword']);
+  });
+}
+
+test('2,048 commands wait for replies at most; further takes fall back at once', async (t) => {
+  const { store, redis, lines } = await startAnswering(t, () => {});
+  for (let i = 0; i < 2048; i += 1) void store.take(ONE);
+  assert.ok(await refusesAtOnce(store));
+  store.refund(ONE);
+  await until(() => redis.commands.filter(isTake).length >= 2048);
+  assert.equal(await untilSteady(() => redis.commands.filter(isTake).length), 2048);
+  assert.deepEqual(lines, []);
+  assert.equal(store.isAway, false);
+});

@@ -1,0 +1,480 @@
+/** The rate limits in a real Redis or Valkey. */
+
+import assert from 'node:assert/strict';
+import { connect } from 'node:net';
+import { test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+
+import { Secret } from '../../src/lib/secrets.ts';
+import { SharedMemory } from '../../src/lib/shared-memory.ts';
+import type { StoredBucket } from '../../src/policy/rate-limits.ts';
+import { encodeCommand } from '../../src/store/connection.ts';
+import { storeCounters } from '../../src/store/redis-store.ts';
+import { scriptArguments } from '../../src/store/script.ts';
+import { atSomeScale } from '../support/clock.ts';
+import { freePort } from '../support/process.ts';
+import { withRandom, type Random } from '../support/random.ts';
+import { isRedisMissing, REDIS_SERVERS, startRedis } from '../support/redis-server.ts';
+import {
+  bucket,
+  countTaken,
+  createStore,
+  refusesAtOnce,
+  until,
+  type LogLine,
+} from '../support/redis-store.ts';
+
+import { newMemory } from '../support/shared.ts';
+import { NOBODY_LISTENS } from '../support/upstream.ts';
+
+/** With each server that is installed. */
+function testEach(title: string, body: (t: TestContext, program: string) => Promise<void>): void {
+  if (REDIS_SERVERS.length === 0) void test(title, (t) => void isRedisMissing(t));
+  for (const program of REDIS_SERVERS) {
+    void test(`${program}: ${title}`, { timeout: 300_000 }, (t) => body(t, program));
+  }
+}
+
+/** The memories of the main thread, which is the first, and its workers. */
+function threadMemories(threads: number): SharedMemory[] {
+  const main = new SharedMemory({ thread: 0, threads });
+  // As its own store does.
+  storeCounters(main);
+  main.block('store logged away', Int32Array.BYTES_PER_ELEMENT);
+  const places = Array.from({ length: threads - 1 }, (_, index) => ({
+    thread: index + 1,
+    threads,
+  }));
+  return [main, ...places.map((place) => new SharedMemory(place, main.blocks))];
+}
+
+const linesOf = (lines: readonly LogLine[]) =>
+  lines.map(({ level, message }) => `${level} ${message}`);
+const causeOf = (lines: readonly LogLine[]) => lines[0]!.facts!['cause'] as string;
+const AWAY = 'warn rate limit store away';
+const BACK = 'info rate limit store back';
+
+testEach('a full bucket of n lets exactly n pass over several connections', async (t, program) => {
+  const { port } = await startRedis(t, { program });
+  const memory = newMemory();
+  const stores = [1, 2, 3].map(() => createStore(t, { port }, { memory }).store);
+  await until(() => stores.every(({ isAway }) => !isAway));
+  for (const burst of [1, 2, 3, 7, 100, 1000]) {
+    const one = bucket(`exact-${burst}`, burst);
+    const startMs = performance.now();
+    const counts = stores.map((store) => countTaken(store, [one], burst + 50));
+    const taken = (await Promise.all(counts)).reduce((sum, count) => sum + count);
+    const refilled = Math.ceil((performance.now() - startMs) / 1000);
+    assert.ok(taken >= burst && taken <= burst + refilled, `${taken} of ${burst}`);
+  }
+  assert.equal(storeCounters(memory).fallbacks.value, 0);
+});
+
+testEach('a token is taken of each bucket, or of none', async (t, program) => {
+  const { port } = await startRedis(t, { program });
+  const { store } = createStore(t, { port });
+  await until(() => !store.isAway);
+  const [client, global] = [bucket('clients.a', 1000), bucket('rate_limit', 2)];
+  const own = bucket('clients.b', 1);
+  // At the same time, so that nothing is refilled in between.
+  const buckets = [[client, global], [own, global], [client, global], [own, global], [own]];
+  const taken = await Promise.all(buckets.map((some) => store.take(some)));
+  const refusals = taken.map((one) => (typeof one === 'object' ? one.refusedBy.name : one));
+  const both = 'clients.b';
+  assert.deepEqual(refusals, ['taken', 'taken', 'rate_limit', both, both]);
+  for (const one of taken) {
+    if (typeof one === 'object') assert.ok(one.waitMs > 0 && one.waitMs <= 1000, `${one.waitMs}`);
+  }
+  const more = await countTaken(store, [client, global], 500);
+  const left = await countTaken(store, [client], 1100);
+  assert.ok(left >= 999 - more, `${left} and ${more}`);
+});
+
+testEach(
+  'a refund puts one token back into each bucket, never above the burst',
+  async (t, program) => {
+    const { port } = await startRedis(t, { program });
+    const { store } = createStore(t, { port });
+    await until(() => !store.isAway);
+    const buckets = [bucket('a', 2), bucket('b', 3)];
+    for (let i = 0; i < 5; i += 1) store.refund(buckets);
+    assert.equal(await countTaken(store, buckets, 2), 2);
+    assert.equal(typeof (await store.take(buckets)), 'object');
+    store.refund(buckets);
+    assert.equal(await store.take(buckets), 'taken');
+  },
+);
+
+testEach(
+  'keys have the prefix, the name and the limits, and expire when the bucket is full',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    const { store } = createStore(t, { port: redis.port, prefix: 'pre:fix', database: 3 });
+    await until(() => !store.isAway);
+    const run = "redis.call('SELECT', 3) return redis.call(unpack(ARGV))";
+    const select = async (...command: string[]) => redis.command('EVAL', run, '0', ...command);
+    const [slow, quick] = [bucket('clients.é', 100), bucket('quick', 5, 1_000_000)];
+    assert.equal(await countTaken(store, [slow], 90), 90);
+    const ttlMs = Number((await select('PTTL', 'pre:fix:clients.é:1/100')).slice(1));
+    assert.ok(ttlMs > 0 && ttlMs <= 90_001, `${ttlMs}`);
+    await store.take([quick]);
+    while ((await select('DBSIZE')) !== ':1\r\n');
+    // Other limits: another bucket.
+    assert.equal(await countTaken(store, [bucket('clients.é', 90)], 90), 90);
+    assert.equal(await redis.command('DBSIZE'), ':0\r\n');
+  },
+);
+
+testEach(
+  'a name and a password are sent, and a wrong password is not logged',
+  async (t, program) => {
+    const commands = ['+auth', '+select', '+eval', '+time', '+get', '+set'];
+    const acl = ['--user', 'gateway', 'on', '>user-password', '~gw:*', ...commands];
+    const { port } = await startRedis(t, { program, password: 'right-password', args: acl });
+    const take = async (username: string | undefined, password: string) => {
+      const settings = {
+        port,
+        username,
+        password: new Secret(password),
+        prefix: 'gw',
+        database: 1,
+      };
+      const { store, lines } = createStore(t, settings);
+      await until(() => !store.isAway || lines.length > 0);
+      return lines.length > 0 ? causeOf(lines) : store.take([bucket(password, 1)]);
+    };
+    assert.equal(await take(undefined, 'right-password'), 'taken');
+    assert.equal(await take('gateway', 'user-password'), 'taken');
+    const refused = await take(undefined, 'wrong');
+    assert.match(JSON.stringify(refused), /^"AUTH: WRONGPASS"$/);
+    const { store, lines } = createStore(t, { port });
+    await until(() => lines.length > 0);
+    assert.match(causeOf(lines), /^EVAL: NOAUTH /);
+    assert.equal(store.isAway, true);
+  },
+);
+
+testEach(
+  'a connection that the server closes while it is idle is replaced, and the log says nothing',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    const { store, lines } = createStore(t, { port: redis.port });
+    await until(() => !store.isAway);
+    // What its setting `timeout` does to connections that are not used.
+    assert.equal(
+      await redis.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes'),
+      ':1\r\n',
+    );
+    await until(() => store.isAway);
+    await until(() => !store.isAway);
+    assert.equal(await store.take([bucket('idle', 1)]), 'taken');
+    assert.deepEqual(lines, []);
+  },
+);
+
+testEach(
+  'killed and restarted: takes fall back at once, and the log says so twice',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    const { store, lines, fallbacks } = createStore(t, { port: redis.port });
+    await until(() => !store.isAway);
+    assert.equal(await store.take([bucket('a', 1)]), 'taken');
+    // The server does not answer these before it dies.
+    redis.freeze();
+    const pending = [1, 2, 3].map(() => store.take([bucket('a', 1)]));
+    store.refund([bucket('a', 1)]);
+    await redis.kill();
+    assert.deepEqual(await Promise.all(pending), [undefined, undefined, undefined]);
+    assert.ok(store.isAway);
+    assert.ok(await refusesAtOnce(store));
+    assert.equal(fallbacks(), 4);
+    store.refund([bucket('a', 1)]);
+    await redis.restart();
+    await until(() => !store.isAway);
+    assert.equal(await store.take([bucket('a', 1)]), 'taken');
+    assert.deepEqual(linesOf(lines), [AWAY, BACK]);
+    assert.equal(fallbacks(), 4);
+  },
+);
+
+testEach(
+  'frozen: pending takes fall back together, later ones at once, until it runs again',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    const { store, lines } = createStore(t, { port: redis.port }, { answerMs: 1000 });
+    await until(() => !store.isAway);
+    redis.freeze();
+    const pending = [1, 2, 3].map(() => store.take([bucket('a', 1)]));
+    assert.deepEqual(await Promise.all(pending), [undefined, undefined, undefined]);
+    assert.ok(await refusesAtOnce(store));
+    assert.deepEqual(lines, [
+      { level: 'warn', message: 'rate limit store away', facts: { cause: 'no answer in 1000 ms' } },
+    ]);
+    redis.thaw();
+    await until(() => !store.isAway);
+    assert.equal(typeof (await store.take([bucket('b', 1)])), 'string');
+    assert.deepEqual(linesOf(lines), [AWAY, BACK]);
+  },
+);
+
+testEach('full: the store is away until it can write again', async (t, program) => {
+  const redis = await startRedis(t, { program });
+  const { store, lines } = createStore(t, { port: redis.port });
+  await until(() => !store.isAway);
+  await redis.fill();
+  assert.equal(await store.take([bucket('a', 1)]), undefined);
+  assert.ok(await refusesAtOnce(store));
+  assert.match(causeOf(lines), /OOM/);
+  // A new connection is not enough.
+  const { store: other, lines: otherLines } = createStore(t, { port: redis.port });
+  await until(() => otherLines.length > 0);
+  assert.equal(other.isAway, true);
+  await redis.unfill();
+  await until(() => !store.isAway && !other.isAway);
+  assert.equal(await store.take([bucket('a', 1)]), 'taken');
+  for (const log of [lines, otherLines]) assert.deepEqual(linesOf(log), [AWAY, BACK]);
+});
+
+testEach('read-only: a replica is not taken for a working store', async (t, program) => {
+  const redis = await startRedis(t, { program });
+  await redis.command('REPLICAOF', '127.0.0.1', String(await freePort()));
+  await redis.command('CONFIG', 'SET', 'replica-serve-stale-data', 'yes');
+  const { store, lines } = createStore(t, { port: redis.port });
+  await until(() => lines.length > 0);
+  assert.match(causeOf(lines), /READONLY|read only/);
+  await redis.command('REPLICAOF', 'NO', 'ONE');
+  await until(() => !store.isAway);
+  assert.deepEqual(linesOf(lines), [AWAY, BACK]);
+});
+
+testEach('a reply that came while the event loop was busy is in time', async (t, program) => {
+  const { port } = await startRedis(t, { program });
+  await atSomeScale(async (scale) => {
+    const { store } = createStore(t, { port }, { answerMs: 50 * scale });
+    await until(() => !store.isAway);
+    // Behind an immediate, timers come before sockets are read.
+    await nextTurn();
+    const taken = store.take([bucket(`busy-${scale}`, 1)]);
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200 * scale);
+    assert.equal(await taken, 'taken');
+  });
+});
+
+testEach(
+  'several stores of a process log together that they are away and back',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    await redis.kill();
+    const lines: LogLine[] = [];
+    const threads = threadMemories(3);
+    const { away } = storeCounters(threads[0]!);
+    const stores = threads.map(
+      (memory) => createStore(t, { port: redis.port }, { memory, lines }).store,
+    );
+    await until(() => away.value === 3);
+    assert.deepEqual(linesOf(lines), [AWAY]);
+    // One whose thread ends is not away any more, and nothing is back.
+    stores[2]!.end();
+    threads[0]!.reclaim(2);
+    assert.equal(away.value, 2);
+    await redis.restart();
+    await until(() => stores.every(({ isAway }, index) => index === 2 || !isAway));
+    assert.equal(away.value, 0);
+    assert.deepEqual(linesOf(lines), [AWAY, BACK]);
+    await redis.kill();
+    await until(() => away.value === 2);
+    assert.deepEqual(linesOf(lines), [AWAY, BACK, AWAY]);
+  },
+);
+
+testEach(
+  'the log does not say that it is back while a thread is without it',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    await redis.kill();
+    const [main, worker] = threadMemories(2);
+    const lines: LogLine[] = [];
+    const { away } = storeCounters(main!);
+    const { store } = createStore(t, { port: redis.port }, { memory: main!, lines });
+    const { hostname: host, port } = new URL(NOBODY_LISTENS);
+    const { store: other } = createStore(
+      t,
+      { host, port: Number(port) },
+      { memory: worker!, lines },
+    );
+    await until(() => away.value === 2);
+    await redis.restart();
+    await until(() => !store.isAway);
+    assert.equal(other.isAway, true);
+    assert.deepEqual(linesOf(lines), [AWAY]);
+  },
+);
+
+testEach(
+  'a thread that ends while its store is away leaves it to its successor to log that it is back',
+  async (t, program) => {
+    const redis = await startRedis(t, { program });
+    await redis.kill();
+    const lines: LogLine[] = [];
+    const [main, worker] = threadMemories(2);
+    const { store } = createStore(t, { port: redis.port }, { memory: worker!, lines });
+    await until(() => lines.length > 0);
+    store.end();
+    main!.reclaim(1);
+    await redis.restart();
+    const { store: next } = createStore(t, { port: redis.port }, { memory: worker!, lines });
+    await until(() => !next.isAway);
+    assert.deepEqual(linesOf(lines), [AWAY, BACK]);
+  },
+);
+
+/** The script with a clock of the test's, in its last two arguments. It appends the expiry of each key to its answer. */
+const CLOCKED = [
+  ["redis.call('TIME')", '{ARGV[#ARGV - 1], ARGV[#ARGV]}'],
+  ["'PX', expiryMs)", "'PX', expiryMs + 1e9) lacks[i] = string.format('%.0f', expiryMs)"],
+  ['status_reply(answer)', "status_reply(answer .. ';' .. table.concat(lacks, ' '))"],
+].reduce(
+  (script, [text = '', other = '']) => {
+    assert.equal(script.split(text).length, 2, text);
+    return script.replace(text, () => other);
+  },
+  scriptArguments(1, [], '')[0]!,
+);
+
+/** The same promises in the plainest form, and exact: a token is a million parts. */
+class Model {
+  readonly bucket: StoredBucket;
+  parts: bigint;
+  readonly capacity: bigint;
+  readonly rate: bigint;
+  #nowUs = 0n;
+
+  constructor(one: StoredBucket) {
+    this.bucket = one;
+    this.rate = BigInt(one.requestsPerSecond);
+    this.capacity = BigInt(one.burstCapacity) * 1_000_000n;
+    this.parts = this.capacity;
+  }
+
+  /** Time that goes backwards is time that stands still. */
+  advance(nowUs: bigint): void {
+    const passedUs = nowUs > this.#nowUs ? nowUs - this.#nowUs : 0n;
+    this.add(passedUs * this.rate);
+    this.#nowUs = nowUs;
+  }
+
+  add(parts: bigint): void {
+    const sum = this.parts + parts;
+    this.parts = sum < this.capacity ? sum : this.capacity;
+  }
+
+  /** Microseconds until it has so many, rounded up. */
+  waitUs(parts: bigint): bigint {
+    return (parts - this.parts + this.rate - 1n) / this.rate;
+  }
+}
+
+interface Client {
+  send(...args: string[]): Promise<string>;
+}
+
+function openClient(t: TestContext, port: number): Client {
+  const socket = connect(port, '127.0.0.1').setNoDelay(true);
+  t.after(() => socket.destroy());
+  let unread = '';
+  const waiting: ((text: string) => void)[] = [];
+  socket.on('data', (chunk: Buffer) => {
+    const lines = (unread + chunk.toString()).split('\r\n');
+    unread = lines.pop()!;
+    for (const line of lines) waiting.shift()!(line.slice(1));
+  });
+  return {
+    send: (...args) =>
+      new Promise((resolve) => {
+        waiting.push(resolve);
+        socket.write(encodeCommand(args));
+      }),
+  };
+}
+
+function randomBucket(random: Random, name: string): StoredBucket {
+  const number = () => random.pick([1, 2, 3, 7, 1000, 999_983, 1_000_000, random.integer(1, 1e6)]);
+  const burst = random.oneIn(3) ? number() : random.integer(1, 8);
+  return bucket(name, burst, number());
+}
+
+testEach(
+  'the script does what an exact model does, whatever the clock does',
+  async (t, program) => {
+    const { port } = await startRedis(t, { program });
+    const client = openClient(t, port);
+    await withRandom(async (random) => {
+      for (let run = 0; run < 60; run += 1) {
+        const models = ['a', 'b', 'c']
+          .slice(random.integer(0, 2))
+          .map((name) => new Model(randomBucket(random, name)));
+        let nowUs =
+          BigInt(random.integer(1, 4e9)) * 1_000_000n + BigInt(random.integer(0, 999_999));
+        for (let i = 0; i < 100; i += 1) {
+          const { rate } = random.pick(models);
+          const steps = [
+            0n,
+            0n,
+            1n,
+            1_000_000n / rate,
+            BigInt(random.integer(0, 3e6)),
+            -7n,
+            -3_600_000_000n,
+          ];
+          nowUs += random.pick(steps);
+          if (random.oneIn(50)) nowUs += BigInt(random.integer(0, 1e12));
+          for (const model of models) model.advance(nowUs);
+          const tokens = random.oneIn(6) ? -1 : 1;
+          const time = [String(nowUs / 1_000_000n), String(nowUs % 1_000_000n)];
+          const buckets = models.map((model) => model.bucket);
+          const [, ...args] = scriptArguments(tokens, buckets, `run-${run}`);
+          const about = `run ${run}, step ${i}: ${JSON.stringify(buckets)}`;
+
+          const refused = models.findIndex(({ parts }) => tokens === 1 && parts < 1_000_000n);
+          if (refused === -1) for (const model of models) model.add(BigInt(-tokens) * 1_000_000n);
+          const wait = refused === -1 ? '' : models[refused]!.waitUs(1_000_000n);
+          const [answer, expiries = ''] = (
+            await client.send('EVAL', CLOCKED, ...args, ...time)
+          ).split(';');
+          assert.equal(answer, refused === -1 ? 'OK' : `${refused + 1} ${wait}`, about);
+          // Not before the bucket is full, and not much later.
+          for (const [index, expiryMs] of expiries.split(' ').entries()) {
+            const lateUs =
+              BigInt(expiryMs) * 1000n - models[index]!.waitUs(models[index]!.capacity);
+            assert.ok(lateUs >= 1000n && lateUs <= 2000n, `${about}: expires ${lateUs} us late`);
+          }
+        }
+      }
+    });
+  },
+);
+
+testEach('a full bucket of n lets exactly n pass at once at every rate', async (t, program) => {
+  const { port } = await startRedis(t, { program });
+  const client = openClient(t, port);
+  for (const rate of [1, 3, 7, 999_983, 1_000_000]) {
+    for (const burst of [1, 3, 999]) {
+      const [, ...args] = scriptArguments(1, [bucket('n', burst, rate)], 'exact');
+      const takes = Array.from({ length: burst + 3 }, () =>
+        client.send('EVAL', CLOCKED, ...args, '1900000000', '999999'),
+      );
+      const taken = (await Promise.all(takes)).filter((answer) => answer.startsWith('OK'));
+      assert.equal(taken.length, burst, `${rate}/s`);
+    }
+    // All but three of a million are gone.
+    const last = bucket('million', 1_000_000, rate);
+    await client.send('SET', `exact:million:${rate}/1000000`, '999997000000 1900000000999999');
+    const [, ...args] = scriptArguments(1, [last], 'exact');
+    const answers = await Promise.all(
+      Array.from({ length: 5 }, () =>
+        client.send('EVAL', CLOCKED, ...args, '1900000000', '999999'),
+      ),
+    );
+    assert.equal(answers.filter((answer) => answer.startsWith('OK')).length, 3, `${rate}/s`);
+  }
+});

@@ -1,0 +1,253 @@
+/** Gateways that share their rate limits in a real Redis or Valkey, as processes of two workers each. */
+
+import assert from 'node:assert/strict';
+import { writeFileSync } from 'node:fs';
+import { before, test } from 'node:test';
+
+import { providerToml } from '../support/gateway.ts';
+import { buildOnce } from '../support/process.ts';
+import { isRedisMissing, startRedis, type RedisServer } from '../support/redis-server.ts';
+import {
+  answerChat,
+  chat,
+  countPassed,
+  PASSWORD,
+  programWaiting,
+  startReplica,
+  storeUrl,
+  type Chat,
+  type Replica,
+} from '../support/replicas.ts';
+import { eventually } from '../support/streams.ts';
+import { startUpstream } from '../support/upstream.ts';
+
+before(buildOnce);
+
+const LONG = { timeout: 150_000 };
+/** Until a reply is late: no machine is too slow. */
+const ENDLESS_MS = 60_000;
+const PREFIX = 'inference-gateway';
+const ALICE = 'alice-key-0123456789';
+const CAROL = 'carol-key-0123456789';
+const PER_TOKEN = 1_000_000n;
+/** Longer than a test may take. */
+const LONG_SECONDS = 900;
+
+/** The store's clock in microseconds. */
+async function readClock(redis: RedisServer): Promise<bigint> {
+  const [, , seconds, , microseconds] = (await redis.command('TIME')).split('\r\n');
+  return BigInt(seconds!) * 1_000_000n + BigInt(microseconds!);
+}
+
+/** Makes a bucket of one token per second that lacks so many, and returns when. */
+async function seed(redis: RedisServer, key: string, lacking: number): Promise<bigint> {
+  const now = await readClock(redis);
+  assert.equal(await redis.command('SET', key, `${BigInt(lacking) * PER_TOKEN} ${now}`), '+OK\r\n');
+  return now;
+}
+
+async function readBucket(redis: RedisServer, key: string) {
+  const [, text] = (await redis.command('GET', key)).split('\r\n');
+  const [lack, since] = text!.split(' ').map(BigInt) as [bigint, bigint];
+  return { lack, since };
+}
+
+const LACKING = 50;
+
+/** A bucket that lacks 50 tokens at first, so that it is never full and forgets no time, and what passed of it. */
+async function startBucket(redis: RedisServer, name: string, burst: number) {
+  const key = `${PREFIX}:${name}:1/${burst}`;
+  const startedAt = await seed(redis, key, LACKING);
+  return {
+    /** Each token that was there at the start, or came since, was taken by one request that passed. */
+    async assertEmptiedBy(passed: number) {
+      const { lack, since } = await readBucket(redis, key);
+      const refilled = since - startedAt;
+      const taken = lack - BigInt(LACKING) * PER_TOKEN + refilled;
+      assert.equal(BigInt(passed) * PER_TOKEN, taken, `${name}: ${passed} passed`);
+      assert.ok(lack > BigInt(burst - 1) * PER_TOKEN, `${name}: a token is left`);
+      assert.ok(passed >= burst - LACKING, `${name}: ${passed} passed`);
+    },
+  };
+}
+
+const sum = (numbers: readonly number[]) => numbers.reduce((all, one) => all + one, 0);
+
+test(
+  'of 10,000 requests to two gateways with one store exactly as many pass as its buckets hold',
+  LONG,
+  async (t) => {
+    if (isRedisMissing(t)) return;
+    const redis = await startRedis(t, { password: PASSWORD });
+    const upstream = await startUpstream(t, answerChat);
+    const toml = [
+      `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 550\n${storeUrl(redis)}`,
+      '[rate_limit.providers.q]\nrequests_per_second = 1\nburst_capacity = 150',
+      `[clients.alice]\nkey = "${ALICE}"\nrequests_per_second = 1\nburst_capacity = 150`,
+      `[clients.carol]\nkey = "${CAROL}"`,
+      providerToml(upstream),
+      providerToml(upstream, 'q'),
+    ].join('\n');
+    const script = await programWaiting(t, ENDLESS_MS);
+    const gateways = [
+      await startReplica(t, toml, { script }),
+      await startReplica(t, toml, { script }),
+    ];
+    const ports = gateways.map(({ port }) => port);
+    const [ofAll, ofAlice, ofQ] = [
+      await startBucket(redis, 'rate_limit', 550),
+      await startBucket(redis, 'clients.alice', 150),
+      await startBucket(redis, 'rate_limit.providers.q', 150),
+    ];
+
+    const passedOf = async (options: Chat, count: number) => {
+      const chats = Array.from({ length: count - 50 }, (_, at) => ({
+        ...options,
+        stream: at % 9 === 0,
+      }));
+      const passed = await countPassed(ports, chats);
+      assert.ok(
+        passed.every((own) => own > 0),
+        `passed by gateway: ${passed.join()}`,
+      );
+      // The last one is refused: it finds no token that is left.
+      let more = 0;
+      while ((await chat(ports[more % 2]!, options)).status === 200) more += 1;
+      return sum(passed) + more;
+    };
+    const [alice, q] = await Promise.all([
+      passedOf({ token: ALICE }, 1000),
+      passedOf({ token: CAROL, model: 'q/m' }, 1000),
+    ]);
+    await ofAlice.assertEmptiedBy(alice);
+    await ofQ.assertEmptiedBy(q);
+    const others = await passedOf({ token: CAROL }, 8000);
+    await ofAll.assertEmptiedBy(alice + q + others);
+    // The lists of models are asked for too.
+    const asked = upstream.requests.filter(({ method }) => method === 'POST');
+    assert.equal(asked.length, alice + q + others);
+    for (const { metrics } of gateways) {
+      assert.equal((await metrics()).sum('gateway_rate_limit_store_fallbacks_total'), 0);
+    }
+  },
+);
+
+/** The settings of a gateway with a bucket for all requests, one token per second, and a store. */
+function limitToml(redis: RedisServer, burst: number, prefix = PREFIX): string {
+  const limit = `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = ${burst}`;
+  return `${limit}\nprefix = "${prefix}"\n${storeUrl(redis)}\n`;
+}
+
+/** The bucket lacks so many tokens that it refuses everything for a quarter of an hour. */
+async function empty(redis: RedisServer, bucket: string, burst: number): Promise<void> {
+  await seed(redis, `${bucket}:1/${burst}`, LONG_SECONDS + burst);
+}
+
+/** Whether that bucket of the store has refused: a local one would not for so long. */
+async function isRefusedForLong(port: number, options: Chat = {}): Promise<boolean> {
+  const { status, headers } = await chat(port, options);
+  return status === 429 && Number(headers['retry-after']) > LONG_SECONDS / 2;
+}
+
+test('gateways share a bucket if store, prefix and limits are the same, and nothing else is needed', async (t) => {
+  if (isRedisMissing(t)) return;
+  const redis = await startRedis(t, { password: PASSWORD });
+  const script = await programWaiting(t, ENDLESS_MS);
+  const upstream = await startUpstream(t, answerChat);
+  const start = (burst: number, prefix?: string) =>
+    startReplica(t, limitToml(redis, burst, prefix) + providerToml(upstream), { script });
+  const [first, second, otherLimit, otherPrefix] = await Promise.all([
+    start(5),
+    start(5),
+    start(6),
+    start(5, 'other'),
+  ]);
+  await empty(redis, `${PREFIX}:rate_limit`, 5);
+  assert.ok(await isRefusedForLong(first.port));
+  assert.ok(await isRefusedForLong(second.port));
+  for (const { port } of [otherLimit, otherPrefix]) {
+    for (let i = 0; i < 5; i += 1) assert.equal((await chat(port)).status, 200);
+  }
+  await empty(redis, 'other:rate_limit', 5);
+  assert.ok(await isRefusedForLong(otherPrefix.port));
+  assert.equal((await chat(otherLimit.port)).status, 200);
+});
+
+test("what a provider's limit refuses takes nothing of the client's, in the store and without it", async (t) => {
+  if (isRedisMissing(t)) return;
+  const redis = await startRedis(t, { password: PASSWORD });
+  const script = await programWaiting(t, ENDLESS_MS);
+  const upstream = await startUpstream(t, answerChat);
+  const toml = [
+    `[rate_limit]\nenabled = true\n${storeUrl(redis)}`,
+    '[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1',
+    `[clients.alice]\nkey = "${ALICE}"\nrequests_per_second = 1\nburst_capacity = 5`,
+    providerToml(upstream),
+    providerToml(upstream, 'q'),
+  ].join('\n');
+  const { port, lines } = await startReplica(t, toml, { script });
+  await empty(redis, `${PREFIX}:rate_limit.providers.p`, 1);
+  for (let i = 0; i < 20; i += 1) assert.ok(await isRefusedForLong(port, { token: ALICE }));
+  const askQ = async () => (await chat(port, { token: ALICE, model: 'q/m' })).status;
+  for (let i = 0; i < 5; i += 1) assert.equal(await askQ(), 200);
+
+  await redis.kill();
+  await eventually(() => lines('rate limit store away').length === 1, 'the outage');
+  // Whenever this bucket has a token again, the client's has another one too.
+  const statuses = new Set<number>();
+  for (let i = 0; i < 20; i += 1) statuses.add((await chat(port, { token: ALICE })).status);
+  assert.deepEqual([...statuses], [200, 429]);
+  for (let i = 0; i < 4; i += 1) assert.equal(await askQ(), 200);
+});
+
+const signalled = async ({ child, exit }: Replica) => {
+  child.kill('SIGTERM');
+  return await exit;
+};
+
+test('a reload changes limits in the store; another store or prefix needs a restart', async (t) => {
+  if (isRedisMissing(t)) return;
+  const redis = await startRedis(t, { password: PASSWORD });
+  const other = await startRedis(t, { password: 'other-canary-5647382910' });
+  const script = await programWaiting(t, ENDLESS_MS);
+  const upstream = await startUpstream(t, answerChat);
+  const provider = providerToml(upstream);
+  const replica = await startReplica(t, limitToml(redis, 5) + provider, { script });
+  const { port, child, lines, settingsFile, stdout, stderr, admin } = replica;
+  const adminToml = '[admin]\nport = 0\n';
+  const reload = async (toml: string) => {
+    const earlier = lines('reloaded').length;
+    writeFileSync(settingsFile, toml + provider + adminToml);
+    child.kill('SIGHUP');
+    await eventually(() => lines('reloaded').length > earlier, 'the reload');
+  };
+  await empty(redis, `${PREFIX}:rate_limit`, 5);
+  await empty(redis, 'moved:rate_limit', 7);
+  await empty(other, `${PREFIX}:rate_limit`, 7);
+  assert.ok(await isRefusedForLong(port));
+  await reload(limitToml(redis, 6));
+  assert.equal((await chat(port)).status, 200);
+  assert.deepEqual(lines('restart needed'), []);
+
+  const elsewhere = limitToml(redis, 7, 'moved').replace(
+    storeUrl(redis),
+    storeUrl(other, 'other-canary-5647382910'),
+  );
+  await reload(elsewhere);
+  const [line] = lines('restart needed');
+  assert.equal(line!['settings'], 'rate_limit.store, rate_limit.prefix');
+  assert.equal((await chat(port)).status, 200);
+  await empty(redis, `${PREFIX}:rate_limit`, 7);
+  assert.ok(await isRefusedForLong(port));
+  // The limit goes, and the connection stays.
+  await reload(`[rate_limit]\n${storeUrl(redis)}\n`);
+  assert.equal((await chat(port)).status, 200);
+  await reload(limitToml(redis, 7));
+  assert.ok(await isRefusedForLong(port));
+  assert.deepEqual(lines('rate limit store away'), []);
+  const printed = stdout() + stderr() + (await admin('/metrics'));
+  for (const secret of [PASSWORD, 'other-canary', 'redis:']) {
+    assert.ok(!printed.includes(secret), printed);
+  }
+  assert.equal(await signalled(replica), 0);
+});

@@ -1,0 +1,239 @@
+/** What `--check` says about the store of rate limits: a real Redis or Valkey, and servers that answer wrongly. */
+
+import assert from 'node:assert/strict';
+import { before, describe, test, type TestContext } from 'node:test';
+
+import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
+import { startFakeRedis, startTlsRedis } from '../support/fake-redis.ts';
+import { providerToml } from '../support/gateway.ts';
+import { buildOnce, emptyFolder, freePort, runProgram, type Finished } from '../support/process.ts';
+import { isRedisMissing, startRedis, type RedisServer } from '../support/redis-server.ts';
+import { PASSWORD, PATIENT_MS, programWaiting } from '../support/replicas.ts';
+import { sendJson, startUpstream, type Script } from '../support/upstream.ts';
+
+before(buildOnce);
+
+interface CheckOptions {
+  readonly args?: readonly string[];
+  readonly script?: string;
+  readonly env?: Record<string, string>;
+}
+
+/** Runs the program with this URL as the store, and a provider that works. */
+async function check(
+  t: TestContext,
+  url: string,
+  { args = ['--check'], ...options }: CheckOptions = {},
+): Promise<Finished> {
+  const limit = 'enabled = true\nrequests_per_second = 1\n';
+  const provider = providerToml(await startUpstream(t, listOne), 'mine');
+  const toml = `[rate_limit]\n${limit}store = "${url}"\n${provider}`;
+  const cwd = emptyFolder(t, { 'gateway.toml': toml });
+  const finished = await runProgram(t, args, { cwd, ...options });
+  assert.ok(!(finished.stdout + finished.stderr).includes(PASSWORD), finished.stdout);
+  return finished;
+}
+
+/** What the line of the store says. */
+function resultIn({ stdout }: Finished): string {
+  const [, result = assert.fail(stdout)] = /^rate_limit\.store {2}(.+)$/m.exec(stdout) ?? [];
+  return result;
+}
+
+const ANSWERS = /^answers in \d+ ms$/;
+const listOne: Script = (_, response) => sendJson(response, { data: [{ id: 'm' }] });
+
+interface State {
+  readonly name: string;
+  readonly result: RegExp;
+  readonly exitCode: 0 | 3;
+  readonly args?: readonly string[];
+  readonly enter?: (redis: RedisServer) => unknown;
+  readonly userinfo?: string;
+  readonly database?: number;
+}
+
+const STATES: readonly State[] = [
+  { name: 'that works', result: ANSWERS, exitCode: 0 },
+  { name: 'in another database', database: 3, result: ANSWERS, exitCode: 0 },
+  {
+    name: 'that has another password',
+    userinfo: `:not-the-${PASSWORD}@`,
+    result: /^AUTH: WRONGPASS$/,
+    exitCode: 3,
+  },
+  { name: 'that needs a password', userinfo: '', result: /^EVAL: NOAUTH /, exitCode: 3 },
+  {
+    name: 'without such a database',
+    database: 99,
+    result: /^SELECT: ERR DB index is out of range$/,
+    exitCode: 3,
+  },
+  {
+    name: 'that permits the user no scripts',
+    args: ['--user', 'gateway', 'on', `>${PASSWORD}`, '~*', '+@all', '-@scripting'],
+    userinfo: `gateway:${PASSWORD}@`,
+    result: /^EVAL: NOPERM /,
+    exitCode: 3,
+  },
+  {
+    name: 'that is a read-only replica',
+    enter: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())),
+    result: /^EVAL: .*(?:READONLY|read only)/,
+    exitCode: 3,
+  },
+  {
+    name: 'that is full',
+    enter: (redis) => redis.fill(),
+    result: /^EVAL: .*OOM/,
+    exitCode: 3,
+  },
+  {
+    name: 'that is not there',
+    enter: (redis) => redis.kill(),
+    result: /^connect ECONNREFUSED 127\.0\.0\.1:\d+$/,
+    exitCode: 3,
+  },
+  {
+    name: 'that is frozen',
+    enter: (redis) => redis.freeze(),
+    result: /^timeout: no answer in 5 s$/,
+    exitCode: 3,
+  },
+];
+
+describe('--check asks a Redis', { concurrency: 4 }, () => {
+  for (const { name, result, exitCode, args = [], enter, ...url } of STATES) {
+    test(`${name}, prints a line that matches ${result} and exits ${exitCode}`, async (t) => {
+      if (isRedisMissing(t)) return;
+      const script = await programWaiting(t, PATIENT_MS);
+      const redis = await startRedis(t, { password: PASSWORD, args });
+      await enter?.(redis);
+      const { userinfo = `:${PASSWORD}@`, database = 0 } = url;
+      const address = `redis://${userinfo}127.0.0.1:${redis.port}/${database}`;
+      const finished = await check(t, address, { script });
+      assert.match(resultIn(finished), result);
+      assert.deepEqual([finished.code, finished.stderr], [exitCode, '']);
+    });
+  }
+});
+
+describe('--check of a store', { concurrency: 4 }, () => {
+  test('prints its line below those of the providers', async (t) => {
+    const { port } = await startFakeRedis(t, () => false);
+    const script = await programWaiting(t, PATIENT_MS);
+    const { code, stdout } = await check(t, `redis://127.0.0.1:${port}`, { script });
+    assert.match(stdout, /\n\nmine {14}200 {2}1 model\nrate_limit\.store {2}answers in \d+ ms\n$/);
+    assert.equal(code, 0);
+  });
+
+  test('--json has its result in the document', async (t) => {
+    const script = await programWaiting(t, PATIENT_MS);
+    const { port } = await startFakeRedis(t, () => false);
+    const args = ['--check', '--json'];
+    const read = async (url: string) => {
+      const { code, stdout } = await check(t, url, { args, script });
+      const { ok, store } = JSON.parse(stdout) as Record<string, unknown>;
+      return { code, ok, store: store as { ok: boolean; message: string } };
+    };
+    const { store: working, ...passed } = await read(`redis://127.0.0.1:${port}`);
+    assert.deepEqual(passed, { code: 0, ok: true });
+    assert.equal(working.ok, true);
+    assert.match(working.message, ANSWERS);
+    const { store: missing, ...failed } = await read(`redis://127.0.0.1:${await freePort()}`);
+    assert.deepEqual(failed, { code: 3, ok: false });
+    assert.equal(missing.ok, false);
+    assert.match(missing.message, /ECONNREFUSED/);
+  });
+
+  test('--json has no result without a store', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': '' });
+    const { stdout } = await runProgram(t, ['--check', '--json'], { cwd });
+    assert.ok(!('store' in (JSON.parse(stdout) as object)));
+  });
+
+  test('=offline does not connect to it', async (t) => {
+    const redis = await startFakeRedis(t, () => false);
+    const url = `redis://127.0.0.1:${redis.port}`;
+    for (const args of [['--check=offline'], ['--check=offline', '--json']]) {
+      const { code, stdout } = await check(t, url, { args });
+      assert.equal(code, 0);
+      assert.doesNotMatch(stdout, /answers in|"store":/);
+    }
+    assert.equal(redis.connections(), 0);
+  });
+
+  test('that answers later than a request waits fails', async (t) => {
+    const { port } = await startFakeRedis(t, ([name], socket) => {
+      if (name !== 'EVAL') return false;
+      return setTimeout(() => socket.write('+OK\r\n'), 80);
+    });
+    const finished = await check(t, `redis://127.0.0.1:${port}`);
+    assert.match(resultIn(finished), /^answers in \d+ ms; a request waits for 50 ms$/);
+    assert.equal(finished.code, 3);
+  });
+
+  test('that answers late once works', async (t) => {
+    let runs = 0;
+    const { port } = await startFakeRedis(t, ([name], socket) => {
+      if (name !== 'EVAL') return false;
+      runs += 1;
+      // The first of all shows that it can write.
+      return setTimeout(() => socket.write('+OK\r\n'), runs === 2 ? 1.1 * PATIENT_MS : 0);
+    });
+    const script = await programWaiting(t, PATIENT_MS);
+    const finished = await check(t, `redis://127.0.0.1:${port}`, { script });
+    assert.match(resultIn(finished), ANSWERS);
+    assert.equal(finished.code, 0);
+  });
+
+  test('that closes the connection once it is ready fails', async (t) => {
+    const { port } = await startFakeRedis(t, ([name, , keys], socket) => {
+      return name === 'EVAL' && keys === '0' ? socket.end() : false;
+    });
+    const finished = await check(t, `redis://127.0.0.1:${port}`);
+    assert.equal(resultIn(finished), 'the connection was closed');
+    assert.equal(finished.code, 3);
+  });
+
+  test('that is a Redis Cluster of one server fails, although each key is there', async (t) => {
+    const { port } = await startFakeRedis(t, ([name, , keys], socket) => {
+      if (name !== 'EVAL' || Number(keys) < 2) return false;
+      return socket.write("-CROSSSLOT Keys in request don't hash to the same slot\r\n");
+    });
+    const finished = await check(t, `redis://127.0.0.1:${port}`);
+    assert.match(resultIn(finished), /^EVAL: CROSSSLOT /);
+    assert.equal(finished.code, 3);
+  });
+
+  test('that is an HTTP server fails', async (t) => {
+    const { baseUrl } = await startUpstream(t);
+    const finished = await check(t, `redis://${new URL(baseUrl).host}`);
+    assert.equal(resultIn(finished), 'the reply is not RESP');
+    assert.equal(finished.code, 3);
+  });
+
+  test('that repeats the password and sends control characters shows neither', async (t) => {
+    const { port } = await startFakeRedis(t, ([name], socket) => {
+      return name === 'EVAL' && socket.write(`-ERR \u001b[31m ${PASSWORD}\r\n`);
+    });
+    const finished = await check(t, `redis://:${PASSWORD}@127.0.0.1:${port}`);
+    assert.equal(resultIn(finished), 'EVAL: ERR \\u001b[31m [secret]');
+    assert.equal(finished.code, 3);
+  });
+
+  test('connects with TLS, and fails if the certificate is not trusted', async (t) => {
+    if (NO_OPENSSL) return t.skip(NO_OPENSSL);
+    const certificate = createCertificate(t, ['DNS:localhost']);
+    const port = await startTlsRedis(t, certificate);
+    const script = await programWaiting(t, PATIENT_MS);
+    const url = `rediss://localhost:${port}`;
+    const env = { NODE_EXTRA_CA_CERTS: certificate.path };
+    const trusted = await check(t, url, { script, env });
+    assert.match(resultIn(trusted), ANSWERS);
+    assert.equal(trusted.code, 0);
+    const untrusted = await check(t, url, { script });
+    assert.match(resultIn(untrusted), /^self-signed certificate/);
+    assert.equal(untrusted.code, 3);
+  });
+});

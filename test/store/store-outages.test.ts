@@ -1,0 +1,147 @@
+/** A gateway of two workers whose store of rate limits, a real Redis or Valkey, fails while requests are under way. */
+
+import assert from 'node:assert/strict';
+import { before, describe, test } from 'node:test';
+
+import { buildOnce, freePort } from '../support/process.ts';
+import { isRedisMissing, startRedis, type RedisServer } from '../support/redis-server.ts';
+import {
+  assertSecretKept,
+  AWAY,
+  BACK,
+  PASSWORD,
+  PATIENT_MS,
+  programWaiting,
+  readStore,
+  startLoad,
+  startWithStore,
+  untilStoreIs,
+  WORKERS,
+  type Load,
+  type Replica,
+} from '../support/replicas.ts';
+import { eventually } from '../support/streams.ts';
+
+before(buildOnce);
+
+const LONG = { timeout: 300_000 };
+
+interface Outage {
+  readonly name: string;
+  readonly begin: (redis: RedisServer) => Promise<unknown>;
+  readonly end: (redis: RedisServer) => Promise<unknown>;
+  readonly cause: RegExp;
+}
+
+const OUTAGES: readonly Outage[] = [
+  {
+    name: 'killed, and started again empty',
+    begin: (redis) => redis.kill(),
+    end: (redis) => redis.restart(),
+    cause: /^(?:the connection was closed|This socket has been ended.*|.*(?:ECONN|EPIPE).*)$/,
+  },
+  {
+    name: 'frozen',
+    begin: async (redis) => redis.freeze(),
+    end: async (redis) => redis.thaw(),
+    cause: /^no answer in 2000 ms$/,
+  },
+  {
+    name: 'full',
+    begin: (redis) => redis.fill(),
+    end: (redis) => redis.unfill(),
+    cause: /^EVAL: .*OOM/,
+  },
+  {
+    name: 'a read-only replica',
+    begin: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())),
+    end: (redis) => redis.command('REPLICAOF', 'NO', 'ONE'),
+    cause: /^EVAL: .*(?:READONLY|read only)/,
+  },
+];
+
+/** Every worker has requests in each state, and so learns of it. */
+async function passThrough({ begin, end, cause }: Outage, context: OutageContext): Promise<void> {
+  const { redis, replica, load } = context;
+  const earlier = replica.lines(AWAY).length;
+  const { fallbacks } = await readStore(replica);
+  await begin(redis);
+  await untilStoreIs(0, replica);
+  await load.rounds();
+  const during = await readStore(replica);
+  assert.equal(during.up, 0);
+  assert.ok(during.fallbacks > fallbacks, `${during.fallbacks} fallbacks`);
+  assert.equal(replica.lines(AWAY).length, earlier + 1);
+  assert.match(replica.lines(AWAY).at(-1)!['cause'] as string, cause);
+  assert.equal(replica.lines(BACK).length, earlier);
+  await end(redis);
+  await untilStoreIs(1, replica);
+  await load.rounds();
+  const { fallbacks: after } = await readStore(replica);
+  await load.rounds();
+  assert.deepEqual(await readStore(replica), { up: 1, fallbacks: after });
+  const messages = replica.lines(AWAY, BACK).map(({ message }) => message);
+  assert.deepEqual(messages.slice(2 * earlier), [AWAY, BACK]);
+}
+
+interface OutageContext {
+  readonly redis: RedisServer;
+  readonly replica: Replica;
+  readonly load: Load;
+}
+
+describe('an outage under load', { concurrency: 2 }, () => {
+  for (const outage of OUTAGES) {
+    test(
+      `store ${outage.name} under load, twice: no request fails, the log and the metrics tell of each outage once`,
+      LONG,
+      async (t) => {
+        if (isRedisMissing(t)) return;
+        const redis = await startRedis(t, { password: PASSWORD });
+        const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
+        const load = startLoad(t, replica.port);
+        await load.rounds();
+        assert.deepEqual(await readStore(replica), { up: 1, fallbacks: 0 });
+        for (let i = 0; i < 2; i += 1) await passThrough(outage, { redis, replica, load });
+        await load.stop();
+        assert.deepEqual(load.faults, []);
+        assert.equal((await replica.metrics()).sum('gateway_requests_in_flight'), 0);
+        // The one that asks is the last.
+        const clients = async () => (await redis.command('CLIENT', 'LIST')).match(/\bid=/g)!.length;
+        await eventually(async () => (await clients()) === WORKERS + 1, 'no other connection');
+        await assertSecretKept(t, replica);
+        replica.child.kill('SIGTERM');
+        assert.equal(await replica.exit, 0);
+      },
+    );
+  }
+});
+
+test('scripts flushed under load: nothing is limited without the store', LONG, async (t) => {
+  if (isRedisMissing(t)) return;
+  const redis = await startRedis(t, { password: PASSWORD });
+  const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
+  const load = startLoad(t, replica.port);
+  for (let i = 0; i < 5; i += 1) {
+    await load.rounds();
+    await redis.command('SCRIPT', 'FLUSH');
+  }
+  await load.rounds();
+  await load.stop();
+  assert.deepEqual(load.faults, []);
+  assert.deepEqual(await readStore(replica), { up: 1, fallbacks: 0 });
+  assert.deepEqual(replica.lines(AWAY), []);
+});
+
+test('store that always answers later than 50 ms: no request fails', LONG, async (t) => {
+  if (isRedisMissing(t)) return;
+  const redis = await startRedis(t, { password: PASSWORD });
+  const replica = await startWithStore(t, redis);
+  const load = startLoad(t, replica.port);
+  await load.rounds();
+  redis.freeze();
+  await load.rounds();
+  await load.stop();
+  assert.deepEqual(load.faults, []);
+  assert.equal(replica.lines(AWAY).at(-1)!['cause'], 'no answer in 50 ms');
+});

@@ -1,0 +1,393 @@
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import { readAll } from '../../src/lib/byte-source.ts';
+import { readCompletion } from '../../src/upstream/completion.ts';
+import { scanEvents } from '../../src/upstream/event-scan.ts';
+import type { ReplyContext } from '../../src/upstream/provider-error.ts';
+import { openStream } from '../../src/upstream/stream-relay.ts';
+import { bodyOf } from '../support/byte-source.ts';
+import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { cutUp } from '../support/mutate.ts';
+import { withRandom } from '../support/random.ts';
+import { eventually, openChat } from '../support/streams.ts';
+import {
+  completion,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type Script,
+} from '../support/upstream.ts';
+import { newReplyContext, replyWith } from '../support/reply-context.ts';
+
+const STREAM = chatBody({ stream: true });
+
+interface Facts {
+  readonly model: string | undefined;
+  readonly finishReason: string | undefined;
+  readonly usage: object | undefined;
+}
+
+function toFacts({ attempt }: ReplyContext): Facts {
+  const { answerModel: model, finishReason } = attempt;
+  const counts = Object.entries(attempt.usage ?? {}).filter(([, count]) => count !== undefined);
+  return { model, finishReason, usage: counts.length > 0 ? Object.fromEntries(counts) : undefined };
+}
+
+/** What is read from a stream that arrives in these pieces, and what the client gets. */
+async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string }> {
+  const context = newReplyContext();
+  const bytes = await readAll(await openStream(replyWith(bodyOf(pieces)), context), Infinity);
+  return { text: String(bytes), ...toFacts(context) };
+}
+
+/** Longer answers are scanned, and not parsed. */
+const LONG_WHITE_SPACE = Buffer.alloc(262_144, ' ');
+
+/** What is read from a complete answer that arrives in these pieces: the same if it is long. */
+async function read(...pieces: readonly Buffer[]): Promise<Facts> {
+  const facts = await readOnce(...pieces);
+  assert.deepEqual(await readOnce(...pieces, LONG_WHITE_SPACE), facts, 'short and long answer');
+  return facts;
+}
+
+async function readOnce(...pieces: readonly Buffer[]): Promise<Facts> {
+  const context = newReplyContext();
+  await readCompletion(replyWith(bodyOf(pieces)), context);
+  return toFacts(context);
+}
+
+function event(more: object | string, choices = '[]'): string {
+  const members = typeof more === 'string' ? more : JSON.stringify(more).slice(1, -1);
+  return `data: {"id":"1","model":"m-1","choices":${choices},${members}}\n\n`;
+}
+
+function choice(reason: string, delta: object = { content: 'a' }): string {
+  return `[{"index":0,"delta":${JSON.stringify(delta)},"finish_reason":${reason}}]`;
+}
+
+const TOKEN = event('"usage":null', choice('null'));
+const FINISH = event('"usage":null', choice('"stop"'));
+const DONE = 'data: [DONE]\n\n';
+
+/** The usage of a stream that has it in an event of its own, after the one with the `finish_reason`. */
+async function usageOf(written: string): Promise<object | undefined> {
+  const whole = `{"choices":[{"message":{"content":"a"}}],"usage":${written}}`;
+  const { usage } = await read(Buffer.from(whole));
+  const stream = TOKEN + FINISH + event(`"usage":${written}`) + DONE;
+  assert.deepEqual((await relay([Buffer.from(stream)])).usage, usage, 'stream and complete answer');
+  return usage;
+}
+
+/** Starts a gateway, and returns what its access line says about the answer to this request. */
+async function lineOf(t: TestContext, script: Script, body: object) {
+  const upstream = await startUpstream(t, script);
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { text } = await gateway.chat(body);
+  await eventually(() => gateway.accessLines().length > 0, 'an access line');
+  return { line: gateway.accessLines()[0]!, text };
+}
+
+const COUNTS = { prompt_tokens: 12, completion_tokens: 34 };
+const OPENAI = {
+  ...COUNTS,
+  total_tokens: 46,
+  prompt_tokens_details: { cached_tokens: 8, audio_tokens: 0 },
+  completion_tokens_details: { reasoning_tokens: 30, audio_tokens: 0 },
+};
+const READ = { ...COUNTS, cached_tokens: 8, reasoning_tokens: 30 };
+
+function assertLine(line: Record<string, unknown>, expected: Record<string, unknown>): void {
+  for (const [name, value] of Object.entries(expected)) assert.equal(line[name], value, name);
+}
+
+describe('the access line', { concurrency: true }, () => {
+  test('has the token counts and the finish_reason of a complete answer', async (t) => {
+    const script: Script = (_, response) => sendJson(response, { ...completion(), usage: OPENAI });
+    const { line } = await lineOf(t, script, chatBody());
+    assertLine(line, { ...READ, finish_reason: 'stop' });
+  });
+
+  test('has the token counts and the finish_reason of a stream, which passes byte for byte', async (t) => {
+    const events = TOKEN + FINISH + event({ usage: OPENAI }) + DONE;
+    const { line, text } = await lineOf(t, (_, response) => sendEvents(response, events), STREAM);
+    assertLine(line, { ...READ, finish_reason: 'stop', outcome: 'ok' });
+    assert.equal(text, events);
+  });
+
+  test('has what was known when the client left in the middle of a stream', async (t) => {
+    const upstream = await startUpstream(t, (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(event({ usage: COUNTS }, choice('null')));
+    });
+    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const client = openChat(gateway.port);
+    client.ended.catch(() => {});
+    await eventually(() => client.text() !== '', 'the first event');
+    client.leave();
+    await eventually(() => gateway.accessLines().length > 0, 'an access line');
+    assertLine(gateway.accessLines()[0]!, {
+      ...COUNTS,
+      outcome: 'client_closed',
+      finish_reason: undefined,
+    });
+  });
+
+  test('has what was known when the upstream broke off in the middle of a stream', async (t) => {
+    const script: Script = (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      response.write(event({ usage: COUNTS }, choice('null')), () => response.destroy());
+    };
+    const { line } = await lineOf(t, script, STREAM);
+    assertLine(line, { ...COUNTS, outcome: 'upstream_error', finish_reason: undefined });
+  });
+});
+
+test('the model, the finish_reason and the usage are read from a complete answer, whatever their order', async () => {
+  const members = [
+    '"model":"gpt-4o"',
+    '"choices":[{"finish_reason":"length","message":{"content":"\\"usage\\":{\\"prompt_tokens\\":9}"}}]',
+    '"usage":{"prompt_tokens":1,"note":"}\\"}{"}',
+    '"others":[{"finish_reason":"no"}]',
+    '"other":{"model":"no","usage":{"prompt_tokens":2},"finish_reason":"no","choices":1}',
+  ];
+  for (let turn = 0; turn < members.length; turn += 1) {
+    members.push(members.shift()!);
+    const facts = await read(Buffer.from(`{${members.join(',')}}`));
+    const usage = { prompt_tokens: 1 };
+    assert.deepEqual(facts, { model: 'gpt-4o', finishReason: 'length', usage });
+  }
+});
+
+test('the finish_reason of a complete answer is that of the first choice that has one', async () => {
+  const answer = '{"choices":[{"finish_reason":null},{"finish_reason":"a"},{"finish_reason":"b"}]}';
+  assert.equal((await read(Buffer.from(answer))).finishReason, 'a');
+});
+
+test('the usage of a complete answer is read however the answer is cut up', () =>
+  withRandom(async (random) => {
+    const bytes = Buffer.from(JSON.stringify({ ...completion(), usage: OPENAI }, null, 1));
+    for (let round = 0; round < 200; round += 1) {
+      // A long answer takes a hundred times as long.
+      const readSo = round % 10 === 0 ? read : readOnce;
+      const facts = await readSo(...cutUp(random, bytes));
+      assert.deepEqual(facts, { model: 'm', finishReason: 'stop', usage: READ });
+    }
+  }));
+
+test('cached and reasoning tokens are read as each provider writes them', async () => {
+  const cached = { ...COUNTS, cached_tokens: 8 };
+  assert.deepEqual(await usageOf(JSON.stringify(OPENAI)), READ);
+  assert.deepEqual(
+    await usageOf(JSON.stringify({ ...COUNTS, prompt_cache_hit_tokens: 8 })),
+    cached,
+  );
+  assert.deepEqual(await usageOf(JSON.stringify(cached)), cached);
+  const both = { ...cached, prompt_tokens_details: { cached_tokens: 0 } };
+  assert.deepEqual(await usageOf(JSON.stringify(both)), { ...COUNTS, cached_tokens: 0 });
+  const none = { ...COUNTS, prompt_tokens_details: null, completion_tokens_details: 1 };
+  assert.deepEqual(await usageOf(JSON.stringify(none)), COUNTS);
+});
+
+test('counts that are no whole numbers from 0 to 2^53 - 1 are left out', async () => {
+  const rest = '"completion_tokens":0}';
+  const values = [
+    '-1',
+    '1.5',
+    '9007199254740992',
+    '1e400',
+    '"7"',
+    'null',
+    'true',
+    '[7]',
+    '{"a":7}',
+  ];
+  for (const value of values) {
+    const usage = await usageOf(`{"prompt_tokens":${value},${rest}`);
+    assert.deepEqual(usage, { completion_tokens: 0 }, value);
+  }
+  const most = Number.MAX_SAFE_INTEGER;
+  assert.deepEqual(await usageOf(`{"prompt_tokens":${most}}`), { prompt_tokens: most });
+  const inherited = '{"__proto__":{"prompt_tokens":1},"constructor":1}';
+  assert.equal(await usageOf(inherited), undefined);
+});
+
+test('a usage without a usable count is none', async () => {
+  const values = ['null', '{}', '[]', '7', '"x"', '{"total_tokens":7}', '[{"prompt_tokens":7}]'];
+  for (const value of values) assert.equal(await usageOf(value), undefined, value);
+});
+
+test('a usage of up to 16 KiB is read, a longer one is none', async () => {
+  const padded = (bytes: number) => {
+    const usage = { ...COUNTS, padding: '' };
+    usage.padding = 'x'.repeat(bytes - JSON.stringify(usage).length);
+    return JSON.stringify(usage);
+  };
+  assert.deepEqual(await usageOf(padded(16_384)), COUNTS);
+  assert.equal(await usageOf(padded(16_385)), undefined);
+  assert.equal(await usageOf(padded(1_048_576)), undefined);
+});
+
+test('a deeply nested usage is read, or none', async () => {
+  const nested = (depth: number) =>
+    `{"prompt_tokens":5,"x":${'{"x":'.repeat(depth)}1${'}'.repeat(depth)}}`;
+  assert.deepEqual(await usageOf(nested(200)), { prompt_tokens: 5 });
+  const stream = TOKEN + event(`"usage":{"x":${'['.repeat(16_000)}`);
+  assert.equal((await relay([Buffer.from(stream + FINISH + DONE)])).usage, undefined);
+});
+
+test('the last usage of a stream that is an object counts, also within another member', async () => {
+  const first = event('"usage":{"prompt_tokens":1}', choice('null'));
+  const last = event('"usage" :\t{"prompt_tokens":2}', choice('"stop"'));
+  const nested = event('"x_groq":{"id":"r","usage":{"prompt_tokens":3}}');
+  const table: [events: string, tokens: number][] = [
+    [first + last + DONE, 2],
+    [last + first + DONE, 1],
+    [first + last + TOKEN + FINISH + DONE, 2],
+    [first + last + nested + DONE, 3],
+    [event('"usage":{"prompt_tokens":1},"usage":{"prompt_tokens":4}', choice('"stop"')) + DONE, 4],
+  ];
+  for (const [events, prompt_tokens] of table) {
+    assert.deepEqual((await relay([Buffer.from(events)])).usage, { prompt_tokens }, events);
+  }
+});
+
+test('a usage ends with its line, however the line ends', async () => {
+  for (const lineEnd of ['\n', '\r', '\r\n']) {
+    const split = `data: {"usage":{"prompt_tokens"${lineEnd}:1}}\n\n`;
+    const { usage } = await relay([Buffer.from(TOKEN + split + FINISH + DONE)]);
+    assert.equal(usage, undefined, JSON.stringify(lineEnd));
+  }
+});
+
+test('a usage that is never closed is none', async () => {
+  for (const open of [
+    '{"prompt_tokens":1',
+    '{"prompt_tokens":1,"x":"}',
+    '{"x":{"prompt_tokens":1}',
+  ]) {
+    const stream = `${TOKEN}data: {"choices":[],"usage":${open}\n\n${FINISH}${DONE}`;
+    assert.equal((await relay([Buffer.from(stream)])).usage, undefined, open);
+    const cut = `${TOKEN}data: {"choices":[],"usage":${open}`;
+    assert.equal((await relay([Buffer.from(cut)])).usage, undefined, open);
+  }
+});
+
+test('what a message or the arguments of a tool say is never taken for the answer', async () => {
+  const said = `"usage":{"prompt_tokens":666},"finish_reason":"no","model":"no"`;
+  const deltas = [
+    { content: `{${said}}` },
+    { content: `\\"usage":{"prompt_tokens":666},\\` },
+    { content: 'usage', role: 'usage', model: undefined },
+    { tool_calls: [{ index: 0, function: { name: 'usage', arguments: `{${said}}` } }] },
+  ];
+  for (const delta of deltas) {
+    const events =
+      event({ usage: COUNTS }, choice('"stop"')) + event('"x":1', choice('null', delta));
+    const { text, ...facts } = await relay([Buffer.from(events + DONE)]);
+    assert.deepEqual(facts, { model: 'm-1', finishReason: 'stop', usage: COUNTS });
+    assert.equal(text, events + DONE);
+  }
+});
+
+test('the same is read from a stream however it is cut up, with each kind of line end', () =>
+  withRandom(async (random) => {
+    const events = [
+      [': hello\n\n', TOKEN, event('"usage":{"prompt_tokens":1}', choice('null'))],
+      [`event: x\n${FINISH}`, event({ usage: OPENAI }), DONE, event('"usage":{"prompt_tokens":2}')],
+    ].flat();
+    for (const lineEnd of ['\n', '\r\n', '\r']) {
+      const bytes = Buffer.from(events.join('').replaceAll('\n', lineEnd));
+      for (let round = 0; round < 200; round += 1) {
+        const { text, ...facts } = await relay(cutUp(random, bytes));
+        assert.deepEqual(facts, { model: 'm-1', finishReason: 'stop', usage: READ });
+        assert.ok(bytes.toString().startsWith(text));
+      }
+    }
+  }));
+
+test('an event that is not passed on says nothing', async () => {
+  const error = event('"error":{"message":"no"},"usage":{"prompt_tokens":9}', choice('"error"'));
+  for (const pieces of [[TOKEN + error], [TOKEN, error]]) {
+    const { text, ...facts } = await relay(pieces.map((piece) => Buffer.from(piece)));
+    assert.ok(text.startsWith(`${TOKEN}data: {"error":`));
+    assert.deepEqual(facts, { model: 'm-1', finishReason: undefined, usage: undefined });
+  }
+});
+
+test('a finish_reason is a first word of at most 32 letters, digits, `_`, `.` and `-`, and the last one counts', async () => {
+  const long = 'x'.repeat(33);
+  const table: [reasons: string[], expected: string | undefined][] = [
+    [['"tool_calls"'], 'tool_calls'],
+    [['"content_filter: OTHER"'], 'content_filter'],
+    [[`"${long.slice(1)}"`], long.slice(1)],
+    [[`"${long}"`], undefined],
+    [[`"${'x'.repeat(100_000)}"`], undefined],
+    [['"\\u0007\\n"'], undefined],
+    [['"\u001b[31m"'], undefined],
+    [['"\u00e9"'], undefined],
+    [['null'], undefined],
+    [['7'], undefined],
+    [['"length"', 'null', '""', '"null"'], 'length'],
+    [['"length"', '"stop"'], 'stop'],
+  ];
+  for (const [reasons, expected] of table) {
+    const events = reasons.map((reason) => event('"x":1', choice(reason))).join('');
+    const { finishReason } = await relay([Buffer.from(events + DONE)]);
+    assert.equal(finishReason, expected, events.slice(0, 200));
+    if (reasons.length > 1 || reasons[0]!.includes('\u001b')) continue;
+    const answer = `{"choices":${choice(reasons[0]!)}}`;
+    assert.equal((await read(Buffer.from(answer))).finishReason, expected, answer.slice(0, 200));
+  }
+});
+
+test('the model is the first that is no empty text, if it is one of at most 64 printable characters', async () => {
+  const table: [models: string[], expected: string | undefined][] = [
+    [['meta-llama/Llama-3.3-70B (fp8)'], 'meta-llama/Llama-3.3-70B (fp8)'],
+    [['', 'gpt-4o', 'gpt-4'], 'gpt-4o'],
+    [['m'.repeat(64)], 'm'.repeat(64)],
+    [['m'.repeat(65)], undefined],
+    [['a\\nb', 'c'], undefined],
+    [['\u00e9'], undefined],
+    [['\u007f'], undefined],
+  ];
+  for (const [models, expected] of table) {
+    const events = models.map((model) => `data: {"model":"${model}","choices":[]}\n\n`);
+    for (const pieces of [[events.join('') + FINISH], [...events, FINISH]]) {
+      const { model } = await relay(pieces.map((piece) => Buffer.from(piece)));
+      assert.equal(model, expected ?? undefined, events.join(''));
+    }
+    if (models.length > 1) continue;
+    const { model } = await read(Buffer.from(`{"model":"${models[0]}","choices":[]}`));
+    assert.equal(model, expected, events.join(''));
+  }
+});
+
+test('facts are read only from their own members', async () => {
+  const events = [
+    'data: {"choices":[],"usages":{"prompt_tokens":1},"usag":{"prompt_tokens":1}}\n\n',
+    'data: {"choices":["usage",{"prompt_tokens":1},"model","a",{"model":1,"finish_reason":{"usage":7}}]}\n\n',
+    DONE,
+  ];
+  const { text: _, ...facts } = await relay([Buffer.from(events.join(''))]);
+  assert.deepEqual(facts, { model: undefined, finishReason: undefined, usage: undefined });
+});
+
+test('a run of events that ends within a member is scanned to its end', () => {
+  for (const name of ['"usage"', '"finish_reason"', '"model"', '"error"', 'event:']) {
+    for (let end = 1; end <= name.length; end += 1) {
+      scanEvents(Buffer.from(`\n${name.slice(0, end)}`), true);
+    }
+    for (const rest of [' ', ':', ': ', ':"', ': {']) {
+      const found = scanEvents(Buffer.from(name + rest), true);
+      assert.ok(found.usage.length <= 1 && found.model === '' && found.finishReason === '');
+    }
+  }
+});
+
+test('100,000 members in one event are scanned once', () => {
+  for (const piece of ['"usage":{', '"usage"  ', '"finish_reason":"', '"model":"']) {
+    const bytes = Buffer.from(`data: ${piece.repeat(100_000)}\n\n`);
+    assert.equal(scanEvents(bytes, true).usage.length, piece === '"usage":{' ? 1 : 0);
+  }
+});

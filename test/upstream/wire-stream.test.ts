@@ -1,0 +1,666 @@
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import type { ServerResponse } from 'node:http';
+import { connect } from 'node:net';
+import { test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { gzipSync } from 'node:zlib';
+
+import { idle, replaceNow, untilSteady, useManualTimers } from '../support/clock.ts';
+import { chatBody, rawChat } from '../support/gateway.ts';
+import { scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
+import {
+  answerWell,
+  beginStream as begin,
+  CHUNK,
+  completionEvents,
+  sendEvents,
+  sendJson,
+  type Script,
+} from '../support/upstream.ts';
+
+const STREAM = chatBody({ stream: true });
+const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
+const DONE = 'data: [DONE]\n\n';
+const MIB = 1_048_576;
+
+/** A gateway whose provider does what the test says, or sends and ends these events. */
+async function start(t: TestContext, settings: ScenarioSettings<'p'> = {}) {
+  const { gateway, p } = await scenario(t, settings);
+  const provide = (script: Script | string) => {
+    p.script = typeof script === 'string' ? (_, response) => sendEvents(response, script) : script;
+  };
+  const stream = async (script: Script | string) => {
+    provide(script);
+    return gateway.chat(STREAM);
+  };
+  return { gateway, p, provide, stream };
+}
+
+/** A running stream, of which the client has seen the beginning, and gets the next part as often as the test says. */
+async function startSteps(
+  t: TestContext,
+  beginning = CHUNK,
+  { server = '', isInProcess = false } = {},
+) {
+  let response: ServerResponse | undefined;
+  const { gateway, p } = await start(t, { server, isInProcess });
+  p.script = (request, opened) => {
+    response = opened;
+    return begin(beginning)(request, opened);
+  };
+  const chat = openChat(gateway.port);
+  const sent = [beginning];
+  const isSeen = () => chat.text() === sent.join('');
+  await eventually(isSeen, 'the beginning');
+  const send = async (text: string) => {
+    sent.push(text);
+    response!.write(text);
+    await eventually(isSeen, text);
+  };
+  const write = (text: string) => response!.write(text);
+  return { gateway, p, chat, send, write, end: (text = '') => void response!.end(text) };
+}
+
+test('the first event, later ones and comments reach the client before the provider has more', async (t) => {
+  const { chat, send, end } = await startSteps(t);
+  await send(': keep-alive\n');
+  await send(CHUNK);
+  end(LAST + DONE);
+  assert.equal(await chat.ended, `${CHUNK}: keep-alive\n${CHUNK}${LAST}${DONE}`);
+});
+
+for (const { version, framing, frame, end } of [
+  {
+    version: '1.1',
+    framing: 'in chunks',
+    frame: (text: string) => `${text.length.toString(16)}\r\n${text}\r\n`,
+    end: '0\r\n\r\n',
+  },
+  { version: '1.0', framing: 'as it is', frame: (text: string) => text, end: '' },
+]) {
+  test(`a client of HTTP/${version} gets a stream ${framing}, an event at a time`, async (t) => {
+    const events = [CHUNK, CHUNK.repeat(20), LAST + DONE];
+    const gates = events.map(() => createGate());
+    const { gateway, provide } = await start(t);
+    provide(async (_, response) => {
+      response.writeHead(200, { 'content-type': 'text/event-stream' });
+      for (const [index, event] of events.entries()) {
+        response.write(event);
+        await gates[index]!.opened;
+      }
+      response.end();
+    });
+    const socket = connect(gateway.port, '127.0.0.1');
+    t.after(() => socket.destroy());
+    const ended = once(socket, 'end');
+    let text = '';
+    socket.setEncoding('utf8').on('data', (piece: string) => (text += piece));
+    socket.write(rawChat(STREAM, ['Connection: close']).replace('HTTP/1.1', `HTTP/${version}`));
+    let expected = '';
+    const bodyOf = () => text.slice(text.indexOf('\r\n\r\n') + 4);
+    for (const [index, event] of events.entries()) {
+      expected += frame(event);
+      await eventually(() => bodyOf().startsWith(expected), `event ${index}`);
+      gates[index]!.open();
+    }
+    await ended;
+    assert.equal(bodyOf(), expected + end);
+  });
+}
+
+test('the end of a stream that comes in one packet with a long event follows it', async (t) => {
+  const long = `data: ${JSON.stringify({ error: {}, choices: [{ delta: { content: 'x'.repeat(300_000) } }] })}\n\n`;
+  const { gateway, provide } = await start(t);
+  provide(begin(CHUNK + long + LAST + DONE));
+  assert.equal(await openChat(gateway.port).ended, CHUNK + long + LAST + DONE);
+});
+
+test('a stream carries the headers that keep proxies from holding it back', async (t) => {
+  const { gateway, provide } = await start(t);
+  provide((_, response) => {
+    response.writeHead(200, {
+      'content-type': 'text/event-stream;charset=UTF-8',
+      'x-request-id': 'upstream-1',
+      'x-ratelimit-remaining-requests': '7',
+      'set-cookie': 'a=b',
+      server: 'banner',
+      'cache-control': 'private',
+    });
+    response.end(completionEvents());
+  });
+  const { headers } = await gateway.chat(STREAM, { headers: { 'x-request-id': 'mine-1' } });
+  const { date, connection, 'keep-alive': _, 'server-timing': timing, ...others } = headers;
+  assert.ok(date !== undefined && connection !== undefined && timing !== undefined);
+  assert.deepEqual(others, {
+    'content-type': 'text/event-stream;charset=UTF-8',
+    'cache-control': 'no-cache, no-transform',
+    'x-accel-buffering': 'no',
+    'x-gateway-provider': 'p',
+    'x-request-id': 'mine-1',
+    'x-upstream-request-id': 'upstream-1',
+    'x-ratelimit-remaining-requests': '7',
+    'transfer-encoding': 'chunked',
+  });
+});
+
+const ERROR_EVENTS: readonly string[] = [
+  'data: {"error":{"message":"boom","type":"x","code":null}}\n\n',
+  'data: {"error":{"message":"boom"}}\r\n\r\n',
+  'data: {"error":\ndata: {"message":"boom"}}\n\n',
+  'data:{"error" : {"message":"boom"}}\n\n',
+  'data: {"error":"boom"}\n\n',
+  'data: {"object": "error","message":"boom","code":502}\n\n',
+  'event: error\ndata: {"message":"boom"}\n\n',
+  'event:error\ndata: {"error":{"message":"boom"}}\n\n',
+  'event: error\ndata: boom\n\n',
+  // Beside choices.
+  'data: {"id":"1","choices":[{"index":0,"delta":{},"finish_reason":"error"}],"error":{"code":502,"message":"boom"}}\n\n',
+  // An SSE field `error`.
+  'error: {"code":502,"message":"boom","type":"x"}\n\n',
+  'error:{"error":{"message":"boom"}}\n\n',
+  'error: boom\n\n',
+  // A bare line of JSON, also before `[DONE]` and before data.
+  '{"error":{"code":502,"message":"boom"}}\n\n',
+  '{"error":"boom"}\ndata: [DONE]\n\n',
+  '{"error":"boom"}\ndata: {"choices":[]}\n\n',
+];
+const BOOM = {
+  type: 'provider_error',
+  message: 'API error: 502 - boom',
+  code: 'API_ERROR',
+  provider: 'p',
+  status: 502,
+};
+
+test('an error as the first event, in each form that providers have, is an HTTP error', async (t) => {
+  const { p, stream } = await start(t);
+  for (const event of ERROR_EVENTS) {
+    for (const before of ['', ': comment\n\n', ': comment\n', 'data:\n\n']) {
+      const reply = await stream(begin(before + event));
+      const { 'content-type': type } = reply.headers;
+      assert.deepEqual([reply.status, type], [502, 'application/json'], before + event);
+      assert.deepEqual(reply.json(), { error: BOOM }, before + event);
+      // The upstream never ended it.
+      await p.requests.at(-1)?.closed;
+    }
+  }
+});
+
+test('an error in a running stream, in each form, becomes one documented error event, and the end', async (t) => {
+  const { p, stream } = await start(t);
+  const again = 'data: {"error":{"message":"again"}}\n\n';
+  for (const event of ERROR_EVENTS) {
+    for (const after of ['', CHUNK + LAST + DONE, DONE, again]) {
+      for (const before of [CHUNK, `${CHUNK}: comment\n\n`]) {
+        const reply = await stream(begin(before + event + after));
+        assert.equal(reply.status, 200);
+        assert.deepEqual(errorAfter(reply.text, before), BOOM, event);
+        await p.requests.at(-1)?.closed;
+      }
+    }
+  }
+});
+
+test('an error that comes alone and in two packets becomes the same', async (t) => {
+  const { gateway, provide } = await start(t);
+  for (const event of ERROR_EVENTS) {
+    for (const cut of [5, event.length - 2, event.length - 1]) {
+      const { opened: seen, open: see } = createGate();
+      provide(async (request, response) => {
+        await begin(CHUNK)(request, response);
+        await seen;
+        response.write(event.slice(0, cut));
+        for (let turn = 0; turn < 20; turn += 1) await nextTurn();
+        response.write(event.slice(cut));
+      });
+      const chat = openChat(gateway.port);
+      await eventually(() => chat.text() === CHUNK, 'the first event');
+      see();
+      assert.deepEqual(errorAfter(await chat.ended, CHUNK), BOOM, `${event} cut at ${cut}`);
+    }
+  }
+});
+
+test('an error event of more than 256 KiB becomes the documented error event, without its message', async (t) => {
+  const error = { message: `sk-secretsecretsecret ${'x'.repeat(300_000)}` };
+  const { stream } = await start(t);
+  for (const event of [`data: ${JSON.stringify({ error })}`, `error: ${JSON.stringify(error)}`]) {
+    const { message, code } = errorAfter((await stream(`${CHUNK}${event}\n\n`)).text, CHUNK);
+    assert.deepEqual([message, code], ['API error: 502 - Bad Gateway', 'API_ERROR']);
+  }
+});
+
+const NAMED_STATUSES: [status: number, error: object, beside?: object][] = [
+  [503, { code: 503 }],
+  [404, { status: 404 }],
+  [429, { code: 429 }],
+  [401, { code: 401 }],
+  [502, { code: 200 }],
+  [502, { code: 600 }],
+  [502, { code: 'x', type: 'y' }],
+  [400, { status_code: 400, code: 'tool_use_failed' }],
+  [422, { code: '422' }],
+  [422, { status_code: 422, status: 503, code: 500 }],
+  [503, { status: 503, code: 500 }],
+  [413, { type: 'overloaded_error' }, { code: '413' }],
+  [500, { code: 500 }, { status: 503 }],
+  [404, {}, { type: 'not_found_error' }],
+  [400, { type: 'invalid_request_error' }],
+  [400, { code: 'tool_use_failed', type: 'invalid_request_error' }],
+  [400, { code: 'unsupported_value' }],
+  [400, { code: 'context_length_exceeded' }],
+  [400, { code: 'content_filter' }],
+  [401, { type: 'authentication_error' }],
+  [401, { code: 'invalid_api_key', type: 'invalid_request_error' }],
+  [403, { type: 'permission_error' }],
+  [403, { code: 'permission_denied' }],
+  [404, { type: 'not_found_error' }],
+  [404, { code: 'model_not_found', type: 'invalid_request_error' }],
+  [429, { type: 'rate_limit_error' }],
+  [429, { code: 'rate_limit_exceeded', type: 'tokens' }],
+  [429, { code: null, type: 'insufficient_quota' }],
+  [503, { type: 'overloaded_error' }],
+];
+
+test('the status of an error is what it names or its code or type stands for, in events and in a complete 200', async (t) => {
+  const { gateway, provide, stream } = await start(t);
+  for (const [status, error, beside] of NAMED_STATUSES) {
+    const body = { ...beside, error: { message: 'm', ...error } };
+    const event = `data: ${JSON.stringify(body)}\n\n`;
+    const code = status === 429 ? 'RATE_LIMIT_ERROR' : 'API_ERROR';
+    const first = await stream(event);
+    assert.deepEqual([first.status, first.json().error.code], [status, code], event);
+    assert.equal(errorAfter((await stream(CHUNK + event)).text, CHUNK).code, code, event);
+    provide((_, response) => sendJson(response, body));
+    const complete = await gateway.chat(chatBody());
+    assert.deepEqual(complete.json(), first.json());
+    assert.equal(complete.status, status, event);
+  }
+});
+
+test('words that look like errors inside an answer are left alone', async (t) => {
+  const { stream } = await start(t);
+  const innocent = [
+    'data: {"choices":[{"delta":{"content":"{\\"error\\":{\\"message\\":\\"x\\"}}"}}]}\n\n',
+    'data: {"choices":[],"error":null}\n\n',
+    'data: {"choices":[{"delta":{"error":"x"}}]}\n\n',
+    'event: message\ndata: {"choices":[]}\n\n',
+    'data: "error"\n\ndata: not JSON "error"\n\n',
+    'data: error: {"message":"x"}\n\nerrors: x\n\nerror\n\nid: error: x\n\n',
+    '{"choices":[{"delta":{"error":"x"}}]}\n\n{"error":null}\n\n{"error":\n\n',
+  ].join('');
+  assert.equal((await stream(innocent + LAST + DONE)).text, innocent + LAST + DONE);
+});
+
+const PART = CHUNK.slice(0, 30);
+const SECOND_CHOICE = LAST.replace('"index":0', '"index":1');
+const ofSecond = (choice: string) => `${CHUNK}data: {"choices":[${choice}]}\n\n${LAST}`;
+/** Streams that are not finished, and what of each is passed on before the error event. */
+const UNFINISHED: readonly [what: string, sent: string, passed?: string][] = [
+  ['without a finish_reason', CHUNK],
+  ['without a choice', 'data: {"choices":[]}\n\n'],
+  ['with an empty finish_reason', LAST.replace('stop', '')],
+  ['with a finish_reason of "null"', LAST.replace('"stop"', ' "null"')],
+  ['a second choice with its index first', ofSecond('{"index":1,"finish_reason":null}')],
+  ['a second choice with its index last', ofSecond('{"finish_reason":null,"index":1}')],
+  ['a second choice with others', ofSecond('{"delta":{"tool_calls":[{"index":0}]},"index" : 1}')],
+  ['a second choice with "null"', ofSecond('{"index":1,"delta":{},"finish_reason":"null"}')],
+  ['a first choice that goes on', CHUNK + SECOND_CHOICE],
+  ['inside an event', CHUNK + PART, CHUNK],
+  ['inside an event after its finish_reason', CHUNK + LAST + PART, CHUNK + LAST],
+  ['inside a long event', `${CHUNK}data: {"x":"${'y'.repeat(200_000)}`, CHUNK],
+  ['an event that nobody would hold', `${CHUNK}data: ${'y'.repeat(17_000_000)}\n\n`, CHUNK],
+];
+
+test('a stream that is closed or cut before it is finished ends in the error event, without [DONE]', async (t) => {
+  const { stream } = await start(t);
+  const assertFailed = async (script: Script | string, passed: string, what: string) => {
+    const { text } = await stream(script);
+    assert.equal(errorAfter(text, passed).code, 'PROVIDER_ERROR', what);
+    assert.ok(text.slice(passed.length).startsWith('data: '), `${what}: on a line of its own`);
+  };
+  for (const [what, sent, passed = sent] of UNFINISHED) await assertFailed(sent, passed, what);
+  for (const sent of [CHUNK, CHUNK + PART]) {
+    const cut: Script = async (request, response) => {
+      await begin(sent)(request, response);
+      setTimeout(() => response.destroy(), 20);
+    };
+    await assertFailed(cut, CHUNK, 'cut');
+  }
+});
+
+test('a stream that falls silent, between events or inside one, ends in the error event', async (t) => {
+  const { stream } = await start(t, { server: 'stream_idle_timeout = 1' });
+  for (const sent of [CHUNK, CHUNK + PART]) {
+    assert.equal(errorAfter((await stream(begin(sent))).text, CHUNK).code, 'TIMEOUT');
+  }
+});
+
+test('a stream is a 504 when no event comes in time, comments or not', async (t) => {
+  for (const server of ['timeout = 1', 'first_token_timeout = 1']) {
+    const { p, stream } = await start(t, { server });
+    const reply = await stream(begin(': keep-alive\n\n'));
+    assert.deepEqual([reply.status, reply.json().error.type], [504, 'timeout_error']);
+    await p.requests[0]?.closed;
+  }
+});
+
+const NOT_QUITE_IDLE_MS = 999;
+const IDLE_1 = { server: 'stream_idle_timeout = 1' };
+
+test('a stream is not silent as long as data comes within the idle limit, however long it takes', async (t) => {
+  const timers = useManualTimers(t);
+  const { chat, send, end } = await startSteps(t, CHUNK, IDLE_1);
+  for (const event of [...Array<string>(5).fill(CHUNK), LAST]) {
+    timers.advance(NOT_QUITE_IDLE_MS);
+    await send(event);
+  }
+  timers.advance(NOT_QUITE_IDLE_MS);
+  end();
+  assert.equal(await chat.ended, CHUNK.repeat(6) + LAST + DONE);
+});
+
+test('a stream that has begun is not bound by the limits for an answer', async (t) => {
+  const timers = useManualTimers(t);
+  const server = 'timeout = 1\nfirst_token_timeout = 1\nstream_idle_timeout = 10';
+  const { chat, send, end } = await startSteps(t, CHUNK, { server });
+  timers.advance(9999);
+  await send(LAST);
+  end();
+  assert.equal(await chat.ended, CHUNK + LAST + DONE);
+});
+
+test('a stream counts as silent although comments come', async (t) => {
+  const timers = useManualTimers(t);
+  const { chat, send } = await startSteps(t, CHUNK, IDLE_1);
+  const comments = Array<string>(3).fill(': keep-alive\n\n');
+  for (const comment of comments) {
+    timers.advance(333);
+    await send(comment);
+  }
+  timers.advance(1);
+  const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
+  assert.equal(code, 'TIMEOUT');
+});
+
+test('a stream is not silent while one event comes in pieces', async (t) => {
+  const timers = useManualTimers(t);
+  const { chat, write, end } = await startSteps(t, CHUNK, IDLE_1);
+  for (const piece of LAST.match(/[^]{1,20}/g)!) {
+    timers.advance(NOT_QUITE_IDLE_MS);
+    const before = timers.started();
+    write(piece);
+    await eventually(() => timers.started() > before, 'the limit starts anew');
+  }
+  timers.advance(NOT_QUITE_IDLE_MS);
+  end(DONE);
+  assert.equal(await chat.ended, CHUNK + LAST + DONE);
+});
+
+/** Sends `part` as fast as it is taken, until it is `wanted` bytes. */
+function flood(part: string, wanted: number) {
+  const counts = { sent: 0 };
+  const script: Script = async (request, response) => {
+    await begin(CHUNK)(request, response);
+    const push = () => {
+      while (counts.sent < wanted) {
+        counts.sent += part.length;
+        if (!response.write(part)) return;
+      }
+      if (!response.writableEnded) response.end(LAST + DONE);
+    };
+    response.on('drain', push);
+    push();
+  };
+  return { counts, script };
+}
+
+for (const [what, part] of [
+  ['events', `data: {"x":"${'y'.repeat(65_500)}"}\n\n`],
+  ['comments', `: ${'y'.repeat(65_500)}\n\n`],
+] as const) {
+  test(`the idle limit does not run while the client is slow to take the ${what} that came`, async (t) => {
+    const timers = useManualTimers(t);
+    // More than the network holds.
+    const size = 30 * MIB;
+    const { counts, script } = flood(part, size);
+    const { gateway, provide } = await start(t, IDLE_1);
+    provide(script);
+    const chat = openChat(gateway.port);
+    const response = await chat.response;
+    response.pause();
+    await eventually(() => counts.sent > 0, 'the first events');
+    await untilSteady(() => counts.sent);
+    assert.ok(counts.sent < size, 'the gateway waits for its client');
+    timers.advance(60_000);
+    response.resume();
+    const { length } = await chat.ended;
+    const others = CHUNK.length + LAST.length + DONE.length;
+    assert.equal(length, part.length * Math.ceil(size / part.length) + others);
+  });
+}
+
+test('after [DONE] the provider is given 5 s to end, and no longer', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway, p, chat } = await startSteps(t, CHUNK + LAST + DONE);
+  const [request] = p.requests;
+  let isOver = false;
+  void request!.closed.then(() => (isOver = true));
+  timers.advance(4999);
+  await idle(100);
+  assert.equal(isOver, false, 'its connection may still be kept');
+  timers.advance(1);
+  assert.equal(await chat.ended, CHUNK + LAST + DONE);
+  await request!.closed;
+  assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok');
+});
+
+test('a client that is slow to take comments gets no longer idle limit by them', async (t) => {
+  let nowMs = 1000;
+  replaceNow(t, () => nowMs);
+  const timers = useManualTimers(t);
+  const { chat, send } = await startSteps(t, CHUNK, IDLE_1);
+  const advance = (ms: number) => {
+    nowMs += ms;
+    timers.advance(ms);
+  };
+  // More than one write takes: the gateway waits for its client.
+  const comments = Array<string>(3).fill(`: ${'y'.repeat(240_000)}\n\n`);
+  for (const comment of comments) {
+    advance(333);
+    const before = timers.started();
+    await send(comment);
+    await eventually(() => timers.started() > before, 'the limit goes on');
+  }
+  advance(1);
+  const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
+  assert.equal(code, 'TIMEOUT');
+});
+
+test('with stream_idle_timeout = 0 a client that is slow to take comments is not cut off', async (t) => {
+  const timers = useManualTimers(t);
+  const { chat, send, end } = await startSteps(t, CHUNK, { server: 'stream_idle_timeout = 0' });
+  const comment = `: ${'y'.repeat(240_000)}\n\n`;
+  await send(comment);
+  await idle(60);
+  timers.advance(1000);
+  await send(LAST);
+  end();
+  assert.equal(await chat.ended, CHUNK + comment + LAST + DONE);
+});
+
+test('more than 1 MiB of comments before the first event is a 502', async (t) => {
+  const comments = (count: number) => `: ${'c'.repeat(1000)}\n\n`.repeat(count);
+  const { stream } = await start(t);
+  const reply = await stream(comments(1300) + LAST + DONE);
+  assert.deepEqual([reply.status, reply.json().error.code], [502, 'PROVIDER_ERROR']);
+  const fewer = comments(900) + LAST + DONE;
+  assert.equal((await stream(fewer)).text, fewer);
+});
+
+test('a finished stream without [DONE] gets one', async (t) => {
+  const { stream } = await start(t);
+  const manyChoices = Array.from({ length: 1001 }, (_, index) => ({
+    index,
+    finish_reason: index < 1000 ? 'stop' : null,
+  }));
+  for (const end of [
+    LAST,
+    LAST.replaceAll('\n', '\r\n'),
+    LAST.replace('"stop"', ' "length"'),
+    `${LAST}: bye\n`,
+    // A choice that goes on after its end, and indices that are not those of choices.
+    `${LAST}${CHUNK}data: {"choices":[],"usage":{"index":7}}\n\n`,
+    `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":1}]}}]}\n\n${LAST}`,
+    // Two choices.
+    SECOND_CHOICE + LAST,
+    `${SECOND_CHOICE}data: {"choices":[]}\n\n${LAST}`,
+    'data: {"choices":[{"index":1,"finish_reason":"stop"},{"index":0,"finish_reason":"stop"}]}\n\n',
+    // No more than 1,000 are counted.
+    `data: ${JSON.stringify({ choices: manyChoices })}\n\n`,
+    // In an event of 1 MiB.
+    `data: {"choices":[{"finish_reason":"stop","delta":{"content":"${'x'.repeat(MIB)}"}}]}\n\n`,
+  ]) {
+    const { text } = await stream(CHUNK + end);
+    assert.ok(text === CHUNK + end + DONE, end.slice(0, 300));
+  }
+});
+
+test('a last event without its blank line is passed on, and the stream is finished properly', async (t) => {
+  const { stream } = await start(t);
+  for (const end of ['', '\n', '\r\n']) {
+    const { text } = await stream(CHUNK + LAST.trimEnd() + end);
+    assert.ok(text.startsWith(CHUNK + LAST.trimEnd() + end), text);
+    assert.match(text.slice((CHUNK + LAST.trimEnd()).length), /^[\r\n]{2,}data: \[DONE\]\n\n$/);
+
+    const whole = CHUNK + LAST + DONE.trimEnd() + end;
+    assert.equal((await stream(whole)).text, whole);
+
+    for (const error of [
+      'data: {"error":"boom"}',
+      'error: {"message":"boom"}',
+      '{"error":"boom"}',
+    ]) {
+      assert.deepEqual(errorAfter((await stream(CHUNK + error + end)).text, CHUNK), BOOM, error);
+    }
+  }
+});
+
+test('what comes after [DONE] does not reach the client, in the same packet or later, be it a broken connection', async (t) => {
+  const { gateway, stream } = await start(t);
+  const late = 'data: {"error":{"message":"late"}}\n\n';
+  const end = CHUNK + LAST + DONE;
+  for (const rest of [late, late.trimEnd(), ': bye\n', 'data: {"usa', DONE, '\n']) {
+    assert.equal((await stream(end + rest)).text, end, rest);
+  }
+  assert.equal((await stream(begin(end))).text, end, 'the provider never ends it');
+  const breaking: Script = async (request, response) => {
+    await begin(end)(request, response);
+    setTimeout(() => response.destroy(), 20);
+  };
+  assert.equal((await stream(breaking)).text, end);
+  const outcomes = gateway.accessLines().map(({ outcome }) => outcome);
+  assert.deepEqual(new Set(outcomes), new Set(['ok']));
+});
+
+test('a stream whose client closes at [DONE] is logged as ok, and its upstream connection is used again', async (t) => {
+  // Each worker has connections of its own.
+  const options = { isInProcess: true };
+  const { gateway, p, chat, end } = await startSteps(t, completionEvents(), options);
+  const [connection] = p.sockets;
+  chat.leave();
+  await eventually(() => gateway.accessLines().length === 1, 'the access line');
+  const [line] = gateway.accessLines();
+  assert.deepEqual([line?.['outcome'], line?.['status']], ['ok', 200]);
+  end();
+  await p.requests[0]?.closed;
+  p.script = answerWell;
+  assert.equal((await gateway.chat(STREAM)).text, completionEvents());
+  assert.deepEqual([...p.sockets], [connection]);
+});
+
+test('a byte order mark at the start is passed on, and hides nothing', async (t) => {
+  const { stream } = await start(t);
+  const mark = '\u{feff}';
+  const error = 'data: {"error":"boom"}';
+  assert.equal((await stream(mark + completionEvents())).text, mark + completionEvents());
+  for (const end of ['\n\n', '']) {
+    const reply = await stream(mark + error + end);
+    assert.equal(reply.status, 502);
+    assert.deepEqual(reply.json(), { error: BOOM });
+  }
+  // One, and only there.
+  for (const before of [mark, ': comment\n\n']) {
+    const { status } = await stream(`${before}${mark}${error}\n\n${completionEvents()}`);
+    assert.equal(status, 200);
+  }
+});
+
+test('an answer that names no coding, in whatever way, is passed on, and one that is compressed unasked is refused', async (t) => {
+  const { gateway, p, provide } = await start(t);
+  const ask = async (coding: string, body: string | Buffer) => {
+    const headers = { 'content-type': 'text/event-stream', 'content-encoding': coding };
+    provide((_, response) => response.writeHead(200, headers).end(body));
+    return gateway.chat(STREAM, { headers: { 'accept-encoding': 'gzip, br' } });
+  };
+  for (const coding of ['identity', 'Identity', '']) {
+    assert.equal((await ask(coding, completionEvents())).text, completionEvents(), coding);
+  }
+  const reply = await ask('gzip', gzipSync(completionEvents()));
+  assert.equal(p.requests[0]?.headers['accept-encoding'], 'identity');
+  assert.equal(reply.status, 502);
+  assert.equal(reply.json().error.message, 'Provider error: the answer is compressed');
+});
+
+test('a stream that ends before its first event, or has [DONE] in its place, is a 502', async (t) => {
+  const { stream } = await start(t);
+  const nothing = ['', '\n\n', ': only a comment\n\n', 'event: message\n\n', 'data: {"choi'];
+  for (const events of [...nothing, DONE, DONE.trimEnd(), DONE + CHUNK]) {
+    const reply = await stream(events);
+    assert.equal(reply.status, 502, JSON.stringify(events));
+    assert.equal(reply.json().error.code, 'PROVIDER_ERROR');
+  }
+  for (const events of [DONE, `: processing\n\n${DONE}`]) {
+    assert.equal((await stream(begin(events))).status, 502, 'the provider never ends it');
+  }
+});
+
+test('an event of 8 MiB passes byte for byte, first or later', async (t) => {
+  const { stream } = await start(t);
+  const big = `data: {"choices":[{"delta":{"content":"${'\u{1F600}'.repeat(2 * MIB)}"}}]}\n\n`;
+  const digest = (text: string) => createHash('sha256').update(text).digest('hex');
+  for (const events of [big + CHUNK + LAST + DONE, CHUNK + big + LAST + DONE]) {
+    const reply = await stream(events);
+    assert.deepEqual([reply.status, reply.bytes.length], [200, Buffer.byteLength(events)]);
+    assert.equal(digest(reply.text), digest(events));
+  }
+});
+
+test('an answer of the wrong kind is an error, not an empty stream', async (t) => {
+  const { gateway, provide, stream } = await start(t);
+  const complete = await stream((_, response) => sendJson(response, { choices: [] }));
+  assert.deepEqual([complete.status, complete.json().error.type], [501, 'unsupported_feature']);
+  assert.equal(complete.headers['x-should-retry'], 'false');
+
+  const failed = await stream((_, response) => sendJson(response, { error: { message: 'boom' } }));
+  assert.deepEqual(failed.json(), { error: BOOM });
+
+  provide(completionEvents());
+  const streamed = await gateway.chat(chatBody());
+  assert.deepEqual([streamed.status, streamed.json().error.code], [502, 'PROVIDER_ERROR']);
+});
+
+test('a client that does not read holds the provider back', async (t) => {
+  const { counts, script } = flood(`data: {"x":"${'y'.repeat(65_500)}"}\n\n`, 100 * MIB);
+  const { gateway, provide } = await start(t);
+  provide(script);
+  const chat = openChat(gateway.port);
+  (await chat.response).pause();
+  await eventually(() => counts.sent > 100_000, 'the first events');
+  await untilSteady(() => counts.sent);
+  chat.leave();
+  assert.ok(counts.sent < 16 * MIB, `${counts.sent} bytes`);
+});

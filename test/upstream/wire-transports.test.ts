@@ -1,0 +1,548 @@
+/** The two transports to the providers: which one is used, and what both do behind a proxy and over TLS. */
+
+import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer, type AddressInfo } from 'node:net';
+import { before, describe, test, type TestContext } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import type { TLSSocket } from 'node:tls';
+
+import { Cancellation } from '../../src/lib/cancellation.ts';
+import { readAll } from '../../src/lib/byte-source.ts';
+import { createTransport } from '../../src/upstream/transport.ts';
+import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
+import { idle, useManualTimers } from '../support/clock.ts';
+import { assertError } from '../support/errors.ts';
+import { startBlackHole, startFaultProxy } from '../support/fault-proxy.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  PROVIDER_KEY,
+  providerToml,
+  startGateway,
+} from '../support/gateway.ts';
+import { startHttpProxy } from '../support/http-proxy.ts';
+import { buildOnce, emptyFolder, runProgram, startServing } from '../support/process.ts';
+import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
+import { eventually, openChat } from '../support/streams.ts';
+import { sweep } from '../support/sweep.ts';
+import {
+  answerWell,
+  completion,
+  completionEvents,
+  NOBODY_LISTENS,
+  startUpstream,
+  type FakeUpstream,
+  type Script,
+} from '../support/upstream.ts';
+import { OVER_FETCH } from '../support/transport.ts';
+import { ONE_WORKER } from '../support/workers.ts';
+
+before(buildOnce);
+
+/** The texts of the startup line. */
+const UNDICI = `undici ${process.versions['undici']} (the agent under fetch)`;
+const FETCH = 'fetch (as configured)';
+
+type TransportName = 'auto' | 'fetch';
+
+interface Settings {
+  /** Of the provider `p`. */
+  readonly baseUrl?: string;
+  /** Of others, by id. */
+  readonly others?: Readonly<Record<string, string>>;
+  readonly server?: string;
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+/** The program with these providers. */
+async function start(t: TestContext, { baseUrl, others = {}, server = '', env = {} }: Settings) {
+  const providers = Object.entries({ ...(baseUrl && { p: baseUrl }), ...others });
+  const sections = providers.map(([id, url]) => providerToml({ baseUrl: url }, id));
+  const cwd = emptyFolder(t, {
+    'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${server}\n${sections.join('')}`,
+  });
+  const program = await startServing(t, [], { cwd, env });
+  const lines = (name: string) =>
+    program
+      .stdout()
+      .split('\n')
+      .slice(0, -1)
+      .map((line) => JSON.parse(line) as Record<string, unknown>)
+      .filter(({ message }) => message === name);
+  const transport = /^upstream +(.*)$/m.exec(program.stderr())?.[1];
+  return { ...program, lines, transport };
+}
+
+async function ask(port: number, stream = false, provider = 'p') {
+  const { response, ended } = openChat(port, chatBody({ model: `${provider}/m`, stream }));
+  const { statusCode: status = 0, headers } = await response;
+  return { status, headers, text: await ended };
+}
+
+const breakOff: Script = (_, response) => response.socket?.destroy();
+
+/** A complete answer and a stream arrive whole. */
+async function assertAnswers(port: number, provider = 'p'): Promise<void> {
+  const complete = await ask(port, false, provider);
+  assert.equal(complete.status, 200, complete.text);
+  assert.deepEqual(JSON.parse(complete.text), completion());
+  const stream = await ask(port, true, provider);
+  assert.equal(stream.status, 200, stream.text);
+  assert.equal(stream.text, completionEvents());
+}
+
+type Running = Awaited<ReturnType<typeof start>>;
+
+const UNREACHABLE = 'Provider error: the provider is unreachable';
+
+/** The client learns that its provider is not usable and no more; the log says `cause`. */
+async function assertUnusable(
+  { port, lines }: Running,
+  cause: RegExp,
+  { provider = 'p', message = UNREACHABLE }: { provider?: string; message?: string | RegExp } = {},
+): Promise<void> {
+  const earlier = lines('request').length;
+  for (const stream of [false, true]) {
+    const reply = await ask(port, stream, provider);
+    assertError(reply, {
+      httpStatus: 502,
+      type: 'provider_error',
+      code: 'PROVIDER_ERROR',
+      message,
+      provider,
+      headers: { 'x-gateway-provider': provider },
+    });
+    const told = reply.text + JSON.stringify(reply.headers);
+    assert.doesNotMatch(told, /invalid\b|\d+\.\d+\.\d+\.\d+|proxy|certificate/i);
+  }
+  await eventually(() => lines('request').length === earlier + 2, 'the lines in the log');
+  for (const line of lines('request').slice(earlier)) {
+    assert.deepEqual([line['status'], line['outcome']], [502, 'upstream_error']);
+    const [{ cause: told } = {}] = line['tries'] as Record<string, unknown>[];
+    assert.match(String(told), cause);
+  }
+}
+
+/**
+ * A request is repeated if its connection was reused, and not if it was the first on it. fetch does not
+ * tell the two apart: with it, no request is repeated.
+ */
+async function assertRepeatsOnlyReused(
+  port: number,
+  upstream: FakeUpstream,
+  transport: TransportName,
+): Promise<void> {
+  upstream.script = breakOff;
+  for (let round = 0; round < 2; round += 1) {
+    assert.equal((await ask(port)).status, 502);
+    assert.equal(upstream.requests.length, round + 1);
+  }
+  upstream.script = answerWell;
+  assert.equal((await ask(port)).status, 200);
+  // The connection is there now, and good for one request.
+  upstream.script = (_, response) => {
+    upstream.script = answerWell;
+    response.socket?.destroy();
+  };
+  assert.equal((await ask(port)).status, transport === 'auto' ? 200 : 502);
+  assert.equal(upstream.requests.length, transport === 'auto' ? 5 : 4);
+}
+
+/** The environment that runs this code before the program's own first line. */
+const preload = (code: string) => ({
+  NODE_OPTIONS: `--import=data:text/javascript,${encodeURIComponent(code)}`,
+});
+
+describe('the start', { concurrency: 2 }, () => {
+  const unset = { GATEWAY_UPSTREAM: '' };
+  const ways: readonly [what: string, settings: Settings, transport: string][] = [
+    ['no setting', { env: unset }, UNDICI],
+    ['GATEWAY_UPSTREAM=auto', { env: { GATEWAY_UPSTREAM: 'auto' } }, UNDICI],
+    ['GATEWAY_UPSTREAM=fetch', { env: { GATEWAY_UPSTREAM: 'fetch' } }, FETCH],
+    ['upstream = "fetch" in the file', { server: 'upstream = "fetch"', env: unset }, FETCH],
+  ];
+  for (const [what, settings, transport] of ways) {
+    test(`with ${what} says that upstream is "${transport}", and logs nothing else`, async (t) => {
+      const program = await start(t, settings);
+      assert.equal(program.transport, transport);
+      assert.equal(program.stderr().match(/^upstream /gm)?.length, 1);
+      await eventually(() => program.stdout().includes('\n'), 'the line');
+      const [line, ...more] = program.lines('started');
+      assert.deepEqual([line?.['transport'], more], [transport, []]);
+      assert.equal(program.stdout().split('\n').length, 2);
+      const limitations = program.stderr().match(/^warning +fetch /gm)?.length ?? 0;
+      assert.equal(limitations, transport === FETCH ? 2 : 0);
+    });
+  }
+
+  test('makes no request to the gateway itself', async (t) => {
+    const env = { GATEWAY_UPSTREAM: 'auto', GATEWAY_LOG_LEVEL: 'debug' };
+    const { port, lines } = await start(t, { env });
+    await (await fetch(`http://127.0.0.1:${port}/health?mine`)).text();
+    await eventually(() => lines('request').length > 0, 'the line');
+    assert.equal(lines('request').length, 1);
+  });
+});
+
+test(
+  'a connection that is not made within ten seconds is a 504',
+  { skip: OVER_FETCH },
+  async (t) => {
+    const timers = useManualTimers(t);
+    const { port } = await startBlackHole(t);
+    const toml = providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` });
+    const gateway = await startGateway(t, { toml });
+    let isAnswered = false;
+    const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
+    // One of its ten ticks: the attempt has a limit before that.
+    await eventually(() => timers.running().includes(1000), 'the connection is being made');
+    timers.advance(9999);
+    await idle(100);
+    assert.equal(isAnswered, false);
+    timers.advance(1);
+    const answered = await reply;
+    assert.deepEqual([answered.status, answered.json().error.code], [504, 'TIMEOUT']);
+  },
+);
+
+/** How a Node could differ from those that CI runs, and what the startup line says then. */
+const OTHER_NODES: Readonly<Record<string, { code: string; reason: string }>> = {
+  "without undici's symbol": {
+    code: `
+      void globalThis.Headers;
+      const original = Symbol.for;
+      Symbol.for = (key) => (key.startsWith('undici.globalDispatcher') ? Symbol(key) : original(key));`,
+    reason: "undici's agent was not found",
+  },
+  'with undici 5': { code: withUndici('5.29.0'), reason: 'undici 5.29.0 is not tested' },
+  'with undici 60': { code: withUndici('60.0.0'), reason: 'undici 60.0.0 is not tested' },
+};
+
+function withUndici(version: string): string {
+  return `Object.defineProperty(process.versions, 'undici', { value: '${version}' });`;
+}
+
+/** Sends requests over a transport of the test's own, and says which connection each had. */
+async function startTransport(
+  t: TestContext,
+  name: TransportName,
+  { baseUrl }: { baseUrl: string },
+) {
+  const transport = createTransport(name);
+  t.after(() => transport.close());
+  const { origin } = new URL(baseUrl);
+  const send = async (isFresh = false) => {
+    const request = { method: 'GET', origin, path: '/', headers: [], isFresh } as const;
+    const { body, connection } = await transport.send(request, new Cancellation());
+    await readAll(body, 100);
+    // undici returns a connection to its pool one turn after the answer.
+    await nextTurn();
+    return connection;
+  };
+  const figures = () => transport.connectionFigures && { ...transport.connectionFigures };
+  return { send, figures };
+}
+
+describe('the figures of connections to providers', { skip: OVER_FETCH }, () => {
+  test('count those that are open, those that were made, and their reuse', async (t) => {
+    const upstream = await startUpstream(t);
+    const { send, figures } = await startTransport(t, 'auto', upstream);
+    assert.deepEqual(figures(), { open: 0, made: 0, reused: 0 });
+    assert.deepEqual([await send(), await send(), await send()], ['new', 'reused', 'reused']);
+    assert.deepEqual(figures(), { open: 1, made: 1, reused: 2 });
+    assert.deepEqual(await Promise.all([send(), send()]), ['reused', 'new']);
+    assert.deepEqual(figures(), { open: 2, made: 2, reused: 3 });
+    for (const socket of upstream.sockets) socket.destroy();
+    await eventually(() => figures()?.open === 0, 'the connections are closed');
+    assert.equal(await send(), 'new');
+    assert.deepEqual(figures(), { open: 1, made: 3, reused: 3 });
+  });
+
+  test('tell that a fresh connection is none of the idle ones, and is not kept', async (t) => {
+    const { send, figures } = await startTransport(t, 'auto', await startUpstream(t));
+    const used = [await send(), await send(true), await send(true), await send()];
+    assert.deepEqual(used, ['new', 'new', 'new', 'reused']);
+    await eventually(() => figures()?.open === 1, 'only the first is kept');
+  });
+
+  test('tell that an idle connection is kept for 90 s', async (t) => {
+    const timers = useManualTimers(t);
+    // Without `Keep-Alive`, by which a provider may shorten it.
+    const upstream = await startRawUpstream(t, ({ socket }) => socket.write(rawResponse('{}')));
+    const { send } = await startTransport(t, 'auto', upstream);
+    assert.equal(await send(), 'new');
+    timers.advance(85_000);
+    assert.equal(await send(), 'reused');
+    timers.advance(95_000);
+    assert.equal(await send(), 'new');
+  });
+
+  test('are not known over fetch', async (t) => {
+    const { send, figures } = await startTransport(t, 'fetch', await startUpstream(t));
+    assert.deepEqual([await send(), figures()], [undefined, undefined]);
+  });
+});
+
+for (const [what, { code, reason }] of Object.entries(OTHER_NODES)) {
+  test(`a Node ${what}: the gateway starts on fetch, says why, and answers`, async (t) => {
+    const upstream = await startUpstream(t, answerWell);
+    const env = { GATEWAY_UPSTREAM: 'auto', ...preload(code) };
+    const program = await start(t, { baseUrl: upstream.baseUrl, env });
+    assert.equal(program.transport, `fetch (${reason})`);
+    assert.match(program.stderr(), /^warning +fetch .*300 s/m);
+    await assertAnswers(program.port);
+    assert.ok('sec-fetch-mode' in upstream.requests[0]!.headers);
+  });
+}
+
+const SOMEWHERE = 'http://provider.invalid/v1';
+
+test('a connection that a proxy has closed before it was made is not made again and again', async (t) => {
+  const transport = createTransport('fetch');
+  t.after(() => transport.close());
+  void globalThis.Headers;
+  const slots = globalThis as unknown as Record<symbol, object>;
+  const [shared] = ['2', '1'].flatMap(
+    (slot) => slots[Symbol.for(`undici.globalDispatcher.${slot}`)] ?? [],
+  );
+  const { constructor } = shared!;
+  const Agent = constructor as new (options: object) => { destroy(): Promise<void> };
+  let connects = 0;
+  const connect = (_: object, callback: (error: Error) => void) => {
+    connects += 1;
+    const error = Object.assign(new Error('other side closed'), { code: 'UND_ERR_SOCKET' });
+    setTimeout(callback, 1, error);
+  };
+  const dispatcher = new Agent({ connect });
+  t.after(() => dispatcher.destroy());
+  const asked = fetch(SOMEWHERE, { dispatcher } as RequestInit);
+  asked.catch(() => {});
+  await eventually(() => connects > 0, 'a connection');
+  await idle(100);
+  assert.equal(connects, 1);
+  await assert.rejects(asked);
+});
+
+const noProxies =
+  !process.allowedNodeEnvironmentFlags.has('--use-env-proxy') &&
+  `Node ${process.version} knows no NODE_USE_ENV_PROXY`;
+const SOMEWHERE_TLS = 'https://provider.invalid/v1';
+
+const TRANSPORTS = [
+  ['auto', UNDICI],
+  ['fetch', FETCH],
+] as const;
+for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
+  /** The program behind a proxy, with the provider `p` on the other side of it, and `tls` by TLS. */
+  const startBehind = async (t: TestContext, settings: Settings = {}) => {
+    const upstream = await startUpstream(t, answerWell);
+    const proxy = await startHttpProxy(t, upstream);
+    const env = {
+      GATEWAY_UPSTREAM: transport,
+      NODE_USE_ENV_PROXY: '1',
+      HTTP_PROXY: proxy.url,
+      HTTPS_PROXY: proxy.url,
+      NO_PROXY: 'example.com,127.0.0.1',
+      ...settings.env,
+    };
+    const others = { tls: SOMEWHERE_TLS, near: upstream.baseUrl };
+    const program = await start(t, { baseUrl: SOMEWHERE, others, ...settings, env });
+    return { upstream, proxy, program, env };
+  };
+
+  const options = { concurrency: 2, skip: noProxies };
+  describe(`behind a proxy, GATEWAY_UPSTREAM=${transport}`, options, () => {
+    test('answers come through it, but those of a host in NO_PROXY; neither --healthcheck nor the check at startup ask it', async (t) => {
+      const { upstream, proxy, program, env } = await startBehind(t);
+      assert.equal(program.transport, text);
+      await assertAnswers(program.port, 'near');
+      const itself = { GATEWAY_HOST: '127.0.0.1', GATEWAY_PORT: `${program.port}`, NO_PROXY: '' };
+      const health = await runProgram(t, ['--healthcheck'], { env: { ...env, ...itself } });
+      assert.equal(health.code, 0, health.stdout);
+      assert.match(health.stdout, /"healthy"/);
+      assert.deepEqual(proxy.asked, []);
+      upstream.requests.length = 0;
+      await assertAnswers(program.port);
+      for (const asked of proxy.asked) {
+        assert.match(
+          asked,
+          /^(?:CONNECT provider\.invalid:80|POST http:\/\/provider\.invalid\/v1\/chat\/completions)$/,
+        );
+      }
+      assert.ok(proxy.asked.length > 0);
+      const { url, headers } = upstream.requests[0]!;
+      assert.deepEqual([url, headers.host], ['/v1/chat/completions', 'provider.invalid']);
+      assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
+      assert.ok(!JSON.stringify(headers).includes(CLIENT_TOKEN));
+    });
+
+    const what = 'so they do from a provider with TLS, whose requests it cannot read';
+    test(what, { skip: NO_OPENSSL }, async (t) => {
+      const certificate = createCertificate(t, ['DNS:provider.invalid']);
+      const upstream = await startUpstream(t, answerWell, certificate);
+      const proxy = await startHttpProxy(t, upstream);
+      const ca = { NODE_EXTRA_CA_CERTS: certificate.path, HTTPS_PROXY: proxy.url, ...ONE_WORKER };
+      const { program } = await startBehind(t, { env: ca });
+      await assertAnswers(program.port, 'tls');
+      assert.deepEqual(proxy.asked, ['CONNECT provider.invalid:443']);
+    });
+
+    test('where nothing listens it is 502, and the log says that it was refused', async (t) => {
+      const env = { HTTP_PROXY: NOBODY_LISTENS, HTTPS_PROXY: NOBODY_LISTENS };
+      const { program } = await startBehind(t, { env });
+      for (const provider of ['p', 'tls'])
+        await assertUnusable(program, /ECONNREFUSED/, { provider });
+    });
+
+    test('where it refuses or closes it is 502, the log says with which status, and it is not asked without end', async (t) => {
+      const { upstream, proxy, program } = await startBehind(t);
+      proxy.refusal = 407;
+      for (const provider of ['p', 'tls']) {
+        await assertUnusable(program, /\b407\b/, { provider, message: /^Provider error: / });
+      }
+      proxy.refusal = 403;
+      await assertUnusable(program, /\b403\b/, { provider: 'tls' });
+      assert.equal(proxy.asked.at(-1), 'CONNECT provider.invalid:443');
+      proxy.closes = true;
+      proxy.asked.length = 0;
+      const cause = /other side closed|Proxy Connection failed/;
+      await assertUnusable(program, cause, { provider: 'tls' });
+      const asked = proxy.asked.length;
+      await idle(100);
+      assert.equal(proxy.asked.length, asked);
+      assert.ok(asked <= 4, `${asked} times`);
+      assert.equal(upstream.requests.length, 0);
+    });
+
+    test('a request whose connection breaks is repeated only where that was reused', async (t) => {
+      const { upstream, program } = await startBehind(t, { env: ONE_WORKER });
+      await assertRepeatsOnlyReused(program.port, upstream, transport);
+    });
+
+    test('where it never answers, the request is 504 and SIGTERM still ends the gateway', async (t) => {
+      const silent = createServer((socket) => socket.on('error', () => {}).resume());
+      silent.listen(0, '127.0.0.1');
+      await once(silent, 'listening');
+      t.after(() => silent.close());
+      const env = { HTTPS_PROXY: `http://127.0.0.1:${(silent.address() as AddressInfo).port}` };
+      const { program } = await startBehind(t, { server: 'timeout = 1', env });
+      assert.equal((await ask(program.port, false, 'tls')).status, 504);
+      program.child.kill('SIGTERM');
+      await eventually(() => program.child.exitCode !== null, 'it ends');
+      assert.equal(await program.exit, 0);
+    });
+  });
+
+  describe(`over TLS, GATEWAY_UPSTREAM=${transport}`, { concurrency: 2, skip: NO_OPENSSL }, () => {
+    /** Two providers by TLS: one of this machine's names, and one that has a certificate of other names; both are trusted. */
+    const startTls = async (t: TestContext, script: Script = answerWell) => {
+      const certificate = createCertificate(t, ['DNS:localhost', 'IP:127.0.0.1']);
+      const misnamed = createCertificate(t, ['DNS:other.invalid', 'IP:127.0.0.9']);
+      const untrusted = createCertificate(t, ['IP:127.0.0.1']);
+      const folder = emptyFolder(t, { 'ca.pem': [certificate.cert, misnamed.cert].join('\n') });
+      const [p, wrong, self] = await Promise.all([
+        startUpstream(t, script, certificate),
+        startUpstream(t, script, misnamed),
+        startUpstream(t, script, untrusted),
+      ]);
+      const env = {
+        GATEWAY_UPSTREAM: transport,
+        NODE_EXTRA_CA_CERTS: `${folder}/ca.pem`,
+        ...ONE_WORKER,
+      };
+      const others = {
+        wrong: wrong.baseUrl,
+        self: self.baseUrl,
+        named: p.baseUrl.replace('127.0.0.1', 'localhost'),
+      };
+      return { p, wrong, self, settings: { baseUrl: p.baseUrl, others, env } };
+    };
+
+    test('a certificate that nobody vouches for, or of another host, is 502, and nothing is sent', async (t) => {
+      const { wrong, self, settings } = await startTls(t);
+      const program = await start(t, settings);
+      await assertUnusable(program, /SELF_SIGNED_CERT/, { provider: 'self' });
+      await assertUnusable(program, /ERR_TLS_CERT_ALTNAME_INVALID/, { provider: 'wrong' });
+      assert.deepEqual([wrong.requests.length, self.requests.length], [0, 0]);
+    });
+
+    test('an address, and a name, with NODE_EXTRA_CA_CERTS are asked on one connection each; a body of 1 MiB arrives whole', async (t) => {
+      const { p, settings } = await startTls(t);
+      const { port } = await start(t, settings);
+      for (const [index, provider] of ['p', 'named'].entries()) {
+        await assertAnswers(port, provider);
+        const sockets = [...p.sockets];
+        assert.equal(sockets.length, index + 1);
+        await assertAnswers(port, provider);
+        assert.deepEqual([...p.sockets], sockets);
+        assert.equal(p.requests.length, 4 * (index + 1));
+      }
+      const body = chatBody({ pad: 'x'.repeat(1_048_576) });
+      const { response, ended } = openChat(port, body);
+      assert.equal((await response).statusCode, 200, await ended);
+      const received = JSON.parse(p.requests.at(-1)!.body.toString()) as object;
+      assert.deepEqual(received, { ...body, model: 'm' });
+    });
+
+    const notOurs = transport === 'fetch' && 'fetch keeps sessions as it likes';
+    test(
+      'a second connection resumes the session of the first, but not after a handshake that failed',
+      { skip: notOurs },
+      async (t) => {
+        const resumed: boolean[] = [];
+        const { p, settings } = await startTls(t, (request, response) => {
+          resumed.push((response.socket as TLSSocket).isSessionReused());
+          response.setHeader('connection', 'close');
+          return answerWell(request, response);
+        });
+        const proxy = await startFaultProxy(t, Number(new URL(p.baseUrl).port));
+        const baseUrl = proxy.baseUrl.replace('http:', 'https:');
+        const { port } = await start(t, { ...settings, baseUrl });
+        await assertAnswers(port);
+        proxy.fault = { onConnect: 'close' };
+        assert.equal((await ask(port)).status, 502);
+        proxy.fault = {};
+        await assertAnswers(port);
+        assert.deepEqual(resumed, [false, true, false, true]);
+      },
+    );
+
+    test('a request whose connection breaks is repeated only where that was reused', async (t) => {
+      const { p, settings } = await startTls(t);
+      const { port } = await start(t, settings);
+      await assertRepeatsOnlyReused(port, p, transport);
+    });
+  });
+}
+
+for (const [transport] of TRANSPORTS.slice(0, sweep(2, 1))) {
+  describe(`beside other code in the process (upstream = ${transport})`, { concurrency: 2 }, () => {
+    const environment = (code: string) => ({ GATEWAY_UPSTREAM: transport, ...preload(code) });
+
+    test('a connection of fetch that is older than the gateway does no harm', async (t) => {
+      const upstream = await startUpstream(t, answerWell);
+      const code = `
+        const ask = async () => (await fetch(${JSON.stringify(upstream.baseUrl)})).text();
+        await ask();
+        setInterval(ask, 20).unref();`;
+      const { port } = await start(t, { baseUrl: upstream.baseUrl, env: environment(code) });
+      await assertAnswers(port);
+      const already = upstream.requests.length;
+      await eventually(() => upstream.requests.length > already + 2, 'more requests of the other');
+      await assertAnswers(port);
+    });
+
+    test('an address that is silent beside one that refuses is 502, not a timeout', async (t) => {
+      const { port: silentPort } = await startBlackHole(t);
+      const code = `
+        import dns from 'node:dns';
+        const lookup = dns.lookup;
+        const both = [1, 2].map((last) => ({ address: '127.0.0.' + last, family: 4 }));
+        dns.lookup = (host, options, callback) =>
+          host === 'both.test' ? callback(null, both) : lookup(host, options, callback);`;
+      const baseUrl = `http://both.test:${silentPort}/v1`;
+      await assertUnusable(await start(t, { baseUrl, env: environment(code) }), /./);
+    });
+  });
+}
