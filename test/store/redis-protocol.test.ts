@@ -201,12 +201,15 @@ test('takes over many outages leave nothing in memory', async (t) => {
     redis.commands.length = 0;
   };
   const measure = createMemoryProbe();
-  for (let i = 0; i < 10; i += 1) await passOutage();
-  const held = measure();
-  for (let i = 0; i < 20; i += 1) await passOutage();
-  const grown = measure() - held;
-  // 30 bytes for each of 60,000 takes.
-  assert.ok(grown < 1_800_000, `grown by ${grown} bytes`);
+  const heldAfterTen = async () => {
+    for (let i = 0; i < 10; i += 1) await passOutage();
+    return measure();
+  };
+  const held = [await heldAfterTen(), await heldAfterTen(), await heldAfterTen()] as const;
+  // Once, V8 may keep or free some megabytes; what takes leave behind grows each time.
+  const grown = Math.min(held[1] - held[0], held[2] - held[1]);
+  // 30 bytes for each of 30,000 takes.
+  assert.ok(grown < 900_000, `grown by ${grown} bytes, ${held.join(' ')}`);
 });
 
 test('a store that was there for more than five seconds is asked again soon', async (t) => {
