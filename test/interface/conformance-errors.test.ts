@@ -604,7 +604,8 @@ for (const isReused of [false, true]) {
       if (!isReused || upstream.requests.length > 1) socket.end(head);
       else socket.write(`${head}content-length: 14\r\n\r\n{"choices":[]}`);
     });
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    // Each worker has a connection of its own.
+    const gateway = await startGateway(t, { toml: providerToml(upstream), isInProcess: true });
     if (isReused) assert.equal((await gateway.chat(chatBody())).status, 200);
     const reply = await gateway.chat(chatBody());
     assert.equal(upstream.requests.at(-1)!.onConnection, isReused ? 2 : 1);
