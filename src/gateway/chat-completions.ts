@@ -11,7 +11,7 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
 import type { Provider } from '../upstream/provider.ts';
 import { resolveModel, withFallbacks } from './model-name.ts';
-import { askCandidates, skip, type SelectionSettings } from './selection.ts';
+import { askCandidates, type SelectionSettings } from './selection.ts';
 
 export interface CompletionSettings extends SelectionSettings {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -27,8 +27,7 @@ export async function completeChat(
 ): Promise<Answer> {
   checkContentHeaders(call);
   const { record } = call;
-  const { limits } = settings;
-  let takenOf: string | undefined;
+  let isValid = false;
   call.bodyReservation.beginReading();
   try {
     const forwarded = forwardedHeaders(call.id, call.headers);
@@ -45,22 +44,13 @@ export async function completeChat(
       resolveModel(chat.model, settings, client),
       settings.fallbacks,
     );
-    const [requested] = candidates;
-    const { id } = requested.provider;
-    record.provider = id;
-    const taking = limits.takeProvider(id);
-    const refusal = taking && (await taking);
-    if (refusal) {
-      limits.refundRequest(client);
-      skip(requested, refusal, call, settings.logger);
-      throw refusal;
-    }
-    takenOf = id;
+    record.provider = candidates[0].provider.id;
+    isValid = true;
     return await askCandidates(candidates, { call, chat, forwarded, settings });
   } catch (thrown) {
-    if (takenOf !== undefined && !record.tries.some(({ isAsked }) => isAsked)) {
-      limits.refundRequest(client);
-      limits.refundProvider(takenOf);
+    // What a later limit refuses takes nothing of the others.
+    if (isValid && !record.tries.some(({ isAsked }) => isAsked)) {
+      settings.limits.refundRequest(client);
     }
     throw thrown;
   } finally {

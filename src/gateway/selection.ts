@@ -55,9 +55,7 @@ export async function askCandidates(
   for (const [index, candidate] of queue.entries()) {
     const isRequested = candidate === requested;
     const isPostponed = index === candidates.length;
-    const start = isRequested
-      ? begin(candidate, selection, isPostponed)
-      : await beginFallback(candidate, selection);
+    const start = await begin(candidate, selection, isPostponed);
     let attempt: Attempt;
     if (start instanceof GatewayError || (start === 'open' && !isPostponed)) {
       attempt = skip(candidate, start, call, settings.logger);
@@ -73,6 +71,8 @@ export async function askCandidates(
     }
     failed = attempt;
     const { details, status } = attempt.failure;
+    // The gateway's own rate limit is no reason to ask another provider.
+    if (details.limit === 'provider') break;
     if (!(details.mayFallBack ?? (status >= 500 || status === 408 || status === 429))) break;
   }
   record.provider = requested.provider.id;
@@ -81,40 +81,35 @@ export async function askCandidates(
 }
 
 /**
- * Takes a slot of the provider and marks the attempt at its circuit, whose state before it returns; `rateLimit` without
- * a free slot. An open circuit keeps no slot, unless its provider `isPostponed` and asked nevertheless.
+ * Takes a token of the provider's rate limit and a slot, and marks the attempt at its circuit, whose state before it
+ * returns; `rateLimit` if a limit is reached. An open circuit keeps neither, unless its provider `isPostponed`: then it is
+ * asked nevertheless.
  */
-function begin(
+async function begin(
   { provider, model }: Candidate,
-  { breaker, settings: { concurrency } }: Selection,
-  isPostponed = false,
-): CircuitState | GatewayError {
-  // First: a request that is not sent is not the probe.
-  const refusal = concurrency.beginAttempt(provider.id);
-  if (refusal) return refusal;
-  const state = breaker?.recordAttempt(provider, model) ?? 'closed';
-  if (state === 'open' && !isPostponed) concurrency.endAttempt(provider.id);
-  return state;
-}
-
-/** As `begin`, with a token of the provider's rate limit. */
-async function beginFallback(
-  candidate: Candidate,
-  selection: Selection,
+  { breaker, settings: { concurrency, limits } }: Selection,
+  isPostponed: boolean,
 ): Promise<CircuitState | GatewayError> {
-  const { limits } = selection.settings;
-  const { provider, model } = candidate;
-  if (selection.breaker?.stateOf(provider, model) === 'open') return 'open';
+  if (!isPostponed && breaker?.stateOf(provider, model) === 'open') return 'open';
+  // Before the circuit: a request that is not sent is not the probe.
   const refusal = await limits.takeProvider(provider.id);
   if (refusal) return refusal;
-  const state = begin(candidate, selection);
-  // There is no free slot, or meanwhile another request has become the probe.
-  if (state === 'open' || state instanceof GatewayError) limits.refundProvider(provider.id);
+  const noSlot = concurrency.beginAttempt(provider.id);
+  if (noSlot) {
+    limits.refundProvider(provider.id);
+    return noSlot;
+  }
+  const state = breaker?.recordAttempt(provider, model) ?? 'closed';
+  // Meanwhile another request has become the probe.
+  if (state === 'open' && !isPostponed) {
+    concurrency.endAttempt(provider.id);
+    limits.refundProvider(provider.id);
+  }
   return state;
 }
 
 /** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
-export function skip(
+function skip(
   { provider, model }: Candidate,
   why: 'open' | GatewayError,
   call: Call,

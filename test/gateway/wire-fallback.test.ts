@@ -704,6 +704,22 @@ describe('the circuit breaker', () => {
     assert.equal(asked()[1], 4);
   });
 
+  test('takes no token of a provider that is not asked', async (t) => {
+    const providers = new Map([['p', { requestsPerSecond: 1e-6, burstCapacity: 3 }]]);
+    const { gateway, asked } = await start(t, fail(503), {
+      adjust: (config) => ({
+        ...config,
+        rateLimit: { ...config.rateLimit, enabled: true, providers },
+      }),
+    });
+    for (let round = 0; round < 6; round += 1) {
+      assert.equal(answered(await gateway.chat(chatBody())), '200 q');
+    }
+    assert.deepEqual(asked(), [3, 6, 0]);
+    clock.nowMs += 10_000;
+    assert.equal((await gateway.chat(chatBody())).status, 429, 'half-open, and no token is left');
+  });
+
   test('passes a provider over after a timeout, a 502, 503, 504, 529 or a cut connection three times in a row', async (t) => {
     const outages = { cut: reset, ...failing([502, 503, 504, 529]), timeout: hang };
     const { gateway, asked } = await start(t, byModel(outages), { p: 'timeout = 1' });
