@@ -29,7 +29,7 @@ interface AppOptions extends ThreadRuntime {
   readonly share?: (event: ThreadEvent) => void;
   /** Of a worker: what the other threads have learned. */
   readonly known?: KnownStates;
-  /** How often settings were read again before. */
+  /** The number of reloads before. */
   readonly reloads?: number;
 }
 

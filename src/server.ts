@@ -30,9 +30,9 @@ const CHECK_EXIT_CODES: Record<CheckResult, number> = {
   'settings wrong': EXIT_CONFIG,
   failed: EXIT_CHECK_FAILED,
 };
-/** How long a further signal leaves for what was cut, and for the log. */
+/** Time that a further signal leaves for what was cut, and for the log. */
 const END_MS = 3000;
-/** How long the admin listener's answers may take once the public one has closed. */
+/** Limit for the admin listener's answers once the public one has closed. */
 const ADMIN_DRAIN_MS = 100;
 
 async function main(): Promise<void> {
@@ -162,7 +162,7 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
     port?: number;
     hostname?: string;
     settingPrefix?: string;
-    /** What Node's permission model has refused. */
+    /** The permission that Node has refused. */
     permission?: string;
   };
   const { code, message, address, hostname, permission, port, settingPrefix = '--' } = failure;

@@ -14,7 +14,7 @@ import { SharedMemory } from './lib/shared-memory.ts';
 import type { Address, Batch, FromWorker, ToWorker, WorkerData } from './workers/thread.ts';
 
 const LOOP_DELAY_MS = 1000;
-/** What is not known to be taken by the main thread: nothing else bounds it while that thread is kept from running. */
+/** Limit for what the main thread has not acknowledged: nothing else bounds it while that thread is kept from running. */
 const MAX_CHARACTERS = 4_194_304;
 /** About as many as a finished request takes. */
 const REQUEST_CHARACTERS = 1000;

@@ -1,4 +1,4 @@
-/** Who may use the admin listener. */
+/** The checks of access to the admin listener. */
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';

@@ -19,7 +19,7 @@ import { StreamWriter, WRITE_PART_BYTES } from './stream-writer.ts';
 export const CLIENT_LIMITS = {
   headersMs: 15_000,
   requestMs: 60_000,
-  /** How long an upload is discarded after its answer, so that the client reads it: nginx's lingering_close. */
+  /** Time in which an upload is discarded after its answer, so that the client reads it: nginx's lingering_close. */
   lingerMs: 2000,
   /** A client that reads nothing of its response for so long is cut off: node:http has no such limit. */
   stuckReaderMs: 60_000,
@@ -118,7 +118,7 @@ export class Call {
 
   /** Reads the whole request body in parts; see `readRequestBody`. */
   readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<readonly Buffer[]> {
-    // What can never fit is not worth a repeat.
+    // A body that can never fit is not worth a repeat.
     const maxBytes = Math.min(maxBodyBytes, this.#connection.server.budget.limits.maxBufferedBytes);
     return readRequestBody(this.#request, this, maxBytes, onChunk);
   }
@@ -155,8 +155,8 @@ export class Call {
         return Promise.resolve();
       }
       headers['x-request-id'] = this.id;
-      // Without `100 Continue` the next bytes may be the body or a new request: close. While the client is still
-      // uploading, do not set it: node:http would close at once, and `#lingerOverUpload` closes later.
+      // After an unanswered `Expect` the next bytes are ambiguous: close. During an upload node:http would close at
+      // once: `#lingerOverUpload` closes later instead.
       const isLast = this.#connection.isClosing && this.#request.complete;
       if (isLast || this.#awaitsContinue) headers['connection'] = 'close';
       const body = typeof content === 'string' ? [Buffer.from(content)] : content;

@@ -26,7 +26,7 @@ interface Message {
 
 /**
  * Parses the body of `POST /v1/chat/completions` (interface, Resources) while it arrives. The scanner reports a value
- * after those inside it: these are collected before it is known whether they are in `messages`, and dropped if not.
+ * after those inside it: members of messages are collected for every value, and dropped if it is not in `messages`.
  */
 export class ChatRequestParser {
   readonly #json = new JsonScanner((value) => this.#note(value));

@@ -34,7 +34,7 @@ export type AnswerBroken = (
   remote: string | undefined,
 ) => TextAnswer;
 
-/** What all connections of a server share. */
+/** The state that all connections of a server share. */
 export interface ServerState {
   readonly limits: typeof CLIENT_LIMITS;
   readonly budget: ByteBudget;

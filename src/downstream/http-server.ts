@@ -19,12 +19,12 @@ const KEEP_ALIVE_MS = 75_000;
  */
 const BACKLOG_CONNECTIONS = 1024;
 /**
- * How long an idle connection stays open once the port is closed. A proxy does not know of the drain: it may
+ * Time for which an idle connection stays open once the port is closed. A proxy does not know of the drain: it may
  * send a request, whose answer says `Connection: close`.
  */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
-/** How long the answers to cancelled requests may take if `cut` ends the drain. */
+/** Limit for the answers to cancelled requests if `cut` ends the drain. */
 const HURRIED_LINGER_MS = 100;
 
 export interface HttpServer {
@@ -45,14 +45,14 @@ export interface HttpServer {
 }
 
 export interface DrainOptions {
-  /** How long the port stays open, so that load balancers notice that `isDraining`. */
+  /** Time for which the port stays open, so that load balancers notice that `isDraining`. */
   readonly delayMs: number;
   /** Requests that take longer, once the port is closed, are cancelled with `reason`. */
   readonly timeoutMs: number;
   readonly reason: Error;
 }
 
-/** What became of the requests that were in flight at the start of a drain, or began in it. */
+/** Counts of the requests that were in flight at the start of a drain, or began in it. */
 export interface DrainResult {
   readonly finished: number;
   /** Cancelled at the time limit. */

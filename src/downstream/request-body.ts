@@ -9,8 +9,8 @@ import { onNextTurn, TurnLimit } from '../lib/byte-source.ts';
 
 /**
  * Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. node:http
- * hands out all chunks of what it has read from a socket, some 10,000 of one byte: fewer than `TurnLimit` takes in a
- * turn, so that those after them are dropped at once, and not kept for later turns.
+ * hands out all chunks of one read of a socket, some 10,000 of one byte. Fewer than `TurnLimit` takes in a turn, so that
+ * such a body is refused in the turn in which it arrives.
  */
 const FREE_CHUNKS = 1000;
 const MIN_MEAN_CHUNK_BYTES = 16;

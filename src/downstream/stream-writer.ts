@@ -27,7 +27,7 @@ export class StreamWriter implements ByteSink {
   readonly #waiting: Buffer[] = [];
   #hasEnded = false;
   writtenBytes = 0;
-  /** What the stream has failed with. */
+  /** The failure of the stream. */
   error: Error | undefined;
 
   /** Takes a response whose head is not sent yet, and the stream that goes on when there is room. */

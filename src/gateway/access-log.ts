@@ -141,12 +141,12 @@ function finalOutcomeOf({ cancellation: { reason }, record }: Call): Outcome {
   return reason instanceof ClientGone ? reason.outcome : (record.failure?.outcome ?? 'ok');
 }
 
-/** What the client was told, without a provider's own text; of a 429, whose limit it was. */
+/** The message to the client, without a provider's own text; for a 429, the limit. */
 function reasonOf({ details, message }: GatewayError): string {
   return escapeControlCharacters(details.limit ?? details.reason ?? message, MAX_LOGGED_CHARACTERS);
 }
 
-/** What the network or the provider said, or the stack of a bug. */
+/** The text of the network or the provider, or the stack of a bug. */
 function lineCauseOf({ details, kind }: GatewayError): string | undefined {
   if (kind === 'internal' && details.cause instanceof Error) return details.cause.stack;
   const text = describeCause(details.cause);

@@ -48,7 +48,7 @@ export async function completeChat(
     isValid = true;
     return await askCandidates(candidates, { call, chat, forwarded, settings });
   } catch (thrown) {
-    // What a later limit refuses takes nothing of the others.
+    // A request that a later limit refuses takes nothing of the others.
     if (isValid && !record.tries.some(({ isAsked }) => isAsked)) {
       settings.limits.refundRequest(client);
     }

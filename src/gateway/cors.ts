@@ -6,7 +6,7 @@ import { invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
 import type { Answer } from '../lib/attempt.ts';
 
-/** Whether a browser asks what it may send. Preflights carry no Authorization. */
+/** Returns true for a preflight, which carries no Authorization. */
 export function isPreflight(call: Call): boolean {
   return call.method === 'OPTIONS' && call.headers['access-control-request-method'] !== undefined;
 }

@@ -37,7 +37,7 @@ interface ModelListSettings {
   readonly logger: Logger;
   readonly redact: Redactor;
   readonly onModels?: ModelsObserver | undefined;
-  /** What is known of the providers' lists. It outlives a reload for providers whose settings are the same. */
+  /** The lists of the providers. It outlives a reload for providers whose settings are the same. */
   readonly cache: ModelListCache;
 }
 

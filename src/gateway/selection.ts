@@ -156,7 +156,7 @@ async function askProvider(
       }
       const { answer, failure } = latest!;
       if (!failure) {
-        // Whether a stream succeeds is known at its end, but a probe need not wait for it.
+        // A stream can fail until its end, but a probe need not wait for that.
         if (!chat.stream || state !== 'closed') recordOutcome(breaker, candidate);
         isStreamed = isStream(answer!.body);
         return latest!;
@@ -202,7 +202,7 @@ async function makeAttempt(
     attempt.end(failure);
     logAttempt('try', attempt, call, settings.logger);
   };
-  // Both are held until the stream ends, and must not name `chat`: its body is often megabytes.
+  // Both live as long as the stream, and must not capture `chat`: its body is often megabytes.
   const onStreamEnd = (failure?: GatewayError) => {
     if (failure) {
       record.failure = failure;

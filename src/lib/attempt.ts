@@ -28,7 +28,7 @@ export interface ChatRequest {
   bodyWithModel(model: string): readonly Buffer[];
 }
 
-/** What the client is sent. */
+/** The answer to the client. */
 export interface Answer {
   readonly status: number;
   /** Owned by the answer: whoever sends it adds to them. */
@@ -37,7 +37,7 @@ export interface Answer {
   readonly body: string | readonly Buffer[] | ByteStream;
 }
 
-/** Whether an answer is sent as it is made. */
+/** Returns true if the body is sent as it arrives. */
 export function isStream(body: Answer['body']): body is ByteStream {
   return typeof body === 'object' && !Array.isArray(body);
 }
@@ -97,7 +97,7 @@ export class Attempt {
   endedAtMs: number | undefined;
   /** `resting` and `limit`: the provider was skipped. Undefined while the attempt is made. */
   outcome: TryFacts['outcome'] | undefined;
-  /** What the client is answered with, until then. */
+  /** The answer to the client, until then. */
   answer: Answer | undefined;
   failure: GatewayError | undefined;
   /** The provider's own. */

@@ -28,7 +28,7 @@ export class ByteBudget {
   readonly #reserved: SharedCounter;
   /** Of what is reserved for bodies, what has come. */
   readonly held: SharedCounter;
-  /** Bytes of streams that wait for more, 1 for each that holds nothing: new requests must not take their room. */
+  /** Bytes of the streams that wait for memory, at least 1 for each: while above 0, nobody else grows beyond 64 KiB. */
   readonly waiting: SharedCounter;
   /** Resident memory without bodies. */
   #otherBytes = 0;
@@ -111,8 +111,8 @@ export class Reservation {
   }
 
   /**
-   * Begins to wait for room, and returns what ends the wait. Throws `rateLimit` if it can come from nobody: if all that
-   * is reserved is held by streams that wait, one of them has to give way.
+   * Begins to wait for room, and returns a function that ends the wait. Throws `rateLimit` if all that is reserved belongs
+   * to streams that wait: none of them could go on.
    */
   wait(): () => void {
     const { budget } = this;

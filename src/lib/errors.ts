@@ -43,7 +43,7 @@ export interface ErrorDetails {
   readonly repeatAtOnce?: boolean;
   /** No connection to the provider could be made: none of its models can be reached. */
   readonly unreachable?: boolean;
-  /** Whether another provider may be asked, if the status alone does not decide it. */
+  /** True if another provider may be asked, false if not; undefined if the status decides. */
   readonly mayFallBack?: boolean;
   /** Whose limit was exceeded. For the log only. */
   readonly limit?: Limit;

@@ -1,4 +1,4 @@
-/** Who can reach a host, told from its name or address alone. */
+/** The reach of a host, told from its name or address alone. */
 
 import { BlockList, isIP } from 'node:net';
 
@@ -16,12 +16,12 @@ PRIVATE_NETWORKS.addSubnet('fc00::', 7, 'ipv6');
 /** No dots; or a top-level domain that the public DNS does not have (RFC 6762; ICANN 2024). */
 const PRIVATE_NAME = /^[^.]+$|\.(?:local|internal)$/i;
 
-/** Whether `host`, a name or an address as in settings or URLs, is a loopback one (RFC 6761 6.3, RFC 6890). */
+/** Returns true if `host`, a name or an address as in settings or URLs, is a loopback one (RFC 6761 6.3, RFC 6890). */
 export function isLoopback(host: string): boolean {
   return LOOPBACK_HOST.test(host);
 }
 
-/** Whether what is sent to `host`, as a parsed URL has it, stays on this machine or in a private network. */
+/** Returns true if `host`, as a parsed URL has it, is on this machine or in a private network. */
 export function isPrivate(host: string): boolean {
   if (isLoopback(host)) return true;
   const address = host.replace(/^\[|\]$/g, '');
@@ -31,7 +31,7 @@ export function isPrivate(host: string): boolean {
 }
 
 /**
- * Whether the header `Host` is an address, `localhost` or the configured host, or absent (HTTP/1.0, which no browser
+ * Returns true if the header `Host` is an address, `localhost` or the configured host, or absent (HTTP/1.0, which no browser
  * speaks). By DNS rebinding, a page that was loaded under any other name would be same-origin.
  */
 export function isOwnHost(sent: string | undefined, configured: string): boolean {

@@ -1,9 +1,9 @@
 /**
- * What is known of one finished request. The access line, the metrics and the admin page all show this object.
+ * The attributes of one finished request. The access line, the metrics and the admin page all show this object.
  * Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
  */
 
-/** How a request or an attempt ended; see docs/log.md. */
+/** The end of a request or an attempt; see docs/log.md. */
 export type Outcome =
   | 'ok'
   | 'client_closed'
@@ -71,7 +71,7 @@ export type RequestFacts = TokenUsage & {
   readonly provider?: string | undefined;
   /** As the client named it. */
   readonly model?: string | undefined;
-  /** What that provider was asked for. */
+  /** The model that this provider was asked for. */
   readonly upstream_model?: string | undefined;
   readonly upstream_request_id?: string | undefined;
   readonly stream?: boolean | undefined;

@@ -31,7 +31,7 @@ export class Secret {
   }
 }
 
-/** Whether two settings are equal: plain data in which keys may occur. */
+/** Returns true if two settings are equal: plain data in which keys may occur. */
 export function isSameSetting(a: unknown, b: unknown): boolean {
   return textOf(a) === textOf(b);
 }

@@ -119,7 +119,7 @@ export interface ConnectionFigures {
   readonly reused: number;
 }
 
-/** How late the event loop was, in milliseconds. */
+/** Delays of the event loop, in milliseconds. */
 export interface LoopDelay {
   readonly mean: number;
   readonly p99: number;

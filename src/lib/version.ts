@@ -4,7 +4,7 @@ export const VERSION = '0.3.0';
 /** The oldest Node that runs the gateway; `engines` of package.json says the same. */
 const NEEDED_NODE = { major: 20, minor: 19 };
 
-/** Whether a version of Node, such as `22.12.0`, is this one or newer. */
+/** Returns true if a version of Node, such as `22.12.0`, is this one or newer. */
 export function isNodeSince(version: string, needed: typeof NEEDED_NODE): boolean {
   const [major = 0, minor = 0] = version.split('.').map(Number);
   return major > needed.major || (major === needed.major && minor >= needed.minor);
@@ -17,5 +17,5 @@ export function assertNodeVersion(): void {
   throw new Error(`needs Node ${major}.${minor} or newer; this is Node ${process.version}`);
 }
 
-/** What the gateway calls itself to upstream providers (RFC 9110, 10.1.5). */
+/** The gateway's name in requests to providers (RFC 9110, 10.1.5). */
 export const USER_AGENT = `inference-gateway/${VERSION}`;

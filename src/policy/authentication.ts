@@ -65,7 +65,7 @@ function digestOf(text: string): Buffer {
 }
 
 /**
- * Whether the client's `models` has this name: in full, or up to a `*` at the end. Everybody else may name every
+ * Returns true if the client's `models` has this name: in full, or up to a `*` at the end. Everybody else may name every
  * model: clients without `models`, and requests without a client. Case and spaces count, as they do for providers.
  */
 export function mayName(client: Pick<ClientSettings, 'models'> | undefined, name: string): boolean {

@@ -61,7 +61,7 @@ export class CircuitBreaker {
     this.#circuits = new Map(circuits);
   }
 
-  /** What the breaker of another thread begins with. */
+  /** The state with which the breaker of another thread begins. */
   get circuits(): readonly (readonly [string, Circuit])[] {
     return [...this.#circuits];
   }

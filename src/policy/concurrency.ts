@@ -1,4 +1,4 @@
-/** How many requests may be in flight at the same time: in all, of each client, and at each provider. */
+/** Limits on the requests in flight: in all, of each client, and at each provider. */
 
 import type { ClientSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';

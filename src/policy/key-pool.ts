@@ -16,14 +16,14 @@ const REJECTED_MS = 60_000;
 const DEFAULT_LIMITED_SECONDS = 1;
 const MAX_LIMITED_SECONDS = 3600;
 
-/** Whether an answer with this status may be different with another key. */
+/** Returns true if an answer with this status may be different with another key. */
 export function isKeyStatus(status: number): boolean {
   return KEY_STATUSES.includes(status);
 }
 
 /** The latest one of a key, which may be over. */
 export interface Cooldown {
-  /** How long it is. */
+  /** Its length. */
   readonly ms: number;
   /** On the clock of `sharedNowMs()`. */
   readonly untilMs: number;
@@ -65,9 +65,9 @@ export class KeyPool {
   }
 
   /**
-   * Yields the keys to try, until one is not refused, each once: those that are not in cooldown, in turn, and then the
-   * one whose cooldown for a 429 ends first, and the same for a 403, if no key tried has such an answer yet. One in
-   * cooldown for a 401 is tried only if there is no other.
+   * Yields the keys to try, each once, until one is not refused: the available keys in turn; then the key whose cooldown
+   * for a 429 ends first, and the one for a 403, unless this request has had that status already. A key in cooldown for a
+   * 401 is yielded only if there is no other.
    */
   *keysToTry(): Generator<number, undefined, undefined> {
     const first = this.#next;
@@ -96,7 +96,7 @@ export class KeyPool {
   /** A key has worked that had this cooldown when it was tried. If it still has the same one, that ends. */
   recordSuccess(key: number, before: Cooldown | undefined): void {
     if (isOver(before) || this.cooldownOf(key) !== before) return;
-    // A 403 was about a request and not about the key; so were those of the keys that were tried next.
+    // A success after a 403 shows that the request was refused and not the key: the cooldowns of all keys for 403 end.
     for (const [other, cooldown] of this.#cooldowns.entries()) {
       const isAlike = before?.status === 403 && cooldown?.status === 403;
       if (other === key || isAlike) this.#record(other, undefined);

@@ -133,7 +133,7 @@ export class Connection {
     const command = this.#pending[0];
     if (!command) return this.end('a reply without a command');
     if (line.startsWith('-')) {
-      // What is said of AUTH may quote its arguments, or a part of them.
+      // An error of AUTH may quote its arguments, or a part of them.
       const shown = command.name === 'AUTH' ? (ERROR_CODE.exec(line)?.[0] ?? '-error') : line;
       return this.end(`${command.name}: ${shown.slice(1)}`);
     }

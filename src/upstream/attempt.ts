@@ -31,7 +31,7 @@ const HTML_TYPE = /^\s*(?:text\/html|application\/xhtml\+xml)\s*(?:;|$)/i;
 /** An end tag, a comment or a declaration: not the `<class 'int'>` of an ordinary message. */
 const MARKUP = /<[/!?]/;
 const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:;|$)/i;
-/** Success without a body (RFC 9110 15.3.5, 15.3.6), and a proxy's demand, which is not the provider's to make. */
+/** Success without a body (RFC 9110 15.3.5, 15.3.6), and 407, which only a proxy may answer. */
 const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
 
 export interface AttemptSettings {
@@ -53,12 +53,12 @@ interface ClientRequest {
 }
 
 interface AttemptRequest {
-  /** What becomes known is written here. */
+  /** Receives what becomes known of the attempt. */
   readonly attempt: Attempt;
   readonly call: ClientRequest;
   readonly chat: ChatRequest;
   readonly provider: Provider;
-  /** What of the client's headers goes upstream. */
+  /** The headers of the client that go upstream. */
   readonly forwarded: ForwardedHeaders;
   /** A new connection is wanted. */
   readonly isFresh: boolean;

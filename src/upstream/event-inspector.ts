@@ -97,7 +97,7 @@ export class EventInspector {
     return { passed: events, hasData };
   }
 
-  /** Notes what was scanned. Whose an event is must be read from its JSON, unless the only `index` in it is 0. */
+  /** Notes the choices that were scanned. An event with an `index` other than 0 is parsed to find its choice. */
   #noteChoices({ index, finishReason }: EventScan, json?: unknown): void {
     if (index !== 'other') {
       const isFinished = finishReason !== '';

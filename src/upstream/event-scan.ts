@@ -13,7 +13,7 @@ const SIGNS = /"(?:error"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^
 export interface EventScan {
   /** The run may hold an error, `[DONE]` or several choices, and must be parsed. */
   readonly isSuspicious: boolean;
-  /** There is an `index`: 0 if all are, as of a single choice and its first tool call. */
+  /** `none`: there is no member `index`; `0`: all are 0; `other`: at least one is not. */
   readonly index: 'none' | '0' | 'other';
   /** The first `model`; '' if there is none, or it is not wanted. */
   readonly model: string;

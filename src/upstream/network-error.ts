@@ -96,7 +96,7 @@ export function upstreamFailure(
   });
 }
 
-/** What this machine, and not a provider, runs out of, by the error's code. */
+/** The resource of this machine that is exhausted, by the error's code. */
 const LOCAL_LIMITS: Readonly<Record<string, string>> = {
   EMFILE: 'open files of the process (ulimit -n)',
   ENFILE: 'open files of the system (fs.file-max)',

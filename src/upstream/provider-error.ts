@@ -22,7 +22,7 @@ const CODE_WORD = /^\w[\w.-]{0,63}$/;
 /** Not every `<`: messages quote `<class 'int'>`, `<image>` and `<400>`. */
 const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
-/** Where providers write their messages, in the order in which they are looked for. */
+/** Members in which providers write their messages, in the order of the search. */
 const MESSAGE_NAMES = 'message msg detail error errors Message error_description'.split(' ');
 /** Arrays and objects that are searched for a message. Bounds the depth of the search too. */
 const MAX_SEARCHED = 100;
@@ -36,7 +36,7 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
   [/rate_?limit|insufficient_quota/i, 429],
   [/overloaded/i, 503],
 ];
-/** What an aggregator writes in place of its provider's message (OpenRouter). */
+/** The text of an aggregator in place of its provider's message (OpenRouter). */
 const SAYS_NOTHING = /^provider returned error\.?$/i;
 
 /** An error as the upstream reports it, in an error body or an error event. All of it is untrusted. */
@@ -44,7 +44,7 @@ type UpstreamFault = ReturnType<typeof readFault>;
 
 /** One reply that is being read. Without the request: a stream would hold its body, often megabytes, until it ends. */
 export interface ReplyContext {
-  /** What the answer says about itself is written here. */
+  /** Receives the model, the finish reason and the usage of the answer. */
   readonly attempt: Attempt;
   /** The provider's id. */
   readonly provider: string;
@@ -52,7 +52,7 @@ export interface ReplyContext {
   readonly deadline: Deadline;
   /** Grows with the answer; with a Content-Length, to all of it at once. */
   readonly reservation: Reservation;
-  /** How long a running stream may be silent; 0 is no limit. */
+  /** Limit for the silence inside a running stream; 0 is no limit. */
   readonly idleMs: number;
   /** Removes keys from text that is sent to a client. */
   readonly redact: (text: string) => string;

@@ -21,7 +21,7 @@ export interface UpstreamRequest {
   readonly headers: readonly string[];
   /** In parts, to be sent one after the other. */
   readonly body?: readonly Buffer[];
-  /** What the memory of the body is reserved by. */
+  /** The reservation of the body's memory. */
   readonly held?: Reservation;
   /** The answer is a stream, which lasts: nothing of the body may last as long. */
   readonly isStream?: boolean;
@@ -35,7 +35,7 @@ export interface UpstreamReply {
   /** Names in lower case, as in `Headers`. */
   readonly headers: UpstreamHeaders;
   readonly body: ByteSource;
-  /** Whether its connection had carried a request before; over fetch it is not known. */
+  /** `reused` if the connection had carried a request before; undefined over fetch. */
   readonly connection?: 'new' | 'reused' | undefined;
 }
 

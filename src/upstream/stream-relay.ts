@@ -17,7 +17,7 @@ import type { ReplyContext } from './provider-error.ts';
 const MAX_CHUNK_BYTES = 65_536;
 /** Limit for keep-alive comments before the first event. */
 const MAX_COMMENT_BYTES = 1_048_576;
-/** How often a stream that waits for memory looks whether there is some. */
+/** Interval at which a stream that waits for memory tries again. */
 const WAIT_MS = 50;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
@@ -53,7 +53,7 @@ class Relay implements ByteSink, ByteStream {
   readonly #inspector: EventInspector;
   /** Settles `openStream`; `undefined` once there are events with data. */
   #opening: Opening | undefined;
-  /** What came first, until the client takes it. */
+  /** The first events, until the client takes them. */
   #beginning: Inspection | undefined;
   #client: ByteSink | undefined;
   /** Nothing is passed on any more. */
@@ -61,7 +61,7 @@ class Relay implements ByteSink, ByteStream {
   #hasUpstreamEnded = false;
   /** A chunk waits for room in the budget, and the upstream for it. */
   #isWaiting = false;
-  /** What is left of the idle limit while it waits for the client to read. */
+  /** The rest of the idle limit while the stream waits for the client to read. */
   #idleLeftMs: number | undefined;
 
   /** A provider that is not read is not the one that is silent. */
@@ -206,7 +206,7 @@ class Relay implements ByteSink, ByteStream {
     return false;
   }
 
-  /** Others have taken the memory: a stream in flight does not fail for that. Its deadline, or the client, may end it. */
+  /** Pauses the upstream, and tries again every 50 ms: the idle limit or the client's leaving ends the wait. */
   #waitForRoom(chunk: Buffer): false {
     const { deadline, reservation } = this.#context;
     const endWait = reservation.wait();

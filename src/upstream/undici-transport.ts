@@ -20,13 +20,14 @@ export function sendByUndici(
   connections: Connections,
 ): Promise<UpstreamReply> {
   const { method, origin, path, isFresh: reset = false } = request;
-  const body = request.body && toBody(request);
-  const sliced = body instanceof SlicedBody ? body : undefined;
-  const headers = sliced
-    ? [...request.headers, 'content-length', `${sliced.length}`]
-    : request.headers;
   return new Promise((resolve, reject) => {
+    // Before the body is held for the exchange, which alone releases it.
     cancellation.throwIfCancelled();
+    const body = request.body && toBody(request);
+    const sliced = body instanceof SlicedBody ? body : undefined;
+    const headers = sliced
+      ? [...request.headers, 'content-length', `${sliced.length}`]
+      : request.headers;
     const Handler = IS_UNDICI_8 ? Undici8Exchange : Exchange;
     const exchange = new Handler({ cancellation, connections, body: sliced, resolve, reject });
     // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
@@ -166,7 +167,7 @@ class Exchange implements UpstreamReply, ByteSource {
     if (this.#isOver) return;
     this.#unread.take();
     this.#end(reason);
-    // After an abort of its own, undici would open another connection that no request waits for.
+    // Not by undici's abort, which would open another connection that no request waits for.
     this.#socket?.destroy(CANCELLED);
   }
 

@@ -71,7 +71,7 @@ export class WorkerPool implements HttpServer {
     return this.#app.inFlight.value;
   }
 
-  /** How many workers accept connections. */
+  /** The number of workers that accept connections. */
   get serving(): number {
     const workers = [...this.#workers.values()];
     return workers.filter(({ servingSinceMs }) => servingSinceMs !== undefined).length;

@@ -19,7 +19,7 @@ export interface KnownStates {
   readonly keys: readonly KeyEvent[];
 }
 
-/** What the main thread is started with, and hands to its workers. */
+/** Options with which the main thread is started, and which it hands to its workers. */
 export interface ThreadRuntime {
   /** The log goes to a terminal. */
   readonly isTerminal: boolean;
@@ -38,7 +38,7 @@ export interface WorkerData {
   readonly place: ThreadPlace;
   readonly address: Address;
   readonly config: PackedConfig;
-  /** How often settings were read again before. */
+  /** The number of reloads before. */
   readonly reloads: number;
   readonly known: KnownStates;
   readonly blocks: SharedBlocks;
@@ -59,7 +59,7 @@ export type ToWorker =
   /** The main thread has taken this many characters of batches. */
   | { readonly type: 'taken'; readonly characters: number };
 
-/** What a worker has to report of one turn of the event loop. */
+/** Report of a worker on one turn of the event loop. */
 export interface Batch {
   readonly type: 'batch';
   lines: string;
