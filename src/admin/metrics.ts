@@ -34,7 +34,7 @@ export function isFailed(outcome: string | undefined): boolean {
 
 /** Returns false for a provider that got no request, because of its open circuit or its limit. */
 export function isSent(outcome: string | undefined): boolean {
-  return outcome !== 'resting' && outcome !== 'limit';
+  return outcome !== 'circuit_open' && outcome !== 'limit';
 }
 
 /** Milliseconds to the first token; undefined if the answer was no stream, or none began. */

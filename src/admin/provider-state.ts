@@ -74,22 +74,22 @@ export function describeProviders(
   ];
 }
 
-const GOOD = { state: 'good', why: null, since: null, restsUntil: null, resting: [] };
+const GOOD = { state: 'good', why: null, since: null, openUntil: null, openModels: [] };
 
 /** Returns the state by the provider's circuits that are not closed, else by its failures. */
 function describeState(circuits: readonly CircuitReport[], failures: Failures) {
   const own = circuits.find(({ model }) => model === undefined);
-  const resting = circuits
+  const openModels = circuits
     .filter(({ model, state }) => model !== undefined && state === 'open')
-    .map(({ model, restsUntilMs, cause }) => ({
+    .map(({ model, openUntilMs, cause }) => ({
       model,
-      until: wallClock(restsUntilMs),
+      until: wallClock(openUntilMs),
       why: cause,
     }));
-  const row = { ...GOOD, resting };
-  const { state, cause: why = null, restsUntilMs = 0 } = own ?? {};
+  const row = { ...GOOD, openModels };
+  const { state, cause: why = null, openUntilMs = 0 } = own ?? {};
   if (state === 'half-open') return { ...row, state, why };
-  if (state) return { ...row, state: 'resting', why, restsUntil: wallClock(restsUntilMs) };
+  if (state) return { ...row, state: 'open', why, openUntil: wallClock(openUntilMs) };
   // Without a fallback there is no breaker, and with one it does not open for each failure.
   if (failures.inRow < FAILURES_TO_SHOW) return row;
   return { ...row, state: 'failing', why: failures.lastError?.text, since: failures.since };
@@ -108,5 +108,5 @@ export function readinessOf({ providers }: Config, figures: Figures): string {
   const circuits = figures.circuits();
   const open = circuits.filter(({ model, state }) => model === undefined && state === 'open');
   const isOpen = (id: string) => open.some(({ provider }) => provider === id);
-  return providers.registered.every(({ id }) => isOpen(id)) ? 'all providers rest' : 'ready';
+  return providers.registered.every(({ id }) => isOpen(id)) ? 'all circuits open' : 'ready';
 }

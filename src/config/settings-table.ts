@@ -108,7 +108,7 @@ export const SETTINGS = {
       ...TEXTS,
       key: 'of a provider',
       meaning:
-        'keys in addition to `api_key`, used in turn; a key that is refused or limited rests',
+        'keys in addition to `api_key`, used in turn; a key that is refused or limited is in cooldown',
     },
     base_url: {
       ...text(),

@@ -116,7 +116,7 @@ function skip(
   logger: Logger,
 ): Attempt {
   const attempt = new Attempt(provider, model);
-  attempt.outcome = why === 'open' ? 'resting' : 'limit';
+  attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   call.record.tries.push(attempt);
   logAttempt('provider skipped', attempt, call, logger);

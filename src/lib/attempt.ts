@@ -95,7 +95,7 @@ export class Attempt {
   readonly beganAtMs = performance.now();
   /** The answer's head was there, or the attempt has failed. */
   endedAtMs: number | undefined;
-  /** `resting` and `limit`: the provider was skipped. Undefined while the attempt is made. */
+  /** `circuit_open` and `limit`: the provider was skipped. Undefined while the attempt is made. */
   outcome: TryFacts['outcome'] | undefined;
   /** The answer to the client, until then. */
   answer: Answer | undefined;
@@ -125,7 +125,7 @@ export class Attempt {
 
   /** The provider was asked, and not skipped. */
   get isAsked(): boolean {
-    return this.outcome !== 'limit' && this.outcome !== 'resting';
+    return this.outcome !== 'limit' && this.outcome !== 'circuit_open';
   }
 
   /** The usable counts of the last `usage`; `undefined` if there is none. */

@@ -20,7 +20,7 @@ export type TryFacts = {
   readonly model: string;
   /** Which of the provider's keys was sent, from 1. Absent if it has one. */
   readonly key?: number | undefined;
-  readonly outcome: Outcome | 'resting' | 'limit';
+  readonly outcome: Outcome | 'circuit_open' | 'limit';
   /** The provider's own HTTP status. */
   readonly status?: number | undefined;
   /** The network's error, or the provider's own text: redacted, 200 characters at most. */

@@ -28,10 +28,10 @@ export interface Circuit {
   /** Of the latest failure. */
   readonly cause: string | undefined;
   /** The end of the cooldown, on the clock of `sharedNowMs()`. */
-  readonly restsUntilMs: number;
+  readonly openUntilMs: number;
 }
 
-/** A circuit that is not closed. `restsUntilMs` is on the clock of this thread's `performance.now()`. */
+/** A circuit that is not closed. `openUntilMs` is on the clock of this thread's `performance.now()`. */
 export type CircuitReport = Circuit & { readonly state: 'open' | 'half-open' };
 
 /** A change that the breakers of the other threads make too. A failure without a model is one to connect. */
@@ -114,11 +114,11 @@ export class CircuitBreaker {
 
   /** Makes a change that another thread has made. */
   apply(event: CircuitEvent): void {
-    const { type, provider, model, restsUntilMs } = event;
+    const { type, provider, model, openUntilMs } = event;
     const name = nameOf(provider, model);
     if (type === 'probe') {
       for (const circuit of this.#tripped(provider, model)) {
-        this.#circuits.set(nameOf(provider, circuit.model), { ...circuit, restsUntilMs });
+        this.#circuits.set(nameOf(provider, circuit.model), { ...circuit, openUntilMs });
         this.#logger.log('debug', 'breaker half-open', namesOf(circuit));
       }
       return;
@@ -135,7 +135,7 @@ export class CircuitBreaker {
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
       ...circuit,
       ...namesOf(circuit),
-      restsUntilMs: circuit.restsUntilMs + offsetMs,
+      openUntilMs: circuit.openUntilMs + offsetMs,
       state: isOpen(circuit) ? 'open' : 'half-open',
     }));
   }
@@ -153,21 +153,21 @@ export class CircuitBreaker {
       // Megabytes of a client's are not sent to other threads: what is cut is still too long to be kept.
       model: model?.slice(0, MAX_MODEL_CHARACTERS),
       cause,
-      restsUntilMs: sharedNowWholeMs() + COOLDOWN_MS,
+      openUntilMs: sharedNowWholeMs() + COOLDOWN_MS,
     };
     this.apply(event);
     this.#share?.(event);
   }
 
-  #fail(name: string, { provider, model, cause, restsUntilMs }: CircuitEvent): void {
+  #fail(name: string, { provider, model, cause, openUntilMs }: CircuitEvent): void {
     const failures = (this.#circuits.get(name)?.failures ?? 0) + 1;
-    const circuit = { provider, model, failures, cause, restsUntilMs };
+    const circuit = { provider, model, failures, cause, openUntilMs };
     // To the end of the order.
     this.#circuits.delete(name);
     const [oldest] = this.#circuits.keys();
     if (this.#circuits.size === MAX_CIRCUITS) this.#close(oldest!);
     this.#circuits.set(name, circuit);
-    const fields = { ...namesOf(circuit), cause, failures, rest_ms: COOLDOWN_MS };
+    const fields = { ...namesOf(circuit), cause, failures, cooldown_ms: COOLDOWN_MS };
     if (failures === FAILURES_TO_OPEN) this.#logger.log('warn', 'breaker opened', fields);
     if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }
@@ -192,8 +192,8 @@ function isTripped({ failures }: Circuit): boolean {
   return failures >= FAILURES_TO_OPEN;
 }
 
-function isOpen({ restsUntilMs }: Circuit): boolean {
-  return sharedNowWholeMs() < restsUntilMs;
+function isOpen({ openUntilMs }: Circuit): boolean {
+  return sharedNowWholeMs() < openUntilMs;
 }
 
 function namesOf({ provider, model }: Circuit): { provider: string; model: string | undefined } {

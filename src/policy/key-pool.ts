@@ -123,8 +123,8 @@ export class KeyPool {
     // One line for each cooldown, also if several requests are refused at the same time.
     if (!cooldown || !isOver(before)) return;
     const { ms, status } = cooldown;
-    const fields = { provider: this.#provider, key: key + 1, status, rest_ms: ms };
-    this.#logger.log('warn', 'key rests', fields);
+    const fields = { provider: this.#provider, key: key + 1, status, cooldown_ms: ms };
+    this.#logger.log('warn', 'key in cooldown', fields);
   }
 
   #record(key: number, cooldown: Cooldown | undefined): void {

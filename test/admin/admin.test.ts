@@ -283,8 +283,8 @@ test('GET /ready is 200 once a provider is registered, unless all rest', async (
   const bothDown = providerToml(down) + providerToml(down, 'q');
   const dead = await startAdmin(t, `${bothDown}[providers]\nfallback = ["p", "q"]\n`);
   for (let at = 0; at < 3; at += 1) await dead.chat(chatBody());
-  const resting = await dead.admin('/ready');
-  assert.deepEqual([resting.status, resting.json()], [503, { status: 'all providers rest' }]);
+  const open = await dead.admin('/ready');
+  assert.deepEqual([open.status, open.json()], [503, { status: 'all circuits open' }]);
 });
 
 test('while the gateway drains, GET /ready is 503 and the feed says so', async (t) => {
@@ -355,10 +355,10 @@ test('the feed tells of each request that ends, and what became of a provider', 
   const seen: unknown[] = [];
   while (seen.length < 3) seen.push(...(await feed.next('requests')));
   assert.equal(seen.length, 3);
-  const { providers } = await feed.next('state', (state) => state.providers[0].state === 'resting');
+  const { providers } = await feed.next('state', (state) => state.providers[0].state === 'open');
   const [p, q] = providers;
   assert.match(p.why, /ECONNREFUSED/);
-  assert.ok(Date.parse(p.restsUntil) > Date.parse(p.lastError.at));
+  assert.ok(Date.parse(p.openUntil) > Date.parse(p.lastError.at));
   assert.deepEqual(p.errors, { upstream_error: 3 });
   assert.match(p.lastError.text, /ECONNREFUSED/);
   assert.deepEqual([q.state, q.requests, q.lastError], ['good', 3, null]);
@@ -367,9 +367,9 @@ test('the feed tells of each request that ends, and what became of a provider', 
   assert.equal(told.length, 3);
   const now = performance.now.bind(performance);
   replaceNow(t, () => now() + 10_000);
-  const rested = await feed.next('state', (state) => state.providers[0].state !== 'resting');
-  const { state, restsUntil, why } = rested.providers[0];
-  assert.deepEqual([state, restsUntil, why], ['half-open', null, p.why]);
+  const rested = await feed.next('state', (state) => state.providers[0].state !== 'open');
+  const { state, openUntil, why } = rested.providers[0];
+  assert.deepEqual([state, openUntil, why], ['half-open', null, p.why]);
 });
 
 test('the delays of the event loop in the feed are those of 15 s, however many pages read them', async (t) => {

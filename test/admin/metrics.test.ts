@@ -165,7 +165,7 @@ test('tries, fallbacks and refusals are counted', () => {
       tries: [
         { provider: 'a', model: 'm', outcome: 'timeout' },
         { provider: 'a', model: 'm', outcome: 'upstream_error', status: 500 },
-        { provider: 'c', model: 'm', outcome: 'resting' },
+        { provider: 'c', model: 'm', outcome: 'circuit_open' },
         { provider: 'b', model: 'm', outcome: 'ok', status: 200 },
       ],
     }),
@@ -181,7 +181,7 @@ test('tries, fallbacks and refusals are counted', () => {
   assert.equal(sum('gateway_tries_total', { provider: 'a', result: 'timeout' }), 1);
   // No request was sent to c.
   assert.equal(sum('gateway_fallbacks_total'), 1);
-  assert.equal(sum('gateway_fallbacks_total', { from: 'c', to: 'b', reason: 'resting' }), 1);
+  assert.equal(sum('gateway_fallbacks_total', { from: 'c', to: 'b', reason: 'circuit_open' }), 1);
   assert.equal(sum('gateway_refusals_total'), 2);
   assert.equal(sum('gateway_refusals_total', { limit: 'global' }), 1);
   assert.equal(sum('gateway_refusals_total', { limit: 'other' }), 1);
@@ -189,7 +189,7 @@ test('tries, fallbacks and refusals are counted', () => {
 
 test('no fallback is counted if all other providers are passed over', () => {
   const metrics = createMetrics();
-  for (const outcome of ['resting', 'limit'] as const) {
+  for (const outcome of ['circuit_open', 'limit'] as const) {
     const tries = [
       { provider: 'a', model: 'm', outcome: 'upstream_error' },
       { provider: 'b', model: 'm', outcome },

@@ -196,7 +196,7 @@ test(
       [{ provider: 'limited', result: 'ok' }, served],
       [{ provider: 'limited', result: 'limit' }, refused],
       [{ provider: 'down', result: 'upstream_error' }, 3],
-      [{ provider: 'down', result: 'resting' }, 17],
+      [{ provider: 'down', result: 'circuit_open' }, 17],
       [{ provider: 'spare', result: 'ok' }, 20 + 20],
       [{ provider: 'spare', result: 'upstream_error' }, 30 + 20 + 10],
     ]);
@@ -205,7 +205,7 @@ test(
       [{ from: 'p', reason: 'rate_limited', to: 'spare' }, 20],
       [{ from: 'slow', reason: 'timeout', to: 'spare' }, 10],
       [{ from: 'down', reason: 'upstream_error', to: 'spare' }, 3],
-      [{ from: 'down', reason: 'resting', to: 'spare' }, 17],
+      [{ from: 'down', reason: 'circuit_open', to: 'spare' }, 17],
     ]);
     await expect('sum by (limit) (gateway_refusals_total)', [
       [{ limit: 'upstream' }, 20],

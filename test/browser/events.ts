@@ -74,7 +74,7 @@ const counts = (requests: number, failed: number, p50: number | null) => ({
 
 export function provider(id: string, more: object = {}): object {
   const { failed: _, ...figures } = counts(0, 0, null);
-  const rest = { state: 'good', why: null, restsUntil: null, resting: [] };
+  const rest = { state: 'good', why: null, openUntil: null, openModels: [] };
   return { id, ...rest, ...figures, errors: {}, lastError: null, ...more };
 }
 
@@ -83,13 +83,13 @@ const BUSY_PROVIDERS = [
     ...counts(18_432, 0, 412),
     errors: { timeout: 3, upstream_error: 11 },
     lastError: { at: at(-340), text: 'read ECONNRESET' },
-    resting: [{ model: 'gpt-5', until: at(19), why: '503 The engine is currently overloaded' }],
+    openModels: [{ model: 'gpt-5', until: at(19), why: '503 The engine is currently overloaded' }],
   }),
   provider('groq', {
     ...counts(2210, 0, 96),
-    state: 'resting',
+    state: 'open',
     why: 'connect ECONNREFUSED 127.0.0.1:9000',
-    restsUntil: at(24),
+    openUntil: at(24),
     errors: { upstream_error: 64, rate_limited: 2 },
     lastError: { at: at(-6), text: 'connect ECONNREFUSED 127.0.0.1:9000' },
   }),

@@ -69,10 +69,10 @@ browserTest(
       /^Failed requests over 15 minutes: [\d.]+ %, \d+ of .* · highest [\d.]+ %$/,
     );
     const [openai, groq, ollama, xai, mistral] = await rowsOf(page, 'providers');
-    assert.match(openai![1]!, /^Good, 1 model rests\ngpt-5 rests, 19 s left: 503 The engine/);
+    assert.match(openai![1]!, /^Good, 1 model open\ngpt-5 open, 19 s left: 503 The engine/);
     assert.match(openai![3]!, /timeout 3 · upstream_error 11/);
     assert.match(openai![8]!, /10:09:50\nread ECONNRESET/);
-    assert.match(groq![1]!, /^Resting, 24 s left\nconnect ECONNREFUSED 127\.0\.0\.1:9000$/);
+    assert.match(groq![1]!, /^Open, 24 s left\nconnect ECONNREFUSED 127\.0\.0\.1:9000$/);
     assert.match(ollama![1]!, /^Half-open\nThe next request tests it\./);
     assert.equal(xai![1], 'Failing since 11-21 21:15:30\n402 No credits left');
     assert.match(xai![8]!, /^10:13:25\n402/);
@@ -218,9 +218,9 @@ browserTest('a live region tells what changes, and nothing each second', async (
     const region = document.querySelector('[role=status]');
     new MutationObserver(() => announced.push(region.textContent)).observe(region, { childList: true });
   `);
-  const rest = { state: 'resting', why: 'read ECONNRESET', restsUntil: at(30) };
+  const rest = { state: 'open', why: 'read ECONNRESET', openUntil: at(30) };
   for (const second of [1, 2, 3]) feed.send('state', state(second, rest));
-  await shows(page, '#providers', 'Resting, 27 s left');
+  await shows(page, '#providers', 'Open, 27 s left');
   for (const second of [31, 32]) feed.send('state', state(second, { state: 'half-open' }));
   feed.send('state', state(33, {}));
   const failing = { state: 'failing', why: '402 No credits left', since: at(20) };
@@ -229,7 +229,7 @@ browserTest('a live region tells what changes, and nothing each second', async (
   await shows(page, '#connection', 'Draining');
   await shows(page, '#banner', 'The gateway is stopping');
   assert.deepEqual(await page.evaluate('announced'), [
-    'openai: Resting: read ECONNRESET',
+    'openai: Open: read ECONNRESET',
     'openai: Half-open',
     'openai: Good',
     'openai: Failing: 402 No credits left',
@@ -415,10 +415,10 @@ browserTest(
         busyState({
           providers: [
             provider(hostile, {
-              state: 'resting',
+              state: 'open',
               why: hostile,
-              restsUntil: at(9),
-              resting: [{ model: hostile, until: at(9), why: hostile }],
+              openUntil: at(9),
+              openModels: [{ model: hostile, until: at(9), why: hostile }],
               errors: { [hostile]: 2 },
               lastError: { at: at(0), text: hostile },
             }),

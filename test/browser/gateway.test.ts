@@ -1,4 +1,4 @@
-/** The page of the built gateway, with real providers, during failures, fallbacks, rests and streams. */
+/** The page of the built gateway, with real providers, during failures, fallbacks, open circuits and streams. */
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -129,54 +129,57 @@ browserTest(
   },
 );
 
-browserTest('failures, a fallback and rests are shown with their causes', async (t, open) => {
-  const { url, upstream, chat } = await startGateway(t);
-  const page = await open(url);
-  await shows(page, '#connection', 'Live');
-  const text = `overloaded <img src=x onerror="document.title=1">\u202e${'w'.repeat(10_240)}`;
-  upstream.script = (_, response) =>
-    sendJson(response, { error: { message: text } }, { status: 503 });
+browserTest(
+  'failures, a fallback and open circuits are shown with their causes',
+  async (t, open) => {
+    const { url, upstream, chat } = await startGateway(t);
+    const page = await open(url);
+    await shows(page, '#connection', 'Live');
+    const text = `overloaded <img src=x onerror="document.title=1">\u202e${'w'.repeat(10_240)}`;
+    upstream.script = (_, response) =>
+      sendJson(response, { error: { message: text } }, { status: 503 });
 
-  assert.equal(await chat(), 200);
-  await shows(page, FIRST_ROW, 'p → spare');
-  await page.locator(FIRST_ROW).click();
-  await shows(
-    page,
-    '.details table',
-    /p.*upstream_error.*503.*<img src=x onerror="document.title=1">/,
-  );
-  await page.locator(FIRST_ROW).click();
-  await showsProvider(page, 'p', '<img src=x');
+    assert.equal(await chat(), 200);
+    await shows(page, FIRST_ROW, 'p → spare');
+    await page.locator(FIRST_ROW).click();
+    await shows(
+      page,
+      '.details table',
+      /p.*upstream_error.*503.*<img src=x onerror="document.title=1">/,
+    );
+    await page.locator(FIRST_ROW).click();
+    await showsProvider(page, 'p', '<img src=x');
 
-  for (let i = 0; i < 3; i += 1) assert.equal(await chat(), 200);
-  await showsProvider(page, 'p', /, 1 model rests.*m rests, \d+ s left: /);
-  await shows(page, '#announcement', /^p: \w+, 1 model rests/);
-  for (let i = 0; i < 3; i += 1) assert.equal(await chat({ model: 'down/m' }), 200);
-  await showsProvider(page, 'down', /Resting, \d+ s left.*ECONNREFUSED/);
-  await showsProvider(page, 'down', /upstream_error 3/);
+    for (let i = 0; i < 3; i += 1) assert.equal(await chat(), 200);
+    await showsProvider(page, 'p', /, 1 model open.*m open, \d+ s left: /);
+    await shows(page, '#announcement', /^p: \w+, 1 model open/);
+    for (let i = 0; i < 3; i += 1) assert.equal(await chat({ model: 'down/m' }), 200);
+    await showsProvider(page, 'down', /Open, \d+ s left.*ECONNREFUSED/);
+    await showsProvider(page, 'down', /upstream_error 3/);
 
-  assert.equal(await chat({ messages: 1 }), 400);
-  await shows(page, FIRST_ROW, 'refused');
-  await page.locator(FIRST_ROW).click();
-  await shows(page, '.details', 'Invalid request: ');
-  await page.locator(FIRST_ROW).click();
-  await page.getByLabel('Outcome').selectOption('refused');
-  await shows(page, '#count', /^1 of 8$/);
-  await page.getByLabel('Outcome').selectOption('');
+    assert.equal(await chat({ messages: 1 }), 400);
+    await shows(page, FIRST_ROW, 'refused');
+    await page.locator(FIRST_ROW).click();
+    await shows(page, '.details', 'Invalid request: ');
+    await page.locator(FIRST_ROW).click();
+    await page.getByLabel('Outcome').selectOption('refused');
+    await shows(page, '#count', /^1 of 8$/);
+    await page.getByLabel('Outcome').selectOption('');
 
-  await assertAccessible(page);
-  await screenshot(page, 'failures-1280-light');
-  await page.setViewportSize({ width: 360, height: 900 });
-  await assertFitsWidth(page);
-  await screenshot(page, 'failures-360-light');
+    await assertAccessible(page);
+    await screenshot(page, 'failures-1280-light');
+    await page.setViewportSize({ width: 360, height: 900 });
+    await assertFitsWidth(page);
+    await screenshot(page, 'failures-360-light');
 
-  // After the rest one request tests it.
-  await showsProvider(page, 'down', 'Half-open');
-  upstream.script = (_, response) => sendJson(response, completion());
-  assert.equal(await chat(), 200);
-  await showsProvider(page, 'p', /Good(?!,)/);
-  assert.equal(await page.title(), 'inference-gateway');
-});
+    // After the rest one request tests it.
+    await showsProvider(page, 'down', 'Half-open');
+    upstream.script = (_, response) => sendJson(response, completion());
+    assert.equal(await chat(), 200);
+    await showsProvider(page, 'p', /Good(?!,)/);
+    assert.equal(await page.title(), 'inference-gateway');
+  },
+);
 
 browserTest(
   'a stream is counted while it is open, and shown when the client has left',

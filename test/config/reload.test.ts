@@ -191,7 +191,7 @@ describe('after a reload', () => {
     assert.equal(down.requests.length, 3, 'its circuit is open');
     await gateway.reload(toml('[server]\ncors = true'));
     await answererOf(gateway);
-    assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:resting q:200');
+    assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:circuit_open q:200');
     await gateway.reload(toml('', 'default_model = "d"'));
     await answererOf(gateway);
     assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:503 q:200');
@@ -229,7 +229,7 @@ describe('after a reload', () => {
     assert.equal(await ask('p/m', 'alice'), 200);
   });
 
-  test('a key that rests goes on resting, unless the settings of its provider differ', async (t) => {
+  test('a key in cooldown stays in it, unless the settings of its provider differ', async (t) => {
     replaceNow(t, () => 1000);
     const upstream = await startUpstream(t, ({ headers }, response) => {
       if (headers.authorization === 'Bearer revoked-canary')
@@ -239,15 +239,15 @@ describe('after a reload', () => {
     const toml = (more: string, own = '') =>
       `${more}\n[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_keys = ["revoked-canary", "good-canary"]\n${own}`;
     const gateway = await startGateway(t, { toml: toml('') });
-    const rests = () => linesOf(gateway, 'key rests').length;
+    const cooldowns = () => linesOf(gateway, 'key in cooldown').length;
     for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
-    assert.deepEqual([upstream.requests.length, rests()], [5, 1]);
+    assert.deepEqual([upstream.requests.length, cooldowns()], [5, 1]);
     await gateway.reload(toml('[server]\ncors = true'));
     for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
-    assert.deepEqual([upstream.requests.length, rests()], [9, 1]);
+    assert.deepEqual([upstream.requests.length, cooldowns()], [9, 1]);
     await gateway.reload(toml('', 'default_model = "d"'));
     for (let round = 0; round < 4; round += 1) assert.equal(await answererOf(gateway), 'p');
-    assert.deepEqual([upstream.requests.length, rests()], [14, 2]);
+    assert.deepEqual([upstream.requests.length, cooldowns()], [14, 2]);
   });
 
   test('a named client that was removed is refused, and one may name what it could not', async (t) => {

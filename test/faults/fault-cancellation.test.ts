@@ -72,7 +72,7 @@ const PHASES: Record<string, (t: TestContext) => Promise<Scene>> = {
     const silentTls = await startSilentTls(t);
     return {
       toml: `[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(silentTls, 'q')}`,
-      // Not p's own connections; and p is not asked each time, because it rests when it has failed often.
+      // Not p's own connections; and p is not asked each time, because its circuit opens when it has failed often.
       reached: ({ clients }) =>
         p.requests.length > 0 && p.sockets.size === 0 && silentTls.sockets.size === clients,
       release: silentTls.release,

@@ -71,14 +71,14 @@ describe('the log tells', { concurrency: true }, () => {
     assertHas(tries[1], { provider: 'q', model: 'd', outcome: 'ok', status: 200 });
   });
 
-  test('that a provider rests, why, and that it was passed over', async (t) => {
+  test('that a circuit is open, why, and that its provider was skipped', async (t) => {
     const { gateway } = await start(t, {
       script: status(503, 'no capacity'),
       fallback: answerWell,
     });
     for (let count = 0; count < 4; count += 1) await gateway.chat(chatBody());
     const { tries } = await lastLine(gateway, 4);
-    assertHas(tries[0], { provider: 'p', model: 'm', outcome: 'resting' });
+    assertHas(tries[0], { provider: 'p', model: 'm', outcome: 'circuit_open' });
     assertHas(tries[1], { provider: 'q', outcome: 'ok' });
     const opened = gateway.log
       .map((text) => JSON.parse(text) as Line)

@@ -87,10 +87,14 @@ describe('an alias for a list', { concurrency: true }, () => {
     const { ask, asked } = await start(t, ['p/a', 'p/b'], { scripts: { 'p/a': fail(503) } });
     for (let count = 0; count < 4; count += 1) assert.equal((await ask()).status, 200);
     const each = ['p/a', 'p/b'];
-    assert.deepEqual(asked(), [...each, ...each, ...each, 'p/b'], 'p/a rests after three failures');
+    assert.deepEqual(
+      asked(),
+      [...each, ...each, ...each, 'p/b'],
+      'the circuit of p/a is open after three failures',
+    );
   });
 
-  test('asks its first last while that rests', async (t) => {
+  test('asks its first last while the circuit of that is open', async (t) => {
     const { ask, asked, scripts, gateway } = await start(t, ['p/a', 'q/b'], {
       scripts: { 'p/a': fail(503) },
     });
@@ -100,7 +104,7 @@ describe('an alias for a list', { concurrency: true }, () => {
     const reply = await ask();
     assert.deepEqual([reply.status, reply.headers['x-gateway-provider']], [503, 'p']);
     assert.deepEqual(asked(), ['q/b', 'p/a']);
-    assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:resting q:500 p:503');
+    assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:circuit_open q:500 p:503');
   });
 
   test('gives the failure of its first if all fail, and the access line is about that one', async (t) => {

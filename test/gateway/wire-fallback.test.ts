@@ -545,7 +545,7 @@ describe('the circuit breaker', () => {
     const { breaker, logged } = startBreaker();
     const m = { provider: 'p', model: 'm' };
     for (const cause of ['503', '503', 'ECONNRESET']) breaker.recordModelFailure(P, 'm', cause);
-    const opened = { ...m, cause: 'ECONNRESET', failures: 3, rest_ms: 10_000 };
+    const opened = { ...m, cause: 'ECONNRESET', failures: 3, cooldown_ms: 10_000 };
     assert.deepEqual(logged(), [['warn', 'breaker opened', opened]]);
     breaker.recordAttempt(P, 'm');
     assert.deepEqual(logged(), [], 'the rest is not over');
@@ -554,7 +554,7 @@ describe('the circuit breaker', () => {
     breaker.recordModelFailure(P, 'm', '529');
     assert.deepEqual(logged(), [
       ['debug', 'breaker half-open', m],
-      ['debug', 'breaker stays open', { ...m, cause: '529', failures: 4, rest_ms: 10_000 }],
+      ['debug', 'breaker stays open', { ...m, cause: '529', failures: 4, cooldown_ms: 10_000 }],
     ]);
     breaker.recordSuccess(P, 'm');
     breaker.recordSuccess(P, 'm');
@@ -567,7 +567,7 @@ describe('the circuit breaker', () => {
       [
         'warn',
         'breaker opened',
-        { ...provider, cause: 'ECONNREFUSED', failures: 3, rest_ms: 10_000 },
+        { ...provider, cause: 'ECONNREFUSED', failures: 3, cooldown_ms: 10_000 },
       ],
       ['info', 'breaker closed', provider],
     ]);
@@ -595,8 +595,8 @@ describe('the circuit breaker', () => {
     const q = { provider: 'q', model: undefined, failures: 4, cause: 'ECONNREFUSED' };
     const endOfRest = clock.nowMs + 10_000;
     assert.deepEqual(breaker.report(), [
-      { ...a, restsUntilMs: endOfRest - 6000, state: 'open' },
-      { ...q, restsUntilMs: endOfRest, state: 'open' },
+      { ...a, openUntilMs: endOfRest - 6000, state: 'open' },
+      { ...q, openUntilMs: endOfRest, state: 'open' },
     ]);
     clock.nowMs += 4000;
     assert.deepEqual(
@@ -605,7 +605,7 @@ describe('the circuit breaker', () => {
     );
     breaker.recordAttempt(P, 'a');
     assert.deepEqual(
-      breaker.report().map(({ state, restsUntilMs }) => [state, restsUntilMs]),
+      breaker.report().map(({ state, openUntilMs }) => [state, openUntilMs]),
       [
         ['open', clock.nowMs + 10_000],
         ['open', endOfRest],
@@ -641,7 +641,7 @@ describe('the circuit breaker', () => {
     assert.deepEqual(states(), ['half-open', 'half-open', 'half-open']);
     assert.equal(three.recordAttempt(P, 'm'), 'half-open');
     assert.deepEqual(states(), ['open', 'open', 'open']);
-    assert.deepEqual(main.report()[0]!.restsUntilMs, clock.nowMs + 10_000);
+    assert.deepEqual(main.report()[0]!.openUntilMs, clock.nowMs + 10_000);
     three.recordSuccess(P, 'm');
     assert.deepEqual(states(), ['closed', 'closed', 'closed']);
     for (let count = 0; count < 3; count += 1) two.recordProviderFailure(P);
@@ -802,7 +802,7 @@ describe('the circuit breaker', () => {
     }
     const tries = gateway.accessLines().slice(5).map(triesOf);
     const unreachable = Array<string>(3).fill('gone:upstream_error q:200');
-    assert.deepEqual(tries, [...unreachable, 'gone:resting q:200']);
+    assert.deepEqual(tries, [...unreachable, 'gone:circuit_open q:200']);
   });
 
   test('probes a half-open provider with one attempt, whatever its retries', async (t) => {
@@ -821,7 +821,7 @@ describe('the circuit breaker', () => {
     const reply = await gateway.chat(chatBody());
     assert.deepEqual(facts(reply), [503, 'p', 'false']);
     assert.equal(reply.json().error.provider, 'p');
-    assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:resting q:404 p:503');
+    assert.equal(triesOf(gateway.accessLines().at(-1)), 'p:circuit_open q:404 p:503');
     assert.deepEqual(asked(), [7, 4, 0]);
     p.script = answerWell;
     assert.equal(answered(await gateway.chat(chatBody())), '200 p');

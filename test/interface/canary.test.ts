@@ -214,7 +214,7 @@ describe('the provider\u2019s key', () => {
         const { providers } = await feed.next('state');
         feed.close();
         assert.notEqual(providers[0].lastError, null);
-        assert.notDeepEqual(providers[0].resting, []);
+        assert.notDeepEqual(providers[0].openModels, []);
         const shown = [
           JSON.stringify(feed.events),
           (await gateway.admin('/metrics')).text,
@@ -244,8 +244,8 @@ describe('the provider\u2019s key', () => {
     }
     const feed = await openFeed(t, gateway.adminPort);
     const { providers } = await feed.next('state');
-    assert.equal(providers[0].resting.length, keys.length);
-    assert.match(providers[0].resting[0].why, /\/login\//);
+    assert.equal(providers[0].openModels.length, keys.length);
+    assert.match(providers[0].openModels[0].why, /\/login\//);
     const shown = JSON.stringify(feed.events).toLowerCase();
     for (const key of keys) assert.ok(!shown.includes(key.toLowerCase()), shown);
   });

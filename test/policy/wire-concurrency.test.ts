@@ -199,7 +199,7 @@ test('a fallback whose circuit another thread probes meanwhile keeps its token',
     },
   );
   assert.equal((await gateway.chat(chatBody())).status, 503);
-  assert.equal(triesOf(gateway.accessLines()[0]), 'p:503 q:resting');
+  assert.equal(triesOf(gateway.accessLines()[0]), 'p:503 q:circuit_open');
   lost.mock.restore();
   const reply = await gateway.chat(chatBody());
   assert.deepEqual([reply.status, reply.headers['x-gateway-provider']], [200, 'q']);
@@ -265,25 +265,27 @@ test('a provider that was not asked because of its limit keeps its circuit as it
   assert.equal(await triesOfNext(gateway), 'p:limit q:200');
   await release();
   assert.equal(await triesOfNext(gateway), 'p:503 q:200');
-  assert.equal(await triesOfNext(gateway), 'p:resting q:200');
+  assert.equal(await triesOfNext(gateway), 'p:circuit_open q:200');
 });
 
-for (const isResting of [false, true]) {
-  const what = isResting ? 'that rested, and then had no free slot,' : 'without a free slot';
+for (const isOpen of [false, true]) {
+  const what = isOpen
+    ? 'whose circuit was open, and which then had no free slot,'
+    : 'without a free slot';
   test(`the 429 of a provider ${what} is answered and logged as its own if the fallback fails`, async (t) => {
     const { gateway, q, hold } = await startFailing(t);
-    const failures = isResting ? 3 : 0;
+    const failures = isOpen ? 3 : 0;
     q.script = async (request, response) => {
-      if (isResting && q.requests.length > failures) await hold();
+      if (isOpen && q.requests.length > failures) await hold();
       return failWith(500, { headers: { 'x-request-id': 'of-q' } })(request, response);
     };
     for (let round = 0; round < failures; round += 1) await gateway.chat(chatBody());
-    if (!isResting) await hold();
+    if (!isOpen) await hold();
     const { status, headers } = await gateway.chat(chatBody());
     assert.deepEqual([status, headers['x-gateway-provider']], [429, 'p']);
     await lines(gateway, failures + 1);
     const line = gateway.accessLines().at(-1);
-    assert.equal(triesOf(line), isResting ? 'p:resting q:500 p:limit' : 'p:limit q:500');
+    assert.equal(triesOf(line), isOpen ? 'p:circuit_open q:500 p:limit' : 'p:limit q:500');
     assert.deepEqual(
       [line?.['provider'], line?.['upstream_request_id'], line?.['reason']],
       ['p', undefined, 'provider_concurrency'],
@@ -326,5 +328,5 @@ test('a provider whose last slot another thread takes meanwhile keeps its circui
   assert.equal(await triesOfNext(gateway), 'p:limit q:200');
   isTaken = false;
   assert.equal(await triesOfNext(gateway), 'p:503 q:200');
-  assert.equal(await triesOfNext(gateway), 'p:resting q:200');
+  assert.equal(await triesOfNext(gateway), 'p:circuit_open q:200');
 });

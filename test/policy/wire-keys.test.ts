@@ -66,8 +66,14 @@ async function start(
   const restLines = () =>
     gateway.log
       .map((line) => JSON.parse(line) as Record<string, unknown>)
-      .filter(({ message }) => message === 'key rests')
-      .map(({ level, provider, key, status, rest_ms }) => [level, provider, key, status, rest_ms]);
+      .filter(({ message }) => message === 'key in cooldown')
+      .map(({ level, provider, key, status, cooldown_ms }) => [
+        level,
+        provider,
+        key,
+        status,
+        cooldown_ms,
+      ]);
   return { gateway, upstream, scripts, clock, asked, restLines };
 }
 
@@ -146,7 +152,7 @@ describe('a pool of keys', () => {
     assert.deepEqual(triedKeys(gateway.accessLines()[0]!), [[undefined, 200]]);
   });
 
-  const rests: [status: number, retryAfter: string | undefined, restMs: number][] = [
+  const cooldowns: [status: number, retryAfter: string | undefined, cooldownMs: number][] = [
     [401, undefined, 60_000],
     [401, '5', 60_000],
     [403, undefined, 60_000],
@@ -154,25 +160,25 @@ describe('a pool of keys', () => {
     [429, undefined, 1000],
     [429, '7200', 3_600_000],
   ];
-  for (const [status, retryAfter, restMs] of rests) {
-    test(`lets a key that is answered ${status}, Retry-After: ${retryAfter ?? 'none'}, rest for ${restMs} ms`, async (t) => {
+  for (const [status, retryAfter, cooldownMs] of cooldowns) {
+    test(`lets a key that is answered ${status}, Retry-After: ${retryAfter ?? 'none'}, rest for ${cooldownMs} ms`, async (t) => {
       const headers = retryAfter === undefined ? undefined : { 'retry-after': retryAfter };
       const pool = await start(t, { a: fail(status, headers), b: answerWell });
       const { gateway, clock, asked, restLines } = pool;
       await gateway.chat(chatBody());
       assert.equal(asked(), 'ab');
-      clock.nowMs += restMs - 1;
+      clock.nowMs += cooldownMs - 1;
       for (let count = 0; count < 3; count += 1) await gateway.chat(chatBody());
       assert.equal(asked(), 'bbb');
       clock.nowMs += 1;
       for (let count = 0; count < 3; count += 1) await gateway.chat(chatBody());
       assert.equal(asked(), 'abbb');
-      const line = ['warn', 'p', 1, status, restMs];
+      const line = ['warn', 'p', 1, status, cooldownMs];
       assert.deepEqual(restLines(), [line, line]);
     });
   }
 
-  test('that rests as a whole gives the last answer; then the key whose rest ends first is asked', async (t) => {
+  test('that is in cooldown as a whole gives the last answer; then the key whose cooldown ends first is tried', async (t) => {
     const { gateway, clock, asked, restLines } = await start(t, {
       a: fail(401),
       b: fail(429, { 'retry-after': '9' }),
@@ -192,7 +198,7 @@ describe('a pool of keys', () => {
     assert.equal(restLines().length, 3, 'a rest that is extended is not told again');
   });
 
-  test('of which some are revoked and the others limited for an hour falls back, also after the rests for 401', async (t) => {
+  test('of which some are revoked and the others limited for an hour falls back, also after the cooldowns for 401', async (t) => {
     const q = await startUpstream(t, answerWell);
     const { gateway, clock, asked } = await start(
       t,
@@ -226,7 +232,7 @@ describe('a pool of keys', () => {
     }
   });
 
-  test('serves again if its working key rests for a 403 and the others are limited', async (t) => {
+  test('serves again if its working key in cooldown for a 403 and the others are limited', async (t) => {
     const forbidden: Script = (request, response) =>
       request.body.includes('"m-secret"')
         ? fail(403)(request, response)
@@ -257,7 +263,7 @@ describe('a pool of keys', () => {
     clock.nowMs += 4000;
     timers.advance(4000);
     assert.equal((await reply).headers['x-gateway-provider'], 'q');
-    assert.equal(asked(), 'b', 'the other one rests');
+    assert.equal(asked(), 'b', 'the other one is in cooldown');
   });
 
   const inside: Record<string, [Script, stream: boolean]> = {
@@ -284,7 +290,7 @@ describe('a pool of keys', () => {
     });
   }
 
-  test('does not try another key after a failure that is none of the key, or a refusal by content policy, and none rests', async (t) => {
+  test('does not try another key after a failure that is none of the key, or a refusal by content policy, and none is in cooldown', async (t) => {
     const { gateway, scripts, asked, restLines } = await start(t, { a: answerWell, b: answerWell });
     const failures = [400, 402, 404, 422, 500, 503].map(
       (status) => [status, fail(status)] as const,
@@ -300,7 +306,7 @@ describe('a pool of keys', () => {
     assert.deepEqual(restLines(), []);
   });
 
-  test('serves again as a whole once a key works that rests for a 403: that was about a request', async (t) => {
+  test('serves again as a whole once a key works that is in cooldown for a 403: that was about a request', async (t) => {
     const forbidden: Script = (request, response) =>
       request.body.includes('"m-secret"')
         ? fail(403)(request, response)
@@ -311,7 +317,7 @@ describe('a pool of keys', () => {
     for (let count = 0; count < 5; count += 1) {
       assert.equal((await gateway.chat(chatBody())).status, 200);
     }
-    assert.equal(asked(), 'ababa', 'the rejected key still rests');
+    assert.equal(asked(), 'ababa', 'the rejected key is still in cooldown');
   });
 
   for (const [what, late] of [
@@ -372,7 +378,7 @@ describe('the model list of a provider with several keys', () => {
     assert.deepEqual(restLines(), []);
   });
 
-  test('is not asked for with a key that rests', async (t) => {
+  test('is not asked for with a key in cooldown', async (t) => {
     const { gateway, asked } = await start(t, {
       a: fail(401),
       b: (request, response) => (request.method === 'GET' ? list : answerWell)(request, response),

@@ -129,11 +129,11 @@ describe('of two keys of which one is revoked', { concurrency: 1, skip }, () => 
     for (const client of clients.values()) {
       for (let round = 0; round < 5; round += 1) {
         assert.equal((await client.chat()).status, 200);
-        await program.logged('key rests');
+        await program.logged('key in cooldown');
         assert.equal(refusedCount(), 1);
       }
     }
-    // The settings of the provider are the same: the key rests on.
+    // The settings of the provider are the same: the key in cooldown on.
     program.child.kill('SIGHUP');
     await program.logged('reloaded');
     await clients
@@ -145,7 +145,7 @@ describe('of two keys of which one is revoked', { concurrency: 1, skip }, () => 
       assert.equal((await client.chat()).status, 200);
       assert.equal(refusedCount(), 1);
     }
-    assert.equal(program.lines('key rests').length, 1);
+    assert.equal(program.lines('key in cooldown').length, 1);
   });
 
   test('of 1,000 requests those alone ask with it that were in flight together, and one line tells of its rest', async (t) => {
@@ -159,7 +159,7 @@ describe('of two keys of which one is revoked', { concurrency: 1, skip }, () => 
     await Promise.all(Array.from({ length: CONNECTIONS }, send));
     assert.ok(refusedCount() >= 1 && refusedCount() <= CONNECTIONS, `${refusedCount()}`);
     assert.equal((await program.logged('request', 1000)).length, 1000);
-    assert.equal(program.lines('key rests').length, 1);
+    assert.equal(program.lines('key in cooldown').length, 1);
   });
 });
 

@@ -72,7 +72,7 @@ function announceChanges(next) {
     const words = stateWords(provider);
     const before = saidStates.get(provider.id);
     if (before !== undefined && before !== words) {
-      const why = provider.why || provider.resting[0]?.why;
+      const why = provider.why || provider.openModels[0]?.why;
       said.push(provider.id + ': ' + words + (why ? ': ' + clip(why) : ''));
     }
   }

@@ -17,30 +17,29 @@ import {
 const STATES = new Map([
   ['good', ['good', 'Good']],
   ['failing', ['bad', 'Failing']],
-  ['resting', ['rest', 'Resting']],
+  ['open', ['rest', 'Open']],
   ['half-open', ['half', 'Half-open']],
   ['skipped', ['skip', 'Skipped']],
 ]);
 const iconAndWords = (state) => STATES.get(state) ?? ['warn', state];
 
-/** Returns the state, with details of it if there are any, and the number of resting models. */
-export function stateWords({ state, resting }, details = '') {
-  const count = resting.length;
-  const models = ['', ', 1 model rests'][count] ?? ', ' + count + ' models rest';
+/** Returns the state, with details of it if there are any, and the number of models with an open circuit. */
+export function stateWords({ state, openModels }, details = '') {
+  const count = openModels.length;
+  const models = ['', ', 1 model open'][count] ?? ', ' + count + ' models open';
   return iconAndWords(state)[1] + details + models;
 }
 
 function stateCell(provider, now) {
   const remaining = (until) => formatDuration(Date.parse(until) - Date.parse(now)) + ' left';
-  const models = provider.resting.map(
-    ({ model, until, why }) =>
-      clip(model) + ' rests, ' + remaining(until) + (why ? ': ' + why : ''),
+  const models = provider.openModels.map(
+    ({ model, until, why }) => clip(model) + ' open, ' + remaining(until) + (why ? ': ' + why : ''),
   );
   const [name] = iconAndWords(provider.state);
   const lines = [provider.why, ...models].filter((line) => line);
   if (name === 'half') lines.unshift('The next request tests it.');
   const since = provider.since ? ' since ' + formatDay(provider.since, now) : '';
-  const rest = provider.restsUntil ? ', ' + remaining(provider.restsUntil) : '';
+  const rest = provider.openUntil ? ', ' + remaining(provider.openUntil) : '';
   return {
     icon: name === 'good' && models.length > 0 ? 'warn' : name,
     text: stateWords(provider, since + rest),
