@@ -260,6 +260,7 @@ function cells(): Cell[] {
   });
 }
 
+for (const kind of values.kinds.split(',')) assert.ok(kind in KINDS, `no kind ${kind}`);
 await buildOnce();
 console.log(TRANSPORT_ENV['GATEWAY_UPSTREAM'] ?? 'auto');
 if (!values.stalls) for (const cell of cells()) await run(cell).catch(() => {});
