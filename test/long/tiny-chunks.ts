@@ -18,7 +18,7 @@ import { TRANSPORT_ENV } from '../support/transport.ts';
 
 const SUPPORT = join(process.cwd(), 'test/support');
 const DELAY_PROBE = join(SUPPORT, 'loop-delay.mjs');
-/** How long the gateway may be busy without a turn. */
+/** How much longer than a bare Node, which reads the same bytes, the gateway may be busy without a turn. */
 const MAX_STALL_MS = 100;
 const GIVE_UP_MS = 20_000;
 
@@ -130,6 +130,7 @@ try {
   for (const scenario of SCENARIOS) {
     const { kind, count, chunkBytes } = scenario;
     console.log(`${kind}, ${count} at once, chunks of ${chunkBytes} B`);
+    let bareMs = 0;
     for (const [name, start] of [
       ['bare Node', startBare],
       ['gateway', startGateway],
@@ -137,9 +138,9 @@ try {
       const { healthMs, busyMs, statuses } = await run(scenario, start);
       const figures = [healthMs, busyMs].map((ms) => ms.toFixed(0).padStart(7)).join('');
       console.log(`  ${name.padEnd(10)}${figures}  ${statuses}`);
-      if (name === 'bare Node') continue;
-      if (busyMs < MAX_STALL_MS) continue;
-      console.log(`FAILED: the gateway stalled for more than ${MAX_STALL_MS} ms`);
+      bareMs ||= busyMs;
+      if (busyMs - bareMs < MAX_STALL_MS) continue;
+      console.log(`FAILED: the gateway stalled for ${MAX_STALL_MS} ms longer`);
       process.exitCode = 1;
     }
   }
