@@ -2,14 +2,15 @@
 
 import type { Call } from '../downstream/call.ts';
 import { type Answer, Attempt, causeOf, type ChatRequest, isStream } from '../lib/attempt.ts';
-import { pause } from '../lib/cancellation.ts';
+import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Concurrency } from '../policy/concurrency.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { Limits } from '../policy/rate-limits.ts';
-import { sendAttempt, type AttemptSettings } from '../upstream/attempt.ts';
+import { sendAttempt } from '../upstream/attempt.ts';
+import type { AttemptSettings } from '../upstream/attempt-context.ts';
 import type { ForwardedHeaders } from '../upstream/provider.ts';
 import type { Candidate, Candidates } from './model-name.ts';
 
@@ -195,6 +196,7 @@ async function makeAttempt(
   const { record } = call;
   const { provider, model } = candidate;
   const attempt = new Attempt(provider, model, key);
+  const deadline = new Deadline(call.cancellation);
   record.tries.push(attempt);
   record.attempt = attempt;
   record.provider = provider.id;
@@ -211,9 +213,11 @@ async function makeAttempt(
     recordOutcome(breaker, candidate, failure);
   };
   try {
+    const request = provider.chatRequest(chat, model, forwarded, key);
     attempt.answer = await sendAttempt(
-      { attempt, call, chat, provider, forwarded, isFresh, onStreamEnd },
-      settings,
+      { ...request, held: call.bodyReservation, isStream: chat.stream, isFresh },
+      provider.timeoutMs,
+      { attempt, call, settings, isStream: chat.stream, deadline, onStreamEnd },
     );
     end();
   } catch (thrown) {

@@ -11,7 +11,8 @@ import {
   memberOf,
   parseUntrustedJson,
 } from '../lib/json.ts';
-import { errorIn, type ReplyContext } from './provider-error.ts';
+import type { AttemptContext } from './attempt-context.ts';
+import { errorIn } from './provider-error.ts';
 import type { UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
@@ -24,11 +25,11 @@ const MAX_ANSWER_BYTES = 67_108_864;
  */
 export function readCompletion(
   { headers, body }: UpstreamReply,
-  context: ReplyContext,
+  context: AttemptContext,
 ): readonly Buffer[] | Promise<readonly Buffer[]> {
-  const { provider, reservation } = context;
+  const { provider } = context.attempt;
   let scan: AnswerScan | undefined;
-  const held = reservation.keepBody({
+  const held = context.call.answerReservation.keepBody({
     announcedBytes: Number(headers.get('content-length') ?? 0) || 0,
     maxBytes: MAX_ANSWER_BYTES,
     tooLarge: () => new GatewayError('provider', 'the answer is too large', { provider }),
@@ -65,7 +66,7 @@ type AnswerFault = GatewayError | 'not JSON' | undefined;
 export const ERROR_WITHOUT_TEXT = { error: {} };
 
 /** Notes what a completion says about itself, or returns what is wrong with the answer. */
-function readShort(parts: readonly Buffer[], context: ReplyContext): AnswerFault {
+function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
   const bytes = joinParts(parts);
   const json = parseUntrustedJson(bytes.toString('utf8'));
   if (json === undefined) return 'not JSON';
@@ -120,7 +121,7 @@ class AnswerScan {
   }
 
   /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
-  finish(parts: readonly Buffer[], context: ReplyContext): AnswerFault {
+  finish(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
     if (this.#json.end()) return 'not JSON';
     if (!this.#hasChoices) {
       return this.#hasError ? errorIn(ERROR_WITHOUT_TEXT, context, false) : undefined;

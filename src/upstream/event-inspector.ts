@@ -5,7 +5,8 @@ import { EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts'
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { isWholeData, scanEvents, type EventScan } from './event-scan.ts';
-import { errorIn, type ReplyContext } from './provider-error.ts';
+import type { AttemptContext } from './attempt-context.ts';
+import { errorIn } from './provider-error.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
@@ -34,10 +35,10 @@ export class EventInspector {
   isMidLine = false;
   /** By the index of each choice that has begun: whether it has its `finish_reason`. */
   readonly #choices = new Map<number, boolean>();
-  readonly #context: ReplyContext;
+  readonly #context: AttemptContext;
   #isModelWanted = true;
 
-  constructor(context: ReplyContext) {
+  constructor(context: AttemptContext) {
     this.#context = context;
   }
 
@@ -54,7 +55,7 @@ export class EventInspector {
   /** Looks for errors, the end and what the answer says of itself. Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer, isBeginning: boolean): Inspection {
     if (this.splitter.heldBytes > MAX_EVENT_BYTES)
-      throw streamError(this.#context.provider, 'an event is too large');
+      throw streamError(this.#context.attempt.provider, 'an event is too large');
     const scan = scanEvents(events, this.#isModelWanted);
     const mustParse = isBeginning || scan.isSuspicious;
     const found = mustParse ? this.#parse(events) : { passed: events, hasData: true };
@@ -134,7 +135,7 @@ export class EventInspector {
       return {
         passed: NOTHING,
         hasData: false,
-        error: streamError(this.#context.provider, 'the stream was cut off'),
+        error: streamError(this.#context.attempt.provider, 'the stream was cut off'),
       };
     }
     const found = this.#inspect(closed, true);

@@ -2,13 +2,11 @@
 
 import { STATUS_CODES } from 'node:http';
 
-import type { Attempt } from '../lib/attempt.ts';
-import type { Reservation } from '../lib/byte-budget.ts';
-import type { Deadline } from '../lib/cancellation.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { passedHeaders } from './headers.ts';
+import type { AttemptContext } from './attempt-context.ts';
 import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
@@ -42,30 +40,10 @@ const SAYS_NOTHING = /^provider returned error\.?$/i;
 /** An error as the upstream reports it, in an error body or an error event. All of it is untrusted. */
 type UpstreamFault = ReturnType<typeof readFault>;
 
-/** One reply that is being read. Without the request: a stream would hold its body, often megabytes, until it ends. */
-export interface ReplyContext {
-  /** Receives the model, the finish reason and the usage of the answer. */
-  readonly attempt: Attempt;
-  /** The provider's id. */
-  readonly provider: string;
-  readonly isStream: boolean;
-  readonly deadline: Deadline;
-  /** Grows with the answer; with a Content-Length, to all of it at once. */
-  readonly reservation: Reservation;
-  /** Limit for the silence inside a running stream; 0 is no limit. */
-  readonly idleMs: number;
-  /** Removes keys from text that is sent to a client. */
-  readonly redact: (text: string) => string;
-  /** The log may have the provider's own text, which may quote the request. */
-  readonly isQuoted: boolean;
-  /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
-  readonly onStreamEnd: (failure?: GatewayError) => void;
-}
-
 /** Returns the client's error for the JSON of a 200 or of an event; undefined if that is no error. */
 export function errorIn(
   json: unknown,
-  context: ReplyContext,
+  context: AttemptContext,
   isEvent: boolean,
 ): GatewayError | undefined {
   if (!reportsFault(json)) return undefined;
@@ -76,7 +54,7 @@ export function errorIn(
 /** Maps a fault to the error that the client gets. `from` has the headers of a reply whose status is an error's. */
 export function toProviderError(
   fault: UpstreamFault,
-  { provider, redact, isQuoted }: ReplyContext,
+  { attempt: { provider }, settings: { config, redact } }: AttemptContext,
   from: { status: number; headers?: UpstreamHeaders; isEvent?: boolean },
 ): GatewayError {
   const { status, headers, isEvent = false } = from;
@@ -88,7 +66,7 @@ export function toProviderError(
   const text = errorText(fault, status, redact);
   const details: ErrorDetails = {
     provider,
-    cause: isQuoted ? text : namesOf(fault, status, redact),
+    cause: config.logging.providerMessages ? text : namesOf(fault, status, redact),
     ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,

@@ -11,7 +11,7 @@ import { encodeEvent } from '../lib/sse.ts';
 import { EventInspector, streamError, type Inspection } from './event-inspector.ts';
 import { timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
-import type { ReplyContext } from './provider-error.ts';
+import type { AttemptContext } from './attempt-context.ts';
 
 /** Always held: one read of a socket. More is taken from the budget. */
 const MAX_CHUNK_BYTES = 65_536;
@@ -28,7 +28,7 @@ const AFTER_DONE_MS = 5000;
  */
 export function openStream(
   { body, headers }: UpstreamReply,
-  context: ReplyContext,
+  context: AttemptContext,
 ): Promise<ByteStream> {
   const causeIfEmpty = `content-type: ${headers.get('content-type') ?? 'none'}`;
   return new Promise((resolve, reject) => {
@@ -49,8 +49,10 @@ interface Opening {
 /** Takes the upstream's bytes, and is the client's stream once it has a first event. */
 class Relay implements ByteSink, ByteStream {
   readonly #body: ByteSource;
-  readonly #context: ReplyContext;
+  readonly #context: AttemptContext;
   readonly #inspector: EventInspector;
+  /** Limit for the silence inside a running stream; 0 is no limit. */
+  readonly #idleMs: number;
   /** Settles `openStream`; `undefined` once there are events with data. */
   #opening: Opening | undefined;
   /** The first events, until the client takes them. */
@@ -68,12 +70,13 @@ class Relay implements ByteSink, ByteStream {
   readonly #createTimeout = () =>
     this.#isWaiting
       ? noRoom()
-      : timeoutError(this.#context.provider, { cause: `no event in ${this.#context.idleMs} ms` });
+      : timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
 
-  constructor(body: ByteSource, context: ReplyContext, opening: Opening) {
+  constructor(body: ByteSource, context: AttemptContext, opening: Opening) {
     this.#body = body;
     this.#context = context;
     this.#inspector = new EventInspector(context);
+    this.#idleMs = context.settings.config.server.streamIdleTimeoutMs;
     this.#opening = opening;
   }
 
@@ -143,7 +146,7 @@ class Relay implements ByteSink, ByteStream {
     if (found.error) throw found.error;
     const { isDone } = this.#inspector;
     if (isDone || this.#hasUpstreamEnded || opening.seen.size > MAX_COMMENT_BYTES) {
-      const { provider } = this.#context;
+      const { provider } = this.#context.attempt;
       const text = 'the stream ended before its first event';
       throw streamError(provider, text, opening.causeIfEmpty);
     }
@@ -152,7 +155,7 @@ class Relay implements ByteSink, ByteStream {
 
   /** Passes events on to the client. Returns false if the upstream is to wait for it. */
   #pass({ passed, error }: Inspection): boolean {
-    const { deadline, idleMs } = this.#context;
+    const { deadline } = this.#context;
     this.#hold(passed.length);
     const hasRoom = passed.length === 0 || this.#client!.write(passed);
     const failure = error ?? (this.#hasUpstreamEnded ? this.#endFailure() : undefined);
@@ -164,8 +167,8 @@ class Relay implements ByteSink, ByteStream {
     const { sawData } = this.#inspector.splitter;
     if (!hasRoom) {
       const leftMs = this.#idleLeftMs ?? deadline.disarm();
-      this.#idleLeftMs = sawData ? idleMs : leftMs;
-    } else if (sawData) deadline.arm(idleMs, this.#createTimeout);
+      this.#idleLeftMs = sawData ? this.#idleMs : leftMs;
+    } else if (sawData) deadline.arm(this.#idleMs, this.#createTimeout);
     return hasRoom;
   }
 
@@ -176,7 +179,7 @@ class Relay implements ByteSink, ByteStream {
     } else if (thrown instanceof ClientGone) {
       this.cancel();
     } else {
-      const { provider } = this.#context;
+      const { provider } = this.#context.attempt;
       const failure = upstreamFailure(thrown, { provider, answered: true });
       this.#finish(GatewayError.from(failure));
     }
@@ -198,7 +201,7 @@ class Relay implements ByteSink, ByteStream {
 
   /** Reserves what is held once the chunk has been taken. Throws `rateLimit` for an event that can never fit. */
   #hasRoom(chunk: Buffer): boolean {
-    const { reservation } = this.#context;
+    const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#opening?.seen.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.heldBytes + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryResize(heldBytes)) return true;
@@ -208,8 +211,8 @@ class Relay implements ByteSink, ByteStream {
 
   /** Pauses the upstream, and tries again every 50 ms: the idle limit or the client's leaving ends the wait. */
   #waitForRoom(chunk: Buffer): false {
-    const { deadline, reservation } = this.#context;
-    const endWait = reservation.wait();
+    const { call, deadline } = this.#context;
+    const endWait = call.answerReservation.wait();
     this.#isWaiting = true;
     setTimeout(() => {
       this.#isWaiting = false;
@@ -223,7 +226,7 @@ class Relay implements ByteSink, ByteStream {
   /** Reserves what is held: these bytes, and the unfinished event. */
   #hold(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.heldBytes;
-    this.#context.reservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
+    this.#context.call.answerReservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 
   /** An event of the gateway's own. Ends the upstream's line first if it is unfinished. */
@@ -235,6 +238,9 @@ class Relay implements ByteSink, ByteStream {
   /** The failure of a stream that the upstream ended too early; undefined if it is complete. */
   #endFailure(): GatewayError | undefined {
     if (this.#inspector.isDone || this.#inspector.isFinished) return undefined;
-    return streamError(this.#context.provider, 'the stream ended before the answer was finished');
+    return streamError(
+      this.#context.attempt.provider,
+      'the stream ended before the answer was finished',
+    );
   }
 }

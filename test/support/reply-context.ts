@@ -1,22 +1,36 @@
 /** What the reading of a provider's reply needs, for tests that call it by themselves. */
 
+import { loadConfig } from '../../src/config/config.ts';
 import { Attempt } from '../../src/lib/attempt.ts';
 import { Reservation } from '../../src/lib/byte-budget.ts';
-import { Deadline } from '../../src/lib/cancellation.ts';
+import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
+import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
+import { ExhaustionLog } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
-import type { ReplyContext } from '../../src/upstream/provider-error.ts';
-import { newBudget } from './shared.ts';
+import { createTransport } from '../../src/upstream/transport.ts';
+import { newBudget, newMemory } from './shared.ts';
 
-export function newReplyContext(onStreamEnd: ReplyContext['onStreamEnd'] = () => {}): ReplyContext {
+const CONFIG = loadConfig({ toml: '[server]\nstream_idle_timeout = 0', env: {} });
+const TRANSPORT = createTransport('fetch');
+const LOGGER = { log: () => {}, isEnabled: () => false };
+
+export function newReplyContext(
+  onStreamEnd: AttemptContext['onStreamEnd'] = () => {},
+): AttemptContext {
   return {
     attempt: new Attempt({ id: 'p', chatUrl: '' }, 'm'),
-    provider: 'p',
+    call: {
+      cancellation: new Cancellation(),
+      answerReservation: new Reservation(newBudget()),
+    },
+    settings: {
+      config: CONFIG,
+      transport: TRANSPORT,
+      redact: Object.assign((text: string) => text, { mayChange: () => false }),
+      exhaustion: new ExhaustionLog(LOGGER, newMemory()),
+    },
     isStream: true,
     deadline: new Deadline(),
-    reservation: new Reservation(newBudget()),
-    idleMs: 0,
-    redact: (text) => text,
-    isQuoted: true,
     onStreamEnd,
   };
 }

@@ -4,7 +4,7 @@ import { describe, test, type TestContext } from 'node:test';
 import { readAll } from '../../src/lib/byte-source.ts';
 import { readCompletion } from '../../src/upstream/completion.ts';
 import { scanEvents } from '../../src/upstream/event-scan.ts';
-import type { ReplyContext } from '../../src/upstream/provider-error.ts';
+import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { openStream } from '../../src/upstream/stream-relay.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
@@ -28,7 +28,7 @@ interface Facts {
   readonly usage: object | undefined;
 }
 
-function toFacts({ attempt }: ReplyContext): Facts {
+function toFacts({ attempt }: AttemptContext): Facts {
   const { answerModel: model, finishReason } = attempt;
   const counts = Object.entries(attempt.usage ?? {}).filter(([, count]) => count !== undefined);
   return { model, finishReason, usage: counts.length > 0 ? Object.fromEntries(counts) : undefined };

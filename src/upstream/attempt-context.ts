@@ -1,0 +1,35 @@
+/** The settings, the state and the client of one attempt: for all that reads its reply. */
+
+import type { Config } from '../config/config.ts';
+import type { Attempt } from '../lib/attempt.ts';
+import type { Reservation } from '../lib/byte-budget.ts';
+import type { Cancellation, Deadline } from '../lib/cancellation.ts';
+import type { GatewayError } from '../lib/errors.ts';
+import type { Redactor } from '../lib/secrets.ts';
+import type { ExhaustionLog } from './network-error.ts';
+import type { Transport } from './transport.ts';
+
+export interface AttemptSettings {
+  readonly config: Config;
+  readonly transport: Transport;
+  /** Removes keys from text that is sent to a client. */
+  readonly redact: Redactor;
+  readonly exhaustion: ExhaustionLog;
+}
+
+/** One attempt, without its request: a stream would hold the body, often megabytes, until it ends. */
+export interface AttemptContext {
+  /** Receives what becomes known of the attempt. */
+  readonly attempt: Attempt;
+  readonly call: {
+    /** Cancelled when the client leaves or the gateway gives the request up. */
+    readonly cancellation: Cancellation;
+    /** The memory that the answer takes until it is delivered. */
+    readonly answerReservation: Reservation;
+  };
+  readonly settings: AttemptSettings;
+  readonly isStream: boolean;
+  readonly deadline: Deadline;
+  /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
+  readonly onStreamEnd: (failure?: GatewayError) => void;
+}
