@@ -22,7 +22,7 @@ export const CLIENT_LIMITS = {
   /** Time in which an upload is discarded after its answer, so that the client reads it: nginx's lingering_close. */
   lingerMs: 2000,
   /** A client that reads nothing of its response for so long is cut off: node:http has no such limit. */
-  stuckReaderMs: 60_000,
+  sendTimeoutMs: 60_000,
 };
 
 /** Up to this length a body is sent as text, in one write with the head. */

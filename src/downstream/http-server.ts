@@ -25,7 +25,7 @@ const BACKLOG_CONNECTIONS = 1024;
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
 /** Limit for the answers to cancelled requests if `cut` ends the drain. */
-const HURRIED_LINGER_MS = 100;
+const FORCED_LINGER_MS = 100;
 
 export interface HttpServer {
   /**
@@ -71,7 +71,7 @@ export function createHttpServer(
   const state: ServerState = { ...options, ...initial };
   const connections: Connections = new Map();
   let checking: NodeJS.Timeout | undefined;
-  const hurry = new AbortController();
+  const forceClose = new AbortController();
 
   const server = createNodeServer(limits);
   attach(server, state, connections);
@@ -83,13 +83,13 @@ export function createHttpServer(
       // Later errors pass: the server goes on listening.
       server.on('error', () => {});
       const check = () => connections.forEach((connection) => connection.checkProgress());
-      checking = setInterval(check, limits.stuckReaderMs / PROGRESS_CHECKS);
+      checking = setInterval(check, limits.sendTimeoutMs / PROGRESS_CHECKS);
       return server.address() as AddressInfo;
     },
     async drain({ delayMs, timeoutMs, reason }) {
       state.isDraining = true;
       const overBefore = state.begun - inFlight.own;
-      const { signal } = hurry;
+      const { signal } = forceClose;
       if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
       const end = (lingerMs: number) => {
         if (!state.cancelReason) {
@@ -101,8 +101,8 @@ export function createHttpServer(
         setTimeout(close, lingerMs).unref();
       };
       const deadline = startTimer(() => end(limits.lingerMs), timeoutMs);
-      if (signal.aborted) end(HURRIED_LINGER_MS);
-      else signal.addEventListener('abort', () => end(HURRIED_LINGER_MS));
+      if (signal.aborted) end(FORCED_LINGER_MS);
+      else signal.addEventListener('abort', () => end(FORCED_LINGER_MS));
       await closeServer(server, connections);
       clearTimeout(deadline);
       clearInterval(checking);
@@ -110,7 +110,7 @@ export function createHttpServer(
       for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
       return { finished: state.begun - overBefore - state.cut, cut: state.cut };
     },
-    cut: () => hurry.abort(),
+    cut: () => forceClose.abort(),
     get inFlight() {
       return inFlight.value;
     },

@@ -37,7 +37,7 @@ export function readRequestBody(
 ): Promise<readonly Buffer[]> {
   const { bodyReservation, cancellation } = call;
   const pace = new UploadPace(request);
-  const body = bodyReservation.keepBody({
+  const body = bodyReservation.holdBody({
     announcedBytes: Number(request.headers['content-length'] ?? 0),
     maxBytes,
     tooLarge: () => invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),

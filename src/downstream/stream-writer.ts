@@ -4,11 +4,11 @@ import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
 import { type ByteSink, type ByteSource, onNextTurn, TurnLimit } from '../lib/byte-source.ts';
-import { toSendable } from '../lib/byte-budget.ts';
+import { copyIfResizable } from '../lib/byte-budget.ts';
 
 /**
  * A longer body is written in parts, each when the kernel has taken the one before. One part within
- * `stuckReaderMs` is the slowest that a client may read.
+ * `sendTimeoutMs` is the slowest that a client may read.
  */
 export const WRITE_PART_BYTES = 65_536;
 const CRLF = '\r\n';
@@ -67,7 +67,7 @@ export class StreamWriter implements ByteSink {
     this.writtenBytes += part.length;
     const hasRoom = this.#response.chunkedEncoding
       ? this.#writeFrame(part)
-      : this.#response.write(toSendable(part));
+      : this.#response.write(copyIfResizable(part));
     const isTurnOver = this.#turn.spend(part.length);
     if (hasRoom && !isTurnOver) return true;
     this.#isBlocked = true;

@@ -28,7 +28,7 @@ export async function completeChat(
   checkContentHeaders(call);
   const { record } = call;
   let isValid = false;
-  call.bodyReservation.beginReading();
+  call.bodyReservation.retain();
   try {
     const forwarded = forwardedHeaders(call.id, call.headers);
     record.traceId = traceIdOf(forwarded);
@@ -49,13 +49,13 @@ export async function completeChat(
     return await askCandidates(candidates, { call, chat, forwarded, settings });
   } catch (thrown) {
     // A request that a later limit refuses takes nothing of the others.
-    if (isValid && !record.tries.some(({ isAsked }) => isAsked)) {
+    if (isValid && !record.tries.some(({ wasSent }) => wasSent)) {
       settings.limits.refundRequest(client);
     }
     throw thrown;
   } finally {
     // No provider is asked any more: a stream has begun, or a complete answer is there.
-    call.bodyReservation.endReading();
+    call.bodyReservation.release();
   }
 }
 

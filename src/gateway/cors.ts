@@ -45,7 +45,10 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
  * origins (`null`) pass: no name can be rebound to become one of them. A GET of a same-origin page has no `Origin`; its
  * `Host` tells, if no proxy sets it and the gateway is not known by other names.
  */
-export function createPageCheck({ host, trustedProxies }: Config['server']): (call: Call) => void {
+export function createOriginCheck({
+  host,
+  trustedProxies,
+}: Config['server']): (call: Call) => void {
   const isLocal = isLoopback(host) && trustedProxies.length === 0;
   return ({ headers }) => {
     const { origin = '' } = headers;

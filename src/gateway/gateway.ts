@@ -13,7 +13,7 @@ import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { createAccessLog, logBroken } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
-import { addCorsHeaders, answerPreflight, createPageCheck, isPreflight } from './cors.ts';
+import { addCorsHeaders, answerPreflight, createOriginCheck, isPreflight } from './cors.ts';
 import type { ModelList } from './model-list.ts';
 
 interface GatewaySettings extends CompletionSettings {
@@ -101,7 +101,7 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
   const { server } = config;
   const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
   // With CORS pages are wanted; with keys they are no danger.
-  const checkPage = server.cors || needsKey(config) ? undefined : createPageCheck(server);
+  const checkOrigin = server.cors || needsKey(config) ? undefined : createOriginCheck(server);
   const warnOfProxy = needsKey(config) ? undefined : createProxyWarning(logger, memory);
   const askedFor = new Map(
     UNSERVED_PATHS.map((path) => [path, memory.totalCounter(`asked for: ${path}`)]),
@@ -110,7 +110,7 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
   // In this order, so that an unauthenticated client learns and consumes nothing.
   return async (call) => {
     checkProtocol(call);
-    checkPage?.(call);
+    checkOrigin?.(call);
     const methods = ROUTES.get(call.path);
     const isFound = methods?.includes(call.method);
     if (isFound && call.path === '/health') return health(call);

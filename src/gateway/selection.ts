@@ -137,7 +137,7 @@ async function askProvider(
   const { provider } = candidate;
   const keyPool = settings.keyPools.get(provider.id);
   const maxRetries = state === 'closed' ? provider.retries : 0;
-  let isFresh = false;
+  let reconnect = false;
   let isStreamed = false;
   try {
     for (let retries = 0; ;) {
@@ -146,7 +146,7 @@ async function askProvider(
         // If the client repeated the request, it would be tried with all keys again.
         if (latest) call.record.hasRetried = true;
         const cooldown = keyPool?.cooldownOf(key);
-        const attempt = await makeAttempt(candidate, { key: keyPool && key, isFresh }, selection);
+        const attempt = await makeAttempt(candidate, { key: keyPool && key, reconnect }, selection);
         const { failure } = attempt;
         if (!failure) keyPool?.recordSuccess(key, cooldown);
         const isRefused = failure && keyPool?.recordFailure(key, failure);
@@ -164,8 +164,8 @@ async function askProvider(
       }
       const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = failure.details;
       // Not a retry: a stale connection says nothing about the provider.
-      if (repeatAtOnce && !isFresh) {
-        isFresh = true;
+      if (repeatAtOnce && !reconnect) {
+        reconnect = true;
         continue;
       }
       if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
@@ -190,7 +190,7 @@ async function askProvider(
 /** Returns the attempt, with its answer or its provider's failure. Throws failures that name no provider: nobody else is asked. */
 async function makeAttempt(
   candidate: Candidate,
-  { key, isFresh }: { readonly key: number | undefined; readonly isFresh: boolean },
+  { key, reconnect }: { readonly key: number | undefined; readonly reconnect: boolean },
   { breaker, call, chat, forwarded, settings }: Selection,
 ): Promise<Attempt> {
   const { record } = call;
@@ -215,7 +215,7 @@ async function makeAttempt(
   try {
     const request = provider.chatRequest(chat, model, forwarded, key);
     attempt.answer = await sendAttempt(
-      { ...request, held: call.bodyReservation, isStream: chat.stream, isFresh },
+      { ...request, held: call.bodyReservation, isStream: chat.stream, reconnect },
       provider.timeoutMs,
       { attempt, call, settings, isStream: chat.stream, deadline, onStreamEnd },
     );
@@ -230,8 +230,8 @@ async function makeAttempt(
 
 function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
   if (!logger.isEnabled('debug')) return;
-  const { connection, isAsked } = attempt;
-  const url = isAsked ? attempt.url : undefined;
+  const { connection, wasSent } = attempt;
+  const url = wasSent ? attempt.url : undefined;
   logger.log('debug', message, { request_id: id, ...attempt.toFacts(), url, connection });
 }
 

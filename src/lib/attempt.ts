@@ -72,8 +72,8 @@ export class AccessRecord {
   ): { readonly gatewayMs: number; readonly upstreamMs?: number } | undefined {
     if (this.bodyReadAtMs === undefined) return undefined;
     const totalMs = headAtMs - this.bodyReadAtMs;
-    const first = this.tries.find(({ isAsked }) => isAsked);
-    const last = this.tries.findLast(({ isAsked }) => isAsked);
+    const first = this.tries.find(({ wasSent }) => wasSent);
+    const last = this.tries.findLast(({ wasSent }) => wasSent);
     if (!first || !last) return { gatewayMs: totalMs };
     const upstreamMs = (last.endedAtMs ?? headAtMs) - first.beganAtMs;
     return { gatewayMs: totalMs - upstreamMs, upstreamMs };
@@ -124,7 +124,7 @@ export class Attempt {
   }
 
   /** The provider was asked, and not skipped. */
-  get isAsked(): boolean {
+  get wasSent(): boolean {
     return this.outcome !== 'limit' && this.outcome !== 'circuit_open';
   }
 
@@ -159,18 +159,18 @@ export class Attempt {
 
   /** Returns the attempt as the log tells it; with its URL if it has failed. */
   toFacts(): TryFacts {
-    const { beganAtMs, endedAtMs, failure, isAsked, key, outcome, upstreamRequestId } = this;
+    const { beganAtMs, endedAtMs, failure, wasSent, key, outcome, upstreamRequestId } = this;
     return {
       provider: this.provider,
       model: escapeControlCharacters(this.model, MAX_NAME_CHARACTERS),
       key: key === undefined ? undefined : key + 1,
       outcome: outcome!,
       status: this.status,
-      cause: failure && isAsked ? causeOf(failure) : undefined,
-      url: isAsked && outcome !== 'ok' ? this.url : undefined,
+      cause: failure && wasSent ? causeOf(failure) : undefined,
+      url: wasSent && outcome !== 'ok' ? this.url : undefined,
       upstream_request_id:
         upstreamRequestId && escapeControlCharacters(upstreamRequestId, MAX_NAME_CHARACTERS),
-      duration_ms: isAsked ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
+      duration_ms: wasSent ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
     };
   }
 }

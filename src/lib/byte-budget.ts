@@ -125,17 +125,17 @@ export class Reservation {
   }
 
   /** Begins to keep a body: reserves the bytes that are announced, and more if more come. */
-  keepBody(limits: BodyLimits): HeldBody {
+  holdBody(limits: BodyLimits): HeldBody {
     this.#body = new HeldBody(this, limits);
     return this.#body;
   }
 
-  /** The body is kept until everybody who began to read it has called `endReading`. */
-  beginReading(): void {
+  /** The body is kept until everybody who began to read it has called `release`. */
+  retain(): void {
     this.#readers += 1;
   }
 
-  endReading(): void {
+  release(): void {
     this.#readers -= 1;
     if (this.#readers === 0) this.resize(0);
   }
@@ -170,7 +170,7 @@ export class HeldBody {
     this.#reserve(limits.announcedBytes);
   }
 
-  /** All bytes. Those of a long body are to be copied by `toSendable` before they are sent. */
+  /** All bytes. Those of a long body are to be copied by `copyIfResizable` before they are sent. */
   get parts(): readonly Buffer[] {
     return this.#long ? [Buffer.from(this.#long, 0, this.size)] : this.#short.parts;
   }
@@ -212,7 +212,7 @@ export class HeldBody {
 }
 
 /** Returns bytes that may be handed to a socket: it reads them later, when the body may have been freed. */
-export function toSendable(bytes: Buffer): Buffer {
+export function copyIfResizable(bytes: Buffer): Buffer {
   return (bytes.buffer as ArrayBuffer).resizable ? Buffer.from(bytes) : bytes;
 }
 

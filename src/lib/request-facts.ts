@@ -13,7 +13,7 @@ export type Outcome =
   | 'timeout'
   | 'internal_error';
 
-/** One attempt at a provider, or a provider that was passed over: its circuit is open, or its limit reached. */
+/** One attempt at a provider, or a provider that was skipped: its circuit is open, or its limit reached. */
 export type TryFacts = {
   readonly provider: string;
   /** The model that the provider was asked for. */
@@ -29,7 +29,7 @@ export type TryFacts = {
   readonly url?: string | undefined;
   /** The provider's id of the attempt, as it says in its headers. */
   readonly upstream_request_id?: string | undefined;
-  /** To the complete answer, or to the first event of a stream. Absent if it was passed over. */
+  /** To the complete answer, or to the first event of a stream. Absent if it was skipped. */
   readonly duration_ms?: number | undefined;
 };
 

@@ -10,7 +10,7 @@ export interface ServerSentEvent {
   readonly name: string;
   readonly data: string;
   /** The last line that is no field but an object of JSON; '' if there is none. */
-  readonly bare: string;
+  readonly jsonLine: string;
 }
 
 /**
@@ -109,7 +109,7 @@ export function* parseEvents(
   const lineEnd = /\r\n|\n|\r/g;
   let name = '';
   let data: string[] = [];
-  let bare = '';
+  let jsonLine = '';
   let start: number | undefined;
   let lineStart = isAtStart && text.startsWith('\u00ef\u00bb\u00bf') ? 3 : 0;
   for (const match of text.matchAll(lineEnd)) {
@@ -117,9 +117,9 @@ export function* parseEvents(
     const end = match.index + match[0].length;
     if (line === '') {
       if (start !== undefined)
-        yield { name, data: decode(data), bare: bare && decode([bare]), start, end };
+        yield { name, data: decode(data), jsonLine: jsonLine && decode([jsonLine]), start, end };
       name = '';
-      bare = '';
+      jsonLine = '';
       data = [];
       start = undefined;
     } else if (!line.startsWith(':')) {
@@ -133,7 +133,7 @@ export function* parseEvents(
         name = field;
         data.push(value);
       }
-      if (line.startsWith('{')) bare = line;
+      if (line.startsWith('{')) jsonLine = line;
     }
     lineStart = end;
   }

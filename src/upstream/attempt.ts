@@ -43,10 +43,10 @@ export async function sendAttempt(
     const awaited = isStream ? 'first event' : 'complete answer';
     return timeoutError(provider, { cause: `no ${awaited} in ${limitMs} ms` });
   });
-  let answered = false;
+  let headersReceived = false;
   try {
     const reply = await settings.transport.send(request, deadline);
-    answered = true;
+    headersReceived = true;
     attempt.status = reply.status;
     attempt.connection = reply.connection;
     attempt.upstreamRequestId = upstreamRequestId(reply.headers);
@@ -62,7 +62,7 @@ export async function sendAttempt(
     deadline.end({ abandon: true });
     call.answerReservation.resize(0);
     if (thrown instanceof TransportError) settings.exhaustion.record(thrown.cause);
-    throw upstreamFailure(thrown, { provider, answered });
+    throw upstreamFailure(thrown, { provider, headersReceived });
   }
 }
 
@@ -93,7 +93,7 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
   }
 
   if (isEventStream) {
-    const text = 'a stream was answered to a request for a complete answer';
+    const text = 'a stream was headersReceived to a request for a complete answer';
     throw new GatewayError('provider', text, { provider });
   }
   const body = readCompletion(reply, context);

@@ -29,7 +29,7 @@ export function readCompletion(
 ): readonly Buffer[] | Promise<readonly Buffer[]> {
   const { provider } = context.attempt;
   let scan: AnswerScan | undefined;
-  const held = context.call.answerReservation.keepBody({
+  const held = context.call.answerReservation.holdBody({
     announcedBytes: Number(headers.get('content-length') ?? 0) || 0,
     maxBytes: MAX_ANSWER_BYTES,
     tooLarge: () => new GatewayError('provider', 'the answer is too large', { provider }),

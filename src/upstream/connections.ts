@@ -43,7 +43,7 @@ export function createConnections(
     connect: createConnector(connectTimeoutMs),
   };
   const agent = new AgentClass(options);
-  const freshAgent = new AgentClass(options);
+  const reconnectAgent = new AgentClass(options);
   const used = new WeakSet<Socket>();
   const open = memory.inFlightCounter('connections');
   const made = memory.totalCounter('connections made');
@@ -73,7 +73,7 @@ export function createConnections(
   return {
     agent,
     /** Has no idle connections, if its requests are sent with `reset`. */
-    freshAgent,
+    reconnectAgent,
     /** Of all threads. */
     get figures() {
       return { open: open.value, made: made.value, reused: reused.value };
@@ -85,7 +85,7 @@ export function createConnections(
     /** Closes all connections at once: a proxy may never complete an orderly close. */
     async close() {
       unsubscribe(SEND_HEADERS, onSendHeaders);
-      await Promise.all([agent.destroy(), freshAgent.destroy()]);
+      await Promise.all([agent.destroy(), reconnectAgent.destroy()]);
     },
   };
 }

@@ -1,11 +1,12 @@
 /** Looks into a streamed completion as it arrives: for errors, its end, and what it says about itself. */
 
-import { GatewayError } from '../lib/errors.ts';
+import type { GatewayError } from '../lib/errors.ts';
 import { EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
 import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { isWholeData, scanEvents, type EventScan } from './event-scan.ts';
 import type { AttemptContext } from './attempt-context.ts';
+import { streamError } from './network-error.ts';
 import { errorIn } from './provider-error.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
@@ -32,7 +33,7 @@ export class EventInspector {
   /** `[DONE]` was seen: the stream is over. */
   isDone = false;
   /** The upstream omitted the blank line after its last event. */
-  isMidLine = false;
+  lacksFinalBlankLine = false;
   /** By the index of each choice that has begun: whether it has its `finish_reason`. */
   readonly #choices = new Map<number, boolean>();
   readonly #context: AttemptContext;
@@ -128,10 +129,10 @@ export class EventInspector {
     const tail = this.splitter.release();
     const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
     const event = [...parseEvents(closed, this.#isAtStart)].find(
-      ({ data, bare }) => data !== '' || bare !== '',
+      ({ data, jsonLine }) => data !== '' || jsonLine !== '',
     );
     if (event === undefined) return { passed: NOTHING, hasData: false };
-    if (!isWholeData(event.data || event.bare)) {
+    if (!isWholeData(event.data || event.jsonLine)) {
       return {
         passed: NOTHING,
         hasData: false,
@@ -139,24 +140,19 @@ export class EventInspector {
       };
     }
     const found = this.#inspect(closed, true);
-    this.isMidLine = true;
+    this.lacksFinalBlankLine = true;
     return found.error ? found : { ...found, passed: tail };
   }
 
   /** `json` is the event's data, parsed; undefined if it is not JSON, or too long. */
-  #errorIn({ name, data, bare }: ServerSentEvent, json: unknown): GatewayError | undefined {
+  #errorIn({ name, data, jsonLine }: ServerSentEvent, json: unknown): GatewayError | undefined {
     const errorOf = (reported: unknown) => errorIn(reported, this.#context, true);
     // Ollama and Gemini write one among the events.
-    const bareError = bare === '' ? undefined : errorOf(parseUntrustedJson(bare));
-    if (bareError || data === '' || data === '[DONE]') return bareError;
+    const lineError = jsonLine === '' ? undefined : errorOf(parseUntrustedJson(jsonLine));
+    if (lineError || data === '' || data === '[DONE]') return lineError;
     if (data.length > MAX_PARSED_CHARACTERS) {
       return name === 'error' || isLongError(data) ? errorOf(ERROR_WITHOUT_TEXT) : undefined;
     }
     return errorOf(json) ?? (name === 'error' ? errorOf({ error: json ?? data }) : undefined);
   }
-}
-
-/** The error of a stream that is not usable. */
-export function streamError(provider: string, text: string, cause?: string): GatewayError {
-  return new GatewayError('provider', text, { provider, cause });
 }

@@ -46,14 +46,19 @@ export function timeoutError(provider: string, details?: ErrorDetails): GatewayE
   return new GatewayError('timeout', 'Request timed out', { ...details, provider });
 }
 
+/** The error of a stream that is not usable. */
+export function streamError(provider: string, text: string, cause?: string): GatewayError {
+  return new GatewayError('provider', text, { provider, cause });
+}
+
 /**
  * Translates what `send`, or reading a reply's body, was rejected with; returns other
- * errors unchanged. `answered`: the response headers had come, so the provider has worked
+ * errors unchanged. `headersReceived`: the response headers had come, so the provider has worked
  * on the request and it must not be repeated. Hosts, ports and library texts stay in `cause`, for the log.
  */
 export function upstreamFailure(
   thrown: unknown,
-  { provider, answered }: { readonly provider: string; readonly answered: boolean },
+  { provider, headersReceived }: { readonly provider: string; readonly headersReceived: boolean },
 ): unknown {
   if (!(thrown instanceof TransportError)) return thrown;
   const { cause, connectionFailure } = thrown;
@@ -75,7 +80,7 @@ export function upstreamFailure(
   if (NOT_HTTP.test(code)) {
     return new GatewayError('provider', 'the answer was not valid HTTP', { provider, cause });
   }
-  if (answered || connectionFailure === 'midAnswer') {
+  if (headersReceived || connectionFailure === 'midAnswer') {
     return new GatewayError('provider', 'the answer was cut off', { provider, cause });
   }
   if (CLOSED.has(code) && !isUnconnected) {

@@ -97,7 +97,7 @@ function errorText(
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
 }
 
-/** The upstream's type and code, or the status's reason phrase: what is said of an error without its text. */
+/** The upstream's type and code, or the status's reason phrase: what is told of an error without its text. */
 function namesOf(
   { code = '', type = '' }: UpstreamFault,
   status: number,
@@ -166,17 +166,19 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   for (const part of parts) {
     const text = firstText(part, search);
     if (text !== undefined) {
-      return SAYS_NOTHING.test(text) ? withRaw(text, memberOf(value, 'metadata'), search) : text;
+      return SAYS_NOTHING.test(text)
+        ? addRawError(text, memberOf(value, 'metadata'), search)
+        : text;
     }
   }
   return undefined;
 }
 
 /** Adds whose error it is, and what it says. */
-function withRaw(text: string, metadata: unknown, search: { left: number }): string {
+function addRawError(text: string, metadata: unknown, search: { left: number }): string {
   const raw = memberOf(metadata, 'raw');
-  const said = firstText(typeof raw === 'string' ? parseUntrustedJson(raw) : raw, search) ?? raw;
-  return [text, memberOf(metadata, 'provider_name'), said].filter(isText).join(': ');
+  const inner = firstText(typeof raw === 'string' ? parseUntrustedJson(raw) : raw, search) ?? raw;
+  return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');
 }
 
 function statusOf(word = ''): number | undefined {

@@ -26,7 +26,7 @@ export interface UpstreamRequest {
   /** The answer is a stream, which lasts: nothing of the body may last as long. */
   readonly isStream?: boolean;
   /** Wants a new connection; over fetch it may still get a reused one. */
-  readonly isFresh?: boolean | undefined;
+  readonly reconnect?: boolean | undefined;
 }
 
 /** An upstream's response, once its headers have come. */

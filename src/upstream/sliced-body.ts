@@ -1,6 +1,6 @@
 /** Request bodies as both transports send them. */
 
-import { type Reservation, toSendable } from '../lib/byte-budget.ts';
+import { type Reservation, copyIfResizable } from '../lib/byte-budget.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { nextTurn, TurnLimit } from '../lib/byte-source.ts';
 import type { UpstreamRequest } from './provider.ts';
@@ -25,7 +25,7 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
     this.length = lengthOf(parts);
     this.#parts = [...parts];
     this.#held = held;
-    held?.beginReading();
+    held?.retain();
   }
 
   [Symbol.asyncIterator](): this {
@@ -35,7 +35,7 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
   async next(): Promise<IteratorResult<Buffer>> {
     const part = this.#parts.shift();
     if (!part) return { done: true, value: undefined };
-    const slice = toSendable(part.subarray(0, SLICE_BYTES));
+    const slice = copyIfResizable(part.subarray(0, SLICE_BYTES));
     if (slice.length < part.length) this.#parts.unshift(part.subarray(SLICE_BYTES));
     if (this.#parts.length === 0) this.release();
     if (this.#turn.spend(slice.length)) await nextTurn();
@@ -50,7 +50,7 @@ export class SlicedBody implements AsyncIterableIterator<Buffer> {
   /** Drops what has not been sent. */
   release(): void {
     this.#parts = [];
-    this.#held?.endReading();
+    this.#held?.release();
     this.#held = undefined;
   }
 }

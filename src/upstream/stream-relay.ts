@@ -8,8 +8,8 @@ import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { ByteSink, ByteSource, ByteStream } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent } from '../lib/sse.ts';
-import { EventInspector, streamError, type Inspection } from './event-inspector.ts';
-import { timeoutError, upstreamFailure } from './network-error.ts';
+import { EventInspector, type Inspection } from './event-inspector.ts';
+import { streamError, timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
 import type { AttemptContext } from './attempt-context.ts';
 
@@ -180,7 +180,7 @@ class Relay implements ByteSink, ByteStream {
       this.cancel();
     } else {
       const { provider } = this.#context.attempt;
-      const failure = upstreamFailure(thrown, { provider, answered: true });
+      const failure = upstreamFailure(thrown, { provider, headersReceived: true });
       this.#finish(GatewayError.from(failure));
     }
   }
@@ -232,7 +232,9 @@ class Relay implements ByteSink, ByteStream {
   /** An event of the gateway's own. Ends the upstream's line first if it is unfinished. */
   #onFreshLine(data: string): Buffer {
     const event = encodeEvent(data);
-    return this.#inspector.isMidLine ? Buffer.concat([Buffer.from('\n\n'), event]) : event;
+    return this.#inspector.lacksFinalBlankLine
+      ? Buffer.concat([Buffer.from('\n\n'), event])
+      : event;
   }
 
   /** The failure of a stream that the upstream ended too early; undefined if it is complete. */

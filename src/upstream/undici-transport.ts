@@ -19,7 +19,7 @@ export function sendByUndici(
   cancellation: Cancellation,
   connections: Connections,
 ): Promise<UpstreamReply> {
-  const { method, origin, path, isFresh: reset = false } = request;
+  const { method, origin, path, reconnect: reset = false } = request;
   return new Promise((resolve, reject) => {
     // Before the body is held for the exchange, which alone releases it.
     cancellation.throwIfCancelled();
@@ -32,7 +32,7 @@ export function sendByUndici(
     const exchange = new Handler({ cancellation, connections, body: sliced, resolve, reject });
     // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
     const limits = { headersTimeout: 0, bodyTimeout: 0 };
-    const agent = reset ? connections.freshAgent : connections.agent;
+    const agent = reset ? connections.reconnectAgent : connections.agent;
     agent.dispatch({ method, origin, path, headers, body, reset, ...limits }, exchange);
   });
 }

@@ -490,7 +490,7 @@ test('a client that does not read its feed misses states, and nothing is queued 
   );
   const gateway = await startGateway(t, {
     toml: skipped.join('') + ADMIN,
-    clientLimits: { stuckReaderMs: 3_600_000 },
+    clientLimits: { sendTimeoutMs: 3_600_000 },
   });
   const socket = connect(gateway.adminPort, '127.0.0.1');
   t.after(() => socket.destroy());

@@ -366,8 +366,8 @@ describe('the process', { concurrency: 4 }, () => {
 
     const feed = await fetch(`${url}events`);
     const { response, ended } = openChat(running.port, chatBody());
-    const isAsked = () => upstream.requests.some(({ method }) => method === 'POST');
-    await eventually(isAsked, 'the request');
+    const wasSent = () => upstream.requests.some(({ method }) => method === 'POST');
+    await eventually(wasSent, 'the request');
     running.kill('SIGTERM');
     await eventually(() => running.stdout().includes('draining'), 'the drain');
     assert.equal(await ready(), 503);

@@ -236,7 +236,7 @@ describe('connecting, over undici', () => {
       (error: unknown) => error,
     );
     assert.ok(thrown instanceof TransportError);
-    const failure = upstreamFailure(thrown, { provider: 'p', answered: false });
+    const failure = upstreamFailure(thrown, { provider: 'p', headersReceived: false });
     assert.match(String(failure), /Request timed out/);
   });
 

@@ -55,11 +55,11 @@ function openReader(t: TestContext, port: number, requests: string): Socket {
   return socket;
 }
 
-async function start(t: TestContext, script: Script, stuckReaderMs = STUCK_MS) {
+async function start(t: TestContext, script: Script, sendTimeoutMs = STUCK_MS) {
   const upstream = await startUpstream(t, script);
   const gateway = await startGateway(t, {
     toml: providerToml(upstream),
-    clientLimits: { stuckReaderMs },
+    clientLimits: { sendTimeoutMs },
   });
   return { upstream, gateway };
 }
@@ -118,7 +118,7 @@ async function pipeline(t: TestContext, clientLimits: object, second: string): P
 
 test('an answer is not cut off while it waits for the one before it', async (t) => {
   const last = 'GET /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n';
-  const text = await pipeline(t, { stuckReaderMs: 200 }, rawChat(chatBody()) + last);
+  const text = await pipeline(t, { sendTimeoutMs: 200 }, rawChat(chatBody()) + last);
   assert.ok(text.includes('[DONE]') && text.includes('y'.repeat(MIB)), `${text.length} bytes`);
   assert.match(text, /"healthy"[^}]*\}$/);
 });

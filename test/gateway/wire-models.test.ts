@@ -73,9 +73,9 @@ async function startGated(t: TestContext) {
     await gate.opened;
     sendJson(response, [{ id: 'a' }]);
   });
-  const isAsked = async () =>
+  const wasSent = async () =>
     eventually(() => started.upstream.requests.length > 0, 'the list is asked for');
-  return { ...started, isAsked, open: gate.open };
+  return { ...started, wasSent, open: gate.open };
 }
 
 describe('the list of a provider', { concurrency: true }, () => {
@@ -232,10 +232,10 @@ describe('the answer', { concurrency: true }, () => {
   });
 
   test('is fetched once for requests that come together', async (t) => {
-    const { gateway, upstream, isAsked, open } = await startGated(t);
+    const { gateway, upstream, wasSent, open } = await startGated(t);
     const all = Array.from({ length: 20 }, async () => idsOf(gateway));
     // Whoever comes while it is under way waits for it.
-    await isAsked();
+    await wasSent();
     open();
     for (const ids of await Promise.all(all)) assert.deepEqual(ids, ['p/a']);
     assert.equal(upstream.requests.length, 1);
@@ -261,10 +261,10 @@ describe('the answer', { concurrency: true }, () => {
   });
 
   test('outlives the client that caused the request upstream', async (t) => {
-    const { gateway, upstream, isAsked, open } = await startGated(t);
+    const { gateway, upstream, wasSent, open } = await startGated(t);
     const leaving = new AbortController();
     const left = assert.rejects(gateway.send('/v1/models', { signal: leaving.signal }));
-    await isAsked();
+    await wasSent();
     leaving.abort();
     await left;
     open();

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { ChunkBuffer, sliceParts } from '../../src/lib/chunk-buffer.ts';
-import { Reservation, toSendable } from '../../src/lib/byte-budget.ts';
+import { Reservation, copyIfResizable } from '../../src/lib/byte-budget.ts';
 import { TurnLimit } from '../../src/lib/byte-source.ts';
 import { createMemoryProbe } from '../support/memory.ts';
 import { cutUp } from '../support/mutate.ts';
@@ -69,12 +69,12 @@ test('a body is what was pushed, and nobody has the bytes of a long one any more
     for (const bytes of [0, 1, 65_535, 65_536, 65_537, 1_048_577, 3_000_000]) {
       const whole = Buffer.alloc(bytes, 'a text of which every part differs from the others');
       const limits = { announcedBytes: 0, maxBytes: bytes, tooLarge: () => new Error('too large') };
-      const body = new Reservation(budget).keepBody(limits);
+      const body = new Reservation(budget).holdBody(limits);
       for (const chunk of cutUp(random, whole)) body.push(chunk);
       const { parts } = body;
       assert.deepEqual([body.size, held.value], [bytes, bytes]);
       assert.ok(Buffer.concat(parts).equals(whole));
-      const sent = parts.map(toSendable);
+      const sent = parts.map(copyIfResizable);
       body.free();
       assert.equal(held.value, 0);
       if (bytes > 65_536)

@@ -321,7 +321,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     const noted = { answerModel, finishReason, usage };
     return { text: text.replace(/\r\n$/, '\r'), failure, hasBegun: true, noted };
   } catch (thrown) {
-    const error = upstreamFailure(thrown, { provider: 'p', answered: true });
+    const error = upstreamFailure(thrown, { provider: 'p', headersReceived: true });
     if (!(error instanceof GatewayError)) throw error;
     return { text: '', failure: error.message, hasBegun: false };
   }

@@ -232,8 +232,8 @@ async function startTransport(
   const transport = createTransport(name);
   t.after(() => transport.close());
   const { origin } = new URL(baseUrl);
-  const send = async (isFresh = false) => {
-    const request = { method: 'GET', origin, path: '/', headers: [], isFresh } as const;
+  const send = async (reconnect = false) => {
+    const request = { method: 'GET', origin, path: '/', headers: [], reconnect } as const;
     const { body, connection } = await transport.send(request, new Cancellation());
     await readAll(body, 100);
     // undici returns a connection to its pool one turn after the answer.

@@ -51,8 +51,8 @@ async function startBusy(t: TestContext, nodeOptions = '') {
     [...clients].map(([thread, client]) => [thread, client.chat(chatBody({ model: 'p/held' }))]),
   );
   for (const reply of held.values()) reply.catch(() => {});
-  const isAsked = () => upstream.requests.length === 2;
-  await eventually(isAsked, 'both requests are at the provider');
+  const wasSent = () => upstream.requests.length === 2;
+  await eventually(wasSent, 'both requests are at the provider');
   return { program, upstream, held, finish };
 }
 
