@@ -28,7 +28,6 @@ export const CLIENT_LIMITS = {
 /** Up to this length a body is sent as text, in one write with the head. */
 const SHORT_BODY_BYTES = 8192;
 
-/** One request and its response, as node:http hands them out. */
 export interface Exchange {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
@@ -36,9 +35,7 @@ export interface Exchange {
   readonly awaitsContinue: boolean;
 }
 
-/** The connection, as far as a call needs it. */
 interface CallConnection {
-  /** The current response is its last. */
   readonly isClosing: boolean;
   readonly server: {
     readonly budget: ByteBudget;
@@ -47,7 +44,6 @@ interface CallConnection {
   };
 }
 
-/** One client request and its response. */
 export class Call {
   /** The client's own `x-request-id` if it is usable, else a new one. */
   readonly id: string;
@@ -67,7 +63,6 @@ export class Call {
   readonly receivedAtMs = performance.now();
   /** Cancelled when the client leaves, or by whoever gives the request up. */
   readonly cancellation = new Cancellation();
-  /** The memory that the request's body takes. */
   readonly bodyReservation: Reservation;
   /** The memory that the answer takes until it is delivered. */
   readonly answerReservation: Reservation;
@@ -111,7 +106,6 @@ export class Call {
     });
   }
 
-  /** The gateway is shutting down. */
   get isDraining(): boolean {
     return this.#connection.server.isDraining;
   }

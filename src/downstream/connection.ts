@@ -44,9 +44,7 @@ export interface ServerState {
   isDraining: boolean;
   /** Requests of this thread that have begun, since the start. */
   begun: number;
-  /** Those that are not over yet. */
   readonly inFlight: SharedCounter;
-  /** Those that a drain has cancelled. */
   cut: number;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
   cancelReason: Error | undefined;

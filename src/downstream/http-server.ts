@@ -37,7 +37,6 @@ export interface HttpServer {
   drain(options: DrainOptions): Promise<DrainResult>;
   /** Ends a drain at once: what is left of the requests in flight is cancelled. */
   cut(): void;
-  /** Requests that have begun and are not over. */
   readonly inFlight: number;
   readonly isDraining: boolean;
   /** 0 unless it is listening. */
@@ -55,14 +54,11 @@ export interface DrainOptions {
 /** Counts of the requests that were in flight at the start of a drain, or began in it. */
 export interface DrainResult {
   readonly finished: number;
-  /** Cancelled at the time limit. */
   readonly cut: number;
 }
 
-/** The open ones, by their sockets. */
 type Connections = Map<Duplex, Connection>;
 
-/** Creates the server. Nothing listens yet. */
 export function createHttpServer(
   options: Pick<ServerState, 'handle' | 'answerBroken' | 'limits' | 'budget' | 'inFlight'>,
 ): HttpServer {

@@ -18,7 +18,6 @@ const MIN_MEAN_CHUNK_BYTES = 16;
 interface BodyReader {
   /** Grows with the body; with a Content-Length, to all of it at once. */
   readonly bodyReservation: Reservation;
-  /** Ends the reading. */
   readonly cancellation: Cancellation;
   /** Called before the first byte is read, if the body is not refused by its length. */
   acceptBody(): void;

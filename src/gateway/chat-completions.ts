@@ -15,7 +15,6 @@ import { askCandidates, type SelectionSettings } from './selection.ts';
 
 export interface CompletionSettings extends SelectionSettings {
   readonly providers: ReadonlyMap<string, Provider>;
-  /** In the order of the settings. */
   readonly fallbacks: readonly Provider[];
 }
 

@@ -32,7 +32,6 @@ export interface Gateway {
   answerBroken: AnswerBroken;
 }
 
-/** Methods by path. */
 const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
   ['/v1/chat/completions', ['POST']],
   ['/v1/models', ['GET']],

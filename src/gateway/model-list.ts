@@ -31,7 +31,6 @@ export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Ans
 interface ModelListSettings {
   readonly providers: ReadonlyMap<string, Provider>;
   readonly config: Pick<Config, 'aliases'>;
-  /** Of the providers with several keys, by their ids. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly transport: Transport;
   readonly logger: Logger;
@@ -43,7 +42,6 @@ interface ModelListSettings {
 
 export type ModelListCache = WeakMap<Provider, CachedList>;
 
-/** One provider's list as last fetched. */
 interface CachedList {
   models: readonly ListedModel[];
   /** On the clock of `performance.now()`. */
@@ -138,7 +136,6 @@ function logFetch(
   else logger.log('debug', 'model list fetched', { ...facts, models: models.length });
 }
 
-/** A model that no provider's list names: when it was created is not known. */
 function unlisted(name: string): ListedModel {
   return { name, created: 0 };
 }
@@ -173,7 +170,6 @@ async function fetchModels(
   }
 }
 
-/** A request for a model list. */
 export interface ModelFetch {
   readonly provider: Provider;
   /** Its index, from 0. */

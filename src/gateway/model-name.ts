@@ -13,7 +13,6 @@ export interface Candidate {
   readonly model: string;
 }
 
-/** In the order in which they are asked. */
 export type Candidates = readonly [requested: Candidate, ...others: Candidate[]];
 
 export interface ModelNameSettings {

@@ -19,7 +19,6 @@ const MODEL = /^[ -[\]-~]{1,64}$/;
 /** The first word: Gemini writes `content_filter: OTHER`, and some providers `"null"` for none. */
 const FINISH_REASON = /^(?!null$)[\w.-]{1,32}(?![\w.-])/;
 
-/** A validated chat completion request. */
 export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
@@ -28,7 +27,6 @@ export interface ChatRequest {
   bodyWithModel(model: string): readonly Buffer[];
 }
 
-/** The answer to the client. */
 export interface Answer {
   readonly status: number;
   /** Owned by the answer: whoever sends it adds to them. */
@@ -37,7 +35,6 @@ export interface Answer {
   readonly body: string | readonly Buffer[] | ByteStream;
 }
 
-/** Returns true if the body is sent as it arrives. */
 export function isStream(body: Answer['body']): body is ByteStream {
   return typeof body === 'object' && !Array.isArray(body);
 }
@@ -56,7 +53,6 @@ export class AccessRecord {
   readonly tries: Attempt[] = [];
   /** The attempt whose answer or error the client gets. */
   attempt: Attempt | undefined;
-  /** The request's body was complete. */
   bodyReadAtMs: number | undefined;
   /** The gateway has repeated the request, with another key perhaps, or asked a fallback. */
   hasRetried = false;
@@ -109,7 +105,6 @@ export class Attempt {
   answerModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  /** The last `usage`. */
   #usage: unknown;
 
   constructor(
@@ -137,7 +132,6 @@ export class Attempt {
     this.answerModel = typeof model === 'string' && MODEL.test(model) ? model : undefined;
   }
 
-  /** The last one counts. */
   noteFinishReason(reason: unknown): void {
     this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
   }
@@ -157,7 +151,6 @@ export class Attempt {
     if (failure instanceof GatewayError) this.failure = failure;
   }
 
-  /** Returns the attempt as the log tells it; with its URL if it has failed. */
   toFacts(): TryFacts {
     const { beganAtMs, endedAtMs, failure, wasSent, key, outcome, upstreamRequestId } = this;
     return {

@@ -15,7 +15,6 @@ export class Cancellation {
   #reason: Error | undefined;
   #listeners = NONE;
 
-  /** The reason of the cancellation; `undefined` while it is not cancelled. */
   get reason(): Error | undefined {
     return this.#reason;
   }
@@ -29,7 +28,6 @@ export class Cancellation {
     for (const listener of listeners) listener();
   }
 
-  /** Throws the reason if it is cancelled. */
   throwIfCancelled(): void {
     if (this.#reason) throw this.#reason;
   }

@@ -4,11 +4,9 @@ const JOINED_CHUNKS = 512;
 
 /** Bytes that arrive in chunks and are wanted together. Whoever pushes bounds `size`. */
 export class ChunkBuffer {
-  /** All bytes. */
   parts: Buffer[] = [];
   /** The number of parts that stay as they are: those after them are short chunks. */
   #fixed = 0;
-  /** Bytes in all. */
   size = 0;
 
   push(chunk: Buffer): void {
@@ -78,7 +76,6 @@ export function joinParts(parts: readonly Buffer[]): Buffer {
   return parts.length === 1 ? parts[0]! : Buffer.concat(parts);
 }
 
-/** Returns how many bytes they are together. */
 export function lengthOf(parts: readonly Buffer[]): number {
   return parts.reduce((sum, { length }) => sum + length, 0);
 }

@@ -74,7 +74,6 @@ export class GatewayError extends Error {
     return new GatewayError('internal', 'Internal server error', { cause: thrown });
   }
 
-  /** For the log: how a request ended that failed so. */
   get outcome(): Outcome {
     const [status] = ERROR_TABLE[this.kind];
     if (status === 429) return 'rate_limited';
@@ -103,7 +102,6 @@ export class GatewayError extends Error {
     return this.details.retryAfterSeconds ?? (this.kind === 'rateLimit' ? 1 : undefined);
   }
 
-  /** Headers of the answer to this failure. */
   toHeaders(): Record<string, string> {
     const headers: Record<string, string> = { ...this.details.headers };
     const retryAfterSeconds = this.#retryAfterSeconds;

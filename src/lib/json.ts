@@ -2,7 +2,6 @@
 
 import { invalidRequest } from './errors.ts';
 
-/** Bytes by their names in ASCII. */
 export const QUOTE = 0x22;
 const COMMA = 0x2c;
 export const COLON = 0x3a;
@@ -35,7 +34,6 @@ const IS_WORD = byteSet(/[-+.\dEaeflnrstu]/);
 const WORD = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/;
 const PLAIN_TEXT = /^[ -[\]-~]*$/;
 
-/** Returns a table with a 1 for each byte of a class of characters. */
 function byteSet(characters: RegExp): Uint8Array {
   return Uint8Array.from({ length: 256 }, (_, byte) =>
     Number(characters.test(String.fromCharCode(byte))),
@@ -75,7 +73,6 @@ export class JsonScanner {
   #elements = 0;
   /** The byte that ends the container of the current value, and the value's name and start. */
   #place: Place = { closer: -1, name: '', start: 0 };
-  /** Those of the containers that it is in. */
   readonly #outer: Place[] = [];
 
   /** `report` is called with each value down to MAX_REPORTED_DEPTH when it ends, so with a container after its items. */
@@ -139,7 +136,6 @@ export class JsonScanner {
     return at + 1;
   }
 
-  /** Reads a name or a string, or the rest of one. */
   #readString(bytes: Buffer, start: number): number {
     const isRest = this.#isInString;
     let at = isRest ? start : start + 1;

@@ -19,11 +19,9 @@ export interface Logger {
 
 export interface LogSettings {
   readonly level: LogLevel;
-  /** `text` is for terminals. */
   readonly format: 'json' | 'text';
 }
 
-/** Of each level, in the order of `LOG_LEVELS`. */
 const ANSI_COLOURS = [31, 33, 32, 36, 90] as const;
 
 const MAX_TEXT_MESSAGE_CHARACTERS = 2000;
@@ -41,7 +39,6 @@ export function createLogger(
     readonly write: (line: string) => void;
     /** Applied to every message and every text value. */
     readonly redact: Redactor;
-    /** Wall clock, milliseconds since the epoch. */
     readonly now: () => number;
   },
 ) {

@@ -16,18 +16,14 @@ export type Outcome =
 /** One attempt at a provider, or a provider that was skipped: its circuit is open, or its limit reached. */
 export type TryFacts = {
   readonly provider: string;
-  /** The model that the provider was asked for. */
   readonly model: string;
-  /** Which of the provider's keys was sent, from 1. Absent if it has one. */
   readonly key?: number | undefined;
   readonly outcome: Outcome | 'circuit_open' | 'limit';
-  /** The provider's own HTTP status. */
   readonly status?: number | undefined;
   /** The network's error, or the provider's own text: redacted, 200 characters at most. */
   readonly cause?: string | undefined;
   /** Without the query. Only of failures. */
   readonly url?: string | undefined;
-  /** The provider's id of the attempt, as it says in its headers. */
   readonly upstream_request_id?: string | undefined;
   /** To the complete answer, or to the first event of a stream. Absent if it was skipped. */
   readonly duration_ms?: number | undefined;
@@ -44,7 +40,6 @@ export type Limit =
   | 'memory'
   | 'upstream';
 
-/** Token counts as the provider reports them in `usage`. */
 export type TokenUsage = {
   readonly prompt_tokens?: number | undefined;
   readonly completion_tokens?: number | undefined;
@@ -61,17 +56,12 @@ export type RequestFacts = TokenUsage & {
   readonly trace_id?: string | undefined;
   readonly method: string;
   readonly path: string;
-  /** The client's address. */
   readonly remote?: string | undefined;
-  /** The name of the client's key. */
   readonly client?: string | undefined;
   /** Absent if nothing was sent. */
   readonly status?: number | undefined;
-  /** Whose answer or error the client got. */
   readonly provider?: string | undefined;
-  /** As the client named it. */
   readonly model?: string | undefined;
-  /** The model that this provider was asked for. */
   readonly upstream_model?: string | undefined;
   readonly upstream_request_id?: string | undefined;
   readonly stream?: boolean | undefined;
@@ -89,10 +79,8 @@ export type RequestFacts = TokenUsage & {
 /** A finished request, with what the log rounds or leaves out. */
 export interface FinishedRequest {
   readonly facts: RequestFacts;
-  /** Milliseconds since the epoch. */
   readonly endedAtMs: number;
   readonly durationMs: number;
-  /** From the request's head to the answer's head. */
   readonly firstByteMs?: number | undefined;
   /** Spent neither on reading the client's upload nor on waiting for providers, until the answer's head. */
   readonly gatewayMs?: number | undefined;
@@ -100,5 +88,4 @@ export interface FinishedRequest {
   readonly responseModel?: string | undefined;
 }
 
-/** Is told of each finished request. */
 export type RequestObserver = (request: FinishedRequest) => void;

@@ -81,7 +81,6 @@ const MAX_FORMER_SECRETS = 100;
  * hidden for requests that began with them, up to 100 of them.
  */
 export function createRedactor(secrets: readonly Secret[]) {
-  // The latest to be added is the last.
   const known = new Map<string, boolean>();
   let patterns = createPatterns(known);
   function add(added: readonly Secret[]): void {

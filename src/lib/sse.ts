@@ -27,7 +27,6 @@ export class EventSplitter {
   /** The last `push` had a part of an event, and not only comments and blank lines. */
   sawData = false;
 
-  /** The size of the unfinished event, in bytes. */
   get heldBytes(): number {
     return this.#held.size;
   }
@@ -47,7 +46,6 @@ export class EventSplitter {
     return whole;
   }
 
-  /** Returns the unfinished event, and holds nothing. */
   release(): Buffer {
     return this.#held.take();
   }

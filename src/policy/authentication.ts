@@ -24,16 +24,13 @@ interface Key {
   readonly client?: ClientSettings;
 }
 
-/** Takes the `Authorization` header values of a request, and returns the client whose key was sent. */
-type Authenticator = (authorization: readonly string[]) => ClientSettings | undefined;
-
 /**
  * Returns a function that checks the `Authorization` header values of one request. It returns the client whose key
  * was sent; undefined for a token without a client. It throws `authentication` unless there is exactly one value, its
  * scheme is Bearer and, if keys are configured, its token is one of them. The error does not say which condition
  * failed.
  */
-export function createAuthenticator({ auth, clients }: Credentials): Authenticator {
+export function createAuthenticator({ auth, clients }: Credentials) {
   const keys: readonly Key[] = [
     ...auth.keys.map((key) => ({ digest: digestOf(key.reveal()) })),
     ...clients.flatMap((client) =>
@@ -41,7 +38,7 @@ export function createAuthenticator({ auth, clients }: Credentials): Authenticat
     ),
   ];
 
-  return (authorization) => {
+  return (authorization: readonly string[]): ClientSettings | undefined => {
     if (!auth.enabled) return undefined;
     // Of two headers Node reports the first, but a proxy in front may have checked the last.
     const token = authorization.length === 1 ? BEARER.exec(authorization[0]!)?.[1] : undefined;
