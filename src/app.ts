@@ -13,6 +13,7 @@ import type { SharedMemory } from './lib/shared-memory.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { createConcurrency } from './policy/concurrency.ts';
 import { KeyPool } from './policy/key-pool.ts';
+import { ProviderHealth } from './policy/provider-health.ts';
 import { createLimits } from './policy/rate-limits.ts';
 import { Connection } from './store/connection.ts';
 import { createRedisStore } from './store/redis-store.ts';
@@ -139,7 +140,7 @@ interface Former {
  * those with the same settings in `former` are taken over.
  */
 function createSnapshot(config: Config, parts: Parts, former?: Former) {
-  const { memory, stateLogger, share, store } = parts;
+  const { logger, memory, stateLogger, share, store } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();
   for (const settings of config.providers.registered) {
@@ -157,6 +158,9 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     keyPools,
     limits: createLimits(config, memory, store),
     concurrency: createConcurrency(config, memory),
+    health: new Map(
+      [...providers.keys()].map((id) => [id, new ProviderHealth(id, logger, memory)]),
+    ),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };

@@ -81,9 +81,9 @@ function isNoFile(path: string): boolean {
 /** Logs a reload that has taken effect. `warnings` are those that the settings before did not have. */
 export function logChanges(logger: Logger, changes: Changes, warnings: readonly string[]): void {
   const { changed, needRestart } = changes;
-  logger.log('info', 'reloaded', { changed: namesOf(changed) });
+  logger.log('info', 'reloaded', changed.length > 0 ? { changed } : {});
   if (needRestart.length > 0) {
-    logger.log('warn', 'restart needed', { settings: namesOf(needRestart) });
+    logger.log('warn', 'restart needed', { settings: needRestart });
   }
   for (const cause of warnings) logger.log('warn', 'settings warning', { cause });
 }
@@ -93,8 +93,4 @@ export function logFailure(logger: Logger, failure: unknown): void {
   const problems =
     failure instanceof ConfigError ? failure.problems : [(failure as Error).stack ?? ''];
   for (const cause of problems) logger.log('error', 'reload failed', { cause });
-}
-
-function namesOf(settings: readonly string[]): string | undefined {
-  return settings.join(', ') || undefined;
 }

@@ -109,7 +109,8 @@ function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext
     first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
     bytes: call.sentBytes,
     outcome,
-    reason: outcome === 'client_closed' ? undefined : failure && reasonOf(failure),
+    reason: outcome === 'client_closed' ? phaseOf(call) : failure && reasonOf(failure),
+    limit: outcome === 'rate_limited' ? failure?.details.limitState : undefined,
     // Most are those of a try already.
     cause: tries.some((one) => one.cause === cause) ? undefined : cause,
     finish_reason: answer?.finishReason ?? (isWhole ? 'none' : undefined),
@@ -139,6 +140,13 @@ function levelOf(call: Call, outcome: Outcome): LogLevel {
 
 function finalOutcomeOf({ cancellation: { reason }, record }: Call): Outcome {
   return reason instanceof ClientGone ? reason.outcome : (record.failure?.outcome ?? 'ok');
+}
+
+/** The phase in which the client left. */
+function phaseOf({ firstByteAtMs, path, record }: Call): string {
+  if (firstByteAtMs !== undefined) return 'client left during the answer';
+  const isUploading = path === '/v1/chat/completions' && record.bodyReadAtMs === undefined;
+  return isUploading ? 'client left during its upload' : 'client left before the answer';
 }
 
 /** The message to the client, without a provider's own text; for a 429, the limit. */

@@ -37,7 +37,8 @@ export function resolveModel(
     const candidate = targets ? undefined : tryToCandidate(name, settings);
     if (candidate && mayName(client, `${candidate.provider.id}/${candidate.model}`))
       return [candidate];
-    throw new GatewayError('notFound', 'Resource not found');
+    const reason = 'model not allowed for this client';
+    throw new GatewayError('notFound', 'Resource not found', { reason });
   }
   if (targets === undefined) return [toCandidate(name, settings)];
   const registered = targets.filter((target) => settings.providers.has(providerIdOf(target)));

@@ -8,6 +8,7 @@ import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
 import type { Concurrency } from '../policy/concurrency.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
+import type { ProviderHealth } from '../policy/provider-health.ts';
 import type { Limits } from '../policy/rate-limits.ts';
 import { sendAttempt } from '../upstream/attempt.ts';
 import type { AttemptSettings } from '../upstream/attempt-context.ts';
@@ -25,9 +26,10 @@ export interface SelectionSettings extends AttemptSettings {
   readonly logger: Logger;
   readonly breaker: CircuitBreaker;
   readonly concurrency: Concurrency;
-  /** Of the providers with several keys, by their ids. */
-  readonly keyPools: ReadonlyMap<string, KeyPool>;
   readonly limits: Limits;
+  /** By the provider's id; absent if it has one key. */
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
+  readonly health: ReadonlyMap<string, ProviderHealth>;
 }
 
 interface Selection {
@@ -57,14 +59,12 @@ export async function askCandidates(
     const isRequested = candidate === requested;
     const isPostponed = index === candidates.length;
     const start = await begin(candidate, selection, isPostponed);
-    let attempt: Attempt;
-    if (start instanceof GatewayError || (start === 'open' && !isPostponed)) {
-      attempt = skip(candidate, start, call, settings.logger);
-    } else {
-      record.hasRetried ||= !isRequested;
-      attempt = await askProvider(candidate, start, selection);
-      if (attempt.answer) return attempt.answer;
-    }
+    const isSkipped = start instanceof GatewayError || (start === 'open' && !isPostponed);
+    record.hasRetried ||= !isSkipped && !isRequested;
+    const attempt = isSkipped
+      ? skip(candidate, start, call, settings.logger)
+      : await askProvider(candidate, start, selection);
+    if (attempt.answer) return attempt.answer;
     if (!isRequested) continue;
     if (!attempt.failure) {
       queue.push(candidate);
@@ -202,6 +202,7 @@ async function makeAttempt(
   record.provider = provider.id;
   const end = (failure?: GatewayError | ClientGone) => {
     attempt.end(failure);
+    if (!(failure instanceof ClientGone)) settings.health.get(provider.id)!.record(failure);
     logAttempt('try', attempt, call, settings.logger);
   };
   // Both live as long as the stream, and must not capture `chat`: its body is often megabytes.

@@ -47,9 +47,11 @@ export interface ErrorDetails {
   readonly mayFallBack?: boolean;
   /** Whose limit was exceeded. For the log only. */
   readonly limit?: Limit;
+  /** That limit by its name in the settings, and how full it is. For the log only. */
+  readonly limitState?: string;
   /** A provider's own text, or what the network reported. For the log only. */
   readonly cause?: unknown;
-  /** The message without the provider's own text. For the log only. */
+  /** For the log, instead of a message that quotes the provider, or must not say which check failed. */
   readonly reason?: string;
 }
 

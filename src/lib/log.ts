@@ -1,6 +1,7 @@
 /** The log: one line per event on stdout, as JSON, or as text if stdout is a terminal. */
 
-import { escapeControlCharacters, type Redactor } from './secrets.ts';
+import { formatText } from './log-text.ts';
+import type { Redactor } from './secrets.ts';
 
 export const LOG_LEVELS = ['error', 'warn', 'info', 'debug', 'trace'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
@@ -9,7 +10,9 @@ type LogValue = string | number | boolean | undefined;
 type FlatFacts = Readonly<Record<string, LogValue>>;
 
 /** The fields of one log line. Keys are never among them, and message contents only where a provider's error text quotes them. */
-export type LogFacts = Readonly<Record<string, LogValue | readonly FlatFacts[]>>;
+export type LogFacts = Readonly<
+  Record<string, LogValue | readonly FlatFacts[] | readonly string[]>
+>;
 
 export interface Logger {
   log(level: LogLevel, message: string, facts?: LogFacts): void;
@@ -22,14 +25,7 @@ export interface LogSettings {
   readonly format: 'json' | 'text';
 }
 
-const ANSI_COLOURS = [31, 33, 32, 36, 90] as const;
-
-const MAX_TEXT_MESSAGE_CHARACTERS = 2000;
-const MAX_TEXT_VALUE_CHARACTERS = 500;
 const MAX_VALUE_CHARACTERS = 10_000;
-/** Values that need no quotes. */
-const WORD = /^[^\s"=\\]+$/;
-const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
 const MAX_ARRAY_ENTRIES = 50;
 
 /** Creates the logger, whose settings can change while it is used. */
@@ -116,33 +112,4 @@ function stringify({ time, level, message, facts }: Entry): string {
 function isPlain(json: string, redact: Redactor): boolean {
   if (json.length > MAX_VALUE_CHARACTERS || json.includes('\\')) return false;
   return json.search(SEPARATORS) === -1 && !redact.mayChange(json);
-}
-
-function formatText({ time, level, message, facts }: Entry, colour: boolean): string {
-  const paint = (code: number, text: string) => (colour ? `\u001b[${code}m${text}\u001b[0m` : text);
-  const pairs = Object.entries(facts)
-    .filter(([, value]) => value !== undefined)
-    .map(([name, value]) => {
-      const text = Array.isArray(value) ? formatTextArray(value) : formatTextValue(value);
-      return ` ${paint(90, `${name}=`)}${text}`;
-    });
-  const label = paint(ANSI_COLOURS[LOG_LEVELS.indexOf(level)]!, level.toUpperCase().padEnd(5));
-  const text = escapeControlCharacters(message, MAX_TEXT_MESSAGE_CHARACTERS);
-  return `${time.slice(11, 23)} ${label} ${text}${pairs.join('')}\n`;
-}
-
-function formatTextArray(entries: readonly FlatFacts[]): string {
-  const texts = entries.map((entry) =>
-    Object.entries(entry)
-      .filter(([, value]) => value !== undefined)
-      .map(([name, value]) => `${name}=${formatTextValue(value, ARRAY_WORD)}`)
-      .join(' '),
-  );
-  return `[${texts.join(', ')}]`;
-}
-
-/** Quotes a value as JSON does, unless it is one word: with a space and `=` in it, it could forge a field. */
-function formatTextValue(value: unknown, word = WORD): string {
-  const text = String(value).slice(0, MAX_TEXT_VALUE_CHARACTERS);
-  return escapeControlCharacters(word.test(text) ? text : JSON.stringify(text), Infinity);
 }

@@ -44,7 +44,10 @@ export function createAuthenticator({ auth, clients }: Credentials) {
     const token = authorization.length === 1 ? BEARER.exec(authorization[0]!)?.[1] : undefined;
     if (token !== undefined && keys.length === 0) return undefined;
     const key = token === undefined ? undefined : findKey(keys, token);
-    if (!key) throw new GatewayError('authentication', 'Invalid authentication');
+    if (!key) {
+      const reason = token === undefined ? 'no token' : 'unknown token';
+      throw new GatewayError('authentication', 'Invalid authentication', { reason });
+    }
     return key.client;
   };
 }

@@ -73,7 +73,7 @@ export class CircuitBreaker {
   retire(provider: Guarded): void {
     this.#retired.add(provider);
     for (const [name, circuit] of this.#circuits) {
-      if (circuit.provider === provider.id) this.#close(name);
+      if (circuit.provider === provider.id) this.#close(name, 'reload');
     }
   }
 
@@ -173,11 +173,14 @@ export class CircuitBreaker {
   }
 
   /** Forgets the failures. */
-  #close(name: string): void {
+  #close(name: string, reason?: 'reload'): void {
     const circuit = this.#circuits.get(name);
     this.#circuits.delete(name);
     if (circuit && isTripped(circuit)) {
-      this.#logger.log('info', 'breaker closed', namesOf(circuit));
+      this.#logger.log('info', 'breaker closed', {
+        ...namesOf(circuit),
+        ...(reason && { reason }),
+      });
     }
   }
 

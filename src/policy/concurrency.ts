@@ -18,8 +18,8 @@ export function createConcurrency(
   { server, clients, providers }: Pick<Config, 'server' | 'clients' | 'providers'>,
   memory: SharedMemory,
 ) {
-  const bound = (name: string, settings: Parameters<typeof createBound>[1], limit: Limit) =>
-    createBound(memory.inFlightCounter(name), settings, limit);
+  const bound = (name: string, settings: Parameters<typeof createBound>[2], limit: Limit) =>
+    createBound(name, memory.inFlightCounter(name), settings, limit);
   const inServer = bound('server', server, 'server_concurrency');
   const ofClients = new Map(
     clients.map((one) => [one.name, bound(`clients.${one.name}`, one, 'client_concurrency')]),
@@ -50,6 +50,7 @@ export function createConcurrency(
 
 /** A counter and its limit. */
 function createBound(
+  name: string,
   counter: SharedCounter,
   { maxConcurrentRequests }: Pick<ClientSettings, 'maxConcurrentRequests'>,
   limit: Limit,
@@ -60,7 +61,8 @@ function createBound(
       if (counter.addWithin(1, max)) return undefined;
       const retryAfterSeconds = RETRY_AFTER_SECONDS;
       const text = 'Too many requests at the same time';
-      return new GatewayError('rateLimit', text, { retryAfterSeconds, limit });
+      const limitState = `${name}.max_concurrent_requests: ${counter.value} of ${max}`;
+      return new GatewayError('rateLimit', text, { retryAfterSeconds, limit, limitState });
     },
     end: () => void counter.add(-1),
   };

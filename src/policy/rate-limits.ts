@@ -97,22 +97,25 @@ async function takeStored(
   if (taken === undefined) return takeLocally(wanted);
   if (taken === 'taken') return undefined;
   const refusing = wanted.find(({ name }) => name === taken.refusedBy.name)!;
-  return refuse(refusing.limit, taken.waitMs);
+  return refuse(refusing, taken.waitMs);
 }
 
 /** Takes a token of each, or of none. */
 function takeLocally(wanted: readonly Bucket[]): GatewayError | undefined {
   const nowMs = sharedNowMs();
-  for (const [index, { limit, local }] of wanted.entries()) {
-    const waitMs = local.take(nowMs);
+  for (const [index, bucket] of wanted.entries()) {
+    const waitMs = bucket.local.take(nowMs);
     if (waitMs === 0) continue;
     for (const taken of wanted.slice(0, index)) taken.local.refund();
-    return refuse(limit, waitMs);
+    return refuse(bucket, waitMs);
   }
   return undefined;
 }
 
-function refuse(limit: Limit, waitMs: number): GatewayError {
+function refuse(bucket: Bucket, waitMs: number): GatewayError {
+  const { name, limit, requestsPerSecond, burstCapacity } = bucket;
+  const limitState = `${name}: no token left of ${burstCapacity}, ${requestsPerSecond} come each second`;
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
-  return new GatewayError('rateLimit', 'Rate limit exceeded', { retryAfterSeconds, limit });
+  const details = { retryAfterSeconds, limit, limitState };
+  return new GatewayError('rateLimit', 'Rate limit exceeded', details);
 }

@@ -66,7 +66,9 @@ export function toProviderError(
   const text = errorText(fault, status, redact);
   const details: ErrorDetails = {
     provider,
-    cause: config.logging.providerMessages ? text : namesOf(fault, status, redact),
+    cause: config.logging.providerMessages
+      ? causeOf(fault, from, text)
+      : namesOf(fault, status, redact),
     ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
@@ -95,6 +97,17 @@ function errorText(
   const text = sanitizeMessage(message, redact) || (STATUS_CODES[status] ?? 'Unknown error');
   const isKnown = text.includes(code) || code === String(status);
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
+}
+
+/** The text; of an error without one, as of a page, what came instead: `502, text/html, "Bad Gateway"`. */
+function causeOf(
+  { message }: UpstreamFault,
+  { status, headers }: { status: number; headers?: UpstreamHeaders },
+  text: string,
+): string {
+  if (message !== undefined || headers === undefined) return text;
+  const [type] = (headers.get('content-type') ?? '').split(';', 1);
+  return `${status}, ${type || 'no content-type'}, ${JSON.stringify(text)}`;
 }
 
 /** The upstream's type and code, or the status's reason phrase: what is told of an error without its text. */

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+import { replaceNow } from '../support/clock.ts';
 import { chatBody, PROVIDER_KEY, type TestGateway, withoutRefill } from '../support/gateway.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
@@ -194,7 +195,44 @@ describe('the log tells', { concurrency: true }, () => {
     }
     await gateway.send('/v1/models', { headers: { authorization: 'Basic eDp5' } });
     const { line } = await lastLine(gateway, cases.length + 1);
-    assertHas(line, { outcome: 'refused', status: 401, reason: 'Invalid authentication' });
+    assertHas(line, { outcome: 'refused', status: 401, reason: 'no token' });
+  });
+
+  test('which check refused a request: the token, the client\u2019s models or a limit, and how full that is', async (t) => {
+    const clients = {
+      alice: 'key = "alice-canary-1"\nmodels = ["p/*"]',
+      bob: 'key = "bob-canary-1"',
+      carol: 'key = "carol-canary-1"\nmax_concurrent_requests = 1',
+    };
+    const { gateway, p } = await scenario(t, {
+      clients,
+      more: '[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 3',
+      adjust: withoutRefill,
+    });
+    const ask = async (token: string, model = 'p/m') => {
+      const headers = { authorization: `Bearer ${token}` };
+      await gateway.chat(chatBody({ model }), { headers });
+      return gateway.accessLines().at(-1);
+    };
+    assertHas(await ask('wrong-canary'), { status: 401, reason: 'unknown token' });
+    const notAllowed = {
+      status: 404,
+      client: 'alice',
+      reason: 'model not allowed for this client',
+    };
+    assertHas(await ask('alice-canary-1', 'q/m'), notAllowed);
+    assertHas(await ask('bob-canary-1'), { status: 200, reason: undefined, limit: undefined });
+    p.script = () => {};
+    const leave = new AbortController();
+    const headers = { authorization: 'Bearer carol-canary-1' };
+    const first = gateway.chat(chatBody(), { headers, signal: leave.signal });
+    await eventually(() => p.requests.length === 2, 'the first request');
+    const full = 'clients.carol.max_concurrent_requests: 1 of 1';
+    assertHas(await ask('carol-canary-1'), { reason: 'client_concurrency', limit: full });
+    leave.abort();
+    await assert.rejects(first);
+    const empty = 'rate_limit: no token left of 3, 0.000001 come each second';
+    assertHas(await ask('bob-canary-1'), { status: 429, reason: 'global', limit: empty });
   });
 
   test('which URL a 404, a page of HTML or a redirect came from', async (t) => {
@@ -206,7 +244,7 @@ describe('the log tells', { concurrency: true }, () => {
     const url = `${p.baseUrl}/chat/completions`;
     const cases: [script: Script, status: number | undefined, cause: RegExp, body?: object][] = [
       [status(404, 'no model m'), 404, /^no model m$/],
-      [page(404), 404, /^Not Found$/],
+      [page(404), 404, /^404, text\/html, "Not Found"$/],
       [page(200), 200, /^content-type: text\/html$/],
       [page(200), 200, /^content-type: text\/html$/, STREAM],
       [page(302), 302, /^status 302, location https:\/\/p\.example\/x$/],
@@ -239,4 +277,33 @@ describe('the log tells', { concurrency: true }, () => {
     await gateway.chat(STREAM);
     assertHas((await lastLine(gateway, 2)).line, { outcome: 'ok', finish_reason: 'none' });
   });
+});
+
+test('the log tells once that half of a provider\u2019s tries fail although a fallback answers, and that it works again', async (t) => {
+  let nowMs = 1000;
+  replaceNow(t, () => nowMs);
+  const { gateway, p } = await start(t, {
+    script: status(500, 'out of memory'),
+    fallback: answerWell,
+    server: 'retries = 0',
+  });
+  const lines = () =>
+    gateway.log
+      .map((text) => JSON.parse(text) as Line)
+      .filter(({ message }) => String(message).startsWith('provider '));
+  const ask = async () => assert.equal((await gateway.chat(chatBody())).status, 200);
+  for (let count = 0; count < 9; count += 1) await ask();
+  assert.deepEqual(lines(), []);
+  for (let count = 0; count < 9; count += 1) await ask();
+  const failing = { level: 'warn', message: 'provider failing', provider: 'p' };
+  assert.equal(lines().length, 1);
+  assertHas(lines()[0], { ...failing, tries: 10, failures: 10, cause: 'out of memory' });
+  p.script = answerWell;
+  for (let count = 0; count < 20; count += 1) await ask();
+  assert.equal(lines().length, 1, 'in the same minute it does not change again');
+  nowMs += 60_000;
+  p.script = status(400, 'a mistake of the client');
+  await gateway.chat(chatBody());
+  assertHas(lines()[1], { level: 'info', message: 'provider works again', provider: 'p' });
+  assert.equal(lines().length, 2);
 });

@@ -215,16 +215,17 @@ describe('an access line', { concurrency: true }, () => {
     const stream = openChat(gateway.port);
     await eventually(() => p.requests.length === 1, 'the request');
     stream.leave();
-    const { outcome, status, provider, bytes } = await lineOf(gateway);
+    const { outcome, status, provider, bytes, reason } = await lineOf(gateway);
     assert.deepEqual([outcome, status, provider, bytes], ['client_closed', undefined, 'p', 0]);
+    assert.equal(reason, 'client left before the answer');
     const controller = new AbortController();
     const reply = gateway.send('/v1/models', { signal: controller.signal });
     await eventually(() => p.requests.length === 2, 'the list is asked for');
     controller.abort();
     await assert.rejects(reply);
     const [, list] = await linesOf(gateway, 2);
-    const facts = [list!['outcome'], list!['status'], list!['bytes']];
-    assert.deepEqual(facts, ['client_closed', undefined, 0]);
+    const facts = [list!['outcome'], list!['status'], list!['bytes'], list!['reason']];
+    assert.deepEqual(facts, ['client_closed', undefined, 0, reason]);
   });
 
   test('has the bytes so far when the client leaves in the middle of a stream', async (t) => {
@@ -232,8 +233,9 @@ describe('an access line', { concurrency: true }, () => {
     const stream = openChat(gateway.port);
     await eventually(() => stream.text() !== '', 'the first event');
     stream.leave();
-    const { outcome, status, bytes } = await lineOf(gateway);
+    const { outcome, status, bytes, reason } = await lineOf(gateway);
     assert.deepEqual([outcome, status, bytes], ['client_closed', 200, CHUNK.length]);
+    assert.equal(reason, 'client left during the answer');
   });
 
   test('has the outcome client_closed when the client leaves in the middle of its body', async (t) => {
@@ -246,7 +248,8 @@ describe('an access line', { concurrency: true }, () => {
     // The gateway says so when it begins to read the body.
     assert.match(String(await once(socket, 'data')), /^HTTP\/1\.1 100 /);
     socket.end('{');
-    assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
+    const { outcome, reason } = await lineOf(gateway);
+    assert.deepEqual([outcome, reason], ['client_closed', 'client left during its upload']);
   });
 
   test('has the status and the id of the refusal where a body turns out not to be HTTP', async (t) => {

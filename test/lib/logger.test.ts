@@ -82,8 +82,8 @@ describe('the logger', () => {
   test('writes an array of facts as text, and quotes what could be taken for another entry', () => {
     const tries = [...TRIES, { provider: 'c', cause: 'a], model=x' }, { model: 'x,y' }];
     assert.equal(
-      lineOf('request', { tries, after: true }, { format: 'text' }),
-      '03:04:05.006 INFO  request tries=[provider=a outcome=timeout duration_ms=50, ' +
+      lineOf('try', { tries, after: true }, { format: 'text' }),
+      '03:04:05.006 INFO  try tries=[provider=a outcome=timeout duration_ms=50, ' +
         'provider=b outcome=ok status=200 duration_ms=7, provider=c cause="a], model=x", ' +
         'model="x,y"] after=true\n',
     );
@@ -94,7 +94,7 @@ describe('the logger', () => {
     for (const format of ['json', 'text'] as const) {
       for (const evil of evils) {
         for (const line of [
-          lineOf('request', { tries: [{ cause: evil }] }, { format }),
+          lineOf('try', { tries: [{ cause: evil }] }, { format }),
           lineOf(evil, { fact: evil }, { format }),
         ]) {
           // oxlint-disable-next-line no-control-regex
@@ -104,15 +104,15 @@ describe('the logger', () => {
         }
       }
       const tries = Array.from({ length: 9999 }, () => ({ n: 1 }));
-      assert.ok(lineOf('request', { tries }, { format }).length < 1000);
-      assert.ok(lineOf('request', { text: 'x'.repeat(100_000) }, { format }).length < 11_000);
+      assert.ok(lineOf('try', { tries }, { format }).length < 1000);
+      assert.ok(lineOf('try', { text: 'x'.repeat(100_000) }, { format }).length < 11_000);
     }
   });
 
   test('quotes a text value that could be taken for another field', () => {
     const forged = 'p/m outcome=ok status=200';
     const values = { model: forged, quoted: 'a"b', path: 'C:\\x', none: '', plain: 'p/m-1:free,x' };
-    const line = lineOf('request', values, { format: 'text' });
+    const line = lineOf('try', values, { format: 'text' });
     assert.equal(
       line.slice(line.indexOf('model=')),
       `model="${forged}" quoted="a\\"b" path="C:\\\\x" none="" plain=p/m-1:free,x\n`,
@@ -123,13 +123,63 @@ describe('the logger', () => {
     // oxlint-disable-next-line no-control-regex
     const sequence = /\u001b\[(\d+)m/g;
     const codes = LOG_LEVELS.map((level) => {
-      const line = lineOf('request', TRIES[1]!, { format: 'text', colour: true, level });
-      const plain = lineOf('request', TRIES[1]!, { format: 'text', level });
+      const line = lineOf('try', TRIES[1]!, { format: 'text', colour: true, level });
+      const plain = lineOf('try', TRIES[1]!, { format: 'text', level });
       assert.equal(line.replace(sequence, ''), plain);
       return [...line.matchAll(sequence)].map(([, code]) => code);
     });
     assert.equal(new Set(codes.map(([first]) => first)).size, LOG_LEVELS.length);
     for (const line of codes) assert.equal(line.at(-1), '0');
+  });
+
+  const requestFacts = {
+    request_id: 'id-1',
+    method: 'POST',
+    path: '/v1/chat/completions',
+    remote: '10.0.0.1',
+    client: 'alice',
+    status: 200,
+    provider: 'acme',
+    model: 'fast',
+    upstream_model: 'm-1',
+    duration_ms: 1234,
+    first_byte_ms: 120,
+    bytes: 5,
+    outcome: 'ok',
+    prompt_tokens: 12,
+    completion_tokens: 345,
+  };
+
+  test('writes a request on a terminal as one line that fits 120 columns', () => {
+    assert.equal(
+      lineOf('request', requestFacts, { format: 'text' }),
+      '03:04:05.006 ok             200  alice  fast → acme/m-1  120 ms, 1.2 s  12+345 tokens\n',
+    );
+    for (const model of ['m'.repeat(200), `${'界'.repeat(64)}\n`]) {
+      const line = lineOf('request', { ...requestFacts, model }, { format: 'text' });
+      assert.ok(line.endsWith('…  120 ms, 1.2 s  12+345 tokens\n'), line);
+      assert.equal(line.length, 121);
+    }
+    const health = { method: 'GET', path: '/v1/models', duration_ms: 3, first_byte_ms: 3 };
+    assert.equal(
+      lineOf('request', { ...health, status: 200, outcome: 'ok' }, { format: 'text' }),
+      '03:04:05.006 ok             200  GET /v1/models  3 ms\n',
+    );
+  });
+
+  test('writes a failed request on a terminal with a line for each attempt, and its ids', () => {
+    const tries = [
+      { provider: 'a', model: 'm', outcome: 'timeout', duration_ms: 5000, cause: 'no event' },
+      { provider: 'acme', model: 'm-1', key: 2, outcome: 'upstream_error', status: 502 },
+    ];
+    const failed = { status: 502, outcome: 'upstream_error', reason: 'API error: 502', tries };
+    assert.equal(
+      lineOf('request', { ...requestFacts, ...failed }, { format: 'text', level: 'warn' }),
+      '03:04:05.006 upstream_error 502  alice  fast → acme/m-1  120 ms, 1.2 s  12+345 tokens\n' +
+        '  a/m timeout 5.0 s cause="no event"\n' +
+        '  acme/m-1 upstream_error key=2 status=502\n' +
+        '  reason="API error: 502" remote=10.0.0.1 request_id=id-1\n',
+    );
   });
 
   test('says which levels are written', () => {
