@@ -8,6 +8,7 @@ import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import type { HttpServer } from './downstream/http-server.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
+import { modelListState } from './gateway/model-list.ts';
 import { storeCounters } from './store/redis-store.ts';
 import { WorkerPool, type PoolRuntime } from './workers/pool.ts';
 
@@ -54,6 +55,7 @@ export function createService(initial: Config, runtime: ServiceRuntime): Service
     droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + (pool?.droppedLines ?? 0),
     uncountedRequests: () => pool?.droppedRequests ?? 0,
     isServing: () => pool?.serving !== 0,
+    serving: () => pool?.serving ?? 1,
     lastReload: () => lastReload,
     loopDelays: () => pool?.loopDelays ?? [],
   };
@@ -97,6 +99,10 @@ function figuresOf(app: App) {
   return {
     connections: () => app.transport.connectionFigures,
     inFlight: () => app.inFlight.value,
+    inFlightOf: (section: string) => app.memory.inFlightCounter(section).value,
+    keysInCooldown: () =>
+      [...app.snapshot.keyPools].map(([id, pool]) => [id, pool.keysInCooldown] as const),
+    isModelListUp: (id: string) => modelListState(app.memory, id).isUp,
     openStreams: () => app.streams.value,
     bufferedBytes: () => app.budget.reservedBytes,
     exhaustions: () => app.exhaustion.count,

@@ -22,13 +22,14 @@ export function createAccessCheck(
 ): (call: Call) => void {
   const checkKey = createKeyCheck(config, keys, logger);
   return (call) => {
-    // A page of another host could read everything by DNS rebinding.
-    if (!isOwnHost(call.headers.host, host)) {
+    // A page of another host could read everything by DNS rebinding, but it has no key. Scrapers use names of services.
+    const isOwn = isOwnHost(call.headers.host, host);
+    if (!isOwn && keys.length === 0) {
       throw invalidRequest('Host must be an address, localhost or the host of [admin]');
     }
     checkOrigin(call);
     // Probes cannot read secrets: as /health on the public port, it says nothing else.
-    if (call.path !== READY_PATH) checkKey(call);
+    if (call.path !== READY_PATH || !isOwn) checkKey(call);
   };
 }
 

@@ -1,5 +1,8 @@
 /** The listener of `[admin]`: metrics, readiness, the page and its feed, all from memory. */
 
+import { pipeline, Readable } from 'node:stream';
+import { createGzip } from 'node:zlib';
+
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
 import { createHttpServer } from '../downstream/http-server.ts';
@@ -47,7 +50,7 @@ export function createAdmin(
   const history = new History(nowMs, () => figures.openStreams());
   const recent = new RecentRequests();
   const scrapeDelay = createLoopWatch(0, () => figures.loopDelays());
-  const scrape = () => fromIterable(renderMetrics(config(), metrics, figures, scrapeDelay));
+  const scrape = () => renderMetrics(config(), metrics, figures, scrapeDelay);
   const readLoopDelay = createLoopWatch(FEED_WINDOW_MS, () => figures.loopDelays());
   const feed = createFeed({ config, figures, metrics, failures, history, recent, readLoopDelay });
   const { html, policy } = createPage();
@@ -55,7 +58,7 @@ export function createAdmin(
   const routes: Routes = new Map([
     ['/', () => createAnswer('text/html; charset=utf-8', html, 200, headers)],
     ['/events', (call: Call) => createAnswer('text/event-stream', feed(call))],
-    ['/metrics', () => createAnswer(METRICS_TYPE, scrape())],
+    ['/metrics', (call: Call) => answerMetrics(call, scrape())],
     [READY_PATH, () => answerReadiness(readinessOf(config(), figures))],
   ]);
   const memory = new SharedMemory(ONLY_THREAD);
@@ -72,7 +75,10 @@ export function createAdmin(
       for (const observer of [metrics, failures, history, recent]) observer.add(request);
     },
     /** Takes new settings: their names of models become labels. */
-    onConfig: (next: Config) => models.learn(configuredModels(next)),
+    onConfig(next: Config) {
+      models.learn(configuredModels(next));
+      metrics.learn(next);
+    },
     /** Takes the models that a provider lists: their names become labels. */
     onModels: (provider: string, names: readonly string[]) =>
       models.learn(listedModels(provider, names)),
@@ -115,6 +121,19 @@ function toErrorAnswer(failure: GatewayError) {
   return createAnswer(JSON_TYPE, failure.toBody(), status, {
     ...failure.toHeaders(),
     ...challenge,
+  });
+}
+
+/** Compressed if that is asked for: the text of 300 models has megabytes. */
+function answerMetrics({ headers }: Call, text: AsyncIterable<Buffer>) {
+  const vary = { vary: 'accept-encoding' };
+  if (!/\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(String(headers['accept-encoding']))) {
+    return createAnswer(METRICS_TYPE, fromIterable(text), 200, vary);
+  }
+  const gzip = pipeline(Readable.from(text), createGzip(), () => {});
+  return createAnswer(METRICS_TYPE, fromIterable(gzip), 200, {
+    ...vary,
+    'content-encoding': 'gzip',
   });
 }
 

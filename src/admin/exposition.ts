@@ -3,7 +3,7 @@
 import type { Config } from '../config/config.ts';
 import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
-import { readProcess, STARTED_AT_MS, type Figures } from './figures.ts';
+import { readDescriptors, readProcess, STARTED_AT_MS, type Figures } from './figures.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';
 import type { RequestMetrics } from './metrics.ts';
 import { renderHead, renderSample } from './series.ts';
@@ -32,7 +32,10 @@ export async function* renderMetrics(
   for (const [name, [value, help]] of Object.entries(readFigures(figures, readLoopDelay()))) {
     if (value !== undefined) text += renderFigure(name, help, [[NO_LABELS, value]]);
   }
-  yield Buffer.from(text + renderCircuits(config, figures));
+  for (const [name, help, samples] of readSamples(config, figures)) {
+    text += renderFigure(name, help, samples);
+  }
+  yield Buffer.from(text);
 }
 
 type Samples = readonly (readonly [labels: LabelSet, value: number])[];
@@ -52,10 +55,12 @@ function readFigures(
   const { isSuccessful, succeededAtMs } = figures.lastReload();
   const store = figures.store();
   const { cpuSeconds, rssBytes } = readProcess();
+  const descriptors = readDescriptors();
   return {
     gateway_requests_in_flight: [figures.inFlight(), 'Requests begun and not over.'],
     gateway_open_streams: [figures.openStreams(), 'Streamed answers being sent.'],
     gateway_buffered_bytes: [figures.bufferedBytes(), 'Bytes held for all clients together.'],
+    gateway_workers_serving: [figures.serving(), 'Threads that accept connections.'],
     gateway_log_lines_dropped_total: [figures.droppedLogLines(), 'Log lines that were lost.'],
     gateway_requests_uncounted_total: [
       figures.uncountedRequests(),
@@ -78,6 +83,8 @@ function readFigures(
     // The names of Prometheus' client libraries.
     process_cpu_seconds_total: [cpuSeconds, 'CPU time of the process.'],
     process_resident_memory_bytes: [rssBytes, 'Resident memory of the process.'],
+    process_open_fds: [descriptors.open, 'Open file descriptors.'],
+    process_max_fds: [descriptors.max, 'Limit of open file descriptors.'],
     process_start_time_seconds: [STARTED_AT_MS / 1000, 'Start, in seconds since the epoch.'],
     nodejs_eventloop_lag_mean_seconds: [loopDelayMs.mean / 1000, 'Mean delay of the event loop.'],
     nodejs_eventloop_lag_p99_seconds: [loopDelayMs.p99 / 1000, '99th percentile of the delay.'],
@@ -85,16 +92,73 @@ function readFigures(
   };
 }
 
-/** A series for each registered provider and state: alerts need those that are 0. */
-function renderCircuits({ providers }: Config, figures: Figures): string {
+/** Yields the metrics with labels: a series for each client and provider of the settings, because alerts need those that are 0. */
+function* readSamples(
+  config: Config,
+  figures: Figures,
+): Generator<[name: string, help: string, samples: Samples]> {
+  const { clients, providers } = config;
+  const ids = providers.registered.map(({ id }) => id);
+  const ofProvider = (id: string) => NO_LABELS.with('provider', id);
   const circuits = figures.circuits();
-  const samples = providers.registered.flatMap(({ id }) =>
-    (['open', 'half-open'] as const).map((state) => {
-      const labels = NO_LABELS.with('provider', id).with('state', state);
-      const tripped = circuits.filter((one) => one.provider === id && one.state === state);
-      return [labels, tripped.length] as const;
+  yield [
+    'gateway_breaker_circuits',
+    "Circuits that are not closed: the provider's own, and one for each of its models.",
+    ids.flatMap((id) =>
+      (['open', 'half-open'] as const).map((state) => {
+        const tripped = circuits.filter((one) => one.provider === id && one.state === state);
+        return [ofProvider(id).with('state', state), tripped.length] as const;
+      }),
+    ),
+  ];
+  yield [
+    'gateway_client_requests_in_flight',
+    'Requests of each named client that are not over.',
+    clients.map(({ name }) => [
+      NO_LABELS.with('client', name),
+      figures.inFlightOf(`clients.${name}`),
+    ]),
+  ];
+  yield [
+    'gateway_provider_requests_in_flight',
+    'Requests at each provider that are not over.',
+    ids.map((id) => [ofProvider(id), figures.inFlightOf(`providers.${id}`)]),
+  ];
+  yield ['gateway_limit', 'Limits of the settings, by their unit.', limitsOf(config)];
+  yield [
+    'gateway_keys_in_cooldown',
+    'Keys of providers with several that are not used for a while.',
+    figures.keysInCooldown().map(([id, count]) => [ofProvider(id), count]),
+  ];
+  yield [
+    'gateway_model_list_up',
+    '1 if the latest fetch of the list of models succeeded.',
+    ids.flatMap((id) => {
+      const isUp = figures.isModelListUp(id);
+      return isUp === undefined ? [] : [[ofProvider(id), Number(isUp)] as const];
     }),
-  );
-  const help = "Circuits that are not closed: the provider's own, and one for each of its models.";
-  return renderFigure('gateway_breaker_circuits', help, samples);
+  ];
+}
+
+/** Those that are set, by the `reason` of a refusal. */
+function limitsOf({ clients, providers, rateLimit, server }: Config): Samples {
+  const limit = (name: string) => NO_LABELS.with('limit', name);
+  const { enabled, global } = rateLimit;
+  return [
+    [limit('server_concurrency'), server.maxConcurrentRequests] as const,
+    [limit('memory'), server.maxBufferedBytes] as const,
+    [limit('global'), enabled ? global.requestsPerSecond : 0] as const,
+    ...clients.flatMap(({ name, maxConcurrentRequests, limit: { requestsPerSecond } }) => [
+      [limit('client_concurrency').with('client', name), maxConcurrentRequests] as const,
+      [limit('client').with('client', name), requestsPerSecond] as const,
+    ]),
+    ...providers.registered.map(
+      ({ id, maxConcurrentRequests }) =>
+        [limit('provider_concurrency').with('provider', id), maxConcurrentRequests] as const,
+    ),
+    ...[...(enabled ? rateLimit.providers : [])].map(
+      ([id, { requestsPerSecond }]) =>
+        [limit('provider').with('provider', id), requestsPerSecond] as const,
+    ),
+  ].filter(([, value]) => value > 0 && value < Infinity);
 }

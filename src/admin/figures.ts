@@ -1,5 +1,6 @@
 /** Figures that are read when somebody asks: those of the running parts, and of the process. */
 
+import { readdirSync, readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 import type { ConnectionFigures, LoopDelay } from '../lib/shared-memory.ts';
@@ -13,6 +14,8 @@ export interface Figures {
   isServing(): boolean;
   isDraining(): boolean;
   inFlight(): number;
+  /** Of `clients.<name>` or `providers.<id>`. */
+  inFlightOf(section: string): number;
   openStreams(): number;
   bufferedBytes(): number;
   droppedLogLines(): number;
@@ -28,6 +31,12 @@ export interface Figures {
   loopDelays(): readonly LoopDelay[];
   /** The circuits that are not closed. */
   circuits(): readonly CircuitReport[];
+  /** Of each provider with several keys: how many are in cooldown. */
+  keysInCooldown(): readonly (readonly [provider: string, count: number])[];
+  /** Whether the latest fetch of a provider's list of models succeeded; undefined before the first. */
+  isModelListUp(provider: string): boolean | undefined;
+  /** Threads that accept connections. */
+  serving(): number;
   /** Of the latest time that settings were read; when those in use were, in milliseconds since the epoch. */
   lastReload(): { readonly isSuccessful: boolean; readonly succeededAtMs: number };
 }
@@ -47,6 +56,19 @@ export function readProcess() {
     // Linux has it in a file: without descriptors the value before stays.
   }
   return { cpuSeconds: (user + system) / 1e6, rssBytes };
+}
+
+/** Returns the open descriptors of the process and their limit; undefined where the system does not say, and without a free one. */
+export function readDescriptors(): { readonly open?: number; readonly max?: number } {
+  try {
+    // Reading the list takes one itself.
+    const open = readdirSync('/proc/self/fd').length - 1;
+    const [, max] =
+      /^Max open files\s+(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? [];
+    return max === undefined ? { open } : { open, max: Number(max) };
+  } catch {
+    return {};
+  }
 }
 
 /**

@@ -1,6 +1,7 @@
 /** The metrics of finished requests. Names and labels of `gen_ai_*` are those of Envoy AI Gateway, and so are their buckets, among finer ones. */
 
-import type { FinishedRequest, Outcome, TryFacts } from '../lib/request-facts.ts';
+import type { Config } from '../config/config.ts';
+import type { FinishedRequest, Outcome, RequestFacts, TryFacts } from '../lib/request-facts.ts';
 import { NO_LABELS, OTHER, type LabelSet, type ModelLabels } from './labels.ts';
 import { Metric } from './series.ts';
 
@@ -26,6 +27,57 @@ const FAILED_OUTCOMES: ReadonlySet<string | undefined> = new Set<Outcome>([
   'rate_limited',
   'internal_error',
 ]);
+
+const OUTCOMES: readonly Outcome[] = [
+  'ok',
+  'client_closed',
+  'refused',
+  'rate_limited',
+  'upstream_error',
+  'timeout',
+  'internal_error',
+];
+const TOKEN_TYPES = ['input', 'cached_input', 'output', 'reasoning'];
+/** The limits of one provider. */
+const PROVIDER_LIMITS = new Set(['provider', 'provider_concurrency', 'upstream']);
+/** The texts of `reason` that say which check refused, besides the limits. */
+const CHECKS: Readonly<Record<string, string>> = {
+  'no token': 'no_token',
+  'unknown token': 'unknown_token',
+  'model not allowed for this client': 'model_not_allowed',
+};
+const REFUSALS = [
+  ...Object.values(CHECKS),
+  'invalid_request',
+  'global',
+  'client',
+  'server_concurrency',
+  'client_concurrency',
+  'memory',
+];
+/** The statuses that are to be expected of each result of a try. */
+const TRY_STATUSES: Readonly<Record<string, readonly (number | undefined)[]>> = {
+  ok: [200],
+  rate_limited: [429],
+  upstream_error: [undefined, 200, 400, 401, 403, 404, 422, 500, 502, 503, 504, 529],
+  timeout: [undefined],
+  client_closed: [undefined],
+  circuit_open: [undefined],
+  limit: [undefined],
+};
+const FALLBACK_REASONS = ['rate_limited', 'upstream_error', 'timeout', 'circuit_open', 'limit'];
+
+/** Returns the check that refused a request, or whose limit did; undefined if a provider was asked and had another reason. */
+function refusalOf({ outcome, reason = '', status }: RequestFacts): string | undefined {
+  // A stream that has begun with 200 can end with the provider's rate limit too.
+  if (outcome === 'rate_limited') return status === 429 ? reason || OTHER : undefined;
+  return outcome === 'refused' ? (CHECKS[reason] ?? 'invalid_request') : undefined;
+}
+
+function tryLabels(provider: string, result: string, status: number | undefined): LabelSet {
+  const labels = NO_LABELS.with('provider', provider).with('result', result);
+  return labels.with('status', String(status ?? 'none'));
+}
 
 /** Returns true if the gateway or a provider failed: neither the client's mistake nor its leaving. */
 export function isFailed(outcome: string | undefined): boolean {
@@ -68,7 +120,7 @@ export class RequestMetrics {
   readonly clientTokens = new Metric('gateway_client_tokens_total', 'Tokens of the named clients.');
   readonly tries = new Metric('gateway_tries_total', 'Attempts at providers, and those skipped.');
   readonly fallbacks = new Metric('gateway_fallbacks_total', 'Requests sent to another provider.');
-  readonly refusals = new Metric('gateway_refusals_total', 'Answers with 429, by the limit.');
+  readonly refusals = new Metric('gateway_refusals_total', 'Requests that were refused.');
   readonly processing = new Metric(
     'gateway_processing_seconds',
     'Time of chat completions until the head of the answer, without upload and providers.',
@@ -86,9 +138,11 @@ export class RequestMetrics {
     const { client = '', outcome, provider, tries = [] } = facts;
     const clientLabels = NO_LABELS.with('client', client);
     this.requests.add(clientLabels.with('outcome', outcome));
-    // A stream that has begun with 200 can end with the provider's rate limit too.
-    if (outcome === 'rate_limited' && facts.status === 429) {
-      this.refusals.add(NO_LABELS.with('limit', facts.reason ?? OTHER));
+    const refusal = refusalOf(facts);
+    if (refusal !== undefined) {
+      const isProviders = PROVIDER_LIMITS.has(refusal);
+      const labels = NO_LABELS.with('reason', refusal).with('client', client);
+      this.refusals.add(isProviders ? labels.with('provider', provider ?? '') : labels);
     }
     this.#countTries(tries);
     this.processing.add(NO_LABELS, gatewayMs / 1000);
@@ -107,6 +161,32 @@ export class RequestMetrics {
     }
   }
 
+  /** Creates the series that the settings make known, at 0: Prometheus' `increase` does not see the first event of a new one. */
+  learn({ clients, providers }: Config): void {
+    const names = ['', ...clients.map(({ name }) => name)];
+    for (const client of names) {
+      const labels = NO_LABELS.with('client', client);
+      for (const outcome of OUTCOMES) this.requests.create(labels.with('outcome', outcome));
+      for (const reason of REFUSALS)
+        this.refusals.create(NO_LABELS.with('reason', reason).with('client', client));
+    }
+    for (const { name } of clients) {
+      for (const type of TOKEN_TYPES) {
+        this.clientTokens.create(NO_LABELS.with('client', name).with('type', type));
+      }
+    }
+    for (const { id } of providers.registered) {
+      for (const [result, statuses] of Object.entries(TRY_STATUSES)) {
+        for (const status of statuses) this.tries.create(tryLabels(id, result, status));
+      }
+      for (const to of providers.fallback.filter((other) => other !== id)) {
+        for (const reason of FALLBACK_REASONS) {
+          this.fallbacks.create(NO_LABELS.with('from', id).with('to', to).with('reason', reason));
+        }
+      }
+    }
+  }
+
   /** Yields all of them in the exposition format, in parts. */
   *render(): Generator<string> {
     for (const metric of Object.values(this)) yield* (metric as Metric).render();
@@ -115,7 +195,7 @@ export class RequestMetrics {
   #countTries(tries: readonly TryFacts[]): void {
     let before: TryFacts | undefined;
     for (const one of tries) {
-      this.tries.add(NO_LABELS.with('provider', one.provider).with('result', one.outcome));
+      this.tries.add(tryLabels(one.provider, one.outcome, one.status));
       if (isSent(one.outcome) && before && before.provider !== one.provider) {
         const ends = NO_LABELS.with('from', before.provider).with('to', one.provider);
         this.fallbacks.add(ends.with('reason', before.outcome));

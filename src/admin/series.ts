@@ -20,13 +20,19 @@ export class Metric {
   /** Ignores what is not a number from 0: token counts come from providers. */
   add(labels: LabelSet, value = 1): void {
     if (!(value >= 0 && value < Infinity)) return;
-    let series = this.series.get(labels);
-    if (!series) {
-      series = { sum: 0, buckets: new Float64Array(this.#bounds.length + 1) };
-      this.series.set(labels, series);
-    }
+    const series = this.create(labels);
     series.sum += value;
     series.buckets[bucketOf(value, this.#bounds)]! += 1;
+  }
+
+  /** Returns the series of these labels, a new one at 0. */
+  create(labels: LabelSet) {
+    const series = this.series.get(labels) ?? {
+      sum: 0,
+      buckets: new Float64Array(this.#bounds.length + 1),
+    };
+    this.series.set(labels, series);
+    return series;
   }
 
   /** Yields the text in the exposition format, in parts: the head, then each series. */

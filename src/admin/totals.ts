@@ -61,10 +61,10 @@ function sumUp<Names>(
   };
   for (const [set, { buckets }] of requests.series) {
     const { error_type = 'ok', outcome = error_type, result = outcome } = set.labels;
-    // A provider that was only skipped has no row.
-    const row = isSent(result) && rowOf(set);
-    if (!row) continue;
     const count = sumOf(buckets);
+    // A provider that was only skipped has no row.
+    const row = count > 0 && isSent(result) && rowOf(set);
+    if (!row) continue;
     row.requests += count;
     if (isFailed(result)) row.failed += count;
     if (result !== 'ok' && result !== 'client_closed')

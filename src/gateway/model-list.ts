@@ -7,6 +7,7 @@ import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
+import type { SharedMemory } from '../lib/shared-memory.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
@@ -35,6 +36,7 @@ interface ModelListSettings {
   readonly transport: Transport;
   readonly logger: Logger;
   readonly redact: Redactor;
+  readonly memory: SharedMemory;
   readonly onModels?: ModelsObserver | undefined;
   /** The lists of the providers. It outlives a reload for providers whose settings are the same. */
   readonly cache: ModelListCache;
@@ -57,7 +59,8 @@ interface CachedList {
  * the answer is never an error.
  */
 export function createModelList(settings: ModelListSettings): ModelList {
-  const { providers, keyPools, transport, logger, redact, onModels, cache } = settings;
+  const { providers, keyPools, transport, logger, memory, redact, onModels, cache } = settings;
+  const states = new Map([...providers.keys()].map((id) => [id, modelListState(memory, id)]));
   /**
    * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
    * different lists. Clients that do not read hold no copies.
@@ -90,6 +93,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
     }
     logFetch(logger, provider, cached, failure);
     cached.isFailing = failure !== undefined;
+    states.get(provider.id)!.isUp = failure === undefined;
     cached.freshUntilMs = performance.now() + (failure ? FRESH_AFTER_FAILURE_MS : FRESH_MS);
     cached.fetching = undefined;
   }
@@ -104,6 +108,19 @@ export function createModelList(settings: ModelListSettings): ModelList {
       bodies.set(key, body);
     }
     return { status: 200, headers: { 'content-type': 'application/json' }, body: [body] };
+  };
+}
+
+/** The result of the latest fetch of a provider's list, in whichever thread; undefined before the first. */
+export function modelListState(memory: SharedMemory, provider: string) {
+  const cells = new Uint8Array(memory.block(`model list: ${provider}`, 1));
+  return {
+    get isUp(): boolean | undefined {
+      return cells[0] === 0 ? undefined : cells[0] === 1;
+    },
+    set isUp(isUp: boolean) {
+      cells[0] = isUp ? 1 : 2;
+    },
   };
 }
 

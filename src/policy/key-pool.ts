@@ -59,6 +59,11 @@ export class KeyPool {
     this.#cooldowns = settings.apiKeys.map(() => undefined);
   }
 
+  /** How many keys are not used for a while. */
+  get keysInCooldown(): number {
+    return this.#cooldowns.filter((cooldown) => !isOver(cooldown)).length;
+  }
+
   /** The changes that lead to the present state. */
   get events(): KeyEvent[] {
     return this.#cooldowns.map((cooldown, key) => this.#eventOf(key, cooldown));

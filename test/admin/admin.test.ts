@@ -114,23 +114,33 @@ test('bytes that are not HTTP get the documented error on the admin port too', a
   assert.match(reply.body, /invalid_request_error/);
 });
 
-test('a Host that is no address, not localhost and not the configured host is refused', async (t) => {
-  const gateway = await startGateway(t, {
+test('a Host that is no address, not localhost and not the configured host is refused without a key', async (t) => {
+  const keyed = await startGateway(t, {
     toml: `[admin]\nport = 0\nhost = "Metrics.internal"\nkeys = ["${ADMIN_KEY}"]\n`,
   });
-  const statusOf = async (host: string) =>
-    (await gateway.admin('/metrics', { headers: { host, authorization: `Bearer ${ADMIN_KEY}` } }))
-      .status;
-  const allowed = ['127.0.0.1', '10.1.2.3:9090', '[::1]:9090', 'LOCALHOST:1', 'metrics.internal:9'];
-  for (const host of allowed) assert.equal(await statusOf(host), 200, host);
-  const refused = [
+  const gateway = await startGateway(t, { toml: ADMIN });
+  const statusOf = async (to: TestGateway, host: string, path = '/metrics', key = '') => {
+    const headers = { host, ...(key && { authorization: `Bearer ${key}` }) };
+    return (await to.admin(path, { headers })).status;
+  };
+  const allowed = ['127.0.0.1', '10.1.2.3:9090', '[::1]:9090', 'LOCALHOST:1'];
+  for (const host of allowed) assert.equal(await statusOf(gateway, host), 200, host);
+  assert.equal(await statusOf(keyed, 'metrics.internal:9', '/ready'), 503);
+  const others = [
     'evil.example',
     'localhost.evil.example',
     '1.2.3.4.evil.example',
     '[evil]',
     '::1',
   ];
-  for (const host of refused) assert.equal(await statusOf(host), 400, host);
+  for (const host of others) {
+    assert.equal(await statusOf(gateway, host), 400, host);
+    // Scrapers in Compose and Kubernetes use names of services.
+    assert.equal(await statusOf(keyed, host, '/metrics', ADMIN_KEY), 200, host);
+    for (const path of ['/metrics', '/', '/ready']) {
+      assert.equal(await statusOf(keyed, host, path), 401, `${host} ${path}`);
+    }
+  }
   const reply = await gateway.admin('/', { headers: { host: 'evil.example' } });
   assert.equal(reply.json().error.type, 'invalid_request_error');
 });

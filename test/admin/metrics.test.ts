@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { gunzipSync } from 'node:zlib';
 import { test } from 'node:test';
 
 import { renderMetrics } from '../../src/admin/exposition.ts';
@@ -43,6 +44,10 @@ const NO_FIGURES: Figures = {
   isServing: () => true,
   isDraining: () => false,
   inFlight: () => 0,
+  inFlightOf: () => 0,
+  keysInCooldown: () => [],
+  isModelListUp: () => undefined,
+  serving: () => 1,
   openStreams: () => 0,
   bufferedBytes: () => 0,
   droppedLogLines: () => 0,
@@ -172,19 +177,103 @@ test('tries, fallbacks and refusals are counted', () => {
   );
   const refused = { outcome: 'rate_limited', status: 429 } as const;
   metrics.add(finished({ ...refused, reason: 'global', provider: undefined }));
+  metrics.add(finished({ ...refused, client: 'team', provider: 'b', reason: 'upstream' }));
+  for (const reason of ['no token', 'unknown token', 'Unknown provider: x']) {
+    metrics.add(finished({ outcome: 'refused', status: 401, reason, provider: undefined }));
+  }
   metrics.add(finished(refused));
   // A stream that had begun.
   metrics.add(finished({ ...refused, status: 200, reason: 'upstream' }));
   const { sum } = metrics.read();
   assert.equal(sum('gateway_requests_total', { client: 'team', outcome: 'ok' }), 1);
   assert.equal(sum('gateway_tries_total'), 4);
-  assert.equal(sum('gateway_tries_total', { provider: 'a', result: 'timeout' }), 1);
+  assert.equal(sum('gateway_tries_total', { result: 'timeout', status: 'none' }), 1);
+  assert.equal(sum('gateway_tries_total', { result: 'upstream_error', status: '500' }), 1);
   // No request was sent to c.
   assert.equal(sum('gateway_fallbacks_total'), 1);
   assert.equal(sum('gateway_fallbacks_total', { from: 'c', to: 'b', reason: 'circuit_open' }), 1);
-  assert.equal(sum('gateway_refusals_total'), 2);
-  assert.equal(sum('gateway_refusals_total', { limit: 'global' }), 1);
-  assert.equal(sum('gateway_refusals_total', { limit: 'other' }), 1);
+  assert.equal(sum('gateway_refusals_total'), 6);
+  const upstream = { reason: 'upstream', client: 'team', provider: 'b' };
+  assert.equal(sum('gateway_refusals_total', upstream), 1);
+  for (const reason of ['global', 'other', 'no_token', 'unknown_token', 'invalid_request']) {
+    assert.equal(sum('gateway_refusals_total', { reason }), 1, reason);
+  }
+});
+
+test('every counter that the settings make known is there from the start, at 0', async (t) => {
+  const toml = `${providerToml({ baseUrl: NOBODY_LISTENS }, 'p')}${providerToml({ baseUrl: NOBODY_LISTENS }, 'q')}[providers]
+fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
+  const gateway = await startGateway(t, { toml });
+  const { text } = await gateway.admin('/metrics');
+  for (const series of [
+    'gateway_requests_total{outcome="upstream_error"}',
+    'gateway_requests_total{client="team",outcome="ok"}',
+    'gateway_tries_total{provider="q",result="upstream_error",status="503"}',
+    'gateway_tries_total{provider="p",result="timeout",status="none"}',
+    'gateway_fallbacks_total{from="p",to="q",reason="circuit_open"}',
+    'gateway_refusals_total{reason="client",client="team"}',
+    'gateway_refusals_total{reason="unknown_token"}',
+    'gateway_client_tokens_total{client="team",type="output"}',
+  ]) {
+    assert.ok(text.includes(`\n${series} 0\n`), series);
+  }
+});
+
+test('limits, and how full they are, are told for each client and each provider', async (t) => {
+  const upstream = await startUpstream(t, () => {});
+  const most = 'max_concurrent_requests = 7';
+  const toml = `[server]\nmax_buffered_bytes = 2000000\n${most}\n[rate_limit]\nenabled = true
+requests_per_second = 9\nburst_capacity = 9\n[clients.team]\nkey = "team-canary-1"\n${most}
+requests_per_second = 5\nburst_capacity = 5\n${providerToml(upstream, 'p', most)}${ADMIN}`;
+  const gateway = await startGateway(t, { toml });
+  const headers = { authorization: 'Bearer team-canary-1' };
+  const leave = new AbortController();
+  const request = gateway.chat(chatBody(), { headers, signal: leave.signal });
+  await eventually(() => upstream.requests.length === 1, 'the request');
+  const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+  leave.abort();
+  await assert.rejects(request);
+  const [client, provider] = [{ client: 'team' }, { provider: 'p' }];
+  assert.equal(sum('gateway_client_requests_in_flight', client), 1);
+  assert.equal(sum('gateway_provider_requests_in_flight', provider), 1);
+  assert.equal(sum('gateway_limit', { limit: 'server_concurrency' }), 7);
+  assert.equal(sum('gateway_limit', { limit: 'memory' }), 2_000_000);
+  assert.equal(sum('gateway_limit', { limit: 'global' }), 9);
+  assert.equal(sum('gateway_limit', { limit: 'client_concurrency', ...client }), 7);
+  assert.equal(sum('gateway_limit', { limit: 'client', ...client }), 5);
+  assert.equal(sum('gateway_limit', { limit: 'provider_concurrency', ...provider }), 7);
+  assert.equal(sum('gateway_workers_serving') > 0, true);
+  if (process.platform !== 'linux') return;
+  assert.ok(sum('process_open_fds') > 3);
+  assert.ok(sum('process_max_fds') > sum('process_open_fds'));
+});
+
+test('keys in cooldown and lists of models that fail are told for each provider', async (t) => {
+  const upstream = await startUpstream(t, (_, response) =>
+    sendJson(response, { error: { message: 'no' } }, { status: 401 }),
+  );
+  const keys = 'api_keys = ["key-canary-1", "key-canary-2", "key-canary-3"]';
+  const own = providerToml(upstream, 'p').replace(/^api_key = .*$/m, keys);
+  const gateway = await startGateway(t, { toml: own + ADMIN });
+  const read = async () => parseMetrics((await gateway.admin('/metrics')).text);
+  await gateway.chat(chatBody());
+  await gateway.send('/v1/models');
+  const { sum } = await read();
+  assert.equal(sum('gateway_keys_in_cooldown', { provider: 'p' }), 3);
+  assert.equal((await read()).labels.has('gateway_model_list_up'), true);
+  assert.equal(sum('gateway_model_list_up', { provider: 'p' }), 0);
+});
+
+test('GET /metrics is compressed for whoever asks for that', async (t) => {
+  const gateway = await startGateway(t, { toml: ADMIN });
+  const reply = await gateway.admin('/metrics', { headers: { 'accept-encoding': 'gzip' } });
+  assert.equal(reply.headers['content-encoding'], 'gzip');
+  const text = gunzipSync(reply.bytes).toString();
+  assert.match(text, /^# HELP [^]*gateway_build_info[^]*\n$/);
+  for (const accepted of ['identity', 'gzip;q=0', 'br']) {
+    const plain = await gateway.admin('/metrics', { headers: { 'accept-encoding': accepted } });
+    assert.equal(plain.headers['content-encoding'], undefined, accepted);
+  }
 });
 
 test('no fallback is counted if all other providers are passed over', () => {

@@ -137,7 +137,9 @@ function resources(): string {
 function assertQuiet({ log }: TestGateway, warnings: readonly string[]): void {
   assert.deepEqual(
     // The providers that fail before the fallback is asked are not about the clients.
-    log.filter((line) => /"level":"(?:error|warn)","message":"(?!breaker opened|provider failing)/.test(line)),
+    log.filter((line) =>
+      /"level":"(?:error|warn)","message":"(?!breaker opened|provider failing)/.test(line),
+    ),
     [],
   );
   assert.deepEqual(warnings, []);
