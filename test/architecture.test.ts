@@ -124,14 +124,14 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 845,
-  admin: 2265,
+  '': 855,
+  admin: 2455,
   cli: 520,
   config: 1750,
   downstream: 1100,
-  gateway: 1010,
+  gateway: 1025,
   lib: 2030,
-  policy: 730,
+  policy: 735,
   store: 290,
   upstream: 1995,
   workers: 390,

@@ -29,7 +29,8 @@ test('README.md and docs/deployment.md link to every file of deploy/, and to no 
 });
 
 test('every file of deploy/ begins with a comment that has the command to use it', () => {
-  for (const name of names) {
+  // JSON has no comments: docs/metrics.md says how to import the dashboard.
+  for (const name of names.filter((one) => !one.endsWith('.json'))) {
     const [comment = ''] = /^(?:#.*\n)+/.exec(read(`deploy/${name}`)) ?? [];
     assert.match(comment, /^# {3}[a-z]+ .*deploy\//m, name);
   }

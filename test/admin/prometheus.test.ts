@@ -1,8 +1,11 @@
 /** The metrics as the real Prometheus sees them: 1,000 mixed requests, and the figures that they must give. */
 
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { connect } from 'node:net';
+import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 
 import { idle } from '../support/clock.ts';
@@ -13,8 +16,11 @@ import {
   startGateway,
   type TestGateway,
 } from '../support/gateway.ts';
+import { ROOT } from '../support/process.ts';
+import { eventually } from '../support/streams.ts';
 import { checkMetrics, isPrometheusMissing, startPrometheus } from '../support/prometheus.ts';
 import {
+  completion,
   NOBODY_LISTENS,
   sendEvents,
   sendJson,
@@ -34,7 +40,8 @@ const USAGE = {
 };
 
 const modelOf = ({ body }: ReceivedRequest) =>
-  (JSON.parse(body.toString()) as { model: string }).model;
+  // A list of models is asked for without a body.
+  (JSON.parse(body.toString() || '{"model":""}') as { model: string }).model;
 
 /** Answers as the model's name says. */
 const answerByModel: Script = (request, response) => {
@@ -249,5 +256,75 @@ test(
       'sum(gen_ai_server_time_per_output_token_seconds_count{gen_ai_response_model="streamed"})',
       [[{}, 250]],
     );
+    // Panels of what has not happened here are left out.
+    const dashboard = JSON.parse(
+      readFileSync(join(ROOT, 'deploy/grafana-dashboard.json'), 'utf8'),
+    ) as {
+      panels: { title: string; targets: { expr: string }[] }[];
+    };
+    for (const { title, targets } of dashboard.panels) {
+      for (const { expr } of targets) {
+        const expression = expr.replaceAll('$__rate_interval', '1m').replaceAll('$job', '.*');
+        // A rate needs an increase between two scrapes.
+        const hasData = async () => {
+          await Promise.all([
+            gateway.chat({}),
+            gateway.chat(chatBody({ model: 'p/m' })),
+            gateway.send('/v1/models'),
+          ]);
+          return (await query(expression)).size > 0;
+        };
+        await eventually(hasData, `${title}: ${expression}`);
+      }
+    }
   },
 );
+
+test('promtool finds the rules of deploy/ valid, and each alert fires when it should and not otherwise', (t) => {
+  if (isPrometheusMissing(t)) return;
+  for (const args of [
+    ['check', 'rules', 'deploy/prometheus-rules.yml'],
+    ['test', 'rules', 'test/admin/prometheus-rules.yml'],
+  ]) {
+    const { status, stdout, stderr } = spawnSync('promtool', args, { cwd: ROOT, encoding: 'utf8' });
+    assert.equal(status, 0, stdout + stderr);
+  }
+  const alertsOf = (path: string, name: RegExp) =>
+    new Set([...readFileSync(join(ROOT, path), 'utf8').matchAll(name)].map(([, alert]) => alert));
+  assert.deepEqual(
+    alertsOf('test/admin/prometheus-rules.yml', /alertname: (\w+)/g),
+    alertsOf('deploy/prometheus-rules.yml', /alert: (\w+)/g),
+  );
+});
+
+test('a real Prometheus fires for a failed reload and for an open circuit, and ends when they do', async (t) => {
+  if (isPrometheusMissing(t)) return;
+  let isDown = true;
+  const upstream = await startUpstream(t, (_, response) =>
+    sendJson(response, isDown ? {} : completion(), { status: isDown ? 503 : 200 }),
+  );
+  const settings = (own: string) =>
+    `[admin]\nport = 0\nkeys = ["${ADMIN_KEY}"]\n[providers]\nfallback = ["spare"]\n${
+      providerToml(upstream, 'p', own) + providerToml(upstream, 'spare')
+    }`;
+  const gateway = await startGateway(t, { toml: settings('') });
+  const rules = readFileSync(join(ROOT, 'deploy/prometheus-rules.yml'), 'utf8');
+  const { alerts } = await startPrometheus(t, {
+    target: `127.0.0.1:${gateway.adminPort}`,
+    key: ADMIN_KEY,
+    // Nobody waits a minute here.
+    rules: rules.replaceAll(/^ +for: .*\n/gm, ''),
+  });
+  const wanted = ['GatewayCircuitOpen', 'GatewayReloadFailed'];
+  const firing = async () => (await alerts()).filter((name) => wanted.includes(name));
+  await gateway.reload('[server');
+  for (let count = 0; count < 3; count += 1) await gateway.chat(chatBody());
+  while (new Set(await firing()).size < 2) await idle(50);
+  isDown = false;
+  // A provider with another setting is a new one.
+  await gateway.reload(settings('timeout = 9'));
+  while ((await firing()).length > 0) {
+    await gateway.chat(chatBody());
+    await idle(50);
+  }
+});

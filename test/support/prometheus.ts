@@ -31,25 +31,35 @@ export function checkMetrics(exposition: string): string {
 export interface Prometheus {
   /** The result of an instant query: label sets, as JSON with sorted names, with their values. */
   readonly query: (expression: string) => Promise<Map<string, number>>;
+  /** The names of the alerts that fire. */
+  readonly alerts: () => Promise<string[]>;
 }
 
-/** Starts it; `target` is a host and port, `key` the Bearer token for its `/metrics`. */
+/** Starts it; `target` is a host and port, `key` the Bearer token for its `/metrics`, `rules` the text of a file of rules. */
 export async function startPrometheus(
   t: TestContext,
-  { target, key }: { readonly target: string; readonly key: string },
+  {
+    target,
+    key,
+    rules = '',
+  }: { readonly target: string; readonly key: string; readonly rules?: string },
 ): Promise<Prometheus> {
   const config = {
-    global: { scrape_interval: '500ms', scrape_timeout: '500ms' },
+    global: { scrape_interval: '500ms', scrape_timeout: '500ms', evaluation_interval: '500ms' },
+    ...(rules && { rule_files: ['rules.yml'] }),
     scrape_configs: [
       {
-        job_name: 'gateway',
+        job_name: 'inference-gateway',
         authorization: { credentials: key },
         static_configs: [{ targets: [target] }],
       },
     ],
   };
   // JSON is YAML.
-  const folder = emptyFolder(t, { 'prometheus.yml': JSON.stringify(config) });
+  const folder = emptyFolder(t, {
+    'prometheus.yml': JSON.stringify(config),
+    'rules.yml': rules,
+  });
   const port = await freePort();
   const args = [
     `--config.file=${folder}/prometheus.yml`,
@@ -80,6 +90,14 @@ export async function startPrometheus(
         return [JSON.stringify(Object.fromEntries(sorted)), Number(value[1])] as const;
       });
       return new Map(entries);
+    },
+    async alerts() {
+      const text = await fetchText(port, '/api/v1/alerts');
+      const { data } = JSON.parse(text ?? '{"data":{"alerts":[]}}') as {
+        data: { alerts: { state: string; labels: { alertname: string } }[] };
+      };
+      const firing = data.alerts.filter(({ state }) => state === 'firing');
+      return firing.map(({ labels }) => labels.alertname).toSorted();
     },
   };
 }
