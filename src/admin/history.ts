@@ -89,22 +89,22 @@ const MAX_REQUESTS = 200;
 /** Retries and many fallbacks make a request's tries long. */
 const MAX_TRIES = 20;
 
-/** The last requests, without what only the metrics need. */
+/** The last requests, oldest first and numbered from 1, without what only the metrics need. */
 export class RecentRequests {
-  readonly #requests: (RequestFacts & { readonly time: string })[] = [];
-  /** Requests so far. */
+  readonly #requests: (RequestFacts & { readonly number: number; readonly time: string })[] = [];
+  /** The number of the last one. */
   total = 0;
 
   add({ facts, endedAtMs }: FinishedRequest): void {
-    const tries = facts.tries?.slice(0, MAX_TRIES);
-    this.#requests.push({ time: new Date(endedAtMs).toISOString(), ...facts, tries });
-    if (this.#requests.length > MAX_REQUESTS) this.#requests.shift();
     this.total += 1;
+    const time = new Date(endedAtMs).toISOString();
+    const tries = facts.tries?.slice(0, MAX_TRIES);
+    this.#requests.push({ number: this.total, time, ...facts, tries });
+    if (this.#requests.length > MAX_REQUESTS) this.#requests.shift();
   }
 
-  /** Returns the requests after the first `total`, as far as they are kept, oldest first. */
-  since(total: number): readonly RequestFacts[] {
-    const count = Math.min(this.total - total, this.#requests.length);
-    return this.#requests.slice(this.#requests.length - count);
+  /** Returns the requests with a higher number, as far as they are kept. */
+  since(number: number): readonly RequestFacts[] {
+    return this.#requests.filter((request) => request.number > number);
   }
 }

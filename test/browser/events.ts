@@ -151,7 +151,9 @@ const OUTCOMES = [
   { outcome: 'ok', status: 200 },
 ];
 
-/** Finished requests, oldest first, the last one just now. */
+let lastNumber = 0;
+
+/** Finished requests, oldest first, the last one just now, each with the next number. */
 export function requestsEvent(length = 200): object[] {
   return Array.from({ length }, (_, i) => {
     const { fallback, ...outcome } = OUTCOMES[i % OUTCOMES.length]!;
@@ -168,7 +170,9 @@ export function requestsEvent(length = 200): object[] {
     };
     const last = { provider: id, model: fallback ? 'llama-3.3-70b-versatile' : 'gpt-5-mini' };
     const isRefused = outcome.outcome === 'refused';
+    lastNumber += 1;
     return {
+      number: lastNumber,
       time: at(i - length),
       request_id: `5f0c2b1e-0000-4000-8000-${String(i).padStart(12, '0')}`,
       trace_id: `4bf92f3577b34da6a3ce929d0e${String(i).padStart(6, '0')}`,

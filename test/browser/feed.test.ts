@@ -140,7 +140,10 @@ browserTest(
     const page = await open(feed.url);
     await shows(page, '#count', /^200 of 200$/);
     const [newest] = requestsEvent(1);
-    const send = (id: string) => feed.send('requests', [{ ...newest, request_id: id, model: id }]);
+    const send = (id: string) => {
+      const { number } = requestsEvent(1)[0] as { number: number };
+      feed.send('requests', [{ ...newest, number, request_id: id, model: id }]);
+    };
 
     send('first');
     await shows(page, FIRST_ROW, 'first');
@@ -274,7 +277,7 @@ browserTest(
     await page.evaluate(`
     globalThis.touched = new Set();
     const observer = new MutationObserver((changes) => {
-      for (const { target } of changes) touched.add(target.closest('[id]')?.id);
+      for (const { target } of changes) touched.add((target.closest ? target : target.parentElement).closest('[id]')?.id);
     });
     const everything = { subtree: true, childList: true, attributes: true, characterData: true };
     observer.observe(document, everything);

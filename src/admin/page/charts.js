@@ -1,6 +1,6 @@
 /** The cards with the figures and charts of the last 15 minutes. */
 
-import { byId, formatNumber, isNew, make, setText } from './dom.js';
+import { fill, formatNumber, h } from './dom.js';
 
 const CHART_HEIGHT = 32;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
@@ -22,7 +22,7 @@ function linePath(values, max) {
 
 function areaPaths(values, max) {
   const line = linePath(values, max);
-  return { first: line, area: line + 'V' + CHART_HEIGHT + 'H0Z' };
+  return { area: line + 'V' + CHART_HEIGHT + 'H0Z', first: line };
 }
 
 function barPath(values, max) {
@@ -30,23 +30,6 @@ function barPath(values, max) {
     value > 0 ? 'M' + x + ' ' + CHART_HEIGHT + 'V' + heightOf(value, max) : '',
   );
   return bars.join('');
-}
-
-/** Draws a figure with its unit, the note below it, both as the chart's text alternative, and the paths by their classes. */
-function drawCard(id, { value, unit = '', note, paths }) {
-  const place = byId(id);
-  if (isNew(place, [value, unit])) {
-    place.replaceChildren(value, ...(unit ? [make('small', 'off', unit)] : []));
-  }
-  setText(id + '-note', note);
-  const name = place.previousElementSibling.textContent;
-  const alternative = name + ' over 15 minutes: ' + value + ' ' + unit + ', ' + note;
-  const chart = byId(id + '-chart');
-  if (isNew(chart, alternative)) chart.setAttribute('aria-label', alternative);
-  for (const [className, path] of Object.entries(paths)) {
-    const node = chart.querySelector('.' + className);
-    if (isNew(node, path)) node.setAttribute('d', path);
-  }
 }
 
 const lastOf = (values) => values.findLast((value) => value !== null) ?? null;
@@ -65,46 +48,81 @@ function formatShare(part, whole) {
   return percent === 0 || percent === 100 ? String(percent) : percent.toFixed(1);
 }
 
-export function drawCards({ now, history, openStreams, inFlight }) {
+function rateCard({ now, history }) {
   // The newest step has not ended: its rate would always seem to fall.
   const rates = history.requests.slice(0, -1).map((count) => count / history.stepSeconds);
-  const peakRate = Math.max(...rates);
-  drawCard('rate', {
+  const peak = Math.max(...rates);
+  return {
     value: formatRate(latestRate(history, now)),
-    note: 'last minute · highest ' + formatRate(peakRate),
-    paths: areaPaths(rates, Math.max(peakRate, 0.1)),
-  });
+    note: 'last minute · highest ' + formatRate(peak),
+    paths: areaPaths(rates, Math.max(peak, 0.1)),
+  };
+}
 
-  const peakStreams = Math.max(openStreams, ...history.openStreams);
-  drawCard('streams', {
+function streamsCard({ history, openStreams, inFlight }) {
+  const peak = Math.max(openStreams, ...history.openStreams);
+  return {
     value: formatNumber(openStreams),
-    note: formatNumber(inFlight) + ' in flight · highest ' + formatNumber(peakStreams),
-    paths: areaPaths(history.openStreams, Math.max(peakStreams, 1)),
-  });
+    note: formatNumber(inFlight) + ' in flight · highest ' + formatNumber(peak),
+    paths: areaPaths(history.openStreams, Math.max(peak, 1)),
+  };
+}
 
-  const [p50, p95] = [lastOf(history.firstTokenP50Ms), lastOf(history.firstTokenP95Ms)];
-  const slowest = Math.max(1, ...history.firstTokenP95Ms);
-  const isNone = p50 === null;
-  drawCard('latency', {
-    value: isNone ? '–' : formatNumber(p50),
-    unit: isNone ? '' : 'ms',
-    note: isNone
-      ? 'none yet'
-      : 'p95 ' + formatNumber(p95) + ' ms (dashed) · highest ' + formatNumber(slowest),
+function firstTokenCard({ history: { firstTokenP50Ms, firstTokenP95Ms } }) {
+  const p50 = lastOf(firstTokenP50Ms);
+  if (p50 === null) return { value: '–', note: 'none yet', paths: {} };
+  const slowest = Math.max(1, ...firstTokenP95Ms);
+  const p95 = formatNumber(lastOf(firstTokenP95Ms));
+  return {
+    value: formatNumber(p50),
+    unit: 'ms',
+    note: 'p95 ' + p95 + ' ms (dashed) · highest ' + formatNumber(slowest),
     paths: {
-      first: linePath(history.firstTokenP50Ms, slowest),
-      second: linePath(history.firstTokenP95Ms, slowest),
+      second: linePath(firstTokenP95Ms, slowest),
+      first: linePath(firstTokenP50Ms, slowest),
     },
-  });
+  };
+}
 
-  const [total, failed] = [sum(history.requests), sum(history.failed)];
-  const shares = history.failed.map((count, step) => count / Math.max(1, history.requests[step]));
+function failedCard({ history: { requests, failed } }) {
+  const shares = failed.map((count, step) => count / Math.max(1, requests[step]));
   const highest = Math.max(...shares);
-  const counts = formatNumber(failed) + ' of ' + formatNumber(total);
-  drawCard('failed', {
-    value: formatShare(failed, total),
+  const counts = formatNumber(sum(failed)) + ' of ' + formatNumber(sum(requests));
+  return {
+    value: formatShare(sum(failed), sum(requests)),
     unit: '%',
     note: counts + ' · highest ' + formatShare(highest, 1) + ' %',
     paths: { bars: barPath(shares, highest) },
+  };
+}
+
+/** @type {[id: string, title: string, (state: any) => { value: string, unit?: string, note: string, paths: object }][]} */
+const CARDS = [
+  ['rate', 'Requests/s', rateCard],
+  ['streams', 'Open streams', streamsCard],
+  ['latency', 'First token, p50', firstTokenCard],
+  ['failed', 'Failed requests', failedCard],
+];
+
+/** Draws the cards: a figure with its unit, a note below it, and the chart, whose text alternative repeats both. */
+export function drawCards(state) {
+  const cards = CARDS.map(([id, title, read]) => {
+    const { value, unit = '', note, paths } = read(state);
+    const chart = {
+      id: id + '-chart',
+      role: 'img',
+      'aria-label': title + ' over 15 minutes: ' + value + ' ' + unit + ', ' + note,
+      viewBox: '0 0 89 ' + CHART_HEIGHT,
+      preserveAspectRatio: 'none',
+    };
+    const lines = Object.entries(paths).map(([name, d]) => h('path', { class: name, d }));
+    return h(
+      'div.box.card',
+      h('dt', title),
+      h('dd.value', { id }, value, unit && h('small.off', unit)),
+      h('dd.note', { id: id + '-note' }, note),
+      h('dd.chart', h('svg', chart, lines)),
+    );
   });
+  fill('cards', cards);
 }

@@ -1,15 +1,9 @@
 /** The feed and its reconnects. */
 
 import { drawCards } from './charts.js';
-import { byId, clip, formatTime, isNew, setHidden, setText, visible, withIcon } from './dom.js';
-import { cpuPercentSince, drawProcess, drawSettings, drawTables, stateWords } from './overview.js';
-import {
-  addRequests,
-  drawFilters,
-  drawRequests,
-  forgetRequests,
-  replaceRequests,
-} from './requests.js';
+import { byId, clip, fill, formatDuration, formatTime, h, visible, withIcon } from './dom.js';
+import { cpuPercentSince, drawProcess, drawTables, stateWords } from './overview.js';
+import { addRequests, drawRequests, forgetRequests } from './requests.js';
 
 const MIN_WAIT_MS = 1000;
 const MAX_WAIT_MS = 10_000;
@@ -22,24 +16,10 @@ let settings = null;
 /** @type {any} */
 let state = null;
 let isConnected = false;
-let isRepeat = false;
 let waitMs = MIN_WAIT_MS;
 let isScheduled = false;
 let lastEventAt = 0;
 let saidStates = new Map();
-
-function draw() {
-  isScheduled = false;
-  drawConnection();
-  if (settings === null || state === null) return;
-  drawCards(state);
-  drawTables(state);
-  drawProcess(state);
-  drawSettings(settings, state.now);
-  drawCurl();
-  drawFilters(state);
-  drawRequests();
-}
 
 /** Draws once for all that happens until the next frame. */
 function schedule() {
@@ -47,17 +27,34 @@ function schedule() {
   isScheduled = true;
 }
 
+function draw() {
+  isScheduled = false;
+  drawConnection();
+  if (state === null) return;
+  const { version, node, startedAt, settings: values, warnings } = settings;
+  const upMs = Date.parse(state.now) - Date.parse(startedAt);
+  fill('about', [version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
+  drawCards(state);
+  drawTables({ ...state, settings: values });
+  drawCurl();
+  drawRequests(state);
+  drawProcess(state);
+  fill('settings-count', values.length + ' settings in force');
+  fill(
+    'warnings',
+    warnings.map((text) => h('li.warn', clip(text))),
+  );
+}
+
 function drawConnection() {
-  const isNone = state === null;
   const isDraining = isConnected && state?.draining === true;
-  let [name, words] = isNone ? ['rest', 'Connecting'] : ['bad', 'Connection lost'];
-  if (isConnected) [name, words] = isDraining ? ['warn', 'Draining'] : ['good', 'Live'];
-  const place = byId('connection');
-  if (isNew(place, words)) place.replaceChildren(withIcon(name, words));
-  const since = isNone ? '' : ' The figures are as of ' + formatTime(state.now) + '.';
-  const lost = 'Connection lost, retrying.' + since;
-  setHidden('banner', isConnected ? !isDraining : isNone && waitMs === MIN_WAIT_MS);
-  setText('banner', isConnected ? 'The gateway is stopping: it takes no new requests.' : lost);
+  let [icon, words] = state ? ['bad', 'Connection lost'] : ['rest', 'Connecting'];
+  if (isConnected) [icon, words] = isDraining ? ['warn', 'Draining'] : ['good', 'Live'];
+  fill('connection', withIcon(icon, words));
+  const since = state ? ' The figures are as of ' + formatTime(state.now) + '.' : '';
+  const lost = (state || waitMs > MIN_WAIT_MS) && 'Connection lost, retrying.' + since;
+  const draining = isDraining && 'The gateway is stopping: it takes no new requests.';
+  fill('banner', isConnected ? draining : lost);
 }
 
 /** For screen readers: changes only, never figures. */
@@ -83,7 +80,7 @@ function announceChanges(next) {
 /** A text as one argument of a POSIX shell. */
 const quote = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
 
-/** A command that works with these settings: an alias, else a provider's default model. */
+/** Draws a command that works with these settings: with an alias, else a provider's default model. */
 function drawCurl() {
   const values = new Map(settings.settings);
   const alias = [...values.keys()].find((name) => name.startsWith('aliases.'))?.slice(8);
@@ -97,11 +94,12 @@ function drawCurl() {
     "-H 'Content-Type: application/json'",
     '-d ' + quote(body),
   ];
-  if (isNew(byId('curl'), command)) byId('curl').textContent = command.join(' \\\n  ');
+  const lines = command.map((line, index) => [index > 0 && [' \\', h('br'), '  '], line]);
   const hints = ['Send one, and it appears here:'];
   if (settings.needsKey) hints.unshift('YOUR_KEY is one of [server.auth] keys, or of a client.');
   if (model.endsWith('/MODEL')) hints.unshift('MODEL is a model of ' + id + '.');
-  setText('curl-hint', hints.join(' '));
+  fill('curl', lines);
+  fill('curl-hint', hints.join(' '));
 }
 
 function receive(name, take) {
@@ -124,15 +122,7 @@ function takeSettings(next) {
   }
   settings = next;
   isConnected = true;
-  // On the same connection the requests go on.
-  isRepeat = !isReload;
   waitMs = MIN_WAIT_MS;
-}
-
-function takeRequests(next) {
-  if (isRepeat) replaceRequests(next);
-  else addRequests(next);
-  isRepeat = false;
 }
 
 function takeState(next) {
@@ -145,7 +135,7 @@ function connect() {
   // Relative to the page, which may be below a path of a proxy.
   source = new EventSource('events');
   receive('settings', takeSettings);
-  receive('requests', takeRequests);
+  receive('requests', addRequests);
   receive('state', takeState);
   source.addEventListener('error', reconnect);
 }
@@ -169,13 +159,16 @@ setInterval(() => {
 byId('copy').addEventListener('click', async () => {
   const text = byId('curl');
   try {
-    await navigator.clipboard.writeText(text.textContent);
-    byId('copied').textContent = 'Copied';
+    await navigator.clipboard.writeText(text.innerText);
+    fill('copied', 'Copied');
   } catch {
     // Without https, other hosts than localhost have no clipboard.
     getSelection()?.selectAllChildren(text);
-    byId('copied').textContent = 'Selected: copy it with the keyboard';
+    fill('copied', 'Selected: copy it with the keyboard');
   }
 });
 
+// After the listeners of the elements: what they change is drawn.
+for (const name of ['click', 'input']) document.addEventListener(name, schedule);
+schedule();
 connect();

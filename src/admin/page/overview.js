@@ -1,16 +1,18 @@
 /** Providers, models, clients, process and settings. */
 
 import {
-  addTable,
   byId,
   clip,
+  fill,
   formatDay,
   formatDuration,
   formatNumber,
-  isNew,
-  make,
-  setHidden,
-  setText,
+  h,
+  smallLines,
+  table,
+  tableRow,
+  valueText,
+  withIcon,
 } from './dom.js';
 
 /** Icon and words of each state. A state without an entry is shown by its own name. */
@@ -40,11 +42,8 @@ function stateCell(provider, now) {
   if (name === 'half') lines.unshift('The next request tests it.');
   const since = provider.since ? ' since ' + formatDay(provider.since, now) : '';
   const rest = provider.openUntil ? ', ' + remaining(provider.openUntil) : '';
-  return {
-    icon: name === 'good' && models.length > 0 ? 'warn' : name,
-    text: stateWords(provider, since + rest),
-    lines,
-  };
+  const icon = name === 'good' && models.length > 0 ? 'warn' : name;
+  return [withIcon(icon, clip(stateWords(provider, since + rest))), smallLines(lines)];
 }
 
 function errorsText({ errors }) {
@@ -53,11 +52,7 @@ function errorsText({ errors }) {
 }
 
 function lastErrorCell({ lastError }, now) {
-  return lastError && { icon: '', text: formatDay(lastError.at, now), lines: [lastError.text] };
-}
-
-export function valueText(value) {
-  return typeof value === 'string' ? value : JSON.stringify(value);
+  return lastError && [formatDay(lastError.at, now), smallLines([lastError.text])];
 }
 
 const requestColumns = [
@@ -72,41 +67,58 @@ const tokenColumns = [
   ['Input tokens', 'number', ({ inputTokens }) => inputTokens],
   ['Output tokens', 'number', ({ outputTokens }) => outputTokens],
 ];
-const providersTable = addTable('providers', 'Providers since the start', [
-  ['Provider', '', ({ id }) => id],
-  ['State', 'wrap', stateCell],
-  ['Tries', 'number', ({ requests }) => requests],
-  ['Errors', 'wrap', errorsText],
-  ...firstTokenColumns,
-  ...tokenColumns,
-  ['Last error', 'wrap', lastErrorCell],
-]);
-const modelsTable = addTable('models', 'Models and aliases since the start', [
-  ['Model', '', ({ name }) => name],
-  ['Provider', '', ({ provider }) => provider],
-  ...requestColumns,
-  ...firstTokenColumns,
-  ...tokenColumns,
-]);
-const clientsTable = addTable('clients', 'Clients since the start', [
-  ['Client', '', ({ name }) => name],
-  ...requestColumns,
-  ...tokenColumns,
-]);
-const settingsTable = addTable('settings', 'Settings in force, keys masked', [
-  ['Setting', '', ([name]) => name],
-  ['Value', 'wrap', ([, value]) => valueText(value)],
-]);
+/** By the name of its items: the heading, unless the document has it, the caption, and the columns. */
+const TABLES = {
+  providers: [
+    '',
+    'Providers since the start',
+    [
+      ['Provider', '', ({ id }) => id],
+      ['State', 'wrap', stateCell],
+      ['Tries', 'number', ({ requests }) => requests],
+      ['Errors', 'wrap', errorsText],
+      ...firstTokenColumns,
+      ...tokenColumns,
+      ['Last error', 'wrap', lastErrorCell],
+    ],
+  ],
+  models: [
+    'Models',
+    'Models and aliases since the start',
+    [
+      ['Model', '', ({ name }) => name],
+      ['Provider', '', ({ provider }) => provider],
+      ...requestColumns,
+      ...firstTokenColumns,
+      ...tokenColumns,
+    ],
+  ],
+  clients: [
+    'Clients',
+    'Clients since the start',
+    [['Client', '', ({ name }) => name], ...requestColumns, ...tokenColumns],
+  ],
+  settings: [
+    '',
+    'Settings in force, keys masked',
+    [
+      ['Setting', '', ([name]) => name],
+      ['Value', 'wrap', ([, value]) => valueText(value)],
+    ],
+  ],
+};
 
-export function drawTables({ providers, models, clients, now }) {
-  const isAny = providers.some(({ state }) => state !== 'skipped');
-  setHidden('providers-empty', isAny);
-  providersTable.box.toggleAttribute('hidden', providers.length === 0);
-  setHidden('models-section', models.length === 0);
-  setHidden('clients-section', clients.length === 0);
-  providersTable.draw(providers, now);
-  modelsTable.draw(models);
-  clientsTable.draw(clients);
+/** Draws the tables of providers, models, clients and settings. */
+export function drawTables(state) {
+  for (const [name, [title, caption, columns]] of Object.entries(TABLES)) {
+    const rows = state[name].map((item) => tableRow(columns, item, state.now));
+    fill(
+      name + '-section',
+      rows.length > 0 && [title && h('h2', title), table(name, caption, columns, rows)],
+    );
+  }
+  const isAny = state.providers.some((provider) => provider.state !== 'skipped');
+  byId('providers-empty').toggleAttribute('hidden', isAny);
 }
 
 /**
@@ -123,17 +135,13 @@ const FIGURES = [
   ['connections-reused', 'Connections reused', ({ connections }) => connections?.reused],
   ['dropped', 'Log lines dropped', ({ droppedLogLines }) => droppedLogLines],
 ];
-for (const [id, name] of FIGURES) {
-  const value = make('dd', '', '–');
-  value.id = id;
-  byId('process').append(make('div', '', make('dt', '', name), value));
-}
 
+/** Draws the figures of the process. */
 export function drawProcess(state) {
-  for (const [id, , valueOf] of FIGURES) {
-    const value = valueOf(state);
-    setText(id, value === undefined ? '–' : formatNumber(value));
-  }
+  const figures = FIGURES.map(([id, name, valueOf]) =>
+    h('div', h('dt', name), h('dd', { id }, formatNumber(valueOf(state)))),
+  );
+  fill('process', figures);
 }
 
 /** Returns the use of the CPU between two state events; undefined without a first. */
@@ -141,15 +149,4 @@ export function cpuPercentSince(before, { now, process }) {
   const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
   if (passedMs <= 0) return undefined;
   return Math.round((100_000 * (process.cpuSeconds - before.process.cpuSeconds)) / passedMs);
-}
-
-export function drawSettings({ version, node, startedAt, settings, warnings }, now) {
-  const up = 'up ' + formatDuration(Date.parse(now) - Date.parse(startedAt));
-  setText('about', [version, 'Node ' + node.replace(/^v/, ''), up].join(' · '));
-  setText('settings-count', settings.length + ' settings in force');
-  settingsTable.draw(settings);
-  setHidden('warnings', warnings.length === 0);
-  if (isNew(byId('warnings'), warnings)) {
-    byId('warnings').replaceChildren(...warnings.map((text) => make('li', 'warn', clip(text))));
-  }
 }
