@@ -59,7 +59,8 @@ function rateCard({ now, history }) {
   };
 }
 
-function streamsCard({ history, openStreams, inFlight }) {
+function streamsCard({ history, figures }) {
+  const { gateway_open_streams: openStreams, gateway_requests_in_flight: inFlight } = figures;
   const peak = Math.max(openStreams, ...history.openStreams);
   return {
     value: formatNumber(openStreams),

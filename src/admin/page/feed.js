@@ -19,7 +19,6 @@ let isConnected = false;
 let waitMs = MIN_WAIT_MS;
 let isScheduled = false;
 let lastEventAt = 0;
-let saidStates = new Map();
 
 /** Draws once for all that happens until the next frame. */
 function schedule() {
@@ -66,14 +65,13 @@ function announceChanges(next) {
   const said = [];
   if (next.draining && !state?.draining) said.push('The gateway is draining');
   for (const provider of next.providers) {
+    const before = state?.providers.find(({ id }) => id === provider.id);
     const words = stateWords(provider);
-    const before = saidStates.get(provider.id);
-    if (before !== undefined && before !== words) {
+    if (before && stateWords(before) !== words) {
       const why = provider.why || provider.openModels[0]?.why;
       said.push(provider.id + ': ' + words + (why ? ': ' + clip(why) : ''));
     }
   }
-  saidStates = new Map(next.providers.map((provider) => [provider.id, stateWords(provider)]));
   if (said.length > 0) announce(said.join('. '));
 }
 
@@ -115,7 +113,6 @@ function takeSettings(next) {
   if (settings !== null && settings.startedAt !== next.startedAt) {
     forgetRequests();
     state = null;
-    saidStates = new Map();
     announce('The gateway was restarted');
   } else if (settings !== null) {
     announce(isReload ? 'The settings have changed' : 'Connected again');
@@ -127,7 +124,8 @@ function takeSettings(next) {
 
 function takeState(next) {
   announceChanges(next);
-  state = { ...next, cpuPercent: cpuPercentSince(state, next) };
+  next.figures.cpu_percent = cpuPercentSince(state, next);
+  state = next;
 }
 
 function connect() {
@@ -155,18 +153,6 @@ setInterval(() => {
   const isSilent = performance.now() - lastEventAt > MAX_SILENCE_MS;
   if (isSilent && source.readyState !== EventSource.CLOSED) reconnect();
 }, 1000);
-
-byId('copy').addEventListener('click', async () => {
-  const text = byId('curl');
-  try {
-    await navigator.clipboard.writeText(text.innerText);
-    fill('copied', 'Copied');
-  } catch {
-    // Without https, other hosts than localhost have no clipboard.
-    getSelection()?.selectAllChildren(text);
-    fill('copied', 'Selected: copy it with the keyboard');
-  }
-});
 
 // After the listeners of the elements: what they change is drawn.
 for (const name of ['click', 'input']) document.addEventListener(name, schedule);

@@ -121,32 +121,31 @@ export function drawTables(state) {
   byId('providers-empty').toggleAttribute('hidden', isAny);
 }
 
-/**
- * Figures of the process: id, name, and the value in the state event, if it is known.
- * @type {[id: string, name: string, valueOf: (state: any) => number | undefined][]}
- */
+/** Figures of the process: title, name, and what makes its unit of the metric's. */
 const FIGURES = [
-  ['cpu', 'CPU, %', ({ cpuPercent }) => cpuPercent],
-  ['memory', 'Memory, MB', ({ process }) => Math.round(process.rssBytes / 1e6)],
-  ['loop-delay', 'Event loop delay p99, ms', ({ process }) => process.loopDelayP99Ms],
-  ['buffered', 'Buffered, MB', ({ bufferedBytes }) => bufferedBytes / 1e6],
-  ['connections-open', 'Connections open', ({ connections }) => connections?.open],
-  ['connections-made', 'Connections made', ({ connections }) => connections?.made],
-  ['connections-reused', 'Connections reused', ({ connections }) => connections?.reused],
-  ['dropped', 'Log lines dropped', ({ droppedLogLines }) => droppedLogLines],
+  ['CPU, %', 'cpu_percent', 1],
+  ['Memory, MB', 'process_resident_memory_bytes', 1e-6],
+  ['Event loop delay p99, ms', 'nodejs_eventloop_lag_p99_seconds', 1000],
+  ['Buffered, MB', 'gateway_buffered_bytes', 1e-6],
+  ['Connections open', 'gateway_upstream_connections_open', 1],
+  ['Connections made', 'gateway_upstream_connections_made_total', 1],
+  ['Connections reused', 'gateway_upstream_connections_reused_total', 1],
+  ['Log lines dropped', 'gateway_log_lines_dropped_total', 1],
 ];
 
 /** Draws the figures of the process. */
-export function drawProcess(state) {
-  const figures = FIGURES.map(([id, name, valueOf]) =>
-    h('div', h('dt', name), h('dd', { id }, formatNumber(valueOf(state)))),
-  );
-  fill('process', figures);
+export function drawProcess({ figures }) {
+  const items = FIGURES.map(([title, name, factor]) => {
+    const value = figures[name] === undefined ? undefined : figures[name] * Number(factor);
+    return h('div', h('dt', title), h('dd', formatNumber(value)));
+  });
+  fill('process', items);
 }
 
 /** Returns the use of the CPU between two state events; undefined without a first. */
-export function cpuPercentSince(before, { now, process }) {
+export function cpuPercentSince(before, { now, figures }) {
   const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
   if (passedMs <= 0) return undefined;
-  return Math.round((100_000 * (process.cpuSeconds - before.process.cpuSeconds)) / passedMs);
+  const name = 'process_cpu_seconds_total';
+  return Math.round((100_000 * (figures[name] - before.figures[name])) / passedMs);
 }
