@@ -143,7 +143,7 @@ function cellContents(value) {
  * Describes a row. A column is the text of its head, the class of its cells, and a function that returns the contents of
  * its cell (a number, a text, descriptions, or nothing): it takes the row's item and the feed's present.
  */
-export function tableRow(columns, item, now, attributes = {}) {
+export function tableRow(columns, item, now = '', attributes = {}) {
   const cells = columns.map(([, className, valueOf], index) => {
     const contents = cellContents(valueOf(item, now));
     if (index > 0) return h('td', { class: className }, contents);

@@ -30,19 +30,17 @@ function draw() {
   isScheduled = false;
   drawConnection();
   if (state === null) return;
-  const { version, node, startedAt, settings: values, warnings } = settings;
+  const { version, node, startedAt, warnings } = settings;
   const upMs = Date.parse(state.now) - Date.parse(startedAt);
   fill('about', [version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
   drawCards(state);
-  drawTables({ ...state, settings: values });
+  drawTables(state, settings);
   drawCurl();
   drawRequests(state);
   drawProcess(state);
-  fill('settings-count', values.length + ' settings in force');
-  fill(
-    'warnings',
-    warnings.map((text) => h('li.warn', clip(text))),
-  );
+  fill('settings-count', settings.settings.length + ' settings in force');
+  const items = warnings.map((text) => h('li.warn', clip(text)));
+  fill('warnings', items);
 }
 
 function drawConnection() {
@@ -93,11 +91,10 @@ function drawCurl() {
     '-d ' + quote(body),
   ];
   const lines = command.map((line, index) => [index > 0 && [' \\', h('br'), '  '], line]);
-  const hints = ['Send one, and it appears here:'];
-  if (settings.needsKey) hints.unshift('YOUR_KEY is one of [server.auth] keys, or of a client.');
-  if (model.endsWith('/MODEL')) hints.unshift('MODEL is a model of ' + id + '.');
   fill('curl', lines);
-  fill('curl-hint', hints.join(' '));
+  const keys = settings.needsKey && 'YOUR_KEY is one of [server.auth] keys, or of a client. ';
+  const models = model.endsWith('/MODEL') && 'MODEL is a model of ' + id + '. ';
+  fill('curl-hint', keys, models, 'Send one, and it appears here:');
 }
 
 function receive(name, take) {

@@ -67,56 +67,43 @@ const tokenColumns = [
   ['Input tokens', 'number', ({ inputTokens }) => inputTokens],
   ['Output tokens', 'number', ({ outputTokens }) => outputTokens],
 ];
-/** By the name of its items: the heading, unless the document has it, the caption, and the columns. */
-const TABLES = {
-  providers: [
-    '',
-    'Providers since the start',
-    [
-      ['Provider', '', ({ id }) => id],
-      ['State', 'wrap', stateCell],
-      ['Tries', 'number', ({ requests }) => requests],
-      ['Errors', 'wrap', errorsText],
-      ...firstTokenColumns,
-      ...tokenColumns,
-      ['Last error', 'wrap', lastErrorCell],
-    ],
+/** By the names of the tables. */
+const COLUMNS = {
+  Providers: [
+    ['Provider', '', ({ id }) => id],
+    ['State', 'wrap', stateCell],
+    ['Tries', 'number', ({ requests }) => requests],
+    ['Errors', 'wrap', errorsText],
+    ...firstTokenColumns,
+    ...tokenColumns,
+    ['Last error', 'wrap', lastErrorCell],
   ],
-  models: [
-    'Models',
-    'Models and aliases since the start',
-    [
-      ['Model', '', ({ name }) => name],
-      ['Provider', '', ({ provider }) => provider],
-      ...requestColumns,
-      ...firstTokenColumns,
-      ...tokenColumns,
-    ],
+  Models: [
+    ['Model', '', ({ name }) => name],
+    ['Provider', '', ({ provider }) => provider],
+    ...requestColumns,
+    ...firstTokenColumns,
+    ...tokenColumns,
   ],
-  clients: [
-    'Clients',
-    'Clients since the start',
-    [['Client', '', ({ name }) => name], ...requestColumns, ...tokenColumns],
-  ],
-  settings: [
-    '',
-    'Settings in force, keys masked',
-    [
-      ['Setting', '', ([name]) => name],
-      ['Value', 'wrap', ([, value]) => valueText(value)],
-    ],
-  ],
+  Clients: [['Client', '', ({ name }) => name], ...requestColumns, ...tokenColumns],
 };
+const settingColumns = [
+  ['Setting', '', ([name]) => name],
+  ['Value', 'wrap', ([, value]) => valueText(value)],
+];
 
 /** Draws the tables of providers, models, clients and settings. */
-export function drawTables(state) {
-  for (const [name, [title, caption, columns]] of Object.entries(TABLES)) {
-    const rows = state[name].map((item) => tableRow(columns, item, state.now));
-    fill(
-      name + '-section',
-      rows.length > 0 && [title && h('h2', title), table(name, caption, columns, rows)],
-    );
+export function drawTables(state, { settings }) {
+  for (const [title, columns] of Object.entries(COLUMNS)) {
+    const id = title.toLowerCase();
+    const rows = state[id].map((item) => tableRow(columns, item, state.now));
+    fill(id + '-section', rows.length > 0 && table(id, title + ' since the start', columns, rows));
   }
+  const rows = settings.map((item) => tableRow(settingColumns, item));
+  fill(
+    'settings-section',
+    table('settings', 'Settings in force, keys masked', settingColumns, rows),
+  );
   const isAny = state.providers.some((provider) => provider.state !== 'skipped');
   byId('providers-empty').toggleAttribute('hidden', isAny);
 }
