@@ -14,13 +14,19 @@ const BASIC = /^basic +([\w+/-]+={0,2})$/i;
 
 export const READY_PATH = '/ready';
 
-/** Returns a function that throws the error for a call that may not be served. */
+/**
+ * Returns a function that throws the error for a call that may not be served: `authentication` for one without a key, if
+ * there are any. Wrong keys are logged, once in a minute at most.
+ */
 export function createAccessCheck(
   config: () => Config,
   { host, keys }: AdminSettings,
   logger: Logger,
 ): (call: Call) => void {
-  const checkKey = createKeyCheck(config, keys, logger);
+  const auth = { enabled: keys.length > 0, keys };
+  const authenticate = createAuthenticator({ auth, clients: [] });
+  let failures = 0;
+  let loggedAtMs = -Infinity;
   return (call) => {
     // A page of another host could read everything by DNS rebinding, but it has no key. Scrapers use names of services.
     const isOwn = isOwnHost(call.headers.host, host);
@@ -29,7 +35,21 @@ export function createAccessCheck(
     }
     checkOrigin(call);
     // Probes cannot read secrets: as /health on the public port, it says nothing else.
-    if (call.path !== READY_PATH || !isOwn) checkKey(call);
+    if (call.path === READY_PATH && isOwn) return;
+    const values = headerValues(call, 'authorization');
+    try {
+      authenticate(values.map(toBearer));
+    } catch (error) {
+      // Browsers send nothing before they are asked for it.
+      if (values.length > 0) failures += 1;
+      if (failures > 0 && performance.now() - loggedAtMs >= FAILURES_LOGGED_EVERY_MS) {
+        const remote = createRemoteAddress(config().server.trustedProxies)(call);
+        logger.log('warn', 'wrong admin key', { failures, remote });
+        loggedAtMs = performance.now();
+        failures = 0;
+      }
+      throw error;
+    }
   };
 }
 
@@ -46,37 +66,6 @@ function checkOrigin({ headers, path }: Call): void {
   const isPrefetch = String(headers['sec-purpose']).includes('prefetch');
   if (!isPrefetch && (site === undefined ? isOwn : isAllowed)) return;
   throw invalidRequest('The request comes from a page of another origin');
-}
-
-/**
- * Returns a function that throws `authentication` for a request without one of the keys, if there are any. Wrong keys
- * are logged, once in a minute at most.
- */
-function createKeyCheck(
-  config: () => Config,
-  keys: AdminSettings['keys'],
-  logger: Logger,
-): (call: Call) => void {
-  const auth = { enabled: keys.length > 0, keys };
-  const authenticate = createAuthenticator({ auth, clients: [] });
-  let failures = 0;
-  let loggedAtMs = -Infinity;
-  return (call) => {
-    const values = headerValues(call, 'authorization');
-    try {
-      authenticate(values.map(toBearer));
-    } catch (error) {
-      // Browsers send nothing before they are asked for it.
-      if (values.length > 0) failures += 1;
-      if (failures > 0 && performance.now() - loggedAtMs >= FAILURES_LOGGED_EVERY_MS) {
-        const remote = createRemoteAddress(config().server.trustedProxies)(call);
-        logger.log('warn', 'wrong admin key', { failures, remote });
-        loggedAtMs = performance.now();
-        failures = 0;
-      }
-      throw error;
-    }
-  };
 }
 
 /** Browsers ask for a name and a password (RFC 7617): any name, and the key as the password. */

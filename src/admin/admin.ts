@@ -12,23 +12,19 @@ import { fromIterable } from '../lib/byte-source.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/attempt.ts';
-import type { FinishedRequest } from '../lib/request-facts.ts';
 import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 import { createAccessCheck, READY_PATH } from './access.ts';
-import { METRICS_TYPE, renderMetrics } from './exposition.ts';
 import { createFeed } from './feed.ts';
-import { createLoopWatch, type Figures } from './figures.ts';
-import { History, RecentRequests } from './history.ts';
-import { configuredModels, listedModels, ModelLabels } from './labels.ts';
-import { RequestMetrics } from './metrics.ts';
+import type { Figures } from './figures.ts';
 import { createPage } from './page/page.ts';
-import { ProviderFailures, readinessOf } from './provider-state.ts';
+import { readinessOf } from './provider-state.ts';
+import { inChunks } from './series.ts';
+import { createView } from './view.ts';
 
 /** Request bodies are not read, and answers are made as they are sent. */
 const LIMITS = { maxBufferedBytes: 1_048_576, memoryBytes: Infinity };
 const JSON_TYPE = 'application/json';
-/** Of the event loop's delays that the feed shows, to all pages together. */
-const FEED_WINDOW_MS = 15_000;
+const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
 
 type Routes = ReadonlyMap<string, (call: Call) => Answer>;
 export type Admin = ReturnType<typeof createAdmin>;
@@ -43,26 +39,19 @@ export function createAdmin(
   figures: Figures,
   { logger, limits }: { readonly logger: Logger; readonly limits: typeof CLIENT_LIMITS },
 ) {
-  const models = new ModelLabels();
-  const metrics = new RequestMetrics(models);
-  const failures = new ProviderFailures();
-  const nowMs = () => performance.timeOrigin + performance.now();
-  const history = new History(nowMs, () => figures.openStreams());
-  const recent = new RecentRequests();
-  const scrapeDelay = createLoopWatch(0, () => figures.loopDelays());
-  const scrape = () => renderMetrics(config(), metrics, figures, scrapeDelay);
-  const readLoopDelay = createLoopWatch(FEED_WINDOW_MS, () => figures.loopDelays());
-  const feed = createFeed({ config, figures, metrics, failures, history, recent, readLoopDelay });
+  const view = createView(config, figures);
+  const feed = createFeed(config, view);
   const { html, policy } = createPage();
   const headers = { 'content-security-policy': policy, 'referrer-policy': 'no-referrer' };
   const routes: Routes = new Map([
     ['/', () => createAnswer('text/html; charset=utf-8', html, 200, headers)],
     ['/events', (call: Call) => createAnswer('text/event-stream', feed(call))],
-    ['/metrics', (call: Call) => answerMetrics(call, scrape())],
+    ['/metrics', (call: Call) => answerMetrics(call, inChunks(view.scrape()))],
     [READY_PATH, () => answerReadiness(readinessOf(config(), figures))],
   ]);
   const memory = new SharedMemory(ONLY_THREAD);
   return {
+    ...view,
     server: createHttpServer({
       handle: createHandler(createAccessCheck(config, settings, logger), routes, logger),
       answerBroken: toErrorAnswer,
@@ -70,18 +59,6 @@ export function createAdmin(
       budget: new ByteBudget(LIMITS, memory),
       inFlight: memory.inFlightCounter('requests'),
     }),
-    /** Counts a finished request. */
-    observe(request: FinishedRequest) {
-      for (const observer of [metrics, failures, history, recent]) observer.add(request);
-    },
-    /** Takes new settings: their names of models become labels. */
-    onConfig(next: Config) {
-      models.learn(configuredModels(next));
-      metrics.learn(next);
-    },
-    /** Takes the models that a provider lists: their names become labels. */
-    onModels: (provider: string, names: readonly string[]) =>
-      models.learn(listedModels(provider, names)),
   };
 }
 

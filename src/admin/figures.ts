@@ -3,8 +3,13 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
+import type { Config } from '../config/config.ts';
 import type { ConnectionFigures, LoopDelay } from '../lib/shared-memory.ts';
+import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
+import { NO_LABELS, type LabelSet } from './labels.ts';
+import { limitsOf } from './limits.ts';
+import { renderHead, renderSample } from './series.ts';
 
 /** Of the running parts. Each is cheap to read. */
 export interface Figures {
@@ -47,19 +52,128 @@ export const STARTED_AT_MS = performance.timeOrigin;
 
 let rssBytes = 0;
 
-/** Returns the CPU time and the resident memory of the process. */
-export function readProcess() {
-  const { user, system } = process.cpuUsage();
+function readRss(): number {
   try {
     rssBytes = process.memoryUsage.rss();
   } catch {
     // Linux has it in a file: without descriptors the value before stays.
   }
-  return { cpuSeconds: (user + system) / 1e6, rssBytes };
+  return rssBytes;
+}
+
+type Samples = readonly (readonly [labels: LabelSet, value: number])[];
+/** A figure without labels is its value; it is left out if that is undefined. */
+export type FigureRow = readonly [name: string, figure: number | undefined | Samples, help: string];
+
+/** Returns all figures by their names in the exposition format, for /metrics and for the page. */
+export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopDelay): FigureRow[] {
+  const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
+  const connections = figures.connections();
+  const { isSuccessful, succeededAtMs } = figures.lastReload();
+  const store = figures.store();
+  const { user, system } = process.cpuUsage();
+  const descriptors = readDescriptors();
+  return [
+    ['gateway_build_info', [[build, 1]], 'Always 1.'],
+    ['gateway_requests_in_flight', figures.inFlight(), 'Requests begun and not over.'],
+    ['gateway_open_streams', figures.openStreams(), 'Streamed answers being sent.'],
+    ['gateway_buffered_bytes', figures.bufferedBytes(), 'Bytes held for all clients together.'],
+    ['gateway_workers_serving', figures.serving(), 'Threads that accept connections.'],
+    ['gateway_log_lines_dropped_total', figures.droppedLogLines(), 'Log lines that were lost.'],
+    [
+      'gateway_requests_uncounted_total',
+      figures.uncountedRequests(),
+      'Finished requests that the other metrics miss because the main thread did not run.',
+    ],
+    [
+      'gateway_descriptors_exhausted_total',
+      figures.exhaustions(),
+      'Connections to providers that failed for want of descriptors or ports.',
+    ],
+    ['gateway_config_last_reload_successful', Number(isSuccessful), '1 if the latest succeeded.'],
+    [
+      'gateway_config_last_reload_success_timestamp_seconds',
+      succeededAtMs / 1000,
+      'When the settings in use were read, in seconds since the epoch.',
+    ],
+    ['gateway_upstream_connections_open', connections?.open, 'Connections to providers.'],
+    ['gateway_upstream_connections_made_total', connections?.made, 'Connections made.'],
+    ['gateway_upstream_connections_reused_total', connections?.reused, 'Connections used again.'],
+    ['gateway_rate_limit_store_up', store && Number(!store.isAway), '1 if the store answers.'],
+    ['gateway_rate_limit_store_fallbacks_total', store?.fallbacks, 'Decisions without a store.'],
+    ...readParts(config, figures),
+    // The names of Prometheus' client libraries.
+    ['process_cpu_seconds_total', (user + system) / 1e6, 'CPU time of the process.'],
+    ['process_resident_memory_bytes', readRss(), 'Resident memory of the process.'],
+    ['process_open_fds', descriptors.open, 'Open file descriptors.'],
+    ['process_max_fds', descriptors.max, 'Limit of open file descriptors.'],
+    ['process_start_time_seconds', STARTED_AT_MS / 1000, 'Start, in seconds since the epoch.'],
+    ['nodejs_eventloop_lag_mean_seconds', loopDelayMs.mean / 1000, 'Mean delay of the event loop.'],
+    ['nodejs_eventloop_lag_p99_seconds', loopDelayMs.p99 / 1000, '99th percentile of the delay.'],
+    ['nodejs_eventloop_lag_max_seconds', loopDelayMs.max / 1000, 'Longest delay.'],
+  ];
+}
+
+/** Of each client and provider of the settings: alerts need those that are 0. */
+function readParts(config: Config, figures: Figures): FigureRow[] {
+  const ids = config.providers.registered.map(({ id }) => id);
+  const ofProvider = (id: string) => NO_LABELS.with('provider', id);
+  return [
+    [
+      'gateway_breaker_circuits',
+      countCircuits(config, figures.circuits()),
+      "Circuits that are not closed: the provider's own, and one for each of its models.",
+    ],
+    [
+      'gateway_client_requests_in_flight',
+      config.clients.map(({ name }) => [
+        NO_LABELS.with('client', name),
+        figures.inFlightOf(`clients.${name}`),
+      ]),
+      'Requests of each named client that are not over.',
+    ],
+    [
+      'gateway_provider_requests_in_flight',
+      ids.map((id) => [ofProvider(id), figures.inFlightOf(`providers.${id}`)]),
+      'Requests at each provider that are not over.',
+    ],
+    ['gateway_limit', limitsOf(config), 'Limits of the settings, by their unit.'],
+    [
+      'gateway_keys_in_cooldown',
+      figures.keysInCooldown().map(([id, count]) => [ofProvider(id), count]),
+      'Keys of providers with several that are not used for a while.',
+    ],
+    [
+      'gateway_model_list_up',
+      ids.flatMap((id) => {
+        const isUp = figures.isModelListUp(id);
+        return isUp === undefined ? [] : [[ofProvider(id), Number(isUp)] as const];
+      }),
+      '1 if the latest fetch of the list of models succeeded.',
+    ],
+  ];
+}
+
+function countCircuits({ providers }: Config, circuits: readonly CircuitReport[]): Samples {
+  return providers.registered.flatMap(({ id }) =>
+    (['open', 'half-open'] as const).map((state) => {
+      const tripped = circuits.filter((one) => one.provider === id && one.state === state);
+      return [NO_LABELS.with('provider', id).with('state', state), tripped.length] as const;
+    }),
+  );
+}
+
+/** Returns the figure in the exposition format. */
+export function renderFigure([name, figure, help]: FigureRow): string {
+  if (figure === undefined) return '';
+  const samples = typeof figure === 'number' ? ([[NO_LABELS, figure]] as const) : figure;
+  // Prometheus' convention for names of counters.
+  const head = renderHead(name, name.endsWith('_total') ? 'counter' : 'gauge', help);
+  return head + samples.map(([{ text }, value]) => renderSample(name, text, value)).join('');
 }
 
 /** Returns the open descriptors of the process and their limit; undefined where the system does not say, and without a free one. */
-export function readDescriptors(): { readonly open?: number; readonly max?: number } {
+function readDescriptors(): { readonly open?: number; readonly max?: number } {
   try {
     // Reading the list takes one itself.
     const open = readdirSync('/proc/self/fd').length - 1;

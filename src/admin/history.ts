@@ -11,29 +11,24 @@ class Step {
   requests = 0;
   failed = 0;
   /** The highest number. */
-  openStreams: number;
+  openStreams = 0;
   /** In the buckets of the metric. */
   readonly firstToken = new Float64Array(FIRST_TOKEN_BOUNDS.length + 1);
-
-  constructor(openStreams: number) {
-    this.openStreams = openStreams;
-  }
 }
 
 /** Requests, failures, open streams and first-token times of each step. No timer: reads and records advance the steps. */
 export class History {
-  readonly #steps = Array.from({ length: STEPS }, () => new Step(0));
+  readonly #steps = Array.from({ length: STEPS }, () => new Step());
   readonly #nowMs: () => number;
   readonly #readOpenStreams: () => number;
   /** Steps since the epoch, of the current one. */
-  #current: number;
+  #current = 0;
   #openStreams = 0;
 
   /** `nowMs` returns milliseconds since the epoch, and never less than before. */
   constructor(nowMs: () => number, readOpenStreams: () => number) {
     this.#nowMs = nowMs;
     this.#readOpenStreams = readOpenStreams;
-    this.#current = stepAt(nowMs());
   }
 
   add(request: FinishedRequest): void {
@@ -63,9 +58,11 @@ export class History {
 
   /** Returns the current step. A stream that ends is recorded: until then, at least as many were open as before. */
   #advance(): Step {
-    const now = stepAt(this.#nowMs());
+    const now = Math.floor(this.#nowMs() / 1000 / STEP_SECONDS);
     for (let left = Math.min(STEPS, now - this.#current); left > 0; left -= 1) {
-      this.#steps[(now - left + 1) % STEPS] = new Step(this.#openStreams);
+      const step = new Step();
+      step.openStreams = this.#openStreams;
+      this.#steps[(now - left + 1) % STEPS] = step;
     }
     this.#current = now;
     this.#openStreams = this.#readOpenStreams();
@@ -73,10 +70,6 @@ export class History {
     step.openStreams = Math.max(step.openStreams, this.#openStreams);
     return step;
   }
-}
-
-function stepAt(ms: number): number {
-  return Math.floor(ms / 1000 / STEP_SECONDS);
 }
 
 /** Returns the first-token time below which the `share` (0 to 1) of these lies, to a tenth of a millisecond. */
@@ -89,22 +82,22 @@ const MAX_REQUESTS = 200;
 /** Retries and many fallbacks make a request's tries long. */
 const MAX_TRIES = 20;
 
-/** The last requests, without what only the metrics need. */
+/** The last requests, oldest first and numbered from 1, without what only the metrics need. */
 export class RecentRequests {
-  readonly #requests: (RequestFacts & { readonly time: string })[] = [];
-  /** Requests so far. */
+  readonly #requests: (RequestFacts & { readonly number: number; readonly time: string })[] = [];
+  /** The number of the last one. */
   total = 0;
 
   add({ facts, endedAtMs }: FinishedRequest): void {
-    const tries = facts.tries?.slice(0, MAX_TRIES);
-    this.#requests.push({ time: new Date(endedAtMs).toISOString(), ...facts, tries });
-    if (this.#requests.length > MAX_REQUESTS) this.#requests.shift();
     this.total += 1;
+    const time = new Date(endedAtMs).toISOString();
+    const tries = facts.tries?.slice(0, MAX_TRIES);
+    this.#requests.push({ number: this.total, time, ...facts, tries });
+    if (this.#requests.length > MAX_REQUESTS) this.#requests.shift();
   }
 
-  /** Returns the requests after the first `total`, as far as they are kept, oldest first. */
-  since(total: number): readonly RequestFacts[] {
-    const count = Math.min(this.total - total, this.#requests.length);
-    return this.#requests.slice(this.#requests.length - count);
+  /** Returns the requests with a higher number, as far as they are kept. */
+  since(number: number): readonly RequestFacts[] {
+    return this.#requests.filter((request) => request.number > number);
   }
 }

@@ -56,22 +56,18 @@ export function describeProviders(
   failures: ProviderFailures,
 ) {
   const circuits = figures.circuits();
-  const totalsOf = providerTotals(metrics);
-  const rowOf = (id: string, state: object) => ({
-    ...totalsOf(id),
-    ...state,
-    lastError: failures.of(id).lastError,
-  });
-  return [
-    ...registered.map(({ id }) => {
-      const own = circuits.filter(({ provider }) => provider === id);
-      return rowOf(id, describeState(own, failures.of(id)));
-    }),
+  const own = (id: string) => circuits.filter(({ provider }) => provider === id);
+  const states = new Map<string, object>([
+    ...registered.map(({ id }) => [id, describeState(own(id), failures.of(id))] as const),
     // Built-in providers without a key are of interest only if the settings name them.
     ...skipped
       .filter(({ isConfigured }) => isConfigured)
-      .map(({ id, reason }) => rowOf(id, { ...GOOD, state: 'skipped', why: reason })),
-  ];
+      .map(({ id, reason: why }) => [id, { ...GOOD, state: 'skipped', why }] as const),
+  ]);
+  return providerTotals(metrics, [...states.keys()]).flatMap((row) => {
+    const state = states.get(row.id);
+    return state ? { ...row, ...state, lastError: failures.of(row.id).lastError } : [];
+  });
 }
 
 const GOOD = { state: 'good', why: null, since: null, openUntil: null, openModels: [] };

@@ -93,3 +93,18 @@ export function renderHead(name: string, type: string, help: string): string {
 export function renderSample(name: string, labels: string, value: number): string {
   return `${name}${labels === '' ? '' : `{${labels}}`} ${value}\n`;
 }
+
+/** Other connections are served after each chunk: the text can take megabytes. */
+const CHUNK_CHARACTERS = 65_536;
+
+/** Yields the text of the parts in chunks. Each is made when the one before was taken. */
+export async function* inChunks(parts: Iterable<string>): AsyncGenerator<Buffer> {
+  let text = '';
+  for (const part of parts) {
+    text += part;
+    if (text.length < CHUNK_CHARACTERS) continue;
+    yield Buffer.from(text);
+    text = '';
+  }
+  yield Buffer.from(text);
+}

@@ -8,88 +8,83 @@ import { sumOf, type Metric } from './series.ts';
 /** The feed sends all of them. Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
 
-interface Sources {
-  readonly requests: Metric;
-  readonly tokens: Metric;
-  readonly firstToken?: Metric;
-}
-
-/** Returns a function that returns the row of a provider. Its requests are attempts. */
-export function providerTotals({ tries, tokens, firstToken }: RequestMetrics) {
-  const rows = sumUp({ requests: tries, tokens, firstToken }, (labels) => ({
+/** Returns a row for each of these providers, and for others that were asked. Its requests are attempts. */
+export function providerTotals(metrics: RequestMetrics, ids: readonly string[]) {
+  const { tries: requests, tokens, firstToken } = metrics;
+  const rows = ids.map((id) => ({ id }));
+  return sumUp({ requests, tokens, firstToken }, rows, (labels) => ({
     id: (labels['provider'] ?? labels['gen_ai_provider_name'])!,
   }));
-  const rowOf = new Map(rows.map((row) => [row.id, row]));
-  return (id: string) => describeRow(rowOf.get(id) ?? createRow({ id }));
 }
 
 /** Returns a row for each model of each provider, the most used first. */
-export function modelTotals({ duration, tokens, firstToken }: RequestMetrics) {
-  const rows = sumUp({ requests: duration, tokens, firstToken }, (labels) => ({
+export function modelTotals({ duration: requests, tokens, firstToken }: RequestMetrics) {
+  const rows = sumUp({ requests, tokens, firstToken }, [], (labels) => ({
     name: labels['gen_ai_original_model']!,
     provider: labels['gen_ai_provider_name']!,
   }));
-  return rows.toSorted((a, b) => b.requests - a.requests).map(describeRow);
+  return rows.toSorted((a, b) => b.requests - a.requests);
 }
 
 /** Returns a row for each named client, in the order of their first requests. */
-export function clientTotals({ requests, clientTokens }: RequestMetrics) {
+export function clientTotals({ requests, clientTokens: tokens }: RequestMetrics) {
   const names = new Set<string>();
-  const rows = sumUp({ requests, tokens: clientTokens }, ({ client }) => {
+  return sumUp({ requests, tokens }, [], ({ client }) => {
     if (client === undefined) return undefined;
     if (names.size < MAX_CLIENTS) names.add(client);
     return { name: names.has(client) ? client : OTHER };
   });
-  return rows.map(({ name, requests: count, failed, inputTokens, outputTokens }) => {
-    return { name, requests: count, failed, inputTokens, outputTokens };
-  });
 }
 
-/** Sums up the series by the names that `namesOf` returns for their labels; those without names are left out. */
+/** Sums up series by the names that `namesOf` returns for their labels; those without names are left out. */
 function sumUp<Names>(
-  { requests, tokens, firstToken }: Sources,
+  {
+    requests,
+    tokens,
+    firstToken,
+  }: Readonly<Record<'requests' | 'tokens', Metric>> & {
+    readonly firstToken?: Metric;
+  },
+  first: readonly Names[],
   namesOf: (labels: LabelSet['labels']) => Names | undefined,
 ) {
   const rows = new Map<string, ReturnType<typeof createRow<Names>>>();
-  const rowOf = ({ labels }: LabelSet) => {
-    const names = namesOf(labels);
-    if (!names) return undefined;
+  const rowOf = (names: Names | undefined) => {
     const key = JSON.stringify(names);
-    const row = rows.get(key) ?? createRow(names);
-    rows.set(key, row);
-    return row;
+    if (names && !rows.has(key)) rows.set(key, createRow(names));
+    return rows.get(key);
   };
-  for (const [set, { buckets }] of requests.series) {
-    const { error_type = 'ok', outcome = error_type, result = outcome } = set.labels;
+  for (const names of first) rowOf(names);
+  for (const [{ labels }, { buckets }] of requests.series) {
+    const { error_type = 'ok', outcome = error_type, result = outcome } = labels;
     const count = sumOf(buckets);
     // A provider that was only skipped has no row.
-    const row = count > 0 && isSent(result) && rowOf(set);
+    const row = count > 0 && isSent(result) && rowOf(namesOf(labels));
     if (!row) continue;
     row.requests += count;
     if (isFailed(result)) row.failed += count;
     if (result !== 'ok' && result !== 'client_closed')
       row.errors[result] = (row.errors[result] ?? 0) + count;
   }
-  for (const [set, { sum }] of tokens.series) {
-    const { type, gen_ai_token_type = type } = set.labels;
-    const row = rowOf(set);
+  for (const [{ labels }, { sum }] of tokens.series) {
+    const { type, gen_ai_token_type = type } = labels;
+    const row = rowOf(namesOf(labels));
     if (row && gen_ai_token_type === 'input') row.inputTokens += sum;
     if (row && gen_ai_token_type === 'output') row.outputTokens += sum;
   }
-  for (const [set, { buckets }] of firstToken?.series ?? []) {
-    const row = rowOf(set);
+  for (const [{ labels }, { buckets }] of firstToken?.series ?? []) {
+    const row = rowOf(namesOf(labels));
     for (const [index, count] of buckets.entries()) row!.firstToken[index]! += count;
   }
-  return [...rows.values()];
+  return Array.from(rows.values(), ({ firstToken: times, ...row }) => ({
+    ...row,
+    firstTokenP50Ms: firstTokenMsAt(0.5, times),
+    firstTokenP95Ms: firstTokenMsAt(0.95, times),
+  }));
 }
 
 function createRow<Names>(names: Names) {
   const firstToken = new Float64Array(FIRST_TOKEN_BOUNDS.length + 1);
   const errors: Record<string, number> = {};
   return { ...names, requests: 0, failed: 0, errors, inputTokens: 0, outputTokens: 0, firstToken };
-}
-
-function describeRow<Row extends { firstToken: Float64Array }>({ firstToken, ...row }: Row) {
-  const firstTokenP50Ms = firstTokenMsAt(0.5, firstToken);
-  return { ...row, firstTokenP50Ms, firstTokenP95Ms: firstTokenMsAt(0.95, firstToken) };
 }

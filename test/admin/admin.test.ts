@@ -306,7 +306,10 @@ test('while the gateway drains, GET /ready is 503 and the feed says so', async (
   const drained = gateway.drain(20_000);
   const ready = await gateway.admin('/ready');
   assert.deepEqual([ready.status, ready.json()], [503, { status: 'draining' }]);
-  await feed.next('state', ({ draining, inFlight }) => draining && inFlight === 1);
+  await feed.next(
+    'state',
+    ({ draining, figures }) => draining && figures.gateway_requests_in_flight === 1,
+  );
   release();
   assert.equal((await reply).status, 200);
   await drained;
@@ -400,7 +403,7 @@ test('the delays of the event loop in the feed are those of 15 s, however many p
   const gateway = await startAdmin(t);
   const read = async () => {
     const state = await readState(t, gateway);
-    return state.process.loopDelayP99Ms as number;
+    return 1000 * state.figures.nodejs_eventloop_lag_p99_seconds;
   };
   nowMs += 14_999;
   assert.deepEqual([await read(), await read()], [100, 100]);

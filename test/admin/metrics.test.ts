@@ -6,15 +6,13 @@ import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { test } from 'node:test';
 
-import { renderMetrics } from '../../src/admin/exposition.ts';
-import type { Figures } from '../../src/admin/figures.ts';
 import { History, RecentRequests } from '../../src/admin/history.ts';
 import { ModelLabels } from '../../src/admin/labels.ts';
 import { RequestMetrics } from '../../src/admin/metrics.ts';
 import { ProviderFailures } from '../../src/admin/provider-state.ts';
+import { inChunks } from '../../src/admin/series.ts';
 import { modelTotals, providerTotals } from '../../src/admin/totals.ts';
 import type { FinishedRequest, RequestFacts } from '../../src/lib/request-facts.ts';
-import { loadConfig } from '../../src/config/config.ts';
 import { idle } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
@@ -39,27 +37,6 @@ import {
 } from '../support/upstream.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
-const NO_FIGURES: Figures = {
-  url: () => '',
-  isServing: () => true,
-  isDraining: () => false,
-  inFlight: () => 0,
-  inFlightOf: () => 0,
-  keysInCooldown: () => [],
-  isModelListUp: () => undefined,
-  serving: () => 1,
-  openStreams: () => 0,
-  bufferedBytes: () => 0,
-  droppedLogLines: () => 0,
-  uncountedRequests: () => 0,
-  exhaustions: () => 0,
-  connections: () => undefined,
-  store: () => undefined,
-  loopDelays: () => [],
-  circuits: () => [],
-  lastReload: () => ({ isSuccessful: true, succeededAtMs: 0 }),
-};
-
 function finished(facts: Partial<RequestFacts> = {}, more: Partial<FinishedRequest> = {}) {
   const request: FinishedRequest = {
     facts: {
@@ -287,8 +264,11 @@ test('no fallback is counted if all other providers are passed over', () => {
   }
   assert.equal(metrics.read().sum('gateway_fallbacks_total'), 0);
   // The page counts only providers that got a request.
-  const requestsOf = (id: string) => providerTotals(metrics.metrics)(id).requests;
-  assert.deepEqual(['a', 'b'].map(requestsOf), [2, 0]);
+  const rows = providerTotals(metrics.metrics, ['a', 'b']);
+  assert.deepEqual(
+    rows.map(({ requests }) => requests),
+    [2, 0],
+  );
 });
 
 test('the delays of the event loop are those since the last scrape, whoever reads the feed', async (t) => {
@@ -321,9 +301,7 @@ test('GET /metrics is made and sent in chunks, so that streams go on', async (t)
     metrics.add(finished({ model: name, upstream_model: name, ...usage }, { responseModel: name }));
   }
   const sizes: number[] = [];
-  const config = loadConfig({ toml: '', env: {} });
-  const noDelay = () => ({ mean: 0, p99: 0, max: 0 });
-  for await (const chunk of renderMetrics(config, metrics.metrics, NO_FIGURES, noDelay)) {
+  for await (const chunk of inChunks(metrics.metrics.render())) {
     sizes.push(chunk.length);
   }
   const total = sizes.reduce((sum, size) => sum + size, 0);
@@ -492,7 +470,7 @@ test(
     let view: ReturnType<typeof recordMany> | undefined = recordMany();
     assert.equal(view.metrics.read().sum('gateway_requests_total'), MANY);
     assert.equal(view.recent.since(0).length, 200);
-    assert.equal(providerTotals(view.metrics.metrics)('spare').requests, MANY);
+    assert.equal(providerTotals(view.metrics.metrics, ['spare'])[0]!.requests, MANY);
     const withView = await settledBytes(measure);
     assert.ok(view);
     view = undefined;

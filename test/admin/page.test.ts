@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { test } from 'node:test';
+import { Script } from 'node:vm';
 
 import { createPage } from '../../src/admin/page/page.ts';
 
@@ -37,8 +38,9 @@ test('the script writes text and attributes only: no markup, no code from text',
   );
 });
 
-test('the files of the script are one script: nothing is imported or exported', () => {
+test('the files of the script are one script: nothing is imported, exported or declared twice', () => {
   const [script = ''] = contentsOf('script');
+  assert.doesNotThrow(() => new Script(script));
   assert.doesNotMatch(script, /^(?:import|export)\b/m);
 });
 
@@ -46,7 +48,7 @@ test('the script looks up only ids that the document has, and no id is there twi
   const [script = ''] = contentsOf('script');
   const ids = [...page.html.matchAll(/\sid="([^"]+)"/g)].map(([, id = '']) => id);
   assert.equal(new Set(ids).size, ids.length);
-  for (const [, id = ''] of script.matchAll(/(?:byId|setText|setHidden)\('([\w-]+)'[,)]/g)) {
+  for (const [, id = ''] of script.matchAll(/(?:byId|fill)\('([\w-]+)'[,)]/g)) {
     assert.ok(ids.includes(id), `no element has the id ${id}`);
   }
 });

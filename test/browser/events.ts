@@ -44,17 +44,23 @@ const IDLE_HISTORY = {
   firstTokenP95Ms: Array.from({ length: STEPS }, () => null),
 };
 
+const figures = (more: object) => ({
+  gateway_requests_in_flight: 0,
+  gateway_open_streams: 0,
+  gateway_buffered_bytes: 0,
+  gateway_log_lines_dropped_total: 0,
+  process_cpu_seconds_total: 0.4,
+  process_resident_memory_bytes: 61_000_000,
+  nodejs_eventloop_lag_p99_seconds: 0.0011,
+  ...more,
+});
+
 /** Of a gateway that has done nothing, with no provider. */
 export function idleState(more: object = {}): object {
   return {
     now: at(0),
     draining: false,
-    inFlight: 0,
-    openStreams: 0,
-    bufferedBytes: 0,
-    droppedLogLines: 0,
-    connections: { open: 0, made: 0, reused: 0 },
-    process: { cpuSeconds: 0.4, rssBytes: 61_000_000, loopDelayP99Ms: 1.1 },
+    figures: figures({}),
     history: IDLE_HISTORY,
     providers: [],
     models: [],
@@ -73,9 +79,9 @@ const counts = (requests: number, failed: number, p50: number | null) => ({
 });
 
 export function provider(id: string, more: object = {}): object {
-  const { failed: _, ...figures } = counts(0, 0, null);
+  const { failed: _, ...totals } = counts(0, 0, null);
   const rest = { state: 'good', why: null, openUntil: null, openModels: [] };
-  return { id, ...rest, ...figures, errors: {}, lastError: null, ...more };
+  return { id, ...rest, ...totals, errors: {}, lastError: null, ...more };
 }
 
 const BUSY_PROVIDERS = [
@@ -105,16 +111,24 @@ const BUSY_PROVIDERS = [
   provider('mistral', { state: 'skipped', why: 'no api_key and no MISTRAL_API_KEY' }),
 ];
 
-export function busyState(more: object = {}): object {
+const BUSY_FIGURES = {
+  gateway_requests_in_flight: 9,
+  gateway_open_streams: 7,
+  gateway_buffered_bytes: 1_240_000,
+  gateway_upstream_connections_open: 12,
+  gateway_upstream_connections_made_total: 40,
+  gateway_upstream_connections_reused_total: 20_611,
+  process_cpu_seconds_total: 96.2,
+  process_resident_memory_bytes: 83_000_000,
+  nodejs_eventloop_lag_p99_seconds: 0.0024,
+};
+
+export function busyState(more: Record<string, object> = {}): object {
   const requests = wave(8, 64, 9);
   const failed = requests.map((_, i) => (i > 60 && i < 68 ? (i % 4) + 1 : i % 29 === 3 ? 1 : 0));
   const p50 = wave(240, 520, 7).map((ms, i) => (i > 20 && i < 24 ? null : ms));
   return idleState({
-    inFlight: 9,
-    openStreams: 7,
-    bufferedBytes: 1_240_000,
-    connections: { open: 12, made: 40, reused: 20_611 },
-    process: { cpuSeconds: 96.2, rssBytes: 83_000_000, loopDelayP99Ms: 2.4 },
+    figures: figures(BUSY_FIGURES),
     history: {
       ...IDLE_HISTORY,
       requests,
@@ -151,7 +165,9 @@ const OUTCOMES = [
   { outcome: 'ok', status: 200 },
 ];
 
-/** Finished requests, oldest first, the last one just now. */
+let lastNumber = 0;
+
+/** Finished requests, oldest first, the last one just now, each with the next number. */
 export function requestsEvent(length = 200): object[] {
   return Array.from({ length }, (_, i) => {
     const { fallback, ...outcome } = OUTCOMES[i % OUTCOMES.length]!;
@@ -168,7 +184,9 @@ export function requestsEvent(length = 200): object[] {
     };
     const last = { provider: id, model: fallback ? 'llama-3.3-70b-versatile' : 'gpt-5-mini' };
     const isRefused = outcome.outcome === 'refused';
+    lastNumber += 1;
     return {
+      number: lastNumber,
       time: at(i - length),
       request_id: `5f0c2b1e-0000-4000-8000-${String(i).padStart(12, '0')}`,
       trace_id: `4bf92f3577b34da6a3ce929d0e${String(i).padStart(6, '0')}`,

@@ -220,7 +220,8 @@ describe('the name of a client', () => {
       requests.map(({ client }: { client?: string }) => client),
       ['alice', 'alice', 'bob@team-2', undefined, undefined],
     );
-    const tokens = { failed: 0, inputTokens: 2, outputTokens: 2 };
+    const times = { firstTokenP50Ms: null, firstTokenP95Ms: null };
+    const tokens = { failed: 0, errors: {}, inputTokens: 2, outputTokens: 2, ...times };
     assert.deepEqual(clients, [
       { name: 'alice', requests: 2, ...tokens },
       { name: 'bob@team-2', requests: 1, ...tokens, inputTokens: 1, outputTokens: 1 },

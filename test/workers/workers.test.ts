@@ -335,7 +335,9 @@ describe('with several workers', { concurrency: 2, skip }, () => {
     );
     assert.equal(await metric(/^gateway_requests_in_flight (\d+)$/m), 2);
     assert.equal((await fetch(new URL('/ready', url))).status, 200);
-    await feed.next('state', (state) => state.inFlight === 2 && state.openStreams === 2);
+    await feed.next('state', ({ figures }) => {
+      return figures.gateway_requests_in_flight === 2 && figures.gateway_open_streams === 2;
+    });
     finish();
     for (const { status } of await Promise.all(streams)) assert.equal(status, 200);
     await eventually(async () => (await metric(/^gateway_open_streams (\d+)$/m)) === 0, 'none');

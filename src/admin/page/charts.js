@@ -1,52 +1,19 @@
 /** The cards with the figures and charts of the last 15 minutes. */
 
-import { byId, formatNumber, isNew, make, setText } from './dom.js';
+import { fill, formatNumber, h } from './dom.js';
 
 const CHART_HEIGHT = 32;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
-function heightOf(value, max) {
-  return (CHART_HEIGHT - 2 - (value / max) * (CHART_HEIGHT - 4)).toFixed(1);
-}
-
-/** Returns a line through the values; null is a gap, and a value alone between two gaps a dot. */
-function linePath(values, max) {
+/** Returns bars, or a line through the values: null is a gap, and a value alone between two gaps a dot. */
+function pathOf(kind, values, max) {
   const steps = values.map((value, x) => {
+    const y = (CHART_HEIGHT - 2 - (value / max) * (CHART_HEIGHT - 4)).toFixed(1);
+    if (kind === 'bars') return value > 0 ? `M${x} ${CHART_HEIGHT}V${y}` : '';
     if (value === null) return '';
-    const y = heightOf(value, max);
-    const isFirst = (values[x - 1] ?? null) === null;
-    return isFirst ? 'M' + x + ' ' + y + 'h.01' : 'L' + x + ' ' + y;
+    return (values[x - 1] ?? null) === null ? `M${x} ${y}h.01` : `L${x} ${y}`;
   });
-  return steps.join('');
-}
-
-function areaPaths(values, max) {
-  const line = linePath(values, max);
-  return { first: line, area: line + 'V' + CHART_HEIGHT + 'H0Z' };
-}
-
-function barPath(values, max) {
-  const bars = values.map((value, x) =>
-    value > 0 ? 'M' + x + ' ' + CHART_HEIGHT + 'V' + heightOf(value, max) : '',
-  );
-  return bars.join('');
-}
-
-/** Draws a figure with its unit, the note below it, both as the chart's text alternative, and the paths by their classes. */
-function drawCard(id, { value, unit = '', note, paths }) {
-  const place = byId(id);
-  if (isNew(place, [value, unit])) {
-    place.replaceChildren(value, ...(unit ? [make('small', 'off', unit)] : []));
-  }
-  setText(id + '-note', note);
-  const name = place.previousElementSibling.textContent;
-  const alternative = name + ' over 15 minutes: ' + value + ' ' + unit + ', ' + note;
-  const chart = byId(id + '-chart');
-  if (isNew(chart, alternative)) chart.setAttribute('aria-label', alternative);
-  for (const [className, path] of Object.entries(paths)) {
-    const node = chart.querySelector('.' + className);
-    if (isNew(node, path)) node.setAttribute('d', path);
-  }
+  return steps.join('') + (kind === 'area' ? `V${CHART_HEIGHT}H0Z` : '');
 }
 
 const lastOf = (values) => values.findLast((value) => value !== null) ?? null;
@@ -65,46 +32,93 @@ function formatShare(part, whole) {
   return percent === 0 || percent === 100 ? String(percent) : percent.toFixed(1);
 }
 
-export function drawCards({ now, history, openStreams, inFlight }) {
-  // The newest step has not ended: its rate would always seem to fall.
-  const rates = history.requests.slice(0, -1).map((count) => count / history.stepSeconds);
-  const peakRate = Math.max(...rates);
-  drawCard('rate', {
-    value: formatRate(latestRate(history, now)),
-    note: 'last minute · highest ' + formatRate(peakRate),
-    paths: areaPaths(rates, Math.max(peakRate, 0.1)),
-  });
-
-  const peakStreams = Math.max(openStreams, ...history.openStreams);
-  drawCard('streams', {
-    value: formatNumber(openStreams),
-    note: formatNumber(inFlight) + ' in flight · highest ' + formatNumber(peakStreams),
-    paths: areaPaths(history.openStreams, Math.max(peakStreams, 1)),
-  });
-
-  const [p50, p95] = [lastOf(history.firstTokenP50Ms), lastOf(history.firstTokenP95Ms)];
-  const slowest = Math.max(1, ...history.firstTokenP95Ms);
-  const isNone = p50 === null;
-  drawCard('latency', {
-    value: isNone ? '–' : formatNumber(p50),
-    unit: isNone ? '' : 'ms',
-    note: isNone
-      ? 'none yet'
-      : 'p95 ' + formatNumber(p95) + ' ms (dashed) · highest ' + formatNumber(slowest),
-    paths: {
-      first: linePath(history.firstTokenP50Ms, slowest),
-      second: linePath(history.firstTokenP95Ms, slowest),
+/**
+ * Id, title, and a function that reads the state: the figure and its unit, the note below it, the value at the top of the
+ * chart, and what the chart shows.
+ * @type {[id: string, title: string, (state: any) => { value: string, unit?: string, note: string, max: number, lines: object }][]}
+ */
+const CARDS = [
+  [
+    'rate',
+    'Requests/s',
+    ({ now, history }) => {
+      // The newest step has not ended: its rate would always seem to fall.
+      const rates = history.requests.slice(0, -1).map((count) => count / history.stepSeconds);
+      const peak = Math.max(...rates);
+      const note = 'last minute · highest ' + formatRate(peak);
+      const lines = { area: rates, first: rates };
+      return { value: formatRate(latestRate(history, now)), note, max: Math.max(peak, 0.1), lines };
     },
-  });
+  ],
+  [
+    'streams',
+    'Open streams',
+    ({ history: { openStreams }, figures }) => {
+      const open = figures.gateway_open_streams;
+      const max = Math.max(1, open, ...openStreams);
+      const inFlight = formatNumber(figures.gateway_requests_in_flight);
+      const note =
+        inFlight + ' in flight · highest ' + formatNumber(Math.max(open, ...openStreams));
+      return {
+        value: formatNumber(open),
+        note,
+        max,
+        lines: { area: openStreams, first: openStreams },
+      };
+    },
+  ],
+  [
+    'latency',
+    'First token, p50',
+    ({ history: { firstTokenP50Ms: first, firstTokenP95Ms: second } }) => {
+      const p50 = lastOf(first);
+      const max = Math.max(1, ...second);
+      if (p50 === null) return { value: '–', note: 'none yet', max, lines: {} };
+      const p95 = formatNumber(lastOf(second));
+      const note = 'p95 ' + p95 + ' ms (dashed) · highest ' + formatNumber(max);
+      return { value: formatNumber(p50), unit: 'ms', note, max, lines: { second, first } };
+    },
+  ],
+  [
+    'failed',
+    'Failed requests',
+    ({ history: { requests, failed } }) => {
+      const bars = failed.map((count, step) => count / Math.max(1, requests[step]));
+      const max = Math.max(...bars);
+      const counts = formatNumber(sum(failed)) + ' of ' + formatNumber(sum(requests));
+      const note = counts + ' · highest ' + formatShare(max, 1) + ' %';
+      return {
+        value: formatShare(sum(failed), sum(requests)),
+        unit: '%',
+        note,
+        max,
+        lines: { bars },
+      };
+    },
+  ],
+];
 
-  const [total, failed] = [sum(history.requests), sum(history.failed)];
-  const shares = history.failed.map((count, step) => count / Math.max(1, history.requests[step]));
-  const highest = Math.max(...shares);
-  const counts = formatNumber(failed) + ' of ' + formatNumber(total);
-  drawCard('failed', {
-    value: formatShare(failed, total),
-    unit: '%',
-    note: counts + ' · highest ' + formatShare(highest, 1) + ' %',
-    paths: { bars: barPath(shares, highest) },
+/** Draws the cards. The chart's text alternative repeats its figure and note. */
+export function drawCards(state) {
+  const cards = CARDS.map(([id, title, read]) => {
+    const { value, unit = '', note, max, lines } = read(state);
+    const chart = {
+      id: id + '-chart',
+      role: 'img',
+      'aria-label': title + ' over 15 minutes: ' + value + ' ' + unit + ', ' + note,
+      viewBox: '0 0 89 ' + CHART_HEIGHT,
+      preserveAspectRatio: 'none',
+    };
+    const paths = Object.entries(lines).map(([kind, values]) => {
+      return h('path', { class: kind, d: pathOf(kind, values, max) });
+    });
+    return h(
+      'div.box.card',
+      h('dt', title),
+      h('dd.value', { id }, value, unit && h('small.off', unit)),
+      h('dd.note', { id: id + '-note' }, note),
+      h('dd.chart', h('svg', chart, paths)),
+    );
   });
+  fill('cards', cards);
 }

@@ -1,4 +1,4 @@
-/** Text, numbers and tables. */
+/** Elements and tables as descriptions, of which only changes reach the document; numbers and times as text. */
 
 /** @returns {any} */
 export const byId = (id) => document.getElementById(id);
@@ -17,41 +17,79 @@ export function clip(text) {
   return shown.length > MAX_CELL_CHARACTERS ? shown.slice(0, MAX_CELL_CHARACTERS) + '…' : shown;
 }
 
-/** Creates an element. Strings become text nodes: nothing from the feed is parsed as markup. */
-export function make(tag, className, ...children) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  node.append(...children.map((child) => (child instanceof Node ? child : visible(child))));
-  return node;
+/**
+ * Describes an element: `h('td.wrap', { id }, ...)`. A child is a description, a text, nothing (undefined, null, false, ''),
+ * or a list of them. Of the attributes, undefined and false leave one out, functions are properties, and `key` tells
+ * siblings apart.
+ * @param {string} selector
+ * @param {...any} rest
+ */
+export function h(selector, ...rest) {
+  const [tag, ...classes] = selector.split('.');
+  const hasAttributes = rest[0]?.constructor === Object && rest[0].tag === undefined;
+  const attributes = { class: classes.join(' ') || undefined, ...(hasAttributes && rest.shift()) };
+  return { tag, attributes, children: rest.flat(Infinity) };
 }
 
-export function icon(name) {
-  const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-  svg.setAttribute('class', 'icon');
-  svg.setAttribute('aria-hidden', 'true');
-  const use = document.createElementNS('http://www.w3.org/2000/svg', 'use');
-  use.setAttribute('href', '#icon-' + name);
-  svg.append(use);
-  return svg;
-}
-
-/** The latest value at each place, so that only changes touch the document. */
+/** The key, tag and attributes of each node. */
 const drawn = new WeakMap();
-export function isNew(place, value) {
-  const mark = JSON.stringify(value);
-  if (drawn.has(place) && drawn.get(place) === mark) return false;
-  drawn.set(place, mark);
-  return true;
+
+function create(parent, { tag }) {
+  if (tag === undefined) return document.createTextNode('');
+  const namespace = tag === 'svg' ? 'http://www.w3.org/2000/svg' : parent.namespaceURI;
+  return document.createElementNS(namespace, tag);
 }
 
-export function setText(id, text) {
-  if (isNew(byId(id), text)) byId(id).textContent = visible(text);
+function update(node, before, { tag, attributes, children }) {
+  if (tag === undefined) {
+    if (node.data !== children) node.data = children;
+    return;
+  }
+  for (const name of Object.keys({ ...before, ...attributes })) {
+    const value = attributes[name];
+    if (value === before[name] || name === 'key') continue;
+    if (typeof value === 'function') node[name] = value;
+    else if (value === undefined || value === false) node.removeAttribute(name);
+    else node.setAttribute(name, value === true ? '' : value);
+  }
+  patch(node, children);
 }
 
-export const setHidden = (id, isHidden) => byId(id).toggleAttribute('hidden', isHidden);
+/**
+ * Makes the children of an element these, and touches only what differs: focus, selection and scroll position stay.
+ * Texts become text nodes: nothing from the feed is parsed as markup.
+ */
+export function patch(parent, children) {
+  const known = new Map(Array.from(parent.childNodes, (node) => [drawn.get(node).key, node]));
+  const nodes = new Set();
+  for (const [index, child] of children.entries()) {
+    if (child === undefined || child === null || child === false || child === '') continue;
+    const one = child.tag ? child : { attributes: {}, children: visible(child) };
+    const key = one.attributes.key ?? index;
+    const same = known.get(key);
+    const node = same && drawn.get(same).tag === one.tag ? same : create(parent, one);
+    update(node, drawn.get(node)?.attributes ?? {}, one);
+    drawn.set(node, { key, tag: one.tag, attributes: one.attributes });
+    nodes.add(node);
+  }
+  // A node that is moved loses the focus: those that go make room first.
+  for (const node of Array.from(parent.childNodes)) if (!nodes.has(node)) node.remove();
+  let next = parent.firstChild;
+  for (const node of nodes) {
+    if (node === next) next = node.nextSibling;
+    else parent.insertBefore(node, next);
+  }
+}
 
-/** The same in every locale: 12 345, 123 k, 4.56 M. */
+/** Fills a place of the document, and hides it if there is nothing in it. */
+export function fill(id, ...children) {
+  patch(byId(id), children.flat(Infinity));
+  byId(id).toggleAttribute('hidden', byId(id).firstChild === null);
+}
+
+/** The same in every locale: 12 345, 123 k, 4.56 M; nothing is a dash. */
 export function formatNumber(value) {
+  if (value === undefined || value === null) return '–';
   const size = Math.abs(value);
   if (size >= 1e9) return (value / 1e9).toFixed(2) + '\u202fG';
   if (size >= 1e6) return (value / 1e6).toFixed(2) + '\u202fM';
@@ -86,67 +124,42 @@ export function formatDuration(ms) {
 const COLOURS = { good: 'good', rest: 'warn', half: 'warn', warn: 'warn', skip: 'off', bad: 'bad' };
 
 export function withIcon(name, text) {
-  return make('span', COLOURS[name] ?? '', ...(name ? [icon(name)] : []), text);
+  const use = h('use', { href: '#icon-' + name });
+  return h('span', { class: COLOURS[name] }, h('svg.icon', { 'aria-hidden': 'true' }, use), text);
 }
 
-/** Takes a number, a text, nothing (null), or { icon, text, lines }: an icon, its words, and smaller lines below. */
-function fillCell(cell, value) {
-  if (value === null || value === undefined || value === '') {
-    cell.replaceChildren(make('span', 'off', '–'));
-  } else if (typeof value === 'number') {
-    cell.replaceChildren(formatNumber(value));
-  } else if (typeof value === 'string') {
-    cell.replaceChildren(visible(clip(value)));
-  } else {
-    const lines = value.lines.map((line) => make('small', '', clip(line)));
-    cell.replaceChildren(withIcon(value.icon, clip(value.text)), ...lines);
-  }
+/** A setting's or a fact's value as text. */
+export const valueText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+
+export const smallLines = (lines) => lines.map((line) => h('small', clip(line)));
+
+function cellContents(value) {
+  if (value === null || value === undefined || value === '') return h('span.off', '–');
+  if (typeof value === 'number') return formatNumber(value);
+  return typeof value === 'string' ? clip(value) : value;
 }
 
 /**
- * Creates a table in a box. A column is the text of its head, the class of its cells, and a function that returns the
- * value of its cell: it takes the row's item and the feed's present.
+ * Describes a row. A column is the text of its head, the class of its cells, and a function that returns the contents of
+ * its cell (a number, a text, descriptions, or nothing): it takes the row's item and the feed's present.
  */
-export function makeTable(name, caption, columns) {
-  const heads = columns.map(([title, className]) => make('th', className, title));
-  for (const head of heads) head.setAttribute('scope', 'col');
-  const body = make('tbody', '');
-  const head = make('thead', '', make('tr', '', ...heads));
-  const box = make(
-    'div',
-    'box scroll',
-    make('table', name, make('caption', '', caption), head, body),
-  );
-  const attributes = { role: 'region', tabindex: '0', 'aria-label': caption };
-  for (const [key, value] of Object.entries(attributes)) box.setAttribute(key, value);
-
-  function makeCell(row, className) {
-    const cell = row.appendChild(make(row.cells.length === 0 ? 'th' : 'td', className));
-    if (cell.tagName === 'TH') cell.setAttribute('scope', 'row');
-    return cell;
-  }
-  function drawRow(row, item, now) {
-    for (const [index, [, className, valueOf]] of columns.entries()) {
-      const value = valueOf(item, now);
-      const cell = row.cells[index] ?? makeCell(row, className);
-      if (isNew(cell, value)) fillCell(cell, value);
-    }
-  }
-  /** Draws one row for each item. */
-  function draw(items, now) {
-    while (body.rows.length > items.length) body.deleteRow(-1);
-    for (const [index, item] of items.entries()) {
-      drawRow(body.rows[index] ?? body.insertRow(), item, now);
-    }
-  }
-  return { box, body, drawRow, draw };
+export function tableRow(columns, item, now = '', attributes = {}) {
+  const cells = columns.map(([, className, valueOf], index) => {
+    const contents = cellContents(valueOf(item, now));
+    if (index > 0) return h('td', { class: className }, contents);
+    return h('th', { class: className, scope: 'row' }, contents);
+  });
+  return h('tr', attributes, cells);
 }
 
-/** Adds a table to the section of its name. */
-export function addTable(name, caption, columns) {
-  const table = makeTable(name, caption, columns);
-  table.box.id = name + '-box';
-  table.body.id = name;
-  byId(name + '-section').append(table.box);
-  return table;
+/** Describes a table in a box. */
+export function table(id, caption, columns, rows) {
+  const heads = columns.map(([title, name]) => h('th', { class: name, scope: 'col' }, title));
+  const head = h('thead', h('tr', heads));
+  const region = { id: id + '-box', role: 'region', tabindex: '0', 'aria-label': caption };
+  return h(
+    'div.box.scroll',
+    region,
+    h('table', h('caption', caption), head, h('tbody', { id }, rows)),
+  );
 }

@@ -1,15 +1,9 @@
 /** The feed and its reconnects. */
 
 import { drawCards } from './charts.js';
-import { byId, clip, formatTime, isNew, setHidden, setText, visible, withIcon } from './dom.js';
-import { cpuPercentSince, drawProcess, drawSettings, drawTables, stateWords } from './overview.js';
-import {
-  addRequests,
-  drawFilters,
-  drawRequests,
-  forgetRequests,
-  replaceRequests,
-} from './requests.js';
+import { byId, clip, fill, formatDuration, formatTime, h, visible, withIcon } from './dom.js';
+import { cpuPercentSince, drawProcess, drawTables, stateWords } from './overview.js';
+import { addRequests, drawRequests, forgetRequests } from './requests.js';
 
 const MIN_WAIT_MS = 1000;
 const MAX_WAIT_MS = 10_000;
@@ -22,24 +16,9 @@ let settings = null;
 /** @type {any} */
 let state = null;
 let isConnected = false;
-let isRepeat = false;
 let waitMs = MIN_WAIT_MS;
 let isScheduled = false;
 let lastEventAt = 0;
-let saidStates = new Map();
-
-function draw() {
-  isScheduled = false;
-  drawConnection();
-  if (settings === null || state === null) return;
-  drawCards(state);
-  drawTables(state);
-  drawProcess(state);
-  drawSettings(settings, state.now);
-  drawCurl();
-  drawFilters(state);
-  drawRequests();
-}
 
 /** Draws once for all that happens until the next frame. */
 function schedule() {
@@ -47,17 +26,32 @@ function schedule() {
   isScheduled = true;
 }
 
+function draw() {
+  isScheduled = false;
+  drawConnection();
+  if (state === null) return;
+  const { version, node, startedAt, warnings } = settings;
+  const upMs = Date.parse(state.now) - Date.parse(startedAt);
+  fill('about', [version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
+  drawCards(state);
+  drawTables(state, settings);
+  drawCurl();
+  drawRequests(state);
+  drawProcess(state);
+  fill('settings-count', settings.settings.length + ' settings in force');
+  const items = warnings.map((text) => h('li.warn', clip(text)));
+  fill('warnings', items);
+}
+
 function drawConnection() {
-  const isNone = state === null;
   const isDraining = isConnected && state?.draining === true;
-  let [name, words] = isNone ? ['rest', 'Connecting'] : ['bad', 'Connection lost'];
-  if (isConnected) [name, words] = isDraining ? ['warn', 'Draining'] : ['good', 'Live'];
-  const place = byId('connection');
-  if (isNew(place, words)) place.replaceChildren(withIcon(name, words));
-  const since = isNone ? '' : ' The figures are as of ' + formatTime(state.now) + '.';
-  const lost = 'Connection lost, retrying.' + since;
-  setHidden('banner', isConnected ? !isDraining : isNone && waitMs === MIN_WAIT_MS);
-  setText('banner', isConnected ? 'The gateway is stopping: it takes no new requests.' : lost);
+  let [icon, words] = state ? ['bad', 'Connection lost'] : ['rest', 'Connecting'];
+  if (isConnected) [icon, words] = isDraining ? ['warn', 'Draining'] : ['good', 'Live'];
+  fill('connection', withIcon(icon, words));
+  const since = state ? ' The figures are as of ' + formatTime(state.now) + '.' : '';
+  const lost = (state || waitMs > MIN_WAIT_MS) && 'Connection lost, retrying.' + since;
+  const draining = isDraining && 'The gateway is stopping: it takes no new requests.';
+  fill('banner', isConnected ? draining : lost);
 }
 
 /** For screen readers: changes only, never figures. */
@@ -69,21 +63,20 @@ function announceChanges(next) {
   const said = [];
   if (next.draining && !state?.draining) said.push('The gateway is draining');
   for (const provider of next.providers) {
+    const before = state?.providers.find(({ id }) => id === provider.id);
     const words = stateWords(provider);
-    const before = saidStates.get(provider.id);
-    if (before !== undefined && before !== words) {
+    if (before && stateWords(before) !== words) {
       const why = provider.why || provider.openModels[0]?.why;
       said.push(provider.id + ': ' + words + (why ? ': ' + clip(why) : ''));
     }
   }
-  saidStates = new Map(next.providers.map((provider) => [provider.id, stateWords(provider)]));
   if (said.length > 0) announce(said.join('. '));
 }
 
 /** A text as one argument of a POSIX shell. */
 const quote = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
 
-/** A command that works with these settings: an alias, else a provider's default model. */
+/** Draws a command that works with these settings: with an alias, else a provider's default model. */
 function drawCurl() {
   const values = new Map(settings.settings);
   const alias = [...values.keys()].find((name) => name.startsWith('aliases.'))?.slice(8);
@@ -97,11 +90,11 @@ function drawCurl() {
     "-H 'Content-Type: application/json'",
     '-d ' + quote(body),
   ];
-  if (isNew(byId('curl'), command)) byId('curl').textContent = command.join(' \\\n  ');
-  const hints = ['Send one, and it appears here:'];
-  if (settings.needsKey) hints.unshift('YOUR_KEY is one of [server.auth] keys, or of a client.');
-  if (model.endsWith('/MODEL')) hints.unshift('MODEL is a model of ' + id + '.');
-  setText('curl-hint', hints.join(' '));
+  const lines = command.map((line, index) => [index > 0 && [' \\', h('br'), '  '], line]);
+  fill('curl', lines);
+  const keys = settings.needsKey && 'YOUR_KEY is one of [server.auth] keys, or of a client. ';
+  const models = model.endsWith('/MODEL') && 'MODEL is a model of ' + id + '. ';
+  fill('curl-hint', keys, models, 'Send one, and it appears here:');
 }
 
 function receive(name, take) {
@@ -117,27 +110,19 @@ function takeSettings(next) {
   if (settings !== null && settings.startedAt !== next.startedAt) {
     forgetRequests();
     state = null;
-    saidStates = new Map();
     announce('The gateway was restarted');
   } else if (settings !== null) {
     announce(isReload ? 'The settings have changed' : 'Connected again');
   }
   settings = next;
   isConnected = true;
-  // On the same connection the requests go on.
-  isRepeat = !isReload;
   waitMs = MIN_WAIT_MS;
-}
-
-function takeRequests(next) {
-  if (isRepeat) replaceRequests(next);
-  else addRequests(next);
-  isRepeat = false;
 }
 
 function takeState(next) {
   announceChanges(next);
-  state = { ...next, cpuPercent: cpuPercentSince(state, next) };
+  next.figures.cpu_percent = cpuPercentSince(state, next);
+  state = next;
 }
 
 function connect() {
@@ -145,7 +130,7 @@ function connect() {
   // Relative to the page, which may be below a path of a proxy.
   source = new EventSource('events');
   receive('settings', takeSettings);
-  receive('requests', takeRequests);
+  receive('requests', addRequests);
   receive('state', takeState);
   source.addEventListener('error', reconnect);
 }
@@ -166,16 +151,7 @@ setInterval(() => {
   if (isSilent && source.readyState !== EventSource.CLOSED) reconnect();
 }, 1000);
 
-byId('copy').addEventListener('click', async () => {
-  const text = byId('curl');
-  try {
-    await navigator.clipboard.writeText(text.textContent);
-    byId('copied').textContent = 'Copied';
-  } catch {
-    // Without https, other hosts than localhost have no clipboard.
-    getSelection()?.selectAllChildren(text);
-    byId('copied').textContent = 'Selected: copy it with the keyboard';
-  }
-});
-
+// After the listeners of the elements: what they change is drawn.
+for (const name of ['click', 'input']) document.addEventListener(name, schedule);
+schedule();
 connect();

@@ -1,16 +1,18 @@
 /** Providers, models, clients, process and settings. */
 
 import {
-  addTable,
   byId,
   clip,
+  fill,
   formatDay,
   formatDuration,
   formatNumber,
-  isNew,
-  make,
-  setHidden,
-  setText,
+  h,
+  smallLines,
+  table,
+  tableRow,
+  valueText,
+  withIcon,
 } from './dom.js';
 
 /** Icon and words of each state. A state without an entry is shown by its own name. */
@@ -40,11 +42,8 @@ function stateCell(provider, now) {
   if (name === 'half') lines.unshift('The next request tests it.');
   const since = provider.since ? ' since ' + formatDay(provider.since, now) : '';
   const rest = provider.openUntil ? ', ' + remaining(provider.openUntil) : '';
-  return {
-    icon: name === 'good' && models.length > 0 ? 'warn' : name,
-    text: stateWords(provider, since + rest),
-    lines,
-  };
+  const icon = name === 'good' && models.length > 0 ? 'warn' : name;
+  return [withIcon(icon, clip(stateWords(provider, since + rest))), smallLines(lines)];
 }
 
 function errorsText({ errors }) {
@@ -53,11 +52,7 @@ function errorsText({ errors }) {
 }
 
 function lastErrorCell({ lastError }, now) {
-  return lastError && { icon: '', text: formatDay(lastError.at, now), lines: [lastError.text] };
-}
-
-export function valueText(value) {
-  return typeof value === 'string' ? value : JSON.stringify(value);
+  return lastError && [formatDay(lastError.at, now), smallLines([lastError.text])];
 }
 
 const requestColumns = [
@@ -72,84 +67,72 @@ const tokenColumns = [
   ['Input tokens', 'number', ({ inputTokens }) => inputTokens],
   ['Output tokens', 'number', ({ outputTokens }) => outputTokens],
 ];
-const providersTable = addTable('providers', 'Providers since the start', [
-  ['Provider', '', ({ id }) => id],
-  ['State', 'wrap', stateCell],
-  ['Tries', 'number', ({ requests }) => requests],
-  ['Errors', 'wrap', errorsText],
-  ...firstTokenColumns,
-  ...tokenColumns,
-  ['Last error', 'wrap', lastErrorCell],
-]);
-const modelsTable = addTable('models', 'Models and aliases since the start', [
-  ['Model', '', ({ name }) => name],
-  ['Provider', '', ({ provider }) => provider],
-  ...requestColumns,
-  ...firstTokenColumns,
-  ...tokenColumns,
-]);
-const clientsTable = addTable('clients', 'Clients since the start', [
-  ['Client', '', ({ name }) => name],
-  ...requestColumns,
-  ...tokenColumns,
-]);
-const settingsTable = addTable('settings', 'Settings in force, keys masked', [
+/** By the names of the tables. */
+const COLUMNS = {
+  Providers: [
+    ['Provider', '', ({ id }) => id],
+    ['State', 'wrap', stateCell],
+    ['Tries', 'number', ({ requests }) => requests],
+    ['Errors', 'wrap', errorsText],
+    ...firstTokenColumns,
+    ...tokenColumns,
+    ['Last error', 'wrap', lastErrorCell],
+  ],
+  Models: [
+    ['Model', '', ({ name }) => name],
+    ['Provider', '', ({ provider }) => provider],
+    ...requestColumns,
+    ...firstTokenColumns,
+    ...tokenColumns,
+  ],
+  Clients: [['Client', '', ({ name }) => name], ...requestColumns, ...tokenColumns],
+};
+const settingColumns = [
   ['Setting', '', ([name]) => name],
   ['Value', 'wrap', ([, value]) => valueText(value)],
-]);
-
-export function drawTables({ providers, models, clients, now }) {
-  const isAny = providers.some(({ state }) => state !== 'skipped');
-  setHidden('providers-empty', isAny);
-  providersTable.box.toggleAttribute('hidden', providers.length === 0);
-  setHidden('models-section', models.length === 0);
-  setHidden('clients-section', clients.length === 0);
-  providersTable.draw(providers, now);
-  modelsTable.draw(models);
-  clientsTable.draw(clients);
-}
-
-/**
- * Figures of the process: id, name, and the value in the state event, if it is known.
- * @type {[id: string, name: string, valueOf: (state: any) => number | undefined][]}
- */
-const FIGURES = [
-  ['cpu', 'CPU, %', ({ cpuPercent }) => cpuPercent],
-  ['memory', 'Memory, MB', ({ process }) => Math.round(process.rssBytes / 1e6)],
-  ['loop-delay', 'Event loop delay p99, ms', ({ process }) => process.loopDelayP99Ms],
-  ['buffered', 'Buffered, MB', ({ bufferedBytes }) => bufferedBytes / 1e6],
-  ['connections-open', 'Connections open', ({ connections }) => connections?.open],
-  ['connections-made', 'Connections made', ({ connections }) => connections?.made],
-  ['connections-reused', 'Connections reused', ({ connections }) => connections?.reused],
-  ['dropped', 'Log lines dropped', ({ droppedLogLines }) => droppedLogLines],
 ];
-for (const [id, name] of FIGURES) {
-  const value = make('dd', '', '–');
-  value.id = id;
-  byId('process').append(make('div', '', make('dt', '', name), value));
+
+/** Draws the tables of providers, models, clients and settings. */
+export function drawTables(state, { settings }) {
+  for (const [title, columns] of Object.entries(COLUMNS)) {
+    const id = title.toLowerCase();
+    const rows = state[id].map((item) => tableRow(columns, item, state.now));
+    fill(id + '-section', rows.length > 0 && table(id, title + ' since the start', columns, rows));
+  }
+  const rows = settings.map((item) => tableRow(settingColumns, item));
+  fill(
+    'settings-section',
+    table('settings', 'Settings in force, keys masked', settingColumns, rows),
+  );
+  const isAny = state.providers.some((provider) => provider.state !== 'skipped');
+  byId('providers-empty').toggleAttribute('hidden', isAny);
 }
 
-export function drawProcess(state) {
-  for (const [id, , valueOf] of FIGURES) {
-    const value = valueOf(state);
-    setText(id, value === undefined ? '–' : formatNumber(value));
-  }
+/** Figures of the process: title, name, and what makes its unit of the metric's. */
+const FIGURES = [
+  ['CPU, %', 'cpu_percent', 1],
+  ['Memory, MB', 'process_resident_memory_bytes', 1e-6],
+  ['Event loop delay p99, ms', 'nodejs_eventloop_lag_p99_seconds', 1000],
+  ['Buffered, MB', 'gateway_buffered_bytes', 1e-6],
+  ['Connections open', 'gateway_upstream_connections_open', 1],
+  ['Connections made', 'gateway_upstream_connections_made_total', 1],
+  ['Connections reused', 'gateway_upstream_connections_reused_total', 1],
+  ['Log lines dropped', 'gateway_log_lines_dropped_total', 1],
+];
+
+/** Draws the figures of the process. */
+export function drawProcess({ figures }) {
+  const items = FIGURES.map(([title, name, factor]) => {
+    const value = figures[name] === undefined ? undefined : figures[name] * Number(factor);
+    return h('div', h('dt', title), h('dd', formatNumber(value)));
+  });
+  fill('process', items);
 }
 
 /** Returns the use of the CPU between two state events; undefined without a first. */
-export function cpuPercentSince(before, { now, process }) {
+export function cpuPercentSince(before, { now, figures }) {
   const passedMs = before ? Date.parse(now) - Date.parse(before.now) : 0;
   if (passedMs <= 0) return undefined;
-  return Math.round((100_000 * (process.cpuSeconds - before.process.cpuSeconds)) / passedMs);
-}
-
-export function drawSettings({ version, node, startedAt, settings, warnings }, now) {
-  const up = 'up ' + formatDuration(Date.parse(now) - Date.parse(startedAt));
-  setText('about', [version, 'Node ' + node.replace(/^v/, ''), up].join(' · '));
-  setText('settings-count', settings.length + ' settings in force');
-  settingsTable.draw(settings);
-  setHidden('warnings', warnings.length === 0);
-  if (isNew(byId('warnings'), warnings)) {
-    byId('warnings').replaceChildren(...warnings.map((text) => make('li', 'warn', clip(text))));
-  }
+  const name = 'process_cpu_seconds_total';
+  return Math.round((100_000 * (figures[name] - before.figures[name])) / passedMs);
 }

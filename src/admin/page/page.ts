@@ -8,11 +8,13 @@ import { html as template, scripts, style } from '#page-files';
 const IMPORT_OR_EXPORT = /^import [^;]*;\n+|^export /gm;
 
 /** Returns the document, and the policy that allows its script and its style sheet alone. */
-export function createPage(): { readonly html: string; readonly policy: string } {
+export function createPage() {
   const script = scripts.join('\n').replace(IMPORT_OR_EXPORT, '');
   const html = template
     .replace('</style>', () => `${style}</style>`)
     .replace('</script>', () => `${script}</script>`);
+  const sourceOf = (text: string) =>
+    `'sha256-${createHash('sha256').update(text).digest('base64')}'`;
   const policy = [
     "default-src 'none'",
     `script-src ${sourceOf(script)}`,
@@ -24,8 +26,4 @@ export function createPage(): { readonly html: string; readonly policy: string }
     "frame-ancestors 'none'",
   ].join('; ');
   return { html, policy };
-}
-
-function sourceOf(text: string): string {
-  return `'sha256-${createHash('sha256').update(text).digest('base64')}'`;
 }
