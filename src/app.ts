@@ -1,25 +1,34 @@
-/** The running parts of one thread: those for its life, and a snapshot of the settings that each reload replaces. */
+/** The one place that builds the gateway: the parts of each thread, a snapshot of the settings, and what the main thread adds. */
 
+import { createAdmin, type Admin } from './admin/admin.ts';
+import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
+import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import { createGateway } from './gateway/gateway.ts';
-import { createModelList, type ModelListCache, type ModelsObserver } from './gateway/model-list.ts';
+import {
+  createModelList,
+  modelListState,
+  type ModelListCache,
+  type ModelsObserver,
+} from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
-import { ExhaustionLog } from './upstream/network-error.ts';
 import { createLogger, type Logger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './lib/request-facts.ts';
-import { createRedactor, isSameSetting } from './lib/secrets.ts';
-import type { SharedMemory } from './lib/shared-memory.ts';
+import { createRedactor } from './lib/secrets.ts';
+import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { createConcurrency } from './policy/concurrency.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { ProviderHealth } from './policy/provider-health.ts';
 import { createLimits } from './policy/rate-limits.ts';
 import { Connection } from './store/connection.ts';
-import { createRedisStore } from './store/redis-store.ts';
+import { createRedisStore, storeCounters } from './store/redis-store.ts';
+import { ExhaustionLog } from './upstream/network-error.ts';
 import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
-import type { KnownStates, ThreadEvent, ThreadRuntime } from './workers/thread.ts';
+import { WorkerPool } from './workers/pool.ts';
+import type { MainRuntime, ThreadEvent, ThreadRuntime } from './workers/thread.ts';
 
 interface AppOptions extends ThreadRuntime {
   readonly writeLog: (line: string) => void;
@@ -29,26 +38,100 @@ interface AppOptions extends ThreadRuntime {
   /** Of a worker: takes what it learns of providers and keys to the other threads. */
   readonly share?: (event: ThreadEvent) => void;
   /** Of a worker: what the other threads have learned. */
-  readonly known?: KnownStates;
-  /** The number of reloads before. */
-  readonly reloads?: number;
+  readonly known?: readonly ThreadEvent[];
 }
 
 export type App = ReturnType<typeof createApp>;
-type Parts = ReturnType<typeof createParts>;
+export type Service = ReturnType<typeof createService>;
 
-/** Builds the parts. Nothing listens or connects yet. */
+/** Builds the gateway of the main thread: its app, the workers if there are several, the admin listener. Nothing listens yet. */
+export function createService(initial: Config, runtime: MainRuntime) {
+  const { admin: settings, server: serverSettings } = initial;
+  let lastReload = { isSuccessful: true, succeededAtMs: Date.now() };
+  const memory = new SharedMemory(placeOfMain(serverSettings.workers));
+  const app = createApp(initial, {
+    ...runtime,
+    memory,
+    observe: settings && ((request) => admin?.observe(request)),
+    onModels: settings && ((...models) => admin?.onModels(...models)),
+  });
+  const { breaker, logger, redact } = app;
+  const pool = serverSettings.workers > 1 ? new WorkerPool(app, runtime) : undefined;
+  const server = pool ?? app.server;
+  const store = app.store && storeCounters(memory);
+  const figures = {
+    url: () => `${localUrl(serverSettings.host, server.port)}/v1`,
+    isServing: () => pool?.serving !== 0,
+    serving: () => pool?.serving ?? 1,
+    isDraining: () => server.isDraining,
+    inFlight: () => app.inFlight.value,
+    inFlightOf: (section: string) => memory.inFlightCounter(section).value,
+    keysInCooldown: () =>
+      [...app.snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
+    isModelListUp: (id: string) => modelListState(memory, id).isUp,
+    openStreams: () => app.streams.value,
+    bufferedBytes: () => app.budget.reservedBytes,
+    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + (pool?.droppedLines ?? 0),
+    uncountedRequests: () => pool?.droppedRequests ?? 0,
+    exhaustions: () => app.exhaustion.count,
+    connections: () => app.transport.connectionFigures,
+    store: () => store && { isAway: store.away.value > 0, fallbacks: store.fallbacks.value },
+    loopDelays: () => pool?.loopDelays ?? [],
+    circuits: () => breaker.report(redact),
+    lastReload: () => lastReload,
+  };
+  const config = () => app.snapshot.config;
+  const admin: Admin | undefined =
+    settings && createAdmin(config, settings, figures, { logger, limits: runtime.clientLimits });
+  admin?.onConfig(initial);
+  /** Asks the providers for their lists of models: metrics name only models that are known. */
+  const learnModels = () => void (admin && app.snapshot.listModels());
+
+  return {
+    /** The listener of the public port: this thread's, or those of its workers. */
+    server,
+    /** The listener of `[admin]`. */
+    admin: admin?.server,
+    /** Of this thread. */
+    app,
+    learnModels,
+    /**
+     * Uses the settings that `read` returns for all requests that begin from now on; those in flight keep theirs. If it
+     * throws, nothing changes. Both are logged. In a drain it does nothing. Resolves when all threads use them.
+     */
+    async reload(read: () => Config): Promise<void> {
+      if (server.isDraining) return logger.log('warn', 'reload ignored', { cause: 'draining' });
+      const before = config();
+      let changes: Changes;
+      try {
+        changes = compareSettings(before, read());
+        app.use(changes.config);
+      } catch (failure) {
+        lastReload = { ...lastReload, isSuccessful: false };
+        return logFailure(logger, failure);
+      }
+      lastReload = { isSuccessful: true, succeededAtMs: Date.now() };
+      admin?.onConfig(changes.config);
+      learnModels();
+      await pool?.use();
+      const known = new Set(warningsOf(before));
+      const warnings = warningsOf(changes.config).filter((text) => !known.has(text));
+      logChanges(logger, changes, warnings);
+    },
+  };
+}
+
+/** Builds the parts of one thread. Nothing listens or connects yet. */
 export function createApp(initial: Config, options: AppOptions) {
   const parts = createParts(initial, options);
-  const { breaker, budget, redact } = parts;
+  const { breaker, budget, logger, redact } = parts;
   let snapshot = createSnapshot(initial, parts);
-  let { reloads = 0 } = options;
+  breaker.guard(snapshot.providers.values());
   const apply = (event: ThreadEvent): void => {
     if (event.type !== 'key') breaker.apply(event);
-    // Those of former settings have other names.
     else for (const pool of snapshot.keyPools.values()) pool.apply(event);
   };
-  options.known?.keys.forEach(apply);
+  options.known?.forEach(apply);
   const server = createHttpServer({
     ...parts,
     handle: (call) => snapshot.gateway.handle(call),
@@ -61,25 +144,18 @@ export function createApp(initial: Config, options: AppOptions) {
     get snapshot() {
       return snapshot;
     },
-    get reloads() {
-      return reloads;
-    },
     /** For a thread that starts now. */
-    get known(): KnownStates {
-      const keys = [...snapshot.keyPools.values()].flatMap(({ events }) => events);
-      return { circuits: breaker.circuits, keys };
+    get known(): ThreadEvent[] {
+      const pools = [...snapshot.keyPools.values()];
+      return [breaker, ...pools].flatMap(({ events }): ThreadEvent[] => events);
     },
     /** Uses these settings for all requests that begin from now on; those in flight keep theirs. If it throws, nothing changes. */
     use(config: Config): void {
-      const next = createSnapshot(config, parts, snapshot);
+      snapshot = createSnapshot(config, parts, snapshot);
+      breaker.guard(snapshot.providers.values());
       redact.add(config.secrets);
-      for (const [id, provider] of snapshot.providers) {
-        if (next.providers.get(id) !== provider) breaker.retire(provider);
-      }
-      parts.logger.configure(logSettingsOf(config, options));
+      logger.configure(logSettingsOf(config, options));
       budget.limits = config.server;
-      snapshot = next;
-      reloads += 1;
     },
     /** Makes a change that another thread has made. */
     apply,
@@ -88,31 +164,29 @@ export function createApp(initial: Config, options: AppOptions) {
 
 /** Creates what outlives every reload. */
 function createParts(config: Config, options: AppOptions) {
-  const { memory, observe, onModels, share, known } = options;
+  const { memory, observe, onModels, share } = options;
   const { store } = config.rateLimit;
+  const modelLists: ModelListCache = new WeakMap();
   const redact = createRedactor(config.secrets);
   const logger = createLogger({
     ...logSettingsOf(config, options),
     colour: options.colour,
     write: options.writeLog,
     redact,
-    now: () => Date.now(),
   });
   // The main thread makes the changes of all workers, and logs them once.
   const stateLogger: Logger = share ? { log() {}, isEnabled: () => false } : logger;
-  const modelLists: ModelListCache = new WeakMap();
   return {
     memory,
     observe,
     onModels,
-    share,
     redact,
     logger,
-    stateLogger,
     cache: modelLists,
     transport: createTransport(config.server.upstream, memory),
     exhaustion: new ExhaustionLog(logger, memory),
-    breaker: new CircuitBreaker(stateLogger, share, known?.circuits),
+    breaker: new CircuitBreaker(stateLogger, share),
+    createKeyPool: (provider: Provider) => new KeyPool(provider, stateLogger, share),
     budget: new ByteBudget(config.server, memory),
     /** Counts streamed answers while they are being sent. */
     streams: memory.inFlightCounter('open streams'),
@@ -121,35 +195,29 @@ function createParts(config: Config, options: AppOptions) {
     /** Of the rate limits, if they are shared with other replicas. */
     store:
       store &&
-      createRedisStore({
-        logger,
-        memory,
-        open: (events) => new Connection(store, events),
-      }),
+      createRedisStore({ logger, memory, open: (events) => new Connection(store, events) }),
   };
 }
 
+/** The parts of `former` that have state. */
 interface Former {
-  readonly config: Config;
   readonly providers: ReadonlyMap<string, Provider>;
   readonly keyPools: ReadonlyMap<string, KeyPool>;
 }
 
-/**
- * Creates what depends on the settings: requests keep the one that they began with. Providers and key pools have state:
- * those with the same settings in `former` are taken over.
- */
-function createSnapshot(config: Config, parts: Parts, former?: Former) {
-  const { logger, memory, stateLogger, share, store } = parts;
+/** Creates what depends on the settings: requests keep the one that they began with. Providers with the same settings stay. */
+function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, former?: Former) {
+  const { logger, memory, store, createKeyPool } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();
   for (const settings of config.providers.registered) {
-    const { id, apiKeys } = settings;
-    const before = former?.config.providers.registered.find((one) => one.id === id);
-    const kept = isSameSetting(before, settings) ? former : undefined;
-    providers.set(id, kept?.providers.get(id) ?? createOpenAIProvider(settings));
-    if (apiKeys.length === 1) continue;
-    keyPools.set(id, kept?.keyPools.get(id) ?? new KeyPool(settings, stateLogger, share));
+    const { id } = settings;
+    const created = createOpenAIProvider(settings);
+    const before = former?.providers.get(id);
+    const isSame = before?.digest === created.digest;
+    providers.set(id, isSame ? before : created);
+    if (settings.apiKeys.length === 1) continue;
+    keyPools.set(id, (isSame && former?.keyPools.get(id)) || createKeyPool(created));
   }
   const all = {
     ...parts,
@@ -165,13 +233,8 @@ function createSnapshot(config: Config, parts: Parts, former?: Former) {
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
   const listModels = createModelList(all);
-  return {
-    config,
-    providers,
-    keyPools,
-    listModels,
-    gateway: createGateway({ ...all, listModels }),
-  };
+  const gateway = createGateway({ ...all, listModels });
+  return { config, providers, keyPools, listModels, gateway };
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: ThreadRuntime): LogSettings {

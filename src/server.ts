@@ -4,6 +4,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { isMainThread } from 'node:worker_threads';
 
+import { createService, type Service } from './app.ts';
 import { runCheck, type CheckResult } from './check.ts';
 import { HELP, parseCommandLine, UsageError, type CommandLine } from './cli/command-line.ts';
 import { startDemo } from './cli/demo.ts';
@@ -17,7 +18,7 @@ import { createRereader } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
-import { createService, type Service } from './service.ts';
+
 import { runWorker } from './worker.ts';
 
 const EXIT_FAILED = 1;

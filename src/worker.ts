@@ -1,40 +1,48 @@
 /** The program of a worker thread: serves requests with the settings that the main thread hands it, and reports to it. */
 
-import { once } from 'node:events';
+import { EventEmitter, once } from 'node:events';
 import { createServer } from 'node:net';
-import { parentPort, workerData, type MessagePort } from 'node:worker_threads';
+import { parentPort, workerData } from 'node:worker_threads';
 
 import { createLoopWatch } from './admin/figures.ts';
-import { createApp, type App } from './app.ts';
+import { createApp } from './app.ts';
 import { unpackConfig } from './config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from './downstream/http-server.ts';
 import { GatewayError } from './lib/errors.ts';
 import type { FinishedRequest } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
-import type { Address, Batch, FromWorker, ToWorker, WorkerData } from './workers/thread.ts';
+import {
+  backlogOf,
+  DROPPED_LINES,
+  DROPPED_REQUESTS,
+  type Batch,
+  type FromWorker,
+  type ThreadEvent,
+  type ToWorker,
+  type WorkerData,
+} from './workers/thread.ts';
 
 const LOOP_DELAY_MS = 1000;
-/** Limit for what the main thread has not acknowledged: nothing else bounds it while that thread is kept from running. */
+/** Limit for what the main thread has not taken: nothing else bounds it while that thread is kept from running. */
 const MAX_CHARACTERS = 4_194_304;
 /** About as many as a finished request takes. */
 const REQUEST_CHARACTERS = 1000;
 
 /** Serves until the main thread ends it, or an exception is not caught. */
 export function runWorker(): void {
-  const { place, address, blocks, config: packed, runtime, ...before } = workerData as WorkerData;
-  const port = parentPort!;
+  const data = workerData as WorkerData;
+  const { place, blocks, config: packed, runtime, known } = data;
   const config = unpackConfig(packed);
   const memory = new SharedMemory(place, blocks);
-  const outbox = new Outbox(port);
-  const app: App = createApp(config, {
+  const outbox = createOutbox(memory);
+  const app = createApp(config, {
     ...runtime,
-    ...before,
+    known,
     memory,
     writeLog: (line) => outbox.addLine(line),
     observe: config.admin && ((request) => outbox.addRequest(request)),
-    onModels:
-      config.admin && ((provider, names) => outbox.send({ type: 'models', provider, names })),
-    share: (event) => outbox.addEvent({ event, reloads: app.reloads }),
+    onModels: config.admin && ((...models) => outbox.send('models', ...models)),
+    share: (event) => outbox.addEvent(event),
   });
   const { logger, server, store } = app;
   let draining: Promise<DrainResult> | undefined;
@@ -42,39 +50,35 @@ export function runWorker(): void {
   // The state of the thread is unknown, but its requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { worker: place.thread, cause: error.stack });
-    outbox.send({ type: 'failed' });
+    outbox.send('failed');
     const timeoutMs = app.snapshot.config.server.shutdownTimeoutMs;
     const reason = new GatewayError('internal', 'Internal server error');
     void drain({ delayMs: 0, timeoutMs, reason }).then(() => process.exit());
   });
-  port.on('message', (message: ToWorker) => {
-    if (message.type === 'taken') outbox.taken(message.characters);
-    if (message.type === 'event') app.apply(message.event);
-    if (message.type === 'cut') server.cut();
-    if (message.type === 'use') {
-      memory.add(message.blocks);
-      app.use(unpackConfig(message.config));
-      outbox.send({ type: 'using' });
-    }
-    if (message.type === 'drain') {
-      const reason = new GatewayError('internal', message.reason);
-      void drain({ ...message, reason }).then((result) =>
-        outbox.send({ type: 'drained', ...result }),
-      );
-    }
+  const inbox = new EventEmitter<ToWorker>();
+  parentPort!.on('message', (message: ['cut']) => inbox.emit(...message));
+  inbox.on('learn', app.apply);
+  inbox.on('cut', () => server.cut());
+  inbox.on('use', (next) => {
+    memory.blocks = next.blocks;
+    app.use(unpackConfig(next.config));
+    outbox.send('using');
+  });
+  inbox.on('drain', (delayMs, timeoutMs, text) => {
+    const reason = new GatewayError('internal', text);
+    void drain({ delayMs, timeoutMs, reason }).then((result) => outbox.send('drained', result));
   });
   void (store?.connect() ?? Promise.resolve())
-    .then(() => (server.isDraining ? {} : listen(server, address)))
-    .then((result) => outbox.send({ type: 'listening', ...result }));
+    .then(() => (server.isDraining ? {} : listen(server, data)))
+    .then((result) => outbox.send('listening', result));
   if (config.admin) {
     const readLoopDelay = createLoopWatch(LOOP_DELAY_MS);
-    const report = () => outbox.send({ type: 'loopDelay', loopDelay: readLoopDelay() });
-    setInterval(report, LOOP_DELAY_MS);
+    setInterval(() => outbox.send('loopDelay', readLoopDelay()), LOOP_DELAY_MS);
   }
 }
 
 /** With SO_REUSEPORT the listener would share the port with another gateway unknowingly: a probe without it would not. */
-async function listen(server: HttpServer, { port, host, isFree }: Address) {
+async function listen(server: HttpServer, { port, host, isFree }: WorkerData) {
   try {
     if (isFree) {
       const probe = createServer().listen({ port, host });
@@ -89,68 +93,39 @@ async function listen(server: HttpServer, { port, host, isFree }: Address) {
 }
 
 /** Sends messages in order; log lines, requests and events together, once in a turn of the event loop. */
-class Outbox {
-  readonly #port: MessagePort;
-  #batch = createBatch();
-  #isFlushing = false;
-  /** Sent, or about to be, and not known to be taken. */
-  #characters = 0;
-
-  constructor(port: MessagePort) {
-    this.#port = port;
-    process.on('exit', () => this.#flush());
-  }
-
-  addLine(line: string): void {
-    if (this.#hasRoom(line.length)) this.#batch.lines += line;
-    else this.#batch.droppedLines += 1;
-  }
-
-  addRequest(request: FinishedRequest): void {
-    if (this.#hasRoom(REQUEST_CHARACTERS)) this.#batch.requests.push(request);
-    else this.#batch.droppedRequests += 1;
-  }
-
-  /** One that is dropped is a failure or an answer that other threads meet by themselves. */
-  addEvent(event: Batch['events'][number]): void {
-    if (this.#hasRoom(REQUEST_CHARACTERS)) this.#batch.events.push(event);
-  }
-
-  send(message: FromWorker): void {
-    this.#flush();
-    this.#port.postMessage(message);
-  }
-
-  /** The main thread has taken so much. */
-  taken(characters: number): void {
-    this.#characters -= characters;
-    // The numbers of what was dropped.
-    this.#flushSoon();
-  }
-
-  #hasRoom(characters: number): boolean {
-    if (this.#characters > MAX_CHARACTERS) return false;
-    this.#characters += characters;
-    this.#batch.characters += characters;
-    this.#flushSoon();
+function createOutbox(memory: SharedMemory) {
+  const { untaken, dropped } = backlogOf(memory);
+  const { thread } = memory.place;
+  const createBatch = (): Batch => ({ lines: '', requests: [], events: [], characters: 0 });
+  let batch = createBatch();
+  const flush = () => {
+    if (batch.characters > 0) parentPort!.postMessage(['batch', batch]);
+    batch = createBatch();
+  };
+  const hasRoom = (characters: number) => {
+    if (Atomics.load(untaken, thread) > MAX_CHARACTERS) return false;
+    Atomics.add(untaken, thread, characters);
+    if (batch.characters === 0) setImmediate(flush);
+    batch.characters += characters;
     return true;
-  }
-
-  #flushSoon(): void {
-    if (!this.#isFlushing) setImmediate(() => this.#flush());
-    this.#isFlushing = true;
-  }
-
-  #flush(): void {
-    this.#isFlushing = false;
-    const batch = this.#batch;
-    if (batch.characters + batch.droppedLines + batch.droppedRequests === 0) return;
-    this.#batch = createBatch();
-    this.#port.postMessage(batch);
-  }
-}
-
-function createBatch(): Batch {
-  const counts = { characters: 0, droppedLines: 0, droppedRequests: 0 };
-  return { type: 'batch', lines: '', requests: [], events: [], ...counts };
+  };
+  process.on('exit', flush);
+  return {
+    addLine(line: string) {
+      if (hasRoom(line.length)) batch.lines += line;
+      else Atomics.add(dropped, DROPPED_LINES, 1);
+    },
+    addRequest(request: FinishedRequest) {
+      if (hasRoom(REQUEST_CHARACTERS)) batch.requests.push(request);
+      else Atomics.add(dropped, DROPPED_REQUESTS, 1);
+    },
+    /** One that is dropped is a failure or an answer that other threads meet by themselves. */
+    addEvent(event: ThreadEvent) {
+      if (hasRoom(REQUEST_CHARACTERS)) batch.events.push(event);
+    },
+    send<Name extends keyof FromWorker>(name: Name, ...args: FromWorker[Name]) {
+      flush();
+      parentPort!.postMessage([name, ...args]);
+    },
+  };
 }

@@ -59,11 +59,11 @@ test('a folder of src imports only from the folders that it may, types included'
   }
 });
 
-test('only src/service.ts imports the admin listener', () => {
+test('only src/app.ts imports the admin listener', () => {
   const importers = sources
     .filter(({ name, text }) => importsOf(name, text).includes('admin/admin.ts'))
     .map(({ name }) => name);
-  assert.deepEqual(importers, ['service.ts']);
+  assert.deepEqual(importers, ['app.ts']);
 });
 
 /** The files that docs/audit.md names for what is done only there. */
@@ -124,17 +124,17 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 855,
-  admin: 2310,
+  '': 760,
+  admin: 2265,
   cli: 520,
-  config: 1750,
-  downstream: 1100,
-  gateway: 1025,
-  lib: 2030,
-  policy: 735,
+  config: 1755,
+  downstream: 1115,
+  gateway: 1000,
+  lib: 1965,
+  policy: 625,
   store: 290,
-  upstream: 1995,
-  workers: 390,
+  upstream: 2005,
+  workers: 360,
 };
 
 test('no folder of src has more lines than its budget', () => {

@@ -242,8 +242,9 @@ function recordOutcome(
   failure?: GatewayError,
 ): void {
   const isOutage = failure && OUTAGE_STATUSES.has(failure.status);
-  if (failure?.details.unreachable) breaker?.recordProviderFailure(provider, causeOf(failure));
-  else if (isOutage) breaker?.recordModelFailure(provider, model, causeOf(failure));
+  if (failure?.details.unreachable)
+    breaker?.record('failure', provider, undefined, causeOf(failure));
+  else if (isOutage) breaker?.record('failure', provider, model, causeOf(failure));
   // A plain 500 may be the fault of one request's parameter: it says nothing about others.
-  else if (failure?.status !== 500) breaker?.recordSuccess(provider, model);
+  else if (failure?.status !== 500) breaker?.record('success', provider, model);
 }

@@ -35,7 +35,6 @@ export function createLogger(
     readonly write: (line: string) => void;
     /** Applied to every message and every text value. */
     readonly redact: Redactor;
-    readonly now: () => number;
   },
 ) {
   const { redact, colour, write } = options;
@@ -51,7 +50,7 @@ export function createLogger(
     },
     log(level: LogLevel, message: string, facts: LogFacts = {}) {
       if (!isEnabled(level)) return;
-      const entry = { time: formatTime(options.now()), level, message, facts };
+      const entry = { time: formatTime(Date.now()), level, message, facts };
       if (format === 'json') write(formatJson(entry, redact));
       else write(formatText(redactEntry(entry, redact), colour));
     },

@@ -31,25 +31,14 @@ export class Secret {
   }
 }
 
-/** Returns true if two settings are equal: plain data in which keys may occur. */
-export function isSameSetting(a: unknown, b: unknown): boolean {
-  return textOf(a) === textOf(b);
-}
-
-/** Returns a digest that is the same for equal settings only, and does not show their keys. */
-export function digestOf(setting: unknown): string {
-  return createHash('sha256').update(textOf(setting)).digest('base64');
-}
-
-function textOf(setting: unknown): string {
-  return JSON.stringify(
-    { setting },
-    function (this: Record<string, unknown>, name, value: unknown) {
-      // `value` is what `toJSON` has returned.
-      const own = this[name];
-      return own instanceof Secret ? { secret: own.reveal() } : value;
-    },
-  );
+/** Returns a digest that is the same for equal settings only: plain data, in which it does not show keys. */
+export function digestOf(setting: object): string {
+  const text = JSON.stringify(setting, function (this: typeof setting, name, value: unknown) {
+    // `value` is what `toJSON` has returned.
+    const own: unknown = this[name as keyof typeof setting];
+    return own instanceof Secret ? { secret: own.reveal() } : value;
+  });
+  return createHash('sha256').update(text).digest('base64');
 }
 
 /** The shapes of keys that are not configured here: vendors echo them in error texts, masked or whole. */

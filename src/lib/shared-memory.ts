@@ -1,7 +1,7 @@
 /** Counters that the threads of the process share. With one worker there is one thread, and the code is the same. */
 
 /** Blocks of memory by their names. A thread that is sent them finds the same memory by the same names. */
-export type SharedBlocks = ReadonlyMap<string, SharedArrayBuffer>;
+export type SharedBlocks = Map<string, SharedArrayBuffer>;
 
 /** Which thread of the process this is. The main thread is number 0. */
 export interface ThreadPlace {
@@ -21,16 +21,12 @@ const IN_FLIGHT_PREFIX = 'in flight: ';
 /** Blocks by name, for the life of the process: what has the same name after a reload goes on. */
 export class SharedMemory {
   readonly place: ThreadPlace;
-  readonly blocks: Map<string, SharedArrayBuffer>;
+  /** A reload hands the main thread's new ones to the others. */
+  blocks: SharedBlocks;
 
   constructor(place: ThreadPlace, blocks: SharedBlocks = new Map()) {
     this.place = place;
-    this.blocks = new Map(blocks);
-  }
-
-  /** Takes the blocks that the main thread has created since. */
-  add(blocks: SharedBlocks): void {
-    for (const [name, block] of blocks) this.blocks.set(name, block);
+    this.blocks = blocks;
   }
 
   /** Returns the block of this name; only the main thread creates new ones, filled with zeros. */

@@ -5,6 +5,7 @@ import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { ClientSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
+import type { Secret } from '../lib/secrets.ts';
 
 /**
  * RFC 9110 11.4: the scheme in any case, then spaces. The rest is the token, with spaces in it too: clients
@@ -12,38 +13,34 @@ import { GatewayError } from '../lib/errors.ts';
  */
 const BEARER = /^bearer +([^ ].*)$/i;
 
-interface Credentials {
-  /** Keys without a client's name. */
-  readonly auth: Config['server']['auth'];
-  readonly clients: readonly ClientSettings[];
-}
-
-interface Key {
-  readonly digest: Buffer;
-  /** Absent for a key of `auth`. */
-  readonly client?: ClientSettings;
-}
-
 /**
  * Returns a function that checks the `Authorization` header values of one request. It returns the client whose key
- * was sent; undefined for a token without a client. It throws `authentication` unless there is exactly one value, its
- * scheme is Bearer and, if keys are configured, its token is one of them. The error does not say which condition
- * failed.
+ * was sent; undefined for a token without a client, as all keys of `auth` are. It throws `authentication` unless there
+ * is exactly one value, its scheme is Bearer and, if keys are configured, its token is one of them. The error does not
+ * say which condition failed.
  */
-export function createAuthenticator({ auth, clients }: Credentials) {
-  const keys: readonly Key[] = [
-    ...auth.keys.map((key) => ({ digest: digestOf(key.reveal()) })),
-    ...clients.flatMap((client) =>
-      client.keys.map((key) => ({ digest: digestOf(key.reveal()), client })),
-    ),
+export function createAuthenticator({
+  auth,
+  clients,
+}: {
+  readonly auth: Config['server']['auth'];
+  readonly clients: readonly ClientSettings[];
+}) {
+  const owners: { keys: readonly Secret[]; client?: ClientSettings }[] = [
+    auth,
+    ...clients.map((client) => ({ keys: client.keys, client })),
   ];
-
+  const known = owners.flatMap(({ keys, client }) =>
+    keys.map((key) => ({ digest: digestOf(key.reveal()), client })),
+  );
   return (authorization: readonly string[]): ClientSettings | undefined => {
     if (!auth.enabled) return undefined;
     // Of two headers Node reports the first, but a proxy in front may have checked the last.
     const token = authorization.length === 1 ? BEARER.exec(authorization[0]!)?.[1] : undefined;
-    if (token !== undefined && keys.length === 0) return undefined;
-    const key = token === undefined ? undefined : findKey(keys, token);
+    if (token !== undefined && known.length === 0) return undefined;
+    const digest = token === undefined ? undefined : digestOf(token);
+    // Constant-time: digests have the same length, and all are compared even if one has matched.
+    const [key] = known.filter((one) => digest && timingSafeEqual(one.digest, digest));
     if (!key) {
       const reason = token === undefined ? 'no token' : 'unknown token';
       throw new GatewayError('authentication', 'Invalid authentication', { reason });
@@ -52,21 +49,13 @@ export function createAuthenticator({ auth, clients }: Credentials) {
   };
 }
 
-/** Constant-time: digests have the same length, and all are compared whether or not one has matched. */
-function findKey(keys: readonly Key[], token: string): Key | undefined {
-  const digest = digestOf(token);
-  let found: Key | undefined;
-  for (const key of keys) if (timingSafeEqual(key.digest, digest)) found = key;
-  return found;
-}
-
 function digestOf(text: string): Buffer {
   return crypto.hash('sha256', text, 'buffer');
 }
 
 /**
- * Returns true if the client's `models` has this name: in full, or up to a `*` at the end. Everybody else may name every
- * model: clients without `models`, and requests without a client. Case and spaces count, as they do for providers.
+ * Returns true if the client's `models` has this name: in full, or up to a `*` at the end. Clients without `models`, and
+ * requests without a client, may name every model. Case and spaces count, as they do for providers.
  */
 export function mayName(client: Pick<ClientSettings, 'models'> | undefined, name: string): boolean {
   if (!client?.models) return true;

@@ -13,31 +13,29 @@ const MAX_MODEL_CHARACTERS = 256;
 /** `open`: skip the provider. `half-open`: one request may probe it. */
 export type CircuitState = 'closed' | 'open' | 'half-open';
 
-/** A provider, as long as its settings are the same: with others it is another object. */
 interface Guarded {
   readonly id: string;
+  /** Of its settings: with others it is another provider. */
+  readonly digest: string;
 }
 
-/** A circuit that has failures. */
-export interface Circuit {
+/** A change that the breakers of the other threads make too. */
+export interface CircuitEvent {
+  readonly type: 'probe' | 'success' | 'failure';
   readonly provider: string;
-  /** Absent for the provider itself. */
+  readonly digest: string;
+  /** Absent for the provider itself: it could not be connected to. */
   readonly model: string | undefined;
-  /** In a row. */
-  readonly failures: number;
-  /** Of the latest failure. */
   readonly cause: string | undefined;
   /** The end of the cooldown, on the clock of `sharedNowMs()`. */
   readonly openUntilMs: number;
 }
 
+/** A circuit that has failures, of which this is the latest. `failures` counts those in a row. */
+type Circuit = CircuitEvent & { readonly failures: number };
+
 /** A circuit that is not closed. `openUntilMs` is on the clock of this thread's `performance.now()`. */
 export type CircuitReport = Circuit & { readonly state: 'open' | 'half-open' };
-
-/** A change that the breakers of the other threads make too. A failure without a model is one to connect. */
-export type CircuitEvent = Omit<Circuit, 'failures'> & {
-  readonly type: 'probe' | 'success' | 'failure';
-};
 
 /**
  * Each model of a provider has a circuit, and the provider itself has one for failed connections. A circuit opens
@@ -45,41 +43,38 @@ export type CircuitEvent = Omit<Circuit, 'failures'> & {
  */
 export class CircuitBreaker {
   /** Those that have failures, by name, in the order of their latest failures. */
-  readonly #circuits: Map<string, Circuit>;
-  readonly #retired = new WeakSet<Guarded>();
+  readonly #circuits = new Map<string, Circuit>();
+  #digests: ReadonlySet<string> = new Set();
   readonly #logger: Logger;
   readonly #share: ((event: CircuitEvent) => void) | undefined;
 
-  /** `share` takes this thread's changes to other threads, and `circuits` are those that they know already. */
-  constructor(
-    logger: Logger,
-    share?: (event: CircuitEvent) => void,
-    circuits: CircuitBreaker['circuits'] = [],
-  ) {
+  /** `share` takes this thread's changes to other threads. */
+  constructor(logger: Logger, share?: (event: CircuitEvent) => void) {
     this.#logger = logger;
     this.#share = share;
-    this.#circuits = new Map(circuits);
   }
 
-  /** The state with which the breaker of another thread begins. */
-  get circuits(): readonly (readonly [string, Circuit])[] {
-    return [...this.#circuits];
+  /** The changes that lead to the present states, for a thread that starts now. */
+  get events(): CircuitEvent[] {
+    return [...this.#circuits.values()].flatMap((circuit) =>
+      Array.from({ length: Math.min(circuit.failures, FAILURES_TO_OPEN) }, () => circuit),
+    );
   }
 
   /**
-   * Closes the circuits of a provider that is removed or has other settings now, and ignores what is recorded of it
-   * later: results of requests in flight do not apply to the provider that has the same id now.
+   * Guards these providers. Closes the circuits of others, and ignores their later failures: results of requests in
+   * flight over a reload do not apply to the provider that has the same id now.
    */
-  retire(provider: Guarded): void {
-    this.#retired.add(provider);
-    for (const [name, circuit] of this.#circuits) {
-      if (circuit.provider === provider.id) this.#close(name, 'reload');
+  guard(providers: Iterable<Guarded>): void {
+    this.#digests = new Set([...providers].map(({ digest }) => digest));
+    for (const [name, { digest }] of this.#circuits) {
+      if (!this.#digests.has(digest)) this.#close(name, 'reload');
     }
   }
 
   stateOf(provider: Guarded, model: string): CircuitState {
-    if (this.#circuits.size === 0 || this.#retired.has(provider)) return 'closed';
-    const tripped = this.#tripped(provider.id, model);
+    if (this.#circuits.size === 0) return 'closed';
+    const tripped = this.#tripped(provider.digest, model);
     if (tripped.length === 0) return 'closed';
     return tripped.some(isOpen) ? 'open' : 'half-open';
   }
@@ -90,84 +85,70 @@ export class CircuitBreaker {
    */
   recordAttempt(provider: Guarded, model: string): CircuitState {
     const state = this.stateOf(provider, model);
-    if (state === 'half-open') this.#record(provider, 'probe', model);
+    if (state === 'half-open') this.record('probe', provider, model);
     return state;
   }
 
-  /** The model answered: it and its provider work. */
-  recordSuccess(provider: Guarded, model: string): void {
-    const { id } = provider;
+  /**
+   * Records a result. `success`: the model answered, so it and its provider work. `failure`: the provider was reached, but
+   * the model failed; without a model no connection could be made. `cause` is for the log and the report, and bounded.
+   */
+  record(
+    type: CircuitEvent['type'],
+    { id, digest }: Guarded,
+    model?: string,
+    cause?: string,
+  ): void {
+    const isKnown = this.#circuits.has(digest) || this.#circuits.has(nameOf(digest, model));
     // Nearly every success changes nothing, and is not sent to other threads.
-    const isKnown = this.#circuits.has(id) || this.#circuits.has(nameOf(id, model));
-    if (isKnown) this.#record(provider, 'success', model);
-  }
-
-  /** The provider was reached, but the model failed. `cause` is for the log and the report, and bounded. */
-  recordModelFailure(provider: Guarded, model: string, cause?: string): void {
-    this.#record(provider, 'failure', model, cause);
-  }
-
-  /** No connection to the provider could be made. */
-  recordProviderFailure(provider: Guarded, cause?: string): void {
-    this.#record(provider, 'failure', undefined, cause);
+    if (type === 'success' && !isKnown) return;
+    // Megabytes of a client's are not sent either: what is cut is still too long to be kept.
+    const shown = model?.slice(0, MAX_MODEL_CHARACTERS + 1);
+    const openUntilMs = sharedNowWholeMs() + COOLDOWN_MS;
+    const event: CircuitEvent = { type, provider: id, digest, model: shown, cause, openUntilMs };
+    this.apply(event);
+    this.#share?.(event);
   }
 
   /** Makes a change that another thread has made. */
   apply(event: CircuitEvent): void {
-    const { type, provider, model, openUntilMs } = event;
-    const name = nameOf(provider, model);
+    const { type, digest, model, openUntilMs } = event;
+    const name = nameOf(digest, model);
     if (type === 'probe') {
-      for (const circuit of this.#tripped(provider, model)) {
-        this.#circuits.set(nameOf(provider, circuit.model), { ...circuit, openUntilMs });
+      for (const circuit of this.#tripped(digest, model)) {
+        this.#circuits.set(nameOf(digest, circuit.model), { ...circuit, openUntilMs });
         this.#logger.log('debug', 'breaker half-open', namesOf(circuit));
       }
       return;
     }
+    const isTooLong = (model ?? '').length > MAX_MODEL_CHARACTERS;
     // A model that answers or fails shows that its provider was reached.
-    if (model !== undefined) this.#close(provider);
+    if (model !== undefined) this.#close(digest);
     if (type === 'success') this.#close(name);
-    else if (name.length <= MAX_MODEL_CHARACTERS) this.#fail(name, event);
+    else if (this.#digests.has(digest) && !isTooLong) this.#fail(name, event);
   }
 
-  /** The circuits that are not closed, in the order of their latest failures. */
-  report(): CircuitReport[] {
+  /** The circuits that are not closed, in the order of their latest failures. `redact` is applied to their texts. */
+  report(redact: (text: string) => string): CircuitReport[] {
     const offsetMs = performance.now() - sharedNowWholeMs();
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
       ...circuit,
-      ...namesOf(circuit),
+      model: circuit.model && redact(namesOf(circuit).model!),
+      cause: circuit.cause && redact(circuit.cause),
       openUntilMs: circuit.openUntilMs + offsetMs,
       state: isOpen(circuit) ? 'open' : 'half-open',
     }));
   }
 
-  #record(
-    provider: Guarded,
-    type: CircuitEvent['type'],
-    model: string | undefined,
-    cause?: string,
-  ): void {
-    if (this.#retired.has(provider)) return;
-    const event: CircuitEvent = {
-      type,
-      provider: provider.id,
-      // Megabytes of a client's are not sent to other threads: what is cut is still too long to be kept.
-      model: model?.slice(0, MAX_MODEL_CHARACTERS),
-      cause,
-      openUntilMs: sharedNowWholeMs() + COOLDOWN_MS,
-    };
-    this.apply(event);
-    this.#share?.(event);
-  }
-
-  #fail(name: string, { provider, model, cause, openUntilMs }: CircuitEvent): void {
+  #fail(name: string, event: CircuitEvent): void {
     const failures = (this.#circuits.get(name)?.failures ?? 0) + 1;
-    const circuit = { provider, model, failures, cause, openUntilMs };
+    const circuit = { ...event, failures };
     // To the end of the order.
     this.#circuits.delete(name);
     const [oldest] = this.#circuits.keys();
     if (this.#circuits.size === MAX_CIRCUITS) this.#close(oldest!);
     this.#circuits.set(name, circuit);
-    const fields = { ...namesOf(circuit), cause, failures, cooldown_ms: COOLDOWN_MS };
+    const fields = { ...namesOf(event), cause: event.cause, failures, cooldown_ms: COOLDOWN_MS };
     if (failures === FAILURES_TO_OPEN) this.#logger.log('warn', 'breaker opened', fields);
     if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }
@@ -185,8 +166,8 @@ export class CircuitBreaker {
   }
 
   /** The circuits that count for this model: the provider's and its own. */
-  #tripped(id: string, model: string | undefined): Circuit[] {
-    const circuits = [this.#circuits.get(id), this.#circuits.get(nameOf(id, model))];
+  #tripped(digest: string, model: string | undefined): Circuit[] {
+    const circuits = [this.#circuits.get(digest), this.#circuits.get(nameOf(digest, model))];
     return circuits.filter((circuit) => circuit !== undefined).filter(isTripped);
   }
 }
@@ -199,10 +180,10 @@ function isOpen({ openUntilMs }: Circuit): boolean {
   return sharedNowWholeMs() < openUntilMs;
 }
 
-function namesOf({ provider, model }: Circuit): { provider: string; model: string | undefined } {
+function namesOf({ provider, model }: CircuitEvent) {
   return { provider, model: model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS) };
 }
 
-function nameOf(id: string, model: string | undefined): string {
-  return model === undefined ? id : `${id}/${model}`;
+function nameOf(digest: string, model: string | undefined): string {
+  return model === undefined ? digest : `${digest}/${model}`;
 }

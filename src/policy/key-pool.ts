@@ -1,10 +1,9 @@
 /** The keys of a provider that has several: used in turn, and a refused one is left out for a while. */
 
-import type { ProviderSettings } from '../config/providers-section.ts';
+import type { Secret } from '../lib/secrets.ts';
 import { sharedNowWholeMs } from '../lib/shared-memory.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import { digestOf } from '../lib/secrets.ts';
 
 /**
  * The statuses of a key that has reached its limit, may not do this, or was revoked. While all keys are in cooldown, they
@@ -30,10 +29,10 @@ export interface Cooldown {
   readonly status: number;
 }
 
-/** A change that other threads make in the pool with this name. */
+/** A change that other threads make too, in the pool of the provider with this digest. */
 export interface KeyEvent {
   readonly type: 'key';
-  readonly pool: string;
+  readonly digest: string;
   readonly key: number;
   /** Absent if it has ended before its time. */
   readonly cooldown: Cooldown | undefined;
@@ -41,8 +40,8 @@ export interface KeyEvent {
 
 /** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
 export class KeyPool {
-  /** The same in all threads, and another one if the settings of the provider differ. */
-  readonly name: string;
+  /** Of the provider's settings. */
+  readonly #digest: string;
   readonly #provider: string;
   readonly #logger: Logger;
   readonly #share: ((event: KeyEvent) => void) | undefined;
@@ -51,12 +50,16 @@ export class KeyPool {
   #next = 0;
 
   /** `share` takes this thread's changes to other threads. */
-  constructor(settings: ProviderSettings, logger: Logger, share?: (event: KeyEvent) => void) {
-    this.name = `${settings.id} ${digestOf(settings)}`;
-    this.#provider = settings.id;
+  constructor(
+    provider: { readonly id: string; readonly digest: string; readonly apiKeys: readonly Secret[] },
+    logger: Logger,
+    share?: (event: KeyEvent) => void,
+  ) {
+    this.#digest = provider.digest;
+    this.#provider = provider.id;
     this.#logger = logger;
     this.#share = share;
-    this.#cooldowns = settings.apiKeys.map(() => undefined);
+    this.#cooldowns = provider.apiKeys.map(() => undefined);
   }
 
   /** How many keys are not used for a while. */
@@ -66,7 +69,8 @@ export class KeyPool {
 
   /** The changes that lead to the present state. */
   get events(): KeyEvent[] {
-    return this.#cooldowns.map((cooldown, key) => this.#eventOf(key, cooldown));
+    const digest = this.#digest;
+    return this.#cooldowns.map((cooldown, key) => ({ type: 'key', digest, key, cooldown }));
   }
 
   /**
@@ -119,8 +123,9 @@ export class KeyPool {
     return true;
   }
 
-  /** Makes a change that another thread has made. */
-  apply({ key, cooldown }: KeyEvent): void {
+  /** Makes a change that another thread has made, unless it is about another provider. */
+  apply({ digest, key, cooldown }: KeyEvent): void {
+    if (digest !== this.#digest) return;
     const before = this.cooldownOf(key);
     // A request that was sent before may be answered with a shorter wait.
     if (cooldown && before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
@@ -133,22 +138,15 @@ export class KeyPool {
   }
 
   #record(key: number, cooldown: Cooldown | undefined): void {
-    const event = this.#eventOf(key, cooldown);
+    const event: KeyEvent = { type: 'key', digest: this.#digest, key, cooldown };
     this.apply(event);
     this.#share?.(event);
   }
 
-  #eventOf(key: number, cooldown: Cooldown | undefined): KeyEvent {
-    return { type: 'key', pool: this.name, key, cooldown };
-  }
-
   /** Of the keys whose latest cooldown is for this status, the one whose cooldown ends first. */
   #firstToEnd(status: number): number | undefined {
-    const keys = [...this.#cooldowns.keys()].filter(
-      (key) => this.cooldownOf(key)?.status === status,
-    );
-    const endOf = (key: number) => this.cooldownOf(key)!.untilMs;
-    return keys.toSorted((a, b) => endOf(a) - endOf(b))[0];
+    const entries = [...this.#cooldowns.entries()].filter(([, one]) => one?.status === status);
+    return entries.toSorted(([, a], [, b]) => a!.untilMs - b!.untilMs)[0]?.[0];
   }
 }
 

@@ -9,6 +9,7 @@ import type { Reservation } from '../lib/byte-budget.ts';
 import type { ByteSource } from '../lib/byte-source.ts';
 import type { ChatRequest } from '../lib/attempt.ts';
 import { memberOf } from '../lib/json.ts';
+import { digestOf } from '../lib/secrets.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
 export interface UpstreamRequest {
@@ -86,6 +87,8 @@ export function createOpenAIProvider(settings: ProviderSettings) {
 
   return {
     ...settings,
+    /** The same in all threads as long as its settings are the same. */
+    digest: digestOf(settings),
     /** Without the query, which may hold a key. For the log. */
     chatUrl: origin + chatPath,
 

@@ -1,18 +1,23 @@
 /** The worker threads: together they are one listener. The main thread starts them, replaces those that die, and ends them. */
 
+import { once } from 'node:events';
+
 import { packConfig, type Config } from '../config/config.ts';
 import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
+import { Cancellation, pause } from '../lib/cancellation.ts';
 import type { Logger } from '../lib/log.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
-import type { LoopDelay, SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
+import type { LoopDelay, SharedMemory } from '../lib/shared-memory.ts';
 import {
+  backlogOf,
+  DROPPED_LINES,
+  DROPPED_REQUESTS,
   WorkerThread,
-  type Address,
+  type Backlog,
   type Batch,
-  type FromWorker,
-  type KnownStates,
+  type MainRuntime,
   type ThreadEvent,
-  type ThreadRuntime,
+  type Use,
 } from './thread.ts';
 
 /** Before a dead worker is replaced. Doubled with each death, until one has lived for a minute. */
@@ -24,57 +29,51 @@ const DRAIN_GRACE_MS = 5000;
 /** For a worker to start, and to connect to the store of rate limits. */
 const START_MS = 30_000;
 const USE_MS = 10_000;
-/** A worker counts what it has sent until it hears that it was taken: not with each batch. */
-const TAKEN_CHARACTERS = 1_048_576;
 
 /** The app of the main thread. */
 interface MainApp {
   readonly snapshot: { readonly config: Config };
-  readonly reloads: number;
-  readonly known: KnownStates;
+  readonly known: readonly ThreadEvent[];
   readonly memory: SharedMemory;
-  readonly inFlight: SharedCounter;
   readonly logger: Logger;
   readonly observe?: RequestObserver | undefined;
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
-  apply(event: ThreadEvent): void;
-}
-
-export interface PoolRuntime extends ThreadRuntime {
-  /** The program that worker threads run: the file of the gateway itself. */
-  readonly workerFile: string;
-  readonly writeLog: (lines: string) => void;
+  readonly apply: (event: ThreadEvent) => void;
 }
 
 export class WorkerPool implements HttpServer {
-  isDraining = false;
   port = 0;
   /** Since the start, over all workers. */
   droppedLines = 0;
   droppedRequests = 0;
   readonly #app: MainApp;
-  readonly #runtime: PoolRuntime;
+  readonly #runtime: MainRuntime;
+  readonly #backlog: Backlog;
   /** By their numbers. Those that have failed are among them until they have ended. */
   readonly #workers = new Map<number, WorkerThread>();
-  readonly #pauses = new Set<NodeJS.Timeout>();
+  readonly #draining = new Cancellation();
   #host = '';
   #deaths = 0;
   /** Why a worker has ended. */
   #lastCause: string | undefined;
 
-  constructor(app: MainApp, runtime: PoolRuntime) {
+  constructor(app: MainApp, runtime: MainRuntime) {
     this.#app = app;
     this.#runtime = runtime;
+    this.#backlog = backlogOf(app.memory);
   }
 
   get inFlight(): number {
-    return this.#app.inFlight.value;
+    return this.#app.memory.inFlightCounter('requests').value;
+  }
+
+  get isDraining(): boolean {
+    return this.#draining.reason !== undefined;
   }
 
   /** The number of workers that accept connections. */
   get serving(): number {
-    const workers = [...this.#workers.values()];
-    return workers.filter(({ servingSinceMs }) => servingSinceMs !== undefined).length;
+    return [...this.#workers.values()].filter(({ isServing }) => isServing).length;
   }
 
   /** Of each worker, a second ago at most. */
@@ -94,34 +93,36 @@ export class WorkerPool implements HttpServer {
 
   /** Hands the settings of the main thread to all workers. Resolves when each uses them, or has not said so for 10 s. */
   async use(): Promise<void> {
-    const { logger, memory, snapshot } = this.#app;
-    const { blocks } = memory;
-    const message = { type: 'use', config: packConfig(snapshot.config), blocks } as const;
     const use = async (worker: WorkerThread) => {
-      worker.send(message);
-      if ((await worker.next('using', USE_MS)) || worker.servingSinceMs === undefined) return;
-      logger.log('warn', 'worker is late', { worker: worker.thread });
+      worker.send('use', this.#settings);
+      if ((await worker.next('using', USE_MS)) || !worker.isServing) return;
+      this.#app.logger.log('warn', 'worker is late', { worker: worker.thread });
     };
     await Promise.all([...this.#workers.values()].map(use));
   }
 
   async drain({ delayMs, timeoutMs, reason }: DrainOptions): Promise<DrainResult> {
-    this.isDraining = true;
-    for (const pause of this.#pauses) clearTimeout(pause);
+    this.#draining.cancel(reason);
     const drain = async (worker: WorkerThread) => {
-      worker.send({ type: 'drain', delayMs, timeoutMs, reason: reason.message });
-      return await worker.next('drained', delayMs + timeoutMs + DRAIN_GRACE_MS);
+      worker.send('drain', delayMs, timeoutMs, reason.message);
+      const [result] = (await worker.next('drained', delayMs + timeoutMs + DRAIN_GRACE_MS)) ?? [];
+      return result ?? { finished: 0, cut: 0 };
     };
     const workers = [...this.#workers.values()];
     const results = await Promise.all(workers.map(drain));
     await Promise.all(workers.map((worker) => worker.terminate()));
-    const sum = (name: keyof DrainResult) =>
-      results.reduce((before, result) => before + (result?.[name] ?? 0), 0);
-    return { finished: sum('finished'), cut: sum('cut') };
+    return results.reduce((sum, { finished, cut }) => {
+      return { finished: sum.finished + finished, cut: sum.cut + cut };
+    });
   }
 
   cut(): void {
-    for (const worker of this.#workers.values()) worker.send({ type: 'cut' });
+    for (const worker of this.#workers.values()) worker.send('cut');
+  }
+
+  get #settings(): Use {
+    const { memory, snapshot } = this.#app;
+    return { config: packConfig(snapshot.config), blocks: memory.blocks };
   }
 
   /** Starts one and returns its port. Rejects if it dies before it listens. */
@@ -136,58 +137,44 @@ export class WorkerPool implements HttpServer {
    * with Node's error if the address cannot be had.
    */
   async #start(isFree = false): Promise<number | undefined> {
-    const { threads } = this.#app.memory.place;
+    const { known, memory, onModels } = this.#app;
+    const { clientLimits, colour, isTerminal, workerFile } = this.#runtime;
     let thread = 1;
     while (this.#workers.has(thread)) thread += 1;
-    if (thread >= threads || this.isDraining) return undefined;
-    const data = this.#describeStart(thread, { port: this.port, host: this.#host, isFree });
-    const worker: WorkerThread = new WorkerThread(this.#runtime.workerFile, data, (message) =>
-      this.#receive(worker, message),
-    );
+    if (thread >= memory.place.threads || this.isDraining) return undefined;
+    const worker = new WorkerThread(workerFile, {
+      ...this.#settings,
+      place: { ...memory.place, thread },
+      port: this.port,
+      host: this.#host,
+      isFree,
+      known,
+      runtime: { clientLimits, colour, isTerminal },
+    });
     this.#workers.set(thread, worker);
+    worker.on('batch', (batch) => this.#take(worker, batch));
+    worker.on('models', (...models) => onModels?.(...models));
     void worker.ended.then((thrown) => this.#remove(worker, thrown));
-    const { error, port } = (await worker.next('listening', START_MS)) ?? {};
+    const [{ error, port }] = (await worker.next('listening', START_MS)) ?? [{}];
     if (port === undefined) await worker.terminate();
-    else worker.servingSinceMs = performance.now();
+    else void this.#watch(worker);
     // A drain has closed the port, which then may be another's.
     if (error && !this.isDraining) throw Object.assign(new Error(error.message), error);
     return port;
   }
 
-  #describeStart(thread: number, address: Address) {
-    const { known, memory, reloads, snapshot } = this.#app;
-    const { clientLimits, colour, isTerminal } = this.#runtime;
-    const config = packConfig(snapshot.config);
-    const runtime = { clientLimits, colour, isTerminal };
-    const place = { ...memory.place, thread };
-    return { place, address, config, reloads, known, blocks: memory.blocks, runtime };
-  }
-
-  #receive(worker: WorkerThread, message: FromWorker): void {
-    if (message.type === 'batch') this.#take(worker, message);
-    if (message.type === 'failed') this.#replaceLater(worker);
-    if (message.type === 'loopDelay') worker.loopDelay = message.loopDelay;
-    if (message.type === 'models') this.#app.onModels?.(message.provider, message.names);
-  }
-
-  #take(worker: WorkerThread, batch: Batch): void {
-    const { logger, observe, reloads } = this.#app;
-    const { droppedLines, droppedRequests, lines, requests } = batch;
-    // The others are about a provider as it was.
-    const events = batch.events.filter((one) => one.reloads === reloads);
-    for (const { event } of events) {
-      this.#app.apply(event);
-      for (const other of this.#workers.values()) {
-        if (other !== worker) other.send({ type: 'event', event });
-      }
+  #take(worker: WorkerThread, { characters, events, lines, requests }: Batch): void {
+    const { apply, logger, observe } = this.#app;
+    for (const event of events) {
+      apply(event);
+      for (const other of this.#workers.values()) if (other !== worker) other.send('learn', event);
     }
-    worker.takenCharacters += batch.characters;
-    if (worker.takenCharacters > TAKEN_CHARACTERS) {
-      worker.send({ type: 'taken', characters: worker.takenCharacters });
-      worker.takenCharacters = 0;
-    }
+    const { dropped, untaken } = this.#backlog;
+    Atomics.sub(untaken, worker.thread, characters);
     if (lines !== '') this.#runtime.writeLog(lines);
     for (const request of requests) observe?.(request);
+    const droppedLines = Atomics.exchange(dropped, DROPPED_LINES, 0);
+    const droppedRequests = Atomics.exchange(dropped, DROPPED_REQUESTS, 0);
     this.droppedLines += droppedLines;
     this.droppedRequests += droppedRequests;
     if (droppedLines > 0) logger.log('warn', 'log lines were dropped', { lines: droppedLines });
@@ -200,39 +187,31 @@ export class WorkerPool implements HttpServer {
     const { thread } = worker;
     this.#workers.delete(thread);
     memory.reclaim(thread);
+    Atomics.store(this.#backlog.untaken, thread, 0);
     if (worker.isTerminated) return;
     this.#lastCause = thrown?.message;
     logger.log('error', 'worker ended', { worker: thread, cause: thrown?.stack });
-    this.#replaceLater(worker);
   }
 
-  /** Does nothing for a worker that has been replaced, or never listened. */
-  #replaceLater(worker: WorkerThread): void {
-    const { servingSinceMs } = worker;
-    if (servingSinceMs === undefined || this.isDraining) return;
-    worker.servingSinceMs = undefined;
-    if (performance.now() - servingSinceMs > LONG_LIFE_MS) this.#deaths = 0;
-    this.#startLater();
-  }
-
-  #startLater(): void {
-    const pauseMs = Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#deaths);
-    const fields = { workers: this.serving, pause_ms: pauseMs };
-    this.#app.logger.log('warn', 'worker missing', fields);
-    this.#deaths += 1;
-    const pause = setTimeout(() => {
-      this.#pauses.delete(pause);
-      void this.#startAnother();
-    }, pauseMs);
-    this.#pauses.add(pause);
-  }
-
-  async #startAnother(): Promise<void> {
+  /** Waits until a worker accepts no more connections, and starts another one: again after each pause, until it listens. */
+  async #watch(worker: WorkerThread): Promise<void> {
     const { logger } = this.#app;
-    const port = await this.#start().catch((error: Error) => {
-      logger.log('error', 'worker cannot listen', { cause: error.message });
-    });
+    const startedAtMs = performance.now();
+    worker.isServing = true;
+    await Promise.race([worker.ended, once(worker, 'failed')]);
+    worker.isServing = false;
+    if (performance.now() - startedAtMs > LONG_LIFE_MS) this.#deaths = 0;
+    let port: number | undefined;
+    while (port === undefined && !this.isDraining) {
+      const pauseMs = Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#deaths);
+      logger.log('warn', 'worker missing', { workers: this.serving, pause_ms: pauseMs });
+      this.#deaths += 1;
+      await pause(pauseMs, this.#draining);
+      port = await this.#start().catch((error: Error) => {
+        logger.log('error', 'worker cannot listen', { cause: error.message });
+        return undefined;
+      });
+    }
     if (port !== undefined) logger.log('info', 'worker started', { workers: this.serving });
-    else if (!this.isDraining) this.#startLater();
   }
 }

@@ -1,5 +1,6 @@
 /** One worker thread as the main thread sees it, and the messages between the two. */
 
+import { EventEmitter, once } from 'node:events';
 import { Worker } from 'node:worker_threads';
 
 import type { PackedConfig } from '../config/config.ts';
@@ -7,17 +8,11 @@ import type { CLIENT_LIMITS } from '../downstream/call.ts';
 import type { DrainResult } from '../downstream/http-server.ts';
 import { startTimer } from '../lib/cancellation.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
-import type { LoopDelay, SharedBlocks, ThreadPlace } from '../lib/shared-memory.ts';
-import type { Circuit, CircuitEvent } from '../policy/circuit-breaker.ts';
+import type { LoopDelay, SharedBlocks, SharedMemory, ThreadPlace } from '../lib/shared-memory.ts';
+import type { CircuitEvent } from '../policy/circuit-breaker.ts';
 import type { KeyEvent } from '../policy/key-pool.ts';
 
 export type ThreadEvent = CircuitEvent | KeyEvent;
-
-/** The circuits and cooldowns that the other threads know when one starts. */
-export interface KnownStates {
-  readonly circuits: readonly (readonly [string, Circuit])[];
-  readonly keys: readonly KeyEvent[];
-}
 
 /** Options with which the main thread is started, and which it hands to its workers. */
 export interface ThreadRuntime {
@@ -27,118 +22,116 @@ export interface ThreadRuntime {
   readonly clientLimits: typeof CLIENT_LIMITS;
 }
 
-export interface Address {
+export interface MainRuntime extends ThreadRuntime {
+  /** The program that worker threads run: the file of the gateway itself. */
+  readonly workerFile: string;
+  readonly writeLog: (lines: string) => void;
+  /** Log lines that were not written, since the start. */
+  readonly droppedLogLines?: () => number;
+}
+
+/** The settings, and the memory that they need. */
+export interface Use {
+  readonly config: PackedConfig;
+  readonly blocks: SharedBlocks;
+}
+
+export interface WorkerData extends Use {
+  readonly place: ThreadPlace;
   readonly port: number;
   readonly host: string;
   /** It is an error if anybody listens there. Else other workers do. */
   readonly isFree: boolean;
-}
-
-export interface WorkerData {
-  readonly place: ThreadPlace;
-  readonly address: Address;
-  readonly config: PackedConfig;
-  /** The number of reloads before. */
-  readonly reloads: number;
-  readonly known: KnownStates;
-  readonly blocks: SharedBlocks;
+  readonly known: readonly ThreadEvent[];
   readonly runtime: ThreadRuntime;
 }
 
-export type ToWorker =
-  | { readonly type: 'use'; readonly config: PackedConfig; readonly blocks: SharedBlocks }
-  | {
-      readonly type: 'drain';
-      readonly delayMs: number;
-      readonly timeoutMs: number;
-      readonly reason: string;
-    }
-  /** The drain ends at once. */
-  | { readonly type: 'cut' }
-  | { readonly type: 'event'; readonly event: ThreadEvent }
-  /** The main thread has taken this many characters of batches. */
-  | { readonly type: 'taken'; readonly characters: number };
-
 /** Report of a worker on one turn of the event loop. */
 export interface Batch {
-  readonly type: 'batch';
   lines: string;
   readonly requests: FinishedRequest[];
-  /** `reloads` says to which settings an event applies. */
-  readonly events: { readonly event: ThreadEvent; readonly reloads: number }[];
+  readonly events: ThreadEvent[];
   /** The size of all that, about. */
   characters: number;
-  /** Since the batch before. */
-  droppedLines: number;
-  droppedRequests: number;
 }
 
-export type FromWorker =
-  | Batch
+/** The messages to a worker. A message is the name of an event and its arguments: the receiver emits it. */
+export interface ToWorker {
+  use: [Use];
+  drain: [delayMs: number, timeoutMs: number, reason: string];
+  /** The drain ends at once. */
+  cut: [];
+  learn: [ThreadEvent];
+}
+
+export interface FromWorker {
+  batch: [Batch];
   /** Without a port it does not listen. Of Node's error the code is lost unless it is sent beside. */
-  | { readonly type: 'listening'; readonly port?: number; readonly error?: { message: string } }
+  listening: [{ readonly port?: number; readonly error?: { message: string } }];
   /** It has new settings. */
-  | { readonly type: 'using' }
-  | ({ readonly type: 'drained' } & DrainResult)
+  using: [];
+  drained: [DrainResult];
   /** The models that a provider lists. */
-  | { readonly type: 'models'; readonly provider: string; readonly names: readonly string[] }
-  | { readonly type: 'loopDelay'; readonly loopDelay: LoopDelay }
+  models: [provider: string, names: readonly string[]];
+  loopDelay: [LoopDelay];
   /** An exception was not caught: the worker accepts no more connections, finishes its requests and ends. */
-  | { readonly type: 'failed' };
+  failed: [];
+}
 
-type Message<Type extends FromWorker['type']> = Extract<FromWorker, { type: Type }>;
+export const DROPPED_LINES = 0;
+export const DROPPED_REQUESTS = 1;
+export type Backlog = ReturnType<typeof backlogOf>;
 
-export class WorkerThread {
+/** What the main thread has not taken, for all threads in the memory that they share. */
+export function backlogOf(memory: SharedMemory) {
+  const cells = (name: string, count: number) => new Int32Array(memory.block(name, count * 4));
+  return {
+    /** By thread: the characters of its batches. */
+    untaken: cells('untaken characters', memory.place.threads),
+    /** For want of room: the lines, and the requests. */
+    dropped: cells('dropped', 2),
+  };
+}
+
+export class WorkerThread extends EventEmitter<FromWorker> {
   /** Its number among the threads of the process. */
   readonly thread: number;
   /** Resolves when it has ended, with what was thrown, if that is known. */
   readonly ended: Promise<Error | undefined>;
   /** A second ago at most. Undefined at first, and if there is no admin listener. */
   loopDelay: LoopDelay | undefined;
-  /** When it began to accept connections; undefined if it does not, or no longer. */
-  servingSinceMs: number | undefined;
+  /** It accepts connections. */
+  isServing = false;
   /** It ends because the main thread has ended it. */
   isTerminated = false;
-  /** Of batches, and not said to be. */
-  takenCharacters = 0;
   readonly #worker: Worker;
 
   /** Starts it. */
-  constructor(file: string, data: WorkerData, onMessage: (message: FromWorker) => void) {
+  constructor(file: string, data: WorkerData) {
+    super();
     this.thread = data.place.thread;
-    const worker = new Worker(file, { workerData: data, name: `worker ${this.thread}` });
-    this.#worker = worker;
-    worker.on('message', onMessage);
+    this.#worker = new Worker(file, { workerData: data, name: `worker ${this.thread}` });
+    this.#worker.on('message', (message: ['failed']) => this.emit(...message));
+    this.on('loopDelay', (loopDelay) => (this.loopDelay = loopDelay));
     this.ended = new Promise((resolve) => {
       let thrown: Error | undefined;
-      worker.on('error', (error: Error) => (thrown = error));
-      worker.on('exit', () => resolve(thrown));
+      this.#worker.on('error', (error: Error) => (thrown = error));
+      this.#worker.on('exit', () => resolve(thrown));
     });
   }
 
-  send(message: ToWorker): void {
-    this.#worker.postMessage(message);
+  send<Name extends keyof ToWorker>(name: Name, ...args: ToWorker[Name]): void {
+    this.#worker.postMessage([name, ...args]);
   }
 
-  /** Resolves with its next message of this type; with undefined if there is none in time, or it ends before. */
-  async next<Type extends FromWorker['type']>(
-    type: Type,
-    limitMs: number,
-  ): Promise<Message<Type> | undefined> {
-    let stop = () => {};
-    const message = await new Promise<Message<Type> | undefined>((resolve) => {
-      const receive = (one: FromWorker) =>
-        void (one.type === type && resolve(one as Message<Type>));
-      const limit = startTimer(() => resolve(undefined), limitMs);
-      void this.ended.then(() => resolve(undefined));
-      this.#worker.on('message', receive);
-      stop = () => {
-        clearTimeout(limit);
-        this.#worker.off('message', receive);
-      };
-    });
-    stop();
-    return message;
+  /** Resolves with its next message of this name; with undefined if there is none in time, or it ends before. */
+  async next<Name extends keyof FromWorker>(name: Name, limitMs: number) {
+    const stop = new AbortController();
+    const limit = startTimer(() => stop.abort(), limitMs);
+    void this.ended.then(() => stop.abort());
+    const args = await once(this, name, stop).catch(() => undefined);
+    clearTimeout(limit);
+    return args as FromWorker[Name] | undefined;
   }
 
   /** Ends it at once. */

@@ -275,23 +275,29 @@ describe('after a reload', () => {
       log() {},
       isEnabled: () => false,
     });
-    const [former, current] = [{ id: 'p' }, { id: 'p' }];
+    const [former, current] = [
+      { id: 'p', digest: '1' },
+      { id: 'p', digest: '2' },
+    ];
     const fail3 = (provider: typeof former) => {
       for (let count = 0; count < 3; count += 1) {
-        breaker.recordModelFailure(provider, 'm');
-        breaker.recordProviderFailure(provider);
+        breaker.record('failure', provider, 'm');
+        breaker.record('failure', provider);
       }
     };
-    breaker.retire(former);
+    breaker.guard([former]);
+    fail3(former);
+    assert.equal(breaker.stateOf(former, 'm'), 'open');
+    breaker.guard([current]);
     fail3(former);
     assert.equal(breaker.stateOf(current, 'm'), 'closed');
-    assert.deepEqual(breaker.report(), []);
+    assert.deepEqual(breaker.report(String), []);
     fail3(current);
-    breaker.recordSuccess(former, 'm');
-    breaker.recordModelFailure(former, 'm');
+    breaker.record('success', former, 'm');
+    breaker.record('failure', former, 'm');
     assert.equal(breaker.stateOf(current, 'm'), 'open');
     assert.equal(breaker.stateOf(former, 'm'), 'closed');
-    breaker.retire({ id: 'another' });
+    breaker.guard([{ id: 'another', digest: '3' }, current]);
     assert.equal(breaker.stateOf(current, 'm'), 'open');
   });
 });

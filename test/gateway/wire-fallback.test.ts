@@ -454,8 +454,8 @@ function useStoppedClock(): { nowMs: number } {
   return clock;
 }
 
-const P = { id: 'p' };
-const Q = { id: 'q' };
+const P = { id: 'p', digest: 'p1' };
+const Q = { id: 'q', digest: 'q1' };
 
 describe('the circuit breaker', () => {
   // A slow machine would take longer than a rest.
@@ -468,24 +468,25 @@ describe('the circuit breaker', () => {
       log: (...line) => lines.push(line),
       isEnabled: () => true,
     });
+    breaker.guard([P, Q]);
     /** The lines since the last call. */
     const logged = () => lines.splice(0);
     const fail3 = (model = 'm') => {
-      for (let count = 0; count < 3; count += 1) breaker.recordModelFailure(P, model);
+      for (let count = 0; count < 3; count += 1) breaker.record('failure', P, model);
     };
     return { breaker, fail3, logged, state: (model = 'm') => breaker.stateOf(P, model) };
   }
 
   test('opens after three failures in a row, for ten seconds, and then lets one request probe', () => {
     const { breaker, fail3, state } = startBreaker();
-    breaker.recordModelFailure(P, 'm');
-    breaker.recordModelFailure(P, 'm');
+    breaker.record('failure', P, 'm');
+    breaker.record('failure', P, 'm');
     assert.equal(state(), 'closed');
-    breaker.recordSuccess(P, 'm');
-    breaker.recordModelFailure(P, 'm');
-    breaker.recordModelFailure(P, 'm');
+    breaker.record('success', P, 'm');
+    breaker.record('failure', P, 'm');
+    breaker.record('failure', P, 'm');
     assert.equal(state(), 'closed', 'not three in a row');
-    breaker.recordModelFailure(P, 'm');
+    breaker.record('failure', P, 'm');
     assert.equal(state(), 'open');
     clock.nowMs += 9999;
     assert.equal(state(), 'open');
@@ -500,7 +501,7 @@ describe('the circuit breaker', () => {
     assert.equal(state(), 'open', 'a failed probe is ten seconds more');
     clock.nowMs += 1;
     assert.equal(state(), 'half-open');
-    breaker.recordSuccess(P, 'm');
+    breaker.record('success', P, 'm');
     assert.equal(state(), 'closed');
   });
 
@@ -521,9 +522,9 @@ describe('the circuit breaker', () => {
       [state('a'), state('b'), breaker.stateOf(Q, 'a')],
       ['open', 'closed', 'closed'],
     );
-    for (let count = 0; count < 3; count += 1) breaker.recordProviderFailure(P);
+    for (let count = 0; count < 3; count += 1) breaker.record('failure', P);
     assert.deepEqual([state('b'), breaker.stateOf(Q, 'b')], ['open', 'closed']);
-    breaker.recordModelFailure(P, 'b');
+    breaker.record('failure', P, 'b');
     assert.equal(state('b'), 'closed', 'the provider was reached');
     assert.equal(state('a'), 'open');
   });
@@ -532,36 +533,37 @@ describe('the circuit breaker', () => {
     const { breaker, fail3, state } = startBreaker();
     fail3('first');
     fail3('kept');
-    for (let index = 0; index < 998; index += 1) breaker.recordModelFailure(P, `${index}`);
+    for (let index = 0; index < 998; index += 1) breaker.record('failure', P, `${index}`);
     assert.deepEqual([state('first'), state('kept')], ['open', 'open']);
-    breaker.recordModelFailure(P, 'one more');
+    breaker.record('failure', P, 'one more');
     assert.deepEqual([state('first'), state('kept')], ['closed', 'open']);
-    fail3('x'.repeat(254));
-    for (let count = 0; count < 1000; count += 1) breaker.recordModelFailure(P, 'x'.repeat(255));
-    assert.deepEqual([state('x'.repeat(254)), state('x'.repeat(255))], ['open', 'closed']);
+    fail3('x'.repeat(256));
+    for (let count = 0; count < 1000; count += 1) breaker.record('failure', P, 'x'.repeat(257));
+    assert.deepEqual([state('x'.repeat(256)), state('x'.repeat(257))], ['open', 'closed']);
   });
 
   test('logs when it opens, probes, stays open and closes', () => {
     const { breaker, logged } = startBreaker();
     const m = { provider: 'p', model: 'm' };
-    for (const cause of ['503', '503', 'ECONNRESET']) breaker.recordModelFailure(P, 'm', cause);
+    for (const cause of ['503', '503', 'ECONNRESET']) breaker.record('failure', P, 'm', cause);
     const opened = { ...m, cause: 'ECONNRESET', failures: 3, cooldown_ms: 10_000 };
     assert.deepEqual(logged(), [['warn', 'breaker opened', opened]]);
     breaker.recordAttempt(P, 'm');
     assert.deepEqual(logged(), [], 'the rest is not over');
     clock.nowMs += 10_000;
     breaker.recordAttempt(P, 'm');
-    breaker.recordModelFailure(P, 'm', '529');
+    breaker.record('failure', P, 'm', '529');
     assert.deepEqual(logged(), [
       ['debug', 'breaker half-open', m],
       ['debug', 'breaker stays open', { ...m, cause: '529', failures: 4, cooldown_ms: 10_000 }],
     ]);
-    breaker.recordSuccess(P, 'm');
-    breaker.recordSuccess(P, 'm');
+    breaker.record('success', P, 'm');
+    breaker.record('success', P, 'm');
     assert.deepEqual(logged(), [['info', 'breaker closed', m]]);
 
-    for (let count = 0; count < 3; count += 1) breaker.recordProviderFailure(P, 'ECONNREFUSED');
-    breaker.recordModelFailure(P, 'm');
+    for (let count = 0; count < 3; count += 1)
+      breaker.record('failure', P, undefined, 'ECONNREFUSED');
+    breaker.record('failure', P, 'm');
     const provider = { provider: 'p', model: undefined };
     assert.deepEqual(logged(), [
       [
@@ -571,14 +573,14 @@ describe('the circuit breaker', () => {
       ],
       ['info', 'breaker closed', provider],
     ]);
-    breaker.recordSuccess(P, 'm');
+    breaker.record('success', P, 'm');
     assert.deepEqual(logged(), [], 'two failures had not opened it');
   });
 
   test('logs that a circuit closes because 1,000 others have failed since', () => {
     const { breaker, fail3, logged } = startBreaker();
     fail3('first');
-    for (let index = 0; index < 1000; index += 1) breaker.recordModelFailure(P, `${index}`);
+    for (let index = 0; index < 1000; index += 1) breaker.record('failure', P, `${index}`);
     assert.deepEqual(logged().slice(1), [
       ['info', 'breaker closed', { provider: 'p', model: 'first' }],
     ]);
@@ -586,34 +588,49 @@ describe('the circuit breaker', () => {
 
   test('reports the circuits that are not closed, with the cause and the end of the rest', () => {
     const { breaker, fail3 } = startBreaker();
-    assert.deepEqual(breaker.report(), []);
+    assert.deepEqual(breaker.report(String), []);
     fail3('a');
-    breaker.recordModelFailure(P, 'failed once');
+    breaker.record('failure', P, 'failed once');
     clock.nowMs += 6000;
-    for (let count = 0; count < 4; count += 1) breaker.recordProviderFailure(Q, 'ECONNREFUSED');
-    const a = { provider: 'p', model: 'a', failures: 3, cause: undefined };
-    const q = { provider: 'q', model: undefined, failures: 4, cause: 'ECONNREFUSED' };
+    for (let count = 0; count < 4; count += 1)
+      breaker.record('failure', Q, undefined, 'ECONNREFUSED');
+    const a = {
+      type: 'failure',
+      provider: 'p',
+      digest: 'p1',
+      model: 'a',
+      failures: 3,
+      cause: undefined,
+    };
+    const q = {
+      type: 'failure',
+      provider: 'q',
+      digest: 'q1',
+      model: undefined,
+      failures: 4,
+      cause: 'ECONNREFUSED',
+    };
     const endOfRest = clock.nowMs + 10_000;
-    assert.deepEqual(breaker.report(), [
+    assert.deepEqual(breaker.report(String), [
       { ...a, openUntilMs: endOfRest - 6000, state: 'open' },
       { ...q, openUntilMs: endOfRest, state: 'open' },
     ]);
     clock.nowMs += 4000;
     assert.deepEqual(
-      breaker.report().map(({ state }) => state),
+      breaker.report(String).map(({ state }) => state),
       ['half-open', 'open'],
     );
     breaker.recordAttempt(P, 'a');
     assert.deepEqual(
-      breaker.report().map(({ state, openUntilMs }) => [state, openUntilMs]),
+      breaker.report(String).map(({ state, openUntilMs }) => [state, openUntilMs]),
       [
         ['open', clock.nowMs + 10_000],
         ['open', endOfRest],
       ],
     );
-    breaker.recordSuccess(Q, 'any');
+    breaker.record('success', Q, 'any');
     assert.deepEqual(
-      breaker.report().map(({ model }) => model),
+      breaker.report(String).map(({ model }) => model),
       ['a'],
     );
   });
@@ -623,30 +640,29 @@ describe('the circuit breaker', () => {
     const silent = { log() {}, isEnabled: () => false };
     const workers: CircuitBreaker[] = [];
     const startThread = () => {
-      const worker: CircuitBreaker = new CircuitBreaker(
-        silent,
-        (event) =>
-          [main, ...workers.filter((one) => one !== worker)].forEach((one) => one.apply(event)),
-        main.circuits,
+      const worker: CircuitBreaker = new CircuitBreaker(silent, (event) =>
+        [main, ...workers.filter((one) => one !== worker)].forEach((one) => one.apply(event)),
       );
+      worker.guard([P]);
+      main.events.forEach((event) => worker.apply(event));
       workers.push(worker);
       return worker;
     };
     const [one, two] = [startThread(), startThread()];
     const states = (model = 'm') => workers.map((worker) => worker.stateOf(P, model));
-    for (const worker of [one, two, one]) worker.recordModelFailure(P, 'm', '503');
+    for (const worker of [one, two, one]) worker.record('failure', P, 'm', '503');
     const three = startThread();
     assert.deepEqual(states(), ['open', 'open', 'open']);
     clock.nowMs += 10_000;
     assert.deepEqual(states(), ['half-open', 'half-open', 'half-open']);
     assert.equal(three.recordAttempt(P, 'm'), 'half-open');
     assert.deepEqual(states(), ['open', 'open', 'open']);
-    assert.deepEqual(main.report()[0]!.openUntilMs, clock.nowMs + 10_000);
-    three.recordSuccess(P, 'm');
+    assert.deepEqual(main.report(String)[0]!.openUntilMs, clock.nowMs + 10_000);
+    three.record('success', P, 'm');
     assert.deepEqual(states(), ['closed', 'closed', 'closed']);
-    for (let count = 0; count < 3; count += 1) two.recordProviderFailure(P);
+    for (let count = 0; count < 3; count += 1) two.record('failure', P);
     assert.deepEqual(states('another'), ['open', 'open', 'open']);
-    one.recordModelFailure(P, 'm');
+    one.record('failure', P, 'm');
     assert.deepEqual(states('another'), ['closed', 'closed', 'closed']);
     assert.deepEqual(
       logged().map(([, message]) => message),
@@ -659,13 +675,14 @@ describe('the circuit breaker', () => {
     const breaker = new CircuitBreaker({ log() {}, isEnabled: () => false }, (event) =>
       events.push(event),
     );
+    breaker.guard([P]);
     breaker.recordAttempt(P, 'm');
-    breaker.recordSuccess(P, 'm');
+    breaker.record('success', P, 'm');
     assert.equal(events.length, 0);
-    breaker.recordModelFailure(P, 'x'.repeat(1_000_000));
+    breaker.record('failure', P, 'x'.repeat(1_000_000));
     assert.deepEqual(
       events.map(({ model }) => model?.length),
-      [256],
+      [257],
     );
   });
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { describe, mock, test } from 'node:test';
 
 import {
   createLogger,
@@ -51,9 +51,10 @@ function lineOf(
     colour,
     write: (line) => lines.push(line),
     redact,
-    now: () => Date.UTC(2026, 0, 2, 3, 4, 5, 6),
   });
+  const clock = mock.method(Date, 'now', () => Date.UTC(2026, 0, 2, 3, 4, 5, 6));
   logger.log(level, message, facts);
+  clock.mock.restore();
   assert.equal(lines.length, 1);
   return lines[0]!;
 }
@@ -189,7 +190,6 @@ describe('the logger', () => {
       colour: false,
       write: () => assert.fail('nothing is written'),
       redact: createRedactor([]),
-      now: () => 0,
     });
     assert.deepEqual(
       (['error', 'info', 'debug', 'trace'] as const).map((level) => logger.isEnabled(level)),
@@ -198,7 +198,7 @@ describe('the logger', () => {
     logger.log('debug', 'not written');
   });
 
-  test('takes the time of each line, within a second and after it', () => {
+  test('takes the time of each line, within a second and after it', (t) => {
     const times = [1_000, 1_001, 1_999, 2_000, 1_500, 61_010];
     const written: string[] = [];
     const logger = createLogger({
@@ -207,8 +207,8 @@ describe('the logger', () => {
       colour: false,
       write: (line) => written.push((JSON.parse(line) as { time: string }).time),
       redact: createRedactor([]),
-      now: () => times[written.length]!,
     });
+    t.mock.method(Date, 'now', () => times[written.length]!);
     for (const _ of times) logger.log('info', 'a line');
     assert.deepEqual(
       written,

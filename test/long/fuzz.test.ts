@@ -18,7 +18,7 @@ import { GatewayError } from '../../src/lib/errors.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
 import { upstreamFailure } from '../../src/upstream/network-error.ts';
 import { openStream } from '../../src/upstream/stream-relay.ts';
-import { createService } from '../../src/service.ts';
+import { createService } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseChatRequest } from '../support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from '../support/documented.ts';

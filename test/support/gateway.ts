@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import type { DrainResult } from '../../src/downstream/http-server.ts';
-import { createService, type Service } from '../../src/service.ts';
+import { createService, type Service } from '../../src/app.ts';
 import { SERVER } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 import { isClockReplaced, WORKERS_ENV } from './workers.ts';

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { loadConfig } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
-import { createService } from '../../src/service.ts';
+import { createService } from '../../src/app.ts';
 import { SERVER, tcpSocketsOf } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 import { WORKERS_ENV } from './workers.ts';

@@ -64,20 +64,19 @@ test('lines that the stream refuses are counted, and told of until a line that s
 async function startPool(t: TestContext, onUse: string) {
   const program = `
     import { parentPort, workerData } from 'node:worker_threads';
-    parentPort.on('message', ({ type }) => {
-      if (type !== 'use') return;
+    parentPort.on('message', ([name]) => {
+      if (name !== 'use') return;
       ${onUse}
-      parentPort.postMessage({ type: 'using' });
+      parentPort.postMessage(['using']);
     });
-    parentPort.postMessage({ type: 'listening', port: 1 });`;
+    parentPort.postMessage(['listening', { port: 1 }]);`;
   const folder = emptyFolder(t, { 'worker.mjs': program });
   const lines: (LogFacts & { message: string })[] = [];
   const memory = new SharedMemory(placeOfMain(2));
   const config = loadConfig({ toml: '', env: {} });
   const app = {
     snapshot: { config: { ...config, server: { ...config.server, workers: 2 } } },
-    reloads: 0,
-    known: { circuits: [], keys: [] },
+    known: [],
     memory,
     inFlight: memory.inFlightCounter('requests'),
     logger: {
@@ -136,7 +135,7 @@ test('workers may take the delay of a drain, its limit and 5 s', async (t) => {
 
 test('while failed workers that finish their requests have all eight numbers, the next start waits', async (t) => {
   const timers = useManualTimers(t);
-  const { pool, logged } = await startPool(t, "parentPort.postMessage({ type: 'failed' });");
+  const { pool, logged } = await startPool(t, "parentPort.postMessage(['failed']);");
   for (const started of [2, 4, 6]) {
     await pool.use();
     timers.advance(30_000);

@@ -117,14 +117,15 @@ describe('of two keys of which one is revoked', { concurrency: 1, skip }, () => 
       if (isRevoked) refused += 1;
       sendJson(response, isRevoked ? {} : completion(), { status: isRevoked ? 401 : 200 });
     });
-    const apiKeys = 'api_keys = ["sk-revoked-canary", "sk-good-canary"]';
-    const toml = `[providers.p]\nbase_url = "${upstream.baseUrl}"\n${apiKeys}\n`;
+    const provider = (id: string, first: string) =>
+      `[providers.${id}]\nbase_url = "${upstream.baseUrl}"\napi_keys = ["${first}", "sk-good-canary"]\n`;
+    const toml = provider('p', 'sk-revoked-canary') + provider('q', 'sk-first-canary');
     const program = await startWorkers(t, { toml, workers: 2, env: FULL });
-    return { program, refusedCount: () => refused };
+    return { program, upstream, refusedCount: () => refused };
   }
 
   test('no worker asks with the one that another has found refused, also not one that starts later', async (t) => {
-    const { program, refusedCount } = await start(t);
+    const { program, upstream, refusedCount } = await start(t);
     const clients = await program.connectToEach();
     for (const client of clients.values()) {
       for (let round = 0; round < 5; round += 1) {
@@ -146,6 +147,12 @@ describe('of two keys of which one is revoked', { concurrency: 1, skip }, () => 
       assert.equal(refusedCount(), 1);
     }
     assert.equal(program.lines('key in cooldown').length, 1);
+    // The first key of another provider is not that key.
+    for (const client of (await program.connectToEach()).values()) {
+      assert.equal((await client.chat(chatBody({ model: 'q/m' }))).status, 200);
+    }
+    const { authorization } = upstream.requests.at(-1)!.headers;
+    assert.equal(authorization, 'Bearer sk-first-canary');
   });
 
   test('of 1,000 requests those alone ask with it that were in flight together, and one line tells of its rest', async (t) => {
@@ -305,6 +312,12 @@ describe('with several workers', { concurrency: 2, skip }, () => {
       const told = sum('gateway_requests_total') + sum('gateway_requests_uncounted_total');
       return told - countedBefore === count;
     }, 'each request is counted or said not to be');
+    const stalled = await readMetrics(program.lines);
+    for (const client of (await program.connectToEach()).values()) await client.get('/v1/nothing');
+    await eventually(async () => {
+      const { sum } = await readMetrics(program.lines);
+      return sum('gateway_requests_total') - stalled.sum('gateway_requests_total') === 2;
+    }, 'further requests of each worker are counted');
   });
 
   test('metrics, readiness, the page and its feed tell of all of them', async (t) => {
