@@ -124,16 +124,16 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 760,
-  admin: 2265,
+  '': 775,
+  admin: 2310,
   cli: 520,
-  config: 1755,
-  downstream: 1115,
-  gateway: 1000,
-  lib: 1965,
-  policy: 625,
+  config: 1750,
+  downstream: 1100,
+  gateway: 1025,
+  lib: 2015,
+  policy: 705,
   store: 290,
-  upstream: 2005,
+  upstream: 2000,
   workers: 360,
 };
 
