@@ -13,35 +13,32 @@ let shown = [];
 /** The numbers of the requests whose details are open. */
 const open = new Set();
 
-const outcomeColumn = [
-  'Outcome',
-  '',
-  ({ outcome }) => withIcon(OUTCOME_ICONS[outcome] ?? 'bad', clip(outcome)),
-];
-const statusColumn = ['Status', 'number', ({ status }) => status];
-const durationColumn = ['Duration, ms', 'number', ({ duration_ms }) => duration_ms];
+const outcomeCell = ({ outcome }) => withIcon(OUTCOME_ICONS[outcome] ?? 'bad', clip(outcome));
+const outcomeColumn = ['Outcome', '', outcomeCell];
+const statusColumn = ['Status', 'number', 'status'];
+const durationColumn = ['Duration, ms', 'number', 'duration_ms'];
 const listColumns = [
   ['Time', '', timeButton],
   outcomeColumn,
   statusColumn,
-  ['Model', '', ({ model }) => model],
+  ['Model', '', 'model'],
   ['Provider', '', providerPath],
-  ['Client', 'client', ({ client }) => client],
-  ['First byte, ms', 'number', ({ first_byte_ms }) => first_byte_ms],
+  ['Client', 'client', 'client'],
+  ['First byte, ms', 'number', 'first_byte_ms'],
   durationColumn,
-  ['Input tokens', 'number', ({ prompt_tokens }) => prompt_tokens],
-  ['Output tokens', 'number', ({ completion_tokens }) => completion_tokens],
+  ['Input tokens', 'number', 'prompt_tokens'],
+  ['Output tokens', 'number', 'completion_tokens'],
 ];
 const triesColumns = [
-  ['Try', 'number', ({ number }) => number],
-  ['Provider', '', ({ provider }) => provider],
-  ['Key', 'number', ({ key }) => key],
-  ['Model', '', ({ model }) => model],
+  ['Try', 'number', 'number'],
+  ['Provider', '', 'provider'],
+  ['Key', 'number', 'key'],
+  ['Model', '', 'model'],
   outcomeColumn,
   statusColumn,
   durationColumn,
-  ['Cause', 'wrap', ({ cause }) => cause],
-  ['URL', 'wrap', ({ url }) => url],
+  ['Cause', 'wrap', 'cause'],
+  ['URL', 'wrap', 'url'],
 ];
 
 /** After a reconnect the feed repeats the last requests: their numbers tell which are new. */
