@@ -1,7 +1,7 @@
 /** The state of each provider, for the page and for readiness: its circuits, and its failures in a row. */
 
 import type { Config } from '../config/config.ts';
-import type { FinishedRequest, TryFacts } from '../lib/request-facts.ts';
+import type { FinishedRequest } from '../lib/request-facts.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { Figures } from './figures.ts';
 import { isFailed, isSent, type RequestMetrics } from './metrics.ts';
@@ -25,27 +25,24 @@ export class ProviderFailures {
 
   /** Records the tries of a finished request. */
   add({ facts, endedAtMs }: FinishedRequest): void {
-    for (const one of facts.tries ?? []) {
-      const known = this.of(one.provider);
-      this.#failures.set(one.provider, known);
-      addTry(known, one, new Date(endedAtMs).toISOString());
+    const at = new Date(endedAtMs).toISOString();
+    for (const { provider, outcome, status, cause } of facts.tries ?? []) {
+      if (!isSent(outcome)) continue;
+      const known = this.of(provider);
+      this.#failures.set(provider, known);
+      if (outcome === 'ok') known.inRow = 0;
+      if (outcome === 'ok' || outcome === 'client_closed') continue;
+      const text = [status, cause].filter((part) => part !== undefined).join(' ');
+      known.lastError = { at, text: text || outcome };
+      if (!isFailed(outcome) || REQUEST_STATUSES.has(status)) continue;
+      if (known.inRow === 0) known.since = at;
+      known.inRow += 1;
     }
   }
 
   of(provider: string): Failures {
     return this.#failures.get(provider) ?? { lastError: null, inRow: 0, since: '' };
   }
-}
-
-function addTry(known: Failures, { outcome, status, cause }: TryFacts, at: string): void {
-  if (!isSent(outcome)) return;
-  if (outcome === 'ok') known.inRow = 0;
-  if (outcome === 'ok' || outcome === 'client_closed') return;
-  const text = [status, cause].filter((part) => part !== undefined).join(' ');
-  known.lastError = { at, text: text || outcome };
-  if (!isFailed(outcome) || REQUEST_STATUSES.has(status)) return;
-  if (known.inRow === 0) known.since = at;
-  known.inRow += 1;
 }
 
 /** Returns the rows of the page: registered providers, and those of the settings without a key. */
@@ -77,11 +74,9 @@ function describeState(circuits: readonly CircuitReport[], failures: Failures) {
   const own = circuits.find(({ model }) => model === undefined);
   const openModels = circuits
     .filter(({ model, state }) => model !== undefined && state === 'open')
-    .map(({ model, openUntilMs, cause }) => ({
-      model,
-      until: wallClock(openUntilMs),
-      why: cause,
-    }));
+    .map(({ model, openUntilMs, cause: why }) => {
+      return { model, until: wallClock(openUntilMs), why };
+    });
   const row = { ...GOOD, openModels };
   const { state, cause: why = null, openUntilMs = 0 } = own ?? {};
   if (state === 'half-open') return { ...row, state, why };

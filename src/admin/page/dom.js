@@ -140,14 +140,14 @@ function cellContents(value) {
 }
 
 /**
- * Describes a row. A column is the text of its head, the class of its cells, and a function that returns the contents of
- * its cell (a number, a text, descriptions, or nothing): it takes the row's item and the feed's present.
+ * Describes a row. A column is the text of its head, the class of its cells, and the contents of its cell (a number, a
+ * text, descriptions, or nothing): a field of the row's item, or a function of the item and the feed's present.
  */
 export function tableRow(columns, item, now = '', attributes = {}) {
   const cells = columns.map(([, className, valueOf], index) => {
-    const contents = cellContents(valueOf(item, now));
-    if (index > 0) return h('td', { class: className }, contents);
-    return h('th', { class: className, scope: 'row' }, contents);
+    const value = typeof valueOf === 'string' ? item[valueOf] : valueOf(item, now);
+    const head = index === 0 && { scope: 'row' };
+    return h(head ? 'th' : 'td', { class: className, ...head }, cellContents(value));
   });
   return h('tr', attributes, cells);
 }

@@ -97,22 +97,13 @@ function drawCurl() {
   fill('curl-hint', keys, models, 'Send one, and it appears here:');
 }
 
-function receive(name, take) {
-  source.addEventListener(name, ({ data }) => {
-    lastEventAt = performance.now();
-    take(JSON.parse(data));
-    schedule();
-  });
-}
-
 function takeSettings(next) {
-  const isReload = isConnected && settings.startedAt === next.startedAt;
   if (settings !== null && settings.startedAt !== next.startedAt) {
     forgetRequests();
     state = null;
     announce('The gateway was restarted');
   } else if (settings !== null) {
-    announce(isReload ? 'The settings have changed' : 'Connected again');
+    announce(isConnected ? 'The settings have changed' : 'Connected again');
   }
   settings = next;
   isConnected = true;
@@ -129,9 +120,14 @@ function connect() {
   lastEventAt = performance.now();
   // Relative to the page, which may be below a path of a proxy.
   source = new EventSource('events');
-  receive('settings', takeSettings);
-  receive('requests', addRequests);
-  receive('state', takeState);
+  const takers = { settings: takeSettings, requests: addRequests, state: takeState };
+  for (const [name, take] of Object.entries(takers)) {
+    source.addEventListener(name, ({ data }) => {
+      lastEventAt = performance.now();
+      take(JSON.parse(data));
+      schedule();
+    });
+  }
   source.addEventListener('error', reconnect);
 }
 

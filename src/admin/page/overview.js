@@ -56,36 +56,36 @@ function lastErrorCell({ lastError }, now) {
 }
 
 const requestColumns = [
-  ['Requests', 'number', ({ requests }) => requests],
-  ['Failed', 'number', ({ failed }) => failed],
+  ['Requests', 'number', 'requests'],
+  ['Failed', 'number', 'failed'],
 ];
 const firstTokenColumns = [
-  ['First token p50, ms', 'number', ({ firstTokenP50Ms }) => firstTokenP50Ms],
-  ['p95, ms', 'number', ({ firstTokenP95Ms }) => firstTokenP95Ms],
+  ['First token p50, ms', 'number', 'firstTokenP50Ms'],
+  ['p95, ms', 'number', 'firstTokenP95Ms'],
 ];
 const tokenColumns = [
-  ['Input tokens', 'number', ({ inputTokens }) => inputTokens],
-  ['Output tokens', 'number', ({ outputTokens }) => outputTokens],
+  ['Input tokens', 'number', 'inputTokens'],
+  ['Output tokens', 'number', 'outputTokens'],
 ];
 /** By the names of the tables. */
 const COLUMNS = {
   Providers: [
-    ['Provider', '', ({ id }) => id],
+    ['Provider', '', 'id'],
     ['State', 'wrap', stateCell],
-    ['Tries', 'number', ({ requests }) => requests],
+    ['Tries', 'number', 'requests'],
     ['Errors', 'wrap', errorsText],
     ...firstTokenColumns,
     ...tokenColumns,
     ['Last error', 'wrap', lastErrorCell],
   ],
   Models: [
-    ['Model', '', ({ name }) => name],
-    ['Provider', '', ({ provider }) => provider],
+    ['Model', '', 'name'],
+    ['Provider', '', 'provider'],
     ...requestColumns,
     ...firstTokenColumns,
     ...tokenColumns,
   ],
-  Clients: [['Client', '', ({ name }) => name], ...requestColumns, ...tokenColumns],
+  Clients: [['Client', '', 'name'], ...requestColumns, ...tokenColumns],
 };
 const settingColumns = [
   ['Setting', '', ([name]) => name],

@@ -13,35 +13,32 @@ let shown = [];
 /** The numbers of the requests whose details are open. */
 const open = new Set();
 
-const outcomeColumn = [
-  'Outcome',
-  '',
-  ({ outcome }) => withIcon(OUTCOME_ICONS[outcome] ?? 'bad', clip(outcome)),
-];
-const statusColumn = ['Status', 'number', ({ status }) => status];
-const durationColumn = ['Duration, ms', 'number', ({ duration_ms }) => duration_ms];
+const outcomeCell = ({ outcome }) => withIcon(OUTCOME_ICONS[outcome] ?? 'bad', clip(outcome));
+const outcomeColumn = ['Outcome', '', outcomeCell];
+const statusColumn = ['Status', 'number', 'status'];
+const durationColumn = ['Duration, ms', 'number', 'duration_ms'];
 const listColumns = [
   ['Time', '', timeButton],
   outcomeColumn,
   statusColumn,
-  ['Model', '', ({ model }) => model],
+  ['Model', '', 'model'],
   ['Provider', '', providerPath],
-  ['Client', 'client', ({ client }) => client],
-  ['First byte, ms', 'number', ({ first_byte_ms }) => first_byte_ms],
+  ['Client', 'client', 'client'],
+  ['First byte, ms', 'number', 'first_byte_ms'],
   durationColumn,
-  ['Input tokens', 'number', ({ prompt_tokens }) => prompt_tokens],
-  ['Output tokens', 'number', ({ completion_tokens }) => completion_tokens],
+  ['Input tokens', 'number', 'prompt_tokens'],
+  ['Output tokens', 'number', 'completion_tokens'],
 ];
 const triesColumns = [
-  ['Try', 'number', ({ number }) => number],
-  ['Provider', '', ({ provider }) => provider],
-  ['Key', 'number', ({ key }) => key],
-  ['Model', '', ({ model }) => model],
+  ['Try', 'number', 'number'],
+  ['Provider', '', 'provider'],
+  ['Key', 'number', 'key'],
+  ['Model', '', 'model'],
   outcomeColumn,
   statusColumn,
   durationColumn,
-  ['Cause', 'wrap', ({ cause }) => cause],
-  ['URL', 'wrap', ({ url }) => url],
+  ['Cause', 'wrap', 'cause'],
+  ['URL', 'wrap', 'url'],
 ];
 
 /** After a reconnect the feed repeats the last requests: their numbers tell which are new. */
@@ -108,24 +105,23 @@ function matchesFilters(request) {
   );
 }
 
-/** Offers these values. An option keeps its node, so that the choice stays when others come. */
-function drawOptions(name, values) {
-  const options = values.map((value) => h('option', { key: value, value }, clip(value)));
-  fill('by-' + name, h('option', { key: '', value: '' }, 'All'), options);
-  byId('by-' + name).parentElement.toggleAttribute('hidden', values.length === 0);
+/** Offers the values of each filter. An option keeps its node, so that the choice stays when others come. */
+function drawFilters({ providers, clients }) {
+  const values = {
+    outcome: OUTCOMES,
+    provider: providers.map(({ id }) => id),
+    client: clients.map(({ name }) => name),
+  };
+  for (const [name, offered] of Object.entries(values)) {
+    const options = offered.map((value) => h('option', { key: value, value }, clip(value)));
+    fill('by-' + name, h('option', { key: '', value: '' }, 'All'), options);
+    byId('by-' + name).parentElement.toggleAttribute('hidden', offered.length === 0);
+  }
 }
 
 /** Draws the filters and the list. */
-export function drawRequests({ providers, clients }) {
-  drawOptions('outcome', OUTCOMES);
-  drawOptions(
-    'provider',
-    providers.map(({ id }) => id),
-  );
-  drawOptions(
-    'client',
-    clients.map(({ name }) => name),
-  );
+export function drawRequests(state) {
+  drawFilters(state);
   // A row that the filters hide is closed: it would pause the list unseen.
   for (const request of shown) if (!matchesFilters(request)) open.delete(request.number);
   const isPressed = byId('pause').getAttribute('aria-pressed') === 'true';
@@ -138,11 +134,8 @@ export function drawRequests({ providers, clients }) {
   const why = open.size > 0 ? 'paused while a row is open' : 'paused';
   const newer = isPaused && requests[0].number - shown[0].number;
   fill('count', isPaused ? count + ' · ' + why + ', ' + newer + ' new' : count);
-  const rows = matching.map(requestRows);
-  fill(
-    'requests-list',
-    table('requests', 'The last 200 requests, newest first', listColumns, rows),
-  );
+  const caption = 'The last 200 requests, newest first';
+  fill('requests-list', table('requests', caption, listColumns, matching.map(requestRows)));
 }
 
 byId('pause').addEventListener('click', ({ currentTarget }) => {
