@@ -1,9 +1,11 @@
 /** The one place that builds the gateway: the parts of each thread, a snapshot of the settings, and what the main thread adds. */
 
 import { createAdmin, type Admin } from './admin/admin.ts';
+import type { LastReload } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
+import { ConfigError } from './config/setting-values.ts';
 import { createHttpServer } from './downstream/http-server.ts';
 import { createGateway } from './gateway/gateway.ts';
 import {
@@ -47,7 +49,7 @@ export type Service = ReturnType<typeof createService>;
 /** Builds the gateway of the main thread: its app, the workers if there are several, the admin listener. Nothing listens yet. */
 export function createService(initial: Config, runtime: MainRuntime) {
   const { admin: settings, server: serverSettings } = initial;
-  let lastReload = { isSuccessful: true, succeededAtMs: Date.now() };
+  let lastReload: LastReload = { succeededAtMs: Date.now() };
   const memory = new SharedMemory(placeOfMain(serverSettings.workers));
   const app = createApp(initial, {
     ...runtime,
@@ -107,10 +109,12 @@ export function createService(initial: Config, runtime: MainRuntime) {
         changes = compareSettings(before, read());
         app.use(changes.config);
       } catch (failure) {
-        lastReload = { ...lastReload, isSuccessful: false };
+        const [problem = (failure as Error).message] =
+          failure instanceof ConfigError ? failure.problems : [];
+        lastReload = { ...lastReload, failedAtMs: Date.now(), problem: redact(problem) };
         return logFailure(logger, failure);
       }
-      lastReload = { isSuccessful: true, succeededAtMs: Date.now() };
+      lastReload = { succeededAtMs: Date.now() };
       admin?.onConfig(changes.config);
       learnModels();
       await pool?.use();

@@ -36,14 +36,25 @@ export interface Figures {
   loopDelays(): readonly LoopDelay[];
   /** The circuits that are not closed. */
   circuits(): readonly CircuitReport[];
-  /** Of each provider with several keys: how many are in cooldown. */
-  keysInCooldown(): readonly (readonly [provider: string, count: number])[];
+  /** Of each provider with several keys: those in cooldown, by their positions from 1, and why. */
+  keysInCooldown(): readonly (readonly [
+    provider: string,
+    keys: readonly { readonly key: number; readonly status: number }[],
+  ])[];
   /** Whether the latest fetch of a provider's list of models succeeded; undefined before the first. */
   isModelListUp(provider: string): boolean | undefined;
   /** Threads that accept connections. */
   serving(): number;
   /** Of the latest time that settings were read; when those in use were, in milliseconds since the epoch. */
-  lastReload(): { readonly isSuccessful: boolean; readonly succeededAtMs: number };
+  lastReload(): LastReload;
+}
+
+/** Times in milliseconds since the epoch; those of a failure only if the latest reload failed. */
+export interface LastReload {
+  readonly succeededAtMs: number;
+  readonly failedAtMs?: number;
+  /** The first one. */
+  readonly problem?: string;
 }
 
 const RESOLUTION_MS = 20;
@@ -69,7 +80,7 @@ export type FigureRow = readonly [name: string, figure: number | undefined | Sam
 export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopDelay): FigureRow[] {
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   const connections = figures.connections();
-  const { isSuccessful, succeededAtMs } = figures.lastReload();
+  const { failedAtMs, succeededAtMs } = figures.lastReload();
   const store = figures.store();
   const { user, system } = process.cpuUsage();
   const descriptors = readDescriptors();
@@ -90,7 +101,11 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
       figures.exhaustions(),
       'Connections to providers that failed for want of descriptors or ports.',
     ],
-    ['gateway_config_last_reload_successful', Number(isSuccessful), '1 if the latest succeeded.'],
+    [
+      'gateway_config_last_reload_successful',
+      Number(failedAtMs === undefined),
+      '1 if the latest succeeded.',
+    ],
     [
       'gateway_config_last_reload_success_timestamp_seconds',
       succeededAtMs / 1000,
@@ -140,7 +155,7 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
     ['gateway_limit', limitsOf(config), 'Limits of the settings, by their unit.'],
     [
       'gateway_keys_in_cooldown',
-      figures.keysInCooldown().map(([id, count]) => [ofProvider(id), count]),
+      figures.keysInCooldown().map(([id, keys]) => [ofProvider(id), keys.length]),
       'Keys of providers with several that are not used for a while.',
     ],
     [
@@ -173,7 +188,7 @@ export function renderFigure([name, figure, help]: FigureRow): string {
 }
 
 /** Returns the open descriptors of the process and their limit; undefined where the system does not say, and without a free one. */
-function readDescriptors(): { readonly open?: number; readonly max?: number } {
+export function readDescriptors(): { readonly open?: number; readonly max?: number } {
   try {
     // Reading the list takes one itself.
     const open = readdirSync('/proc/self/fd').length - 1;

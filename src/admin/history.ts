@@ -82,9 +82,13 @@ const MAX_REQUESTS = 200;
 /** Retries and many fallbacks make a request's tries long. */
 const MAX_TRIES = 20;
 
-/** The last requests, oldest first and numbered from 1, without what only the metrics need. */
+type NumberedRequest = RequestFacts & { readonly number: number; readonly time: string };
+
+/** The last requests, and the last failures among all: numbered from 1, without what only the metrics need. */
 export class RecentRequests {
-  readonly #requests: (RequestFacts & { readonly number: number; readonly time: string })[] = [];
+  readonly #requests: NumberedRequest[] = [];
+  /** Those that have left `#requests`. */
+  readonly #failures: NumberedRequest[] = [];
   /** The number of the last one. */
   total = 0;
 
@@ -93,11 +97,14 @@ export class RecentRequests {
     const time = new Date(endedAtMs).toISOString();
     const tries = facts.tries?.slice(0, MAX_TRIES);
     this.#requests.push({ number: this.total, time, ...facts, tries });
-    if (this.#requests.length > MAX_REQUESTS) this.#requests.shift();
+    if (this.#requests.length <= MAX_REQUESTS) return;
+    const oldest = this.#requests.shift()!;
+    if (isFailed(oldest.outcome)) this.#failures.push(oldest);
+    if (this.#failures.length > MAX_REQUESTS) this.#failures.shift();
   }
 
-  /** Returns the requests with a higher number, as far as they are kept. */
+  /** Returns the requests with a higher number, as far as they are kept, oldest first. */
   since(number: number): readonly RequestFacts[] {
-    return this.#requests.filter((request) => request.number > number);
+    return [...this.#failures, ...this.#requests].filter((request) => request.number > number);
   }
 }

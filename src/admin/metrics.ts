@@ -28,6 +28,8 @@ const FAILED_OUTCOMES: ReadonlySet<string | undefined> = new Set<Outcome>([
   'internal_error',
 ]);
 
+/** Below 500, those that are not about the client's request. */
+const PROVIDER_STATUSES = new Set([401, 402, 403, 408, 429]);
 const OUTCOMES: readonly Outcome[] = [
   'ok',
   'client_closed',
@@ -82,6 +84,11 @@ function tryLabels(provider: string, result: string, status: number | undefined)
 /** Returns true if the gateway or a provider failed: neither the client's mistake nor its leaving. */
 export function isFailed(outcome: string | undefined): boolean {
   return FAILED_OUTCOMES.has(outcome);
+}
+
+/** Returns true for a provider's status that the client's request has caused. */
+export function isClientError(status: number | undefined): boolean {
+  return status !== undefined && status >= 400 && status < 500 && !PROVIDER_STATUSES.has(status);
 }
 
 /** Returns false for a provider that got no request, because of its open circuit or its limit. */

@@ -1,47 +1,71 @@
-/** The state of each provider, for the page and for readiness: its circuits, and its failures in a row. */
+/** The state of each provider, for the page and for readiness: its circuits, and its tries of the last minutes. */
 
 import type { Config } from '../config/config.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { Figures } from './figures.ts';
-import { isFailed, isSent, type RequestMetrics } from './metrics.ts';
+import { isClientError, isFailed, isSent, type RequestMetrics } from './metrics.ts';
 import { providerTotals } from './totals.ts';
 
-/** In a row, until a provider counts as failing. The breaker's number, but it only works with a fallback. */
-const FAILURES_TO_SHOW = 3;
-/** The provider works, and the request is at fault. */
-const REQUEST_STATUSES: ReadonlySet<number | undefined> = new Set([400, 413, 422]);
+/** The states look at the tries of so long, in steps. */
+const WINDOW_STEPS = 30;
+const STEP_MS = 10_000;
+/** Fewer tries say nothing about a share. */
+const MIN_TRIES = 5;
+const MIN_FAILED_SHARE = 0.05;
 
-interface Failures {
-  lastError: { readonly at: string; readonly text: string } | null;
-  /** Since the last success, the first of them at `since`. */
-  inRow: number;
-  since: string;
+interface Step {
+  readonly number: number;
+  tries: number;
+  failed: number;
+  /** Of those: the provider refused its key, or could not be connected to. */
+  refused: number;
+  unreachable: number;
 }
 
-/** The last failures of each provider, as many as the settings have named. */
-export class ProviderFailures {
-  readonly #failures = new Map<string, Failures>();
+interface Tries {
+  lastError: { readonly at: string; readonly text: string } | null;
+  /** The first failure since the last success. */
+  since: string | null;
+  /** Of the last five minutes, oldest first. */
+  steps: Step[];
+}
 
-  /** Records the tries of a finished request. */
+/** The tries of each provider in the last five minutes, and its last error. */
+export class ProviderTries {
+  readonly #tries = new Map<string, Tries>();
+
+  /** Records the tries of a finished request. A try that fails by the client's mistake shows that the provider works. */
   add({ facts, endedAtMs }: FinishedRequest): void {
     const at = new Date(endedAtMs).toISOString();
     for (const { provider, outcome, status, cause } of facts.tries ?? []) {
-      if (!isSent(outcome)) continue;
-      const known = this.of(provider);
-      this.#failures.set(provider, known);
-      if (outcome === 'ok') known.inRow = 0;
-      if (outcome === 'ok' || outcome === 'client_closed') continue;
-      const text = [status, cause].filter((part) => part !== undefined).join(' ');
-      known.lastError = { at, text: text || outcome };
-      if (!isFailed(outcome) || REQUEST_STATUSES.has(status)) continue;
-      if (known.inRow === 0) known.since = at;
-      known.inRow += 1;
+      if (!isSent(outcome) || outcome === 'client_closed') continue;
+      const known = this.of(provider, endedAtMs);
+      this.#tries.set(provider, known);
+      const step = known.steps.at(-1)!;
+      step.tries += 1;
+      if (outcome === 'ok') known.since = null;
+      else {
+        const text = [status, cause].filter((part) => part !== undefined).join(' ');
+        known.lastError = { at, text: text || outcome };
+      }
+      if (outcome === 'ok' || !isFailed(outcome) || isClientError(status)) continue;
+      known.since ??= at;
+      step.failed += 1;
+      if (status === 401 || status === 403) step.refused += 1;
+      if (status === undefined && outcome === 'upstream_error') step.unreachable += 1;
     }
   }
 
-  of(provider: string): Failures {
-    return this.#failures.get(provider) ?? { lastError: null, inRow: 0, since: '' };
+  /** Returns what is known of a provider at a time in milliseconds since the epoch. */
+  of(provider: string, nowMs = Date.now()): Tries {
+    const known = this.#tries.get(provider) ?? { lastError: null, since: null, steps: [] };
+    const number = Math.floor(nowMs / STEP_MS);
+    known.steps = known.steps.filter((step) => step.number > number - WINDOW_STEPS);
+    if (known.steps.at(-1)?.number !== number) {
+      known.steps.push({ number, tries: 0, failed: 0, refused: 0, unreachable: 0 });
+    }
+    return known;
   }
 }
 
@@ -50,12 +74,12 @@ export function describeProviders(
   { providers: { registered, skipped } }: Config,
   figures: Figures,
   metrics: RequestMetrics,
-  failures: ProviderFailures,
+  tries: ProviderTries,
 ) {
   const circuits = figures.circuits();
   const own = (id: string) => circuits.filter(({ provider }) => provider === id);
   const states = new Map<string, object>([
-    ...registered.map(({ id }) => [id, describeState(own(id), failures.of(id))] as const),
+    ...registered.map(({ id }) => [id, describeState(own(id), tries.of(id))] as const),
     // Built-in providers without a key are of interest only if the settings name them.
     ...skipped
       .filter(({ isConfigured }) => isConfigured)
@@ -63,14 +87,21 @@ export function describeProviders(
   ]);
   return providerTotals(metrics, [...states.keys()]).flatMap((row) => {
     const state = states.get(row.id);
-    return state ? { ...row, ...state, lastError: failures.of(row.id).lastError } : [];
+    return state
+      ? {
+          ...row,
+          ...state,
+          lastError: tries.of(row.id).lastError,
+          inFlight: figures.inFlightOf(`providers.${row.id}`),
+        }
+      : [];
   });
 }
 
-const GOOD = { state: 'good', why: null, since: null, openUntil: null, openModels: [] };
+const GOOD = { state: 'good', why: null, since: null, openUntil: null, openModels: [], share: 0 };
 
-/** Returns the state by the provider's circuits that are not closed, else by its failures. */
-function describeState(circuits: readonly CircuitReport[], failures: Failures) {
+/** Returns the state by the provider's circuits that are not closed, else by its tries of the last five minutes. */
+function describeState(circuits: readonly CircuitReport[], { lastError, since, steps }: Tries) {
   const own = circuits.find(({ model }) => model === undefined);
   const openModels = circuits
     .filter(({ model, state }) => model !== undefined && state === 'open')
@@ -81,9 +112,14 @@ function describeState(circuits: readonly CircuitReport[], failures: Failures) {
   const { state, cause: why = null, openUntilMs = 0 } = own ?? {};
   if (state === 'half-open') return { ...row, state, why };
   if (state) return { ...row, state: 'open', why, openUntil: wallClock(openUntilMs) };
-  // Without a fallback there is no breaker, and with one it does not open for each failure.
-  if (failures.inRow < FAILURES_TO_SHOW) return row;
-  return { ...row, state: 'failing', why: failures.lastError?.text, since: failures.since };
+  const sum = (name: keyof Step) => steps.reduce((total, step) => total + step[name], 0);
+  const [count, failed] = [sum('tries'), sum('failed')];
+  if (count === 0) return { ...row, state: 'not asked' };
+  const share = failed / count;
+  if (share < 1 && (count < MIN_TRIES || share < MIN_FAILED_SHARE)) return row;
+  const all = failed === sum('refused') ? 'key refused' : 'failing';
+  const whole = failed === sum('unreachable') ? 'unreachable' : all;
+  return { ...row, state: share < 1 ? 'partly' : whole, why: lastError?.text, since, share };
 }
 
 /** Takes a time on the clock of `performance.now()`. */

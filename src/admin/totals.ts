@@ -2,7 +2,13 @@
 
 import { firstTokenMsAt } from './history.ts';
 import { OTHER, type LabelSet } from './labels.ts';
-import { FIRST_TOKEN_BOUNDS, isFailed, isSent, type RequestMetrics } from './metrics.ts';
+import {
+  FIRST_TOKEN_BOUNDS,
+  isClientError,
+  isFailed,
+  isSent,
+  type RequestMetrics,
+} from './metrics.ts';
 import { sumOf, type Metric } from './series.ts';
 
 /** The feed sends all of them. Clients that come later are `other`. */
@@ -56,12 +62,16 @@ function sumUp<Names>(
   };
   for (const names of first) rowOf(names);
   for (const [{ labels }, { buckets }] of requests.series) {
-    const { error_type = 'ok', outcome = error_type, result = outcome } = labels;
+    const { error_type = 'ok', outcome = error_type, result = outcome, status } = labels;
     const count = sumOf(buckets);
     // A provider that was only skipped has no row.
     const row = count > 0 && isSent(result) && rowOf(namesOf(labels));
     if (!row) continue;
     row.requests += count;
+    if (isClientError(Number(status))) {
+      row.clientErrors += count;
+      continue;
+    }
     if (isFailed(result)) row.failed += count;
     if (result !== 'ok' && result !== 'client_closed')
       row.errors[result] = (row.errors[result] ?? 0) + count;
@@ -86,5 +96,14 @@ function sumUp<Names>(
 function createRow<Names>(names: Names) {
   const firstToken = new Float64Array(FIRST_TOKEN_BOUNDS.length + 1);
   const errors: Record<string, number> = {};
-  return { ...names, requests: 0, failed: 0, errors, inputTokens: 0, outputTokens: 0, firstToken };
+  return {
+    ...names,
+    requests: 0,
+    failed: 0,
+    clientErrors: 0,
+    errors,
+    inputTokens: 0,
+    outputTokens: 0,
+    firstToken,
+  };
 }

@@ -3,6 +3,7 @@
 import { needsKey, type Config } from '../config/config.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import { VERSION } from '../lib/version.ts';
+import { attentionOf } from './attention.ts';
 import {
   createLoopWatch,
   readFigures,
@@ -13,7 +14,7 @@ import {
 import { History, RecentRequests } from './history.ts';
 import { configuredModels, listedModels, ModelLabels } from './labels.ts';
 import { RequestMetrics } from './metrics.ts';
-import { describeProviders, ProviderFailures } from './provider-state.ts';
+import { describeProviders, ProviderTries } from './provider-state.ts';
 import { clientTotals, modelTotals } from './totals.ts';
 
 /** Of the event loop's delays that the feed shows, to all pages together. */
@@ -25,7 +26,7 @@ export type View = ReturnType<typeof createView>;
 export function createView(config: () => Config, figures: Figures) {
   const models = new ModelLabels();
   const metrics = new RequestMetrics(models);
-  const failures = new ProviderFailures();
+  const tries = new ProviderTries();
   const nowMs = () => performance.timeOrigin + performance.now();
   const history = new History(nowMs, () => figures.openStreams());
   const recent = new RecentRequests();
@@ -35,7 +36,7 @@ export function createView(config: () => Config, figures: Figures) {
     recent,
     /** Counts a finished request. */
     observe(request: FinishedRequest) {
-      for (const observer of [metrics, failures, history, recent]) observer.add(request);
+      for (const observer of [metrics, tries, history, recent]) observer.add(request);
     },
     /** Takes new settings: their names of models become labels. */
     onConfig(next: Config) {
@@ -69,9 +70,10 @@ export function createView(config: () => Config, figures: Figures) {
       return {
         now: new Date().toISOString(),
         draining: figures.isDraining(),
+        attention: attentionOf(config(), figures),
         figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
         history: history.report(),
-        providers: describeProviders(config(), figures, metrics, failures),
+        providers: describeProviders(config(), figures, metrics, tries),
         models: modelTotals(metrics),
         clients: clientTotals(metrics),
       };

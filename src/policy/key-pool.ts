@@ -62,9 +62,11 @@ export class KeyPool {
     this.#cooldowns = provider.apiKeys.map(() => undefined);
   }
 
-  /** How many keys are not used for a while. */
-  get keysInCooldown(): number {
-    return this.#cooldowns.filter((cooldown) => !isOver(cooldown)).length;
+  /** Those that are not used for a while, by their positions from 1. */
+  get keysInCooldown(): { readonly key: number; readonly status: number }[] {
+    return this.#cooldowns.flatMap((cooldown, index) =>
+      cooldown && !isOver(cooldown) ? { key: index + 1, status: cooldown.status } : [],
+    );
   }
 
   /** The changes that lead to the present state. */

@@ -1,0 +1,46 @@
+/** What an operator should do something about now, one sentence each. */
+
+import { needsKey, type Config } from '../config/config.ts';
+import { isLoopback } from '../lib/loopback.ts';
+import { readDescriptors, type Figures } from './figures.ts';
+
+const MAX_SHARE = 0.8;
+
+/** Returns the sentences, the most urgent first; none if all is well. */
+export function attentionOf(config: Config, figures: Figures): string[] {
+  const { providers, server } = config;
+  const { failedAtMs, problem } = figures.lastReload();
+  const { open = 0, max = Infinity } = readDescriptors();
+  const missing = server.workers - figures.serving();
+  const lost = figures.droppedLogLines() + figures.uncountedRequests();
+  const failing = providers.registered.filter(({ id }) => figures.isModelListUp(id) === false);
+  const isOpen = !needsKey(config) && !isLoopback(server.host);
+  const cooling = figures.keysInCooldown().filter(([, keys]) => keys.length > 0);
+  return [
+    missing > 0 && !figures.isDraining()
+      ? `${missing} of ${server.workers} workers are missing: the log says why ("worker ended").`
+      : '',
+    failedAtMs === undefined
+      ? ''
+      : `The reload of ${new Date(failedAtMs).toISOString()} failed: ${problem}. Correct the file and send SIGHUP again.`,
+    ...cooling.map(
+      ([id, keys]) =>
+        `Provider ${id} refuses ${keys.map(({ key, status }) => `key ${key} (${status})`).join(', ')}: replace it in api_keys.`,
+    ),
+    figures.store()?.isAway
+      ? 'The store of [rate_limit] does not answer: each gateway limits by itself.'
+      : '',
+    open > MAX_SHARE * max || figures.exhaustions() > 0
+      ? `${open} of ${max} file descriptors are open, ${figures.exhaustions()} connections failed for want of them: raise ulimit -n.`
+      : '',
+    lost > 0
+      ? `${lost} log lines or counts of requests were lost: standard output is not read, or its disk is full.`
+      : '',
+    isOpen
+      ? 'No keys are set, and the gateway listens beyond this machine: set [server.auth] keys.'
+      : '',
+    ...failing.map(
+      ({ id }) => `The list of models of ${id} cannot be read: see "model list failed" in the log.`,
+    ),
+  ].filter((text) => text !== '');
+}
