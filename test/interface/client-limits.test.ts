@@ -129,6 +129,6 @@ test('what clients\u2019 limits refuse is counted apart', async (t) => {
   assert.deepEqual(await statuses('a', 'a', 'a'), [200, 429, 429]);
   await eventually(() => gateway.accessLines().length === 3, 'the lines');
   const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
-  assert.equal(sum('gateway_refusals_total', { limit: 'client' }), 2);
+  assert.equal(sum('gateway_refusals_total', { reason: 'client', client: 'a' }), 2);
   assert.equal(sum('gateway_requests_total', { client: 'a', outcome: 'rate_limited' }), 2);
 });

@@ -543,11 +543,12 @@ const IN_FILE: Record<string, Observation> = {
   'logging.format': each(
     'logging.format',
     async (started) =>
-      /^(\{"time":|\d\d:\d\d:\d\d\.\d{3} INFO {2}request )/
-        .exec(await firstLine(started))?.[1]
-        ?.slice(-8),
+      /^(?:(\{"time":)|[\d:.]{12} (ok) )/
+        .exec(await firstLine(started))
+        ?.slice(1)
+        .join(''),
     ['json', '{"time":'],
-    ['text', 'request '],
+    ['text', 'ok'],
     ['auto', '{"time":'],
   ),
 
