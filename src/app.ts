@@ -66,6 +66,7 @@ export function createService(initial: Config, runtime: MainRuntime) {
     isServing: () => pool?.serving !== 0,
     serving: () => pool?.serving ?? 1,
     isDraining: () => server.isDraining,
+    isAccepting: () => (pool ? pool.serving > 0 : server.port !== 0),
     inFlight: () => app.inFlight.value,
     inFlightOf: (section: string) => memory.inFlightCounter(section).value,
     keysInCooldown: () =>

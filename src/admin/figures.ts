@@ -18,6 +18,8 @@ export interface Figures {
   /** There is a thread that accepts connections. */
   isServing(): boolean;
   isDraining(): boolean;
+  /** The public port is open. */
+  isAccepting(): boolean;
   inFlight(): number;
   /** Of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;

@@ -1,5 +1,7 @@
 /** The memory of the admin listener, as /metrics and the page show it. */
 
+import { hostname } from 'node:os';
+
 import { needsKey, type Config } from '../config/config.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import { VERSION } from '../lib/version.ts';
@@ -57,6 +59,7 @@ export function createView(config: () => Config, figures: Figures) {
       return {
         version: VERSION,
         node: process.versions.node,
+        host: hostname(),
         startedAt: new Date(STARTED_AT_MS).toISOString(),
         url: figures.url(),
         needsKey: needsKey(current),
@@ -70,6 +73,7 @@ export function createView(config: () => Config, figures: Figures) {
       return {
         now: new Date().toISOString(),
         draining: figures.isDraining(),
+        accepting: figures.isAccepting(),
         attention: attentionOf(config(), figures),
         figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
         history: history.report(),

@@ -424,7 +424,10 @@ test('a client that leaves is no error of its provider', async (t) => {
   assert.deepEqual([errors, lastError], [{}, null]);
 });
 
-test('a provider whose last three tries have failed is failing, also without a fallback', async (t) => {
+test('the state of a provider is that of its tries of the last five minutes, without mistakes of clients', async (t) => {
+  let nowMs = performance.now();
+  replaceNow(t, () => nowMs);
+  t.mock.method(Date, 'now', () => Math.round(performance.timeOrigin + nowMs));
   const upstream = await startUpstream(t);
   const gateway = await startAdmin(t, providerToml(upstream));
   const answer = async (status: number, count: number) => {
@@ -435,19 +438,71 @@ test('a provider whose last three tries have failed is failing, also without a f
     const [provider] = (await readState(t, gateway)).providers;
     return provider;
   };
-  const standing = ({ state, why, since }: Record<string, unknown>) => [state, why, since];
-  const good = ['good', null, null];
-  // The request is at fault.
-  assert.deepEqual(standing(await answer(400, 3)), good);
-  assert.deepEqual(standing(await answer(401, 2)), good);
-  const failing = await answer(500, 1);
+  const forget = () => (nowMs += 300_000);
+  assert.equal((await answer(200, 0)).state, 'not asked');
+  for (const status of [400, 404, 413, 422]) {
+    const row = await answer(status, 3);
+    assert.deepEqual([row.state, row.why, row.since], ['good', null, null], String(status));
+  }
+  const { clientErrors, errors } = await answer(200, 1);
+  assert.deepEqual([clientErrors, errors], [12, {}]);
+  forget();
+  const failing = await answer(503, 1);
   assert.equal(failing.state, 'failing');
   assert.equal(failing.why, failing.lastError.text);
-  assert.match(failing.why, /^500 so it was told/);
+  assert.match(failing.why, /^503 so it was told/);
   assert.ok(Date.parse(failing.since) <= Date.parse(failing.lastError.at));
-  assert.deepEqual((await answer(429, 1)).since, failing.since);
-  assert.deepEqual(standing(await answer(200, 1)), good);
-  assert.deepEqual(standing(await answer(500, 2)), good);
+  assert.equal((await answer(429, 1)).since, failing.since);
+  // Of fewer than five tries no share is told.
+  assert.equal((await answer(200, 2)).state, 'good');
+  const partly = await answer(503, 12);
+  assert.deepEqual([partly.state, partly.share], ['partly', 14 / 16]);
+  assert.equal((await answer(200, 265)).state, 'good');
+  forget();
+  assert.equal((await answer(401, 2)).state, 'key refused');
+  forget();
+  assert.equal((await answer(200, 0)).state, 'not asked');
+  const away = await startAdmin(t, providerToml({ baseUrl: NOBODY_LISTENS }, 'away'));
+  await away.chat(chatBody({ model: 'away/m' }));
+  assert.equal((await readState(t, away)).providers[0].state, 'unreachable');
+});
+
+test('the page is told what needs attention, each with what to do', async (t) => {
+  const upstream = await startUpstream(t, (_, response) =>
+    sendJson(response, { error: { message: 'no' } }, { status: 403 }),
+  );
+  const keys = 'api_keys = ["key-canary-1", "key-canary-2"]';
+  const provider = providerToml(upstream, 'p').replace(/^api_key = .*$/m, keys);
+  const toml = `${ADMIN}[server]\nhost = "127.0.0.1"\n${provider}`;
+  const gateway = await startGateway(t, { toml });
+  const attention = async () => (await readState(t, gateway)).attention as string[];
+  assert.deepEqual(await attention(), []);
+  await gateway.chat(chatBody());
+  await gateway.send('/v1/models');
+  await gateway.reload(toml.replace('host =', 'port = "x"\nhost ='));
+  const [reload, refused, list, ...others] = await attention();
+  assert.deepEqual(others, []);
+  assert.match(reload!, /^The reload of \S+ failed: .*server\.port.*SIGHUP again\.$/);
+  assert.match(refused!, /^Provider p refuses key 1 \(403\), key 2 \(403\): replace/);
+  assert.match(list!, /^The list of models of p cannot be read/);
+  await gateway.reload(toml);
+  assert.equal((await attention()).length, 2);
+  const open = await startGateway(t, { toml: `${ADMIN}[server]\nhost = "0.0.0.0"\n` });
+  assert.match((await readState(t, open)).attention[0], /^No keys are set/);
+});
+
+test('the last 200 failures are kept, however many requests come after them', async (t) => {
+  const upstream = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
+  const gateway = await startAdmin(t, `[server]\nretries = 0\n${providerToml(upstream)}`);
+  await gateway.chat(chatBody());
+  for (let count = 0; count < 205; count += 1) await gateway.send('/v1/models');
+  const feed = await openFeed(t, gateway.adminPort);
+  const requests = (await feed.next('requests', () => true)) as unknown as {
+    number: number;
+    outcome: string;
+  }[];
+  assert.equal(requests.length, 201);
+  assert.deepEqual([requests[0]!.number, requests[0]!.outcome], [1, 'upstream_error']);
 });
 
 test('the history goes on when the clock is set', async (t) => {

@@ -9,7 +9,7 @@ import { test } from 'node:test';
 import { History, RecentRequests } from '../../src/admin/history.ts';
 import { ModelLabels } from '../../src/admin/labels.ts';
 import { RequestMetrics } from '../../src/admin/metrics.ts';
-import { ProviderFailures } from '../../src/admin/provider-state.ts';
+import { ProviderTries } from '../../src/admin/provider-state.ts';
 import { inChunks } from '../../src/admin/series.ts';
 import { modelTotals, providerTotals } from '../../src/admin/totals.ts';
 import type { FinishedRequest, RequestFacts } from '../../src/lib/request-facts.ts';
@@ -416,7 +416,7 @@ const MANY = sweep(1_000_000, 40_000);
 function recordMany() {
   const names = Array.from({ length: 5000 }, (_, at) => `model-${at}`);
   const metrics = createMetrics(names);
-  const failures = new ProviderFailures();
+  const failures = new ProviderTries();
   const history = new History(
     () => Date.now(),
     () => 1,
@@ -469,7 +469,7 @@ test(
     const measure = createMemoryProbe();
     let view: ReturnType<typeof recordMany> | undefined = recordMany();
     assert.equal(view.metrics.read().sum('gateway_requests_total'), MANY);
-    assert.equal(view.recent.since(0).length, 200);
+    assert.equal(view.recent.since(0).length, 400);
     assert.equal(providerTotals(view.metrics.metrics, ['spare'])[0]!.requests, MANY);
     const withView = await settledBytes(measure);
     assert.ok(view);

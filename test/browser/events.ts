@@ -9,6 +9,7 @@ export const at = (seconds: number): string => new Date(NOW_MS + seconds * 1000)
 export function settingsEvent(more: object = {}): object {
   return {
     version: '0.1.0',
+    host: 'gw-1',
     node: 'v24.18.0',
     startedAt: at(-11_520),
     url: 'http://127.0.0.1:8080/v1',
@@ -60,6 +61,8 @@ export function idleState(more: object = {}): object {
   return {
     now: at(0),
     draining: false,
+    accepting: true,
+    attention: [],
     figures: figures({}),
     history: IDLE_HISTORY,
     providers: [],
@@ -80,8 +83,8 @@ const counts = (requests: number, failed: number, p50: number | null) => ({
 
 export function provider(id: string, more: object = {}): object {
   const { failed: _, ...totals } = counts(0, 0, null);
-  const rest = { state: 'good', why: null, openUntil: null, openModels: [] };
-  return { id, ...rest, ...totals, errors: {}, lastError: null, ...more };
+  const rest = { state: 'good', why: null, openUntil: null, openModels: [], share: 0, inFlight: 0 };
+  return { id, ...rest, ...totals, clientErrors: 0, errors: {}, lastError: null, ...more };
 }
 
 const BUSY_PROVIDERS = [

@@ -32,7 +32,13 @@ function draw() {
   if (state === null) return;
   const { version, node, startedAt, warnings } = settings;
   const upMs = Date.parse(state.now) - Date.parse(startedAt);
-  fill('about', [version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
+  fill('about', [settings.host, version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
+  const attention = state.attention.map((text) => h('li', withIcon('warn', text)));
+  fill('attention', attention);
+  document.title =
+    (attention.length > 0 ? '(' + attention.length + ') ' : '') +
+    'inference-gateway ' +
+    settings.host;
   drawCards(state);
   drawTables(state, settings);
   drawCurl();
@@ -50,7 +56,11 @@ function drawConnection() {
   fill('connection', withIcon(icon, words));
   const since = state ? ' The figures are as of ' + formatTime(state.now) + '.' : '';
   const lost = (state || waitMs > MIN_WAIT_MS) && 'Connection lost, retrying.' + since;
-  const draining = isDraining && 'The gateway is stopping: it takes no new requests.';
+  const draining =
+    isDraining &&
+    (state.accepting
+      ? 'The gateway is stopping: it still takes requests until drain_delay is over.'
+      : 'The gateway is stopping: it takes no new requests.');
   fill('banner', isConnected ? draining : lost);
 }
 

@@ -18,7 +18,11 @@ import {
 /** Icon and words of each state. A state without an entry is shown by its own name. */
 const STATES = new Map([
   ['good', ['good', 'Good']],
+  ['not asked', ['skip', 'Not asked']],
+  ['partly', ['warn', 'Partly failing']],
   ['failing', ['bad', 'Failing']],
+  ['key refused', ['bad', 'Key refused']],
+  ['unreachable', ['bad', 'Unreachable']],
   ['open', ['rest', 'Open']],
   ['half-open', ['half', 'Half-open']],
   ['skipped', ['skip', 'Skipped']],
@@ -26,10 +30,11 @@ const STATES = new Map([
 const iconAndWords = (state) => STATES.get(state) ?? ['warn', state];
 
 /** Returns the state, with details of it if there are any, and the number of models with an open circuit. */
-export function stateWords({ state, openModels }, details = '') {
+export function stateWords({ state, openModels, share = 0 }, details = '') {
   const count = openModels.length;
+  const words = state === 'partly' ? Math.round(100 * share) + ' % fail' : iconAndWords(state)[1];
   const models = ['', ', 1 model open'][count] ?? ', ' + count + ' models open';
-  return iconAndWords(state)[1] + details + models;
+  return words + details + models;
 }
 
 function stateCell(provider, now) {
@@ -73,7 +78,9 @@ const COLUMNS = {
     ['Provider', '', 'id'],
     ['State', 'wrap', stateCell],
     ['Tries', 'number', 'requests'],
+    ['In flight', 'number', 'inFlight'],
     ['Errors', 'wrap', errorsText],
+    ['Client errors', 'number', 'clientErrors'],
     ...firstTokenColumns,
     ...tokenColumns,
     ['Last error', 'wrap', lastErrorCell],

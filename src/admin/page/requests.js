@@ -16,6 +16,9 @@ const open = new Set();
 const outcomeCell = ({ outcome }) => withIcon(OUTCOME_ICONS[outcome] ?? 'bad', clip(outcome));
 const outcomeColumn = ['Outcome', '', outcomeCell];
 const statusColumn = ['Status', 'number', 'status'];
+/** The cause of a failure stands in the last try that has one, if not on the line. */
+const causeOf = ({ cause, outcome, reason, tries = [] }) =>
+  outcome === 'ok' ? '' : (cause ?? tries.findLast((one) => one.cause)?.cause ?? reason ?? '');
 const durationColumn = ['Duration, ms', 'number', 'duration_ms'];
 const listColumns = [
   ['Time', '', timeButton],
@@ -28,6 +31,7 @@ const listColumns = [
   durationColumn,
   ['Input tokens', 'number', 'prompt_tokens'],
   ['Output tokens', 'number', 'completion_tokens'],
+  ['Cause', 'wrap', causeOf],
 ];
 const triesColumns = [
   ['Try', 'number', 'number'],
@@ -45,7 +49,9 @@ const triesColumns = [
 export function addRequests(sent) {
   const latest = requests[0]?.number ?? 0;
   const added = sent.filter(({ number }) => number > latest);
-  requests = [...added.toReversed(), ...requests].slice(0, MAX_REQUESTS);
+  const all = [...added.toReversed(), ...requests];
+  const older = all.slice(MAX_REQUESTS).filter(({ outcome }) => FAILED.includes(outcome));
+  requests = [...all.slice(0, MAX_REQUESTS), ...older.slice(0, MAX_REQUESTS)];
 }
 
 export function forgetRequests() {
@@ -79,7 +85,8 @@ function requestRows(request) {
     },
   });
   if (!open.has(number)) return row;
-  const facts = Object.entries(fields).map(([name, value]) => [
+  const cause = causeOf(request);
+  const facts = Object.entries({ ...(cause && { cause }), ...fields }).map(([name, value]) => [
     value !== null && h('div', h('dt', name), h('dd.mono', valueText(value))),
   ]);
   const tryRows = tries.map((one, index) => tableRow(triesColumns, { ...one, number: index + 1 }));
@@ -134,7 +141,7 @@ export function drawRequests(state) {
   const why = open.size > 0 ? 'paused while a row is open' : 'paused';
   const newer = isPaused && requests[0].number - shown[0].number;
   fill('count', isPaused ? count + ' · ' + why + ', ' + newer + ' new' : count);
-  const caption = 'The last 200 requests, newest first';
+  const caption = 'The last 200 requests, and the last 200 failures before them, newest first';
   fill('requests-list', table('requests', caption, listColumns, matching.map(requestRows)));
 }
 
