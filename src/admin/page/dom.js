@@ -19,8 +19,7 @@ export function clip(text) {
 
 /**
  * Describes an element: `h('td.wrap', { id }, ...)`. A child is a description, a text, nothing (undefined, null, false, ''),
- * or a list of them. Of the attributes, undefined and false leave one out, functions are properties, and `key` tells
- * siblings apart.
+ * or a list of them. An attribute without a value is left out, a function is a property, and `key` tells siblings apart.
  * @param {string} selector
  * @param {...any} rest
  */
@@ -49,8 +48,8 @@ function update(node, before, { tag, attributes, children }) {
     const value = attributes[name];
     if (value === before[name] || name === 'key') continue;
     if (typeof value === 'function') node[name] = value;
-    else if (value === undefined || value === false) node.removeAttribute(name);
-    else node.setAttribute(name, value === true ? '' : value);
+    else if (value === undefined) node.removeAttribute(name);
+    else node.setAttribute(name, value);
   }
   patch(node, children);
 }
