@@ -19,8 +19,7 @@ export function clip(text) {
 
 /**
  * Describes an element: `h('td.wrap', { id }, ...)`. A child is a description, a text, nothing (undefined, null, false, ''),
- * or a list of them. Of the attributes, undefined and false leave one out, functions are properties, and `key` tells
- * siblings apart.
+ * or a list of them. An attribute without a value is left out, a function is a property, and `key` tells siblings apart.
  * @param {string} selector
  * @param {...any} rest
  */
@@ -31,7 +30,7 @@ export function h(selector, ...rest) {
   return { tag, attributes, children: rest.flat(Infinity) };
 }
 
-/** The key, tag and attributes of each node. */
+/** The key and the description of each node. */
 const drawn = new WeakMap();
 
 function create(parent, { tag }) {
@@ -40,17 +39,13 @@ function create(parent, { tag }) {
   return document.createElementNS(namespace, tag);
 }
 
-function update(node, before, { tag, attributes, children }) {
-  if (tag === undefined) {
-    if (node.data !== children) node.data = children;
-    return;
-  }
+function update(node, before, { attributes, children }) {
   for (const name of Object.keys({ ...before, ...attributes })) {
     const value = attributes[name];
     if (value === before[name] || name === 'key') continue;
     if (typeof value === 'function') node[name] = value;
-    else if (value === undefined || value === false) node.removeAttribute(name);
-    else node.setAttribute(name, value === true ? '' : value);
+    else if (value === undefined) node.removeAttribute(name);
+    else node.setAttribute(name, value);
   }
   patch(node, children);
 }
@@ -64,13 +59,15 @@ export function patch(parent, children) {
   const nodes = new Set();
   for (const [index, child] of children.entries()) {
     if (child === undefined || child === null || child === false || child === '') continue;
-    const one = child.tag ? child : { attributes: {}, children: visible(child) };
-    const key = one.attributes.key ?? index;
+    const key = child.attributes?.key ?? index;
     const same = known.get(key);
-    const node = same && drawn.get(same).tag === one.tag ? same : create(parent, one);
-    update(node, drawn.get(node)?.attributes ?? {}, one);
-    drawn.set(node, { key, tag: one.tag, attributes: one.attributes });
+    const node = same && drawn.get(same).child.tag === child.tag ? same : create(parent, child);
+    const before = drawn.get(node)?.child;
+    drawn.set(node, { key, child });
     nodes.add(node);
+    if (before === child) continue;
+    if (child.tag) update(node, before?.attributes ?? {}, child);
+    else node.data = visible(child);
   }
   // A node that is moved loses the focus: those that go make room first.
   for (const node of Array.from(parent.childNodes)) if (!nodes.has(node)) node.remove();

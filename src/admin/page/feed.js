@@ -35,10 +35,9 @@ function draw() {
   fill('about', [settings.host, version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
   const attention = state.attention.map((text) => h('li', withIcon('warn', text)));
   fill('attention', attention);
-  document.title =
-    (attention.length > 0 ? '(' + attention.length + ') ' : '') +
-    'inference-gateway ' +
-    settings.host;
+  const count = attention.length > 0 ? '(' + attention.length + ') ' : '';
+  const title = count + 'inference-gateway ' + settings.host;
+  if (document.title !== title) document.title = title;
   drawCards(state);
   drawTables(state, settings);
   drawCurl();

@@ -12,6 +12,8 @@ let requests = [];
 let shown = [];
 /** The numbers of the requests whose details are open. */
 const open = new Set();
+/** The rows of closed requests, described once: 200 are drawn each second. */
+const closedRows = new WeakMap();
 
 const outcomeCell = ({ outcome }) => withIcon(OUTCOME_ICONS[outcome] ?? 'bad', clip(outcome));
 const outcomeColumn = ['Outcome', '', outcomeCell];
@@ -76,6 +78,8 @@ function timeButton({ number, time }) {
 /** Describes a request's row, and below it, if it is open, all fields of the access line by their names and the tries. */
 function requestRows(request) {
   const { number, tries = [], ...fields } = request;
+  const isOpen = open.has(number);
+  if (!isOpen && closedRows.has(request)) return closedRows.get(request);
   const row = tableRow(listColumns, request, '', {
     key: number,
     // A click that ends a selection of text selects, and does not open.
@@ -84,7 +88,10 @@ function requestRows(request) {
       if (!open.delete(number)) open.add(number);
     },
   });
-  if (!open.has(number)) return row;
+  if (!isOpen) {
+    closedRows.set(request, row);
+    return row;
+  }
   const cause = causeOf(request);
   const facts = Object.entries({ ...(cause && { cause }), ...fields }).map(([name, value]) => [
     value !== null && h('div', h('dt', name), h('dd.mono', valueText(value))),
