@@ -124,7 +124,7 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 760,
+  '': 745,
   admin: 2265,
   cli: 520,
   config: 1755,
@@ -132,7 +132,7 @@ const MAX_LINES: Readonly<Record<string, number>> = {
   gateway: 1000,
   lib: 1965,
   policy: 625,
-  store: 290,
+  store: 275,
   upstream: 2005,
   workers: 360,
 };
