@@ -198,9 +198,7 @@ function createParts(config: Config, options: AppOptions) {
     /** Counts requests. */
     inFlight: memory.inFlightCounter('requests'),
     /** Of the rate limits, if they are shared with other replicas. */
-    store:
-      store &&
-      createRedisStore({ logger, memory, open: (events) => new Connection(store, events) }),
+    store: store && createRedisStore(logger, memory, (events) => new Connection(store, events)),
   };
 }
 

@@ -12,7 +12,7 @@ import { checkHealth } from './cli/healthcheck.ts';
 import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
 import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
-import { ConfigError, type Config } from './config/config.ts';
+import { ConfigError } from './config/config.ts';
 import { readSettings, type Settings } from './config/read-settings.ts';
 import { createRereader } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
@@ -80,12 +80,11 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   });
   const { app, server } = service;
   const { logger, store, transport } = app;
-  const drain = createDrain(service, writer);
   const readAgain = createRereader(source, read);
   handleSignals({
     stop(signal) {
       if (!server.isDraining) process.exitCode = 0;
-      return drain(signal);
+      return stop(service, writer, signal);
     },
     end() {
       process.exitCode = EXIT_FAILED;
@@ -99,7 +98,9 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   // Workers connect to the store by themselves.
   if (config.server.workers === 1) await store?.connect();
   const { port } = await server.listen(config.server.port, host);
-  const adminPort = await listenForAdmin(service, config);
+  const { admin } = config;
+  const listening = admin && service.admin?.listen(admin.port, admin.host);
+  const { port: adminPort } = (await listening?.catch(blameAdmin)) ?? {};
   if (server.isDraining) return;
   process.exitCode = 0;
   process.off('uncaughtException', failStart);
@@ -107,7 +108,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   process.on('uncaughtException', (error) => {
     logger.log('error', 'uncaught exception', { cause: error.stack });
     process.exitCode = EXIT_FAILED;
-    drain('uncaught exception');
+    stop(service, writer, 'uncaught exception');
   });
   service.learnModels();
   const started = { config: app.snapshot.config, source, port, adminPort, transport };
@@ -116,36 +117,27 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
-/** Returns the port, if there is such a listener. */
-async function listenForAdmin({ admin }: Service, config: Config): Promise<number | undefined> {
-  if (!admin || !config.admin) return undefined;
-  try {
-    return (await admin.listen(config.admin.port, config.admin.host)).port;
-  } catch (error) {
-    throw Object.assign(error as Error, { settingPrefix: '[admin] ' });
-  }
+function blameAdmin(error: Error): never {
+  throw Object.assign(error, { settingPrefix: '[admin] ' });
 }
 
-/** Returns a function that begins the drain that ends the process with `process.exitCode`; false if it has begun before. */
-function createDrain(service: Service, writer: LineWriter): (reason: string) => boolean {
-  const { server, admin, app } = service;
-  const { logger } = app;
-  return (text) => {
-    if (server.isDraining) return false;
-    logger.log('info', 'draining', { reason: text, in_flight: server.inFlight });
-    const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = app.snapshot.config.server;
-    const reason = new GatewayError('internal', 'The gateway is shutting down');
-    void server.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
-      // Last, so that meanwhile it can say that the gateway is draining.
-      const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
-      if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
-      logger.log('info', 'stopped', { finished, cut });
-      const lost = await writer.end();
-      if (lost > 0) print(`inference-gateway: ${lost} log lines are lost\n`, process.stderr);
-      process.exit();
-    });
-    return true;
-  };
+/** Drains, and ends the process with `process.exitCode`. Returns false if that has begun before. */
+function stop({ admin, app, server }: Service, writer: LineWriter, text: string): boolean {
+  if (server.isDraining) return false;
+  const { logger, snapshot } = app;
+  logger.log('info', 'draining', { reason: text, in_flight: server.inFlight });
+  const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = snapshot.config.server;
+  const reason = new GatewayError('internal', 'The gateway is shutting down');
+  void server.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
+    // Last, so that meanwhile it can say that the gateway is draining.
+    const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
+    if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);
+    logger.log('info', 'stopped', { finished, cut });
+    const lost = await writer.end();
+    if (lost > 0) print(`inference-gateway: ${lost} log lines are lost\n`, process.stderr);
+    process.exit();
+  });
+  return true;
 }
 
 function print(text: string, stream: NodeJS.WriteStream = process.stdout): void {
@@ -158,14 +150,8 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
     return { text: `${error.message}\nSee --help.`, exitCode: EXIT_USAGE };
   }
   if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT_CONFIG };
-  const failure = error as NodeJS.ErrnoException & {
-    address?: string;
-    port?: number;
-    hostname?: string;
-    settingPrefix?: string;
-    /** The permission that Node has refused. */
-    permission?: string;
-  };
+  type Details = 'code' | 'address' | 'hostname' | 'permission' | 'port' | 'settingPrefix';
+  const failure = error as Error & Partial<Record<Details, string>>;
   const { code, message, address, hostname, permission, port, settingPrefix = '--' } = failure;
   const unresolved = `${hostname} cannot be resolved; choose another address with ${settingPrefix}host`;
   const texts: Record<string, string> = {

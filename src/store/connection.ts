@@ -1,11 +1,10 @@
-/** One connection to Redis or Valkey, on which the script runs. The first failure of any kind ends it. */
+/** One connection to Redis 5 or later, or to Valkey, on which the script runs. The first failure of any kind ends it. */
 
 import { createConnection, isIP, type Socket } from 'node:net';
 import { connect as createTlsConnection } from 'node:tls';
 
 import type { StoreSettings } from '../config/config.ts';
-import type { StoredBucket } from '../policy/rate-limits.ts';
-import { scriptArguments } from './script.ts';
+import type { StoredBucket, Taken } from '../policy/rate-limits.ts';
 
 /** A request waits no longer for a reply. */
 export const ANSWER_MS = 50;
@@ -19,12 +18,36 @@ const MAX_REPLY_CHARACTERS = 4096;
 const MAX_CAUSE_CHARACTERS = 200;
 const ERROR_CODE = /^-[A-Z]+\b/;
 
+/**
+ * Takes tokens of several buckets, or of none. A bucket is what it lacks and since when: with the rate, that is GCRA's theoretical arrival time. Lua has only
+ * doubles, so a token is 1e6 units, of which a microsecond refills `rate`: all numbers are integers below 2^53.
+ * A key expires when its bucket is full; the 1 ms more is for rounding. A refusal writes too: after the server's
+ * clock was set back, the refill goes on from there.
+ */
+const SCRIPT = `
+local time = redis.call('TIME')
+local now = time[1] * 1e6 + time[2]
+local tokens = ARGV[1] * 1e6
+local lacks, answer = {}, 'OK'
+for i, key in ipairs(KEYS) do
+  local rate, burst = ARGV[2 * i], ARGV[2 * i + 1] * 1e6
+  local lack, since = string.match(redis.call('GET', key) or '', '^(%d+) (%d+)$')
+  lacks[i] = lack and math.max(0, lack - math.max(0, now - since) * rate) or 0
+  local over = lacks[i] + tokens - burst
+  if over > 0 and answer == 'OK' then answer = i .. ' ' .. math.ceil(over / rate) end
+end
+if answer ~= 'OK' then tokens = 0 end
+for i, key in ipairs(KEYS) do
+  local lack = math.max(0, lacks[i] + tokens)
+  local expiryMs = math.ceil(lack / ARGV[2 * i] / 1000) + 1
+  redis.call('SET', key, string.format('%.0f %.0f', lack, now), 'PX', expiryMs)
+end
+return redis.status_reply(answer)`;
+
 /** They show that the store can write, as a full or a read-only one cannot, and several keys at once, as a cluster cannot. */
-const PROBES: readonly StoredBucket[] = ['probe', 'probe-2'].map((name) => ({
-  name,
-  requestsPerSecond: 1e6,
-  burstCapacity: 1e6,
-}));
+const PROBES = ['probe', 'probe-2'].map((name) => {
+  return { name, requestsPerSecond: 1e6, burstCapacity: 1e6 };
+});
 
 interface Command {
   readonly name: string;
@@ -74,10 +97,20 @@ export class Connection {
       .on('close', () => this.end('the connection was closed', this.#pending.length === 0));
   }
 
-  /** Runs the script. Returns its answer; undefined if the connection has ended or ends first. Never rejects. */
-  run(tokens: 1 | -1, buckets: readonly StoredBucket[]): Promise<string | undefined> {
+  /**
+   * Runs the script: `tokens` 1 takes one of each bucket, -1 puts it back. Returns undefined if the connection has ended or
+   * ends first. Never rejects.
+   */
+  async run(tokens: 1 | -1, buckets: readonly StoredBucket[]): Promise<Taken | undefined> {
     const args = scriptArguments(tokens, buckets, this.#settings.prefix);
-    return this.#call('EVAL', ...args);
+    const answer = await this.#call('EVAL', ...args);
+    if (answer === undefined || answer === 'OK') return answer && 'taken';
+    // A bucket's position and microseconds.
+    const [, position, waitUs] = /^(\d{1,9}) (\d{1,9})$/.exec(answer) ?? [];
+    const refusedBy = buckets[Number(position) - 1];
+    if (refusedBy) return { refusedBy, waitMs: Number(waitUs) / 1000 };
+    this.end('the script gives a wrong answer');
+    return undefined;
   }
 
   /** Closes the connection. */
@@ -100,8 +133,8 @@ export class Connection {
     const user = username === undefined ? [] : [username];
     if (password) await this.#call('AUTH', ...user, password.reveal());
     if (database !== 0) await this.#call('SELECT', String(database));
-    const answer = await this.run(1, PROBES);
-    if (answer === 'OK') this.#options.onReady();
+    const taken = await this.run(1, PROBES);
+    if (taken === 'taken') this.#options.onReady();
     else this.end('the script gives a wrong answer');
   }
 
@@ -142,6 +175,18 @@ export class Connection {
     clearTimeout(command.timer);
     command.resolve(line.slice(1));
   }
+}
+
+/** Returns the arguments of `EVAL`. */
+export function scriptArguments(
+  tokens: 1 | -1,
+  buckets: readonly StoredBucket[],
+  prefix: string,
+): string[] {
+  const limits = buckets.map((one) => [`${one.requestsPerSecond}`, `${one.burstCapacity}`]);
+  // Buckets with other settings are other buckets.
+  const keys = buckets.map(({ name }, index) => `${prefix}:${name}:${limits[index]!.join('/')}`);
+  return [SCRIPT, String(keys.length), ...keys, String(tokens), ...limits.flat()];
 }
 
 /** Encodes a command of RESP as an array of bulk strings. */

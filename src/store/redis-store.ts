@@ -4,17 +4,9 @@ import type { Logger } from '../lib/log.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { RateLimitStore } from '../policy/rate-limits.ts';
 import type { Connection, ConnectionOptions } from './connection.ts';
-import { parseAnswer } from './script.ts';
 
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;
-
-interface RedisStoreOptions {
-  readonly logger: Logger;
-  readonly memory: SharedMemory;
-  /** Connects to the store. */
-  readonly open: (events: ConnectionOptions) => Connection;
-}
 
 /** Of all threads: how many stores are away, and how often `take` has returned undefined since the start. */
 export function storeCounters(memory: SharedMemory) {
@@ -25,10 +17,14 @@ export function storeCounters(memory: SharedMemory) {
 }
 
 /**
- * Creates the store of one thread; nothing connects yet. It logs when the first thread's store is away and when none is
+ * Creates the store of one thread, which connects by `open`; nothing connects yet. It logs when the first thread's store is away and when none is
  * any more. Once each: a thread that ends while its store is away leaves it to another to log that it is back.
  */
-export function createRedisStore({ logger, memory, open }: RedisStoreOptions): RateLimitStore {
+export function createRedisStore(
+  logger: Logger,
+  memory: SharedMemory,
+  open: (events: ConnectionOptions) => Connection,
+): RateLimitStore {
   const { away, fallbacks } = storeCounters(memory);
   /** 1: the log says that the store is away. */
   const logged = new Int32Array(memory.block('store logged away', Int32Array.BYTES_PER_ELEMENT));
@@ -68,10 +64,7 @@ export function createRedisStore({ logger, memory, open }: RedisStoreOptions): R
   return {
     connect: () => new Promise((resolve) => connect(resolve)),
     async take(buckets) {
-      const connection = ready;
-      const answer = await connection?.run(1, buckets);
-      const taken = answer === undefined ? undefined : parseAnswer(answer, buckets);
-      if (answer !== undefined && !taken) connection?.end('the script gives a wrong answer');
+      const taken = await ready?.run(1, buckets);
       if (!taken) fallbacks.add(1);
       return taken;
     },

@@ -176,7 +176,7 @@ browserTest(
     await showsProvider(page, 'down', 'Half-open');
     upstream.script = (_, response) => sendJson(response, completion());
     assert.equal(await chat(), 200);
-    await showsProvider(page, 'p', /\d+ % fail(?!,)/);
+    await showsProvider(page, 'p', /(?:Good|% fail)(?!,)/);
     assert.match(await page.title(), /^\(\d\) inference-gateway /);
   },
 );

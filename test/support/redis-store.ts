@@ -4,7 +4,7 @@ import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { StoreSettings } from '../../src/config/config.ts';
-import type { LogFacts } from '../../src/lib/log.ts';
+import type { LogFacts, Logger } from '../../src/lib/log.ts';
 import type { SharedMemory } from '../../src/lib/shared-memory.ts';
 import type { RateLimitStore, StoredBucket } from '../../src/policy/rate-limits.ts';
 import { Connection } from '../../src/store/connection.ts';
@@ -51,27 +51,24 @@ export function createStore(
   let isAway = true;
   let isEnded = false;
   let connection: Connection | undefined;
-  const store: RateLimitStore = createRedisStore({
-    logger: {
-      log: (level, message, facts) => void lines.push({ level, message, facts }),
-      isEnabled: () => true,
-    },
-    memory,
-    open({ onReady, onEnd }) {
-      if (isEnded) return connection!;
-      connection = new Connection(storeSettings(settings), {
-        answerMs,
-        onReady() {
-          isAway = false;
-          onReady();
-        },
-        onEnd(...reasons) {
-          isAway = true;
-          if (!isEnded) onEnd(...reasons);
-        },
-      });
-      return connection;
-    },
+  const logger: Logger = {
+    log: (level, message, facts) => void lines.push({ level, message, facts }),
+    isEnabled: () => true,
+  };
+  const store: RateLimitStore = createRedisStore(logger, memory, ({ onReady, onEnd }) => {
+    if (isEnded) return connection!;
+    connection = new Connection(storeSettings(settings), {
+      answerMs,
+      onReady() {
+        isAway = false;
+        onReady();
+      },
+      onEnd(...reasons) {
+        isAway = true;
+        if (!isEnded) onEnd(...reasons);
+      },
+    });
+    return connection;
   });
   const observed: ObservedStore = {
     ...store,
