@@ -124,15 +124,15 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 775,
-  admin: 2290,
+  '': 765,
+  admin: 2460,
   cli: 520,
   config: 1750,
   downstream: 1100,
   gateway: 1025,
   lib: 2015,
   policy: 705,
-  store: 290,
+  store: 275,
   upstream: 2000,
   workers: 360,
 };
