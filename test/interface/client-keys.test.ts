@@ -221,7 +221,14 @@ describe('the name of a client', () => {
       ['alice', 'alice', 'bob@team-2', undefined, undefined],
     );
     const times = { firstTokenP50Ms: null, firstTokenP95Ms: null };
-    const tokens = { failed: 0, errors: {}, inputTokens: 2, outputTokens: 2, ...times };
+    const tokens = {
+      failed: 0,
+      clientErrors: 0,
+      errors: {},
+      inputTokens: 2,
+      outputTokens: 2,
+      ...times,
+    };
     assert.deepEqual(clients, [
       { name: 'alice', requests: 2, ...tokens },
       { name: 'bob@team-2', requests: 1, ...tokens, inputTokens: 1, outputTokens: 1 },
