@@ -3,10 +3,12 @@
 import { causeOf } from '../lib/attempt.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import { type SharedMemory, sharedNowWholeMs } from '../lib/shared-memory.ts';
+import { type SharedMemory, sharedNowMs } from '../lib/shared-memory.ts';
 
-const WINDOW_MS = 60_000n;
-const MIN_TRIES = 10n;
+/** In ticks of a tenth of a second: as whole numbers of 32 bits they cost a request next to nothing. */
+const TICK_MS = 100;
+const WINDOW_TICKS = 600;
+const MIN_TRIES = 10;
 /** Below 500, the failures that are not the client's own. */
 const PROVIDER_STATUSES = new Set([401, 403, 408, 429]);
 
@@ -17,12 +19,12 @@ const [START, TRIES, FAILURES, FAILING_SINCE] = [0, 1, 2, 3];
 export class ProviderHealth {
   readonly #provider: string;
   readonly #logger: Logger;
-  readonly #cells: BigInt64Array;
+  readonly #cells: Int32Array;
 
   constructor(provider: string, logger: Logger, memory: SharedMemory) {
     this.#provider = provider;
     this.#logger = logger;
-    this.#cells = new BigInt64Array(memory.block(`health: ${provider}`, 32));
+    this.#cells = new Int32Array(memory.block(`health: ${provider}`, 16));
   }
 
   /** Takes the end of a try. Logs, once over all threads, that half of at least ten failed, and that fewer do again. */
@@ -31,31 +33,31 @@ export class ProviderHealth {
     const isFailure =
       failure !== undefined && (failure.status >= 500 || PROVIDER_STATUSES.has(failure.status));
     const start = this.#beginWindow();
-    const tries = Atomics.add(cells, TRIES, 1n) + 1n;
-    const failures = Atomics.add(cells, FAILURES, isFailure ? 1n : 0n) + (isFailure ? 1n : 0n);
+    const tries = Atomics.add(cells, TRIES, 1) + 1;
+    const failures = Atomics.add(cells, FAILURES, Number(isFailure)) + Number(isFailure);
     const since = Atomics.load(cells, FAILING_SINCE);
-    const isFailing = failures * 2n >= tries;
-    const facts = { provider: this.#provider, tries: Number(tries), failures: Number(failures) };
-    if (isFailure && isFailing && tries >= MIN_TRIES && since === 0n) {
-      if (Atomics.compareExchange(cells, FAILING_SINCE, 0n, start) !== 0n) return;
+    const isFailing = failures * 2 >= tries;
+    const facts = { provider: this.#provider, tries, failures };
+    if (isFailure && isFailing && tries >= MIN_TRIES && since === 0) {
+      if (Atomics.compareExchange(cells, FAILING_SINCE, 0, start) !== 0) return;
       this.#logger.log('warn', 'provider failing', { ...facts, cause: causeOf(failure) });
     }
     // Not within the same minute: half of the tries would log a line each.
-    if (isFailing || since === 0n || since === start) return;
-    if (Atomics.compareExchange(cells, FAILING_SINCE, since, 0n) !== since) return;
+    if (isFailing || since === 0 || since === start) return;
+    if (Atomics.compareExchange(cells, FAILING_SINCE, since, 0) !== since) return;
     this.#logger.log('info', 'provider works again', facts);
   }
 
   /** Returns the start of the current window, which begins with a try. */
-  #beginWindow(): bigint {
+  #beginWindow(): number {
     const cells = this.#cells;
-    const now = BigInt(sharedNowWholeMs());
+    const now = Math.floor(sharedNowMs() / TICK_MS);
     const start = Atomics.load(cells, START);
-    if (start !== 0n && now - start < WINDOW_MS) return start;
+    if (start !== 0 && now - start < WINDOW_TICKS) return start;
     if (Atomics.compareExchange(cells, START, start, now) !== start)
       return Atomics.load(cells, START);
-    Atomics.store(cells, TRIES, 0n);
-    Atomics.store(cells, FAILURES, 0n);
+    Atomics.store(cells, TRIES, 0);
+    Atomics.store(cells, FAILURES, 0);
     return now;
   }
 }
