@@ -378,7 +378,7 @@ describe('GET /v1/models', () => {
       sendJson(response, { data: ids.map((id) => ({ id })) }),
     );
     const toml = providerToml(upstream) + clientToml('some', 'models = ["p/b*"]');
-    const gateway = await startGateway(t, { toml });
+    const gateway = await startGateway(t, { toml, isInProcess: true });
     const listed = async () => {
       const reply = await gateway.send('/v1/models', keyOf('some'));
       return (reply.json().data as { id: string }[]).map(({ id }) => id);
