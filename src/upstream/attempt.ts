@@ -93,7 +93,7 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
   }
 
   if (isEventStream) {
-    const text = 'a stream was headersReceived to a request for a complete answer';
+    const text = 'a stream was answered to a request for a complete answer';
     throw new GatewayError('provider', text, { provider });
   }
   const body = readCompletion(reply, context);

@@ -32,8 +32,6 @@ export class EventInspector {
   #isAtStart = true;
   /** `[DONE]` was seen: the stream is over. */
   isDone = false;
-  /** The upstream omitted the blank line after its last event. */
-  lacksFinalBlankLine = false;
   /** By the index of each choice that has begun: whether it has its `finish_reason`. */
   readonly #choices = new Map<number, boolean>();
   readonly #context: AttemptContext;
@@ -123,11 +121,10 @@ export class EventInspector {
 
   /**
    * The bytes after the last blank line. Some upstreams omit the one after their last event: if the event is
-   * whole, it is passed on. Otherwise it is dropped, and the stream was cut off.
+   * whole, it is passed on with one, without which clients drop it. Otherwise it is dropped, and the stream was cut off.
    */
   end(): Inspection {
-    const tail = this.splitter.release();
-    const closed = Buffer.concat([tail, Buffer.from('\n\n')]);
+    const closed = Buffer.concat([this.splitter.release(), Buffer.from('\n\n')]);
     const event = [...parseEvents(closed, this.#isAtStart)].find(
       ({ data, jsonLine }) => data !== '' || jsonLine !== '',
     );
@@ -139,9 +136,7 @@ export class EventInspector {
         error: streamError(this.#context.attempt.provider, 'the stream was cut off'),
       };
     }
-    const found = this.#inspect(closed, true);
-    this.lacksFinalBlankLine = true;
-    return found.error ? found : { ...found, passed: tail };
+    return this.#inspect(closed, true);
   }
 
   /** `json` is the event's data, parsed; undefined if it is not JSON, or too long. */

@@ -39,11 +39,17 @@ const TIMED_OUT = new Set([
   'UND_ERR_BODY_TIMEOUT',
 ]);
 /** undici's parser, its limits, and exceptions without a code from within it; connect failures have codes. */
-const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$|UND_ERR_RES)/;
+const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
 
 /** `Request timed out` (interface, Errors). */
 export function timeoutError(provider: string, details?: ErrorDetails): GatewayError {
   return new GatewayError('timeout', 'Request timed out', { ...details, provider });
+}
+
+/** Marks a time limit that passed before a connection was made: no model of the provider can be reached. */
+export function unconnectedFailure(reason: unknown): unknown {
+  if (!(reason instanceof GatewayError) || reason.kind !== 'timeout') return reason;
+  return new GatewayError('timeout', reason.message, { ...reason.details, unreachable: true });
 }
 
 /** The error of a stream that is not usable. */

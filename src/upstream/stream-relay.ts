@@ -190,12 +190,12 @@ class Relay implements ByteSink, ByteStream {
     const { deadline, onStreamEnd } = this.#context;
     const client = this.#client!;
     this.#isOver = true;
-    if (!failure && !this.#inspector.isDone) client.write(this.#onFreshLine('[DONE]'));
+    if (!failure && !this.#inspector.isDone) client.write(encodeEvent('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
     else deadline.end({ abandon: !this.#hasUpstreamEnded });
     onStreamEnd(failure);
-    if (failure) client.write(this.#onFreshLine(failure.toBody()));
+    if (failure) client.write(encodeEvent(failure.toBody()));
     client.end();
   }
 
@@ -227,14 +227,6 @@ class Relay implements ByteSink, ByteStream {
   #hold(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.heldBytes;
     this.#context.call.answerReservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
-  }
-
-  /** An event of the gateway's own. Ends the upstream's line first if it is unfinished. */
-  #onFreshLine(data: string): Buffer {
-    const event = encodeEvent(data);
-    return this.#inspector.lacksFinalBlankLine
-      ? Buffer.concat([Buffer.from('\n\n'), event])
-      : event;
   }
 
   /** The failure of a stream that the upstream ended too early; undefined if it is complete. */

@@ -9,7 +9,7 @@ import { type ByteSink, type ByteSource, onNextTurn, TurnLimit } from '../lib/by
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { Connections } from './connections.ts';
-import { type ConnectionFailure, TransportError } from './network-error.ts';
+import { type ConnectionFailure, TransportError, unconnectedFailure } from './network-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { SlicedBody, toBody } from './sliced-body.ts';
 
@@ -166,7 +166,7 @@ class Exchange implements UpstreamReply, ByteSource {
   #giveUp(reason: unknown): void {
     if (this.#isOver) return;
     this.#unread.take();
-    this.#end(reason);
+    this.#end(this.#isStarted ? reason : unconnectedFailure(reason));
     // Not by undici's abort, which would open another connection that no request waits for.
     this.#socket?.destroy(CANCELLED);
   }

@@ -125,6 +125,7 @@ test('a complete answer that is cut off is a 502', async (t) => {
   const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
   const recordings = [
     `${head}content-length: ${answer.length}\r\n\r\n${answer}`,
+    `${head}connection: close\r\ncontent-length: ${answer.length}\r\n\r\n${answer}`,
     `${head}transfer-encoding: chunked\r\n\r\n${answer.length.toString(16)}\r\n${answer}\r\n0\r\n\r\n`,
   ];
   for (const recording of recordings) {
@@ -136,6 +137,7 @@ test('a complete answer that is cut off is a 502', async (t) => {
     for (end = 0; end < recording.length; end += 1) {
       const { status, text } = await gateway.chat(chatBody());
       assert.equal(status, 502, `cut after ${end}: ${text}`);
+      if (end > recording.indexOf(answer)) assert.match(text, /the answer was cut off/);
     }
     const whole = await gateway.chat(chatBody());
     assert.equal(whole.text, answer);

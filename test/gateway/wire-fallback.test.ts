@@ -13,6 +13,7 @@ import {
   type Reply,
   withoutRefill,
 } from '../support/gateway.ts';
+import { startBlackHole } from '../support/fault-proxy.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { byModel, modelOf, scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
@@ -821,6 +822,27 @@ describe('the circuit breaker', () => {
     const unreachable = Array<string>(3).fill('gone:upstream_error q:200');
     assert.deepEqual(tries, [...unreachable, 'gone:circuit_open q:200']);
   });
+
+  test(
+    'passes over all models of a provider to which no connection is made within its timeout',
+    { skip: OVER_FETCH },
+    async (t) => {
+      const { port } = await startBlackHole(t);
+      const silent = providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }, 's', 'timeout = 1');
+      const { gateway } = await start(t, answerWell, {
+        more: `${silent}[logging]\nverbose = true\n`,
+      });
+      const ask = async (model: string) =>
+        assert.equal(answered(await gateway.chat(chatBody({ model }))), '200 q');
+      await Promise.all(['s/a', 's/b', 's/c'].map(ask));
+      await ask('s/d');
+      const tries = gateway.accessLines().map(triesOf);
+      assert.deepEqual(tries, [
+        ...Array<string>(3).fill('s:timeout q:200'),
+        's:circuit_open q:200',
+      ]);
+    },
+  );
 
   test('probes a half-open provider with one attempt, whatever its retries', async (t) => {
     const { gateway, asked } = await start(t, fail(503), { p: 'retries = 1' });

@@ -222,7 +222,15 @@ const okRows: Row[] = [
     apiError(503, 'overloaded'),
   ],
   ['200 with a JSON completion', answers(completion()), NO_STREAMING, true],
-  ['200 with an event stream', events, PROVIDER_FAILED, false],
+  [
+    '200 with an event stream',
+    events,
+    {
+      ...PROVIDER_FAILED,
+      message: 'Provider error: a stream was answered to a request for a complete answer',
+    },
+    false,
+  ],
 ];
 
 const limitRows: Row[] = [

@@ -536,8 +536,11 @@ test('a last event without its blank line is passed on, and the stream is finish
     assert.ok(text.startsWith(CHUNK + LAST.trimEnd() + end), text);
     assert.match(text.slice((CHUNK + LAST.trimEnd()).length), /^[\r\n]{2,}data: \[DONE\]\n\n$/);
 
+    // An event without its blank line is none to the client (WHATWG HTML, 9.2.6).
     const whole = CHUNK + LAST + DONE.trimEnd() + end;
-    assert.equal((await stream(whole)).text, whole);
+    const { text: ended } = await stream(whole);
+    assert.ok(ended.startsWith(whole), ended);
+    assert.match(ended, /\[DONE\](?:\n|\r\n)\n$/);
 
     for (const error of [
       'data: {"error":"boom"}',
