@@ -5,12 +5,14 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 
 export const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
+/** No field of an event begins so. */
+const CONTINUES_JSON = /^[\s"{}\],]/;
 
 export interface ServerSentEvent {
   readonly name: string;
   readonly data: string;
-  /** The last line that is no field but an object of JSON; '' if there is none. */
-  readonly jsonLine: string;
+  /** The last lines that are no fields but an object or an array of JSON; '' if there are none. */
+  readonly bareJson: string;
 }
 
 /**
@@ -95,8 +97,8 @@ export class EventSplitter {
 
 /**
  * Parses whole events, as `push` returned them, with the offsets of the first line that is not a comment and of the byte
- * after the blank line. At the start of the stream a byte order mark is skipped. A field `error`,
- * which is llama.cpp's own, counts as the data of an event with that name.
+ * after the blank line. At the start of the stream a byte order mark is skipped. A field `error`, which is llama.cpp's
+ * own, counts as the data of an event with that name, whatever other data the event has.
  */
 export function* parseEvents(
   bytes: Buffer,
@@ -107,18 +109,19 @@ export function* parseEvents(
   const lineEnd = /\r\n|\n|\r/g;
   let name = '';
   let data: string[] = [];
-  let jsonLine = '';
+  let errors: string[] = [];
+  let bare: string[] = [];
   let start: number | undefined;
   let lineStart = isAtStart && text.startsWith('\u00ef\u00bb\u00bf') ? 3 : 0;
   for (const match of text.matchAll(lineEnd)) {
     const line = text.slice(lineStart, match.index);
     const end = match.index + match[0].length;
     if (line === '') {
+      if (errors.length > 0) [name, data] = ['error', errors];
       if (start !== undefined)
-        yield { name, data: decode(data), jsonLine: jsonLine && decode([jsonLine]), start, end };
+        yield { name, data: decode(data), bareJson: decode(bare), start, end };
       name = '';
-      jsonLine = '';
-      data = [];
+      [data, errors, bare] = [[], [], []];
       start = undefined;
     } else if (!line.startsWith(':')) {
       start ??= lineStart;
@@ -127,17 +130,16 @@ export function* parseEvents(
       const value = colon < 0 ? '' : line.slice(line[colon + 1] === ' ' ? colon + 2 : colon + 1);
       if (field === 'event') name = value;
       if (field === 'data') data.push(value);
-      if (line.startsWith('error:')) {
-        name = field;
-        data.push(value);
-      }
-      if (line.startsWith('{')) jsonLine = line;
+      if (line.startsWith('error:')) errors.push(value);
+      if (line[0] === '[' || (line[0] === '{' && !bare[0]?.startsWith('['))) bare = [line];
+      else if (bare.length > 0 && CONTINUES_JSON.test(line)) bare.push(line);
     }
     lineStart = end;
   }
 }
 
 function decode(lines: string[]): string {
+  if (lines.length === 0) return '';
   return Buffer.from(lines.join('\n'), 'latin1').toString('utf8');
 }
 

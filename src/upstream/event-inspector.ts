@@ -126,10 +126,10 @@ export class EventInspector {
   end(): Inspection {
     const closed = Buffer.concat([this.splitter.release(), Buffer.from('\n\n')]);
     const event = [...parseEvents(closed, this.#isAtStart)].find(
-      ({ data, jsonLine }) => data !== '' || jsonLine !== '',
+      ({ data, bareJson }) => data !== '' || bareJson !== '',
     );
     if (event === undefined) return { passed: NOTHING, hasData: false };
-    if (!isWholeData(event.data || event.jsonLine)) {
+    if (!isWholeData(event.data || event.bareJson)) {
       return {
         passed: NOTHING,
         hasData: false,
@@ -140,10 +140,10 @@ export class EventInspector {
   }
 
   /** `json` is the event's data, parsed; undefined if it is not JSON, or too long. */
-  #errorIn({ name, data, jsonLine }: ServerSentEvent, json: unknown): GatewayError | undefined {
+  #errorIn({ name, data, bareJson }: ServerSentEvent, json: unknown): GatewayError | undefined {
     const errorOf = (reported: unknown) => errorIn(reported, this.#context, true);
-    // Ollama and Gemini write one among the events.
-    const lineError = jsonLine === '' ? undefined : errorOf(parseUntrustedJson(jsonLine));
+    // Ollama and Gemini write one among the events, Gemini also over several lines.
+    const lineError = bareJson === '' ? undefined : errorOf(parseUntrustedJson(bareJson));
     if (lineError || data === '' || data === '[DONE]') return lineError;
     if (data.length > MAX_PARSED_CHARACTERS) {
       return name === 'error' || isLongError(data) ? errorOf(ERROR_WITHOUT_TEXT) : undefined;

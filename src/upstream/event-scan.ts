@@ -8,7 +8,8 @@ const DIGIT_0 = 0x30;
  * Members up to their values, and signs of an error or of the end. JSON escapes quotes inside strings, so a name in quotes
  * cannot be anything else.
  */
-const SIGNS = /"(?:error"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):/gm;
+const SIGNS =
+  /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):/gm;
 
 export interface EventScan {
   /** The run may hold an error, `[DONE]` or several choices, and must be parsed. */

@@ -27,6 +27,7 @@ const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];
 const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
   [/^(?:invalid_request_error|tool_use_failed|unsupported_value|context_length_exceeded)$/, 400],
+  [/^invalid_?parameter/i, 400],
   [/^content_(?:filter|policy)/, 400],
   [/^(?:authentication_error|invalid_api_key)$/, 401],
   [/permission/i, 403],
@@ -144,17 +145,17 @@ function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefine
   return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
 }
 
-/** `{error: …}`, `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`. */
+/** `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`. */
 function reportsFault(json: unknown): boolean {
   const body = bodyOf(json);
   const isFlat = memberOf(body, 'object') === 'error' || memberOf(body, 'type') === 'error';
-  return isFlat || Boolean(memberOf(body, 'error'));
+  return isFlat || Boolean(memberOf(body, 'error') || bodyOf(memberOf(body, 'errors')));
 }
 
 /** Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type names, else 502. */
 export function readFault(json: unknown) {
   const body = bodyOf(json);
-  const sources = [memberOf(body, 'error'), body];
+  const sources = [memberOf(body, 'error'), bodyOf(memberOf(body, 'errors')), body];
   const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
   const [code, type] = [textOf('code'), textOf('type')];
   const named = sources

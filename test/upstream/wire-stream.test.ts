@@ -166,6 +166,14 @@ const ERROR_EVENTS: readonly string[] = [
   '{"error":{"code":502,"message":"boom"}}\n\n',
   '{"error":"boom"}\ndata: [DONE]\n\n',
   '{"error":"boom"}\ndata: {"choices":[]}\n\n',
+  '[{"error":{"code":502,"message":"boom"}}]\n\n',
+  // Over several lines, with or without an indent.
+  '{\n  "error": {\n    "code": 502,\n    "message": "boom"\n  }\n}\n\n',
+  '[{\r\n"error": {\r\n"code": 502,\r\n"message": "boom"\r\n}\r\n}\r\n]\r\n\r\n',
+  '[\n{\n"error":\n{"message": "boom"}\n}\n]\n: comment\ndata: [DONE]\n\n',
+  // A field `error` beside data.
+  'data: {"choices":[]}\nerror: {"message":"boom"}\ndata: [DONE]\nevent: message\n\n',
+  'data: {"errors":[{"message":"boom"}]}\n\n',
 ];
 const BOOM = {
   type: 'provider_error',
@@ -253,6 +261,8 @@ const NAMED_STATUSES: [status: number, error: object, beside?: object][] = [
   [400, { code: 'unsupported_value' }],
   [400, { code: 'context_length_exceeded' }],
   [400, { code: 'content_filter' }],
+  [400, { code: 'InvalidParameter' }],
+  [400, { code: 'invalid_parameter_error' }],
   [401, { type: 'authentication_error' }],
   [401, { code: 'invalid_api_key', type: 'invalid_request_error' }],
   [403, { type: 'permission_error' }],
@@ -286,7 +296,7 @@ test('words that look like errors inside an answer are left alone', async (t) =>
   const innocent = [
     'data: {"choices":[{"delta":{"content":"{\\"error\\":{\\"message\\":\\"x\\"}}"}}]}\n\n',
     'data: {"choices":[],"error":null}\n\n',
-    'data: {"choices":[{"delta":{"error":"x"}}]}\n\n',
+    'data: {"choices":[{"delta":{"error":"x"}}],"errors":[]}\n\n',
     'event: message\ndata: {"choices":[]}\n\n',
     'data: "error"\n\ndata: not JSON "error"\n\n',
     'data: error: {"message":"x"}\n\nerrors: x\n\nerror\n\nid: error: x\n\n',
