@@ -8,8 +8,7 @@ import { type Answer, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
-import type { Provider } from '../upstream/provider.ts';
+import { forwardedHeaders, type Provider, traceIdOf } from '../upstream/provider.ts';
 import { resolveModel, withFallbacks } from './model-name.ts';
 import { askCandidates, type SelectionSettings } from './selection.ts';
 

@@ -6,10 +6,14 @@ import { readAll } from '../lib/byte-source.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { readCompletion } from './completion.ts';
-import { passedHeaders, upstreamRequestId } from './headers.ts';
 import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
-import type { UpstreamReply, UpstreamRequest } from './provider.ts';
+import {
+  passedHeaders,
+  type UpstreamReply,
+  upstreamRequestId,
+  type UpstreamRequest,
+} from './provider.ts';
 import { openStream } from './stream-relay.ts';
 
 const MAX_ERROR_BYTES = 65_536;

@@ -1,11 +1,18 @@
 /** Looks into a streamed completion as it arrives: for errors, its end, and what it says about itself. */
 
+import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from '../lib/attempt.ts';
 import type { GatewayError } from '../lib/errors.ts';
+import {
+  JsonScanner,
+  MAX_PARSED_CHARACTERS,
+  memberOf,
+  OPEN_BRACE,
+  parseUntrustedJson,
+  QUOTE,
+} from '../lib/json.ts';
 import { EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
-import { MAX_PARSED_CHARACTERS, memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
-import { isWholeData, scanEvents, type EventScan } from './event-scan.ts';
 import type { AttemptContext } from './attempt-context.ts';
+import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { streamError } from './network-error.ts';
 import { errorIn } from './provider-error.ts';
 
@@ -13,16 +20,16 @@ import { errorIn } from './provider-error.ts';
 const MAX_EVENT_BYTES = 16_777_216;
 /** OpenAI gives 128 at most. */
 const MAX_CHOICES = 1000;
-const NOTHING = Buffer.alloc(0);
+const DIGIT_0 = 0x30;
+/**
+ * Members up to their values, and signs of an error or of the end. JSON escapes quotes inside strings, so a name in quotes
+ * cannot be anything else.
+ */
+const SIGNS =
+  /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):/gm;
 
-/** The result of inspecting a run of whole events. */
-export interface Inspection {
-  /** The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. */
-  readonly passed: Buffer;
-  readonly error?: GatewayError;
-  /** There is data besides `[DONE]`. */
-  readonly hasData: boolean;
-}
+/** The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. */
+export type Inspection = { readonly passed: Buffer; readonly error?: GatewayError };
 
 /** Takes the upstream's bytes, and tells what to pass on. Its methods throw `provider` if a stream is not usable. */
 export class EventInspector {
@@ -30,6 +37,8 @@ export class EventInspector {
   readonly splitter = new EventSplitter();
   /** Nothing was passed on yet: a byte order mark may come. */
   #isAtStart = true;
+  /** Data besides `[DONE]` has come. */
+  hasData = false;
   /** `[DONE]` was seen: the stream is over. */
   isDone = false;
   /** By the index of each choice that has begun: whether it has its `finish_reason`. */
@@ -47,58 +56,70 @@ export class EventInspector {
   }
 
   /** Takes a chunk, and returns the events that are now whole. */
-  push(chunk: Buffer, isBeginning: boolean): Inspection {
-    return this.#inspect(this.splitter.push(chunk), isBeginning);
+  push(chunk: Buffer): Inspection {
+    return this.#inspect(this.splitter.push(chunk));
   }
 
-  /** Looks for errors, the end and what the answer says of itself. Parses only the beginning, and runs of events that look suspicious. */
-  #inspect(events: Buffer, isBeginning: boolean): Inspection {
+  /**
+   * The bytes after the last blank line. Some upstreams omit the one after their last event: if the event is
+   * whole, it is passed on with one, without which clients drop it. Otherwise it is dropped, and the stream was cut off.
+   */
+  end(): Inspection {
+    const closed = Buffer.concat([this.splitter.release(), Buffer.from('\n\n')]);
+    const texts = [...parseEvents(closed, this.#isAtStart)].map((one) => one.data || one.bareJson);
+    const text = texts.find((one) => one !== '');
+    if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
+    const passed = closed.subarray(0, 0);
+    if (text === undefined) return { passed };
+    return { passed, error: streamError(this.#context.attempt.provider, 'the stream was cut off') };
+  }
+
+  /** Parses only the beginning, and runs of events that look suspicious. */
+  #inspect(events: Buffer): Inspection {
+    const { attempt } = this.#context;
     if (this.splitter.heldBytes > MAX_EVENT_BYTES)
-      throw streamError(this.#context.attempt.provider, 'an event is too large');
-    const scan = scanEvents(events, this.#isModelWanted);
-    const mustParse = isBeginning || scan.isSuspicious;
-    const found = mustParse ? this.#parse(events) : { passed: events, hasData: true };
-    if (!mustParse) this.#noteChoices(scan);
-    const isWhole = found.passed.length === events.length;
+      throw streamError(attempt.provider, 'an event is too large');
+    let scan = scanEvents(events, this.#isModelWanted);
+    let found: Inspection = { passed: events };
+    if (this.hasData && !scan.isSuspicious) this.#noteChoices(scan);
+    else {
+      found = this.#parse(events);
+      const isWhole = found.passed.length === events.length;
+      if (!isWhole) scan = scanEvents(found.passed, this.#isModelWanted);
+    }
     if (found.passed.length > 0) this.#isAtStart = false;
-    this.#note(isWhole ? scan : scanEvents(found.passed, this.#isModelWanted));
+    if (scan.model !== '') {
+      this.#isModelWanted = false;
+      attempt.noteModel(scan.model);
+    }
+    if (scan.finishReason !== '') attempt.noteFinishReason(scan.finishReason);
+    if (scan.usage !== '') attempt.noteUsage(scan.usage);
     return found;
   }
 
-  #note({ model, finishReason, usage }: EventScan): void {
-    const { attempt } = this.#context;
-    if (model !== '') {
-      this.#isModelWanted = false;
-      attempt.noteModel(model);
-    }
-    if (finishReason !== '') attempt.noteFinishReason(finishReason);
-    if (usage !== '') attempt.noteUsage(usage);
-  }
-
   #parse(events: Buffer): Inspection {
-    let hasData = false;
     let before = 0;
     for (const event of parseEvents(events, this.#isAtStart)) {
       const { data, start, end } = event;
       const json = parseUntrustedJson(data);
       const error = this.#errorIn(event, json);
-      if (error) return { passed: events.subarray(0, start), error, hasData };
+      if (error) return { passed: events.subarray(0, start), error };
       if (data === '[DONE]') {
         this.isDone = true;
-        return { passed: events.subarray(0, end), hasData };
+        return { passed: events.subarray(0, end) };
       }
-      hasData ||= data !== '';
+      this.hasData ||= data !== '';
       // Comments too, as in a run that is not parsed: how a stream is cut up makes no difference.
       this.#noteChoices(scanEvents(events.subarray(before, start), false));
       this.#noteChoices(scanEvents(events.subarray(start, end), false), json);
       before = end;
     }
     this.#noteChoices(scanEvents(events.subarray(before), false));
-    return { passed: events, hasData };
+    return { passed: events };
   }
 
   /** Notes the choices that were scanned. An event with an `index` other than 0 is parsed to find its choice. */
-  #noteChoices({ index, finishReason }: EventScan, json?: unknown): void {
+  #noteChoices({ index, finishReason }: ReturnType<typeof scanEvents>, json?: unknown): void {
     if (index !== 'other') {
       const isFinished = finishReason !== '';
       if (index === '0' || isFinished) this.#noteChoice(0, isFinished);
@@ -119,35 +140,67 @@ export class EventInspector {
     this.#choices.set(index, before || isFinished);
   }
 
-  /**
-   * The bytes after the last blank line. Some upstreams omit the one after their last event: if the event is
-   * whole, it is passed on with one, without which clients drop it. Otherwise it is dropped, and the stream was cut off.
-   */
-  end(): Inspection {
-    const closed = Buffer.concat([this.splitter.release(), Buffer.from('\n\n')]);
-    const event = [...parseEvents(closed, this.#isAtStart)].find(
-      ({ data, bareJson }) => data !== '' || bareJson !== '',
-    );
-    if (event === undefined) return { passed: NOTHING, hasData: false };
-    if (!isWholeData(event.data || event.bareJson)) {
-      return {
-        passed: NOTHING,
-        hasData: false,
-        error: streamError(this.#context.attempt.provider, 'the stream was cut off'),
-      };
-    }
-    return this.#inspect(closed, true);
-  }
-
   /** `json` is the event's data, parsed; undefined if it is not JSON, or too long. */
   #errorIn({ name, data, bareJson }: ServerSentEvent, json: unknown): GatewayError | undefined {
     const errorOf = (reported: unknown) => errorIn(reported, this.#context, true);
     // Ollama and Gemini write one among the events, Gemini also over several lines.
-    const lineError = bareJson === '' ? undefined : errorOf(parseUntrustedJson(bareJson));
-    if (lineError || data === '' || data === '[DONE]') return lineError;
+    const bareError = bareJson === '' ? undefined : errorOf(parseUntrustedJson(bareJson));
+    if (bareError || data === '' || data === '[DONE]') return bareError;
     if (data.length > MAX_PARSED_CHARACTERS) {
       return name === 'error' || isLongError(data) ? errorOf(ERROR_WITHOUT_TEXT) : undefined;
     }
     return errorOf(json) ?? (name === 'error' ? errorOf({ error: json ?? data }) : undefined);
   }
+}
+
+/**
+ * Scans a run of whole events once, without decoding it. `isSuspicious`: it may hold an error, `[DONE]` or several choices,
+ * and must be parsed. `index` is `0` if there are only such, `other` if there is another one. Of what it says about itself
+ * the first `model`, if it is wanted, and the last `finish_reason` and `usage`, with what follows that in its line; else ''.
+ */
+export function scanEvents(events: Buffer, isModelWanted: boolean) {
+  let isSuspicious = false;
+  let index: 'none' | '0' | 'other' = 'none';
+  let model = '';
+  let finishReason = '';
+  let usageStart = 0;
+  // latin1: one character is one byte, so offsets in the text are offsets in the bytes.
+  const text = events.toString('latin1');
+  SIGNS.lastIndex = 0;
+  for (let sign = SIGNS.exec(text); sign; sign = SIGNS.exec(text)) {
+    const name = sign[1];
+    const start = SIGNS.lastIndex;
+    const byte = events[start];
+    if (name === undefined) isSuspicious = true;
+    else if (name === 'finish_reason') finishReason = readString(events, start) || finishReason;
+    else if (name === 'index' && byte !== DIGIT_0) index = 'other';
+    else if (name === 'index' && index === 'none') index = '0';
+    else if (name === 'usage' && byte === OPEN_BRACE) usageStart = start;
+    else if (name === 'model' && isModelWanted) model ||= readString(events, start);
+  }
+  const usage = usageStart > 0 ? readLine(events, usageStart) : '';
+  return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
+}
+
+/** Returns whether the data of an event is not cut off. */
+export function isWholeData(data: string): boolean {
+  if (data === '[DONE]') return true;
+  const json = new JsonScanner(() => {}, Infinity);
+  json.push(Buffer.from(data));
+  return json.end() === undefined;
+}
+
+/** From `start` to the end of the line. Not cut out of the scanned text: V8 would keep all of that with it. */
+function readLine(bytes: Buffer, start: number): string {
+  return bytes.toString('latin1', start, start + MAX_USAGE_BYTES).split(/[\r\n]/, 1)[0]!;
+}
+
+/** The beginning of the string at `start`, as written; '' if no string begins there, or it says nothing. */
+function readString(bytes: Buffer, start: number): string {
+  if (bytes[start] !== QUOTE) return '';
+  // One character more than may be noted, so that a longer string is not.
+  const end = start + 1 + MAX_WORD_CHARACTERS + 1;
+  const [text = ''] = bytes.toString('latin1', start + 1, end).split('"', 1);
+  // Some providers write `""` or `"null"` until the answer is finished.
+  return text === 'null' ? '' : text;
 }

@@ -5,9 +5,8 @@ import { STATUS_CODES } from 'node:http';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
-import { passedHeaders } from './headers.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import type { UpstreamHeaders } from './provider.ts';
+import { passedHeaders, type UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;

@@ -85,7 +85,7 @@ class Relay implements ByteSink, ByteStream {
     if (this.#isOver) return true;
     try {
       if (!this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
-      const found = this.#inspector.push(chunk, this.#opening !== undefined);
+      const found = this.#inspector.push(chunk);
       return this.#opening ? this.#open(found, this.#opening) : this.#pass(found);
     } catch (thrown) {
       this.#fail(thrown);
@@ -136,7 +136,7 @@ class Relay implements ByteSink, ByteStream {
   #open(found: Inspection, opening: Opening): boolean {
     if (found.passed.length > 0) opening.seen.push(found.passed);
     this.#hold(opening.seen.size);
-    if (found.hasData) {
+    if (this.#inspector.hasData) {
       this.#opening = undefined;
       this.#beginning = { ...found, passed: opening.seen.take() };
       this.#context.deadline.disarm();

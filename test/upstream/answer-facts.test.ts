@@ -3,7 +3,7 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { readAll } from '../../src/lib/byte-source.ts';
 import { readCompletion } from '../../src/upstream/completion.ts';
-import { scanEvents } from '../../src/upstream/event-scan.ts';
+import { scanEvents } from '../../src/upstream/event-inspector.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { openStream } from '../../src/upstream/stream-relay.ts';
 import { bodyOf } from '../support/byte-source.ts';
