@@ -3,8 +3,7 @@
 import { fromIterable, type ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { TransportError } from './network-error.ts';
-import type { UpstreamReply, UpstreamRequest } from './provider.ts';
-import { SlicedBody, toBody } from './sliced-body.ts';
+import { SlicedBody, toBody, type UpstreamReply, type UpstreamRequest } from './provider.ts';
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export async function sendByFetch(
@@ -13,37 +12,38 @@ export async function sendByFetch(
 ): Promise<UpstreamReply> {
   const controller = new AbortController();
   cancellation.onCancel(() => controller.abort(cancellation.reason));
+  const body = toBody(request);
+  const headers = new Headers();
+  for (let at = 0; at < request.headers.length; at += 2) {
+    headers.append(request.headers[at]!, request.headers[at + 1]!);
+  }
+  if (body instanceof SlicedBody) {
+    headers.append('content-length', `${body.length}`);
+    // Up to Node 22 fetch leaves the body alone while its connection is being made.
+    cancellation.onCancel(() => body.release());
+  }
   try {
     const response = await fetch(request.origin + request.path, {
       method: request.method,
+      headers,
+      body: body instanceof SlicedBody ? toStream(body) : (body ?? null),
+      duplex: 'half',
       // A followed redirect would carry the prompt, and custom key headers, to another host.
       redirect: 'manual',
       signal: controller.signal,
-      ...headersAndBody(request, cancellation),
     });
-    const headers = new Map([...response.headers].map(([name, value]) => [name, value.trim()]));
-    return { status: response.status, headers, body: readBody(response.body, cancellation) };
+    const { status } = response;
+    const received = new Map([...response.headers].map(([name, value]) => [name, value.trim()]));
+    return { status, headers: received, body: readBody(response.body, cancellation) };
   } catch (thrown) {
     cancellation.throwIfCancelled();
-    if (isProxyAuthentication(thrown)) {
+    const { cause } = thrown as { cause?: unknown };
+    // fetch turns a 407, also a provider's own, into its only error that has neither a text nor a code.
+    if (cause instanceof Error && cause.message === '' && !('code' in cause)) {
       return { status: 407, headers: new Map(), body: readBody(null, cancellation) };
     }
     throw toTransportError(thrown);
   }
-}
-
-function headersAndBody(request: UpstreamRequest, cancellation: Cancellation): RequestInit {
-  const headers = pairsOf(request.headers);
-  if (!request.body) return { headers };
-  const body = toBody(request);
-  if (!(body instanceof SlicedBody)) return { headers, body };
-  // Up to Node 22 fetch leaves the body alone while its connection is being made.
-  cancellation.onCancel(() => body.release());
-  return {
-    headers: [...headers, ['content-length', `${body.length}`]],
-    body: toStream(body),
-    duplex: 'half',
-  };
 }
 
 function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
@@ -74,21 +74,10 @@ function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancell
   return fromIterable(chunks());
 }
 
-/** fetch turns a 407, also a provider's own, into its only error that has neither a text nor a code. */
-function isProxyAuthentication(thrown: unknown): boolean {
-  const { cause } = thrown as { cause?: unknown };
-  return cause instanceof Error && cause.message === '' && !('code' in cause);
-}
-
 function toTransportError(thrown: unknown): unknown {
   const outer = thrown instanceof TypeError ? thrown.cause : undefined;
   if (!(outer instanceof Error)) return thrown;
   // The refusal of a tunnel comes inside an abort; Node 26 calls several failed addresses a timeout.
   const isWrapped = outer instanceof DOMException || outer.cause instanceof AggregateError;
   return new TransportError(isWrapped && outer.cause instanceof Error ? outer.cause : outer);
-}
-
-/** The pairs of a list that has names and values in turn. */
-function pairsOf(list: readonly string[]): [name: string, value: string][] {
-  return list.flatMap((name, at) => (at % 2 === 0 ? [[name, list[at + 1]!]] : []));
 }

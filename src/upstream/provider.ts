@@ -8,11 +8,12 @@ import type { IncomingHttpHeaders } from 'node:http';
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 import type { ProviderSettings } from '../config/config.ts';
-import type { Reservation } from '../lib/byte-budget.ts';
-import type { ByteSource } from '../lib/byte-source.ts';
+import { copyIfResizable, type Reservation } from '../lib/byte-budget.ts';
+import { type ByteSource, nextTurn, TurnLimit } from '../lib/byte-source.ts';
+import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import type { ChatRequest } from '../lib/attempt.ts';
 import { memberOf } from '../lib/json.ts';
-import { digestOf } from '../lib/secrets.ts';
+import { digestOf, type Redactor } from '../lib/secrets.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
 export interface UpstreamRequest {
@@ -23,7 +24,6 @@ export interface UpstreamRequest {
   readonly path: string;
   /** Names and values in turn. */
   readonly headers: readonly string[];
-  /** In parts, to be sent one after the other. */
   readonly body?: readonly Buffer[];
   /** The reservation of the body's memory. */
   readonly held?: Reservation;
@@ -119,10 +119,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
   };
 }
 
-/**
- * Reads `{data: […]}` (OpenAI), a bare array (Together) or `{models: […]}`, without unusable entries; strips `models/`
- * (Gemini). Throws for anything else.
- */
+/** Reads `{data: […]}` (OpenAI), an array (Together) or `{models: […]}`; strips `models/` (Gemini). Throws for all else. */
 function readModelList(json: unknown): ListedModel[] {
   const list = Array.isArray(json) ? json : (memberOf(json, 'data') ?? memberOf(json, 'models'));
   if (!Array.isArray(list)) throw new Error('not a model list');
@@ -137,6 +134,53 @@ function readModelList(json: unknown): ListedModel[] {
   });
 }
 
+/** A longer body, and that of a stream, is sent in slices, so that no buffer of it outlives its sending. */
+const MAX_WHOLE_BYTES = 4096;
+const SLICE_BYTES = 65_536;
+
+/** Returns one buffer if it is short; else a `SlicedBody`, whose `content-length` the caller has to send. */
+export function toBody({ body, held, isStream }: UpstreamRequest) {
+  if (!body) return undefined;
+  if (!isStream && lengthOf(body) <= MAX_WHOLE_BYTES) return joinParts(body);
+  return new SlicedBody(body, held);
+}
+
+/** Releases its bytes as they are sent. undici and fetch keep a body until the response ends, for a stream minutes later. */
+export class SlicedBody {
+  readonly length: number;
+  #parts: Buffer[];
+  #held: Reservation | undefined;
+
+  constructor(parts: readonly Buffer[], held: Reservation | undefined) {
+    this.length = lengthOf(parts);
+    this.#parts = [...parts];
+    this.#held = held;
+    held?.retain();
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Buffer> {
+    const turn = new TurnLimit();
+    try {
+      for (let part = this.#parts.shift(); part; part = this.#parts.shift()) {
+        const slice = copyIfResizable(part.subarray(0, SLICE_BYTES));
+        if (slice.length < part.length) this.#parts.unshift(part.subarray(SLICE_BYTES));
+        if (this.#parts.length === 0) this.release();
+        if (turn.spend(slice.length)) await nextTurn();
+        yield slice;
+      }
+    } finally {
+      this.release();
+    }
+  }
+
+  /** Drops what has not been sent. */
+  release(): void {
+    this.#parts = [];
+    this.#held?.release();
+    this.#held = undefined;
+  }
+}
+
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;
 /**
  * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. Version ff and ids of
@@ -147,10 +191,7 @@ const TRACEPARENT = /^(?!ff)[\da-f]{2}-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}
 const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
 
 /** The allow-list to the client. Cookies, server banners and connection headers of the upstream are not in it. */
-export function passedHeaders(
-  headers: UpstreamHeaders,
-  redact: (text: string) => string,
-): Record<string, string> {
+export function passedHeaders(headers: UpstreamHeaders, redact: Redactor): Record<string, string> {
   const passed: Record<string, string> = {};
   for (const [name, value] of headers) {
     if (PASSED_HEADERS.test(name)) passed[name] = redact(value);

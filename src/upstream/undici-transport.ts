@@ -10,8 +10,16 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { Connections } from './connections.ts';
 import { type ConnectionFailure, TransportError, unconnectedFailure } from './network-error.ts';
-import type { UpstreamReply, UpstreamRequest } from './provider.ts';
-import { SlicedBody, toBody } from './sliced-body.ts';
+import { SlicedBody, toBody, type UpstreamReply, type UpstreamRequest } from './provider.ts';
+
+/** About a round trip: an upstream that closes later may have worked on the request. */
+const STALE_WITHIN_MS = 1000;
+/** One for all: a socket reads the stack of its error, which takes memory for each place. */
+const CANCELLED = new Error('the request was cancelled');
+/** At this many unread bytes the connection is paused; what undici has already read from the socket still comes. */
+const MAX_UNREAD_BYTES = 65_536;
+/** undici 7 takes the handlers of 6 and 8, but wraps those of 8 and makes text of all headers for them. */
+const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export function sendByUndici(
@@ -23,7 +31,7 @@ export function sendByUndici(
   return new Promise((resolve, reject) => {
     // Before the body is held for the exchange, which alone releases it.
     cancellation.throwIfCancelled();
-    const body = request.body && toBody(request);
+    const body = toBody(request);
     const sliced = body instanceof SlicedBody ? body : undefined;
     const headers = sliced
       ? [...request.headers, 'content-length', `${sliced.length}`]
@@ -37,17 +45,6 @@ export function sendByUndici(
   });
 }
 
-/** undici 7 takes the handlers of 6 and 8, but wraps those of 8 and makes text of all headers for them. */
-const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
-
-/** First argument of the methods of undici 8's handlers. */
-interface Controller {
-  readonly rawHeaders: readonly Buffer[];
-  abort(reason: Error): void;
-  pause(): void;
-  resume(): void;
-}
-
 interface ExchangeOptions {
   readonly cancellation: Cancellation;
   readonly connections: Connections;
@@ -57,28 +54,18 @@ interface ExchangeOptions {
   readonly reject: (error: unknown) => void;
 }
 
-/** About a round trip: an upstream that closes later may have worked on the request. */
-const STALE_WITHIN_MS = 1000;
-/** One for all: a socket reads the stack of its error, which takes memory for each place. */
-const CANCELLED = new Error('the request was cancelled');
-/** At this many unread bytes the connection is paused; what undici has already read from the socket still comes. */
-const MAX_UNREAD_BYTES = 65_536;
-
-/**
- * One request, and its reply once the headers have come. undici 6 and 7 call the methods from `onConnect` to `onError`.
- */
+/** One request, and its reply once the headers have come. undici 6 and 7 call the methods from `onConnect` to `onError`. */
 class Exchange implements UpstreamReply, ByteSource {
   status = 0;
   readonly headers = new Map<string, string>();
   readonly body = this;
+  /** Undefined until the request is written to a connection. */
   connection: 'new' | 'reused' | undefined;
   readonly #options: ExchangeOptions;
   readonly #unread = new ChunkBuffer();
   readonly #turn = new TurnLimit();
   /** It goes on by itself. */
   #isTurnOver = false;
-  /** It is being written to a connection. */
-  #isStarted = false;
   #socket: Socket | undefined;
   #bytesReadBefore = 0;
   #sentAtMs = 0;
@@ -112,7 +99,6 @@ class Exchange implements UpstreamReply, ByteSource {
   onConnect(abort: (reason: Error) => void): void {
     // Cancelled while the request waited for a connection, when undici has no way to abort it.
     if (this.#isOver) return abort(this.#options.cancellation.reason!);
-    this.#isStarted = true;
     this.#options.connections.onNextUse((socket, connection) => {
       this.#socket = socket;
       this.connection = connection;
@@ -121,11 +107,17 @@ class Exchange implements UpstreamReply, ByteSource {
     });
   }
 
-  onHeaders(status: number, rawHeaders: readonly Buffer[], resume: () => void): boolean {
+  /** Takes names and values in turn: names to lower case, values trimmed, repeated headers joined, as `Headers` does it. */
+  onHeaders(status: number, raw: readonly Buffer[], resume: () => void): boolean {
     // 1xx: the final response is still to come.
     if (status < 200) return true;
     this.status = status;
-    readHeaders(rawHeaders, this.headers);
+    for (let at = 0; at < raw.length; at += 2) {
+      const name = raw[at]!.toString('latin1').toLowerCase();
+      const value = raw[at + 1]!.toString('latin1').trim();
+      const before = this.headers.get(name);
+      this.headers.set(name, before === undefined ? value : `${before}, ${value}`);
+    }
     this.#resume = resume;
     this.#options.resolve(this);
     return true;
@@ -157,8 +149,8 @@ class Exchange implements UpstreamReply, ByteSource {
 
   /** The state of the connection if it breaks now; `undefined` if the upstream may have worked on the request. */
   get #connectionFailure(): ConnectionFailure | undefined {
-    if (!this.#isStarted) return 'unconnected';
-    if (this.#socket && this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
+    if (!this.#socket) return 'unconnected';
+    if (this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
     const isSoon = performance.now() - this.#sentAtMs < STALE_WITHIN_MS;
     return this.connection === 'reused' && isSoon ? 'stale' : undefined;
   }
@@ -166,7 +158,7 @@ class Exchange implements UpstreamReply, ByteSource {
   #giveUp(reason: unknown): void {
     if (this.#isOver) return;
     this.#unread.take();
-    this.#end(this.#isStarted ? reason : unconnectedFailure(reason));
+    this.#end(this.#socket ? reason : unconnectedFailure(reason));
     // Not by undici's abort, which would open another connection that no request waits for.
     this.#socket?.destroy(CANCELLED);
   }
@@ -189,6 +181,13 @@ class Exchange implements UpstreamReply, ByteSource {
   }
 }
 
+type Controller = {
+  rawHeaders: Buffer[];
+  abort(reason: Error): void;
+  pause(): void;
+  resume(): void;
+};
+
 /** The same with the methods that undici 8 calls. */
 class Undici8Exchange extends Exchange {
   onRequestStart(controller: Controller): void {
@@ -209,15 +208,5 @@ class Undici8Exchange extends Exchange {
 
   onResponseError(_: Controller, error: Error): void {
     this.onError(error);
-  }
-}
-
-/** Names in lower case; values trimmed, and repeated headers joined, as `Headers` does it. */
-function readHeaders(raw: readonly Buffer[], headers: Map<string, string>): void {
-  for (let at = 0; at < raw.length; at += 2) {
-    const name = raw[at]!.toString('latin1').toLowerCase();
-    const value = raw[at + 1]!.toString('latin1').trim();
-    const before = headers.get(name);
-    headers.set(name, before === undefined ? value : `${before}, ${value}`);
   }
 }
