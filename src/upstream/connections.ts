@@ -22,9 +22,6 @@ interface Agent {
   destroy(): Promise<void>;
 }
 
-/** Takes the connection on which a request begins. */
-type UseListener = (socket: Socket, connection: 'new' | 'reused') => void;
-
 export type Connections = NonNullable<ReturnType<typeof createConnections>>;
 
 /**
@@ -48,26 +45,23 @@ export function createConnections(
   const open = memory.inFlightCounter('connections');
   const made = memory.totalCounter('connections made');
   const reused = memory.totalCounter('connections reused');
-  // Sockets are counted here and not in the connector, which makes none of those behind a proxy.
-  const countUse = (socket: Socket): 'new' | 'reused' => {
-    if (used.has(socket)) {
-      reused.add(1);
-      return 'reused';
-    }
-    used.add(socket);
-    made.add(1);
-    open.add(1);
-    socket.once('close', () => open.add(-1));
-    return 'new';
-  };
-  let listenerOfNextUse: UseListener | undefined;
-  // Published when a request is written to a socket, directly after its handler's `onConnect`.
+  let listenerOfNextUse: ((socket: Socket, connection: 'new' | 'reused') => void) | undefined;
+  // Published when a request is written to a socket, directly after its handler's `onConnect`. Sockets are counted here and not
+  // in the connector, which makes none of those behind a proxy.
   const onSendHeaders = (message: unknown) => {
     // Also other code in this process may use fetch.
     if (!listenerOfNextUse) return;
     const { socket } = message as { socket: Socket };
-    listenerOfNextUse(socket, countUse(socket));
+    const isReused = used.has(socket);
+    listenerOfNextUse(socket, isReused ? 'reused' : 'new');
     listenerOfNextUse = undefined;
+    if (isReused) reused.add(1);
+    else {
+      used.add(socket);
+      made.add(1);
+      open.add(1);
+      socket.once('close', () => open.add(-1));
+    }
   };
   subscribe(SEND_HEADERS, onSendHeaders);
   return {
@@ -79,7 +73,7 @@ export function createConnections(
       return { open: open.value, made: made.value, reused: reused.value };
     },
     /** Calls `listener` with the connection of the request that undici starts right now. */
-    onNextUse(listener: UseListener) {
+    onNextUse(listener: typeof listenerOfNextUse) {
       listenerOfNextUse = listener;
     },
     /** Closes all connections at once: a proxy may never complete an orderly close. */
@@ -106,15 +100,15 @@ function findAgentClass(): (new (options: object) => Agent) | undefined {
   return shared!.constructor as new (options: object) => Agent;
 }
 
-type Origin = Pick<URL, 'protocol' | 'host' | 'hostname' | 'port'>;
-type ConnectCallback = (error: Error | null, socket?: Socket) => void;
-
 /** Returns undici's `connect` option, which is called with members of the origin's URL. */
 function createConnector(timeoutMs: number) {
   /** The latest TLS session of each origin; resuming one saves most of the handshake's cost. */
   const sessions = new Map<string, Buffer>();
 
-  return ({ protocol, host, hostname, port }: Origin, callback: ConnectCallback): void => {
+  return (
+    { protocol, host, hostname, port }: URL,
+    callback: (error: Error | null, socket: Socket) => void,
+  ): void => {
     const isTls = protocol === 'https:';
     const socket = isTls
       ? connectTls({
@@ -138,25 +132,17 @@ function createConnector(timeoutMs: number) {
       if (error) sessions.delete(host);
       callback(error, socket);
     };
-    const timer = limitConnect(socket, timeoutMs);
+    // A single timer would fire on a busy event loop before the 'connect' that waits to be reported behind it.
+    let ticksLeft = CONNECT_TICKS;
+    const timer = setTimeout(() => {
+      ticksLeft -= 1;
+      if (ticksLeft > 0) timer.refresh();
+      else socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
+    }, timeoutMs / CONNECT_TICKS);
     // Emitted only after the certificate has been verified; a resumed session is not verified again.
     socket.on('session', (session: Buffer) => sessions.set(host, session));
     // Stays on after the connect: an 'error' without a listener would end the process.
     socket.on('error', settle);
     socket.once(isTls ? 'secureConnect' : 'connect', () => settle(null));
   };
-}
-
-/**
- * Destroys the socket with ETIMEDOUT after `timeoutMs`. Counts ticks, which a busy event loop delays:
- * a single timer would fire before the 'connect' that waits to be reported behind it.
- */
-function limitConnect(socket: Socket, timeoutMs: number): NodeJS.Timeout {
-  let ticksLeft = CONNECT_TICKS;
-  const timer = setTimeout(() => {
-    ticksLeft -= 1;
-    if (ticksLeft > 0) timer.refresh();
-    else socket.destroy(Object.assign(new Error('connect timed out'), { code: 'ETIMEDOUT' }));
-  }, timeoutMs / CONNECT_TICKS);
-  return timer;
 }

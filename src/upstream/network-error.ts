@@ -17,11 +17,10 @@ export type ConnectionFailure =
 
 /** Rejection of `Transport.send`, and failure of a reply's body, if the network or the upstream is at fault. */
 export class TransportError extends Error {
-  /** The error of undici, node:net or node:tls. */
   override readonly cause: Error;
-  /** `undefined` if that is not known. */
   readonly connectionFailure: ConnectionFailure | undefined;
 
+  /** Takes the error of undici, node:net or node:tls. */
   constructor(cause: Error, connectionFailure?: ConnectionFailure) {
     super('the upstream request failed', { cause });
     this.cause = cause;
@@ -32,12 +31,7 @@ export class TransportError extends Error {
 const CLOSED = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
 /** Of fetch; our own connections end with ETIMEDOUT. */
 const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
-const TIMED_OUT = new Set([
-  'ETIMEDOUT',
-  CONNECT_TIMEOUT,
-  'UND_ERR_HEADERS_TIMEOUT',
-  'UND_ERR_BODY_TIMEOUT',
-]);
+const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
 /** undici's parser, its limits, and exceptions without a code from within it; connect failures have codes. */
 const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
 
@@ -80,35 +74,25 @@ export function upstreamFailure(
   }
   const isUnconnected = connectionFailure === 'unconnected' || code === CONNECT_TIMEOUT;
   // An AggregateError has the code of the first address that was tried only.
-  if (TIMED_OUT.has(code) && !(cause instanceof AggregateError)) {
+  if (TIMED_OUT.test(code) && !(cause instanceof AggregateError)) {
     return timeoutError(provider, { cause, unreachable: isUnconnected });
   }
-  if (NOT_HTTP.test(code)) {
-    return new GatewayError('provider', 'the answer was not valid HTTP', { provider, cause });
+  const fail = (text: string, details?: ErrorDetails) =>
+    new GatewayError('provider', text, { provider, cause, ...details });
+  if (NOT_HTTP.test(code)) return fail('the answer was not valid HTTP');
+  if (headersReceived || connectionFailure === 'midAnswer') return fail('the answer was cut off');
+  const isClosed = CLOSED.has(code);
+  if (isClosed && !isUnconnected) {
+    const repeatAtOnce = connectionFailure === 'stale';
+    return fail('the connection was closed without an answer', { retryable: true, repeatAtOnce });
   }
-  if (headersReceived || connectionFailure === 'midAnswer') {
-    return new GatewayError('provider', 'the answer was cut off', { provider, cause });
-  }
-  if (CLOSED.has(code) && !isUnconnected) {
-    return new GatewayError('provider', 'the connection was closed without an answer', {
-      provider,
-      cause,
-      retryable: true,
-      repeatAtOnce: connectionFailure === 'stale',
-    });
-  }
-  return new GatewayError('provider', 'the provider is unreachable', {
-    provider,
-    cause,
-    unreachable: true,
-    retryable: true,
-    // An idle connection may have broken before the request was written to it.
-    repeatAtOnce: CLOSED.has(code),
-  });
+  // An idle connection may have broken before the request was written to it.
+  const details = { unreachable: true, retryable: true, repeatAtOnce: isClosed };
+  return fail('the provider is unreachable', details);
 }
 
 /** The resource of this machine that is exhausted, by the error's code. */
-const LOCAL_LIMITS: Readonly<Record<string, string>> = {
+const LOCAL_LIMITS: Record<string, string> = {
   EMFILE: 'open files of the process (ulimit -n)',
   ENFILE: 'open files of the system (fs.file-max)',
   EADDRNOTAVAIL: 'local ports (net.ipv4.ip_local_port_range)',
@@ -116,7 +100,6 @@ const LOCAL_LIMITS: Readonly<Record<string, string>> = {
 
 const EXHAUSTION_REPORT_MS = 1000;
 
-/** `address` is that of the other end. */
 type SystemError = Error & { readonly code: string; readonly address?: string };
 
 /** Returns the error that says what has run out, if `error` is one, or has one for an address that was tried. */

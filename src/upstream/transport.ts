@@ -3,7 +3,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
 import type { Cancellation } from '../lib/cancellation.ts';
-import type { ConnectionFigures, SharedMemory } from '../lib/shared-memory.ts';
+import type { SharedMemory } from '../lib/shared-memory.ts';
 import { createConnections } from './connections.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
@@ -17,21 +17,7 @@ const FETCH_LIMITATIONS = [
   'fetch does not tell whether a connection was reused: a request on one that the provider had closed is not repeated',
 ];
 
-export interface Transport {
-  /** The client in use, and the reason if that is fetch; for the operator. */
-  readonly description: string;
-  /** One sentence for each, for the operator. */
-  readonly limitations: readonly string[];
-  /** Of all threads. Over fetch they are not known. */
-  readonly connectionFigures: ConnectionFigures | undefined;
-  /**
-   * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with a
-   * `TransportError` or the reason of the cancellation.
-   */
-  send(request: UpstreamRequest, cancellation: Cancellation): Promise<UpstreamReply>;
-  /** Closes all connections of undici's agent; fetch's end with the process. */
-  close(): Promise<void>;
-}
+export type Transport = ReturnType<typeof createTransport>;
 
 const CONNECT_ERROR = 'undici:client:connectError';
 
@@ -45,7 +31,7 @@ function failWaiting(message: unknown): void {
 }
 
 /** Creates the transport with its own connections, counted in `memory`. `setting` is `server.upstream`. */
-export function createTransport(setting: 'auto' | 'fetch', memory?: SharedMemory): Transport {
+export function createTransport(setting: 'auto' | 'fetch', memory?: SharedMemory) {
   subscribe(CONNECT_ERROR, failWaiting);
   const version = process.versions['undici'] ?? '';
   const isTested = TESTED_MAJORS.has(version.split('.')[0]!);
@@ -53,16 +39,23 @@ export function createTransport(setting: 'auto' | 'fetch', memory?: SharedMemory
   const whyNotFound = isTested ? "undici's agent was not found" : `undici ${version} is not tested`;
   const reason = setting === 'fetch' ? 'as configured' : whyNotFound;
   return {
+    /** The client in use, and the reason if that is fetch; for the operator. */
     description: connections ? `undici ${version} (the agent under fetch)` : `fetch (${reason})`,
+    /** One sentence for each, for the operator. */
     limitations: connections ? [] : FETCH_LIMITATIONS,
+    /** Of all threads. Over fetch they are not known. */
     get connectionFigures() {
       return connections?.figures;
     },
-    // Not async: each promise on this path costs as much as a header.
-    send: (request, cancellation) =>
+    /**
+     * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with a `TransportError` or the reason
+     * of the cancellation. Not async: each promise on this path costs as much as a header.
+     */
+    send: (request: UpstreamRequest, cancellation: Cancellation): Promise<UpstreamReply> =>
       connections
         ? sendByUndici(request, cancellation, connections)
         : sendByFetch(request, cancellation),
+    /** Closes all connections of undici's agent; fetch's end with the process. */
     async close() {
       unsubscribe(CONNECT_ERROR, failWaiting);
       await connections?.close();
