@@ -43,10 +43,8 @@ export async function sendAttempt(
   const limitMs = isStream
     ? Math.min(timeoutMs, settings.config.server.firstTokenTimeoutMs)
     : timeoutMs;
-  deadline.arm(limitMs, () => {
-    const awaited = isStream ? 'first event' : 'complete answer';
-    return timeoutError(provider, { cause: `no ${awaited} in ${limitMs} ms` });
-  });
+  const cause = `no ${isStream ? 'first event' : 'complete answer'} in ${limitMs} ms`;
+  deadline.arm(limitMs, () => timeoutError(provider, { cause }));
   let headersReceived = false;
   try {
     const reply = await settings.transport.send(request, deadline);
@@ -73,11 +71,9 @@ export async function sendAttempt(
 /** Maps an upstream's reply to the client's answer. Throws `GatewayError` if it is not one. */
 function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promise<Answer> {
   const { status } = reply;
-  const {
-    attempt: { provider },
-    isStream,
-    settings: { redact },
-  } = context;
+  const { isStream } = context;
+  const { provider } = context.attempt;
+  const { redact } = context.settings;
   const encoding = reply.headers.get('content-encoding');
   if (encoding && encoding.toLowerCase() !== 'identity') {
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
@@ -115,17 +111,12 @@ async function readStatusError(
   { status, headers, body }: UpstreamReply,
   context: AttemptContext,
 ): Promise<GatewayError> {
-  const {
-    attempt: { provider },
-    call,
-    deadline,
-  } = context;
+  const { call, deadline } = context;
+  const { provider } = context.attempt;
   if (status < 400 || status > 599 || NO_ANSWER_STATUSES.has(status)) {
     const location = headers.get('location')?.split('?', 1)[0];
-    return new GatewayError('provider', `unexpected status ${status}`, {
-      provider,
-      ...(location && { cause: `status ${status}, location ${location}` }),
-    });
+    const cause = location && `status ${status}, location ${location}`;
+    return new GatewayError('provider', `unexpected status ${status}`, { provider, cause });
   }
   const timer = setTimeout(() => deadline.cancel(timeoutError(provider)), ERROR_BODY_MS);
   // If the error body is truncated or slow, answer with the status alone.
@@ -133,7 +124,7 @@ async function readStatusError(
   clearTimeout(timer);
   call.cancellation.throwIfCancelled();
   const error = bytes && readErrorBody(bytes.toString('utf8'), headers.get('content-type') ?? '');
-  return toProviderError(readFault(error), context, { status, headers });
+  return toProviderError({ ...readFault(error), status }, context, headers);
 }
 
 /** The JSON of an error body, or its text if that is a message and not a page; else undefined. */

@@ -38,12 +38,10 @@ export function readCompletion(
     held.push(chunk);
     // Below that, `JSON.parse` takes a quarter of the scan's time.
     if (held.size <= MAX_PARSED_CHARACTERS) return true;
-    if (scan) scan.push(chunk);
-    else {
-      scan = new AnswerScan();
-      for (const part of held.parts) scan.push(part);
-    }
-    return scan.isJson;
+    const added = scan ? [chunk] : held.parts;
+    scan ??= new AnswerScan();
+    for (const part of added) scan.json.push(part);
+    return !scan.json.fault;
   });
   const check = () => {
     const { parts } = held;
@@ -72,13 +70,10 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
   if (json === undefined) return 'not JSON';
   const choices = memberOf(json, 'choices') ?? undefined;
   if (choices === undefined) return errorIn(json, context, false);
-  const reasons = Array.isArray(choices)
-    ? choices.map((choice) => memberOf(choice, 'finish_reason'))
-    : [];
+  const list: unknown[] = Array.isArray(choices) ? choices : [];
+  const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
   context.attempt.noteModel(memberOf(json, 'model'));
-  context.attempt.noteFinishReason(
-    reasons.find((reason) => typeof reason === 'string' && reason !== ''),
-  );
+  context.attempt.noteFinishReason(reasons.find((one) => typeof one === 'string' && one !== ''));
   const usage = memberOf(json, 'usage');
   const mayBeLong = usage && bytes.length > MAX_USAGE_BYTES;
   context.attempt.noteUsage(mayBeLong ? JSON.stringify(usage).slice(0, MAX_USAGE_BYTES) : usage);
@@ -88,8 +83,8 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
 /** Returns whether the JSON of an event, too long to be parsed, is an error. Its message is not passed on. */
 export function isLongError(data: string): boolean {
   const scan = new AnswerScan();
-  scan.push(Buffer.from(data));
-  return scan.isError();
+  scan.json.push(Buffer.from(data));
+  return !scan.json.end() && scan.isError;
 }
 
 /**
@@ -97,7 +92,7 @@ export function isLongError(data: string): boolean {
  * one may be a million elements.
  */
 class AnswerScan {
-  readonly #json = new JsonScanner((value) => this.#note(value), Infinity);
+  readonly json = new JsonScanner((value) => this.#note(value), Infinity);
   #hasError = false;
   #hasChoices = false;
   #model = '';
@@ -107,25 +102,16 @@ class AnswerScan {
   /** The offset of the last `usage` that is not null; 0 if there is none. */
   #usageStart = 0;
 
-  get isJson(): boolean {
-    return this.#json.fault === undefined;
-  }
-
-  push(chunk: Buffer): void {
-    this.#json.push(chunk);
-  }
-
-  /** The answer is complete, and an error. */
-  isError(): boolean {
-    return !this.#json.end() && this.#hasError && !this.#hasChoices;
+  /** There are no choices beside it. */
+  get isError(): boolean {
+    return this.#hasError && !this.#hasChoices;
   }
 
   /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
   finish(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
-    if (this.#json.end()) return 'not JSON';
-    if (!this.#hasChoices) {
-      return this.#hasError ? errorIn(ERROR_WITHOUT_TEXT, context, false) : undefined;
-    }
+    if (this.json.end()) return 'not JSON';
+    if (this.isError) return errorIn(ERROR_WITHOUT_TEXT, context, false);
+    if (!this.#hasChoices) return undefined;
     context.attempt.noteModel(this.#model);
     context.attempt.noteFinishReason(this.#finishReason);
     const start = this.#usageStart;

@@ -3,7 +3,7 @@
 import { STATUS_CODES } from 'node:http';
 
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
-import { withoutControlCharacters } from '../lib/secrets.ts';
+import { type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { passedHeaders, type UpstreamHeaders } from './provider.ts';
@@ -46,29 +46,29 @@ export function errorIn(
   context: AttemptContext,
   isEvent: boolean,
 ): GatewayError | undefined {
-  if (!reportsFault(json)) return undefined;
-  const fault = readFault(json);
-  return toProviderError(fault, context, { status: fault.status, isEvent });
+  return reportsFault(json)
+    ? toProviderError(readFault(json), context, undefined, isEvent)
+    : undefined;
 }
 
-/** Maps a fault to the error that the client gets. `from` has the headers of a reply whose status is an error's. */
+/** Maps a fault to the error that the client gets. `headers` are those of a reply whose status is an error's. */
 export function toProviderError(
   fault: UpstreamFault,
   { attempt: { provider }, settings: { config, redact } }: AttemptContext,
-  from: { status: number; headers?: UpstreamHeaders; isEvent?: boolean },
+  headers?: UpstreamHeaders,
+  isEvent = false,
 ): GatewayError {
-  const { status, headers, isEvent = false } = from;
+  const { status } = fault;
   const reason = fault.code ?? fault.type ?? '';
   const retryAfterSeconds = readRetryAfter(headers);
   const isPolicy = REFUSED_BY_POLICY.test(reason);
   const isTooLong = status === 400 && reason === 'context_length_exceeded';
   const isBilling = status === 429 && BILLING_CODE.test(reason);
-  const text = errorText(fault, status, redact);
+  const text = errorText(fault, redact);
+  const { providerMessages } = config.logging;
   const details: ErrorDetails = {
     provider,
-    cause: config.logging.providerMessages
-      ? causeOf(fault, from, text)
-      : namesOf(fault, status, redact),
+    cause: providerMessages ? causeOf(fault, text, headers) : namesOf(fault, redact),
     ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
@@ -89,39 +89,27 @@ export function toProviderError(
 }
 
 /** The upstream's message, or the status's reason phrase, with the upstream's code behind it if it lacks it. */
-function errorText(
-  { message = '', code = '' }: UpstreamFault,
-  status: number,
-  redact: (text: string) => string,
-): string {
+function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redactor): string {
   const text = sanitizeMessage(message, redact) || (STATUS_CODES[status] ?? 'Unknown error');
   const isKnown = text.includes(code) || code === String(status);
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
 }
 
 /** The text; of an error without one, as of a page, what came instead: `502, text/html, "Bad Gateway"`. */
-function causeOf(
-  { message }: UpstreamFault,
-  { status, headers }: { status: number; headers?: UpstreamHeaders },
-  text: string,
-): string {
+function causeOf({ message, status }: UpstreamFault, text: string, headers?: UpstreamHeaders) {
   if (message !== undefined || headers === undefined) return text;
   const [type] = (headers.get('content-type') ?? '').split(';', 1);
   return `${status}, ${type || 'no content-type'}, ${JSON.stringify(text)}`;
 }
 
 /** The upstream's type and code, or the status's reason phrase: what is told of an error without its text. */
-function namesOf(
-  { code = '', type = '' }: UpstreamFault,
-  status: number,
-  redact: (text: string) => string,
-): string {
+function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redactor): string {
   const names = [...new Set([type, code])].filter((name) => CODE_WORD.test(name));
   return redact(names.join(' ')) || (STATUS_CODES[status] ?? 'Unknown error');
 }
 
 /** An upstream's message on one line, bounded and without keys. Nothing of an HTML page. */
-function sanitizeMessage(message: string, redact: (text: string) => string): string {
+function sanitizeMessage(message: string, redact: Redactor): string {
   // Cut first: everything after it takes time that grows with the text.
   const cut = message.slice(0, MAX_ERROR_TEXT_CHARACTERS);
   const line = withoutControlCharacters(cut).trim();

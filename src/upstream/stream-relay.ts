@@ -5,7 +5,7 @@
 
 import { noRoom } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import type { ByteSink, ByteSource, ByteStream } from '../lib/byte-source.ts';
+import type { ByteSink, ByteStream } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { encodeEvent } from '../lib/sse.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
@@ -26,32 +26,25 @@ const AFTER_DONE_MS = 5000;
  * Waits for the first event with data and returns the stream from its first byte on. Until then nothing is committed:
  * rejects with an error event, a timeout or an early end, and another provider may still answer.
  */
-export function openStream(
-  { body, headers }: UpstreamReply,
-  context: AttemptContext,
-): Promise<ByteStream> {
-  const causeIfEmpty = `content-type: ${headers.get('content-type') ?? 'none'}`;
+export function openStream(reply: UpstreamReply, context: AttemptContext): Promise<ByteStream> {
   return new Promise((resolve, reject) => {
-    const opening = { seen: new ChunkBuffer(), causeIfEmpty, resolve, reject };
-    body.start(new Relay(body, context, opening));
+    const opening = { seen: new ChunkBuffer(), resolve, reject };
+    reply.body.start(new Relay(reply, context, opening));
   });
 }
 
 interface Opening {
   /** Everything up to and including the first events with data. */
   readonly seen: ChunkBuffer;
-  /** The cause of a reply without events, for the log. */
-  readonly causeIfEmpty: string;
   readonly resolve: (stream: ByteStream) => void;
   readonly reject: (failure: unknown) => void;
 }
 
 /** Takes the upstream's bytes, and is the client's stream once it has a first event. */
 class Relay implements ByteSink, ByteStream {
-  readonly #body: ByteSource;
+  readonly #reply: UpstreamReply;
   readonly #context: AttemptContext;
   readonly #inspector: EventInspector;
-  /** Limit for the silence inside a running stream; 0 is no limit. */
   readonly #idleMs: number;
   /** Settles `openStream`; `undefined` once there are events with data. */
   #opening: Opening | undefined;
@@ -72,20 +65,20 @@ class Relay implements ByteSink, ByteStream {
       ? noRoom()
       : timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
 
-  constructor(body: ByteSource, context: AttemptContext, opening: Opening) {
-    this.#body = body;
+  constructor(reply: UpstreamReply, context: AttemptContext, opening: Opening) {
+    this.#reply = reply;
     this.#context = context;
     this.#inspector = new EventInspector(context);
     this.#idleMs = context.settings.config.server.streamIdleTimeoutMs;
     this.#opening = opening;
   }
 
-  /** Takes a chunk from the upstream. What comes after `[DONE]` is dropped. */
-  write(chunk: Buffer): boolean {
+  /** Takes a chunk from the upstream, or nothing if it has ended. What comes after `[DONE]` is dropped. */
+  write(chunk?: Buffer): boolean {
     if (this.#isOver) return true;
     try {
-      if (!this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
-      const found = this.#inspector.push(chunk);
+      if (chunk && !this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
+      const found = chunk ? this.#inspector.push(chunk) : this.#inspector.end();
       return this.#opening ? this.#open(found, this.#opening) : this.#pass(found);
     } catch (thrown) {
       this.#fail(thrown);
@@ -96,21 +89,15 @@ class Relay implements ByteSink, ByteStream {
   /** The upstream has ended. */
   end(error?: unknown): void {
     this.#hasUpstreamEnded = true;
-    if (this.#isOver) return this.#context.deadline.end({ abandon: true });
-    if (error) return this.#fail(error);
-    try {
-      const found = this.#inspector.end();
-      if (this.#opening) this.#open(found, this.#opening);
-      else this.#pass(found);
-    } catch (thrown) {
-      this.#fail(thrown);
-    }
+    if (this.#isOver) this.#context.deadline.end({ abandon: true });
+    else if (error) this.#fail(error);
+    else this.write();
   }
 
   start(client: ByteSink): void {
     this.#client = client;
     try {
-      if (this.#pass(this.#beginning!)) this.#body.resume();
+      if (this.#pass(this.#beginning!)) this.#reply.body.resume();
     } catch (thrown) {
       this.#fail(thrown);
     }
@@ -123,7 +110,7 @@ class Relay implements ByteSink, ByteStream {
       this.#context.deadline.arm(this.#idleLeftMs, this.#createTimeout);
     }
     this.#idleLeftMs = undefined;
-    this.#body.resume();
+    this.#reply.body.resume();
   }
 
   cancel(): void {
@@ -146,9 +133,8 @@ class Relay implements ByteSink, ByteStream {
     if (found.error) throw found.error;
     const { isDone } = this.#inspector;
     if (isDone || this.#hasUpstreamEnded || opening.seen.size > MAX_COMMENT_BYTES) {
-      const { provider } = this.#context.attempt;
-      const text = 'the stream ended before its first event';
-      throw streamError(provider, text, opening.causeIfEmpty);
+      const cause = `content-type: ${this.#reply.headers.get('content-type') ?? 'none'}`;
+      throw this.#error('the stream ended before its first event', cause);
     }
     return true;
   }
@@ -156,15 +142,17 @@ class Relay implements ByteSink, ByteStream {
   /** Passes events on to the client. Returns false if the upstream is to wait for it. */
   #pass({ passed, error }: Inspection): boolean {
     const { deadline } = this.#context;
+    const { isDone, splitter } = this.#inspector;
     this.#hold(passed.length);
     const hasRoom = passed.length === 0 || this.#client!.write(passed);
-    const failure = error ?? (this.#hasUpstreamEnded ? this.#endFailure() : undefined);
-    if (failure || this.#hasUpstreamEnded || this.#inspector.isDone) {
-      this.#finish(failure);
+    if (error || this.#hasUpstreamEnded || isDone) {
+      const isComplete = isDone || this.#inspector.isFinished;
+      const text = 'the stream ended before the answer was finished';
+      this.#finish(error ?? (isComplete ? undefined : this.#error(text)));
       return true;
     }
     // The idle limit stops while the client is slow to read, and goes on afterwards; only data restarts it.
-    const { sawData } = this.#inspector.splitter;
+    const { sawData } = splitter;
     if (!hasRoom) {
       const leftMs = this.#idleLeftMs ?? deadline.disarm();
       this.#idleLeftMs = sawData ? this.#idleMs : leftMs;
@@ -218,23 +206,17 @@ class Relay implements ByteSink, ByteStream {
       this.#isWaiting = false;
       endWait();
       // The reason of the deadline comes with the end of the body.
-      if (deadline.reason || this.write(chunk)) this.#body.resume();
+      if (deadline.reason || this.write(chunk)) this.#reply.body.resume();
     }, WAIT_MS);
     return false;
   }
 
-  /** Reserves what is held: these bytes, and the unfinished event. */
   #hold(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.heldBytes;
     this.#context.call.answerReservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 
-  /** The failure of a stream that the upstream ended too early; undefined if it is complete. */
-  #endFailure(): GatewayError | undefined {
-    if (this.#inspector.isDone || this.#inspector.isFinished) return undefined;
-    return streamError(
-      this.#context.attempt.provider,
-      'the stream ended before the answer was finished',
-    );
+  #error(text: string, cause?: string): GatewayError {
+    return streamError(this.#context.attempt.provider, text, cause);
   }
 }
