@@ -52,9 +52,8 @@ export function streamError(provider: string, text: string, cause?: string): Gat
 }
 
 /**
- * Translates what `send`, or reading a reply's body, was rejected with; returns other
- * errors unchanged. `headersReceived`: the response headers had come, so the provider has worked
- * on the request and it must not be repeated. Hosts, ports and library texts stay in `cause`, for the log.
+ * Translates a `TransportError`, and returns other errors unchanged. If `headersReceived`, the provider has worked on the
+ * request, and it must not be repeated. Hosts, ports and library texts stay in `cause`, for the log.
  */
 export function upstreamFailure(
   thrown: unknown,

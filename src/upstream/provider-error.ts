@@ -88,9 +88,16 @@ export function toProviderError(
   return new GatewayError('api', `${head} - ${text}`, { ...details, reason: head });
 }
 
-/** The upstream's message, or the status's reason phrase, with the upstream's code behind it if it lacks it. */
+/**
+ * The upstream's message on one line, without keys and nothing of a page, or the status's reason phrase; with the upstream's
+ * code behind it if it lacks it.
+ */
 function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redactor): string {
-  const text = sanitizeMessage(message, redact) || (STATUS_CODES[status] ?? 'Unknown error');
+  // Cut first: everything after it takes time that grows with the text.
+  const cut = message.slice(0, MAX_ERROR_TEXT_CHARACTERS);
+  const line = withoutControlCharacters(cut).trim();
+  const sanitized = PAGE.test(line) ? '' : redact(line).slice(0, MAX_ERROR_TEXT_CHARACTERS);
+  const text = sanitized || (STATUS_CODES[status] ?? 'Unknown error');
   const isKnown = text.includes(code) || code === String(status);
   return CODE_WORD.test(code) && !isKnown ? `${text} (${redact(code)})` : text;
 }
@@ -106,14 +113,6 @@ function causeOf({ message, status }: UpstreamFault, text: string, headers?: Ups
 function namesOf({ code = '', type = '', status }: UpstreamFault, redact: Redactor): string {
   const names = [...new Set([type, code])].filter((name) => CODE_WORD.test(name));
   return redact(names.join(' ')) || (STATUS_CODES[status] ?? 'Unknown error');
-}
-
-/** An upstream's message on one line, bounded and without keys. Nothing of an HTML page. */
-function sanitizeMessage(message: string, redact: Redactor): string {
-  // Cut first: everything after it takes time that grows with the text.
-  const cut = message.slice(0, MAX_ERROR_TEXT_CHARACTERS);
-  const line = withoutControlCharacters(cut).trim();
-  return PAGE.test(line) ? '' : redact(line).slice(0, MAX_ERROR_TEXT_CHARACTERS);
 }
 
 /**
@@ -161,22 +160,13 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   if (isText(value)) return value;
   if (typeof value !== 'object' || value === null || search.left === 0) return undefined;
   search.left -= 1;
-  const parts: unknown[] = Array.isArray(value)
-    ? value
-    : MESSAGE_NAMES.map((name) => memberOf(value, name));
-  for (const part of parts) {
-    const text = firstText(part, search);
-    if (text !== undefined) {
-      return SAYS_NOTHING.test(text)
-        ? addRawError(text, memberOf(value, 'metadata'), search)
-        : text;
-    }
-  }
-  return undefined;
-}
-
-/** Adds whose error it is, and what it says. */
-function addRawError(text: string, metadata: unknown, search: { left: number }): string {
+  const isList = Array.isArray(value);
+  const parts: unknown[] = isList ? value : MESSAGE_NAMES.map((name) => memberOf(value, name));
+  let text: string | undefined;
+  for (const part of parts) text ??= firstText(part, search);
+  if (text === undefined || !SAYS_NOTHING.test(text)) return text;
+  // Whose error it is, and what it says.
+  const metadata = memberOf(value, 'metadata');
   const raw = memberOf(metadata, 'raw');
   const inner = firstText(typeof raw === 'string' ? parseUntrustedJson(raw) : raw, search) ?? raw;
   return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');

@@ -22,10 +22,7 @@ const WAIT_MS = 50;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
 
-/**
- * Waits for the first event with data and returns the stream from its first byte on. Until then nothing is committed:
- * rejects with an error event, a timeout or an early end, and another provider may still answer.
- */
+/** Resolves to the stream when its first event with data was read; rejects with an error event, a timeout or an early end. */
 export function openStream(reply: UpstreamReply, context: AttemptContext): Promise<ByteStream> {
   return new Promise((resolve, reject) => {
     const opening = { seen: new ChunkBuffer(), resolve, reject };

@@ -1,7 +1,4 @@
-/**
- * Requests to providers through undici's Agent itself. The WHATWG layer that fetch puts on top costs
- * more than all else of the request (`npm run bench`).
- */
+/** Requests to providers through undici's Agent itself: the layer of fetch on top costs more than all else of the request. */
 
 import type { Socket } from 'node:net';
 
@@ -49,7 +46,6 @@ interface ExchangeOptions {
   readonly cancellation: Cancellation;
   readonly connections: Connections;
   readonly body: SlicedBody | undefined;
-  /** Settles the request: the headers have come, or will not come any more. */
   readonly resolve: (reply: UpstreamReply) => void;
   readonly reject: (error: unknown) => void;
 }
