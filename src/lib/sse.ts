@@ -20,7 +20,8 @@ export interface ServerSentEvent {
  * before an event counts as an event: keep-alives are not held back.
  */
 export class EventSplitter {
-  readonly #held = new ChunkBuffer();
+  /** The unfinished event. */
+  readonly held = new ChunkBuffer();
   #lineIsEmpty = true;
   #lineIsComment = false;
   /** After a carriage return, a line feed is skipped; `atEventEnd`: it belongs to the event that has just ended. */
@@ -29,27 +30,19 @@ export class EventSplitter {
   /** The last `push` had a part of an event, and not only comments and blank lines. */
   sawData = false;
 
-  get heldBytes(): number {
-    return this.#held.size;
-  }
-
   /** Takes a chunk. Returns all events that are now whole, and holds the unfinished one. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#lastBoundary(chunk);
     // Most chunks hold whole events only.
-    if (boundary === chunk.length && this.#held.size === 0) return chunk;
+    if (boundary === chunk.length && this.held.size === 0) return chunk;
     if (boundary === 0) {
-      this.#held.push(chunk);
+      this.held.push(chunk);
       return chunk.subarray(0, 0);
     }
-    this.#held.push(chunk.subarray(0, boundary));
-    const whole = this.#held.take();
-    if (boundary < chunk.length) this.#held.push(chunk.subarray(boundary));
+    this.held.push(chunk.subarray(0, boundary));
+    const whole = this.held.take();
+    if (boundary < chunk.length) this.held.push(chunk.subarray(boundary));
     return whole;
-  }
-
-  release(): Buffer {
-    return this.#held.take();
   }
 
   /** The offset after the last event end in `chunk`, or 0. */

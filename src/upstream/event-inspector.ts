@@ -65,7 +65,7 @@ export class EventInspector {
    * whole, it is passed on with one, without which clients drop it. Otherwise it is dropped, and the stream was cut off.
    */
   end(): Inspection {
-    const closed = Buffer.concat([this.splitter.release(), Buffer.from('\n\n')]);
+    const closed = Buffer.concat([this.splitter.held.take(), Buffer.from('\n\n')]);
     const texts = [...parseEvents(closed, this.#isAtStart)].map((one) => one.data || one.bareJson);
     const text = texts.find((one) => one !== '');
     if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
@@ -77,7 +77,7 @@ export class EventInspector {
   /** Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer): Inspection {
     const { attempt } = this.#context;
-    if (this.splitter.heldBytes > MAX_EVENT_BYTES)
+    if (this.splitter.held.size > MAX_EVENT_BYTES)
       throw streamError(attempt.provider, 'an event is too large');
     let scan = scanEvents(events, this.#isModelWanted);
     let found: Inspection = { passed: events };

@@ -188,7 +188,7 @@ class Relay implements ByteSink, ByteStream {
   #hasRoom(chunk: Buffer): boolean {
     const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#opening?.seen.size ?? 0;
-    const heldBytes = seenBytes + this.#inspector.splitter.heldBytes + chunk.length;
+    const heldBytes = seenBytes + this.#inspector.splitter.held.size + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryResize(heldBytes)) return true;
     if (heldBytes > reservation.budget.limits.maxBufferedBytes) throw noRoom();
     return false;
@@ -209,7 +209,7 @@ class Relay implements ByteSink, ByteStream {
   }
 
   #hold(bytes: number): void {
-    const heldBytes = bytes + this.#inspector.splitter.heldBytes;
+    const heldBytes = bytes + this.#inspector.splitter.held.size;
     this.#context.call.answerReservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 
