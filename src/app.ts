@@ -6,7 +6,8 @@ import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { ConfigError } from './config/setting-values.ts';
-import { createHttpServer } from './downstream/http-server.ts';
+import { createHttpServer, requestCounters, type DrainOptions } from './downstream/http-server.ts';
+import type { CompletionSettings } from './gateway/chat-completions.ts';
 import { createGateway } from './gateway/gateway.ts';
 import {
   createModelList,
@@ -93,11 +94,15 @@ export function createService(initial: Config, runtime: MainRuntime) {
   return {
     /** The listener of the public port: this thread's, or those of its workers. */
     server,
-    /** The listener of `[admin]`. */
     admin: admin?.server,
-    /** Of this thread. */
     app,
     learnModels,
+    /** Drains the public port. Resolves with the counts of the requests that have ended since it began, over all threads. */
+    async drain(options: DrainOptions) {
+      const [finishedBefore, cutBefore] = [app.finished.value, app.cut.value];
+      await server.drain(options);
+      return { finished: app.finished.value - finishedBefore, cut: app.cut.value - cutBefore };
+    },
     /**
      * Uses the settings that `read` returns for all requests that begin from now on; those in flight keep theirs. If it
      * throws, nothing changes. Both are logged. In a drain it does nothing. Resolves when all threads use them.
@@ -195,21 +200,18 @@ function createParts(config: Config, options: AppOptions) {
     budget: new ByteBudget(config.server, memory),
     /** Counts streamed answers while they are being sent. */
     streams: memory.inFlightCounter('open streams'),
-    /** Counts requests. */
-    inFlight: memory.inFlightCounter('requests'),
+    ...requestCounters(memory),
     /** Of the rate limits, if they are shared with other replicas. */
     store: store && createRedisStore(logger, memory, (events) => new Connection(store, events)),
   };
 }
 
-/** The parts of `former` that have state. */
-interface Former {
-  readonly providers: ReadonlyMap<string, Provider>;
-  readonly keyPools: ReadonlyMap<string, KeyPool>;
-}
-
 /** Creates what depends on the settings: requests keep the one that they began with. Providers with the same settings stay. */
-function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, former?: Former) {
+function createSnapshot(
+  config: Config,
+  parts: ReturnType<typeof createParts>,
+  former?: Pick<CompletionSettings, 'providers' | 'keyPools'>,
+) {
   const { logger, memory, store, createKeyPool } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();

@@ -7,7 +7,7 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { createLoopWatch } from './admin/figures.ts';
 import { createApp } from './app.ts';
 import { unpackConfig } from './config/config.ts';
-import type { DrainOptions, DrainResult, HttpServer } from './downstream/http-server.ts';
+import type { DrainOptions, HttpServer } from './downstream/http-server.ts';
 import { GatewayError } from './lib/errors.ts';
 import type { FinishedRequest } from './lib/request-facts.ts';
 import { SharedMemory } from './lib/shared-memory.ts';
@@ -45,7 +45,7 @@ export function runWorker(): void {
     share: (event) => outbox.addEvent(event),
   });
   const { logger, server, store } = app;
-  let draining: Promise<DrainResult> | undefined;
+  let draining: Promise<unknown> | undefined;
   const drain = async (options: DrainOptions) => (draining ??= server.drain(options));
   // The state of the thread is unknown, but its requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
@@ -66,7 +66,7 @@ export function runWorker(): void {
   });
   inbox.on('drain', (delayMs, timeoutMs, text) => {
     const reason = new GatewayError('internal', text);
-    void drain({ delayMs, timeoutMs, reason }).then((result) => outbox.send('drained', result));
+    void drain({ delayMs, timeoutMs, reason }).then(() => outbox.send('drained'));
   });
   void (store?.connect() ?? Promise.resolve())
     .then(() => (server.isDraining ? {} : listen(server, data)))

@@ -40,8 +40,8 @@ export class SharedMemory {
   }
 
   /** Returns the counter of what is under way under this name: `reclaim` takes back what a thread leaves in it. */
-  inFlightCounter(name: string): SharedCounter {
-    return this.#counter(`${IN_FLIGHT_PREFIX}${name}`);
+  inFlightCounter(name: string, thread = this.place.thread): SharedCounter {
+    return this.#counter(`${IN_FLIGHT_PREFIX}${name}`, thread);
   }
 
   /** Returns the counter of what has happened since the start. */
@@ -58,9 +58,8 @@ export class SharedMemory {
     }
   }
 
-  #counter(name: string): SharedCounter {
-    const { thread, threads } = this.place;
-    return new SharedCounter(this.block(name, (1 + threads) * 8), thread);
+  #counter(name: string, thread = this.place.thread): SharedCounter {
+    return new SharedCounter(this.block(name, (1 + this.place.threads) * 8), thread);
   }
 }
 

@@ -3,7 +3,7 @@
 import { once } from 'node:events';
 
 import { packConfig, type Config } from '../config/config.ts';
-import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
+import { requestCounters, type DrainOptions, type HttpServer } from '../downstream/http-server.ts';
 import { Cancellation, pause } from '../lib/cancellation.ts';
 import type { Logger } from '../lib/log.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
@@ -49,6 +49,7 @@ export class WorkerPool implements HttpServer {
   readonly #app: MainApp;
   readonly #runtime: MainRuntime;
   readonly #backlog: Backlog;
+  readonly #requests: ReturnType<typeof requestCounters>;
   /** By their numbers. Those that have failed are among them until they have ended. */
   readonly #workers = new Map<number, WorkerThread>();
   readonly #draining = new Cancellation();
@@ -61,10 +62,11 @@ export class WorkerPool implements HttpServer {
     this.#app = app;
     this.#runtime = runtime;
     this.#backlog = backlogOf(app.memory);
+    this.#requests = requestCounters(app.memory);
   }
 
   get inFlight(): number {
-    return this.#app.memory.inFlightCounter('requests').value;
+    return this.#requests.inFlight.value;
   }
 
   get isDraining(): boolean {
@@ -101,19 +103,14 @@ export class WorkerPool implements HttpServer {
     await Promise.all([...this.#workers.values()].map(use));
   }
 
-  async drain({ delayMs, timeoutMs, reason }: DrainOptions): Promise<DrainResult> {
+  async drain({ delayMs, timeoutMs, reason }: DrainOptions): Promise<void> {
     this.#draining.cancel(reason);
     const drain = async (worker: WorkerThread) => {
       worker.send('drain', delayMs, timeoutMs, reason.message);
-      const [result] = (await worker.next('drained', delayMs + timeoutMs + DRAIN_GRACE_MS)) ?? [];
-      return result ?? { finished: 0, cut: 0 };
+      await worker.next('drained', delayMs + timeoutMs + DRAIN_GRACE_MS);
+      await worker.terminate();
     };
-    const workers = [...this.#workers.values()];
-    const results = await Promise.all(workers.map(drain));
-    await Promise.all(workers.map((worker) => worker.terminate()));
-    return results.reduce((sum, { finished, cut }) => {
-      return { finished: sum.finished + finished, cut: sum.cut + cut };
-    });
+    await Promise.all([...this.#workers.values()].map(drain));
   }
 
   cut(): void {
@@ -186,6 +183,7 @@ export class WorkerPool implements HttpServer {
     const { logger, memory } = this.#app;
     const { thread } = worker;
     this.#workers.delete(thread);
+    this.#requests.cut.add(memory.inFlightCounter('requests', thread).own);
     memory.reclaim(thread);
     Atomics.store(this.#backlog.untaken, thread, 0);
     if (worker.isTerminated) return;

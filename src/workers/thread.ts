@@ -5,7 +5,6 @@ import { Worker } from 'node:worker_threads';
 
 import type { PackedConfig } from '../config/config.ts';
 import type { CLIENT_LIMITS } from '../downstream/call.ts';
-import type { DrainResult } from '../downstream/http-server.ts';
 import { startTimer } from '../lib/cancellation.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import type { LoopDelay, SharedBlocks, SharedMemory, ThreadPlace } from '../lib/shared-memory.ts';
@@ -70,7 +69,7 @@ export interface FromWorker {
   listening: [{ readonly port?: number; readonly error?: { message: string } }];
   /** It has new settings. */
   using: [];
-  drained: [DrainResult];
+  drained: [];
   /** The models that a provider lists. */
   models: [provider: string, names: readonly string[]];
   loopDelay: [LoopDelay];
@@ -138,5 +137,6 @@ export class WorkerThread extends EventEmitter<FromWorker> {
   async terminate(): Promise<void> {
     this.isTerminated = true;
     await this.#worker.terminate();
+    await this.ended;
   }
 }
