@@ -21,10 +21,9 @@ import type { RequestObserver } from './lib/request-facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
-import { createConcurrency } from './policy/concurrency.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { ProviderHealth } from './policy/provider-health.ts';
-import { createLimits } from './policy/rate-limits.ts';
+import { createLimits } from './policy/limits.ts';
 import { Connection } from './store/connection.ts';
 import { createRedisStore, storeCounters } from './store/redis-store.ts';
 import { ExhaustionLog } from './upstream/network-error.ts';
@@ -230,7 +229,6 @@ function createSnapshot(
     providers,
     keyPools,
     limits: createLimits(config, memory, store),
-    concurrency: createConcurrency(config, memory),
     health: new Map(
       [...providers.keys()].map((id) => [id, new ProviderHealth(id, logger, memory)]),
     ),

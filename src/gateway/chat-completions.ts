@@ -49,7 +49,7 @@ export async function completeChat(
   } catch (thrown) {
     // A request that a later limit refuses takes nothing of the others.
     if (isValid && !record.tries.some(({ wasSent }) => wasSent)) {
-      settings.limits.refundRequest(client);
+      settings.limits.ofClients.get(client?.name)!.refund();
     }
     throw thrown;
   } finally {

@@ -96,7 +96,7 @@ function addOwnHeaders(answer: Answer, { record }: Call): Answer {
 
 /** Returns a function that finds a call's answer. It rejects with `GatewayError` or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
-  const { concurrency, config, limits, listModels, logger, memory } = settings;
+  const { config, limits, listModels, logger, memory } = settings;
   const { server } = config;
   const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
   // With CORS pages are wanted; with keys they are no danger.
@@ -117,10 +117,11 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
     const client = authenticate(headerValues(call, 'authorization'));
     call.record.client = client?.name;
     warnOfProxy?.(call);
-    const excess = concurrency.beginRequest(client);
+    const limiter = limits.ofClients.get(client?.name)!;
+    const excess = limiter.begin();
     if (excess) throw excess;
-    call.onEnd(() => concurrency.endRequest(client));
-    const refusal = await limits.takeRequest(client);
+    call.onEnd(() => limiter.end());
+    const refusal = await limiter.take();
     if (refusal) throw refusal;
     if (isFound && call.path === '/v1/models') return await listModels(client);
     if (isFound) return await completeChat(call, settings, client);

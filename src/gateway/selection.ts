@@ -6,10 +6,9 @@ import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
-import type { Concurrency } from '../policy/concurrency.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { ProviderHealth } from '../policy/provider-health.ts';
-import type { Limits } from '../policy/rate-limits.ts';
+import type { Limits } from '../policy/limits.ts';
 import { sendAttempt } from '../upstream/attempt.ts';
 import type { AttemptSettings } from '../upstream/attempt-context.ts';
 import type { ForwardedHeaders } from '../upstream/provider.ts';
@@ -25,7 +24,6 @@ const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 export interface SelectionSettings extends AttemptSettings {
   readonly logger: Logger;
   readonly breaker: CircuitBreaker;
-  readonly concurrency: Concurrency;
   readonly limits: Limits;
   /** By the provider's id; absent if it has one key. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
@@ -88,23 +86,24 @@ export async function askCandidates(
  */
 async function begin(
   { provider, model }: Candidate,
-  { breaker, settings: { concurrency, limits } }: Selection,
+  { breaker, settings }: Selection,
   isPostponed: boolean,
 ): Promise<CircuitState | GatewayError> {
   if (!isPostponed && breaker?.stateOf(provider, model) === 'open') return 'open';
   // Before the circuit: a request that is not sent is not the probe.
-  const refusal = await limits.takeProvider(provider.id);
+  const limiter = settings.limits.ofProviders.get(provider.id)!;
+  const refusal = await limiter.take();
   if (refusal) return refusal;
-  const noSlot = concurrency.beginAttempt(provider.id);
+  const noSlot = limiter.begin();
   if (noSlot) {
-    limits.refundProvider(provider.id);
+    limiter.refund();
     return noSlot;
   }
   const state = breaker?.recordAttempt(provider, model) ?? 'closed';
   // Meanwhile another request has become the probe.
   if (state === 'open' && !isPostponed) {
-    concurrency.endAttempt(provider.id);
-    limits.refundProvider(provider.id);
+    limiter.end();
+    limiter.refund();
   }
   return state;
 }
@@ -181,9 +180,9 @@ async function askProvider(
       call.cancellation.throwIfCancelled();
     }
   } finally {
-    const end = () => settings.concurrency.endAttempt(provider.id);
-    if (isStreamed) call.onEnd(end);
-    else end();
+    const limiter = settings.limits.ofProviders.get(provider.id)!;
+    if (isStreamed) call.onEnd(() => limiter.end());
+    else limiter.end();
   }
 }
 

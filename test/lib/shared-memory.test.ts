@@ -8,7 +8,7 @@ import { isMainThread, Worker, workerData } from 'node:worker_threads';
 import { loadConfig, packConfig, unpackConfig } from '../../src/config/config.ts';
 import { Secret } from '../../src/lib/secrets.ts';
 import { SharedMemory, type SharedBlocks } from '../../src/lib/shared-memory.ts';
-import { TokenBucket } from '../../src/policy/rate-limits.ts';
+import { TokenBucket } from '../../src/policy/limits.ts';
 
 const THREADS = 4;
 const ROUNDS = 50_000;

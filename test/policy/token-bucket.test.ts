@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { TokenBucket } from '../../src/policy/rate-limits.ts';
+import { TokenBucket } from '../../src/policy/limits.ts';
 import { withRandom, type Random } from '../support/random.ts';
 
 const DAY_MS = 86_400_000;
