@@ -22,7 +22,7 @@ import { createRedactor } from './lib/secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { KeyPool } from './policy/key-pool.ts';
-import { ProviderHealth } from './policy/provider-health.ts';
+import { createProviderHealth } from './policy/provider-health.ts';
 import { createLimits } from './policy/limits.ts';
 import { Connection } from './store/connection.ts';
 import { createRedisStore, storeCounters } from './store/redis-store.ts';
@@ -230,7 +230,7 @@ function createSnapshot(
     keyPools,
     limits: createLimits(config, memory, store),
     health: new Map(
-      [...providers.keys()].map((id) => [id, new ProviderHealth(id, logger, memory)]),
+      [...providers.keys()].map((id) => [id, createProviderHealth(id, logger, memory)]),
     ),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),

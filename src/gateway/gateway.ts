@@ -98,7 +98,7 @@ function addOwnHeaders(answer: Answer, { record }: Call): Answer {
 function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
   const { config, limits, listModels, logger, memory } = settings;
   const { server } = config;
-  const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
+  const authenticate = createAuthenticator(server.auth, config.clients);
   // With CORS pages are wanted; with keys they are no danger.
   const checkOrigin = server.cors || needsKey(config) ? undefined : createOriginCheck(server);
   const warnOfProxy = needsKey(config) ? undefined : createProxyWarning(logger, memory);

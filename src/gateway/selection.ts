@@ -201,7 +201,7 @@ async function makeAttempt(
   record.provider = provider.id;
   const end = (failure?: GatewayError | ClientGone) => {
     attempt.end(failure);
-    if (!(failure instanceof ClientGone)) settings.health.get(provider.id)!.record(failure);
+    if (!(failure instanceof ClientGone)) settings.health.get(provider.id)!(failure);
     logAttempt('try', attempt, call, settings.logger);
   };
   // Both live as long as the stream, and must not capture `chat`: its body is often megabytes.

@@ -19,20 +19,13 @@ const BEARER = /^bearer +([^ ].*)$/i;
  * is exactly one value, its scheme is Bearer and, if keys are configured, its token is one of them. The error does not
  * say which condition failed.
  */
-export function createAuthenticator({
-  auth,
-  clients,
-}: {
-  readonly auth: Config['server']['auth'];
-  readonly clients: readonly ClientSettings[];
-}) {
-  const owners: { keys: readonly Secret[]; client?: ClientSettings }[] = [
-    auth,
-    ...clients.map((client) => ({ keys: client.keys, client })),
-  ];
-  const known = owners.flatMap(({ keys, client }) =>
-    keys.map((key) => ({ digest: digestOf(key.reveal()), client })),
-  );
+export function createAuthenticator(
+  auth: Config['server']['auth'],
+  clients: readonly ClientSettings[],
+) {
+  const digests = (keys: readonly Secret[], client?: ClientSettings) =>
+    keys.map((key) => ({ digest: digestOf(key.reveal()), client }));
+  const known = [...digests(auth.keys), ...clients.flatMap((one) => digests(one.keys, one))];
   return (authorization: readonly string[]): ClientSettings | undefined => {
     if (!auth.enabled) return undefined;
     // Of two headers Node reports the first, but a proxy in front may have checked the last.

@@ -16,13 +16,10 @@ const DEFAULT_LIMITED_SECONDS = 1;
 const MAX_LIMITED_SECONDS = 3600;
 
 /** Returns true if an answer with this status may be different with another key. */
-export function isKeyStatus(status: number): boolean {
-  return KEY_STATUSES.includes(status);
-}
+export const isKeyStatus = (status: number) => KEY_STATUSES.includes(status);
 
-/** The latest one of a key, which may be over. */
+/** The latest one of a key, `ms` long, which may be over. */
 export interface Cooldown {
-  /** Its length. */
   readonly ms: number;
   /** On the clock of `sharedNowMs()`. */
   readonly untilMs: number;
@@ -40,9 +37,7 @@ export interface KeyEvent {
 
 /** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
 export class KeyPool {
-  /** Of the provider's settings. */
-  readonly #digest: string;
-  readonly #provider: string;
+  readonly #provider: { readonly id: string; readonly digest: string };
   readonly #logger: Logger;
   readonly #share: ((event: KeyEvent) => void) | undefined;
   readonly #cooldowns: (Cooldown | undefined)[];
@@ -55,8 +50,7 @@ export class KeyPool {
     logger: Logger,
     share?: (event: KeyEvent) => void,
   ) {
-    this.#digest = provider.digest;
-    this.#provider = provider.id;
+    this.#provider = provider;
     this.#logger = logger;
     this.#share = share;
     this.#cooldowns = provider.apiKeys.map(() => undefined);
@@ -64,15 +58,14 @@ export class KeyPool {
 
   /** Those that are not used for a while, by their positions from 1. */
   get keysInCooldown(): { readonly key: number; readonly status: number }[] {
-    return this.#cooldowns.flatMap((cooldown, index) =>
-      cooldown && !isOver(cooldown) ? { key: index + 1, status: cooldown.status } : [],
+    return this.#cooldowns.flatMap((one, index) =>
+      one && !isOver(one) ? { key: index + 1, status: one.status } : [],
     );
   }
 
   /** The changes that lead to the present state. */
   get events(): KeyEvent[] {
-    const digest = this.#digest;
-    return this.#cooldowns.map((cooldown, key) => ({ type: 'key', digest, key, cooldown }));
+    return this.#cooldowns.map((cooldown, key) => this.#change(key, cooldown));
   }
 
   /**
@@ -81,21 +74,22 @@ export class KeyPool {
    * 401 is yielded only if there is no other.
    */
   *keysToTry(): Generator<number, undefined, undefined> {
-    const first = this.#next;
+    const count = this.#cooldowns.length;
+    const inTurn = Array.from({ length: count }, (_, step) => (this.#next + step) % count);
     const tried: number[] = [];
     const take = (key: number) => {
       this.#next = key + 1;
       tried.push(key);
       return key;
     };
-    for (let step = 0; step < this.#cooldowns.length; step += 1) {
-      const key = (first + step) % this.#cooldowns.length;
-      if (isOver(this.cooldownOf(key))) yield take(key);
-    }
+    for (const key of inTurn) if (isOver(this.cooldownOf(key))) yield take(key);
     for (const status of KEY_STATUSES) {
-      const hasAnswer = tried.some((key) => this.cooldownOf(key)?.status === status);
-      const key = hasAnswer ? undefined : this.#firstToEnd(status);
-      if (key !== undefined && (status !== 401 || tried.length === 0)) yield take(key);
+      const alike = inTurn.filter((key) => this.cooldownOf(key)?.status === status);
+      if (alike.some((key) => tried.includes(key)) || (status === 401 && tried.length > 0))
+        continue;
+      const untilMs = (key: number) => this.cooldownOf(key)!.untilMs;
+      const [first] = alike.toSorted((one, other) => untilMs(one) - untilMs(other));
+      if (first !== undefined) yield take(first);
     }
   }
 
@@ -116,39 +110,36 @@ export class KeyPool {
 
   /** Returns whether the key was refused, and not the request. If so, its cooldown begins. */
   recordFailure(key: number, { details }: GatewayError): boolean {
-    const { retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus = 0 } = details;
-    const isPolicy = details.mayFallBack === false;
-    if (!isKeyStatus(upstreamStatus) || isPolicy) return false;
+    const { retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus: status = 0 } = details;
+    if (!isKeyStatus(status) || details.mayFallBack === false) return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
-    const ms = upstreamStatus === 429 ? limitedMs : REJECTED_MS;
-    this.#record(key, { ms, untilMs: sharedNowWholeMs() + ms, status: upstreamStatus });
+    const ms = status === 429 ? limitedMs : REJECTED_MS;
+    this.#record(key, { ms, untilMs: sharedNowWholeMs() + ms, status });
     return true;
   }
 
   /** Makes a change that another thread has made, unless it is about another provider. */
   apply({ digest, key, cooldown }: KeyEvent): void {
-    if (digest !== this.#digest) return;
+    if (digest !== this.#provider.digest) return;
     const before = this.cooldownOf(key);
     // A request that was sent before may be answered with a shorter wait.
     if (cooldown && before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
     this.#cooldowns[key] = cooldown;
     // One line for each cooldown, also if several requests are refused at the same time.
     if (!cooldown || !isOver(before)) return;
-    const { ms, status } = cooldown;
-    const fields = { provider: this.#provider, key: key + 1, status, cooldown_ms: ms };
+    const { ms: cooldown_ms, status } = cooldown;
+    const fields = { provider: this.#provider.id, key: key + 1, status, cooldown_ms };
     this.#logger.log('warn', 'key in cooldown', fields);
   }
 
   #record(key: number, cooldown: Cooldown | undefined): void {
-    const event: KeyEvent = { type: 'key', digest: this.#digest, key, cooldown };
+    const event = this.#change(key, cooldown);
     this.apply(event);
     this.#share?.(event);
   }
 
-  /** Of the keys whose latest cooldown is for this status, the one whose cooldown ends first. */
-  #firstToEnd(status: number): number | undefined {
-    const entries = [...this.#cooldowns.entries()].filter(([, one]) => one?.status === status);
-    return entries.toSorted(([, a], [, b]) => a!.untilMs - b!.untilMs)[0]?.[0];
+  #change(key: number, cooldown: Cooldown | undefined): KeyEvent {
+    return { type: 'key', digest: this.#provider.digest, key, cooldown };
   }
 }
 
