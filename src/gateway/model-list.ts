@@ -12,7 +12,7 @@ import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
-import { providerIdOf } from './model-name.ts';
+import { providerIdOf } from './chat-completions.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;

@@ -11,8 +11,7 @@ import type { ProviderHealth } from '../policy/provider-health.ts';
 import type { Limits } from '../policy/limits.ts';
 import { sendAttempt } from '../upstream/attempt.ts';
 import type { AttemptSettings } from '../upstream/attempt-context.ts';
-import type { ForwardedHeaders } from '../upstream/provider.ts';
-import type { Candidate, Candidates } from './model-name.ts';
+import type { ForwardedHeaders, Provider } from '../upstream/provider.ts';
 
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
@@ -20,6 +19,12 @@ const FIRST_BACKOFF_MS = 500;
 const MAX_BACKOFF_MS = 8000;
 /** Those of the network (502), of time limits (504), and an upstream's own. */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
+
+/** A provider, and the model to ask it for. */
+export interface Candidate {
+  readonly provider: Provider;
+  readonly model: string;
+}
 
 export interface SelectionSettings extends AttemptSettings {
   readonly logger: Logger;
@@ -44,13 +49,13 @@ interface Selection {
  * throws the failure of the requested one; at once `ClientGone` or a failure that names no provider.
  */
 export async function askCandidates(
-  candidates: Candidates,
+  candidates: readonly Candidate[],
   request: Omit<Selection, 'breaker'>,
 ): Promise<Answer> {
   const { call, settings } = request;
   const { record } = call;
   const selection = { ...request, breaker: candidates.length > 1 ? settings.breaker : undefined };
-  const [requested] = candidates;
+  const requested = candidates[0]!;
   const queue: Candidate[] = [...candidates];
   let failed: Attempt | undefined;
   for (const [index, candidate] of queue.entries()) {
@@ -60,7 +65,7 @@ export async function askCandidates(
     const isSkipped = start instanceof GatewayError || (start === 'open' && !isPostponed);
     record.hasRetried ||= !isSkipped && !isRequested;
     const attempt = isSkipped
-      ? skip(candidate, start, call, settings.logger)
+      ? skip(candidate, start, selection)
       : await askProvider(candidate, start, selection);
     if (attempt.answer) return attempt.answer;
     if (!isRequested) continue;
@@ -109,17 +114,12 @@ async function begin(
 }
 
 /** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
-function skip(
-  { provider, model }: Candidate,
-  why: 'open' | GatewayError,
-  call: Call,
-  logger: Logger,
-): Attempt {
-  const attempt = new Attempt(provider, model);
+function skip(candidate: Candidate, why: 'open' | GatewayError, { call, settings }: Selection) {
+  const attempt = new Attempt(candidate.provider, candidate.model);
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   call.record.tries.push(attempt);
-  logAttempt('provider skipped', attempt, call, logger);
+  logAttempt('provider skipped', attempt, call, settings.logger);
   return attempt;
 }
 
