@@ -30,7 +30,12 @@ import { ExhaustionLog } from './upstream/network-error.ts';
 import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 import { WorkerPool } from './workers/pool.ts';
-import type { MainRuntime, ThreadEvent, ThreadRuntime } from './workers/thread.ts';
+import {
+  batchCounters,
+  type MainRuntime,
+  type ThreadEvent,
+  type ThreadRuntime,
+} from './workers/thread.ts';
 
 interface AppOptions extends ThreadRuntime {
   readonly writeLog: (line: string) => void;
@@ -61,12 +66,11 @@ export function createService(initial: Config, runtime: MainRuntime) {
   const pool = serverSettings.workers > 1 ? new WorkerPool(app, runtime) : undefined;
   const server = pool ?? app.server;
   const store = app.store && storeCounters(memory);
+  const { droppedLines, droppedRequests } = batchCounters(memory);
   const figures = {
     url: () => `${localUrl(serverSettings.host, server.port)}/v1`,
-    isServing: () => pool?.serving !== 0,
-    serving: () => pool?.serving ?? 1,
+    serving: () => pool?.serving ?? Number(server.port !== 0),
     isDraining: () => server.isDraining,
-    isAccepting: () => (pool ? pool.serving > 0 : server.port !== 0),
     inFlight: () => app.inFlight.value,
     inFlightOf: (section: string) => memory.inFlightCounter(section).value,
     keysInCooldown: () =>
@@ -74,12 +78,12 @@ export function createService(initial: Config, runtime: MainRuntime) {
     isModelListUp: (id: string) => modelListState(memory, id).isUp,
     openStreams: () => app.streams.value,
     bufferedBytes: () => app.budget.reservedBytes,
-    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + (pool?.droppedLines ?? 0),
-    uncountedRequests: () => pool?.droppedRequests ?? 0,
+    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + droppedLines.value,
+    uncountedRequests: () => droppedRequests.value,
     exhaustions: () => app.exhaustion.count,
     connections: () => app.transport.connectionFigures,
     store: () => store && { isAway: store.away.value > 0, fallbacks: store.fallbacks.value },
-    loopDelays: () => pool?.loopDelays ?? [],
+    loopDelays: () => [...(pool?.workers.values() ?? [])].flatMap((one) => one.loopDelay ?? []),
     circuits: () => breaker.report(redact),
     lastReload: () => lastReload,
   };

@@ -126,7 +126,7 @@ function stop(service: Service, writer: LineWriter, text: string): boolean {
   const { admin, app, server } = service;
   if (server.isDraining) return false;
   const { logger, snapshot } = app;
-  logger.log('info', 'draining', { reason: text, in_flight: server.inFlight });
+  logger.log('info', 'draining', { reason: text, in_flight: app.inFlight.value });
   const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = snapshot.config.server;
   const reason = new GatewayError('internal', 'The gateway is shutting down');
   void service.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {

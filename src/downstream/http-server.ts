@@ -38,7 +38,6 @@ export interface HttpServer {
   drain(options: DrainOptions): Promise<void>;
   /** Ends a drain at once: what is left of the requests in flight is cancelled. */
   cut(): void;
-  readonly inFlight: number;
   readonly isDraining: boolean;
   /** 0 unless it is listening. */
   readonly port: number;
@@ -108,9 +107,6 @@ export function createHttpServer(
       for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
     },
     cut: () => forceClose.abort(),
-    get inFlight() {
-      return inFlight.value;
-    },
     get isDraining() {
       return state.isDraining;
     },

@@ -45,8 +45,8 @@ export class SharedMemory {
   }
 
   /** Returns the counter of what has happened since the start. */
-  totalCounter(name: string): SharedCounter {
-    return this.#counter(`total: ${name}`);
+  totalCounter(name: string, thread = this.place.thread): SharedCounter {
+    return this.#counter(`total: ${name}`, thread);
   }
 
   /** Takes back what a thread that has ended still had in flight. */
@@ -58,7 +58,7 @@ export class SharedMemory {
     }
   }
 
-  #counter(name: string, thread = this.place.thread): SharedCounter {
+  #counter(name: string, thread: number): SharedCounter {
     return new SharedCounter(this.block(name, (1 + this.place.threads) * 8), thread);
   }
 }
