@@ -9,12 +9,7 @@ import { ConfigError } from './config/setting-values.ts';
 import { createHttpServer, requestCounters, type DrainOptions } from './downstream/http-server.ts';
 import type { CompletionSettings } from './gateway/chat-completions.ts';
 import { createGateway } from './gateway/gateway.ts';
-import {
-  createModelList,
-  modelListState,
-  type ModelListCache,
-  type ModelsObserver,
-} from './gateway/model-list.ts';
+import { createModelList, modelListState } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type Logger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './lib/request-facts.ts';
@@ -22,7 +17,7 @@ import { createRedactor } from './lib/secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { KeyPool } from './policy/key-pool.ts';
-import { createProviderHealth } from './policy/provider-health.ts';
+import { createProviderHealth, type ProviderHealth } from './policy/provider-health.ts';
 import { createLimits } from './policy/limits.ts';
 import { Connection } from './store/connection.ts';
 import { createRedisStore, storeCounters } from './store/redis-store.ts';
@@ -41,7 +36,7 @@ interface AppOptions extends ThreadRuntime {
   readonly writeLog: (line: string) => void;
   readonly memory: SharedMemory;
   readonly observe?: RequestObserver | undefined;
-  readonly onModels?: ModelsObserver | undefined;
+  readonly onModels?: Admin['onModels'] | undefined;
   /** Of a worker: takes what it learns of providers and keys to the other threads. */
   readonly share?: (event: ThreadEvent) => void;
   /** Of a worker: what the other threads have learned. */
@@ -140,6 +135,7 @@ export function createApp(initial: Config, options: AppOptions) {
   const { breaker, budget, logger, redact } = parts;
   let snapshot = createSnapshot(initial, parts);
   breaker.guard(snapshot.providers.values());
+  /** Makes a change that another thread has made. */
   const apply = (event: ThreadEvent): void => {
     if (event.type !== 'key') breaker.apply(event);
     else for (const pool of snapshot.keyPools.values()) pool.apply(event);
@@ -159,8 +155,10 @@ export function createApp(initial: Config, options: AppOptions) {
     },
     /** For a thread that starts now. */
     get known(): ThreadEvent[] {
-      const pools = [...snapshot.keyPools.values()];
-      return [breaker, ...pools].flatMap(({ events }): ThreadEvent[] => events);
+      return [
+        ...breaker.events,
+        ...[...snapshot.keyPools.values()].flatMap(({ events }) => events),
+      ];
     },
     /** Uses these settings for all requests that begin from now on; those in flight keep theirs. If it throws, nothing changes. */
     use(config: Config): void {
@@ -170,7 +168,6 @@ export function createApp(initial: Config, options: AppOptions) {
       logger.configure(logSettingsOf(config, options));
       budget.limits = config.server;
     },
-    /** Makes a change that another thread has made. */
     apply,
   };
 }
@@ -179,7 +176,6 @@ export function createApp(initial: Config, options: AppOptions) {
 function createParts(config: Config, options: AppOptions) {
   const { memory, observe, onModels, share } = options;
   const { store } = config.rateLimit;
-  const modelLists: ModelListCache = new WeakMap();
   const redact = createRedactor(config.secrets);
   const logger = createLogger({
     ...logSettingsOf(config, options),
@@ -195,7 +191,7 @@ function createParts(config: Config, options: AppOptions) {
     onModels,
     redact,
     logger,
-    cache: modelLists,
+    cache: new WeakMap(),
     transport: createTransport(config.server.upstream, memory),
     exhaustion: new ExhaustionLog(logger, memory),
     breaker: new CircuitBreaker(stateLogger, share),
@@ -218,12 +214,14 @@ function createSnapshot(
   const { logger, memory, store, createKeyPool } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();
+  const health = new Map<string, ProviderHealth>();
   for (const settings of config.providers.registered) {
     const { id } = settings;
     const created = createOpenAIProvider(settings);
     const before = former?.providers.get(id);
     const isSame = before?.digest === created.digest;
     providers.set(id, isSame ? before : created);
+    health.set(id, createProviderHealth(id, logger, memory));
     if (settings.apiKeys.length === 1) continue;
     keyPools.set(id, (isSame && former?.keyPools.get(id)) || createKeyPool(created));
   }
@@ -233,9 +231,7 @@ function createSnapshot(
     providers,
     keyPools,
     limits: createLimits(config, memory, store),
-    health: new Map(
-      [...providers.keys()].map((id) => [id, createProviderHealth(id, logger, memory)]),
-    ),
+    health,
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };
