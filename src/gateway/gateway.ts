@@ -10,7 +10,7 @@ import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
-import { createAccessLog, logBroken } from './access-log.ts';
+import { createAccessLog } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
 import type { ModelList } from './model-list.ts';
 
@@ -38,9 +38,9 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(settings: GatewaySettings) {
-  const { config, logger, observe, streams } = settings;
+  const { config, logger, observe, redact, streams } = settings;
   const dispatch = createDispatch(settings);
-  const logAccess = createAccessLog(settings);
+  const accessLog = createAccessLog(config, logger, redact, observe);
   /** Lets pages of any origin read an answer, errors included (WHATWG Fetch, 3.3). Credentials (cookies) are not allowed. */
   const withCors = <A extends Answer>(answer: A): A => {
     const { status, headers } = answer;
@@ -71,11 +71,11 @@ export function createGateway(settings: GatewaySettings) {
         await call.send(withCors(answer)).catch(() => {});
       }
       if (isStreamed) streams.add(-1);
-      logAccess(call, answer?.status);
+      accessLog.logFinished(call, answer?.status);
     },
     /** Logs a request that could not be parsed, and returns its answer. */
-    answerBroken(refusal: GatewayError, request_id: string, remote: string | undefined) {
-      logBroken({ refusal, request_id, remote }, logger, observe);
+    answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {
+      accessLog.logBroken(refusal, requestId, remote);
       const headers = { ...JSON_HEADERS, ...refusal.toHeaders() };
       return withCors({ status: refusal.status, headers, body: refusal.toBody() });
     },
