@@ -33,7 +33,10 @@ export function createAccessLog(
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
       const isHealth = call.path === '/health' && outcome === 'ok';
-      const level = isHealth ? 'debug' : levelOf(call, outcome);
+      // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
+      const isShutdown =
+        outcome === 'internal_error' && call.record.failure === call.cancellation.reason;
+      const level = isHealth ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
       const isObserved = observe !== undefined && !isHealth;
       if (!isObserved && !logger.isEnabled(level)) return;
       const facts = factsOf(call, endedAtMs, status, remoteAddressOf(call));
@@ -93,7 +96,7 @@ function factsOf(call: Call, endedAtMs: number, status?: number, remote?: string
     reason: outcome === 'client_closed' ? phaseOf(call) : failure && reasonOf(failure),
     limit: outcome === 'rate_limited' ? failure?.details.limitState : undefined,
     // Most are those of a try already.
-    cause: tries.some((one) => one.cause === cause) ? undefined : cause,
+    cause: cause && tries.some((one) => one.cause === cause) ? undefined : cause,
     finish_reason: answer?.finishReason ?? (isWhole ? 'none' : undefined),
     prompt_tokens: usage?.prompt_tokens,
     completion_tokens: usage?.completion_tokens,
@@ -106,12 +109,6 @@ function factsOf(call: Call, endedAtMs: number, status?: number, remote?: string
 function detailsOf({ headers: { 'user-agent': agent }, record: { requestBytes } }: Call) {
   const user_agent = agent && escapeControlCharacters(agent, MAX_LOGGED_CHARACTERS);
   return { request_bytes: requestBytes, user_agent };
-}
-
-function levelOf({ cancellation, record }: Call, outcome: Outcome): LogLevel {
-  // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
-  const isShutdown = outcome === 'internal_error' && record.failure === cancellation.reason;
-  return isShutdown ? 'warn' : LEVELS[outcome];
 }
 
 function finalOutcomeOf({ cancellation: { reason }, record }: Call): Outcome {

@@ -97,16 +97,16 @@ function resolveModel(
     const reason = 'model not allowed for this client';
     throw new GatewayError('notFound', 'Resource not found', { reason });
   }
-  const candidates = found.map((one) => {
+  const candidates: Candidate[] = [];
+  for (const one of found) {
     if (one instanceof GatewayError) throw one;
-    return one;
-  });
+    candidates.push(one);
+  }
   const others = fallbacks.filter((one) => candidates.every(({ provider }) => provider !== one));
   const { model } = candidates[0]!;
-  return [
-    ...candidates,
-    ...others.map((provider) => ({ provider, model: provider.defaultModel ?? model })),
-  ];
+  for (const provider of others)
+    candidates.push({ provider, model: provider.defaultModel ?? model });
+  return candidates;
 }
 
 /** Returns the provider's id in the target of an alias, which always has a slash. */

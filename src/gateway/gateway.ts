@@ -41,15 +41,7 @@ export function createGateway(settings: GatewaySettings) {
   const { config, logger, observe, redact, streams } = settings;
   const dispatch = createDispatch(settings);
   const accessLog = createAccessLog(config, logger, redact, observe);
-  /** Lets pages of any origin read an answer, errors included (WHATWG Fetch, 3.3). Credentials (cookies) are not allowed. */
-  const withCors = <A extends Answer>(answer: A): A => {
-    const { status, headers } = answer;
-    if (!config.server.cors) return answer;
-    const names = ['x-request-id', ...Object.keys(headers)];
-    headers['access-control-allow-origin'] = '*';
-    if (status !== 204) headers['access-control-expose-headers'] = names.join(', ');
-    return answer;
-  };
+  const allowCors = config.server.cors ? addCorsHeaders : undefined;
 
   return {
     /** Answers a call and logs it. Never rejects. */
@@ -65,10 +57,15 @@ export function createGateway(settings: GatewaySettings) {
       const isStreamed = answer !== undefined && isStream(answer.body);
       if (isStreamed) streams.add(1);
       try {
-        if (answer) await call.send(withCors(addOwnHeaders(answer, call)));
+        if (answer) {
+          addOwnHeaders(answer, call);
+          allowCors?.(answer);
+          await call.send(answer);
+        }
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
-        await call.send(withCors(answer)).catch(() => {});
+        allowCors?.(answer);
+        await call.send(answer).catch(() => {});
       }
       if (isStreamed) streams.add(-1);
       accessLog.logFinished(call, answer?.status);
@@ -77,14 +74,22 @@ export function createGateway(settings: GatewaySettings) {
     answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {
       accessLog.logBroken(refusal, requestId, remote);
       const headers = { ...JSON_HEADERS, ...refusal.toHeaders() };
-      return withCors({ status: refusal.status, headers, body: refusal.toBody() });
+      const answer = { status: refusal.status, headers, body: refusal.toBody() };
+      allowCors?.(answer);
+      return answer;
     },
   };
 }
 
+/** Lets pages of any origin read an answer, errors included (WHATWG Fetch, 3.3). Credentials (cookies) are not allowed. */
+function addCorsHeaders({ status, headers }: Answer): void {
+  const names = ['x-request-id', ...Object.keys(headers)];
+  headers['access-control-allow-origin'] = '*';
+  if (status !== 204) headers['access-control-expose-headers'] = names.join(', ');
+}
+
 /** Adds who answered, and whose time it took. */
-function addOwnHeaders(answer: Answer, { record }: Call): Answer {
-  const { headers } = answer;
+function addOwnHeaders({ headers }: Answer, { record }: Call): void {
   if (record.provider) headers['x-gateway-provider'] = record.provider;
   const spent = record.timeSpent(performance.now());
   if (spent) {
@@ -93,7 +98,6 @@ function addOwnHeaders(answer: Answer, { record }: Call): Answer {
     const upstream = spent.upstreamMs?.toFixed(1);
     headers['server-timing'] = upstream ? `${gateway}, upstream;dur=${upstream}` : gateway;
   }
-  return answer;
 }
 
 /** Returns a function that finds a call's answer. It rejects with `GatewayError` or `ClientGone`. */
@@ -130,7 +134,7 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
     const limiter = limits.ofClients.get(client?.name)!;
     const excess = limiter.begin();
     if (excess) throw excess;
-    call.onEnd(() => limiter.end());
+    call.onEnd(limiter.end);
     const refusal = await limiter.take();
     if (refusal) throw refusal;
     if (isFound && path === '/v1/models') return await listModels(client);
@@ -194,9 +198,8 @@ function toErrorAnswer(call: Call, failure: GatewayError): Answer {
   const { record } = call;
   record.failure = failure;
   const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
-  const { provider = record.provider } = failure.details;
   // After retries or a fallback: a client's own retries would multiply the gateway's.
   if (record.hasRetried) headers['x-should-retry'] = 'false';
-  record.provider = provider;
+  record.provider = failure.details.provider ?? record.provider;
   return { status: failure.status, headers, body: failure.toBody() };
 }

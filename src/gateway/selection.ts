@@ -181,7 +181,7 @@ async function askProvider(
     }
   } finally {
     const limiter = settings.limits.ofProviders.get(provider.id)!;
-    if (isStreamed) call.onEnd(() => limiter.end());
+    if (isStreamed) call.onEnd(limiter.end);
     else limiter.end();
   }
 }

@@ -124,7 +124,7 @@ function createLimiter(
       }
       return undefined;
     },
-    end(): void {
+    end: () => {
       for (const { inFlight } of slots) inFlight.add(-1);
     },
     /** Takes a token of each bucket; or of none, and returns a refusal. Only with a store there is something to wait for. */
