@@ -35,37 +35,34 @@ export interface KeyEvent {
   readonly cooldown: Cooldown | undefined;
 }
 
+interface Keys {
+  readonly id: string;
+  readonly digest: string;
+  readonly apiKeys: readonly Secret[];
+}
+
 /** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
 export class KeyPool {
-  readonly #provider: { readonly id: string; readonly digest: string };
+  /** The latest change of each key. */
+  readonly events: KeyEvent[];
+  readonly #provider: string;
   readonly #logger: Logger;
   readonly #share: ((event: KeyEvent) => void) | undefined;
-  readonly #cooldowns: (Cooldown | undefined)[];
   /** The key to try first next time, if it is not in cooldown. */
   #next = 0;
 
   /** `share` takes this thread's changes to other threads. */
-  constructor(
-    provider: { readonly id: string; readonly digest: string; readonly apiKeys: readonly Secret[] },
-    logger: Logger,
-    share?: (event: KeyEvent) => void,
-  ) {
-    this.#provider = provider;
+  constructor({ id, digest, apiKeys }: Keys, logger: Logger, share?: (event: KeyEvent) => void) {
+    this.events = apiKeys.map((_, key) => ({ type: 'key', digest, key, cooldown: undefined }));
+    this.#provider = id;
     this.#logger = logger;
     this.#share = share;
-    this.#cooldowns = provider.apiKeys.map(() => undefined);
   }
 
   /** Those that are not used for a while, by their positions from 1. */
   get keysInCooldown(): { readonly key: number; readonly status: number }[] {
-    return this.#cooldowns.flatMap((one, index) =>
-      one && !isOver(one) ? { key: index + 1, status: one.status } : [],
-    );
-  }
-
-  /** The changes that lead to the present state. */
-  get events(): KeyEvent[] {
-    return this.#cooldowns.map((cooldown, key) => this.#change(key, cooldown));
+    const inCooldown = this.events.filter(({ cooldown }) => !isOver(cooldown));
+    return inCooldown.map(({ cooldown, key }) => ({ key: key + 1, status: cooldown!.status }));
   }
 
   /**
@@ -74,7 +71,7 @@ export class KeyPool {
    * 401 is yielded only if there is no other.
    */
   *keysToTry(): Generator<number, undefined, undefined> {
-    const count = this.#cooldowns.length;
+    const count = this.events.length;
     const inTurn = Array.from({ length: count }, (_, step) => (this.#next + step) % count);
     const tried: number[] = [];
     const take = (key: number) => {
@@ -85,24 +82,24 @@ export class KeyPool {
     for (const key of inTurn) if (isOver(this.cooldownOf(key))) yield take(key);
     for (const status of KEY_STATUSES) {
       const alike = inTurn.filter((key) => this.cooldownOf(key)?.status === status);
-      if (alike.some((key) => tried.includes(key)) || (status === 401 && tried.length > 0))
-        continue;
+      const hasAnswer = alike.some((key) => tried.includes(key));
       const untilMs = (key: number) => this.cooldownOf(key)!.untilMs;
       const [first] = alike.toSorted((one, other) => untilMs(one) - untilMs(other));
-      if (first !== undefined) yield take(first);
+      if (first === undefined || hasAnswer || (status === 401 && tried.length > 0)) continue;
+      yield take(first);
     }
   }
 
   /** Returns the latest cooldown of a key: before it is tried, for `recordSuccess`. */
   cooldownOf(key: number): Cooldown | undefined {
-    return this.#cooldowns[key];
+    return this.events[key]!.cooldown;
   }
 
   /** A key has worked that had this cooldown when it was tried. If it still has the same one, that ends. */
   recordSuccess(key: number, before: Cooldown | undefined): void {
     if (isOver(before) || this.cooldownOf(key) !== before) return;
     // A success after a 403 shows that the request was refused and not the key: the cooldowns of all keys for 403 end.
-    for (const [other, cooldown] of this.#cooldowns.entries()) {
+    for (const { key: other, cooldown } of this.events) {
       const isAlike = before?.status === 403 && cooldown?.status === 403;
       if (other === key || isAlike) this.#record(other, undefined);
     }
@@ -119,27 +116,24 @@ export class KeyPool {
   }
 
   /** Makes a change that another thread has made, unless it is about another provider. */
-  apply({ digest, key, cooldown }: KeyEvent): void {
-    if (digest !== this.#provider.digest) return;
+  apply(event: KeyEvent): void {
+    const { digest, key, cooldown } = event;
+    if (digest !== this.events[key]?.digest) return;
     const before = this.cooldownOf(key);
     // A request that was sent before may be answered with a shorter wait.
     if (cooldown && before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
-    this.#cooldowns[key] = cooldown;
+    this.events[key] = event;
     // One line for each cooldown, also if several requests are refused at the same time.
     if (!cooldown || !isOver(before)) return;
     const { ms: cooldown_ms, status } = cooldown;
-    const fields = { provider: this.#provider.id, key: key + 1, status, cooldown_ms };
+    const fields = { provider: this.#provider, key: key + 1, status, cooldown_ms };
     this.#logger.log('warn', 'key in cooldown', fields);
   }
 
   #record(key: number, cooldown: Cooldown | undefined): void {
-    const event = this.#change(key, cooldown);
+    const event = { ...this.events[key]!, cooldown };
     this.apply(event);
     this.#share?.(event);
-  }
-
-  #change(key: number, cooldown: Cooldown | undefined): KeyEvent {
-    return { type: 'key', digest: this.#provider.digest, key, cooldown };
   }
 }
 

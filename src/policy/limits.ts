@@ -61,7 +61,7 @@ export function createLimits(
     if (!settings?.requestsPerSecond) return [];
     const { requestsPerSecond, burstCapacity } = settings;
     const block = memory.block(`bucket: ${name} ${requestsPerSecond}/${burstCapacity}`, 8);
-    const local = new TokenBucket(requestsPerSecond, burstCapacity, block);
+    const local = createTokenBucket(requestsPerSecond, burstCapacity, block);
     return [{ name, limit, requestsPerSecond, burstCapacity, local }];
   };
   const inServer = slots('server', 'server_concurrency', server.maxConcurrentRequests);
@@ -149,40 +149,35 @@ function refuse(bucket: Bucket, waitMs: number): GatewayError {
 }
 
 /**
- * A token bucket in one cell of shared memory. Holds the time at which it is full again, as GCRA does with its theoretical arrival time: a token taken moves it
- * forward by the time that one token takes. Threads may take at the same time: each token is taken once. Times are in
- * milliseconds of `sharedNowMs()`.
+ * A token bucket in one cell of shared memory, which holds the time at which it is full again, as GCRA does with its
+ * theoretical arrival time: a token taken moves it forward by the time that one token takes. Threads may take at the same
+ * time: each token is taken once. Times are in milliseconds of `sharedNowMs()`. `block` has 8 bytes; filled with zeros it
+ * is a full bucket. `tokensPerSecond` and `capacity` are whole and above zero.
  */
-export class TokenBucket {
-  /** In nanoseconds. */
-  readonly #perToken: bigint;
-  readonly #perBucket: bigint;
-  readonly #fullAt: BigInt64Array;
-
-  /** `block` has 8 bytes; filled with zeros it is a full bucket. `tokensPerSecond` and `capacity` are whole and above zero. */
-  constructor(tokensPerSecond: number, capacity: number, block: SharedArrayBuffer) {
-    // A whole number: sums of them are exact.
-    this.#perToken = BigInt(Math.floor((1000 * NS_PER_MS) / tokensPerSecond));
-    this.#perBucket = this.#perToken * BigInt(capacity);
-    this.#fullAt = new BigInt64Array(block);
-  }
-
-  /** Takes a token and returns 0; or takes none and returns the milliseconds until the next one. */
-  take(nowMs: number): number {
-    const now = BigInt(Math.floor(nowMs * NS_PER_MS));
-    let fullAt = Atomics.load(this.#fullAt, 0);
-    for (;;) {
-      const next = (fullAt > now ? fullAt : now) + this.#perToken;
-      const wait = next - now - this.#perBucket;
-      if (wait > 0n) return Number(wait) / NS_PER_MS;
-      const found = Atomics.compareExchange(this.#fullAt, 0, fullAt, next);
-      if (found === fullAt) return 0;
-      fullAt = found;
-    }
-  }
-
-  /** Puts one token back. */
-  refund(): void {
-    Atomics.sub(this.#fullAt, 0, this.#perToken);
-  }
+export function createTokenBucket(
+  tokensPerSecond: number,
+  capacity: number,
+  block: SharedArrayBuffer,
+) {
+  // In nanoseconds, and a whole number: sums of them are exact.
+  const perToken = BigInt(Math.floor((1000 * NS_PER_MS) / tokensPerSecond));
+  const perBucket = perToken * BigInt(capacity);
+  const cell = new BigInt64Array(block);
+  return {
+    /** Takes a token and returns 0; or takes none and returns the milliseconds until the next one. */
+    take(nowMs: number): number {
+      const now = BigInt(Math.floor(nowMs * NS_PER_MS));
+      for (;;) {
+        const fullAt = Atomics.load(cell, 0);
+        const next = (fullAt > now ? fullAt : now) + perToken;
+        const wait = next - now - perBucket;
+        if (wait > 0n) return Number(wait) / NS_PER_MS;
+        if (Atomics.compareExchange(cell, 0, fullAt, next) === fullAt) return 0;
+      }
+    },
+    /** Puts one token back. */
+    refund: () => void Atomics.sub(cell, 0, perToken),
+  };
 }
+
+export type TokenBucket = ReturnType<typeof createTokenBucket>;

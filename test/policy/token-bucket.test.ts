@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { TokenBucket } from '../../src/policy/limits.ts';
+import { createTokenBucket, type TokenBucket } from '../../src/policy/limits.ts';
 import { withRandom, type Random } from '../support/random.ts';
 
 const DAY_MS = 86_400_000;
@@ -9,7 +9,7 @@ const DAY_MS = 86_400_000;
 const SLACK = 1e-5;
 
 function newBucket(perSecond: number, capacity: number): TokenBucket {
-  return new TokenBucket(perSecond, capacity, new SharedArrayBuffer(8));
+  return createTokenBucket(perSecond, capacity, new SharedArrayBuffer(8));
 }
 
 /** How many can be taken at this moment. */
