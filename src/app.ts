@@ -48,9 +48,10 @@ export type Service = ReturnType<typeof createService>;
 
 /** Builds the gateway of the main thread: its app, the workers if there are several, the admin listener. Nothing listens yet. */
 export function createService(initial: Config, runtime: MainRuntime) {
-  const { admin: settings, server: serverSettings } = initial;
+  const { admin: settings } = initial;
+  const { host, workers } = initial.server;
   let lastReload: LastReload = { succeededAtMs: Date.now() };
-  const memory = new SharedMemory(placeOfMain(serverSettings.workers));
+  const memory = new SharedMemory(placeOfMain(workers));
   const app = createApp(initial, {
     ...runtime,
     memory,
@@ -58,12 +59,12 @@ export function createService(initial: Config, runtime: MainRuntime) {
     onModels: settings && ((...models) => admin?.onModels(...models)),
   });
   const { breaker, logger, redact } = app;
-  const pool = serverSettings.workers > 1 ? new WorkerPool(app, runtime) : undefined;
+  const pool = workers > 1 ? new WorkerPool(app, runtime) : undefined;
   const server = pool ?? app.server;
   const store = app.store && storeCounters(memory);
   const { droppedLines, droppedRequests } = batchCounters(memory);
   const figures = {
-    url: () => `${localUrl(serverSettings.host, server.port)}/v1`,
+    url: () => `${localUrl(host, server.port)}/v1`,
     serving: () => pool?.serving ?? Number(server.port !== 0),
     isDraining: () => server.isDraining,
     inFlight: () => app.inFlight.value,
@@ -86,7 +87,6 @@ export function createService(initial: Config, runtime: MainRuntime) {
   const admin: Admin | undefined =
     settings && createAdmin(config, settings, figures, { logger, limits: runtime.clientLimits });
   admin?.onConfig(initial);
-  /** Asks the providers for their lists of models: metrics name only models that are known. */
   const learnModels = () => void (admin && app.snapshot.listModels());
 
   return {
@@ -94,6 +94,7 @@ export function createService(initial: Config, runtime: MainRuntime) {
     server,
     admin: admin?.server,
     app,
+    /** Asks the providers for their lists of models: metrics name only models that are known. */
     learnModels,
     /** Drains the public port. Resolves with the counts of the requests that have ended since it began, over all threads. */
     async drain(options: DrainOptions) {
@@ -113,17 +114,17 @@ export function createService(initial: Config, runtime: MainRuntime) {
         changes = compareSettings(before, read());
         app.use(changes.config);
       } catch (failure) {
-        const [problem = (failure as Error).message] =
-          failure instanceof ConfigError ? failure.problems : [];
-        lastReload = { ...lastReload, failedAtMs: Date.now(), problem: redact(problem) };
+        const problem = failure instanceof ConfigError ? failure.problems[0] : undefined;
+        const text = redact(problem ?? (failure as Error).message);
+        lastReload = { ...lastReload, failedAtMs: Date.now(), problem: text };
         return logFailure(logger, failure);
       }
       lastReload = { succeededAtMs: Date.now() };
       admin?.onConfig(changes.config);
       learnModels();
       await pool?.use();
-      const known = new Set(warningsOf(before));
-      const warnings = warningsOf(changes.config).filter((text) => !known.has(text));
+      const known = warningsOf(before);
+      const warnings = warningsOf(changes.config).filter((text) => !known.includes(text));
       logChanges(logger, changes, warnings);
     },
   };
@@ -155,10 +156,8 @@ export function createApp(initial: Config, options: AppOptions) {
     },
     /** For a thread that starts now. */
     get known(): ThreadEvent[] {
-      return [
-        ...breaker.events,
-        ...[...snapshot.keyPools.values()].flatMap(({ events }) => events),
-      ];
+      const pools = [...snapshot.keyPools.values()];
+      return [...breaker.events, ...pools.flatMap(({ events }) => events)];
     },
     /** Uses these settings for all requests that begin from now on; those in flight keep theirs. If it throws, nothing changes. */
     use(config: Config): void {
@@ -174,15 +173,10 @@ export function createApp(initial: Config, options: AppOptions) {
 
 /** Creates what outlives every reload. */
 function createParts(config: Config, options: AppOptions) {
-  const { memory, observe, onModels, share } = options;
+  const { colour, memory, observe, onModels, share, writeLog: write } = options;
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets);
-  const logger = createLogger({
-    ...logSettingsOf(config, options),
-    colour: options.colour,
-    write: options.writeLog,
-    redact,
-  });
+  const logger = createLogger({ ...logSettingsOf(config, options), colour, write, redact });
   // The main thread makes the changes of all workers, and logs them once.
   const stateLogger: Logger = share ? { log() {}, isEnabled: () => false } : logger;
   return {

@@ -124,7 +124,7 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 755,
+  '': 750,
   admin: 2460,
   cli: 520,
   config: 1750,
@@ -134,7 +134,7 @@ const MAX_LINES: Readonly<Record<string, number>> = {
   policy: 620,
   store: 275,
   upstream: 2000,
-  workers: 320,
+  workers: 315,
 };
 
 test('no folder of src has more lines than its budget', () => {

@@ -76,8 +76,8 @@ export class WorkerPool implements HttpServer {
     this.#host = host;
     this.port = port;
     this.port = await start(port !== 0);
-    const others = Array.from({ length: this.#app.snapshot.config.server.workers - 1 });
-    await Promise.all(others.map(() => start()));
+    const others = this.#app.snapshot.config.server.workers - 1;
+    await Promise.all(Array.from({ length: others }, async () => start()));
     return this;
   }
 
@@ -139,25 +139,21 @@ export class WorkerPool implements HttpServer {
     return port;
   }
 
-  #take(
-    worker: WorkerThread,
-    { characters, events, lines, requests }: Batch,
-    { taken, droppedLines, droppedRequests }: ReturnType<typeof batchCounters>,
-  ): void {
+  #take(worker: WorkerThread, batch: Batch, counters: ReturnType<typeof batchCounters>): void {
     const { apply, logger, observe } = this.#app;
-    for (const event of events) {
+    for (const event of batch.events) {
       apply(event);
       for (const other of this.workers.values()) if (other !== worker) other.send('learn', event);
     }
-    taken.add(characters);
-    if (lines !== '') this.#runtime.writeLog(lines);
-    for (const request of requests) observe?.(request);
-    const lost = droppedLines.value - this.#logged.lines;
-    const uncounted = droppedRequests.value - this.#logged.requests;
-    this.#logged.lines += lost;
-    this.#logged.requests += uncounted;
-    if (lost > 0) logger.log('warn', 'log lines were dropped', { lines: lost });
-    if (uncounted > 0) logger.log('warn', 'requests were not counted', { requests: uncounted });
+    counters.taken.add(batch.characters);
+    if (batch.lines !== '') this.#runtime.writeLog(batch.lines);
+    for (const request of batch.requests) observe?.(request);
+    const lines = counters.droppedLines.value - this.#logged.lines;
+    const requests = counters.droppedRequests.value - this.#logged.requests;
+    this.#logged.lines += lines;
+    this.#logged.requests += requests;
+    if (lines > 0) logger.log('warn', 'log lines were dropped', { lines });
+    if (requests > 0) logger.log('warn', 'requests were not counted', { requests });
   }
 
   #remove(thread: number, { isTerminated }: WorkerThread, thrown: Error | undefined): void {
