@@ -34,11 +34,9 @@ export function createAuthenticator(
     const digest = token === undefined ? undefined : digestOf(token);
     // Constant-time: digests have the same length, and all are compared even if one has matched.
     const [key] = known.filter((one) => digest && timingSafeEqual(one.digest, digest));
-    if (!key) {
-      const reason = token === undefined ? 'no token' : 'unknown token';
-      throw new GatewayError('authentication', 'Invalid authentication', { reason });
-    }
-    return key.client;
+    if (key) return key.client;
+    const reason = token === undefined ? 'no token' : 'unknown token';
+    throw new GatewayError('authentication', 'Invalid authentication', { reason });
   };
 }
 

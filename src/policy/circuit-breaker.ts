@@ -13,11 +13,8 @@ const MAX_MODEL_CHARACTERS = 256;
 /** `open`: skip the provider. `half-open`: one request may probe it. */
 export type CircuitState = 'closed' | 'open' | 'half-open';
 
-interface Guarded {
-  readonly id: string;
-  /** Of its settings: with others it is another provider. */
-  readonly digest: string;
-}
+/** `digest` is that of its settings: with others it is another provider. */
+type Guarded = { readonly id: string; readonly digest: string };
 
 /** A change that the breakers of the other threads make too. */
 export interface CircuitEvent {

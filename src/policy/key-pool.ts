@@ -35,11 +35,7 @@ export interface KeyEvent {
   readonly cooldown: Cooldown | undefined;
 }
 
-interface Keys {
-  readonly id: string;
-  readonly digest: string;
-  readonly apiKeys: readonly Secret[];
-}
+type Keys = { readonly id: string; readonly digest: string; readonly apiKeys: readonly Secret[] };
 
 /** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
 export class KeyPool {

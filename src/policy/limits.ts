@@ -28,18 +28,10 @@ export interface RateLimitStore {
 }
 
 /** Everything is counted, limited or not. */
-interface Slots {
-  readonly name: string;
-  readonly limit: Limit;
-  readonly max: number;
-  readonly inFlight: SharedCounter;
-}
+type Slots = { name: string; limit: Limit; max: number; inFlight: SharedCounter };
 
-interface Bucket extends StoredBucket {
-  readonly limit: Limit;
-  /** In the memory of this process. */
-  readonly local: TokenBucket;
-}
+/** `local` is in the memory of this process. */
+type Bucket = StoredBucket & { limit: Limit; local: ReturnType<typeof createTokenBucket> };
 
 export type Limits = ReturnType<typeof createLimits>;
 
@@ -179,5 +171,3 @@ export function createTokenBucket(
     refund: () => void Atomics.sub(cell, 0, perToken),
   };
 }
-
-export type TokenBucket = ReturnType<typeof createTokenBucket>;

@@ -15,20 +15,15 @@ const PROVIDER_STATUSES = new Set([401, 403, 408, 429]);
 /** Cells of shared memory. `FAILING_SINCE` is the start of the window that was told of; 0 if the provider works. */
 const [START, TRIES, FAILURES, FAILING_SINCE] = [0, 1, 2, 3];
 
-/** Takes the end of a try. */
-export type ProviderHealth = (failure: GatewayError | undefined) => void;
+export type ProviderHealth = ReturnType<typeof createProviderHealth>;
 
 /**
- * Returns a function that counts the tries of one provider in windows of a minute, those of all threads together. It logs,
- * once over all threads, that half of at least ten failed, and that fewer do again.
+ * Returns a function that takes the end of a try of one provider, and counts those of all threads in windows of a minute. It
+ * logs, once over all threads, that half of at least ten failed, and that fewer do again.
  */
-export function createProviderHealth(
-  provider: string,
-  logger: Logger,
-  memory: SharedMemory,
-): ProviderHealth {
+export function createProviderHealth(provider: string, logger: Logger, memory: SharedMemory) {
   const cells = new Int32Array(memory.block(`health: ${provider}`, 16));
-  return (failure) => {
+  return (failure: GatewayError | undefined): void => {
     const isFailure =
       failure !== undefined && (failure.status >= 500 || PROVIDER_STATUSES.has(failure.status));
     const now = Math.floor(sharedNowMs() / TICK_MS);

@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { createTokenBucket, type TokenBucket } from '../../src/policy/limits.ts';
+import { createTokenBucket } from '../../src/policy/limits.ts';
 import { withRandom, type Random } from '../support/random.ts';
 
 const DAY_MS = 86_400_000;
+type TokenBucket = ReturnType<typeof createTokenBucket>;
+
 /** Far below a token, and above what a bucket loses that counts in nanoseconds. */
 const SLACK = 1e-5;
 
