@@ -6,37 +6,37 @@ import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { ConfigError } from './config/setting-values.ts';
-import { createHttpServer } from './downstream/http-server.ts';
+import { createHttpServer, requestCounters, type DrainOptions } from './downstream/http-server.ts';
+import type { CompletionSettings } from './gateway/chat-completions.ts';
 import { createGateway } from './gateway/gateway.ts';
-import {
-  createModelList,
-  modelListState,
-  type ModelListCache,
-  type ModelsObserver,
-} from './gateway/model-list.ts';
+import { createModelList, modelListState } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type Logger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './lib/request-facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { placeOfMain, SharedMemory } from './lib/shared-memory.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
-import { createConcurrency } from './policy/concurrency.ts';
 import { KeyPool } from './policy/key-pool.ts';
-import { ProviderHealth } from './policy/provider-health.ts';
-import { createLimits } from './policy/rate-limits.ts';
+import { createProviderHealth, type ProviderHealth } from './policy/provider-health.ts';
+import { createLimits } from './policy/limits.ts';
 import { Connection } from './store/connection.ts';
 import { createRedisStore, storeCounters } from './store/redis-store.ts';
 import { ExhaustionLog } from './upstream/network-error.ts';
 import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
 import { WorkerPool } from './workers/pool.ts';
-import type { MainRuntime, ThreadEvent, ThreadRuntime } from './workers/thread.ts';
+import {
+  batchCounters,
+  type MainRuntime,
+  type ThreadEvent,
+  type ThreadRuntime,
+} from './workers/thread.ts';
 
 interface AppOptions extends ThreadRuntime {
   readonly writeLog: (line: string) => void;
   readonly memory: SharedMemory;
   readonly observe?: RequestObserver | undefined;
-  readonly onModels?: ModelsObserver | undefined;
+  readonly onModels?: Admin['onModels'] | undefined;
   /** Of a worker: takes what it learns of providers and keys to the other threads. */
   readonly share?: (event: ThreadEvent) => void;
   /** Of a worker: what the other threads have learned. */
@@ -48,9 +48,10 @@ export type Service = ReturnType<typeof createService>;
 
 /** Builds the gateway of the main thread: its app, the workers if there are several, the admin listener. Nothing listens yet. */
 export function createService(initial: Config, runtime: MainRuntime) {
-  const { admin: settings, server: serverSettings } = initial;
+  const { admin: settings } = initial;
+  const { host, workers } = initial.server;
   let lastReload: LastReload = { succeededAtMs: Date.now() };
-  const memory = new SharedMemory(placeOfMain(serverSettings.workers));
+  const memory = new SharedMemory(placeOfMain(workers));
   const app = createApp(initial, {
     ...runtime,
     memory,
@@ -58,15 +59,14 @@ export function createService(initial: Config, runtime: MainRuntime) {
     onModels: settings && ((...models) => admin?.onModels(...models)),
   });
   const { breaker, logger, redact } = app;
-  const pool = serverSettings.workers > 1 ? new WorkerPool(app, runtime) : undefined;
+  const pool = workers > 1 ? new WorkerPool(app, runtime) : undefined;
   const server = pool ?? app.server;
   const store = app.store && storeCounters(memory);
+  const { droppedLines, droppedRequests } = batchCounters(memory);
   const figures = {
-    url: () => `${localUrl(serverSettings.host, server.port)}/v1`,
-    isServing: () => pool?.serving !== 0,
-    serving: () => pool?.serving ?? 1,
+    url: () => `${localUrl(host, server.port)}/v1`,
+    serving: () => pool?.serving ?? Number(server.port !== 0),
     isDraining: () => server.isDraining,
-    isAccepting: () => (pool ? pool.serving > 0 : server.port !== 0),
     inFlight: () => app.inFlight.value,
     inFlightOf: (section: string) => memory.inFlightCounter(section).value,
     keysInCooldown: () =>
@@ -74,12 +74,12 @@ export function createService(initial: Config, runtime: MainRuntime) {
     isModelListUp: (id: string) => modelListState(memory, id).isUp,
     openStreams: () => app.streams.value,
     bufferedBytes: () => app.budget.reservedBytes,
-    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + (pool?.droppedLines ?? 0),
-    uncountedRequests: () => pool?.droppedRequests ?? 0,
+    droppedLogLines: () => (runtime.droppedLogLines?.() ?? 0) + droppedLines.value,
+    uncountedRequests: () => droppedRequests.value,
     exhaustions: () => app.exhaustion.count,
     connections: () => app.transport.connectionFigures,
     store: () => store && { isAway: store.away.value > 0, fallbacks: store.fallbacks.value },
-    loopDelays: () => pool?.loopDelays ?? [],
+    loopDelays: () => [...(pool?.workers.values() ?? [])].flatMap((one) => one.loopDelay ?? []),
     circuits: () => breaker.report(redact),
     lastReload: () => lastReload,
   };
@@ -87,17 +87,21 @@ export function createService(initial: Config, runtime: MainRuntime) {
   const admin: Admin | undefined =
     settings && createAdmin(config, settings, figures, { logger, limits: runtime.clientLimits });
   admin?.onConfig(initial);
-  /** Asks the providers for their lists of models: metrics name only models that are known. */
   const learnModels = () => void (admin && app.snapshot.listModels());
 
   return {
     /** The listener of the public port: this thread's, or those of its workers. */
     server,
-    /** The listener of `[admin]`. */
     admin: admin?.server,
-    /** Of this thread. */
     app,
+    /** Asks the providers for their lists of models: metrics name only models that are known. */
     learnModels,
+    /** Drains the public port. Resolves with the counts of the requests that have ended since it began, over all threads. */
+    async drain(options: DrainOptions) {
+      const [finishedBefore, cutBefore] = [app.finished.value, app.cut.value];
+      await server.drain(options);
+      return { finished: app.finished.value - finishedBefore, cut: app.cut.value - cutBefore };
+    },
     /**
      * Uses the settings that `read` returns for all requests that begin from now on; those in flight keep theirs. If it
      * throws, nothing changes. Both are logged. In a drain it does nothing. Resolves when all threads use them.
@@ -110,17 +114,17 @@ export function createService(initial: Config, runtime: MainRuntime) {
         changes = compareSettings(before, read());
         app.use(changes.config);
       } catch (failure) {
-        const [problem = (failure as Error).message] =
-          failure instanceof ConfigError ? failure.problems : [];
-        lastReload = { ...lastReload, failedAtMs: Date.now(), problem: redact(problem) };
+        const problem = failure instanceof ConfigError ? failure.problems[0] : undefined;
+        const text = redact(problem ?? (failure as Error).message);
+        lastReload = { ...lastReload, failedAtMs: Date.now(), problem: text };
         return logFailure(logger, failure);
       }
       lastReload = { succeededAtMs: Date.now() };
       admin?.onConfig(changes.config);
       learnModels();
       await pool?.use();
-      const known = new Set(warningsOf(before));
-      const warnings = warningsOf(changes.config).filter((text) => !known.has(text));
+      const known = warningsOf(before);
+      const warnings = warningsOf(changes.config).filter((text) => !known.includes(text));
       logChanges(logger, changes, warnings);
     },
   };
@@ -132,6 +136,7 @@ export function createApp(initial: Config, options: AppOptions) {
   const { breaker, budget, logger, redact } = parts;
   let snapshot = createSnapshot(initial, parts);
   breaker.guard(snapshot.providers.values());
+  /** Makes a change that another thread has made. */
   const apply = (event: ThreadEvent): void => {
     if (event.type !== 'key') breaker.apply(event);
     else for (const pool of snapshot.keyPools.values()) pool.apply(event);
@@ -152,7 +157,7 @@ export function createApp(initial: Config, options: AppOptions) {
     /** For a thread that starts now. */
     get known(): ThreadEvent[] {
       const pools = [...snapshot.keyPools.values()];
-      return [breaker, ...pools].flatMap(({ events }): ThreadEvent[] => events);
+      return [...breaker.events, ...pools.flatMap(({ events }) => events)];
     },
     /** Uses these settings for all requests that begin from now on; those in flight keep theirs. If it throws, nothing changes. */
     use(config: Config): void {
@@ -162,23 +167,16 @@ export function createApp(initial: Config, options: AppOptions) {
       logger.configure(logSettingsOf(config, options));
       budget.limits = config.server;
     },
-    /** Makes a change that another thread has made. */
     apply,
   };
 }
 
 /** Creates what outlives every reload. */
 function createParts(config: Config, options: AppOptions) {
-  const { memory, observe, onModels, share } = options;
+  const { colour, memory, observe, onModels, share, writeLog: write } = options;
   const { store } = config.rateLimit;
-  const modelLists: ModelListCache = new WeakMap();
   const redact = createRedactor(config.secrets);
-  const logger = createLogger({
-    ...logSettingsOf(config, options),
-    colour: options.colour,
-    write: options.writeLog,
-    redact,
-  });
+  const logger = createLogger({ ...logSettingsOf(config, options), colour, write, redact });
   // The main thread makes the changes of all workers, and logs them once.
   const stateLogger: Logger = share ? { log() {}, isEnabled: () => false } : logger;
   return {
@@ -187,7 +185,7 @@ function createParts(config: Config, options: AppOptions) {
     onModels,
     redact,
     logger,
-    cache: modelLists,
+    cache: new WeakMap(),
     transport: createTransport(config.server.upstream, memory),
     exhaustion: new ExhaustionLog(logger, memory),
     breaker: new CircuitBreaker(stateLogger, share),
@@ -195,30 +193,29 @@ function createParts(config: Config, options: AppOptions) {
     budget: new ByteBudget(config.server, memory),
     /** Counts streamed answers while they are being sent. */
     streams: memory.inFlightCounter('open streams'),
-    /** Counts requests. */
-    inFlight: memory.inFlightCounter('requests'),
+    ...requestCounters(memory),
     /** Of the rate limits, if they are shared with other replicas. */
     store: store && createRedisStore(logger, memory, (events) => new Connection(store, events)),
   };
 }
 
-/** The parts of `former` that have state. */
-interface Former {
-  readonly providers: ReadonlyMap<string, Provider>;
-  readonly keyPools: ReadonlyMap<string, KeyPool>;
-}
-
 /** Creates what depends on the settings: requests keep the one that they began with. Providers with the same settings stay. */
-function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, former?: Former) {
+function createSnapshot(
+  config: Config,
+  parts: ReturnType<typeof createParts>,
+  former?: Pick<CompletionSettings, 'providers' | 'keyPools'>,
+) {
   const { logger, memory, store, createKeyPool } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();
+  const health = new Map<string, ProviderHealth>();
   for (const settings of config.providers.registered) {
     const { id } = settings;
     const created = createOpenAIProvider(settings);
     const before = former?.providers.get(id);
     const isSame = before?.digest === created.digest;
     providers.set(id, isSame ? before : created);
+    health.set(id, createProviderHealth(id, logger, memory));
     if (settings.apiKeys.length === 1) continue;
     keyPools.set(id, (isSame && former?.keyPools.get(id)) || createKeyPool(created));
   }
@@ -228,10 +225,7 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
     providers,
     keyPools,
     limits: createLimits(config, memory, store),
-    concurrency: createConcurrency(config, memory),
-    health: new Map(
-      [...providers.keys()].map((id) => [id, new ProviderHealth(id, logger, memory)]),
-    ),
+    health,
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };

@@ -7,7 +7,7 @@ import { describeWarning, NO_PROVIDERS, toLines, warningsOf } from './cli/startu
 import { ConfigError, type Config, type StoreSettings } from './config/config.ts';
 import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
-import { fetchModelList, type ModelFetch } from './gateway/model-list.ts';
+import { fetchModelList } from './gateway/model-list.ts';
 import { causeOf } from './lib/attempt.ts';
 import { Deadline } from './lib/cancellation.ts';
 import { GatewayError } from './lib/errors.ts';
@@ -113,7 +113,7 @@ async function checkProviders({ server, providers }: Config) {
       provider: settings.id,
       /** From 1; undefined if the provider has only one. */
       key: settings.apiKeys.length > 1 ? key + 1 : undefined,
-      ...(await checkKey(settings, { provider, key, transport, limit })),
+      ...(await checkKey(settings, fetchModelList(provider, key, transport, limit))),
     }));
   });
   const checks = await Promise.all(requests);
@@ -133,9 +133,9 @@ interface Result {
 }
 
 /** Asks a provider with one of its keys. */
-async function checkKey(settings: ProviderSettings, fetch: ModelFetch): Promise<Result> {
+async function checkKey(settings: ProviderSettings, fetch: Promise<unknown[] | number>) {
   try {
-    const result = await fetchModelList(fetch);
+    const result = await fetch;
     if (typeof result === 'number') return withoutList(settings, result);
     return { ok: true, status: 200, models: result.length, message: countModels(result.length) };
   } catch (thrown) {

@@ -122,13 +122,14 @@ function blameAdmin(error: Error): never {
 }
 
 /** Drains, and ends the process with `process.exitCode`. Returns false if that has begun before. */
-function stop({ admin, app, server }: Service, writer: LineWriter, text: string): boolean {
+function stop(service: Service, writer: LineWriter, text: string): boolean {
+  const { admin, app, server } = service;
   if (server.isDraining) return false;
   const { logger, snapshot } = app;
-  logger.log('info', 'draining', { reason: text, in_flight: server.inFlight });
+  logger.log('info', 'draining', { reason: text, in_flight: app.inFlight.value });
   const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = snapshot.config.server;
   const reason = new GatewayError('internal', 'The gateway is shutting down');
-  void server.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
+  void service.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
     // Last, so that meanwhile it can say that the gateway is draining.
     const adminDrain = admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     if (adminDrain) await Promise.race([adminDrain, sleep(ADMIN_DRAIN_MS)]);

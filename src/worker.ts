@@ -7,17 +7,13 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { createLoopWatch } from './admin/figures.ts';
 import { createApp } from './app.ts';
 import { unpackConfig } from './config/config.ts';
-import type { DrainOptions, DrainResult, HttpServer } from './downstream/http-server.ts';
+import type { DrainOptions, HttpServer } from './downstream/http-server.ts';
 import { GatewayError } from './lib/errors.ts';
-import type { FinishedRequest } from './lib/request-facts.ts';
-import { SharedMemory } from './lib/shared-memory.ts';
+import { SharedMemory, type SharedCounter } from './lib/shared-memory.ts';
 import {
-  backlogOf,
-  DROPPED_LINES,
-  DROPPED_REQUESTS,
+  batchCounters,
   type Batch,
   type FromWorker,
-  type ThreadEvent,
   type ToWorker,
   type WorkerData,
 } from './workers/thread.ts';
@@ -31,26 +27,30 @@ const REQUEST_CHARACTERS = 1000;
 /** Serves until the main thread ends it, or an exception is not caught. */
 export function runWorker(): void {
   const data = workerData as WorkerData;
-  const { place, blocks, config: packed, runtime, known } = data;
-  const config = unpackConfig(packed);
-  const memory = new SharedMemory(place, blocks);
-  const outbox = createOutbox(memory);
+  const config = unpackConfig(data.config);
+  const memory = new SharedMemory(data.place, data.blocks);
+  const { droppedLines, droppedRequests } = batchCounters(memory);
+  const add = createBatches(memory);
   const app = createApp(config, {
-    ...runtime,
-    known,
+    ...data.runtime,
+    known: data.known,
     memory,
-    writeLog: (line) => outbox.addLine(line),
-    observe: config.admin && ((request) => outbox.addRequest(request)),
-    onModels: config.admin && ((...models) => outbox.send('models', ...models)),
-    share: (event) => outbox.addEvent(event),
+    writeLog: (line) => add(line.length, (batch) => (batch.lines += line), droppedLines),
+    observe:
+      config.admin &&
+      ((one) => add(REQUEST_CHARACTERS, ({ requests }) => requests.push(one), droppedRequests)),
+    onModels: config.admin && ((...models) => send('models', ...models)),
+    // One that is dropped is a failure or an answer that other threads meet by themselves.
+    share: (event) => add(REQUEST_CHARACTERS, ({ events }) => events.push(event)),
   });
   const { logger, server, store } = app;
-  let draining: Promise<DrainResult> | undefined;
+  let draining: Promise<void> | undefined;
   const drain = async (options: DrainOptions) => (draining ??= server.drain(options));
   // The state of the thread is unknown, but its requests in flight may still be completed.
   process.on('uncaughtException', (error) => {
-    logger.log('error', 'uncaught exception', { worker: place.thread, cause: error.stack });
-    outbox.send('failed');
+    logger.log('error', 'uncaught exception', { worker: data.place.thread, cause: error.stack });
+    // The log says why before.
+    setImmediate(send, 'failed');
     const timeoutMs = app.snapshot.config.server.shutdownTimeoutMs;
     const reason = new GatewayError('internal', 'Internal server error');
     void drain({ delayMs: 0, timeoutMs, reason }).then(() => process.exit());
@@ -59,22 +59,27 @@ export function runWorker(): void {
   parentPort!.on('message', (message: ['cut']) => inbox.emit(...message));
   inbox.on('learn', app.apply);
   inbox.on('cut', () => server.cut());
-  inbox.on('use', (next) => {
-    memory.blocks = next.blocks;
-    app.use(unpackConfig(next.config));
-    outbox.send('using');
+  inbox.on('use', (next, blocks) => {
+    memory.blocks = blocks;
+    app.use(unpackConfig(next));
+    send('using');
   });
   inbox.on('drain', (delayMs, timeoutMs, text) => {
     const reason = new GatewayError('internal', text);
-    void drain({ delayMs, timeoutMs, reason }).then((result) => outbox.send('drained', result));
+    // The log lines of the last requests come before it.
+    void drain({ delayMs, timeoutMs, reason }).then(() => setImmediate(send, 'drained'));
   });
   void (store?.connect() ?? Promise.resolve())
     .then(() => (server.isDraining ? {} : listen(server, data)))
-    .then((result) => outbox.send('listening', result));
+    .then((result) => send('listening', result));
   if (config.admin) {
     const readLoopDelay = createLoopWatch(LOOP_DELAY_MS);
-    setInterval(() => outbox.send('loopDelay', readLoopDelay()), LOOP_DELAY_MS);
+    setInterval(() => send('loopDelay', readLoopDelay()), LOOP_DELAY_MS);
   }
+}
+
+function send<Name extends keyof FromWorker>(name: Name, ...args: FromWorker[Name]): void {
+  parentPort!.postMessage([name, ...args]);
 }
 
 /** With SO_REUSEPORT the listener would share the port with another gateway unknowingly: a probe without it would not. */
@@ -92,40 +97,27 @@ async function listen(server: HttpServer, { port, host, isFree }: WorkerData) {
   }
 }
 
-/** Sends messages in order; log lines, requests and events together, once in a turn of the event loop. */
-function createOutbox(memory: SharedMemory) {
-  const { untaken, dropped } = backlogOf(memory);
-  const { thread } = memory.place;
+/** Returns a function that has `put` add something of about this size to what is sent once in a turn. For want of room it is `dropped`. */
+function createBatches(memory: SharedMemory) {
+  const { taken } = batchCounters(memory);
+  // That of the former threads of this number.
+  let sentCharacters = taken.own;
   const createBatch = (): Batch => ({ lines: '', requests: [], events: [], characters: 0 });
   let batch = createBatch();
   const flush = () => {
-    if (batch.characters > 0) parentPort!.postMessage(['batch', batch]);
+    if (batch.characters > 0) send('batch', batch);
     batch = createBatch();
   };
-  const hasRoom = (characters: number) => {
-    if (Atomics.load(untaken, thread) > MAX_CHARACTERS) return false;
-    Atomics.add(untaken, thread, characters);
-    if (batch.characters === 0) setImmediate(flush);
-    batch.characters += characters;
-    return true;
-  };
   process.on('exit', flush);
-  return {
-    addLine(line: string) {
-      if (hasRoom(line.length)) batch.lines += line;
-      else Atomics.add(dropped, DROPPED_LINES, 1);
-    },
-    addRequest(request: FinishedRequest) {
-      if (hasRoom(REQUEST_CHARACTERS)) batch.requests.push(request);
-      else Atomics.add(dropped, DROPPED_REQUESTS, 1);
-    },
-    /** One that is dropped is a failure or an answer that other threads meet by themselves. */
-    addEvent(event: ThreadEvent) {
-      if (hasRoom(REQUEST_CHARACTERS)) batch.events.push(event);
-    },
-    send<Name extends keyof FromWorker>(name: Name, ...args: FromWorker[Name]) {
-      flush();
-      parentPort!.postMessage([name, ...args]);
-    },
+  return (characters: number, put: (batch: Batch) => void, dropped?: SharedCounter) => {
+    const hasRoom = sentCharacters - taken.own <= MAX_CHARACTERS;
+    if (!hasRoom) {
+      dropped?.add(1);
+      return;
+    }
+    if (batch.characters === 0) setImmediate(flush);
+    sentCharacters += characters;
+    batch.characters += characters;
+    put(batch);
   };
 }

@@ -124,17 +124,17 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 765,
-  admin: 2460,
+  '': 750,
+  admin: 2455,
   cli: 520,
   config: 1750,
-  downstream: 1100,
-  gateway: 1025,
-  lib: 2015,
-  policy: 705,
+  downstream: 1095,
+  gateway: 925,
+  lib: 2005,
+  policy: 595,
   store: 275,
   upstream: 1810,
-  workers: 360,
+  workers: 315,
 };
 
 test('no folder of src has more lines than its budget', () => {

@@ -24,7 +24,7 @@ export function createAccessCheck(
   logger: Logger,
 ): (call: Call) => void {
   const auth = { enabled: keys.length > 0, keys };
-  const authenticate = createAuthenticator({ auth, clients: [] });
+  const authenticate = createAuthenticator(auth, []);
   let failures = 0;
   let loggedAtMs = -Infinity;
   return (call) => {

@@ -5,7 +5,7 @@ import { createGzip } from 'node:zlib';
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
-import { createHttpServer } from '../downstream/http-server.ts';
+import { createHttpServer, requestCounters } from '../downstream/http-server.ts';
 import { checkProtocol } from '../downstream/request-head.ts';
 import { ByteBudget } from '../lib/byte-budget.ts';
 import { fromIterable } from '../lib/byte-source.ts';
@@ -57,7 +57,7 @@ export function createAdmin(
       answerBroken: toErrorAnswer,
       limits,
       budget: new ByteBudget(LIMITS, memory),
-      inFlight: memory.inFlightCounter('requests'),
+      ...requestCounters(memory),
     }),
   };
 }

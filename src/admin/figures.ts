@@ -15,11 +15,7 @@ import { renderHead, renderSample } from './series.ts';
 export interface Figures {
   /** The base URL for clients of the public port, with `/v1`. */
   url(): string;
-  /** There is a thread that accepts connections. */
-  isServing(): boolean;
   isDraining(): boolean;
-  /** The public port is open. */
-  isAccepting(): boolean;
   inFlight(): number;
   /** Of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;

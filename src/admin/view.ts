@@ -73,7 +73,7 @@ export function createView(config: () => Config, figures: Figures) {
       return {
         now: new Date().toISOString(),
         draining: figures.isDraining(),
-        accepting: figures.isAccepting(),
+        accepting: figures.serving() > 0,
         attention: attentionOf(config(), figures),
         figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
         history: history.report(),

@@ -42,10 +42,10 @@ export interface ServerState {
   readonly handle: (call: Call) => Promise<void>;
   readonly answerBroken: AnswerBroken;
   isDraining: boolean;
-  /** Requests of this thread that have begun, since the start. */
-  begun: number;
   readonly inFlight: SharedCounter;
-  cut: number;
+  readonly finished: SharedCounter;
+  /** Those that were cancelled with `cancelReason`. */
+  readonly cut: SharedCounter;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
   cancelReason: Error | undefined;
 }
@@ -97,9 +97,7 @@ export class Connection {
 
   /** Cancels the current request at the deadline of a drain. */
   cut(reason: Error): void {
-    if (!this.#call) return;
-    this.server.cut += 1;
-    this.#call.cancellation.cancel(reason);
+    this.#call?.cancellation.cancel(reason);
   }
 
   /**
@@ -152,13 +150,14 @@ export class Connection {
       const call = new Call(next, this);
       const { server } = this;
       this.#call = call;
-      server.begun += 1;
       server.inFlight.add(1);
       if (server.cancelReason) this.cut(server.cancelReason);
       await server.handle(call);
       call.end();
       this.#call = undefined;
       server.inFlight.add(-1);
+      const { reason } = call.cancellation;
+      (reason && reason === server.cancelReason ? server.cut : server.finished).add(1);
       this.idleSinceMs = performance.now();
       // The next response would wait for this one for ever.
       if (!next.response.writableFinished) this.socket.destroy();

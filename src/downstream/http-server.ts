@@ -7,6 +7,7 @@ import type { Duplex } from 'node:stream';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { startTimer } from '../lib/cancellation.ts';
+import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { CLIENT_LIMITS } from './call.ts';
 import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
 
@@ -34,10 +35,9 @@ export interface HttpServer {
    */
   listen(port: number, host: string, isShared?: boolean): Promise<{ readonly port: number }>;
   /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
-  drain(options: DrainOptions): Promise<DrainResult>;
+  drain(options: DrainOptions): Promise<void>;
   /** Ends a drain at once: what is left of the requests in flight is cancelled. */
   cut(): void;
-  readonly inFlight: number;
   readonly isDraining: boolean;
   /** 0 unless it is listening. */
   readonly port: number;
@@ -51,20 +51,22 @@ export interface DrainOptions {
   readonly reason: Error;
 }
 
-/** Counts of the requests that were in flight at the start of a drain, or began in it. */
-export interface DrainResult {
-  readonly finished: number;
-  readonly cut: number;
-}
-
 type Connections = Map<Duplex, Connection>;
 
+/** Counts the requests of the public port, over all threads: those that are finished or cut, since the start. */
+export function requestCounters(memory: SharedMemory) {
+  return {
+    inFlight: memory.inFlightCounter('requests'),
+    finished: memory.totalCounter('requests finished'),
+    cut: memory.totalCounter('requests cut'),
+  };
+}
+
 export function createHttpServer(
-  options: Pick<ServerState, 'handle' | 'answerBroken' | 'limits' | 'budget' | 'inFlight'>,
+  options: Omit<ServerState, 'isDraining' | 'cancelReason'>,
 ): HttpServer {
   const { limits, inFlight } = options;
-  const initial = { isDraining: false, begun: 0, cut: 0, cancelReason: undefined };
-  const state: ServerState = { ...options, ...initial };
+  const state: ServerState = { ...options, isDraining: false, cancelReason: undefined };
   const connections: Connections = new Map();
   let checking: NodeJS.Timeout | undefined;
   const forceClose = new AbortController();
@@ -84,7 +86,6 @@ export function createHttpServer(
     },
     async drain({ delayMs, timeoutMs, reason }) {
       state.isDraining = true;
-      const overBefore = state.begun - inFlight.own;
       const { signal } = forceClose;
       if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
       const end = (lingerMs: number) => {
@@ -104,12 +105,8 @@ export function createHttpServer(
       clearInterval(checking);
       // All sockets are closed: the requests that were cut end, and get their access lines, in the next turns.
       for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
-      return { finished: state.begun - overBefore - state.cut, cut: state.cut };
     },
     cut: () => forceClose.abort(),
-    get inFlight() {
-      return inFlight.value;
-    },
     get isDraining() {
       return state.isDraining;
     },

@@ -19,72 +19,56 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   internal_error: 'error',
 };
 
-/**
- * Returns a function that logs one finished request, and tells the observer: with `redact`, because only the logger
- * does it by itself. `status` is that of its answer.
- */
-export function createAccessLog({
-  config: { logging, server },
-  logger,
-  redact,
-  observe,
-}: {
-  readonly config: Config;
-  readonly logger: Logger;
-  readonly redact: Redactor;
-  readonly observe?: RequestObserver | undefined;
-}): (call: Call, status: number | undefined) => void {
+/** Returns what logs requests, and tells the observer: with `redact`, because only the logger does it by itself. */
+export function createAccessLog(
+  { logging, server }: Config,
+  logger: Logger,
+  redact: Redactor,
+  observe: RequestObserver | undefined,
+) {
   const remoteAddressOf = createRemoteAddress(server.trustedProxies);
-  return (call, status) => {
-    const endedAtMs = performance.now();
-    const outcome = finalOutcomeOf(call);
-    const isHealth = call.path === '/health' && outcome === 'ok';
-    const level = isHealth ? 'debug' : levelOf(call, outcome);
-    const isObserved = observe !== undefined && !isHealth;
-    if (!isObserved && !logger.isEnabled(level)) return;
-    const facts = factsOf(call, { status, outcome, endedAtMs, remote: remoteAddressOf(call) });
-    logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
-    if (!isObserved) return;
-    const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
-    observe({
-      facts: redactFacts(facts, redact) as RequestFacts,
-      endedAtMs: Date.now(),
-      durationMs: endedAtMs - receivedAtMs,
-      firstByteMs: call.firstByteAtMs && firstByteAtMs - receivedAtMs,
-      gatewayMs: record.timeSpent(firstByteAtMs)?.gatewayMs,
-      responseModel: record.attempt?.answer && record.attempt.answerModel,
-    });
+  return {
+    /** Logs a finished request. `status` is that of its answer. */
+    logFinished(call: Call, status: number | undefined): void {
+      const endedAtMs = performance.now();
+      const outcome = finalOutcomeOf(call);
+      const isHealth = call.path === '/health' && outcome === 'ok';
+      // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
+      const isShutdown =
+        outcome === 'internal_error' && call.record.failure === call.cancellation.reason;
+      const level = isHealth ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
+      const isObserved = observe !== undefined && !isHealth;
+      if (!isObserved && !logger.isEnabled(level)) return;
+      const facts = factsOf(call, endedAtMs, status, remoteAddressOf(call));
+      logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
+      if (!isObserved) return;
+      const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
+      observe({
+        facts: redactFacts(facts, redact) as RequestFacts,
+        endedAtMs: Date.now(),
+        durationMs: endedAtMs - receivedAtMs,
+        firstByteMs: call.firstByteAtMs && firstByteAtMs - receivedAtMs,
+        gatewayMs: record.timeSpent(firstByteAtMs)?.gatewayMs,
+        responseModel: record.attempt?.answer && record.attempt.answerModel,
+      });
+    },
+    /** Logs a request that could not be parsed. */
+    logBroken(
+      { message: reason, status }: GatewayError,
+      request_id: string,
+      remote?: string,
+    ): void {
+      const facts = { request_id, remote, status, outcome: 'refused', reason } as const;
+      logger.log('info', 'broken request', facts);
+      const unknown = { method: '', path: '', duration_ms: 0, bytes: 0 };
+      observe?.({ facts: { ...facts, ...unknown }, endedAtMs: Date.now(), durationMs: 0 });
+    },
   };
 }
 
-interface BrokenRequest {
-  readonly refusal: GatewayError;
-  readonly request_id: string;
-  readonly remote: string | undefined;
-}
-
-/** Logs a request that could not be parsed, and tells the observer. */
-export function logBroken(
-  { refusal, request_id, remote }: BrokenRequest,
-  logger: Logger,
-  observe: RequestObserver | undefined,
-): void {
-  const { message: reason, status } = refusal;
-  const facts = { request_id, remote, status, outcome: 'refused', reason } as const;
-  logger.log('info', 'broken request', facts);
-  const unknown = { method: '', path: '', duration_ms: 0, bytes: 0 };
-  observe?.({ facts: { ...facts, ...unknown }, endedAtMs: Date.now(), durationMs: 0 });
-}
-
-interface LineContext {
-  readonly status: number | undefined;
-  readonly outcome: Outcome;
-  readonly endedAtMs: number;
-  readonly remote: string | undefined;
-}
-
-function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext): RequestFacts {
+function factsOf(call: Call, endedAtMs: number, status?: number, remote?: string): RequestFacts {
   const { record, firstByteAtMs, receivedAtMs } = call;
+  const outcome = finalOutcomeOf(call);
   const { attempt, failure, provider } = record;
   const tries = record.tries.map((one) => one.toFacts());
   const answered = attempt && tries[record.tries.indexOf(attempt)];
@@ -112,7 +96,7 @@ function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext
     reason: outcome === 'client_closed' ? phaseOf(call) : failure && reasonOf(failure),
     limit: outcome === 'rate_limited' ? failure?.details.limitState : undefined,
     // Most are those of a try already.
-    cause: tries.some((one) => one.cause === cause) ? undefined : cause,
+    cause: cause && tries.some((one) => one.cause === cause) ? undefined : cause,
     finish_reason: answer?.finishReason ?? (isWhole ? 'none' : undefined),
     prompt_tokens: usage?.prompt_tokens,
     completion_tokens: usage?.completion_tokens,
@@ -122,20 +106,9 @@ function factsOf(call: Call, { status, outcome, endedAtMs, remote }: LineContext
   };
 }
 
-function detailsOf({ headers, record }: Call) {
-  return {
-    request_bytes: record.requestBytes,
-    user_agent:
-      headers['user-agent'] &&
-      escapeControlCharacters(headers['user-agent'], MAX_LOGGED_CHARACTERS),
-  };
-}
-
-function levelOf(call: Call, outcome: Outcome): LogLevel {
-  const level = LEVELS[outcome];
-  // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
-  const isShutdown = level === 'error' && call.record.failure === call.cancellation.reason;
-  return isShutdown ? 'warn' : level;
+function detailsOf({ headers: { 'user-agent': agent }, record: { requestBytes } }: Call) {
+  const user_agent = agent && escapeControlCharacters(agent, MAX_LOGGED_CHARACTERS);
+  return { request_bytes: requestBytes, user_agent };
 }
 
 function finalOutcomeOf({ cancellation: { reason }, record }: Call): Outcome {

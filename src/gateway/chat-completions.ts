@@ -1,4 +1,4 @@
-/** `POST /v1/chat/completions`: reads the request and asks the candidates in order. */
+/** `POST /v1/chat/completions`: reads the request, resolves its `model`, and asks the candidates in order. */
 
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
@@ -6,11 +6,11 @@ import { headerValues } from '../downstream/request-head.ts';
 import type { ClientSettings } from '../config/config.ts';
 import { type Answer, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
-import { invalidRequest } from '../lib/errors.ts';
+import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { forwardedHeaders, type Provider, traceIdOf } from '../upstream/provider.ts';
-import { resolveModel, withFallbacks } from './model-name.ts';
-import { askCandidates, type SelectionSettings } from './selection.ts';
+import { mayName } from '../policy/authentication.ts';
+import { askCandidates, type Candidate, type SelectionSettings } from './selection.ts';
 
 export interface CompletionSettings extends SelectionSettings {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -38,17 +38,14 @@ export async function completeChat(
     const chat = parser.end(body);
     record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
     record.stream = chat.stream;
-    const candidates = withFallbacks(
-      resolveModel(chat.model, settings, client),
-      settings.fallbacks,
-    );
-    record.provider = candidates[0].provider.id;
+    const candidates = resolveModel(chat.model, settings, client);
+    record.provider = candidates[0]!.provider.id;
     isValid = true;
     return await askCandidates(candidates, { call, chat, forwarded, settings });
   } catch (thrown) {
     // A request that a later limit refuses takes nothing of the others.
     if (isValid && !record.tries.some(({ wasSent }) => wasSent)) {
-      settings.limits.refundRequest(client);
+      settings.limits.ofClients.get(client?.name)!.refund();
     }
     throw thrown;
   } finally {
@@ -70,4 +67,70 @@ function checkContentHeaders(call: Call): void {
   if (types.length !== 1 || !JSON_TYPE.test(types[0]!) || OTHER_CHARSET.test(types[0]!)) {
     throw invalidRequest('Content-Type must be application/json in UTF-8');
   }
+}
+
+/**
+ * Resolves a `model` value: an alias, to those of its targets whose providers are registered;
+ * `<provider_id>/<model_name>`, split at the first slash; a provider's id alone for its default model; any other name
+ * for the primary provider. Adds each fallback that is not among them, with its own default model. The client's `models`
+ * must have the name as it was sent, or, if it is no alias, as `<provider_id>/<model_name>`. Throws `unknownProvider` or
+ * `invalidRequest`; to a client with `models` `notFound` for every other name, whether or not it would resolve: it does
+ * not learn what there is.
+ */
+function resolveModel(
+  name: string,
+  settings: CompletionSettings,
+  client: ClientSettings | undefined,
+): Candidate[] {
+  const { config, fallbacks, providers } = settings;
+  const targets = config.aliases.get(name);
+  const registered = targets?.filter((target) => providers.has(providerIdOf(target)));
+  const names = registered?.length ? registered : [targets?.[0] ?? name];
+  const found = names.map((one) => toCandidate(one, settings));
+  const [first] = found;
+  const isNamedInFull =
+    !targets &&
+    !(first instanceof GatewayError) &&
+    mayName(client, `${first!.provider.id}/${first!.model}`);
+  if (!mayName(client, name) && !isNamedInFull) {
+    const reason = 'model not allowed for this client';
+    throw new GatewayError('notFound', 'Resource not found', { reason });
+  }
+  const candidates: Candidate[] = [];
+  for (const one of found) {
+    if (one instanceof GatewayError) throw one;
+    candidates.push(one);
+  }
+  const others = fallbacks.filter((one) => candidates.every(({ provider }) => provider !== one));
+  const { model } = candidates[0]!;
+  for (const provider of others)
+    candidates.push({ provider, model: provider.defaultModel ?? model });
+  return candidates;
+}
+
+/** Returns the provider's id in the target of an alias, which always has a slash. */
+export function providerIdOf(target: string): string {
+  return target.slice(0, target.indexOf('/'));
+}
+
+function toCandidate(
+  target: string,
+  { config, providers }: CompletionSettings,
+): Candidate | GatewayError {
+  const { primary } = config.providers;
+  const slash = target.indexOf('/');
+  const isWholeName = slash < 0 && !providers.has(target);
+  if (slash === 0 || (isWholeName && primary === undefined)) {
+    return invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
+  }
+  const providerId = isWholeName ? primary! : slash < 0 ? target : target.slice(0, slash);
+  const provider = providers.get(providerId);
+  if (provider === undefined) {
+    const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
+    return new GatewayError('unknownProvider', shown);
+  }
+  const named = isWholeName ? target : slash < 0 ? '' : target.slice(slash + 1);
+  const model = named || provider.defaultModel;
+  if (!model) return invalidRequest(`provider ${providerId} has no default_model; name a model`);
+  return { provider, model };
 }

@@ -1,19 +1,17 @@
 /** One request from its head to its access line: the order of checks, the routes, the one catch. */
 
-import { needsKey } from '../config/config.ts';
+import { needsKey, type Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import type { AnswerBroken } from '../downstream/connection.ts';
 import { checkProtocol, headerValues } from '../downstream/request-head.ts';
-import { ClientGone, GatewayError } from '../lib/errors.ts';
-import type { Logger } from '../lib/log.ts';
+import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
+import { isLoopback, isOwnHost } from '../lib/loopback.ts';
 import { type Answer, isStream } from '../lib/attempt.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
-import { createAccessLog, logBroken } from './access-log.ts';
+import { createAccessLog } from './access-log.ts';
 import { completeChat, type CompletionSettings } from './chat-completions.ts';
-import { addCorsHeaders, answerPreflight, createOriginCheck, isPreflight } from './cors.ts';
 import type { ModelList } from './model-list.ts';
 
 interface GatewaySettings extends CompletionSettings {
@@ -23,13 +21,6 @@ interface GatewaySettings extends CompletionSettings {
   /** Counts streamed answers while they are being sent: also those of former settings. */
   readonly streams: SharedCounter;
   readonly memory: SharedMemory;
-}
-
-export interface Gateway {
-  /** Answers a call and logs it. Never rejects. */
-  handle(call: Call): Promise<void>;
-  /** Logs a request that could not be parsed, and returns its answer. */
-  answerBroken: AnswerBroken;
 }
 
 const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
@@ -42,16 +33,19 @@ const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-optio
 /** Endpoints of OpenAI's API that clients are often set to by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
+const WEB_ORIGIN = /^https?:/i;
+const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
+
 /** Creates the gateway: what answers and logs the calls of the public port. */
-export function createGateway(settings: GatewaySettings): Gateway {
-  const { config, logger, observe, streams } = settings;
+export function createGateway(settings: GatewaySettings) {
+  const { config, logger, observe, redact, streams } = settings;
   const dispatch = createDispatch(settings);
-  const logAccess = createAccessLog(settings);
-  const withCors = <A extends Answer>(answer: A): A =>
-    config.server.cors ? addCorsHeaders(answer) : answer;
+  const accessLog = createAccessLog(config, logger, redact, observe);
+  const allowCors = config.server.cors ? addCorsHeaders : undefined;
 
   return {
-    async handle(call) {
+    /** Answers a call and logs it. Never rejects. */
+    async handle(call: Call): Promise<void> {
       let answer: Answer | undefined;
       try {
         answer = await dispatch(call);
@@ -63,83 +57,134 @@ export function createGateway(settings: GatewaySettings): Gateway {
       const isStreamed = answer !== undefined && isStream(answer.body);
       if (isStreamed) streams.add(1);
       try {
-        if (answer) await call.send(withCors(addOwnHeaders(answer, call)));
+        if (answer) {
+          addOwnHeaders(answer, call);
+          allowCors?.(answer);
+          await call.send(answer);
+        }
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
-        await call.send(withCors(answer)).catch(() => {});
+        allowCors?.(answer);
+        await call.send(answer).catch(() => {});
       }
       if (isStreamed) streams.add(-1);
-      logAccess(call, answer?.status);
+      accessLog.logFinished(call, answer?.status);
     },
-    answerBroken(refusal, requestId, remote) {
-      logBroken({ refusal, request_id: requestId, remote }, logger, observe);
+    /** Logs a request that could not be parsed, and returns its answer. */
+    answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {
+      accessLog.logBroken(refusal, requestId, remote);
       const headers = { ...JSON_HEADERS, ...refusal.toHeaders() };
-      return withCors({ status: refusal.status, headers, body: refusal.toBody() });
+      const answer = { status: refusal.status, headers, body: refusal.toBody() };
+      allowCors?.(answer);
+      return answer;
     },
   };
 }
 
+/** Lets pages of any origin read an answer, errors included (WHATWG Fetch, 3.3). Credentials (cookies) are not allowed. */
+function addCorsHeaders({ status, headers }: Answer): void {
+  const names = ['x-request-id', ...Object.keys(headers)];
+  headers['access-control-allow-origin'] = '*';
+  if (status !== 204) headers['access-control-expose-headers'] = names.join(', ');
+}
+
 /** Adds who answered, and whose time it took. */
-function addOwnHeaders(answer: Answer, { record }: Call): Answer {
-  const { headers } = answer;
+function addOwnHeaders({ headers }: Answer, { record }: Call): void {
   if (record.provider) headers['x-gateway-provider'] = record.provider;
   const spent = record.timeSpent(performance.now());
   if (spent) {
     // W3C Server Timing: `gateway;dur=0.4, upstream;dur=812.3`.
     const gateway = `gateway;dur=${Math.max(spent.gatewayMs, 0).toFixed(1)}`;
-    const { upstreamMs } = spent;
-    headers['server-timing'] =
-      upstreamMs === undefined ? gateway : `${gateway}, upstream;dur=${upstreamMs.toFixed(1)}`;
+    const upstream = spent.upstreamMs?.toFixed(1);
+    headers['server-timing'] = upstream ? `${gateway}, upstream;dur=${upstream}` : gateway;
   }
-  return answer;
 }
 
 /** Returns a function that finds a call's answer. It rejects with `GatewayError` or `ClientGone`. */
 function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
-  const { concurrency, config, limits, listModels, logger, memory } = settings;
-  const { server } = config;
-  const authenticate = createAuthenticator({ auth: server.auth, clients: config.clients });
+  const { config, limits, listModels, logger, memory } = settings;
+  const { server, clients } = config;
+  const authenticate = createAuthenticator(server.auth, clients);
   // With CORS pages are wanted; with keys they are no danger.
   const checkOrigin = server.cors || needsKey(config) ? undefined : createOriginCheck(server);
-  const warnOfProxy = needsKey(config) ? undefined : createProxyWarning(logger, memory);
+  const proxied = needsKey(config) ? undefined : memory.totalCounter('proxied without keys');
   const askedFor = new Map(
     UNSERVED_PATHS.map((path) => [path, memory.totalCounter(`asked for: ${path}`)]),
   );
 
   // In this order, so that an unauthenticated client learns and consumes nothing.
   return async (call) => {
+    const { headers, method, path } = call;
     checkProtocol(call);
     checkOrigin?.(call);
-    const methods = ROUTES.get(call.path);
-    const isFound = methods?.includes(call.method);
-    if (isFound && call.path === '/health') return health(call);
-    if (server.cors && isPreflight(call)) return answerPreflight(call);
+    const methods = ROUTES.get(path);
+    const isFound = methods?.includes(method);
+    if (isFound && path === '/health') return health(call);
+    const isPreflight =
+      method === 'OPTIONS' && headers['access-control-request-method'] !== undefined;
+    // It carries no Authorization.
+    if (server.cors && isPreflight) return answerPreflight(call);
     const client = authenticate(headerValues(call, 'authorization'));
     call.record.client = client?.name;
-    warnOfProxy?.(call);
-    const excess = concurrency.beginRequest(client);
+    const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
+    // Once, over all threads: on loopback too, a gateway without keys is open to everybody whom a proxy lets through.
+    if (isProxied && proxied?.add(1) === 1) {
+      logger.log('warn', 'a proxy sends requests, and no key is needed; set [server.auth] keys');
+    }
+    const limiter = limits.ofClients.get(client?.name)!;
+    const excess = limiter.begin();
     if (excess) throw excess;
-    call.onEnd(() => concurrency.endRequest(client));
-    const refusal = await limits.takeRequest(client);
+    call.onEnd(limiter.end);
+    const refusal = await limiter.take();
     if (refusal) throw refusal;
-    if (isFound && call.path === '/v1/models') return await listModels(client);
+    if (isFound && path === '/v1/models') return await listModels(client);
     if (isFound) return await completeChat(call, settings, client);
     // Once per path, over all threads: a client that is set to it asks again and again.
-    if (askedFor.get(call.path)?.add(1) === 1) {
-      logger.log('warn', `${call.path} is not served; this gateway serves ${SERVED}`);
+    if (askedFor.get(path)?.add(1) === 1) {
+      logger.log('warn', `${path} is not served; this gateway serves ${SERVED}`);
     }
     const allow = methods && { headers: { allow: methods.join(', ') } };
     throw new GatewayError('notFound', 'Resource not found', allow);
   };
 }
 
-/** Once, over all threads: on loopback too, a gateway without keys is open to everybody whom a proxy lets through. */
-function createProxyWarning(logger: Logger, memory: SharedMemory): (call: Call) => void {
-  const proxied = memory.totalCounter('proxied without keys');
+/** Allows what the preflight asks for. */
+function answerPreflight(call: Call): Answer {
+  const requested = call.headers['access-control-request-headers'];
+  return {
+    status: 204,
+    headers: {
+      'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
+      // `*` does not cover Authorization.
+      ...(typeof requested === 'string' ? { 'access-control-allow-headers': requested } : {}),
+      'access-control-max-age': '86400',
+      vary: 'access-control-request-headers',
+    },
+    body: '',
+  };
+}
+
+/**
+ * Returns a function that throws `invalidRequest` for a page of another host: without keys, by DNS rebinding, such a page
+ * is same-origin, and would spend the operator's provider keys. Editors (`vscode-webview:`), extensions and opaque
+ * origins (`null`) pass: no name can be rebound to become one of them. A GET of a same-origin page has no `Origin`; its
+ * `Host` tells, if no proxy sets it and the gateway is not known by other names.
+ */
+function createOriginCheck({ host, trustedProxies }: Config['server']): (call: Call) => void {
+  const isLocal = isLoopback(host) && trustedProxies.length === 0;
   return ({ headers }) => {
-    const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
-    if (!isProxied || proxied.add(1) > 1) return;
-    logger.log('warn', 'a proxy sends requests, and no key is needed; set [server.auth] keys');
+    const { origin = '' } = headers;
+    const originHost = WEB_ORIGIN_HOST.exec(origin)?.[1] ?? '';
+    if (WEB_ORIGIN.test(origin) && !isLoopback(originHost)) {
+      throw invalidRequest(
+        'Origin must be a page on this machine, unless [server.auth] keys or [server] cors is set',
+      );
+    }
+    if (isLocal && !isOwnHost(headers.host, host)) {
+      throw invalidRequest(
+        'Host must be an address, localhost or [server] host, unless [server.auth] keys is set',
+      );
+    }
   };
 }
 
@@ -153,9 +198,8 @@ function toErrorAnswer(call: Call, failure: GatewayError): Answer {
   const { record } = call;
   record.failure = failure;
   const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
-  const { provider = record.provider } = failure.details;
   // After retries or a fallback: a client's own retries would multiply the gateway's.
   if (record.hasRetried) headers['x-should-retry'] = 'false';
-  record.provider = provider;
+  record.provider = failure.details.provider ?? record.provider;
   return { status: failure.status, headers, body: failure.toBody() };
 }

@@ -12,16 +12,13 @@ import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
 import type { ListedModel, Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
-import { providerIdOf } from './model-name.ts';
+import { providerIdOf } from './chat-completions.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
 /** A burst of requests asks a provider that failed only once. */
 const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
-
-/** Takes the names of a provider's models, as that provider has listed them. */
-export type ModelsObserver = (provider: string, names: readonly string[]) => void;
 
 /**
  * Answers `GET /v1/models` with the models that the client may name; all without a client. Asks the providers whose
@@ -37,7 +34,8 @@ interface ModelListSettings {
   readonly logger: Logger;
   readonly redact: Redactor;
   readonly memory: SharedMemory;
-  readonly onModels?: ModelsObserver | undefined;
+  /** Takes the names of a provider's models, as that provider has listed them. */
+  readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
   /** The lists of the providers. It outlives a reload for providers whose settings are the same. */
   readonly cache: ModelListCache;
 }
@@ -83,15 +81,21 @@ export function createModelList(settings: ModelListSettings): ModelList {
       const models = await fetchModels(provider, keys, transport);
       // A name with a key in it is not shown to clients.
       cached.models = models.filter(({ name }) => redact(name) === name);
-      onModels?.(
-        provider.id,
-        cached.models.map(({ name }) => name),
-      );
+      const names = cached.models.map(({ name }) => name);
+      onModels?.(provider.id, names);
       bodies.clear();
     } catch (thrown) {
       failure = thrown as Error;
     }
-    logFetch(logger, provider, cached, failure);
+    const facts = {
+      provider: provider.id,
+      cause: failure && describeCause(failure.cause ?? failure),
+    };
+    const isSame = cached.isFailing === (failure !== undefined);
+    if (isSame)
+      logger.log('debug', 'model list fetched', { ...facts, models: cached.models.length });
+    else if (failure) logger.log('warn', 'model list failed', facts);
+    else logger.log('info', 'model list works again', facts);
     cached.isFailing = failure !== undefined;
     states.get(provider.id)!.isUp = failure === undefined;
     cached.freshUntilMs = performance.now() + (failure ? FRESH_AFTER_FAILURE_MS : FRESH_MS);
@@ -128,33 +132,17 @@ export function modelListState(memory: SharedMemory, provider: string) {
 function listEntries({ providers, config, cache }: ModelListSettings) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
     const { id, models, defaultModel } = provider;
-    const listed = models?.map(unlisted) ?? cache.get(provider)?.models ?? [];
-    const byName = new Map(listed.map((model) => [model.name, model]));
-    if (defaultModel && !byName.has(defaultModel)) byName.set(defaultModel, unlisted(defaultModel));
-    return [...byName.values()].map(({ name, created }) => toEntry(`${id}/${name}`, created, id));
+    const listed =
+      models?.map((name) => ({ name, created: 0 })) ?? cache.get(provider)?.models ?? [];
+    const created = new Map(listed.map((model) => [model.name, model.created]));
+    if (defaultModel && !created.has(defaultModel)) created.set(defaultModel, 0);
+    return [...created].map(([name, createdAt]) => toEntry(`${id}/${name}`, createdAt, id));
   });
   const aliasEntries = [...config.aliases].flatMap(([alias, targets]) => {
     const owner = targets.map(providerIdOf).find((id) => providers.has(id));
     return owner === undefined ? [] : toEntry(alias, 0, owner);
   });
   return [...modelEntries, ...aliasEntries];
-}
-
-/** Logs a fetch: at `warn` if it is the first that fails, at `info` if it ends a series of failures. */
-function logFetch(
-  logger: Logger,
-  { id }: Provider,
-  { isFailing, models }: CachedList,
-  failure?: Error,
-): void {
-  const facts = { provider: id, cause: failure && describeCause(failure.cause ?? failure) };
-  if (failure && !isFailing) logger.log('warn', 'model list failed', facts);
-  else if (!failure && isFailing) logger.log('info', 'model list works again', facts);
-  else logger.log('debug', 'model list fetched', { ...facts, models: models.length });
-}
-
-function unlisted(name: string): ListedModel {
-  return { name, created: 0 };
 }
 
 /** The member order is OpenAI's. */
@@ -176,7 +164,7 @@ async function fetchModels(
   try {
     let status = 0;
     for (const key of keys) {
-      const result = await fetchModelList({ provider, key, transport, limit });
+      const result = await fetchModelList(provider, key, transport, limit);
       if (typeof result !== 'number') return result;
       status = result;
       if (!isKeyStatus(status)) break;
@@ -187,24 +175,16 @@ async function fetchModels(
   }
 }
 
-export interface ModelFetch {
-  readonly provider: Provider;
-  /** Its index, from 0. */
-  readonly key: number;
-  readonly transport: Transport;
-  readonly limit: Cancellation;
-}
-
 /**
- * Returns the list, or the status if that is not 200. Throws a `TransportError`, the reason why `limit` is cancelled, or
+ * Asks with the key at this index, and returns the list, or the status if that is not 200. Throws a `TransportError`, the reason why `limit` is cancelled, or
  * what `readModelList` throws if the answer is no list.
  */
-export async function fetchModelList({
-  provider,
-  key,
-  transport,
-  limit,
-}: ModelFetch): Promise<ListedModel[] | number> {
+export async function fetchModelList(
+  provider: Provider,
+  key: number,
+  transport: Transport,
+  limit: Cancellation,
+): Promise<ListedModel[] | number> {
   const deadline = new Deadline(limit);
   try {
     const reply = await transport.send(provider.modelListRequest(key), deadline);

@@ -6,14 +6,12 @@ import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
-import type { Concurrency } from '../policy/concurrency.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { ProviderHealth } from '../policy/provider-health.ts';
-import type { Limits } from '../policy/rate-limits.ts';
+import type { Limits } from '../policy/limits.ts';
 import { sendAttempt } from '../upstream/attempt.ts';
 import type { AttemptSettings } from '../upstream/attempt-context.ts';
-import type { ForwardedHeaders } from '../upstream/provider.ts';
-import type { Candidate, Candidates } from './model-name.ts';
+import type { ForwardedHeaders, Provider } from '../upstream/provider.ts';
 
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
@@ -22,10 +20,15 @@ const MAX_BACKOFF_MS = 8000;
 /** Those of the network (502), of time limits (504), and an upstream's own. */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 
+/** A provider, and the model to ask it for. */
+export interface Candidate {
+  readonly provider: Provider;
+  readonly model: string;
+}
+
 export interface SelectionSettings extends AttemptSettings {
   readonly logger: Logger;
   readonly breaker: CircuitBreaker;
-  readonly concurrency: Concurrency;
   readonly limits: Limits;
   /** By the provider's id; absent if it has one key. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
@@ -46,13 +49,13 @@ interface Selection {
  * throws the failure of the requested one; at once `ClientGone` or a failure that names no provider.
  */
 export async function askCandidates(
-  candidates: Candidates,
+  candidates: readonly Candidate[],
   request: Omit<Selection, 'breaker'>,
 ): Promise<Answer> {
   const { call, settings } = request;
   const { record } = call;
   const selection = { ...request, breaker: candidates.length > 1 ? settings.breaker : undefined };
-  const [requested] = candidates;
+  const requested = candidates[0]!;
   const queue: Candidate[] = [...candidates];
   let failed: Attempt | undefined;
   for (const [index, candidate] of queue.entries()) {
@@ -62,7 +65,7 @@ export async function askCandidates(
     const isSkipped = start instanceof GatewayError || (start === 'open' && !isPostponed);
     record.hasRetried ||= !isSkipped && !isRequested;
     const attempt = isSkipped
-      ? skip(candidate, start, call, settings.logger)
+      ? skip(candidate, start, selection)
       : await askProvider(candidate, start, selection);
     if (attempt.answer) return attempt.answer;
     if (!isRequested) continue;
@@ -88,39 +91,35 @@ export async function askCandidates(
  */
 async function begin(
   { provider, model }: Candidate,
-  { breaker, settings: { concurrency, limits } }: Selection,
+  { breaker, settings }: Selection,
   isPostponed: boolean,
 ): Promise<CircuitState | GatewayError> {
   if (!isPostponed && breaker?.stateOf(provider, model) === 'open') return 'open';
   // Before the circuit: a request that is not sent is not the probe.
-  const refusal = await limits.takeProvider(provider.id);
+  const limiter = settings.limits.ofProviders.get(provider.id)!;
+  const refusal = await limiter.take();
   if (refusal) return refusal;
-  const noSlot = concurrency.beginAttempt(provider.id);
+  const noSlot = limiter.begin();
   if (noSlot) {
-    limits.refundProvider(provider.id);
+    limiter.refund();
     return noSlot;
   }
   const state = breaker?.recordAttempt(provider, model) ?? 'closed';
   // Meanwhile another request has become the probe.
   if (state === 'open' && !isPostponed) {
-    concurrency.endAttempt(provider.id);
-    limits.refundProvider(provider.id);
+    limiter.end();
+    limiter.refund();
   }
   return state;
 }
 
 /** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
-function skip(
-  { provider, model }: Candidate,
-  why: 'open' | GatewayError,
-  call: Call,
-  logger: Logger,
-): Attempt {
-  const attempt = new Attempt(provider, model);
+function skip(candidate: Candidate, why: 'open' | GatewayError, { call, settings }: Selection) {
+  const attempt = new Attempt(candidate.provider, candidate.model);
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   call.record.tries.push(attempt);
-  logAttempt('provider skipped', attempt, call, logger);
+  logAttempt('provider skipped', attempt, call, settings.logger);
   return attempt;
 }
 
@@ -181,9 +180,9 @@ async function askProvider(
       call.cancellation.throwIfCancelled();
     }
   } finally {
-    const end = () => settings.concurrency.endAttempt(provider.id);
-    if (isStreamed) call.onEnd(end);
-    else end();
+    const limiter = settings.limits.ofProviders.get(provider.id)!;
+    if (isStreamed) call.onEnd(limiter.end);
+    else limiter.end();
   }
 }
 
@@ -202,7 +201,7 @@ async function makeAttempt(
   record.provider = provider.id;
   const end = (failure?: GatewayError | ClientGone) => {
     attempt.end(failure);
-    if (!(failure instanceof ClientGone)) settings.health.get(provider.id)!.record(failure);
+    if (!(failure instanceof ClientGone)) settings.health.get(provider.id)!(failure);
     logAttempt('try', attempt, call, settings.logger);
   };
   // Both live as long as the stream, and must not capture `chat`: its body is often megabytes.

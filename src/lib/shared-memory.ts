@@ -40,13 +40,13 @@ export class SharedMemory {
   }
 
   /** Returns the counter of what is under way under this name: `reclaim` takes back what a thread leaves in it. */
-  inFlightCounter(name: string): SharedCounter {
-    return this.#counter(`${IN_FLIGHT_PREFIX}${name}`);
+  inFlightCounter(name: string, thread = this.place.thread): SharedCounter {
+    return this.#counter(`${IN_FLIGHT_PREFIX}${name}`, thread);
   }
 
   /** Returns the counter of what has happened since the start. */
-  totalCounter(name: string): SharedCounter {
-    return this.#counter(`total: ${name}`);
+  totalCounter(name: string, thread = this.place.thread): SharedCounter {
+    return this.#counter(`total: ${name}`, thread);
   }
 
   /** Takes back what a thread that has ended still had in flight. */
@@ -58,9 +58,8 @@ export class SharedMemory {
     }
   }
 
-  #counter(name: string): SharedCounter {
-    const { thread, threads } = this.place;
-    return new SharedCounter(this.block(name, (1 + threads) * 8), thread);
+  #counter(name: string, thread: number): SharedCounter {
+    return new SharedCounter(this.block(name, (1 + this.place.threads) * 8), thread);
   }
 }
 

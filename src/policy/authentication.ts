@@ -19,20 +19,13 @@ const BEARER = /^bearer +([^ ].*)$/i;
  * is exactly one value, its scheme is Bearer and, if keys are configured, its token is one of them. The error does not
  * say which condition failed.
  */
-export function createAuthenticator({
-  auth,
-  clients,
-}: {
-  readonly auth: Config['server']['auth'];
-  readonly clients: readonly ClientSettings[];
-}) {
-  const owners: { keys: readonly Secret[]; client?: ClientSettings }[] = [
-    auth,
-    ...clients.map((client) => ({ keys: client.keys, client })),
-  ];
-  const known = owners.flatMap(({ keys, client }) =>
-    keys.map((key) => ({ digest: digestOf(key.reveal()), client })),
-  );
+export function createAuthenticator(
+  auth: Config['server']['auth'],
+  clients: readonly ClientSettings[],
+) {
+  const digests = (keys: readonly Secret[], client?: ClientSettings) =>
+    keys.map((key) => ({ digest: digestOf(key.reveal()), client }));
+  const known = [...digests(auth.keys), ...clients.flatMap((one) => digests(one.keys, one))];
   return (authorization: readonly string[]): ClientSettings | undefined => {
     if (!auth.enabled) return undefined;
     // Of two headers Node reports the first, but a proxy in front may have checked the last.
@@ -41,11 +34,9 @@ export function createAuthenticator({
     const digest = token === undefined ? undefined : digestOf(token);
     // Constant-time: digests have the same length, and all are compared even if one has matched.
     const [key] = known.filter((one) => digest && timingSafeEqual(one.digest, digest));
-    if (!key) {
-      const reason = token === undefined ? 'no token' : 'unknown token';
-      throw new GatewayError('authentication', 'Invalid authentication', { reason });
-    }
-    return key.client;
+    if (key) return key.client;
+    const reason = token === undefined ? 'no token' : 'unknown token';
+    throw new GatewayError('authentication', 'Invalid authentication', { reason });
   };
 }
 

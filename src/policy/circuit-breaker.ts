@@ -13,11 +13,8 @@ const MAX_MODEL_CHARACTERS = 256;
 /** `open`: skip the provider. `half-open`: one request may probe it. */
 export type CircuitState = 'closed' | 'open' | 'half-open';
 
-interface Guarded {
-  readonly id: string;
-  /** Of its settings: with others it is another provider. */
-  readonly digest: string;
-}
+/** `digest` is that of its settings: with others it is another provider. */
+type Guarded = { readonly id: string; readonly digest: string };
 
 /** A change that the breakers of the other threads make too. */
 export interface CircuitEvent {
@@ -35,7 +32,7 @@ export interface CircuitEvent {
 type Circuit = CircuitEvent & { readonly failures: number };
 
 /** A circuit that is not closed. `openUntilMs` is on the clock of this thread's `performance.now()`. */
-export type CircuitReport = Circuit & { readonly state: 'open' | 'half-open' };
+export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /**
  * Each model of a provider has a circuit, and the provider itself has one for failed connections. A circuit opens
@@ -72,11 +69,10 @@ export class CircuitBreaker {
     }
   }
 
-  stateOf(provider: Guarded, model: string): CircuitState {
+  stateOf({ digest }: Guarded, model: string): CircuitState {
     if (this.#circuits.size === 0) return 'closed';
-    const tripped = this.#tripped(provider.digest, model);
-    if (tripped.length === 0) return 'closed';
-    return tripped.some(isOpen) ? 'open' : 'half-open';
+    const states = this.#tripped(digest, model).map(stateOfCircuit);
+    return states.find((state) => state === 'open') ?? states[0] ?? 'closed';
   }
 
   /**
@@ -93,19 +89,14 @@ export class CircuitBreaker {
    * Records a result. `success`: the model answered, so it and its provider work. `failure`: the provider was reached, but
    * the model failed; without a model no connection could be made. `cause` is for the log and the report, and bounded.
    */
-  record(
-    type: CircuitEvent['type'],
-    { id, digest }: Guarded,
-    model?: string,
-    cause?: string,
-  ): void {
+  record(type: CircuitEvent['type'], { id, digest }: Guarded, model?: string, cause?: string) {
     const isKnown = this.#circuits.has(digest) || this.#circuits.has(nameOf(digest, model));
     // Nearly every success changes nothing, and is not sent to other threads.
     if (type === 'success' && !isKnown) return;
     // Megabytes of a client's are not sent either: what is cut is still too long to be kept.
-    const shown = model?.slice(0, MAX_MODEL_CHARACTERS + 1);
+    const cut = model?.slice(0, MAX_MODEL_CHARACTERS + 1);
     const openUntilMs = sharedNowWholeMs() + COOLDOWN_MS;
-    const event: CircuitEvent = { type, provider: id, digest, model: shown, cause, openUntilMs };
+    const event: CircuitEvent = { type, provider: id, digest, model: cut, cause, openUntilMs };
     this.apply(event);
     this.#share?.(event);
   }
@@ -113,19 +104,17 @@ export class CircuitBreaker {
   /** Makes a change that another thread has made. */
   apply(event: CircuitEvent): void {
     const { type, digest, model, openUntilMs } = event;
-    const name = nameOf(digest, model);
     if (type === 'probe') {
       for (const circuit of this.#tripped(digest, model)) {
         this.#circuits.set(nameOf(digest, circuit.model), { ...circuit, openUntilMs });
-        this.#logger.log('debug', 'breaker half-open', namesOf(circuit));
+        this.#logger.log('debug', 'breaker half-open', shown(circuit));
       }
       return;
     }
-    const isTooLong = (model ?? '').length > MAX_MODEL_CHARACTERS;
     // A model that answers or fails shows that its provider was reached.
     if (model !== undefined) this.#close(digest);
-    if (type === 'success') this.#close(name);
-    else if (this.#digests.has(digest) && !isTooLong) this.#fail(name, event);
+    if (type === 'success') this.#close(nameOf(digest, model));
+    else if (this.#digests.has(digest)) this.#fail(event);
   }
 
   /** The circuits that are not closed, in the order of their latest failures. `redact` is applied to their texts. */
@@ -133,22 +122,24 @@ export class CircuitBreaker {
     const offsetMs = performance.now() - sharedNowWholeMs();
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
       ...circuit,
-      model: circuit.model && redact(namesOf(circuit).model!),
+      model: circuit.model && redact(shown(circuit).model!),
       cause: circuit.cause && redact(circuit.cause),
       openUntilMs: circuit.openUntilMs + offsetMs,
-      state: isOpen(circuit) ? 'open' : 'half-open',
+      state: stateOfCircuit(circuit),
     }));
   }
 
-  #fail(name: string, event: CircuitEvent): void {
+  #fail(event: CircuitEvent): void {
+    const { digest, model, cause } = event;
+    if (model && model.length > MAX_MODEL_CHARACTERS) return;
+    const name = nameOf(digest, model);
     const failures = (this.#circuits.get(name)?.failures ?? 0) + 1;
-    const circuit = { ...event, failures };
     // To the end of the order.
     this.#circuits.delete(name);
     const [oldest] = this.#circuits.keys();
     if (this.#circuits.size === MAX_CIRCUITS) this.#close(oldest!);
-    this.#circuits.set(name, circuit);
-    const fields = { ...namesOf(event), cause: event.cause, failures, cooldown_ms: COOLDOWN_MS };
+    this.#circuits.set(name, { ...event, failures });
+    const fields = { ...shown(event), cause, failures, cooldown_ms: COOLDOWN_MS };
     if (failures === FAILURES_TO_OPEN) this.#logger.log('warn', 'breaker opened', fields);
     if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }
@@ -157,12 +148,8 @@ export class CircuitBreaker {
   #close(name: string, reason?: 'reload'): void {
     const circuit = this.#circuits.get(name);
     this.#circuits.delete(name);
-    if (circuit && isTripped(circuit)) {
-      this.#logger.log('info', 'breaker closed', {
-        ...namesOf(circuit),
-        ...(reason && { reason }),
-      });
-    }
+    if (!circuit || !isTripped(circuit)) return;
+    this.#logger.log('info', 'breaker closed', { ...shown(circuit), ...(reason && { reason }) });
   }
 
   /** The circuits that count for this model: the provider's and its own. */
@@ -176,11 +163,12 @@ function isTripped({ failures }: Circuit): boolean {
   return failures >= FAILURES_TO_OPEN;
 }
 
-function isOpen({ openUntilMs }: Circuit): boolean {
-  return sharedNowWholeMs() < openUntilMs;
+function stateOfCircuit({ openUntilMs }: Circuit): CircuitState {
+  return sharedNowWholeMs() < openUntilMs ? 'open' : 'half-open';
 }
 
-function namesOf({ provider, model }: CircuitEvent) {
+/** The names as the log and the page show them. */
+function shown({ provider, model }: CircuitEvent) {
   return { provider, model: model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS) };
 }
 

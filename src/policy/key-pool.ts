@@ -16,13 +16,10 @@ const DEFAULT_LIMITED_SECONDS = 1;
 const MAX_LIMITED_SECONDS = 3600;
 
 /** Returns true if an answer with this status may be different with another key. */
-export function isKeyStatus(status: number): boolean {
-  return KEY_STATUSES.includes(status);
-}
+export const isKeyStatus = (status: number) => KEY_STATUSES.includes(status);
 
-/** The latest one of a key, which may be over. */
+/** The latest one of a key, `ms` long, which may be over. */
 export interface Cooldown {
-  /** Its length. */
   readonly ms: number;
   /** On the clock of `sharedNowMs()`. */
   readonly untilMs: number;
@@ -38,41 +35,30 @@ export interface KeyEvent {
   readonly cooldown: Cooldown | undefined;
 }
 
+type Keys = { readonly id: string; readonly digest: string; readonly apiKeys: readonly Secret[] };
+
 /** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
 export class KeyPool {
-  /** Of the provider's settings. */
-  readonly #digest: string;
+  /** The latest change of each key. */
+  readonly events: KeyEvent[];
   readonly #provider: string;
   readonly #logger: Logger;
   readonly #share: ((event: KeyEvent) => void) | undefined;
-  readonly #cooldowns: (Cooldown | undefined)[];
   /** The key to try first next time, if it is not in cooldown. */
   #next = 0;
 
   /** `share` takes this thread's changes to other threads. */
-  constructor(
-    provider: { readonly id: string; readonly digest: string; readonly apiKeys: readonly Secret[] },
-    logger: Logger,
-    share?: (event: KeyEvent) => void,
-  ) {
-    this.#digest = provider.digest;
-    this.#provider = provider.id;
+  constructor({ id, digest, apiKeys }: Keys, logger: Logger, share?: (event: KeyEvent) => void) {
+    this.events = apiKeys.map((_, key) => ({ type: 'key', digest, key, cooldown: undefined }));
+    this.#provider = id;
     this.#logger = logger;
     this.#share = share;
-    this.#cooldowns = provider.apiKeys.map(() => undefined);
   }
 
   /** Those that are not used for a while, by their positions from 1. */
   get keysInCooldown(): { readonly key: number; readonly status: number }[] {
-    return this.#cooldowns.flatMap((cooldown, index) =>
-      cooldown && !isOver(cooldown) ? { key: index + 1, status: cooldown.status } : [],
-    );
-  }
-
-  /** The changes that lead to the present state. */
-  get events(): KeyEvent[] {
-    const digest = this.#digest;
-    return this.#cooldowns.map((cooldown, key) => ({ type: 'key', digest, key, cooldown }));
+    const inCooldown = this.events.filter(({ cooldown }) => !isOver(cooldown));
+    return inCooldown.map(({ cooldown, key }) => ({ key: key + 1, status: cooldown!.status }));
   }
 
   /**
@@ -81,34 +67,35 @@ export class KeyPool {
    * 401 is yielded only if there is no other.
    */
   *keysToTry(): Generator<number, undefined, undefined> {
-    const first = this.#next;
+    const count = this.events.length;
+    const inTurn = Array.from({ length: count }, (_, step) => (this.#next + step) % count);
     const tried: number[] = [];
     const take = (key: number) => {
       this.#next = key + 1;
       tried.push(key);
       return key;
     };
-    for (let step = 0; step < this.#cooldowns.length; step += 1) {
-      const key = (first + step) % this.#cooldowns.length;
-      if (isOver(this.cooldownOf(key))) yield take(key);
-    }
+    for (const key of inTurn) if (isOver(this.cooldownOf(key))) yield take(key);
     for (const status of KEY_STATUSES) {
-      const hasAnswer = tried.some((key) => this.cooldownOf(key)?.status === status);
-      const key = hasAnswer ? undefined : this.#firstToEnd(status);
-      if (key !== undefined && (status !== 401 || tried.length === 0)) yield take(key);
+      const alike = inTurn.filter((key) => this.cooldownOf(key)?.status === status);
+      const hasAnswer = alike.some((key) => tried.includes(key));
+      const untilMs = (key: number) => this.cooldownOf(key)!.untilMs;
+      const [first] = alike.toSorted((one, other) => untilMs(one) - untilMs(other));
+      if (first === undefined || hasAnswer || (status === 401 && tried.length > 0)) continue;
+      yield take(first);
     }
   }
 
   /** Returns the latest cooldown of a key: before it is tried, for `recordSuccess`. */
   cooldownOf(key: number): Cooldown | undefined {
-    return this.#cooldowns[key];
+    return this.events[key]!.cooldown;
   }
 
   /** A key has worked that had this cooldown when it was tried. If it still has the same one, that ends. */
   recordSuccess(key: number, before: Cooldown | undefined): void {
     if (isOver(before) || this.cooldownOf(key) !== before) return;
     // A success after a 403 shows that the request was refused and not the key: the cooldowns of all keys for 403 end.
-    for (const [other, cooldown] of this.#cooldowns.entries()) {
+    for (const { key: other, cooldown } of this.events) {
       const isAlike = before?.status === 403 && cooldown?.status === 403;
       if (other === key || isAlike) this.#record(other, undefined);
     }
@@ -116,39 +103,33 @@ export class KeyPool {
 
   /** Returns whether the key was refused, and not the request. If so, its cooldown begins. */
   recordFailure(key: number, { details }: GatewayError): boolean {
-    const { retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus = 0 } = details;
-    const isPolicy = details.mayFallBack === false;
-    if (!isKeyStatus(upstreamStatus) || isPolicy) return false;
+    const { retryAfterSeconds = DEFAULT_LIMITED_SECONDS, upstreamStatus: status = 0 } = details;
+    if (!isKeyStatus(status) || details.mayFallBack === false) return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
-    const ms = upstreamStatus === 429 ? limitedMs : REJECTED_MS;
-    this.#record(key, { ms, untilMs: sharedNowWholeMs() + ms, status: upstreamStatus });
+    const ms = status === 429 ? limitedMs : REJECTED_MS;
+    this.#record(key, { ms, untilMs: sharedNowWholeMs() + ms, status });
     return true;
   }
 
   /** Makes a change that another thread has made, unless it is about another provider. */
-  apply({ digest, key, cooldown }: KeyEvent): void {
-    if (digest !== this.#digest) return;
+  apply(event: KeyEvent): void {
+    const { digest, key, cooldown } = event;
+    if (digest !== this.events[key]?.digest) return;
     const before = this.cooldownOf(key);
     // A request that was sent before may be answered with a shorter wait.
     if (cooldown && before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
-    this.#cooldowns[key] = cooldown;
+    this.events[key] = event;
     // One line for each cooldown, also if several requests are refused at the same time.
     if (!cooldown || !isOver(before)) return;
-    const { ms, status } = cooldown;
-    const fields = { provider: this.#provider, key: key + 1, status, cooldown_ms: ms };
+    const { ms: cooldown_ms, status } = cooldown;
+    const fields = { provider: this.#provider, key: key + 1, status, cooldown_ms };
     this.#logger.log('warn', 'key in cooldown', fields);
   }
 
   #record(key: number, cooldown: Cooldown | undefined): void {
-    const event: KeyEvent = { type: 'key', digest: this.#digest, key, cooldown };
+    const event = { ...this.events[key]!, cooldown };
     this.apply(event);
     this.#share?.(event);
-  }
-
-  /** Of the keys whose latest cooldown is for this status, the one whose cooldown ends first. */
-  #firstToEnd(status: number): number | undefined {
-    const entries = [...this.#cooldowns.entries()].filter(([, one]) => one?.status === status);
-    return entries.toSorted(([, a], [, b]) => a!.untilMs - b!.untilMs)[0]?.[0];
   }
 }
 

@@ -15,49 +15,37 @@ const PROVIDER_STATUSES = new Set([401, 403, 408, 429]);
 /** Cells of shared memory. `FAILING_SINCE` is the start of the window that was told of; 0 if the provider works. */
 const [START, TRIES, FAILURES, FAILING_SINCE] = [0, 1, 2, 3];
 
-/** Counts the tries of one provider in windows of a minute, those of all threads together. */
-export class ProviderHealth {
-  readonly #provider: string;
-  readonly #logger: Logger;
-  readonly #cells: Int32Array;
+export type ProviderHealth = ReturnType<typeof createProviderHealth>;
 
-  constructor(provider: string, logger: Logger, memory: SharedMemory) {
-    this.#provider = provider;
-    this.#logger = logger;
-    this.#cells = new Int32Array(memory.block(`health: ${provider}`, 16));
-  }
-
-  /** Takes the end of a try. Logs, once over all threads, that half of at least ten failed, and that fewer do again. */
-  record(failure: GatewayError | undefined): void {
-    const cells = this.#cells;
+/**
+ * Returns a function that takes the end of a try of one provider, and counts those of all threads in windows of a minute. It
+ * logs, once over all threads, that half of at least ten failed, and that fewer do again.
+ */
+export function createProviderHealth(provider: string, logger: Logger, memory: SharedMemory) {
+  const cells = new Int32Array(memory.block(`health: ${provider}`, 16));
+  return (failure: GatewayError | undefined): void => {
     const isFailure =
       failure !== undefined && (failure.status >= 500 || PROVIDER_STATUSES.has(failure.status));
-    const start = this.#beginWindow();
+    const now = Math.floor(sharedNowMs() / TICK_MS);
+    const before = Atomics.load(cells, START);
+    const isOver = before === 0 || now - before >= WINDOW_TICKS;
+    if (isOver && Atomics.compareExchange(cells, START, before, now) === before) {
+      Atomics.store(cells, TRIES, 0);
+      Atomics.store(cells, FAILURES, 0);
+    }
+    const start = Atomics.load(cells, START);
     const tries = Atomics.add(cells, TRIES, 1) + 1;
     const failures = Atomics.add(cells, FAILURES, Number(isFailure)) + Number(isFailure);
     const since = Atomics.load(cells, FAILING_SINCE);
     const isFailing = failures * 2 >= tries;
-    const facts = { provider: this.#provider, tries, failures };
+    const facts = { provider, tries, failures };
     if (isFailure && isFailing && tries >= MIN_TRIES && since === 0) {
       if (Atomics.compareExchange(cells, FAILING_SINCE, 0, start) !== 0) return;
-      this.#logger.log('warn', 'provider failing', { ...facts, cause: causeOf(failure) });
+      logger.log('warn', 'provider failing', { ...facts, cause: causeOf(failure) });
     }
     // Not within the same minute: half of the tries would log a line each.
     if (isFailing || since === 0 || since === start) return;
     if (Atomics.compareExchange(cells, FAILING_SINCE, since, 0) !== since) return;
-    this.#logger.log('info', 'provider works again', facts);
-  }
-
-  /** Returns the start of the current window, which begins with a try. */
-  #beginWindow(): number {
-    const cells = this.#cells;
-    const now = Math.floor(sharedNowMs() / TICK_MS);
-    const start = Atomics.load(cells, START);
-    if (start !== 0 && now - start < WINDOW_TICKS) return start;
-    if (Atomics.compareExchange(cells, START, start, now) !== start)
-      return Atomics.load(cells, START);
-    Atomics.store(cells, TRIES, 0);
-    Atomics.store(cells, FAILURES, 0);
-    return now;
-  }
+    logger.log('info', 'provider works again', facts);
+  };
 }

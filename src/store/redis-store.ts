@@ -2,7 +2,7 @@
 
 import type { Logger } from '../lib/log.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
-import type { RateLimitStore } from '../policy/rate-limits.ts';
+import type { RateLimitStore } from '../policy/limits.ts';
 import type { Connection, ConnectionOptions } from './connection.ts';
 
 const MIN_PAUSE_MS = 100;

@@ -3,21 +3,17 @@
 import { once } from 'node:events';
 
 import { packConfig, type Config } from '../config/config.ts';
-import type { DrainOptions, DrainResult, HttpServer } from '../downstream/http-server.ts';
+import { requestCounters, type DrainOptions, type HttpServer } from '../downstream/http-server.ts';
 import { Cancellation, pause } from '../lib/cancellation.ts';
 import type { Logger } from '../lib/log.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
-import type { LoopDelay, SharedMemory } from '../lib/shared-memory.ts';
+import type { SharedMemory } from '../lib/shared-memory.ts';
 import {
-  backlogOf,
-  DROPPED_LINES,
-  DROPPED_REQUESTS,
+  batchCounters,
   WorkerThread,
-  type Backlog,
   type Batch,
   type MainRuntime,
   type ThreadEvent,
-  type Use,
 } from './thread.ts';
 
 /** Before a dead worker is replaced. Doubled with each death, until one has lived for a minute. */
@@ -43,28 +39,20 @@ interface MainApp {
 
 export class WorkerPool implements HttpServer {
   port = 0;
-  /** Since the start, over all workers. */
-  droppedLines = 0;
-  droppedRequests = 0;
+  /** By their numbers. Those that have failed are among them until they have ended. */
+  readonly workers = new Map<number, WorkerThread>();
   readonly #app: MainApp;
   readonly #runtime: MainRuntime;
-  readonly #backlog: Backlog;
-  /** By their numbers. Those that have failed are among them until they have ended. */
-  readonly #workers = new Map<number, WorkerThread>();
   readonly #draining = new Cancellation();
   #host = '';
   #deaths = 0;
-  /** Why a worker has ended. */
-  #lastCause: string | undefined;
+  #latestCause: string | undefined;
+  /** How much of what was dropped the log tells of. */
+  readonly #logged = { lines: 0, requests: 0 };
 
   constructor(app: MainApp, runtime: MainRuntime) {
     this.#app = app;
     this.#runtime = runtime;
-    this.#backlog = backlogOf(app.memory);
-  }
-
-  get inFlight(): number {
-    return this.#app.memory.inFlightCounter('requests').value;
   }
 
   get isDraining(): boolean {
@@ -73,63 +61,49 @@ export class WorkerPool implements HttpServer {
 
   /** The number of workers that accept connections. */
   get serving(): number {
-    return [...this.#workers.values()].filter(({ isServing }) => isServing).length;
-  }
-
-  /** Of each worker, a second ago at most. */
-  get loopDelays(): readonly LoopDelay[] {
-    return [...this.#workers.values()].flatMap(({ loopDelay }) => loopDelay ?? []);
+    return [...this.workers.values()].filter(({ isServing }) => isServing).length;
   }
 
   /** Starts the workers. Rejects with Node's error if the address cannot be had, and if workers die as they start. */
   async listen(port: number, host: string): Promise<{ readonly port: number }> {
+    const start = async (isFree = false) => {
+      const started = await this.#start(isFree);
+      if (started !== undefined || this.isDraining) return started ?? 0;
+      throw new Error(
+        `a worker thread ends as it starts: ${this.#latestCause ?? 'no cause is known'}`,
+      );
+    };
     this.#host = host;
     this.port = port;
-    this.port = await this.#startFirst(port !== 0);
-    const others = Array.from({ length: this.#app.snapshot.config.server.workers - 1 });
-    await Promise.all(others.map(() => this.#startFirst()));
+    this.port = await start(port !== 0);
+    const others = this.#app.snapshot.config.server.workers - 1;
+    await Promise.all(Array.from({ length: others }, async () => start()));
     return this;
   }
 
   /** Hands the settings of the main thread to all workers. Resolves when each uses them, or has not said so for 10 s. */
   async use(): Promise<void> {
-    const use = async (worker: WorkerThread) => {
-      worker.send('use', this.#settings);
+    const { logger, memory, snapshot } = this.#app;
+    const use = async ([thread, worker]: [number, WorkerThread]) => {
+      worker.send('use', packConfig(snapshot.config), memory.blocks);
       if ((await worker.next('using', USE_MS)) || !worker.isServing) return;
-      this.#app.logger.log('warn', 'worker is late', { worker: worker.thread });
+      logger.log('warn', 'worker is late', { worker: thread });
     };
-    await Promise.all([...this.#workers.values()].map(use));
+    await Promise.all([...this.workers].map(use));
   }
 
-  async drain({ delayMs, timeoutMs, reason }: DrainOptions): Promise<DrainResult> {
+  async drain({ delayMs, timeoutMs, reason }: DrainOptions): Promise<void> {
     this.#draining.cancel(reason);
     const drain = async (worker: WorkerThread) => {
       worker.send('drain', delayMs, timeoutMs, reason.message);
-      const [result] = (await worker.next('drained', delayMs + timeoutMs + DRAIN_GRACE_MS)) ?? [];
-      return result ?? { finished: 0, cut: 0 };
+      await worker.next('drained', delayMs + timeoutMs + DRAIN_GRACE_MS);
+      await worker.terminate();
     };
-    const workers = [...this.#workers.values()];
-    const results = await Promise.all(workers.map(drain));
-    await Promise.all(workers.map((worker) => worker.terminate()));
-    return results.reduce((sum, { finished, cut }) => {
-      return { finished: sum.finished + finished, cut: sum.cut + cut };
-    });
+    await Promise.all([...this.workers.values()].map(drain));
   }
 
   cut(): void {
-    for (const worker of this.#workers.values()) worker.send('cut');
-  }
-
-  get #settings(): Use {
-    const { memory, snapshot } = this.#app;
-    return { config: packConfig(snapshot.config), blocks: memory.blocks };
-  }
-
-  /** Starts one and returns its port. Rejects if it dies before it listens. */
-  async #startFirst(isFree = false): Promise<number> {
-    const port = await this.#start(isFree);
-    if (port !== undefined || this.isDraining) return port ?? 0;
-    throw new Error(`a worker thread ends as it starts: ${this.#lastCause ?? 'no cause is known'}`);
+    for (const worker of this.workers.values()) worker.send('cut');
   }
 
   /**
@@ -137,13 +111,15 @@ export class WorkerPool implements HttpServer {
    * with Node's error if the address cannot be had.
    */
   async #start(isFree = false): Promise<number | undefined> {
-    const { known, memory, onModels } = this.#app;
+    const { known, memory, onModels, snapshot } = this.#app;
     const { clientLimits, colour, isTerminal, workerFile } = this.#runtime;
     let thread = 1;
-    while (this.#workers.has(thread)) thread += 1;
+    while (this.workers.has(thread)) thread += 1;
     if (thread >= memory.place.threads || this.isDraining) return undefined;
+    const counters = batchCounters(memory, thread);
     const worker = new WorkerThread(workerFile, {
-      ...this.#settings,
+      config: packConfig(snapshot.config),
+      blocks: memory.blocks,
       place: { ...memory.place, thread },
       port: this.port,
       host: this.#host,
@@ -151,10 +127,10 @@ export class WorkerPool implements HttpServer {
       known,
       runtime: { clientLimits, colour, isTerminal },
     });
-    this.#workers.set(thread, worker);
-    worker.on('batch', (batch) => this.#take(worker, batch));
+    this.workers.set(thread, worker);
+    worker.on('batch', (batch) => this.#take(worker, batch, counters));
     worker.on('models', (...models) => onModels?.(...models));
-    void worker.ended.then((thrown) => this.#remove(worker, thrown));
+    void worker.ended.then((thrown) => this.#remove(thread, worker, thrown));
     const [{ error, port }] = (await worker.next('listening', START_MS)) ?? [{}];
     if (port === undefined) await worker.terminate();
     else void this.#watch(worker);
@@ -163,33 +139,30 @@ export class WorkerPool implements HttpServer {
     return port;
   }
 
-  #take(worker: WorkerThread, { characters, events, lines, requests }: Batch): void {
+  #take(worker: WorkerThread, batch: Batch, counters: ReturnType<typeof batchCounters>): void {
     const { apply, logger, observe } = this.#app;
-    for (const event of events) {
+    for (const event of batch.events) {
       apply(event);
-      for (const other of this.#workers.values()) if (other !== worker) other.send('learn', event);
+      for (const other of this.workers.values()) if (other !== worker) other.send('learn', event);
     }
-    const { dropped, untaken } = this.#backlog;
-    Atomics.sub(untaken, worker.thread, characters);
-    if (lines !== '') this.#runtime.writeLog(lines);
-    for (const request of requests) observe?.(request);
-    const droppedLines = Atomics.exchange(dropped, DROPPED_LINES, 0);
-    const droppedRequests = Atomics.exchange(dropped, DROPPED_REQUESTS, 0);
-    this.droppedLines += droppedLines;
-    this.droppedRequests += droppedRequests;
-    if (droppedLines > 0) logger.log('warn', 'log lines were dropped', { lines: droppedLines });
-    if (droppedRequests > 0)
-      logger.log('warn', 'requests were not counted', { requests: droppedRequests });
+    counters.taken.add(batch.characters);
+    if (batch.lines !== '') this.#runtime.writeLog(batch.lines);
+    for (const request of batch.requests) observe?.(request);
+    const lines = counters.droppedLines.value - this.#logged.lines;
+    const requests = counters.droppedRequests.value - this.#logged.requests;
+    this.#logged.lines += lines;
+    this.#logged.requests += requests;
+    if (lines > 0) logger.log('warn', 'log lines were dropped', { lines });
+    if (requests > 0) logger.log('warn', 'requests were not counted', { requests });
   }
 
-  #remove(worker: WorkerThread, thrown: Error | undefined): void {
+  #remove(thread: number, { isTerminated }: WorkerThread, thrown: Error | undefined): void {
     const { logger, memory } = this.#app;
-    const { thread } = worker;
-    this.#workers.delete(thread);
+    this.workers.delete(thread);
+    requestCounters(memory).cut.add(memory.inFlightCounter('requests', thread).own);
     memory.reclaim(thread);
-    Atomics.store(this.#backlog.untaken, thread, 0);
-    if (worker.isTerminated) return;
-    this.#lastCause = thrown?.message;
+    if (isTerminated) return;
+    this.#latestCause = thrown?.message;
     logger.log('error', 'worker ended', { worker: thread, cause: thrown?.stack });
   }
 

@@ -5,7 +5,6 @@ import { Worker } from 'node:worker_threads';
 
 import type { PackedConfig } from '../config/config.ts';
 import type { CLIENT_LIMITS } from '../downstream/call.ts';
-import type { DrainResult } from '../downstream/http-server.ts';
 import { startTimer } from '../lib/cancellation.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import type { LoopDelay, SharedBlocks, SharedMemory, ThreadPlace } from '../lib/shared-memory.ts';
@@ -30,13 +29,9 @@ export interface MainRuntime extends ThreadRuntime {
   readonly droppedLogLines?: () => number;
 }
 
-/** The settings, and the memory that they need. */
-export interface Use {
+export interface WorkerData {
   readonly config: PackedConfig;
   readonly blocks: SharedBlocks;
-}
-
-export interface WorkerData extends Use {
   readonly place: ThreadPlace;
   readonly port: number;
   readonly host: string;
@@ -57,7 +52,7 @@ export interface Batch {
 
 /** The messages to a worker. A message is the name of an event and its arguments: the receiver emits it. */
 export interface ToWorker {
-  use: [Use];
+  use: [PackedConfig, SharedBlocks];
   drain: [delayMs: number, timeoutMs: number, reason: string];
   /** The drain ends at once. */
   cut: [];
@@ -70,7 +65,7 @@ export interface FromWorker {
   listening: [{ readonly port?: number; readonly error?: { message: string } }];
   /** It has new settings. */
   using: [];
-  drained: [DrainResult];
+  drained: [];
   /** The models that a provider lists. */
   models: [provider: string, names: readonly string[]];
   loopDelay: [LoopDelay];
@@ -78,46 +73,34 @@ export interface FromWorker {
   failed: [];
 }
 
-export const DROPPED_LINES = 0;
-export const DROPPED_REQUESTS = 1;
-export type Backlog = ReturnType<typeof backlogOf>;
-
-/** What the main thread has not taken, for all threads in the memory that they share. */
-export function backlogOf(memory: SharedMemory) {
-  const cells = (name: string, count: number) => new Int32Array(memory.block(name, count * 4));
+/** Counts the size of what the main thread has taken of the thread's batches, and what was dropped because it did not run. */
+export function batchCounters(memory: SharedMemory, thread = memory.place.thread) {
   return {
-    /** By thread: the characters of its batches. */
-    untaken: cells('untaken characters', memory.place.threads),
-    /** For want of room: the lines, and the requests. */
-    dropped: cells('dropped', 2),
+    taken: memory.totalCounter('batches taken', thread),
+    droppedLines: memory.totalCounter('log lines dropped'),
+    droppedRequests: memory.totalCounter('requests dropped'),
   };
 }
 
 export class WorkerThread extends EventEmitter<FromWorker> {
-  /** Its number among the threads of the process. */
-  readonly thread: number;
   /** Resolves when it has ended, with what was thrown, if that is known. */
   readonly ended: Promise<Error | undefined>;
   /** A second ago at most. Undefined at first, and if there is no admin listener. */
   loopDelay: LoopDelay | undefined;
   /** It accepts connections. */
   isServing = false;
-  /** It ends because the main thread has ended it. */
+  /** The main thread has ended it. */
   isTerminated = false;
   readonly #worker: Worker;
 
-  /** Starts it. */
   constructor(file: string, data: WorkerData) {
     super();
-    this.thread = data.place.thread;
-    this.#worker = new Worker(file, { workerData: data, name: `worker ${this.thread}` });
+    this.#worker = new Worker(file, { workerData: data, name: `worker ${data.place.thread}` });
     this.#worker.on('message', (message: ['failed']) => this.emit(...message));
     this.on('loopDelay', (loopDelay) => (this.loopDelay = loopDelay));
-    this.ended = new Promise((resolve) => {
-      let thrown: Error | undefined;
-      this.#worker.on('error', (error: Error) => (thrown = error));
-      this.#worker.on('exit', () => resolve(thrown));
-    });
+    let thrown: Error | undefined;
+    this.#worker.on('error', (error: Error) => (thrown = error));
+    this.ended = new Promise((resolve) => this.#worker.on('exit', () => resolve(thrown)));
   }
 
   send<Name extends keyof ToWorker>(name: Name, ...args: ToWorker[Name]): void {
@@ -134,9 +117,9 @@ export class WorkerThread extends EventEmitter<FromWorker> {
     return args as FromWorker[Name] | undefined;
   }
 
-  /** Ends it at once. */
   async terminate(): Promise<void> {
     this.isTerminated = true;
     await this.#worker.terminate();
+    await this.ended;
   }
 }

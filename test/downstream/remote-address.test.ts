@@ -3,10 +3,10 @@ import { Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
-import { createHttpServer } from '../../src/downstream/http-server.ts';
+import { createHttpServer, requestCounters } from '../../src/downstream/http-server.ts';
 import { createRemoteAddress } from '../../src/downstream/request-head.ts';
 import { sendRaw } from '../support/raw.ts';
-import { newBudget, newCounter } from '../support/shared.ts';
+import { newBudget, newMemory } from '../support/shared.ts';
 
 /** Starts a server that answers with the address of its client. Returns a function that sends a request to it. */
 async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
@@ -17,7 +17,7 @@ async function start(t: TestContext, trustedProxies: readonly string[], host = '
     answerBroken: () => ({ status: 400, headers: {}, body: '' }),
     limits: CLIENT_LIMITS,
     budget: newBudget(1_000_000),
-    inFlight: newCounter(),
+    ...requestCounters(newMemory()),
   });
   const { port } = await server.listen(0, host);
   t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
@@ -118,7 +118,7 @@ test('the address of a client that has left is still known', async (t) => {
       answerBroken: () => ({ status: 400, headers: {}, body: '' }),
       limits: CLIENT_LIMITS,
       budget: newBudget(1_000_000),
-      inFlight: newCounter(),
+      ...requestCounters(newMemory()),
     });
     t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
     void server.listen(0, '127.0.0.1').then(({ port }) => {

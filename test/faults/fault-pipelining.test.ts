@@ -4,7 +4,7 @@ import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
 import { CLIENT_LIMITS, type Call } from '../../src/downstream/call.ts';
-import { createHttpServer } from '../../src/downstream/http-server.ts';
+import { createHttpServer, requestCounters } from '../../src/downstream/http-server.ts';
 import { fromIterable } from '../../src/lib/byte-source.ts';
 import { idle } from '../support/clock.ts';
 import { parseReplies } from '../support/documented.ts';
@@ -13,7 +13,7 @@ import { scenario } from '../support/scenario.ts';
 import { sendRaw } from '../support/raw.ts';
 import { createGate, eventually } from '../support/streams.ts';
 import { completion, sendJson } from '../support/upstream.ts';
-import { newBudget, newCounter } from '../support/shared.ts';
+import { newBudget, newMemory } from '../support/shared.ts';
 
 const MIB = 1_048_576;
 
@@ -223,7 +223,7 @@ async function startServer(t: TestContext, handle: (call: Call) => Promise<void>
     answerBroken: () => assert.fail('nothing is broken'),
     limits: CLIENT_LIMITS,
     budget: newBudget(),
-    inFlight: newCounter(),
+    ...requestCounters(newMemory()),
   });
   const { port } = await server.listen(0, '127.0.0.1');
   t.after(async () =>

@@ -8,7 +8,7 @@ import { isMainThread, Worker, workerData } from 'node:worker_threads';
 import { loadConfig, packConfig, unpackConfig } from '../../src/config/config.ts';
 import { Secret } from '../../src/lib/secrets.ts';
 import { SharedMemory, type SharedBlocks } from '../../src/lib/shared-memory.ts';
-import { TokenBucket } from '../../src/policy/rate-limits.ts';
+import { createTokenBucket } from '../../src/policy/limits.ts';
 
 const THREADS = 4;
 const ROUNDS = 50_000;
@@ -29,7 +29,7 @@ function createParts(memory: SharedMemory) {
     /** How often the bound has let a thread in. */
     admitted: memory.totalCounter('admitted'),
     left: memory.inFlightCounter('left'),
-    bucket: new TokenBucket(1, TOKENS, memory.block('bucket', 8)),
+    bucket: createTokenBucket(1, TOKENS, memory.block('bucket', 8)),
     taken: memory.totalCounter('taken'),
     ready: new Int32Array(memory.block('ready', 4)),
   };

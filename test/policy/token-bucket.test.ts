@@ -1,15 +1,17 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { TokenBucket } from '../../src/policy/rate-limits.ts';
+import { createTokenBucket } from '../../src/policy/limits.ts';
 import { withRandom, type Random } from '../support/random.ts';
 
 const DAY_MS = 86_400_000;
+type TokenBucket = ReturnType<typeof createTokenBucket>;
+
 /** Far below a token, and above what a bucket loses that counts in nanoseconds. */
 const SLACK = 1e-5;
 
 function newBucket(perSecond: number, capacity: number): TokenBucket {
-  return new TokenBucket(perSecond, capacity, new SharedArrayBuffer(8));
+  return createTokenBucket(perSecond, capacity, new SharedArrayBuffer(8));
 }
 
 /** How many can be taken at this moment. */

@@ -7,7 +7,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Secret } from '../../src/lib/secrets.ts';
 import { SharedMemory } from '../../src/lib/shared-memory.ts';
-import type { StoredBucket } from '../../src/policy/rate-limits.ts';
+import type { StoredBucket } from '../../src/policy/limits.ts';
 import { encodeCommand, scriptArguments } from '../../src/store/connection.ts';
 import { storeCounters } from '../../src/store/redis-store.ts';
 import { atSomeScale } from '../support/clock.ts';

@@ -235,7 +235,7 @@ test('a reload changes limits in the store; another store or prefix needs a rest
   );
   await reload(elsewhere);
   const [line] = lines('restart needed');
-  assert.equal(line!['settings'], 'rate_limit.store, rate_limit.prefix');
+  assert.deepEqual(line!['settings'], ['rate_limit.store', 'rate_limit.prefix']);
   assert.equal((await chat(port)).status, 200);
   await empty(redis, `${PREFIX}:rate_limit`, 7);
   assert.ok(await isRefusedForLong(port));

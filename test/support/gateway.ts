@@ -6,7 +6,6 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
-import type { DrainResult } from '../../src/downstream/http-server.ts';
 import { createService, type Service } from '../../src/app.ts';
 import { SERVER } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
@@ -35,7 +34,11 @@ export interface TestGateway {
   /** What the gateway holds for its clients, as far as the budget counts it. */
   reservedBytes(): number;
   /** Drains, as SIGTERM does. */
-  drain(timeoutMs?: number, reason?: Error, delayMs?: number): Promise<DrainResult>;
+  drain(
+    timeoutMs?: number,
+    reason?: Error,
+    delayMs?: number,
+  ): Promise<{ finished: number; cut: number }>;
   /** Ends the drain at once. */
   cut(): void;
   /** Uses the settings of this text from now on, as SIGHUP does; with the environment of the start. */
@@ -102,7 +105,7 @@ export async function startGateway(
   const { port } = await server.listen(0, '127.0.0.1');
   const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
   const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {
-    const result = await server.drain({ delayMs, timeoutMs, reason });
+    const result = await service.drain({ delayMs, timeoutMs, reason });
     await admin?.drain({ delayMs: 0, timeoutMs: 0, reason });
     await transport.close();
     return result;

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { StoreSettings } from '../../src/config/config.ts';
 import type { LogFacts, Logger } from '../../src/lib/log.ts';
 import type { SharedMemory } from '../../src/lib/shared-memory.ts';
-import type { RateLimitStore, StoredBucket } from '../../src/policy/rate-limits.ts';
+import type { RateLimitStore, StoredBucket } from '../../src/policy/limits.ts';
 import { Connection } from '../../src/store/connection.ts';
 import { createRedisStore, storeCounters } from '../../src/store/redis-store.ts';
 import { newMemory } from './shared.ts';

@@ -66,7 +66,7 @@ async function report(): Promise<void> {
     // The heaps of the workers cannot be seen from here.
     heapBytes: config.server.workers > 1 ? rss : heapUsed,
     rssBytes: rss,
-    live: server.inFlight,
+    live: service.app.inFlight.value,
     sockets: tcpSocketsOf(process.pid).others,
     internalErrors,
   } satisfies Vitals);

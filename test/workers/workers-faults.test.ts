@@ -37,14 +37,14 @@ import { ONLY_ONE_WORKER as skip } from '../support/workers.ts';
 before(buildOnce);
 
 /** A gateway of two workers, each with a request that the provider answers when `finish` is called. */
-async function startBusy(t: TestContext, nodeOptions = '') {
+async function startBusy(t: TestContext, nodeOptions = '', server = '') {
   const { opened, open: finish } = createGate();
   const upstream = await startUpstream(t, async ({ body }, response) => {
     if (body.includes('"model":"held"')) await opened;
     sendJson(response, completion());
   });
   const limits = 'max_concurrent_requests = 4';
-  const toml = `[admin]\nport = 0\n${providerToml(upstream, 'p', `models = ["m"]\n${limits}`)}`;
+  const toml = `${server}[admin]\nport = 0\n${providerToml(upstream, 'p', `models = ["m"]\n${limits}`)}`;
   const program = await startWorkers(t, { toml, workers: 2, nodeOptions });
   const clients = await program.connectToEach();
   const held = new Map(
@@ -66,17 +66,18 @@ async function connectTo(program: WorkerProgram, thread: number): Promise<Client
   return (await program.connectToEach()).get(thread)!;
 }
 
+/** Waits for the value of a metric: a request is over a little after its client has the answer. */
+async function untilMetric(program: WorkerProgram, figure: string): Promise<void> {
+  const url = new URL('/metrics', String(program.lines('started')[0]!['admin_url']));
+  while (!(await (await fetch(url)).text()).includes(`\ngateway_${figure}\n`)) await sleep(20);
+}
+
 /** Nothing of a worker that has ended is counted any more, and all four requests may be in flight. */
 async function assertReclaimed(program: WorkerProgram): Promise<void> {
-  const url = new URL('/metrics', String(program.lines('started')[0]!['admin_url']));
-  // A request is over a little after its client has the answer.
   const expected = ['requests_in_flight 0', 'buffered_bytes 0', 'open_streams 0'];
   // That of the other worker.
   if (!OVER_FETCH) expected.push('upstream_connections_open 1');
-  for (const figure of expected) {
-    const isReclaimed = (metrics: string) => metrics.includes(`\ngateway_${figure}\n`);
-    while (!isReclaimed(await (await fetch(url)).text())) await sleep(20);
-  }
+  for (const figure of expected) await untilMetric(program, figure);
   const clients = Array.from({ length: 4 }, program.connect);
   const replies = await Promise.all(clients.map((client) => client.chat()));
   assert.deepEqual(
@@ -137,6 +138,35 @@ describe('a worker', { concurrency: 2, skip }, () => {
     });
   }
 
+  test('that fails before a drain finishes its requests in it, which are counted', async (t) => {
+    const { program, finish } = await startBusy(t);
+    await inflict(await connectTo(program, 1), 'throw');
+    await program.logged('worker started');
+    await untilMetric(program, 'requests_in_flight 2');
+    program.child.kill('SIGTERM');
+    await program.logged('draining');
+    finish();
+    await program.exit;
+    const { finished, cut } = program.lines('stopped')[0]!;
+    assert.deepEqual([finished, cut], [2, 0]);
+  });
+
+  test('that ends in a drain: its requests are counted as cut', async (t) => {
+    const { program, finish } = await startBusy(t, '', '[server]\ndrain_delay = 2\n');
+    const client = await connectTo(program, 1);
+    await untilMetric(program, 'requests_in_flight 2');
+    program.child.kill('SIGTERM');
+    await program.logged('draining');
+    await inflict(client, 'exit');
+    await program.logged('worker ended');
+    finish();
+    assert.equal(await program.exit, 0, program.stderr());
+    const { finished, cut } = program.lines('stopped')[0]! as { finished?: number; cut?: number };
+    // The request that ends the worker is answered before, or cut.
+    assert.equal(finished! + cut!, 3);
+    assert.ok(cut! > 0 && finished! > 0, `${finished} are finished, ${cut} are cut`);
+  });
+
   test('that dies again and again is replaced after growing pauses', async (t) => {
     const upstream = await startUpstream(t);
     const program = await startWorkers(t, { toml: providerToml(upstream), workers: 2 });
@@ -184,8 +214,11 @@ test(
     };
     assert.deepEqual(await ready(), [200, { status: 'ready' }]);
     const clients = [...(await program.connectToEach()).values()];
-    await Promise.all(clients.map((client) => inflict(client, 'exit')));
-    const missing = await program.logged('worker missing', 2);
+    for (const [index, client] of clients.entries()) {
+      await inflict(client, 'exit');
+      await program.logged('worker missing', index + 1);
+    }
+    const missing = program.lines('worker missing');
     assert.deepEqual(await ready(), [503, { status: 'no worker' }]);
     assert.deepEqual(
       missing.map(({ level, workers, pause_ms }) => [level, workers, pause_ms]),
