@@ -1,6 +1,6 @@
 /**
- * Python clients, unchanged, each with its pinned packages in a virtual environment of its own,
- * against the built gateway.
+ * Python clients, unchanged, each in a virtual environment of its own, against the built gateway. Their
+ * versions stand in python/clients.txt; what they need is taken as it was on PyPI on a fixed day.
  *
  *   node test/clients/python.mjs [CLIENT...]   all of them, or those
  *
@@ -10,9 +10,9 @@
 
 import { execFile } from 'node:child_process';
 import { createHash, randomUUID } from 'node:crypto';
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
-import { basename, join } from 'node:path';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
 
 import {
@@ -33,14 +33,21 @@ const CACHE = join(
   process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache'),
   'inference-gateway/python',
 );
+/** The pip of the interpreter may not have `--uploaded-prior-to`. */
+const PIP = 'pip==26.3';
+const UPLOADED_PRIOR_TO = '2026-11-22T00:00:00Z';
 const INSTALL_MS = 900_000;
 const RUN_MS = 180_000;
 const run = promisify(execFile);
 
-const known = readdirSync(FOLDER)
-  .filter((name) => name.endsWith('.txt'))
-  .map((name) => basename(name, '.txt'));
-const wanted = process.argv.length > 2 ? process.argv.slice(2) : known;
+/** What pip installs for each client, by the name of its file. */
+const requirements = new Map(
+  readFileSync(join(FOLDER, 'clients.txt'), 'utf8')
+    .trim()
+    .split('\n')
+    .map((line) => [/^[\w-]+/.exec(line)[0], line]),
+);
+const wanted = process.argv.length > 2 ? process.argv.slice(2) : [...requirements.keys()];
 
 let passed = 0;
 try {
@@ -92,16 +99,19 @@ function lastLine(text = '') {
 
 /** The interpreter of the client's virtual environment, which is made if it is not there. */
 async function install(client) {
-  const list = join(FOLDER, `${client}.txt`);
-  const version = createHash('sha256').update(readFileSync(list)).digest('hex').slice(0, 12);
+  const requirement = requirements.get(client);
+  const pinned = [PIP, UPLOADED_PRIOR_TO, requirement].join(' ');
+  const version = createHash('sha256').update(pinned).digest('hex').slice(0, 12);
   const folder = join(CACHE, `${client}-${version}`);
   const python = join(folder, 'bin/python');
   // Written last, so that a half-installed environment is not taken for a whole one.
   const mark = join(folder, 'complete');
   if (existsSync(mark)) return python;
   await run(process.env.PYTHON ?? 'python3', ['-m', 'venv', '--clear', folder]);
-  const pip = ['-m', 'pip', 'install', '--quiet', '--no-deps', '--no-compile', '-r', list];
-  await run(python, pip, { timeout: INSTALL_MS });
+  const pip = async (...args) =>
+    run(python, ['-m', 'pip', 'install', '--quiet', ...args], { timeout: INSTALL_MS });
+  await pip(PIP);
+  await pip('--no-compile', '--uploaded-prior-to', UPLOADED_PRIOR_TO, requirement);
   writeFileSync(mark, '');
   return python;
 }
