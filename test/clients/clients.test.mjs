@@ -54,6 +54,8 @@ beforeEach(() => {
 
 after(stopAll);
 
+const CUT = { type: 'provider_error', code: 'PROVIDER_ERROR' };
+
 describe('the openai SDK', LIMIT, () => {
   test('gets a completion', async () => {
     const completion = await openai().chat.completions.create(chat());
@@ -80,123 +82,124 @@ describe('the openai SDK', LIMIT, () => {
     assert.equal(completion.choices[0].message.content, 'Hello there');
   });
 
-  test('gets BadRequestError for a provider that is not registered', async () => {
-    const error = await failure({ model: 'nobody/m' });
-    assert.ok(error instanceof OpenAI.BadRequestError);
-    assert.equal(error.type, 'invalid_request_error');
-    assert.equal(error.code, 'INVALID_REQUEST');
-    assert.equal(error.message, '400 Unknown provider: nobody');
-    assert.equal(error.requestID?.length, 36);
-  });
-
-  test("gets BadRequestError for the provider's 400, with the provider's words", async () => {
-    answer = (response) => sendError(response, 400, 'temperature is too high');
-    const error = await failure();
-    assert.ok(error instanceof OpenAI.BadRequestError);
-    assert.equal(error.code, 'API_ERROR');
-    assert.equal(error.message, '400 API error: 400 - temperature is too high');
-    assert.equal(error.error.provider, 'p');
-  });
+  const says =
+    (...error) =>
+    (response) =>
+      sendError(response, ...error);
+  const late = ['504 Request timed out', { status: 504, type: 'timeout_error', code: 'TIMEOUT' }];
+  const never = () => {};
+  /** What was wrong; the class, the message and members of the error; the request, and what the provider answers. */
+  const failures = [
+    [
+      'a provider that is not registered',
+      [OpenAI.BadRequestError, '400 Unknown provider: nobody'],
+      { type: 'invalid_request_error', code: 'INVALID_REQUEST' },
+      { model: 'nobody/m' },
+    ],
+    [
+      "the provider's 400, with the provider's words",
+      [OpenAI.BadRequestError, '400 API error: 400 - temperature is too high'],
+      { code: 'API_ERROR', provider: 'p' },
+      {},
+      says(400, 'temperature is too high'),
+    ],
+    [
+      'a key that the provider rejects, which differs from that for the key of a client',
+      [OpenAI.AuthenticationError, '401 Authentication failed'],
+      { type: 'provider_error', code: 'API_ERROR', status: 401 },
+      {},
+      says(401, `Incorrect API key: ${PROVIDER_KEY}`),
+    ],
+    [
+      'a model that the provider does not have',
+      [OpenAI.NotFoundError, '404 API error: 404 - no such model'],
+      { type: 'provider_error' },
+      {},
+      says(404, 'no such model'),
+    ],
+    [
+      'a limit, with the time to wait',
+      [OpenAI.RateLimitError, /slow down/],
+      { type: 'rate_limit_error', code: 'RATE_LIMIT_ERROR', retry_after: 7 },
+      {},
+      says(429, 'slow down', { 'retry-after': '7' }),
+    ],
+    [
+      'a provider that hangs up',
+      [OpenAI.InternalServerError, /^502 Provider error: /],
+      { status: 502, code: 'PROVIDER_ERROR' },
+      {},
+      (response) => response.destroy(),
+    ],
+    [
+      'a completion that does not come in time',
+      [OpenAI.InternalServerError, late[0]],
+      late[1],
+      { model: 'slow/m' },
+      never,
+    ],
+    [
+      'a stream that does not come in time',
+      [OpenAI.InternalServerError, late[0]],
+      late[1],
+      { model: 'slow/m', stream: true },
+      never,
+    ],
+    [
+      'a stream whose first event is an error, as for any other',
+      [OpenAI.InternalServerError, '503 API error: 503 - no capacity'],
+      { status: 503 },
+      { stream: true },
+      (response) => startEvents(response, []).end(errorEvent('no capacity', 503)),
+    ],
+  ];
+  for (const [what, [Expected, message], members, request, script] of failures) {
+    test(`gets ${Expected.name} for ${what}`, async () => {
+      answer = script ?? sendText;
+      const error = await failure(request);
+      assertApiError(error, [Expected, message], members);
+      assert.equal(error.requestID?.length, 36);
+      if (members.retry_after) assert.equal(error.headers.get('retry-after'), '7');
+    });
+  }
 
   test("gets AuthenticationError for a key that is not the gateway's", async () => {
     const error = await failure({}, openai({ apiKey: 'wrong' }));
-    assert.ok(error instanceof OpenAI.AuthenticationError);
-    assert.equal(error.type, 'authentication_error');
-    assert.equal(error.code, undefined);
-    assert.equal(error.message, '401 Invalid authentication');
+    assertApiError(error, [OpenAI.AuthenticationError, '401 Invalid authentication'], {
+      type: 'authentication_error',
+      code: undefined,
+    });
     assert.deepEqual(chats, []);
-  });
-
-  test('gets AuthenticationError for a key that the provider rejects, and can tell it from its own', async () => {
-    answer = (response) => sendError(response, 401, `Incorrect API key: ${PROVIDER_KEY}`);
-    const error = await failure();
-    assert.ok(error instanceof OpenAI.AuthenticationError);
-    assert.equal(error.type, 'provider_error');
-    assert.equal(error.code, 'API_ERROR');
-    assert.equal(error.message, '401 Authentication failed');
-    assert.equal(error.error.status, 401);
   });
 
   test('gets NotFoundError for an endpoint that does not exist', async () => {
     const error = await openai()
       .models.retrieve('p/m')
       .catch((thrown) => thrown);
-    assert.ok(error instanceof OpenAI.NotFoundError);
-    assert.equal(error.type, 'not_found_error');
-    assert.equal(error.message, '404 Resource not found');
-  });
-
-  test('gets NotFoundError for a model that the provider does not have', async () => {
-    answer = (response) => sendError(response, 404, 'no such model');
-    const error = await failure();
-    assert.ok(error instanceof OpenAI.NotFoundError);
-    assert.equal(error.type, 'provider_error');
-    assert.equal(error.message, '404 API error: 404 - no such model');
-  });
-
-  test('gets RateLimitError with the time to wait', async () => {
-    answer = (response) => sendError(response, 429, 'slow down', { 'retry-after': '7' });
-    const error = await failure();
-    assert.ok(error instanceof OpenAI.RateLimitError);
-    assert.equal(error.type, 'rate_limit_error');
-    assert.equal(error.code, 'RATE_LIMIT_ERROR');
-    assert.equal(error.headers.get('retry-after'), '7');
-    assert.equal(error.error.retry_after, 7);
-  });
-
-  test('gets InternalServerError 502 for a provider that hangs up', async () => {
-    answer = (response) => response.destroy();
-    const error = await failure();
-    assert.ok(error instanceof OpenAI.InternalServerError);
-    assert.equal(error.status, 502);
-    assert.equal(error.code, 'PROVIDER_ERROR');
-    assert.match(error.message, /^502 Provider error: /);
-  });
-
-  for (const isStream of [false, true]) {
-    const what = isStream ? 'stream' : 'completion';
-    test(`gets InternalServerError 504 for a ${what} that does not come in time`, async () => {
-      answer = () => {};
-      const error = await failure({ model: 'slow/m', stream: isStream });
-      assert.ok(error instanceof OpenAI.InternalServerError);
-      assert.equal(error.status, 504);
-      assert.equal(error.type, 'timeout_error');
-      assert.equal(error.code, 'TIMEOUT');
-      assert.equal(error.message, '504 Request timed out');
+    assertApiError(error, [OpenAI.NotFoundError, '404 Resource not found'], {
+      type: 'not_found_error',
     });
-  }
-
-  test('gets an ordinary error for a stream whose first event is one', async () => {
-    answer = (response) => startEvents(response, []).end(errorEvent('no capacity', 503));
-    const error = await failure({ stream: true });
-    assert.ok(error instanceof OpenAI.InternalServerError);
-    assert.equal(error.status, 503);
-    assert.equal(error.message, '503 API error: 503 - no capacity');
   });
 
-  test('gets APIError out of the loop for an error in mid-stream', async () => {
-    answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
-    const { text, error } = await brokenStream();
-    assert.equal(text, 'Hello there');
-    assert.ok(error instanceof OpenAI.APIError);
-    assert.equal(error.type, 'provider_error');
-    assert.equal(error.code, 'API_ERROR');
-    assert.equal(error.message, 'API error: 500 - out of memory');
-    assert.equal(error.error.provider, 'p');
-  });
-
-  for (const [how, cut] of [
-    ['breaks off', (response) => response.destroy()],
-    ['ends before the answer is finished', (response) => response.end()],
+  for (const [how, end, message, members] of [
+    [
+      'has an error in it',
+      (response) => response.end(errorEvent('out of memory', 500)),
+      'API error: 500 - out of memory',
+      { type: 'provider_error', code: 'API_ERROR', provider: 'p' },
+    ],
+    ['breaks off', (response) => response.destroy(), /^Provider error: /, CUT],
+    ['ends before the answer is finished', (response) => response.end(), /^Provider error: /, CUT],
   ]) {
     test(`gets APIError out of the loop for a stream that ${how}`, async () => {
-      answer = (response) => startEvents(response).write(': so far\n\n', () => cut(response));
-      const { text, error } = await brokenStream();
+      answer = (response) => startEvents(response).write(': so far\n\n', () => end(response));
+      let text = '';
+      const error = await readStream(await stream(), (soFar) => (text = soFar)).then(
+        () => assert.fail('the stream ended as if it were complete'),
+        (thrown) => thrown,
+      );
       assert.equal(text, 'Hello there');
-      assert.ok(error instanceof OpenAI.APIError);
-      assert.equal(error.type, 'provider_error');
-      assert.equal(error.code, 'PROVIDER_ERROR');
-      assert.match(error.message, /^Provider error: /);
+      assertApiError(error, [OpenAI.APIError, message], members);
     });
   }
 
@@ -230,132 +233,97 @@ describe('the openai SDK', LIMIT, () => {
   });
 });
 
-for (const [name, createModel] of [
-  ['createOpenAICompatible', (id) => createOpenAICompatible({ name: 'gateway', ...target() })(id)],
-  ['createOpenAI().chat', (id) => createOpenAI(target()).chat(id)],
-]) {
-  describe(`the AI SDK with ${name}`, LIMIT, () => {
-    const call = (id = 'p/m') => ({ model: createModel(id), prompt: 'hello', maxRetries: 0 });
+const compatible = (id = 'p/m') => createOpenAICompatible({ name: 'gateway', ...target() })(id);
+const viaOpenAI = (id = 'p/m') => createOpenAI(target()).chat(id);
+const langChain = (model = 'p/m') =>
+  new ChatOpenAI({ model, apiKey: CLIENT_KEY, maxRetries: 0, configuration: { baseURL } });
+const runAgent = (options, model = 'p/m') => {
+  const modelProvider = new OpenAIProvider({ openAIClient: openai(), useResponses: false });
+  const runner = new Runner({ modelProvider, tracingDisabled: true });
+  return runner.run(new Agent({ name: 'clerk', model }), 'hello', options);
+};
+const callOf = (model) => ({ model, prompt: 'hello', maxRetries: 0 });
 
-    test('gets a completion', async () => {
-      const { text, finishReason } = await generateText(call());
-      assert.equal(text, 'Hello there');
-      assert.equal(finishReason, 'stop');
-    });
+/** With each: the text of a completion of this model, and the words of a stream, which throw what it ends with. */
+const aiSdk = (createModel) => ({
+  complete: async (id) => (await generateText(callOf(createModel(id)))).text,
+  async *words() {
+    const errors = [];
+    const onError = ({ error }) => errors.push(error);
+    yield* streamText({ ...callOf(createModel()), onError }).textStream;
+    for (const error of errors) throw error;
+  },
+});
+const sdks = {
+  'the AI SDK with createOpenAICompatible': aiSdk(compatible),
+  'the AI SDK with createOpenAI().chat': aiSdk(viaOpenAI),
+  LangChain: {
+    complete: async (model) => (await langChain(model).invoke('hello')).content,
+    async *words() {
+      for await (const { content } of await langChain().stream('hello')) yield content;
+    },
+  },
+  'the Agents SDK': {
+    complete: async (model) => (await runAgent({}, model)).finalOutput,
+    async *words() {
+      yield* (await runAgent({ stream: true })).toTextStream();
+    },
+  },
+};
+for (const [name, { complete, words }] of Object.entries(sdks)) {
+  describe(name, LIMIT, () => {
+    /** What came, and what the stream ended with. */
+    const readAll = async () => {
+      let text = '';
+      try {
+        for await (const word of words()) text += word;
+      } catch (error) {
+        return { text, error: describeError(error) };
+      }
+      return { text };
+    };
 
-    test('gets a stream', async () => {
-      const { text, errors } = await readTextStream(call());
-      assert.deepEqual(errors, []);
-      assert.equal(text, 'Hello there');
-    });
+    test('gets a completion', async () => assert.equal(await complete(), 'Hello there'));
 
-    test("gets the gateway's message and status for an error", async () => {
-      answer = (response) => sendError(response, 429, 'slow down', { 'retry-after': '7' });
-      const error = await generateText(call()).catch((thrown) => thrown);
-      assert.equal(error.statusCode, 429);
-      assert.match(error.message, /slow down/);
-      assert.equal(error.isRetryable, true);
-      assert.equal(error.responseHeaders['retry-after'], '7');
-    });
+    test('gets a stream', async () => assert.deepEqual(await readAll(), { text: 'Hello there' }));
 
     test('is told of a provider that is not registered', async () => {
-      const error = await generateText(call('nobody/m')).catch((thrown) => thrown);
-      assert.equal(error.statusCode, 400);
-      assert.equal(error.message, 'Unknown provider: nobody');
-      assert.equal(error.isRetryable, false);
+      const error = await complete('nobody/m').catch((thrown) => thrown);
+      assert.equal(error.statusCode ?? error.status, 400);
+      assert.match(error.message, /Unknown provider: nobody/);
+      assert.ok(!error.isRetryable);
     });
 
     test('is told of an error in mid-stream', async () => {
       answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
-      const { text, errors } = await readTextStream(call());
+      const { text, error } = await readAll();
       assert.equal(text, 'Hello there');
-      assert.equal(errors.length, 1);
-      assert.match(describeError(errors[0]), /API error: 500 - out of memory/);
+      assert.match(error, /API error: 500 - out of memory/);
     });
 
     test('is told of a stream that breaks off', async () => {
       answer = (response) => startEvents(response).write(': so far\n\n', () => response.destroy());
-      const { text, errors } = await readTextStream(call());
+      const { text, error } = await readAll();
       assert.equal(text, 'Hello there');
-      assert.equal(errors.length, 1);
-      assert.match(describeError(errors[0]), /Provider error: /);
+      assert.match(error, /Provider error: /);
     });
   });
 }
 
-describe('LangChain', LIMIT, () => {
-  const createModel = (model = 'p/m') =>
-    new ChatOpenAI({
-      model,
-      apiKey: CLIENT_KEY,
-      maxRetries: 0,
-      configuration: { baseURL },
-    });
-
-  test('gets a completion', async () => {
-    const { content } = await createModel().invoke('hello');
-    assert.equal(content, 'Hello there');
+for (const createModel of [compatible, viaOpenAI]) {
+  test(`the AI SDK (${createModel.name}) knows that a limit passes, and when`, LIMIT, async () => {
+    answer = (response) => sendError(response, 429, 'slow down', { 'retry-after': '7' });
+    const error = await generateText(callOf(createModel())).catch((thrown) => thrown);
+    assert.equal(error.statusCode, 429);
+    assert.match(error.message, /slow down/);
+    assert.equal(error.isRetryable, true);
+    assert.equal(error.responseHeaders['retry-after'], '7');
   });
+}
 
-  test('gets a stream, and its wish for usage reaches the provider', async () => {
-    const words = [];
-    for await (const { content } of await createModel().stream('hello')) words.push(content);
-    assert.equal(words.join(''), 'Hello there');
-    assert.deepEqual(chats[0].stream_options, { include_usage: true });
-  });
-
-  test('is told of a provider that is not registered', async () => {
-    await assert.rejects(createModel('nobody/m').invoke('hello'), {
-      status: 400,
-      message: /Unknown provider: nobody/,
-    });
-  });
-
-  test('is told of an error in mid-stream', async () => {
-    answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
-    const words = [];
-    await assert.rejects(async () => {
-      for await (const { content } of await createModel().stream('hello')) words.push(content);
-    }, /API error: 500 - out of memory/);
-    assert.equal(words.join(''), 'Hello there');
-  });
-});
-
-describe('the Agents SDK', LIMIT, () => {
-  const run = (options, model = 'p/m') => {
-    const modelProvider = new OpenAIProvider({ openAIClient: openai(), useResponses: false });
-    const runner = new Runner({ modelProvider, tracingDisabled: true });
-    return runner.run(new Agent({ name: 'clerk', model }), 'hello', options);
-  };
-
-  test('gets a completion', async () => {
-    const { finalOutput } = await run();
-    assert.equal(finalOutput, 'Hello there');
-  });
-
-  test('gets a stream', async () => {
-    const words = [];
-    const result = await run({ stream: true });
-    for await (const word of result.toTextStream()) words.push(word);
-    assert.deepEqual(words, ['Hello', ' there']);
-  });
-
-  test('is told of a provider that is not registered', async () => {
-    await assert.rejects(run({}, 'nobody/m'), {
-      status: 400,
-      message: '400 Unknown provider: nobody',
-    });
-  });
-
-  test('is told of an error in mid-stream', async () => {
-    answer = (response) => startEvents(response).end(errorEvent('out of memory', 500));
-    const words = [];
-    await assert.rejects(async () => {
-      const result = await run({ stream: true });
-      for await (const word of result.toTextStream()) words.push(word);
-    }, /API error: 500 - out of memory/);
-    assert.equal(words.join(''), 'Hello there');
-  });
+test('the wish of LangChain for the usage of a stream reaches the provider', LIMIT, async () => {
+  for await (const { content } of await langChain().stream('hello')) assert.ok(content !== null);
+  assert.deepEqual(chats[0].stream_options, { include_usage: true });
 });
 
 describe('the gateway, with connections of all these clients open', LIMIT, () => {
@@ -402,22 +370,14 @@ async function readStream(chunks, onText = () => {}) {
   return text;
 }
 
-/** What came before the error, and the error. */
-async function brokenStream() {
-  let text = '';
-  const error = await readStream(await stream(), (soFar) => (text = soFar)).then(
-    () => assert.fail('the stream ended as if it were complete'),
-    (thrown) => thrown,
-  );
-  return { text, error };
-}
-
-async function readTextStream(call) {
-  const errors = [];
-  let text = '';
-  const result = streamText({ ...call, onError: ({ error }) => errors.push(error) });
-  for await (const word of result.textStream) text += word;
-  return { text, errors };
+/** Members may be those of the error object that the gateway has sent. */
+function assertApiError(error, [Expected, message], members) {
+  assert.ok(error instanceof Expected, String(error));
+  if (typeof message === 'string') assert.equal(error.message, message);
+  else assert.match(error.message, message);
+  for (const [name, value] of Object.entries(members)) {
+    assert.equal(error[name] ?? error.error?.[name], value, name);
+  }
 }
 
 /** The AI SDK hands on the error object of an event as it is. */
