@@ -1,20 +1,17 @@
 import assert from 'node:assert/strict';
-import { connect, type Socket } from 'node:net';
-import { describe, test, type TestContext } from 'node:test';
+import type { Socket } from 'node:net';
+import { describe, test } from 'node:test';
 
-import {
-  chatBody,
-  providerToml,
-  rawChat,
-  startGateway,
-  triesOf,
-  type TestGateway,
-} from '../support/gateway.ts';
+import { chatBody, rawChat, triesOf, type TestGateway } from '../support/gateway.ts';
+import { openRaw } from '../support/raw.ts';
+import { scenario } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import {
+  answerWell,
+  beginStream,
   CHUNK,
+  failWith,
   sendJson,
-  startUpstream,
   type FakeUpstream,
   type Script,
 } from '../support/upstream.ts';
@@ -31,7 +28,8 @@ interface Scene {
 }
 
 interface Phase {
-  readonly settings?: string;
+  /** Lines of `[server]`. */
+  readonly server?: string;
   readonly stream?: boolean;
   readonly p?: Script;
   readonly q?: Script;
@@ -46,13 +44,16 @@ interface Phase {
 }
 
 const silent: Script = () => {};
-const begin =
-  (bytes: string): Script =>
+const unavailable = failWith(503);
+/** Begins an answer of 100 bytes with this status, and leaves it open. */
+const half =
+  (status: number): Script =>
   (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.flushHeaders();
-    response.write(bytes);
+    const headers = { 'content-type': 'application/json', 'content-length': 100 };
+    response.writeHead(status, headers).write(status === 200 ? '{"choices":' : '{"error":');
   };
+/** Whether the client has the first event. */
+const hasBegun = ({ received }: Scene) => received().includes('"content":"a"');
 
 const PHASES: Record<string, Phase> = {
   'before its request is complete': {
@@ -69,44 +70,38 @@ const PHASES: Record<string, Phase> = {
   },
   'in the middle of a complete answer': {
     stream: false,
-    p: (_, response) => {
-      response.writeHead(200, { 'content-type': 'application/json', 'content-length': 100 });
-      response.write('{"choices":');
-    },
+    p: half(200),
   },
   'in the middle of an error': {
     stream: false,
-    p: (_, response) => {
-      response.writeHead(503, { 'content-type': 'application/json', 'content-length': 100 });
-      response.write('{"error":');
-    },
+    p: half(503),
   },
   'before the first event': {
-    p: begin(': keep-alive\n\n'),
+    p: beginStream(': keep-alive\n\n'),
   },
   'in the middle of a stream': {
-    p: begin(CHUNK),
-    reached: ({ received }) => received().includes('"content":"a"'),
+    p: beginStream(CHUNK),
+    reached: hasBegun,
   },
   'in the middle of an event': {
-    p: begin(CHUNK + CHUNK.slice(0, 20)),
-    reached: ({ received }) => received().includes('"content":"a"'),
+    p: beginStream(CHUNK + CHUNK.slice(0, 20)),
+    reached: hasBegun,
   },
   'before a second try': {
-    settings: '[server]\nretries = 2\n',
-    p: (_, response) => sendJson(response, {}, { status: 503, headers: { 'retry-after': '20' } }),
+    server: 'retries = 2',
+    p: failWith(503, { headers: { 'retry-after': '20' } }),
   },
   'while the fallback is asked': {
-    p: (_, response) => sendJson(response, {}, { status: 503 }),
+    p: unavailable,
     q: silent,
     reached: ({ q }) => q.requests.length === 1,
     asked: [1, 1],
     tries: 'p:503 q:client_closed',
   },
   'in the middle of the fallback\u2019s stream': {
-    p: (_, response) => sendJson(response, {}, { status: 503 }),
-    q: begin(CHUNK),
-    reached: ({ received }) => received().includes('"content":"a"'),
+    p: unavailable,
+    q: beginStream(CHUNK),
+    reached: hasBegun,
     asked: [1, 1],
     tries: 'p:503 q:200',
   },
@@ -118,26 +113,18 @@ const WAYS: Record<string, (client: Socket) => unknown> = {
   'closing behind half of a next request': (client) => client.end('GET /health HT'),
 };
 
-function connectClient(t: TestContext, port: number): { client: Socket; received: () => string } {
-  const client = connect(port, '127.0.0.1');
-  let text = '';
-  client.on('data', (chunk: Buffer) => (text += chunk.toString()));
-  client.on('error', () => {});
-  t.after(() => client.destroy());
-  return { client, received: () => text };
-}
-
 describe('a client that leaves', { concurrency: 4 }, () => {
   for (const [when, phase] of Object.entries(PHASES)) {
     for (const [how, leave] of Object.entries(WAYS)) {
       // Else it would be the rest of this one.
       if (phase.sentBytes !== undefined && how.includes('next')) continue;
       test(`${when}, by ${how}, cancels everything quietly`, async (t) => {
-        const p = await startUpstream(t, phase.p);
-        const q = await startUpstream(t, phase.q);
-        const toml = `${phase.settings ?? ''}[providers]\nfallback = ["q"]\n${providerToml(p)}${providerToml(q, 'q')}`;
-        const gateway = await startGateway(t, { toml });
-        const { client, received } = connectClient(t, gateway.port);
+        const { p, q, gateway } = await scenario(t, {
+          providers: { p: phase.p ?? answerWell, q: phase.q ?? answerWell },
+          fallback: ['q'],
+          server: phase.server ?? '',
+        });
+        const { socket: client, text: received } = openRaw(t, gateway.port);
         const bytes = rawChat(chatBody({ stream: phase.stream ?? true }));
         client.write(bytes.slice(0, phase.sentBytes ?? bytes.length));
         const { reached = () => p.requests.length === 1, asked = [1, 0] } = phase;
@@ -165,9 +152,8 @@ describe('a client that leaves', { concurrency: 4 }, () => {
   }
 
   test('in the middle of a long upload is not asked of any provider', async (t) => {
-    const p = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: providerToml(p) });
-    const { client } = connectClient(t, gateway.port);
+    const { p, gateway } = await scenario(t);
+    const { socket: client } = openRaw(t, gateway.port);
     const request = rawChat(chatBody({ padding: 'x'.repeat(4 * MIB) }));
     client.write(request.slice(0, 3 * MIB), () => client.resetAndDestroy());
     await eventually(() => gateway.accessLines().length === 1, 'the access line');
@@ -176,16 +162,16 @@ describe('a client that leaves', { concurrency: 4 }, () => {
   });
 
   test('without reading a stream at full speed leaves nothing running', async (t) => {
-    const p = await startUpstream(t, (request, response) => {
-      begin(CHUNK)(request, response);
-      const push = () => {
+    const push: Script = (request, response) => {
+      beginStream(CHUNK)(request, response);
+      const more = () => {
         while (!response.destroyed && response.write(`data: ${'x'.repeat(60_000)}\n\n`));
       };
-      response.on('drain', push);
-      push();
-    });
-    const gateway = await startGateway(t, { toml: providerToml(p) });
-    const { client, received } = connectClient(t, gateway.port);
+      response.on('drain', more);
+      more();
+    };
+    const { p, gateway } = await scenario(t, { providers: { p: push } });
+    const { socket: client, text: received } = openRaw(t, gateway.port);
     client.write(rawChat(chatBody({ stream: true })));
     await eventually(() => received().includes('"content":"a"'), 'the first event');
     client.pause();

@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
-import { connect } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 
 import { CLIENT_LIMITS, type Call } from '../../src/downstream/call.ts';
@@ -10,7 +9,7 @@ import { idle } from '../support/clock.ts';
 import { parseReplies } from '../support/documented.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
-import { sendRaw } from '../support/raw.ts';
+import { openRaw, sendRaw } from '../support/raw.ts';
 import { createGate, eventually } from '../support/streams.ts';
 import { completion, sendJson } from '../support/upstream.ts';
 import { newBudget, newMemory } from '../support/shared.ts';
@@ -34,20 +33,14 @@ async function start(t: TestContext) {
       },
     },
   });
-  const socket = connect(gateway.port, '127.0.0.1');
-  t.after(() => socket.destroy());
-  let text = '';
-  let isClosed = false;
-  socket.on('error', () => {});
-  socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
-  socket.on('close', () => (isClosed = true));
+  const client = openRaw(t, gateway.port);
   return {
     upstream,
     gateway,
-    socket,
+    ...client,
     release,
-    text: () => text,
-    isClosed: () => isClosed,
+    firstAsked: async () =>
+      eventually(() => upstream.requests.length === 1, 'the first request upstream'),
     mostActive: () => mostActive,
   };
 }
@@ -61,9 +54,9 @@ const A_WHILE_MS = 100;
 
 describe('a client that pipelines', { concurrency: 4 }, () => {
   test('100 chats has one at a time upstream, and gets the answers in order', async (t) => {
-    const { upstream, socket, release, text, mostActive } = await start(t);
+    const { upstream, socket, release, text, mostActive, firstAsked } = await start(t);
     socket.write(chats(100).join(''));
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     await idle(A_WHILE_MS);
     assert.equal(upstream.requests.length, 1);
     release();
@@ -77,7 +70,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
   });
 
   test('10,000 chats makes the gateway hold only the first few hundred of them', async (t) => {
-    const { gateway, upstream, socket } = await start(t);
+    const { gateway, socket, firstAsked } = await start(t);
     let parsed = 0;
     const onStart = (message: unknown) => {
       const { socket: own } = message as { socket: { remotePort?: number } };
@@ -86,18 +79,18 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     subscribe('http.server.request.start', onStart);
     t.after(() => unsubscribe('http.server.request.start', onStart));
     socket.write(chats(10_000).join(''));
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     await idle(A_WHILE_MS);
     assert.ok(parsed < 500, `${parsed} requests were parsed`);
     assert.equal((await gateway.send('/health')).status, 200);
   });
 
   test('a chat with Expect: 100-continue is not asked for its body before the answer before it', async (t) => {
-    const { upstream, socket, release, text } = await start(t);
+    const { socket, release, text, firstAsked } = await start(t);
     const body = JSON.stringify(chatBody({ model: 'p/second' }));
     const head = rawChat(chatBody({ model: 'p/second' }), ['expect: 100-continue']);
     socket.write(rawChat(chatBody()) + head.slice(0, -body.length));
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     await idle(A_WHILE_MS);
     assert.equal(text(), '');
     release();
@@ -112,10 +105,10 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
   });
 
   test('a body of 16 MiB waits on its own side until the answer before it is written', async (t) => {
-    const { upstream, socket, release, text } = await start(t);
+    const { socket, release, text, firstAsked } = await start(t);
     const large = rawChat(chatBody({ model: 'p/large', padding: 'x'.repeat(16 * MIB) }));
     socket.write(rawChat(chatBody()) + large);
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     await idle(A_WHILE_MS);
     assert.ok(socket.writableLength > 0, 'the body was read');
     release();
@@ -124,7 +117,7 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
   });
 
   test('HEAD and HTTP/1.0 requests behind a chat gets each answer in its turn', async (t) => {
-    const { upstream, socket, release, text, isClosed } = await start(t);
+    const { socket, release, firstAsked, text, closed } = await start(t);
     const head = HEALTH.replace('GET', 'HEAD');
     const kept = HEALTH.replace('HTTP/1.1', 'HTTP/1.0').replace(
       'host: a',
@@ -132,20 +125,20 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
     );
     const last = HEALTH.replace('HTTP/1.1', 'HTTP/1.0');
     socket.write(rawChat(chatBody()) + head + kept + last);
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     assert.equal(text(), '');
     release();
-    await eventually(isClosed, 'the end of the connection');
+    await closed;
     assert.equal(text().match(/HTTP\/1\.1 200/g)?.length, 4, text());
     assert.equal(text().match(/\{"status":"healthy"/g)?.length, 2, text());
   });
 
   test('garbage behind two chats gets both answers, the second with Connection: close', async (t) => {
-    const { upstream, socket, release, text, isClosed } = await start(t);
+    const { socket, release, firstAsked, text, closed } = await start(t);
     socket.write(`${chats(2).join('')}canary\r\n\r\n`);
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     release();
-    await eventually(isClosed, 'the end of the connection');
+    await closed;
     const replies = parseReplies(text());
     assert.deepEqual(
       replies.map(({ status, headers }) => [status, headers['connection']]),
@@ -157,23 +150,23 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
   });
 
   test('a broken body behind a chat gets the answer of the chat and none for the broken one', async (t) => {
-    const { upstream, socket, release, text, isClosed } = await start(t);
+    const { socket, release, firstAsked, text, closed } = await start(t);
     const head = rawChat({}, ['transfer-encoding: chunked'])
       .replace(/content-length: \d+\r\n/, '')
       .replace('{}', '');
     socket.write(`${rawChat(chatBody())}${head}5\r\nhello\r\n`);
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     socket.write('zz\r\n');
     await idle(A_WHILE_MS);
     release();
-    await eventually(isClosed, 'the end of the connection');
+    await closed;
     assert.deepEqual(text().match(/HTTP\/1\.1 \d+/g), ['HTTP/1.1 200'], text());
   });
 
   test('and leaves during the first request cancels it, and none of the others begins', async (t) => {
-    const { gateway, upstream, socket } = await start(t);
+    const { gateway, upstream, socket, firstAsked } = await start(t);
     socket.write(chats(3).join(''));
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     socket.destroy();
     await eventually(() => gateway.accessLines().length === 1, 'the access line');
     assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
@@ -184,13 +177,13 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
   });
 
   test('gets an answer to each of its requests in a drain, and Connection: close on the last', async (t) => {
-    const { gateway, upstream, socket, release, text, isClosed } = await start(t);
+    const { gateway, socket, release, firstAsked, text, closed } = await start(t);
     socket.write(chats(20).join(''));
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     const drained = gateway.drain(20_000);
     release();
     await drained;
-    await eventually(isClosed, 'the end of the connection');
+    await closed;
     const connections = parseReplies(text()).map(({ status, headers }) => [
       status,
       headers['connection'],
@@ -203,11 +196,11 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
   });
 
   test('gets an error for each of its requests at the deadline of a drain', async (t) => {
-    const { gateway, upstream, socket, text, isClosed } = await start(t);
+    const { gateway, upstream, socket, firstAsked, text, closed } = await start(t);
     socket.write(chats(3).join(''));
-    await eventually(() => upstream.requests.length === 1, 'the first request upstream');
+    await firstAsked();
     await gateway.drain(50);
-    await eventually(isClosed, 'the end of the connection');
+    await closed;
     assert.deepEqual(
       parseReplies(text()).map(({ status }) => status),
       [500, 500, 500],

@@ -1,20 +1,15 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { ALL_SCALES, atSomeScale, idle, untilSteady } from '../support/clock.ts';
-import {
-  chatBody,
-  rawChat,
-  providerToml,
-  startGateway,
-  type TestGateway,
-} from '../support/gateway.ts';
+import { chatBody, rawChat, type TestGateway } from '../support/gateway.ts';
 import { createMemoryProbe } from '../support/memory.ts';
+import { openRaw } from '../support/raw.ts';
+import { scenario } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
-import { completion, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+import { completion, sendJson, type Script } from '../support/upstream.ts';
 
 const MIB = 1_048_576;
 const SLOW_BYTES = 18 * MIB;
@@ -47,21 +42,16 @@ function pushing(size: number): Script {
 
 /** A client that reads nothing until told to. */
 function openReader(t: TestContext, port: number, requests: string): Socket {
-  const socket = connect(port, '127.0.0.1');
+  const socket = connect(port, '127.0.0.1').on('error', () => {});
   t.after(() => socket.destroy());
-  socket.on('error', () => {});
   socket.pause();
   socket.write(requests);
   return socket;
 }
 
 async function start(t: TestContext, script: Script, sendTimeoutMs = STUCK_MS) {
-  const upstream = await startUpstream(t, script);
-  const gateway = await startGateway(t, {
-    toml: providerToml(upstream),
-    clientLimits: { sendTimeoutMs },
-  });
-  return { upstream, gateway };
+  const clientLimits = { sendTimeoutMs };
+  return scenario(t, { providers: { p: script }, clientLimits });
 }
 
 function assertNoErrors({ log }: TestGateway): void {
@@ -72,7 +62,7 @@ function assertNoErrors({ log }: TestGateway): void {
 }
 
 test('6 streams of 100 MiB each to clients that do not read take less than 1 MiB each', async (t) => {
-  const { upstream, gateway } = await start(t, pushing(100 * MIB), 60_000);
+  const { p: upstream, gateway } = await start(t, pushing(100 * MIB), 60_000);
   const held = createMemoryProbe();
   assert.equal((await gateway.send('/health')).status, 200);
   const before = held();
@@ -96,24 +86,20 @@ test('6 streams of 100 MiB each to clients that do not read take less than 1 MiB
 /** What comes of these requests on one connection, the first of which is answered by a stream that takes its time. */
 async function pipeline(t: TestContext, clientLimits: object, second: string): Promise<string> {
   const { opened, open: finish } = createGate();
-  const upstream = await startUpstream(t, async ({ body }, response) => {
+  const p: Script = async ({ body }, response) => {
     if (!body.includes('"stream":true')) return sendJson(response, completion('y'.repeat(MIB)));
     response.writeHead(200, { 'content-type': 'text/event-stream' }).write(FIRST);
     await opened;
     return response.end(LAST);
-  });
-  const gateway = await startGateway(t, { toml: providerToml(upstream), clientLimits });
-  const socket = connect(gateway.port, '127.0.0.1');
-  t.after(() => socket.destroy());
-  let text = '';
-  socket.on('error', () => {});
-  socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+  };
+  const { gateway } = await scenario(t, { providers: { p }, clientLimits });
+  const { socket, text, closed } = openRaw(t, gateway.port);
   socket.write(rawChat(chatBody({ stream: true })) + second);
   // Several times the limit.
   await idle(700);
   finish();
-  await once(socket, 'close');
-  return text;
+  await closed;
+  return text();
 }
 
 test('an answer is not cut off while it waits for the one before it', async (t) => {
@@ -152,9 +138,8 @@ test('an answer that a reset finds half written is not called delivered', async 
 });
 
 test('a drain ends at its deadline, also where CONNECT came behind an answer that is not read', async (t) => {
-  const upstream = await startUpstream(t, pushing(100 * MIB));
-  const gateway = await startGateway(t, {
-    toml: providerToml(upstream),
+  const { p: upstream, gateway } = await scenario(t, {
+    providers: { p: pushing(100 * MIB) },
     clientLimits: { lingerMs: 200 },
   });
   openReader(
@@ -214,7 +199,7 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
   };
   for (const [what, { script, requests }] of Object.entries(stuck)) {
     test(`of ${what} is cut off although it keeps sending line breaks, and nothing goes on for it`, async (t) => {
-      const { upstream, gateway } = await start(t, script, CUT_MS);
+      const { p: upstream, gateway } = await start(t, script, CUT_MS);
       const startedAt = performance.now();
       const reader = openReader(t, gateway.port, requests);
       // Line breaks that it keeps sending are no sign that it reads.
@@ -240,7 +225,7 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
     { script, requests }: { script: Script; requests: string },
     stuckMs: number,
   ): Promise<void> {
-    const { upstream, gateway } = await start(t, script, stuckMs);
+    const { p: upstream, gateway } = await start(t, script, stuckMs);
     const socket = openReader(t, gateway.port, requests);
     // Much slower than the gateway, and much faster than the network's buffers take to hide that.
     const bytesPerMs = SLOW_BYTES / (3 * stuckMs);

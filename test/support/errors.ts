@@ -83,7 +83,7 @@ export function unknownProvider(id: string): ExpectedError {
 }
 
 /** The first response of a raw exchange in the form that `assertError` takes. */
-export function parseRaw({ text, status, body }: RawReply): AnyReply {
+export function parseRaw({ text, status, body }: Omit<RawReply, 'isClosed'>): AnyReply {
   const lines = text.split('\r\n\r\n')[0]!.split('\r\n').slice(1);
   const headers = Object.fromEntries(
     lines.map((line) => {

@@ -1,6 +1,7 @@
 /** A TCP client for requests that no HTTP client would send. */
 
-import { connect } from 'node:net';
+import { connect, type Socket } from 'node:net';
+import type { TestContext } from 'node:test';
 
 import { setPatientTimeout } from './clock.ts';
 
@@ -13,6 +14,14 @@ export interface RawReply {
   readonly body: string;
   /** The server closed the connection, as opposed to `waitMs` having passed. */
   readonly isClosed: boolean;
+}
+
+/** The status of the first response in what a server sent, and its body by its Content-Length. */
+export function readReply(text: string): Omit<RawReply, 'isClosed'> {
+  const [head = '', ...rest] = text.split('\r\n\r\n');
+  const length = Number(/content-length: (\d+)/i.exec(head)?.[1] ?? 0);
+  const status = Number(/^HTTP\/1\.1 (\d+)/.exec(text)?.[1] ?? 0);
+  return { text, status, body: rest.join('\r\n\r\n').slice(0, length) };
 }
 
 /** Sends bytes (strings as latin1) and collects what comes back until the server closes or `waitMs` of the process's own time have passed. */
@@ -28,15 +37,7 @@ export async function sendRaw(
     const finish = (isClosed: boolean) => {
       stopWaiting();
       socket.destroy();
-      const text = Buffer.concat(chunks).toString('latin1');
-      const [head = '', ...rest] = text.split('\r\n\r\n');
-      const length = Number(/content-length: (\d+)/i.exec(head)?.[1] ?? 0);
-      resolve({
-        text,
-        status: Number(/^HTTP\/1\.1 (\d+)/.exec(text)?.[1] ?? 0),
-        body: rest.join('\r\n\r\n').slice(0, length),
-        isClosed,
-      });
+      resolve({ ...readReply(Buffer.concat(chunks).toString('latin1')), isClosed });
     };
     socket.on('error', () => finish(true));
     socket.on('close', () => finish(true));
@@ -46,6 +47,28 @@ export async function sendRaw(
       stopWaiting = setPatientTimeout(() => finish(false), waitMs);
     });
   });
+}
+
+export interface RawClient {
+  readonly socket: Socket;
+  /** Everything that came, as latin1. */
+  readonly text: () => string;
+  /** What broke the connection, if anything did; waits for its end. */
+  readonly closed: Promise<string | undefined>;
+}
+
+/** Opens a connection that a test writes to itself; it is closed when the test ends. */
+export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } = {}): RawClient {
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen });
+  t.after(() => socket.destroy());
+  let text = '';
+  let broken: string | undefined;
+  socket.on('data', (chunk: Buffer) => (text += chunk.toString('latin1')));
+  socket.on('error', ({ message }) => (broken = message));
+  const closed = new Promise<string | undefined>((resolve) => {
+    socket.once('close', () => resolve(broken));
+  });
+  return { socket, text: () => text, closed };
 }
 
 /** Whether nobody accepts connections at the port. */
