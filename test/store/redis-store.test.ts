@@ -13,7 +13,12 @@ import { storeCounters } from '../../src/store/redis-store.ts';
 import { atSomeScale } from '../support/clock.ts';
 import { freePort } from '../support/process.ts';
 import { withRandom, type Random } from '../support/random.ts';
-import { isRedisMissing, REDIS_SERVERS, startRedis } from '../support/redis-server.ts';
+import {
+  isRedisMissing,
+  REDIS_SERVERS,
+  startRedis,
+  type RedisServer,
+} from '../support/redis-server.ts';
 import {
   bucket,
   countTaken,
@@ -21,17 +26,42 @@ import {
   refusesAtOnce,
   until,
   type LogLine,
+  type TestStore,
 } from '../support/redis-store.ts';
 
 import { newMemory } from '../support/shared.ts';
 import { NOBODY_LISTENS } from '../support/upstream.ts';
 
-/** With each server that is installed. */
-function testEach(title: string, body: (t: TestContext, program: string) => Promise<void>): void {
+interface Started extends TestStore {
+  readonly t: TestContext;
+  readonly program: string;
+  readonly redis: RedisServer;
+  readonly port: number;
+}
+
+/** With each server that is installed, and a store that is connected to it. */
+function testEach(title: string, body: (started: Started) => Promise<void>): void {
   if (REDIS_SERVERS.length === 0) void test(title, (t) => void isRedisMissing(t));
   for (const program of REDIS_SERVERS) {
-    void test(`${program}: ${title}`, { timeout: 300_000 }, (t) => body(t, program));
+    void test(`${program}: ${title}`, { timeout: 300_000 }, async (t) => {
+      const redis = await startRedis(t, { program });
+      const { port } = redis;
+      const started = createStore(t, { port });
+      await until(() => !started.store.isAway);
+      await body({ ...started, t, program, redis, port });
+    });
   }
+}
+
+/** Stores of threads of one process, whose server is gone, and what they log together. */
+async function startThreads({ t, redis, port }: Started, threads: number) {
+  await redis.kill();
+  const lines: LogLine[] = [];
+  const memories = threadMemories(threads);
+  const { away } = storeCounters(memories[0]!);
+  const add = (thread: number, settings = {}) =>
+    createStore(t, { port, ...settings }, { memory: memories[thread]!, lines }).store;
+  return { lines, away, add, main: memories[0]! };
 }
 
 /** The memories of the main thread, which is the first, and its workers. */
@@ -53,8 +83,7 @@ const causeOf = (lines: readonly LogLine[]) => lines[0]!.facts!['cause'] as stri
 const AWAY = 'warn rate limit store away';
 const BACK = 'info rate limit store back';
 
-testEach('a full bucket of n lets exactly n pass over several connections', async (t, program) => {
-  const { port } = await startRedis(t, { program });
+testEach('a full bucket of n lets exactly n pass over several connections', async ({ t, port }) => {
   const memory = newMemory();
   const stores = [1, 2, 3].map(() => createStore(t, { port }, { memory }).store);
   await until(() => stores.every(({ isAway }) => !isAway));
@@ -69,10 +98,7 @@ testEach('a full bucket of n lets exactly n pass over several connections', asyn
   assert.equal(storeCounters(memory).fallbacks.value, 0);
 });
 
-testEach('a token is taken of each bucket, or of none', async (t, program) => {
-  const { port } = await startRedis(t, { program });
-  const { store } = createStore(t, { port });
-  await until(() => !store.isAway);
+testEach('a token is taken of each bucket, or of none', async ({ store }) => {
   const [client, global] = [bucket('clients.a', 1000), bucket('rate_limit', 2)];
   const own = bucket('clients.b', 1);
   // At the same time, so that nothing is refilled in between.
@@ -91,10 +117,7 @@ testEach('a token is taken of each bucket, or of none', async (t, program) => {
 
 testEach(
   'a refund puts one token back into each bucket, never above the burst',
-  async (t, program) => {
-    const { port } = await startRedis(t, { program });
-    const { store } = createStore(t, { port });
-    await until(() => !store.isAway);
+  async ({ store }) => {
     const buckets = [bucket('a', 2), bucket('b', 3)];
     for (let i = 0; i < 5; i += 1) store.refund(buckets);
     assert.equal(await countTaken(store, buckets, 2), 2);
@@ -106,8 +129,7 @@ testEach(
 
 testEach(
   'keys have the prefix, the name and the limits, and expire when the bucket is full',
-  async (t, program) => {
-    const redis = await startRedis(t, { program });
+  async ({ t, redis }) => {
     const { store } = createStore(t, { port: redis.port, prefix: 'pre:fix', database: 3 });
     await until(() => !store.isAway);
     const run = "redis.call('SELECT', 3) return redis.call(unpack(ARGV))";
@@ -126,7 +148,7 @@ testEach(
 
 testEach(
   'a name and a password are sent, and a wrong password is not logged',
-  async (t, program) => {
+  async ({ t, program }) => {
     const commands = ['+auth', '+select', '+eval', '+time', '+get', '+set'];
     const acl = ['--user', 'gateway', 'on', '>user-password', '~gw:*', ...commands];
     const { port } = await startRedis(t, { program, password: 'right-password', args: acl });
@@ -155,15 +177,10 @@ testEach(
 
 testEach(
   'a connection that the server closes while it is idle is replaced, and the log says nothing',
-  async (t, program) => {
-    const redis = await startRedis(t, { program });
-    const { store, lines } = createStore(t, { port: redis.port });
-    await until(() => !store.isAway);
+  async ({ redis, store, lines }) => {
     // What its setting `timeout` does to connections that are not used.
-    assert.equal(
-      await redis.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes'),
-      ':1\r\n',
-    );
+    const closed = await redis.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    assert.equal(closed, ':1\r\n');
     await until(() => store.isAway);
     await until(() => !store.isAway);
     assert.equal(await store.take([bucket('idle', 1)]), 'taken');
@@ -173,10 +190,7 @@ testEach(
 
 testEach(
   'killed and restarted: takes fall back at once, and the log says so twice',
-  async (t, program) => {
-    const redis = await startRedis(t, { program });
-    const { store, lines, fallbacks } = createStore(t, { port: redis.port });
-    await until(() => !store.isAway);
+  async ({ redis, store, lines, fallbacks }) => {
     assert.equal(await store.take([bucket('a', 1)]), 'taken');
     // The server does not answer these before it dies.
     redis.freeze();
@@ -198,8 +212,7 @@ testEach(
 
 testEach(
   'frozen: pending takes fall back together, later ones at once, until it runs again',
-  async (t, program) => {
-    const redis = await startRedis(t, { program });
+  async ({ t, redis }) => {
     const { store, lines } = createStore(t, { port: redis.port }, { answerMs: 1000 });
     await until(() => !store.isAway);
     redis.freeze();
@@ -216,10 +229,7 @@ testEach(
   },
 );
 
-testEach('full: the store is away until it can write again', async (t, program) => {
-  const redis = await startRedis(t, { program });
-  const { store, lines } = createStore(t, { port: redis.port });
-  await until(() => !store.isAway);
+testEach('full: the store is away until it can write again', async ({ t, redis, store, lines }) => {
   await redis.fill();
   assert.equal(await store.take([bucket('a', 1)]), undefined);
   assert.ok(await refusesAtOnce(store));
@@ -234,8 +244,7 @@ testEach('full: the store is away until it can write again', async (t, program) 
   for (const log of [lines, otherLines]) assert.deepEqual(linesOf(log), [AWAY, BACK]);
 });
 
-testEach('read-only: a replica is not taken for a working store', async (t, program) => {
-  const redis = await startRedis(t, { program });
+testEach('read-only: a replica is not taken for a working store', async ({ t, redis }) => {
   await redis.command('REPLICAOF', '127.0.0.1', String(await freePort()));
   await redis.command('CONFIG', 'SET', 'replica-serve-stale-data', 'yes');
   const { store, lines } = createStore(t, { port: redis.port });
@@ -246,8 +255,7 @@ testEach('read-only: a replica is not taken for a working store', async (t, prog
   assert.deepEqual(linesOf(lines), [AWAY, BACK]);
 });
 
-testEach('a reply that came while the event loop was busy is in time', async (t, program) => {
-  const { port } = await startRedis(t, { program });
+testEach('a reply that came while the event loop was busy is in time', async ({ t, port }) => {
   await atSomeScale(async (scale) => {
     const { store } = createStore(t, { port }, { answerMs: 50 * scale });
     await until(() => !store.isAway);
@@ -261,20 +269,15 @@ testEach('a reply that came while the event loop was busy is in time', async (t,
 
 testEach(
   'several stores of a process log together that they are away and back',
-  async (t, program) => {
-    const redis = await startRedis(t, { program });
-    await redis.kill();
-    const lines: LogLine[] = [];
-    const threads = threadMemories(3);
-    const { away } = storeCounters(threads[0]!);
-    const stores = threads.map(
-      (memory) => createStore(t, { port: redis.port }, { memory, lines }).store,
-    );
+  async (started) => {
+    const { lines, away, add, main } = await startThreads(started, 3);
+    const { redis } = started;
+    const stores = [0, 1, 2].map((thread) => add(thread));
     await until(() => away.value === 3);
     assert.deepEqual(linesOf(lines), [AWAY]);
     // One whose thread ends is not away any more, and nothing is back.
     stores[2]!.end();
-    threads[0]!.reclaim(2);
+    main.reclaim(2);
     assert.equal(away.value, 2);
     await redis.restart();
     await until(() => stores.every(({ isAway }, index) => index === 2 || !isAway));
@@ -286,42 +289,27 @@ testEach(
   },
 );
 
-testEach(
-  'the log does not say that it is back while a thread is without it',
-  async (t, program) => {
-    const redis = await startRedis(t, { program });
-    await redis.kill();
-    const [main, worker] = threadMemories(2);
-    const lines: LogLine[] = [];
-    const { away } = storeCounters(main!);
-    const { store } = createStore(t, { port: redis.port }, { memory: main!, lines });
-    const { hostname: host, port } = new URL(NOBODY_LISTENS);
-    const { store: other } = createStore(
-      t,
-      { host, port: Number(port) },
-      { memory: worker!, lines },
-    );
-    await until(() => away.value === 2);
-    await redis.restart();
-    await until(() => !store.isAway);
-    assert.equal(other.isAway, true);
-    assert.deepEqual(linesOf(lines), [AWAY]);
-  },
-);
+testEach('the log does not say that it is back while a thread is without it', async (started) => {
+  const { lines, away, add } = await startThreads(started, 2);
+  const { hostname: host, port } = new URL(NOBODY_LISTENS);
+  const [store, other] = [add(0), add(1, { host, port: Number(port) })];
+  await until(() => away.value === 2);
+  await started.redis.restart();
+  await until(() => !store.isAway);
+  assert.equal(other.isAway, true);
+  assert.deepEqual(linesOf(lines), [AWAY]);
+});
 
 testEach(
   'a thread that ends while its store is away leaves it to its successor to log that it is back',
-  async (t, program) => {
-    const redis = await startRedis(t, { program });
-    await redis.kill();
-    const lines: LogLine[] = [];
-    const [main, worker] = threadMemories(2);
-    const { store } = createStore(t, { port: redis.port }, { memory: worker!, lines });
+  async (started) => {
+    const { lines, add, main } = await startThreads(started, 2);
+    const store = add(1);
     await until(() => lines.length > 0);
     store.end();
-    main!.reclaim(1);
-    await redis.restart();
-    const { store: next } = createStore(t, { port: redis.port }, { memory: worker!, lines });
+    main.reclaim(1);
+    await started.redis.restart();
+    const next = add(1);
     await until(() => !next.isAway);
     assert.deepEqual(linesOf(lines), [AWAY, BACK]);
   },
@@ -404,8 +392,7 @@ function randomBucket(random: Random, name: string): StoredBucket {
 
 testEach(
   'the script does what an exact model does, whatever the clock does',
-  async (t, program) => {
-    const { port } = await startRedis(t, { program });
+  async ({ t, port }) => {
     const client = openClient(t, port);
     await withRandom(async (random) => {
       for (let run = 0; run < 60; run += 1) {
@@ -453,8 +440,7 @@ testEach(
   },
 );
 
-testEach('a full bucket of n lets exactly n pass at once at every rate', async (t, program) => {
-  const { port } = await startRedis(t, { program });
+testEach('a full bucket of n lets exactly n pass at once at every rate', async ({ t, port }) => {
   const client = openClient(t, port);
   for (const rate of [1, 3, 7, 999_983, 1_000_000]) {
     for (const burst of [1, 3, 999]) {
