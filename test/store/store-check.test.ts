@@ -1,10 +1,11 @@
 /** What `--check` says about the store of rate limits: a real Redis or Valkey, and servers that answer wrongly. */
 
 import assert from 'node:assert/strict';
+import type { Socket } from 'node:net';
 import { before, describe, test, type TestContext } from 'node:test';
 
 import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
-import { startFakeRedis, startTlsRedis } from '../support/fake-redis.ts';
+import { startFakeRedis, startTlsRedis, status } from '../support/fake-redis.ts';
 import { providerToml } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, freePort, runProgram, type Finished } from '../support/process.ts';
 import { isRedisMissing, startRedis, type RedisServer } from '../support/redis-server.ts';
@@ -43,73 +44,81 @@ function resultIn({ stdout }: Finished): string {
 const ANSWERS = /^answers in \d+ ms$/;
 const listOne: Script = (_, response) => sendJson(response, { data: [{ id: 'm' }] });
 
+/** A Redis, how it is entered into its state, and what the check prints of it; it exits with 0 if that is that it answers, else with 3. */
 interface State {
-  readonly name: string;
-  readonly result: RegExp;
-  readonly exitCode: 0 | 3;
   readonly args?: readonly string[];
   readonly enter?: (redis: RedisServer) => unknown;
   readonly userinfo?: string;
   readonly database?: number;
 }
+const NO_SCRIPTS = ['--user', 'gateway', 'on', `>${PASSWORD}`, '~*', '+@all', '-@scripting'];
+const STATES: readonly (readonly [name: string, result: RegExp, State])[] = [
+  ['that works', ANSWERS, {}],
+  ['in another database', ANSWERS, { database: 3 }],
+  ['that has another password', /^AUTH: WRONGPASS$/, { userinfo: `:not-the-${PASSWORD}@` }],
+  ['that needs a password', /^EVAL: NOAUTH /, { userinfo: '' }],
+  ['without such a database', /^SELECT: ERR DB index is out of range$/, { database: 99 }],
+  [
+    'that permits the user no scripts',
+    /^EVAL: NOPERM /,
+    { args: NO_SCRIPTS, userinfo: `gateway:${PASSWORD}@` },
+  ],
+  [
+    'that is a read-only replica',
+    /^EVAL: .*(?:READONLY|read only)/,
+    { enter: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())) },
+  ],
+  ['that is full', /^EVAL: .*OOM/, { enter: (redis) => redis.fill() }],
+  [
+    'that is not there',
+    /^connect ECONNREFUSED 127\.0\.0\.1:\d+$/,
+    { enter: (redis) => redis.kill() },
+  ],
+  ['that is frozen', /^timeout: no answer in 5 s$/, { enter: (redis) => redis.freeze() }],
+];
 
-const STATES: readonly State[] = [
-  { name: 'that works', result: ANSWERS, exitCode: 0 },
-  { name: 'in another database', database: 3, result: ANSWERS, exitCode: 0 },
-  {
-    name: 'that has another password',
-    userinfo: `:not-the-${PASSWORD}@`,
-    result: /^AUTH: WRONGPASS$/,
-    exitCode: 3,
-  },
-  { name: 'that needs a password', userinfo: '', result: /^EVAL: NOAUTH /, exitCode: 3 },
-  {
-    name: 'without such a database',
-    database: 99,
-    result: /^SELECT: ERR DB index is out of range$/,
-    exitCode: 3,
-  },
-  {
-    name: 'that permits the user no scripts',
-    args: ['--user', 'gateway', 'on', `>${PASSWORD}`, '~*', '+@all', '-@scripting'],
-    userinfo: `gateway:${PASSWORD}@`,
-    result: /^EVAL: NOPERM /,
-    exitCode: 3,
-  },
-  {
-    name: 'that is a read-only replica',
-    enter: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())),
-    result: /^EVAL: .*(?:READONLY|read only)/,
-    exitCode: 3,
-  },
-  {
-    name: 'that is full',
-    enter: (redis) => redis.fill(),
-    result: /^EVAL: .*OOM/,
-    exitCode: 3,
-  },
-  {
-    name: 'that is not there',
-    enter: (redis) => redis.kill(),
-    result: /^connect ECONNREFUSED 127\.0\.0\.1:\d+$/,
-    exitCode: 3,
-  },
-  {
-    name: 'that is frozen',
-    enter: (redis) => redis.freeze(),
-    result: /^timeout: no answer in 5 s$/,
-    exitCode: 3,
-  },
+/** What a server answers to scripts; undefined: as a working store does. */
+const WRONG: readonly (readonly [
+  title: string,
+  answer: (keys: string | undefined, socket: Socket) => unknown,
+  result: RegExp,
+])[] = [
+  [
+    'that answers later than a request waits',
+    (_, socket) => setTimeout(() => socket.write(status('OK')), 80),
+    /^answers in \d+ ms; a request waits for 50 ms$/,
+  ],
+  [
+    'that closes the connection once it is ready',
+    (keys, socket) => (keys === '0' ? socket.end() : false),
+    /^the connection was closed$/,
+  ],
+  [
+    'that is a Redis Cluster of one server, although each key is there,',
+    (keys, socket) =>
+      Number(keys) >= 2 &&
+      socket.write("-CROSSSLOT Keys in request don't hash to the same slot\r\n"),
+    /^EVAL: CROSSSLOT /,
+  ],
+  [
+    'that repeats the password and sends control characters, of which it shows neither,',
+    (_, socket) => socket.write(`-ERR \u001b[31m ${PASSWORD}\r\n`),
+    /^EVAL: ERR \\u001b\[31m \[secret\]$/,
+  ],
 ];
 
 describe('--check asks a Redis', { concurrency: 4 }, () => {
-  for (const { name, result, exitCode, args = [], enter, ...url } of STATES) {
+  for (const [
+    name,
+    result,
+    { args = [], enter, userinfo = `:${PASSWORD}@`, database = 0 },
+  ] of STATES) {
+    const exitCode = result === ANSWERS ? 0 : 3;
     test(`${name}, prints a line that matches ${result} and exits ${exitCode}`, async (t) => {
       if (isRedisMissing(t)) return;
       const script = await programWaiting(t, PATIENT_MS);
       const redis = await startRedis(t, { password: PASSWORD, args });
       await enter?.(redis);
-      const { userinfo = `:${PASSWORD}@`, database = 0 } = url;
       const address = `redis://${userinfo}127.0.0.1:${redis.port}/${database}`;
       const finished = await check(t, address, { script });
       assert.match(resultIn(finished), result);
@@ -163,15 +172,16 @@ describe('--check of a store', { concurrency: 4 }, () => {
     assert.equal(redis.connections(), 0);
   });
 
-  test('that answers later than a request waits fails', async (t) => {
-    const { port } = await startFakeRedis(t, ([name], socket) => {
-      if (name !== 'EVAL') return false;
-      return setTimeout(() => socket.write('+OK\r\n'), 80);
+  for (const [title, answer, result] of WRONG) {
+    test(`${title} fails`, async (t) => {
+      const { port } = await startFakeRedis(t, ([name, , keys], socket) =>
+        name === 'EVAL' ? answer(keys, socket) : false,
+      );
+      const finished = await check(t, `redis://:${PASSWORD}@127.0.0.1:${port}`);
+      assert.match(resultIn(finished), result);
+      assert.equal(finished.code, 3);
     });
-    const finished = await check(t, `redis://127.0.0.1:${port}`);
-    assert.match(resultIn(finished), /^answers in \d+ ms; a request waits for 50 ms$/);
-    assert.equal(finished.code, 3);
-  });
+  }
 
   test('that answers late once works', async (t) => {
     let runs = 0;
@@ -187,38 +197,10 @@ describe('--check of a store', { concurrency: 4 }, () => {
     assert.equal(finished.code, 0);
   });
 
-  test('that closes the connection once it is ready fails', async (t) => {
-    const { port } = await startFakeRedis(t, ([name, , keys], socket) => {
-      return name === 'EVAL' && keys === '0' ? socket.end() : false;
-    });
-    const finished = await check(t, `redis://127.0.0.1:${port}`);
-    assert.equal(resultIn(finished), 'the connection was closed');
-    assert.equal(finished.code, 3);
-  });
-
-  test('that is a Redis Cluster of one server fails, although each key is there', async (t) => {
-    const { port } = await startFakeRedis(t, ([name, , keys], socket) => {
-      if (name !== 'EVAL' || Number(keys) < 2) return false;
-      return socket.write("-CROSSSLOT Keys in request don't hash to the same slot\r\n");
-    });
-    const finished = await check(t, `redis://127.0.0.1:${port}`);
-    assert.match(resultIn(finished), /^EVAL: CROSSSLOT /);
-    assert.equal(finished.code, 3);
-  });
-
   test('that is an HTTP server fails', async (t) => {
     const { baseUrl } = await startUpstream(t);
     const finished = await check(t, `redis://${new URL(baseUrl).host}`);
     assert.equal(resultIn(finished), 'the reply is not RESP');
-    assert.equal(finished.code, 3);
-  });
-
-  test('that repeats the password and sends control characters shows neither', async (t) => {
-    const { port } = await startFakeRedis(t, ([name], socket) => {
-      return name === 'EVAL' && socket.write(`-ERR \u001b[31m ${PASSWORD}\r\n`);
-    });
-    const finished = await check(t, `redis://:${PASSWORD}@127.0.0.1:${port}`);
-    assert.equal(resultIn(finished), 'EVAL: ERR \\u001b[31m [secret]');
     assert.equal(finished.code, 3);
   });
 
