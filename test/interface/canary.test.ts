@@ -11,16 +11,10 @@ import {
   type Reply,
 } from '../support/gateway.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
+import { scenario } from '../support/scenario.ts';
 import { errorAfter } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
-import {
-  CHUNK,
-  completion,
-  sendEvents,
-  sendJson,
-  startUpstream,
-  type Script,
-} from '../support/upstream.ts';
+import { CHUNK, completion, sendEvents, sendJson, type Script } from '../support/upstream.ts';
 
 /** Everything turned on that could print a key. */
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
@@ -79,13 +73,13 @@ describe('the provider\u2019s key', () => {
     test(`reaches no client when any error quotes it as ${shape}`, async (t) => {
       let status = 0;
       let quoted = '';
-      const upstream = await startUpstream(t, ({ headers }, response) => {
+      const p: Script = ({ headers }, response) => {
         assert.equal(headers.authorization, `Bearer ${PROVIDER_KEY}`);
         const location = `${upstream.baseUrl}/elsewhere?key=${PROVIDER_KEY}`;
         const secretHeaders = { location, 'set-cookie': `k=${quoted}`, server: quoted };
         sendJson(response, echo(quoted), { status, headers: secretHeaders });
-      });
-      const gateway = await startGateway(t, { toml: LOUD + providerToml(upstream) });
+      };
+      const { p: upstream, gateway } = await scenario(t, { providers: { p }, more: LOUD });
       for (status of [...STATUSES, 200]) {
         for (quoted of [PROVIDER_KEY, ...OTHER_KEYS]) {
           for (const body of quoted === PROVIDER_KEY ? [chatBody(), STREAM] : [chatBody()]) {
@@ -103,8 +97,7 @@ describe('the provider\u2019s key', () => {
   }
 
   test('reaches no client in an error event, first or later', async (t) => {
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: LOUD + providerToml(upstream) });
+    const { p: upstream, gateway } = await scenario(t, { more: LOUD });
     for (const [shape, echo] of Object.entries(ECHOES)) {
       for (const key of [PROVIDER_KEY, ...OTHER_KEYS]) {
         const event = `event: error\ndata: ${JSON.stringify(echo(key))}\n\n`;
@@ -128,8 +121,7 @@ describe('the provider\u2019s key', () => {
       'x-should-retry': PROVIDER_KEY,
       'www-authenticate': `Bearer ${PROVIDER_KEY}`,
     };
-    const upstream = await startUpstream(t);
-    const gateway = await startGateway(t, { toml: LOUD + providerToml(upstream) });
+    const { p: upstream, gateway } = await scenario(t, { more: LOUD });
     for (const status of [200, 401, 429, 500]) {
       upstream.script = (_, response) => sendJson(response, completion(), { status, headers });
       const reply = await gateway.chat(chatBody());
@@ -158,8 +150,7 @@ describe('the provider\u2019s key', () => {
     ];
     let answer = '';
     const upstream = await startRawUpstream(t, ({ socket }) => socket.end(answer));
-    const toml = `${LOUD}[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "${PROVIDER_KEY}"\n`;
-    const gateway = await startGateway(t, { toml });
+    const gateway = await startGateway(t, { toml: LOUD + providerToml(upstream) });
     for (answer of answers) {
       for (const body of [chatBody(), STREAM]) {
         const reply = await gateway.chat(body);
@@ -173,9 +164,9 @@ describe('the provider\u2019s key', () => {
   test('is in no answer of the gateway\u2019s own', async (t) => {
     const script: Script = (_, response) =>
       sendJson(response, { error: { message: PROVIDER_KEY } }, { status: 500 });
-    const upstream = await startUpstream(t, script);
-    const gateway = await startGateway(t, {
-      toml: LOUD + providerToml(upstream, 'p', 'default_model = "m"'),
+    const { p: upstream, gateway } = await scenario(t, {
+      providers: { p: { script, lines: 'default_model = "m"' } },
+      more: LOUD,
     });
     const replies = [
       await gateway.send('/health'),
@@ -191,23 +182,21 @@ describe('the provider\u2019s key', () => {
   });
 
   test('is in nothing that the admin port shows, and no token or content either', async (t) => {
+    let answer: Script = () => {};
     for (const [shape, echo] of Object.entries(ECHOES)) {
-      const upstream = await startUpstream(t);
-      const toml = [
-        LOUD,
-        providerToml(upstream, 'p'),
-        providerToml(upstream, 'q'),
-        '[providers]\nfallback = ["p", "q"]',
-        `[server.auth]\nkeys = ["${CLIENT_TOKEN}"]`,
-        '[admin]\nport = 0\n',
-      ];
-      const gateway = await startGateway(t, { toml: toml.join('\n') });
+      const script: Script = (request, response) => answer(request, response);
+      const { gateway } = await scenario(t, {
+        providers: { p: script, q: script },
+        fallback: ['p', 'q'],
+        server: `auth.keys = ["${CLIENT_TOKEN}"]`,
+        more: `${LOUD}[admin]\nport = 0\n`,
+      });
       const messages = [{ role: 'user', content: 'canary-of-content' }];
       for (const key of sweep([...OTHER_KEYS, PROVIDER_KEY], [OTHER_KEYS[0]!, PROVIDER_KEY])) {
         const event = `event: error\ndata: ${JSON.stringify(echo(key))}\n\n`;
-        upstream.script = (_, response) => sendEvents(response, CHUNK + event);
+        answer = (_, response) => sendEvents(response, CHUNK + event);
         await gateway.chat(chatBody({ messages, stream: true }));
-        upstream.script = (_, response) => sendJson(response, echo(key), { status: 503 });
+        answer = (_, response) => sendJson(response, echo(key), { status: 503 });
         // Opens the circuits, whose causes are shown.
         for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ messages }));
         const feed = await openFeed(t, gateway.adminPort);
@@ -229,17 +218,17 @@ describe('the provider\u2019s key', () => {
   });
 
   test('is in no circuit that the feed shows, neither as a model nor in a redirect', async (t) => {
-    const upstream = await startUpstream(t);
-    const toml = [
-      providerToml(upstream, 'p'),
-      providerToml(upstream, 'q'),
-      '[providers]\nfallback = ["q"]\n[admin]\nport = 0\n',
-    ];
-    const gateway = await startGateway(t, { toml: toml.join('\n') });
+    let location = '';
+    const redirect: Script = (_, response) =>
+      sendJson(response, {}, { status: 302, headers: { location } });
+    const { gateway } = await scenario(t, {
+      providers: { p: redirect, q: redirect },
+      fallback: ['q'],
+      more: '[admin]\nport = 0\n',
+    });
     const keys = [PROVIDER_KEY, ...OTHER_KEYS];
     for (const key of keys) {
-      const headers = { location: `https://x/login/${key}` };
-      upstream.script = (_, response) => sendJson(response, {}, { status: 302, headers });
+      location = `https://x/login/${key}`;
       for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ model: `p/${key}` }));
     }
     const feed = await openFeed(t, gateway.adminPort);
@@ -256,8 +245,7 @@ describe('the client\u2019s token', () => {
     const upstream = await startRawUpstream(t, ({ socket }) =>
       socket.write(rawResponse('{"choices":[]}')),
     );
-    const toml = `${LOUD}[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "${PROVIDER_KEY}"\n`;
-    const gateway = await startGateway(t, { toml });
+    const gateway = await startGateway(t, { toml: LOUD + providerToml(upstream) });
     const names = [
       ['x-api-key', 'api-key', 'cookie', 'proxy-authorization', 'x-forwarded-host', 'forwarded'],
       ['openai-organization', 'x-portkey-custom-host', 'referer', 'origin', 'x-goog-api-key', 'te'],

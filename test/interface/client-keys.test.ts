@@ -11,11 +11,12 @@ import { replaceNow } from '../support/clock.ts';
 import { assertError, NOT_AUTHENTICATED } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
-import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { chatBody, startGateway } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, startServing } from '../support/process.ts';
 import { sendRaw } from '../support/raw.ts';
+import { scenario } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
-import { completionEvents, sendEvents, sendJson, startUpstream } from '../support/upstream.ts';
+import { answerWell, sendJson, type Script } from '../support/upstream.ts';
 
 const SHARED = 'zqx-KwTbgm-5512';
 const OLD = 'vwk-GzPxrd-9034';
@@ -32,41 +33,31 @@ keys = ["${OLD}", "${NEW}"]
 key = "\${BOB_KEY}"
 `;
 const ENV = { BOB_KEY: OTHER };
+const ALICE = { alice: `key = "${OLD}"` };
+const ADMIN = '[admin]\nport = 0\n';
 
-/** The `Authorization` value, and the name on the access line; undefined: 401. */
-const CREDENTIALS: readonly (readonly [value: string | undefined, client: string | undefined])[] = [
-  [`Bearer ${OLD}`, 'alice'],
-  [`Bearer ${NEW}`, 'alice'],
-  [`bearer   ${NEW} `, 'alice'],
-  [`Bearer ${OTHER}`, 'bob@team-2'],
-  [`Bearer ${SHARED}`, 'none'],
-  [undefined, undefined],
-  ['', undefined],
-  ['Bearer', undefined],
-  ['Bearer ', undefined],
-  ['Bearer anything', undefined],
-  ['Bearer alice', undefined],
-  ['Bearer bob@team-2', undefined],
-  ['Bearer ${BOB_KEY}', undefined],
-  [`Bearer ${OLD.toLowerCase()}`, undefined],
-  [`Bearer ${OLD.toUpperCase()}`, undefined],
-  [`Bearer ${OLD.slice(0, -1)}`, undefined],
-  [`Bearer ${OLD}x`, undefined],
-  [`Bearer ${OLD} ${NEW}`, undefined],
-  [`Bearer ${OLD},${NEW}`, undefined],
-  [`Bearer "${OLD}"`, undefined],
-  [`Bearer alice:${OLD}`, undefined],
-  [`Basic ${Buffer.from(`alice:${OLD}`).toString('base64')}`, undefined],
-  [`Basic ${OLD}`, undefined],
-  [OLD, undefined],
-  [`Bearer ${createHash('sha256').update(OLD).digest('hex')}`, undefined],
-];
+/** The `Authorization` values that are served, and the name on the access line. */
+const SERVED: Readonly<Record<string, string>> = {
+  [`Bearer ${OLD}`]: 'alice',
+  [`Bearer ${NEW}`]: 'alice',
+  [`bearer   ${NEW} `]: 'alice',
+  [`Bearer ${OTHER}`]: 'bob@team-2',
+  [`Bearer ${SHARED}`]: 'none',
+};
+const REFUSED: readonly (string | undefined)[] = [
+  [undefined, '', 'Bearer', 'Bearer ', 'Bearer anything', 'Bearer alice', 'Bearer bob@team-2'],
+  ['Bearer ${BOB_KEY}', `Bearer ${OLD.toLowerCase()}`, `Bearer ${OLD.toUpperCase()}`],
+  [`Bearer ${OLD.slice(0, -1)}`, `Bearer ${OLD}x`, `Bearer ${OLD} ${NEW}`, `Bearer "${OLD}"`],
+  [`Bearer ${OLD},${NEW}`, `Bearer alice:${OLD}`, `Basic ${OLD}`, OLD],
+  [`Basic ${Buffer.from(`alice:${OLD}`).toString('base64')}`],
+  [`Bearer ${createHash('sha256').update(OLD).digest('hex')}`],
+].flat();
 
 test('exactly the keys of clients and of [server.auth] are served, and the line has the client\u2019s name', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: WHO + providerToml(upstream), env: ENV });
+  const { p: upstream, gateway } = await scenario(t, { more: WHO, env: ENV });
   let lines = 0;
-  for (const [authorization, client] of CREDENTIALS) {
+  for (const authorization of [...Object.keys(SERVED), ...REFUSED]) {
+    const client = SERVED[authorization ?? ''];
     upstream.requests.length = 0;
     const options = { headers: { authorization } };
     const replies = [
@@ -98,9 +89,7 @@ test('exactly the keys of clients and of [server.auth] are served, and the line 
 });
 
 test('one client is enough to keep everybody else out', async (t) => {
-  const upstream = await startUpstream(t);
-  const toml = `${providerToml(upstream)}[clients.alice]\nkey = "${OLD}"\n`;
-  const gateway = await startGateway(t, { toml });
+  const { gateway } = await scenario(t, { clients: ALICE });
   for (const authorization of ['Bearer anything', undefined]) {
     assertError(await gateway.chat(chatBody(), { headers: { authorization } }), NOT_AUTHENTICATED);
   }
@@ -134,11 +123,8 @@ test('of 1,000 clients each is known by its own key', async (t) => {
 });
 
 test('a page on another host is served with a client\u2019s key: the gateway is not open to it', async (t) => {
-  const upstream = await startUpstream(t);
-  const local = `[server]\nhost = "127.0.0.1"\n`;
+  const { gateway } = await scenario(t, { server: 'host = "127.0.0.1"', clients: ALICE });
   const origin = 'https://rebound.example';
-  const client = `[clients.alice]\nkey = "${OLD}"\n`;
-  const gateway = await startGateway(t, { toml: local + client + providerToml(upstream) });
   const statusWith = async (key: string) => {
     const headers = { origin, authorization: `Bearer ${key}` };
     return (await gateway.chat(chatBody(), { headers })).status;
@@ -157,16 +143,17 @@ test('beyond loopback a client\u2019s key is enough for a start without a warnin
 
 describe('the name of a client', () => {
   test('is on the line of each of its requests, however they end', async (t) => {
-    const upstream = await startUpstream(t, ({ url, body }, response) => {
+    const p: Script = (request, response) => {
+      const { url, body } = request;
       if (url.endsWith('/models')) return sendJson(response, { data: [] });
       if (body.includes('"fail"')) return sendJson(response, {}, { status: 500 });
-      return body.includes('"stream":true')
-        ? sendEvents(response, completionEvents())
-        : sendJson(response, { choices: [] });
-    });
+      return answerWell(request, response);
+    };
     const limits = 'requests_per_second = 1\nburst_capacity = 7\nmodels = ["p/m"]\n';
-    const client = `[clients.alice]\nkey = "${OLD}"\n${limits}`;
-    const gateway = await startGateway(t, { toml: client + providerToml(upstream) });
+    const { gateway } = await scenario(t, {
+      providers: { p },
+      clients: { alice: `${ALICE.alice}\n${limits}` },
+    });
     // Time stands still, so that the bucket is empty when it should be.
     replaceNow(t, () => 1000);
     const options = { headers: { authorization: `Bearer ${OLD}` } };
@@ -198,9 +185,7 @@ describe('the name of a client', () => {
   });
 
   test('is a label of gateway_requests_total, and a row of the page', async (t) => {
-    const upstream = await startUpstream(t);
-    const toml = `${WHO}${providerToml(upstream)}[admin]\nport = 0\n`;
-    const gateway = await startGateway(t, { toml, env: ENV });
+    const { gateway } = await scenario(t, { more: `${WHO}${ADMIN}`, env: ENV });
     for (const key of [OLD, NEW, OTHER, SHARED, 'wrong']) {
       await gateway.chat(chatBody(), { headers: { authorization: `Bearer ${key}` } });
     }
@@ -252,10 +237,8 @@ describe('the name of a client', () => {
   });
 
   test('and the models that it may name are labels, other names are not', async (t) => {
-    const upstream = await startUpstream(t);
-    const models = 'models = ["p/own", "p/family-*"]';
-    const client = `[clients.alice]\nkey = "${OLD}"\n${models}\n[admin]\nport = 0\n`;
-    const gateway = await startGateway(t, { toml: client + providerToml(upstream) });
+    const alice = `${ALICE.alice}\nmodels = ["p/own", "p/family-*"]`;
+    const { gateway } = await scenario(t, { clients: { alice }, more: ADMIN });
     for (const model of ['p/own', 'p/family-1', 'p/family-*']) {
       await gateway.chat(chatBody({ model }), { headers: { authorization: `Bearer ${OLD}` } });
     }
@@ -267,17 +250,14 @@ describe('the name of a client', () => {
   });
 
   test('with one client and no key of [server.auth], the page says that a key is needed', async (t) => {
-    const toml = `[admin]\nport = 0\n[clients.alice]\nkey = "${OLD}"\n`;
-    const gateway = await startGateway(t, { toml });
+    const { gateway } = await scenario(t, { clients: ALICE, more: ADMIN });
     const feed = await openFeed(t, gateway.adminPort);
     assert.equal((await feed.next('settings')).needsKey, true);
   });
 
   test('is all that is shown of its key: no part of it, and no hash', async (t) => {
-    const upstream = await startUpstream(t);
     const logging = '[logging]\nlevel = "trace"\nverbose = true\n';
-    const toml = `${logging}${WHO}${providerToml(upstream)}[admin]\nport = 0\n`;
-    const gateway = await startGateway(t, { toml, env: ENV });
+    const { p: upstream, gateway } = await scenario(t, { more: logging + WHO + ADMIN, env: ENV });
     const bodies: string[] = [];
     for (const key of [...KEYS, `${OLD}x`]) {
       const options = { headers: { authorization: `Bearer ${key}` } };
