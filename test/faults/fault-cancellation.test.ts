@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
-import { once } from 'node:events';
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { connect, createServer, type Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -13,6 +12,7 @@ import {
   startGateway,
   type TestGateway,
 } from '../support/gateway.ts';
+import { listen } from '../support/listen.ts';
 import { rawResponse } from '../support/raw-upstream.ts';
 import { eventually } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
@@ -82,20 +82,11 @@ const PHASES: Record<string, (t: TestContext) => Promise<Scene>> = {
 
 /** A provider that accepts connections and never completes a TLS handshake. */
 async function startSilentTls(t: TestContext) {
-  const sockets = new Set<Socket>();
-  const server = createServer((socket) => {
-    sockets.add(socket);
-    socket.on('error', () => {}).resume();
-    socket.once('close', () => sockets.delete(socket));
-  });
+  const { port, sockets } = await listen(
+    t,
+    createServer((socket) => socket.resume()),
+  );
   const release = () => sockets.forEach((socket) => socket.destroy());
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => {
-    server.close();
-    release();
-  });
-  const { port } = server.address() as AddressInfo;
   return { baseUrl: `https://127.0.0.1:${port}/v1`, sockets, release };
 }
 

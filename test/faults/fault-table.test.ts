@@ -21,6 +21,7 @@ import {
   startGateway,
   type Reply,
 } from '../support/gateway.ts';
+import { listen } from '../support/listen.ts';
 import { startRawUpstream } from '../support/raw-upstream.ts';
 import { dataOf, eventually } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
@@ -380,9 +381,7 @@ function zstd(text: string): Buffer {
 async function startTlsWithoutCertificate(t: TestContext): Promise<string> {
   const server = createServer({});
   server.on('tlsClientError', () => {});
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  t.after(() => server.close());
-  return `https://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
+  return `https://127.0.0.1:${(await listen(t, server)).port}/v1`;
 }
 
 interface Cell {

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { createServer, type AddressInfo, type Socket } from 'node:net';
+import { createServer, type Socket } from 'node:net';
 import { test } from 'node:test';
 
 import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { listen } from '../support/listen.ts';
 import { rawResponse, startRawUpstream, type RawRequest } from '../support/raw-upstream.ts';
 import { dataOf, eventually } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
@@ -96,28 +96,22 @@ for (const [name, text] of Object.entries(RECORDINGS)) {
 }
 
 test('an upload that is answered before it was read blocks no other request', async (t) => {
-  const sockets: Socket[] = [];
+  let connections = 0;
   const server = createServer((socket) => {
-    sockets.push(socket);
-    socket.on('error', () => {});
+    connections += 1;
     socket.once('data', (chunk: Buffer) => {
       // Reads no further.
       if (/content-length: \d{7}/i.test(chunk.toString()))
         socket.pause().write(rawResponse('{}', { status: '413 No' }));
       else socket.write(rawResponse('{"choices":[]}'));
     });
-  }).listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => {
-    server.close();
-    for (const socket of sockets) socket.destroy();
   });
-  const { port } = server.address() as AddressInfo;
+  const { port } = await listen(t, server);
   const toml = providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }, 'p', 'timeout = 2');
   const gateway = await startGateway(t, { toml });
   assert.equal((await gateway.chat(chatBody({ pad: 'x'.repeat(8_000_000) }))).status, 413);
   assert.equal((await gateway.chat(chatBody())).status, 200);
-  assert.equal(sockets.length, 2);
+  assert.equal(connections, 2);
 });
 
 test('a complete answer that is cut off is a 502', async (t) => {

@@ -1,10 +1,11 @@
 /** A Redis below its commands: it answers with exactly the bytes that a test gives it, or not at all. */
 
-import { once } from 'node:events';
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { connect, createServer, type Socket } from 'node:net';
 import { pipeline } from 'node:stream';
 import type { TestContext } from 'node:test';
 import { createServer as createTlsServer, type TlsOptions } from 'node:tls';
+
+import { listen } from './listen.ts';
 
 export const status = (text: string) => `+${text}\r\n`;
 
@@ -22,14 +23,10 @@ export interface FakeRedis {
 
 /** Starts one for the length of a test. */
 export async function startFakeRedis(t: TestContext, answer: Answer): Promise<FakeRedis> {
-  const sockets = new Set<Socket>();
   const commands: (readonly string[])[] = [];
   let connections = 0;
   const server = createServer((socket) => {
     connections += 1;
-    sockets.add(socket);
-    socket.on('error', () => {});
-    socket.once('close', () => sockets.delete(socket));
     let text = '';
     socket.on('data', (chunk: Buffer) => {
       text += chunk.toString('latin1');
@@ -40,13 +37,7 @@ export async function startFakeRedis(t: TestContext, answer: Answer): Promise<Fa
       }
     });
   });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => {
-    server.close();
-    for (const socket of sockets) socket.destroy();
-  });
-  const { port } = server.address() as AddressInfo;
+  const { port, sockets } = await listen(t, server);
   return { port, commands, connections: () => connections, sockets };
 }
 
@@ -57,10 +48,7 @@ export async function startTlsRedis(t: TestContext, certificate: TlsOptions): Pr
     const behind = connect(redis.port, '127.0.0.1');
     pipeline(socket, behind, socket, () => {});
   });
-  front.listen(0, '127.0.0.1');
-  t.after(() => front.close());
-  await once(front, 'listening');
-  return (front.address() as AddressInfo).port;
+  return (await listen(t, front)).port;
 }
 
 /** The first command of the text; undefined if it is not complete. */

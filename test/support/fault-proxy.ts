@@ -1,10 +1,12 @@
 /** What goes wrong on a network: a TCP proxy that breaks things on demand, and addresses that never work. */
 
 import { once } from 'node:events';
-import { connect, createServer, type AddressInfo, type Socket } from 'node:net';
+import { connect, createServer, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
+
+import { listen } from './listen.ts';
 
 /** What the proxy does to the next connections and answers. Empty: nothing. */
 export interface Fault {
@@ -35,27 +37,17 @@ const BEFORE_RESET_MS = 25;
 
 /** Starts one in front of an upstream on this port, for the length of a test. */
 export async function startFaultProxy(t: TestContext, upstreamPort: number): Promise<FaultProxy> {
-  const sockets = new Set<Socket>();
-  const proxy = {
-    port: 0,
-    baseUrl: '',
-    fault: {} as Fault,
-    sockets,
-    push: (bytes: string) => sockets.forEach((socket) => socket.write(bytes)),
-  };
   const server = createServer((near) => {
-    sockets.add(near);
-    near.on('error', () => {});
-    near.once('close', () => sockets.delete(near));
     const { onConnect } = proxy.fault;
     if (onConnect === 'close') near.end();
     if (onConnect === 'reset') near.resetAndDestroy();
     if (onConnect === undefined) passOn(near, upstreamPort, proxy);
     else near.resume();
   });
-  proxy.port = await listen(t, server);
-  proxy.baseUrl = `http://127.0.0.1:${proxy.port}/v1`;
-  t.after(() => sockets.forEach((socket) => socket.destroy()));
+  const { port, sockets } = await listen(t, server);
+  const push = (bytes: string) => sockets.forEach((socket) => socket.write(bytes));
+  const baseUrl = `http://127.0.0.1:${port}/v1`;
+  const proxy: FaultProxy = { port, baseUrl, fault: {}, sockets, push };
   return proxy;
 }
 
@@ -106,13 +98,6 @@ function passOn(near: Socket, upstreamPort: number, proxy: { readonly fault: Fau
       near.resetAndDestroy();
     }
   }
-}
-
-async function listen(t: TestContext, server: ReturnType<typeof createServer>): Promise<number> {
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => server.close());
-  return (server.address() as AddressInfo).port;
 }
 
 export interface BlackHole {

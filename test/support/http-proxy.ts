@@ -1,10 +1,10 @@
 /** An HTTP proxy of the kind that `NODE_USE_ENV_PROXY` makes Node ask, with one upstream behind it. */
 
-import { once } from 'node:events';
 import { createServer, request as httpRequest } from 'node:http';
-import { connect, type AddressInfo } from 'node:net';
+import { connect } from 'node:net';
 import type { TestContext } from 'node:test';
 
+import { listen } from './listen.ts';
 import type { FakeUpstream } from './upstream.ts';
 
 export interface HttpProxy {
@@ -53,12 +53,6 @@ export async function startHttpProxy(t: TestContext, upstream: FakeUpstream): Pr
     far.once('close', () => near.destroy());
     near.once('close', () => far.destroy());
   });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => {
-    server.close();
-    server.closeAllConnections();
-  });
-  proxy.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  proxy.url = `http://127.0.0.1:${(await listen(t, server)).port}`;
   return proxy;
 }

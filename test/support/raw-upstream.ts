@@ -1,8 +1,9 @@
 /** A provider below HTTP: it answers with exactly the bytes a test gives it, and breaks off when told to. */
 
-import { once } from 'node:events';
-import { createServer, type AddressInfo, type Socket } from 'node:net';
+import { createServer, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';
+
+import { listen } from './listen.ts';
 
 export interface RawRequest {
   /** Head and body as they came. */
@@ -27,7 +28,6 @@ export async function startRawUpstream(
   t: TestContext,
   answer: (request: RawRequest) => unknown,
 ): Promise<RawUpstream> {
-  const sockets = new Set<Socket>();
   const requests: RawRequest[] = [];
   let connections = 0;
   const server = createServer((socket) => {
@@ -35,9 +35,6 @@ export async function startRawUpstream(
     const connection = connections;
     let onConnection = 0;
     let text = '';
-    sockets.add(socket);
-    socket.on('error', () => {});
-    socket.once('close', () => sockets.delete(socket));
     socket.on('data', (chunk: Buffer) => {
       text += chunk.toString('latin1');
       const headEnd = text.indexOf('\r\n\r\n');
@@ -50,13 +47,7 @@ export async function startRawUpstream(
       answer(request);
     });
   });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => {
-    server.close();
-    for (const socket of sockets) socket.destroy();
-  });
-  const { port } = server.address() as AddressInfo;
+  const { port, sockets } = await listen(t, server);
   return { baseUrl: `http://127.0.0.1:${port}/v1`, port, requests, sockets };
 }
 

@@ -1,6 +1,5 @@
 /** A provider that does what a test tells it to, over real loopback HTTP, and remembers what it was asked. */
 
-import { once } from 'node:events';
 import {
   createServer,
   type IncomingHttpHeaders,
@@ -8,10 +7,11 @@ import {
   type ServerResponse,
 } from 'node:http';
 import { createSecureServer } from 'node:http2';
-import type { AddressInfo, Socket } from 'node:net';
+import type { Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 
 import type { Certificate } from './certificate.ts';
+import { listen } from './listen.ts';
 
 /** An origin whose connections are refused: a port just closed may be another test's by now. */
 export const NOBODY_LISTENS = 'http://127.0.0.2:2';
@@ -50,12 +50,11 @@ export async function startUpstream(
   script?: Script,
   certificate?: Certificate,
 ): Promise<FakeUpstream> {
-  const sockets = new Set<Socket>();
   const requests: ReceivedRequest[] = [];
   const upstream = {
     baseUrl: '',
     requests,
-    sockets,
+    sockets: new Set<Socket>() as ReadonlySet<Socket>,
     script: script ?? ((_, response) => sendJson(response, completion())),
   } satisfies FakeUpstream;
 
@@ -84,19 +83,10 @@ export async function startUpstream(
       )
     : createServer(listener);
   if ('keepAliveTimeout' in server) server.keepAliveTimeout = 60_000;
-  server.on('connection', (socket) => {
-    sockets.add(socket);
-    socket.on('error', () => {});
-    socket.once('close', () => sockets.delete(socket));
-  });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  t.after(() => {
-    server.close();
-    for (const socket of sockets) socket.destroy();
-  });
+  const { port, sockets } = await listen(t, server);
+  upstream.sockets = sockets;
   const scheme = certificate ? 'https' : 'http';
-  upstream.baseUrl = `${scheme}://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
+  upstream.baseUrl = `${scheme}://127.0.0.1:${port}/v1`;
   return upstream;
 }
 
