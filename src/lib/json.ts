@@ -176,11 +176,7 @@ export class JsonScanner {
     const at = skip(IS_WORD, bytes, start);
     const word = this.#slice(bytes, start, at);
     const isWhole = at < bytes.length;
-    if (word.length > MAX_WORD_BYTES) {
-      throw invalidRequest(
-        `request body has a number or literal longer than ${MAX_WORD_BYTES} bytes`,
-      );
-    }
+    if (word.length > MAX_WORD_BYTES) throw invalidRequest(LONG_WORD);
     if (isWhole && !WORD.test(word)) throw this.#faultAt(start);
     if (!isWhole) return start;
     const isLiteral = word === 'true' || word === 'false' || word === 'null';
