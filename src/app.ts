@@ -69,6 +69,7 @@ export function createService(initial: Config, runtime: MainRuntime) {
     isDraining: () => server.isDraining,
     inFlight: () => app.inFlight.value,
     inFlightOf: (section: string) => memory.inFlightCounter(section).value,
+    oldestAgeMs: (provider: string) => memory.startsOf(`providers.${provider}`).oldestAgeMs,
     keysInCooldown: () =>
       [...app.snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
     isModelListUp: (id: string) => modelListState(memory, id).isUp,

@@ -125,13 +125,13 @@ test('no file of src is longer than 250 lines', () => {
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
   '': 750,
-  admin: 2455,
+  admin: 2580,
   cli: 520,
-  config: 1750,
+  config: 1585,
   downstream: 1095,
   gateway: 925,
-  lib: 2005,
-  policy: 595,
+  lib: 2055,
+  policy: 605,
   store: 275,
   upstream: 1810,
   workers: 315,

@@ -1,7 +1,7 @@
 /** The listener of `[admin]`: metrics, readiness, the page and its feed, all from memory. */
 
-import { pipeline, Readable } from 'node:stream';
-import { createGzip } from 'node:zlib';
+import { pipeline } from 'node:stream';
+import { constants, createGzip } from 'node:zlib';
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
@@ -40,13 +40,13 @@ export function createAdmin(
   { logger, limits }: { readonly logger: Logger; readonly limits: typeof CLIENT_LIMITS },
 ) {
   const view = createView(config, figures);
-  const feed = createFeed(config, view);
+  const feed = createFeed(() => view.present());
   const { html, policy } = createPage();
   const headers = { 'content-security-policy': policy, 'referrer-policy': 'no-referrer' };
-  const routes: Routes = new Map([
+  const routes: Routes = new Map<string, (call: Call) => Answer>([
     ['/', () => createAnswer('text/html; charset=utf-8', html, 200, headers)],
-    ['/events', (call: Call) => createAnswer('text/event-stream', feed(call))],
-    ['/metrics', (call: Call) => answerMetrics(call, inChunks(view.scrape()))],
+    ['/events', (call: Call) => stream(call, 'text/event-stream', () => feed(call))],
+    ['/metrics', (call: Call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
     [READY_PATH, () => answerReadiness(readinessOf(config(), figures))],
   ]);
   const memory = new SharedMemory(ONLY_THREAD);
@@ -101,17 +101,17 @@ function toErrorAnswer(failure: GatewayError) {
   });
 }
 
-/** Compressed if that is asked for: the text of 300 models has megabytes. */
-function answerMetrics({ headers }: Call, text: AsyncIterable<Buffer>) {
+/** Compressed if that is asked for: the text of 300 models has megabytes, and a page that changes repeats its names. */
+function stream({ headers, method }: Call, type: string, read: () => AsyncIterable<Buffer>) {
   const vary = { vary: 'accept-encoding' };
+  if (method === 'HEAD') return createAnswer(type, '', 200, vary);
   if (!/\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(String(headers['accept-encoding']))) {
-    return createAnswer(METRICS_TYPE, fromIterable(text), 200, vary);
+    return createAnswer(type, fromIterable(read()), 200, vary);
   }
-  const gzip = pipeline(Readable.from(text), createGzip(), () => {});
-  return createAnswer(METRICS_TYPE, fromIterable(gzip), 200, {
-    ...vary,
-    'content-encoding': 'gzip',
-  });
+  // Each event leaves at once.
+  const gzip = createGzip({ flush: constants.Z_SYNC_FLUSH });
+  pipeline(read(), gzip, () => {});
+  return createAnswer(type, fromIterable(gzip), 200, { ...vary, 'content-encoding': 'gzip' });
 }
 
 function answerReadiness(status: string) {

@@ -1,33 +1,27 @@
-/** `GET /events`: server-sent events for the page. */
+/** `GET /events`: server-sent events for the page. Each is a JSON merge patch (RFC 7396) of the view; the first one is all of it. */
 
-import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { fromIterable } from '../lib/byte-source.ts';
 import { pause } from '../lib/cancellation.ts';
 import { GatewayError } from '../lib/errors.ts';
-import type { Answer } from '../lib/attempt.ts';
-import type { View } from './view.ts';
 
 const MAX_FEEDS = 8;
 const INTERVAL_MS = 1000;
 
-/** Returns a function that returns the body of an answer. It throws `rateLimit` if too many feeds are open. */
-export function createFeed(config: () => Config, view: View): (call: Call) => Answer['body'] {
+type View = Readonly<Record<string, unknown>>;
+
+/** Returns a function that returns the events for a call. It throws `rateLimit` if too many feeds are open. */
+export function createFeed(view: () => View): (call: Call) => AsyncIterable<Buffer> {
   let openFeeds = 0;
 
-  /** The next events are made when the client has taken the ones before: a slow one misses states. */
+  /** The next event is made when the client has taken the one before: a slow one misses states. */
   async function* events(call: Call): AsyncGenerator<Buffer> {
     try {
-      let sentRequests = -1;
-      let sentConfig: Config | undefined;
+      let sent: View = {};
       while (!call.cancellation.reason && !call.isDraining) {
-        const current = config();
-        let text = '';
-        if (current !== sentConfig) text += toEvent('settings', view.settings());
-        const { total } = view.recent;
-        if (total !== sentRequests) text += toEvent('requests', view.recent.since(sentRequests));
-        [sentConfig, sentRequests] = [current, total];
-        yield Buffer.from(text + toEvent('state', view.state()));
+        const next = view();
+        // JSON has no line breaks of its own.
+        yield Buffer.from(`data: ${JSON.stringify(patchOf(sent, next) ?? {})}\n\n`);
+        sent = next;
         await pause(INTERVAL_MS, call.cancellation);
       }
     } finally {
@@ -36,17 +30,30 @@ export function createFeed(config: () => Config, view: View): (call: Call) => An
   }
 
   return (call) => {
-    if (call.method === 'HEAD') return '';
     if (openFeeds >= MAX_FEEDS) {
       throw new GatewayError('rateLimit', `Rate limit exceeded: ${MAX_FEEDS} feeds are open`);
     }
     // The sender of an answer always ends its body.
     openFeeds += 1;
-    return fromIterable(events(call));
+    return events(call);
   };
 }
 
-/** JSON has no line breaks of its own. */
-function toEvent(name: string, data: unknown): string {
-  return `event: ${name}\ndata: ${JSON.stringify(data)}\n\n`;
+const isObject = (value: unknown): value is View =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** Returns what makes `before` to `after`; undefined if they are the same. Absent and undefined are the same, null is never a value. */
+export function patchOf(before: unknown, after: unknown): unknown {
+  if (before === after) return undefined;
+  if (!isObject(before) || !isObject(after)) {
+    return JSON.stringify(before) === JSON.stringify(after) ? undefined : after;
+  }
+  const changes = Object.keys({ ...before, ...after }).flatMap((name) => {
+    const [old, now] = [before, after].map((one) =>
+      Object.hasOwn(one, name) ? one[name] : undefined,
+    );
+    const change = now === undefined && old !== undefined ? null : patchOf(old, now);
+    return change === undefined ? [] : [[name, change] as const];
+  });
+  return changes.length === 0 ? undefined : Object.fromEntries(changes);
 }

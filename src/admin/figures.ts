@@ -19,6 +19,8 @@ export interface Figures {
   inFlight(): number;
   /** Of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
+  /** Of the oldest request in flight at a provider; 0 without one. */
+  oldestAgeMs(provider: string): number;
   openStreams(): number;
   bufferedBytes(): number;
   droppedLogLines(): number;
@@ -149,6 +151,11 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
       'gateway_provider_requests_in_flight',
       ids.map((id) => [ofProvider(id), figures.inFlightOf(`providers.${id}`)]),
       'Requests at each provider that are not over.',
+    ],
+    [
+      'gateway_provider_oldest_request_seconds',
+      ids.map((id) => [ofProvider(id), figures.oldestAgeMs(id) / 1000]),
+      'Age of the oldest request at each provider, 0 without one.',
     ],
     ['gateway_limit', limitsOf(config), 'Limits of the settings, by their unit.'],
     [

@@ -140,7 +140,8 @@ export class RequestMetrics {
     this.#models = models;
   }
 
-  add(request: FinishedRequest): void {
+  /** Counts it, and returns the labels of its model if a provider was asked. */
+  add(request: FinishedRequest): LabelSet | undefined {
     const { facts, gatewayMs = NaN } = request;
     const { client = '', outcome, provider, tries = [] } = facts;
     const clientLabels = NO_LABELS.with('client', client);
@@ -153,7 +154,7 @@ export class RequestMetrics {
     }
     this.#countTries(tries);
     this.processing.add(NO_LABELS, gatewayMs / 1000);
-    const modelLabels = provider !== undefined && this.#models.setOf(provider, request);
+    const modelLabels = provider === undefined ? undefined : this.#models.setOf(provider, request);
     if (modelLabels) this.#observeTimes(request, modelLabels);
     const tokens = {
       input: facts.prompt_tokens,
@@ -166,6 +167,7 @@ export class RequestMetrics {
       if (modelLabels) this.tokens.add(modelLabels.with('gen_ai_token_type', type), count);
       if (client !== '') this.clientTokens.add(clientLabels.with('type', type), count);
     }
+    return modelLabels;
   }
 
   /** Creates the series that the settings make known, at 0: Prometheus' `increase` does not see the first event of a new one. */

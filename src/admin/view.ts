@@ -13,32 +13,31 @@ import {
   STARTED_AT_MS,
   type Figures,
 } from './figures.ts';
-import { History, RecentRequests } from './history.ts';
 import { configuredModels, listedModels, ModelLabels } from './labels.ts';
 import { RequestMetrics } from './metrics.ts';
-import { describeProviders, ProviderTries } from './provider-state.ts';
-import { clientTotals, modelTotals } from './totals.ts';
+import { describeProviders } from './provider-state.ts';
+import { RecentRequests } from './recent-requests.ts';
+import { Traffic } from './traffic.ts';
 
 /** Of the event loop's delays that the feed shows, to all pages together. */
 const FEED_WINDOW_MS = 15_000;
-
-export type View = ReturnType<typeof createView>;
 
 /** Creates the view of finished requests and figures. The event loop is watched from now on. */
 export function createView(config: () => Config, figures: Figures) {
   const models = new ModelLabels();
   const metrics = new RequestMetrics(models);
-  const tries = new ProviderTries();
   const nowMs = () => performance.timeOrigin + performance.now();
-  const history = new History(nowMs, () => figures.openStreams());
+  const traffic = new Traffic(nowMs, () => figures.openStreams());
   const recent = new RecentRequests();
   const scrapeDelay = createLoopWatch(0, () => figures.loopDelays());
   const feedDelay = createLoopWatch(FEED_WINDOW_MS, () => figures.loopDelays());
+  let shown: Config | undefined;
+  let settings = {};
   return {
-    recent,
     /** Counts a finished request. */
     observe(request: FinishedRequest) {
-      for (const observer of [metrics, tries, history, recent]) observer.add(request);
+      traffic.add(request, metrics.add(request));
+      recent.add(request);
     },
     /** Takes new settings: their names of models become labels. */
     onConfig(next: Config) {
@@ -53,34 +52,38 @@ export function createView(config: () => Config, figures: Figures) {
       yield* metrics.render();
       yield* readFigures(config(), figures, scrapeDelay()).map(renderFigure);
     },
-    /** The feed's `settings` event: it changes with a reload only. Keys are masked. */
-    settings() {
+    /** Returns all that the page shows. What has not changed since the last time may be the same object. */
+    present() {
       const current = config();
+      // Only a reload changes them.
+      if (current !== shown) settings = describeSettings(current, figures.url());
+      shown = current;
+      const rows = readFigures(current, figures, feedDelay());
       return {
-        version: VERSION,
-        node: process.versions.node,
-        host: hostname(),
-        startedAt: new Date(STARTED_AT_MS).toISOString(),
-        url: figures.url(),
-        needsKey: needsKey(current),
-        settings: [...current.resolved],
-        warnings: current.warnings,
-      };
-    },
-    /** The feed's `state` event: the present, the last minutes, and totals since the start. */
-    state() {
-      const rows = readFigures(config(), figures, feedDelay());
-      return {
+        settings,
         now: new Date().toISOString(),
         draining: figures.isDraining(),
         accepting: figures.serving() > 0,
-        attention: attentionOf(config(), figures),
+        attention: attentionOf(current, figures),
         figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
-        history: history.report(),
-        providers: describeProviders(config(), figures, metrics, tries),
-        models: modelTotals(metrics),
-        clients: clientTotals(metrics),
+        ...traffic.report(),
+        providers: describeProviders(current, figures, traffic),
+        requests: recent.report(),
       };
     },
+  };
+}
+
+/** Keys are masked. */
+function describeSettings(config: Config, url: string) {
+  return {
+    version: VERSION,
+    node: process.versions.node,
+    host: hostname(),
+    startedAt: new Date(STARTED_AT_MS).toISOString(),
+    url,
+    needsKey: needsKey(config),
+    settings: [...config.resolved],
+    warnings: config.warnings,
   };
 }

@@ -12,7 +12,7 @@ import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-se
 import { readProviders } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
-import { MAX_WORKERS } from './server-rows.ts';
+import { MAX_WORKERS } from './settings-table.ts';
 import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
 
 export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';

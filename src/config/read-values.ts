@@ -17,7 +17,7 @@ import {
   type Setting,
   type Table,
 } from './setting-kinds.ts';
-import { MIN_BUFFERED_BYTES } from './server-rows.ts';
+import { MIN_BUFFERED_BYTES } from './settings-table.ts';
 import { parseToml } from './settings-file.ts';
 import { SettingValues, type SettingValue } from './setting-values.ts';
 import { SETTINGS } from './settings-table.ts';

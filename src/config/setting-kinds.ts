@@ -23,10 +23,6 @@ export interface Setting<T = unknown> {
   /** Of a text, if it may only be one of these. */
   readonly choices?: readonly string[];
   readonly isNotEmpty?: boolean;
-  /** In one sentence or less. */
-  readonly meaning: string;
-  /** The documented default, if it depends on something. */
-  readonly defaultText?: string;
   /** The variable that wins over the file. */
   readonly env?: string;
   /** A variable that the file wins over; `<ID>` stands for the provider's id in capitals. */
@@ -65,7 +61,7 @@ export function boolean(fallback: boolean) {
   return { type: 'boolean', default: fallback } as const;
 }
 
-export function oneOf<T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
+export function oneOf<const T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
   return { type: 'text', choices, default: fallback } as const;
 }
 

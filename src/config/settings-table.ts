@@ -4,7 +4,6 @@
  */
 
 import { LOG_LEVELS } from '../lib/log.ts';
-import { BUCKET, CONCURRENCY, MAX_PORT, MAX_RETRIES, SERVER } from './server-rows.ts';
 import {
   boolean,
   HEADERS,
@@ -17,155 +16,96 @@ import {
   type Rows,
 } from './setting-kinds.ts';
 
+export const MAX_PORT = 65_535;
+const MAX_RETRIES = 10;
+export const MAX_WORKERS = 256;
+
+/** A token bucket, wherever there can be one. */
+const BUCKET = {
+  requests_per_second: integer(0, 1_000_000, 0),
+  burst_capacity: integer(1, 1_000_000, 100),
+};
+
+const CONCURRENCY = {
+  max_concurrent_requests: integer(0, 1_000_000, 0),
+};
+
+/** A body is held in memory until it has been sent. */
+const MAX_BODY_BYTES = 268_435_456;
+/** The default of `max_buffered_bytes` is a quarter of the memory, but not less. */
+export const MIN_BUFFERED_BYTES = 67_108_864;
+
 export const SETTINGS = {
-  server: SERVER,
-  'server.auth': {
-    enabled: { ...boolean(true), meaning: 'false: no token is asked for' },
-    keys: {
-      ...TEXTS,
-      key: 'of callers',
-      env: 'GATEWAY_AUTH_KEYS',
-      meaning:
-        'accepted tokens, of visible ASCII characters without spaces; without any and without clients: any text after `Bearer `',
+  server: {
+    port: { ...integer(0, MAX_PORT, 8080), env: 'GATEWAY_PORT', flag: 'port', needsRestart: true },
+    host: { ...text('0.0.0.0'), env: 'GATEWAY_HOST', flag: 'host', needsRestart: true },
+    workers: {
+      ...integer(1, MAX_WORKERS, 1),
+      type: 'integer or auto',
+      env: 'GATEWAY_WORKERS',
+      flag: 'workers',
+      needsRestart: true,
     },
+    timeout: { ...seconds(1, 60), env: 'GATEWAY_TIMEOUT' },
+    first_token_timeout: seconds(1),
+    stream_idle_timeout: seconds(0, 300),
+    shutdown_timeout: seconds(0, 25),
+    ...CONCURRENCY,
+    drain_delay: seconds(0, 0),
+    retries: integer(0, MAX_RETRIES, 0),
+    max_body_bytes: integer(1, MAX_BODY_BYTES, 33_554_432),
+    max_buffered_bytes: integer(1_048_576, 2 ** 40, MIN_BUFFERED_BYTES),
+    cors: { ...boolean(false), env: 'GATEWAY_CORS' },
+    upstream: { ...oneOf(['auto', 'fetch'], 'auto'), env: 'GATEWAY_UPSTREAM', needsRestart: true },
+    trusted_proxies: TEXTS,
+  },
+  'server.auth': {
+    enabled: boolean(true),
+    keys: { ...TEXTS, key: 'of callers', env: 'GATEWAY_AUTH_KEYS' },
   },
   'clients.<name>': {
-    key: { ...text(), key: 'of callers', meaning: 'its token; this or `keys` is required' },
-    keys: {
-      ...TEXTS,
-      key: 'of callers',
-      meaning:
-        'more tokens of the same client, all accepted: both keys while one replaces the other',
-    },
-    models: {
-      ...TEXTS,
-      defaultText: 'all',
-      meaning:
-        'the aliases and models (`<id>/<model>`) that it may use; `*` at the end of one matches any text',
-    },
+    key: { ...text(), key: 'of callers' },
+    keys: { ...TEXTS, key: 'of callers' },
+    models: TEXTS,
     ...CONCURRENCY,
     ...BUCKET,
   },
   admin: {
-    port: {
-      ...integer(0, MAX_PORT),
-      needsRestart: true,
-      meaning: 'port of the admin listener; without it there is none; 0 lets the system choose',
-    },
-    host: {
-      ...text('127.0.0.1'),
-      needsRestart: true,
-      meaning: 'its bind address; beyond loopback, keys are required',
-    },
-    keys: {
-      ...TEXTS,
-      key: 'of callers',
-      needsRestart: true,
-      meaning: 'accepted tokens; without any, every client that can connect is served',
-    },
+    port: { ...integer(0, MAX_PORT), needsRestart: true },
+    host: { ...text('127.0.0.1'), needsRestart: true },
+    keys: { ...TEXTS, key: 'of callers', needsRestart: true },
   },
   logging: {
-    level: {
-      ...oneOf(LOG_LEVELS, 'info'),
-      env: 'GATEWAY_LOG_LEVEL',
-      meaning: 'the least severe level that is logged',
-    },
-    format: {
-      ...oneOf(['auto', 'json', 'text'], 'auto'),
-      meaning: 'auto is text if standard output is a terminal',
-    },
-    verbose: {
-      ...boolean(false),
-      meaning: 'adds `request_bytes` and `user_agent` to each access line',
-    },
-    provider_messages: {
-      ...boolean(true),
-      meaning:
-        'false: what providers say of their errors, which may quote prompts, stays out of the log and the page',
-    },
+    level: { ...oneOf(LOG_LEVELS, 'info'), env: 'GATEWAY_LOG_LEVEL' },
+    format: oneOf(['auto', 'json', 'text'], 'auto'),
+    verbose: boolean(false),
+    provider_messages: boolean(true),
   },
   providers: {
-    primary: {
-      ...text(),
-      env: 'GATEWAY_PRIMARY',
-      meaning: 'the provider for model names without a provider',
-    },
-    fallback: {
-      ...TEXTS,
-      env: 'GATEWAY_FALLBACK',
-      meaning: 'providers to ask, in order, when the requested one fails',
-    },
+    primary: { ...text(), env: 'GATEWAY_PRIMARY' },
+    fallback: { ...TEXTS, env: 'GATEWAY_FALLBACK' },
   },
   'providers.<id>': {
-    enabled: { ...boolean(true), meaning: 'false: the provider is not used, even if it has a key' },
-    api_key: {
-      ...text(),
-      key: 'of a provider',
-      providerEnv: '<ID>_API_KEY',
-      meaning: 'a provider without a key is not used',
-    },
-    api_keys: {
-      ...TEXTS,
-      key: 'of a provider',
-      meaning:
-        'keys in addition to `api_key`, used in turn; a key that is refused or limited is in cooldown',
-    },
-    base_url: {
-      ...text(),
-      defaultText: 'built in',
-      providerEnv: '<ID>_BASE_URL',
-      meaning: 'required if the provider is not built in; the gateway appends `/chat/completions`',
-    },
-    headers: {
-      ...HEADERS,
-      key: 'of a provider',
-      meaning: 'sent with each request to this provider',
-    },
-    default_model: {
-      ...text(),
-      providerEnv: '<ID>_DEFAULT_MODEL',
-      meaning: 'for `<id>` alone, and as a fallback',
-    },
-    models: { ...TEXTS, meaning: 'lists the models by hand instead of asking the provider' },
-    timeout: {
-      ...seconds(1),
-      defaultText: '`[server] timeout`',
-      meaning: 'replaces `[server] timeout` for this provider',
-    },
+    enabled: boolean(true),
+    api_key: { ...text(), key: 'of a provider', providerEnv: '<ID>_API_KEY' },
+    api_keys: { ...TEXTS, key: 'of a provider' },
+    base_url: { ...text(), providerEnv: '<ID>_BASE_URL' },
+    headers: { ...HEADERS, key: 'of a provider' },
+    default_model: { ...text(), providerEnv: '<ID>_DEFAULT_MODEL' },
+    models: TEXTS,
+    timeout: seconds(1),
     ...CONCURRENCY,
-    retries: {
-      ...integer(0, MAX_RETRIES),
-      defaultText: '`[server] retries`',
-      meaning: 'replaces `[server] retries` for this provider',
-    },
+    retries: integer(0, MAX_RETRIES),
   },
   aliases: {
-    '<alias>': {
-      ...TEXT_OR_TEXTS,
-      meaning: '`<id>/<model>`, or a list of them: the next is asked if one fails',
-    },
+    '<alias>': TEXT_OR_TEXTS,
   },
   rate_limit: {
-    enabled: {
-      ...boolean(false),
-      env: 'GATEWAY_RATE_LIMIT_ENABLED',
-      meaning: 'false switches off the limits of this section and of those below it',
-    },
+    enabled: { ...boolean(false), env: 'GATEWAY_RATE_LIMIT_ENABLED' },
     requests_per_second: { ...BUCKET.requests_per_second, env: 'GATEWAY_RATE_LIMIT_RPS' },
     burst_capacity: { ...BUCKET.burst_capacity, env: 'GATEWAY_RATE_LIMIT_BURST' },
-    store: {
-      ...text(),
-      key: 'of the store',
-      needsRestart: true,
-      meaning:
-        'a Redis or Valkey that keeps the buckets of several gateways, as `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS',
-    },
-    prefix: {
-      ...text('inference-gateway'),
-      needsRestart: true,
-      meaning:
-        'what the names of its keys begin with; gateways with the same store and prefix share their limits',
-    },
+    store: { ...text(), key: 'of the store', needsRestart: true },
+    prefix: { ...text('inference-gateway'), needsRestart: true },
   },
   'rate_limit.providers.<id>': BUCKET,
 } as const satisfies Readonly<Record<string, Rows>>;

@@ -132,9 +132,9 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
       logger.log('warn', 'a proxy sends requests, and no key is needed; set [server.auth] keys');
     }
     const limiter = limits.ofClients.get(client?.name)!;
-    const excess = limiter.begin();
+    const excess = limiter.begin(call);
     if (excess) throw excess;
-    call.onEnd(limiter.end);
+    call.onEnd(() => limiter.end(call));
     const refusal = await limiter.take();
     if (refusal) throw refusal;
     if (isFound && path === '/v1/models') return await listModels(client);

@@ -91,7 +91,7 @@ export async function askCandidates(
  */
 async function begin(
   { provider, model }: Candidate,
-  { breaker, settings }: Selection,
+  { breaker, call, settings }: Selection,
   isPostponed: boolean,
 ): Promise<CircuitState | GatewayError> {
   if (!isPostponed && breaker?.stateOf(provider, model) === 'open') return 'open';
@@ -99,7 +99,7 @@ async function begin(
   const limiter = settings.limits.ofProviders.get(provider.id)!;
   const refusal = await limiter.take();
   if (refusal) return refusal;
-  const noSlot = limiter.begin();
+  const noSlot = limiter.begin(call);
   if (noSlot) {
     limiter.refund();
     return noSlot;
@@ -107,7 +107,7 @@ async function begin(
   const state = breaker?.recordAttempt(provider, model) ?? 'closed';
   // Meanwhile another request has become the probe.
   if (state === 'open' && !isPostponed) {
-    limiter.end();
+    limiter.end(call);
     limiter.refund();
   }
   return state;
@@ -181,8 +181,9 @@ async function askProvider(
     }
   } finally {
     const limiter = settings.limits.ofProviders.get(provider.id)!;
-    if (isStreamed) call.onEnd(limiter.end);
-    else limiter.end();
+    const end = () => limiter.end(call);
+    if (isStreamed) call.onEnd(end);
+    else end();
   }
 }
 

@@ -21,6 +21,7 @@ const MAX_REPORTED_DEPTH = 4;
 const MAX_TEXT_BYTES = 64;
 /** No number that anybody computes with is longer. */
 const MAX_WORD_BYTES = 1024;
+const LONG_WORD = `request body has a number or literal longer than ${MAX_WORD_BYTES} bytes`;
 /** Bounds the time of one parse: 3 million `{}`, in 9 MB, block `JSON.parse` for seconds. */
 export const MAX_PARSED_CHARACTERS = 262_144;
 
@@ -175,7 +176,8 @@ export class JsonScanner {
     const at = skip(IS_WORD, bytes, start);
     const word = this.#slice(bytes, start, at);
     const isWhole = at < bytes.length;
-    if (word.length > MAX_WORD_BYTES || (isWhole && !WORD.test(word))) throw this.#faultAt(start);
+    if (word.length > MAX_WORD_BYTES) throw invalidRequest(LONG_WORD);
+    if (isWhole && !WORD.test(word)) throw this.#faultAt(start);
     if (!isWhole) return start;
     const isLiteral = word === 'true' || word === 'false' || word === 'null';
     return this.#endValue(isLiteral ? word : 'number', at);

@@ -3,7 +3,12 @@
 import type { BucketSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Limit } from '../lib/request-facts.ts';
-import { type SharedCounter, type SharedMemory, sharedNowMs } from '../lib/shared-memory.ts';
+import {
+  type SharedCounter,
+  type SharedMemory,
+  sharedNowMs,
+  type Starts,
+} from '../lib/shared-memory.ts';
 
 const NS_PER_MS = 1e6;
 
@@ -73,7 +78,8 @@ export function createLimits(
     const own = slots(`providers.${id}`, 'provider_concurrency', maxConcurrentRequests);
     const limit = enabled ? rateLimit.providers.get(id) : undefined;
     const buckets = bucket(`rate_limit.providers.${id}`, 'provider', limit);
-    ofProviders.set(id, createLimiter([own], buckets, store));
+    const starts = memory.startsOf(own.name);
+    ofProviders.set(id, createLimiter([own], buckets, store, starts));
   }
   return { ofClients, ofProviders };
 }
@@ -85,6 +91,7 @@ function createLimiter(
   slots: readonly Slots[],
   buckets: readonly Bucket[],
   store: RateLimitStore | undefined,
+  starts?: Starts,
 ) {
   const takeLocally = (): GatewayError | undefined => {
     const nowMs = sharedNowMs();
@@ -104,8 +111,8 @@ function createLimiter(
     return refuse(refusing, taken.waitMs);
   };
   return {
-    /** Counts a request that is in flight until `end`, or returns a refusal. */
-    begin(): GatewayError | undefined {
+    /** Counts a request, `call`, that is in flight until `end`, or returns a refusal. */
+    begin(call: object): GatewayError | undefined {
       for (const [index, { inFlight, limit, max, name }] of slots.entries()) {
         if (inFlight.addWithin(1, max)) continue;
         for (const begun of slots.slice(0, index)) begun.inFlight.add(-1);
@@ -114,9 +121,11 @@ function createLimiter(
         const details = { retryAfterSeconds: 1, limit, limitState };
         return new GatewayError('rateLimit', 'Too many requests at the same time', details);
       }
+      starts?.begin(call);
       return undefined;
     },
-    end: () => {
+    end(call: object): void {
+      starts?.end(call);
       for (const { inFlight } of slots) inFlight.add(-1);
     },
     /** Takes a token of each bucket; or of none, and returns a refusal. Only with a store there is something to wait for. */

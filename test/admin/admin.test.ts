@@ -7,7 +7,7 @@ import { connect } from 'node:net';
 import perfHooks from 'node:perf_hooks';
 import { test, type TestContext } from 'node:test';
 
-import { History } from '../../src/admin/history.ts';
+import { Traffic } from '../../src/admin/traffic.ts';
 import { quantile } from '../../src/admin/series.ts';
 import { idle, replaceNow, untilSteady, useManualTimers } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
@@ -343,16 +343,18 @@ test('the feed begins with the settings, keys masked, the last requests and the 
   assert.equal(requests!.data[0].tries[0].provider, 'p');
   assert.match(requests!.data[0].time, /^\d{4}-.*Z$/);
 
-  const { history, providers, models, clients } = state!.data;
-  assert.deepEqual(history.requests.length, 90);
-  assert.equal(history.requests.at(-1) + history.requests.at(-2), 2);
+  const { steps, all: sums, providers, models, clients } = state!.data;
+  const counts = Object.values(steps as Record<string, { requests?: number }>);
+  assert.equal(counts.length, 90);
+  assert.equal((counts.at(-1)!.requests ?? 0) + (counts.at(-2)!.requests ?? 0), 2);
   const [p, groq] = providers;
-  assert.deepEqual([p.id, p.state, p.requests, p.errors], ['p', 'good', 2, {}]);
-  assert.ok(p.firstTokenP50Ms > 0);
+  assert.deepEqual([p.id, p.state, p.requests, p.failed], ['p', 'good', 2, undefined]);
+  assert.ok(p.p50 >= 0);
+  assert.deepEqual([sums.start.p50, p.start.p50], [p.p50, p.p50]);
   assert.deepEqual([groq.id, groq.state, groq.why], ['groq', 'skipped', 'enabled = false']);
   assert.deepEqual(
-    models.map(({ name, requests: count }: { name: string; requests: number }) => [name, count]),
-    [['other', 2]],
+    models.map(({ id, requests: count }: { id: string; requests: number }) => [id, count]),
+    [['other p', 2]],
   );
   assert.deepEqual(clients, []);
 });
@@ -372,9 +374,9 @@ test('the feed tells of each request that ends, and what became of a provider', 
   const [p, q] = providers;
   assert.match(p.why, /ECONNREFUSED/);
   assert.ok(Date.parse(p.openUntil) > Date.parse(p.lastError.at));
-  assert.deepEqual(p.errors, { upstream_error: 3 });
+  assert.deepEqual([p.upstream_error, p.failed], [3, 3]);
   assert.match(p.lastError.text, /ECONNREFUSED/);
-  assert.deepEqual([q.state, q.requests, q.lastError], ['good', 3, null]);
+  assert.deepEqual([q.state, q.requests, q.lastError], ['good', 3, undefined]);
   await feed.next('state');
   const told = feed.events.filter(({ name }) => name === 'requests').flatMap(({ data }) => data);
   assert.equal(told.length, 3);
@@ -382,7 +384,7 @@ test('the feed tells of each request that ends, and what became of a provider', 
   replaceNow(t, () => now() + 10_000);
   const rested = await feed.next('state', (state) => state.providers[0].state !== 'open');
   const { state, openUntil, why } = rested.providers[0];
-  assert.deepEqual([state, openUntil, why], ['half-open', null, p.why]);
+  assert.deepEqual([state, openUntil, why], ['half-open', undefined, p.why]);
 });
 
 test('the delays of the event loop in the feed are those of 15 s, however many pages read them', async (t) => {
@@ -420,8 +422,8 @@ test('a client that leaves is no error of its provider', async (t) => {
   await left;
   const feed = await openFeed(t, gateway.adminPort);
   const { providers } = await feed.next('state', (state) => state.providers[0].requests === 1);
-  const [{ errors, lastError }] = providers;
-  assert.deepEqual([errors, lastError], [{}, null]);
+  const [{ failed, lastError }] = providers;
+  assert.deepEqual([failed, lastError], [undefined, undefined]);
 });
 
 test('the state of a provider is that of its tries of the last five minutes, without mistakes of clients', async (t) => {
@@ -442,10 +444,10 @@ test('the state of a provider is that of its tries of the last five minutes, wit
   assert.equal((await answer(200, 0)).state, 'not asked');
   for (const status of [400, 404, 413, 422]) {
     const row = await answer(status, 3);
-    assert.deepEqual([row.state, row.why, row.since], ['good', null, null], String(status));
+    assert.deepEqual([row.state, row.why, row.since], ['good', undefined, undefined]);
   }
-  const { clientErrors, errors } = await answer(200, 1);
-  assert.deepEqual([clientErrors, errors], [12, {}]);
+  const { clientErrors, failed } = await answer(200, 1);
+  assert.deepEqual([clientErrors, failed], [12, undefined]);
   forget();
   const failing = await answer(503, 1);
   assert.equal(failing.state, 'failing');
@@ -459,12 +461,41 @@ test('the state of a provider is that of its tries of the last five minutes, wit
   assert.deepEqual([partly.state, partly.share], ['partly', 14 / 16]);
   assert.equal((await answer(200, 265)).state, 'good');
   forget();
-  assert.equal((await answer(401, 2)).state, 'key refused');
+  const refused = await answer(401, 2);
+  assert.equal(refused.state, 'key refused');
+  assert.ok(Date.parse(refused.since) > Date.parse(failing.since), 'since the last success');
   forget();
   assert.equal((await answer(200, 0)).state, 'not asked');
   const away = await startAdmin(t, providerToml({ baseUrl: NOBODY_LISTENS }, 'away'));
   await away.chat(chatBody({ model: 'away/m' }));
   assert.equal((await readState(t, away)).providers[0].state, 'unreachable');
+});
+
+test('requests that hang are told with the age of the oldest one at their provider', async (t) => {
+  let nowMs = performance.now();
+  replaceNow(t, () => nowMs);
+  const { gateway, asked, release } = await startHeld(t);
+  const told = async () => {
+    const [{ state, inFlight, oldestSeconds }] = (await readState(t, gateway)).providers;
+    const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+    return {
+      state,
+      inFlight,
+      oldestSeconds,
+      metric: sum('gateway_provider_oldest_request_seconds'),
+    };
+  };
+  const answered = gateway.chat(chatBody());
+  await asked;
+  nowMs += 14_000;
+  const { oldestSeconds, metric, ...rest } = await told();
+  assert.deepEqual(rest, { state: 'not asked', inFlight: 1 });
+  // A worker has a clock of its own.
+  for (const seconds of [oldestSeconds, metric]) assert.ok(Math.abs(seconds - 14) <= 1, seconds);
+  release();
+  await answered;
+  const nothing = { state: 'good', inFlight: 0, oldestSeconds: undefined, metric: 0 };
+  assert.deepEqual(await told(), nothing);
 });
 
 test('the page is told what needs attention, each with what to do', async (t) => {
@@ -491,6 +522,32 @@ test('the page is told what needs attention, each with what to do', async (t) =>
   assert.match((await readState(t, open)).attention[0], /^No keys are set/);
 });
 
+test('the feed sends what has changed: less than 10 kB a second with 30 providers and 300 models', async (t) => {
+  const upstream = await startUpstream(t);
+  const models = (id: number) => Array.from({ length: 10 }, (_, at) => `m-${id}-${at}`);
+  const ids = Array.from({ length: 30 }, (_, id) => id);
+  const gateway = await startAdmin(
+    t,
+    ids
+      .map((id) => providerToml(upstream, `p${id}`, `models = ${JSON.stringify(models(id))}`))
+      .join('\n'),
+  );
+  for (const id of ids)
+    for (const model of models(id)) await gateway.chat(chatBody({ model: `p${id}/${model}` }));
+  const feed = await openFeed(t, gateway.adminPort);
+  const { providers, models: rows } = await feed.next('state');
+  assert.deepEqual([providers.length, rows.length], [30, 300]);
+  for (const id of [7, 8, 9]) {
+    const requests = feed.next('requests');
+    for (let at = 0; at < 4; at += 1)
+      await gateway.chat(chatBody({ model: `p${id}/m-${id}-${at}` }));
+    await requests;
+  }
+  const [whole = 0, ...changes] = feed.sizes;
+  assert.ok(whole > 50_000, `${whole}`);
+  assert.ok(Math.max(...changes) < 10_000, `${changes.join()} characters`);
+});
+
 test('the last 200 failures are kept, however many requests come after them', async (t) => {
   const upstream = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
   const gateway = await startAdmin(t, `[server]\nretries = 0\n${providerToml(upstream)}`);
@@ -508,8 +565,8 @@ test('the last 200 failures are kept, however many requests come after them', as
 test('the history goes on when the clock is set', async (t) => {
   const gateway = await startAdmin(t);
   const endsAt = async () => {
-    const { history } = await readState(t, gateway);
-    return Date.parse(history.endsAt);
+    const { steps } = await readState(t, gateway);
+    return Number(Object.keys(steps).at(-1)) * 10_000;
   };
   const before = await endsAt();
   const now = Date.now;
@@ -550,65 +607,79 @@ test('a timer runs only while a feed is open', async (t) => {
 
 test('a client that does not read its feed misses states, and nothing is queued for it', async (t) => {
   const timers = useManualTimers(t);
-  // A state event of 300 kB.
-  const skipped = Array.from(
-    { length: 1000 },
-    (_, at) =>
-      `[providers.skipped-${at}]\nbase_url = "${NOBODY_LISTENS}"\nenabled = false\napi_key = "k"\n`,
-  );
+  const toml = (number: number) =>
+    `[aliases]\n"${number}${'x'.repeat(1_000_000)}" = "p/m"\n${ADMIN}`;
   const gateway = await startGateway(t, {
-    toml: skipped.join('') + ADMIN,
+    toml: toml(0),
     clientLimits: { sendTimeoutMs: 3_600_000 },
   });
   const socket = connect(gateway.adminPort, '127.0.0.1');
   t.after(() => socket.destroy());
   let text = '';
   socket.setEncoding('latin1').on('data', (chunk: string) => (text += chunk));
-  const states = () => text.split('"draining":').length - 1;
+  // Each has the settings whole, a megabyte.
+  const states = () => text.split('"settings":{').length - 1;
   socket.write('GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n');
   while (states() === 0) await idle(20);
   socket.pause();
-  const SECONDS = 150;
-  for (let second = 0; second < SECONDS; second += 1) {
+  const RELOADS = 60;
+  const tell = async (number: number) => {
+    await gateway.reload(toml(number));
     timers.advance(1000);
     for (let turn = 0; turn < 5; turn += 1) await new Promise((resolve) => setImmediate(resolve));
-  }
-  assert.equal((await gateway.admin('/ready')).status, 503);
+  };
+  for (let number = 1; number <= RELOADS; number += 1) await tell(number);
   socket.resume();
   await untilSteady(() => text.length);
   const received = states();
-  assert.ok(received < SECONDS / 2, `${received} states`);
+  assert.ok(received < RELOADS / 2, `${received} states`);
   // It is told of the present again.
-  timers.advance(1000);
+  await tell(RELOADS + 1);
   while (states() === received) await idle(20);
 });
 
 test('the history advances in steps of ten seconds when it is read, without a timer', () => {
   let now = 1_700_000_000_000;
   let openStreams = 3;
-  const history = new History(
+  const traffic = new Traffic(
     () => now,
     () => openStreams,
   );
   const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
   const ended = { endedAtMs: 1, durationMs: 1, firstByteMs: 100 };
-  history.add({ facts: { ...facts, outcome: 'ok', status: 200, stream: true }, ...ended });
+  const add = (more: { outcome: 'ok' | 'timeout'; status?: number; stream?: boolean }) =>
+    traffic.add({ facts: { ...facts, ...more }, ...ended }, undefined);
+  add({ outcome: 'ok', status: 200, stream: true });
   openStreams = 2;
-  history.add({ facts: { ...facts, outcome: 'timeout' }, ...ended });
+  add({ outcome: 'timeout' });
   now += 10_000;
   openStreams = 1;
-  history.add({ facts: { ...facts, outcome: 'ok' }, ...ended });
+  add({ outcome: 'ok' });
   now += 30_000;
-  const { requests, failed, openStreams: streams, firstTokenP50Ms, endsAt } = history.report();
-  assert.deepEqual(requests.slice(-5), [2, 1, 0, 0, 0]);
-  assert.deepEqual(failed.slice(-5), [1, 0, 0, 0, 0]);
-  assert.deepEqual(streams.slice(-5), [3, 2, 1, 1, 1]);
-  assert.deepEqual(firstTokenP50Ms.slice(-4), [null, null, null, null]);
-  // The middle of its bucket.
-  assert.equal(firstTokenP50Ms.at(-5), 90);
-  assert.equal(endsAt, new Date(1_700_000_050_000).toISOString());
-  now += 900_000;
-  assert.deepEqual(new Set(history.report().requests), new Set([0]));
+  const steps = () => Object.values(traffic.report().steps).slice(-5);
+  const nothing = { openStreams: 1 };
+  assert.deepEqual(steps(), [
+    // The middle of its bucket.
+    { openStreams: 3, requests: 2, failed: 1, p50: 90, p95: 99 },
+    { openStreams: 2, requests: 1 },
+    nothing,
+    nothing,
+    nothing,
+  ]);
+  assert.equal(Object.keys(traffic.report().steps).at(-1), '170000004');
+  const all = { requests: 3, failed: 1, p50: 90, p95: 99 };
+  assert.deepEqual(traffic.report().all, { recent: all, start: all });
+  now += 850_000;
+  assert.deepEqual(
+    traffic.report().all.recent,
+    { ...all },
+    'the first step is still in the window',
+  );
+  now += 10_000;
+  assert.deepEqual(traffic.report().all.recent, { requests: 1 });
+  now += 10_000;
+  assert.deepEqual(traffic.report().all, { recent: {}, start: all });
+  assert.deepEqual(new Set(steps().map(({ openStreams: open }) => open)), new Set([1]));
 });
 
 test('percentiles are read from the buckets of the histogram, as Prometheus does it', () => {

@@ -1,4 +1,4 @@
-/** Events of a feed with something in every place of the page. */
+/** Views that a feed sends, with something in every place of the page. */
 
 const NOW_MS = Date.parse('2026-11-22T10:15:30.000Z');
 const STEPS = 90;
@@ -6,7 +6,7 @@ const STEPS = 90;
 /** A time `seconds` after the feed's present. */
 export const at = (seconds: number): string => new Date(NOW_MS + seconds * 1000).toISOString();
 
-export function settingsEvent(more: object = {}): object {
+export function settings(more: object = {}): object {
   return {
     version: '0.1.0',
     host: 'gw-1',
@@ -35,15 +35,11 @@ const wave = (low: number, high: number, period: number) =>
     Math.round(low + ((high - low) * (1 + Math.sin(i / period) + Math.sin(i * 1.7) / 9)) / 2.4),
   );
 
-const IDLE_HISTORY = {
-  stepSeconds: 10,
-  endsAt: at(4),
-  requests: Array.from({ length: STEPS }, () => 0),
-  failed: Array.from({ length: STEPS }, () => 0),
-  openStreams: Array.from({ length: STEPS }, () => 0),
-  firstTokenP50Ms: Array.from({ length: STEPS }, () => null),
-  firstTokenP95Ms: Array.from({ length: STEPS }, () => null),
-};
+/** The steps of the charts by their numbers, the last one at the feed's present. */
+export function steps(values: readonly object[]): object {
+  const first = NOW_MS / 10_000 + 1 - values.length;
+  return Object.fromEntries(values.map((step, i) => [first + i, step]));
+}
 
 const figures = (more: object) => ({
   gateway_requests_in_flight: 0,
@@ -57,62 +53,65 @@ const figures = (more: object) => ({
 });
 
 /** Of a gateway that has done nothing, with no provider. */
-export function idleState(more: object = {}): object {
+export function idleView(more: object = {}): object {
   return {
+    settings: settings(),
     now: at(0),
     draining: false,
     accepting: true,
     attention: [],
     figures: figures({}),
-    history: IDLE_HISTORY,
-    providers: [],
-    models: [],
-    clients: [],
+    steps: steps([{ openStreams: 0 }]),
+    all: { recent: {}, start: {} },
+    providers: {},
+    models: {},
+    clients: {},
+    requests: {},
     ...more,
   };
 }
 
-const counts = (requests: number, failed: number, p50: number | null) => ({
-  requests,
-  failed,
-  inputTokens: requests * 913,
-  outputTokens: requests * 341,
-  firstTokenP50Ms: p50,
-  firstTokenP95Ms: p50 && p50 * 3,
-});
-
-export function provider(id: string, more: object = {}): object {
-  const { failed: _, ...totals } = counts(0, 0, null);
-  const rest = { state: 'good', why: null, openUntil: null, openModels: [], share: 0, inFlight: 0 };
-  return { id, ...rest, ...totals, clientErrors: 0, errors: {}, lastError: null, ...more };
+/** The sums of a row: since the start ten times as much as in the last 15 minutes. */
+function sums(requests: number, more: Readonly<Record<string, number>> = {}): object {
+  const sum = {
+    requests,
+    inputTokens: requests * 913,
+    outputTokens: requests * 341,
+    ...(more['p50'] && { p95: more['p50'] * 3 }),
+    ...more,
+  };
+  return { recent: sum, start: { ...sum, requests: requests * 10 } };
 }
 
-const BUSY_PROVIDERS = [
-  provider('openai', {
-    ...counts(18_432, 0, 412),
-    errors: { timeout: 3, upstream_error: 11 },
+export function provider(more: object = {}): object {
+  return { state: 'good', openModels: [], inFlight: 0, ...sums(0), ...more };
+}
+
+const BUSY_PROVIDERS = {
+  openai: provider({
+    ...sums(18_432, { p50: 412, timeout: 3, upstream_error: 11, clientErrors: 40 }),
+    inFlight: 5,
+    oldestSeconds: 14,
     lastError: { at: at(-340), text: 'read ECONNRESET' },
     openModels: [{ model: 'gpt-5', until: at(19), why: '503 The engine is currently overloaded' }],
   }),
-  provider('groq', {
-    ...counts(2210, 0, 96),
+  groq: provider({
+    ...sums(2210, { p50: 96, upstream_error: 64, rate_limited: 2, failed: 66 }),
     state: 'open',
     why: 'connect ECONNREFUSED 127.0.0.1:9000',
     openUntil: at(24),
-    errors: { upstream_error: 64, rate_limited: 2 },
     lastError: { at: at(-6), text: 'connect ECONNREFUSED 127.0.0.1:9000' },
   }),
-  provider('ollama', { ...counts(77, 0, 1204), state: 'half-open', why: 'no answer in 60 s' }),
-  provider('xai', {
-    ...counts(31, 0, null),
+  ollama: provider({ ...sums(77, { p50: 1204 }), state: 'half-open', why: 'no answer in 60 s' }),
+  xai: provider({
+    ...sums(31, { upstream_error: 31, failed: 31 }),
     state: 'failing',
     why: '402 No credits left',
     since: at(-46_800),
-    errors: { upstream_error: 31 },
     lastError: { at: at(-125), text: '402 No credits left' },
   }),
-  provider('mistral', { state: 'skipped', why: 'no api_key and no MISTRAL_API_KEY' }),
-];
+  mistral: { state: 'skipped', why: 'no api_key and no MISTRAL_API_KEY' },
+};
 
 const BUSY_FIGURES = {
   gateway_requests_in_flight: 9,
@@ -126,32 +125,59 @@ const BUSY_FIGURES = {
   nodejs_eventloop_lag_p99_seconds: 0.0024,
 };
 
-export function busyState(more: Record<string, object> = {}): object {
+export function busyView(more: Record<string, object> = {}): object {
   const requests = wave(8, 64, 9);
-  const failed = requests.map((_, i) => (i > 60 && i < 68 ? (i % 4) + 1 : i % 29 === 3 ? 1 : 0));
-  const p50 = wave(240, 520, 7).map((ms, i) => (i > 20 && i < 24 ? null : ms));
-  return idleState({
+  const openStreams = wave(1, 12, 5);
+  const p50 = wave(240, 520, 7);
+  const values = requests.map((count, i) => ({
+    requests: count,
+    failed: i > 60 && i < 68 ? (i % 4) + 1 : i % 29 === 3 ? 1 : 0,
+    openStreams: openStreams[i],
+    // Gaps, and a value alone between two of them.
+    ...((i < 20 || i > 24 || i === 22) && {
+      p50: p50[i],
+      p95: Math.round(p50[i]! * (1.6 + (i % 5) / 4)),
+    }),
+  }));
+  const attention = [
+    'The settings were not reloaded at 10:02:11: providers.groq.timeout: found "ten", expected an integer from 1 to 2147483. Mend the file and send SIGHUP.',
+    'groq: key 2 is refused. Replace it.',
+  ];
+  return idleView({
+    attention,
     figures: figures(BUSY_FIGURES),
-    history: {
-      ...IDLE_HISTORY,
-      requests,
-      failed,
-      openStreams: wave(1, 12, 5),
-      firstTokenP50Ms: p50,
-      firstTokenP95Ms: p50.map((ms, i) => ms && Math.round(ms * (1.6 + (i % 5) / 4))),
-    },
+    steps: steps(values),
+    all: sums(20_719, { failed: 80, p50: 388 }),
     providers: BUSY_PROVIDERS,
-    models: [
-      { name: 'fast', provider: 'openai', ...counts(14_020, 9, 388) },
-      { name: 'openai/gpt-5', provider: 'openai', ...counts(4412, 5, 904) },
-      { name: 'groq/llama-3.3-70b-versatile', provider: 'groq', ...counts(2210, 66, 96) },
-      { name: 'other', provider: 'ollama', ...counts(77, 0, 1204) },
-    ],
-    clients: [
-      { name: 'team-search', ...counts(16_700, 61, 0) },
-      { name: 'ci', ...counts(4020, 19, 0) },
-    ],
+    models: {
+      'fast openai': sums(14_020, { failed: 9, p50: 388 }),
+      'openai/gpt-5 openai': sums(4412, { failed: 5, p50: 904 }),
+      'groq/llama-3.3-70b-versatile groq': sums(2210, { failed: 66, p50: 96 }),
+      'other ollama': sums(77, { p50: 1204 }),
+    },
+    clients: { 'team-search': sums(16_700, { failed: 61 }), ci: sums(4020, { failed: 19 }) },
+    requests: requestsByNumber(),
     ...more,
+  });
+}
+
+/** 30 providers with ten models each, of which some fail. */
+export function largeView(): object {
+  const providers = Array.from({ length: 30 }, (_, i) => {
+    const isFailing = i % 9 === 4;
+    const state = isFailing ? { state: 'failing', why: '503 Overloaded', since: at(-90) } : {};
+    return [`provider-${i}`, provider({ ...sums(4000 - 100 * i, { p50: 200 + i }), ...state })];
+  });
+  const models = Array.from({ length: 300 }, (_, i) => [
+    `provider-${i % 30}/model-${i} provider-${i % 30}`,
+    sums(900 - i, { p50: 200 + i, ...(i % 60 === 59 && { failed: i }) }),
+  ]);
+  const clients = Array.from({ length: 60 }, (_, i) => [`client-${i}`, sums(i * 7)]);
+  return busyView({
+    providers: Object.fromEntries(providers) as object,
+    models: Object.fromEntries(models) as object,
+    clients: Object.fromEntries(clients) as object,
+    requests: {},
   });
 }
 
@@ -170,9 +196,9 @@ const OUTCOMES = [
 
 let lastNumber = 0;
 
-/** Finished requests, oldest first, the last one just now, each with the next number. */
-export function requestsEvent(length = 200): object[] {
-  return Array.from({ length }, (_, i) => {
+/** Finished requests by their numbers, the last one just now, each with the next number. */
+export function requestsByNumber(length = 200): Record<number, object> {
+  const requests = Array.from({ length }, (_, i) => {
     const { fallback, ...outcome } = OUTCOMES[i % OUTCOMES.length]!;
     const id = fallback ? 'groq' : 'openai';
     const failed = {
@@ -218,4 +244,5 @@ export function requestsEvent(length = 200): object[] {
       bytes: 18_233,
     };
   });
+  return Object.fromEntries(requests.map((request) => [request.number, request]));
 }

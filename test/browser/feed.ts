@@ -12,9 +12,10 @@ export interface ScriptedFeed {
   connections: number;
   /** What the next connections to /events are answered with instead of events. */
   refuseWith: number | undefined;
-  /** What each new connection gets first. */
-  greeting: [string, unknown][];
-  send(event: string, data: unknown): void;
+  /** The view, which each new connection gets first. */
+  view: object;
+  /** Sends a merge patch of the view. */
+  send(patch: object): void;
   /** Ends the open connections. */
   cut(): void;
 }
@@ -23,8 +24,8 @@ export interface ScriptedFeed {
 export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedFeed> {
   const page = createPage();
   const open = new Set<ServerResponse>();
-  const write = (response: ServerResponse, event: string, data: unknown) =>
-    response.write(`event: ${event}\ndata: ${JSON.stringify(data)}\n\n`);
+  const write = (response: ServerResponse, patch: object) =>
+    response.write(`data: ${JSON.stringify(patch)}\n\n`);
   const server = createServer((request, response) => {
     if (request.url === prefix) {
       response.writeHead(200, {
@@ -42,7 +43,7 @@ export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedF
       }
       response.writeHead(200, { 'content-type': 'text/event-stream' });
       response.write('retry: 200\n\n');
-      for (const [event, data] of feed.greeting) write(response, event, data);
+      write(response, feed.view);
       open.add(response);
       response.on('close', () => open.delete(response));
     }
@@ -56,9 +57,9 @@ export async function startFeed(t: TestContext, prefix = '/'): Promise<ScriptedF
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}${prefix}`,
     connections: 0,
     refuseWith: undefined,
-    greeting: [],
-    send(event, data) {
-      for (const response of open) write(response, event, data);
+    view: {},
+    send(patch) {
+      for (const response of open) write(response, patch);
     },
     cut() {
       for (const response of open) response.destroy();

@@ -671,7 +671,8 @@ describe('the built file', () => {
     const outfile = join(folder, 'other.js');
     const command = scripts.build.replace('dist/server.js', outfile);
     assert.ok(command.includes(`--outfile=${outfile}`));
-    execFileSync('sh', ['-c', `PATH="$PWD/node_modules/.bin:$PATH" ${command}`], { cwd: ROOT });
+    const PATH = `${join(ROOT, 'node_modules/.bin')}:${process.env['PATH']}`;
+    execFileSync('sh', ['-c', command], { cwd: ROOT, env: { ...process.env, PATH } });
     assert.ok(readFileSync(outfile).equals(readFileSync(SERVER)));
   });
 

@@ -4,9 +4,7 @@ import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { describe, test } from 'node:test';
 
-import { ModelLabels } from '../../src/admin/labels.ts';
-import { RequestMetrics } from '../../src/admin/metrics.ts';
-import { clientTotals } from '../../src/admin/totals.ts';
+import { Traffic } from '../../src/admin/traffic.ts';
 import { replaceNow } from '../support/clock.ts';
 import { assertError, NOT_AUTHENTICATED } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
@@ -205,33 +203,30 @@ describe('the name of a client', () => {
       requests.map(({ client }: { client?: string }) => client),
       ['alice', 'alice', 'bob@team-2', undefined, undefined],
     );
-    const times = { firstTokenP50Ms: null, firstTokenP95Ms: null };
-    const tokens = {
-      failed: 0,
-      clientErrors: 0,
-      errors: {},
-      inputTokens: 2,
-      outputTokens: 2,
-      ...times,
-    };
-    assert.deepEqual(clients, [
-      { name: 'alice', requests: 2, ...tokens },
-      { name: 'bob@team-2', requests: 1, ...tokens, inputTokens: 1, outputTokens: 1 },
+    const rows = clients.map((row: Record<string, unknown>) => [row['id'], row['recent']]);
+    assert.deepEqual(rows, [
+      ['alice', { requests: 2, inputTokens: 2, outputTokens: 2 }],
+      ['bob@team-2', { requests: 1, inputTokens: 1, outputTokens: 1 }],
     ]);
   });
 
   test('is shown for 500 clients; those that come later are one row', () => {
-    const metrics = new RequestMetrics(new ModelLabels());
+    const traffic = new Traffic(
+      () => 0,
+      () => 0,
+    );
     const facts = { request_id: 'x', method: 'GET', path: '/', duration_ms: 1, bytes: 1 };
     for (let at = 0; at < 1000; at += 1) {
       const client = `c${at % 600}`;
       const request = { facts: { ...facts, client, outcome: 'ok' as const }, endedAtMs: 1 };
-      metrics.add({ ...request, durationMs: 1 });
+      traffic.add({ ...request, durationMs: 1 }, undefined);
     }
-    const clients = clientTotals(metrics);
+    const clients = Object.entries(traffic.report().clients);
     assert.equal(clients.length, 501);
     assert.deepEqual(
-      clients.map(({ name, requests }) => `${name} ${requests}`).filter((_, at) => at % 250 === 0),
+      clients
+        .map(([name, { start }]) => `${name} ${start['requests']}`)
+        .filter((_, at) => at % 250 === 0),
       ['c0 2', 'c250 2', 'other 100'],
     );
   });

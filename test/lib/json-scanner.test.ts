@@ -407,8 +407,8 @@ test('a number of 1024 characters is read, a longer one is refused, whole or in 
     refusalOf(() => scan(digits(1024))),
     undefined,
   );
-  assert.match(refusalOf(() => scan(digits(1025))) ?? '', /at byte 1\)$/);
+  assert.match(refusalOf(() => scan(digits(1025))) ?? '', /number or literal longer than 1024/);
   const json = new JsonScanner(() => {});
   for (const character of digits(2000)) json.push(Buffer.from(character));
-  assert.ok(json.fault);
+  assert.match(String(json.fault), /number or literal longer than 1024/);
 });

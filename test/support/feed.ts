@@ -1,4 +1,4 @@
-/** A client of the admin listener's feed. */
+/** A client of the admin listener's feed: it applies the merge patches, and gives the parts of the view as events. */
 
 import { once } from 'node:events';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
@@ -10,8 +10,10 @@ export interface FeedEvent {
 }
 
 export interface Feed {
-  /** Every event so far. */
+  /** `settings` and `requests` (the new ones) if a patch has them, and `state` for each patch. */
   readonly events: readonly FeedEvent[];
+  /** The characters of each event as it came. */
+  readonly sizes: readonly number[];
   /** Resolves with the data of the next event of that name that meets the condition, and that was not taken before. */
   next(name: string, condition?: (data: FeedEvent['data']) => boolean): Promise<FeedEvent['data']>;
   /** Resolves when the server has ended it. */
@@ -30,6 +32,18 @@ export async function openFeed(t: TestContext, port: number): Promise<Feed> {
   response.on('error', () => {});
   if (response.statusCode !== 200) throw new Error(`status ${response.statusCode}`);
   const events: FeedEvent[] = [];
+  const sizes: number[] = [];
+  let view: Parts = {};
+  const take = (patch: Parts) => {
+    view = merge(view, patch) as Parts;
+    const { settings, requests = {}, ...state } = view;
+    const added = Object.values(patch['requests'] ?? {}).filter((one) => one !== null);
+    if (patch['settings']) events.push({ name: 'settings', data: settings });
+    if (patch['requests']) events.push({ name: 'requests', data: added });
+    const tables = ['providers', 'models', 'clients'].map((name) => [name, rowsOf(state[name])]);
+    const data = { ...state, ...Object.fromEntries(tables), requests: Object.values(requests) };
+    events.push({ name: 'state', data });
+  };
   let taken = 0;
   let onEvent = () => {};
   let text = '';
@@ -37,14 +51,15 @@ export async function openFeed(t: TestContext, port: number): Promise<Feed> {
     const parts = (text + chunk).split('\n\n');
     text = parts.pop()!;
     for (const part of parts) {
-      const [, name, json] = /^event: (\w+)\ndata: (.*)$/.exec(part) ?? [];
-      if (name) events.push({ name, data: JSON.parse(json!) });
+      sizes.push(part.length);
+      take(JSON.parse(part.slice('data: '.length)) as Parts);
     }
     onEvent();
   });
   const ended = new Promise<void>((resolve) => response.once('close', resolve));
   return {
     events,
+    sizes,
     async next(name, condition = () => true) {
       for (;;) {
         const event = events[taken];
@@ -56,4 +71,28 @@ export async function openFeed(t: TestContext, port: number): Promise<Feed> {
     ended,
     close,
   };
+}
+
+type Parts = Record<string, any>; // oxlint-disable-line typescript/no-explicit-any
+
+/** Applies a JSON merge patch (RFC 7396). */
+export function merge(target: unknown, patch: unknown): unknown {
+  const isObject = (value: unknown): value is Parts =>
+    typeof value === 'object' && value !== null && !Array.isArray(value);
+  if (!isObject(patch)) return patch;
+  const before = isObject(target) ? target : {};
+  const entries = Object.keys({ ...before, ...patch }).map((name) => [
+    name,
+    name in patch ? merge(before[name], patch[name]) : before[name],
+  ]);
+  return Object.fromEntries(entries.filter(([, value]) => value !== null));
+}
+
+/** The rows of a table: their keys, and their sums of the last 15 minutes among the other members. */
+function rowsOf(table: Parts = {}): Parts[] {
+  return Object.entries(table).map(([id, row]: [string, Parts]) => ({
+    id,
+    ...row,
+    ...row['recent'],
+  }));
 }

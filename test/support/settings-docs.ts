@@ -2,6 +2,7 @@
 
 import type { Rows, Setting } from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
+import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 
 const SECTIONS = Object.entries<Rows>(SETTINGS);
 
@@ -19,9 +20,10 @@ function createTable(): string {
       const { env, providerEnv, flag } = setting;
       const names = [env, flag && `--${flag}`, providerEnv].filter((name) => name !== undefined);
       const sources = names.map((name) => `\`${name}\``).join(', ');
+      const path = `${section}.${key}`;
       const name = `\`[${section}] ${key}\``;
       const type = setting.type === 'text or texts' ? 'string or strings' : setting.type;
-      return `| ${name} | ${type.replace('text', 'string')} | ${defaultOf(setting)} | ${sources} | ${meaningOf(setting)} |`.replace(
+      return `| ${name} | ${type.replace('text', 'string')} | ${defaultOf(path, setting)} | ${sources} | ${meaningOf(path, setting)} |`.replace(
         '|  |',
         '| |',
       );
@@ -31,14 +33,15 @@ function createTable(): string {
   return [...header, ...rows, ''].join('\n');
 }
 
-function defaultOf({ default: fallback, defaultText }: Setting): string {
-  return (
-    defaultText ?? (fallback === undefined ? 'none' : (fallback as string | number).toString())
-  );
+function defaultOf(path: string, { default: fallback }: Setting): string {
+  const text = fallback === undefined ? 'none' : (fallback as string | number).toString();
+  return DEFAULT_TEXTS[path] ?? text;
 }
 
 /** The meaning, and the choices if there are any. A change that needs a restart is marked. */
-function meaningOf({ choices, meaning, needsRestart }: Setting): string {
+function meaningOf(path: string, { choices, needsRestart }: Setting): string {
+  const meaning = MEANINGS[path] ?? MEANINGS[path.slice(path.lastIndexOf('.') + 1)];
+  if (!meaning) throw new Error(`setting-meanings.ts has nothing about ${path}`);
   const values = choices ? `${choices.join(', ')}: ` : '';
   return `${values}${meaning}${needsRestart ? '; needs a restart' : ''}`;
 }
@@ -60,7 +63,7 @@ function tableSchema(path: string): Schema {
   for (const [key, setting] of Object.entries(
     SECTIONS.find(([name]) => name === path)?.[1] ?? {},
   )) {
-    named.set(key, settingSchema(setting));
+    named.set(key, settingSchema(`${path}.${key}`, setting));
   }
   const prefix = path === '' ? '' : `${path}.`;
   for (const [name] of SECTIONS.filter(([other]) => other !== path && other.startsWith(prefix))) {
@@ -79,8 +82,8 @@ function tableSchema(path: string): Schema {
 /** What is replaced when the file is read may stand for a value of any type. */
 const REFERENCE = { type: 'string', pattern: String.raw`\$\{` };
 
-function settingSchema(setting: Setting): Schema {
-  const { type, min, max, choices, isNotEmpty, defaultText, env, providerEnv } = setting;
+function settingSchema(path: string, setting: Setting): Schema {
+  const { type, min, max, choices, isNotEmpty, env, providerEnv } = setting;
   const { default: fallback } = setting;
   const text = { type: 'string', ...(isNotEmpty ? { minLength: 1 } : {}) };
   const texts = { type: 'array', items: { type: 'string' } };
@@ -98,8 +101,8 @@ function settingSchema(setting: Setting): Schema {
   const variable = env ?? providerEnv;
   const unit = type === 'seconds' ? ' (seconds)' : '';
   return {
-    description: `${meaningOf(setting)}${unit}${variable === undefined ? '' : `; ${variable}`}`,
-    ...(fallback === undefined || defaultText ? {} : { default: fallback }),
+    description: `${meaningOf(path, setting)}${unit}${variable === undefined ? '' : `; ${variable}`}`,
+    ...(fallback === undefined || DEFAULT_TEXTS[path] ? {} : { default: fallback }),
     ...schemas[type],
   };
 }

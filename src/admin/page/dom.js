@@ -128,7 +128,7 @@ export function withIcon(name, text) {
 /** A setting's or a fact's value as text. */
 export const valueText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
-export const smallLines = (lines) => lines.map((line) => h('small', clip(line)));
+export const smallLines = (lines) => lines.map((line) => line && h('small', clip(line)));
 
 function cellContents(value) {
   if (value === null || value === undefined || value === '') return h('span.off', '–');

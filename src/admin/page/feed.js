@@ -3,7 +3,7 @@
 import { drawCards } from './charts.js';
 import { byId, clip, fill, formatDuration, formatTime, h, visible, withIcon } from './dom.js';
 import { cpuPercentSince, drawProcess, drawTables, stateWords } from './overview.js';
-import { addRequests, drawRequests, forgetRequests } from './requests.js';
+import { drawRequests, forgetRequests } from './requests.js';
 
 const MIN_WAIT_MS = 1000;
 const MAX_WAIT_MS = 10_000;
@@ -11,9 +11,7 @@ const MAX_SILENCE_MS = 15_000;
 
 /** @type {EventSource} */
 let source;
-/** The feed's latest events. @type {any} */
-let settings = null;
-/** @type {any} */
+/** The gateway's view: its merge patches so far, applied. @type {any} */
 let state = null;
 let isConnected = false;
 let waitMs = MIN_WAIT_MS;
@@ -30,20 +28,21 @@ function draw() {
   isScheduled = false;
   drawConnection();
   if (state === null) return;
-  const { version, node, startedAt, warnings } = settings;
+  const { host, version, node, startedAt, settings, warnings } = state.settings;
   const upMs = Date.parse(state.now) - Date.parse(startedAt);
-  fill('about', [settings.host, version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
+  fill('about', [host, version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
   const attention = state.attention.map((text) => h('li', withIcon('warn', text)));
   fill('attention', attention);
   const count = attention.length > 0 ? '(' + attention.length + ') ' : '';
-  const title = count + 'inference-gateway ' + settings.host;
+  const title = count + 'inference-gateway ' + host;
   if (document.title !== title) document.title = title;
-  drawCards(state);
-  drawTables(state, settings);
+  const sumsOf = byId('window').value;
+  drawCards(state, sumsOf);
+  drawTables(state, sumsOf);
   drawCurl();
   drawRequests(state);
   drawProcess(state);
-  fill('settings-count', settings.settings.length + ' settings in force');
+  fill('settings-count', settings.length + ' settings in force');
   const items = warnings.map((text) => h('li.warn', clip(text)));
   fill('warnings', items);
 }
@@ -71,12 +70,13 @@ function announce(text) {
 function announceChanges(next) {
   const said = [];
   if (next.draining && !state?.draining) said.push('The gateway is draining');
-  for (const provider of next.providers) {
-    const before = state?.providers.find(({ id }) => id === provider.id);
+  const known = new Map(Object.entries(state?.providers ?? {}));
+  for (const [id, provider] of Object.entries(next.providers)) {
+    const before = known.get(id);
     const words = stateWords(provider);
     if (before && stateWords(before) !== words) {
-      const why = provider.why || provider.openModels[0]?.why;
-      said.push(provider.id + ': ' + words + (why ? ': ' + clip(why) : ''));
+      const why = provider.why || provider.openModels?.[0]?.why;
+      said.push(id + ': ' + words + (why ? ': ' + clip(why) : ''));
     }
   }
   if (said.length > 0) announce(said.join('. '));
@@ -87,56 +87,66 @@ const quote = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
 
 /** Draws a command that works with these settings: with an alias, else a provider's default model. */
 function drawCurl() {
-  const values = new Map(settings.settings);
+  const { settings, url, needsKey } = state.settings;
+  const values = new Map(settings);
   const alias = [...values.keys()].find((name) => name.startsWith('aliases.'))?.slice(8);
-  const id = state.providers.find((provider) => provider.state !== 'skipped')?.id ?? 'openai';
+  const asked = Object.entries(state.providers).find(([, one]) => one.state !== 'skipped');
+  const [id] = asked ?? ['openai'];
   const hasDefault = values.get('providers.' + id + '.default_model') !== undefined;
   const model = alias ?? (hasDefault ? id : id + '/MODEL');
   const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'Hello' }] });
   const command = [
-    'curl ' + quote(settings.url + '/chat/completions'),
-    "-H 'Authorization: Bearer " + (settings.needsKey ? 'YOUR_KEY' : 'any-text') + "'",
+    'curl ' + quote(url + '/chat/completions'),
+    "-H 'Authorization: Bearer " + (needsKey ? 'YOUR_KEY' : 'any-text') + "'",
     "-H 'Content-Type: application/json'",
     '-d ' + quote(body),
   ];
   const lines = command.map((line, index) => [index > 0 && [' \\', h('br'), '  '], line]);
   fill('curl', lines);
-  const keys = settings.needsKey && 'YOUR_KEY is one of [server.auth] keys, or of a client. ';
+  const keys = needsKey && 'YOUR_KEY is one of [server.auth] keys, or of a client. ';
   const models = model.endsWith('/MODEL') && 'MODEL is a model of ' + id + '. ';
   fill('curl-hint', keys, models, 'Send one, and it appears here:');
 }
 
-function takeSettings(next) {
-  if (settings !== null && settings.startedAt !== next.startedAt) {
+const isObject = (value) => typeof value === 'object' && value !== null && !Array.isArray(value);
+
+/** Applies a JSON merge patch (RFC 7396). What it does not change stays the same object. */
+function merge(before, patch) {
+  if (!isObject(patch)) return patch;
+  const old = isObject(before) ? before : {};
+  const entries = Object.entries({ ...old, ...patch }).map(([name, value]) => {
+    return [name, Object.hasOwn(patch, name) ? merge(old[name], value) : value];
+  });
+  return Object.fromEntries(entries.filter(([, value]) => value !== null));
+}
+
+/** The first patch of a connection is the whole view. */
+function take(patch) {
+  const next = merge(isConnected ? state : {}, patch);
+  const isRestarted = state !== null && state.settings.startedAt !== next.settings.startedAt;
+  if (isRestarted) {
     forgetRequests();
     state = null;
     announce('The gateway was restarted');
-  } else if (settings !== null) {
+  } else if (state !== null && patch.settings) {
     announce(isConnected ? 'The settings have changed' : 'Connected again');
   }
-  settings = next;
-  isConnected = true;
-  waitMs = MIN_WAIT_MS;
-}
-
-function takeState(next) {
   announceChanges(next);
   next.figures.cpu_percent = cpuPercentSince(state, next);
   state = next;
+  isConnected = true;
+  waitMs = MIN_WAIT_MS;
 }
 
 function connect() {
   lastEventAt = performance.now();
   // Relative to the page, which may be below a path of a proxy.
   source = new EventSource('events');
-  const takers = { settings: takeSettings, requests: addRequests, state: takeState };
-  for (const [name, take] of Object.entries(takers)) {
-    source.addEventListener(name, ({ data }) => {
-      lastEventAt = performance.now();
-      take(JSON.parse(data));
-      schedule();
-    });
-  }
+  source.addEventListener('message', ({ data }) => {
+    lastEventAt = performance.now();
+    take(JSON.parse(data));
+    schedule();
+  });
   source.addEventListener('error', reconnect);
 }
 

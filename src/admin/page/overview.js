@@ -30,7 +30,7 @@ const STATES = new Map([
 const iconAndWords = (state) => STATES.get(state) ?? ['warn', state];
 
 /** Returns the state, with details of it if there are any, and the number of models with an open circuit. */
-export function stateWords({ state, openModels, share = 0 }, details = '') {
+export function stateWords({ state, openModels = [], share = 0 }, details = '') {
   const count = openModels.length;
   const words = state === 'partly' ? Math.round(100 * share) + ' % fail' : iconAndWords(state)[1];
   const models = ['', ', 1 model open'][count] ?? ', ' + count + ' models open';
@@ -39,11 +39,11 @@ export function stateWords({ state, openModels, share = 0 }, details = '') {
 
 function stateCell(provider, now) {
   const remaining = (until) => formatDuration(Date.parse(until) - Date.parse(now)) + ' left';
-  const models = provider.openModels.map(
+  const models = (provider.openModels ?? []).map(
     ({ model, until, why }) => clip(model) + ' open, ' + remaining(until) + (why ? ': ' + why : ''),
   );
   const [name] = iconAndWords(provider.state);
-  const lines = [provider.why, ...models].filter((line) => line);
+  const lines = [provider.why, ...models];
   if (name === 'half') lines.unshift('The next request tests it.');
   const since = provider.since ? ' since ' + formatDay(provider.since, now) : '';
   const rest = provider.openUntil ? ', ' + remaining(provider.openUntil) : '';
@@ -51,22 +51,30 @@ function stateCell(provider, now) {
   return [withIcon(icon, clip(stateWords(provider, since + rest))), smallLines(lines)];
 }
 
-function errorsText({ errors }) {
-  const counts = Object.entries(errors).filter(([, count]) => count > 0);
-  return counts.map(([kind, count]) => kind + ' ' + formatNumber(count)).join(' · ');
+/** The outcomes of tries that count as errors of the provider. */
+const ERRORS = ['upstream_error', 'timeout', 'rate_limited', 'refused', 'internal_error'];
+
+function errorsText(item) {
+  const kinds = ERRORS.filter((kind) => item[kind] > 0);
+  return kinds.map((kind) => kind + ' ' + formatNumber(item[kind])).join(' · ');
 }
 
 function lastErrorCell({ lastError }, now) {
   return lastError && [formatDay(lastError.at, now), smallLines([lastError.text])];
 }
 
+function inFlightCell({ inFlight, oldestSeconds }) {
+  const oldest = oldestSeconds !== undefined && 'oldest ' + formatDuration(1000 * oldestSeconds);
+  return inFlight === undefined ? '' : [formatNumber(inFlight), oldest && h('small', oldest)];
+}
+
 const requestColumns = [
-  ['Requests', 'number', 'requests'],
   ['Failed', 'number', 'failed'],
+  ['Requests', 'number', 'requests'],
 ];
 const firstTokenColumns = [
-  ['First token p50, ms', 'number', 'firstTokenP50Ms'],
-  ['p95, ms', 'number', 'firstTokenP95Ms'],
+  ['First token p50, ms', 'number', 'p50'],
+  ['p95, ms', 'number', 'p95'],
 ];
 const tokenColumns = [
   ['Input tokens', 'number', 'inputTokens'],
@@ -76,10 +84,10 @@ const tokenColumns = [
 const COLUMNS = {
   Providers: [
     ['Provider', '', 'id'],
+    ['Errors', 'wrap', errorsText],
     ['State', 'wrap', stateCell],
     ['Tries', 'number', 'requests'],
-    ['In flight', 'number', 'inFlight'],
-    ['Errors', 'wrap', errorsText],
+    ['In flight', 'number', inFlightCell],
     ['Client errors', 'number', 'clientErrors'],
     ...firstTokenColumns,
     ...tokenColumns,
@@ -87,31 +95,75 @@ const COLUMNS = {
   ],
   Models: [
     ['Model', '', 'name'],
-    ['Provider', '', 'provider'],
     ...requestColumns,
+    ['Provider', '', 'provider'],
     ...firstTokenColumns,
     ...tokenColumns,
   ],
-  Clients: [['Client', '', 'name'], ...requestColumns, ...tokenColumns],
+  Clients: [['Client', '', 'id'], ...requestColumns, ...tokenColumns],
 };
 const settingColumns = [
   ['Setting', '', ([name]) => name],
   ['Value', 'wrap', ([, value]) => valueText(value)],
 ];
 
-/** Draws the tables of providers, models, clients and settings. */
-export function drawTables(state, { settings }) {
+/** A longer table is folded: failing rows first, then those with the most traffic. */
+const MAX_FOLDED_ROWS = 8;
+/** The ids of the tables that are unfolded. */
+const unfolded = new Set();
+
+const isBad = ({ state = 'good', failed = 0 }) =>
+  failed > 0 || !['good', 'not asked', 'skipped'].includes(state);
+
+/** Returns the rows with their names and the sums of the chosen window, those first that need to be seen. */
+function rowsOf(items, sumsOf) {
+  const rows = Object.entries(items).map(([key, item]) => {
+    // The models' keys have the provider's id at the end.
+    const [name, provider] = [key.replace(/ [^ ]*$/, ''), key.replace(/^.* /, '')];
+    return { id: key, name, provider, ...item, ...item[sumsOf] };
+  });
+  const isIdle = ({ state }) => state === 'skipped';
+  return rows.toSorted(
+    (a, b) =>
+      Number(isBad(b)) - Number(isBad(a)) ||
+      Number(isIdle(a)) - Number(isIdle(b)) ||
+      (b.requests ?? 0) - (a.requests ?? 0) ||
+      a.id.localeCompare(b.id),
+  );
+}
+
+/** Returns a button that folds or unfolds a table with so many rows. */
+function foldButton(id, count) {
+  const onclick = () => unfolded.delete(id) || unfolded.add(id);
+  const attributes = { type: 'button', 'aria-expanded': String(unfolded.has(id)), onclick };
+  return h('button.fold', attributes, unfolded.has(id) ? 'Show fewer' : 'Show all ' + count);
+}
+
+/** Draws the tables of providers, models, clients and settings. `sumsOf` is the window: `recent` or `start`. */
+export function drawTables(state, sumsOf) {
+  const wanted = byId('by-name').value.trim().toLowerCase();
+  const period = byId('window').selectedOptions[0].label.toLowerCase();
   for (const [title, columns] of Object.entries(COLUMNS)) {
     const id = title.toLowerCase();
-    const rows = state[id].map((item) => tableRow(columns, item, state.now));
-    fill(id + '-section', rows.length > 0 && table(id, title + ' since the start', columns, rows));
+    const all = rowsOf(state[id], sumsOf);
+    const found = all.filter((item) => item.id.toLowerCase().includes(wanted));
+    const isFolded = wanted === '' && !unfolded.has(id);
+    const shown = isFolded ? found.slice(0, MAX_FOLDED_ROWS) : found;
+    const count = shown.length < all.length ? shown.length + ' of ' + all.length + ', ' : '';
+    const rows = shown.map((item) => tableRow(columns, item, state.now, { key: item.id }));
+    const isLong = wanted === '' && all.length > MAX_FOLDED_ROWS;
+    fill(
+      id + '-section',
+      all.length > 0 && table(id, title + ', ' + count + period, columns, rows),
+      isLong && foldButton(id, all.length),
+    );
   }
-  const rows = settings.map((item) => tableRow(settingColumns, item));
+  const rows = state.settings.settings.map((item) => tableRow(settingColumns, item));
   fill(
     'settings-section',
     table('settings', 'Settings in force, keys masked', settingColumns, rows),
   );
-  const isAny = state.providers.some((provider) => provider.state !== 'skipped');
+  const isAny = Object.values(state.providers).some((provider) => provider.state !== 'skipped');
   byId('providers-empty').toggleAttribute('hidden', isAny);
 }
 

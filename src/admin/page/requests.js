@@ -1,14 +1,23 @@
 /** The last requests, their filters and details. */
 
-import { byId, clip, fill, formatTime, h, table, tableRow, valueText, withIcon } from './dom.js';
+import {
+  byId,
+  clip,
+  fill,
+  formatTime,
+  h,
+  smallLines,
+  table,
+  tableRow,
+  valueText,
+  withIcon,
+} from './dom.js';
 
-const MAX_REQUESTS = 200;
 const OUTCOME_ICONS = { ok: 'good', client_closed: 'skip', refused: 'warn' };
 const FAILED = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
 const OUTCOMES = ['failed', 'ok', 'client_closed', 'refused', ...FAILED];
 
 /** Newest first. While the list is paused, the page shows the requests of that moment. */
-let requests = [];
 let shown = [];
 /** The numbers of the requests whose details are open. */
 const open = new Set();
@@ -24,7 +33,7 @@ const causeOf = ({ cause, outcome, reason, tries = [] }) =>
 const durationColumn = ['Duration, ms', 'number', 'duration_ms'];
 const listColumns = [
   ['Time', '', timeButton],
-  outcomeColumn,
+  ['Outcome', 'wrap', (item) => [outcomeCell(item), smallLines([causeOf(item)])]],
   statusColumn,
   ['Model', '', 'model'],
   ['Provider', '', providerPath],
@@ -33,7 +42,6 @@ const listColumns = [
   durationColumn,
   ['Input tokens', 'number', 'prompt_tokens'],
   ['Output tokens', 'number', 'completion_tokens'],
-  ['Cause', 'wrap', causeOf],
 ];
 const triesColumns = [
   ['Try', 'number', 'number'],
@@ -47,17 +55,8 @@ const triesColumns = [
   ['URL', 'wrap', 'url'],
 ];
 
-/** After a reconnect the feed repeats the last requests: their numbers tell which are new. */
-export function addRequests(sent) {
-  const latest = requests[0]?.number ?? 0;
-  const added = sent.filter(({ number }) => number > latest);
-  const all = [...added.toReversed(), ...requests];
-  const older = all.slice(MAX_REQUESTS).filter(({ outcome }) => FAILED.includes(outcome));
-  requests = [...all.slice(0, MAX_REQUESTS), ...older.slice(0, MAX_REQUESTS)];
-}
-
 export function forgetRequests() {
-  requests = [];
+  shown = [];
   open.clear();
   byId('pause').setAttribute('aria-pressed', 'false');
 }
@@ -123,8 +122,8 @@ function matchesFilters(request) {
 function drawFilters({ providers, clients }) {
   const values = {
     outcome: OUTCOMES,
-    provider: providers.map(({ id }) => id),
-    client: clients.map(({ name }) => name),
+    provider: Object.keys(providers),
+    client: Object.keys(clients),
   };
   for (const [name, offered] of Object.entries(values)) {
     const options = offered.map((value) => h('option', { key: value, value }, clip(value)));
@@ -136,6 +135,7 @@ function drawFilters({ providers, clients }) {
 /** Draws the filters and the list. */
 export function drawRequests(state) {
   drawFilters(state);
+  const requests = Object.values(state.requests).toReversed();
   // A row that the filters hide is closed: it would pause the list unseen.
   for (const request of shown) if (!matchesFilters(request)) open.delete(request.number);
   const isPressed = byId('pause').getAttribute('aria-pressed') === 'true';
