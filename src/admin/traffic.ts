@@ -151,7 +151,9 @@ export class Traffic {
         row.since = undefined;
         continue;
       }
-      const text = [status, cause].filter((part) => part !== undefined).join(' ');
+      // The cause of a page begins with the status.
+      const parts = cause?.startsWith(`${status},`) ? [cause] : [status, cause];
+      const text = parts.filter((part) => part !== undefined).join(' ');
       row.lastError = { at, text: text || outcome };
       if (isClientError(status)) tally.count('clientErrors');
       else tally.count(outcome);

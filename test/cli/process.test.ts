@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
+import { openFeed } from '../support/feed.ts';
 import {
   copyFileSync,
   mkdirSync,
@@ -277,6 +278,13 @@ describe('the process', { concurrency: 4 }, () => {
     // Five requests at two providers each.
     const count = Number(/^gateway_descriptors_exhausted_total (\d+)$/m.exec(metrics)?.[1]);
     assert.ok(count >= 10, `${count}`);
+    assert.match(metrics, /^process_max_fds 64$/m);
+    const feed = await openFeed(t, Number(new URL(String(adminUrl)).port));
+    const { attention } = await feed.next('state');
+    assert.match(
+      attention[0],
+      / of 64 file descriptors are open, \d+ connections failed for want of them: raise ulimit -n\.$/,
+    );
   });
 
   test('logs one line about its start', async (t) => {
