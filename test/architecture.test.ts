@@ -151,6 +151,16 @@ test('no folder of src has more lines than its budget', () => {
   }
 });
 
+test('the README says how many words there are to read, to two in a hundred', () => {
+  const files = readdirSync(join(ROOT, 'src'), { recursive: true, withFileTypes: true });
+  const words = files
+    .filter((entry) => entry.isFile())
+    .flatMap(({ parentPath, name }) => readFileSync(join(parentPath, name), 'utf8').match(/\S+/g)!);
+  const [, told = ''] = /([\d,]+) words of source/.exec(read('README.md'))!;
+  const share = Number(told.replace(',', '')) / words.length;
+  assert.ok(share > 0.98 && share < 1.02, `README: ${told}, src: ${words.length} words`);
+});
+
 test('package.json and the source name the same version', () => {
   assert.match(read('src/lib/version.ts'), new RegExp(`VERSION = '${packageJson.version}'`));
 });
