@@ -43,7 +43,6 @@ interface AppOptions extends ThreadRuntime {
   readonly known?: readonly ThreadEvent[];
 }
 
-export type App = ReturnType<typeof createApp>;
 export type Service = ReturnType<typeof createService>;
 
 /** Builds the gateway of the main thread: its app, the workers if there are several, the admin listener. Nothing listens yet. */
