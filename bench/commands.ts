@@ -23,11 +23,11 @@ const EMPTY = (port: number) =>
 /** As in the image and the systemd unit. */
 const YOUNG_GENERATION = '--max-semi-space-size=16';
 
-export function gatewayCommand({ port, upstreamPort, nodeArgs }: Launch): string[] {
+export function gatewayCommand({ port, upstreamPort, nodeArgs }: Launch, more = ''): string[] {
   const config = join(folder, 'gateway.toml');
   const server = `[server]\nport = ${port}\nhost = "127.0.0.1"\n`;
   const provider = `[providers.p]\nbase_url = "http://127.0.0.1:${upstreamPort}/v1"\napi_key = "none"\n`;
-  writeFileSync(config, server + provider);
+  writeFileSync(config, server + provider + more);
   return [NODE, YOUNG_GENERATION, ...nodeArgs, SERVER, '--config', config];
 }
 

@@ -47,6 +47,13 @@ export const CONTENDERS = {
     isNode: true,
     command: gatewayCommand,
   },
+  admin: {
+    label: 'gateway, [admin]',
+    health: '/health',
+    isNode: true,
+    command: (launch) => gatewayCommand(launch, '[admin]\nport = 0\n'),
+    env: { GATEWAY_LOG_LEVEL: 'warn' },
+  },
   'fetch-transport': {
     label: 'gateway (fetch transport)',
     health: '/health',
@@ -130,6 +137,7 @@ export type ContenderId = keyof typeof CONTENDERS;
 export const RELAYS: readonly ContenderId[] = [
   'gateway',
   'access-log',
+  'admin',
   'fetch-transport',
   'lean-relay',
   'bare-relay',

@@ -28,6 +28,7 @@ const comparisons = (what: string) => [
   ratio(['access-log', 'onwards'], 0, what),
   ratio(['gateway', 'lean-relay'], 0, what),
   ratio(['access-log', 'lean-relay'], 0, what),
+  ratio(['admin', 'gateway'], 0, what),
   ratio(['gateway', 'bare-relay'], 0, what),
   ratio(['fetch-transport', 'gateway'], 0, what),
   ratio(['gateway', 'bare-fetch'], 0, what),

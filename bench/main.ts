@@ -9,7 +9,7 @@
  * --only        of requests, allocations, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
  *               said); only when named: minutes (--minutes 10 is how many), and workers (Node 22.12 or newer);
  *               `flat` is connections and minutes
- * --contenders  of gateway, access-log, fetch-transport, lean-relay, bare-relay, bare-fetch, onwards, nginx, portkey,
+ * --contenders  of gateway, access-log, admin, fetch-transport, lean-relay, bare-relay, bare-fetch, onwards, nginx, portkey,
  *               litellm; onwards (by cargo), nginx (from Debian's packages) and LiteLLM (by pip) are fetched once into
  *               ~/.cache/inference-gateway, and named as absent if that fails
  * --quick       a round, and a sixth of the time: shows that it works, its numbers are worth little
