@@ -315,9 +315,14 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
   };
 
   test('at the same moment as another one at an overlapping address: one listens, one says so', async (t) => {
-    const port = await freePort();
-    const programs = await startBoth(t, ['0.0.0.0', '127.0.0.1'], port);
-    const ended = programs.filter(({ child }) => child.exitCode !== null);
+    let port = 0;
+    let ended: Program[] = [];
+    // Both may listen if they probe within the same microseconds, as docs/deployment.md says.
+    for (let attempt = 0; attempt < 4 && ended.length !== 1; attempt += 1) {
+      port = await freePort();
+      const programs = await startBoth(t, ['0.0.0.0', '127.0.0.1'], port);
+      ended = programs.filter(({ child }) => child.exitCode !== null);
+    }
     assert.equal(ended.length, 1);
     assert.equal(await ended[0]!.exit, 1);
     const text = `inference-gateway: port ${port} is already in use; choose another with --port\n`;
