@@ -15,6 +15,7 @@ import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { assertError } from '../support/errors.ts';
+import { openFeed } from '../support/feed.ts';
 import { chatBody, providerToml, rawChat, startGateway } from '../support/gateway.ts';
 import { startHeldUpstream } from '../support/held-stream.ts';
 import {
@@ -274,6 +275,13 @@ describe('the process', { concurrency: 4 }, () => {
     assert.deepEqual(lines('breaker opened'), []);
     const [{ admin_url: adminUrl } = {}] = lines('started');
     const metrics = await (await fetch(new URL('/metrics', String(adminUrl)))).text();
+    assert.match(metrics, /^process_max_fds 64$/m);
+    const feed = await openFeed(t, Number(new URL(String(adminUrl)).port));
+    const [attention] = (await feed.next('state')).attention;
+    assert.match(
+      attention,
+      /^\d+ of 64 file descriptors are open, \d+ connections failed .*raise ulimit -n\.$/,
+    );
     // Five requests at two providers each.
     const count = Number(/^gateway_descriptors_exhausted_total (\d+)$/m.exec(metrics)?.[1]);
     assert.ok(count >= 10, `${count}`);

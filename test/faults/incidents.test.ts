@@ -1,11 +1,15 @@
-/** Incidents that an operator must be able to read from the log alone, at its default level. */
+/** Incidents that an operator must be able to read from the log alone, at its default level; and from the page and the metrics alone. */
 
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+// @ts-expect-error The page's scripts have no types.
+import { stateWords } from '../../src/admin/page/overview.js';
 import { replaceNow } from '../support/clock.ts';
+import { parseMetrics } from '../support/exposition.ts';
+import { openFeed } from '../support/feed.ts';
 import { chatBody, PROVIDER_KEY, type TestGateway, withoutRefill } from '../support/gateway.ts';
-import { scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { scenario, type ProviderSettings, type ScenarioSettings } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import {
   answerWell,
@@ -306,4 +310,218 @@ test('the log tells once that half of a provider\u2019s tries fail although a fa
   await gateway.chat(chatBody());
   assertHas(lines()[1], { level: 'info', message: 'provider works again', provider: 'p' });
   assert.equal(lines().length, 2);
+});
+
+interface Incident {
+  /** Of the provider `p`; null if `more` has it. */
+  readonly script?: Script | null;
+  /** Answers when `p` does not. */
+  readonly fallback?: Script;
+  readonly server?: string;
+  readonly more?: string;
+  readonly adjust?: typeof withoutRefill;
+  /** One chat if it is left out. */
+  readonly act?: (gateway: TestGateway, toml: string) => Promise<unknown>;
+  /** What the page says: the state of `p`, the members of its row, the lines of what needs attention, the newest request. */
+  readonly state: string;
+  readonly row?: Line;
+  readonly attention?: readonly RegExp[];
+  readonly request?: Record<string, unknown>;
+  /** Samples by their names, with labels. */
+  readonly metrics: readonly (readonly [
+    name: string,
+    labels: Record<string, string>,
+    value: number,
+  ])[];
+}
+
+const ask =
+  (count: number, body: unknown = chatBody()): NonNullable<Incident['act']> =>
+  async (gateway) => {
+    for (let at = 0; at < count; at += 1) await gateway.chat(body);
+  };
+const tries = (code: string, result: string, count = 1, provider = 'p') =>
+  ['gateway_tries_total', { provider, status: code, result }, count] as const;
+/** Fails at each fifth request. */
+function oneOfFive(): Script {
+  let asked = 0;
+  return (_, response) =>
+    sendJson(response, { choices: [] }, { status: (asked += 1) % 5 === 0 ? 503 : 200 });
+}
+const RATE = 'requests_per_second = 1\nburst_capacity = 1\n';
+
+const INCIDENTS: Readonly<Record<string, Incident>> = {
+  'a provider is down, and a fallback answers': {
+    script: null,
+    fallback: answerWell,
+    more: `[providers.p]\nbase_url = "${NOBODY_LISTENS}/v1"\napi_key = "k"\n`,
+    state: 'Unreachable',
+    row: { upstream_error: 1, failed: 1 },
+    request: { outcome: 'ok', provider: 'q' },
+    metrics: [
+      tries('none', 'upstream_error'),
+      ['gateway_fallbacks_total', { from: 'p', to: 'q', reason: 'upstream_error' }, 1],
+    ],
+  },
+  'the circuit of a model is open': {
+    script: status(503, 'no capacity'),
+    fallback: answerWell,
+    act: ask(4),
+    state: 'Failing, 1 model open',
+    row: { failed: 3 },
+    metrics: [
+      tries('503', 'upstream_error', 3),
+      tries('none', 'circuit_open'),
+      ['gateway_breaker_circuits', { provider: 'p', state: 'open' }, 1],
+    ],
+  },
+  'a provider is too slow': {
+    script: () => {},
+    server: 'timeout = 1',
+    state: 'Failing',
+    row: { timeout: 1 },
+    request: { outcome: 'timeout', status: 504 },
+    metrics: [tries('none', 'timeout'), ['gateway_requests_total', { outcome: 'timeout' }, 1]],
+  },
+  'a provider rejects its key': {
+    script: status(401, `Incorrect API key provided: ${PROVIDER_KEY}`),
+    state: 'Key refused',
+    row: { why: '401 Incorrect API key provided: [secret]' },
+    metrics: [tries('401', 'upstream_error')],
+  },
+  'a provider limits the rate': {
+    script: status(429, 'tokens per minute'),
+    state: 'Failing',
+    row: { rate_limited: 1, why: '429 tokens per minute' },
+    request: { reason: 'upstream' },
+    metrics: [
+      tries('429', 'rate_limited'),
+      ['gateway_refusals_total', { reason: 'upstream', provider: 'p' }, 1],
+    ],
+  },
+  'the limit of the gateway is reached': {
+    more: `[rate_limit]\nenabled = true\n${RATE}`,
+    adjust: withoutRefill,
+    act: ask(2),
+    state: 'Good',
+    request: { outcome: 'rate_limited', reason: 'global' },
+    metrics: [
+      ['gateway_refusals_total', { reason: 'global' }, 1],
+      ['gateway_limit', { limit: 'global' }, 0.000001],
+    ],
+  },
+  'a fallback is not asked because of its limit': {
+    script: status(500, 'x'),
+    fallback: answerWell,
+    more: `[rate_limit]\nenabled = true\n[rate_limit.providers.q]\n${RATE}`,
+    adjust: withoutRefill,
+    act: ask(2),
+    state: 'Failing',
+    request: { outcome: 'upstream_error', provider: 'p' },
+    metrics: [tries('500', 'upstream_error', 2), tries('none', 'limit', 1, 'q')],
+  },
+  'a stream is cut off': {
+    script: (_, response) => sendEvents(response, CHUNK),
+    act: ask(1, STREAM),
+    state: 'Failing',
+    request: { outcome: 'upstream_error', status: 200, reason: /the stream ended before/ },
+    metrics: [tries('200', 'upstream_error')],
+  },
+  'the gateway refuses what clients send': {
+    act: async (gateway) => {
+      await gateway.chat('{');
+      await gateway.send('/v1/models', { headers: { authorization: 'Basic eDp5' } });
+    },
+    state: 'Not asked',
+    row: { failed: undefined },
+    request: { outcome: 'refused', status: 401, reason: 'no token' },
+    metrics: [
+      ['gateway_refusals_total', { reason: 'invalid_request' }, 1],
+      ['gateway_refusals_total', { reason: 'no_token' }, 1],
+      ['gateway_tries_total', { provider: 'p' }, 0],
+    ],
+  },
+  'a client asks for a model that a provider does not have': {
+    script: status(404, 'no model m'),
+    act: ask(3),
+    state: 'Good',
+    row: { clientErrors: 3, failed: undefined },
+    metrics: [tries('404', 'upstream_error', 3)],
+  },
+  'a list of models cannot be read': {
+    script: status(500, 'x'),
+    act: async (gateway) => gateway.send('/v1/models'),
+    state: 'Not asked',
+    attention: [/^The list of models of p cannot be read/],
+    metrics: [['gateway_model_list_up', { provider: 'p' }, 0]],
+  },
+  'two of ten tries fail': {
+    script: oneOfFive(),
+    act: ask(10),
+    state: '20 % fail',
+    metrics: [tries('503', 'upstream_error', 2), tries('200', 'ok', 8)],
+  },
+  'a reload fails': {
+    act: async (gateway, toml) => gateway.reload(toml.replace('[server]', '[server]\nport = "x"')),
+    state: 'Not asked',
+    attention: [/^The reload of \S+ failed: .*server\.port.*Correct the file and send SIGHUP/],
+    metrics: [['gateway_config_last_reload_successful', {}, 0]],
+  },
+};
+
+/** What a page that has just been opened shows, and the metrics. */
+async function look(t: TestContext, gateway: TestGateway) {
+  const feed = await openFeed(t, gateway.adminPort);
+  const page = await feed.next('state');
+  feed.close();
+  return { page, metrics: parseMetrics((await gateway.admin('/metrics')).text) };
+}
+
+describe('the page and the metrics tell that', { concurrency: true }, () => {
+  for (const [name, incident] of Object.entries(INCIDENTS)) {
+    test(name, async (t) => {
+      const { script, fallback, server = '', more = '', act = ask(1), ...expected } = incident;
+      const providers: Record<string, ProviderSettings> = {
+        ...(script !== null && { p: script ?? answerWell }),
+        ...(fallback && { q: { script: fallback, lines: 'default_model = "d"' } }),
+      };
+      const { gateway, toml } = await scenario(t, {
+        providers,
+        fallback: fallback ? ['q'] : [],
+        server: `host = "127.0.0.1"\nretries = 0\n${server}`,
+        more: `${more}\n[admin]\nport = 0`,
+        ...(incident.adjust && { adjust: incident.adjust }),
+      });
+      await act(gateway, toml);
+      const { page, metrics } = await look(t, gateway);
+      const row = page.providers.find(({ id }: Line) => id === 'p');
+      assert.equal(stateWords(row), expected.state);
+      assertHas(row, expected.row ?? {});
+      const { attention = [] } = expected;
+      assert.equal(page.attention.length, attention.length, page.attention.join());
+      for (const [at, text] of attention.entries()) assert.match(page.attention[at], text);
+      assertHas(page.requests.at(-1), expected.request ?? {});
+      for (const [metric, labels, value] of expected.metrics) {
+        assert.ok(metrics.types.has(metric), metric);
+        assert.equal(metrics.sum(metric, labels), value, `${metric} ${JSON.stringify(labels)}`);
+      }
+    });
+  }
+
+  test('requests hang', async (t) => {
+    const { gateway, p } = await start(t, { script: () => {}, more: '[admin]\nport = 0' });
+    const leave = new AbortController();
+    const hanging = gateway.chat(chatBody(), { signal: leave.signal });
+    await eventually(() => p.requests.length === 1, 'it is asked');
+    const oldest = ({ metrics }: Awaited<ReturnType<typeof look>>) =>
+      metrics.sum('gateway_provider_oldest_request_seconds', { provider: 'p' });
+    await eventually(async () => oldest(await look(t, gateway)) >= 1, 'a second');
+    const { page, metrics } = await look(t, gateway);
+    const [{ inFlight, oldestSeconds }] = page.providers;
+    assert.equal(inFlight, 1);
+    assert.ok(oldestSeconds >= 1, oldestSeconds);
+    assert.equal(metrics.sum('gateway_provider_requests_in_flight', { provider: 'p' }), 1);
+    leave.abort();
+    await assert.rejects(hanging);
+  });
 });
