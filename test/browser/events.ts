@@ -140,8 +140,8 @@ export function busyView(more: Record<string, object> = {}): object {
     }),
   }));
   const attention = [
-    'The settings were not reloaded at 10:02:11: providers.groq.timeout: found "ten", expected an integer from 1 to 2147483. Mend the file and send SIGHUP.',
-    'groq: key 2 is refused. Replace it.',
+    'The reload of 2026-11-22T10:02:11.000Z failed: providers.groq.timeout: found "ten", expected an integer from 1 to 2147483. Correct the file and send SIGHUP again.',
+    'Provider groq refuses key 2 (401): replace it in api_keys.',
   ];
   return idleView({
     attention,
@@ -158,6 +158,48 @@ export function busyView(more: Record<string, object> = {}): object {
     clients: { 'team-search': sums(16_700, { failed: 61 }), ci: sums(4020, { failed: 19 }) },
     requests: requestsByNumber(),
     ...more,
+  });
+}
+
+/** Of a gateway whose providers all fail, each in its own way, and with something of everything that needs attention. */
+export function failingView(): object {
+  const failed = (count: number, state: string, why: string, more: object = {}) => {
+    const lastError = { at: at(-3), text: why };
+    return provider({
+      ...sums(count, { upstream_error: count, failed: count }),
+      state,
+      why,
+      lastError,
+      since: at(-240),
+      ...more,
+    });
+  };
+  return busyView({
+    attention: [
+      '1 of 2 workers are missing: the log says why ("worker ended").',
+      'Provider openai refuses key 1 (401), key 2 (401): replace it in api_keys.',
+      'The store of [rate_limit] does not answer: each gateway limits by itself.',
+      '58 of 60 file descriptors are open, 12 connections failed for want of them: raise ulimit -n.',
+      'The list of models of groq cannot be read: see "model list failed" in the log.',
+    ],
+    all: sums(412, { failed: 412 }),
+    steps: steps([{ requests: 412, failed: 412, openStreams: 3 }, { openStreams: 3 }]),
+    providers: {
+      openai: failed(120, 'key refused', '401 Incorrect API key provided: [secret]'),
+      groq: failed(90, 'unreachable', 'ECONNREFUSED: connect ECONNREFUSED 127.0.0.1:9000'),
+      xai: failed(80, 'failing', '503 no capacity'),
+      ollama: failed(60, 'open', 'no complete answer in 1000 ms', { openUntil: at(12) }),
+      mistral: failed(40, 'partly', '500 out of memory', {
+        ...sums(200, { upstream_error: 62, failed: 62 }),
+        share: 0.31,
+        inFlight: 5,
+        oldestSeconds: 14,
+      }),
+    },
+    models: {
+      'fast openai': sums(120, { failed: 120 }),
+      'groq/llama-3.3-70b-versatile groq': sums(90, { failed: 90 }),
+    },
   });
 }
 

@@ -14,6 +14,7 @@ import {
 import {
   at,
   busyView,
+  failingView,
   idleView,
   largeView,
   provider,
@@ -33,6 +34,11 @@ const SITUATIONS: Record<string, object> = {
     draining: true as unknown as object,
     accepting: false as unknown as object,
   }),
+  failing: failingView(),
+  restarted: idleView({
+    settings: settings({ startedAt: at(-2) }),
+    providers: { openai: provider({ state: 'not asked' }), groq: provider({ state: 'not asked' }) },
+  }),
 };
 
 for (const [name, view] of Object.entries(SITUATIONS)) {
@@ -42,10 +48,18 @@ for (const [name, view] of Object.entries(SITUATIONS)) {
         `${name}, ${scheme}, ${width} px: axe finds nothing, and only tables scroll sideways`,
         async (t, open) => {
           const feed = await startFeed(t);
-          feed.view = view;
-          const page = await open(feed.url, { width, scheme });
+          const isRestarted = name === 'restarted';
+          feed.view = isRestarted ? busyView() : view;
+          const page = await open(feed.url, { width, scheme, losesConnection: isRestarted });
           await shows(page, '#connection', name === 'draining' ? 'Draining' : 'Live');
-          await screenshot(page, `${name}-${width}-${scheme}`, name !== 'busy');
+          if (isRestarted) {
+            feed.view = view;
+            feed.cut();
+            await shows(page, '#announcement', 'The gateway was restarted');
+            await page.locator('#requests-empty').waitFor({ state: 'visible' });
+          }
+          const isWhole = !['busy', 'failing', 'draining'].includes(name);
+          await screenshot(page, `${name}-${width}-${scheme}`, isWhole);
           if (name === 'busy') {
             await page.locator('#requests > tr:nth-child(8)').click();
             await page.locator('summary').click();
@@ -88,7 +102,7 @@ browserTest(
     assert.match(xai!.lastError!, /^10:13:25\n402/);
     assert.match(mistral!.state!, /^Skipped\nno api_key and no MISTRAL_API_KEY/);
     assert.deepEqual((await rowsOf(page, 'clients'))[1]![0], 'ci');
-    await shows(page, '#attention', 'key 2 is refused. Replace it.');
+    await shows(page, '#attention', 'refuses key 2 (401): replace it in api_keys.');
     await page.locator('summary').click();
     assert.deepEqual((await rowsOf(page, 'settings')).slice(3, 5), [
       ['server.auth.keys', '[secret]'],

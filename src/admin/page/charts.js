@@ -161,7 +161,8 @@ export function drawCards(state, sumsOf) {
   const timeOf = (at) => formatTime(1000 * STEP_SECONDS * (steps.last - LAST + at));
   const cards = CARDS.map(([id, title, read]) => {
     const { value, unit = '', note, max, lines, textOf } = read(state, steps, state.all[sumsOf]);
-    const size = { viewBox: `0 0 ${LAST} ${CHART_HEIGHT}`, preserveAspectRatio: 'none' };
+    // The bars of the first and the last step are whole.
+    const size = { viewBox: `-1 0 ${STEPS + 1} ${CHART_HEIGHT}`, preserveAspectRatio: 'none' };
     const paths = Object.entries(lines).map(([kind, values]) => {
       return h('path', { class: kind, d: pathOf(kind, values, max) });
     });
