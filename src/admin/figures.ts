@@ -58,8 +58,6 @@ export interface LastReload {
 }
 
 const RESOLUTION_MS = 20;
-/** When the process started, in milliseconds since the epoch. */
-export const STARTED_AT_MS = performance.timeOrigin;
 
 let rssBytes = 0;
 
@@ -72,8 +70,6 @@ function readRss(): number {
   return rssBytes;
 }
 
-const RELOADED = 'gateway_config_last_reload_success_timestamp_seconds';
-
 type Samples = readonly (readonly [labels: LabelSet, value: number])[];
 /** A figure without labels is its value; it is left out if that is undefined. */
 export type FigureRow = readonly [name: string, figure: number | undefined | Samples, help: string];
@@ -83,6 +79,7 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   const connections = figures.connections();
   const { failedAtMs, succeededAtMs } = figures.lastReload();
+  const isReloaded = Number(failedAtMs === undefined);
   const store = figures.store();
   const { user, system } = process.cpuUsage();
   const descriptors = readDescriptors();
@@ -93,10 +90,22 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     ['gateway_buffered_bytes', figures.bufferedBytes(), 'Bytes held for all clients together.'],
     ['gateway_workers_serving', figures.serving(), 'Threads that accept connections.'],
     ['gateway_log_lines_dropped_total', figures.droppedLogLines(), 'Log lines that were lost.'],
-    ['gateway_requests_uncounted_total', figures.uncountedRequests(), 'Requests not counted here.'],
-    ['gateway_descriptors_exhausted_total', figures.exhaustions(), 'Connections that failed so.'],
-    ['gateway_config_last_reload_successful', Number(failedAtMs === undefined), '1 if it was.'],
-    [RELOADED, succeededAtMs / 1000, 'When the settings in use were read, in epoch seconds.'],
+    [
+      'gateway_requests_uncounted_total',
+      figures.uncountedRequests(),
+      'Requests that other metrics miss.',
+    ],
+    [
+      'gateway_descriptors_exhausted_total',
+      figures.exhaustions(),
+      'Connections to providers that failed for want of descriptors or ports.',
+    ],
+    ['gateway_config_last_reload_successful', isReloaded, '1 if the latest succeeded.'],
+    [
+      'gateway_config_last_reload_success_timestamp_seconds',
+      succeededAtMs / 1000,
+      'When the settings in use were read, in seconds since the epoch.',
+    ],
     ['gateway_upstream_connections_open', connections?.open, 'Connections to providers.'],
     ['gateway_upstream_connections_made_total', connections?.made, 'Connections made.'],
     ['gateway_upstream_connections_reused_total', connections?.reused, 'Connections used again.'],
@@ -108,7 +117,11 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     ['process_resident_memory_bytes', readRss(), 'Resident memory of the process.'],
     ['process_open_fds', descriptors.open, 'Open file descriptors.'],
     ['process_max_fds', descriptors.max, 'Limit of open file descriptors.'],
-    ['process_start_time_seconds', STARTED_AT_MS / 1000, 'Start, in seconds since the epoch.'],
+    [
+      'process_start_time_seconds',
+      performance.timeOrigin / 1000,
+      'Start, in seconds since the epoch.',
+    ],
     ['nodejs_eventloop_lag_mean_seconds', loopDelayMs.mean / 1000, 'Mean delay of the event loop.'],
     ['nodejs_eventloop_lag_p99_seconds', loopDelayMs.p99 / 1000, '99th percentile of the delay.'],
     ['nodejs_eventloop_lag_max_seconds', loopDelayMs.max / 1000, 'Longest delay.'],
