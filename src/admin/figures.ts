@@ -58,8 +58,6 @@ export interface LastReload {
 }
 
 const RESOLUTION_MS = 20;
-/** When the process started, in milliseconds since the epoch. */
-export const STARTED_AT_MS = performance.timeOrigin;
 
 let rssBytes = 0;
 
@@ -81,6 +79,7 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   const connections = figures.connections();
   const { failedAtMs, succeededAtMs } = figures.lastReload();
+  const isReloaded = Number(failedAtMs === undefined);
   const store = figures.store();
   const { user, system } = process.cpuUsage();
   const descriptors = readDescriptors();
@@ -94,18 +93,14 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     [
       'gateway_requests_uncounted_total',
       figures.uncountedRequests(),
-      'Finished requests that the other metrics miss because the main thread did not run.',
+      'Requests that other metrics miss.',
     ],
     [
       'gateway_descriptors_exhausted_total',
       figures.exhaustions(),
       'Connections to providers that failed for want of descriptors or ports.',
     ],
-    [
-      'gateway_config_last_reload_successful',
-      Number(failedAtMs === undefined),
-      '1 if the latest succeeded.',
-    ],
+    ['gateway_config_last_reload_successful', isReloaded, '1 if the latest succeeded.'],
     [
       'gateway_config_last_reload_success_timestamp_seconds',
       succeededAtMs / 1000,
@@ -122,7 +117,11 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     ['process_resident_memory_bytes', readRss(), 'Resident memory of the process.'],
     ['process_open_fds', descriptors.open, 'Open file descriptors.'],
     ['process_max_fds', descriptors.max, 'Limit of open file descriptors.'],
-    ['process_start_time_seconds', STARTED_AT_MS / 1000, 'Start, in seconds since the epoch.'],
+    [
+      'process_start_time_seconds',
+      performance.timeOrigin / 1000,
+      'Start, in seconds since the epoch.',
+    ],
     ['nodejs_eventloop_lag_mean_seconds', loopDelayMs.mean / 1000, 'Mean delay of the event loop.'],
     ['nodejs_eventloop_lag_p99_seconds', loopDelayMs.p99 / 1000, '99th percentile of the delay.'],
     ['nodejs_eventloop_lag_max_seconds', loopDelayMs.max / 1000, 'Longest delay.'],
@@ -132,45 +131,34 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
 /** Of each client and provider of the settings: alerts need those that are 0. */
 function readParts(config: Config, figures: Figures): FigureRow[] {
   const ids = config.providers.registered.map(({ id }) => id);
-  const ofProvider = (id: string) => NO_LABELS.with('provider', id);
+  const names = config.clients.map(({ name }) => name);
+  const samples = (
+    label: string,
+    of: readonly string[],
+    read: (one: string) => number | undefined,
+  ) =>
+    of.flatMap((one) => {
+      const value = read(one);
+      return value === undefined ? [] : [[NO_LABELS.with(label, one), value] as const];
+    });
+  const cooling = new Map(figures.keysInCooldown().map(([id, keys]) => [id, keys.length]));
+  const isUp = (id: string) => {
+    const known = figures.isModelListUp(id);
+    return known === undefined ? undefined : Number(known);
+  };
+  const ofClient = samples('client', names, (name) => figures.inFlightOf(`clients.${name}`));
+  const ofProvider = samples('provider', ids, (id) => figures.inFlightOf(`providers.${id}`));
+  const oldest = samples('provider', ids, (id) => figures.oldestAgeMs(id) / 1000);
+  const keys = samples('provider', ids, (id) => cooling.get(id));
+  const circuits = countCircuits(config, figures.circuits());
   return [
-    [
-      'gateway_breaker_circuits',
-      countCircuits(config, figures.circuits()),
-      "Circuits that are not closed: the provider's own, and one for each of its models.",
-    ],
-    [
-      'gateway_client_requests_in_flight',
-      config.clients.map(({ name }) => [
-        NO_LABELS.with('client', name),
-        figures.inFlightOf(`clients.${name}`),
-      ]),
-      'Requests of each named client that are not over.',
-    ],
-    [
-      'gateway_provider_requests_in_flight',
-      ids.map((id) => [ofProvider(id), figures.inFlightOf(`providers.${id}`)]),
-      'Requests at each provider that are not over.',
-    ],
-    [
-      'gateway_provider_oldest_request_seconds',
-      ids.map((id) => [ofProvider(id), figures.oldestAgeMs(id) / 1000]),
-      'Age of the oldest request at each provider, 0 without one.',
-    ],
+    ['gateway_breaker_circuits', circuits, 'Circuits of providers and models that are not closed.'],
+    ['gateway_client_requests_in_flight', ofClient, 'Requests of each client that are not over.'],
+    ['gateway_provider_requests_in_flight', ofProvider, 'Requests at each provider.'],
+    ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
     ['gateway_limit', limitsOf(config), 'Limits of the settings, by their unit.'],
-    [
-      'gateway_keys_in_cooldown',
-      figures.keysInCooldown().map(([id, keys]) => [ofProvider(id), keys.length]),
-      'Keys of providers with several that are not used for a while.',
-    ],
-    [
-      'gateway_model_list_up',
-      ids.flatMap((id) => {
-        const isUp = figures.isModelListUp(id);
-        return isUp === undefined ? [] : [[ofProvider(id), Number(isUp)] as const];
-      }),
-      '1 if the latest fetch of the list of models succeeded.',
-    ],
+    ['gateway_keys_in_cooldown', keys, 'Keys that are not used for a while, of several.'],
+    ['gateway_model_list_up', samples('provider', ids, isUp), '1 if the latest fetch succeeded.'],
   ];
 }
 

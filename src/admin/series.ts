@@ -73,17 +73,13 @@ export function quantile(
   bounds: readonly number[],
   buckets: Float64Array,
 ): number | null {
-  let left = share * sumOf(buckets);
+  let left = share * buckets.reduce((sum, count) => sum + count, 0);
   if (left === 0) return null;
   let index = 0;
   while (index < bounds.length && left > buckets[index]!) left -= buckets[index++]!;
   // The last bucket has no width: nothing is known of values above the last bound.
   const [low, high] = [bounds[index - 1] ?? 0, bounds[index] ?? bounds.at(-1)!];
   return low + (left / buckets[index]!) * (high - low);
-}
-
-export function sumOf(numbers: Float64Array): number {
-  return numbers.reduce((sum, number) => sum + number, 0);
 }
 
 export function renderHead(name: string, type: string, help: string): string {

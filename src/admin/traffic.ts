@@ -1,6 +1,6 @@
 /** Counts and first-token times of all requests, of each provider, model and client, for the page. */
 
-import type { FinishedRequest } from '../lib/request-facts.ts';
+import type { FinishedRequest, TryFacts } from '../lib/request-facts.ts';
 import { OTHER, type LabelSet } from './labels.ts';
 import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isClientError, isFailed, isSent } from './metrics.ts';
 import { bucketOf, quantile } from './series.ts';
@@ -30,12 +30,9 @@ class Tally extends Map<string | number, number> {
       if (typeof name === 'number') times[name] = count;
       else if (count !== 0) counts.push([name, count]);
     }
-    for (const [name, share] of [
-      ['p50', 0.5],
-      ['p95', 0.95],
-    ] as const) {
-      const seconds = quantile(share, FIRST_TOKEN_BOUNDS, times);
-      if (seconds !== null) counts.push([name, Math.round(1000 * seconds)]);
+    for (const percent of [50, 95]) {
+      const seconds = quantile(percent / 100, FIRST_TOKEN_BOUNDS, times);
+      if (seconds !== null) counts.push([`p${percent}`, Math.round(1000 * seconds)]);
     }
     return Object.fromEntries(counts);
   }
@@ -134,11 +131,11 @@ export class Traffic {
       if (completion_tokens) row.count('outputTokens', completion_tokens);
       if (firstTokenMs !== undefined) row.count(bucketOf(firstTokenMs / 1000, FIRST_TOKEN_BOUNDS));
     }
-    this.#addTries(facts.tries ?? [], new Date(endedAtMs).toISOString(), step);
+    this.#addTries(facts.tries ?? [], endedAtMs, step);
   }
 
   /** A try that fails by the client's mistake shows that the provider works. */
-  #addTries(tries: NonNullable<FinishedRequest['facts']['tries']>, at: string, step: number): void {
+  #addTries(tries: readonly TryFacts[], endedAtMs: number, step: number): void {
     for (const { provider, outcome, status, cause } of tries) {
       if (!isSent(outcome)) continue;
       const row = rowOf(this.#providers, provider);
@@ -151,6 +148,7 @@ export class Traffic {
         row.since = undefined;
         continue;
       }
+      const at = new Date(endedAtMs).toISOString();
       // The cause of a page begins with the status.
       const parts = cause?.startsWith(`${status},`) ? [cause] : [status, cause];
       const text = parts.filter((part) => part !== undefined).join(' ');

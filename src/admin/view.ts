@@ -6,13 +6,7 @@ import { needsKey, type Config } from '../config/config.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
 import { VERSION } from '../lib/version.ts';
 import { attentionOf } from './attention.ts';
-import {
-  createLoopWatch,
-  readFigures,
-  renderFigure,
-  STARTED_AT_MS,
-  type Figures,
-} from './figures.ts';
+import { createLoopWatch, readFigures, renderFigure, type Figures } from './figures.ts';
 import { configuredModels, listedModels, ModelLabels } from './labels.ts';
 import { RequestMetrics } from './metrics.ts';
 import { describeProviders } from './provider-state.ts';
@@ -80,7 +74,7 @@ function describeSettings(config: Config, url: string) {
     version: VERSION,
     node: process.versions.node,
     host: hostname(),
-    startedAt: new Date(STARTED_AT_MS).toISOString(),
+    startedAt: new Date(performance.timeOrigin).toISOString(),
     url,
     needsKey: needsKey(config),
     settings: [...config.resolved],

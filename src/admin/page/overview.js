@@ -132,13 +132,6 @@ function rowsOf(items, sumsOf) {
   );
 }
 
-/** Returns a button that folds or unfolds a table with so many rows. */
-function foldButton(id, count) {
-  const onclick = () => unfolded.delete(id) || unfolded.add(id);
-  const attributes = { type: 'button', 'aria-expanded': String(unfolded.has(id)), onclick };
-  return h('button.fold', attributes, unfolded.has(id) ? 'Show fewer' : 'Show all ' + count);
-}
-
 /** Draws the tables of providers, models, clients and settings. `sumsOf` is the window: `recent` or `start`. */
 export function drawTables(state, sumsOf) {
   const wanted = byId('by-name').value.trim().toLowerCase();
@@ -147,15 +140,18 @@ export function drawTables(state, sumsOf) {
     const id = title.toLowerCase();
     const all = rowsOf(state[id], sumsOf);
     const found = all.filter((item) => item.id.toLowerCase().includes(wanted));
-    const isFolded = wanted === '' && !unfolded.has(id);
-    const shown = isFolded ? found.slice(0, MAX_FOLDED_ROWS) : found;
+    const isUnfolded = unfolded.has(id);
+    const shown = wanted === '' && !isUnfolded ? found.slice(0, MAX_FOLDED_ROWS) : found;
     const count = shown.length < all.length ? shown.length + ' of ' + all.length + ', ' : '';
     const rows = shown.map((item) => tableRow(columns, item, state.now, { key: item.id }));
     const isLong = wanted === '' && all.length > MAX_FOLDED_ROWS;
+    const onclick = () => unfolded.delete(id) || unfolded.add(id);
+    const attributes = { type: 'button', 'aria-expanded': String(isUnfolded), onclick };
+    const label = isUnfolded ? 'Show fewer' : 'Show all ' + all.length;
     fill(
       id + '-section',
       all.length > 0 && table(id, title + ', ' + count + period, columns, rows),
-      isLong && foldButton(id, all.length),
+      isLong && h('button.fold', attributes, label),
     );
   }
   const rows = state.settings.settings.map((item) => tableRow(settingColumns, item));
