@@ -16,10 +16,10 @@ import {
   type ThreadEvent,
 } from './thread.ts';
 
-/** Before a dead worker is replaced. Doubled with each death, until one has lived for a minute. */
+/** Before a dead worker is replaced. Doubled with each death, until one has lived for ten seconds. */
 const FIRST_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 30_000;
-const LONG_LIFE_MS = 60_000;
+const LONG_LIFE_MS = 10_000;
 /** Beyond the limit of the drain itself. */
 const DRAIN_GRACE_MS = 5000;
 /** For a worker to start, and to connect to the store of rate limits. */
