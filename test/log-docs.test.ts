@@ -5,11 +5,11 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
+import { Attempt } from '../src/lib/attempt.ts';
 import { LOG_LEVELS } from '../src/lib/log.ts';
 import { ROOT } from './support/process.ts';
 
 const docs = readFileSync(join(ROOT, 'docs/log.md'), 'utf8');
-const facts = readFileSync(join(ROOT, 'src/lib/request-facts.ts'), 'utf8');
 const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
   .filter((name) => name.endsWith('.ts'))
   .map((name) => readFileSync(join(ROOT, 'src', name), 'utf8'))
@@ -24,19 +24,22 @@ function documented(header: string): string[] {
   );
 }
 
-/** The members of a type in request-facts.ts. */
-function membersOf(type: string): string[] {
-  const [, text = ''] = facts.split(new RegExp(`export type ${type} = (?:TokenUsage & )?\\{`));
+const attempt = new Attempt({ id: 'provider', chatUrl: '' }, 'model');
+attempt.noteUsage({});
+
+/** The members that RequestFacts has besides those of the usage. */
+function requestMembers(): string[] {
+  const [, text = ''] = sources.split('export type RequestFacts = Partial<TokenUsage> & {');
   return [...text.split('\n};')[0]!.matchAll(/^ {2}readonly (\w+)/gm)].map(([, name]) => name!);
 }
 
 function unionOf(type: string): string[] {
-  const [, text = ''] = facts.split(`export type ${type} =`);
+  const [, text = ''] = sources.split(`export type ${type} =`);
   return [...text.split(';')[0]!.matchAll(/'(\w+)'/g)].map(([, name]) => name!);
 }
 
 test('docs/log.md has every field of an access line, and no other', () => {
-  const fields = ['time', 'level', ...membersOf('RequestFacts'), ...membersOf('TokenUsage')];
+  const fields = ['time', 'level', ...requestMembers(), ...Object.keys(attempt.usage!)];
   const verbose = ['request_bytes', 'user_agent'];
   const named = documented('field | type').filter((name) => !name.includes(' '));
   assert.ok(fields.length > 20, String(fields));
@@ -46,7 +49,7 @@ test('docs/log.md has every field of an access line, and no other', () => {
 test('docs/log.md has every field of a try, and no other', () => {
   assert.deepEqual(
     documented('field of a try | type').toSorted(),
-    membersOf('TryFacts').toSorted(),
+    Object.keys(attempt.toFacts()).toSorted(),
   );
 });
 

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 import type { Config } from '../config/config.ts';
-import type { ConnectionFigures, LoopDelay } from '../lib/shared-memory.ts';
+import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';
@@ -28,8 +28,8 @@ export interface Figures {
   uncountedRequests(): number;
   /** Files and connections that could not be opened for want of descriptors or ports. */
   exhaustions(): number;
-  /** To providers. Undefined if the transport does not know them. */
-  connections(): ConnectionFigures | undefined;
+  /** To providers: `made`, and requests on a `reused` one, since the start. Undefined if the transport does not know them. */
+  connections(): Readonly<Record<'open' | 'made' | 'reused', number>> | undefined;
   /** Of the store of rate limits, if there is one: a thread at least is without it; decisions made without it. */
   store(): { readonly isAway: boolean; readonly fallbacks: number } | undefined;
   /** Of each worker thread. */

@@ -1,7 +1,9 @@
 /** The metrics of finished requests. Names and labels of `gen_ai_*` are those of Envoy AI Gateway, and so are their buckets, among finer ones. */
 
 import type { Config } from '../config/config.ts';
-import type { FinishedRequest, Outcome, RequestFacts, TryFacts } from '../lib/request-facts.ts';
+import type { TryFacts } from '../lib/attempt.ts';
+import type { Outcome } from '../lib/errors.ts';
+import type { FinishedRequest, RequestFacts } from '../lib/request-facts.ts';
 import { NO_LABELS, OTHER, type LabelSet, type ModelLabels } from './labels.ts';
 import { Metric } from './series.ts';
 

@@ -4,9 +4,9 @@ import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { createRemoteAddress } from '../downstream/request-head.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS } from '../lib/attempt.ts';
-import { ClientGone, type GatewayError } from '../lib/errors.ts';
+import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
-import type { Outcome, RequestFacts, RequestObserver } from '../lib/request-facts.ts';
+import type { RequestFacts, RequestObserver } from '../lib/request-facts.ts';
 import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {

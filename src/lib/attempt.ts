@@ -1,9 +1,8 @@
 /** A chat request, its attempts and its answer; what is learned of them is recorded here for the log. */
 
 import { JsonScanner, memberOf, parseUntrustedJson } from './json.ts';
-import { type ClientGone, GatewayError } from './errors.ts';
+import { type ClientGone, GatewayError, type Outcome } from './errors.ts';
 import type { ByteStream } from './byte-source.ts';
-import type { TokenUsage, TryFacts } from './request-facts.ts';
 import { escapeControlCharacters } from './secrets.ts';
 
 /** Of every text from outside that a line of the log quotes. */
@@ -92,7 +91,7 @@ export class Attempt {
   /** The answer's head was there, or the attempt has failed. */
   endedAtMs: number | undefined;
   /** `circuit_open` and `limit`: the provider was skipped. Undefined while the attempt is made. */
-  outcome: TryFacts['outcome'] | undefined;
+  outcome: Outcome | 'circuit_open' | 'limit' | undefined;
   /** The answer to the client, until then. */
   answer: Answer | undefined;
   failure: GatewayError | undefined;
@@ -151,7 +150,8 @@ export class Attempt {
     if (failure instanceof GatewayError) this.failure = failure;
   }
 
-  toFacts(): TryFacts {
+  /** Returns the fields of a try in the log. */
+  toFacts() {
     const { beganAtMs, endedAtMs, failure, wasSent, key, outcome, upstreamRequestId } = this;
     return {
       provider: this.provider,
@@ -167,6 +167,10 @@ export class Attempt {
     };
   }
 }
+
+type Recorded = ReturnType<Attempt['toFacts']>;
+/** JSON has no undefined fields. */
+export type TryFacts = Pick<Recorded, 'provider' | 'model' | 'outcome'> & Partial<Recorded>;
 
 /** Returns what happened, for the operator: the network's error, the provider's own text, or the failure's message. */
 export function causeOf(failure: GatewayError): string {
@@ -186,7 +190,7 @@ export function describeCause(cause: unknown): string | undefined {
   return code === undefined ? message : `${code}: ${message}`;
 }
 
-function readUsage(noted: unknown): TokenUsage {
+function readUsage(noted: unknown) {
   const usage = typeof noted === 'string' ? parseUntrustedJson(firstObject(noted)) : noted;
   const promptDetails = memberOf(usage, 'prompt_tokens_details');
   const completionDetails = memberOf(usage, 'completion_tokens_details');
@@ -201,6 +205,8 @@ function readUsage(noted: unknown): TokenUsage {
     reasoning_tokens: count(completionDetails, 'reasoning_tokens'),
   };
 }
+
+export type TokenUsage = ReturnType<typeof readUsage>;
 
 /** Returns the JSON object at the start of `text`, without what follows it; '' if it is not whole. */
 function firstObject(text: string): string {

@@ -1,6 +1,25 @@
 /** Every failure a client is told about: one class, one table. Only this file maps a kind to status, type and code. */
 
-import type { Limit, Outcome } from './request-facts.ts';
+/** The end of a request or an attempt; see docs/log.md. */
+export type Outcome =
+  | 'ok'
+  | 'client_closed'
+  | 'refused'
+  | 'rate_limited'
+  | 'upstream_error'
+  | 'timeout'
+  | 'internal_error';
+
+/** Whose limit a 429 is about: the gateway's for all requests, for a client, a provider or its memory, or a provider's own. */
+export type Limit =
+  | 'global'
+  | 'client'
+  | 'provider'
+  | 'server_concurrency'
+  | 'client_concurrency'
+  | 'provider_concurrency'
+  | 'memory'
+  | 'upstream';
 
 /** `code` is undefined if the documented error has none. Messages begin with `prefix`. */
 type ErrorRow = readonly [status: number, type: string, code: string | undefined, prefix: string];

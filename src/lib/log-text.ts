@@ -1,6 +1,7 @@
 /** Log lines as text, for people at a terminal. */
 
-import type { RequestFacts, TryFacts } from './request-facts.ts';
+import type { TryFacts } from './attempt.ts';
+import type { RequestFacts } from './request-facts.ts';
 import { escapeControlCharacters } from './secrets.ts';
 
 const ANSI_COLOURS = {

@@ -150,21 +150,8 @@ export class Starts {
   }
 }
 
-/** Connections to providers that have carried a request. */
-export interface ConnectionFigures {
-  readonly open: number;
-  /** Since the start. */
-  readonly made: number;
-  /** Requests that were sent on a connection that had carried one before. */
-  readonly reused: number;
-}
-
 /** Delays of the event loop, in milliseconds. */
-export interface LoopDelay {
-  readonly mean: number;
-  readonly p99: number;
-  readonly max: number;
-}
+export type LoopDelay = Readonly<Record<'mean' | 'p99' | 'max', number>>;
 
 /** `performance.now()` counts from the start of its own thread. */
 const threadStartMs = Number(process.hrtime.bigint()) / 1e6 - performance.now();

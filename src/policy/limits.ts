@@ -1,8 +1,7 @@
 /** Limits on requests in all, of each client and at each provider: those in flight, and token buckets. */
 
 import type { BucketSettings, Config } from '../config/config.ts';
-import { GatewayError } from '../lib/errors.ts';
-import type { Limit } from '../lib/request-facts.ts';
+import { GatewayError, type Limit } from '../lib/errors.ts';
 import {
   type SharedCounter,
   type SharedMemory,
