@@ -130,7 +130,7 @@ const MAX_LINES: Readonly<Record<string, number>> = {
   config: 1585,
   downstream: 1095,
   gateway: 925,
-  lib: 2055,
+  lib: 1910,
   policy: 605,
   store: 275,
   upstream: 1810,

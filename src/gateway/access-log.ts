@@ -44,7 +44,7 @@ export function createAccessLog(
       if (!isObserved) return;
       const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
       observe({
-        facts: redactFacts(facts, redact) as RequestFacts,
+        facts: redactFacts(facts, redact),
         endedAtMs: Date.now(),
         durationMs: endedAtMs - receivedAtMs,
         firstByteMs: call.firstByteAtMs && firstByteAtMs - receivedAtMs,

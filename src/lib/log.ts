@@ -1,7 +1,8 @@
 /** The log: one line per event on stdout, as JSON, or as text if stdout is a terminal. */
 
-import { formatText } from './log-text.ts';
-import type { Redactor } from './secrets.ts';
+import type { TryFacts } from './attempt.ts';
+import type { RequestFacts } from './request-facts.ts';
+import { escapeControlCharacters, type Redactor } from './secrets.ts';
 
 export const LOG_LEVELS = ['error', 'warn', 'info', 'debug', 'trace'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
@@ -38,77 +39,140 @@ export function createLogger(
   },
 ) {
   const { redact, colour, write } = options;
-  let { format } = options;
-  let limit = LOG_LEVELS.indexOf(options.level);
-  const formatTime = createTimeFormatter();
-  const isEnabled = (level: LogLevel) => LOG_LEVELS.indexOf(level) <= limit;
+  let settings: LogSettings = options;
+  const isEnabled = (level: LogLevel) =>
+    LOG_LEVELS.indexOf(level) <= LOG_LEVELS.indexOf(settings.level);
   return {
     isEnabled,
-    configure(settings: LogSettings) {
-      format = settings.format;
-      limit = LOG_LEVELS.indexOf(settings.level);
+    configure(changed: LogSettings) {
+      settings = changed;
     },
     log(level: LogLevel, message: string, facts: LogFacts = {}) {
       if (!isEnabled(level)) return;
-      const entry = { time: formatTime(Date.now()), level, message, facts };
-      if (format === 'json') write(formatJson(entry, redact));
-      else write(formatText(redactEntry(entry, redact), colour));
+      const entry = { time: new Date(Date.now()).toISOString(), level, message, ...facts };
+      if (settings.format === 'json') write(formatJson(entry, redact));
+      else write(formatText(redactFacts(entry, redact), colour));
     },
   };
 }
 
-interface Entry {
-  readonly time: string;
-  readonly level: LogLevel;
-  readonly message: string;
-  readonly facts: LogFacts;
-}
-
-/** Returns a function like `Date.toISOString`, which is slow: most of its result is kept for a second. */
-function createTimeFormatter(): (ms: number) => string {
-  let second = NaN;
-  let text = '';
-  return (ms) => {
-    const own = Math.floor(ms / 1000);
-    if (own !== second) {
-      second = own;
-      text = new Date(ms).toISOString().slice(0, 20);
-    }
-    return `${text}${String(ms % 1000).padStart(3, '0')}Z`;
-  };
-}
-
-function redactEntry(entry: Entry, redact: Redactor): Entry {
-  return { ...entry, message: redact(entry.message), facts: redactFacts(entry.facts, redact) };
-}
-
 /** Returns the facts as the log shows them: bounded, and redacted value by value, because an escape sequence may hide a key. */
-export function redactFacts(facts: LogFacts, redact: Redactor): LogFacts {
+export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redactor): Facts {
   if (isPlain(JSON.stringify(facts), redact)) return facts;
   const redacted = JSON.stringify(facts, (_, value: unknown) => {
     if (typeof value === 'string') return redact(value.slice(0, MAX_VALUE_CHARACTERS));
     return Array.isArray(value) ? value.slice(0, MAX_ARRAY_ENTRIES) : value;
   });
-  return JSON.parse(redacted) as LogFacts;
+  return JSON.parse(redacted) as Facts;
 }
 
 /** JSON does not escape these two, and some viewers break lines at them. */
 const SEPARATORS = /[\u2028\u2029]/g;
 
-function formatJson(entry: Entry, redact: Redactor): string {
-  const line = stringify(entry);
-  if (isPlain(line, redact)) return line;
-  return stringify(redactEntry(entry, redact)).replace(SEPARATORS, ' ');
-}
-
-function stringify({ time, level, message, facts }: Entry): string {
-  const head = `{"time":"${time}","level":"${level}","message":${JSON.stringify(message)}`;
-  const rest = JSON.stringify(facts).slice(1);
-  return `${head}${rest === '}' ? '' : ','}${rest}\n`;
+function formatJson(entry: LogFacts, redact: Redactor): string {
+  const line = JSON.stringify(entry);
+  if (isPlain(line, redact)) return `${line}\n`;
+  return `${JSON.stringify(redactFacts(entry, redact)).replace(SEPARATORS, ' ')}\n`;
 }
 
 /** Nothing has to be redacted, cut or replaced, and no escape sequence can hide a key: true of nearly all lines. */
 function isPlain(json: string, redact: Redactor): boolean {
   if (json.length > MAX_VALUE_CHARACTERS || json.includes('\\')) return false;
   return json.search(SEPARATORS) === -1 && !redact.mayChange(json);
+}
+
+const ANSI_COLOURS = { error: 31, warn: 33, info: 32, debug: 36, trace: 90 } as const;
+const GREY = 90;
+const MAX_COLUMNS = 120;
+const MAX_MESSAGE_CHARACTERS = 2000;
+const MAX_TEXT_VALUE_CHARACTERS = 500;
+/** Values that need no quotes. */
+const WORD = /^[^\s"=\\]+$/;
+const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
+
+type Entry = LogFacts & { time: string; level: LogLevel; message: string };
+
+/** Returns the entry as text, with its line end. A failed request has more lines: one for each attempt, and its ids. */
+function formatText({ time, level, message, ...facts }: Entry, colour: boolean): string {
+  const paint = (code: number, text: string) => (colour ? `\u001b[${code}m${text}\u001b[0m` : text);
+  const paintLevel = (text: string) => paint(ANSI_COLOURS[level], text);
+  const clock = time.slice(11, 23);
+  if (message === 'request') {
+    return formatRequest(clock, facts as unknown as RequestFacts, paintLevel);
+  }
+  const label = paintLevel(level.toUpperCase().padEnd(5));
+  const text = escapeControlCharacters(message, MAX_MESSAGE_CHARACTERS);
+  const pairs = pairsOf(facts, (name) => paint(GREY, name));
+  return `${clock} ${label} ${[text, ...pairs].join(' ')}\n`;
+}
+
+function formatRequest(
+  clock: string,
+  facts: RequestFacts,
+  paint: (outcome: string) => string,
+): string {
+  const { client, model, outcome, status, tries = [] } = facts;
+  const isOk = outcome === 'ok';
+  const asked = `${facts.provider}/${facts.upstream_model}`;
+  const target = facts.upstream_model === undefined || asked === model ? '' : ` → ${asked}`;
+  const what = model === undefined ? `${facts.method} ${facts.path}` : `${model}${target}`;
+  const times = [facts.first_byte_ms, facts.duration_ms].filter((ms) => ms !== undefined);
+  const figures = [
+    [...new Set(times.map(formatMs))].join(', '),
+    tokensOf(facts),
+    isOk && tries.length > 1 ? `${tries.length} tries` : '',
+  ].filter((text) => text !== '');
+  const end = `  ${figures.join('  ')}`;
+  const start = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}  `;
+  const who = client === undefined ? '' : `${client}  `;
+  const middle = cut(
+    escapeControlCharacters(who + what, Infinity),
+    MAX_COLUMNS - start.length - end.length,
+  );
+  const line = `${start.replace(outcome, paint(outcome))}${middle}${end}\n`;
+  if (isOk) return line;
+  const { cause, limit, reason, remote, request_id } = facts;
+  const details = pairsOf({ reason, limit, cause, remote, request_id }).join(' ');
+  return `${line}${tries.map(formatTry).join('')}  ${details}\n`;
+}
+
+function tokensOf({ prompt_tokens: sent, completion_tokens: received }: RequestFacts): string {
+  if (sent === undefined && received === undefined) return '';
+  return `${sent ?? '?'}+${received ?? '?'} tokens`;
+}
+
+function formatTry({ provider, model, outcome, duration_ms, ...others }: TryFacts): string {
+  const { key, status, cause } = others;
+  const took = duration_ms === undefined ? [] : [formatMs(duration_ms)];
+  const parts = [formatValue(`${provider}/${model}`), outcome, ...took];
+  return `  ${[...parts, ...pairsOf({ key, status, cause })].join(' ')}\n`;
+}
+
+function formatMs(ms: number): string {
+  return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
+}
+
+function cut(text: string, maxCharacters: number): string {
+  return text.length > maxCharacters ? `${text.slice(0, maxCharacters - 1)}…` : text;
+}
+
+/** In an array, `word` is ARRAY_WORD. */
+function pairsOf(facts: LogFacts, paint = (name: string) => name, word = WORD): string[] {
+  return Object.entries(facts)
+    .filter(([, value]) => value !== undefined)
+    .map(([name, value]) => `${paint(`${name}=`)}${formatValue(value, word)}`);
+}
+
+/** Quotes a text as JSON does, unless it is one word: with a space and `=` in it, it could forge a field. */
+function formatValue(value: unknown, word = WORD): string {
+  if (Array.isArray(value)) {
+    const entries = value.map((entry: string | FlatFacts) =>
+      typeof entry === 'string'
+        ? formatValue(entry, ARRAY_WORD)
+        : pairsOf(entry, undefined, ARRAY_WORD).join(' '),
+    );
+    return `[${entries.join(', ')}]`;
+  }
+  const text = String(value).slice(0, MAX_TEXT_VALUE_CHARACTERS);
+  return escapeControlCharacters(word.test(text) ? text : JSON.stringify(text), Infinity);
 }

@@ -198,7 +198,7 @@ describe('the logger', () => {
     logger.log('debug', 'not written');
   });
 
-  test('takes the time of each line, within a second and after it', (t) => {
+  test('takes the time of each line', (t) => {
     const times = [1_000, 1_001, 1_999, 2_000, 1_500, 61_010];
     const written: string[] = [];
     const logger = createLogger({
