@@ -125,12 +125,12 @@ test('no file of src is longer than 250 lines', () => {
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
   '': 750,
-  admin: 2555,
+  admin: 2560,
   cli: 520,
   config: 1585,
   downstream: 1095,
   gateway: 925,
-  lib: 1910,
+  lib: 1965,
   policy: 605,
   store: 275,
   upstream: 1810,
