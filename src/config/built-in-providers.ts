@@ -48,12 +48,17 @@ export const BUILT_IN_PROVIDERS: ReadonlyMap<string, BuiltInProvider> = new Map(
   }),
 );
 
-/** Returns the name of a provider's variable. `pattern` has `<ID>` for its id, as the table of settings has it. */
-export function variableOf(id: string, pattern: string): string {
-  return pattern.replace('<ID>', id.toUpperCase().replace(/[^A-Z0-9]/g, '_'));
-}
-
 /** Returns the name of the environment variable that holds a provider's key. */
 export function keyVariableOf(id: string): string {
-  return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? variableOf(id, '<ID>_API_KEY');
+  return BUILT_IN_PROVIDERS.get(id)?.keyVariable ?? fillIn('<ID>_API_KEY', id);
+}
+
+/** Returns the variable of a provider's setting. `pattern` is its `providerEnv`; only the key of other providers has one. */
+export function variableOf(id: string, pattern: string): string | undefined {
+  if (pattern === '<ID>_API_KEY') return keyVariableOf(id);
+  return BUILT_IN_PROVIDERS.has(id) ? fillIn(pattern, id) : undefined;
+}
+
+function fillIn(pattern: string, id: string): string {
+  return pattern.replace('<ID>', id.toUpperCase().replace(/[^A-Z0-9]/g, '_'));
 }

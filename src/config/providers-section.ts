@@ -87,8 +87,8 @@ function readProvider(id: string, values: SettingValues): ProviderSettings | str
     apiKeys: [...new Set(keys.map(({ text }) => text))].map((text) => new Secret(text)),
     headers: readHeaders(`${path}.headers`, section.headers ?? {}, values),
     defaultModel: section.defaultModel || undefined,
-    timeoutMs: section.timeoutMs ?? server.timeoutMs,
-    retries: section.retries ?? server.retries,
+    timeoutMs: section.timeoutMs,
+    retries: section.retries,
     maxConcurrentRequests: section.maxConcurrentRequests,
     models: section.models,
   };

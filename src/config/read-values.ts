@@ -3,9 +3,10 @@
  * reported together.
  */
 
+import { resolve } from 'node:path';
+
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
-import { expandReferences, hasBrokenReference } from './references.ts';
 import {
   accepts,
   describe,
@@ -15,12 +16,10 @@ import {
   typeOf,
   type Rows,
   type Setting,
-  type Table,
 } from './setting-kinds.ts';
-import { MIN_BUFFERED_BYTES } from './settings-table.ts';
-import { parseToml } from './settings-file.ts';
-import { SettingValues, type SettingValue } from './setting-values.ts';
-import { SETTINGS } from './settings-table.ts';
+import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
+import { parseToml, readValueFile } from './settings-file.ts';
+import { MIN_BUFFERED_BYTES, SETTINGS } from './settings-table.ts';
 
 export type Env = Readonly<Record<string, string | undefined>>;
 
@@ -48,21 +47,14 @@ const SERVICE_LINK_NAME =
 const SERVICE_LINK_HINT =
   '; Kubernetes sets this variable for a Service named "gateway": set enableServiceLinks: false in the pod, or rename the Service';
 
-/** A section of the file, with its name. */
-interface Place {
-  readonly table: Table;
-  readonly path: string;
-}
+const VARIABLE = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/;
+/** The path of a file may have variables in it: `${file:${CREDENTIALS_DIRECTORY}/openai}`. */
+const REFERENCE = new RegExp(
+  `\\$\\{file:((?:[^{}]|${VARIABLE.source})*)\\}|${VARIABLE.source}`,
+  'g',
+);
 
-/** Additions to the rows of the table of settings. */
-interface RowSources {
-  /** The keys of sections in it. */
-  readonly sections?: Iterable<string>;
-  /** By key, the default that its row cannot have. */
-  readonly defaults?: Readonly<Record<string, unknown>>;
-  /** By key, the variable that is read if the file does not set it. */
-  readonly variables?: Readonly<Record<string, string>>;
-}
+const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
 
 /** Returns the value of every setting that has one, defaults included. Throws `ConfigError` if the text is no TOML. */
 export function readValues(sources: ValueSources): SettingValues {
@@ -77,87 +69,55 @@ class ValueReader {
 
   constructor(sources: ValueSources) {
     this.#sources = sources;
-    const { toml, path, memoryBytes = Infinity } = sources;
-    const filePrefix = path === undefined ? '' : `${path}: `;
+    const filePrefix = sources.path === undefined ? '' : `${sources.path}: `;
     this.values = new SettingValues([], filePrefix);
-    const top = { table: parseToml(toml, filePrefix), path: '' };
-    const server = this.#below(top, 'server');
-    const quarter = memoryBytes === Infinity ? 0 : Math.floor(memoryBytes / 4);
-    const defaults = { max_buffered_bytes: Math.max(MIN_BUFFERED_BYTES, quarter) };
-    this.#readRows(server, SETTINGS.server, { defaults, sections: ['auth'] });
-    this.#readRows(this.#below(server, 'auth'), SETTINGS['server.auth']);
-    this.#readNamed(this.#below(top, 'clients'), SETTINGS['clients.<name>']);
-    this.#readRows(this.#below(top, 'admin'), SETTINGS.admin);
-    this.#readRows(this.#below(top, 'logging'), SETTINGS.logging);
-    this.#readProviders(this.#below(top, 'providers'));
-    const aliases = this.#below(top, 'aliases');
-    for (const alias of Object.keys(aliases.table)) {
-      this.#readValue(aliases, alias, SETTINGS.aliases['<alias>']);
-    }
-    const rateLimit = this.#below(top, 'rate_limit');
-    this.#readRows(rateLimit, SETTINGS.rate_limit, { sections: ['providers'] });
-    const limits = this.#below(rateLimit, 'providers');
-    this.#readNamed(limits, SETTINGS['rate_limit.providers.<id>']);
-    const sections = new Set(Object.keys(SETTINGS).map((name) => name.split('.')[0]!));
-    this.#readRows(top, {}, { sections });
+    this.#readSection(parseToml(sources.toml, filePrefix), '', '');
     this.#warnOfUnknownVariables();
   }
 
-  #readNamed(place: Place, rows: Rows): void {
-    for (const name of Object.keys(place.table)) this.#readRows(this.#below(place, name), rows);
-  }
-
-  /** Reads the providers that have a section, and the built-in ones that have a key. */
-  #readProviders(place: Place): void {
-    const { table } = place;
-    const builtIn = [...BUILT_IN_PROVIDERS.keys()];
-    const written = Object.keys(table).filter(
-      (id) => isTable(table[id]) && !Object.hasOwn(SETTINGS.providers, id),
-    );
-    const used = builtIn.filter(
-      (id) => table[id] !== undefined || this.#variable(keyVariableOf(id)),
-    );
-    const rows = SETTINGS['providers.<id>'];
-    const { timeoutMs, retries } = this.values.section('server');
-    const sections = new Set([...written, ...builtIn]);
-    this.#readRows(place, SETTINGS.providers, { sections });
-    for (const id of new Set([...written, ...used])) {
-      const defaults = {
-        base_url: BUILT_IN_PROVIDERS.get(id)?.baseUrl,
-        timeout: timeoutMs / 1000,
-        retries,
-      };
-      const own = builtIn.includes(id) && {
-        base_url: variableOf(id, rows.base_url.providerEnv),
-        default_model: variableOf(id, rows.default_model.providerEnv),
-      };
-      const variables = { api_key: keyVariableOf(id), ...own };
-      this.#readRows(this.#below(place, id), rows, { defaults, variables });
+  /** Reads a section of the file, and those below it. `pattern` is its name in the table of settings. */
+  #readSection(found: unknown, path: string, pattern: string): void {
+    if (!isTable(found)) this.values.problem(path, `found ${typeOf(found)}, expected a table`);
+    const table = isTable(found) ? found : {};
+    const rows = ROWS[pattern] ?? {};
+    const sections = Object.keys(ROWS)
+      .filter((name) => name.startsWith(nameOf(pattern, '')))
+      .map((name) => name.slice(nameOf(pattern, '').length).split('.')[0]!);
+    const known = new Set([...Object.keys(rows), ...sections]);
+    // `<id>` stands for any key.
+    const placeholder = [...known].find((key) => key.startsWith('<'));
+    if (placeholder) known.delete(placeholder);
+    const builtIn = pattern === 'providers' ? [...BUILT_IN_PROVIDERS.keys()] : [];
+    const used = builtIn.filter((id) => this.#variable(keyVariableOf(id)));
+    for (const key of new Set([...known, ...Object.keys(table), ...used])) {
+      const name = nameOf(path, key);
+      const keyInTable = known.has(key) ? key : placeholder;
+      const isScalar = pattern === 'providers' && !isTable(table[key]) && !builtIn.includes(key);
+      if (keyInTable && rows[keyInTable]) {
+        this.#readValue(path, key, table[key], rows[keyInTable]);
+      } else if (keyInTable === undefined || isScalar) {
+        const hint = didYouMean(key, [...known, ...builtIn]);
+        this.values.problem(name, `unknown key${hint}`);
+      } else {
+        this.#readSection(table[key] ?? {}, name, nameOf(pattern, keyInTable));
+      }
     }
   }
 
-  /** The section below another, empty if the file has none. */
-  #below({ table, path }: Place, key: string): Place {
-    const below = { table: {}, path: nameOf(path, key) };
-    const value = table[key] ?? {};
-    if (isTable(value)) return { ...below, table: value };
-    this.values.problem(below.path, `found ${typeOf(value)}, expected a table`);
-    return below;
-  }
-
-  #readRows(place: Place, rows: Rows, sources: RowSources = {}): void {
-    for (const [key, row] of Object.entries(rows)) this.#readValue(place, key, row, sources);
-    const known = [...Object.keys(rows), ...(sources.sections ?? [])];
-    for (const key of Object.keys(place.table).filter((one) => !known.includes(one))) {
-      this.values.problem(nameOf(place.path, key), `unknown key${didYouMean(key, known)}`);
+  /** Returns the default of a setting, which may depend on the machine, the provider or another setting. */
+  #defaultOf(path: string, key: string, row: Setting): unknown {
+    const { memoryBytes = Infinity } = this.#sources;
+    if (key === 'max_buffered_bytes' && memoryBytes < Infinity) {
+      return Math.max(MIN_BUFFERED_BYTES, Math.floor(memoryBytes / 4));
     }
+    if (key === 'base_url') return BUILT_IN_PROVIDERS.get(idOf(path))?.baseUrl;
+    return row.inherits ? this.values.plain().get(row.inherits)?.value : row.default;
   }
 
-  /** Reads one key: command line, then environment, then the file, then its variable in `sources`, then the default. */
-  #readValue(place: Place, key: string, row: Setting, sources: RowSources = {}): void {
-    const name = nameOf(place.path, key);
-    const written = place.table[key];
-    const variable = sources.variables?.[key];
+  /** Reads one key: command line, then environment, then the file, then its provider's variable, then the default. */
+  #readValue(path: string, key: string, written: unknown, row: Setting): void {
+    const name = nameOf(path, key);
+    const variable = row.providerEnv && variableOf(idOf(path), row.providerEnv);
     const option = row.flag && this.#sources.flags?.[row.flag];
     // Lowest first: a wrong one is reported even if another overrides it.
     const given: [origin: string | undefined, value: unknown][] = [
@@ -166,8 +126,8 @@ class ValueReader {
       [row.env, this.#fromVariable(row.env, row)],
       [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
     ];
-    const fallback = sources.defaults?.[key] ?? row.default;
-    let result: SettingValue = { value: fallback, row, origin: undefined };
+    const value = this.#defaultOf(path, key, row);
+    let result: SettingValue = { value, row, origin: undefined };
     for (const [origin, value] of given) {
       if (value === undefined) continue;
       if (accepts(row, value)) {
@@ -216,22 +176,46 @@ class ValueReader {
       const entries = Object.entries(value);
       return Object.fromEntries(entries.map(([key, item]) => [key, this.#expand(name, item, row)]));
     }
-    if (typeof value !== 'string') return value;
-    // The other keys must not have it at all: `checkCallerKey`, `readStore`.
+    return typeof value === 'string' ? this.#expandText(name, value, row) : value;
+  }
+
+  /** Replaces each reference by the variable's value or the file's text, neither of which is expanded again. */
+  #expandText(name: string, text: string, row: Setting): string {
+    const problem = (why: string) => this.values.problem(name, why);
+    const warning = (why: string) =>
+      this.values.warning(name, `${why}; the text is used as written`);
+    // The other keys must not have it at all: `checkCallerKeys`, `readStore`.
     const mayStay = row.key === undefined || row.key === 'of a provider';
-    if (mayStay && hasBrokenReference(value)) {
-      this.values.warning(name, '"${" begins no reference here; the text is used as written');
+    // `${NAME:-default}` or `${file:/path`.
+    if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
+      warning('"${" begins no reference here');
     }
-    const expanded = expandReferences(value, {
-      directory: this.#sources.directory ?? '',
-      variable: (variable) => this.#variable(variable),
-      problem: (text) => this.values.problem(name, text),
-      onUnset: (text) => {
-        if (mayStay) this.values.warning(name, `${text}; the text is used as written`);
-        else this.values.problem(name, text);
-      },
+    const valueOf = (variable: string, report: (why: string) => void) => {
+      const value = this.#variable(variable);
+      if (value === undefined) report(`environment variable ${variable} is not set`);
+      return value;
+    };
+    const expanded = text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
+      if (path === undefined) return valueOf(variable, mayStay ? warning : problem) ?? reference;
+      let isComplete = true;
+      const actual = path.replaceAll(new RegExp(VARIABLE, 'g'), (_reference, part: string) => {
+        const value = valueOf(part, problem);
+        isComplete &&= value !== undefined;
+        return value ?? '';
+      });
+      if (!isComplete) return reference;
+      const { directory = '' } = this.#sources;
+      try {
+        // The value of a variable may be a key by mistake: a message shows the path as it is written.
+        const shown = actual === path ? resolve(directory, path) : path;
+        return readValueFile(resolve(directory, actual), shown);
+      } catch (error) {
+        if (!(error instanceof ConfigError)) throw error;
+        problem(error.message);
+        return reference;
+      }
     });
-    if (expanded !== value) this.values.replaced(expanded, value);
+    if (expanded !== text) this.values.replaced(expanded, text);
     return expanded;
   }
 
@@ -247,4 +231,9 @@ class ValueReader {
 
 function nameOf(path: string, key: string): string {
   return path === '' ? key : `${path}.${key}`;
+}
+
+/** The id of a provider, which may have dots, by the path of its section. */
+function idOf(path: string): string {
+  return path.slice('providers.'.length);
 }

@@ -17,6 +17,8 @@ export interface Setting<T = unknown> {
     | 'text or texts'
     | 'headers';
   readonly default: T;
+  /** The setting whose value is the default. */
+  readonly inherits?: string;
   /** Of integers and seconds. */
   readonly min?: number;
   readonly max?: number;

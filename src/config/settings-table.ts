@@ -93,9 +93,9 @@ export const SETTINGS = {
     headers: { ...HEADERS, key: 'of a provider' },
     default_model: { ...text(), providerEnv: '<ID>_DEFAULT_MODEL' },
     models: TEXTS,
-    timeout: seconds(1),
+    timeout: { ...seconds(1, 60), inherits: 'server.timeout' },
     ...CONCURRENCY,
-    retries: integer(0, MAX_RETRIES),
+    retries: { ...integer(0, MAX_RETRIES, 0), inherits: 'server.retries' },
   },
   aliases: {
     '<alias>': TEXT_OR_TEXTS,
