@@ -127,7 +127,7 @@ const MAX_LINES: Readonly<Record<string, number>> = {
   '': 750,
   admin: 2560,
   cli: 520,
-  config: 1585,
+  config: 1520,
   downstream: 1095,
   gateway: 925,
   lib: 1965,
