@@ -126,8 +126,8 @@ class ValueReader {
       [row.env, this.#fromVariable(row.env, row)],
       [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
     ];
-    const value = this.#defaultOf(path, key, row);
-    let result: SettingValue = { value, row, origin: undefined };
+    const fallback = this.#defaultOf(path, key, row);
+    let result: SettingValue = { value: fallback, row, origin: undefined };
     for (const [origin, value] of given) {
       if (value === undefined) continue;
       if (accepts(row, value)) {
