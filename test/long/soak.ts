@@ -33,8 +33,7 @@ const RELOAD_EVERY_MS = 5000;
 const KILL_EVERY_MS = 20_000;
 /** So long after a worker was told to end, its clients may notice. */
 const KILLED_MS = 3000;
-/** Below this many minutes the slope is noise. */
-/** The resident memory of a process with workers moves too much to tell a slope from less. */
+/** Below this many minutes the slope is noise; the resident memory of a process with workers moves more than a heap. */
 const SLOPE_MINUTES = process.env['TEST_WORKERS'] ? 60 : 10;
 const MAX_SLOPE_PERCENT_PER_HOUR = 2;
 /** Caches grow at first. */
