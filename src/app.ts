@@ -7,6 +7,7 @@ import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { ConfigError } from './config/setting-values.ts';
 import { createHttpServer, requestCounters, type DrainOptions } from './downstream/http-server.ts';
+import { createTurns } from './gateway/balance.ts';
 import type { CompletionSettings } from './gateway/chat-completions.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, modelListState } from './gateway/model-list.ts';
@@ -85,7 +86,8 @@ export function createService(initial: Config, runtime: MainRuntime) {
   };
   const config = () => app.snapshot.config;
   const admin: Admin | undefined =
-    settings && createAdmin(config, settings, figures, { logger, limits: runtime.clientLimits });
+    settings &&
+    createAdmin(config, settings, figures, { logger, redact, limits: runtime.clientLimits });
   admin?.onConfig(initial);
   const learnModels = () => void (admin && app.snapshot.listModels());
 
@@ -226,6 +228,8 @@ function createSnapshot(
     keyPools,
     limits: createLimits(config, memory, store),
     health,
+    usageRefusals: new Set<string>(),
+    turns: createTurns(config, memory),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };

@@ -113,7 +113,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   service.learnModels();
   const started = { config: app.snapshot.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedLine(started));
-  print(describeStartup(started), process.stderr);
+  print(app.redact(describeStartup(started)), process.stderr);
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 

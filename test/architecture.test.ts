@@ -124,16 +124,16 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 750,
-  admin: 2560,
+  '': 755,
+  admin: 2525,
   cli: 520,
-  config: 1520,
-  downstream: 1095,
-  gateway: 925,
-  lib: 1965,
-  policy: 605,
+  config: 1600,
+  downstream: 1135,
+  gateway: 1165,
+  lib: 1985,
+  policy: 675,
   store: 275,
-  upstream: 1810,
+  upstream: 1925,
   workers: 315,
 };
 

@@ -12,6 +12,7 @@ import { fromIterable } from '../lib/byte-source.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/attempt.ts';
+import type { Redactor } from '../lib/secrets.ts';
 import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 import { createAccessCheck, READY_PATH } from './access.ts';
 import { createFeed } from './feed.ts';
@@ -26,8 +27,13 @@ const LIMITS = { maxBufferedBytes: 1_048_576, memoryBytes: Infinity };
 const JSON_TYPE = 'application/json';
 const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
 
-type Routes = ReadonlyMap<string, (call: Call) => Answer>;
+type Route = (call: Call) => Answer;
 export type Admin = ReturnType<typeof createAdmin>;
+interface Parts {
+  readonly logger: Logger;
+  readonly redact: Redactor;
+  readonly limits: typeof CLIENT_LIMITS;
+}
 
 /**
  * Creates the listener. Nothing listens yet, but the event loop is watched. `config` returns the settings in use, which
@@ -37,17 +43,21 @@ export function createAdmin(
   config: () => Config,
   settings: AdminSettings,
   figures: Figures,
-  { logger, limits }: { readonly logger: Logger; readonly limits: typeof CLIENT_LIMITS },
+  { logger, redact, limits }: Parts,
 ) {
-  const view = createView(config, figures);
+  const view = createView(config, figures, redact);
   const feed = createFeed(() => view.present());
   const { html, policy } = createPage();
   const headers = { 'content-security-policy': policy, 'referrer-policy': 'no-referrer' };
-  const routes: Routes = new Map<string, (call: Call) => Answer>([
+  const answerReadiness = () => {
+    const status = readinessOf(config(), figures);
+    return createAnswer(JSON_TYPE, JSON.stringify({ status }), status === 'ready' ? 200 : 503);
+  };
+  const routes = new Map<string, Route>([
     ['/', () => createAnswer('text/html; charset=utf-8', html, 200, headers)],
-    ['/events', (call: Call) => stream(call, 'text/event-stream', () => feed(call))],
-    ['/metrics', (call: Call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
-    [READY_PATH, () => answerReadiness(readinessOf(config(), figures))],
+    ['/events', (call) => stream(call, 'text/event-stream', () => feed(call))],
+    ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
+    [READY_PATH, answerReadiness],
   ]);
   const memory = new SharedMemory(ONLY_THREAD);
   return {
@@ -65,7 +75,7 @@ export function createAdmin(
 /** Returns the function that answers a call, never rejecting. */
 function createHandler(
   checkAccess: (call: Call) => void,
-  routes: Routes,
+  routes: ReadonlyMap<string, Route>,
   logger: Logger,
 ): (call: Call) => Promise<void> {
   // Async: in the turn in which a request is announced, node:http does not know yet that it is complete.
@@ -93,12 +103,10 @@ function createHandler(
 
 function toErrorAnswer(failure: GatewayError) {
   const { status } = failure;
+  const headers = failure.toHeaders();
   // Browsers ask the user for a key then, and send it with the feed's request too.
-  const challenge = status === 401 && { 'www-authenticate': 'Basic realm="inference-gateway"' };
-  return createAnswer(JSON_TYPE, failure.toBody(), status, {
-    ...failure.toHeaders(),
-    ...challenge,
-  });
+  if (status === 401) headers['www-authenticate'] = 'Basic realm="inference-gateway"';
+  return createAnswer(JSON_TYPE, failure.toBody(), status, headers);
 }
 
 /** Compressed if that is asked for: the text of 300 models has megabytes, and a page that changes repeats its names. */
@@ -114,16 +122,9 @@ function stream({ headers, method }: Call, type: string, read: () => AsyncIterab
   return createAnswer(type, fromIterable(gzip), 200, { ...vary, 'content-encoding': 'gzip' });
 }
 
-function answerReadiness(status: string) {
-  return createAnswer(JSON_TYPE, JSON.stringify({ status }), status === 'ready' ? 200 : 503);
-}
+type Headers = Answer['headers'];
 
-function createAnswer<Body extends Answer['body']>(
-  contentType: string,
-  body: Body,
-  status = 200,
-  headers: Answer['headers'] = {},
-) {
+function createAnswer<Body>(type: string, body: Body, status = 200, headers: Headers = {}) {
   const common = { 'cache-control': 'no-store', 'x-content-type-options': 'nosniff' };
-  return { status, headers: { 'content-type': contentType, ...common, ...headers }, body };
+  return { status, headers: { 'content-type': type, ...common, ...headers }, body };
 }

@@ -23,10 +23,18 @@ export function attentionOf(config: Config, figures: Figures): string[] {
     failedAtMs === undefined
       ? ''
       : `The reload of ${new Date(failedAtMs).toISOString()} failed: ${problem}. Correct the file and send SIGHUP again.`,
-    ...cooling.map(
-      ([id, keys]) =>
-        `Provider ${id} refuses ${keys.map(({ key, status }) => `key ${key} (${status})`).join(', ')}: replace it in api_keys.`,
-    ),
+    ...cooling.flatMap(([id, keys]) => {
+      const refused = keys.filter(({ status }) => status !== 429);
+      const limited = keys.filter(({ status }) => status === 429);
+      return [
+        refused.length > 0
+          ? `Provider ${id} refuses ${named(refused)}: replace it in api_keys.`
+          : '',
+        limited.length > 0
+          ? `Provider ${id} limits ${named(limited)}: used again when the limit ends.`
+          : '',
+      ];
+    }),
     figures.store()?.isAway
       ? 'The store of [rate_limit] does not answer: each gateway limits by itself.'
       : '',
@@ -43,4 +51,8 @@ export function attentionOf(config: Config, figures: Figures): string[] {
       ({ id }) => `The list of models of ${id} cannot be read: see "model list failed" in the log.`,
     ),
   ].filter((text) => text !== '');
+}
+
+function named(keys: readonly { readonly key: number; readonly status: number }[]): string {
+  return keys.map(({ key, status }) => `key ${key} (${status})`).join(', ');
 }

@@ -48,12 +48,11 @@ export function patchOf(before: unknown, after: unknown): unknown {
   if (!isObject(before) || !isObject(after)) {
     return JSON.stringify(before) === JSON.stringify(after) ? undefined : after;
   }
-  const changes = Object.keys({ ...before, ...after }).flatMap((name) => {
-    const [old, now] = [before, after].map((one) =>
-      Object.hasOwn(one, name) ? one[name] : undefined,
-    );
-    const change = now === undefined && old !== undefined ? null : patchOf(old, now);
-    return change === undefined ? [] : [[name, change] as const];
+  const own = (view: View, name: string) => (Object.hasOwn(view, name) ? view[name] : undefined);
+  const changes = Object.keys({ ...before, ...after }).map((name) => {
+    const [old, now] = [own(before, name), own(after, name)];
+    return [name, now === undefined && old !== undefined ? null : patchOf(old, now)] as const;
   });
-  return changes.length === 0 ? undefined : Object.fromEntries(changes);
+  const made = changes.filter(([, change]) => change !== undefined);
+  return made.length === 0 ? undefined : Object.fromEntries(made);
 }

@@ -7,8 +7,8 @@ import type { Config } from '../config/config.ts';
 import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
+import type { KeyPool } from '../policy/key-pool.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';
-import { limitsOf } from './limits.ts';
 import { renderHead, renderSample } from './series.ts';
 
 /** Of the running parts. Each is cheap to read. */
@@ -37,10 +37,7 @@ export interface Figures {
   /** The circuits that are not closed. */
   circuits(): readonly CircuitReport[];
   /** Of each provider with several keys: those in cooldown, by their positions from 1, and why. */
-  keysInCooldown(): readonly (readonly [
-    provider: string,
-    keys: readonly { readonly key: number; readonly status: number }[],
-  ])[];
+  keysInCooldown(): readonly (readonly [provider: string, keys: KeyPool['keysInCooldown']])[];
   /** Whether the latest fetch of a provider's list of models succeeded; undefined before the first. */
   isModelListUp(provider: string): boolean | undefined;
   /** Threads that accept connections. */
@@ -70,19 +67,23 @@ function readRss(): number {
   return rssBytes;
 }
 
-type Samples = readonly (readonly [labels: LabelSet, value: number])[];
-/** A figure without labels is its value; it is left out if that is undefined. */
-export type FigureRow = readonly [name: string, figure: number | undefined | Samples, help: string];
+type Value = number | boolean | undefined;
+type Samples = readonly (readonly [labels: LabelSet, value: Value])[];
+/** A figure without labels is its value. What is undefined is left out. */
+export type FigureRow = readonly [name: string, figure: Value | Samples, help: string];
 
 /** Returns all figures by their names in the exposition format, for /metrics and for the page. */
 export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopDelay): FigureRow[] {
   const build = NO_LABELS.with('version', VERSION).with('node', process.versions.node);
   const connections = figures.connections();
   const { failedAtMs, succeededAtMs } = figures.lastReload();
-  const isReloaded = Number(failedAtMs === undefined);
+  const isReloaded = failedAtMs === undefined;
   const store = figures.store();
   const { user, system } = process.cpuUsage();
   const descriptors = readDescriptors();
+  const startSeconds = performance.timeOrigin / 1000;
+  const uncounted = figures.uncountedRequests();
+  const exhausted = figures.exhaustions();
   return [
     ['gateway_build_info', [[build, 1]], 'Always 1.'],
     ['gateway_requests_in_flight', figures.inFlight(), 'Requests begun and not over.'],
@@ -90,16 +91,8 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     ['gateway_buffered_bytes', figures.bufferedBytes(), 'Bytes held for all clients together.'],
     ['gateway_workers_serving', figures.serving(), 'Threads that accept connections.'],
     ['gateway_log_lines_dropped_total', figures.droppedLogLines(), 'Log lines that were lost.'],
-    [
-      'gateway_requests_uncounted_total',
-      figures.uncountedRequests(),
-      'Requests that other metrics miss.',
-    ],
-    [
-      'gateway_descriptors_exhausted_total',
-      figures.exhaustions(),
-      'Connections to providers that failed for want of descriptors or ports.',
-    ],
+    ['gateway_requests_uncounted_total', uncounted, 'Requests that other metrics miss.'],
+    ['gateway_descriptors_exhausted_total', exhausted, 'Connections without descriptor or port.'],
     ['gateway_config_last_reload_successful', isReloaded, '1 if the latest succeeded.'],
     [
       'gateway_config_last_reload_success_timestamp_seconds',
@@ -109,7 +102,7 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     ['gateway_upstream_connections_open', connections?.open, 'Connections to providers.'],
     ['gateway_upstream_connections_made_total', connections?.made, 'Connections made.'],
     ['gateway_upstream_connections_reused_total', connections?.reused, 'Connections used again.'],
-    ['gateway_rate_limit_store_up', store && Number(!store.isAway), '1 if the store answers.'],
+    ['gateway_rate_limit_store_up', store && !store.isAway, '1 if the store answers.'],
     ['gateway_rate_limit_store_fallbacks_total', store?.fallbacks, 'Decisions without a store.'],
     ...readParts(config, figures),
     // The names of Prometheus' client libraries.
@@ -117,11 +110,7 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     ['process_resident_memory_bytes', readRss(), 'Resident memory of the process.'],
     ['process_open_fds', descriptors.open, 'Open file descriptors.'],
     ['process_max_fds', descriptors.max, 'Limit of open file descriptors.'],
-    [
-      'process_start_time_seconds',
-      performance.timeOrigin / 1000,
-      'Start, in seconds since the epoch.',
-    ],
+    ['process_start_time_seconds', startSeconds, 'Start, in seconds since the epoch.'],
     ['nodejs_eventloop_lag_mean_seconds', loopDelayMs.mean / 1000, 'Mean delay of the event loop.'],
     ['nodejs_eventloop_lag_p99_seconds', loopDelayMs.p99 / 1000, '99th percentile of the delay.'],
     ['nodejs_eventloop_lag_max_seconds', loopDelayMs.max / 1000, 'Longest delay.'],
@@ -130,35 +119,25 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
 
 /** Of each client and provider of the settings: alerts need those that are 0. */
 function readParts(config: Config, figures: Figures): FigureRow[] {
-  const ids = config.providers.registered.map(({ id }) => id);
-  const names = config.clients.map(({ name }) => name);
-  const samples = (
-    label: string,
-    of: readonly string[],
-    read: (one: string) => number | undefined,
-  ) =>
-    of.flatMap((one) => {
-      const value = read(one);
-      return value === undefined ? [] : [[NO_LABELS.with(label, one), value] as const];
-    });
+  const clientsOf = (read: (name: string) => Value): Samples =>
+    config.clients.map(({ name }) => [NO_LABELS.with('client', name), read(name)]);
+  const providersOf = (read: (id: string) => Value): Samples =>
+    config.providers.registered.map(({ id }) => [NO_LABELS.with('provider', id), read(id)]);
   const cooling = new Map(figures.keysInCooldown().map(([id, keys]) => [id, keys.length]));
-  const isUp = (id: string) => {
-    const known = figures.isModelListUp(id);
-    return known === undefined ? undefined : Number(known);
-  };
-  const ofClient = samples('client', names, (name) => figures.inFlightOf(`clients.${name}`));
-  const ofProvider = samples('provider', ids, (id) => figures.inFlightOf(`providers.${id}`));
-  const oldest = samples('provider', ids, (id) => figures.oldestAgeMs(id) / 1000);
-  const keys = samples('provider', ids, (id) => cooling.get(id));
+  const ofClients = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
+  const ofProviders = providersOf((id) => figures.inFlightOf(`providers.${id}`));
+  const oldest = providersOf((id) => figures.oldestAgeMs(id) / 1000);
+  const inCooldown = providersOf((id) => cooling.get(id));
+  const areUp = providersOf((id) => figures.isModelListUp(id));
   const circuits = countCircuits(config, figures.circuits());
   return [
     ['gateway_breaker_circuits', circuits, 'Circuits of providers and models that are not closed.'],
-    ['gateway_client_requests_in_flight', ofClient, 'Requests of each client that are not over.'],
-    ['gateway_provider_requests_in_flight', ofProvider, 'Requests at each provider.'],
+    ['gateway_client_requests_in_flight', ofClients, 'Requests of each client that are not over.'],
+    ['gateway_provider_requests_in_flight', ofProviders, 'Requests at each provider.'],
     ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
     ['gateway_limit', limitsOf(config), 'Limits of the settings, by their unit.'],
-    ['gateway_keys_in_cooldown', keys, 'Keys that are not used for a while, of several.'],
-    ['gateway_model_list_up', samples('provider', ids, isUp), '1 if the latest fetch succeeded.'],
+    ['gateway_keys_in_cooldown', inCooldown, 'Keys that are not used for a while, of several.'],
+    ['gateway_model_list_up', areUp, '1 if the latest fetch succeeded.'],
   ];
 }
 
@@ -171,13 +150,36 @@ function countCircuits({ providers }: Config, circuits: readonly CircuitReport[]
   );
 }
 
+/** Returns the limits that are set, by the `reason` of a refusal. */
+function limitsOf({ clients, providers, rateLimit, server }: Config): Samples {
+  const of = (limit: string, value: number, label = '', name?: string) =>
+    value > 0 && value < Infinity
+      ? [[NO_LABELS.with('limit', limit).with(label, name), value] as const]
+      : [];
+  const buckets = rateLimit.enabled ? [...rateLimit.providers] : [];
+  return [
+    ...of('server_concurrency', server.maxConcurrentRequests),
+    ...of('memory', server.maxBufferedBytes),
+    ...of('global', rateLimit.enabled ? rateLimit.global.requestsPerSecond : 0),
+    ...clients.flatMap(({ name, maxConcurrentRequests, limit }) => [
+      ...of('client_concurrency', maxConcurrentRequests, 'client', name),
+      ...of('client', limit.requestsPerSecond, 'client', name),
+    ]),
+    ...providers.registered.flatMap(({ id, maxConcurrentRequests: max }) =>
+      of('provider_concurrency', max, 'provider', id),
+    ),
+    ...buckets.flatMap(([id, limit]) => of('provider', limit.requestsPerSecond, 'provider', id)),
+  ];
+}
+
 /** Returns the figure in the exposition format. */
 export function renderFigure([name, figure, help]: FigureRow): string {
   if (figure === undefined) return '';
-  const samples = typeof figure === 'number' ? ([[NO_LABELS, figure]] as const) : figure;
+  const samples = typeof figure === 'object' ? figure : ([[NO_LABELS, figure]] as const);
   // Prometheus' convention for names of counters.
   const head = renderHead(name, name.endsWith('_total') ? 'counter' : 'gauge', help);
-  return head + samples.map(([{ text }, value]) => renderSample(name, text, value)).join('');
+  const known = samples.filter(([, value]) => value !== undefined);
+  return head + known.map(([{ text }, value]) => renderSample(name, text, Number(value))).join('');
 }
 
 /** Returns the open descriptors of the process and their limit; undefined where the system does not say, and without a free one. */

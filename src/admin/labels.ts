@@ -8,6 +8,8 @@ export const OTHER = 'other';
 /** A model that was never known, as Envoy AI Gateway calls it. */
 const UNKNOWN = 'unknown';
 const MAX_KNOWN_NAMES = 8000;
+/** With `other` and `unknown`. */
+const MAX_PLACES = MAX_KNOWN_NAMES + 2;
 const MAX_NAME_CHARACTERS = 200;
 /** Of a provider with the three names of its model. Beyond them the models of new sets are `other`. */
 const MAX_MODEL_SETS = 400;
@@ -16,24 +18,21 @@ const MAX_MODEL_SETS = 400;
 export class LabelSet {
   /** In the exposition format, without the braces. */
   readonly text: string;
-  readonly labels: Readonly<Record<string, string>>;
   readonly #children = new Map<string, Map<string, LabelSet>>();
 
-  constructor(text = '', labels: Readonly<Record<string, string>> = {}) {
+  constructor(text = '') {
     this.text = text;
-    this.labels = labels;
   }
 
-  /** Returns this set and one more label. An empty value is the same as no label: it returns this set. */
-  with(name: string, value: string): LabelSet {
-    if (value === '') return this;
+  /** Returns this set and one more label. Without a value it returns this set. */
+  with(name: string, value: string | undefined): LabelSet {
+    if (value === undefined) return this;
     let children = this.#children.get(name);
     if (!children) this.#children.set(name, (children = new Map()));
     let child = children.get(value);
     if (!child) {
       const separator = this.text === '' ? '' : ',';
-      const text = `${this.text}${separator}${name}="${escapeValue(value)}"`;
-      child = new LabelSet(text, { ...this.labels, [name]: value });
+      child = new LabelSet(`${this.text}${separator}${name}="${escapeValue(value)}"`);
       children.set(value, child);
     }
     return child;
@@ -42,48 +41,78 @@ export class LabelSet {
 
 export const NO_LABELS = new LabelSet();
 
+/** Returns each of the sets with each of the values: all labels that the settings make known. */
+export function combine(
+  sets: readonly LabelSet[],
+  name: string,
+  values: readonly (string | undefined)[],
+): LabelSet[] {
+  return sets.flatMap((set) => values.map((value) => set.with(name, value)));
+}
+
 function escapeValue(value: string): string {
   return value.replace(/[\\"\n]/g, (character) => (character === '\n' ? '\\n' : `\\${character}`));
 }
 
+/** The labels of completions by a model. */
+export interface ModelSet {
+  readonly labels: LabelSet;
+  /** The name that clients use, a space, and the provider's id. */
+  readonly name: string;
+}
+
 /** The labels that name models. Bounded whatever clients and providers send. */
 export class ModelLabels {
-  readonly #known = new Set<string>();
-  readonly #sets = new Map<string, LabelSet>();
+  readonly #labels = [OTHER, UNKNOWN];
+  /** The places of the known names in `#labels`. */
+  readonly #places = new Map<string, number>();
+  /** By provider, and by the places of the three names: a key of text would cost more than all else here. */
+  readonly #sets = new Map<string, Map<number, ModelSet>>();
+  #size = 0;
 
   /** Allows names as labels. Those that are too long, or do not fit any more, stay `other`. */
   learn(names: Iterable<string>): void {
     for (const name of names) {
-      if (this.#known.size >= MAX_KNOWN_NAMES) return;
+      if (name.length > MAX_NAME_CHARACTERS || this.#places.has(name)) continue;
+      if (this.#places.size >= MAX_KNOWN_NAMES) return;
       // A copy: V8's slice of a string keeps the whole string in memory, here the settings file's text.
-      if (name.length <= MAX_NAME_CHARACTERS) this.#known.add(Buffer.from(name).toString());
+      const copy = Buffer.from(name).toString();
+      this.#places.set(copy, this.#labels.push(copy) - 1);
     }
   }
 
   /** Returns the labels of a completion: its provider, and the three names of its model. */
-  setOf(provider: string, { facts, responseModel }: FinishedRequest): LabelSet {
-    const models = [facts.model, facts.upstream_model, responseModel].map((name) => {
-      if (name === undefined) return UNKNOWN;
-      return this.#known.has(name) ? name : OTHER;
-    });
-    const key = JSON.stringify([provider, ...models]);
-    const known = this.#sets.get(key);
+  setOf(provider: string, { facts, responseModel }: FinishedRequest): ModelSet {
+    let original = this.#placeOf(facts.model);
+    let request = this.#placeOf(facts.upstream_model);
+    let response = this.#placeOf(responseModel);
+    let sets = this.#sets.get(provider);
+    if (!sets) this.#sets.set(provider, (sets = new Map()));
+    const key = (original * MAX_PLACES + request) * MAX_PLACES + response;
+    const known = sets.get(key);
     if (known) return known;
-    const isFull = this.#sets.size >= MAX_MODEL_SETS;
-    const [original, request, response] = isFull ? [OTHER, OTHER, OTHER] : models;
-    const set = NO_LABELS.with('gen_ai_operation_name', 'chat')
+    const isFull = this.#size >= MAX_MODEL_SETS;
+    if (isFull) original = request = response = 0;
+    const labels = NO_LABELS.with('gen_ai_operation_name', 'chat')
       .with('gen_ai_provider_name', provider)
-      .with('gen_ai_original_model', original!)
-      .with('gen_ai_request_model', request!)
-      .with('gen_ai_response_model', response!);
-    if (!isFull) this.#sets.set(key, set);
+      .with('gen_ai_original_model', this.#labels[original])
+      .with('gen_ai_request_model', this.#labels[request])
+      .with('gen_ai_response_model', this.#labels[response]);
+    const set = { labels, name: `${this.#labels[original]} ${provider}` };
+    if (isFull) return set;
+    this.#size += 1;
+    sets.set(key, set);
     return set;
+  }
+
+  #placeOf(name: string | undefined): number {
+    return name === undefined ? 1 : (this.#places.get(name) ?? 0);
   }
 }
 
 /** Returns the names by which clients or the gateway may call a model of the settings. */
 export function configuredModels({ aliases, providers, clients }: Config): string[] {
-  const targets = [...aliases.values()].flat();
+  const targets = [...aliases.values()].flatMap((alias) => alias.targets);
   return [
     ...aliases.keys(),
     ...clients.flatMap(({ models = [] }) => models.filter((name) => !name.endsWith('*'))),

@@ -4,7 +4,14 @@ import type { Config } from '../config/config.ts';
 import type { TryFacts } from '../lib/attempt.ts';
 import type { Outcome } from '../lib/errors.ts';
 import type { FinishedRequest, RequestFacts } from '../lib/request-facts.ts';
-import { NO_LABELS, OTHER, type LabelSet, type ModelLabels } from './labels.ts';
+import {
+  combine,
+  NO_LABELS,
+  OTHER,
+  type LabelSet,
+  type ModelLabels,
+  type ModelSet,
+} from './labels.ts';
 import { Metric } from './series.ts';
 
 const DURATION_BOUNDS = [
@@ -23,78 +30,53 @@ const TOKEN_BOUNDS = [
 const GATEWAY_BOUNDS = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1,
 ];
-const FAILED_OUTCOMES: ReadonlySet<string | undefined> = new Set<Outcome>([
-  'upstream_error',
-  'timeout',
-  'rate_limited',
-  'internal_error',
-]);
-
+const FAILED: readonly Outcome[] = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
+const OUTCOMES: readonly Outcome[] = ['ok', 'client_closed', 'refused', ...FAILED];
 /** Below 500, those that are not about the client's request. */
-const PROVIDER_STATUSES = new Set([401, 402, 403, 408, 429]);
-const OUTCOMES: readonly Outcome[] = [
-  'ok',
-  'client_closed',
-  'refused',
-  'rate_limited',
-  'upstream_error',
-  'timeout',
-  'internal_error',
-];
-const TOKEN_TYPES = ['input', 'cached_input', 'output', 'reasoning'];
+const PROVIDER_STATUSES = [401, 402, 403, 408, 429];
+const TOKENS = [
+  ['input', 'prompt_tokens'],
+  ['cached_input', 'cached_tokens'],
+  ['output', 'completion_tokens'],
+  ['reasoning', 'reasoning_tokens'],
+] as const;
 /** The limits of one provider. */
-const PROVIDER_LIMITS = new Set(['provider', 'provider_concurrency', 'upstream']);
+const PROVIDER_LIMITS = ['provider', 'provider_concurrency', 'upstream'];
+const OTHER_LIMITS = ['global', 'client', 'server_concurrency', 'client_concurrency', 'memory'];
 /** The texts of `reason` that say which check refused, besides the limits. */
 const CHECKS: Readonly<Record<string, string>> = {
   'no token': 'no_token',
   'unknown token': 'unknown_token',
   'model not allowed for this client': 'model_not_allowed',
 };
-const REFUSALS = [
-  ...Object.values(CHECKS),
-  'invalid_request',
-  'global',
-  'client',
-  'server_concurrency',
-  'client_concurrency',
-  'memory',
-];
-/** The statuses that are to be expected of each result of a try. */
-const TRY_STATUSES: Readonly<Record<string, readonly (number | undefined)[]>> = {
-  ok: [200],
-  rate_limited: [429],
-  upstream_error: [undefined, 200, 400, 401, 403, 404, 422, 500, 502, 503, 504, 529],
-  timeout: [undefined],
-  client_closed: [undefined],
-  circuit_open: [undefined],
-  limit: [undefined],
-};
+const INVALID = 'invalid_request';
+const REFUSALS = [...Object.values(CHECKS), INVALID, ...OTHER_LIMITS];
 const FALLBACK_REASONS = ['rate_limited', 'upstream_error', 'timeout', 'circuit_open', 'limit'];
+/** The results of tries that have no status to be expected, and the statuses of the others. */
+const NO_STATUS = ['upstream_error', 'timeout', 'client_closed', 'circuit_open', 'limit'];
+const ERROR_STATUSES = [200, 400, 401, 403, 404, 422, 500, 502, 503, 504, 529];
 
 /** Returns the check that refused a request, or whose limit did; undefined if a provider was asked and had another reason. */
 function refusalOf({ outcome, reason = '', status }: RequestFacts): string | undefined {
   // A stream that has begun with 200 can end with the provider's rate limit too.
   if (outcome === 'rate_limited') return status === 429 ? reason || OTHER : undefined;
-  return outcome === 'refused' ? (CHECKS[reason] ?? 'invalid_request') : undefined;
-}
-
-function tryLabels(provider: string, result: string, status: number | undefined): LabelSet {
-  const labels = NO_LABELS.with('provider', provider).with('result', result);
-  return labels.with('status', String(status ?? 'none'));
+  return outcome === 'refused' ? (CHECKS[reason] ?? INVALID) : undefined;
 }
 
 /** Returns true if the gateway or a provider failed: neither the client's mistake nor its leaving. */
-export function isFailed(outcome: string | undefined): boolean {
-  return FAILED_OUTCOMES.has(outcome);
+export function isFailed(outcome: TryFacts['outcome']): boolean {
+  return (FAILED as readonly string[]).includes(outcome);
 }
 
 /** Returns true for a provider's status that the client's request has caused. */
 export function isClientError(status: number | undefined): boolean {
-  return status !== undefined && status >= 400 && status < 500 && !PROVIDER_STATUSES.has(status);
+  return (
+    status !== undefined && status >= 400 && status < 500 && !PROVIDER_STATUSES.includes(status)
+  );
 }
 
 /** Returns false for a provider that got no request, because of its open circuit or its limit. */
-export function isSent(outcome: string | undefined): boolean {
+export function isSent(outcome: TryFacts['outcome']): boolean {
   return outcome !== 'circuit_open' && outcome !== 'limit';
 }
 
@@ -143,58 +125,51 @@ export class RequestMetrics {
   }
 
   /** Counts it, and returns the labels of its model if a provider was asked. */
-  add(request: FinishedRequest): LabelSet | undefined {
+  add(request: FinishedRequest): ModelSet | undefined {
     const { facts, gatewayMs = NaN } = request;
-    const { client = '', outcome, provider, tries = [] } = facts;
+    const { client, outcome, provider, tries = [] } = facts;
     const clientLabels = NO_LABELS.with('client', client);
     this.requests.add(clientLabels.with('outcome', outcome));
     const refusal = refusalOf(facts);
     if (refusal !== undefined) {
-      const isProviders = PROVIDER_LIMITS.has(refusal);
       const labels = NO_LABELS.with('reason', refusal).with('client', client);
-      this.refusals.add(isProviders ? labels.with('provider', provider ?? '') : labels);
+      const isProviders = PROVIDER_LIMITS.includes(refusal);
+      this.refusals.add(labels.with('provider', isProviders ? provider : undefined));
     }
     this.#countTries(tries);
     this.processing.add(NO_LABELS, gatewayMs / 1000);
-    const modelLabels = provider === undefined ? undefined : this.#models.setOf(provider, request);
-    if (modelLabels) this.#observeTimes(request, modelLabels);
-    const tokens = {
-      input: facts.prompt_tokens,
-      cached_input: facts.cached_tokens,
-      output: facts.completion_tokens,
-      reasoning: facts.reasoning_tokens,
-    };
-    for (const [type, count] of Object.entries(tokens)) {
+    const model = provider === undefined ? undefined : this.#models.setOf(provider, request);
+    if (model) this.#observeTimes(request, model.labels);
+    for (const [type, field] of TOKENS) {
+      const count = facts[field];
       if (count === undefined) continue;
-      if (modelLabels) this.tokens.add(modelLabels.with('gen_ai_token_type', type), count);
-      if (client !== '') this.clientTokens.add(clientLabels.with('type', type), count);
+      if (model) this.tokens.add(model.labels.with('gen_ai_token_type', type), count);
+      if (client) this.clientTokens.add(clientLabels.with('type', type), count);
     }
-    return modelLabels;
+    return model;
   }
 
   /** Creates the series that the settings make known, at 0: Prometheus' `increase` does not see the first event of a new one. */
   learn({ clients, providers }: Config): void {
-    const names = ['', ...clients.map(({ name }) => name)];
-    for (const client of names) {
-      const labels = NO_LABELS.with('client', client);
-      for (const outcome of OUTCOMES) this.requests.create(labels.with('outcome', outcome));
-      for (const reason of REFUSALS)
-        this.refusals.create(NO_LABELS.with('reason', reason).with('client', client));
-    }
-    for (const { name } of clients) {
-      for (const type of TOKEN_TYPES) {
-        this.clientTokens.create(NO_LABELS.with('client', name).with('type', type));
-      }
-    }
+    const names = clients.map(({ name }) => name);
+    const named = combine([NO_LABELS], 'client', names);
+    const types = TOKENS.map(([type]) => type);
+    const reasons = combine([NO_LABELS], 'reason', REFUSALS);
+    this.requests.create(combine([NO_LABELS, ...named], 'outcome', OUTCOMES));
+    this.refusals.create(combine(reasons, 'client', [undefined, ...names]));
+    this.clientTokens.create(combine(named, 'type', types));
     for (const { id } of providers.registered) {
-      for (const [result, statuses] of Object.entries(TRY_STATUSES)) {
-        for (const status of statuses) this.tries.create(tryLabels(id, result, status));
-      }
-      for (const to of providers.fallback.filter((other) => other !== id)) {
-        for (const reason of FALLBACK_REASONS) {
-          this.fallbacks.create(NO_LABELS.with('from', id).with('to', to).with('reason', reason));
-        }
-      }
+      const provider = NO_LABELS.with('provider', id);
+      const failed = provider.with('result', 'upstream_error');
+      this.tries.create([
+        provider.with('result', 'ok').with('status', '200'),
+        provider.with('result', 'rate_limited').with('status', '429'),
+        ...combine([failed], 'status', ERROR_STATUSES.map(String)),
+        ...combine(combine([provider], 'result', NO_STATUS), 'status', ['none']),
+      ]);
+      const others = providers.fallback.filter((other) => other !== id);
+      const ways = combine([NO_LABELS.with('from', id)], 'to', others);
+      this.fallbacks.create(combine(ways, 'reason', FALLBACK_REASONS));
     }
   }
 
@@ -206,7 +181,8 @@ export class RequestMetrics {
   #countTries(tries: readonly TryFacts[]): void {
     let before: TryFacts | undefined;
     for (const one of tries) {
-      this.tries.add(tryLabels(one.provider, one.outcome, one.status));
+      const labels = NO_LABELS.with('provider', one.provider).with('result', one.outcome);
+      this.tries.add(labels.with('status', String(one.status ?? 'none')));
       if (isSent(one.outcome) && before && before.provider !== one.provider) {
         const ends = NO_LABELS.with('from', before.provider).with('to', one.provider);
         this.fallbacks.add(ends.with('reason', before.outcome));
@@ -218,7 +194,10 @@ export class RequestMetrics {
   #observeTimes(request: FinishedRequest, labels: LabelSet): void {
     const { completion_tokens = 0, outcome } = request.facts;
     const isError = outcome !== 'ok' && outcome !== 'client_closed';
-    this.duration.add(labels.with('error_type', isError ? outcome : ''), request.durationMs / 1000);
+    this.duration.add(
+      labels.with('error_type', isError ? outcome : undefined),
+      request.durationMs / 1000,
+    );
     const firstTokenMs = firstTokenMsOf(request);
     if (firstTokenMs === undefined) return;
     this.firstToken.add(labels, firstTokenMs / 1000);

@@ -1,6 +1,7 @@
 /** The state of each provider, for the page and for readiness: its circuits, and its tries of the last minutes. */
 
 import type { Config } from '../config/config.ts';
+import type { Redactor } from '../lib/secrets.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { Figures } from './figures.ts';
 import type { Traffic } from './traffic.ts';
@@ -16,15 +17,17 @@ export function describeProviders(
   { providers: { registered, skipped } }: Config,
   figures: Figures,
   traffic: Traffic,
+  redact: Redactor,
 ) {
   const circuits = figures.circuits();
   const asked = registered.map(({ id }) => {
-    const { sums, ...known } = traffic.provider(id, WINDOW_MS);
+    const { sums, lastError: raw, ...known } = traffic.provider(id, WINDOW_MS);
+    const lastError = raw && { ...raw, text: redact(raw.text) };
     const own = circuits.filter(({ provider }) => provider === id);
     const inFlight = figures.inFlightOf(`providers.${id}`);
     const oldestSeconds = inFlight > 0 ? Math.floor(figures.oldestAgeMs(id) / 1000) : undefined;
-    const { lastError } = known;
-    return [id, { ...describeState(own, known), ...sums, lastError, inFlight, oldestSeconds }];
+    const state = describeState(own, { ...known, lastError });
+    return [id, { ...state, ...sums, lastError, inFlight, oldestSeconds }];
   });
   // Built-in providers without a key are of interest only if the settings name them.
   const named = skipped.filter(({ isConfigured }) => isConfigured);

@@ -1,36 +1,53 @@
 /** The last requests, and the last failures before them. */
 
+import { redactFacts } from '../lib/log.ts';
 import type { FinishedRequest, RequestFacts } from '../lib/request-facts.ts';
+import type { Redactor } from '../lib/secrets.ts';
 import { isFailed } from './metrics.ts';
 
 const MAX_REQUESTS = 200;
 /** Retries and many fallbacks make a request's tries long. */
 const MAX_TRIES = 20;
 
-type NumberedRequest = RequestFacts & { readonly number: number; readonly time: string };
+interface Entry {
+  readonly number: number;
+  readonly request: FinishedRequest;
+  /** Made when somebody looks: most requests are gone before. */
+  shown?: RequestFacts;
+}
 
 /** Numbered from 1, without what only the metrics need. */
 export class RecentRequests {
-  readonly #requests: NumberedRequest[] = [];
+  /** A ring: each takes the place of the oldest one. */
+  readonly #requests: Entry[] = [];
   /** Those that have left `#requests`. */
-  readonly #failures: NumberedRequest[] = [];
+  readonly #failures: Entry[] = [];
+  readonly #redact: Redactor;
   #total = 0;
 
-  add({ facts, endedAtMs }: FinishedRequest): void {
+  constructor(redact: Redactor) {
+    this.#redact = redact;
+  }
+
+  add(request: FinishedRequest): void {
+    const place = this.#total % MAX_REQUESTS;
+    const oldest = this.#requests[place];
     this.#total += 1;
-    const time = new Date(endedAtMs).toISOString();
-    const tries = facts.tries?.slice(0, MAX_TRIES);
-    this.#requests.push({ number: this.#total, time, ...facts, tries });
-    if (this.#requests.length <= MAX_REQUESTS) return;
-    const oldest = this.#requests.shift()!;
-    if (isFailed(oldest.outcome)) this.#failures.push(oldest);
+    this.#requests[place] = { number: this.#total, request };
+    if (oldest && isFailed(oldest.request.facts.outcome)) this.#failures.push(oldest);
     if (this.#failures.length > MAX_REQUESTS) this.#failures.shift();
   }
 
-  /** Returns them by their numbers. */
+  /** Returns them by their numbers, redacted. One that was returned before is the same object. */
   report(): Readonly<Record<number, RequestFacts>> {
-    return Object.fromEntries(
-      [...this.#failures, ...this.#requests].map((request) => [request.number, request]),
-    );
+    const entries = [...this.#failures, ...this.#requests].toSorted((a, b) => a.number - b.number);
+    for (const entry of entries) entry.shown ??= show(entry, this.#redact);
+    return Object.fromEntries(entries.map(({ number, shown }) => [number, shown!]));
   }
+}
+
+function show({ number, request: { facts, endedAtMs } }: Entry, redact: Redactor): RequestFacts {
+  const time = new Date(endedAtMs).toISOString();
+  const tries = facts.tries?.slice(0, MAX_TRIES);
+  return redactFacts({ number, time, ...facts, tries }, redact);
 }

@@ -20,18 +20,22 @@ export class Metric {
   /** Ignores what is not a number from 0: token counts come from providers. */
   add(labels: LabelSet, value = 1): void {
     if (!(value >= 0 && value < Infinity)) return;
-    const series = this.create(labels);
+    const series = this.#seriesOf(labels);
     series.sum += value;
     series.buckets[bucketOf(value, this.#bounds)]! += 1;
   }
 
-  /** Returns the series of these labels, a new one at 0. */
-  create(labels: LabelSet) {
-    const series = this.series.get(labels) ?? {
-      sum: 0,
-      buckets: new Float64Array(this.#bounds.length + 1),
-    };
-    this.series.set(labels, series);
+  /** Creates the series of these labels at 0. */
+  create(sets: readonly LabelSet[]): void {
+    for (const labels of sets) this.#seriesOf(labels);
+  }
+
+  #seriesOf(labels: LabelSet) {
+    let series = this.series.get(labels);
+    if (!series) {
+      series = { sum: 0, buckets: new Float64Array(this.#bounds.length + 1) };
+      this.series.set(labels, series);
+    }
     return series;
   }
 

@@ -2,7 +2,7 @@
 
 import type { TryFacts } from '../lib/attempt.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
-import { OTHER, type LabelSet } from './labels.ts';
+import { OTHER, type ModelSet } from './labels.ts';
 import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isClientError, isFailed, isSent } from './metrics.ts';
 import { bucketOf, quantile } from './series.ts';
 
@@ -18,9 +18,11 @@ class Tally extends Map<string | number, number> {
     this.set(name, (this.get(name) ?? 0) + amount);
   }
 
-  add(other: Tally, sign = 1): this {
-    for (const [name, amount] of other) this.count(name, sign * amount);
-    return this;
+  /** Returns what was counted since it was `before`. */
+  minus(before: Tally): Tally {
+    const difference = new Tally(this);
+    for (const [name, amount] of before) difference.count(name, -amount);
+    return difference;
   }
 
   /** Returns what is not 0, and the percentiles of first tokens in milliseconds. */
@@ -39,52 +41,42 @@ class Tally extends Map<string | number, number> {
   }
 }
 
-/** The tallies of one row. The current step is added to the others when it is over: a request counts once. */
+/** The counts of one row since the start, and as they were at the end of each step in which something was counted. */
 class Row {
-  readonly #steps = new Map<number, Tally>();
-  readonly #start = new Tally();
-  readonly #recent = new Tally();
-  #current = new Tally();
-  #number = 0;
-  lastError: { readonly at: string; readonly text: string } | undefined;
-  /** The first failure since the last success. */
-  since: string | undefined;
+  readonly #total = new Tally();
+  readonly #ends = new Map<number, Tally>();
+  #step = 0;
+  lastError: { readonly endedAtMs: number; readonly failed: TryFacts } | undefined;
+  /** The end of the first failure since the last success. */
+  sinceMs: number | undefined;
 
-  /** Returns the tally of this step. Reads and records advance the steps: no timer is needed. */
-  at(number: number): Tally {
-    if (number === this.#number) return this.#current;
-    if (this.#current.size > 0) {
-      this.#steps.set(this.#number, this.#current);
-      this.#start.add(this.#current);
-      this.#recent.add(this.#current);
+  /** Returns the tally to count in during this step. */
+  at(step: number): Tally {
+    if (step !== this.#step) {
+      this.#ends.set(this.#step, new Tally(this.#total));
+      // The newest of those that are too old is what the others are compared with.
+      const old = [...this.#ends.keys()].filter((end) => end <= step - STEPS);
+      for (const end of old.slice(0, -1)) this.#ends.delete(end);
+      this.#step = step;
     }
-    for (const [old, tally] of this.#steps) {
-      if (old > number - STEPS) break;
-      this.#recent.add(tally, -1);
-      this.#steps.delete(old);
-    }
-    this.#number = number;
-    return (this.#current = new Tally());
+    return this.#total;
+  }
+
+  /** Returns what was counted in step `first` and later, but before step `end`. */
+  between(first: number, end = Infinity): Tally {
+    return this.#before(end).minus(this.#before(first));
+  }
+
+  #before(step: number): Tally {
+    if (this.#step < step) return this.#total;
+    let latest: Tally | undefined;
+    for (const [end, tally] of this.#ends) if (end < step) latest = tally;
+    return latest ?? new Tally();
   }
 
   /** Returns the sums of the last 15 minutes and since the start. */
-  report(number: number) {
-    const current = this.at(number);
-    const [recent, start] = [this.#recent, this.#start].map((tally) =>
-      new Tally().add(tally).add(current).report(),
-    );
-    return { recent: recent!, start: start! };
-  }
-
-  /** Returns the sum of the steps from `first` on. */
-  sumFrom(first: number): Tally {
-    const sum = new Tally().add(this.#current);
-    for (const [number, tally] of this.#steps) if (number >= first) sum.add(tally);
-    return sum;
-  }
-
-  step(number: number): Tally | undefined {
-    return number === this.#number ? this.#current : this.#steps.get(number);
+  report(step: number) {
+    return { recent: this.between(step + 1 - STEPS).report(), start: this.#total.report() };
   }
 }
 
@@ -106,8 +98,8 @@ export class Traffic {
     this.#readOpenStreams = readOpenStreams;
   }
 
-  /** Counts a finished request; `labels` name its model. */
-  add(request: FinishedRequest, labels: LabelSet | undefined): void {
+  /** Counts a finished request of a model. */
+  add(request: FinishedRequest, model: ModelSet | undefined): void {
     const { facts, endedAtMs } = request;
     const { client, outcome, provider, prompt_tokens, completion_tokens } = facts;
     const step = this.#advance();
@@ -117,11 +109,7 @@ export class Traffic {
       const isRoom = this.#clients.has(client) || this.#clients.size < MAX_CLIENTS;
       rows.push(rowOf(this.#clients, isRoom ? client : OTHER).at(step));
     }
-    if (labels) {
-      const { gen_ai_original_model, gen_ai_provider_name } = labels.labels;
-      const key = `${gen_ai_original_model} ${gen_ai_provider_name}`;
-      rows.push(rowOf(this.#models, key).at(step));
-    }
+    if (model) rows.push(rowOf(this.#models, model.name).at(step));
     for (const row of rows) {
       row.count('requests');
       if (isFailed(outcome)) row.count('failed');
@@ -137,7 +125,8 @@ export class Traffic {
 
   /** A try that fails by the client's mistake shows that the provider works. */
   #addTries(tries: readonly TryFacts[], endedAtMs: number, step: number): void {
-    for (const { provider, outcome, status, cause } of tries) {
+    for (const failed of tries) {
+      const { provider, outcome, status } = failed;
       if (!isSent(outcome)) continue;
       const row = rowOf(this.#providers, provider);
       const tally = row.at(step);
@@ -146,18 +135,17 @@ export class Traffic {
       // What the state is judged by.
       tally.count('judged');
       if (outcome === 'ok') {
-        row.since = undefined;
+        row.sinceMs = undefined;
         continue;
       }
-      const at = new Date(endedAtMs).toISOString();
-      // The cause of a page begins with the status.
-      const parts = cause?.startsWith(`${status},`) ? [cause] : [status, cause];
-      const text = parts.filter((part) => part !== undefined).join(' ');
-      row.lastError = { at, text: text || outcome };
-      if (isClientError(status)) tally.count('clientErrors');
-      else tally.count(outcome);
-      if (!isFailed(outcome) || isClientError(status)) continue;
-      row.since ??= at;
+      if (isClientError(status)) {
+        tally.count('clientErrors');
+        continue;
+      }
+      row.lastError = { endedAtMs, failed };
+      tally.count(outcome);
+      if (!isFailed(outcome)) continue;
+      row.sinceMs ??= endedAtMs;
       tally.count('failed');
       if (status === 401 || status === 403) tally.count('refused');
       if (status === undefined && outcome === 'upstream_error') tally.count('unreachable');
@@ -168,12 +156,15 @@ export class Traffic {
   provider(id: string, ms: number) {
     const step = this.#advance();
     const row = this.#providers.get(id) ?? new Row();
-    const { lastError, since } = row;
+    const { lastError, sinceMs } = row;
     return {
       sums: row.report(step),
-      tries: row.sumFrom(step + 1 - ms / STEP_MS),
-      lastError,
-      since,
+      tries: row.between(step + 1 - ms / STEP_MS),
+      lastError: lastError && {
+        at: isoTime(lastError.endedAtMs),
+        text: describeTry(lastError.failed),
+      },
+      since: sinceMs && isoTime(sinceMs),
     };
   }
 
@@ -188,7 +179,7 @@ export class Traffic {
       clients: reports(this.#clients),
       steps: Object.fromEntries(
         Array.from(this.#openStreams, ([number, openStreams]) => {
-          return [number, { ...this.#all.step(number)?.report(), openStreams }];
+          return [number, { ...this.#all.between(number, number + 1).report(), openStreams }];
         }),
       ),
     };
@@ -197,18 +188,30 @@ export class Traffic {
   /** Returns the number of the current step. A stream that ends is recorded: until then, at least as many were open as before. */
   #advance(): number {
     const step = Math.floor(this.#nowMs() / STEP_MS);
+    if (step !== this.#lastStep) this.#beginStep(step);
+    this.#lastOpenStreams = this.#readOpenStreams();
+    if (this.#lastOpenStreams > this.#openStreams.get(step)!) {
+      this.#openStreams.set(step, this.#lastOpenStreams);
+    }
+    return step;
+  }
+
+  #beginStep(step: number): void {
     const first = Math.max(this.#lastStep + 1, step + 1 - STEPS);
     for (let at = first; at <= step; at += 1) this.#openStreams.set(at, this.#lastOpenStreams);
     for (const old of this.#openStreams.keys()) {
-      if (old > step - STEPS) break;
-      this.#openStreams.delete(old);
+      if (old <= step - STEPS) this.#openStreams.delete(old);
     }
     this.#lastStep = step;
-    this.#lastOpenStreams = this.#readOpenStreams();
-    const highest = Math.max(this.#openStreams.get(step)!, this.#lastOpenStreams);
-    this.#openStreams.set(step, highest);
-    return step;
   }
+}
+
+const isoTime = (ms: number) => new Date(ms).toISOString();
+
+function describeTry({ cause, outcome, status }: TryFacts): string {
+  // The cause of a page begins with the status.
+  const parts = cause?.startsWith(`${status},`) ? [cause] : [status, cause];
+  return parts.filter((part) => part !== undefined).join(' ') || outcome;
 }
 
 function rowOf(rows: Map<string, Row>, key: string): Row {

@@ -4,6 +4,7 @@ import { hostname } from 'node:os';
 
 import { needsKey, type Config } from '../config/config.ts';
 import type { FinishedRequest } from '../lib/request-facts.ts';
+import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { attentionOf } from './attention.ts';
 import { createLoopWatch, readFigures, renderFigure, type Figures } from './figures.ts';
@@ -17,14 +18,17 @@ import { Traffic } from './traffic.ts';
 const FEED_WINDOW_MS = 15_000;
 
 /** Creates the view of finished requests and figures. The event loop is watched from now on. */
-export function createView(config: () => Config, figures: Figures) {
+export function createView(config: () => Config, figures: Figures, redact: Redactor) {
   const models = new ModelLabels();
   const metrics = new RequestMetrics(models);
   const nowMs = () => performance.timeOrigin + performance.now();
   const traffic = new Traffic(nowMs, () => figures.openStreams());
-  const recent = new RecentRequests();
+  const recent = new RecentRequests(redact);
   const scrapeDelay = createLoopWatch(0, () => figures.loopDelays());
   const feedDelay = createLoopWatch(FEED_WINDOW_MS, () => figures.loopDelays());
+  // A name that looks like a key must not be seen.
+  const learn = (names: readonly string[]) =>
+    models.learn(names.filter((name) => redact(name) === name));
   let shown: Config | undefined;
   let settings = {};
   return {
@@ -35,12 +39,11 @@ export function createView(config: () => Config, figures: Figures) {
     },
     /** Takes new settings: their names of models become labels. */
     onConfig(next: Config) {
-      models.learn(configuredModels(next));
+      learn(configuredModels(next));
       metrics.learn(next);
     },
     /** Takes the models that a provider lists: their names become labels. */
-    onModels: (provider: string, names: readonly string[]) =>
-      models.learn(listedModels(provider, names)),
+    onModels: (provider: string, names: readonly string[]) => learn(listedModels(provider, names)),
     /** Yields all metrics in the exposition format, in parts. */
     *scrape(): Generator<string> {
       yield* metrics.render();
@@ -61,7 +64,7 @@ export function createView(config: () => Config, figures: Figures) {
         attention: attentionOf(current, figures),
         figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
         ...traffic.report(),
-        providers: describeProviders(current, figures, traffic),
+        providers: describeProviders(current, figures, traffic, redact),
         requests: recent.report(),
       };
     },

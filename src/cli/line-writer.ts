@@ -24,7 +24,7 @@ export function createLineWriter(
   stream: Writable & { readonly fd?: number },
   onDropped: (lines: number) => void,
 ) {
-  // Pipes and terminals are sockets; the stream of a file does not tell how much of a text was written.
+  // Pipes and terminals are sockets (a terminal's writes block); the stream of a file does not tell how much was written.
   const descriptor = stream instanceof Socket ? undefined : stream.fd;
   const writeText =
     descriptor === undefined ? createStreamWrite(stream) : createFileWrite(descriptor);

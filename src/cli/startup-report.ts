@@ -28,7 +28,9 @@ export function describeStartup(started: Started): string {
   const { aliases, providers } = config;
   const { node, url, host, admin_url: adminUrl, workers, providers: ids } = startedLine(started);
   const aliasPairs = [...aliases]
-    .map(([alias, targets]) => `${alias} -> ${targets.join(', ')}`)
+    .map(([alias, { targets, isBalanced }]) => {
+      return `${alias} -> ${targets.join(', ')}${isBalanced ? ' (least busy)' : ''}`;
+    })
     .join(', ');
   return toLines([
     `inference-gateway ${VERSION} on Node ${node}`,

@@ -12,6 +12,7 @@ import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-se
 import { readProviders } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
+import type { TARGETS } from './setting-kinds.ts';
 import { MAX_WORKERS } from './settings-table.ts';
 import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
 
@@ -82,7 +83,6 @@ export function configOf(values: SettingValues, memoryBytes: number) {
     admin,
     logging: values.section('logging'),
     providers,
-    /** The targets of each alias, to be asked in order: one at least, each `<provider_id>/<model_name>`. */
     aliases,
     rateLimit,
     /** For the operator, at startup. Without any value of a variable or a key. */
@@ -144,11 +144,20 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
   }
 }
 
+interface Alias {
+  /** One at least, each `<provider_id>/<model_name>`. */
+  readonly targets: readonly string[];
+  /** `least_busy`: the order in which they are asked depends on the requests in flight. */
+  readonly isBalanced: boolean;
+}
+
 function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
-  const aliases = new Map<string, readonly string[]>();
+  const aliases = new Map<string, Alias>();
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
-    const targets = [value as string | string[]].flat();
+    const written = value as NonNullable<typeof TARGETS.default>;
+    const isTable = typeof written === 'object' && 'targets' in written;
+    const targets = isTable ? written.targets : [written].flat();
     if (targets.length === 0) values.problem(name, 'name one model at least');
     for (const target of targets) {
       const slash = target.indexOf('/');
@@ -159,7 +168,8 @@ function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
         values.warning(name, `provider "${shown}" is not registered`);
       }
     }
-    aliases.set(name.slice('aliases.'.length), targets);
+    const isBalanced = isTable && written.balance === 'least_busy';
+    aliases.set(name.slice('aliases.'.length), { targets, isBalanced });
   }
   return aliases;
 }

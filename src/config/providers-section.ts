@@ -4,7 +4,8 @@ import { didYouMean } from '../lib/did-you-mean.ts';
 import { isLoopback, isPrivate } from '../lib/loopback.ts';
 import { Secret } from '../lib/secrets.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from './built-in-providers.ts';
-import { checkKey, MAX_KEY_CHARACTERS } from './callers-section.ts';
+import { checkKey } from './callers-section.ts';
+import { readHeaders, readNames } from './provider-headers.ts';
 import type { SettingValues } from './setting-values.ts';
 
 /** A provider that is enabled and has a key. */
@@ -16,13 +17,21 @@ export interface ProviderSettings {
   readonly apiKeys: readonly Secret[];
   /** Sent with each request, names in lower case. */
   readonly headers: Readonly<Record<string, Secret>>;
+  /** Headers of the client's requests that the provider gets; names in lower case, undefined without any. */
+  readonly forwardHeaders: readonly string[] | undefined;
+  /** Headers of the provider's replies that the client gets. */
+  readonly returnHeaders: readonly string[] | undefined;
   readonly defaultModel: string | undefined;
   readonly timeoutMs: number;
   readonly retries: number;
+  /** A session begins with the same key each time, as long as that is there. */
+  readonly keyAffinity: boolean;
   /** 0 is unlimited. */
   readonly maxConcurrentRequests: number;
   /** Listed by hand: the list is not fetched from the provider. */
   readonly models: readonly string[] | undefined;
+  /** It is asked for the tokens of streams. */
+  readonly streamUsage: boolean;
 }
 
 interface SkippedProvider {
@@ -31,15 +40,6 @@ interface SkippedProvider {
   /** The file has a section for it, so the operator probably wants it. */
   readonly isConfigured: boolean;
 }
-
-/** Hop-by-hop headers (RFC 9110 7.6.1), what frames the message, and what the gateway sets itself. */
-const REFUSED = new Set(
-  [
-    'connection keep-alive proxy-authorization proxy-connection te trailer transfer-encoding upgrade',
-    'host content-length content-encoding expect',
-    'authorization content-type accept accept-encoding x-request-id traceparent tracestate',
-  ].flatMap((names) => names.split(' ')),
-);
 
 /** Returns the registered providers, and the others with the reason. */
 export function readProviders(values: SettingValues) {
@@ -86,12 +86,18 @@ function readProvider(id: string, values: SettingValues): ProviderSettings | str
     baseUrl: checkBaseUrl(id, section.baseUrl, values),
     apiKeys: [...new Set(keys.map(({ text }) => text))].map((text) => new Secret(text)),
     headers: readHeaders(`${path}.headers`, section.headers ?? {}, values),
+    forwardHeaders: readNames(`${path}.forward_headers`, section.forwardHeaders, values),
+    returnHeaders: readNames(`${path}.return_headers`, section.returnHeaders, values),
     defaultModel: section.defaultModel || undefined,
     timeoutMs: section.timeoutMs,
     retries: section.retries,
+    keyAffinity: section.keyAffinity,
     maxConcurrentRequests: section.maxConcurrentRequests,
     models: section.models,
+    streamUsage: section.streamUsage,
   };
+  const twice = settings.forwardHeaders?.find((name) => Object.hasOwn(settings.headers, name));
+  if (twice) values.problem(`${path}.forward_headers`, `"${twice}" is in headers too`);
   if (!section.enabled) return 'enabled = false';
   if (settings.apiKeys.length === 0) return withoutKey(id);
   for (const { name, text } of keys) checkKey(values, name, text);
@@ -156,31 +162,4 @@ function isOwnAddress(baseUrl: string, { host, port }: { host: string; port: num
   const isEverywhere = host === '0.0.0.0' || host === '::';
   const isHere = name === host || (isLoopback(name) && (isEverywhere || isLoopback(host)));
   return isHere && Number(url.port || (url.protocol === 'https:' ? 443 : 80)) === port;
-}
-
-/** Checks the headers, and returns them with their names in lower case. */
-function readHeaders(
-  setting: string,
-  headers: Readonly<Record<string, string>>,
-  values: SettingValues,
-): Readonly<Record<string, Secret>> {
-  const checked = new Map<string, Secret>();
-  for (const [written, value] of Object.entries(headers)) {
-    const name = written.toLowerCase();
-    const shown = JSON.stringify(written);
-    if (!/^[!#$%&'*+\-.^_`|~0-9a-z]+$/.test(name)) {
-      values.problem(setting, `${shown} is no name of a header`);
-    } else if (REFUSED.has(name)) {
-      values.problem(setting, `${shown} is set by the gateway itself`);
-    } else if (checked.has(name)) {
-      values.problem(setting, `${shown} is there twice; case makes no difference`);
-    } else if (!/^[\t\x20-\x7e]*$/.test(value)) {
-      values.problem(setting, `the value of ${shown} must be visible ASCII, spaces and tabs`);
-    } else if (value.length > MAX_KEY_CHARACTERS) {
-      const limit = `${MAX_KEY_CHARACTERS} characters`;
-      values.problem(setting, `the value of ${shown} is longer than ${limit}`);
-    }
-    checked.set(name, new Secret(value, { isKey: false }));
-  }
-  return Object.fromEntries(checked);
 }

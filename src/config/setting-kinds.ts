@@ -14,7 +14,7 @@ export interface Setting<T = unknown> {
     | 'boolean'
     | 'text'
     | 'texts'
-    | 'text or texts'
+    | 'targets'
     | 'headers';
   readonly default: T;
   /** The setting whose value is the default. */
@@ -78,9 +78,17 @@ export const TEXTS = {
   default: undefined as readonly string[] | undefined,
 } as const;
 
-export const TEXT_OR_TEXTS = {
-  type: 'text or texts',
-  default: undefined as string | readonly string[] | undefined,
+export const BALANCES = ['order', 'least_busy'] as const;
+
+/** The targets of an alias, to be asked in this order; or first the one with the fewest requests. */
+export interface BalancedTargets {
+  readonly targets: readonly string[];
+  readonly balance?: (typeof BALANCES)[number];
+}
+
+export const TARGETS = {
+  type: 'targets',
+  default: undefined as string | readonly string[] | BalancedTargets | undefined,
 } as const;
 
 export const HEADERS = {
@@ -99,7 +107,7 @@ export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): st
     boolean: 'true or false',
     text: isNotEmpty ? 'a string that is not empty' : 'a string',
     texts: 'an array of strings',
-    'text or texts': 'a string or an array of strings',
+    targets: `a string, an array of strings, or { targets = […], balance = "${BALANCES.join('" or "')}" }`,
     headers: 'a table of strings',
   }[type];
 }
@@ -111,7 +119,7 @@ export function accepts(row: Setting, value: unknown): boolean {
   if (choices) return isText && choices.includes(value);
   if (type === 'text') return isText && !(isNotEmpty && value === '');
   if (type === 'texts') return areTexts(value);
-  if (type === 'text or texts') return isText || areTexts(value);
+  if (type === 'targets') return isText || areTexts(value) || areBalancedTargets(value);
   if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
   if (type === 'integer or auto' && value === 'auto') return true;
   return Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
@@ -119,6 +127,13 @@ export function accepts(row: Setting, value: unknown): boolean {
 
 function areTexts(value: unknown): boolean {
   return Array.isArray(value) && value.every((item) => typeof item === 'string');
+}
+
+function areBalancedTargets(value: unknown): value is BalancedTargets {
+  if (!isTable(value)) return false;
+  const { targets, balance = 'order', ...others } = value;
+  const isKnown = BALANCES.some((one) => one === balance) && Object.keys(others).length === 0;
+  return isKnown && areTexts(targets);
 }
 
 /** The value that text from a variable, a file or the command line stands for; the text itself if it is none. */

@@ -10,7 +10,7 @@ import { AccessRecord, type Answer, isStream } from '../lib/attempt.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
-import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
+import { type ChunkBuffer, joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { readInTurns, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 import { StreamWriter, WRITE_PART_BYTES } from './stream-writer.ts';
@@ -58,7 +58,7 @@ export class Call {
   readonly record = new AccessRecord();
   /** Bytes of the response body that were written. */
   sentBytes = 0;
-  /** When the response began, on the monotonic clock of `performance.now()`. */
+  /** When the answer's head was sent, or the first event of a stream that began early; of `performance.now()`. */
   firstByteAtMs: number | undefined;
   readonly receivedAtMs = performance.now();
   /** Cancelled when the client leaves, or by whoever gives the request up. */
@@ -66,6 +66,8 @@ export class Call {
   readonly bodyReservation: Reservation;
   /** The memory that the answer takes until it is delivered. */
   readonly answerReservation: Reservation;
+  /** Passes a provider's comments on, if there is room. Set if the stream has begun before any provider has answered. */
+  passComments: ((comments: ChunkBuffer) => void) | undefined;
 
   readonly #request: IncomingMessage;
   readonly #response: ServerResponse;

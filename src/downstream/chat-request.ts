@@ -1,4 +1,4 @@
-/** The chat completion request: untrusted bytes in, a validated request out, its bytes otherwise untouched. */
+/** The chat completion request: untrusted bytes in, a validated request out, its other bytes untouched. */
 
 // Whole: on an old Node an import by name fails before any code can say which one is needed.
 import buffer from 'node:buffer';
@@ -41,6 +41,11 @@ export class ChatRequestParser {
   #itemFault: string | undefined;
   #message: Message = {};
   #hasPlainPart = false;
+  #bodyStart = 0;
+  #streamOptions: JsonValue | undefined;
+  /** In the current member, and in `stream_options`. */
+  #innerUsage: JsonValue | undefined;
+  #includeUsage: JsonValue | undefined;
 
   /** `mayListModels`: whether `models` may be there, in which OpenRouter takes other models than `model`. */
   constructor(mayListModels = true) {
@@ -74,11 +79,35 @@ export class ChatRequestParser {
     if (!this.#hasMessages) throw invalidRequest(NO_MESSAGES);
     if (this.#fault) throw invalidRequest(this.#fault);
 
-    return {
+    const request = {
       model,
       stream: stream === 'true',
-      bodyWithModel: (name) => replaceText(body, JSON.stringify(name), start, end),
+      bodyWithModel: (name: string) => replaceText(body, JSON.stringify(name), start, end),
     };
+    const askForUsage = () => {
+      const edit = request.stream ? this.#usageEdit(body) : undefined;
+      if (!edit) return undefined;
+      const bodyWithModel = (name: string) =>
+        // The latter of the two places first: the offset of the other one stays.
+        [edit, { text: JSON.stringify(name), start, end }]
+          .toSorted((a, b) => b.start - a.start)
+          .reduce((parts, one) => replaceText(parts, one.text, one.start, one.end), body);
+      return { ...request, bodyWithModel };
+    };
+    return { ...request, askForUsage };
+  }
+
+  /** Returns the text that asks for the tokens of a stream, and its place; undefined if the request asks, or is not usable. */
+  #usageEdit(body: readonly Buffer[]) {
+    const [options, asked] = [this.#streamOptions, this.#includeUsage];
+    const insert = (text: string, at: number) => ({ text, start: at, end: at });
+    const member = '"include_usage":true';
+    if (!options) return insert(`"stream_options":{${member}},`, this.#bodyStart + 1);
+    if (options.kind === 'null') return { ...options, text: `{${member}}` };
+    if (options.kind !== 'object') return undefined;
+    const isEmpty = /^\{\s*\}$/.test(sliceText(body, options.start, options.end));
+    if (!asked) return insert(isEmpty ? member : `${member},`, options.start + 1);
+    return asked.kind === 'false' || asked.kind === 'null' ? { ...asked, text: 'true' } : undefined;
   }
 
   #note(value: JsonValue): void {
@@ -95,6 +124,7 @@ export class ChatRequestParser {
     } else if (depth === 2) {
       const fault = kind === 'object' ? faultOf(this.#message) : '" must be an object';
       if (fault !== undefined) this.#itemFault ??= `"messages[${this.#items}]${fault}`;
+      if (name === 'include_usage') this.#innerUsage = value;
       this.#items += 1;
       this.#message = {};
     } else if (depth === 1) {
@@ -102,8 +132,10 @@ export class ChatRequestParser {
       this.#fault ??= fault;
       this.#items = 0;
       this.#itemFault = undefined;
+      this.#innerUsage = undefined;
     } else {
       this.#isObject = kind === 'object';
+      this.#bodyStart = value.start;
     }
   }
 
@@ -119,6 +151,10 @@ export class ChatRequestParser {
     if (name === 'messages') {
       this.#hasMessages = true;
       return kind === 'array' && this.#items > 0 ? this.#itemFault : NO_MESSAGES;
+    }
+    if (name === 'stream_options') {
+      this.#streamOptions = value;
+      this.#includeUsage = this.#innerUsage;
     }
     if (OTHER_CASE.test(name)) return '"model" and "stream" must be written in lower case';
     const isListRefused = !this.#mayListModels && MODELS.test(name);

@@ -89,10 +89,8 @@ export function createHttpServer(
       const { signal } = forceClose;
       if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
       const end = (lingerMs: number) => {
-        if (!state.cancelReason) {
-          state.cancelReason = reason;
-          for (const connection of connections.values()) connection.cut(reason);
-        }
+        state.cancelReason = reason;
+        for (const connection of connections.values()) connection.cut(reason);
         // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
         const close = () => connections.forEach(({ socket }) => socket.destroy());
         setTimeout(close, lingerMs).unref();

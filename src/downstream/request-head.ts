@@ -19,11 +19,11 @@ interface Head {
 
 /** Every value of a header, in the order they were sent: Node keeps only the first of some. `name` in lower case. */
 export function headerValues({ rawHeaders }: Pick<Head, 'rawHeaders'>, name: string): string[] {
-  let values: string[] = [];
+  const values: string[] = [];
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const own = rawHeaders[at]!;
     if (own.length !== name.length || own.toLowerCase() !== name) continue;
-    values = [...values, rawHeaders[at + 1]!];
+    values.push(rawHeaders[at + 1]!);
   }
   return values;
 }

@@ -5,9 +5,9 @@ import type { Call } from '../downstream/call.ts';
 import { createRemoteAddress } from '../downstream/request-head.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS } from '../lib/attempt.ts';
 import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
-import { redactFacts, type Logger, type LogLevel } from '../lib/log.ts';
+import type { Logger, LogLevel } from '../lib/log.ts';
 import type { RequestFacts, RequestObserver } from '../lib/request-facts.ts';
-import { escapeControlCharacters, type Redactor } from '../lib/secrets.ts';
+import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   ok: 'info',
@@ -19,11 +19,10 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   internal_error: 'error',
 };
 
-/** Returns what logs requests, and tells the observer: with `redact`, because only the logger does it by itself. */
+/** Returns what logs requests, and tells the observer. Unlike the log, its facts are not redacted. */
 export function createAccessLog(
   { logging, server }: Config,
   logger: Logger,
-  redact: Redactor,
   observe: RequestObserver | undefined,
 ) {
   const remoteAddressOf = createRemoteAddress(server.trustedProxies);
@@ -44,10 +43,11 @@ export function createAccessLog(
       if (!isObserved) return;
       const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
       observe({
-        facts: redactFacts(facts, redact),
+        facts,
         endedAtMs: Date.now(),
         durationMs: endedAtMs - receivedAtMs,
-        firstByteMs: call.firstByteAtMs && firstByteAtMs - receivedAtMs,
+        // A stream that began early may have no first event.
+        firstByteMs: record.attempt?.answer && firstByteAtMs - receivedAtMs,
         gatewayMs: record.timeSpent(firstByteAtMs)?.gatewayMs,
         responseModel: record.attempt?.answer && record.attempt.answerModel,
       });
@@ -102,6 +102,7 @@ function factsOf(call: Call, endedAtMs: number, status?: number, remote?: string
     completion_tokens: usage?.completion_tokens,
     cached_tokens: usage?.cached_tokens,
     reasoning_tokens: usage?.reasoning_tokens,
+    usage_added: attempt?.usageAdded || undefined,
     tries: tries.length > 0 ? tries : undefined,
   };
 }

@@ -8,11 +8,15 @@ import { type Answer, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import { forwardedHeaders, type Provider, traceIdOf } from '../upstream/provider.ts';
+import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
+import type { Provider } from '../upstream/provider.ts';
 import { mayName } from '../policy/authentication.ts';
-import { askCandidates, type Candidate, type SelectionSettings } from './selection.ts';
+import { type BalanceSettings, leastBusyFirst } from './balance.ts';
+import { keepAlive } from './keep-alive.ts';
+import type { Candidate, Selection, SelectionSettings } from './ask-provider.ts';
+import { askCandidates } from './selection.ts';
 
-export interface CompletionSettings extends SelectionSettings {
+export interface CompletionSettings extends SelectionSettings, BalanceSettings {
   readonly providers: ReadonlyMap<string, Provider>;
   readonly fallbacks: readonly Provider[];
 }
@@ -25,7 +29,6 @@ export async function completeChat(
 ): Promise<Answer> {
   checkContentHeaders(call);
   const { record } = call;
-  let isValid = false;
   call.bodyReservation.retain();
   try {
     const forwarded = forwardedHeaders(call.id, call.headers);
@@ -38,13 +41,30 @@ export async function completeChat(
     const chat = parser.end(body);
     record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
     record.stream = chat.stream;
-    const candidates = resolveModel(chat.model, settings, client);
+    const candidates = resolveModel(chat.model, call, settings, client);
     record.provider = candidates[0]!.provider.id;
-    isValid = true;
-    return await askCandidates(candidates, { call, chat, forwarded, settings });
+    const answering = ask(candidates, { call, chat, forwarded, settings }, client);
+    const { streamKeepaliveMs } = settings.config.server;
+    const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
+    return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
+  } finally {
+    call.bodyReservation.release();
+  }
+}
+
+/** Asks the candidates. Retains the body too: `completeChat` may have returned a stream that begins early. */
+async function ask(
+  candidates: readonly Candidate[],
+  request: Omit<Selection, 'breaker'>,
+  client: ClientSettings | undefined,
+): Promise<Answer> {
+  const { call, settings } = request;
+  call.bodyReservation.retain();
+  try {
+    return await askCandidates(candidates, request);
   } catch (thrown) {
     // A request that a later limit refuses takes nothing of the others.
-    if (isValid && !record.tries.some(({ wasSent }) => wasSent)) {
+    if (!call.record.tries.some(({ wasSent }) => wasSent)) {
       settings.limits.ofClients.get(client?.name)!.refund();
     }
     throw thrown;
@@ -70,20 +90,24 @@ function checkContentHeaders(call: Call): void {
 }
 
 /**
- * Resolves a `model` value: an alias, to those of its targets whose providers are registered;
- * `<provider_id>/<model_name>`, split at the first slash; a provider's id alone for its default model; any other name
- * for the primary provider. Adds each fallback that is not among them, with its own default model. The client's `models`
- * must have the name as it was sent, or, if it is no alias, as `<provider_id>/<model_name>`. Throws `unknownProvider` or
- * `invalidRequest`; to a client with `models` `notFound` for every other name, whether or not it would resolve: it does
- * not learn what there is.
+ * Resolves a `model` value:
+ * - an alias, to those of its targets whose providers are registered, in order or balanced;
+ * - `<provider_id>/<model_name>`, split at the first slash;
+ * - a provider's id, to its default model;
+ * - any other name, to the primary provider.
+ *
+ * Adds each fallback that is not among them, with its own default model. The client's `models` must have the name as it
+ * was sent, or, if it is no alias, as `<provider_id>/<model_name>`. Throws `unknownProvider` or `invalidRequest`; to a
+ * client with `models` `notFound` for every other name, so that it does not learn what there is.
  */
 function resolveModel(
   name: string,
+  call: Call,
   settings: CompletionSettings,
   client: ClientSettings | undefined,
 ): Candidate[] {
   const { config, fallbacks, providers } = settings;
-  const targets = config.aliases.get(name);
+  const { targets, isBalanced = false } = config.aliases.get(name) ?? {};
   const registered = targets?.filter((target) => providers.has(providerIdOf(target)));
   const names = registered?.length ? registered : [targets?.[0] ?? name];
   const found = names.map((one) => toCandidate(one, settings));
@@ -96,11 +120,11 @@ function resolveModel(
     const reason = 'model not allowed for this client';
     throw new GatewayError('notFound', 'Resource not found', { reason });
   }
-  const candidates: Candidate[] = [];
-  for (const one of found) {
+  const targeted = found.map((one) => {
     if (one instanceof GatewayError) throw one;
-    candidates.push(one);
-  }
+    return one;
+  });
+  const candidates = isBalanced ? leastBusyFirst(targeted, call, settings) : targeted;
   const others = fallbacks.filter((one) => candidates.every(({ provider }) => provider !== one));
   const { model } = candidates[0]!;
   for (const provider of others)

@@ -1,4 +1,4 @@
-/** One request from its head to its access line: the order of checks, the routes, the one catch. */
+/** One request from its head to its access line: the order of checks, the routes, and where every failure becomes an answer. */
 
 import { needsKey, type Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
@@ -7,6 +7,7 @@ import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
 import { type Answer, isStream } from '../lib/attempt.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
+import type { Redactor } from '../lib/secrets.ts';
 import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
@@ -38,9 +39,9 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(settings: GatewaySettings) {
-  const { config, logger, observe, redact, streams } = settings;
+  const { config, logger, observe, streams } = settings;
   const dispatch = createDispatch(settings);
-  const accessLog = createAccessLog(config, logger, redact, observe);
+  const accessLog = createAccessLog(config, logger, observe);
   const allowCors = config.server.cors ? addCorsHeaders : undefined;
 
   return {
@@ -58,9 +59,12 @@ export function createGateway(settings: GatewaySettings) {
       if (isStreamed) streams.add(1);
       try {
         if (answer) {
-          addOwnHeaders(answer, call);
+          const { pending } = answer;
+          if (!pending) addOwnHeaders(answer, call, settings.redact);
           allowCors?.(answer);
           await call.send(answer);
+          // If the client has left, providers may still be asked: what they hold is freed after the request.
+          if (pending) await pending;
         }
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
@@ -88,9 +92,11 @@ function addCorsHeaders({ status, headers }: Answer): void {
   if (status !== 204) headers['access-control-expose-headers'] = names.join(', ');
 }
 
-/** Adds who answered, and whose time it took. */
-function addOwnHeaders({ headers }: Answer, { record }: Call): void {
+/** Adds who answered, under which id, and whose time it took. */
+function addOwnHeaders({ headers }: Answer, { record }: Call, redact: Redactor): void {
   if (record.provider) headers['x-gateway-provider'] = record.provider;
+  const upstreamId = record.attempt?.upstreamRequestId;
+  if (upstreamId) headers['x-upstream-request-id'] = redact(upstreamId);
   const spent = record.timeSpent(performance.now());
   if (spent) {
     // W3C Server Timing: `gateway;dur=0.4, upstream;dur=812.3`.

@@ -10,7 +10,8 @@ import { parseUntrustedJson } from '../lib/json.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
-import type { ListedModel, Provider } from '../upstream/provider.ts';
+import { type ListedModel, readModelList } from '../upstream/listed-models.ts';
+import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
 import { providerIdOf } from './chat-completions.ts';
 
@@ -79,8 +80,17 @@ export function createModelList(settings: ModelListSettings): ModelList {
     try {
       const keys = keyPools.get(provider.id)?.keysToTry() ?? [0];
       const models = await fetchModels(provider, keys, transport);
-      // A name with a key in it is not shown to clients.
-      cached.models = models.filter(({ name }) => redact(name) === name);
+      // What has a key in it is not shown to clients.
+      const isShown = (value: unknown) => {
+        const text = JSON.stringify(value);
+        return redact(text) === text;
+      };
+      cached.models = models
+        .filter(({ name }) => isShown(name))
+        .map((model) => {
+          const details = Object.entries(model.details).filter(([, value]) => isShown(value));
+          return { ...model, details: Object.fromEntries(details) };
+        });
       const names = cached.models.map(({ name }) => name);
       onModels?.(provider.id, names);
       bodies.clear();
@@ -132,22 +142,24 @@ export function modelListState(memory: SharedMemory, provider: string) {
 function listEntries({ providers, config, cache }: ModelListSettings) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
     const { id, models, defaultModel } = provider;
-    const listed =
-      models?.map((name) => ({ name, created: 0 })) ?? cache.get(provider)?.models ?? [];
-    const created = new Map(listed.map((model) => [model.name, model.created]));
-    if (defaultModel && !created.has(defaultModel)) created.set(defaultModel, 0);
-    return [...created].map(([name, createdAt]) => toEntry(`${id}/${name}`, createdAt, id));
+    const listed = new Map(cache.get(provider)?.models.map((model) => [model.name, model]));
+    const names = new Set(models ?? listed.keys());
+    if (defaultModel) names.add(defaultModel);
+    return [...names].map((name) => toEntry(`${id}/${name}`, id, listed.get(name)));
   });
-  const aliasEntries = [...config.aliases].flatMap(([alias, targets]) => {
-    const owner = targets.map(providerIdOf).find((id) => providers.has(id));
-    return owner === undefined ? [] : toEntry(alias, 0, owner);
+  const byId = new Map(modelEntries.map((entry) => [entry.id, entry]));
+  const aliasEntries = [...config.aliases].flatMap(([alias, { targets }]) => {
+    const target = targets.find((one) => providers.has(providerIdOf(one)));
+    if (target === undefined) return [];
+    return { ...(byId.get(target) ?? toEntry(target, providerIdOf(target))), id: alias };
   });
   return [...modelEntries, ...aliasEntries];
 }
 
-/** The member order is OpenAI's. */
-function toEntry(id: string, created: number, provider: string) {
-  return { id, object: 'model', created, owned_by: provider };
+/** The order of the first members is OpenAI's. */
+function toEntry(id: string, provider: string, model?: ListedModel) {
+  const created = model?.created ?? 0;
+  return { id, object: 'model', created, owned_by: provider, ...model?.details };
 }
 
 /**
@@ -191,7 +203,7 @@ export async function fetchModelList(
     if (reply.status !== 200) return reply.status;
     const bytes = await readAll(reply.body, MAX_LIST_BYTES);
     const json = bytes && parseUntrustedJson(bytes.toString('utf8'), MAX_LIST_BYTES);
-    return provider.readModelList(json);
+    return readModelList(json);
   } finally {
     // Also ends a reply that was not read to its end.
     deadline.end({ abandon: true });

@@ -24,6 +24,8 @@ export interface ChatRequest {
   readonly stream: boolean;
   /** The client's bytes with only the `model` value replaced, in parts: nothing is copied. */
   bodyWithModel(model: string): readonly Buffer[];
+  /** The same request, which also asks for the tokens of its stream; undefined if it does, or is no stream. */
+  askForUsage(): Omit<ChatRequest, 'askForUsage'> | undefined;
 }
 
 export interface Answer {
@@ -32,6 +34,8 @@ export interface Answer {
   readonly headers: Record<string, string>;
   /** Text, bytes in parts, or a stream. What the client is told of its failure is part of the stream. */
   readonly body: string | readonly Buffer[] | ByteStream;
+  /** Of a stream that begins early: resolves when no provider is asked any more. */
+  readonly pending?: Promise<void>;
 }
 
 export function isStream(body: Answer['body']): body is ByteStream {
@@ -70,7 +74,7 @@ export class AccessRecord {
     const first = this.tries.find(({ wasSent }) => wasSent);
     const last = this.tries.findLast(({ wasSent }) => wasSent);
     if (!first || !last) return { gatewayMs: totalMs };
-    const upstreamMs = (last.endedAtMs ?? headAtMs) - first.beganAtMs;
+    const upstreamMs = Math.min(last.endedAtMs ?? headAtMs, headAtMs) - first.beganAtMs;
     return { gatewayMs: totalMs - upstreamMs, upstreamMs };
   }
 }
@@ -97,6 +101,8 @@ export class Attempt {
   failure: GatewayError | undefined;
   /** The provider's own. */
   status: number | undefined;
+  /** Those of the provider's reply. */
+  headers: ReadonlyMap<string, string> | undefined;
   upstreamRequestId: string | undefined;
   /** Undefined if the transport does not tell. */
   connection: 'new' | 'reused' | undefined;
@@ -105,6 +111,10 @@ export class Attempt {
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
   #usage: unknown;
+  /** The gateway has asked for the `usage`, and takes it out of the stream. */
+  usageAdded = false;
+  /** The error names what was added: perhaps the provider refuses to be asked. */
+  isUsageRefused = false;
 
   constructor(
     { id, chatUrl }: { readonly id: string; readonly chatUrl: string },
@@ -211,9 +221,8 @@ export type TokenUsage = ReturnType<typeof readUsage>;
 /** Returns the JSON object at the start of `text`, without what follows it; '' if it is not whole. */
 function firstObject(text: string): string {
   let end = 0;
-  const json = new JsonScanner((value) => {
-    if (value.depth === 0) ({ end } = value);
-  });
+  // The object itself is reported after its members.
+  const json = new JsonScanner((value) => ({ end } = value));
   const bytes = Buffer.from(text);
   json.push(bytes);
   return bytes.toString('utf8', 0, end);

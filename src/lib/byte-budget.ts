@@ -28,7 +28,7 @@ export class ByteBudget {
   readonly #reserved: SharedCounter;
   /** Of what is reserved for bodies, what has come. */
   readonly held: SharedCounter;
-  /** Bytes of the streams that wait for memory, at least 1 for each: while above 0, nobody else grows beyond 64 KiB. */
+  /** Bytes of the streams that wait for memory, at least 1 for each: while above 0, no body becomes larger than 64 KiB. */
   readonly waiting: SharedCounter;
   /** Resident memory without bodies. */
   #otherBytes = 0;
@@ -103,8 +103,9 @@ export class Reservation {
 
   /** Changes it to `bytes`; 0 also frees the body. Throws `rateLimit` if they do not fit, and `ClientGone` if it has ended. */
   resize(bytes: number): void {
-    const isAfterOthers = bytes > SMALL_BYTES && this.budget.waiting.value > 0;
-    if ((bytes > this.#bytes && isAfterOthers) || !this.tryResize(bytes)) throw noRoom();
+    const becomesLarge = this.#bytes <= SMALL_BYTES && bytes > SMALL_BYTES;
+    const isAfterOthers = becomesLarge && this.budget.waiting.value > 0;
+    if (isAfterOthers || !this.tryResize(bytes)) throw noRoom();
     if (bytes > 0) return;
     this.#body?.free();
     this.#body = undefined;

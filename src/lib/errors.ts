@@ -49,7 +49,7 @@ type ErrorKind = keyof typeof ERROR_TABLE;
 export interface ErrorDetails {
   /** The HTTP status to answer with, if not the table's: an upstream's own, or 408, 413, 417, 431. */
   readonly status?: number;
-  /** The provider that failed. Absent from failures of the gateway's own. */
+  /** The provider that was asked. Absent if no other provider may be asked. */
   readonly provider?: string;
   /** The provider's own HTTP status (API_ERROR). */
   readonly upstreamStatus?: number;

@@ -1,5 +1,6 @@
 /**
- * The attributes of one finished request. The access line, the metrics and the admin page all show this object.
+ * The attributes of one finished request. The access line, the metrics and the admin page all show this object; the line
+ * and the page without keys, which a client or a provider may have written into it.
  * Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
  */
 
@@ -32,6 +33,8 @@ export type RequestFacts = Partial<TokenUsage> & {
   readonly limit?: string | undefined;
   readonly cause?: string | undefined;
   readonly finish_reason?: string | undefined;
+  /** The gateway has asked for the tokens of the stream. */
+  readonly usage_added?: boolean | undefined;
   readonly tries?: readonly TryFacts[] | undefined;
 };
 

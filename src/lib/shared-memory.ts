@@ -161,7 +161,7 @@ export function sharedNowMs(): number {
   return threadStartMs + performance.now();
 }
 
-/** The same in whole milliseconds: sums of them are exact. */
+/** The same in whole milliseconds, as shared counters need them. */
 export function sharedNowWholeMs(): number {
   return Math.round(sharedNowMs());
 }

@@ -5,8 +5,17 @@ import { ChunkBuffer } from './chunk-buffer.ts';
 
 export const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;
+/** As latin1. */
+export const BYTE_ORDER_MARK = '\u00ef\u00bb\u00bf';
 /** No field of an event begins so. */
 const CONTINUES_JSON = /^[\s"{}\],]/;
+
+/** Proxies must neither buffer nor rewrite events. */
+export const EVENT_STREAM_HEADERS = {
+  'content-type': 'text/event-stream; charset=utf-8',
+  'cache-control': 'no-cache, no-transform',
+  'x-accel-buffering': 'no',
+};
 
 export interface ServerSentEvent {
   readonly name: string;
@@ -105,7 +114,7 @@ export function* parseEvents(
   let errors: string[] = [];
   let bare: string[] = [];
   let start: number | undefined;
-  let lineStart = isAtStart && text.startsWith('\u00ef\u00bb\u00bf') ? 3 : 0;
+  let lineStart = isAtStart && text.startsWith(BYTE_ORDER_MARK) ? 3 : 0;
   for (const match of text.matchAll(lineEnd)) {
     const line = text.slice(lineStart, match.index);
     const end = match.index + match[0].length;

@@ -14,10 +14,10 @@ import type { Secret } from '../lib/secrets.ts';
 const BEARER = /^bearer +([^ ].*)$/i;
 
 /**
- * Returns a function that checks the `Authorization` header values of one request. It returns the client whose key
- * was sent; undefined for a token without a client, as all keys of `auth` are. It throws `authentication` unless there
- * is exactly one value, its scheme is Bearer and, if keys are configured, its token is one of them. The error does not
- * say which condition failed.
+ * Returns a function that checks the `Authorization` header values of one request, unless `auth` is disabled. It returns
+ * the client whose key was sent; undefined for a token without a client, as all keys of `auth` are. It throws
+ * `authentication` unless there is exactly one value, its scheme is Bearer and, if keys are configured, its token is one
+ * of them. The error does not say which condition failed.
  */
 export function createAuthenticator(
   auth: Config['server']['auth'],

@@ -1,11 +1,17 @@
 /** Keeps requests away from a provider that is down, so that they reach its fallback without the wait. */
 
+import { causeOf } from '../lib/attempt.ts';
+import type { GatewayError } from '../lib/errors.ts';
 import { sharedNowWholeMs } from '../lib/shared-memory.ts';
 import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const FAILURES_TO_OPEN = 3;
 const COOLDOWN_MS = 10_000;
+/** Those of the network (502), of time limits (504), and an upstream's own. */
+const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
+/** Of a wrong key, a model that is not there, and a limit. */
+export const TARGET_STATUSES = new Set([401, 403, 404, 429]);
 /** Model names come from clients: the circuits that failed last are kept, and no names longer than this. */
 const MAX_CIRCUITS = 1000;
 const MAX_MODEL_CHARACTERS = 256;
@@ -15,6 +21,13 @@ export type CircuitState = 'closed' | 'open' | 'half-open';
 
 /** `digest` is that of its settings: with others it is another provider. */
 type Guarded = { readonly id: string; readonly digest: string };
+
+/** The model of a provider; `isBalanced` if the gateway has chosen it among several that are alike. */
+interface Target {
+  readonly provider: Guarded;
+  readonly model: string;
+  readonly isBalanced?: boolean;
+}
 
 /** A change that the breakers of the other threads make too. */
 export interface CircuitEvent {
@@ -101,7 +114,19 @@ export class CircuitBreaker {
     this.#share?.(event);
   }
 
-  /** Makes a change that another thread has made. */
+  /** Records how a request for the model of the provider has ended. */
+  recordOutcome(candidate: Target, failure: GatewayError | undefined): void {
+    const { provider, model, isBalanced } = candidate;
+    if (failure === undefined) return this.record('success', provider, model);
+    const { details, status } = failure;
+    const isOutage = OUTAGE_STATUSES.has(status) || (isBalanced && TARGET_STATUSES.has(status));
+    if (details.unreachable) this.record('failure', provider, undefined, causeOf(failure));
+    else if (isOutage) this.record('failure', provider, model, causeOf(failure));
+    // Other refusals show that the model works. A plain 500 may be the fault of one request's parameter.
+    else if (status !== 500) this.record('success', provider, model);
+  }
+
+  /** Makes a change of this thread, or of another one. */
   apply(event: CircuitEvent): void {
     const { type, digest, model, openUntilMs } = event;
     if (type === 'probe') {

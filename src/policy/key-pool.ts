@@ -1,9 +1,10 @@
 /** The keys of a provider that has several: used in turn, and a refused one is left out for a while. */
 
-import type { Secret } from '../lib/secrets.ts';
+import { digestOf, type Secret } from '../lib/secrets.ts';
 import { sharedNowWholeMs } from '../lib/shared-memory.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
+import { type Caller, rankedFor, sessionOf } from './affinity.ts';
 
 /**
  * The statuses of a key that has reached its limit, may not do this, or was revoked. While all keys are in cooldown, they
@@ -35,22 +36,31 @@ export interface KeyEvent {
   readonly cooldown: Cooldown | undefined;
 }
 
-type Keys = { readonly id: string; readonly digest: string; readonly apiKeys: readonly Secret[] };
+interface Keys {
+  readonly id: string;
+  readonly digest: string;
+  readonly apiKeys: readonly Secret[];
+  readonly keyAffinity: boolean;
+}
 
 /** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
 export class KeyPool {
   /** The latest change of each key. */
   readonly events: KeyEvent[];
   readonly #provider: string;
+  /** Of the keys, if a session has its own; else they are used in turn. */
+  readonly #digests: readonly string[] | undefined;
   readonly #logger: Logger;
   readonly #share: ((event: KeyEvent) => void) | undefined;
   /** The key to try first next time, if it is not in cooldown. */
   #next = 0;
 
   /** `share` takes this thread's changes to other threads. */
-  constructor({ id, digest, apiKeys }: Keys, logger: Logger, share?: (event: KeyEvent) => void) {
+  constructor(provider: Keys, logger: Logger, share?: (event: KeyEvent) => void) {
+    const { id, digest, apiKeys, keyAffinity } = provider;
     this.events = apiKeys.map((_, key) => ({ type: 'key', digest, key, cooldown: undefined }));
     this.#provider = id;
+    this.#digests = keyAffinity ? apiKeys.map((apiKey) => digestOf([apiKey])) : undefined;
     this.#logger = logger;
     this.#share = share;
   }
@@ -62,22 +72,24 @@ export class KeyPool {
   }
 
   /**
-   * Yields the keys to try, each once, until one is not refused: the available keys in turn; then the key whose cooldown
-   * for a 429 ends first, and the one for a 403, unless this request has had that status already. A key in cooldown for a
-   * 401 is yielded only if there is no other.
+   * Yields the keys to try, each once, until one is not refused: the available keys in turn, or for a session in an order
+   * of its own; then the key whose cooldown for a 429 ends first, and the one for a 403, unless this request has had that
+   * status already. A key in cooldown for a 401 is yielded only if there is no other.
    */
-  *keysToTry(): Generator<number, undefined, undefined> {
+  *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
     const count = this.events.length;
+    const session = this.#digests && caller && sessionOf(caller);
     const inTurn = Array.from({ length: count }, (_, step) => (this.#next + step) % count);
+    const keys = session === undefined ? inTurn : rankedFor(session, this.#digests!);
     const tried: number[] = [];
     const take = (key: number) => {
       this.#next = key + 1;
       tried.push(key);
       return key;
     };
-    for (const key of inTurn) if (isOver(this.cooldownOf(key))) yield take(key);
+    for (const key of keys) if (isOver(this.cooldownOf(key))) yield take(key);
     for (const status of KEY_STATUSES) {
-      const alike = inTurn.filter((key) => this.cooldownOf(key)?.status === status);
+      const alike = keys.filter((key) => this.cooldownOf(key)?.status === status);
       const hasAnswer = alike.some((key) => tried.includes(key));
       const untilMs = (key: number) => this.cooldownOf(key)!.untilMs;
       const [first] = alike.toSorted((one, other) => untilMs(one) - untilMs(other));
@@ -111,7 +123,7 @@ export class KeyPool {
     return true;
   }
 
-  /** Makes a change that another thread has made, unless it is about another provider. */
+  /** Makes a change of this thread, or of another one, unless it is about another provider. */
   apply(event: KeyEvent): void {
     const { digest, key, cooldown } = event;
     if (digest !== this.events[key]?.digest) return;

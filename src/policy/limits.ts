@@ -110,6 +110,10 @@ function createLimiter(
     return refuse(refusing, taken.waitMs);
   };
   return {
+    /** Requests in flight at the narrowest of its limits, in all threads. */
+    get inFlight(): number {
+      return slots.at(-1)!.inFlight.value;
+    },
     /** Counts a request, `call`, that is in flight until `end`, or returns a refusal. */
     begin(call: object): GatewayError | undefined {
       for (const [index, { inFlight, limit, max, name }] of slots.entries()) {

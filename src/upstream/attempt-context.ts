@@ -1,8 +1,9 @@
 /** The settings, the state and the client of one attempt: for all that reads its reply. */
 
-import type { Config } from '../config/config.ts';
+import type { Config, ProviderSettings } from '../config/config.ts';
 import type { Attempt } from '../lib/attempt.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
+import type { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { Cancellation, Deadline } from '../lib/cancellation.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Redactor } from '../lib/secrets.ts';
@@ -21,11 +22,16 @@ export interface AttemptSettings {
 export interface AttemptContext {
   /** Receives what becomes known of the attempt. */
   readonly attempt: Attempt;
+  /** The names of further headers that pass, from the client and to it. */
+  readonly headerNames: Pick<ProviderSettings, 'forwardHeaders' | 'returnHeaders'>;
   readonly call: {
+    /** Those of the client's request. */
+    readonly headers: Readonly<Record<string, unknown>>;
     /** Cancelled when the client leaves or the gateway gives the request up. */
     readonly cancellation: Cancellation;
     /** The memory that the answer takes until it is delivered. */
     readonly answerReservation: Reservation;
+    readonly passComments?: ((comments: ChunkBuffer) => void) | undefined;
   };
   readonly settings: AttemptSettings;
   readonly isStream: boolean;

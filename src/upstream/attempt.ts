@@ -4,16 +4,13 @@ import type { Answer } from '../lib/attempt.ts';
 import { GatewayError } from '../lib/errors.ts';
 import { readAll } from '../lib/byte-source.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
+import { EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { readCompletion } from './completion.ts';
+import { passedHeaders, upstreamRequestId, withForwardHeaders } from './headers.ts';
 import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
-import {
-  passedHeaders,
-  type UpstreamReply,
-  upstreamRequestId,
-  type UpstreamRequest,
-} from './provider.ts';
+import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { openStream } from './stream-relay.ts';
 
 const MAX_ERROR_BYTES = 65_536;
@@ -47,10 +44,11 @@ export async function sendAttempt(
   deadline.arm(limitMs, () => timeoutError(provider, { cause }));
   let headersReceived = false;
   try {
-    const reply = await settings.transport.send(request, deadline);
+    const reply = await settings.transport.send(withForwardHeaders(request, context), deadline);
     headersReceived = true;
     attempt.status = reply.status;
     attempt.connection = reply.connection;
+    attempt.headers = reply.headers;
     attempt.upstreamRequestId = upstreamRequestId(reply.headers);
     if (reply.status >= 300 || NO_ANSWER_STATUSES.has(reply.status)) {
       throw await readStatusError(reply, context);
@@ -79,16 +77,13 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider });
   }
-  const headers = passedHeaders(reply.headers, redact);
+  const headers = passedHeaders(reply.headers, context);
   const contentType = redact(reply.headers.get('content-type') ?? '');
   const isJson = JSON_TYPE.test(contentType);
   const isEventStream = EVENT_STREAM_TYPE.test(contentType);
 
   if (isStream && !isJson) {
-    headers['content-type'] = isEventStream ? contentType : 'text/event-stream; charset=utf-8';
-    // Proxies must neither buffer nor rewrite events.
-    headers['cache-control'] = 'no-cache, no-transform';
-    headers['x-accel-buffering'] = 'no';
+    Object.assign(headers, EVENT_STREAM_HEADERS, isEventStream && { 'content-type': contentType });
     return openStream(reply, context).then((body) => ({ status, headers, body }));
   }
 
@@ -124,7 +119,7 @@ async function readStatusError(
   clearTimeout(timer);
   call.cancellation.throwIfCancelled();
   const error = bytes && readErrorBody(bytes.toString('utf8'), headers.get('content-type') ?? '');
-  return toProviderError({ ...readFault(error), status }, context, headers);
+  return toProviderError({ ...readFault(error), status }, context);
 }
 
 /** The JSON of an error body, or its text if that is a message and not a page; else undefined. */

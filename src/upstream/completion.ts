@@ -1,4 +1,4 @@
-/** The body of a complete answer: read in full, bounded, and checked for being a completion. */
+/** The body of a complete answer: read in full, bounded, and checked for being JSON and no error. */
 
 import { MAX_USAGE_BYTES } from '../lib/attempt.ts';
 import { readEach } from '../lib/byte-source.ts';
@@ -57,7 +57,7 @@ export function readCompletion(
   return reading ? reading.then(check) : check();
 }
 
-/** An answer with `choices` is a completion. */
+/** Undefined if nothing is wrong with the answer: one with `choices` is a completion, whatever else it has. */
 type AnswerFault = GatewayError | 'not JSON' | undefined;
 
 /** Stands for an error that is too long to be parsed. */

@@ -22,13 +22,16 @@ const MAX_EVENT_BYTES = 16_777_216;
 const MAX_CHOICES = 1000;
 const DIGIT_0 = 0x30;
 /**
- * Members up to their values, and signs of an error or of the end. JSON escapes quotes inside strings, so a name in quotes
- * cannot be anything else.
+ * Members up to their values, and signs of an error or of the end. JSON escapes quotes inside strings, so a word in quotes
+ * is a whole name or a whole value.
  */
 const SIGNS =
   /"(?:errors?"|(index|model|finish_reason|usage)"[ \t]*:[ \t]*)|\[D|^(?:event|error):/gm;
 
-/** The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. */
+/**
+ * The bytes to pass on: all of them, those before an error, or those up to `[DONE]`. Chunks that `stream_usage` has added
+ * are not among them.
+ */
 export type Inspection = { readonly passed: Buffer; readonly error?: GatewayError };
 
 /** Takes the upstream's bytes, and tells what to pass on. Its methods throw `provider` if a stream is not usable. */
@@ -87,6 +90,9 @@ export class EventInspector {
       const isWhole = found.passed.length === events.length;
       if (!isWhole) scan = scanEvents(found.passed, this.#isModelWanted);
     }
+    if (attempt.usageAdded && scan.usage !== '') {
+      found = { ...found, passed: withoutUsage(found.passed, this.#isAtStart) };
+    }
     if (found.passed.length > 0) this.#isAtStart = false;
     if (scan.model !== '') {
       this.#isModelWanted = false;
@@ -108,7 +114,8 @@ export class EventInspector {
         this.isDone = true;
         return { passed: events.subarray(0, end) };
       }
-      this.hasData ||= data !== '';
+      const isTakenOut = this.#context.attempt.usageAdded && hasOnlyUsage(json);
+      this.hasData ||= data !== '' && !isTakenOut;
       // Comments too, as in a run that is not parsed: how a stream is cut up makes no difference.
       this.#noteChoices(scanEvents(events.subarray(before, start), false));
       this.#noteChoices(scanEvents(events.subarray(start, end), false), json);
@@ -180,6 +187,28 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
   }
   const usage = usageStart > 0 ? readLine(events, usageStart) : '';
   return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
+}
+
+/** Takes out the events that have only a `usage`. */
+function withoutUsage(events: Buffer, isAtStart: boolean): Buffer {
+  const kept: Buffer[] = [];
+  let keptFrom = 0;
+  for (const { data, start, end } of parseEvents(events, isAtStart)) {
+    if (!hasOnlyUsage(parseUntrustedJson(data))) continue;
+    kept.push(events.subarray(keptFrom, start));
+    keptFrom = end;
+  }
+  return Buffer.concat([...kept, events.subarray(keptFrom)]);
+}
+
+/** Returns whether a chunk has a `usage` and no choices, and of lists and objects nothing else. `x_groq` repeats the usage. */
+function hasOnlyUsage(json: unknown): boolean {
+  const choices = memberOf(json, 'choices') ?? [];
+  if (!memberOf(json, 'usage') || !Array.isArray(choices) || choices.length > 0) return false;
+  const isExpected = (name: string) => ['choices', 'usage', 'x_groq'].includes(name);
+  return Object.entries(json as object).every(
+    ([name, value]) => typeof value !== 'object' || value === null || isExpected(name),
+  );
 }
 
 /** Returns whether the data of an event is not cut off. */

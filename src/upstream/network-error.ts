@@ -34,6 +34,8 @@ const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
 /** undici's parser, its limits, and exceptions without a code from within it; connect failures have codes. */
 const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
+/** It can come with the head: the provider has worked on the request. */
+const WRONG_LENGTH = 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH';
 
 /** `Request timed out` (interface, Errors). */
 export function timeoutError(provider: string, details?: ErrorDetails): GatewayError {
@@ -79,7 +81,8 @@ export function upstreamFailure(
   const fail = (text: string, details?: ErrorDetails) =>
     new GatewayError('provider', text, { provider, cause, ...details });
   if (NOT_HTTP.test(code)) return fail('the answer was not valid HTTP');
-  if (headersReceived || connectionFailure === 'midAnswer') return fail('the answer was cut off');
+  const isMidAnswer = connectionFailure === 'midAnswer' || code === WRONG_LENGTH;
+  if (headersReceived || isMidAnswer) return fail('the answer was cut off');
   const isClosed = CLOSED.has(code);
   if (isClosed && !isUnconnected) {
     const repeatAtOnce = connectionFailure === 'stale';

@@ -2,11 +2,13 @@
 
 import { STATUS_CODES } from 'node:http';
 
+import type { Attempt } from '../lib/attempt.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { passedHeaders, type UpstreamHeaders } from './provider.ts';
+import { passedHeaders } from './headers.ts';
+import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
@@ -34,6 +36,8 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
   [/rate_?limit|insufficient_quota/i, 429],
   [/overloaded/i, 503],
 ];
+/** In an error of status 400, or 422 of FastAPI: perhaps it is about the member that the gateway has added. */
+const NAMES_USAGE = /stream_options|include_usage/;
 /** The text of an aggregator in place of its provider's message (OpenRouter). */
 const SAYS_NOTHING = /^provider returned error\.?$/i;
 
@@ -46,34 +50,35 @@ export function errorIn(
   context: AttemptContext,
   isEvent: boolean,
 ): GatewayError | undefined {
-  return reportsFault(json)
-    ? toProviderError(readFault(json), context, undefined, isEvent)
-    : undefined;
+  return reportsFault(json) ? toProviderError(readFault(json), context, isEvent) : undefined;
 }
 
-/** Maps a fault to the error that the client gets. `headers` are those of a reply whose status is an error's. */
+/** Maps a fault to the error that the client gets. */
 export function toProviderError(
   fault: UpstreamFault,
-  { attempt: { provider }, settings: { config, redact } }: AttemptContext,
-  headers?: UpstreamHeaders,
+  context: AttemptContext,
   isEvent = false,
 ): GatewayError {
   const { status } = fault;
+  const { headers, provider } = context.attempt;
+  const { config, redact } = context.settings;
   const reason = fault.code ?? fault.type ?? '';
   const retryAfterSeconds = readRetryAfter(headers);
   const isPolicy = REFUSED_BY_POLICY.test(reason);
   const isTooLong = status === 400 && reason === 'context_length_exceeded';
   const isBilling = status === 429 && BILLING_CODE.test(reason);
   const text = errorText(fault, redact);
+  const mayBeUsage = context.attempt.usageAdded && (status === 400 || status === 422);
+  context.attempt.isUsageRefused = mayBeUsage && NAMES_USAGE.test(JSON.stringify(fault.json));
   const { providerMessages } = config.logging;
   const details: ErrorDetails = {
     provider,
-    cause: providerMessages ? causeOf(fault, text, headers) : namesOf(fault, redact),
+    cause: providerMessages ? causeOf(fault, text, context.attempt) : namesOf(fault, redact),
     ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
     headers: {
-      ...(headers && passedHeaders(headers, redact)),
+      ...(headers && passedHeaders(headers, context)),
       ...(isBilling && { 'x-should-retry': 'false' }),
     },
     retryable: !isEvent && RETRYABLE_STATUSES.has(status),
@@ -103,9 +108,9 @@ function errorText({ message = '', code = '', status }: UpstreamFault, redact: R
 }
 
 /** The text; of an error without one, as of a page, what came instead: `502, text/html, "Bad Gateway"`. */
-function causeOf({ message, status }: UpstreamFault, text: string, headers?: UpstreamHeaders) {
-  if (message !== undefined || headers === undefined) return text;
-  const [type] = (headers.get('content-type') ?? '').split(';', 1);
+function causeOf({ message, status }: UpstreamFault, text: string, attempt: Attempt): string {
+  if (message !== undefined || attempt.status !== status) return text;
+  const [type] = (attempt.headers?.get('content-type') ?? '').split(';', 1);
   return `${status}, ${type || 'no content-type'}, ${JSON.stringify(text)}`;
 }
 
@@ -148,7 +153,7 @@ export function readFault(json: unknown) {
     .flatMap((source) => STATUS_NAMES.map((name) => memberOf(source, name)))
     .find(isErrorStatus);
   const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
-  return { message: firstText(json), code, type, status };
+  return { message: firstText(json), code, type, status, json };
 }
 
 function bodyOf(json: unknown): unknown {

@@ -1,13 +1,15 @@
 /**
- * Relays a streamed completion. Nothing is sent before the first event with data was read; every event passes byte
- * for byte; a stream that did not finish ends in the documented error event and never in `[DONE]`.
+ * Relays a streamed completion. Nothing is sent before the first event with data was read, but comments to a client whose
+ * stream has begun early; every event passes byte for byte, but a chunk of
+ * usage that the gateway itself has asked for; a stream that did not finish ends in the documented error
+ * event and never in `[DONE]`.
  */
 
 import { noRoom } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { ByteSink, ByteStream } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import { encodeEvent } from '../lib/sse.ts';
+import { BYTE_ORDER_MARK, encodeEvent } from '../lib/sse.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
 import { streamError, timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
@@ -118,21 +120,30 @@ class Relay implements ByteSink, ByteStream {
 
   /** Keeps what comes before and with the first data: the client's stream begins with it. */
   #open(found: Inspection, opening: Opening): boolean {
+    const { passComments } = this.#context.call;
     if (found.passed.length > 0) opening.seen.push(found.passed);
     this.#hold(opening.seen.size);
     if (this.#inspector.hasData) {
       this.#opening = undefined;
-      this.#beginning = { ...found, passed: opening.seen.take() };
+      const seen = opening.seen.take();
+      // Behind a comment, a byte order mark would be part of the name of a field.
+      const start = passComments && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK ? 3 : 0;
+      this.#beginning = { ...found, passed: seen.subarray(start) };
       this.#context.deadline.disarm();
       opening.resolve(this);
       return false;
     }
     if (found.error) throw found.error;
     const { isDone } = this.#inspector;
-    if (isDone || this.#hasUpstreamEnded || opening.seen.size > MAX_COMMENT_BYTES) {
+    if (opening.seen.size > MAX_COMMENT_BYTES) {
+      throw this.#error('too many comments before the first event');
+    }
+    if (isDone || this.#hasUpstreamEnded) {
       const cause = `content-type: ${this.#reply.headers.get('content-type') ?? 'none'}`;
       throw this.#error('the stream ended before its first event', cause);
     }
+    if (opening.seen.size > 0) passComments?.(opening.seen);
+    this.#hold(opening.seen.size);
     return true;
   }
 
@@ -208,9 +219,10 @@ class Relay implements ByteSink, ByteStream {
     return false;
   }
 
+  /** Frees what is no longer held. A blank line that was added to the last event may find no room, and needs none. */
   #hold(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.held.size;
-    this.#context.call.answerReservation.resize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
+    this.#context.call.answerReservation.tryResize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 
   #error(text: string, cause?: string): GatewayError {

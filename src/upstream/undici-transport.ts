@@ -60,7 +60,7 @@ class Exchange implements UpstreamReply, ByteSource {
   readonly #options: ExchangeOptions;
   readonly #unread = new ChunkBuffer();
   readonly #turn = new TurnLimit();
-  /** It goes on by itself. */
+  /** Reading goes on in the next turn, whatever the reader says. */
   #isTurnOver = false;
   #socket: Socket | undefined;
   #bytesReadBefore = 0;

@@ -359,6 +359,26 @@ test('the feed begins with the settings, keys masked, the last requests and the 
   assert.deepEqual(clients, []);
 });
 
+test('a key in a model name or in an answer is neither in the feed nor in the metrics', async (t) => {
+  const key = 'sk-proj-AbC123_dEf456';
+  const upstream = await startUpstream(t);
+  upstream.script = (_, response) => {
+    response.writeHead(502, { 'content-type': `text/${key}` }).end('down');
+  };
+  const alias = `[aliases]\n"${key}" = "p/m"\n`;
+  const gateway = await startAdmin(t, providerToml(upstream) + alias);
+  await gateway.chat(chatBody({ model: key }));
+  await gateway.chat(chatBody({ model: `p/${key}` }));
+  const { requests, providers, models } = await readState(t, gateway);
+  assert.match(requests[1].model, /^p\/.*\[secret\]$/);
+  assert.match(providers[0].lastError.text, /^502, text\/\[secret\]/);
+  const metrics = (await gateway.admin('/metrics')).text;
+  for (const shown of [requests, providers, models, metrics]) {
+    assert.ok(!JSON.stringify(shown).includes('AbC123'));
+  }
+  assert.match(metrics, /gen_ai_original_model="other"/);
+});
+
 test('the feed tells of each request that ends, and what became of a provider', async (t) => {
   const down = { baseUrl: NOBODY_LISTENS };
   const upstream = await startUpstream(t);
@@ -499,10 +519,11 @@ test('requests that hang are told with the age of the oldest one at their provid
 });
 
 test('the page is told what needs attention, each with what to do', async (t) => {
-  const upstream = await startUpstream(t, (_, response) =>
-    sendJson(response, { error: { message: 'no' } }, { status: 403 }),
-  );
-  const keys = 'api_keys = ["key-canary-1", "key-canary-2"]';
+  const upstream = await startUpstream(t, ({ headers }, response) => {
+    const status = headers.authorization === 'Bearer key-canary-3' ? 429 : 403;
+    sendJson(response, { error: { message: 'no' } }, { status, headers: { 'retry-after': '60' } });
+  });
+  const keys = 'api_keys = ["key-canary-1", "key-canary-2", "key-canary-3"]';
   const provider = providerToml(upstream, 'p').replace(/^api_key = .*$/m, keys);
   const toml = `${ADMIN}[server]\nhost = "127.0.0.1"\n${provider}`;
   const gateway = await startGateway(t, { toml });
@@ -511,13 +532,14 @@ test('the page is told what needs attention, each with what to do', async (t) =>
   await gateway.chat(chatBody());
   await gateway.send('/v1/models');
   await gateway.reload(toml.replace('host =', 'port = "x"\nhost ='));
-  const [reload, refused, list, ...others] = await attention();
+  const [reload, refused, limited, list, ...others] = await attention();
   assert.deepEqual(others, []);
   assert.match(reload!, /^The reload of \S+ failed: .*server\.port.*SIGHUP again\.$/);
   assert.match(refused!, /^Provider p refuses key 1 \(403\), key 2 \(403\): replace/);
+  assert.match(limited!, /^Provider p limits key 3 \(429\): used again/);
   assert.match(list!, /^The list of models of p cannot be read/);
   await gateway.reload(toml);
-  assert.equal((await attention()).length, 2);
+  assert.equal((await attention()).length, 3);
   const open = await startGateway(t, { toml: `${ADMIN}[server]\nhost = "0.0.0.0"\n` });
   assert.match((await readState(t, open)).attention[0], /^No keys are set/);
 });

@@ -11,6 +11,7 @@ import { RequestMetrics } from '../../src/admin/metrics.ts';
 import { RecentRequests } from '../../src/admin/recent-requests.ts';
 import { inChunks } from '../../src/admin/series.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
+import { createRedactor } from '../../src/lib/secrets.ts';
 import type { FinishedRequest, RequestFacts } from '../../src/lib/request-facts.ts';
 import { idle } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
@@ -76,6 +77,7 @@ test('GET /metrics answers in the text format 0.0.4', async (t) => {
   const reply = await gateway.admin('/metrics');
   assert.equal(reply.status, 200);
   assert.equal(reply.headers['content-type'], 'text/plain; version=0.0.4; charset=utf-8');
+  assert.doesNotMatch(reply.text, /gateway_limit\{limit="global"/);
   assert.equal(parseMetrics(reply.text).sum('gateway_build_info'), 1);
 });
 
@@ -414,13 +416,25 @@ test('10,000 random names of models leave the number of series bounded', async (
   assert.equal(Object.keys(models).length, 401);
 });
 
+test('a model is counted by the name that the answer gives: known, unknown without one, else other', () => {
+  const metrics = createMetrics(['m', 'small', 'large']);
+  for (const responseModel of ['small', 'large', undefined, 'never-heard-of']) {
+    metrics.add(finished({ model: 'm', upstream_model: 'm' }, { responseModel }));
+  }
+  for (const label of ['small', 'large', 'unknown', 'other']) {
+    const labels = { gen_ai_original_model: 'm', gen_ai_response_model: label };
+    const count = metrics.read().sum('gen_ai_server_request_duration_seconds_count', labels);
+    assert.equal(count, 1, label);
+  }
+});
+
 const MANY = sweep(1_000_000, 40_000);
 
 /** Many finished requests, with more names than there is room for. */
 function recordMany() {
   const names = Array.from({ length: 5000 }, (_, at) => `model-${at}`);
   const metrics = createMetrics(names);
-  const recent = new RecentRequests();
+  const recent = new RecentRequests(createRedactor([]));
   const cause = 'c'.repeat(200);
   const failed = { model: 'm', outcome: 'timeout', cause, url: NOBODY_LISTENS } as const;
   for (let at = 0; at < MANY; at += 1) {

@@ -369,7 +369,7 @@ browserTest('a state that the page does not know is shown by its own name', asyn
   feed.view = idleView({ providers: { p: provider({ state: 'constructor', why: 'a cause' }) } });
   const page = await open(feed.url);
   await shows(page, '#connection', 'Live');
-  await shows(page, '#providers td:nth-child(3)', /^constructora cause$/);
+  await shows(page, '#providers td:nth-child(3)', /^Constructora cause$/);
 });
 
 browserTest(

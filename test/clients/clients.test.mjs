@@ -6,6 +6,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { connect } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { after, before, beforeEach, describe, test } from 'node:test';
 
 import { createOpenAI } from '@ai-sdk/openai';
@@ -17,16 +18,20 @@ import OpenAI from 'openai';
 
 import {
   CLIENT_KEY,
+  NO_OPENCODE,
   PROVIDER_KEY,
   chunkEvent,
   completion,
   errorEvent,
+  opencodeModels,
   sendError,
   sendJson,
   startEvents,
   startGateway,
+  startNginx,
   startUpstream,
   stopAll,
+  usageEvent,
 } from './support.mjs';
 
 // A test that hangs is a failure to end a response, the worst of them.
@@ -326,6 +331,97 @@ test('the wish of LangChain for the usage of a stream reaches the provider', LIM
   assert.deepEqual(chats[0].stream_options, { include_usage: true });
 });
 
+test(
+  'opencode takes the context and the modalities of a model from the list, of an alias too',
+  { ...LIMIT, skip: NO_OPENCODE },
+  async () => {
+    const models = await opencodeModels(baseURL);
+    assert.deepEqual([...models.keys()].toSorted(), ['friendly', 'p/m', 'p/vendor/n', 'slow/m']);
+    for (const name of ['friendly', 'p/m']) {
+      const { limit, capabilities } = models.get(name);
+      assert.deepEqual([limit.context, capabilities.input.image], [54_321, true]);
+    }
+    assert.equal(models.get('p/vendor/n').limit.context, 0);
+  },
+);
+/** The words of a stream through each of the SDKs. */
+const streams = {
+  'the openai SDK': async function* words() {
+    for await (const { choices } of await stream()) yield choices[0].delta.content ?? '';
+  },
+  ...Object.fromEntries(Object.entries(sdks).map(([name, { words }]) => [name, words])),
+};
+
+/** What a stream came to with each SDK, all at the same time. */
+async function streamAll() {
+  const results = Object.entries(streams).map(async ([name, words]) => {
+    let text = '';
+    try {
+      for await (const word of words()) text += word;
+    } catch (error) {
+      text += ` (${describeError(error)})`;
+    }
+    return [name, text];
+  });
+  return Object.entries(Object.fromEntries(await Promise.all(results)));
+}
+
+describe('a gateway that asks for the tokens of streams', LIMIT, () => {
+  test('knows them, and no SDK sees a chunk that it did not ask for', async () => {
+    const before = baseURL;
+    const lines = { provider: 'stream_usage = true' };
+    const counting = await startGateway(await startUpstream(sendCounted), lines);
+    ({ baseURL } = counting);
+    const all = await streamAll();
+    baseURL = before;
+    assert.deepEqual(
+      all,
+      Object.keys(streams).map((name) => [name, 'Hello there']),
+    );
+    await untilLogged(counting, all.length);
+    const logged = counting.accessLines();
+    for (const { completion_tokens } of logged) assert.equal(completion_tokens, 5);
+    // The others ask themselves.
+    assert.ok(logged.filter(({ usage_added }) => usage_added).length >= 2);
+  });
+});
+
+describe('behind nginx that waits for 2 s, with a provider that thinks for 6 s', () => {
+  /** Through a gateway with these lines in its `[server]`; undefined if there is no nginx. */
+  const streamThrough = async (server, think) => {
+    const before = baseURL;
+    const upstream = await startUpstream((response, body) => {
+      setTimeout(() => think(response, body), 6000);
+    });
+    baseURL = await startNginx((await startGateway(upstream, { server })).baseURL);
+    const all = baseURL && (await streamAll());
+    baseURL = before;
+    return all;
+  };
+
+  for (const [what, server, think, expected] of [
+    [
+      'every SDK gets its stream with stream_keepalive',
+      'stream_keepalive = 1',
+      sendText,
+      /^Hello there$/,
+    ],
+    [
+      'every SDK gets the error of a provider that fails then',
+      'stream_keepalive = 1',
+      (response) => sendError(response, 503, 'overloaded'),
+      /^ \(.*overloaded.*\)$/,
+    ],
+    ['none gets its stream without', '', sendText, /^ \(.*(?:504|Gateway Time).*\)$/s],
+  ]) {
+    test(what, { timeout: 60_000 }, async (t) => {
+      const all = await streamThrough(server, think);
+      if (!all) return t.skip('there is no nginx');
+      for (const [name, text] of all) assert.match(text, expected, name);
+    });
+  }
+});
+
 describe('the gateway, with connections of all these clients open', LIMIT, () => {
   test('ends as soon as it is told to', async () => {
     // undici opens one ahead after a request was given up; nothing has been asked on it.
@@ -383,6 +479,14 @@ function assertApiError(error, [Expected, message], members) {
 /** The AI SDK hands on the error object of an event as it is. */
 function describeError(error) {
   return error instanceof Error ? error.message : JSON.stringify(error);
+}
+
+function sendCounted(response, body) {
+  startEvents(response).end(`${chunkEvent({}, 'stop')}${usageEvent(body)}data: [DONE]\n\n`);
+}
+
+async function untilLogged({ accessLines }, count) {
+  while (accessLines().length < count) await sleep(20);
 }
 
 function sendText(response, { stream: isStream }) {

@@ -125,6 +125,7 @@ describe('defaults', () => {
       timeoutMs: 60_000,
       firstTokenTimeoutMs: Infinity,
       streamIdleTimeoutMs: 300_000,
+      streamKeepaliveMs: 0,
       shutdownTimeoutMs: 25_000,
       drainDelayMs: 0,
       maxConcurrentRequests: 0,
@@ -185,6 +186,7 @@ const INTEGERS: [name: string, min: number, max: number][] = [
   ['server.timeout', 1, 2_147_483],
   ['server.first_token_timeout', 1, 2_147_483],
   ['server.stream_idle_timeout', 0, 2_147_483],
+  ['server.stream_keepalive', 0, 2_147_483],
   ['server.shutdown_timeout', 0, 2_147_483],
   ['server.retries', 0, 10],
   ['server.max_body_bytes', 1, 268_435_456],
@@ -202,6 +204,8 @@ const BOOLEANS = [
   'server.auth.enabled',
   'logging.verbose',
   'logging.provider_messages',
+  'providers.z.key_affinity',
+  'providers.z.stream_usage',
   'rate_limit.enabled',
 ];
 const STRINGS = ['providers.primary', 'providers.z.default_model'];
@@ -546,6 +550,15 @@ describe('keys of providers', () => {
     }
   });
 
+  test('a variable is no key beside api_keys, but api_key is', () => {
+    const toml = '[providers.openai]\napi_keys = ["a-key"]\n';
+    const env = { OPENAI_API_KEY: 'key-of-the-variable' };
+    const textsOf = ({ providers }: Config) =>
+      providers.registered[0]!.apiKeys.map((key) => key.reveal());
+    assert.deepEqual(textsOf(load(toml, env)), ['a-key']);
+    assert.deepEqual(textsOf(load(`${toml}api_key = "own"`, env)), ['own', 'a-key']);
+  });
+
   test('api_key is the first of the keys in api_keys', () => {
     const { registered } = load(provider('api_keys = ["b", "c"]\napi_key = "a"')).providers;
     assert.deepEqual(reveal(registered[0]!.apiKeys), ['a', 'b', 'c']);
@@ -612,9 +625,9 @@ describe('aliases', () => {
     assert.deepEqual(
       [...aliases],
       [
-        ['a/b', ['z/m/n']],
-        ['__proto__', ['z/m']],
-        ['', ['z/m']],
+        ['a/b', { targets: ['z/m/n'], isBalanced: false }],
+        ['__proto__', { targets: ['z/m'], isBalanced: false }],
+        ['', { targets: ['z/m'], isBalanced: false }],
       ],
     );
     assert.deepEqual(warnings, []);

@@ -504,11 +504,13 @@ describe('a reload with wrong settings', () => {
     }
   });
 
-  test('does not fail if there was no file before, and there is an empty one now', (t) => {
+  test('does not fail if there was no file before, and there is none or an empty one now', (t) => {
     const path = join(emptyFolder(t), 'gateway.toml');
+    const source = { text: '', path, isFound: false, isEmpty: false };
+    const { config } = readSettings({}, {}, '');
+    assert.equal(createRereader(source, () => ({ config, source }))(), config);
     writeFileSync(path, '');
-    const read = () => readSettings({ config: path }, {});
-    const reread = createRereader({ text: '', path, isFound: false, isEmpty: false }, read);
+    const reread = createRereader(source, () => readSettings({ config: path }, {}));
     assert.equal(reread().server.retries, 0);
   });
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createServer, type Socket } from 'node:net';
 import { test } from 'node:test';
 
-import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { chatBody, providerToml, startGateway, triesOf } from '../support/gateway.ts';
 import { listen } from '../support/listen.ts';
 import { rawResponse, startRawUpstream, type RawRequest } from '../support/raw-upstream.ts';
 import { dataOf, eventually } from '../support/streams.ts';
@@ -112,6 +112,17 @@ test('an upload that is answered before it was read blocks no other request', as
   assert.equal((await gateway.chat(chatBody({ pad: 'x'.repeat(8_000_000) }))).status, 413);
   assert.equal((await gateway.chat(chatBody())).status, 200);
   assert.equal(connections, 2);
+});
+
+test('an answer with two lengths is the fault of one request, and not sent again', async (t) => {
+  const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
+  const lengths = 'content-length: 2\r\ncontent-length: 3\r\n';
+  const upstream = await startRawUpstream(t, ({ socket }) => socket.end(`${head}${lengths}\r\n{}`));
+  const toml = `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "none"\nretries = 2\n`;
+  const gateway = await startGateway(t, { toml });
+  const { status, text } = await gateway.chat(chatBody());
+  assert.match(`${status} ${text}`, /502.*the answer was (?:cut off|not valid HTTP)/);
+  assert.match(triesOf(gateway.accessLines()[0])!, /^p:\S+$/);
 });
 
 test('a complete answer that is cut off is a 502', async (t) => {

@@ -279,6 +279,17 @@ describe('the log tells', { concurrency: true }, () => {
   });
 });
 
+test('a stream that breaks is one try that has failed', async (t) => {
+  const cut: Script = async (request, response) => {
+    await beginStream(CHUNK)(request, response);
+    response.destroy();
+  };
+  const { gateway } = await start(t, { script: cut });
+  for (let count = 0; count < 10; count += 1) await gateway.chat(STREAM);
+  const line = gateway.log.find((text) => text.includes('provider failing'));
+  assertHas(JSON.parse(line!) as Line, { tries: 10, failures: 10 });
+});
+
 test('the log tells once that half of a provider\u2019s tries fail although a fallback answers, and that it works again', async (t) => {
   let nowMs = 1000;
   replaceNow(t, () => nowMs);

@@ -27,7 +27,7 @@ interface Entry {
 }
 
 /** Asks for the list, checks the form of the answer and of every entry, and returns the entries. */
-async function entriesOf(gateway: TestGateway): Promise<Entry[]> {
+async function entriesOf(gateway: TestGateway, { hasDetails = false } = {}): Promise<Entry[]> {
   const reply = await gateway.send('/v1/models');
   assert.equal(reply.status, 200, reply.text);
   assert.match(reply.headers['content-type']!, /^application\/json/);
@@ -38,9 +38,17 @@ async function entriesOf(gateway: TestGateway): Promise<Entry[]> {
     assert.equal(object, 'model');
     assert.ok(Number.isInteger(created));
     assert.equal(typeof owned_by, 'string');
-    assert.deepEqual(more, {});
+    if (!hasDetails) assert.deepEqual(more, {});
   }
   return data;
+}
+
+/** What the list says of each model behind the four members that all have. */
+async function detailsOf(gateway: TestGateway): Promise<Record<string, unknown>> {
+  const entries = await entriesOf(gateway, { hasDetails: true });
+  return Object.fromEntries(
+    entries.map((entry) => [entry.id, Object.fromEntries(Object.entries(entry).slice(4))]),
+  );
 }
 
 async function idsOf(gateway: TestGateway): Promise<string[]> {
@@ -176,9 +184,122 @@ describe('the list of a provider', { concurrency: true }, () => {
         ['p/b', 0, 'p'],
         ['p/c', 0, 'p'],
         ['p/d', 1_600_000_000, 'p'],
-        ['nick', 0, 'p'],
+        ['nick', 1_700_000_000, 'p'],
       ],
     );
+  });
+});
+
+/** One of each, as OpenRouter, vLLM, Groq, Anthropic and llama.cpp write them. */
+const DETAILS = {
+  context_length: 131_072,
+  max_model_len: 32_768,
+  context_window: 131_072,
+  max_input_tokens: 200_000,
+  max_output_tokens: 64_000,
+  max_completion_tokens: 8192,
+  input_modalities: ['text', 'image'],
+  output_modalities: ['text'],
+  architecture: { modality: 'text->text', input_modalities: ['text'] },
+  pricing: { prompt: '0.00000025', tiers: [{ above: 200_000 }] },
+  supported_parameters: ['tools', 'temperature'],
+  meta: { n_ctx: 4096 },
+};
+
+describe('what a provider says of a model', { concurrency: true }, () => {
+  test('passes as it is: limits, modalities, prices and parameters, and nothing else', async (t) => {
+    const { meta } = DETAILS;
+    const others = { n_ctx: 1, description: 'x', root: '/srv', permission: [{}], status: 'ok' };
+    const entry = { id: 'a', ...DETAILS, ...others, meta: { ...meta, n_params: 7 } };
+    const script = list({ data: [entry, { id: 'b', context_length: null, meta: 'x' }] });
+    const { gateway } = await scenario(t, {
+      providers: { p: { script, lines: 'default_model = "a"' } },
+    });
+    assert.deepEqual(await detailsOf(gateway), { 'p/a': DETAILS, 'p/b': {} });
+  });
+
+  test('is that of its first registered target for an alias', async (t) => {
+    const small = { context_length: 4096 };
+    const { gateway } = await scenario(t, {
+      providers: {
+        p: list([{ id: 'a', ...DETAILS }]),
+        q: list([{ id: 'b', ...small }]),
+      },
+      more: [
+        '[aliases]',
+        'first = ["p/a", "q/b"]',
+        'second = ["openai/a", "q/b", "p/a"]',
+        'unlisted = ["p/other", "q/b"]',
+      ].join('\n'),
+    });
+    assert.deepEqual(await detailsOf(gateway), {
+      'p/a': DETAILS,
+      'q/b': small,
+      first: DETAILS,
+      second: small,
+      unlisted: {},
+    });
+  });
+
+  test('is left out if it has more than 2,048 characters of JSON or three levels', async (t) => {
+    const text = (characters: number) => 'x'.repeat(characters - 2);
+    const pricing = { a: [{ b: 1 }] };
+    const { gateway } = await scenario(t, {
+      providers: {
+        p: list([
+          { id: 'a', context_length: text(2048), max_model_len: text(2049), pricing },
+          { id: 'b', pricing: { a: pricing }, context_length: 1, architecture: [[[[]]]] },
+          { id: 'c', meta: { n_ctx: [[[]]] }, max_input_tokens: 7 },
+        ]),
+        q: (_, response) => {
+          const json = `${'['.repeat(100_000)}${']'.repeat(100_000)}`;
+          response.end(`[{"id":"a","pricing":${json},"meta":{"n_ctx":${json}}}]`);
+        },
+      },
+    });
+    assert.deepEqual(await detailsOf(gateway), {
+      'p/a': { context_length: text(2048), pricing },
+      'p/b': { context_length: 1 },
+      'p/c': { max_input_tokens: 7 },
+      'q/a': {},
+    });
+  });
+
+  test('is not shown if there is a key in it, unlike its model', async (t) => {
+    const { gateway } = await scenario(t, {
+      providers: {
+        p: list([
+          { id: 'a', pricing: { at: [`leak-${PROVIDER_KEY}`] } },
+          { id: 'b', context_length: 1 },
+        ]),
+      },
+    });
+    assert.deepEqual(await detailsOf(gateway), { 'p/a': {}, 'p/b': { context_length: 1 } });
+  });
+
+  test('stays with its model over reloads, one while the list is on its way, and follows an alias', async (t) => {
+    const gate = createGate();
+    const { gateway, p, toml } = await scenario(t, {
+      providers: {
+        p: async (_, response) => {
+          await gate.opened;
+          sendJson(response, [
+            { id: 'a', context_length: 1 },
+            { id: 'b', context_length: 2 },
+          ]);
+        },
+      },
+    });
+    const first = detailsOf(gateway);
+    await eventually(() => p.requests.length > 0, 'the list is asked for');
+    await gateway.reload(`${toml}[aliases]\nnick = "p/a"\n`);
+    const second = detailsOf(gateway);
+    gate.open();
+    const models = { 'p/a': { context_length: 1 }, 'p/b': { context_length: 2 } };
+    assert.deepEqual(await first, models);
+    assert.deepEqual(await second, { ...models, nick: { context_length: 1 } });
+    await gateway.reload(`${toml}[aliases]\nnick = "p/b"\n`);
+    assert.deepEqual(await detailsOf(gateway), { ...models, nick: { context_length: 2 } });
   });
 });
 

@@ -354,6 +354,20 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal((await off.chat(STREAM)).text, CHUNK + completionEvents());
   },
 
+  'server.stream_keepalive': async (t) => {
+    const script: Script = async (_, response) => {
+      await sleep(1500);
+      sendEvents(response, completionEvents());
+    };
+    for (const [seconds, expected] of [
+      [1, `: keep-alive\n\n${completionEvents()}`],
+      [0, completionEvents()],
+    ] as const) {
+      const { gateway } = await start(t, { 'server.stream_keepalive': seconds, script });
+      assert.equal((await gateway.chat(STREAM)).text, expected);
+    }
+  },
+
   'server.shutdown_timeout': async (t) => {
     const gate = createGate();
     const upstream = await startUpstream(t, async (_, response) => {
@@ -626,6 +640,44 @@ const IN_FILE: Record<string, Observation> = {
     assert.equal(p.requests.at(-1)!.headers.authorization, `Bearer ${keys[1]}`);
   },
 
+  'providers.z.key_affinity': async (t) => {
+    for (const [key_affinity, count] of [
+      [true, 1],
+      [false, 2],
+    ] as const) {
+      const keys = { 'providers.p.api_key': '', 'providers.p.api_keys': ['k1', 'k2'] };
+      const { gateway, p } = await start(t, { ...keys, 'providers.p.key_affinity': key_affinity });
+      for (let i = 0; i < 4; i += 1) assert.equal(await statusOf(gateway), 200);
+      const used = p.requests.map(({ headers }) => headers.authorization);
+      assert.equal(new Set(used).size, count);
+    }
+  },
+
+  'providers.z.stream_usage': async (t) => {
+    for (const [stream_usage, isAsked] of [
+      [true, true],
+      [false, false],
+    ] as const) {
+      const { gateway, p } = await start(t, { 'providers.p.stream_usage': stream_usage });
+      p.script = (_, response) => sendEvents(response, completionEvents());
+      await gateway.chat(STREAM);
+      assert.equal(p.requests[0]!.body.includes('include_usage'), isAsked);
+    }
+  },
+
+  'providers.z.forward_headers': async (t) => {
+    const { gateway, p } = await start(t, { 'providers.p.forward_headers': ['X-Session-Id'] });
+    await gateway.chat(chatBody(), { headers: { 'x-session-id': 's', 'x-other': 'o' } });
+    const { headers } = p.requests[0]!;
+    assert.deepEqual([headers['x-session-id'], headers['x-other']], ['s', undefined]);
+  },
+  'providers.z.return_headers': async (t) => {
+    const { gateway, p } = await start(t, { 'providers.p.return_headers': ['X-Cost'] });
+    p.script = (_, response) =>
+      sendJson(response, completion(), { headers: { 'x-cost': '1', 'x-other': 'o' } });
+    const { headers } = await gateway.chat(chatBody());
+    assert.deepEqual([headers['x-cost'], headers['x-other']], ['1', undefined]);
+  },
   'providers.z.headers': async (t) => {
     const headers = { 'OpenAI-Organization': 'org-${N}' };
     const { gateway, p } = await start(t, { env: { N: '1' }, 'providers.p.headers': headers });

@@ -166,9 +166,9 @@ function failing<T extends object>(settings: T, name: keyof T): T {
 const answers = (body: unknown, status = 200, headers = {}): Script => {
   return (_, response) => sendJson(response, body, { status, headers });
 };
-const text = (content: string, contentType: string, status = 200): Script => {
+const text = (content: string, contentType: string, status = 200, headers = {}): Script => {
   return (_, response) => {
-    response.writeHead(status, { 'content-type': contentType });
+    response.writeHead(status, { ...headers, 'content-type': contentType });
     response.end(content);
   };
 };
@@ -418,9 +418,9 @@ describe('an answer', () => {
   before(async () => {
     ({ p: upstream, gateway } = await scenario(scope.t));
   });
-  const ask = async (script: Script, options = {}) => {
+  const ask = async (script: Script, options = {}, body = chatBody()) => {
     upstream.script = script;
-    return gateway.chat(chatBody(), options);
+    return gateway.chat(body, options);
   };
 
   for (const [what, script, expected, only] of [...okRows, ...limitRows, ...errorRows]) {
@@ -513,6 +513,32 @@ describe('an answer', () => {
         'x-gateway-provider': 'p',
         'x-ratelimit-remaining-requests': '9',
       });
+    }
+  });
+
+  test('that is an error has the same headers with an error status, in a 200 and as a first event', async () => {
+    const sent = { 'x-request-id': 'up-1', 'retry-after': '30', 'x-ratelimit-limit': '0' };
+    const error = { error: { message: 'm', code: 429 } };
+    const event = `data: ${JSON.stringify(error)}\n\n`;
+    const eventHead = { ...sent, 'content-type': 'text/event-stream' };
+    const scripts: [Script, boolean][] = [
+      [answers(error, 429, sent), false],
+      [answers(error, 200, sent), false],
+      [answers(error, 200, sent), true],
+      [(_, response) => response.writeHead(200, eventHead).end(event), true],
+    ];
+    for (const [script, stream] of scripts) {
+      const { headers, status } = await ask(script, {}, chatBody({ stream }));
+      const { 'retry-after': wait, 'x-upstream-request-id': id } = headers;
+      assert.deepEqual([status, wait, id, headers['x-ratelimit-limit']], [429, '30', 'up-1', '0']);
+    }
+  });
+
+  test('that is no completion is known by its id all the same', async () => {
+    for (const stream of [false, true]) {
+      const script = text('<html>', 'application/json', 200, { 'x-request-id': 'up-1' });
+      const { headers, status } = await ask(script, {}, chatBody({ stream }));
+      assert.deepEqual([status, headers['x-upstream-request-id']], [500, 'up-1']);
     }
   });
 

@@ -19,7 +19,9 @@ export function newReplyContext(
 ): AttemptContext {
   return {
     attempt: new Attempt({ id: 'p', chatUrl: '' }, 'm'),
+    headerNames: { forwardHeaders: undefined, returnHeaders: undefined },
     call: {
+      headers: {},
       cancellation: new Cancellation(),
       answerReservation: new Reservation(newBudget()),
     },

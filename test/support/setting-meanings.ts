@@ -12,6 +12,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     "a shorter limit for a stream's first event, so that a fallback is asked sooner",
   'server.stream_idle_timeout':
     'silence inside a running stream; comments do not count as data; 0 is off',
+  'server.stream_keepalive':
+    'silence after which a stream gets a comment, so that no proxy closes it; before its first event it begins with 200 then, and a later failure is an error event; 0 is off',
   'server.shutdown_timeout':
     'time after SIGTERM for requests in flight; those that remain then end with an error, and get 2 s to send it',
   'server.drain_delay':
@@ -50,11 +52,19 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.<id>.base_url':
     'required if the provider is not built in; the gateway appends `/chat/completions`',
   'providers.<id>.headers': 'sent with each request to this provider',
+  'providers.<id>.forward_headers':
+    "headers of clients' requests that this provider gets, at most 32",
+  'providers.<id>.return_headers': 'headers of its replies that clients get, at most 32',
   'providers.<id>.default_model': 'for `<id>` alone, and as a fallback',
   'providers.<id>.models': 'lists the models by hand instead of asking the provider',
+  'providers.<id>.key_affinity':
+    'the requests of a session (`x-session-id`, else the client or its key) begin with the same one of `api_keys`',
+  'providers.<id>.stream_usage':
+    'asks for the tokens of each stream whose client does not (`stream_options.include_usage`), and takes the chunk that has nothing else out of the answer',
   'providers.<id>.timeout': 'replaces `[server] timeout` for this provider',
   'providers.<id>.retries': 'replaces `[server] retries` for this provider',
-  'aliases.<alias>': '`<id>/<model>`, or a list of them: the next is asked if one fails',
+  'aliases.<alias>':
+    '`<id>/<model>`, or a list of them: the next is asked if one fails; with `balance = "least_busy"` the one with the fewest requests in flight first',
   'rate_limit.enabled': 'false switches off the limits of this section and of those below it',
   'rate_limit.store':
     'a Redis or Valkey that keeps the buckets of several gateways, as `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS',

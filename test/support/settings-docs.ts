@@ -1,6 +1,6 @@
 /** What is generated from the table of settings: gateway.schema.json and the table of keys in docs/configuration.md. */
 
-import type { Rows, Setting } from '../../src/config/setting-kinds.ts';
+import { BALANCES, type Rows, type Setting } from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
 import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 
@@ -22,7 +22,7 @@ function createTable(): string {
       const sources = names.map((name) => `\`${name}\``).join(', ');
       const path = `${section}.${key}`;
       const name = `\`[${section}] ${key}\``;
-      const type = setting.type === 'text or texts' ? 'string or strings' : setting.type;
+      const type = setting.type === 'targets' ? 'string, strings or table' : setting.type;
       return `| ${name} | ${type.replace('text', 'string')} | ${defaultOf(path, setting)} | ${sources} | ${meaningOf(path, setting)} |`.replace(
         '|  |',
         '| |',
@@ -95,7 +95,18 @@ function settingSchema(path: string, setting: Setting): Schema {
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
     text: choices ? { anyOf: [{ enum: choices }, REFERENCE] } : text,
     texts,
-    'text or texts': { anyOf: [text, { ...texts, minItems: 1 }] },
+    targets: {
+      anyOf: [
+        text,
+        { ...texts, minItems: 1 },
+        {
+          type: 'object',
+          properties: { targets: { ...texts, minItems: 1 }, balance: { enum: BALANCES } },
+          required: ['targets'],
+          additionalProperties: false,
+        },
+      ],
+    },
     headers: { type: 'object', additionalProperties: { type: 'string' } },
   };
   const variable = env ?? providerEnv;

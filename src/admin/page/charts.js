@@ -1,6 +1,7 @@
 /** The cards with the figures, and the charts of the last 15 minutes. */
 
-import { fill, formatNumber, formatTime, h } from './dom.js';
+import { fill, h } from './dom.js';
+import { formatNumber, formatTime } from './format.js';
 
 const CHART_HEIGHT = 32;
 const STEPS = 90;
@@ -39,83 +40,66 @@ function latestRate(counts, known, now) {
 }
 
 /**
- * Id, title, and a function that takes the present, the columns of the charts and the sums of the chosen window. It
- * returns the figure and its unit, the note below it, the value at the top of the chart, what the chart shows, and the
- * text of a step.
- * @type {[id: string, title: string, (state: any, steps: any, sums: any) => { value: string, unit?: string, note: string, max: number, lines: object, textOf: (at: number) => string }][]}
+ * By their ids. A function takes the present, the columns of the charts and the sums of the chosen window. It returns the
+ * figure and its unit, the note below it (from the highest of the values, which are those of the lines if none are given),
+ * the lines of the chart, the least that its top stands for, and the text of a step.
+ * @type {Record<string, (state: any, steps: any, sums: any) => any>}
  */
-const CARDS = [
-  [
-    'rate',
-    'Requests/s',
-    ({ now }, { requests, known }) => {
-      const rates = requests.map((count) => count / STEP_SECONDS);
-      const max = Math.max(...rates);
-      // The newest step has not ended: its rate would always seem to fall.
-      const ended = rates.with(LAST, null);
-      return {
-        value: formatRate(latestRate(requests, known, now)),
-        note: 'last minute · highest ' + formatRate(max),
-        max: Math.max(max, 0.1),
-        lines: { area: rates.with(LAST, rates[LAST - 1]), first: ended, dots: ended },
-        textOf: (at) => formatRate(rates[at]) + ' /s',
-      };
-    },
-  ],
-  [
-    'streams',
-    'Open streams',
-    ({ figures }, { openStreams }) => {
-      const open = figures.gateway_open_streams;
-      const max = Math.max(open, ...openStreams);
-      const inFlight = formatNumber(figures.gateway_requests_in_flight);
-      return {
-        value: formatNumber(open),
-        note: inFlight + ' in flight · highest ' + formatNumber(max),
-        max: Math.max(1, max),
-        lines: { area: openStreams, first: openStreams },
-        textOf: (at) => formatNumber(openStreams[at]) + ' open',
-      };
-    },
-  ],
-  [
-    'latency',
-    'First token, p50',
-    (_, { p50: first, p95: second }, sums) => {
-      const max = Math.max(1, ...second);
-      const note = 'p95 ' + formatNumber(sums.p95) + ' ms (dashed)';
-      return {
-        value: formatNumber(sums.p50),
-        unit: 'ms',
-        note: sums.p50 === undefined ? 'none yet' : note,
-        max,
-        lines: { second, first, dots: first },
-        textOf: (at) =>
-          first[at] === null
-            ? 'no stream'
-            : 'p50 ' + formatNumber(first[at]) + ' ms, p95 ' + formatNumber(second[at]) + ' ms',
-      };
-    },
-  ],
-  [
-    'failed',
-    'Failed requests',
-    (_, steps, { failed = 0, requests = 0 }) => {
-      const bars = steps.failed.map((count, step) => count / Math.max(1, steps.requests[step]));
-      const max = Math.max(...bars);
-      const highest = formatShare(max, 1) + ' %';
-      return {
-        value: formatShare(failed, requests),
-        unit: '%',
-        note: formatNumber(failed) + ' of ' + formatNumber(requests) + ' · highest ' + highest,
-        max,
-        lines: { bars },
-        textOf: (at) =>
-          formatNumber(steps.failed[at]) + ' of ' + formatNumber(steps.requests[at]) + ' failed',
-      };
-    },
-  ],
-];
+const CARDS = {
+  rate({ now }, { requests, known }) {
+    const rates = requests.map((count) => count / STEP_SECONDS);
+    // The newest step has not ended: its rate would always seem to fall.
+    const ended = rates.with(LAST, null);
+    return {
+      title: 'Requests/s',
+      value: formatRate(latestRate(requests, known, now)),
+      noteOf: (max) => 'last minute · highest ' + formatRate(max),
+      lines: { area: ended, first: ended, dots: ended },
+      values: rates,
+      least: 0.1,
+      textOf: (at) => formatRate(rates[at]) + ' /s',
+    };
+  },
+  streams({ figures }, { openStreams }) {
+    const inFlight = formatNumber(figures.gateway_requests_in_flight);
+    const open = figures.gateway_open_streams;
+    return {
+      title: 'Open streams',
+      value: formatNumber(open),
+      noteOf: (max) => inFlight + ' in flight · highest ' + formatNumber(max),
+      lines: { area: openStreams, first: openStreams },
+      values: [...openStreams, open],
+      least: 1,
+      textOf: (at) => formatNumber(openStreams[at]) + ' open',
+    };
+  },
+  latency(_, { p50, p95 }, sums) {
+    const textOf = (at) =>
+      'p50 ' + formatNumber(p50[at]) + ' ms, p95 ' + formatNumber(p95[at]) + ' ms';
+    return {
+      title: 'First token, p50',
+      value: formatNumber(sums.p50),
+      unit: 'ms',
+      noteOf: () => (sums.p50 ? 'p95 ' + formatNumber(sums.p95) + ' ms (dashed)' : 'none yet'),
+      lines: { second: p95, first: p50, dots: p50 },
+      least: 1,
+      textOf: (at) => (p50[at] === null ? 'no stream' : textOf(at)),
+    };
+  },
+  failed(_, steps, { failed = 0, requests = 0 }) {
+    const share = formatNumber(failed) + ' of ' + formatNumber(requests);
+    const of = (at) => formatNumber(steps.failed[at]) + ' of ' + formatNumber(steps.requests[at]);
+    return {
+      title: 'Failed requests',
+      value: formatShare(failed, requests),
+      unit: '%',
+      noteOf: (max) => share + ' · highest ' + formatShare(max, 1) + ' %',
+      lines: { bars: steps.failed.map((count, at) => count / Math.max(1, steps.requests[at])) },
+      least: 0,
+      textOf: (at) => of(at) + ' failed',
+    };
+  },
+};
 
 /** Returns the values of the steps by their names, and the number of the last one. Before the start there are none. */
 function columnsOf(steps) {
@@ -123,9 +107,11 @@ function columnsOf(steps) {
   const last = Math.max(...numbers);
   const column = (name, missing) =>
     Array.from({ length: STEPS }, (_, at) => steps[last - LAST + at]?.[name] ?? missing);
-  const counts = ['requests', 'failed', 'openStreams'].map((name) => [name, column(name, 0)]);
-  const times = ['p50', 'p95'].map((name) => [name, column(name, null)]);
-  return { ...Object.fromEntries([...counts, ...times]), known: numbers.length, last };
+  const [requests, failed, openStreams] = ['requests', 'failed', 'openStreams'].map((name) =>
+    column(name, 0),
+  );
+  const [p50, p95] = ['p50', 'p95'].map((name) => column(name, null));
+  return { requests, failed, openStreams, p50, p95, known: numbers.length, last };
 }
 
 const redraw = (target) => target.dispatchEvent(new Event('input', { bubbles: true }));
@@ -159,15 +145,18 @@ const slider = (title, valueText) =>
 export function drawCards(state, sumsOf) {
   const steps = columnsOf(state.steps);
   const timeOf = (at) => formatTime(1000 * STEP_SECONDS * (steps.last - LAST + at));
-  const cards = CARDS.map(([id, title, read]) => {
-    const { value, unit = '', note, max, lines, textOf } = read(state, steps, state.all[sumsOf]);
+  const cards = Object.entries(CARDS).map(([id, read]) => {
+    const { title, value, unit = '', ...card } = read(state, steps, state.all[sumsOf]);
+    const highest = Math.max(0, ...(card.values ?? Object.values(card.lines).flat()));
+    const max = Math.max(card.least, highest);
+    const note = card.noteOf(highest);
     // The bars of the first and the last step are whole.
     const size = { viewBox: `-1 0 ${STEPS + 1} ${CHART_HEIGHT}`, preserveAspectRatio: 'none' };
-    const paths = Object.entries(lines).map(([kind, values]) => {
-      return h('path', { class: kind, d: pathOf(kind, values, max) });
-    });
+    const paths = Object.entries(card.lines).map(([kind, values]) =>
+      h('path', { class: kind, d: pathOf(kind, values, max) }),
+    );
     const cursor = pointed !== null && h('path.cursor', { d: `M${pointed} 0V${CHART_HEIGHT}` });
-    const pointedText = pointed !== null && timeOf(pointed) + ' · ' + textOf(pointed);
+    const pointedText = pointed !== null && timeOf(pointed) + ' · ' + card.textOf(pointed);
     const times = [0, LAST / 2, LAST].map((at) => h('span', timeOf(Math.round(at)).slice(0, 5)));
     return h(
       'div.box.card',

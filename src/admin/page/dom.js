@@ -1,21 +1,9 @@
-/** Elements and tables as descriptions, of which only changes reach the document; numbers and times as text. */
+/** Elements and tables as descriptions, of which only changes reach the document. */
+
+import { clip, formatNumber, visible } from './format.js';
 
 /** @returns {any} */
 export const byId = (id) => document.getElementById(id);
-
-/** Characters that change the direction of text or break lines are shown by their codes. */
-export function visible(text) {
-  return String(text).replace(
-    /[\p{Cc}\p{Zl}\p{Zp}\p{Bidi_Control}]/gu,
-    (c) => '\\u' + (c.codePointAt(0) ?? 0).toString(16).padStart(4, '0'),
-  );
-}
-
-const MAX_CELL_CHARACTERS = 240;
-export function clip(text) {
-  const shown = String(text);
-  return shown.length > MAX_CELL_CHARACTERS ? shown.slice(0, MAX_CELL_CHARACTERS) + '…' : shown;
-}
 
 /**
  * Describes an element: `h('td.wrap', { id }, ...)`. A child is a description, a text, nothing (undefined, null, false, ''),
@@ -84,39 +72,6 @@ export function fill(id, ...children) {
   byId(id).toggleAttribute('hidden', byId(id).firstChild === null);
 }
 
-/** The same in every locale: 12 345, 123 k, 4.56 M; nothing is a dash. */
-export function formatNumber(value) {
-  if (value === undefined || value === null) return '–';
-  const size = Math.abs(value);
-  if (size >= 1e9) return (value / 1e9).toFixed(2) + '\u202fG';
-  if (size >= 1e6) return (value / 1e6).toFixed(2) + '\u202fM';
-  if (size >= 1e5) return Math.floor(value / 1e3) + '\u202fk';
-  if (size < 100 && !Number.isInteger(value)) return value.toFixed(1);
-  return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, '\u202f');
-}
-
-/** In the browser's time zone: 2026-11-22 10:15:30, as Swedes write it. */
-const localTime = (time) => new Date(time).toLocaleString('sv');
-
-/** Returns the time of day. */
-export const formatTime = (time) => localTime(time).slice(11);
-
-/** Returns the time of day, with the date unless it is that of `now`. */
-export function formatDay(time, now) {
-  const isToday = localTime(time).slice(0, 10) === localTime(now).slice(0, 10);
-  return localTime(time).slice(isToday ? 11 : 5);
-}
-
-export function formatDuration(ms) {
-  const seconds = Math.max(0, Math.ceil(ms / 1000));
-  const minutes = Math.floor(seconds / 60);
-  const hours = Math.floor(minutes / 60);
-  if (seconds < 60) return seconds + ' s';
-  if (minutes < 60) return minutes + ' min ' + (seconds % 60) + ' s';
-  if (hours < 48) return hours + ' h ' + (minutes % 60) + ' min';
-  return Math.floor(hours / 24) + ' d ' + (hours % 24) + ' h';
-}
-
 /** Icon and colour repeat the words. */
 const COLOURS = { good: 'good', rest: 'warn', half: 'warn', warn: 'warn', skip: 'off', bad: 'bad' };
 
@@ -125,24 +80,25 @@ export function withIcon(name, text) {
   return h('span', { class: COLOURS[name] }, h('svg.icon', { 'aria-hidden': 'true' }, use), text);
 }
 
-/** A setting's or a fact's value as text. */
-export const valueText = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
+/** Describes an item of a list of terms. */
+export const titled = (title, selector, value) => h('div', h('dt', title), h(selector, value));
 
-export const smallLines = (lines) => lines.map((line) => line && h('small', clip(line)));
-
+/** Shows a value: a number, a text, a description, nothing, or a list of one of these and small lines below it. */
 function cellContents(value) {
-  if (value === null || value === undefined || value === '') return h('span.off', '–');
-  if (typeof value === 'number') return formatNumber(value);
-  return typeof value === 'string' ? clip(value) : value;
+  const [first, ...lines] = Array.isArray(value) ? value : [value];
+  if (first === null || first === undefined || first === '') return h('span.off', '–');
+  const shown = typeof first === 'number' ? formatNumber(first) : first;
+  const smallLines = lines.map((line) => line && h('small', clip(line)));
+  return [typeof shown === 'string' ? clip(shown) : shown, smallLines];
 }
 
 /**
- * Describes a row. A column is the text of its head, the class of its cells, and the contents of its cell (a number, a
- * text, descriptions, or nothing): a field of the row's item, or a function of the item and the feed's present.
+ * Describes a row. A column is the text of its head, the class of its cells, and the value of its cell: the name of a
+ * field of the row's item, or a function of the item.
  */
-export function tableRow(columns, item, now = '', attributes = {}) {
+export function tableRow(columns, item, attributes = { key: item.id }) {
   const cells = columns.map(([, className, valueOf], index) => {
-    const value = typeof valueOf === 'string' ? item[valueOf] : valueOf(item, now);
+    const value = typeof valueOf === 'string' ? item[valueOf] : valueOf(item);
     const head = index === 0 && { scope: 'row' };
     return h(head ? 'th' : 'td', { class: className, ...head }, cellContents(value));
   });
@@ -154,9 +110,6 @@ export function table(id, caption, columns, rows) {
   const heads = columns.map(([title, name]) => h('th', { class: name, scope: 'col' }, title));
   const head = h('thead', h('tr', heads));
   const region = { id: id + '-box', role: 'region', tabindex: '0', 'aria-label': caption };
-  return h(
-    'div.box.scroll',
-    region,
-    h('table', h('caption', caption), head, h('tbody', { id }, rows)),
-  );
+  const body = h('tbody', { id }, rows);
+  return h('div.box.scroll', region, h('table', h('caption', caption), head, body));
 }

@@ -1,7 +1,8 @@
 /** The feed and its reconnects. */
 
 import { drawCards } from './charts.js';
-import { byId, clip, fill, formatDuration, formatTime, h, visible, withIcon } from './dom.js';
+import { byId, fill, h, withIcon } from './dom.js';
+import { clip, formatDuration, formatTime, visible } from './format.js';
 import { cpuPercentSince, drawProcess, drawTables, stateWords } from './overview.js';
 import { drawRequests, forgetRequests } from './requests.js';
 

@@ -1,54 +1,40 @@
 /** Providers, models, clients, process and settings. */
 
-import {
-  byId,
-  clip,
-  fill,
-  formatDay,
-  formatDuration,
-  formatNumber,
-  h,
-  smallLines,
-  table,
-  tableRow,
-  valueText,
-  withIcon,
-} from './dom.js';
+import { byId, fill, h, table, tableRow, titled, withIcon } from './dom.js';
+import { clip, formatDay, formatDuration, formatNumber, valueText } from './format.js';
 
-/** Icon and words of each state. A state without an entry is shown by its own name. */
-const STATES = new Map([
-  ['good', ['good', 'Good']],
-  ['not asked', ['skip', 'Not asked']],
-  ['partly', ['warn', 'Partly failing']],
-  ['failing', ['bad', 'Failing']],
-  ['key refused', ['bad', 'Key refused']],
-  ['unreachable', ['bad', 'Unreachable']],
-  ['open', ['rest', 'Open']],
-  ['half-open', ['half', 'Half-open']],
-  ['skipped', ['skip', 'Skipped']],
+/** The icons of the states in which a provider is not failing as a whole. */
+const ICONS = new Map([
+  ['good', 'good'],
+  ['not asked', 'skip'],
+  ['skipped', 'skip'],
+  ['partly', 'warn'],
+  ['open', 'rest'],
+  ['half-open', 'half'],
 ]);
-const iconAndWords = (state) => STATES.get(state) ?? ['warn', state];
 
 /** Returns the state, with details of it if there are any, and the number of models with an open circuit. */
 export function stateWords({ state, openModels = [], share = 0 }, details = '') {
   const count = openModels.length;
-  const words = state === 'partly' ? Math.round(100 * share) + ' % fail' : iconAndWords(state)[1];
+  const name = state.charAt(0).toUpperCase() + state.slice(1);
+  const words = state === 'partly' ? Math.round(100 * share) + ' % fail' : name;
   const models = ['', ', 1 model open'][count] ?? ', ' + count + ' models open';
   return words + details + models;
 }
 
-function stateCell(provider, now) {
+function stateCell(provider) {
+  const { now, openModels = [] } = provider;
   const remaining = (until) => formatDuration(Date.parse(until) - Date.parse(now)) + ' left';
-  const models = (provider.openModels ?? []).map(
+  const models = openModels.map(
     ({ model, until, why }) => clip(model) + ' open, ' + remaining(until) + (why ? ': ' + why : ''),
   );
-  const [name] = iconAndWords(provider.state);
-  const lines = [provider.why, ...models];
-  if (name === 'half') lines.unshift('The next request tests it.');
+  const name = ICONS.get(provider.state) ?? 'bad';
+  const hint = name === 'half' && 'The next request tests it.';
   const since = provider.since ? ' since ' + formatDay(provider.since, now) : '';
   const rest = provider.openUntil ? ', ' + remaining(provider.openUntil) : '';
   const icon = name === 'good' && models.length > 0 ? 'warn' : name;
-  return [withIcon(icon, clip(stateWords(provider, since + rest))), smallLines(lines)];
+  const words = stateWords(provider, since + rest);
+  return [withIcon(icon, clip(words)), hint, provider.why, ...models];
 }
 
 /** The outcomes of tries that count as errors of the provider. */
@@ -59,14 +45,13 @@ function errorsText(item) {
   return kinds.map((kind) => kind + ' ' + formatNumber(item[kind])).join(' · ');
 }
 
-function lastErrorCell({ lastError }, now) {
-  return lastError && [formatDay(lastError.at, now), smallLines([lastError.text])];
-}
+const lastErrorCell = ({ lastError, now }) =>
+  lastError && [formatDay(lastError.at, now), lastError.text];
 
-function inFlightCell({ inFlight, oldestSeconds }) {
-  const oldest = oldestSeconds !== undefined && 'oldest ' + formatDuration(1000 * oldestSeconds);
-  return inFlight === undefined ? '' : [formatNumber(inFlight), oldest && h('small', oldest)];
-}
+const inFlightCell = ({ inFlight, oldestSeconds: seconds }) => [
+  inFlight,
+  seconds !== undefined && 'oldest ' + formatDuration(1000 * seconds),
+];
 
 const requestColumns = [
   ['Failed', 'number', 'failed'],
@@ -116,11 +101,11 @@ const isBad = ({ state = 'good', failed = 0 }) =>
   failed > 0 || !['good', 'not asked', 'skipped'].includes(state);
 
 /** Returns the rows with their names and the sums of the chosen window, those first that need to be seen. */
-function rowsOf(items, sumsOf) {
+function rowsOf(items, sumsOf, now) {
   const rows = Object.entries(items).map(([key, item]) => {
     // The models' keys have the provider's id at the end.
     const [name, provider] = [key.replace(/ [^ ]*$/, ''), key.replace(/^.* /, '')];
-    return { id: key, name, provider, ...item, ...item[sumsOf] };
+    return { id: key, name, provider, now, ...item, ...item[sumsOf] };
   });
   const isIdle = ({ state }) => state === 'skipped';
   return rows.toSorted(
@@ -138,12 +123,12 @@ export function drawTables(state, sumsOf) {
   const period = byId('window').selectedOptions[0].label.toLowerCase();
   for (const [title, columns] of Object.entries(COLUMNS)) {
     const id = title.toLowerCase();
-    const all = rowsOf(state[id], sumsOf);
+    const all = rowsOf(state[id], sumsOf, state.now);
     const found = all.filter((item) => item.id.toLowerCase().includes(wanted));
     const isUnfolded = unfolded.has(id);
     const shown = wanted === '' && !isUnfolded ? found.slice(0, MAX_FOLDED_ROWS) : found;
     const count = shown.length < all.length ? shown.length + ' of ' + all.length + ', ' : '';
-    const rows = shown.map((item) => tableRow(columns, item, state.now, { key: item.id }));
+    const rows = shown.map((item) => tableRow(columns, item));
     const isLong = wanted === '' && all.length > MAX_FOLDED_ROWS;
     const onclick = () => unfolded.delete(id) || unfolded.add(id);
     const attributes = { type: 'button', 'aria-expanded': String(isUnfolded), onclick };
@@ -155,10 +140,8 @@ export function drawTables(state, sumsOf) {
     );
   }
   const rows = state.settings.settings.map((item) => tableRow(settingColumns, item));
-  fill(
-    'settings-section',
-    table('settings', 'Settings in force, keys masked', settingColumns, rows),
-  );
+  const caption = 'Settings in force, keys masked';
+  fill('settings-section', table('settings', caption, settingColumns, rows));
   const isAny = Object.values(state.providers).some((provider) => provider.state !== 'skipped');
   byId('providers-empty').toggleAttribute('hidden', isAny);
 }
@@ -177,10 +160,9 @@ const FIGURES = [
 
 /** Draws the figures of the process. */
 export function drawProcess({ figures }) {
-  const items = FIGURES.map(([title, name, factor]) => {
-    const value = figures[name] === undefined ? undefined : figures[name] * Number(factor);
-    return h('div', h('dt', title), h('dd', formatNumber(value)));
-  });
+  const items = FIGURES.map(([title, name, factor]) =>
+    titled(title, 'dd', formatNumber(figures[name] && figures[name] * Number(factor))),
+  );
   fill('process', items);
 }
 

@@ -1,17 +1,7 @@
 /** The last requests, their filters and details. */
 
-import {
-  byId,
-  clip,
-  fill,
-  formatTime,
-  h,
-  smallLines,
-  table,
-  tableRow,
-  valueText,
-  withIcon,
-} from './dom.js';
+import { byId, fill, h, table, tableRow, titled, withIcon } from './dom.js';
+import { clip, formatTime, valueText } from './format.js';
 
 const OUTCOME_ICONS = { ok: 'good', client_closed: 'skip', refused: 'warn' };
 const FAILED = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
@@ -33,7 +23,7 @@ const causeOf = ({ cause, outcome, reason, tries = [] }) =>
 const durationColumn = ['Duration, ms', 'number', 'duration_ms'];
 const listColumns = [
   ['Time', '', timeButton],
-  ['Outcome', 'wrap', (item) => [outcomeCell(item), smallLines([causeOf(item)])]],
+  ['Outcome', 'wrap', (item) => [outcomeCell(item), causeOf(item)]],
   statusColumn,
   ['Model', '', 'model'],
   ['Provider', '', providerPath],
@@ -79,7 +69,7 @@ function requestRows(request) {
   const { number, tries = [], ...fields } = request;
   const isOpen = open.has(number);
   if (!isOpen && closedRows.has(request)) return closedRows.get(request);
-  const row = tableRow(listColumns, request, '', {
+  const row = tableRow(listColumns, request, {
     key: number,
     // A click that ends a selection of text selects, and does not open.
     onclick({ target }) {
@@ -87,18 +77,15 @@ function requestRows(request) {
       if (!open.delete(number)) open.add(number);
     },
   });
-  if (!isOpen) {
-    closedRows.set(request, row);
-    return row;
-  }
+  if (!isOpen) closedRows.set(request, row);
+  if (!isOpen) return row;
   const cause = causeOf(request);
-  const facts = Object.entries({ ...(cause && { cause }), ...fields }).map(([name, value]) => [
-    value !== null && h('div', h('dt', name), h('dd.mono', valueText(value))),
-  ]);
+  const facts = Object.entries({ ...(cause && { cause }), ...fields });
+  const items = facts.map(([name, value]) => titled(name, 'dd.mono', valueText(value)));
   const tryRows = tries.map((one, index) => tableRow(triesColumns, { ...one, number: index + 1 }));
   const triesTable = tries.length > 0 && table('tries-' + number, 'Tries', triesColumns, tryRows);
   // Stays within the window while the table is scrolled.
-  const sheet = h('div.sheet', h('dl.facts', facts), triesTable);
+  const sheet = h('div.sheet', h('dl.facts', items), triesTable);
   const id = 'details-' + number;
   return [row, h('tr.details', { key: id, id }, h('td', { colspan: listColumns.length }, sheet))];
 }
@@ -120,12 +107,12 @@ function matchesFilters(request) {
 
 /** Offers the values of each filter. An option keeps its node, so that the choice stays when others come. */
 function drawFilters({ providers, clients }) {
-  const values = {
+  const [ids, names] = [Object.keys(providers), Object.keys(clients)];
+  for (const [name, offered] of Object.entries({
     outcome: OUTCOMES,
-    provider: Object.keys(providers),
-    client: Object.keys(clients),
-  };
-  for (const [name, offered] of Object.entries(values)) {
+    provider: ids,
+    client: names,
+  })) {
     const options = offered.map((value) => h('option', { key: value, value }, clip(value)));
     fill('by-' + name, h('option', { key: '', value: '' }, 'All'), options);
     byId('by-' + name).parentElement.toggleAttribute('hidden', offered.length === 0);

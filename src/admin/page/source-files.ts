@@ -7,4 +7,5 @@ const read = (name: string) => readFileSync(new URL(name, import.meta.url), 'utf
 export const html = read('page.html');
 export const style = read('style.css');
 /** In the order of their imports. */
-export const scripts = ['dom.js', 'charts.js', 'overview.js', 'requests.js', 'feed.js'].map(read);
+const names = ['format', 'dom', 'charts', 'overview', 'requests', 'feed'];
+export const scripts = names.map((name) => read(`${name}.js`));

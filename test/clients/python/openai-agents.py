@@ -31,3 +31,5 @@ async def stream(model, prompt):
         data = getattr(event, "data", None)
         if isinstance(data, ResponseTextDeltaEvent):
             yield data.delta
+    tokens = result.context_wrapper.usage.total_tokens
+    assert tokens == 0, f"{tokens} tokens that it did not ask for"

@@ -1,0 +1,53 @@
+/** `balance = "least_busy"` of an alias: which of its targets is asked first. */
+
+import type { Config } from '../config/config.ts';
+import type { Call } from '../downstream/call.ts';
+import { sharedNowMs, type SharedMemory } from '../lib/shared-memory.ts';
+import { rankedFor, sessionOf } from '../policy/affinity.ts';
+import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import type { Limits } from '../policy/limits.ts';
+import type { Candidate } from './ask-provider.ts';
+
+export interface BalanceSettings {
+  readonly breaker: CircuitBreaker;
+  readonly limits: Limits;
+  readonly turns: Turns;
+}
+
+/** When each target of a balanced alias was last asked first, in all threads: those that are alike are asked in turn. */
+type Turns = ReadonlyMap<string, Float64Array>;
+
+export function createTurns({ aliases }: Pick<Config, 'aliases'>, memory: SharedMemory): Turns {
+  const balanced = [...aliases.values()].filter(({ isBalanced }) => isBalanced);
+  const names = balanced.flatMap(({ targets }) => targets);
+  return new Map(names.map((name) => [name, new Float64Array(memory.block(`turn: ${name}`, 8))]));
+}
+
+/**
+ * Returns the candidates in the order in which they are asked: first the one whose provider has the fewest requests in
+ * flight, or, if all of their providers have `key_affinity`, the session's own; last those whose circuits are open.
+ */
+export function leastBusyFirst(
+  candidates: readonly Candidate[],
+  call: Call,
+  { breaker, limits, turns }: BalanceSettings,
+): Candidate[] {
+  const hasAffinity = candidates.every(({ provider }) => provider.keyAffinity);
+  const session = hasAffinity ? sessionOf(call) : undefined;
+  const names = candidates.map(({ provider, model }) => `${provider.id}/${model}`);
+  const order = session === undefined ? undefined : rankedFor(session, names);
+  const states = candidates.map((candidate, index) => {
+    const { provider, model } = candidate;
+    const turn = turns.get(names[index]!)!;
+    return {
+      candidate,
+      turn,
+      isOpen: Number(breaker.stateOf(provider, model) === 'open'),
+      inFlight: order ? 0 : limits.ofProviders.get(provider.id)!.inFlight,
+      place: order ? order.indexOf(index) : turn[0]!,
+    };
+  });
+  states.sort((a, b) => a.isOpen - b.isOpen || a.inFlight - b.inFlight || a.place - b.place);
+  states[0]!.turn[0] = sharedNowMs();
+  return states.map(({ candidate }) => ({ ...candidate, isBalanced: true }));
+}

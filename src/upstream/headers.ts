@@ -1,0 +1,97 @@
+/** The allow-lists of headers: from the client to a provider, and from a provider to the client. */
+
+import { randomFillSync } from 'node:crypto';
+import type { IncomingHttpHeaders } from 'node:http';
+
+import type { Redactor } from '../lib/secrets.ts';
+import type { AttemptContext } from './attempt-context.ts';
+import type { ForwardedHeaders, UpstreamHeaders, UpstreamRequest } from './provider.ts';
+
+const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;
+/** Of a header that the settings name: visible ASCII, spaces and tabs. */
+const NAMED_VALUE = /^[\t\x20-\x7e]{1,4096}$/;
+/**
+ * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. Version ff and ids of
+ * zeros are invalid.
+ */
+const TRACEPARENT = /^(?!ff)[\da-f]{2}-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}-[\da-f]{2}$/;
+/** A list (W3C Trace Context 3.3): it may be repeated, and joined. */
+const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
+
+/** The allow-list to the client, and the headers that the provider's `return_headers` name. */
+export function passedHeaders(headers: UpstreamHeaders, context: AttemptContext) {
+  const { returnHeaders } = context.headerNames;
+  const { redact } = context.settings;
+  const passed: Record<string, string> = {};
+  for (const [name, value] of headers) {
+    if (PASSED_HEADERS.test(name)) passed[name] = redact(value);
+    else if (returnHeaders?.includes(name) && mayPass(value, redact)) passed[name] = value;
+  }
+  return passed;
+}
+
+/** Those of providers, then those of the clouds in front of them. */
+const REQUEST_ID_HEADERS = (
+  'x-request-id request-id mistral-correlation-id x-ds-trace-id x-generation-id ' +
+  'apim-request-id x-amzn-requestid cf-ray'
+).split(' ');
+
+/** The provider's own id of a request, untrusted. */
+export function upstreamRequestId(headers: UpstreamHeaders): string | undefined {
+  const name = REQUEST_ID_HEADERS.find((one) => headers.get(one));
+  return name && headers.get(name)!;
+}
+
+/** The allow-list to every upstream. The request id and W3C Trace Context are all that may come from the client. */
+export function forwardedHeaders(
+  requestId: string,
+  { traceparent, tracestate }: IncomingHttpHeaders,
+): ForwardedHeaders {
+  if (typeof traceparent !== 'string' || !TRACEPARENT.test(traceparent)) {
+    return ['x-request-id', requestId, 'traceparent', createTraceparent()];
+  }
+  // Vendors' data about that trace: it means nothing without it (W3C Trace Context 3.3).
+  const isPassed = typeof tracestate === 'string' && TRACESTATE.test(tracestate);
+  const others = isPassed ? ['tracestate', tracestate] : [];
+  return ['x-request-id', requestId, 'traceparent', traceparent, ...others];
+}
+
+/** Returns the request with the headers of the client's that the provider's `forward_headers` name. */
+export function withForwardHeaders(
+  request: UpstreamRequest,
+  { call, headerNames: { forwardHeaders }, settings: { redact } }: AttemptContext,
+): UpstreamRequest {
+  if (!forwardHeaders) return request;
+  const headers = [...request.headers];
+  for (const name of forwardHeaders) {
+    const value = call.headers[name];
+    if (mayPass(value, redact)) headers.push(name, value);
+  }
+  return { ...request, headers };
+}
+
+/** Returns false also for a value with a key in it: a client may send its token in other headers too. */
+function mayPass(value: unknown, redact: Redactor): value is string {
+  return typeof value === 'string' && NAMED_VALUE.test(value) && redact(value) === value;
+}
+
+/** The trace's id (W3C Trace Context 3.2.2.3). */
+export function traceIdOf(forwarded: ForwardedHeaders): string {
+  return forwarded[3]!.slice(3, 35);
+}
+
+const ID_BYTES = 24;
+const randomIds = Buffer.alloc(1000 * ID_BYTES);
+let nextIdAt = randomIds.length;
+
+/** Returns a new `traceparent`. Its flag is `sampled`: providers that sample as their caller does record these requests. */
+function createTraceparent(): string {
+  if (nextIdAt === randomIds.length) {
+    // A call of the random generator costs more than the rest: one for 1,000 identifiers.
+    randomFillSync(randomIds);
+    nextIdAt = 0;
+  }
+  const hex = randomIds.toString('hex', nextIdAt, nextIdAt + ID_BYTES);
+  nextIdAt += ID_BYTES;
+  return `00-${hex.slice(0, 32)}-${hex.slice(32)}-01`;
+}

@@ -1,0 +1,298 @@
+/** `balance = "least_busy"` of an alias, and `key_affinity` of a provider. */
+
+import assert from 'node:assert/strict';
+import type { ServerResponse } from 'node:http';
+import { describe, test, type TestContext } from 'node:test';
+
+import {
+  chatBody,
+  triesOf,
+  withoutRefill,
+  type SendOptions,
+  type TestGateway,
+} from '../support/gateway.ts';
+import { scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { eventually } from '../support/streams.ts';
+import { answerWell, completion, failWith, sendJson, type Script } from '../support/upstream.ts';
+
+const ALIAS = '[aliases]\nlocal = { targets = ["p/m", "q/m", "r/m"], balance = "least_busy" }\n';
+const LOCAL = chatBody({ model: 'local' });
+
+/** Providers `p`, `q` and `r` that keep each request until `finish`. */
+async function startHeld(t: TestContext, more = ALIAS) {
+  const waiting: Record<'p' | 'q' | 'r', ServerResponse[]> = { p: [], q: [], r: [] };
+  const hold = (id: keyof typeof waiting): Script => {
+    return (_, response) => waiting[id].push(response);
+  };
+  const providers = { p: hold('p'), q: hold('q'), r: hold('r') };
+  const started = await scenario(t, { providers, more });
+  const { gateway } = started;
+  const counts = () => Object.values(waiting).map(({ length }) => length);
+  const arrived = async (count: number) =>
+    eventually(() => counts().reduce((sum, one) => sum + one) === count, `${count} requests held`);
+  const replies: Promise<unknown>[] = [];
+  /** Answers this many of a provider's. */
+  const finish = (id: keyof typeof waiting, count = waiting[id].length) => {
+    for (const response of waiting[id].splice(0, count)) sendJson(response, completion());
+  };
+  return {
+    ...started,
+    counts,
+    arrived,
+    /** Sends a request and waits until one more is held. */
+    send: async (model = 'local') => {
+      const before = counts().reduce((sum, one) => sum + one);
+      replies.push(gateway.chat(chatBody({ model })));
+      await arrived(before + 1);
+    },
+    finish,
+    /** Answers all that are held, and returns when their clients have them. */
+    end: async () => {
+      for (const id of ['p', 'q', 'r'] as const) finish(id);
+      await Promise.all(replies);
+    },
+  };
+}
+
+describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
+  test('asks the target with the fewest requests in flight, those alike in turn', async (t) => {
+    const { counts, end, send } = await startHeld(t);
+    for (let i = 0; i < 3; i += 1) await send();
+    assert.deepEqual(counts(), [1, 1, 1]);
+    for (let i = 0; i < 2; i += 1) await send('p/other');
+    for (let i = 0; i < 4; i += 1) await send();
+    assert.deepEqual(counts(), [3, 3, 3]);
+    await end();
+  });
+
+  test('asks each of three idle ones for every third request', async (t) => {
+    const { asked, gateway } = await scenario(t, {
+      providers: { p: {}, q: {}, r: {} },
+      more: ALIAS,
+    });
+    for (let i = 0; i < 6; i += 1) await gateway.chat(LOCAL);
+    assert.deepEqual(asked(), [2, 2, 2]);
+  });
+
+  test('asks alike targets in turn, with requests for another alias between them, and while a circuit is open', async (t) => {
+    const providers = { p: answerWell, q: answerWell, r: failWith(503) };
+    const more = `${ALIAS}other = { targets = ["p/n", "q/n"], balance = "least_busy" }\n`;
+    const { asked, gateway } = await scenario(t, { providers, more });
+    for (let i = 0; i < 9; i += 1) await gateway.chat(LOCAL);
+    const before = asked();
+    for (let i = 0; i < 8; i += 1) {
+      await gateway.chat(LOCAL);
+      await gateway.chat(chatBody({ model: 'other' }));
+    }
+    const models = gateway
+      .accessLines()
+      .slice(-16)
+      .map(({ provider, model }) => `${String(provider)} ${String(model)}`);
+    for (const one of ['p local', 'q local', 'p other', 'q other'])
+      assert.equal(models.filter((name) => name === one).length, 4, one);
+    assert.equal(asked()[2], before[2]);
+  });
+
+  test('counts on over a reload, and counts what began under the former settings', async (t) => {
+    const { counts, end, gateway, send, toml } = await startHeld(t);
+    for (let i = 0; i < 4; i += 1) await send('p/m');
+    await gateway.reload(toml.replace('"r/m"', '"r/new"'));
+    for (let i = 0; i < 4; i += 1) await send();
+    assert.deepEqual(counts(), [4, 2, 2]);
+    await end();
+  });
+
+  test('falls back to the others in the same order', async (t) => {
+    const { counts, end, gateway, p, send } = await startHeld(t);
+    p.script = failWith(503);
+    for (let i = 0; i < 2; i += 1) await send('q/m');
+    const reply = gateway.chat(LOCAL);
+    await eventually(() => counts()[2] === 1, 'the request at r');
+    await end();
+    await reply;
+    const line = gateway.accessLines().find(({ model }) => model === 'local');
+    // In turn between p and r, which are idle.
+    assert.match(triesOf(line)!, /^(?:p:503 )?r:200$/);
+  });
+
+  test('asks one whose circuit is open last', async (t) => {
+    const providers = { p: failWith(503), q: answerWell, r: answerWell };
+    const { gateway } = await scenario(t, { providers, more: ALIAS });
+    for (let i = 0; i < 12; i += 1) await gateway.chat(LOCAL);
+    const tries = gateway.accessLines().map(triesOf);
+    assert.equal(tries.filter((text) => text?.startsWith('p:503 ')).length, 3);
+    assert.deepEqual(new Set(tries.slice(-3)), new Set(['q:200', 'r:200']));
+    assert.ok(!tries.some((text) => text?.includes('circuit_open')), tries.join());
+  });
+
+  test('asks the next one if a target has no key, no such model or no token left, and leaves that one alone', async (t) => {
+    for (const status of [401, 403, 404, 429]) {
+      const providers = { p: failWith(status), q: answerWell, r: answerWell };
+      const { asked, gateway } = await scenario(t, { providers, more: ALIAS });
+      for (let i = 0; i < 12; i += 1) assert.equal((await gateway.chat(LOCAL)).status, 200);
+      const [p] = asked();
+      assert.equal(p, 3, `${status}: its circuit opens`);
+    }
+    const more = `${ALIAS}[rate_limit]\nenabled = true\n[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1\n`;
+    const limited = await scenario(t, {
+      adjust: withoutRefill,
+      providers: { p: {}, q: {}, r: {} },
+      more,
+    });
+    for (let i = 0; i < 9; i += 1) assert.equal((await limited.gateway.chat(LOCAL)).status, 200);
+    assert.equal(limited.asked()[0], 1);
+  });
+
+  test('does not ask the next one for what a client has done wrong', async (t) => {
+    const refuse: Script = (_, response) =>
+      sendJson(response, { error: { message: 'no', code: 'content_policy' } }, { status: 403 });
+    for (const script of [failWith(400), refuse]) {
+      const { asked, gateway } = await scenario(t, {
+        providers: { p: script, q: script, r: script },
+        more: ALIAS,
+      });
+      for (let i = 0; i < 6; i += 1) await gateway.chat(LOCAL);
+      assert.deepEqual(asked(), [2, 2, 2]);
+    }
+  });
+
+  test('keeps three servers of unequal speed busy with 60 clients', async (t) => {
+    const { arrived, counts, end, finish, gateway } = await startHeld(t);
+    const speeds = { p: 1, q: 2, r: 5 };
+    const TICKS = 25;
+    const CLIENTS = 60;
+    const clock = { isOver: false };
+    const clients = Array.from({ length: CLIENTS }, async () => {
+      while (!clock.isOver) await gateway.chat(LOCAL);
+    });
+    let done = 0;
+    for (let tick = 0; tick < TICKS; tick += 1) {
+      await arrived(CLIENTS);
+      for (const [index, [id, speed]] of Object.entries(speeds).entries()) {
+        const count = Math.min(speed, counts()[index]!);
+        finish(id as keyof typeof speeds, count);
+        done += count;
+      }
+    }
+    await arrived(CLIENTS);
+    clock.isOver = true;
+    await end();
+    await Promise.all(clients);
+    assert.ok(done >= 0.95 * TICKS * 8, `${done} of ${TICKS * 8}`);
+  });
+
+  test('with balance = "order" asks as a list does', async (t) => {
+    const more = ALIAS.replace('least_busy', 'order');
+    const { counts, end, send } = await startHeld(t, more);
+    for (let i = 0; i < 3; i += 1) await send();
+    assert.deepEqual(counts(), [3, 0, 0]);
+    await end();
+  });
+});
+
+const KEYS = ['key-of-org-one', 'key-of-org-two', 'key-of-org-three'];
+const affinity = (keys = KEYS) => `api_keys = ${JSON.stringify(keys)}\nkey_affinity = true`;
+
+/** One provider with several keys, of which `refused` are answered with this status. */
+async function startKeys(t: TestContext, { clients }: Pick<ScenarioSettings<'p'>, 'clients'> = {}) {
+  const refused = new Map<string, number>();
+  const script: Script = (request, response) => {
+    const status = refused.get(request.headers.authorization!.slice('Bearer '.length));
+    return status ? failWith(status)(request, response) : answerWell(request, response);
+  };
+  const { gateway, p, toml } = await scenario(t, {
+    clients,
+    providers: { p: { script, lines: affinity() } },
+  });
+  // The single key of `scenario` is one of several here.
+  const all = toml.replace(/^api_key = .*\n/m, '');
+  await gateway.reload(all);
+  return {
+    gateway,
+    refused,
+    reload: async (keys: readonly string[]) =>
+      gateway.reload(all.replace(affinity(), affinity([...keys]))),
+    /** The keys that one request was tried with. */
+    keysOf: async (headers: SendOptions['headers']) => {
+      const before = p.requests.length;
+      await gateway.chat(chatBody(), { headers });
+      return p.requests.slice(before).map((one) => one.headers.authorization!.slice(7));
+    },
+  };
+}
+
+const SESSIONS = Array.from({ length: 40 }, (_, i) => ({ 'x-session-id': `session ${i}` }));
+
+describe('a provider with key_affinity', { concurrency: true }, () => {
+  test('is asked with one key for each session, and with all keys for many sessions', async (t) => {
+    const { keysOf } = await startKeys(t);
+    const used = new Map<string, number>();
+    for (const headers of SESSIONS) {
+      const [key = ''] = await keysOf(headers);
+      used.set(key, (used.get(key) ?? 0) + 1);
+      assert.deepEqual(await keysOf(headers), [key]);
+    }
+    assert.deepEqual([...used.keys()].toSorted(), KEYS.toSorted());
+    assert.ok(Math.min(...used.values()) >= 5, JSON.stringify([...used]));
+  });
+
+  test('moves only the sessions of a key that is gone, also over a reload', async (t) => {
+    const { keysOf, reload } = await startKeys(t);
+    const before = new Map<object, string | undefined>();
+    for (const headers of SESSIONS) before.set(headers, (await keysOf(headers))[0]);
+    const [gone, ...others] = KEYS;
+    await reload(others);
+    for (const headers of SESSIONS) {
+      const [key] = await keysOf(headers);
+      const former = before.get(headers);
+      if (former !== gone) assert.equal(key, former);
+    }
+  });
+
+  test('is asked with the next key while that of the session is in cooldown', async (t) => {
+    const { keysOf, refused } = await startKeys(t);
+    const [headers = {}] = SESSIONS;
+    const [own = ''] = await keysOf(headers);
+    refused.set(own, 401);
+    const [first, second = ''] = await keysOf(headers);
+    assert.equal(first, own);
+    assert.deepEqual(await keysOf(headers), [second]);
+    assert.deepEqual(await keysOf(headers), [second]);
+  });
+
+  test('takes who calls for the session of requests without an id', async (t) => {
+    const names = Array.from({ length: 12 }, (_, i) => `client-${i}`);
+    const clients = Object.fromEntries(
+      names.map((name) => [name, `keys = ["${name}-key-one", "${name}-key-two"]`]),
+    );
+    const { keysOf } = await startKeys(t, { clients });
+    const open = await startKeys(t);
+    const used = new Set<string | undefined>();
+    for (const name of names) {
+      const keys: unknown[] = [];
+      for (const text of ['one', 'two', 'one'])
+        keys.push(...(await keysOf({ authorization: `Bearer ${name}-key-${text}` })));
+      assert.equal(new Set(keys).size, 1, 'one key for both keys of the client');
+      const headers = { authorization: `Bearer ${name}` };
+      const [key] = await open.keysOf(headers);
+      assert.deepEqual(await open.keysOf(headers), [key]);
+      used.add(key);
+    }
+    assert.ok(used.size > 1, 'keys differ between callers');
+  });
+});
+
+test('a balanced alias of providers with key_affinity has one target for each session', async (t) => {
+  const lines = 'key_affinity = true';
+  const providers = { p: { lines }, q: { lines }, r: { lines } };
+  const { asked, gateway } = await scenario(t, { providers, more: ALIAS });
+  const targetOf = async (headers: SendOptions['headers'], on: TestGateway = gateway) => {
+    const reply = await on.chat(LOCAL, { headers });
+    return reply.headers['x-gateway-provider'];
+  };
+  for (const headers of SESSIONS) {
+    const target = await targetOf(headers);
+    assert.equal(await targetOf(headers), target);
+  }
+  assert.ok(Math.min(...asked()) >= 10, asked().join());
+});

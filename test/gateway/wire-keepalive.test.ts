@@ -1,0 +1,349 @@
+import assert from 'node:assert/strict';
+import type { ServerResponse } from 'node:http';
+import { test, type TestContext } from 'node:test';
+
+import { idle, untilSteady, useManualTimers } from '../support/clock.ts';
+import { chatBody, rawChat, triesOf } from '../support/gateway.ts';
+import { openRaw } from '../support/raw.ts';
+import { scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
+import {
+  answerWell,
+  beginStream as begin,
+  CHUNK,
+  completionEvents,
+  failWith,
+  type Script,
+} from '../support/upstream.ts';
+
+const KEEP_ALIVE = ': keep-alive\n\n';
+const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
+const DONE = 'data: [DONE]\n\n';
+const STREAM = chatBody({ stream: true });
+const SILENCE_MS = 15_000;
+/** Of one second, for tests whose gateway has workers. */
+const SHORT = 'stream_keepalive = 1';
+
+/** Does what the script says once the test opens the gate. */
+function held(script: Script) {
+  const { opened, open } = createGate();
+  const waiting: Script = async (...exchange) => {
+    await opened;
+    return script(...exchange);
+  };
+  return { script: waiting, open };
+}
+
+/** A gateway with time that passes when the test says so, and `stream_keepalive = 15`. */
+async function start<Id extends string = 'p'>(t: TestContext, settings: ScenarioSettings<Id>) {
+  const timers = useManualTimers(t);
+  const server = `stream_keepalive = 15\n${settings.server ?? ''}`;
+  const started = await scenario(t, { ...settings, server, isInProcess: true });
+  const { gateway, asked } = started;
+  const line = async () => {
+    await eventually(() => gateway.accessLines().length > 0, 'the access line');
+    return gateway.accessLines().at(-1)!;
+  };
+  /** A chat that a provider was asked for. */
+  const ask = async () => {
+    const chat = openChat(gateway.port);
+    await eventually(() => asked().some((count) => count > 0), 'the provider is asked');
+    /** Waits until the client has this. */
+    const has = async (text: string) => {
+      await eventually(() => chat.text() === text, `${JSON.stringify(text)} is there`);
+    };
+    return { ...chat, has };
+  };
+  return { ...started, timers, line, ask };
+}
+
+/** As `start`, with a chat that has begun with one comment. */
+async function startEarly<Id extends string = 'p'>(t: TestContext, settings: ScenarioSettings<Id>) {
+  const started = await start(t, settings);
+  const chat = await started.ask();
+  started.timers.advance(SILENCE_MS);
+  await chat.has(KEEP_ALIVE);
+  return { ...started, chat };
+}
+
+test('a stream without an event begins with 200 and a comment, and has one after each silence', async (t) => {
+  const { script, open } = held(answerWell);
+  const { timers, line, ask } = await start(t, { providers: { p: script } });
+  const chat = await ask();
+  timers.advance(SILENCE_MS - 1);
+  assert.equal(await untilSteady(chat.text), '');
+  timers.advance(1);
+  await chat.has(KEEP_ALIVE);
+  const { statusCode, headers } = await chat.response;
+  const { date: _, connection: _connection, 'keep-alive': _keepAlive, ...others } = headers;
+  assert.equal(statusCode, 200);
+  const id = others['x-request-id'];
+  assert.deepEqual(others, {
+    'content-type': 'text/event-stream; charset=utf-8',
+    'cache-control': 'no-cache, no-transform',
+    'x-accel-buffering': 'no',
+    'x-request-id': id,
+    'transfer-encoding': 'chunked',
+  });
+  timers.advance(SILENCE_MS);
+  await chat.has(KEEP_ALIVE.repeat(2));
+  open();
+  assert.equal(await chat.ended, KEEP_ALIVE.repeat(2) + completionEvents());
+  const { status, outcome, provider, request_id, finish_reason } = await line();
+  assert.deepEqual(
+    [status, outcome, provider, request_id, finish_reason],
+    [200, 'ok', 'p', id, 'stop'],
+  );
+});
+
+test('an answer that comes sooner begins as without the setting, a failure with its own status', async (t) => {
+  const p = held(answerWell);
+  const { timers, gateway, p: upstream, ask } = await start(t, { providers: { p: p.script } });
+  const chat = await ask();
+  timers.advance(SILENCE_MS - 1);
+  p.open();
+  assert.equal(await chat.ended, completionEvents());
+  assert.equal((await chat.response).headers['x-gateway-provider'], 'p');
+  assert.ok(!timers.running().includes(SILENCE_MS));
+  upstream.script = failWith(503);
+  const { status, text } = await gateway.chat(STREAM);
+  assert.equal(status, 503);
+  assert.ok(!timers.running().includes(SILENCE_MS));
+  timers.advance(10 * SILENCE_MS);
+  assert.doesNotMatch(text, /keep-alive/);
+});
+
+test('a complete answer has no comment', async (t) => {
+  const p = held(answerWell);
+  const { timers, gateway, asked } = await start(t, { providers: { p: p.script } });
+  const complete = gateway.chat(chatBody());
+  await eventually(() => asked()[0] === 1, 'the provider is asked');
+  timers.advance(3 * SILENCE_MS);
+  p.open();
+  assert.match((await complete).text, /^\{/);
+});
+
+test('a running stream has a comment after each silence, between its events only', async (t) => {
+  let response: ServerResponse | undefined;
+  const script: Script = (request, opened) => {
+    response = opened;
+    return begin(CHUNK)(request, opened);
+  };
+  const { timers, ask } = await start(t, { providers: { p: script } });
+  const chat = await ask();
+  await chat.has(CHUNK);
+  timers.advance(SILENCE_MS - 1);
+  response!.write(CHUNK);
+  await chat.has(CHUNK.repeat(2));
+  timers.advance(SILENCE_MS - 1);
+  const cut = LAST.length / 2;
+  const before = timers.started();
+  response!.write(LAST.slice(0, cut));
+  await eventually(() => timers.started() > before, 'half of the event is there');
+  assert.equal(chat.text(), CHUNK.repeat(2));
+  timers.advance(1);
+  await chat.has(CHUNK.repeat(2) + KEEP_ALIVE);
+  timers.advance(SILENCE_MS);
+  await chat.has(CHUNK.repeat(2) + KEEP_ALIVE.repeat(2));
+  response!.end(LAST.slice(cut) + DONE);
+  assert.equal(await chat.ended, CHUNK.repeat(2) + KEEP_ALIVE.repeat(2) + LAST + DONE);
+});
+
+test("a provider's comments are passed on once the stream has begun, and count as no silence", async (t) => {
+  let response: ServerResponse | undefined;
+  const script: Script = (request, opened) => {
+    response = opened;
+    return begin(': one\n\n')(request, opened);
+  };
+  const { timers, ask } = await start(t, { providers: { p: script } });
+  const chat = await ask();
+  assert.equal(await untilSteady(chat.text), '');
+  timers.advance(SILENCE_MS);
+  await chat.has(KEEP_ALIVE);
+  timers.advance(SILENCE_MS - 1);
+  response!.write(': two\n\n');
+  await chat.has(`${KEEP_ALIVE}: one\n\n: two\n\n`);
+  timers.advance(SILENCE_MS - 1);
+  // A part of a line, which is not passed on.
+  response!.write(': th');
+  await idle(100);
+  response!.write('ree\n');
+  await chat.has(`${KEEP_ALIVE}: one\n\n: two\n\n: three\n`);
+  response!.end(completionEvents());
+  assert.equal(await chat.ended, `${KEEP_ALIVE}: one\n\n: two\n\n: three\n${completionEvents()}`);
+});
+
+test('a byte order mark behind a comment is left out', async (t) => {
+  const { script, open } = held(begin(`\ufeff${completionEvents()}`));
+  const { chat } = await startEarly(t, { providers: { p: script } });
+  open();
+  assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
+});
+
+test('retries and fallbacks go on after the stream has begun', async (t) => {
+  const p = held(failWith(503));
+  const providers = { p: p.script, q: answerWell };
+  const { asked, chat, line } = await startEarly(t, { providers, fallback: ['q'] });
+  p.open();
+  assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
+  assert.deepEqual(asked(), [1, 1]);
+  const { status, provider, ...others } = await line();
+  assert.deepEqual([status, provider, triesOf(others)], [200, 'q', 'p:503 q:200']);
+});
+
+test('a failure after the stream has begun is the error event, without [DONE]', async (t) => {
+  const p = held(failWith(503));
+  const settings = { providers: { p: p.script }, more: '[admin]\nport = 0' };
+  const { gateway, chat, line } = await startEarly(t, settings);
+  p.open();
+  const { type, code, status } = errorAfter(await chat.ended, KEEP_ALIVE);
+  assert.deepEqual([type, code, status], ['provider_error', 'API_ERROR', 503]);
+  const logged = await line();
+  const { outcome, provider, level, reason, bytes } = logged;
+  assert.deepEqual(
+    [logged['status'], outcome, provider, level, reason, bytes, triesOf(logged)],
+    [200, 'upstream_error', 'p', 'warn', 'API error: 503', chat.text().length, 'p:503'],
+  );
+  const { text } = await gateway.admin('/metrics');
+  assert.match(text, /^gateway_requests_total\{[^}]*outcome="upstream_error"\} 1$/m);
+  assert.match(text, /^gateway_processing_seconds_count 1$/m);
+  assert.match(text, /^gateway_processing_seconds_bucket\{le="10?"\} 1$/m);
+  assert.doesNotMatch(text, /^gen_ai_server_time_to_first_token_seconds_count.* [1-9]/m);
+});
+
+test('the first token is counted when it comes, although the stream began before', async (t) => {
+  const p = held(answerWell);
+  const settings = { providers: { p: p.script }, more: '[admin]\nport = 0' };
+  const { gateway, chat, line } = await startEarly(t, settings);
+  const beforeMs = performance.now();
+  await eventually(() => performance.now() - beforeMs > 50, 'a wait');
+  p.open();
+  await chat.ended;
+  assert.ok(((await line())['first_byte_ms'] as number) >= 50);
+  const { text } = await gateway.admin('/metrics');
+  assert.match(text, /^gen_ai_server_time_to_first_token_seconds_count.* 1$/m);
+});
+
+test('a provider that has only sent its head times out as without comments', async (t) => {
+  const server = 'timeout = 20';
+  const sendHead: Script = (_, response) => response.writeHead(200).flushHeaders();
+  const { timers, chat } = await startEarly(t, { providers: { p: sendHead }, server });
+  timers.advance(5000);
+  const { code } = errorAfter(await chat.ended, KEEP_ALIVE);
+  assert.equal(code, 'TIMEOUT');
+});
+
+test("the gateway's comments do not put off stream_idle_timeout", async (t) => {
+  const server = 'stream_idle_timeout = 40';
+  const { timers, ask } = await start(t, { providers: { p: begin(CHUNK) }, server });
+  const chat = await ask();
+  await chat.has(CHUNK);
+  timers.advance(39_999);
+  await chat.has(CHUNK + KEEP_ALIVE.repeat(2));
+  timers.advance(1);
+  const { code } = errorAfter(await chat.ended, CHUNK + KEEP_ALIVE.repeat(2));
+  assert.equal(code, 'TIMEOUT');
+});
+
+test('a client that leaves a stream that has begun ends the attempt, and frees its slot', async (t) => {
+  const p = held(answerWell);
+  const script = { script: p.script, lines: 'max_concurrent_requests = 1' };
+  const {
+    timers,
+    gateway,
+    p: upstream,
+    chat,
+    line,
+  } = await startEarly(t, {
+    providers: { p: script },
+  });
+  chat.leave();
+  await upstream.requests[0]!.closed;
+  const { status, outcome, reason, tries } = await line();
+  assert.deepEqual(
+    [status, outcome, reason],
+    [200, 'client_closed', 'client left during the answer'],
+  );
+  assert.equal((tries as { outcome: string }[])[0]!.outcome, 'client_closed');
+  const running = timers.running();
+  assert.deepEqual(running, []);
+  p.open();
+  assert.equal((await gateway.chat(STREAM)).text, completionEvents());
+  assert.equal(gateway.reservedBytes(), 0);
+});
+
+test('a drain ends a stream that has begun with the error event', async (t) => {
+  const { gateway } = await scenario(t, { providers: { p: () => {} }, server: SHORT });
+  const chat = openChat(gateway.port);
+  await eventually(() => chat.text() === KEEP_ALIVE, 'a comment');
+  const draining = gateway.drain();
+  const text = await chat.ended;
+  const { type } = errorAfter(text, text.slice(0, text.lastIndexOf('data:')));
+  assert.equal(type, 'internal_error');
+  assert.equal((await draining).cut, 1);
+});
+
+/** A gateway that sends comments every 5 ms to a client that does not read yet. */
+async function startSlow(t: TestContext, script: Script, sendTimeoutMs = 60_000) {
+  const started = await scenario(t, {
+    providers: { p: script },
+    clientLimits: { sendTimeoutMs },
+    adjust: (config) => ({ ...config, server: { ...config.server, streamKeepaliveMs: 5 } }),
+  });
+  const client = openRaw(t, started.gateway.port);
+  client.socket.pause();
+  client.socket.write(rawChat(STREAM));
+  return { ...started, client };
+}
+
+const PART = `data: {"x":"${'y'.repeat(65_500)}"}\n\n`;
+const MUCH = CHUNK + PART.repeat(256);
+
+test('a client that reads nothing gets no comments meanwhile, and the next ones when it has read', async (t) => {
+  const { p, client } = await startSlow(t, begin(MUCH));
+  await eventually(() => p.requests.length === 1, 'the provider is asked');
+  await idle(1000);
+  client.socket.resume();
+  const end = `${KEEP_ALIVE.length.toString(16)}\r\n${KEEP_ALIVE}\r\n`;
+  await eventually(() => client.text().endsWith(end.repeat(3)), 'comments at the end');
+  const text = client.text();
+  const whole = text.slice(0, text.lastIndexOf('y'));
+  assert.ok(whole.length > MUCH.length);
+  assert.ok(!whole.includes(end.repeat(20)));
+});
+
+test('a client that reads nothing is cut off as without comments', async (t) => {
+  const { gateway } = await startSlow(t, begin(MUCH), 400);
+  await eventually(() => gateway.accessLines().length === 1, 'the client is cut off');
+  assert.equal(gateway.accessLines()[0]!['outcome'], 'client_closed');
+});
+
+test("a provider's comments that a client does not read are bounded", async (t) => {
+  const comment = `: ${'y'.repeat(65_500)}\n\n`;
+  const { gateway, p, client } = await startSlow(t, begin(comment.repeat(512)));
+  await eventually(() => p.requests.length === 1, 'the provider is asked');
+  await p.requests[0]!.closed;
+  client.socket.destroy();
+  await eventually(() => gateway.accessLines().length === 1, 'the access line');
+  const [{ outcome } = { outcome: '' }] = gateway.accessLines()[0]!['tries'] as {
+    outcome: string;
+  }[];
+  // Not the time limit of the attempt.
+  assert.equal(outcome, 'upstream_error');
+});
+
+test('streams that are silent for a second have comments, over a reload too', async (t) => {
+  const p = held(answerWell);
+  const { gateway, toml, asked } = await scenario(t, { providers: { p: p.script }, server: SHORT });
+  const chat = openChat(gateway.port);
+  await eventually(() => chat.text().startsWith(KEEP_ALIVE), 'a comment');
+  await gateway.reload(toml.replace(SHORT, ''));
+  const second = openChat(gateway.port);
+  await eventually(() => asked()[0] === 2, 'the second is asked');
+  const { length } = chat.text();
+  await eventually(() => chat.text().length > length, 'another comment');
+  assert.equal(second.text(), '');
+  p.open();
+  assert.match(await chat.ended, /^(?:: keep-alive\n\n){2,}data: [^]*data: \[DONE\]\n\n$/);
+  assert.equal(await second.ended, completionEvents());
+});

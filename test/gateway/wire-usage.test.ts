@@ -1,0 +1,294 @@
+import assert from 'node:assert/strict';
+import { test, type TestContext } from 'node:test';
+
+import { chatBody, CLIENT_TOKEN, triesOf } from '../support/gateway.ts';
+import { scenario } from '../support/scenario.ts';
+import { errorAfter } from '../support/streams.ts';
+import {
+  answerWell,
+  CHUNK,
+  completionEvents,
+  failWith,
+  sendEvents,
+  sendJson,
+  type FakeUpstream,
+  type Script,
+} from '../support/upstream.ts';
+
+const STREAM = chatBody({ stream: true });
+const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
+const DONE = 'data: [DONE]\n\n';
+const COUNTS = '"usage":{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12}';
+const USAGE = `data: {"choices":[],${COUNTS}}\n\n`;
+const ON = 'stream_usage = true';
+
+/** The text of the last request that the provider was sent. */
+const sentTo = ({ requests }: FakeUpstream) => requests.at(-1)!.body.toString();
+
+/** A gateway that asks `p` for the tokens of streams. */
+async function start(t: TestContext, script: Script | string = answerWell, more = '') {
+  const events: Script = (_, response) => sendEvents(response, script as string);
+  const p = { script: typeof script === 'string' ? events : script, lines: ON };
+  return scenario(t, { providers: { p }, more });
+}
+
+/** The request's text around what the gateway splices in, the model aside. */
+const REQUESTS: readonly (readonly [what: string, sent: string, forwarded: string])[] = [
+  [
+    'without stream_options',
+    '{ "model":"p/m","messages":[{"role":"user","content":"x"}],"stream":true}',
+    '{"stream_options":{"include_usage":true}, "model":"m","messages":[{"role":"user","content":"x"}],"stream":true}',
+  ],
+  [
+    'with stream_options before the model',
+    '{"stream_options":{},"stream":true,"model":"p/m","messages":[{"role":"user","content":"x"}]}',
+    '{"stream_options":{"include_usage":true},"stream":true,"model":"m","messages":[{"role":"user","content":"x"}]}',
+  ],
+  [
+    'with a member of that name elsewhere',
+    '{"metadata":{"include_usage":true},"stream_options":{},"stream":true,"model":"p/m","messages":[{"role":"user","content":"x"}]}',
+    '{"metadata":{"include_usage":true},"stream_options":{"include_usage":true},"stream":true,"model":"m","messages":[{"role":"user","content":"x"}]}',
+  ],
+  ...(
+    [
+      ['empty', '{}', '{"include_usage":true}'],
+      ['blank', '{ \n }', '{"include_usage":true \n }'],
+      ['null', 'null', '{"include_usage":true}'],
+      ['with another member', '{"x": [1, 2.50]}', '{"include_usage":true,"x": [1, 2.50]}'],
+      [
+        'with another member of that name inside',
+        '{"x":{"include_usage":true}}',
+        '{"include_usage":true,"x":{"include_usage":true}}',
+      ],
+      ['with null', '{"include_usage": null }', '{"include_usage": true }'],
+      ['with false', '{"x":1,"include_usage":false}', '{"x":1,"include_usage":true}'],
+    ] as const
+  ).map(
+    ([what, options, forwarded]) =>
+      [
+        `with stream_options ${what}`,
+        `{"model":"p/m","messages":[{"role":"user","content":"x"}],"stream_options":${options},"n":1.0,"stream":true}`,
+        `{"model":"m","messages":[{"role":"user","content":"x"}],"stream_options":${forwarded},"n":1.0,"stream":true}`,
+      ] as const,
+  ),
+];
+
+for (const [what, sent, forwarded] of REQUESTS) {
+  test(`a stream ${what} is asked for its tokens, and the client does not see them`, async (t) => {
+    const { gateway, p } = await start(t, CHUNK + LAST + USAGE + DONE);
+    const { text } = await gateway.chat(sent);
+    assert.equal(sentTo(p), forwarded);
+    assert.equal(text, CHUNK + LAST + DONE);
+    const { usage_added, prompt_tokens, completion_tokens } = gateway.accessLines()[0]!;
+    assert.deepEqual([usage_added, prompt_tokens, completion_tokens], [true, 7, 5]);
+  });
+}
+
+for (const [what, more] of [
+  [
+    'a stream whose client asks for them',
+    { stream: true, stream_options: { include_usage: true } },
+  ],
+  ['a complete answer', { stream_options: { include_usage: false } }],
+  ['a complete answer without stream_options', {}],
+  ['stream_options that are none', { stream: true, stream_options: 'x' }],
+  ['include_usage that is none', { stream: true, stream_options: { include_usage: 'x' } }],
+] as const) {
+  test(`${what}: the request passes as it is, and so do the events`, async (t) => {
+    const { gateway, p } = await start(t);
+    const events = CHUNK + LAST + USAGE + DONE;
+    if ('stream' in more) p.script = (_, response) => sendEvents(response, events);
+    const body = chatBody(more);
+    const { status, text } = await gateway.chat(body);
+    assert.equal(status, 200);
+    assert.equal(sentTo(p), JSON.stringify({ ...body, model: 'm' }));
+    if ('stream' in more) assert.equal(text, events);
+    assert.equal(gateway.accessLines()[0]!['usage_added'], undefined);
+  });
+}
+
+test('a provider without the setting is not asked, and its chunk of usage passes', async (t) => {
+  const events = CHUNK + LAST + USAGE + DONE;
+  const { gateway, p } = await scenario(t, {
+    providers: { p: (_, response) => sendEvents(response, events) },
+  });
+  assert.equal((await gateway.chat(STREAM)).text, events);
+  assert.equal(sentTo(p), JSON.stringify({ ...STREAM, model: 'm' }));
+});
+
+test('each of the fallbacks is asked by its own setting', async (t) => {
+  const events = CHUNK + LAST + USAGE + DONE;
+  const { gateway, p, q } = await scenario(t, {
+    providers: {
+      p: { script: failWith(503), lines: ON },
+      q: (_, response) => sendEvents(response, events),
+    },
+    fallback: ['q'],
+  });
+  assert.equal((await gateway.chat(STREAM)).text, events);
+  assert.match(sentTo(p), /include_usage/);
+  assert.doesNotMatch(sentTo(q), /include_usage/);
+  assert.equal(gateway.accessLines()[0]!['usage_added'], undefined);
+});
+
+const BOTH = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],${COUNTS}}\n\n`;
+for (const [what, events, seen] of [
+  ['a chunk that has choices too', CHUNK + BOTH + DONE, CHUNK + BOTH + DONE],
+  ['a chunk without a usage', `data: {"choices":[]}\n\n${CHUNK}${LAST}${DONE}`, undefined],
+  [
+    'a chunk whose usage is null',
+    `data: {"choices":[],"usage":null}\n\n${CHUNK}${LAST}${USAGE}${DONE}`,
+    `data: {"choices":[],"usage":null}\n\n${CHUNK}${LAST}${DONE}`,
+  ],
+  [
+    'a comment before it, and lines with carriage returns',
+    `${CHUNK}${LAST}: a\r\n${USAGE.replaceAll('\n', '\r\n')}: b\n\n${DONE}`,
+    `${CHUNK}${LAST}: a\r\n: b\n\n${DONE}`,
+  ],
+  [
+    'choices that are null, over several lines, after a byte order mark',
+    `\ufeffdata: {"choices":null,\ndata: ${COUNTS}}\n\n${CHUNK}${LAST}${DONE}`,
+    `\ufeff${CHUNK}${LAST}${DONE}`,
+  ],
+  ['a usage in every chunk', `${BOTH}${USAGE}${BOTH}${USAGE}${DONE}`, `${BOTH}${BOTH}${DONE}`],
+  ['no [DONE]', CHUNK + LAST + USAGE, CHUNK + LAST + DONE],
+  ['no blank line behind it', CHUNK + LAST + USAGE.trimEnd(), CHUNK + LAST + DONE],
+  [
+    'text that only quotes one',
+    CHUNK.replace('"a"', JSON.stringify(USAGE)) + LAST + DONE,
+    undefined,
+  ],
+] as const) {
+  for (const pieces of [1, 9]) {
+    test(`only the chunk that has nothing but usage is taken out: ${what}, in ${pieces}`, async (t) => {
+      const bytes = Buffer.from(events);
+      const size = Math.ceil(bytes.length / pieces);
+      const { gateway } = await start(t, async (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        for (let at = 0; at < bytes.length; at += size) {
+          await new Promise((done) => response.write(bytes.subarray(at, at + size), done));
+        }
+        response.end();
+      });
+      assert.equal((await gateway.chat(STREAM)).text, seen ?? events);
+    });
+  }
+}
+
+test('an error after the usage is the error event', async (t) => {
+  const { gateway } = await start(t, `${CHUNK}${USAGE}data: {"error":{"message":"boom"}}\n\n`);
+  assert.match(errorAfter((await gateway.chat(STREAM)).text, CHUNK).message, /boom/);
+});
+
+test('the tokens are in the metrics', async (t) => {
+  const { gateway } = await start(t, CHUNK + LAST + USAGE + DONE, '[admin]\nport = 0');
+  await gateway.chat(STREAM, { headers: { authorization: `Bearer ${CLIENT_TOKEN}` } });
+  const { text } = await gateway.admin('/metrics');
+  assert.match(text, /^gen_ai_client_token_usage_sum\{[^}]*gen_ai_token_type="output"[^}]*\} 5$/m);
+});
+
+for (const [status, body] of [
+  [400, { error: { message: "Unknown parameter: 'stream_options'." } }],
+  [422, { detail: [{ type: 'extra_forbidden', loc: ['body', 'stream_options'], msg: 'no' }] }],
+  [400, { error: { message: 'include_usage is not supported' } }],
+] as const) {
+  const refuse: Script = (request, response) =>
+    request.body.includes('include_usage')
+      ? sendJson(response, body, { status })
+      : answerWell(request, response);
+
+  test(`a provider that refuses (${status}, ${JSON.stringify(body)}) is asked once more without it, and not again`, async (t) => {
+    const { gateway, p, toml } = await start(t, refuse);
+    for (const tries of ['p:' + status + ' p:200', 'p:200']) {
+      const { text, headers } = await gateway.chat(STREAM);
+      assert.equal(text, completionEvents());
+      assert.equal(headers['x-should-retry'], undefined);
+      const line = gateway.accessLines().at(-1)!;
+      // Each worker learns it by itself.
+      if (tries.length > 5 || !process.env['TEST_WORKERS']) assert.equal(triesOf(line), tries);
+      assert.equal(line['usage_added'], undefined);
+    }
+    await gateway.reload(toml);
+    p.script = answerWell;
+    await gateway.chat(STREAM);
+    assert.match(sentTo(p), /include_usage/);
+  });
+}
+
+for (const [what, script] of [
+  ['another 400', failWith(400)],
+  [
+    'a 500 that names it',
+    (_, response) => sendJson(response, { error: { message: 'include_usage' } }, { status: 500 }),
+  ],
+] as const satisfies readonly (readonly [string, Script])[]) {
+  test(`${what} is the answer, and the next stream is asked again`, async (t) => {
+    const { gateway, p, asked } = await start(t, script);
+    const { status } = await gateway.chat(STREAM);
+    assert.equal(status, Number(/\d+/.exec(what === 'another 400' ? '400' : what)![0]));
+    assert.deepEqual(asked(), [1]);
+    await gateway.chat(STREAM);
+    assert.match(sentTo(p), /include_usage/);
+  });
+}
+
+test('a refusal in a 200, or as the first event, is one too', async (t) => {
+  const error = { error: { message: 'Unknown field stream_options', code: 400 } };
+  for (const refuse of [
+    ((_, response) => sendJson(response, error)) satisfies Script,
+    ((_, response) => sendEvents(response, `data: ${JSON.stringify(error)}\n\n`)) satisfies Script,
+  ]) {
+    const { gateway, asked } = await start(t, (request, response) =>
+      (request.body.includes('include_usage') ? refuse : answerWell)(request, response),
+    );
+    assert.equal((await gateway.chat(STREAM)).text, completionEvents());
+    assert.deepEqual(asked(), [2]);
+  }
+});
+
+test('a request that is refused with and without the member says nothing about the provider', async (t) => {
+  const message = "Input should be valid: {'include_usage': True}";
+  const { gateway, p, asked } = await start(t, (_, response) =>
+    sendJson(response, { error: { message } }, { status: 422 }),
+  );
+  assert.equal((await gateway.chat(STREAM)).status, 422);
+  assert.deepEqual(asked(), [2]);
+  await gateway.chat(STREAM);
+  assert.match(p.requests[2]!.body.toString(), /include_usage/);
+  assert.ok(!gateway.log.some((line) => line.includes('stream_usage refused')));
+});
+
+test('a chunk with more than usage passes, and one with only usage is no first event', async (t) => {
+  const citing = `data: {"choices":[],"citations":["http://x"],${COUNTS}}\n\n`;
+  const { gateway } = await start(t, CHUNK + LAST + citing + DONE);
+  assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + citing + DONE);
+  const error = 'data: {"error":{"message":"busy","code":503}}\n\n';
+  for (const [events, status] of [
+    [USAGE + error, 503],
+    [USAGE + DONE, 502],
+  ] as const) {
+    const { gateway: early } = await start(t, events);
+    assert.equal((await early.chat(STREAM)).status, status);
+  }
+});
+
+test('a client that itself asks gets the refusal', async (t) => {
+  const body = { error: { message: 'include_usage is not supported' } };
+  const { gateway, asked } = await start(t, (_, response) =>
+    sendJson(response, body, { status: 400 }),
+  );
+  const stream_options = { include_usage: true };
+  const { status } = await gateway.chat(chatBody({ stream: true, stream_options }));
+  assert.equal(status, 400);
+  assert.deepEqual(asked(), [1]);
+});
+
+test('a long request keeps every other byte', async (t) => {
+  const { gateway, p } = await start(t, CHUNK + LAST + USAGE + DONE);
+  const content = 'é\u2028x'.repeat(100_000);
+  const body = { model: 'p/m', stream: true, messages: [{ role: 'user', content }] };
+  const { text } = await gateway.chat(body);
+  assert.equal(text, CHUNK + LAST + DONE);
+  const json = JSON.stringify({ ...body, model: 'm' });
+  assert.equal(sentTo(p), `{"stream_options":{"include_usage":true},${json.slice(1)}`);
+});

@@ -1,0 +1,26 @@
+/** What the keys of one provider record of each other; wire-keys.test.ts has what a request sees of it. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { GatewayError } from '../../src/lib/errors.ts';
+import { Secret } from '../../src/lib/secrets.ts';
+import { KeyPool } from '../../src/policy/key-pool.ts';
+
+test('a success that was asked for before a longer cooldown began does not end that one', () => {
+  const apiKeys = ['a', 'b'].map((text) => new Secret(text));
+  const provider = { id: 'p', digest: 'd', apiKeys, keyAffinity: false };
+  const pool = new KeyPool(provider, { log() {}, isEnabled: () => false });
+  const refuse = (retryAfterSeconds: number) =>
+    pool.recordFailure(
+      0,
+      new GatewayError('rateLimit', '', { retryAfterSeconds, upstreamStatus: 429 }),
+    );
+  refuse(60);
+  const before = pool.cooldownOf(0);
+  refuse(120);
+  pool.recordSuccess(0, before);
+  assert.deepEqual(pool.keysInCooldown, [{ key: 1, status: 429 }]);
+  pool.recordSuccess(0, pool.cooldownOf(0));
+  assert.deepEqual(pool.keysInCooldown, []);
+});
