@@ -13,7 +13,7 @@ import type { Provider } from '../upstream/provider.ts';
 import { mayName } from '../policy/authentication.ts';
 import { type BalanceSettings, leastBusyFirst } from './balance.ts';
 import { keepAlive } from './keep-alive.ts';
-import type { Candidate, Selection, SelectionSettings } from './ask-provider.ts';
+import type { Candidate, SelectionSettings } from './ask-provider.ts';
 import { askCandidates } from './selection.ts';
 
 export interface CompletionSettings extends SelectionSettings, BalanceSettings {
@@ -29,49 +29,21 @@ export async function completeChat(
 ): Promise<Answer> {
   checkContentHeaders(call);
   const { record } = call;
-  call.bodyReservation.retain();
-  try {
-    const forwarded = forwardedHeaders(call.id, call.headers);
-    record.traceId = traceIdOf(forwarded);
-    const parser = new ChatRequestParser(client?.models === undefined);
-    const { maxBodyBytes } = settings.config.server;
-    const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
-    record.requestBytes = lengthOf(body);
-    record.bodyReadAtMs = performance.now();
-    const chat = parser.end(body);
-    record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
-    record.stream = chat.stream;
-    const candidates = resolveModel(chat.model, call, settings, client);
-    record.provider = candidates[0]!.provider.id;
-    const answering = ask(candidates, { call, chat, forwarded, settings }, client);
-    const { streamKeepaliveMs } = settings.config.server;
-    const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
-    return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
-  } finally {
-    call.bodyReservation.release();
-  }
-}
-
-/** Asks the candidates. Retains the body too: `completeChat` may have returned a stream that begins early. */
-async function ask(
-  candidates: readonly Candidate[],
-  request: Omit<Selection, 'breaker'>,
-  client: ClientSettings | undefined,
-): Promise<Answer> {
-  const { call, settings } = request;
-  call.bodyReservation.retain();
-  try {
-    return await askCandidates(candidates, request);
-  } catch (thrown) {
-    // A request that a later limit refuses takes nothing of the others.
-    if (!call.record.tries.some(({ wasSent }) => wasSent)) {
-      settings.limits.ofClients.get(client?.name)!.refund();
-    }
-    throw thrown;
-  } finally {
-    // No provider is asked any more: a stream has begun, or a complete answer is there.
-    call.bodyReservation.release();
-  }
+  const forwarded = forwardedHeaders(call.id, call.headers);
+  record.traceId = traceIdOf(forwarded);
+  const parser = new ChatRequestParser(client?.models === undefined);
+  const { maxBodyBytes, streamKeepaliveMs } = settings.config.server;
+  const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
+  record.requestBytes = lengthOf(body);
+  record.bodyReadAtMs = performance.now();
+  const chat = parser.end(body);
+  record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
+  record.stream = chat.stream;
+  const candidates = resolveModel(chat.model, call, settings, client);
+  record.provider = candidates[0]!.provider.id;
+  const answering = askCandidates(candidates, { call, chat, forwarded, settings });
+  const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
+  return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
 }
 
 const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;

@@ -7,7 +7,8 @@ import { askProvider, type Candidate, logAttempt, type Selection } from './ask-p
 
 /**
  * Asks the candidates in order until one answers; the requested one, the first, last if its circuit is open. If all fail,
- * throws the failure of the requested one; at once `ClientGone` or a failure that names no provider.
+ * throws the failure of the requested one; at once `ClientGone` or a failure that names no provider. Holds the request's
+ * body until it has its result.
  */
 export async function askCandidates(
   candidates: readonly Candidate[],
@@ -20,23 +21,31 @@ export async function askCandidates(
   // Grows by one if the requested candidate is to be asked last.
   const queue = [...candidates];
   let failed: Attempt | undefined;
-  for (const [index, candidate] of queue.entries()) {
-    const isRequested = candidate === requested;
-    const isPostponed = index === candidates.length;
-    const start = await begin(candidate, selection, isPostponed);
-    const isSkipped = start instanceof GatewayError || (start === 'open' && !isPostponed);
-    record.hasRetried ||= !isSkipped && !isRequested;
-    const attempt = isSkipped
-      ? skip(candidate, start, selection)
-      : await askProvider(candidate, start, selection);
-    if (attempt.answer) return attempt.answer;
-    if (!isRequested) continue;
-    if (!attempt.failure) {
-      queue.push(candidate);
-      continue;
+  call.bodyReservation.retain();
+  try {
+    for (const [index, candidate] of queue.entries()) {
+      const isRequested = candidate === requested;
+      const isPostponed = index === candidates.length;
+      const start = await begin(candidate, selection, isPostponed);
+      const isSkipped = start instanceof GatewayError || (start === 'open' && !isPostponed);
+      record.hasRetried ||= !isSkipped && !isRequested;
+      const attempt = isSkipped
+        ? skip(candidate, start, selection)
+        : await askProvider(candidate, start, selection);
+      if (attempt.answer) return attempt.answer;
+      if (!isRequested) continue;
+      if (!attempt.failure) {
+        queue.push(candidate);
+        continue;
+      }
+      failed = attempt;
+      if (!isReasonToFallBack(attempt.failure, candidate)) break;
     }
-    failed = attempt;
-    if (!isReasonToFallBack(attempt.failure, candidate)) break;
+  } finally {
+    // A request that no provider has got takes nothing of the client's limit.
+    const wasSent = record.tries.some((attempt) => attempt.wasSent);
+    if (!wasSent) settings.limits.ofClients.get(record.client)!.refund();
+    call.bodyReservation.release();
   }
   record.provider = requested.provider.id;
   record.attempt = failed;
