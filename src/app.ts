@@ -100,9 +100,12 @@ export function createService(initial: Config, runtime: MainRuntime) {
     learnModels,
     /** Drains the public port. Resolves with the counts of the requests that have ended since it began, over all threads. */
     async drain(options: DrainOptions) {
-      const [finishedBefore, cutBefore] = [app.finished.value, app.cut.value];
+      const [finishedBefore, cutBefore] = [app.finished.value, app.cancelled.value];
       await server.drain(options);
-      return { finished: app.finished.value - finishedBefore, cut: app.cut.value - cutBefore };
+      return {
+        finished: app.finished.value - finishedBefore,
+        cut: app.cancelled.value - cutBefore,
+      };
     },
     /**
      * Uses the settings that `read` returns for all requests that begin from now on; those in flight keep theirs. If it

@@ -117,7 +117,7 @@ async function checkProviders({ server, providers }: Config) {
     }));
   });
   const checks = await Promise.all(requests);
-  limit.end();
+  limit.stop();
   return checks;
 }
 

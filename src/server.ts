@@ -88,7 +88,7 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     },
     end() {
       process.exitCode = EXIT_FAILED;
-      server.cut();
+      server.endDrain();
       // A worker may be stuck.
       setTimeout(() => process.exit(), END_MS).unref();
     },

@@ -56,9 +56,9 @@ export function runWorker(): void {
     void drain({ delayMs: 0, timeoutMs, reason }).then(() => process.exit());
   });
   const inbox = new EventEmitter<ToWorker>();
-  parentPort!.on('message', (message: ['cut']) => inbox.emit(...message));
+  parentPort!.on('message', (message: ['endDrain']) => inbox.emit(...message));
   inbox.on('learn', app.apply);
-  inbox.on('cut', () => server.cut());
+  inbox.on('endDrain', () => server.endDrain());
   inbox.on('use', (next, blocks) => {
     memory.blocks = blocks;
     app.use(unpackConfig(next));

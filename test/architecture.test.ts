@@ -124,16 +124,16 @@ test('no file of src is longer than 250 lines', () => {
 
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
-  '': 755,
+  '': 760,
   admin: 2525,
   cli: 520,
   config: 1600,
-  downstream: 1135,
-  gateway: 1165,
-  lib: 1985,
+  downstream: 1140,
+  gateway: 1145,
+  lib: 1990,
   policy: 675,
   store: 275,
-  upstream: 1925,
+  upstream: 1915,
   workers: 315,
 };
 

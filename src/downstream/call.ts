@@ -126,15 +126,15 @@ export class Call {
   }
 
   /** Has `free` called once the request is over, however it ends. */
-  onEnd(free: () => void): void {
+  onFinish(free: () => void): void {
     this.#frees.push(free);
   }
 
   /** Frees what is held for the request. Nothing can be reserved for it any more. */
-  end(): void {
+  finish(): void {
     for (const free of this.#frees) free();
-    this.bodyReservation.end();
-    this.answerReservation.end();
+    this.bodyReservation.close();
+    this.answerReservation.close();
   }
 
   /**
@@ -195,9 +195,9 @@ export class Call {
     // Otherwise node:http closes after the answer, and closing with unread bytes resets the connection.
     if (!this.#awaitsContinue) response.shouldKeepAlive = true;
     readInTurns(request);
-    const cut = setTimeout(() => socket.destroy(), this.#connection.server.limits.lingerMs);
+    const limit = setTimeout(() => socket.destroy(), this.#connection.server.limits.lingerMs);
     request.once('close', () => {
-      clearTimeout(cut);
+      clearTimeout(limit);
       void this.#closed.then(() => isLast && socket.end());
     });
   }

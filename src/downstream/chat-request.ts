@@ -61,9 +61,9 @@ export class ChatRequestParser {
    * Returns the request; it holds the bytes of `body`, which are all chunks, and copies no long ones. Throws
    * `invalidRequest` for anything that is not a chat completion request.
    */
-  end(body: readonly Buffer[]): ChatRequest {
+  finish(body: readonly Buffer[]): ChatRequest {
     if (!buffer.isUtf8(joinParts(body))) throw invalidRequest('request body is not valid UTF-8');
-    const jsonFault = this.#json.end();
+    const jsonFault = this.#json.finish();
     if (jsonFault) throw jsonFault;
     if (!this.#isObject) throw invalidRequest('request body must be a JSON object');
     const { kind, start, end } = this.#target.model ?? { kind: 'null', start: 0, end: 0 };

@@ -45,7 +45,7 @@ export interface ServerState {
   readonly inFlight: SharedCounter;
   readonly finished: SharedCounter;
   /** Those that were cancelled with `cancelReason`. */
-  readonly cut: SharedCounter;
+  readonly cancelled: SharedCounter;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
   cancelReason: Error | undefined;
 }
@@ -96,33 +96,42 @@ export class Connection {
   }
 
   /** Cancels the current request at the deadline of a drain. */
-  cut(reason: Error): void {
+  cancel(reason: Error): void {
     this.#call?.cancellation.cancel(reason);
   }
 
   /**
-   * Ends the connection: the parser failed with the error `code`, which node:http reports for each later packet too.
-   * Complete requests that have arrived are answered first. An incomplete one will never be complete: if it has begun,
-   * its call answers with the refusal, unless it was answered before its body broke; else it is dropped.
+   * Ends the connection: the parser failed with the error `code`, which node:http reports for each later packet too. Complete
+   * requests that have arrived are answered first.
    */
   refuse(code: string | undefined): void {
-    const { socket } = this;
-    const queue = this.#queue;
-    const latest = this.#latest;
-    const isBusy = queue.length > 0;
-    const isGone = code === 'ECONNRESET' || (code === ENDED_EARLY && isBusy);
-    const isAnswered = latest?.response.headersSent === true && !latest.request.complete;
-    if (isGone || (!isBusy && (!socket.writable || isAnswered))) {
-      socket.destroy();
+    const isBusy = this.#queue.length > 0;
+    if (code === 'ECONNRESET' || (code === ENDED_EARLY && isBusy)) {
+      this.socket.destroy();
       return;
     }
     const { status, text } = PARSER_ERRORS.get(code ?? '') ?? OTHER_ERROR;
     const refusal = invalidRequest(text, { status, headers: { connection: 'close' } });
-    if (isBusy) {
-      this.#closesAfterQueue = true;
-      if (queue.at(-1)!.request.complete) return;
-      if (queue.length === 1) this.#call?.cancellation.cancel(refusal);
-      else queue.pop();
+    if (isBusy) this.#refuseLatest(refusal);
+    else this.#answerBroken(refusal);
+  }
+
+  /** If the latest request has begun, its call answers with the refusal; else it is dropped. */
+  #refuseLatest(refusal: GatewayError): void {
+    const queue = this.#queue;
+    this.#closesAfterQueue = true;
+    if (queue.at(-1)!.request.complete) return;
+    if (queue.length === 1) this.#call?.cancellation.cancel(refusal);
+    else queue.pop();
+  }
+
+  /** Answers what never became a request, or closes if a request was answered before its body broke. */
+  #answerBroken(refusal: GatewayError): void {
+    const { socket } = this;
+    const latest = this.#latest;
+    const isAnswered = latest?.response.headersSent === true && !latest.request.complete;
+    if (isAnswered || !socket.writable) {
+      socket.destroy();
       return;
     }
     const requestId = randomUUID();
@@ -151,13 +160,13 @@ export class Connection {
       const { server } = this;
       this.#call = call;
       server.inFlight.add(1);
-      if (server.cancelReason) this.cut(server.cancelReason);
+      if (server.cancelReason) this.cancel(server.cancelReason);
       await server.handle(call);
-      call.end();
+      call.finish();
       this.#call = undefined;
       server.inFlight.add(-1);
       const { reason } = call.cancellation;
-      (reason && reason === server.cancelReason ? server.cut : server.finished).add(1);
+      (reason && reason === server.cancelReason ? server.cancelled : server.finished).add(1);
       this.idleSinceMs = performance.now();
       // The next response would wait for this one for ever.
       if (!next.response.writableFinished) this.socket.destroy();

@@ -25,7 +25,7 @@ const BACKLOG_CONNECTIONS = 1024;
  */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
-/** Limit for the answers to cancelled requests if `cut` ends the drain. */
+/** Limit for the answers to cancelled requests if `endDrain` ends it. */
 const FORCED_LINGER_MS = 100;
 
 export interface HttpServer {
@@ -37,7 +37,7 @@ export interface HttpServer {
   /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
   drain(options: DrainOptions): Promise<void>;
   /** Ends a drain at once: what is left of the requests in flight is cancelled. */
-  cut(): void;
+  endDrain(): void;
   readonly isDraining: boolean;
   /** 0 unless it is listening. */
   readonly port: number;
@@ -53,12 +53,12 @@ export interface DrainOptions {
 
 type Connections = Map<Duplex, Connection>;
 
-/** Counts the requests of the public port, over all threads: those that are finished or cut, since the start. */
+/** Counts the requests of the public port, over all threads: those that are finished or cancelled, since the start. */
 export function requestCounters(memory: SharedMemory) {
   return {
     inFlight: memory.inFlightCounter('requests'),
     finished: memory.totalCounter('requests finished'),
-    cut: memory.totalCounter('requests cut'),
+    cancelled: memory.totalCounter('requests cancelled'),
   };
 }
 
@@ -90,7 +90,7 @@ export function createHttpServer(
       if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
       const end = (lingerMs: number) => {
         state.cancelReason = reason;
-        for (const connection of connections.values()) connection.cut(reason);
+        for (const connection of connections.values()) connection.cancel(reason);
         // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
         const close = () => connections.forEach(({ socket }) => socket.destroy());
         setTimeout(close, lingerMs).unref();
@@ -101,10 +101,10 @@ export function createHttpServer(
       await closeServer(server, connections);
       clearTimeout(deadline);
       clearInterval(checking);
-      // All sockets are closed: the requests that were cut end, and get their access lines, in the next turns.
+      // All sockets are closed: the requests that were cancelled end, and get their access lines, in the next turns.
       for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
     },
-    cut: () => forceClose.abort(),
+    endDrain: () => forceClose.abort(),
     get isDraining() {
       return state.isDraining;
     },

@@ -9,9 +9,9 @@ import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts'
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { ProviderHealth } from '../policy/provider-health.ts';
 import type { Limits } from '../policy/limits.ts';
-import { sendAttempt } from '../upstream/attempt.ts';
+import { sendAttempt } from '../upstream/send-attempt.ts';
 import type { AttemptSettings } from '../upstream/attempt-context.ts';
-import type { ForwardedHeaders, Provider } from '../upstream/provider.ts';
+import type { Provider } from '../upstream/provider.ts';
 
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;
@@ -41,7 +41,8 @@ export interface SelectionSettings extends AttemptSettings {
 export interface Selection {
   readonly call: Call;
   readonly chat: ChatRequest;
-  readonly forwarded: ForwardedHeaders;
+  /** The headers by which its trace goes on at providers, names and values in turn. */
+  readonly tracing: readonly string[];
   /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
   readonly breaker: CircuitBreaker | undefined;
   readonly settings: SelectionSettings;
@@ -117,9 +118,9 @@ export async function askProvider(
       call.cancellation.throwIfCancelled();
     }
   } finally {
-    const end = () => settings.limits.ofProviders.get(provider.id)!.end(call);
-    if (isStreamed) call.onEnd(end);
-    else end();
+    const releaseSlot = () => settings.limits.ofProviders.get(provider.id)!.releaseSlot(call);
+    if (isStreamed) call.onFinish(releaseSlot);
+    else releaseSlot();
   }
 }
 
@@ -135,7 +136,7 @@ interface HowToAsk {
 async function makeAttempt(
   candidate: Candidate,
   { key, reconnect, asksForUsage }: HowToAsk,
-  { breaker, call, chat, forwarded, settings }: Selection,
+  { breaker, call, chat, tracing, settings }: Selection,
 ): Promise<Attempt> {
   const { record } = call;
   const { provider, model } = candidate;
@@ -145,15 +146,15 @@ async function makeAttempt(
   record.tries.push(attempt);
   record.attempt = attempt;
   record.provider = provider.id;
-  const end = (failure?: GatewayError | ClientGone) => {
-    attempt.end(failure);
+  const recordEnd = (failure?: GatewayError | ClientGone) => {
+    attempt.recordEnd(failure);
     logAttempt('try', attempt, call, settings.logger);
   };
   // Both live as long as the stream, and must not capture `chat`: its body is often megabytes.
   const onStreamEnd = (failure?: GatewayError) => {
     if (failure) {
       record.failure = failure;
-      end(failure);
+      recordEnd(failure);
     }
     recordHealth(failure);
     breaker?.recordOutcome(candidate, failure);
@@ -161,9 +162,9 @@ async function makeAttempt(
   try {
     const withUsage = asksForUsage ? chat.askForUsage() : undefined;
     attempt.usageAdded = withUsage !== undefined;
-    const request = provider.chatRequest(withUsage ?? chat, model, forwarded, key);
+    const request = provider.chatRequest(withUsage ?? chat, model, tracing, key);
     attempt.answer = await sendAttempt(
-      { ...request, held: call.bodyReservation, isStream: chat.stream, reconnect },
+      { ...request, reservation: call.bodyReservation, isStream: chat.stream, reconnect },
       provider.timeoutMs,
       {
         attempt,
@@ -175,12 +176,12 @@ async function makeAttempt(
         onStreamEnd,
       },
     );
-    end();
+    recordEnd();
     // A stream may still fail.
     if (!isStream(attempt.answer.body)) recordHealth(undefined);
   } catch (thrown) {
     const failure = thrown instanceof ClientGone ? thrown : GatewayError.from(thrown);
-    end(failure);
+    recordEnd(failure);
     if (failure instanceof ClientGone) throw failure;
     recordHealth(failure);
     if (failure.details.provider === undefined) throw failure;

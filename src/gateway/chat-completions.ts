@@ -8,7 +8,7 @@ import { type Answer, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import { forwardedHeaders, traceIdOf } from '../upstream/headers.ts';
+import { tracingOf } from '../upstream/headers.ts';
 import type { Provider } from '../upstream/provider.ts';
 import { mayName } from '../policy/authentication.ts';
 import { type BalanceSettings, leastBusyFirst } from './balance.ts';
@@ -29,19 +29,19 @@ export async function completeChat(
 ): Promise<Answer> {
   checkContentHeaders(call);
   const { record } = call;
-  const forwarded = forwardedHeaders(call.id, call.headers);
-  record.traceId = traceIdOf(forwarded);
+  const { traceId, headers: tracing } = tracingOf(call.id, call.headers);
+  record.traceId = traceId;
   const parser = new ChatRequestParser(client?.models === undefined);
   const { maxBodyBytes, streamKeepaliveMs } = settings.config.server;
   const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
   record.requestBytes = lengthOf(body);
   record.bodyReadAtMs = performance.now();
-  const chat = parser.end(body);
+  const chat = parser.finish(body);
   record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
   record.stream = chat.stream;
   const candidates = resolveModel(chat.model, call, settings, client);
   record.provider = candidates[0]!.provider.id;
-  const answering = askCandidates(candidates, { call, chat, forwarded, settings });
+  const answering = askCandidates(candidates, { call, chat, tracing, settings });
   const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
   return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
 }

@@ -138,10 +138,10 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
       logger.log('warn', 'a proxy sends requests, and no key is needed; set [server.auth] keys');
     }
     const limiter = limits.ofClients.get(client?.name)!;
-    const excess = limiter.begin(call);
+    const excess = limiter.acquireSlot(call);
     if (excess) throw excess;
-    call.onEnd(() => limiter.end(call));
-    const refusal = await limiter.take();
+    call.onFinish(() => limiter.releaseSlot(call));
+    const refusal = await limiter.takeTokens();
     if (refusal) throw refusal;
     if (isFound && path === '/v1/models') return await listModels(client);
     if (isFound) return await completeChat(call, settings, client);

@@ -183,7 +183,7 @@ async function fetchModels(
     }
     throw new Error(`status ${status}`);
   } finally {
-    limit.end();
+    limit.stop();
   }
 }
 
@@ -206,6 +206,6 @@ export async function fetchModelList(
     return readModelList(json);
   } finally {
     // Also ends a reply that was not read to its end.
-    deadline.end({ abandon: true });
+    deadline.abandon();
   }
 }

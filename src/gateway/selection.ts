@@ -26,7 +26,7 @@ export async function askCandidates(
     for (const [index, candidate] of queue.entries()) {
       const isRequested = candidate === requested;
       const isPostponed = index === candidates.length;
-      const start = await begin(candidate, selection, isPostponed);
+      const start = await admit(candidate, selection, isPostponed);
       const isSkipped = start instanceof GatewayError || (start === 'open' && !isPostponed);
       record.hasRetried ||= !isSkipped && !isRequested;
       const attempt = isSkipped
@@ -44,7 +44,7 @@ export async function askCandidates(
   } finally {
     // A request that no provider has got takes nothing of the client's limit.
     const wasSent = record.tries.some((attempt) => attempt.wasSent);
-    if (!wasSent) settings.limits.ofClients.get(record.client)!.refund();
+    if (!wasSent) settings.limits.ofClients.get(record.client)!.refundTokens();
     call.bodyReservation.release();
   }
   record.provider = requested.provider.id;
@@ -66,7 +66,7 @@ function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: C
  * returns; `rateLimit` if a limit is reached. An open circuit keeps neither, unless its provider `isPostponed`: then it is
  * asked nevertheless.
  */
-async function begin(
+async function admit(
   { provider, model }: Candidate,
   { breaker, call, settings }: Selection,
   isPostponed: boolean,
@@ -74,18 +74,18 @@ async function begin(
   if (!isPostponed && breaker?.stateOf(provider, model) === 'open') return 'open';
   // Before the circuit: a request that is not sent is not the probe.
   const limiter = settings.limits.ofProviders.get(provider.id)!;
-  const refusal = await limiter.take();
+  const refusal = await limiter.takeTokens();
   if (refusal) return refusal;
-  const noSlot = limiter.begin(call);
+  const noSlot = limiter.acquireSlot(call);
   if (noSlot) {
-    limiter.refund();
+    limiter.refundTokens();
     return noSlot;
   }
   const state = breaker?.recordAttempt(provider, model) ?? 'closed';
   // Meanwhile another request has become the probe.
   if (state === 'open' && !isPostponed) {
-    limiter.end(call);
-    limiter.refund();
+    limiter.releaseSlot(call);
+    limiter.refundTokens();
   }
   return state;
 }

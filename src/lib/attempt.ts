@@ -154,7 +154,7 @@ export class Attempt {
   }
 
   /** Records the end. A stream that fails later ends a second time. */
-  end(failure?: GatewayError | ClientGone): void {
+  recordEnd(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
     this.outcome = failure?.outcome ?? 'ok';
     if (failure instanceof GatewayError) this.failure = failure;

@@ -27,7 +27,7 @@ export class ByteBudget {
   limits: BudgetLimits;
   readonly #reserved: SharedCounter;
   /** Of what is reserved for bodies, what has come. */
-  readonly held: SharedCounter;
+  readonly bodyBytes: SharedCounter;
   /** Bytes of the streams that wait for memory, at least 1 for each: while above 0, no body becomes larger than 64 KiB. */
   readonly waiting: SharedCounter;
   /** Resident memory without bodies. */
@@ -38,7 +38,7 @@ export class ByteBudget {
   constructor(limits: BudgetLimits, memory: SharedMemory) {
     this.limits = limits;
     this.#reserved = memory.inFlightCounter('bytes');
-    this.held = memory.inFlightCounter('bytes of bodies');
+    this.bodyBytes = memory.inFlightCounter('bytes of bodies');
     this.waiting = memory.inFlightCounter('bytes of streams that wait for memory');
   }
 
@@ -71,29 +71,29 @@ export class ByteBudget {
 
   #readMemory(nowMs: number): void {
     this.#readAtMs = nowMs;
-    this.#otherBytes = process.memoryUsage.rss() - this.held.value;
+    this.#otherBytes = process.memoryUsage.rss() - this.bodyBytes.value;
   }
 }
 
 /**
  * The bytes that one holder has reserved, and the body that it keeps there. `resize` takes the total and not a difference, so
- * nothing is freed twice; and whoever creates it calls `end`, so nothing stays reserved.
+ * nothing is freed twice; and whoever creates it calls `close`, so nothing stays reserved.
  */
 export class Reservation {
   readonly budget: ByteBudget;
   #bytes = 0;
   #readers = 0;
-  #hasEnded = false;
+  #isClosed = false;
   #body: HeldBody | undefined;
 
   constructor(budget: ByteBudget) {
     this.budget = budget;
   }
 
-  /** Changes it to `bytes`, and returns false if they do not fit now. Throws `ClientGone` if it has ended. */
+  /** Changes it to `bytes`, and returns false if they do not fit now. Throws `ClientGone` if it is closed. */
   tryResize(bytes: number): boolean {
     if (bytes === this.#bytes) return true;
-    if (this.#hasEnded) throw new ClientGone();
+    if (this.#isClosed) throw new ClientGone();
     const more = bytes - this.#bytes;
     if (more < 0) this.budget.free(-more);
     else if (!this.budget.reserve(more, bytes)) return false;
@@ -101,7 +101,7 @@ export class Reservation {
     return true;
   }
 
-  /** Changes it to `bytes`; 0 also frees the body. Throws `rateLimit` if they do not fit, and `ClientGone` if it has ended. */
+  /** Changes it to `bytes`; 0 also frees the body. Throws `rateLimit` if they do not fit, and `ClientGone` if it is closed. */
   resize(bytes: number): void {
     const becomesLarge = this.#bytes <= SMALL_BYTES && bytes > SMALL_BYTES;
     const isAfterOthers = becomesLarge && this.budget.waiting.value > 0;
@@ -142,9 +142,9 @@ export class Reservation {
   }
 
   /** Frees everything, once and for all. */
-  end(): void {
+  close(): void {
     this.resize(0);
-    this.#hasEnded = true;
+    this.#isClosed = true;
   }
 }
 
@@ -183,14 +183,14 @@ export class HeldBody {
     if (!this.#long && size <= SMALL_BYTES) this.#short.push(chunk);
     else this.#pushLong(chunk);
     this.size = size;
-    this.#reservation.budget.held.add(chunk.length);
+    this.#reservation.budget.bodyBytes.add(chunk.length);
   }
 
   /** Gives the memory back. `parts` of a long body that somebody still has are empty then. */
   free(): void {
     this.#short.takeParts();
     this.#long?.resize(0);
-    this.#reservation.budget.held.add(-this.size);
+    this.#reservation.budget.bodyBytes.add(-this.size);
     this.size = 0;
   }
 

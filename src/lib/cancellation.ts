@@ -82,11 +82,16 @@ export class Deadline extends Cancellation {
     return Math.min(this.#timerMs, Math.max(1, leftMs));
   }
 
-  /** Clears the timer and no longer follows the client. With `abandon` it also cancels the upstream request. */
-  end({ abandon = false } = {}): void {
+  /** Clears the timer, and no longer follows the client. */
+  stop(): void {
     this.#clear();
     this.#client?.offCancel(this.#onClient);
-    if (abandon) this.cancel(ABANDONED);
+  }
+
+  /** Also cancels the upstream request. */
+  abandon(): void {
+    this.stop();
+    this.cancel(ABANDONED);
   }
 
   #onTime(): void {

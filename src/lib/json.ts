@@ -102,7 +102,7 @@ export class JsonScanner {
   }
 
   /** Returns `invalidRequest` if the text is not JSON, with the offset of the wrong byte or word, or exceeds a bound. */
-  end(): Error | undefined {
+  finish(): Error | undefined {
     // White space ends a number, and changes nothing else that is complete.
     this.push(Buffer.from(' '));
     const isWhole = this.#outer.length === 0 && this.#state === 'comma';
@@ -115,12 +115,11 @@ export class JsonScanner {
     const byte = bytes[at]!;
     if (IS_BLANK[byte] === 1) return skip(IS_BLANK, bytes, at);
     const { closer } = this.#place;
-    const state = this.#state;
-    if (byte === closer && (state === 'first' || state === 'comma')) {
+    if (byte === closer && (this.#state === 'first' || this.#state === 'comma')) {
       this.#place = this.#outer.pop()!;
       return this.#endValue(closer === CLOSE_BRACE ? 'object' : 'array', at + 1);
     }
-    if (state === 'first' || state === 'item') {
+    if (this.#state === 'first' || this.#state === 'item') {
       this.#count();
       this.#state = closer === CLOSE_BRACKET ? 'value' : 'name';
     }
@@ -131,8 +130,8 @@ export class JsonScanner {
       return byte === QUOTE ? this.#readString(bytes, at) : this.#readWord(bytes, at);
     }
     if (this.#state === 'name' && byte === QUOTE) return this.#readString(bytes, at);
-    if (state === 'colon' && byte === COLON) this.#state = 'value';
-    else if (state === 'comma' && byte === COMMA && closer !== -1) this.#state = 'item';
+    if (this.#state === 'colon' && byte === COLON) this.#state = 'value';
+    else if (this.#state === 'comma' && byte === COMMA && closer !== -1) this.#state = 'item';
     else throw this.#faultAt(at);
     return at + 1;
   }

@@ -125,7 +125,7 @@ function formatRequest(
   const end = `  ${figures.join('  ')}`;
   const start = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}  `;
   const who = client === undefined ? '' : `${client}  `;
-  const middle = cut(
+  const middle = shorten(
     escapeControlCharacters(who + what, Infinity),
     MAX_COLUMNS - start.length - end.length,
   );
@@ -152,7 +152,7 @@ function formatMs(ms: number): string {
   return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
 
-function cut(text: string, maxCharacters: number): string {
+function shorten(text: string, maxCharacters: number): string {
   return text.length > maxCharacters ? `${text.slice(0, maxCharacters - 1)}…` : text;
 }
 

@@ -128,12 +128,12 @@ export class Starts {
     this.#oldest = oldest;
   }
 
-  begin(one: object): void {
+  add(one: object): void {
     this.#own.set(one, sharedNowWholeMs());
     this.#tell();
   }
 
-  end(one: object): void {
+  delete(one: object): void {
     this.#own.delete(one);
     this.#tell();
   }

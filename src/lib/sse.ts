@@ -30,7 +30,7 @@ export interface ServerSentEvent {
  */
 export class EventSplitter {
   /** The unfinished event. */
-  readonly held = new ChunkBuffer();
+  readonly unfinished = new ChunkBuffer();
   #lineIsEmpty = true;
   #lineIsComment = false;
   /** After a carriage return, a line feed is skipped; `atEventEnd`: it belongs to the event that has just ended. */
@@ -43,14 +43,14 @@ export class EventSplitter {
   push(chunk: Buffer): Buffer {
     const boundary = this.#lastBoundary(chunk);
     // Most chunks hold whole events only.
-    if (boundary === chunk.length && this.held.size === 0) return chunk;
+    if (boundary === chunk.length && this.unfinished.size === 0) return chunk;
     if (boundary === 0) {
-      this.held.push(chunk);
+      this.unfinished.push(chunk);
       return chunk.subarray(0, 0);
     }
-    this.held.push(chunk.subarray(0, boundary));
-    const whole = this.held.take();
-    if (boundary < chunk.length) this.held.push(chunk.subarray(boundary));
+    this.unfinished.push(chunk.subarray(0, boundary));
+    const whole = this.unfinished.take();
+    if (boundary < chunk.length) this.unfinished.push(chunk.subarray(boundary));
     return whole;
   }
 

@@ -114,8 +114,8 @@ function createLimiter(
     get inFlight(): number {
       return slots.at(-1)!.inFlight.value;
     },
-    /** Counts a request, `call`, that is in flight until `end`, or returns a refusal. */
-    begin(call: object): GatewayError | undefined {
+    /** Counts a request, `call`, that is in flight until `releaseSlot`, or returns a refusal. */
+    acquireSlot(call: object): GatewayError | undefined {
       for (const [index, { inFlight, limit, max, name }] of slots.entries()) {
         if (inFlight.addWithin(1, max)) continue;
         for (const begun of slots.slice(0, index)) begun.inFlight.add(-1);
@@ -124,20 +124,20 @@ function createLimiter(
         const details = { retryAfterSeconds: 1, limit, limitState };
         return new GatewayError('rateLimit', 'Too many requests at the same time', details);
       }
-      starts?.begin(call);
+      starts?.add(call);
       return undefined;
     },
-    end(call: object): void {
-      starts?.end(call);
+    releaseSlot(call: object): void {
+      starts?.delete(call);
       for (const { inFlight } of slots) inFlight.add(-1);
     },
     /** Takes a token of each bucket; or of none, and returns a refusal. Only with a store there is something to wait for. */
-    take() {
+    takeTokens() {
       if (buckets.length === 0) return undefined;
       return store ? takeStored() : takeLocally();
     },
     /** Puts the tokens back if another limit refuses the request. */
-    refund(): void {
+    refundTokens(): void {
       // If the store went away or came back meanwhile, one token is put back in the wrong place.
       if (!store?.refund(buckets)) for (const { local } of buckets) local.refund();
     },

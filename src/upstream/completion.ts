@@ -84,7 +84,7 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
 export function isLongError(data: string): boolean {
   const scan = new AnswerScan();
   scan.json.push(Buffer.from(data));
-  return !scan.json.end() && scan.isError;
+  return !scan.json.finish() && scan.isError;
 }
 
 /**
@@ -109,7 +109,7 @@ class AnswerScan {
 
   /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
   finish(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
-    if (this.json.end()) return 'not JSON';
+    if (this.json.finish()) return 'not JSON';
     if (this.isError) return errorIn(ERROR_WITHOUT_TEXT, context, false);
     if (!this.#hasChoices) return undefined;
     context.attempt.noteModel(this.#model);

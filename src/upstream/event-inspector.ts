@@ -67,8 +67,8 @@ export class EventInspector {
    * The bytes after the last blank line. Some upstreams omit the one after their last event: if the event is
    * whole, it is passed on with one, without which clients drop it. Otherwise it is dropped, and the stream was cut off.
    */
-  end(): Inspection {
-    const closed = Buffer.concat([this.splitter.held.take(), Buffer.from('\n\n')]);
+  finish(): Inspection {
+    const closed = Buffer.concat([this.splitter.unfinished.take(), Buffer.from('\n\n')]);
     const texts = [...parseEvents(closed, this.#isAtStart)].map((one) => one.data || one.bareJson);
     const text = texts.find((one) => one !== '');
     if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
@@ -80,7 +80,7 @@ export class EventInspector {
   /** Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer): Inspection {
     const { attempt } = this.#context;
-    if (this.splitter.held.size > MAX_EVENT_BYTES)
+    if (this.splitter.unfinished.size > MAX_EVENT_BYTES)
       throw streamError(attempt.provider, 'an event is too large');
     let scan = scanEvents(events, this.#isModelWanted);
     let found: Inspection = { passed: events };
@@ -216,7 +216,7 @@ export function isWholeData(data: string): boolean {
   if (data === '[DONE]') return true;
   const json = new JsonScanner(() => {}, Infinity);
   json.push(Buffer.from(data));
-  return json.end() === undefined;
+  return json.finish() === undefined;
 }
 
 /** From `start` to the end of the line. Not cut out of the scanned text: V8 would keep all of that with it. */

@@ -5,7 +5,7 @@ import type { IncomingHttpHeaders } from 'node:http';
 
 import type { Redactor } from '../lib/secrets.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import type { ForwardedHeaders, UpstreamHeaders, UpstreamRequest } from './provider.ts';
+import type { UpstreamHeaders, UpstreamRequest } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;
 /** Of a header that the settings name: visible ASCII, spaces and tabs. */
@@ -19,7 +19,7 @@ const TRACEPARENT = /^(?!ff)[\da-f]{2}-(?!0{32})[\da-f]{32}-(?!0{16})[\da-f]{16}
 const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
 
 /** The allow-list to the client, and the headers that the provider's `return_headers` name. */
-export function passedHeaders(headers: UpstreamHeaders, context: AttemptContext) {
+export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContext) {
   const { returnHeaders } = context.headerNames;
   const { redact } = context.settings;
   const passed: Record<string, string> = {};
@@ -42,22 +42,22 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
   return name && headers.get(name)!;
 }
 
-/** The allow-list to every upstream. The request id and W3C Trace Context are all that may come from the client. */
-export function forwardedHeaders(
-  requestId: string,
-  { traceparent, tracestate }: IncomingHttpHeaders,
-): ForwardedHeaders {
-  if (typeof traceparent !== 'string' || !TRACEPARENT.test(traceparent)) {
-    return ['x-request-id', requestId, 'traceparent', createTraceparent()];
-  }
+/**
+ * The id of the request's trace (W3C Trace Context 3.2.2.3), and the headers that every upstream gets, names and values in
+ * turn: the request id and W3C Trace Context are all that may come from the client.
+ */
+export function tracingOf(requestId: string, { traceparent, tracestate }: IncomingHttpHeaders) {
+  const isValid = typeof traceparent === 'string' && TRACEPARENT.test(traceparent);
+  const parent = isValid ? traceparent : createTraceparent();
+  const [, traceId = ''] = parent.split('-');
+  const headers = ['x-request-id', requestId, 'traceparent', parent];
   // Vendors' data about that trace: it means nothing without it (W3C Trace Context 3.3).
-  const isPassed = typeof tracestate === 'string' && TRACESTATE.test(tracestate);
-  const others = isPassed ? ['tracestate', tracestate] : [];
-  return ['x-request-id', requestId, 'traceparent', traceparent, ...others];
+  const hasState = isValid && typeof tracestate === 'string' && TRACESTATE.test(tracestate);
+  return { traceId, headers: hasState ? [...headers, 'tracestate', tracestate] : headers };
 }
 
 /** Returns the request with the headers of the client's that the provider's `forward_headers` name. */
-export function withForwardHeaders(
+export function addClientHeaders(
   request: UpstreamRequest,
   { call, headerNames: { forwardHeaders }, settings: { redact } }: AttemptContext,
 ): UpstreamRequest {
@@ -73,11 +73,6 @@ export function withForwardHeaders(
 /** Returns false also for a value with a key in it: a client may send its token in other headers too. */
 function mayPass(value: unknown, redact: Redactor): value is string {
   return typeof value === 'string' && NAMED_VALUE.test(value) && redact(value) === value;
-}
-
-/** The trace's id (W3C Trace Context 3.2.2.3). */
-export function traceIdOf(forwarded: ForwardedHeaders): string {
-  return forwarded[3]!.slice(3, 35);
 }
 
 const ID_BYTES = 24;

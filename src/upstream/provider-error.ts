@@ -7,7 +7,7 @@ import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { passedHeaders } from './headers.ts';
+import { returnedHeaders } from './headers.ts';
 import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
@@ -78,7 +78,7 @@ export function toProviderError(
     status,
     upstreamStatus: status,
     headers: {
-      ...(headers && passedHeaders(headers, context)),
+      ...(headers && returnedHeaders(headers, context)),
       ...(isBilling && { 'x-should-retry': 'false' }),
     },
     retryable: !isEvent && RETRYABLE_STATUSES.has(status),
@@ -99,8 +99,8 @@ export function toProviderError(
  */
 function errorText({ message = '', code = '', status }: UpstreamFault, redact: Redactor): string {
   // Cut first: everything after it takes time that grows with the text.
-  const cut = message.slice(0, MAX_ERROR_TEXT_CHARACTERS);
-  const line = withoutControlCharacters(cut).trim();
+  const beginning = message.slice(0, MAX_ERROR_TEXT_CHARACTERS);
+  const line = withoutControlCharacters(beginning).trim();
   const sanitized = PAGE.test(line) ? '' : redact(line).slice(0, MAX_ERROR_TEXT_CHARACTERS);
   const text = sanitized || (STATUS_CODES[status] ?? 'Unknown error');
   const isKnown = text.includes(code) || code === String(status);

@@ -22,7 +22,7 @@ export interface UpstreamRequest {
   readonly headers: readonly string[];
   readonly body?: readonly Buffer[];
   /** The reservation of the body's memory. */
-  readonly held?: Reservation;
+  readonly reservation?: Reservation;
   /** The answer is a stream, which lasts: nothing of the body may last as long. */
   readonly isStream?: boolean;
   /** Wants a new connection; over fetch it may still get a reused one. */
@@ -40,9 +40,6 @@ export interface UpstreamReply {
 }
 
 export type UpstreamHeaders = ReadonlyMap<string, string>;
-
-/** Names and values in turn: `x-request-id`, `traceparent`, and `tracestate` if there is one. */
-export type ForwardedHeaders = readonly string[];
 
 /** A registered provider. */
 export type Provider = ReturnType<typeof createOpenAIProvider>;
@@ -79,17 +76,17 @@ export function createOpenAIProvider(settings: ProviderSettings) {
     /** Without the query, which may hold a key. For the log. */
     chatUrl: origin + chatPath,
 
-    /** `forwarded` are the request id and the trace's headers; `key` is the index of the key to send. */
+    /** `more` are further headers, names and values in turn; `key` is the index of the key to send. */
     chatRequest: (
       chat: Omit<ChatRequest, 'askForUsage'>,
       model: string,
-      forwarded: ForwardedHeaders,
+      more: readonly string[],
       key = 0,
     ): UpstreamRequest => ({
       method: 'POST',
       origin,
       path: chatPath,
-      headers: (chat.stream ? streamHeaders : completionHeaders)[key]!.concat(forwarded),
+      headers: (chat.stream ? streamHeaders : completionHeaders)[key]!.concat(more),
       body: chat.bodyWithModel(model),
     }),
 
@@ -112,10 +109,10 @@ const MAX_WHOLE_BYTES = 4096;
 const SLICE_BYTES = 65_536;
 
 /** Returns one buffer if it is short; else a `SlicedBody`, whose `content-length` the caller has to send. */
-export function toBody({ body, held, isStream }: UpstreamRequest) {
+export function toBody({ body, reservation, isStream }: UpstreamRequest) {
   if (!body) return undefined;
   if (!isStream && lengthOf(body) <= MAX_WHOLE_BYTES) return joinParts(body);
-  return new SlicedBody(body, held);
+  return new SlicedBody(body, reservation);
 }
 
 /**
@@ -125,13 +122,13 @@ export function toBody({ body, held, isStream }: UpstreamRequest) {
 export class SlicedBody {
   readonly length: number;
   #parts: Buffer[];
-  #held: Reservation | undefined;
+  #reservation: Reservation | undefined;
 
-  constructor(parts: readonly Buffer[], held: Reservation | undefined) {
+  constructor(parts: readonly Buffer[], reservation: Reservation | undefined) {
     this.length = lengthOf(parts);
     this.#parts = [...parts];
-    this.#held = held;
-    held?.retain();
+    this.#reservation = reservation;
+    reservation?.retain();
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Buffer> {
@@ -152,7 +149,7 @@ export class SlicedBody {
   /** Drops what has not been sent. */
   release(): void {
     this.#parts = [];
-    this.#held?.release();
-    this.#held = undefined;
+    this.#reservation?.release();
+    this.#reservation = undefined;
   }
 }

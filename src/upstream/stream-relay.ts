@@ -77,7 +77,7 @@ class Relay implements ByteSink, ByteStream {
     if (this.#isOver) return true;
     try {
       if (chunk && !this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
-      const found = chunk ? this.#inspector.push(chunk) : this.#inspector.end();
+      const found = chunk ? this.#inspector.push(chunk) : this.#inspector.finish();
       return this.#opening ? this.#open(found, this.#opening) : this.#pass(found);
     } catch (thrown) {
       this.#fail(thrown);
@@ -88,7 +88,7 @@ class Relay implements ByteSink, ByteStream {
   /** The upstream has ended. */
   end(error?: unknown): void {
     this.#hasUpstreamEnded = true;
-    if (this.#isOver) this.#context.deadline.end({ abandon: true });
+    if (this.#isOver) this.#context.deadline.abandon();
     else if (error) this.#fail(error);
     else this.write();
   }
@@ -115,7 +115,7 @@ class Relay implements ByteSink, ByteStream {
   cancel(): void {
     if (this.#isOver) return;
     this.#isOver = true;
-    this.#context.deadline.end({ abandon: true });
+    this.#context.deadline.abandon();
   }
 
   /** Keeps what comes before and with the first data: the client's stream begins with it. */
@@ -189,7 +189,8 @@ class Relay implements ByteSink, ByteStream {
     if (!failure && !this.#inspector.isDone) client.write(encodeEvent('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
-    else deadline.end({ abandon: !this.#hasUpstreamEnded });
+    else if (this.#hasUpstreamEnded) deadline.stop();
+    else deadline.abandon();
     onStreamEnd(failure);
     if (failure) client.write(encodeEvent(failure.toBody()));
     client.end();
@@ -199,7 +200,7 @@ class Relay implements ByteSink, ByteStream {
   #hasRoom(chunk: Buffer): boolean {
     const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#opening?.seen.size ?? 0;
-    const heldBytes = seenBytes + this.#inspector.splitter.held.size + chunk.length;
+    const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryResize(heldBytes)) return true;
     if (heldBytes > reservation.budget.limits.maxBufferedBytes) throw noRoom();
     return false;
@@ -221,7 +222,7 @@ class Relay implements ByteSink, ByteStream {
 
   /** Frees what is no longer held. A blank line that was added to the last event may find no room, and needs none. */
   #hold(bytes: number): void {
-    const heldBytes = bytes + this.#inspector.splitter.held.size;
+    const heldBytes = bytes + this.#inspector.splitter.unfinished.size;
     this.#context.call.answerReservation.tryResize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
   }
 

@@ -102,8 +102,8 @@ export class WorkerPool implements HttpServer {
     await Promise.all([...this.workers.values()].map(drain));
   }
 
-  cut(): void {
-    for (const worker of this.workers.values()) worker.send('cut');
+  endDrain(): void {
+    for (const worker of this.workers.values()) worker.send('endDrain');
   }
 
   /**
@@ -159,7 +159,7 @@ export class WorkerPool implements HttpServer {
   #remove(thread: number, { isTerminated }: WorkerThread, thrown: Error | undefined): void {
     const { logger, memory } = this.#app;
     this.workers.delete(thread);
-    requestCounters(memory).cut.add(memory.inFlightCounter('requests', thread).own);
+    requestCounters(memory).cancelled.add(memory.inFlightCounter('requests', thread).own);
     memory.reclaim(thread);
     if (isTerminated) return;
     this.#latestCause = thrown?.message;

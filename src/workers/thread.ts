@@ -55,7 +55,7 @@ export interface ToWorker {
   use: [PackedConfig, SharedBlocks];
   drain: [delayMs: number, timeoutMs: number, reason: string];
   /** The drain ends at once. */
-  cut: [];
+  endDrain: [];
   learn: [ThreadEvent];
 }
 

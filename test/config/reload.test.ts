@@ -406,9 +406,9 @@ test('a lower max_buffered_bytes lets nothing in until enough is freed, and all 
   held.resize(60);
   assert.equal(budget.reservedBytes, 60);
   assert.throws(() => next.resize(1), /too many bytes/);
-  held.end();
+  held.close();
   next.resize(50);
-  next.end();
+  next.close();
   assert.equal(budget.reservedBytes, 0);
 });
 

@@ -98,11 +98,11 @@ test('a reservation frees what it has reserved, once, and reserves nothing after
   );
   assert.equal(whole.reservedBytes, 100);
   b.resize(0);
-  b.end();
-  b.end();
+  b.close();
+  b.close();
   assert.equal(whole.reservedBytes, 50);
   assert.throws(() => b.resize(1), ClientGone);
-  a.end();
+  a.close();
   assert.equal(whole.reservedBytes, 0);
 });
 

@@ -65,7 +65,7 @@ test('a range of bytes in parts is taken without a copy', async () =>
 test('a body is what was pushed, and nobody has the bytes of a long one any more once it is freed', async () =>
   withRandom((random) => {
     const budget = newBudget();
-    const { held } = budget;
+    const { bodyBytes: held } = budget;
     for (const bytes of [0, 1, 65_535, 65_536, 65_537, 1_048_577, 3_000_000]) {
       const whole = Buffer.alloc(bytes, 'a text of which every part differs from the others');
       const limits = { announcedBytes: 0, maxBytes: bytes, tooLarge: () => new Error('too large') };

@@ -142,7 +142,7 @@ function firstWrongByte(bytes: Buffer): number {
 function scan(text: string): void {
   const json = new JsonScanner(() => {});
   json.push(Buffer.from(text));
-  const fault = json.end();
+  const fault = json.finish();
   if (fault) throw fault;
 }
 
@@ -222,7 +222,7 @@ test('every value down to the fourth level is reported, with its name, place and
       const root = new Builder(bytes);
       const json = new JsonScanner((value) => root.add(value));
       for (const chunk of cutUp(random, bytes)) json.push(chunk);
-      assert.equal(json.end(), undefined);
+      assert.equal(json.finish(), undefined);
       assert.deepEqual(root.value, JSON.parse(text), text);
     }
   }));

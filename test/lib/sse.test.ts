@@ -51,10 +51,10 @@ function checkSplit(pieces: readonly Buffer[]): void {
     assert.deepEqual(passed, received.subarray(0, passed.length));
     const where = JSON.stringify(pieces.map((bytes) => bytes.toString('latin1')));
     assert.equal(passed.length, lastBoundary(received.toString('latin1')), where);
-    assert.equal(splitter.held.size, received.length - passed.length, where);
+    assert.equal(splitter.unfinished.size, received.length - passed.length, where);
   }
-  assert.deepEqual(Buffer.concat([passed, splitter.held.take()]), received);
-  assert.equal(splitter.held.size, 0);
+  assert.deepEqual(Buffer.concat([passed, splitter.unfinished.take()]), received);
+  assert.equal(splitter.unfinished.size, 0);
 }
 
 for (const [name, text] of Object.entries(STREAMS)) {

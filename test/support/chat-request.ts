@@ -7,5 +7,5 @@ import type { ChatRequest } from '../../src/lib/attempt.ts';
 export function parseChatRequest(...chunks: readonly Buffer[]): ChatRequest {
   const parser = new ChatRequestParser();
   for (const chunk of chunks) parser.push(chunk);
-  return parser.end(chunks);
+  return parser.finish(chunks);
 }

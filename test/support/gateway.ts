@@ -142,7 +142,7 @@ export async function startGateway(
       isDrained = true;
       return await drain(timeoutMs, reason, delayMs);
     },
-    cut: () => server.cut(),
+    cut: () => server.endDrain(),
     reload: async (text) => await service.reload(() => load(text)),
   };
   return gateway;

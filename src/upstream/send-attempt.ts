@@ -7,7 +7,7 @@ import { parseUntrustedJson } from '../lib/json.ts';
 import { EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { readCompletion } from './completion.ts';
-import { passedHeaders, upstreamRequestId, withForwardHeaders } from './headers.ts';
+import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
 import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
@@ -44,7 +44,7 @@ export async function sendAttempt(
   deadline.arm(limitMs, () => timeoutError(provider, { cause }));
   let headersReceived = false;
   try {
-    const reply = await settings.transport.send(withForwardHeaders(request, context), deadline);
+    const reply = await settings.transport.send(addClientHeaders(request, context), deadline);
     headersReceived = true;
     attempt.status = reply.status;
     attempt.connection = reply.connection;
@@ -55,11 +55,11 @@ export async function sendAttempt(
     }
     const read = toAnswer(reply, context);
     const answer = read instanceof Promise ? await read : read;
-    if (!isStream) deadline.end();
+    if (!isStream) deadline.stop();
     return answer;
   } catch (thrown) {
     // Also ends a reply that was not read to its end.
-    deadline.end({ abandon: true });
+    deadline.abandon();
     call.answerReservation.resize(0);
     if (thrown instanceof TransportError) settings.exhaustion.record(thrown.cause);
     throw upstreamFailure(thrown, { provider, headersReceived });
@@ -77,7 +77,7 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
     throw new GatewayError('provider', 'the answer is compressed', { provider });
   }
-  const headers = passedHeaders(reply.headers, context);
+  const headers = returnedHeaders(reply.headers, context);
   const contentType = redact(reply.headers.get('content-type') ?? '');
   const isJson = JSON_TYPE.test(contentType);
   const isEventStream = EVENT_STREAM_TYPE.test(contentType);
