@@ -7,6 +7,7 @@ import { isIP } from 'node:net';
 // Whole: on an old Node an import by name fails before any code can say which one is needed.
 import os from 'node:os';
 
+import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
 import { readProviders } from './providers-section.ts';
@@ -153,8 +154,15 @@ interface Alias {
 
 function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
   const aliases = new Map<string, Alias>();
+  const keys = new Set(values.secrets().map((secret) => secret.reveal()));
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
+    const alias = name.slice('aliases.'.length);
+    // Names are printed. A shorter key is a placeholder, and not hidden elsewhere either.
+    if (alias.length >= SHORTEST_SECRET_CHARACTERS && keys.has(alias)) {
+      values.problem('aliases', 'a configured key is the name of an alias; choose another name');
+      continue;
+    }
     const written = value as NonNullable<typeof TARGETS.default>;
     const isTable = typeof written === 'object' && 'targets' in written;
     const targets = isTable ? written.targets : [written].flat();
@@ -169,7 +177,7 @@ function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
       }
     }
     const isBalanced = isTable && written.balance === 'least_busy';
-    aliases.set(name.slice('aliases.'.length), { targets, isBalanced });
+    aliases.set(alias, { targets, isBalanced });
   }
   return aliases;
 }
