@@ -39,19 +39,12 @@ export interface Machine {
   readonly platform: string;
 }
 
-const THIS_MACHINE: Machine = {
-  // Not when the module is loaded: Node 16 has no such function.
-  get processors() {
-    return os.availableParallelism();
-  },
-  version: process.versions.node,
-  platform: process.platform,
-};
-
 /** Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was found. */
-export function loadConfig(sources: ValueSources & { readonly machine?: Machine }): Config {
+export function loadConfig(
+  sources: ValueSources & { readonly machine?: Partial<Machine> },
+): Config {
   const values = readValues(sources);
-  resolveWorkers(sources.machine ?? THIS_MACHINE, values);
+  resolveWorkers(values, sources.machine);
   return configOf(values, sources.memoryBytes ?? Infinity);
 }
 
@@ -115,7 +108,10 @@ export function unpackConfig({ values, memoryBytes }: PackedConfig): Config {
  * Replaces `auto` by the number that it stands for. If there can be only one worker, `auto` is one, with a warning, and a
  * greater number is a problem.
  */
-function resolveWorkers({ processors, version, platform }: Machine, values: SettingValues): void {
+function resolveWorkers(values: SettingValues, machine: Partial<Machine> = {}): void {
+  const { platform = process.platform, version = process.versions.node } = machine;
+  // Not when the module is loaded: Node 16 has no such function.
+  const { processors = os.availableParallelism() } = machine;
   const name = 'server.workers';
   const setting = values.plain().get(name)!;
   const isAuto = setting.value === 'auto';
@@ -145,15 +141,12 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
   }
 }
 
-interface Alias {
-  /** One at least, each `<provider_id>/<model_name>`. */
-  readonly targets: readonly string[];
-  /** `least_busy`: the order in which they are asked depends on the requests in flight. */
-  readonly isBalanced: boolean;
-}
-
+/**
+ * Returns the targets of each alias, one at least, each `<provider_id>/<model_name>`. `isBalanced`, by `least_busy`: the
+ * order in which they are asked depends on the requests in flight.
+ */
 function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
-  const aliases = new Map<string, Alias>();
+  const aliases = new Map<string, { targets: readonly string[]; isBalanced: boolean }>();
   const keys = new Set(values.secrets().map((secret) => secret.reveal()));
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
