@@ -70,7 +70,7 @@ export function runWorker(): void {
     void drain({ delayMs, timeoutMs, reason }).then(() => setImmediate(send, 'drained'));
   });
   void (store?.connect() ?? Promise.resolve())
-    .then(() => (server.isDraining ? {} : listen(server, data)))
+    .then(() => listen(server, data))
     .then((result) => send('listening', result));
   if (config.admin) {
     const readLoopDelay = createLoopWatch(LOOP_DELAY_MS);

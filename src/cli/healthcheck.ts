@@ -20,13 +20,8 @@ export async function checkHealth(
   env: Env,
   readConfig: () => Config,
 ): Promise<{ isHealthy: boolean; text: string }> {
-  let url: string;
-  try {
-    url = findUrl(flags, env, readConfig);
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    return { isHealthy: false, text: `${error.message}\n` };
-  }
+  const url = findUrl(flags, env, readConfig);
+  if (url instanceof ConfigError) return { isHealthy: false, text: `${url.message}\n` };
   try {
     // fetch refuses some ports, and the default agent may use the environment's proxy.
     const request = get(`${url}/health`, { signal: AbortSignal.timeout(TIMEOUT_MS), agent: false });
@@ -38,13 +33,14 @@ export async function checkHealth(
   }
 }
 
-function findUrl({ host, port }: Flags, env: Env, readConfig: () => Config): string {
+function findUrl({ host, port }: Flags, env: Env, readConfig: () => Config) {
   try {
     const { server } = readConfig();
     return localUrl(server.host, server.port);
   } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
     const named = Number(port ?? env['GATEWAY_PORT']);
-    if (!(error instanceof ConfigError) || !(named > 0)) throw error;
+    if (!(named > 0)) return error;
     return localUrl(host ?? (env['GATEWAY_HOST'] || LOOPBACK), named);
   }
 }

@@ -81,8 +81,8 @@ function readClient(name: string, values: SettingValues, taken: Set<string>) {
   return { name, keys: toSecrets(all), models, limit, maxConcurrentRequests };
 }
 
-export function toSecrets(keys: readonly string[] = []): readonly Secret[] {
-  return keys.map((key) => new Secret(key));
+export function toSecrets(keys: Iterable<string> = []): readonly Secret[] {
+  return [...keys].map((key) => new Secret(key));
 }
 
 /** Returns the operator's listener, or undefined if it has no port: nothing listens then. */

@@ -7,6 +7,7 @@ import { isIP } from 'node:net';
 // Whole: on an old Node an import by name fails before any code can say which one is needed.
 import os from 'node:os';
 
+import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
 import { readProviders } from './providers-section.ts';
@@ -38,19 +39,12 @@ export interface Machine {
   readonly platform: string;
 }
 
-const THIS_MACHINE: Machine = {
-  // Not when the module is loaded: Node 16 has no such function.
-  get processors() {
-    return os.availableParallelism();
-  },
-  version: process.versions.node,
-  platform: process.platform,
-};
-
 /** Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was found. */
-export function loadConfig(sources: ValueSources & { readonly machine?: Machine }): Config {
+export function loadConfig(
+  sources: ValueSources & { readonly machine?: Partial<Machine> },
+): Config {
   const values = readValues(sources);
-  resolveWorkers(sources.machine ?? THIS_MACHINE, values);
+  resolveWorkers(values, sources.machine);
   return configOf(values, sources.memoryBytes ?? Infinity);
 }
 
@@ -114,7 +108,10 @@ export function unpackConfig({ values, memoryBytes }: PackedConfig): Config {
  * Replaces `auto` by the number that it stands for. If there can be only one worker, `auto` is one, with a warning, and a
  * greater number is a problem.
  */
-function resolveWorkers({ processors, version, platform }: Machine, values: SettingValues): void {
+function resolveWorkers(values: SettingValues, machine: Partial<Machine> = {}): void {
+  const { platform = process.platform, version = process.versions.node } = machine;
+  // Not when the module is loaded: Node 16 has no such function.
+  const { processors = os.availableParallelism() } = machine;
   const name = 'server.workers';
   const setting = values.plain().get(name)!;
   const isAuto = setting.value === 'auto';
@@ -144,17 +141,21 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
   }
 }
 
-interface Alias {
-  /** One at least, each `<provider_id>/<model_name>`. */
-  readonly targets: readonly string[];
-  /** `least_busy`: the order in which they are asked depends on the requests in flight. */
-  readonly isBalanced: boolean;
-}
-
+/**
+ * Returns the targets of each alias, one at least, each `<provider_id>/<model_name>`. `isBalanced`, by `least_busy`: the
+ * order in which they are asked depends on the requests in flight.
+ */
 function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
-  const aliases = new Map<string, Alias>();
+  const aliases = new Map<string, { targets: readonly string[]; isBalanced: boolean }>();
+  const keys = new Set(values.secrets().map((secret) => secret.reveal()));
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
+    const alias = name.slice('aliases.'.length);
+    // Names are printed. A shorter key is a placeholder, and not hidden elsewhere either.
+    if (alias.length >= SHORTEST_SECRET_CHARACTERS && keys.has(alias)) {
+      values.problem('aliases', 'a configured key is the name of an alias; choose another name');
+      continue;
+    }
     const written = value as NonNullable<typeof TARGETS.default>;
     const isTable = typeof written === 'object' && 'targets' in written;
     const targets = isTable ? written.targets : [written].flat();
@@ -169,7 +170,7 @@ function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
       }
     }
     const isBalanced = isTable && written.balance === 'least_busy';
-    aliases.set(name.slice('aliases.'.length), { targets, isBalanced });
+    aliases.set(alias, { targets, isBalanced });
   }
   return aliases;
 }

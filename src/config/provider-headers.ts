@@ -29,7 +29,7 @@ const NEVER_PASSED = new RegExp(
 /** Checks the headers, and returns them with their names in lower case. */
 export function readHeaders(
   setting: string,
-  headers: Readonly<Record<string, string>>,
+  headers: Readonly<Record<string, string>> = {},
   values: SettingValues,
 ): Readonly<Record<string, Secret>> {
   const checked = new Map<string, Secret>();

@@ -8,17 +8,7 @@ import { MAX_KEY_CHARACTERS, type BucketSettings } from './callers-section.ts';
 import { MAX_PORT } from './settings-table.ts';
 import type { SettingValues } from './setting-values.ts';
 
-export interface StoreSettings {
-  /** A name or an address; IPv6 without brackets. */
-  readonly host: string;
-  readonly port: number;
-  readonly isTls: boolean;
-  readonly username: string | undefined;
-  readonly password: Secret | undefined;
-  readonly database: number;
-  /** The names of its keys begin with it. */
-  readonly prefix: string;
-}
+export type StoreSettings = NonNullable<ReturnType<typeof readStore>>;
 
 /** RFC 3986, 3.2.1, without the colon between the two: the characters of a user and a password. */
 const USERINFO = "[\\w\\-.~!$&'()*+,;=%]";
@@ -46,11 +36,7 @@ export function readRateLimit(values: SettingValues, known: readonly string[]) {
 }
 
 /** Returns the settings of the store, or undefined if there is none or it is wrong. No message shows a part of the URL. */
-function readStore(
-  url: string | undefined,
-  prefix: string,
-  values: SettingValues,
-): StoreSettings | undefined {
+function readStore(url: string | undefined, prefix: string, values: SettingValues) {
   if (!/^[\x21-\x7e]{1,64}$/.test(prefix) || /[{}]/.test(prefix)) {
     const expected = '1 to 64 visible ASCII characters without spaces and braces';
     values.problem('rate_limit.prefix', `expected ${expected}`);
@@ -58,13 +44,14 @@ function readStore(
   // An unset variable in it has been reported.
   if (url === undefined || values.hasProblem('rate_limit.store')) return undefined;
   const parsed = parseStoreUrl(url);
+  // The names of the keys in the store begin with the prefix.
   if (typeof parsed !== 'string') return { ...parsed, prefix };
   values.problem('rate_limit.store', parsed);
   return undefined;
 }
 
 /** Returns the parts of the URL, or what is wrong with it. */
-function parseStoreUrl(url: string): Omit<StoreSettings, 'prefix'> | string {
+function parseStoreUrl(url: string) {
   if (url.length > MAX_KEY_CHARACTERS) return `longer than ${MAX_KEY_CHARACTERS} characters`;
   const [, scheme, username, password, address, name = '', port = '6379', database = ''] =
     STORE_URL.exec(url) ?? [];
@@ -72,6 +59,7 @@ function parseStoreUrl(url: string): Omit<StoreSettings, 'prefix'> | string {
   if (Number(port) < 1 || Number(port) > MAX_PORT) return `expected a port from 1 to ${MAX_PORT}`;
   try {
     return {
+      /** A name or an address; IPv6 without brackets. */
       host: address ?? name,
       port: Number(port),
       isTls: scheme === 'rediss',

@@ -13,9 +13,12 @@ import {
   expectedOf,
   isTable,
   parseText,
+  TARGET_ROWS,
   typeOf,
+  wrongKeysOf,
   type Rows,
   type Setting,
+  type Table,
 } from './setting-kinds.ts';
 import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
 import { parseToml, readValueFile } from './settings-file.ts';
@@ -134,6 +137,10 @@ class ValueReader {
         result = { value, row, origin };
         continue;
       }
+      if (row.type === 'targets' && isTable(value)) {
+        for (const wrong of wrongKeysOf(value)) this.#reportTarget(name, wrong, written as Table);
+        continue;
+      }
       // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
       const shown = origin === undefined ? written : value;
       const found = row.key ? typeOf(value) : describe(shown);
@@ -142,6 +149,15 @@ class ValueReader {
       this.values.problem(name, `found ${found}, expected ${expectedOf(row)}${hint}`, origin);
     }
     if (result.value !== undefined) this.values.set(name, result);
+  }
+
+  /** Reports a wrong key of an alias that is a table. */
+  #reportTarget(name: string, key: string, written: Table): void {
+    const row = TARGET_ROWS.get(key);
+    const text = row
+      ? `found ${describe(written[key])}, expected ${expectedOf(row)}`
+      : `unknown key${didYouMean(key, [...TARGET_ROWS.keys()])}`;
+    this.values.problem(nameOf(name, key), text);
   }
 
   #fromVariable(name: string | undefined, row: Setting): unknown {

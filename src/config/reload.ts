@@ -8,20 +8,13 @@ import { ConfigError, configOf, needsKey, type Config } from './config.ts';
 import type { Settings, SettingsSource } from './read-settings.ts';
 import { SettingValues } from './setting-values.ts';
 
-export interface Changes {
-  /** The settings that were read, but those that need a restart as they were. */
-  readonly config: Config;
-  /** The names of the settings that are in use now and differ, as they stand in the file. */
-  readonly changed: readonly string[];
-  /** The names of those that differ and have no effect before a restart. */
-  readonly needRestart: readonly string[];
-}
+export type Changes = ReturnType<typeof compareSettings>;
 
 /**
  * Compares the settings in use with those that were read. Throws `ConfigError` if callers would no longer need a key,
  * unless the settings say so: a file that is cut off at the end of a line is valid, and may have lost its keys.
  */
-export function compareSettings(running: Config, next: Config): Changes {
+export function compareSettings(running: Config, next: Config) {
   if (needsKey(running) && !needsKey(next) && next.server.auth.enabled) {
     const text =
       'no key is left, and everybody could call; if that is intended, set enabled = false';
@@ -39,8 +32,11 @@ export function compareSettings(running: Config, next: Config): Changes {
     ...[...latest].filter(([name]) => !isFixed(name)),
   ]);
   return {
+    /** The settings that were read, but those that need a restart as they were. */
     config: { ...configOf(values, next.server.memoryBytes), warnings: next.warnings },
+    /** The names of the settings that are in use now and differ, as they stand in the file. */
     changed: different.filter((name) => !isFixed(name)),
+    /** The names of those that differ and have no effect before a restart. */
     needRestart: different.filter(isFixed),
   };
 }

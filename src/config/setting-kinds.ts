@@ -91,6 +91,12 @@ export const TARGETS = {
   default: undefined as string | readonly string[] | BalancedTargets | undefined,
 } as const;
 
+/** The keys of `BalancedTargets`. */
+export const TARGET_ROWS: ReadonlyMap<string, Setting> = new Map<string, Setting>([
+  ['targets', TEXTS],
+  ['balance', oneOf(BALANCES, 'order')],
+]);
+
 export const HEADERS = {
   type: 'headers',
   default: undefined as Readonly<Record<string, string>> | undefined,
@@ -112,14 +118,17 @@ export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): st
   }[type];
 }
 
-export function accepts(row: Setting, value: unknown): boolean {
+/** Without a row there is no such setting. */
+export function accepts(row: Setting | undefined, value: unknown): boolean {
+  if (!row) return false;
   const { type, min = 0, max = 0, choices, isNotEmpty } = row;
   const isText = typeof value === 'string';
   if (type === 'boolean') return typeof value === 'boolean';
   if (choices) return isText && choices.includes(value);
   if (type === 'text') return isText && !(isNotEmpty && value === '');
   if (type === 'texts') return areTexts(value);
-  if (type === 'targets') return isText || areTexts(value) || areBalancedTargets(value);
+  if (type === 'targets' && isTable(value)) return wrongKeysOf(value).length === 0;
+  if (type === 'targets') return isText || areTexts(value);
   if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
   if (type === 'integer or auto' && value === 'auto') return true;
   return Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
@@ -129,11 +138,10 @@ function areTexts(value: unknown): boolean {
   return Array.isArray(value) && value.every((item) => typeof item === 'string');
 }
 
-function areBalancedTargets(value: unknown): value is BalancedTargets {
-  if (!isTable(value)) return false;
-  const { targets, balance = 'order', ...others } = value;
-  const isKnown = BALANCES.some((one) => one === balance) && Object.keys(others).length === 0;
-  return isKnown && areTexts(targets);
+/** Returns the keys of an alias that is a table which are unknown, or have a wrong value, or none and need one. */
+export function wrongKeysOf(table: Table): string[] {
+  const keys = new Set(['targets', ...Object.keys(table)]);
+  return [...keys].filter((key) => !accepts(TARGET_ROWS.get(key), table[key]));
 }
 
 /** The value that text from a variable, a file or the command line stands for; the text itself if it is none. */
@@ -153,6 +161,7 @@ export function isTable(value: unknown): value is Table {
 
 /** The value that was found, for a message. */
 export function describe(value: unknown): string {
+  if (value === undefined) return 'nothing';
   if (typeof value === 'object') return typeOf(value);
   return (typeof value === 'string' ? JSON.stringify(value) : `${value as number}`).slice(0, 60);
 }

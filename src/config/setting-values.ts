@@ -30,15 +30,12 @@ type Table = typeof SETTINGS;
 type CamelCase<K extends string> = K extends `${infer A}_${infer B}`
   ? `${A}${Capitalize<CamelCase<B>>}`
   : K;
-type NameInCode<
-  K extends string,
-  R,
-> = `${CamelCase<K>}${R extends { type: 'seconds' } ? 'Ms' : ''}`;
+type Suffix<R> = R extends { type: 'seconds' } ? 'Ms' : '';
 
 /** A section under the names of the code: `max_body_bytes` is `maxBodyBytes`, and `timeout`, in seconds, `timeoutMs`. */
 export type Section<P extends keyof Table> = {
   readonly [
-    K in keyof Table[P] & string as NameInCode<K, Table[P][K]>
+    K in keyof Table[P] & string as `${CamelCase<K>}${Suffix<Table[P][K]>}`
   ]: Table[P][K] extends Setting<infer T> ? T : never;
 };
 
@@ -76,22 +73,14 @@ export class SettingValues {
    */
   secrets(): Secret[] {
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
-    return [...this.#values].flatMap(
-      ([
-        name,
-        {
-          value,
-          row: { key },
-        },
-      ]) => {
-        if (!key) return [];
-        const isKey = key !== 'of the store' && !name.endsWith('.headers');
-        const texts: string[] = typeof value === 'string' ? [value] : Object.values(value!);
-        return texts
-          .filter((text) => key === 'of callers' || !ids.has(text.trim().toLowerCase()))
-          .map((text) => new Secret(isKey ? text.trim() : text, { isKey }));
-      },
-    );
+    return [...this.#values].flatMap(([name, { value, row }]) => {
+      if (!row.key) return [];
+      const isKey = row.key !== 'of the store' && !name.endsWith('.headers');
+      const texts: string[] = typeof value === 'string' ? [value] : Object.values(value!);
+      return texts
+        .filter((text) => row.key === 'of callers' || !ids.has(text.trim().toLowerCase()))
+        .map((text) => new Secret(isKey ? text.trim() : text, { isKey }));
+    });
   }
 
   set(name: string, value: SettingValue): void {

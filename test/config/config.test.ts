@@ -62,8 +62,19 @@ const reveal = (secrets: readonly Secret[]) => secrets.map((secret) => secret.re
 const keyOf = ({ providers }: Config) => providers.registered[0]!.apiKeys[0]!.reveal();
 const MINE = '[providers.mine]\nbase_url = "http://h/v1"\n';
 
-/** Sections, each with a title and rows `SETTING; SETTING | VARIABLE=VALUE; … => what comes of it`. */
+/**
+ * Sections, each with a title and rows `SETTING; SETTING | VARIABLE=VALUE; … => what comes of it`. `«A¦B»` makes a row two:
+ * one with A, one with B, each of which `«»` stands for in what comes of it.
+ */
 const SECTIONS = readFileSync(`${ROOT}/test/config/settings.txt`, 'utf8').split(/^# /m).slice(1);
+
+/** The rows that a row with `«A¦B»` stands for. */
+function expandRow(row: string): string[] {
+  const [, before = '', values, after = ''] = /^(.*?)«(.*?)»(.*)$/.exec(row) ?? [];
+  return (
+    values?.split('¦').map((value) => before + value + after.replace('«»', () => value)) ?? [row]
+  );
+}
 
 /** The settings of a row as TOML. A provider `z` in it has what every provider needs. */
 function tomlOf(settings: string): string {
@@ -100,7 +111,7 @@ function checkRow(settings: string, variables: string, outcome: string): void {
 
 for (const [title, ...rows] of SECTIONS.map((section) => section.trim().split('\n'))) {
   describe(title, () => {
-    for (const row of rows) {
+    for (const row of rows.flatMap(expandRow)) {
       test(row, () => {
         const [, settings = '', variables = '', outcome] =
           /^(.*?) ?(?:\| (.*))? => (.*)$/.exec(row) ?? assert.fail('no row');

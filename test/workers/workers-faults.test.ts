@@ -53,7 +53,7 @@ async function startBusy(t: TestContext, nodeOptions = '', server = '') {
   for (const reply of held.values()) reply.catch(() => {});
   const wasSent = () => upstream.requests.length === 2;
   await eventually(wasSent, 'both requests are at the provider');
-  return { program, upstream, held, finish };
+  return { program, upstream, clients, held, finish };
 }
 
 /** Makes the worker fail that serves the client's connection. */
@@ -116,6 +116,18 @@ describe('a worker', { concurrency: 2, skip }, () => {
     await assertStops(program);
     assert.equal(program.lines('uncaught exception').length, 1);
     assert.equal(program.lines('worker started').length, 1);
+  });
+
+  test('that ends with its last request logs that one too', async (t) => {
+    const { program, clients } = await startBusy(t);
+    const client = await connectTo(program, 1);
+    await inflict(client, 'throw');
+    client.close();
+    await program.logged('worker started');
+    clients.get(1)!.close();
+    await program.logged('worker ended');
+    const [{ upstream_model: model, outcome } = {}] = program.lines('request');
+    assert.deepEqual([model, outcome], ['held', 'client_closed']);
   });
 
   for (const [what, fault, nodeOptions] of [

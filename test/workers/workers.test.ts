@@ -317,6 +317,9 @@ describe('with several workers', { concurrency: 2, skip }, () => {
       const { sum } = await readMetrics(program.lines);
       return sum('gateway_requests_total') - stalled.sum('gateway_requests_total') === 2;
     }, 'further requests of each worker are counted');
+    const uncounted = program.lines('requests were not counted').map((one) => one['requests']);
+    const total = (uncounted as number[]).reduce((sum, requests) => sum + requests);
+    assert.equal(total, stalled.sum('gateway_requests_uncounted_total'), 'each is told of once');
   });
 
   test('metrics, readiness, the page and its feed tell of all of them', async (t) => {
