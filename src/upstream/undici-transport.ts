@@ -33,7 +33,7 @@ export function sendByUndici(
     const headers = sliced
       ? [...request.headers, 'content-length', `${sliced.length}`]
       : request.headers;
-    const Handler = IS_UNDICI_8 ? Undici8Exchange : Exchange;
+    const Handler = IS_UNDICI_8 ? Undici8Exchange : UndiciExchange;
     const exchange = new Handler({ cancellation, connections, body: sliced, resolve, reject });
     // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
     const limits = { headersTimeout: 0, bodyTimeout: 0 };
@@ -42,7 +42,7 @@ export function sendByUndici(
   });
 }
 
-interface ExchangeOptions {
+interface UndiciExchangeOptions {
   readonly cancellation: Cancellation;
   readonly connections: Connections;
   readonly body: SlicedBody | undefined;
@@ -51,13 +51,13 @@ interface ExchangeOptions {
 }
 
 /** One request, and its reply once the headers have come. undici 6 and 7 call the methods from `onConnect` to `onError`. */
-class Exchange implements UpstreamReply, ByteSource {
+class UndiciExchange implements UpstreamReply, ByteSource {
   status = 0;
   readonly headers = new Map<string, string>();
   readonly body = this;
   /** Undefined until the request is written to a connection. */
   connection: 'new' | 'reused' | undefined;
-  readonly #options: ExchangeOptions;
+  readonly #options: UndiciExchangeOptions;
   readonly #unread = new ChunkBuffer();
   readonly #turn = new TurnLimit();
   /** Reading goes on in the next turn, whatever the reader says. */
@@ -74,7 +74,7 @@ class Exchange implements UpstreamReply, ByteSource {
   #resume = () => {};
   readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
 
-  constructor(options: ExchangeOptions) {
+  constructor(options: UndiciExchangeOptions) {
     this.#options = options;
     options.cancellation.onCancel(this.#onCancel);
   }
@@ -185,7 +185,7 @@ type Controller = {
 };
 
 /** The same with the methods that undici 8 calls. */
-class Undici8Exchange extends Exchange {
+class Undici8Exchange extends UndiciExchange {
   onRequestStart(controller: Controller): void {
     this.onConnect((reason) => controller.abort(reason));
   }
