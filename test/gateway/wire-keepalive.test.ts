@@ -272,6 +272,17 @@ test('a client that leaves a stream that has begun ends the attempt, and frees i
   assert.equal(gateway.reservedBytes(), 0);
 });
 
+test('a client that leaves while the error of a provider is read has that attempt in its line', async (t) => {
+  const p = held((_, response) => void response.writeHead(503).write('{"error":'));
+  const { timers, chat, line } = await startEarly(t, { providers: { p: p.script } });
+  const before = timers.running().length;
+  p.open();
+  await eventually(() => timers.running().length > before, 'the time limit for reading it runs');
+  chat.leave();
+  const { tries } = await line();
+  assert.equal((tries as { outcome: string }[])[0]!.outcome, 'client_closed');
+});
+
 test('a drain ends a stream that has begun with the error event', async (t) => {
   const { gateway } = await scenario(t, { providers: { p: () => {} }, server: SHORT });
   const chat = openChat(gateway.port);
