@@ -15,6 +15,7 @@ import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { VERSION } from '../../src/lib/version.ts';
 import { assertError } from '../support/errors.ts';
 import { chatBody, providerToml, rawChat, startGateway } from '../support/gateway.ts';
 import { startHeldUpstream } from '../support/held-stream.ts';
@@ -53,19 +54,13 @@ async function start(t: TestContext, command: readonly string[], options: Progra
   return { ...serving, pid: serving.child.pid!, kill };
 }
 
-/** A folder with the settings of a provider `p`, and the arguments to use it. */
-function settingsFor(t: TestContext, upstream: FakeUpstream, more = '') {
-  const toml = `[server]\nhost = "127.0.0.1"\nport = 0\n${more}${providerToml(upstream)}`;
+/** A folder with the settings of a provider `p`, or of none, which would have lines of its own; and the arguments to use it. */
+function settingsFor(t: TestContext, upstream: FakeUpstream | undefined, more = '') {
+  const provider = upstream ? providerToml(upstream) : '';
+  const toml = `[server]\nhost = "127.0.0.1"\nport = 0\n${more}${provider}`;
   const folder = emptyFolder(t, { 'settings.toml': toml });
   const config = join(realpathSync(folder), 'settings.toml');
   return { folder, config, args: [SERVER, '--config', config] };
-}
-
-/** The same without a provider, which would have lines of its own. */
-function settingsWithoutProvider(t: TestContext) {
-  const toml = '[server]\nhost = "127.0.0.1"\nport = 0\n[admin]\nport = 0\n';
-  const folder = emptyFolder(t, { 'settings.toml': toml });
-  return { folder, args: [SERVER, '--config', join(folder, 'settings.toml')] };
 }
 
 /** Of the metrics. */
@@ -127,7 +122,7 @@ describe('the process', { concurrency: 4 }, () => {
     'counts the log lines that a full disk loses, and tells of them when there is room',
     { skip: skipFull },
     async (t) => {
-      const { args, folder } = settingsWithoutProvider(t);
+      const { args, folder } = settingsFor(t, undefined, '[admin]\nport = 0\n');
       const log = join(folder, 'log');
       // A file that cannot grow beyond 8 KiB: the last line is written in part, those after it not at all.
       const command = `ulimit -S -f 16; exec ${quote([process.execPath, ...args])} >> '${log}'`;
@@ -157,7 +152,7 @@ describe('the process', { concurrency: 4 }, () => {
   );
 
   test('loses no line to /dev/full that it does not count', async (t) => {
-    const { args } = settingsWithoutProvider(t);
+    const { args } = settingsFor(t, undefined, '[admin]\nport = 0\n');
     const command = `exec ${quote([process.execPath, ...args])} > /dev/full`;
     const { port, exit, kill, stderr } = await start(t, ['sh', '-c', command]);
     for (let round = 0; round < 5; round += 1) await assertRefused(port);
@@ -303,10 +298,7 @@ describe('the process', { concurrency: 4 }, () => {
       return line;
     });
     const [first, second] = await Promise.all(both);
-    const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
-      version: string;
-    };
-    const shared = { level: 'info', message: 'started', version, node: process.version };
+    const shared = { level: 'info', message: 'started', version: VERSION, node: process.version };
     assert.deepEqual(first, {
       ...shared,
       url: first!['url'],
