@@ -47,10 +47,7 @@ function assertRefused({ code, stdout, stderr }: Finished, expected: number, wor
 }
 
 /** What `--check=offline` prints for this file, without a process of its own. */
-async function checkOffline(
-  t: TestContext,
-  toml: string,
-): Promise<string> {
+async function checkOffline(t: TestContext, toml: string): Promise<string> {
   const path = join(emptyFolder(t, { 'my.toml': toml }), 'my.toml');
   return (await checkHere(['--check=offline', '--config', path])).stdout;
 }

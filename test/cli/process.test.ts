@@ -21,8 +21,11 @@ import { chatBody, providerToml, rawChat, startGateway } from '../support/gatewa
 import { startHeldUpstream } from '../support/held-stream.ts';
 import {
   buildOnce,
+  CAN_DENY_NET,
   emptyFolder,
+  NO_PERMISSION_MODEL,
   parseLog,
+  permitOnly,
   ROOT,
   runProgram,
   SERVER,
@@ -422,11 +425,7 @@ describe('the process', { concurrency: 4 }, () => {
     assert.equal(await running.exit, 0, running.stderr());
   });
 
-  const flag = [...process.allowedNodeEnvironmentFlags];
-  const permission = ['--permission', '--experimental-permission'].find((name) =>
-    flag.includes(name),
-  );
-  const skip = permission === undefined && `Node ${process.version} has no permission model`;
+  const skip = NO_PERMISSION_MODEL;
   test(
     'runs with permission to read itself and its settings, and no other',
     { skip },
@@ -437,8 +436,7 @@ describe('the process', { concurrency: 4 }, () => {
       mkdirSync(program);
       const script = join(program, 'server.js');
       copyFileSync(SERVER, script);
-      const permissions = [permission!, `--allow-fs-read=${script}`, `--allow-fs-read=${config}`];
-      if (flag.includes('--allow-net')) permissions.push('--allow-net');
+      const permissions = permitOnly([script, config]);
       if (WORKERS > 1) permissions.push('--allow-worker');
       const command = [process.execPath, ...permissions, script, '--config', config];
       const running = await start(t, command);
@@ -461,7 +459,7 @@ describe('the process', { concurrency: 4 }, () => {
       const run = (more: readonly string[], args: readonly string[] = []) =>
         spawnSync(
           process.execPath,
-          [permission!, `--allow-fs-read=${SERVER}`, ...more, SERVER, '--check=offline', ...args],
+          [...permitOnly([SERVER], false), ...more, SERVER, '--check=offline', ...args],
           { cwd: folder, encoding: 'utf8' },
         );
       const allow = `--allow-fs-read=${path}`;
@@ -481,13 +479,13 @@ describe('the process', { concurrency: 4 }, () => {
     },
   );
 
-  const hasNoNet = skip || (!flag.includes('--allow-net') && 'this Node cannot deny the network');
+  const hasNoNet = skip || (!CAN_DENY_NET && 'this Node cannot deny the network');
   test(
     'with no permission to use the network says so in one line and exits 1',
     { skip: hasNoNet },
     async (t) => {
       const folder = realpathSync(emptyFolder(t));
-      const command = [permission!, `--allow-fs-read=${SERVER}`, `--allow-fs-read=${folder}`];
+      const command = permitOnly([SERVER, folder], false);
       for (const args of [['--port', '0'], ['--demo']]) {
         const options = { cwd: folder, encoding: 'utf8' } as const;
         const result = spawnSync(process.execPath, [...command, SERVER, ...args], options);

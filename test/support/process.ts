@@ -35,6 +35,19 @@ export interface ProgramOptions {
   readonly uid?: number;
 }
 
+const NODE_FLAGS = [...process.allowedNodeEnvironmentFlags];
+const PERMISSION = NODE_FLAGS.find((flag) => /^--(?:experimental-)?permission$/.test(flag));
+export const NO_PERMISSION_MODEL =
+  PERMISSION === undefined && `Node ${process.version} has no permission model`;
+/** Node's permission model can deny the network. */
+export const CAN_DENY_NET = NODE_FLAGS.includes('--allow-net');
+
+/** Returns Node's options to permit reading these files, and the network. */
+export function permitOnly(files: readonly string[], allowsNet = true): string[] {
+  const net = allowsNet && CAN_DENY_NET ? ['--allow-net'] : [];
+  return [PERMISSION!, ...files.map((file) => `--allow-fs-read=${file}`), ...net];
+}
+
 export type Line = Readonly<Record<string, unknown>>;
 
 export interface Program {

@@ -15,6 +15,7 @@ import {
   buildOnce,
   emptyFolder,
   freePort,
+  permitOnly,
   ROOT,
   runProgram,
   SERVER,
@@ -392,13 +393,8 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
   });
 
   test('without permission for threads says which option is missing, in one line', (t) => {
-    const flags = [...process.allowedNodeEnvironmentFlags];
-    const permission = ['--permission', '--experimental-permission'].find((flag) =>
-      flags.includes(flag),
-    );
     const folder = realpathSync(emptyFolder(t));
-    const options = [permission!, `--allow-fs-read=${SERVER}`, `--allow-fs-read=${folder}`];
-    if (flags.includes('--allow-net')) options.push('--allow-net');
+    const options = permitOnly([SERVER, folder]);
     const args = [SERVER, '--host', '127.0.0.1', '--port', '0', '--workers', '2'];
     const { status, stdout, stderr } = spawnSync(process.execPath, [...options, ...args], {
       cwd: folder,
