@@ -20,6 +20,7 @@ import { assertError } from '../support/errors.ts';
 import { chatBody, providerToml, rawChat, startGateway } from '../support/gateway.ts';
 import { startHeldUpstream } from '../support/held-stream.ts';
 import {
+  assertStops,
   buildOnce,
   CAN_DENY_NET,
   emptyFolder,
@@ -421,8 +422,7 @@ describe('the process', { concurrency: 4 }, () => {
     // /proc refuses writes to root too, whom no permission bits would stop.
     const running = await start(t, program(args), { cwd: '/proc/self', env });
     await assertServes(running.port);
-    running.kill('SIGTERM');
-    assert.equal(await running.exit, 0, running.stderr());
+    await assertStops(running);
   });
 
   const skip = NO_PERMISSION_MODEL;
@@ -444,8 +444,7 @@ describe('the process', { concurrency: 4 }, () => {
       const stream = openChat(running.port, chatBody({ stream: true }));
       // The provider answers streams with a completion here: what matters is that an answer comes.
       assert.equal((await stream.response).statusCode, 501);
-      running.kill('SIGTERM');
-      assert.equal(await running.exit, 0, running.stderr());
+      await assertStops(running);
       assert.doesNotMatch(running.stderr(), /ERR_ACCESS_DENIED|\n\s+at /);
     },
   );

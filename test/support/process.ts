@@ -1,5 +1,6 @@
 /** The built program as a process of its own, with an environment of its own, ended when the test ends. */
 
+import assert from 'node:assert/strict';
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import {
@@ -155,6 +156,12 @@ export async function runProgram(
   const { exit, stdout, stderr } = startProgram(t, args, options);
   const code = await exit;
   return { code, stdout: stdout(), stderr: stderr() };
+}
+
+/** Sends SIGTERM, and expects the end of a drain: exit code 0. */
+export async function assertStops({ child, exit, stderr }: Program): Promise<void> {
+  child.kill('SIGTERM');
+  assert.equal(await exit, 0, stderr());
 }
 
 export interface Serving extends Program {
