@@ -147,7 +147,7 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
  */
 function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
   const aliases = new Map<string, { targets: readonly string[]; isBalanced: boolean }>();
-  const keys = new Set(values.secrets().map((secret) => secret.reveal()));
+  const keys = new Set(values.secrets().flatMap((one) => (one.isKey ? one.reveal() : [])));
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
     const alias = name.slice('aliases.'.length);
