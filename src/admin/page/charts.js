@@ -50,7 +50,7 @@ const CARDS = {
     const counts = steps.map(({ requests = 0 }) => requests);
     const rates = counts.map((count) => count / STEP_SECONDS);
     // The newest step has not ended: its rate would always seem to fall.
-    const ended = rates.with(LAST, null);
+    const ended = [...rates.slice(0, LAST), null];
     return {
       title: 'Requests/s',
       value: formatRate(latestRate(counts, now)),
@@ -96,7 +96,7 @@ const CARDS = {
       value: formatShare(sums.failed, sums.requests),
       unit: '%',
       noteOf: (max) => textOfFailed(sums) + ' · highest ' + formatShare(max, 1) + ' %',
-      lines: { bars: steps.map(({ failed = 0, requests = 1 }) => failed / requests) },
+      lines: { bars: steps.map(({ failed = 0, requests = 0 }) => failed / Math.max(1, requests)) },
       least: 0,
       textOf: (at) => textOfFailed(steps[at]) + ' failed',
     };
