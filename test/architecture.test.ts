@@ -125,7 +125,7 @@ test('no file of src is longer than 250 lines', () => {
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
   '': 755,
-  admin: 2475,
+  admin: 2470,
   cli: 520,
   config: 1600,
   downstream: 1135,

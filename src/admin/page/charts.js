@@ -41,8 +41,7 @@ const textOfFailed = ({ failed = 0, requests = 0 }) =>
 
 /**
  * By their ids. A function takes the present, the steps of the charts and the sums of the chosen window. It returns the
- * figure and its unit, the note below it (from the highest of the values, which are those of the lines if none are given),
- * the lines of the chart, the least that its top stands for, and the text of a step.
+ * figure and its unit, the note below it (from the highest of the values), the lines of the chart, and the text of a step.
  * @type {Record<string, (state: any, steps: any[], sums: any) => any>}
  */
 const CARDS = {
@@ -56,8 +55,6 @@ const CARDS = {
       value: formatRate(latestRate(counts, now)),
       noteOf: (max) => 'last minute · highest ' + formatRate(max),
       lines: { area: ended, first: ended },
-      values: rates,
-      least: 0.1,
       textOf: (at) => formatRate(rates[at]) + ' /s',
     };
   },
@@ -70,8 +67,6 @@ const CARDS = {
       value: formatNumber(open),
       noteOf: (max) => inFlight + ' in flight · highest ' + formatNumber(max),
       lines: { area: values, first: values },
-      values: [...values, open],
-      least: 1,
       textOf: (at) => formatNumber(values[at]) + ' open',
     };
   },
@@ -86,7 +81,6 @@ const CARDS = {
         second: steps.map((one) => one.p95 ?? null),
         first: steps.map((one) => one.p50 ?? null),
       },
-      least: 1,
       textOf: (at) => (steps[at].p50 === undefined ? 'no stream' : textOf(steps[at]) + ' ms'),
     };
   },
@@ -97,7 +91,6 @@ const CARDS = {
       unit: '%',
       noteOf: (max) => textOfFailed(sums) + ' · highest ' + formatShare(max, 1) + ' %',
       lines: { bars: steps.map(({ failed = 0, requests = 0 }) => failed / Math.max(1, requests)) },
-      least: 0,
       textOf: (at) => textOfFailed(steps[at]) + ' failed',
     };
   },
@@ -137,13 +130,12 @@ export function drawCards(state, sumsOf) {
   const timeOf = (at) => formatTime(1000 * STEP_SECONDS * (last - LAST + at));
   const cards = Object.entries(CARDS).map(([id, read]) => {
     const { title, value, unit = '', ...card } = read(state, steps, state.all[sumsOf]);
-    const highest = Math.max(0, ...(card.values ?? Object.values(card.lines).flat()));
-    const max = Math.max(card.least, highest);
+    const highest = Math.max(0, ...Object.values(card.lines).flat());
     const note = card.noteOf(highest);
     // The bars of the first and the last step are whole.
     const size = { viewBox: `-1 0 ${STEPS + 1} ${CHART_HEIGHT}`, preserveAspectRatio: 'none' };
     const paths = Object.entries(card.lines).map(([kind, values]) =>
-      h('path', { class: kind, d: pathOf(kind, values, max) }),
+      h('path', { class: kind, d: pathOf(kind, values, highest || 1) }),
     );
     const cursor = pointed !== null && h('path.cursor', { d: `M${pointed} 0V${CHART_HEIGHT}` });
     const pointedText = pointed !== null && timeOf(pointed) + ' · ' + card.textOf(pointed);

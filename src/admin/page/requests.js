@@ -137,10 +137,9 @@ export function drawRequests(state) {
   byId('requests-empty').toggleAttribute('hidden', shown.length > 0);
   byId('requests-section').toggleAttribute('hidden', shown.length === 0);
   const matching = shown.filter(matchesFilters);
-  const count = matching.length + ' of ' + shown.length;
-  const why = open.size > 0 ? 'paused while a row is open' : 'paused';
   const newer = isPaused && requests[0].number - shown[0].number;
-  fill('count', isPaused ? count + ' · ' + why + ', ' + newer + ' new' : count);
+  const why = open.size > 0 ? ' · paused while a row is open, ' : ' · paused, ';
+  fill('count', matching.length + ' of ' + shown.length + (isPaused ? why + newer + ' new' : ''));
   const caption = 'The last 200 requests, and the last 200 failures before them, newest first';
   fill('requests-list', table('requests', caption, listColumns, matching.map(requestRows)));
 }
