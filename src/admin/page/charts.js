@@ -11,7 +11,7 @@ const LAST = STEPS - 1;
 let pointed = null;
 
 /** Returns bars, or a line with the area below it if that is wanted. null is a gap; a value alone between two is a dash. */
-function pathOf(kind, values, highest || 1) {
+function pathOf(kind, values, max) {
   const steps = values.map((value, x) => {
     const y = (CHART_HEIGHT - 2 - (value / max) * (CHART_HEIGHT - 4)).toFixed(1);
     if (kind === 'bars') return value > 0 ? `M${x} ${CHART_HEIGHT}V${y}` : '';
