@@ -81,7 +81,7 @@ export function toProviderError(
       ...(headers && returnedHeaders(headers, context)),
       ...(isBilling && { 'x-should-retry': 'false' }),
     },
-    retryable: !isEvent && RETRYABLE_STATUSES.has(status),
+    retryable: !isEvent && !isBilling && RETRYABLE_STATUSES.has(status),
     ...(isPolicy || isTooLong ? { mayFallBack: !isPolicy } : {}),
     ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
   };
