@@ -14,7 +14,7 @@ import {
 } from '../support/gateway.ts';
 import { listen } from '../support/listen.ts';
 import { rawResponse } from '../support/raw-upstream.ts';
-import { eventually } from '../support/streams.ts';
+import { eventually, linesOf, lineOf } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
 import { completion, sendJson, startUpstream, type Script } from '../support/upstream.ts';
 
@@ -157,7 +157,7 @@ for (const [when, prepare] of Object.entries(PHASES)) {
           await sleep(20);
           assert.ok(isReached(), 'they stay in the phase');
           for (const client of clients) client.destroy();
-          await eventually(() => gateway.accessLines().length === ever, 'the access lines');
+          await linesOf(gateway, ever);
           release?.();
           await eventually(() => outgoing.open() === 0, 'every connection upstream closed');
         };
@@ -204,7 +204,7 @@ for (const [which, { isThereBefore }] of Object.entries(others)) {
     await eventually(() => outgoing.connecting() === clients.length, 'connections being made');
     clients[0]!.destroy();
     if (!isThereBefore) clients.push(askAndRead());
-    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    await linesOf(gateway);
     hole.open();
     await eventually(() => answer.startsWith('HTTP/1.1 200 '), 'the answer');
     clients[1]!.destroy();
@@ -232,7 +232,7 @@ for (const when of ['before the answer', 'in the middle of a stream']) {
         upstream.requests.length === 2 && (when.startsWith('before') || !received.includes(0));
       await eventually(isReached, 'both are being answered');
       clients[0]!.destroy();
-      await eventually(() => gateway.accessLines().length === 1, 'the access line');
+      await linesOf(gateway);
       // A connection that is opened anew for nobody would come a moment later.
       await eventually(() => outgoing.open() === 1, 'one connection');
       await sleep(50);
@@ -262,8 +262,7 @@ test('a client that leaves when the provider has already sent everything leaves 
   await sleep(100);
   assert.deepEqual(gateway.accessLines(), []);
   client.destroy();
-  await eventually(() => gateway.accessLines().length === 1, 'the access line');
-  assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
+  assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
   assertQuiet(gateway, warnings);
 });
 

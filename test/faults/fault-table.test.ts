@@ -23,7 +23,7 @@ import {
 } from '../support/gateway.ts';
 import { listen } from '../support/listen.ts';
 import { startRawUpstream } from '../support/raw-upstream.ts';
-import { dataOf, eventually } from '../support/streams.ts';
+import { dataOf, eventually, linesOf } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
 import { WORKERS } from '../support/workers.ts';
 import {
@@ -491,7 +491,7 @@ async function checkCell(t: TestContext, cell: Cell, limitSeconds?: number): Pro
   if (!fallsBack) row.check?.(reply);
   if (limitSeconds) assert.ok(seconds < 5 * limitSeconds, `took ${seconds} s`);
 
-  await eventually(() => gateway.accessLines().length === 1, 'the access line');
+  await linesOf(gateway);
   await eventually(async () => isAtRest(proxy, row.isKept ?? false), 'no connection in use');
   assert.equal((await gateway.send('/health')).status, 200);
   const received = [JSON.stringify(reply.headers) + reply.text];

@@ -4,7 +4,13 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
 import { replaceNow } from '../support/clock.ts';
-import { chatBody, PROVIDER_KEY, type TestGateway, withoutRefill } from '../support/gateway.ts';
+import {
+  chatBody,
+  PROVIDER_KEY,
+  type TestGateway,
+  withoutRefill,
+  STREAM,
+} from '../support/gateway.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import {
@@ -18,8 +24,6 @@ import {
 } from '../support/upstream.ts';
 
 type Line = Record<string, unknown>;
-
-const STREAM = chatBody({ stream: true });
 
 /** A gateway with the providers `p`, and `q`, which is its fallback if there is a script for it. */
 async function start(

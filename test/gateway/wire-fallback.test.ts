@@ -12,6 +12,7 @@ import {
   triesOf,
   type Reply,
   withoutRefill,
+  STREAM,
 } from '../support/gateway.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
@@ -28,7 +29,6 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-const STREAM = chatBody({ stream: true });
 const GONE = `[providers.gone]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "none"\n`;
 
 const firstEvent =

@@ -3,10 +3,17 @@ import type { ServerResponse } from 'node:http';
 import { test, type TestContext } from 'node:test';
 
 import { idle, untilSteady, useManualTimers } from '../support/clock.ts';
-import { chatBody, rawChat, triesOf } from '../support/gateway.ts';
+import { chatBody, rawChat, triesOf, STREAM } from '../support/gateway.ts';
 import { openRaw } from '../support/raw.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
+import {
+  createGate,
+  errorAfter,
+  eventually,
+  openChat,
+  linesOf,
+  lineOf,
+} from '../support/streams.ts';
 import {
   answerWell,
   beginStream as begin,
@@ -14,12 +21,11 @@ import {
   completionEvents,
   failWith,
   type Script,
+  LAST,
+  DONE,
 } from '../support/upstream.ts';
 
 const KEEP_ALIVE = ': keep-alive\n\n';
-const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
-const DONE = 'data: [DONE]\n\n';
-const STREAM = chatBody({ stream: true });
 const SILENCE_MS = 15_000;
 /** Of one second, for tests whose gateway has workers. */
 const SHORT = 'stream_keepalive = 1';
@@ -325,8 +331,7 @@ test('a client that reads nothing gets no comments meanwhile, and the next ones 
 
 test('a client that reads nothing is cut off as without comments', async (t) => {
   const { gateway } = await startSlow(t, begin(MUCH), 400);
-  await eventually(() => gateway.accessLines().length === 1, 'the client is cut off');
-  assert.equal(gateway.accessLines()[0]!['outcome'], 'client_closed');
+  assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
 });
 
 test("a provider's comments that a client does not read are bounded", async (t) => {
@@ -335,7 +340,7 @@ test("a provider's comments that a client does not read are bounded", async (t) 
   await eventually(() => p.requests.length === 1, 'the provider is asked');
   await p.requests[0]!.closed;
   client.socket.destroy();
-  await eventually(() => gateway.accessLines().length === 1, 'the access line');
+  await linesOf(gateway);
   const [{ outcome } = { outcome: '' }] = gateway.accessLines()[0]!['tries'] as {
     outcome: string;
   }[];

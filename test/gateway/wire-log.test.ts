@@ -10,6 +10,7 @@ import {
   PROVIDER_KEY,
   startGateway,
   type TestGateway,
+  STREAM,
 } from '../support/gateway.ts';
 import { openFeed } from '../support/feed.ts';
 import { sendRaw } from '../support/raw.ts';
@@ -64,7 +65,6 @@ function assertCounts(line: Line, names: readonly string[], least = 0): void {
 }
 
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
-const STREAM = chatBody({ stream: true });
 
 describe('an access line', { concurrency: true }, () => {
   test('is one line of JSON with the documented fields', async (t) => {

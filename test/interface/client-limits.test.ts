@@ -7,7 +7,7 @@ import { replaceNow } from '../support/clock.ts';
 import { assertError, assertLimited, NOT_FOUND } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
-import { eventually } from '../support/streams.ts';
+import { linesOf } from '../support/streams.ts';
 import { sendJson, startUpstream } from '../support/upstream.ts';
 
 // The gateway's clock stands still unless a test moves it: how fast a machine is decides nothing.
@@ -50,7 +50,7 @@ async function start(
     },
     /** The `reason` of each 429 so far. */
     reasons: async (lines: number) => {
-      await eventually(() => gateway.accessLines().length === lines, 'the lines');
+      await linesOf(gateway, lines);
       const limited = gateway.accessLines().filter(({ status }) => status === 429);
       return [...new Set(limited.map(({ reason }) => reason))];
     },
@@ -127,7 +127,7 @@ test('a wrong key takes nothing of any limit', async (t) => {
 test('what clients\u2019 limits refuse is counted apart', async (t) => {
   const { gateway, statuses } = await start(t, { a: bucket(1), more: '[admin]\nport = 0\n' });
   assert.deepEqual(await statuses('a', 'a', 'a'), [200, 429, 429]);
-  await eventually(() => gateway.accessLines().length === 3, 'the lines');
+  await linesOf(gateway, 3);
   const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
   assert.equal(sum('gateway_refusals_total', { reason: 'client', client: 'a' }), 2);
   assert.equal(sum('gateway_requests_total', { client: 'a', outcome: 'rate_limited' }), 2);

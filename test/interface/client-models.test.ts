@@ -12,7 +12,7 @@ import {
   triesOf,
   type TestGateway,
 } from '../support/gateway.ts';
-import { eventually } from '../support/streams.ts';
+import { linesOf } from '../support/streams.ts';
 import { completionEvents, sendEvents, sendJson, startUpstream } from '../support/upstream.ts';
 
 /** The `models` of each client; absent: all. Its key is `<name>-key`. */
@@ -321,7 +321,7 @@ test('a fallback answers a client that may not name its model: the operator chos
   assert.equal(reply.status, 200);
   assert.equal(reply.headers['x-gateway-provider'], 'q');
   assertError(await gateway.chat(chatBody({ model: 'q/other' }), keyOf('a')), NOT_FOUND);
-  await eventually(() => gateway.accessLines().length === 2, 'the lines');
+  await linesOf(gateway, 2);
   const [line] = gateway.accessLines();
   assert.deepEqual([line!['client'], triesOf(line)], ['a', 'p:503 q:200']);
   assert.equal(working.requests.length, 1);

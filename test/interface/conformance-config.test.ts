@@ -17,6 +17,7 @@ import {
   PROVIDER_KEY,
   startGateway,
   type TestGateway,
+  STREAM,
 } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, freePort, runProgram, startServing } from '../support/process.ts';
 import { isRedisMissing, startRedis } from '../support/redis-server.ts';
@@ -35,7 +36,6 @@ import { ONLY_ONE_WORKER } from '../support/workers.ts';
 /** Each setting, and what can be seen of it from outside. */
 type Observation = (t: TestContext) => Promise<void>;
 
-const STREAM = chatBody({ stream: true });
 const hang: Script = () => {};
 /** Longer than one second, the shortest time that can be set. */
 const slow: Script = async (_, response) => {

@@ -192,6 +192,7 @@ const okRows: Row[] = [
   ...(
     [
       [{ message: 'overloaded', code: 503 }, apiError(503, 'overloaded')],
+      [{ message: 'no' }, apiError(502, 'no')],
       [{ message: 'no', status: 422 }, apiError(422, 'no')],
       [{ message: 'no', code: 200 }, apiError(502, 'no')],
       [{ message: 'no', code: 'oops' }, apiError(502, 'no (oops)')],

@@ -16,7 +16,7 @@ import {
 } from '../../src/lib/secrets.ts';
 import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
 import { withRandom } from '../support/random.ts';
-import { eventually } from '../support/streams.ts';
+import { linesOf } from '../support/streams.ts';
 import { sendJson, startUpstream } from '../support/upstream.ts';
 
 const KEYS = [
@@ -334,7 +334,7 @@ describe('the value of a fixed header', () => {
     const gateway = await startGateway(t, { toml: providerToml(upstream) + headers });
     const { text } = await gateway.chat(chatBody());
     assert.match(text, /\[secret\] is not known; see https:\/\/docs\.example\/errors"/);
-    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    await linesOf(gateway);
     assert.ok(!gateway.log.join('').includes(VALUE));
   });
 

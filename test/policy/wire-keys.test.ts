@@ -5,7 +5,7 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { replaceNow, replaceRandom, useManualTimers } from '../support/clock.ts';
 import { chatBody, providerToml, startGateway, type Reply } from '../support/gateway.ts';
-import { eventually, openChat } from '../support/streams.ts';
+import { eventually, openChat, lineOf } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 import {
   answerWell,
@@ -360,8 +360,7 @@ describe('a pool of keys', () => {
     const { closed } = upstream.requests[0]!;
     leave();
     await closed;
-    await eventually(() => gateway.accessLines().length === 1, 'the access line');
-    assert.equal(gateway.accessLines()[0]!['outcome'], 'client_closed');
+    assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
     assert.equal(asked(), 'a');
   });
 });

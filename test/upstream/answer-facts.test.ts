@@ -7,7 +7,7 @@ import { scanEvents } from '../../src/upstream/event-inspector.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { openStream } from '../../src/upstream/stream-relay.ts';
 import { bodyOf } from '../support/byte-source.ts';
-import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { chatBody, providerToml, startGateway, STREAM } from '../support/gateway.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom } from '../support/random.ts';
 import { eventually, openChat } from '../support/streams.ts';
@@ -17,10 +17,9 @@ import {
   sendJson,
   startUpstream,
   type Script,
+  DONE,
 } from '../support/upstream.ts';
 import { newReplyContext, replyWith } from '../support/reply-context.ts';
-
-const STREAM = chatBody({ stream: true });
 
 interface Facts {
   readonly model: string | undefined;
@@ -68,7 +67,6 @@ function choice(reason: string, delta: object = { content: 'a' }): string {
 
 const TOKEN = event('"usage":null', choice('null'));
 const FINISH = event('"usage":null', choice('"stop"'));
-const DONE = 'data: [DONE]\n\n';
 
 /** The usage of a stream that has it in an event of its own, after the one with the `finish_reason`. */
 async function usageOf(written: string): Promise<object | undefined> {
