@@ -2,8 +2,6 @@ import assert from 'node:assert/strict';
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { describe, test, type TestContext } from 'node:test';
 
-import { CLIENT_LIMITS, type Call } from '../../src/downstream/call.ts';
-import { createHttpServer, requestCounters } from '../../src/downstream/http-server.ts';
 import { fromIterable } from '../../src/lib/byte-source.ts';
 import { idle } from '../support/clock.ts';
 import { parseReplies } from '../support/documented.ts';
@@ -12,7 +10,7 @@ import { scenario } from '../support/scenario.ts';
 import { openRaw, sendRaw, statusesOf } from '../support/raw.ts';
 import { createGate, eventually, lineOf } from '../support/streams.ts';
 import { completion, sendJson } from '../support/upstream.ts';
-import { newBudget, newMemory } from '../support/shared.ts';
+import { startHttpServer } from '../support/http-server.ts';
 
 const MIB = 1_048_576;
 
@@ -204,24 +202,8 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
   });
 });
 
-/** A server without a gateway. Returns its port. */
-async function startServer(t: TestContext, handle: (call: Call) => Promise<void>): Promise<number> {
-  const server = createHttpServer({
-    handle,
-    answerBroken: () => assert.fail('nothing is broken'),
-    limits: CLIENT_LIMITS,
-    budget: newBudget(),
-    ...requestCounters(newMemory()),
-  });
-  const { port } = await server.listen(0, '127.0.0.1');
-  t.after(async () =>
-    server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }),
-  );
-  return port;
-}
-
 test('a call that ends without an answer closes its connection', async (t) => {
-  const port = await startServer(t, async () => {});
+  const port = await startHttpServer(t, async () => {});
   const { isClosed, text } = await sendRaw(port, HEALTH + HEALTH, { waitMs: 10_000 });
   assert.deepEqual([isClosed, text], [true, '']);
 });
@@ -233,7 +215,7 @@ test('what a stream fails with after its first chunk is what sending it fails wi
     throw new Error('a bug in the stream');
   };
   let thrown: unknown;
-  const port = await startServer(t, async (call) => {
+  const port = await startHttpServer(t, async (call) => {
     const answer = { status: 200, headers: {}, body: fromIterable(failing()) };
     await call.send(answer).catch((error: unknown) => (thrown = error));
   });

@@ -152,7 +152,7 @@ const ROWS: Row[] = [
     fault: 'black hole',
     ...both(TIMED_OUT),
     isAboutTime: true,
-    address: async (t) => `http://127.0.0.1:${(await startBlackHole(t)).port}/v1`,
+    address: async (t) => (await startBlackHole(t)).baseUrl,
   },
   { fault: 'TLS handshake fails', ...both(FAILED), address: startTlsWithoutCertificate },
   { fault: 'accept then close', ...both(FAILED), inflict: () => ({ onConnect: 'close' }) },
@@ -381,7 +381,7 @@ function zstd(text: string): Buffer {
 async function startTlsWithoutCertificate(t: TestContext): Promise<string> {
   const server = createServer({});
   server.on('tlsClientError', () => {});
-  return `https://127.0.0.1:${(await listen(t, server)).port}/v1`;
+  return (await listen(t, server)).baseUrl.replace('http:', 'https:');
 }
 
 interface Cell {

@@ -11,11 +11,12 @@ import {
   startGateway,
   type TestGateway,
   STREAM,
+  type LogLine,
 } from '../support/gateway.ts';
 import { openFeed } from '../support/feed.ts';
 import { sendRaw } from '../support/raw.ts';
 import { byModel, scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { eventually, openChat } from '../support/streams.ts';
+import { eventually, openChat, linesOf, lineOf } from '../support/streams.ts';
 import {
   answerWell,
   beginStream,
@@ -30,8 +31,6 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-type Line = Record<string, unknown>;
-
 /** Provider `p`, which does as it is told, and these further sections. */
 const start = async (
   t: TestContext,
@@ -40,22 +39,8 @@ const start = async (
   settings: ScenarioSettings<'p'> = {},
 ) => scenario(t, { ...settings, providers: { p: script }, more });
 
-/** The access lines, once there are so many. A line is written when its answer is out. */
-async function linesOf(gateway: TestGateway, count = 1): Promise<Line[]> {
-  await eventually(() => gateway.accessLines().length >= count, `${count} access lines`);
-  assert.equal(gateway.accessLines().length, count);
-  return gateway.accessLines();
-}
-
-async function lineOf(gateway: TestGateway): Promise<Line> {
-  return (await linesOf(gateway))[0]!;
-}
-
-/** Every line, parsed. */
-const entriesOf = ({ log }: TestGateway) => log.map((line) => JSON.parse(line) as Line);
-
 /** Whether each is a whole number of this size or more. */
-function assertCounts(line: Line, names: readonly string[], least = 0): void {
+function assertCounts(line: LogLine, names: readonly string[], least = 0): void {
   for (const name of names) {
     assert.ok(
       Number.isInteger(line[name]) && (line[name] as number) >= least,
@@ -100,7 +85,7 @@ describe('an access line', { concurrency: true }, () => {
       remote: '127.0.0.1',
     });
     assert.match(trace_id as string, /^[\da-f]{32}$/);
-    const [{ duration_ms: tryMs, ...tried }, ...more] = tries as [Line];
+    const [{ duration_ms: tryMs, ...tried }, ...more] = tries as [LogLine];
     assert.deepEqual(
       [tried, more],
       [{ provider: 'p', model: 'm/x', outcome: 'ok', status: 200 }, []],
@@ -270,7 +255,7 @@ describe('an access line', { concurrency: true }, () => {
     const { text } = await sendRaw(gateway.port, 'canary\r\n\r\n');
     const [, id] = /\r\nx-request-id: (\S+)\r\n/.exec(text) ?? [];
     await eventually(() => gateway.log.length > 0, 'the line');
-    const [{ time: _, ...line } = {}] = entriesOf(gateway);
+    const [{ time: _, ...line } = {}] = gateway.lines();
     assert.deepEqual(line, {
       level: 'info',
       message: 'broken request',
@@ -345,7 +330,7 @@ describe('the text of a provider that quotes the request', () => {
       const { text } = await gateway.chat(bodyFor(what));
       assert.equal(text.includes(QUOTE), isTold(what), 'the client is told');
       const line = (await linesOf(gateway, 4 * (index + 1))).at(-4)!;
-      const [first] = line['tries'] as Line[];
+      const [first] = line['tries'] as LogLine[];
       const isPlain = what.includes('plain');
       const named = isPlain ? 'Internal Server Error' : 'invalid_request_error list_type';
       if (isTold(what)) assert.equal(first!['cause'], named, what);
@@ -391,10 +376,9 @@ describe('logging', { concurrency: true }, () => {
       assert.equal((await gateway.send(path, { method: 'POST', body: '{}' })).status, 404);
     }
     await eventually(() => gateway.log.length >= 3, 'the warnings');
-    const lines = entriesOf(gateway);
     const served = 'POST /v1/chat/completions, GET /v1/models, GET /health';
     assert.deepEqual(
-      lines.map(({ level, message }) => [level, message]),
+      gateway.lines().map(({ level, message }) => [level, message]),
       paths
         .slice(0, 3)
         .map((path) => ['warn', `${path} is not served; this gateway serves ${served}`]),
@@ -421,10 +405,7 @@ describe('logging', { concurrency: true }, () => {
   });
 
   test('has no content of a message, no token and no key, whatever is turned on', async (t) => {
-    const words = {
-      asked: 'the-question-asked',
-      answered: 'the-answer-given',
-    };
+    const words = { asked: 'the-question-asked', answered: 'the-answer-given' };
     // A provider's own text is logged: without it nobody could tell what to mend.
     const failed = 'the-fault-told';
     const sections = `${LOUD}[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`;
@@ -542,7 +523,7 @@ describe('what a client sends', { concurrency: true }, () => {
       // oxlint-disable-next-line no-control-regex
       assert.match(line, /^\{[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*\}\n$/);
       assert.ok(line.length < 2000, `${line.length}`);
-      const facts = JSON.parse(line) as Line;
+      const facts = JSON.parse(line) as LogLine;
       assert.notEqual(facts['path'], '/forged');
       for (const value of Object.values(facts)) {
         // oxlint-disable-next-line no-control-regex

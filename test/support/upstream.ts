@@ -87,10 +87,9 @@ export async function startUpstream(
       )
     : createServer(listener);
   if ('keepAliveTimeout' in server) server.keepAliveTimeout = 60_000;
-  const { port, sockets } = await listen(t, server);
+  const { baseUrl, sockets } = await listen(t, server);
   upstream.sockets = sockets;
-  const scheme = certificate ? 'https' : 'http';
-  upstream.baseUrl = `${scheme}://127.0.0.1:${port}/v1`;
+  upstream.baseUrl = certificate ? baseUrl.replace('http:', 'https:') : baseUrl;
   return upstream;
 }
 
