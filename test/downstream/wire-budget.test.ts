@@ -338,10 +338,10 @@ test('the idle limit of a stream that waits for memory is no timeout of the prov
 
 test('while a stream waits for memory, no new request takes it away, but one that has begun goes on', () => {
   const whole = newBudget(MIB);
-  const [stream, request, begun] = [1, 2, 3].map(() => new Reservation(whole)) as [
-    Reservation,
-    Reservation,
-    Reservation,
+  const [stream, request, begun] = [
+    new Reservation(whole),
+    new Reservation(whole),
+    new Reservation(whole),
   ];
   begun.resize(65_537);
   whole.waiting.add(1);

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import type { Socket } from 'node:net';
 import { describe, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { chatBody, rawChat, triesOf, type TestGateway } from '../support/gateway.ts';
 import { openRaw } from '../support/raw.ts';
@@ -130,7 +131,7 @@ describe('a client that leaves', { concurrency: 4 }, () => {
         const { reached = () => p.requests.length === 1, asked = [1, 0] } = phase;
         await eventually(() => reached({ p, q, gateway, client, received }), when);
         // A turn of the clock, so that what the provider sent has come through.
-        await new Promise((resolve) => setTimeout(resolve, 20));
+        await sleep(20);
         leave(client);
 
         const line = await lineOf(gateway);

@@ -17,6 +17,8 @@ import {
   LAST,
   DONE,
   flood,
+  beginStream,
+  sendEvents,
 } from '../support/upstream.ts';
 
 const MIB = 1_048_576;
@@ -26,6 +28,12 @@ const STUCK_MS = 800;
 const CUT_MS = 400;
 
 const PART = Buffer.from(`data: {"x":"${'y'.repeat(65_500)}"}\n\n`);
+
+const eventOf = (bytes: number) => `data: {"choices":[],"x":"${'y'.repeat(bytes)}"}\n\n`;
+const answerOf =
+  (bytes: number): Script =>
+  (_, response) =>
+    sendJson(response, completion('y'.repeat(bytes)));
 
 /** A client that reads nothing until told to. */
 function openReader(t: TestContext, port: number, requests: string): Socket {
@@ -100,11 +108,7 @@ for (const more of ['', 'connection: close\r\n']) {
 }
 
 test('an answer that a reset finds half written is not called delivered', async (t) => {
-  const { gateway } = await start(
-    t,
-    (_, response) => sendJson(response, completion('y'.repeat(60_000))),
-    60_000,
-  );
+  const { gateway } = await start(t, answerOf(60_000), 60_000);
   // So small that each is written in one go, and together more than the network holds.
   const count = 1000;
   const reader = openReader(t, gateway.port, rawChat(chatBody()).repeat(count));
@@ -140,8 +144,7 @@ test(
   async (t) => {
     const size = 30 * MIB;
     await atSomeScale(async (scale) => {
-      const script: Script = (_, response) => sendJson(response, completion('y'.repeat(size)));
-      const { gateway } = await start(t, script, scale * STUCK_MS);
+      const { gateway } = await start(t, answerOf(size), scale * STUCK_MS);
       const socket = openReader(t, gateway.port, rawChat(chatBody()));
       let received = 0;
       for (let pauses = 0; received < size && !socket.closed;) {
@@ -160,20 +163,11 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
   const STREAM = rawChat(chatBody({ stream: true }));
   const stuck: Record<string, { script: Script; requests: string }> = {
     'a stream': { script: flood(PART, 100 * MIB).script, requests: STREAM },
-    'one event of 12 MiB': {
-      script: (_, response) => {
-        response.writeHead(200, { 'content-type': 'text/event-stream' });
-        response.write(`data: {"choices":[],"x":"${'y'.repeat(12 * MIB)}"}\n\n`);
-      },
-      requests: STREAM,
-    },
-    'a complete answer of 16 MiB': {
-      script: (_, response) => sendJson(response, completion('y'.repeat(16 * MIB))),
-      requests: rawChat(chatBody()),
-    },
+    'one event of 12 MiB': { script: beginStream(eventOf(12 * MIB)), requests: STREAM },
+    'a complete answer of 16 MiB': { script: answerOf(16 * MIB), requests: rawChat(chatBody()) },
     // Together more than the network holds, each so small that it is written in one go.
     'many answers of 200 KiB on one connection': {
-      script: (_, response) => sendJson(response, completion('y'.repeat(200_000))),
+      script: answerOf(200_000),
       requests: rawChat(chatBody()).repeat(100),
     },
   };
@@ -226,16 +220,10 @@ describe('a client that stops reading', { concurrency: 4 }, () => {
   const slow: Record<string, { script: Script; requests: string }> = {
     'a stream': { script: flood(PART, SLOW_BYTES).script, requests: STREAM },
     'one event of 15 MiB': {
-      script: (_, response) => {
-        response.writeHead(200, { 'content-type': 'text/event-stream' });
-        response.end(`data: {"choices":[],"x":"${'y'.repeat(15 * MIB)}"}\n\n${LAST}${DONE}`);
-      },
+      script: (_, response) => sendEvents(response, eventOf(15 * MIB) + LAST + DONE),
       requests: STREAM,
     },
-    'a complete answer of 18 MiB': {
-      script: (_, response) => sendJson(response, completion('y'.repeat(SLOW_BYTES))),
-      requests: rawChat(chatBody()),
-    },
+    'a complete answer of 18 MiB': { script: answerOf(SLOW_BYTES), requests: rawChat(chatBody()) },
   };
   for (const [what, scene] of Object.entries(slow)) {
     test(

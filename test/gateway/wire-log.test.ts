@@ -12,6 +12,7 @@ import {
   type TestGateway,
   STREAM,
   type LogLine,
+  rawChat,
 } from '../support/gateway.ts';
 import { openFeed } from '../support/feed.ts';
 import { sendRaw } from '../support/raw.ts';
@@ -47,6 +48,11 @@ function assertCounts(line: LogLine, names: readonly string[], least = 0): void 
       `${name}: ${String(line[name])}`,
     );
   }
+}
+
+/** Provider `p` with this key. */
+async function providerWith(t: TestContext, key: string): Promise<string> {
+  return `[providers.p]\nbase_url = "${(await startUpstream(t)).baseUrl}"\napi_key = '${key}'\n`;
 }
 
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
@@ -225,11 +231,8 @@ describe('an access line', { concurrency: true }, () => {
 
   test('has the outcome client_closed when the client leaves in the middle of its body', async (t) => {
     const { gateway } = await start(t);
-    const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\n`;
     const socket = connect(gateway.port, '127.0.0.1');
-    socket.write(
-      `POST /v1/chat/completions HTTP/1.1\r\n${head}content-length: 99\r\nexpect: 100-continue\r\n\r\n`,
-    );
+    socket.write(rawChat({}, ['expect: 100-continue']).slice(0, -'{}'.length));
     // The gateway says so when it begins to read the body.
     assert.match(String(await once(socket, 'data')), /^HTTP\/1\.1 100 /);
     socket.end('{');
@@ -239,11 +242,9 @@ describe('an access line', { concurrency: true }, () => {
 
   test('has the status and the id of the refusal where a body turns out not to be HTTP', async (t) => {
     const { gateway } = await start(t);
-    const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\nx-request-id: i`;
-    const { text } = await sendRaw(
-      gateway.port,
-      `POST /v1/chat/completions HTTP/1.1\r\n${head}\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n`,
-    );
+    const [head = ''] = rawChat({}, ['x-request-id: i']).split('\r\n\r\n');
+    const chunked = head.replace('content-length: 2', 'transfer-encoding: chunked');
+    const { text } = await sendRaw(gateway.port, `${chunked}\r\n\r\nzz\r\n`);
     assert.match(text, /^HTTP\/1\.1 400 [^]*\r\nx-request-id: i\r\n[^]*not valid HTTP/);
     const { level, outcome, status, request_id } = await lineOf(gateway);
     assert.deepEqual([level, outcome, status, request_id], ['info', 'refused', 400, 'i']);
@@ -386,10 +387,8 @@ describe('logging', { concurrency: true }, () => {
   });
 
   test('stays JSON whatever keys, quotes and backslashes are in it', async (t) => {
-    const upstream = await startUpstream(t);
     const key = 'canary-that-ends-in-\\';
-    const provider = `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = '${key}'\n`;
-    const gateway = await startGateway(t, { toml: LOUD + provider });
+    const gateway = await startGateway(t, { toml: LOUD + (await providerWith(t, key)) });
     const shapes = [`${key}"`, 'key=x"', 'key=x\\"', 'key=x","z":"', 'sk-123456\\"'];
     for (const shape of shapes) {
       const headers = { 'user-agent': shape };
@@ -457,11 +456,8 @@ describe('logging', { concurrency: true }, () => {
 
   for (const key of ['quo"te-0123456789', 'back\\slash-0123456789', '$&-(x)+[y]*0123456789']) {
     test(`hides also a key like ${key}`, async (t) => {
-      const upstream = await startUpstream(t);
-      const providers = `${LOUD}[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = '${key}'\n`;
-      const gateway = await startGateway(t, {
-        toml: `${providers}[server.auth]\nkeys = ['${key}']\n`,
-      });
+      const sections = [LOUD, await providerWith(t, key), `[server.auth]\nkeys = ['${key}']\n`];
+      const gateway = await startGateway(t, { toml: sections.join('') });
       const headers = { authorization: `Bearer ${key}`, 'user-agent': `me ${key}` };
       const { status } = await gateway.chat(chatBody({ model: `p/${key}` }), { headers });
       assert.equal(status, 200);

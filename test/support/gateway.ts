@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { createService, type Service } from '../../src/app.ts';
-import { SERVER } from './process.ts';
+import { SERVER, parseLog } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 import { isClockReplaced, WORKERS_ENV } from './workers.ts';
 
@@ -25,8 +25,8 @@ export interface TestGateway {
   readonly adminPort: number;
   /** Every log line so far. */
   readonly log: string[];
-  /** The log lines so far with this message, or all of them, parsed. */
-  lines(message?: string): LogLine[];
+  /** The log lines so far with one of these messages, or all of them, parsed. */
+  lines(...messages: readonly string[]): LogLine[];
   /** The access lines so far, parsed. */
   accessLines(): LogLine[];
   /** Sends a request with the usual headers; `headers` with value undefined are left out. */
@@ -123,10 +123,7 @@ export async function startGateway(
     port,
     adminPort,
     log,
-    lines: (name) =>
-      log
-        .map((line) => JSON.parse(line) as LogLine)
-        .filter(({ message }) => name === undefined || message === name),
+    lines: (...messages) => parseLog(log.join(''), ...messages),
     accessLines: () => gateway.lines('request'),
     async send(path, options = {}) {
       const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, ...options.headers };

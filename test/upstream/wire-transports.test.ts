@@ -21,7 +21,7 @@ import {
   startGateway,
 } from '../support/gateway.ts';
 import { startHttpProxy } from '../support/http-proxy.ts';
-import { buildOnce, emptyFolder, runProgram, startServing } from '../support/process.ts';
+import { buildOnce, emptyFolder, runProgram, startServing, parseLog } from '../support/process.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { eventually, openChat } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
@@ -63,13 +63,7 @@ async function start(t: TestContext, { baseUrl, others = {}, server = '', env = 
     'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${server}\n${sections.join('')}`,
   });
   const program = await startServing(t, [], { cwd, env });
-  const lines = (name: string) =>
-    program
-      .stdout()
-      .split('\n')
-      .slice(0, -1)
-      .map((line) => JSON.parse(line) as Record<string, unknown>)
-      .filter(({ message }) => message === name);
+  const lines = (name: string) => parseLog(program.stdout(), name);
   const transport = /^upstream +(.*)$/m.exec(program.stderr())?.[1];
   return { ...program, lines, transport };
 }
