@@ -2,25 +2,18 @@ import assert from 'node:assert/strict';
 import { Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
-import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
-import { createHttpServer, requestCounters } from '../../src/downstream/http-server.ts';
+import type { Call } from '../../src/downstream/call.ts';
 import { createRemoteAddress } from '../../src/downstream/request-head.ts';
 import { sendRaw } from '../support/raw.ts';
-import { newBudget, newMemory } from '../support/shared.ts';
+import { startHttpServer } from '../support/http-server.ts';
+import { eventually } from '../support/streams.ts';
 
 /** Starts a server that answers with the address of its client. Returns a function that sends a request to it. */
 async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
   const remoteAddress = createRemoteAddress(trustedProxies);
-  const server = createHttpServer({
-    handle: (call) =>
-      call.send({ status: 200, headers: {}, body: remoteAddress(call) ?? 'not known' }),
-    answerBroken: () => ({ status: 400, headers: {}, body: '' }),
-    limits: CLIENT_LIMITS,
-    budget: newBudget(1_000_000),
-    ...requestCounters(newMemory()),
-  });
-  const { port } = await server.listen(0, host);
-  t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
+  const handle = async (call: Call) =>
+    call.send({ status: 200, headers: {}, body: remoteAddress(call) ?? 'not known' });
+  const port = await startHttpServer(t, handle, host);
   return async (...forwarded: readonly string[]) => {
     const headers = forwarded.map((value) => `X-Forwarded-For: ${value}\r\n`);
     const request = `GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n${headers.join('')}\r\n`;
@@ -108,22 +101,13 @@ test('an IPv4 client of a socket of both families has an IPv4 address, and is fo
 test('the address of a client that has left is still known', async (t) => {
   const remoteAddress = createRemoteAddress([]);
   const client = new Socket();
-  const found = new Promise<string | undefined>((resolve) => {
-    const server = createHttpServer({
-      async handle(call) {
-        client.destroy();
-        await new Promise<void>((left) => call.cancellation.onCancel(left));
-        resolve(remoteAddress(call));
-      },
-      answerBroken: () => ({ status: 400, headers: {}, body: '' }),
-      limits: CLIENT_LIMITS,
-      budget: newBudget(1_000_000),
-      ...requestCounters(newMemory()),
-    });
-    t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
-    void server.listen(0, '127.0.0.1').then(({ port }) => {
-      client.connect(port, '127.0.0.1').write('GET / HTTP/1.1\r\nhost: a\r\n\r\n');
-    });
+  let address: string | undefined;
+  const port = await startHttpServer(t, async (call) => {
+    client.destroy();
+    await new Promise<void>((left) => call.cancellation.onCancel(left));
+    address = remoteAddress(call);
   });
-  assert.equal(await found, '127.0.0.1');
+  client.connect(port, '127.0.0.1').write('GET / HTTP/1.1\r\nhost: a\r\n\r\n');
+  await eventually(() => address !== undefined, 'the client has left');
+  assert.equal(address, '127.0.0.1');
 });

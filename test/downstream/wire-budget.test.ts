@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer } from 'node:http';
-import { connect, type AddressInfo } from 'node:net';
+import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
@@ -18,7 +18,7 @@ import {
   type TestGateway,
 } from '../support/gateway.ts';
 import { withRandom, type Random } from '../support/random.ts';
-import { sendRaw } from '../support/raw.ts';
+import { sendRaw, openRaw } from '../support/raw.ts';
 import { scenario } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
 import {
@@ -32,6 +32,7 @@ import {
   type Script,
 } from '../support/upstream.ts';
 import { newBudget } from '../support/shared.ts';
+import { listen } from '../support/listen.ts';
 
 const MIB = 1_048_576;
 const TOO_MUCH: ExpectedError = {
@@ -55,8 +56,7 @@ const nothingIsReserved = async (gateway: TestGateway) =>
 
 /** Another client announces a body of so many bytes, and sends its first. Returns what ends it. */
 async function takeBudget(t: TestContext, gateway: TestGateway, bytes: number) {
-  const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
-  t.after(() => socket.destroy());
+  const { socket } = openRaw(t, gateway.port);
   const before = gateway.reservedBytes();
   socket.write(`${headWith(`content-length: ${bytes}`)}{`);
   await eventually(() => gateway.reservedBytes() === before + bytes, 'the budget is taken');
@@ -338,10 +338,10 @@ test('the idle limit of a stream that waits for memory is no timeout of the prov
 
 test('while a stream waits for memory, no new request takes it away, but one that has begun goes on', () => {
   const whole = newBudget(MIB);
-  const [stream, request, begun] = [1, 2, 3].map(() => new Reservation(whole)) as [
-    Reservation,
-    Reservation,
-    Reservation,
+  const [stream, request, begun] = [
+    new Reservation(whole),
+    new Reservation(whole),
+    new Reservation(whole),
   ];
   begun.resize(65_537);
   whole.waiting.add(1);
@@ -365,16 +365,10 @@ test('of each long body at most 512 KiB are read or written in one turn of the e
       response.write(long);
       response.end('"}');
     });
-  }).listen(0, '127.0.0.1');
-  await once(provider, 'listening');
-  t.after(() => {
-    provider.close();
-    provider.closeAllConnections();
   });
-  const { port } = provider.address() as AddressInfo;
   const gateway = await startGateway(t, {
     isInProcess: true,
-    toml: `[server]\n${budget(64)}` + providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }),
+    toml: `[server]\n${budget(64)}` + providerToml(await listen(t, provider)),
   });
   const socket = connect(gateway.port, '127.0.0.1');
   t.after(() => socket.destroy());

@@ -4,44 +4,38 @@ import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { GatewayError } from '../../src/lib/errors.ts';
-import { replaceNow, startStopwatch } from '../support/clock.ts';
-import {
-  chatBody,
-  providerToml,
-  rawChat,
-  startGateway,
-  type GatewayOptions,
-} from '../support/gateway.ts';
-import { isRefused } from '../support/raw.ts';
+import { startStopwatch, stopClock } from '../support/clock.ts';
+import { chatBody, rawChat, type GatewayOptions } from '../support/gateway.ts';
+import { isRefused, openRaw } from '../support/raw.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
-import { CHUNK, completion, sendJson, startUpstream } from '../support/upstream.ts';
+import {
+  CHUNK,
+  completion,
+  sendJson,
+  LAST,
+  DONE,
+  failWith,
+  flood,
+  beginStream,
+  type Script,
+} from '../support/upstream.ts';
+import { scenario } from '../support/scenario.ts';
 
-const END = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n';
+const END = LAST + DONE;
+const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 
 /** A gateway whose provider begins streams at once and finishes everything when `finish` is called. */
 async function start(t: TestContext, options: Pick<GatewayOptions, 'isInProcess'> = {}) {
   const { opened, open: finish } = createGate();
-  const upstream = await startUpstream(t, async ({ body }, response) => {
-    const isStream = body.includes('"stream":true');
-    if (isStream) response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+  const p: Script = async (request, response) => {
+    const isStream = request.body.includes('"stream":true');
+    if (isStream) beginStream(CHUNK)(request, response);
     await opened;
     if (isStream) response.end(END);
     else sendJson(response, completion());
-  });
-  const gateway = await startGateway(t, { toml: providerToml(upstream), ...options });
+  };
+  const { p: upstream, gateway } = await scenario(t, { ...options, providers: { p } });
   return { upstream, finish, gateway };
-}
-
-/** A connection whose requests a test writes itself. */
-function openConnection(t: TestContext, port: number) {
-  const socket = connect(port, '127.0.0.1');
-  let text = '';
-  let isClosed = false;
-  socket.on('data', (chunk: Buffer) => (text += chunk.toString()));
-  socket.on('error', () => {});
-  socket.on('close', () => (isClosed = true));
-  t.after(() => socket.destroy());
-  return { socket, text: () => text, isClosed: () => isClosed };
 }
 
 test('a drain finishes requests and streams in flight, and refuses new connections', async (t) => {
@@ -66,33 +60,33 @@ test('a drain finishes requests and streams in flight, and refuses new connectio
 
 test('an answer given while draining says that its connection closes', async (t) => {
   const { gateway, upstream, finish } = await start(t);
-  const client = openConnection(t, gateway.port);
+  const client = openRaw(t, gateway.port);
   client.socket.write(rawChat(chatBody()));
   await eventually(() => upstream.requests.length === 1, 'the request reached the provider');
   const drained = gateway.drain(10_000);
   await eventually(() => isRefused(gateway.port), 'new connections are refused');
   finish();
   await drained;
-  await eventually(client.isClosed, 'the connection is closed');
+  await client.closed;
   assert.match(client.text(), /^HTTP\/1\.1 200 /);
   assert.match(client.text(), /\r\nconnection: close\r\n/i);
 });
 
 test('GET /health on a connection that was kept alive says 503 and draining', async (t) => {
   const { gateway, finish } = await start(t);
-  const client = openConnection(t, gateway.port);
-  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  const client = openRaw(t, gateway.port);
+  client.socket.write(HEALTH);
   await eventually(() => client.text().includes('healthy'), 'the first answer');
   // An idle connection is closed by the drain; one that is carrying a stream is not.
   client.socket.write(rawChat(chatBody({ stream: true })));
   await eventually(() => client.text().includes('"content":"a"'), 'the first event');
   const drained = gateway.drain(10_000);
-  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  client.socket.write(HEALTH);
   // Long enough for the second request to be on the connection.
-  await new Promise((resolve) => setTimeout(resolve, 50));
+  await sleep(50);
   finish();
   await drained;
-  await eventually(client.isClosed, 'the connection is closed');
+  await client.closed;
   const [, answer = ''] = client.text().split('data: [DONE]');
   assert.match(answer, /HTTP\/1\.1 503 /);
   assert.match(answer, /\r\nconnection: close\r\n/i);
@@ -101,11 +95,11 @@ test('GET /health on a connection that was kept alive says 503 and draining', as
 
 test('a drain closes idle connections at once', async (t) => {
   const { gateway } = await start(t);
-  const client = openConnection(t, gateway.port);
-  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  const client = openRaw(t, gateway.port);
+  client.socket.write(HEALTH);
   await eventually(() => client.text().includes('healthy'), 'the answer');
   await gateway.drain(10_000);
-  await eventually(client.isClosed, 'the connection is closed');
+  await client.closed;
 });
 
 test(
@@ -113,12 +107,12 @@ test(
   { skip: process.platform !== 'linux' && 'the kernel may hold fewer connections' },
   async (t) => {
     // On a busy machine a client may take longer to write its request than the grace of idle connections.
-    replaceNow(t, () => 1000);
+    stopClock(t);
     const { gateway } = await start(t);
-    const clients = Array.from({ length: 1000 }, () => openConnection(t, gateway.port));
+    const clients = Array.from({ length: 1000 }, () => openRaw(t, gateway.port));
     let refused = 0;
     for (const { socket } of clients) {
-      socket.on('connect', () => socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n'));
+      socket.on('connect', () => socket.write(HEALTH));
       // The kernel had not connected it yet when the port was closed.
       socket.on('error', ({ code }: NodeJS.ErrnoException) => {
         if (code === 'ECONNREFUSED') refused += 1;
@@ -127,7 +121,7 @@ test(
     // The sockets connect before the gateway accepts any of them.
     await new Promise((resolve) => process.nextTick(resolve));
     await gateway.drain(10_000);
-    await eventually(() => clients.every(({ isClosed }) => isClosed()), 'all are closed');
+    await Promise.all(clients.map(({ closed }) => closed));
     const answered = clients.filter(({ text }) => text().includes('draining')).length;
     assert.equal(answered, 1000 - refused);
     assert.ok(refused < 10, `${refused} are refused`);
@@ -135,39 +129,37 @@ test(
 );
 
 test('a connection that was idle long before a drain still takes a request after the port is closed', async (t) => {
-  let nowMs = 1000;
-  replaceNow(t, () => nowMs);
+  const clock = stopClock(t);
   const { gateway } = await start(t);
-  const client = openConnection(t, gateway.port);
-  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  const client = openRaw(t, gateway.port);
+  client.socket.write(HEALTH);
   await eventually(() => client.text().includes('healthy'), 'the first answer');
-  nowMs += 10_000;
+  clock.nowMs += 10_000;
   const drained = gateway.drain(10_000);
   await eventually(() => isRefused(gateway.port), 'new connections are refused');
   // Several checks for idle connections.
-  await new Promise((resolve) => setTimeout(resolve, 400));
-  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await sleep(400);
+  client.socket.write(HEALTH);
   await eventually(() => client.text().includes('draining'), 'the second answer');
   assert.match(client.text(), /HTTP\/1\.1 503 .*\r\nconnection: close\r\n/is);
   await drained;
 });
 
 test('a connection still takes a request after an answer that ends long after a drain has begun', async (t) => {
-  let nowMs = 1000;
-  replaceNow(t, () => nowMs);
+  const clock = stopClock(t);
   const { gateway, finish } = await start(t);
-  const client = openConnection(t, gateway.port);
+  const client = openRaw(t, gateway.port);
   // Its head has come before the drain, and says nothing of a close.
   client.socket.write(rawChat(chatBody({ stream: true })));
   await eventually(() => client.text().includes('"content":"a"'), 'the first event');
   const drained = gateway.drain(60_000);
   await eventually(() => isRefused(gateway.port), 'new connections are refused');
-  nowMs += 10_000;
+  clock.nowMs += 10_000;
   finish();
   await eventually(() => client.text().endsWith('0\r\n\r\n'), 'the end of the stream');
   // Several checks for idle connections.
-  await new Promise((resolve) => setTimeout(resolve, 400));
-  client.socket.write('GET /health HTTP/1.1\r\nhost: a\r\n\r\n');
+  await sleep(400);
+  client.socket.write(HEALTH);
   await eventually(() => client.text().includes('draining'), 'the second answer');
   await drained;
 });
@@ -178,7 +170,7 @@ test('connections whose answers began before a drain do not delay it until its d
   const drains = Array.from({ length: 30 }, async (_, index) => {
     // The threads of thirty gateways take longer to start than what is measured.
     const { gateway, finish } = await start(t, { isInProcess: true });
-    const client = openConnection(t, gateway.port);
+    const client = openRaw(t, gateway.port);
     client.socket.write(rawChat(chatBody({ stream: true })));
     await eventually(() => client.text().includes('"content":"a"'), 'the first event');
     const drained = gateway.drain(60_000);
@@ -222,21 +214,14 @@ test('requests that a shutdown ends are not logged as errors of the gateway', as
 
 /** Clients that send these and read nothing of answers that have no end. */
 async function startStuckClients(t: TestContext, bodies: readonly object[]) {
-  const [completeText, part] = ['x'.repeat(40_000_000), `data: {"x":"${'y'.repeat(65_000)}"}\n\n`];
-  const upstream = await startUpstream(t, ({ body }, response) => {
-    let hasRoom = body.includes('"stream":true');
-    if (!hasRoom) sendJson(response, completion(completeText));
-    const push = () => {
-      while (hasRoom) hasRoom = response.write(part);
-    };
-    if (hasRoom) response.writeHead(200, { 'content-type': 'text/event-stream' });
-    push();
-  });
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const answer = completion('x'.repeat(40_000_000));
+  const { script: stream } = flood(`data: {"x":"${'y'.repeat(65_000)}"}\n\n`, Infinity);
+  const p: Script = (request, response) =>
+    request.body.includes('"stream":true') ? stream(request, response) : sendJson(response, answer);
+  const { gateway } = await scenario(t, { providers: { p } });
   const clients = bodies.map((body) => {
-    const socket = connect(gateway.port, '127.0.0.1');
+    const socket = connect(gateway.port, '127.0.0.1').on('error', () => {});
     t.after(() => socket.destroy());
-    socket.on('error', () => {});
     socket.write(rawChat(body));
     return socket;
   });
@@ -263,30 +248,26 @@ test('what a drain cuts while its client reads nothing is on its access line bef
 
 test('a request that comes after the deadline of a drain is told so, and no provider is asked', async (t) => {
   // A connection is left without a request for a second, which a slow machine may take for the rest of this.
-  replaceNow(t, () => 1000);
+  stopClock(t);
   const { gateway, upstream } = await start(t);
   const stream = openChat(gateway.port);
   await eventually(() => stream.text() === CHUNK, 'the first event');
-  const client = openConnection(t, gateway.port);
+  const client = openRaw(t, gateway.port);
   const request = rawChat(chatBody());
   client.socket.write(request.slice(0, 30));
   await eventually(() => !client.socket.connecting, 'a connection');
   const drained = gateway.drain(0);
   errorAfter(await stream.ended, CHUNK);
   client.socket.write(request.slice(30));
-  await eventually(client.isClosed, 'the connection is closed');
+  await client.closed;
   assert.match(client.text(), /^HTTP\/1\.1 500 /);
   assert.equal(upstream.requests.length, 1);
   await drained;
 });
 
 test('a request that waits for a retry does not delay the deadline of a drain', async (t) => {
-  const upstream = await startUpstream(t, (_, response) =>
-    sendJson(response, {}, { status: 503, headers: { 'retry-after': '20' } }),
-  );
-  const gateway = await startGateway(t, {
-    toml: `[server]\nretries = 1\n${providerToml(upstream)}`,
-  });
+  const p = failWith(503, { headers: { 'retry-after': '20' } });
+  const { p: upstream, gateway } = await scenario(t, { providers: { p }, server: 'retries = 1' });
   const chat = openChat(gateway.port, chatBody());
   await eventually(() => upstream.requests.length === 1, 'the first try');
   await gateway.drain(50);

@@ -8,7 +8,7 @@ import {
   type IncomingMessage,
   type ServerResponse,
 } from 'node:http';
-import { connect, createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
@@ -16,7 +16,7 @@ import { readInTurns } from '../../src/downstream/request-body.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
 import { createConnections } from '../../src/upstream/connections.ts';
 import { sendByFetch } from '../../src/upstream/fetch-transport.ts';
-import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
+import { TransportError } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
 import {
   type ByteSink,
@@ -36,24 +36,12 @@ import { startRawUpstream } from '../support/raw-upstream.ts';
 import { scenario } from '../support/scenario.ts';
 import { createGate, eventually, openChat } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
-import { OVER_FETCH } from '../support/transport.ts';
 import { CHUNK, completionEvents, failWith, startUpstream } from '../support/upstream.ts';
+import { listen } from '../support/listen.ts';
 
 const KIB = 1024;
 const MIB = 1_048_576;
 const TRANSPORTS = sweep<readonly ('auto' | 'fetch')[]>(['auto', 'fetch'], ['auto']);
-
-/** Lets a server listen for the length of a test, and returns its base URL. */
-async function listen(t: TestContext, server: Server): Promise<string> {
-  const sockets: Socket[] = [];
-  server.on('connection', (socket: Socket) => sockets.push(socket.on('error', () => {})));
-  t.after(() => {
-    server.close();
-    for (const socket of sockets) socket.destroy();
-  });
-  await once(server.listen(0, '127.0.0.1'), 'listening');
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`;
-}
 
 /** Sends a POST with this body over undici's agent, as the gateway does. */
 async function sendUndici(
@@ -130,22 +118,21 @@ for (const transport of TRANSPORTS) {
 
     test('what clients that left had sent is dropped although the connection to the provider still hangs', async (t) => {
       // No TLS is spoken there.
-      const upstream = createServer();
-      let connections = 0;
-      upstream.on('connection', () => (connections += 1));
-      const baseUrl = (await listen(t, upstream)).replace('http:', 'https:');
+      const upstream = await listen(t, createServer());
+      const baseUrl = upstream.baseUrl.replace('http:', 'https:');
       const gateway = await startGateway(t, { env, toml: providerToml({ baseUrl }) });
       const held = createMemoryProbe('buffers');
       const before = held();
       const body = chatBody({ pad: 'x'.repeat(60_000) });
       const clients = Array.from({ length: 30 }, () => openChat(gateway.port, body));
-      await eventually(() => connections === 30, 'the provider is asked');
+      await eventually(() => upstream.sockets.size === 30, 'the provider is asked');
       assert.ok(gateway.reservedBytes() > 30 * 60_000);
       for (const client of clients) client.leave();
       await eventually(() => gateway.reservedBytes() === 0, 'nothing is reserved');
       // Another thread frees Buffers; undici itself would drop the requests only after 10 s.
-      for (let turns = 0; turns < 40 && held() - before > 30 * 20_000; turns += 1) await sleep(50);
-      assert.ok(held() - before < 30 * 20_000);
+      const isDropped = () => held() - before < 30 * 20_000;
+      for (let turns = 0; turns < 160 && !isDropped(); turns += 1) await sleep(50);
+      assert.ok(isDropped());
     });
 
     test('a body of which the stream begins early is held, and counted, until all of it is sent', async (t) => {
@@ -163,7 +150,7 @@ for (const transport of TRANSPORTS) {
           request.on('end', () => response.end(completionEvents()));
         });
       });
-      const baseUrl = await listen(t, upstream);
+      const { baseUrl } = await listen(t, upstream);
       const gateway = await startGateway(t, { env, toml: providerToml({ baseUrl }) });
       // More than the network holds.
       const body = chatBody({ stream: true, pad: 'xyz'.repeat(5 * MIB) });
@@ -218,7 +205,7 @@ async function startCountingUpstream(t: TestContext) {
       socket.write(answer);
     });
   });
-  return { baseUrl: await listen(t, server), count: () => count };
+  return { ...(await listen(t, server)), count: () => count };
 }
 
 describe('connecting, over undici', () => {
@@ -228,16 +215,6 @@ describe('connecting, over undici', () => {
     const busyUntil = performance.now() + 1000;
     while (performance.now() < busyUntil);
     assert.equal((await reply).status, 200);
-  });
-
-  test('a connection that is not made within the limit fails as a timeout', async (t) => {
-    const { port } = await startBlackHole(t);
-    const thrown: unknown = await sendUndici(t, `http://127.0.0.1:${port}`, [], 100).catch(
-      (error: unknown) => error,
-    );
-    assert.ok(thrown instanceof TransportError);
-    const failure = upstreamFailure(thrown, { provider: 'p', headersReceived: false });
-    assert.match(String(failure), /Request timed out/);
   });
 
   test('a cancelled upload to a provider that does not answer the connection is released', async (t) => {
@@ -265,18 +242,6 @@ describe('connecting, over undici', () => {
     await eventually(isReleased, 'the body is released');
   });
 });
-
-test(
-  'a request whose answer breaks off inside its head is not sent again',
-  { skip: OVER_FETCH },
-  async (t) => {
-    const upstream = await startRawUpstream(t, ({ socket }) => socket.end('HTTP/1.1 200 O'));
-    const gateway = await startGateway(t, { toml: providerToml(upstream, 'p', 'retries = 1') });
-    const reply = await gateway.chat(chatBody());
-    assert.equal(reply.json().error.message, 'Provider error: the answer was cut off');
-    assert.equal(upstream.requests.length, 1);
-  },
-);
 
 test('fetch fails with the reason of the cancellation, and with the network error', async () => {
   const cancellation = new Cancellation();
@@ -328,8 +293,8 @@ test('a body in tiny chunks is answered, unless more than a thousand are smaller
 /** Sends the start of a chunked upload to a server of node:http that reads it as the gateway does. */
 async function uploadInTurns(t: TestContext, body: string): Promise<IncomingMessage> {
   const server = createHttpServer({ highWaterMark: 64 * KIB });
-  const { port } = new URL(await listen(t, server));
-  const client = connect(Number(port), '127.0.0.1');
+  const { port } = await listen(t, server);
+  const client = connect(port, '127.0.0.1');
   client.on('error', () => {});
   client.write(`POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n${body}`);
   const [request, response] = (await once(server, 'request')) as [IncomingMessage, ServerResponse];

@@ -9,7 +9,7 @@ import {
   TransportError,
   upstreamFailure,
 } from '../../src/upstream/network-error.ts';
-import { replaceNow } from '../support/clock.ts';
+import { stopClock } from '../support/clock.ts';
 import { newMemory } from '../support/shared.ts';
 
 const IPV4 = '192.0.2.1';
@@ -68,8 +68,7 @@ test('the cause of a failure at several addresses is that of the first', () => {
 });
 
 test('an exhausted limit is counted each time, and logs once a second at most', (t) => {
-  let nowMs = 5000;
-  replaceNow(t, () => nowMs);
+  const clock = stopClock(t);
   const lines: [string, LogFacts | undefined][] = [];
   const logger: Logger = {
     log: (level, message, details) => lines.push([`${level} ${message}`, details]),
@@ -83,9 +82,9 @@ test('an exhausted limit is counted each time, and logs once a second at most', 
 
   record('EMFILE');
   record('EADDRNOTAVAIL');
-  nowMs += 999;
+  clock.nowMs += 999;
   record('EMFILE');
-  nowMs += 1;
+  clock.nowMs += 1;
   record('ENFILE');
   record('ENFILE');
   assert.equal(log.count, 5);

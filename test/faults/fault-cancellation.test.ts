@@ -14,9 +14,17 @@ import {
 } from '../support/gateway.ts';
 import { listen } from '../support/listen.ts';
 import { rawResponse } from '../support/raw-upstream.ts';
-import { eventually } from '../support/streams.ts';
+import { eventually, linesOf, lineOf } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
-import { completion, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+import {
+  completion,
+  sendJson,
+  startUpstream,
+  type Script,
+  beginStream,
+  sendEvents,
+} from '../support/upstream.ts';
+import { scenario } from '../support/scenario.ts';
 
 /** More than the listeners that Node lets pass without a warning. */
 const CLIENTS = 12;
@@ -82,12 +90,12 @@ const PHASES: Record<string, (t: TestContext) => Promise<Scene>> = {
 
 /** A provider that accepts connections and never completes a TLS handshake. */
 async function startSilentTls(t: TestContext) {
-  const { port, sockets } = await listen(
+  const { baseUrl, sockets } = await listen(
     t,
     createServer((socket) => socket.resume()),
   );
   const release = () => sockets.forEach((socket) => socket.destroy());
-  return { baseUrl: `https://127.0.0.1:${port}/v1`, sockets, release };
+  return { baseUrl: baseUrl.replace('http:', 'https:'), sockets, release };
 }
 
 const clientSockets = new WeakSet<Socket>();
@@ -157,7 +165,7 @@ for (const [when, prepare] of Object.entries(PHASES)) {
           await sleep(20);
           assert.ok(isReached(), 'they stay in the phase');
           for (const client of clients) client.destroy();
-          await eventually(() => gateway.accessLines().length === ever, 'the access lines');
+          await linesOf(gateway, ever);
           release?.();
           await eventually(() => outgoing.open() === 0, 'every connection upstream closed');
         };
@@ -193,8 +201,7 @@ for (const [which, { isThereBefore }] of Object.entries(others)) {
   test(`a client that leaves while its connection is being made does not disturb one ${which}`, async (t) => {
     const warnings = watchWarnings(t);
     const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
-    const toml = providerToml({ baseUrl: `http://127.0.0.1:${hole.port}/v1` });
-    const gateway = await startGateway(t, { isInProcess: true, toml });
+    const gateway = await startGateway(t, { isInProcess: true, toml: providerToml(hole) });
     const outgoing = watchOutgoing(t);
     let answer = '';
     const askAndRead = () =>
@@ -204,7 +211,7 @@ for (const [which, { isThereBefore }] of Object.entries(others)) {
     await eventually(() => outgoing.connecting() === clients.length, 'connections being made');
     clients[0]!.destroy();
     if (!isThereBefore) clients.push(askAndRead());
-    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    await linesOf(gateway);
     hole.open();
     await eventually(() => answer.startsWith('HTTP/1.1 200 '), 'the answer');
     clients[1]!.destroy();
@@ -217,12 +224,8 @@ for (const when of ['before the answer', 'in the middle of a stream']) {
     `of two clients the one that leaves ${when} leaves one connection upstream`,
     { skip: OVER_FETCH },
     async (t) => {
-      const upstream = await startUpstream(t, (_, response) => {
-        if (when.startsWith('before')) return;
-        response.writeHead(200, { 'content-type': 'text/event-stream' });
-        response.write('data: {"choices":[]}\n\n');
-      });
-      const gateway = await startGateway(t, { isInProcess: true, toml: providerToml(upstream) });
+      const p = when.startsWith('before') ? silent : beginStream('data: {"choices":[]}\n\n');
+      const { p: upstream, gateway } = await scenario(t, { isInProcess: true, providers: { p } });
       const outgoing = watchOutgoing(t);
       const received = [0, 0];
       const clients = received.map((_, index) =>
@@ -232,7 +235,7 @@ for (const when of ['before the answer', 'in the middle of a stream']) {
         upstream.requests.length === 2 && (when.startsWith('before') || !received.includes(0));
       await eventually(isReached, 'both are being answered');
       clients[0]!.destroy();
-      await eventually(() => gateway.accessLines().length === 1, 'the access line');
+      await linesOf(gateway);
       // A connection that is opened anew for nobody would come a moment later.
       await eventually(() => outgoing.open() === 1, 'one connection');
       await sleep(50);
@@ -247,13 +250,10 @@ test('a client that leaves when the provider has already sent everything leaves 
   const warnings = watchWarnings(t);
   // More than the network holds; and an event is passed on when it is whole.
   const event = `data: {"choices":[],"x":"${'y'.repeat(12 * 1_048_576)}"}\n\n`;
-  const upstream = await startUpstream(t, (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.end(event);
-  });
-  const gateway = await startGateway(t, {
+  const { gateway } = await scenario(t, {
     isInProcess: true,
-    toml: `[server]\nstream_idle_timeout = 1\n${providerToml(upstream)}`,
+    server: 'stream_idle_timeout = 1',
+    providers: { p: (_, response) => sendEvents(response, event) },
   });
   const outgoing = watchOutgoing(t);
   const client = ask(gateway.port, true);
@@ -262,18 +262,14 @@ test('a client that leaves when the provider has already sent everything leaves 
   await sleep(100);
   assert.deepEqual(gateway.accessLines(), []);
   client.destroy();
-  await eventually(() => gateway.accessLines().length === 1, 'the access line');
-  assert.equal(gateway.accessLines()[0]?.['outcome'], 'client_closed');
+  assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
   assertQuiet(gateway, warnings);
 });
 
 test('a stream whose head cannot be sent ends its request upstream, and the client gets an error', async (t) => {
-  const upstream = await startUpstream(t, (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.write('data: {"choices":[]}\n\n');
-  });
-  const gateway = await startGateway(t, {
-    toml: `[server]\ntimeout = 3600\n${providerToml(upstream)}`,
+  const { p: upstream, gateway } = await scenario(t, {
+    server: 'timeout = 3600',
+    providers: { p: beginStream('data: {"choices":[]}\n\n') },
     // A provider id that is no header value: settings refuse it, and an upstream cannot send one either.
     adjust: (config) => ({
       ...config,

@@ -14,9 +14,9 @@ import {
 } from '../support/errors.ts';
 import { chatBody, CLIENT_TOKEN, type TestGateway } from '../support/gateway.ts';
 import { createMemoryProbe } from '../support/memory.ts';
-import { openRaw, readReply, sendRaw } from '../support/raw.ts';
+import { openRaw, readReply, sendRaw, statusesOf } from '../support/raw.ts';
 import { scenario } from '../support/scenario.ts';
-import { eventually } from '../support/streams.ts';
+import { eventually, linesOf, assertNoErrors } from '../support/streams.ts';
 
 const MIB = 1_048_576;
 const LIMITS = { headersMs: 300, requestMs: 600, lingerMs: 400 };
@@ -40,10 +40,6 @@ function firstAnswer(text: string): ReturnType<typeof parseRaw> {
   return parseRaw(readReply(text));
 }
 
-function statuses(text: string): number[] {
-  return [...text.matchAll(/HTTP\/1\.1 (\d{3}) /g)].map(([, status]) => Number(status));
-}
-
 async function start(t: TestContext, server = '', clientLimits: object = LIMITS) {
   const { p: upstream, gateway } = await scenario(t, { server, clientLimits });
   return { gateway, upstream };
@@ -51,11 +47,8 @@ async function start(t: TestContext, server = '', clientLimits: object = LIMITS)
 
 /** Nothing of a client is left, and others are served. */
 async function assertServing(gateway: TestGateway, requests: number): Promise<void> {
-  await eventually(() => gateway.accessLines().length === requests, 'the access lines');
-  assert.deepEqual(
-    gateway.log.filter((line) => line.includes('"level":"error"')),
-    [],
-  );
+  await linesOf(gateway, requests);
+  assertNoErrors(gateway);
   assert.equal((await gateway.chat(chatBody())).status, 200);
 }
 
@@ -108,7 +101,7 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
     const { socket, text } = openRaw(t, gateway.port);
     for (let round = 1; round <= 3; round += 1) {
       socket.write(`${HEALTH}\r\n`);
-      await eventually(() => statuses(text()).length === round, 'the answer');
+      await eventually(() => statusesOf(text()).length === round, 'the answer');
       await sleep(2 * LIMITS.headersMs);
       assert.ok(socket.writable, 'the connection is open');
     }
@@ -125,8 +118,8 @@ describe('a client that takes its time', { concurrency: 4 }, () => {
         socket.write(bytes.slice(at, at + part));
         await sleep(limits.headersMs / 20);
       }
-      await eventually(() => statuses(text()).length > 0, 'the answer');
-      assert.deepEqual(statuses(text()), [200]);
+      await eventually(() => statusesOf(text()).length > 0, 'the answer');
+      assert.deepEqual(statusesOf(text()), [200]);
     });
   });
 });
@@ -152,7 +145,7 @@ describe('a client that closes its sending side', { concurrency: 4 }, () => {
       const { socket, text, closed } = openRaw(t, gateway.port, { allowHalfOpen: true });
       socket.end(bytes);
       await closed;
-      for (const status of statuses(text())) assert.equal(status, 400, text());
+      for (const status of statusesOf(text())) assert.equal(status, 400, text());
       assert.equal(upstream.requests.length, 0);
       await assertServing(gateway, calls);
     });
@@ -203,8 +196,8 @@ describe('an upload that is refused', { concurrency: 3 }, () => {
         assertError(firstAnswer(text()), expected);
         // What comes next on the connection is a request and not the rest of the upload.
         socket.write(`${HEALTH}\r\n`);
-        await eventually(() => statuses(text()).length === 2, 'the next answer');
-        assert.deepEqual(statuses(text()), [expected.httpStatus, 200]);
+        await eventually(() => statusesOf(text()).length === 2, 'the next answer');
+        assert.deepEqual(statusesOf(text()), [expected.httpStatus, 200]);
         assert.equal(upstream.requests.length, 0);
         await assertServing(gateway, 1);
       });
@@ -300,24 +293,13 @@ describe('requests behind one that was refused', { concurrency: 4 }, () => {
         gateway.port,
         `${bytes}${next}${HEALTH}Connection: close\r\n\r\n`,
       );
-      assert.deepEqual(statuses(text), [status, 200, 200], text);
+      assert.deepEqual(statusesOf(text), [status, 200, 200], text);
       assert.deepEqual(
         upstream.requests.map(({ body }) => body.toString()),
         [BODY.replace('p/m', 'm')],
       );
     });
   }
-});
-
-test('a request may have 900 short headers, and one with more than 1,000 is answered with 431', async (t) => {
-  const { gateway } = await start(t);
-  const ask = async (count: number) =>
-    sendRaw(gateway.port, `${HEALTH}Connection: close\r\n${'a:\r\n'.repeat(count)}\r\n`);
-  assert.equal((await ask(900)).status, 200);
-  const tooMany = [1001, 2001, 8000];
-  for (const count of tooMany) assertError(parseRaw(await ask(count)), refusal(/headers/, 431));
-  // A health check is logged at debug, a refused request at info.
-  await assertServing(gateway, tooMany.length);
 });
 
 test('bodies of a million objects or of 200,000 levels are refused, three of each at once, while others are answered', async (t) => {
@@ -350,7 +332,7 @@ test('a body in chunks of 20 bytes takes less than 100 bytes more for each, and 
   socket.write(chat('Transfer-Encoding: chunked'));
   socket.write(chunks);
   socket.write('0\r\n\r\n');
-  await eventually(() => statuses(text())[0] === 200, 'the answer');
+  await eventually(() => statusesOf(text())[0] === 200, 'the answer');
   assert.ok(most < body.length + 100 * parts.length, `${most} bytes`);
   assert.equal(upstream.requests[0]!.body.length, body.length - 'p/'.length);
 });

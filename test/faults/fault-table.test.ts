@@ -23,7 +23,7 @@ import {
 } from '../support/gateway.ts';
 import { listen } from '../support/listen.ts';
 import { startRawUpstream } from '../support/raw-upstream.ts';
-import { dataOf, eventually } from '../support/streams.ts';
+import { dataOf, eventually, linesOf } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
 import { WORKERS } from '../support/workers.ts';
 import {
@@ -152,7 +152,7 @@ const ROWS: Row[] = [
     fault: 'black hole',
     ...both(TIMED_OUT),
     isAboutTime: true,
-    address: async (t) => `http://127.0.0.1:${(await startBlackHole(t)).port}/v1`,
+    address: async (t) => (await startBlackHole(t)).baseUrl,
   },
   { fault: 'TLS handshake fails', ...both(FAILED), address: startTlsWithoutCertificate },
   { fault: 'accept then close', ...both(FAILED), inflict: () => ({ onConnect: 'close' }) },
@@ -381,7 +381,7 @@ function zstd(text: string): Buffer {
 async function startTlsWithoutCertificate(t: TestContext): Promise<string> {
   const server = createServer({});
   server.on('tlsClientError', () => {});
-  return `https://127.0.0.1:${(await listen(t, server)).port}/v1`;
+  return (await listen(t, server)).baseUrl.replace('http:', 'https:');
 }
 
 interface Cell {
@@ -491,7 +491,7 @@ async function checkCell(t: TestContext, cell: Cell, limitSeconds?: number): Pro
   if (!fallsBack) row.check?.(reply);
   if (limitSeconds) assert.ok(seconds < 5 * limitSeconds, `took ${seconds} s`);
 
-  await eventually(() => gateway.accessLines().length === 1, 'the access line');
+  await linesOf(gateway);
   await eventually(async () => isAtRest(proxy, row.isKept ?? false), 'no connection in use');
   assert.equal((await gateway.send('/health')).status, 200);
   const received = [JSON.stringify(reply.headers) + reply.text];

@@ -3,10 +3,17 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { replaceNow } from '../support/clock.ts';
-import { chatBody, PROVIDER_KEY, type TestGateway, withoutRefill } from '../support/gateway.ts';
+import { stopClock } from '../support/clock.ts';
+import {
+  chatBody,
+  PROVIDER_KEY,
+  type TestGateway,
+  withoutRefill,
+  STREAM,
+  type LogLine,
+} from '../support/gateway.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { eventually } from '../support/streams.ts';
+import { eventually, linesOf } from '../support/streams.ts';
 import {
   answerWell,
   beginStream,
@@ -16,10 +23,6 @@ import {
   sendJson,
   type Script,
 } from '../support/upstream.ts';
-
-type Line = Record<string, unknown>;
-
-const STREAM = chatBody({ stream: true });
 
 /** A gateway with the providers `p`, and `q`, which is its fallback if there is a script for it. */
 async function start(
@@ -35,14 +38,13 @@ async function start(
 }
 
 /** The last access line, and the tries in it, once there are `count` lines. */
-async function lastLine(gateway: TestGateway, count = 1): Promise<{ line: Line; tries: Line[] }> {
-  await eventually(() => gateway.accessLines().length >= count, `${count} access lines`);
-  const line = gateway.accessLines().at(-1)!;
-  return { line, tries: (line['tries'] ?? []) as Line[] };
+async function lastLine(gateway: TestGateway, count = 1) {
+  const line = (await linesOf(gateway, count)).at(-1)!;
+  return { line, tries: (line['tries'] ?? []) as LogLine[] };
 }
 
 /** Whether `actual` has these members; a regular expression matches text. */
-function assertHas(actual: Line | undefined, expected: Record<string, unknown>): void {
+function assertHas(actual: LogLine | undefined, expected: Record<string, unknown>): void {
   for (const [name, value] of Object.entries(expected)) {
     const found = actual?.[name];
     if (value instanceof RegExp) assert.match(String(found), value, name);
@@ -81,9 +83,7 @@ describe('the log tells', { concurrency: true }, () => {
     const { tries } = await lastLine(gateway, 4);
     assertHas(tries[0], { provider: 'p', model: 'm', outcome: 'circuit_open' });
     assertHas(tries[1], { provider: 'q', outcome: 'ok' });
-    const opened = gateway.log
-      .map((text) => JSON.parse(text) as Line)
-      .find(({ message }) => message === 'breaker opened');
+    const [opened] = gateway.lines('breaker opened');
     assertHas(opened, { level: 'warn', provider: 'p', model: 'm', cause: 'no capacity' });
   });
 
@@ -126,7 +126,7 @@ describe('the log tells', { concurrency: true }, () => {
       await lastLine(gateway, 2);
       const line = gateway.accessLines().find((one) => one['status'] === 429);
       assertHas(line, { ...warn, outcome: 'rate_limited', reason });
-      const [tried] = (line?.['tries'] ?? []) as Line[];
+      const [tried] = (line?.['tries'] ?? []) as LogLine[];
       if (reason === 'upstream') assertHas(tried, { cause: 'tokens per minute' });
       if (reason === 'provider') {
         assertHas(tried, { provider: 'p', model: 'm', outcome: 'limit' });
@@ -146,7 +146,7 @@ describe('the log tells', { concurrency: true }, () => {
     await lastLine(gateway, 2);
     const line = gateway.accessLines().find(({ provider }) => provider === 'p');
     assertHas(line, { ...warn, outcome: 'upstream_error', upstream_model: 'm' });
-    assertHas((line!['tries'] as Line[])[1], { provider: 'q', outcome: 'limit' });
+    assertHas((line!['tries'] as LogLine[])[1], { provider: 'q', outcome: 'limit' });
   });
 
   test('that a stream was cut, or stalled, although its status is 200', async (t) => {
@@ -262,10 +262,11 @@ describe('the log tells', { concurrency: true }, () => {
   test('that a model list fails, and why', async (t) => {
     const { gateway } = await start(t, { script: status(500, 'x') });
     await gateway.send('/v1/models');
-    const failed = gateway.log
-      .map((text) => JSON.parse(text) as Line)
-      .find(({ message }) => message === 'model list failed');
-    assertHas(failed, { level: 'warn', provider: 'p', cause: 'status 500' });
+    assertHas(gateway.lines('model list failed')[0], {
+      level: 'warn',
+      provider: 'p',
+      cause: 'status 500',
+    });
   });
 
   test('that an answer has no finish_reason, and which one it has', async (t) => {
@@ -286,22 +287,18 @@ test('a stream that breaks is one try that has failed', async (t) => {
   };
   const { gateway } = await start(t, { script: cut });
   for (let count = 0; count < 10; count += 1) await gateway.chat(STREAM);
-  const line = gateway.log.find((text) => text.includes('provider failing'));
-  assertHas(JSON.parse(line!) as Line, { tries: 10, failures: 10 });
+  assertHas(gateway.lines('provider failing')[0], { tries: 10, failures: 10 });
 });
 
 test('the log tells once that half of a provider\u2019s tries fail although a fallback answers, and that it works again', async (t) => {
-  let nowMs = 1000;
-  replaceNow(t, () => nowMs);
+  const clock = stopClock(t);
   const { gateway, p } = await start(t, {
     script: status(500, 'out of memory'),
     fallback: answerWell,
     server: 'retries = 0',
   });
   const lines = () =>
-    gateway.log
-      .map((text) => JSON.parse(text) as Line)
-      .filter(({ message }) => String(message).startsWith('provider '));
+    gateway.lines().filter(({ message }) => String(message).startsWith('provider '));
   const ask = async () => assert.equal((await gateway.chat(chatBody())).status, 200);
   for (let count = 0; count < 9; count += 1) await ask();
   assert.deepEqual(lines(), []);
@@ -312,7 +309,7 @@ test('the log tells once that half of a provider\u2019s tries fail although a fa
   p.script = answerWell;
   for (let count = 0; count < 20; count += 1) await ask();
   assert.equal(lines().length, 1, 'in the same minute it does not change again');
-  nowMs += 60_000;
+  clock.nowMs += 60_000;
   p.script = status(400, 'a mistake of the client');
   for (let count = 0; count < 9; count += 1) await gateway.chat(chatBody());
   assert.equal(lines().length, 1, 'nine tries say nothing');

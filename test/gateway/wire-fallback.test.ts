@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import type { Socket } from 'node:net';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 
+import type { Config } from '../../src/config/config.ts';
 import type { LogFacts, LogLevel } from '../../src/lib/log.ts';
 import { CircuitBreaker, type CircuitEvent } from '../../src/policy/circuit-breaker.ts';
 import { idle, replaceRandom, type ManualTimers, useManualTimers } from '../support/clock.ts';
@@ -12,6 +13,7 @@ import {
   triesOf,
   type Reply,
   withoutRefill,
+  STREAM,
 } from '../support/gateway.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
@@ -28,7 +30,6 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-const STREAM = chatBody({ stream: true });
 const GONE = `[providers.gone]\nbase_url = "${NOBODY_LISTENS}"\napi_key = "none"\n`;
 
 const firstEvent =
@@ -374,13 +375,8 @@ describe('fallback', { concurrency: true }, () => {
   });
 
   test('when all fail, whatever the fallbacks answer, the first failure is the answer', async (t) => {
-    const { gateway, q, r, asked } = await start(
-      t,
-      fail(503, { headers: { 'retry-after': '7' } }),
-      {
-        fallback: ['q', 'r'],
-      },
-    );
+    const script = fail(503, { headers: { 'retry-after': '7' } });
+    const { gateway, q, r, asked } = await start(t, script, { fallback: ['q', 'r'] });
     for (const [ofQ, ofR] of [
       [500, 500],
       [404, 401],
@@ -462,6 +458,15 @@ function useStoppedClock(): { nowMs: number } {
   const clock = { nowMs: 1000 };
   mockForSuite(performance, 'now', () => clock.nowMs);
   return clock;
+}
+
+/** For `adjust`: a limit of a provider that lasts longer than its rest, which a file cannot set. */
+function withLimit(id: string, requestsPerSecond: number) {
+  const providers = new Map([[id, { requestsPerSecond, burstCapacity: 3 }]]);
+  return (config: Config): Config => ({
+    ...config,
+    rateLimit: { ...config.rateLimit, enabled: true, providers },
+  });
 }
 
 const P = { id: 'p', digest: 'p1' };
@@ -604,26 +609,13 @@ describe('the circuit breaker', () => {
     clock.nowMs += 6000;
     for (let count = 0; count < 4; count += 1)
       breaker.record('failure', Q, undefined, 'ECONNREFUSED');
-    const a = {
-      type: 'failure',
-      provider: 'p',
-      digest: 'p1',
-      model: 'a',
-      failures: 3,
-      cause: undefined,
-    };
-    const q = {
-      type: 'failure',
-      provider: 'q',
-      digest: 'q1',
-      model: undefined,
-      failures: 4,
-      cause: 'ECONNREFUSED',
-    };
     const endOfRest = clock.nowMs + 10_000;
+    const open = { type: 'failure', state: 'open' };
+    const a = { provider: 'p', digest: 'p1', model: 'a', failures: 3, cause: undefined };
+    const q = { provider: 'q', digest: 'q1', model: undefined, failures: 4, cause: 'ECONNREFUSED' };
     assert.deepEqual(breaker.report(String), [
-      { ...a, openUntilMs: endOfRest - 6000, state: 'open' },
-      { ...q, openUntilMs: endOfRest, state: 'open' },
+      { ...open, ...a, openUntilMs: endOfRest - 6000 },
+      { ...open, ...q, openUntilMs: endOfRest },
     ]);
     clock.nowMs += 4000;
     assert.deepEqual(
@@ -699,8 +691,8 @@ describe('the circuit breaker', () => {
   test('the log of the gateway says which provider is passed over, and when it is asked again', async (t) => {
     const { gateway, p } = await start(t, fail(503));
     const breakerLines = () =>
-      gateway.log
-        .map((line) => JSON.parse(line) as Record<string, unknown>)
+      gateway
+        .lines()
         .filter(({ message }) => String(message).startsWith('breaker'))
         .map(({ level, message, provider, model }) => [level, message, provider, model]);
     for (let round = 0; round < 4; round += 1) await gateway.chat(chatBody());
@@ -712,14 +704,8 @@ describe('the circuit breaker', () => {
   });
 
   test('a request that the limit keeps from a provider is not its probe', async (t) => {
-    // A file cannot set a limit that lasts longer than a provider's rest.
-    const providers = new Map([['q', { requestsPerSecond: 0.06, burstCapacity: 3 }]]);
-    const { gateway, q, asked } = await start(t, fail(503), {
-      adjust: (config) => ({
-        ...config,
-        rateLimit: { ...config.rateLimit, enabled: true, providers },
-      }),
-    });
+    const adjust = withLimit('q', 0.06);
+    const { gateway, q, asked } = await start(t, fail(503), { adjust });
     const { script } = q;
     q.script = fail(503);
     for (let round = 0; round < 3; round += 1) await gateway.chat(chatBody());
@@ -732,13 +718,7 @@ describe('the circuit breaker', () => {
   });
 
   test('takes no token of a provider that is not asked', async (t) => {
-    const providers = new Map([['p', { requestsPerSecond: 1e-6, burstCapacity: 3 }]]);
-    const { gateway, asked } = await start(t, fail(503), {
-      adjust: (config) => ({
-        ...config,
-        rateLimit: { ...config.rateLimit, enabled: true, providers },
-      }),
-    });
+    const { gateway, asked } = await start(t, fail(503), { adjust: withLimit('p', 1e-6) });
     for (let round = 0; round < 6; round += 1) {
       assert.equal(answered(await gateway.chat(chatBody())), '200 q');
     }
@@ -836,8 +816,7 @@ describe('the circuit breaker', () => {
     'passes over all models of a provider to which no connection is made within its timeout',
     { skip: OVER_FETCH },
     async (t) => {
-      const { port } = await startBlackHole(t);
-      const silent = providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` }, 's', 'timeout = 1');
+      const silent = providerToml(await startBlackHole(t), 's', 'timeout = 1');
       const { gateway } = await start(t, answerWell, {
         more: `${silent}[logging]\nverbose = true\n`,
       });

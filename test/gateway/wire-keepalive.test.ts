@@ -3,10 +3,10 @@ import type { ServerResponse } from 'node:http';
 import { test, type TestContext } from 'node:test';
 
 import { idle, untilSteady, useManualTimers } from '../support/clock.ts';
-import { chatBody, rawChat, triesOf } from '../support/gateway.ts';
+import { chatBody, rawChat, triesOf, STREAM, type LogLine } from '../support/gateway.ts';
 import { openRaw } from '../support/raw.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
+import { createGate, errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
 import {
   answerWell,
   beginStream as begin,
@@ -14,12 +14,11 @@ import {
   completionEvents,
   failWith,
   type Script,
+  LAST,
+  DONE,
 } from '../support/upstream.ts';
 
 const KEEP_ALIVE = ': keep-alive\n\n';
-const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
-const DONE = 'data: [DONE]\n\n';
-const STREAM = chatBody({ stream: true });
 const SILENCE_MS = 15_000;
 /** Of one second, for tests whose gateway has workers. */
 const SHORT = 'stream_keepalive = 1';
@@ -40,10 +39,7 @@ async function start<Id extends string = 'p'>(t: TestContext, settings: Scenario
   const server = `stream_keepalive = 15\n${settings.server ?? ''}`;
   const started = await scenario(t, { ...settings, server, isInProcess: true });
   const { gateway, asked } = started;
-  const line = async () => {
-    await eventually(() => gateway.accessLines().length > 0, 'the access line');
-    return gateway.accessLines().at(-1)!;
-  };
+  const line = async () => lineOf(gateway);
   /** A chat that a provider was asked for. */
   const ask = async () => {
     const chat = openChat(gateway.port);
@@ -56,6 +52,9 @@ async function start<Id extends string = 'p'>(t: TestContext, settings: Scenario
   };
   return { ...started, timers, line, ask };
 }
+
+/** How the first try of a request ended. */
+const firstOutcome = (line: LogLine) => (line['tries'] as { outcome: string }[])[0]!.outcome;
 
 /** As `start`, with a chat that has begun with one comment. */
 async function startEarly<Id extends string = 'p'>(t: TestContext, settings: ScenarioSettings<Id>) {
@@ -247,26 +246,16 @@ test("the gateway's comments do not put off stream_idle_timeout", async (t) => {
 
 test('a client that leaves a stream that has begun ends the attempt, and frees its slot', async (t) => {
   const p = held(answerWell);
-  const script = { script: p.script, lines: 'max_concurrent_requests = 1' };
-  const {
-    timers,
-    gateway,
-    p: upstream,
-    chat,
-    line,
-  } = await startEarly(t, {
-    providers: { p: script },
-  });
+  const providers = { p: { script: p.script, lines: 'max_concurrent_requests = 1' } };
+  const { timers, gateway, p: upstream, chat, line } = await startEarly(t, { providers });
   chat.leave();
   await upstream.requests[0]!.closed;
-  const { status, outcome, reason, tries } = await line();
+  const logged = await line();
   assert.deepEqual(
-    [status, outcome, reason],
-    [200, 'client_closed', 'client left during the answer'],
+    [logged['status'], logged['outcome'], logged['reason'], firstOutcome(logged)],
+    [200, 'client_closed', 'client left during the answer', 'client_closed'],
   );
-  assert.equal((tries as { outcome: string }[])[0]!.outcome, 'client_closed');
-  const running = timers.running();
-  assert.deepEqual(running, []);
+  assert.deepEqual(timers.running(), []);
   p.open();
   assert.equal((await gateway.chat(STREAM)).text, completionEvents());
   assert.equal(gateway.reservedBytes(), 0);
@@ -279,8 +268,7 @@ test('a client that leaves while the error of a provider is read has that attemp
   p.open();
   await eventually(() => timers.running().length > before, 'the time limit for reading it runs');
   chat.leave();
-  const { tries } = await line();
-  assert.equal((tries as { outcome: string }[])[0]!.outcome, 'client_closed');
+  assert.equal(firstOutcome(await line()), 'client_closed');
 });
 
 test('a drain ends a stream that has begun with the error event', async (t) => {
@@ -325,8 +313,7 @@ test('a client that reads nothing gets no comments meanwhile, and the next ones 
 
 test('a client that reads nothing is cut off as without comments', async (t) => {
   const { gateway } = await startSlow(t, begin(MUCH), 400);
-  await eventually(() => gateway.accessLines().length === 1, 'the client is cut off');
-  assert.equal(gateway.accessLines()[0]!['outcome'], 'client_closed');
+  assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
 });
 
 test("a provider's comments that a client does not read are bounded", async (t) => {
@@ -335,12 +322,8 @@ test("a provider's comments that a client does not read are bounded", async (t) 
   await eventually(() => p.requests.length === 1, 'the provider is asked');
   await p.requests[0]!.closed;
   client.socket.destroy();
-  await eventually(() => gateway.accessLines().length === 1, 'the access line');
-  const [{ outcome } = { outcome: '' }] = gateway.accessLines()[0]!['tries'] as {
-    outcome: string;
-  }[];
   // Not the time limit of the attempt.
-  assert.equal(outcome, 'upstream_error');
+  assert.equal(firstOutcome(await lineOf(gateway)), 'upstream_error');
 });
 
 test('streams that are silent for a second have comments, over a reload too', async (t) => {

@@ -10,11 +10,14 @@ import {
   PROVIDER_KEY,
   startGateway,
   type TestGateway,
+  STREAM,
+  type LogLine,
+  rawChat,
 } from '../support/gateway.ts';
 import { openFeed } from '../support/feed.ts';
 import { sendRaw } from '../support/raw.ts';
 import { byModel, scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { eventually, openChat } from '../support/streams.ts';
+import { eventually, openChat, linesOf, lineOf } from '../support/streams.ts';
 import {
   answerWell,
   beginStream,
@@ -29,8 +32,6 @@ import {
   type Script,
 } from '../support/upstream.ts';
 
-type Line = Record<string, unknown>;
-
 /** Provider `p`, which does as it is told, and these further sections. */
 const start = async (
   t: TestContext,
@@ -39,22 +40,8 @@ const start = async (
   settings: ScenarioSettings<'p'> = {},
 ) => scenario(t, { ...settings, providers: { p: script }, more });
 
-/** The access lines, once there are so many. A line is written when its answer is out. */
-async function linesOf(gateway: TestGateway, count = 1): Promise<Line[]> {
-  await eventually(() => gateway.accessLines().length >= count, `${count} access lines`);
-  assert.equal(gateway.accessLines().length, count);
-  return gateway.accessLines();
-}
-
-async function lineOf(gateway: TestGateway): Promise<Line> {
-  return (await linesOf(gateway))[0]!;
-}
-
-/** Every line, parsed. */
-const entriesOf = ({ log }: TestGateway) => log.map((line) => JSON.parse(line) as Line);
-
 /** Whether each is a whole number of this size or more. */
-function assertCounts(line: Line, names: readonly string[], least = 0): void {
+function assertCounts(line: LogLine, names: readonly string[], least = 0): void {
   for (const name of names) {
     assert.ok(
       Number.isInteger(line[name]) && (line[name] as number) >= least,
@@ -63,8 +50,12 @@ function assertCounts(line: Line, names: readonly string[], least = 0): void {
   }
 }
 
+/** Provider `p` with this key. */
+async function providerWith(t: TestContext, key: string): Promise<string> {
+  return `[providers.p]\nbase_url = "${(await startUpstream(t)).baseUrl}"\napi_key = '${key}'\n`;
+}
+
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
-const STREAM = chatBody({ stream: true });
 
 describe('an access line', { concurrency: true }, () => {
   test('is one line of JSON with the documented fields', async (t) => {
@@ -100,7 +91,7 @@ describe('an access line', { concurrency: true }, () => {
       remote: '127.0.0.1',
     });
     assert.match(trace_id as string, /^[\da-f]{32}$/);
-    const [{ duration_ms: tryMs, ...tried }, ...more] = tries as [Line];
+    const [{ duration_ms: tryMs, ...tried }, ...more] = tries as [LogLine];
     assert.deepEqual(
       [tried, more],
       [{ provider: 'p', model: 'm/x', outcome: 'ok', status: 200 }, []],
@@ -240,11 +231,8 @@ describe('an access line', { concurrency: true }, () => {
 
   test('has the outcome client_closed when the client leaves in the middle of its body', async (t) => {
     const { gateway } = await start(t);
-    const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\n`;
     const socket = connect(gateway.port, '127.0.0.1');
-    socket.write(
-      `POST /v1/chat/completions HTTP/1.1\r\n${head}content-length: 99\r\nexpect: 100-continue\r\n\r\n`,
-    );
+    socket.write(rawChat({}, ['expect: 100-continue']).slice(0, -'{}'.length));
     // The gateway says so when it begins to read the body.
     assert.match(String(await once(socket, 'data')), /^HTTP\/1\.1 100 /);
     socket.end('{');
@@ -254,11 +242,9 @@ describe('an access line', { concurrency: true }, () => {
 
   test('has the status and the id of the refusal where a body turns out not to be HTTP', async (t) => {
     const { gateway } = await start(t);
-    const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\nx-request-id: i`;
-    const { text } = await sendRaw(
-      gateway.port,
-      `POST /v1/chat/completions HTTP/1.1\r\n${head}\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n`,
-    );
+    const [head = ''] = rawChat({}, ['x-request-id: i']).split('\r\n\r\n');
+    const chunked = head.replace('content-length: 2', 'transfer-encoding: chunked');
+    const { text } = await sendRaw(gateway.port, `${chunked}\r\n\r\nzz\r\n`);
     assert.match(text, /^HTTP\/1\.1 400 [^]*\r\nx-request-id: i\r\n[^]*not valid HTTP/);
     const { level, outcome, status, request_id } = await lineOf(gateway);
     assert.deepEqual([level, outcome, status, request_id], ['info', 'refused', 400, 'i']);
@@ -270,7 +256,7 @@ describe('an access line', { concurrency: true }, () => {
     const { text } = await sendRaw(gateway.port, 'canary\r\n\r\n');
     const [, id] = /\r\nx-request-id: (\S+)\r\n/.exec(text) ?? [];
     await eventually(() => gateway.log.length > 0, 'the line');
-    const [{ time: _, ...line } = {}] = entriesOf(gateway);
+    const [{ time: _, ...line } = {}] = gateway.lines();
     assert.deepEqual(line, {
       level: 'info',
       message: 'broken request',
@@ -345,7 +331,7 @@ describe('the text of a provider that quotes the request', () => {
       const { text } = await gateway.chat(bodyFor(what));
       assert.equal(text.includes(QUOTE), isTold(what), 'the client is told');
       const line = (await linesOf(gateway, 4 * (index + 1))).at(-4)!;
-      const [first] = line['tries'] as Line[];
+      const [first] = line['tries'] as LogLine[];
       const isPlain = what.includes('plain');
       const named = isPlain ? 'Internal Server Error' : 'invalid_request_error list_type';
       if (isTold(what)) assert.equal(first!['cause'], named, what);
@@ -391,10 +377,9 @@ describe('logging', { concurrency: true }, () => {
       assert.equal((await gateway.send(path, { method: 'POST', body: '{}' })).status, 404);
     }
     await eventually(() => gateway.log.length >= 3, 'the warnings');
-    const lines = entriesOf(gateway);
     const served = 'POST /v1/chat/completions, GET /v1/models, GET /health';
     assert.deepEqual(
-      lines.map(({ level, message }) => [level, message]),
+      gateway.lines().map(({ level, message }) => [level, message]),
       paths
         .slice(0, 3)
         .map((path) => ['warn', `${path} is not served; this gateway serves ${served}`]),
@@ -402,10 +387,8 @@ describe('logging', { concurrency: true }, () => {
   });
 
   test('stays JSON whatever keys, quotes and backslashes are in it', async (t) => {
-    const upstream = await startUpstream(t);
     const key = 'canary-that-ends-in-\\';
-    const provider = `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = '${key}'\n`;
-    const gateway = await startGateway(t, { toml: LOUD + provider });
+    const gateway = await startGateway(t, { toml: LOUD + (await providerWith(t, key)) });
     const shapes = [`${key}"`, 'key=x"', 'key=x\\"', 'key=x","z":"', 'sk-123456\\"'];
     for (const shape of shapes) {
       const headers = { 'user-agent': shape };
@@ -421,10 +404,7 @@ describe('logging', { concurrency: true }, () => {
   });
 
   test('has no content of a message, no token and no key, whatever is turned on', async (t) => {
-    const words = {
-      asked: 'the-question-asked',
-      answered: 'the-answer-given',
-    };
+    const words = { asked: 'the-question-asked', answered: 'the-answer-given' };
     // A provider's own text is logged: without it nobody could tell what to mend.
     const failed = 'the-fault-told';
     const sections = `${LOUD}[server.auth]\nkeys = ["${CLIENT_TOKEN}"]\n`;
@@ -476,11 +456,8 @@ describe('logging', { concurrency: true }, () => {
 
   for (const key of ['quo"te-0123456789', 'back\\slash-0123456789', '$&-(x)+[y]*0123456789']) {
     test(`hides also a key like ${key}`, async (t) => {
-      const upstream = await startUpstream(t);
-      const providers = `${LOUD}[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = '${key}'\n`;
-      const gateway = await startGateway(t, {
-        toml: `${providers}[server.auth]\nkeys = ['${key}']\n`,
-      });
+      const sections = [LOUD, await providerWith(t, key), `[server.auth]\nkeys = ['${key}']\n`];
+      const gateway = await startGateway(t, { toml: sections.join('') });
       const headers = { authorization: `Bearer ${key}`, 'user-agent': `me ${key}` };
       const { status } = await gateway.chat(chatBody({ model: `p/${key}` }), { headers });
       assert.equal(status, 200);
@@ -542,7 +519,7 @@ describe('what a client sends', { concurrency: true }, () => {
       // oxlint-disable-next-line no-control-regex
       assert.match(line, /^\{[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*\}\n$/);
       assert.ok(line.length < 2000, `${line.length}`);
-      const facts = JSON.parse(line) as Line;
+      const facts = JSON.parse(line) as LogLine;
       assert.notEqual(facts['path'], '/forged');
       for (const value of Object.values(facts)) {
         // oxlint-disable-next-line no-control-regex

@@ -1,17 +1,17 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { replaceNow } from '../support/clock.ts';
+import { stopClock } from '../support/clock.ts';
 import {
   CLIENT_TOKEN,
-  providerToml,
   PROVIDER_KEY,
   startGateway,
   type TestGateway,
+  chatBody,
 } from '../support/gateway.ts';
 import { modelOf, scenario, type ProviderSettings } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
-import { failWith, sendJson, startUpstream, type Script } from '../support/upstream.ts';
+import { failWith, sendJson, type Script } from '../support/upstream.ts';
 import { ONE_WORKER } from '../support/workers.ts';
 
 const list =
@@ -138,19 +138,15 @@ describe('the list of a provider', { concurrency: true }, () => {
   });
 
   test('of anthropic is asked for with the headers and the page size it wants', async (t) => {
-    const upstream = await startUpstream(t, list({ data: [{ type: 'model', id: 'claude' }] }));
-    const gateway = await startGateway(t, { toml: providerToml(upstream, 'anthropic') });
+    const anthropic = list({ data: [{ type: 'model', id: 'claude' }] });
+    const { gateway, anthropic: upstream } = await scenario(t, { providers: { anthropic } });
     assert.deepEqual(await idsOf(gateway), ['anthropic/claude']);
     const [{ url, headers } = assert.fail()] = upstream.requests;
     assert.equal(url, '/v1/models?limit=1000');
     assert.equal(headers['x-api-key'], PROVIDER_KEY);
     assert.equal(headers['anthropic-version'], '2023-06-01');
     upstream.script = list({ choices: [] });
-    const reply = await gateway.chat({
-      model: 'anthropic/claude',
-      messages: [{ role: 'user', content: 'x' }],
-    });
-    assert.equal(reply.status, 200);
+    assert.equal((await gateway.chat(chatBody({ model: 'anthropic/claude' }))).status, 200);
     const chat = upstream.requests[1]!.headers;
     assert.equal(chat.authorization, `Bearer ${PROVIDER_KEY}`);
     assert.ok(!('x-api-key' in chat));
@@ -415,8 +411,7 @@ describe('the answer', { concurrency: true }, () => {
     upstream.script = list({ choices: [] });
     const asked: unknown[] = [];
     for (const model of ids) {
-      const messages = [{ role: 'user', content: 'x' }];
-      assert.equal((await gateway.chat({ model, messages })).status, 200);
+      assert.equal((await gateway.chat(chatBody({ model }))).status, 200);
       asked.push(modelOf(upstream.requests.at(-1)!));
     }
     assert.deepEqual([ids.length, asked], [4, ['a/b', 'c', 'd', 'e']]);
@@ -427,33 +422,22 @@ describe('the answer', { concurrency: true }, () => {
   });
 });
 
-/** Stops the clock of the process. Returns a function that sets it. */
-function startClock(t: TestContext): (ms: number) => void {
-  let nowMs = 0;
-  replaceNow(t, () => nowMs);
-  return (ms) => {
-    nowMs = ms;
-  };
-}
-
 // Alone: they stop the clock of the process.
 test('the list is kept if the provider fails later', async (t) => {
-  const setClock = startClock(t);
+  const clock = stopClock(t);
   const { gateway, upstream } = await start(t, list([{ id: 'a' }]));
   assert.deepEqual(await idsOf(gateway), ['p/a']);
   upstream.script = list({ error: { message: 'x' } });
-  setClock(301_000);
+  clock.nowMs += 301_000;
   for (let i = 0; i < 2; i += 1) assert.deepEqual(await idsOf(gateway), ['p/a']);
   assert.equal(upstream.requests.length, 2);
 });
 
 test('a list that could not be fetched is tried again after ten seconds, and one that could after five minutes', async (t) => {
-  const setClock = startClock(t);
+  const clock = stopClock(t);
   const { gateway, upstream } = await start(t, list({ error: { message: 'x' } }));
-  let nowMs = 0;
   const askedAfter = async (ms: number) => {
-    nowMs += ms;
-    setClock(nowMs);
+    clock.nowMs += ms;
     await idsOf(gateway);
     return upstream.requests.length;
   };
@@ -466,25 +450,25 @@ test('a list that could not be fetched is tried again after ten seconds, and one
 });
 
 test('the log says when the list of a provider begins to fail, and why, once', async (t) => {
-  const setClock = startClock(t);
+  const clock = stopClock(t);
   const broken: Script = (_, response) => sendJson(response, {}, { status: 503 });
   const { gateway, upstream } = await start(t, broken);
   const warnings = () =>
-    gateway.log
-      .map((line) => JSON.parse(line) as Record<string, unknown>)
+    gateway
+      .lines()
       .filter(({ level }) => level === 'warn')
       .map(({ message, provider, cause }) => ({ message, provider, cause }));
   const failure = { message: 'model list failed', provider: 'p', cause: 'status 503' };
   await idsOf(gateway);
-  setClock(20_000);
+  clock.nowMs += 20_000;
   await idsOf(gateway);
   assert.equal(upstream.requests.length, 2);
   assert.deepEqual(warnings(), [failure]);
   upstream.script = list([{ id: 'a' }]);
-  setClock(40_000);
+  clock.nowMs += 20_000;
   await idsOf(gateway);
   upstream.script = (_, response) => response.destroy();
-  setClock(400_000);
+  clock.nowMs += 360_000;
   await idsOf(gateway);
   const [, second, ...more] = warnings();
   assert.deepEqual(more, []);

@@ -3,8 +3,9 @@ import { connect } from 'node:net';
 import { test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
-import { completion, sendJson, startUpstream } from '../support/upstream.ts';
+import { chatBody, startGateway, rawChat } from '../support/gateway.ts';
+import { answerWell, failWith, type Script } from '../support/upstream.ts';
+import { scenario } from '../support/scenario.ts';
 
 const DELAY_MS = 150;
 /** A timer may fire a millisecond early. */
@@ -20,16 +21,14 @@ function durationsOf(header: unknown): Record<string, number> {
 }
 
 test('Server-Timing tells the time that providers took from the time that the gateway took', async (t) => {
-  const p = await startUpstream(t, async (_, response) => {
-    await sleep(DELAY_MS);
-    sendJson(response, {}, { status: 503 });
-  });
-  const q = await startUpstream(t, async (_, response) => {
-    await sleep(DELAY_MS);
-    sendJson(response, completion());
-  });
-  const providers = providerToml(p) + providerToml(q, 'q', 'default_model = "d"');
-  const gateway = await startGateway(t, { toml: `[providers]\nfallback = ["q"]\n${providers}` });
+  const late =
+    (script: Script): Script =>
+    async (...exchange) => {
+      await sleep(DELAY_MS);
+      return script(...exchange);
+    };
+  const providers = { p: late(failWith(503)), q: late(answerWell) };
+  const { gateway } = await scenario(t, { providers, fallback: ['q'] });
   const startedAtMs = performance.now();
   const { headers } = await gateway.chat(chatBody());
   const elapsedMs = performance.now() - startedAtMs;
@@ -50,17 +49,13 @@ test('Server-Timing of a refused chat completion has no upstream, and other answ
 });
 
 test('the upload of a request counts for neither', async (t) => {
-  const upstream = await startUpstream(t);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+  const { gateway } = await scenario(t);
   const socket = connect(gateway.port, '127.0.0.1');
-  const body = JSON.stringify(chatBody());
-  const head = `host: x\r\nauthorization: Bearer x\r\ncontent-type: application/json\r\nconnection: close`;
-  socket.write(
-    `POST /v1/chat/completions HTTP/1.1\r\n${head}\r\ncontent-length: ${body.length}\r\n\r\n${body.slice(0, 9)}`,
-  );
+  const request = rawChat(chatBody(), ['connection: close']);
+  socket.write(request.slice(0, -50));
   await sleep(DELAY_MS);
   const startedAtMs = performance.now();
-  socket.write(body.slice(9));
+  socket.write(request.slice(-50));
   const text = (await socket.setEncoding('latin1').toArray()).join('');
   const elapsedMs = performance.now() - startedAtMs;
   const spent = durationsOf(/\r\nserver-timing: (.*)\r\n/.exec(text)?.[1]);

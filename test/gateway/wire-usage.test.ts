@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test, type TestContext } from 'node:test';
 
-import { chatBody, CLIENT_TOKEN, triesOf } from '../support/gateway.ts';
+import { chatBody, CLIENT_TOKEN, triesOf, STREAM } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
 import { errorAfter } from '../support/streams.ts';
 import {
@@ -13,11 +13,10 @@ import {
   sendJson,
   type FakeUpstream,
   type Script,
+  LAST,
+  DONE,
 } from '../support/upstream.ts';
 
-const STREAM = chatBody({ stream: true });
-const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
-const DONE = 'data: [DONE]\n\n';
 const COUNTS = '"usage":{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12}';
 const USAGE = `data: {"choices":[],${COUNTS}}\n\n`;
 const ON = 'stream_usage = true';

@@ -9,6 +9,7 @@ import {
   PROVIDER_KEY,
   startGateway,
   type Reply,
+  STREAM,
 } from '../support/gateway.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { scenario } from '../support/scenario.ts';
@@ -19,7 +20,6 @@ import { CHUNK, completion, sendEvents, sendJson, type Script } from '../support
 /** Everything turned on that could print a key. */
 const LOUD = '[logging]\nlevel = "trace"\nverbose = true\n';
 const OTHER_KEYS = ['sk-proj-AbC123_dEf456', 'sk-ant-api03-****abcd', 'Bearer eyJhbGciOi.J9-x_y=='];
-const STREAM = chatBody({ stream: true });
 const STATUSES = sweep(
   [
     [300, 302, 307, 400, 401, 402, 403, 404, 405, 408, 409, 410, 413, 415, 418, 422, 429, 451, 499],

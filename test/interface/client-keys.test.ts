@@ -13,7 +13,7 @@ import { chatBody, startGateway } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, startServing } from '../support/process.ts';
 import { sendRaw } from '../support/raw.ts';
 import { scenario } from '../support/scenario.ts';
-import { eventually } from '../support/streams.ts';
+import { eventually, linesOf } from '../support/streams.ts';
 import { answerWell, sendJson, type Script } from '../support/upstream.ts';
 
 const SHARED = 'zqx-KwTbgm-5512';
@@ -74,7 +74,7 @@ test('exactly the keys of clients and of [server.auth] are served, and the line 
     const chats = upstream.requests.filter(({ method }) => method === 'POST');
     assert.equal(chats.length, client === undefined ? 0 : 1, what);
     lines += replies.length;
-    await eventually(() => gateway.accessLines().length === lines, 'the lines');
+    await linesOf(gateway, lines);
     for (const line of gateway.accessLines().slice(-replies.length)) {
       assert.equal('client' in line, client !== undefined && client !== 'none', what);
       assert.equal(line['client'] ?? 'none', client ?? 'none', what);
@@ -113,7 +113,7 @@ test('of 1,000 clients each is known by its own key', async (t) => {
     const headers = { authorization: `Bearer key-of-${at}` };
     assert.equal((await gateway.send('/v1/models', { headers })).status, at < 1000 ? 200 : 401);
   }
-  await eventually(() => gateway.accessLines().length === names.length + 1, 'the lines');
+  await linesOf(gateway, names.length + 1);
   assert.deepEqual(
     gateway.accessLines().map(({ client }) => client),
     [...names.map((at) => `c${at}`), undefined],
@@ -165,7 +165,7 @@ describe('the name of a client', () => {
       await gateway.send('/v1/nothing', options),
       await gateway.chat(chatBody(), options),
     ];
-    await eventually(() => gateway.accessLines().length === replies.length, 'the lines');
+    await linesOf(gateway, replies.length);
     assert.deepEqual(
       gateway.accessLines().map(({ client: name, status, outcome }) => [name, status, outcome]),
       [
@@ -187,7 +187,7 @@ describe('the name of a client', () => {
     for (const key of [OLD, NEW, OTHER, SHARED, 'wrong']) {
       await gateway.chat(chatBody(), { headers: { authorization: `Bearer ${key}` } });
     }
-    await eventually(() => gateway.accessLines().length === 5, 'the lines');
+    await linesOf(gateway, 5);
     const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
     const count = (labels: Record<string, string>) => sum('gateway_requests_total', labels);
     assert.equal(count({ client: 'alice', outcome: 'ok' }), 2);
@@ -237,7 +237,7 @@ describe('the name of a client', () => {
     for (const model of ['p/own', 'p/family-1', 'p/family-*']) {
       await gateway.chat(chatBody({ model }), { headers: { authorization: `Bearer ${OLD}` } });
     }
-    await eventually(() => gateway.accessLines().length === 3, 'the lines');
+    await linesOf(gateway, 3);
     const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
     const count = (gen_ai_original_model: string) =>
       sum('gen_ai_server_request_duration_seconds_count', { gen_ai_original_model });
@@ -261,7 +261,7 @@ describe('the name of a client', () => {
       }
       bodies.push((await gateway.send('/v1/models', options)).text);
     }
-    await eventually(() => gateway.accessLines().length === 25, 'the lines');
+    await linesOf(gateway, 25);
     const feed = await openFeed(t, gateway.adminPort);
     await feed.next('state');
     const metrics = (await gateway.admin('/metrics')).text;

@@ -6,9 +6,9 @@ import { test, type TestContext } from 'node:test';
 import { replaceNow } from '../support/clock.ts';
 import { assertError, assertLimited, NOT_FOUND } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
-import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
-import { eventually } from '../support/streams.ts';
-import { sendJson, startUpstream } from '../support/upstream.ts';
+import { chatBody } from '../support/gateway.ts';
+import { linesOf } from '../support/streams.ts';
+import { scenario } from '../support/scenario.ts';
 
 // The gateway's clock stands still unless a test moves it: how fast a machine is decides nothing.
 let nowMs = 1000;
@@ -22,22 +22,16 @@ async function start(
   { a = '', b = '', more = '' }: { a?: string; b?: string; more?: string },
 ) {
   replaceNow(t, () => nowMs);
-  const upstream = await startUpstream(t, ({ url }, response) =>
-    sendJson(response, url.endsWith('/models') ? { data: [] } : { choices: [] }),
-  );
-  const toml = [
-    `[clients.a]\nkeys = ["a", "a2"]\n${a}`,
-    `[clients.b]\nkey = "b"\n${b}`,
-    '[server.auth]\nkeys = ["shared"]',
-    providerToml(upstream),
-    providerToml(upstream, 'q'),
+  const { gateway, asked } = await scenario(t, {
+    server: 'auth.keys = ["shared"]',
+    clients: { a: `keys = ["a", "a2"]\n${a}`, b: `key = "b"\n${b}` },
+    providers: { p: {}, q: {} },
     more,
-  ];
-  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  });
   const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } });
   return {
     gateway,
-    upstream,
+    asked,
     as,
     /** Statuses of chat completions, one after the other, each as `<key> <model>`. */
     statuses: async (...requests: readonly string[]) => {
@@ -50,7 +44,7 @@ async function start(
     },
     /** The `reason` of each 429 so far. */
     reasons: async (lines: number) => {
-      await eventually(() => gateway.accessLines().length === lines, 'the lines');
+      await linesOf(gateway, lines);
       const limited = gateway.accessLines().filter(({ status }) => status === 429);
       return [...new Set(limited.map(({ reason }) => reason))];
     },
@@ -64,14 +58,14 @@ const RATE_LIMITS = {
 };
 for (const [what, more] of Object.entries(RATE_LIMITS)) {
   test(`a client\u2019s limit holds for all of its keys and for nobody else, ${what}`, async (t) => {
-    const { gateway, upstream, as, statuses } = await start(t, { a: bucket(2), more });
+    const { gateway, asked, as, statuses } = await start(t, { a: bucket(2), more });
     assert.deepEqual(await statuses('a', 'a2', 'a', 'a2'), [200, 200, 429, 429]);
     assertLimited(await gateway.chat(chatBody(), as('a')));
     assert.equal((await gateway.send('/v1/models', as('a2'))).status, 429);
     assert.equal((await gateway.send('/health', as('a'))).status, 200);
     assert.deepEqual(await statuses('b', 'b', 'b'), [200, 200, 200]);
     assert.deepEqual(await statuses('shared', 'shared', 'shared'), [200, 200, 200]);
-    assert.equal(upstream.requests.length, 8);
+    assert.deepEqual(asked(), [8, 0]);
     nowMs += 1000;
     assert.deepEqual(await statuses('a2', 'a'), [200, 429]);
   });
@@ -127,7 +121,7 @@ test('a wrong key takes nothing of any limit', async (t) => {
 test('what clients\u2019 limits refuse is counted apart', async (t) => {
   const { gateway, statuses } = await start(t, { a: bucket(1), more: '[admin]\nport = 0\n' });
   assert.deepEqual(await statuses('a', 'a', 'a'), [200, 429, 429]);
-  await eventually(() => gateway.accessLines().length === 3, 'the lines');
+  await linesOf(gateway, 3);
   const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
   assert.equal(sum('gateway_refusals_total', { reason: 'client', client: 'a' }), 2);
   assert.equal(sum('gateway_requests_total', { client: 'a', outcome: 'rate_limited' }), 2);

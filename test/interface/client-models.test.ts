@@ -5,15 +5,10 @@ import { describe, test, type TestContext } from 'node:test';
 
 import { replaceNow } from '../support/clock.ts';
 import { assertError, NOT_FOUND, unknownProvider, type ExpectedError } from '../support/errors.ts';
-import {
-  chatBody,
-  providerToml,
-  startGateway,
-  triesOf,
-  type TestGateway,
-} from '../support/gateway.ts';
-import { eventually } from '../support/streams.ts';
-import { completionEvents, sendEvents, sendJson, startUpstream } from '../support/upstream.ts';
+import { chatBody, triesOf, type TestGateway } from '../support/gateway.ts';
+import { linesOf } from '../support/streams.ts';
+import { sendJson, answerWell, failWith, type Script } from '../support/upstream.ts';
+import { modelOf, scenario } from '../support/scenario.ts';
 
 /** The `models` of each client; absent: all. Its key is `<name>-key`. */
 const CLIENTS: Readonly<Record<string, readonly string[] | undefined>> = {
@@ -43,39 +38,33 @@ interface Started {
 }
 
 /** Providers `openai` (the primary one, with a default model) and `groq`, each at an upstream of its own. */
-async function start(t: TestContext, more = ''): Promise<Started> {
+async function start(t: TestContext): Promise<Started> {
   const seen: string[] = [];
-  const startProvider = async (id: string, lines: string) => {
-    const upstream = await startUpstream(t, ({ url, body }, response) => {
-      const chat = JSON.parse(body.toString()) as { model: string; stream?: boolean };
-      assert.equal(url, '/v1/chat/completions');
-      seen.push(`${id} ${chat.model}`);
-      return chat.stream
-        ? sendEvents(response, completionEvents())
-        : sendJson(response, { choices: [] });
-    });
-    return providerToml(upstream, id, lines);
+  const provider = (id: string, lines: string) => {
+    const script: Script = (request, response) => {
+      assert.equal(request.url, '/v1/chat/completions');
+      seen.push(`${id} ${modelOf(request)}`);
+      return answerWell(request, response);
+    };
+    return { script, lines };
   };
-  const toml = [
-    '[providers]\nprimary = "openai"\n',
-    await startProvider(
-      'openai',
-      'models = ["gpt-5", "gpt-5-mini", "o4"]\ndefault_model = "gpt-5-mini"',
-    ),
-    await startProvider('groq', 'models = ["llama", "llama-70b"]'),
-    ALIASES,
-    `[server.auth]\nkeys = ["${SHARED_KEY}"]\n`,
-    ...Object.entries(CLIENTS).map(([name, models]) =>
-      clientToml(name, models && `models = ${JSON.stringify(models)}`),
-    ),
-    more,
-  ];
-  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  const clients = Object.entries(CLIENTS).map(([name, models]) => {
+    const limit = models ? `models = ${JSON.stringify(models)}` : '';
+    return [name, `key = "${name}-key"\n${limit}`];
+  });
+  const { gateway } = await scenario(t, {
+    server: `auth.keys = ["${SHARED_KEY}"]`,
+    clients: Object.fromEntries(clients) as Record<string, string>,
+    providers: {
+      openai: provider(
+        'openai',
+        'models = ["gpt-5", "gpt-5-mini", "o4"]\ndefault_model = "gpt-5-mini"',
+      ),
+      groq: provider('groq', 'models = ["llama", "llama-70b"]'),
+    },
+    more: `[providers]\nprimary = "openai"\n${ALIASES}`,
+  });
   return { gateway, received: () => seen.splice(0) };
-}
-
-function clientToml(name: string, lines = ''): string {
-  return `[clients.${name}]\nkey = "${name}-key"\n${lines}\n`;
 }
 
 function keyOf(client: string): { headers: { authorization: string } } {
@@ -297,9 +286,8 @@ test('no other member names a model: "MODEL" is refused to everybody, "models" t
 });
 
 test('a name that resolves to nothing is 404 too if there is no primary provider', async (t) => {
-  const upstream = await startUpstream(t);
-  const toml = providerToml(upstream) + clientToml('a', 'models = ["p/*"]') + clientToml('b');
-  const gateway = await startGateway(t, { toml });
+  const clients = { a: 'key = "a-key"\nmodels = ["p/*"]', b: 'key = "b-key"' };
+  const { p: upstream, gateway } = await scenario(t, { clients });
   for (const model of ['m', 'p']) {
     assertError(await gateway.chat(chatBody({ model }), keyOf('a')), NOT_FOUND);
     assert.equal((await gateway.chat(chatBody({ model }), keyOf('b'))).status, 400);
@@ -308,23 +296,19 @@ test('a name that resolves to nothing is 404 too if there is no primary provider
 });
 
 test('a fallback answers a client that may not name its model: the operator chose it', async (t) => {
-  const failing = await startUpstream(t, (_, response) => sendJson(response, {}, { status: 503 }));
-  const working = await startUpstream(t);
-  const toml = [
-    '[providers]\nfallback = ["q"]',
-    providerToml(failing),
-    providerToml(working, 'q', 'default_model = "other"'),
-    clientToml('a', 'models = ["p/*"]'),
-  ];
-  const gateway = await startGateway(t, { toml: toml.join('\n') });
+  const { gateway, q } = await scenario(t, {
+    clients: { a: 'key = "a-key"\nmodels = ["p/*"]' },
+    providers: { p: failWith(503), q: { lines: 'default_model = "other"' } },
+    fallback: ['q'],
+  });
   const reply = await gateway.chat(chatBody(), keyOf('a'));
   assert.equal(reply.status, 200);
   assert.equal(reply.headers['x-gateway-provider'], 'q');
   assertError(await gateway.chat(chatBody({ model: 'q/other' }), keyOf('a')), NOT_FOUND);
-  await eventually(() => gateway.accessLines().length === 2, 'the lines');
+  await linesOf(gateway, 2);
   const [line] = gateway.accessLines();
   assert.deepEqual([line!['client'], triesOf(line)], ['a', 'p:503 q:200']);
-  assert.equal(working.requests.length, 1);
+  assert.equal(q.requests.length, 1);
 });
 
 describe('GET /v1/models', () => {
@@ -374,11 +358,11 @@ describe('GET /v1/models', () => {
 
   test('lists what a provider adds, to those who may use it', async (t) => {
     let ids = ['a', 'b'];
-    const upstream = await startUpstream(t, (_, response) =>
-      sendJson(response, { data: ids.map((id) => ({ id })) }),
-    );
-    const toml = providerToml(upstream) + clientToml('some', 'models = ["p/b*"]');
-    const gateway = await startGateway(t, { toml, isInProcess: true });
+    const { gateway } = await scenario(t, {
+      clients: { some: 'key = "some-key"\nmodels = ["p/b*"]' },
+      providers: { p: (_, response) => sendJson(response, { data: ids.map((id) => ({ id })) }) },
+      isInProcess: true,
+    });
     const listed = async () => {
       const reply = await gateway.send('/v1/models', keyOf('some'));
       return (reply.json().data as { id: string }[]).map(({ id }) => id);

@@ -368,6 +368,7 @@ const malformed = [
   '{"canary"¦}',
   '{"canary"¦,1}',
   '{"canary":¦}',
+  '{"canary":¦',
   '{"canary":1,¦}',
   '{"canary":[1,¦]}',
   '{"canary":[1¦}',

@@ -14,10 +14,11 @@ import {
   Secret,
   type Redactor,
 } from '../../src/lib/secrets.ts';
-import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { chatBody } from '../support/gateway.ts';
 import { withRandom } from '../support/random.ts';
-import { eventually } from '../support/streams.ts';
-import { sendJson, startUpstream } from '../support/upstream.ts';
+import { linesOf } from '../support/streams.ts';
+import { sendJson, type Script } from '../support/upstream.ts';
+import { scenario } from '../support/scenario.ts';
 
 const KEYS = [
   'sk-proj-canary-0123456789',
@@ -295,13 +296,8 @@ describe('redaction of a log line', () => {
 
   test('leaves a line alone whose values only together would be a key', () => {
     const key = KEYS[1]!;
-    const line = assertSame('a message', {
-      a: key.slice(0, 5),
-      b: key.slice(5),
-      c: 'sk-',
-      d: 'abcdef',
-    });
-    assert.doesNotMatch(line, /secret/);
+    const facts = { a: key.slice(0, 5), b: key.slice(5), c: 'sk-', d: 'abcdef' };
+    assert.doesNotMatch(assertSame('a message', facts), /secret/);
   });
 });
 
@@ -327,14 +323,13 @@ describe('the value of a fixed header', () => {
 
   test('is hidden in answers and the log of a gateway, and another URL at the end of a message is not', async (t) => {
     const message = `${VALUE} is not known; see https://docs.example/errors`;
-    const upstream = await startUpstream(t, (_, response) =>
-      sendJson(response, { error: { message } }, { status: 400 }),
-    );
-    const headers = `headers = { HTTP-Referer = "${VALUE}" }\n`;
-    const gateway = await startGateway(t, { toml: providerToml(upstream) + headers });
+    const script: Script = (_, response) =>
+      sendJson(response, { error: { message } }, { status: 400 });
+    const lines = `headers = { HTTP-Referer = "${VALUE}" }`;
+    const { gateway } = await scenario(t, { providers: { p: { script, lines } } });
     const { text } = await gateway.chat(chatBody());
     assert.match(text, /\[secret\] is not known; see https:\/\/docs\.example\/errors"/);
-    await eventually(() => gateway.accessLines().length === 1, 'the access line');
+    await linesOf(gateway);
     assert.ok(!gateway.log.join('').includes(VALUE));
   });
 
@@ -347,11 +342,10 @@ describe('the value of a fixed header', () => {
 
 test('a key of [admin] is hidden in the log and in messages to clients', async (t) => {
   const key = 'admin-canary-4711';
-  const upstream = await startUpstream(t, (_, response) =>
-    sendJson(response, { error: { message: `who is ${key}?` } }, { status: 400 }),
-  );
-  const toml = `[admin]\nport = 0\nkeys = ["${key}"]\n${providerToml(upstream)}`;
-  const gateway = await startGateway(t, { toml });
+  const p: Script = (_, response) =>
+    sendJson(response, { error: { message: `who is ${key}?` } }, { status: 400 });
+  const more = `[admin]\nport = 0\nkeys = ["${key}"]`;
+  const { gateway } = await scenario(t, { providers: { p }, more });
   const { text } = await gateway.chat(chatBody());
   assert.match(text, /who is \[secret\]/);
   assert.doesNotMatch(gateway.log.join(''), /canary-4711/);

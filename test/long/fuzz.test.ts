@@ -15,15 +15,20 @@ import { ConfigError, loadConfig, type Config } from '../../src/config/config.ts
 import { readAll } from '../../src/lib/byte-source.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
-import { TransportError } from '../../src/upstream/network-error.ts';
-import { upstreamFailure } from '../../src/upstream/network-error.ts';
+import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
 import { openStream } from '../../src/upstream/stream-relay.ts';
 import { createService } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseChatRequest } from '../support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from '../support/documented.ts';
 import { ROOT, SERVER } from '../support/process.ts';
-import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from '../support/gateway.ts';
+import {
+  chatBody,
+  CLIENT_TOKEN,
+  PROVIDER_KEY,
+  startGateway,
+  providerToml,
+} from '../support/gateway.ts';
 import { cutUp, mutate } from '../support/mutate.ts';
 import { createRandom, type Random } from '../support/random.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
@@ -113,13 +118,16 @@ class Tally {
   }
 }
 
+/** The tokens of these texts, which stand between tildes. */
+const tokens = (...texts: string[]) => texts.flatMap((text) => text.split('~'));
+
 const BODY_TOKENS = [
   ...'{}[]",:\\ \n0-+.eEtnu/x\u0000\u0001\u007f'.split(''),
-  ...'null~true~1e400~-0~"model":"p/m",~"stream":true,~"messages":[~\\u0000~[[[[[[[[~{"a":'.split(
-    '~',
+  ...tokens(
+    'null~true~1e400~-0~"model":"p/m",~"stream":true,~"messages":[~\\u0000~[[[[[[[[~{"a":',
+    '__proto__~"constructor":~\xef\xbb\xbf~\xc0\x80~\xed\xa0\x80~\\ud800~//~/* */',
+    '"role":"user"~"content":~12345678901234567890~,"stream":false}',
   ),
-  ...'__proto__~"constructor":~\xef\xbb\xbf~\xc0\x80~\xed\xa0\x80~\\ud800~//~/* */'.split('~'),
-  ...'"role":"user"~"content":~12345678901234567890~,"stream":false}'.split('~'),
 ];
 const BODIES = [
   chatBody(),
@@ -195,14 +203,12 @@ test('a request body is accepted whole, or refused with a 4xx', MANY_CASES, asyn
 const EXAMPLE = readFileSync(join(ROOT, 'gateway.toml.example'), 'utf8');
 const TOML_TOKENS = [
   ...'[]{}"\'=.,#\\\n\r\t\u0000_-+'.split(''),
-  ...'"""~\'\'\'~[[~]]~\r\n~true~inf~-nan~1e999~0x~1979-05-27~99999999999999999999~\\u'.split('~'),
-  ...'[server]\n~[server.auth]\nkeys = [~__proto__~[__proto__]\n~constructor.a = 1\n~${~${HOME}'.split(
-    '~',
+  ...tokens(
+    '"""~\'\'\'~[[~]]~\r\n~true~inf~-nan~1e999~0x~1979-05-27~99999999999999999999~\\u',
+    '[server]\n~[server.auth]\nkeys = [~__proto__~[__proto__]\n~constructor.a = 1\n~${~${HOME}',
+    'api_key = "~base_url = "http://~timeout = 0\n~\\UFFFFFFFF~enabled = false\n~[providers.x]\n',
+    'fallback = ["x"]\n~primary = "openai"\n~\xff~\xc2\x85~\xef\xbb\xbf',
   ),
-  ...'api_key = "~base_url = "http://~timeout = 0\n~\\UFFFFFFFF~enabled = false\n~[providers.x]\n'.split(
-    '~',
-  ),
-  ...'fallback = ["x"]\n~primary = "openai"\n~\xff~\xc2\x85~\xef\xbb\xbf'.split('~'),
 ];
 const ENV = { OPENAI_API_KEY: 'key-of-openai', MY_SERVER_API_KEY: 'key-of-mine', HOME: '/nowhere' };
 
@@ -279,19 +285,13 @@ test(
 
 const STREAM_TOKENS = [
   ...'\n\r: {}[]",\\x\u0000'.split(''),
-  ...'\n\n~\r\n\r\n~\r\r~data:~data: ~data: [DONE]\n\n~event: error\n~: c\n~[DONE]~data:\n\n'.split(
-    '~',
-  ),
-  ...'data: {"error":{"message":"no","code":429}}\n\n~data: {"error":"no"}\n\n~"error":'.split('~'),
-  ...'data: {"object":"error","message":"no"}\n\n~id: 1\n~\xef\xbb\xbf~\xff\xfe~"choices":'.split(
-    '~',
-  ),
-  ...'"usage":{"prompt_tokens":1},~"usage":{~"usage":null,~"model":"b",~"model":""'.split('~'),
-  ...'error: {"message":"no"}\n\n~error: no\n~{"error":"no"}\n~{"error":~[{"error":\n"no"}\n]~"index":1,~"index":0,'.split(
-    '~',
-  ),
-  ...'"finish_reason":"stop"~"finish_reason":null~event: error\ndata: no\n\n~retry: 1\n\n'.split(
-    '~',
+  ...tokens(
+    '\n\n~\r\n\r\n~\r\r~data:~data: ~data: [DONE]\n\n~event: error\n~: c\n~[DONE]~data:\n\n',
+    'data: {"error":{"message":"no","code":429}}\n\n~data: {"error":"no"}\n\n~"error":',
+    'data: {"object":"error","message":"no"}\n\n~id: 1\n~\xef\xbb\xbf~\xff\xfe~"choices":',
+    '"usage":{"prompt_tokens":1},~"usage":{~"usage":null,~"model":"b",~"model":""',
+    'error: {"message":"no"}\n\n~error: no\n~{"error":"no"}\n~{"error":~[{"error":\n"no"}\n]~"index":1,~"index":0,',
+    '"finish_reason":"stop"~"finish_reason":null~event: error\ndata: no\n\n~retry: 1\n\n',
   ),
 ];
 const STREAMS = [
@@ -378,23 +378,15 @@ function assertForwarded(text: string): void {
 
 const HEAD_TOKENS = [
   ...'\r\n: \t,;/?#%@*\\"\u0000\u007f\x80'.split(''),
-  ...'\r\n~\r\n\r\n~\n\n~\r\n ~HTTP/1.0~HTTP/2.0~HTTP/1.1~GET~HEAD~OPTIONS~QUERY~PRI * ~CONNECT a:1'.split(
-    '~',
+  ...tokens(
+    '\r\n~\r\n\r\n~\n\n~\r\n ~HTTP/1.0~HTTP/2.0~HTTP/1.1~GET~HEAD~OPTIONS~QUERY~PRI * ~CONNECT a:1',
+    '\r\nTransfer-Encoding: chunked~\r\nTransfer-Encoding: gzip~\r\nTransfer-Encoding:',
+    '\r\nContent-Length: 0~\r\nContent-Length: 99999999999999999999~\r\nContent-Length: -1',
+    '\r\nExpect: 100-continue~\r\nExpect: x~\r\nUpgrade: h2c~\r\nConnection: keep-alive, Upgrade',
+    '\r\nHost: b~\r\nAuthorization: Basic a~\r\n__proto__: x~\r\nContent-Encoding: gzip~chunked',
+    '\r\nX-Request-Id: \xe9~\r\ntraceparent: \x80~\r\nContent-Type: text/plain~0\r\n\r\n',
+    'http://evil~//~/../health~/v1/models~/health~%00',
   ),
-  ...'\r\nTransfer-Encoding: chunked~\r\nTransfer-Encoding: gzip~\r\nTransfer-Encoding:'.split('~'),
-  ...'\r\nContent-Length: 0~\r\nContent-Length: 99999999999999999999~\r\nContent-Length: -1'.split(
-    '~',
-  ),
-  ...'\r\nExpect: 100-continue~\r\nExpect: x~\r\nUpgrade: h2c~\r\nConnection: keep-alive, Upgrade'.split(
-    '~',
-  ),
-  ...'\r\nHost: b~\r\nAuthorization: Basic a~\r\n__proto__: x~\r\nContent-Encoding: gzip~chunked'.split(
-    '~',
-  ),
-  ...'\r\nX-Request-Id: \xe9~\r\ntraceparent: \x80~\r\nContent-Type: text/plain~0\r\n\r\n'.split(
-    '~',
-  ),
-  ...'http://evil~//~/../health~/v1/models~/health~%00'.split('~'),
   'a'.repeat(20_000),
   'a: b\r\n'.repeat(1200),
 ];
@@ -447,7 +439,7 @@ test(
       socket.write(rawResponse(JSON.stringify(completion())));
     });
     const gateway = await startGateway(t, {
-      toml: `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "${PROVIDER_KEY}"\nmodels = ["m"]\n`,
+      toml: providerToml(upstream, 'p', 'models = ["m"]'),
       // What never ends is answered soon.
       clientLimits: { headersMs: 120, requestMs: 120, lingerMs: 20 },
     });
@@ -488,25 +480,17 @@ test(
 
 const ANSWER_TOKENS = [
   ...'\r\n: \t,;{}[]"\u0000\x80'.split(''),
-  ...'\r\n~\r\n\r\n~\n~HTTP/1.0~HTTP/2~HTTP/1.1 100 Continue\r\n\r\n~HTTP/1.1 103 x\r\n\r\n'.split(
-    '~',
+  ...tokens(
+    '\r\n~\r\n\r\n~\n~HTTP/1.0~HTTP/2~HTTP/1.1 100 Continue\r\n\r\n~HTTP/1.1 103 x\r\n\r\n',
+    '099~101~204~304~400~401~404~429~500~503~529~600~999~1000~0~SSH-2.0-x\r\n~fffffffff',
+    '\r\nTransfer-Encoding: chunked~\r\nTransfer-Encoding: gzip~\r\nContent-Length: 5',
+    '\r\nContent-Length: 99999~\r\nContent-Encoding: gzip~\r\nContent-Encoding: zstd',
+    '\r\nContent-Type: text/html~\r\nContent-Type: text/event-stream~\r\n__proto__: x',
+    '\r\nRetry-After: 2~\r\nRetry-After: Fri, 31 Dec 2100 23:59:59 GMT~\r\nRetry-After: -1',
+    '\r\nx-ratelimit-a: \xe9~\r\nx-ratelimit-a: \u0001~\r\nx-request-id: \xff~\r\nSet-Cookie: a',
+    '\r\nConnection: close~\r\nConnection: keep-alive~\r\nKeep-Alive: timeout=0~0\r\n\r\n',
+    '\r\nLocation: http://127.0.0.1:9/~{"error":{"message":"no","code":"x"}}',
   ),
-  ...'099~101~204~304~400~401~404~429~500~503~529~600~999~1000~0~SSH-2.0-x\r\n~fffffffff'.split(
-    '~',
-  ),
-  ...'\r\nTransfer-Encoding: chunked~\r\nTransfer-Encoding: gzip~\r\nContent-Length: 5'.split('~'),
-  ...'\r\nContent-Length: 99999~\r\nContent-Encoding: gzip~\r\nContent-Encoding: zstd'.split('~'),
-  ...'\r\nContent-Type: text/html~\r\nContent-Type: text/event-stream~\r\n__proto__: x'.split('~'),
-  ...'\r\nRetry-After: 2~\r\nRetry-After: Fri, 31 Dec 2100 23:59:59 GMT~\r\nRetry-After: -1'.split(
-    '~',
-  ),
-  ...'\r\nx-ratelimit-a: \xe9~\r\nx-ratelimit-a: \u0001~\r\nx-request-id: \xff~\r\nSet-Cookie: a'.split(
-    '~',
-  ),
-  ...'\r\nConnection: close~\r\nConnection: keep-alive~\r\nKeep-Alive: timeout=0~0\r\n\r\n'.split(
-    '~',
-  ),
-  ...'\r\nLocation: http://127.0.0.1:9/~{"error":{"message":"no","code":"x"}}'.split('~'),
   'x'.repeat(20_000),
   ...STREAM_TOKENS,
 ];
@@ -547,7 +531,7 @@ test('a damaged answer becomes a documented one', MANY_CASES, async (t) => {
     if (!staysOpen) socket.end();
   });
   const gateway = await startGateway(t, {
-    toml: `[providers.p]\nbase_url = "${upstream.baseUrl}"\napi_key = "${PROVIDER_KEY}"\n`,
+    toml: providerToml(upstream),
     // Less than a file may ask for: what never ends is given up soon.
     adjust: (config) => {
       const registered = config.providers.registered.map((one) => ({ ...one, timeoutMs: 150 }));

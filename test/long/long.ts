@@ -21,7 +21,10 @@ import {
   sendEvents,
   sendJson,
   startUpstream,
+  beginStream,
+  type Script,
 } from '../support/upstream.ts';
+import { scenario } from '../support/scenario.ts';
 
 const SILENCE_MS = 310_000;
 const REUSED_REQUESTS = 1000;
@@ -41,28 +44,22 @@ function rawAnswer({ text }: RawRequest): string {
     : rawResponse(JSON.stringify(completion()));
 }
 
-function toml(baseUrl: string): string {
-  return `[providers.p]\nbase_url = "${baseUrl}"\napi_key = "none"\n`;
-}
-
 async function survivesSilence(kind: 'complete' | 'first event' | 'stream'): Promise<string> {
   const [begun, rest] = [completionEvents().slice(0, 200), completionEvents().slice(200)];
-  const upstream = await startUpstream(t, async (_, response) => {
-    if (kind === 'stream') response.writeHead(200, { 'content-type': 'text/event-stream' });
-    if (kind === 'stream') response.write(begun);
+  const p: Script = async (request, response) => {
+    if (kind === 'stream') beginStream(begun)(request, response);
     await sleep(SILENCE_MS);
     if (kind === 'complete') sendJson(response, completion());
     else if (kind === 'first event') sendEvents(response, begun + rest);
     else response.end(rest);
-  });
-  const gateway = await startGateway(t, {
-    toml: `[server]\ntimeout = 400\nstream_idle_timeout = 400\n${providerToml(upstream)}`,
-  });
+  };
+  const server = 'timeout = 400\nstream_idle_timeout = 400';
+  const { gateway, asked } = await scenario(t, { providers: { p }, server });
   const reply = await gateway.chat(chatBody(kind === 'complete' ? {} : { stream: true }));
   assert.equal(reply.status, 200, reply.text);
   if (kind === 'complete') assert.deepEqual(reply.json(), completion());
   else assert.equal(reply.text, completionEvents());
-  assert.equal(upstream.requests.length, 1);
+  assert.deepEqual(asked(), [1]);
   return `answered whole after ${elapsed()}`;
 }
 
@@ -91,7 +88,7 @@ async function survivesClosing(): Promise<string> {
     const idle = setTimeout(() => socket.destroy(), UPSTREAM_IDLE_MS);
     socket.once('data', () => clearTimeout(idle));
   });
-  const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
   const random = createRandom(Date.now());
   let failures = 0;
   for (let round = 0; round < REUSED_REQUESTS; round += 1) {
@@ -113,7 +110,7 @@ async function survivesClosing(): Promise<string> {
 
 async function reusesAfterQuiet(): Promise<string> {
   const upstream = await startRawUpstream(t, (request) => request.socket.write(rawAnswer(request)));
-  const gateway = await startGateway(t, { toml: toml(upstream.baseUrl) });
+  const gateway = await startGateway(t, { toml: providerToml(upstream) });
   for (const quietMs of [QUIET_MS, 0]) {
     assert.equal((await gateway.chat(chatBody())).status, 200);
     await sleep(quietMs);

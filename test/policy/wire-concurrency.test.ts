@@ -15,7 +15,7 @@ import {
   type TestGateway,
 } from '../support/gateway.ts';
 import { modelOf, scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { createGate, eventually, openChat } from '../support/streams.ts';
+import { createGate, eventually, openChat, linesOf } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 import {
   answerWell,
@@ -64,8 +64,6 @@ const limitsOf = (gateway: TestGateway) => gateway.accessLines().map(({ reason }
 
 const inFlight = async ({ requests }: FakeUpstream, count: number) =>
   eventually(() => requests.length === count, `${count} requests at the provider`);
-const lines = async (gateway: TestGateway, count: number) =>
-  eventually(() => gateway.accessLines().length === count, `${count} access lines`);
 
 /** The tries of a request, as its access line has them. */
 async function triesOfNext(gateway: TestGateway, model = 'p/m'): Promise<string | undefined> {
@@ -81,7 +79,7 @@ describe(`of ${MANY} requests at once for a provider that takes eight`, { concur
   test('eight are answered and the others are refused, without a fallback', async (t) => {
     const { gateway, p: upstream, seen, open, chat } = await startHeld(t, { p });
     const replies = Array.from({ length: MANY }, chat);
-    await lines(gateway, MANY - 8);
+    await linesOf(gateway, MANY - 8);
     await inFlight(upstream, 8);
     open();
     const all = await Promise.all(replies);
@@ -98,7 +96,7 @@ describe(`of ${MANY} requests at once for a provider that takes eight`, { concur
     const replies = Array.from({ length: MANY }, chat);
     // First what costs little to look at.
     await inFlight(q, MANY - 8);
-    await lines(gateway, MANY - 8);
+    await linesOf(gateway, MANY - 8);
     assert.ok(gateway.accessLines().every((line) => triesOf(line) === 'p:limit q:200'));
     open();
     assert.ok((await Promise.all(replies)).every(({ status }) => status === 200));
@@ -112,13 +110,13 @@ test('a stream counts until its end, and until its client leaves', async (t) => 
   await first.response;
   assertLimited(await chat());
   first.leave();
-  await lines(gateway, 2);
+  await linesOf(gateway, 2);
   const second = openChat(gateway.port);
   await second.response;
   assertLimited(await gateway.chat(chatBody({ stream: true })));
   open();
   await second.ended;
-  await lines(gateway, 4);
+  await linesOf(gateway, 4);
   assert.equal((await chat()).status, 200);
 });
 
@@ -251,7 +249,7 @@ async function startFailing(t: TestContext, { p = '', ...settings }: Settings = 
       const ended = started.gateway.accessLines().length;
       open();
       await held.ended;
-      await lines(started.gateway, ended + 1);
+      await linesOf(started.gateway, ended + 1);
     };
   };
   return { ...started, hold };
@@ -283,8 +281,7 @@ for (const isOpen of [false, true]) {
     if (!isOpen) await hold();
     const { status, headers } = await gateway.chat(chatBody());
     assert.deepEqual([status, headers['x-gateway-provider']], [429, 'p']);
-    await lines(gateway, failures + 1);
-    const line = gateway.accessLines().at(-1);
+    const line = (await linesOf(gateway, failures + 1)).at(-1);
     assert.equal(triesOf(line), isOpen ? 'p:circuit_open q:500 p:limit' : 'p:limit q:500');
     assert.deepEqual(
       [line?.['provider'], line?.['upstream_request_id'], line?.['reason']],

@@ -80,6 +80,13 @@ export function replaceNow(t: TestContext, now: () => number): void {
   replace(t, performance, 'now', now);
 }
 
+/** Until the test ends, `performance.now` is `nowMs`, which the test may change: a slow machine ends no wait. */
+export function stopClock(t: TestContext, nowMs = 1000): { nowMs: number } {
+  const clock = { nowMs };
+  replaceNow(t, () => clock.nowMs);
+  return clock;
+}
+
 /** The same for `Math.random`. */
 export function replaceRandom(t: TestContext, random: () => number): void {
   replace(t, Math, 'random', random);

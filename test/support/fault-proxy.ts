@@ -6,7 +6,8 @@ import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 
-import { listen } from './listen.ts';
+import { listen, type Listening } from './listen.ts';
+import { idle } from './clock.ts';
 
 /** What the proxy does to the next connections and answers. Empty: nothing. */
 export interface Fault {
@@ -22,12 +23,8 @@ export interface Fault {
   readonly cutAfter?: { readonly bytes: number; readonly by: 'close' | 'reset' | 'stall' };
 }
 
-export interface FaultProxy {
-  readonly port: number;
-  readonly baseUrl: string;
+export interface FaultProxy extends Listening {
   fault: Fault;
-  /** The gateway's connections that are open now. */
-  readonly sockets: ReadonlySet<Socket>;
   /** Sends these bytes on every open connection, asked or not. */
   push(bytes: string): void;
 }
@@ -44,10 +41,9 @@ export async function startFaultProxy(t: TestContext, upstreamPort: number): Pro
     if (onConnect === undefined) passOn(near, upstreamPort, proxy);
     else near.resume();
   });
-  const { port, sockets } = await listen(t, server);
-  const push = (bytes: string) => sockets.forEach((socket) => socket.write(bytes));
-  const baseUrl = `http://127.0.0.1:${port}/v1`;
-  const proxy: FaultProxy = { port, baseUrl, fault: {}, sockets, push };
+  const listening = await listen(t, server);
+  const push = (bytes: string) => listening.sockets.forEach((socket) => socket.write(bytes));
+  const proxy: FaultProxy = { ...listening, fault: {}, push };
   return proxy;
 }
 
@@ -100,8 +96,7 @@ function passOn(near: Socket, upstreamPort: number, proxy: { readonly fault: Fau
   }
 }
 
-export interface BlackHole {
-  readonly port: number;
+export interface BlackHole extends Omit<Listening, 'sockets'> {
   /** Begins to accept, and answers every request with this HTTP response. */
   open(): void;
 }
@@ -133,11 +128,12 @@ export async function startBlackHole(t: TestContext, answer = ''): Promise<Black
     const filler = connect(port, '127.0.0.1').on('error', () => {});
     fillers.push(filler);
     const connected = once(filler, 'connect').then(() => false);
-    isFull = await Promise.race([connected, sleep(200, true)]);
+    isFull = await Promise.race([connected, idle(200).then(() => true)]);
     if (isFull) filler.destroy();
   }
   return {
     port,
+    baseUrl: `http://127.0.0.1:${port}/v1`,
     open() {
       Atomics.store(gate, 0, 1);
       Atomics.notify(gate, 0);

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { createService, type Service } from '../../src/app.ts';
-import { SERVER } from './process.ts';
+import { SERVER, parseLog } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
 import { isClockReplaced, WORKERS_ENV } from './workers.ts';
 
@@ -17,14 +17,18 @@ export const CLIENT_TOKEN = 'client-token-canary-9876543210';
 /** What the gateway believes to have: a small machine's, whatever the tests run on. */
 const MEMORY_BYTES = 8_589_934_592;
 
+export type LogLine = Record<string, unknown>;
+
 export interface TestGateway {
   readonly port: number;
   /** The port of `[admin]`; 0 if there is none. */
   readonly adminPort: number;
   /** Every log line so far. */
   readonly log: string[];
+  /** The log lines so far with one of these messages, or all of them, parsed. */
+  lines(...messages: readonly string[]): LogLine[];
   /** The access lines so far, parsed. */
-  accessLines(): Record<string, unknown>[];
+  accessLines(): LogLine[];
   /** Sends a request with the usual headers; `headers` with value undefined are left out. */
   send(path: string, options?: SendOptions): Promise<Reply>;
   /** Posts a chat completion; the body is made JSON unless it is text or bytes already. */
@@ -119,10 +123,8 @@ export async function startGateway(
     port,
     adminPort,
     log,
-    accessLines: () =>
-      log
-        .map((line) => JSON.parse(line) as Record<string, unknown>)
-        .filter(({ message }) => message === 'request'),
+    lines: (...messages) => parseLog(log.join(''), ...messages),
+    accessLines: () => gateway.lines('request'),
     async send(path, options = {}) {
       const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, ...options.headers };
       const reply = await send(port, path, { ...options, headers });
@@ -179,7 +181,7 @@ async function receiveLogLine(
 }
 
 /** The tries of an access line in short, each as `<provider_id>:<status, or outcome if there is none>`. */
-export function triesOf(line: Record<string, unknown> | undefined): string | undefined {
+export function triesOf(line: LogLine | undefined): string | undefined {
   const tries = line?.['tries'] as { provider: string; status?: number; outcome: string }[];
   return tries
     ?.map(({ provider, status, outcome }) => `${provider}:${status ?? outcome}`)
@@ -205,6 +207,9 @@ export function providerToml(
 export function chatBody(more: object = {}): Record<string, unknown> {
   return { model: 'p/m', messages: [{ role: 'user', content: 'hello' }], ...more };
 }
+
+/** A chat request that asks for a stream. */
+export const STREAM = chatBody({ stream: true });
 
 /** The bytes of a chat request, for connections that a test writes to itself. `headers` are further lines. */
 export function rawChat(body: object, headers: readonly string[] = []): string {

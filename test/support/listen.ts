@@ -6,6 +6,8 @@ import type { TestContext } from 'node:test';
 
 export interface Listening {
   readonly port: number;
+  /** What a provider's `base_url` is set to. */
+  readonly baseUrl: string;
   /** Connections that are open now. */
   readonly sockets: ReadonlySet<Socket>;
 }
@@ -24,5 +26,6 @@ export async function listen(t: TestContext, server: Server): Promise<Listening>
     server.close();
     for (const socket of sockets) socket.destroy();
   });
-  return { port: (server.address() as AddressInfo).port, sockets };
+  const { port } = server.address() as AddressInfo;
+  return { port, baseUrl: `http://127.0.0.1:${port}/v1`, sockets };
 }

@@ -47,8 +47,7 @@ export async function startRawUpstream(
       answer(request);
     });
   });
-  const { port, sockets } = await listen(t, server);
-  return { baseUrl: `http://127.0.0.1:${port}/v1`, port, requests, sockets };
+  return { ...(await listen(t, server)), requests };
 }
 
 /** A whole HTTP response with a Content-Length. */

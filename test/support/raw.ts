@@ -24,6 +24,11 @@ export function readReply(text: string): Omit<RawReply, 'isClosed'> {
   return { text, status, body: rest.join('\r\n\r\n').slice(0, length) };
 }
 
+/** Every status in what a server sent, interim ones too. */
+export function statusesOf(text: string): number[] {
+  return [...text.matchAll(/HTTP\/1\.1 (\d{3}) /g)].map(([, status]) => Number(status));
+}
+
 /** Sends bytes (strings as latin1) and collects what comes back until the server closes or `waitMs` of the process's own time have passed. */
 export async function sendRaw(
   port: number,

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { request as httpRequest, type ClientRequest, type IncomingMessage } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-import { chatBody, CLIENT_TOKEN } from './gateway.ts';
+import { CLIENT_TOKEN, STREAM, type LogLine, type TestGateway } from './gateway.ts';
 
 export interface OpenStream {
   readonly request: ClientRequest;
@@ -19,7 +19,7 @@ export interface OpenStream {
 }
 
 /** Asks for a stream without waiting for it. */
-export function openChat(port: number, body: object = chatBody({ stream: true })): OpenStream {
+export function openChat(port: number, body: object = STREAM): OpenStream {
   const request = httpRequest({
     host: '127.0.0.1',
     port,
@@ -60,6 +60,24 @@ export async function eventually(condition: () => unknown, what: string): Promis
     assert.ok(process.uptime() < giveUpAt, `never happened: ${what}`);
     await sleep(waitMs);
   }
+}
+
+/** The access lines, once there are so many: a line is written when its answer is out. */
+export async function linesOf(gateway: TestGateway, count = 1): Promise<LogLine[]> {
+  await eventually(() => gateway.accessLines().length >= count, `${count} access lines`);
+  assert.equal(gateway.accessLines().length, count);
+  return gateway.accessLines();
+}
+
+/** The one access line, once it is there. */
+export async function lineOf(gateway: TestGateway): Promise<LogLine> {
+  return (await linesOf(gateway))[0]!;
+}
+
+/** Checks that the gateway has logged no error. */
+export function assertNoErrors(gateway: TestGateway): void {
+  const errors = gateway.lines().filter(({ level }) => level === 'error');
+  assert.deepEqual(errors, []);
 }
 
 /** The `data` of each event, in order; a last event without its blank line counts. */

@@ -29,6 +29,10 @@ export interface ReceivedRequest {
 export const CHUNK =
   'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n';
 
+/** The last event of a stream that is finished, and the line behind it. */
+export const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
+export const DONE = 'data: [DONE]\n\n';
+
 export type Script = (request: ReceivedRequest, response: ServerResponse) => unknown;
 
 export interface FakeUpstream {
@@ -84,10 +88,9 @@ export async function startUpstream(
     : createServer(listener);
   // Longer than any test: a connection that the provider closes is not one that the gateway has lost.
   if ('keepAliveTimeout' in server) server.keepAliveTimeout = 600_000;
-  const { port, sockets } = await listen(t, server);
+  const { baseUrl, sockets } = await listen(t, server);
   upstream.sockets = sockets;
-  const scheme = certificate ? 'https' : 'http';
-  upstream.baseUrl = `${scheme}://127.0.0.1:${port}/v1`;
+  upstream.baseUrl = certificate ? baseUrl.replace('http:', 'https:') : baseUrl;
   return upstream;
 }
 
@@ -149,6 +152,27 @@ export function failWith(
 export function beginStream(events: string | Buffer): Script {
   return (_, response) =>
     response.writeHead(200, { 'content-type': 'text/event-stream' }).write(events);
+}
+
+/** Begins a stream, sends `part` as fast as it is taken until it is `size` bytes, and finishes the stream. */
+export function flood(part: string | Buffer, size: number) {
+  /** Of all requests together. */
+  const counts = { sent: 0 };
+  const script: Script = (request, response) => {
+    let written = 0;
+    beginStream(CHUNK)(request, response);
+    const push = () => {
+      while (written < size && !response.destroyed) {
+        written += part.length;
+        counts.sent += part.length;
+        if (!response.write(part)) return;
+      }
+      if (!response.writableEnded) response.end(LAST + DONE);
+    };
+    response.on('drain', push);
+    push();
+  };
+  return { counts, script };
 }
 
 export function sendEvents(response: ServerResponse, events: string | Buffer): void {

@@ -7,20 +7,20 @@ import { scanEvents } from '../../src/upstream/event-inspector.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { openStream } from '../../src/upstream/stream-relay.ts';
 import { bodyOf } from '../support/byte-source.ts';
-import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
+import { chatBody, STREAM } from '../support/gateway.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom } from '../support/random.ts';
-import { eventually, openChat } from '../support/streams.ts';
+import { eventually, openChat, lineOf } from '../support/streams.ts';
 import {
   completion,
   sendEvents,
   sendJson,
-  startUpstream,
   type Script,
+  DONE,
+  beginStream,
 } from '../support/upstream.ts';
 import { newReplyContext, replyWith } from '../support/reply-context.ts';
-
-const STREAM = chatBody({ stream: true });
+import { scenario } from '../support/scenario.ts';
 
 interface Facts {
   readonly model: string | undefined;
@@ -68,7 +68,6 @@ function choice(reason: string, delta: object = { content: 'a' }): string {
 
 const TOKEN = event('"usage":null', choice('null'));
 const FINISH = event('"usage":null', choice('"stop"'));
-const DONE = 'data: [DONE]\n\n';
 
 /** The usage of a stream that has it in an event of its own, after the one with the `finish_reason`. */
 async function usageOf(written: string): Promise<object | undefined> {
@@ -80,12 +79,10 @@ async function usageOf(written: string): Promise<object | undefined> {
 }
 
 /** Starts a gateway, and returns what its access line says about the answer to this request. */
-async function lineOf(t: TestContext, script: Script, body: object) {
-  const upstream = await startUpstream(t, script);
-  const gateway = await startGateway(t, { toml: providerToml(upstream) });
+async function lineFor(t: TestContext, script: Script, body: object) {
+  const { gateway } = await scenario(t, { providers: { p: script } });
   const { text } = await gateway.chat(body);
-  await eventually(() => gateway.accessLines().length > 0, 'an access line');
-  return { line: gateway.accessLines()[0]!, text };
+  return { line: await lineOf(gateway), text };
 }
 
 const COUNTS = { prompt_tokens: 12, completion_tokens: 34 };
@@ -104,33 +101,25 @@ function assertLine(line: Record<string, unknown>, expected: Record<string, unkn
 describe('the access line', { concurrency: true }, () => {
   test('has the token counts and the finish_reason of a complete answer', async (t) => {
     const script: Script = (_, response) => sendJson(response, { ...completion(), usage: OPENAI });
-    const { line } = await lineOf(t, script, chatBody());
+    const { line } = await lineFor(t, script, chatBody());
     assertLine(line, { ...READ, finish_reason: 'stop' });
   });
 
   test('has the token counts and the finish_reason of a stream, which passes byte for byte', async (t) => {
     const events = TOKEN + FINISH + event({ usage: OPENAI }) + DONE;
-    const { line, text } = await lineOf(t, (_, response) => sendEvents(response, events), STREAM);
+    const { line, text } = await lineFor(t, (_, response) => sendEvents(response, events), STREAM);
     assertLine(line, { ...READ, finish_reason: 'stop', outcome: 'ok' });
     assert.equal(text, events);
   });
 
   test('has what was known when the client left in the middle of a stream', async (t) => {
-    const upstream = await startUpstream(t, (_, response) => {
-      response.writeHead(200, { 'content-type': 'text/event-stream' });
-      response.write(event({ usage: COUNTS }, choice('null')));
-    });
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
+    const p = beginStream(event({ usage: COUNTS }, choice('null')));
+    const { gateway } = await scenario(t, { providers: { p } });
     const client = openChat(gateway.port);
-    client.ended.catch(() => {});
     await eventually(() => client.text() !== '', 'the first event');
     client.leave();
-    await eventually(() => gateway.accessLines().length > 0, 'an access line');
-    assertLine(gateway.accessLines()[0]!, {
-      ...COUNTS,
-      outcome: 'client_closed',
-      finish_reason: undefined,
-    });
+    const expected = { ...COUNTS, outcome: 'client_closed', finish_reason: undefined };
+    assertLine(await lineOf(gateway), expected);
   });
 
   test('has what was known when the upstream broke off in the middle of a stream', async (t) => {
@@ -138,7 +127,7 @@ describe('the access line', { concurrency: true }, () => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
       response.write(event({ usage: COUNTS }, choice('null')), () => response.destroy());
     };
-    const { line } = await lineOf(t, script, STREAM);
+    const { line } = await lineFor(t, script, STREAM);
     assertLine(line, { ...COUNTS, outcome: 'upstream_error', finish_reason: undefined });
   });
 });

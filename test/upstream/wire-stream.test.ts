@@ -7,10 +7,10 @@ import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 
-import { idle, replaceNow, untilSteady, useManualTimers } from '../support/clock.ts';
-import { chatBody, rawChat } from '../support/gateway.ts';
+import { idle, untilSteady, useManualTimers, stopClock } from '../support/clock.ts';
+import { chatBody, rawChat, STREAM } from '../support/gateway.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
-import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
+import { createGate, errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
 import {
   answerWell,
   beginStream as begin,
@@ -19,11 +19,11 @@ import {
   sendEvents,
   sendJson,
   type Script,
+  LAST,
+  DONE,
+  flood,
 } from '../support/upstream.ts';
 
-const STREAM = chatBody({ stream: true });
-const LAST = 'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n';
-const DONE = 'data: [DONE]\n\n';
 const MIB = 1_048_576;
 
 /** A gateway whose provider does what the test says, or sends and ends these events. */
@@ -410,24 +410,6 @@ test('a stream is not silent while one event comes in pieces', async (t) => {
   assert.equal(await chat.ended, CHUNK + LAST + DONE);
 });
 
-/** Sends `part` as fast as it is taken, until it is `wanted` bytes. */
-function flood(part: string, wanted: number) {
-  const counts = { sent: 0 };
-  const script: Script = async (request, response) => {
-    await begin(CHUNK)(request, response);
-    const push = () => {
-      while (counts.sent < wanted) {
-        counts.sent += part.length;
-        if (!response.write(part)) return;
-      }
-      if (!response.writableEnded) response.end(LAST + DONE);
-    };
-    response.on('drain', push);
-    push();
-  };
-  return { counts, script };
-}
-
 for (const [what, part] of [
   ['events', `data: {"x":"${'y'.repeat(65_500)}"}\n\n`],
   ['comments', `: ${'y'.repeat(65_500)}\n\n`],
@@ -469,12 +451,11 @@ test('after [DONE] the provider is given 5 s to end, and no longer', async (t) =
 });
 
 test('a client that is slow to take comments gets no longer idle limit by them', async (t) => {
-  let nowMs = 1000;
-  replaceNow(t, () => nowMs);
+  const clock = stopClock(t);
   const timers = useManualTimers(t);
   const { chat, send } = await startSteps(t, CHUNK, IDLE_1);
   const advance = (ms: number) => {
-    nowMs += ms;
+    clock.nowMs += ms;
     timers.advance(ms);
   };
   // More than one write takes: the gateway waits for its client.
@@ -585,8 +566,7 @@ test('a stream whose client closes at [DONE] is logged as ok, and its upstream c
   const { gateway, p, chat, end } = await startSteps(t, completionEvents(), options);
   const [connection] = p.sockets;
   chat.leave();
-  await eventually(() => gateway.accessLines().length === 1, 'the access line');
-  const [line] = gateway.accessLines();
+  const line = await lineOf(gateway);
   assert.deepEqual([line?.['outcome'], line?.['status']], ['ok', 200]);
   end();
   await p.requests[0]?.closed;
@@ -650,30 +630,4 @@ test('an event of 8 MiB passes byte for byte, first or later', async (t) => {
     assert.deepEqual([reply.status, reply.bytes.length], [200, Buffer.byteLength(events)]);
     assert.equal(digest(reply.text), digest(events));
   }
-});
-
-test('an answer of the wrong kind is an error, not an empty stream', async (t) => {
-  const { gateway, provide, stream } = await start(t);
-  const complete = await stream((_, response) => sendJson(response, { choices: [] }));
-  assert.deepEqual([complete.status, complete.json().error.type], [501, 'unsupported_feature']);
-  assert.equal(complete.headers['x-should-retry'], 'false');
-
-  const failed = await stream((_, response) => sendJson(response, { error: { message: 'boom' } }));
-  assert.deepEqual(failed.json(), { error: BOOM });
-
-  provide(completionEvents());
-  const streamed = await gateway.chat(chatBody());
-  assert.deepEqual([streamed.status, streamed.json().error.code], [502, 'PROVIDER_ERROR']);
-});
-
-test('a client that does not read holds the provider back', async (t) => {
-  const { counts, script } = flood(`data: {"x":"${'y'.repeat(65_500)}"}\n\n`, 100 * MIB);
-  const { gateway, provide } = await start(t);
-  provide(script);
-  const chat = openChat(gateway.port);
-  (await chat.response).pause();
-  await eventually(() => counts.sent > 100_000, 'the first events');
-  await untilSteady(() => counts.sent);
-  chat.leave();
-  assert.ok(counts.sent < 16 * MIB, `${counts.sent} bytes`);
 });

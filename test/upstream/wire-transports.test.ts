@@ -1,8 +1,7 @@
 /** The two transports to the providers: which one is used, and what both do behind a proxy and over TLS. */
 
 import assert from 'node:assert/strict';
-import { once } from 'node:events';
-import { createServer, type AddressInfo } from 'node:net';
+import { createServer } from 'node:net';
 import { before, describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { TLSSocket } from 'node:tls';
@@ -22,7 +21,7 @@ import {
   startGateway,
 } from '../support/gateway.ts';
 import { startHttpProxy } from '../support/http-proxy.ts';
-import { buildOnce, emptyFolder, runProgram, startServing } from '../support/process.ts';
+import { buildOnce, emptyFolder, runProgram, startServing, parseLog } from '../support/process.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { eventually, openChat } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
@@ -37,6 +36,7 @@ import {
 } from '../support/upstream.ts';
 import { OVER_FETCH } from '../support/transport.ts';
 import { ONE_WORKER } from '../support/workers.ts';
+import { listen } from '../support/listen.ts';
 
 before(buildOnce);
 
@@ -63,13 +63,7 @@ async function start(t: TestContext, { baseUrl, others = {}, server = '', env = 
     'gateway.toml': `[server]\nhost = "127.0.0.1"\nport = 0\n${server}\n${sections.join('')}`,
   });
   const program = await startServing(t, [], { cwd, env });
-  const lines = (name: string) =>
-    program
-      .stdout()
-      .split('\n')
-      .slice(0, -1)
-      .map((line) => JSON.parse(line) as Record<string, unknown>)
-      .filter(({ message }) => message === name);
+  const lines = (name: string) => parseLog(program.stdout(), name);
   const transport = /^upstream +(.*)$/m.exec(program.stderr())?.[1];
   return { ...program, lines, transport };
 }
@@ -190,8 +184,7 @@ test(
   { skip: OVER_FETCH },
   async (t) => {
     const timers = useManualTimers(t);
-    const { port } = await startBlackHole(t);
-    const toml = providerToml({ baseUrl: `http://127.0.0.1:${port}/v1` });
+    const toml = providerToml(await startBlackHole(t));
     const gateway = await startGateway(t, { toml });
     let isAnswered = false;
     const reply = gateway.chat(chatBody()).finally(() => (isAnswered = true));
@@ -202,7 +195,8 @@ test(
     assert.equal(isAnswered, false);
     timers.advance(1);
     const answered = await reply;
-    assert.deepEqual([answered.status, answered.json().error.code], [504, 'TIMEOUT']);
+    const { code, message } = answered.json().error;
+    assert.deepEqual([answered.status, code, message], [504, 'TIMEOUT', 'Request timed out']);
   },
 );
 
@@ -421,11 +415,11 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
     });
 
     test('where it never answers, the request is 504 and SIGTERM still ends the gateway', async (t) => {
-      const silent = createServer((socket) => socket.on('error', () => {}).resume());
-      silent.listen(0, '127.0.0.1');
-      await once(silent, 'listening');
-      t.after(() => silent.close());
-      const env = { HTTPS_PROXY: `http://127.0.0.1:${(silent.address() as AddressInfo).port}` };
+      const silent = await listen(
+        t,
+        createServer((socket) => socket.resume()),
+      );
+      const env = { HTTPS_PROXY: `http://127.0.0.1:${silent.port}` };
       const { program } = await startBehind(t, { server: 'timeout = 1', env });
       assert.equal((await ask(program.port, false, 'tls')).status, 504);
       program.child.kill('SIGTERM');

@@ -1,0 +1,25 @@
+/** The gateway's HTTP server without a gateway behind it. */
+
+import type { TestContext } from 'node:test';
+
+import { CLIENT_LIMITS, type Call } from '../../src/downstream/call.ts';
+import { createHttpServer, requestCounters } from '../../src/downstream/http-server.ts';
+import { newBudget, newMemory } from './shared.ts';
+
+/** Starts one for the length of a test. Returns its port. */
+export async function startHttpServer(
+  t: TestContext,
+  handle: (call: Call) => Promise<void>,
+  host = '127.0.0.1',
+): Promise<number> {
+  const server = createHttpServer({
+    handle,
+    answerBroken: () => ({ status: 400, headers: {}, body: '' }),
+    limits: CLIENT_LIMITS,
+    budget: newBudget(),
+    ...requestCounters(newMemory()),
+  });
+  const { port } = await server.listen(0, host);
+  t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));
+  return port;
+}
