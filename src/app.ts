@@ -7,8 +7,8 @@ import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { ConfigError } from './config/setting-values.ts';
 import { createHttpServer, requestCounters, type DrainOptions } from './downstream/http-server.ts';
-import { createTurns } from './gateway/balance.ts';
-import type { CompletionSettings } from './gateway/chat-completions.ts';
+import { createLastAsked } from './gateway/balance.ts';
+import type { CompletionServices } from './gateway/chat-completions.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, modelListState } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
@@ -208,7 +208,7 @@ function createParts(config: Config, options: AppOptions) {
 function createSnapshot(
   config: Config,
   parts: ReturnType<typeof createParts>,
-  former?: Pick<CompletionSettings, 'providers' | 'keyPools'>,
+  former?: Pick<CompletionServices, 'providers' | 'keyPools'>,
 ) {
   const { logger, memory, store, createKeyPool } = parts;
   const providers = new Map<string, Provider>();
@@ -232,7 +232,7 @@ function createSnapshot(
     limits: createLimits(config, memory, store),
     health,
     usageRefusals: new Set<string>(),
-    turns: createTurns(config, memory),
+    lastAsked: createLastAsked(config, memory),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };

@@ -11,7 +11,7 @@ import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { type ChunkBuffer, joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { readInTurns, readRequestBody } from './request-body.ts';
+import { discardBody, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 import { StreamWriter, WRITE_PART_BYTES } from './stream-writer.ts';
 
@@ -114,7 +114,7 @@ export class Call {
 
   /** Reads the whole request body in parts; see `readRequestBody`. */
   readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<readonly Buffer[]> {
-    // A body that can never fit is not worth a repeat.
+    // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
     const maxBytes = Math.min(maxBodyBytes, this.#connection.server.budget.limits.maxBufferedBytes);
     return readRequestBody(this.#request, this, maxBytes, onChunk);
   }
@@ -139,8 +139,8 @@ export class Call {
 
   /**
    * Sends the answer. Resolves when it is written or the client is gone, and always ends a streamed body, even if it
-   * was sent only in part. Rejects if the head cannot be sent, and another answer may be sent then; or with the error of
-   * a stream that has failed.
+   * was sent only in part. Rejects if the head cannot be sent: then another answer may be sent. Rejects too with the error
+   * of a stream that has failed.
    */
   send({ status, headers, body: content }: Answer): Promise<void> {
     const response = this.#response;
@@ -194,7 +194,7 @@ export class Call {
     const isLast = !response.shouldKeepAlive || this.isDraining;
     // Otherwise node:http closes after the answer, and closing with unread bytes resets the connection.
     if (!this.#awaitsContinue) response.shouldKeepAlive = true;
-    readInTurns(request);
+    discardBody(request);
     const limit = setTimeout(() => socket.destroy(), this.#connection.server.limits.lingerMs);
     request.once('close', () => {
       clearTimeout(limit);

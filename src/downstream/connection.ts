@@ -11,7 +11,7 @@ import type { SharedCounter } from '../lib/shared-memory.ts';
 import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
 import { toAddress } from './request-head.ts';
 
-/** Pipelined requests that may wait for their turn; while there are more, the socket is not read. */
+/** Pipelined requests that may wait for their turn behind the first; while so many wait, the socket is not read. */
 const MAX_WAITING_REQUESTS = 8;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;

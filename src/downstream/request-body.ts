@@ -76,9 +76,9 @@ export function readRequestBody(
 
 /**
  * Reads the body, in turns with everything else, until it ends. What has no other listener is discarded. One in too
- * small chunks is not read to its end: `#lingerOverUpload` closes the connection.
+ * small chunks is not read to its end: whoever calls this closes the connection after a while.
  */
-export function readInTurns(request: IncomingMessage): void {
+export function discardBody(request: IncomingMessage): void {
   const pace = new UploadPace(request);
   request.on('data', (chunk: Buffer) => pace.take(chunk));
   request.resume();
@@ -107,14 +107,14 @@ class UploadPace {
     if (this.#turn.spend(length)) this.#yieldTurn();
     const isLong = this.#chunks > FREE_CHUNKS;
     this.#areTooSmall = isLong && this.#bytes < this.#chunks * MIN_MEAN_CHUNK_BYTES;
-    if (this.#areTooSmall) holdSocket(this.#request);
+    if (this.#areTooSmall) pauseSocket(this.#request);
     return !this.#areTooSmall;
   }
 
   #yieldTurn(): void {
     const request = this.#request;
     request.pause();
-    const release = holdSocket(request);
+    const release = pauseSocket(request);
     onNextTurn(() => {
       release();
       request.resume();
@@ -126,7 +126,7 @@ class UploadPace {
  * Stops reading the connection, until the returned function is called. To pause the request is not enough: node:http
  * reads on, and parses, until it holds `highWaterMark` bytes of the body, which may be as many chunks.
  */
-function holdSocket({ socket }: IncomingMessage): () => void {
+function pauseSocket({ socket }: IncomingMessage): () => void {
   const pause = () => void socket.pause();
   // Behind a 'resume' that is under way already, which would undo it.
   process.nextTick(pause);

@@ -19,7 +19,7 @@ export class StreamWriter implements ByteSink {
   readonly #socket: Socket;
   readonly #stream: ByteSource | undefined;
   readonly #turn = new TurnLimit();
-  /** The head was sent. */
+  /** Of a chunked body: the head was sent. */
   #hasBegun = false;
   /** No part is written until `#goOn` is called. */
   #isBlocked = false;

@@ -49,7 +49,7 @@ export function createAccessLog(
         // A stream that began early may have no first event.
         firstByteMs: record.attempt?.answer && firstByteAtMs - receivedAtMs,
         gatewayMs: record.timeSpent(firstByteAtMs)?.gatewayMs,
-        responseModel: record.attempt?.answer && record.attempt.answerModel,
+        responseModel: record.attempt?.answer && record.attempt.responseModel,
       });
     },
     /** Logs a request that could not be parsed. */

@@ -10,7 +10,7 @@ import type { KeyPool } from '../policy/key-pool.ts';
 import type { ProviderHealth } from '../policy/provider-health.ts';
 import type { Limits } from '../policy/limits.ts';
 import { sendAttempt } from '../upstream/send-attempt.ts';
-import type { AttemptSettings } from '../upstream/attempt-context.ts';
+import type { AttemptServices } from '../upstream/attempt-context.ts';
 import type { Provider } from '../upstream/provider.ts';
 
 /** A longer `Retry-After` is left to the client. */
@@ -26,7 +26,7 @@ export interface Candidate {
   readonly isBalanced?: boolean;
 }
 
-export interface SelectionSettings extends AttemptSettings {
+export interface SelectionServices extends AttemptServices {
   readonly logger: Logger;
   readonly breaker: CircuitBreaker;
   readonly limits: Limits;
@@ -45,7 +45,7 @@ export interface Selection {
   readonly tracing: readonly string[];
   /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
   readonly breaker: CircuitBreaker | undefined;
-  readonly settings: SelectionSettings;
+  readonly services: SelectionServices;
 }
 
 /**
@@ -57,20 +57,20 @@ export async function askProvider(
   state: CircuitState,
   selection: Selection,
 ): Promise<Attempt> {
-  const { breaker, call, chat, settings } = selection;
+  const { breaker, call, chat, services } = selection;
   const { provider } = candidate;
-  const keyPool = settings.keyPools.get(provider.id);
+  const keyPool = services.keyPools.get(provider.id);
   const maxRetries = state === 'closed' ? provider.retries : 0;
   let reconnect = false;
-  const wantsUsage = provider.streamUsage && !settings.usageRefusals.has(provider.id);
+  const wantsUsage = provider.streamUsage && !services.usageRefusals.has(provider.id);
   let isWithoutUsage = false;
   let isStreamed = false;
   try {
     for (let retries = 0; ;) {
-      let latest: Attempt | undefined;
+      let chosen: Attempt | undefined;
       for (const key of keyPool?.keysToTry(call) ?? [0]) {
         // If the client repeated the request, it would be tried with all keys again.
-        if (latest) call.record.hasRetried = true;
+        if (chosen) call.record.hasRetried = true;
         const cooldown = keyPool?.cooldownOf(key);
         const asksForUsage = wantsUsage && !isWithoutUsage;
         const how = { key: keyPool && key, reconnect, asksForUsage };
@@ -79,22 +79,22 @@ export async function askProvider(
         if (!failure) keyPool?.recordSuccess(key, cooldown);
         const isRefused = failure && keyPool?.recordFailure(key, failure);
         // A 429 stays: unlike a 401 or 403 it ends, and another provider may be asked instead.
-        const isWorse = failure?.status !== 429 && latest?.failure?.status === 429;
-        if (!isRefused || !isWorse) latest = attempt;
+        const isWorse = failure?.status !== 429 && chosen?.failure?.status === 429;
+        if (!isRefused || !isWorse) chosen = attempt;
         if (!isRefused) break;
       }
-      const { answer, failure } = latest!;
+      const { answer, failure } = chosen!;
       if (!failure) {
         // A stream can fail until its end, but a probe need not wait for that.
         if (!chat.stream || state !== 'closed') breaker?.recordOutcome(candidate, undefined);
         if (isWithoutUsage) {
-          settings.usageRefusals.add(provider.id);
-          settings.logger.log('warn', 'stream_usage refused', { provider: provider.id });
+          services.usageRefusals.add(provider.id);
+          services.logger.log('warn', 'stream_usage refused', { provider: provider.id });
         }
         isStreamed = isStream(answer!.body);
-        return latest!;
+        return chosen!;
       }
-      if (latest!.isUsageRefused) {
+      if (chosen!.isUsageRefused) {
         // Only an answer to the same request without the member will tell that it was not the request.
         isWithoutUsage = true;
         continue;
@@ -107,7 +107,7 @@ export async function askProvider(
       }
       if (!retryable || retries === maxRetries || retryAfterSeconds > MAX_AWAITED_SECONDS) {
         breaker?.recordOutcome(candidate, failure);
-        return latest!;
+        return chosen!;
       }
       retries += 1;
       call.record.hasRetried = true;
@@ -118,7 +118,7 @@ export async function askProvider(
       call.cancellation.throwIfCancelled();
     }
   } finally {
-    const releaseSlot = () => settings.limits.ofProviders.get(provider.id)!.releaseSlot(call);
+    const releaseSlot = () => services.limits.ofProviders.get(provider.id)!.releaseSlot(call);
     if (isStreamed) call.onFinish(releaseSlot);
     else releaseSlot();
   }
@@ -136,19 +136,19 @@ interface HowToAsk {
 async function makeAttempt(
   candidate: Candidate,
   { key, reconnect, asksForUsage }: HowToAsk,
-  { breaker, call, chat, tracing, settings }: Selection,
+  { breaker, call, chat, tracing, services }: Selection,
 ): Promise<Attempt> {
   const { record } = call;
   const { provider, model } = candidate;
   const attempt = new Attempt(provider, model, key);
   const deadline = new Deadline(call.cancellation);
-  const recordHealth = settings.health.get(provider.id)!;
+  const recordHealth = services.health.get(provider.id)!;
   record.tries.push(attempt);
   record.attempt = attempt;
   record.provider = provider.id;
   const recordEnd = (failure?: GatewayError | ClientGone) => {
     attempt.recordEnd(failure);
-    logAttempt('try', attempt, call, settings.logger);
+    logAttempt('try', attempt, call, services.logger);
   };
   // Both live as long as the stream, and must not capture `chat`: its body is often megabytes.
   const onStreamEnd = (failure?: GatewayError) => {
@@ -170,7 +170,7 @@ async function makeAttempt(
         attempt,
         headerNames: provider,
         call,
-        settings,
+        services,
         isStream: chat.stream,
         deadline,
         onStreamEnd,
@@ -191,7 +191,7 @@ async function makeAttempt(
 
 export function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
   if (!logger.isEnabled('debug')) return;
-  const { connection, url, wasSent } = attempt;
-  const sent = wasSent ? { url, connection } : {};
+  const { connection, url, wasAsked } = attempt;
+  const sent = wasAsked ? { url, connection } : {};
   logger.log('debug', message, { request_id: id, ...attempt.toFacts(), ...sent });
 }

@@ -8,19 +8,24 @@ import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import type { Limits } from '../policy/limits.ts';
 import type { Candidate } from './ask-provider.ts';
 
-export interface BalanceSettings {
+export interface BalanceServices {
   readonly breaker: CircuitBreaker;
   readonly limits: Limits;
-  readonly turns: Turns;
+  readonly lastAsked: LastAsked;
 }
 
 /** When each target of a balanced alias was last asked first, in all threads: those that are alike are asked in turn. */
-type Turns = ReadonlyMap<string, Float64Array>;
+type LastAsked = ReadonlyMap<string, Float64Array>;
 
-export function createTurns({ aliases }: Pick<Config, 'aliases'>, memory: SharedMemory): Turns {
+export function createLastAsked(
+  { aliases }: Pick<Config, 'aliases'>,
+  memory: SharedMemory,
+): LastAsked {
   const balanced = [...aliases.values()].filter(({ isBalanced }) => isBalanced);
   const names = balanced.flatMap(({ targets }) => targets);
-  return new Map(names.map((name) => [name, new Float64Array(memory.block(`turn: ${name}`, 8))]));
+  return new Map(
+    names.map((name) => [name, new Float64Array(memory.block(`last asked: ${name}`, 8))]),
+  );
 }
 
 /**
@@ -30,7 +35,7 @@ export function createTurns({ aliases }: Pick<Config, 'aliases'>, memory: Shared
 export function leastBusyFirst(
   candidates: readonly Candidate[],
   call: Call,
-  { breaker, limits, turns }: BalanceSettings,
+  { breaker, limits, lastAsked }: BalanceServices,
 ): Candidate[] {
   const hasAffinity = candidates.every(({ provider }) => provider.keyAffinity);
   const session = hasAffinity ? sessionOf(call) : undefined;
@@ -38,16 +43,16 @@ export function leastBusyFirst(
   const order = session === undefined ? undefined : rankedFor(session, names);
   const states = candidates.map((candidate, index) => {
     const { provider, model } = candidate;
-    const turn = turns.get(names[index]!)!;
+    const askedAt = lastAsked.get(names[index]!)!;
     return {
       candidate,
-      turn,
+      askedAt,
       isOpen: Number(breaker.stateOf(provider, model) === 'open'),
       inFlight: order ? 0 : limits.ofProviders.get(provider.id)!.inFlight,
-      place: order ? order.indexOf(index) : turn[0]!,
+      place: order ? order.indexOf(index) : askedAt[0]!,
     };
   });
   states.sort((a, b) => a.isOpen - b.isOpen || a.inFlight - b.inFlight || a.place - b.place);
-  states[0]!.turn[0] = sharedNowMs();
+  states[0]!.askedAt[0] = sharedNowMs();
   return states.map(({ candidate }) => ({ ...candidate, isBalanced: true }));
 }

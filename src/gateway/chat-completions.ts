@@ -11,12 +11,12 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 import { tracingOf } from '../upstream/headers.ts';
 import type { Provider } from '../upstream/provider.ts';
 import { mayName } from '../policy/authentication.ts';
-import { type BalanceSettings, leastBusyFirst } from './balance.ts';
+import { type BalanceServices, leastBusyFirst } from './balance.ts';
 import { keepAlive } from './keep-alive.ts';
-import type { Candidate, SelectionSettings } from './ask-provider.ts';
+import type { Candidate, SelectionServices } from './ask-provider.ts';
 import { askCandidates } from './selection.ts';
 
-export interface CompletionSettings extends SelectionSettings, BalanceSettings {
+export interface CompletionServices extends SelectionServices, BalanceServices {
   readonly providers: ReadonlyMap<string, Provider>;
   readonly fallbacks: readonly Provider[];
 }
@@ -24,7 +24,7 @@ export interface CompletionSettings extends SelectionSettings, BalanceSettings {
 /** Answers one chat completion. `client` is undefined if the key has no name. Throws `GatewayError` or `ClientGone`. */
 export async function completeChat(
   call: Call,
-  settings: CompletionSettings,
+  services: CompletionServices,
   client: ClientSettings | undefined,
 ): Promise<Answer> {
   checkContentHeaders(call);
@@ -32,16 +32,16 @@ export async function completeChat(
   const { traceId, headers: tracing } = tracingOf(call.id, call.headers);
   record.traceId = traceId;
   const parser = new ChatRequestParser(client?.models === undefined);
-  const { maxBodyBytes, streamKeepaliveMs } = settings.config.server;
+  const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
   const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
   record.requestBytes = lengthOf(body);
   record.bodyReadAtMs = performance.now();
   const chat = parser.finish(body);
   record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
   record.stream = chat.stream;
-  const candidates = resolveModel(chat.model, call, settings, client);
+  const candidates = resolveModel(chat.model, call, services, client);
   record.provider = candidates[0]!.provider.id;
-  const answering = askCandidates(candidates, { call, chat, tracing, settings });
+  const answering = askCandidates(candidates, { call, chat, tracing, services });
   const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
   return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
 }
@@ -75,14 +75,14 @@ function checkContentHeaders(call: Call): void {
 function resolveModel(
   name: string,
   call: Call,
-  settings: CompletionSettings,
+  services: CompletionServices,
   client: ClientSettings | undefined,
 ): Candidate[] {
-  const { config, fallbacks, providers } = settings;
+  const { config, fallbacks, providers } = services;
   const { targets, isBalanced = false } = config.aliases.get(name) ?? {};
   const registered = targets?.filter((target) => providers.has(providerIdOf(target)));
   const names = registered?.length ? registered : [targets?.[0] ?? name];
-  const found = names.map((one) => toCandidate(one, settings));
+  const found = names.map((one) => toCandidate(one, services));
   const [first] = found;
   const isNamedInFull =
     !targets &&
@@ -96,7 +96,7 @@ function resolveModel(
     if (one instanceof GatewayError) throw one;
     return one;
   });
-  const candidates = isBalanced ? leastBusyFirst(targeted, call, settings) : targeted;
+  const candidates = isBalanced ? leastBusyFirst(targeted, call, services) : targeted;
   const others = fallbacks.filter((one) => candidates.every(({ provider }) => provider !== one));
   const { model } = candidates[0]!;
   for (const provider of others)
@@ -111,7 +111,7 @@ export function providerIdOf(target: string): string {
 
 function toCandidate(
   target: string,
-  { config, providers }: CompletionSettings,
+  { config, providers }: CompletionServices,
 ): Candidate | GatewayError {
   const { primary } = config.providers;
   const slash = target.indexOf('/');

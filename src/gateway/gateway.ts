@@ -12,10 +12,10 @@ import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { createAccessLog } from './access-log.ts';
-import { completeChat, type CompletionSettings } from './chat-completions.ts';
+import { completeChat, type CompletionServices } from './chat-completions.ts';
 import type { ModelList } from './model-list.ts';
 
-interface GatewaySettings extends CompletionSettings {
+interface GatewayServices extends CompletionServices {
   /** Is told of every finished request but those for /health. */
   readonly observe?: RequestObserver | undefined;
   readonly listModels: ModelList;
@@ -38,9 +38,9 @@ const WEB_ORIGIN = /^https?:/i;
 const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
-export function createGateway(settings: GatewaySettings) {
-  const { config, logger, observe, streams } = settings;
-  const dispatch = createDispatch(settings);
+export function createGateway(services: GatewayServices) {
+  const { config, logger, observe, streams } = services;
+  const dispatch = createDispatch(services);
   const accessLog = createAccessLog(config, logger, observe);
   const allowCors = config.server.cors ? addCorsHeaders : undefined;
 
@@ -60,7 +60,7 @@ export function createGateway(settings: GatewaySettings) {
       try {
         if (answer) {
           const { pending } = answer;
-          if (!pending) addOwnHeaders(answer, call, settings.redact);
+          if (!pending) addOwnHeaders(answer, call, services.redact);
           allowCors?.(answer);
           await call.send(answer);
           // If the client has left, providers may still be asked: what they hold is freed after the request.
@@ -107,8 +107,8 @@ function addOwnHeaders({ headers }: Answer, { record }: Call, redact: Redactor):
 }
 
 /** Returns a function that finds a call's answer. It rejects with `GatewayError` or `ClientGone`. */
-function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answer> {
-  const { config, limits, listModels, logger, memory } = settings;
+function createDispatch(services: GatewayServices): (call: Call) => Promise<Answer> {
+  const { config, limits, listModels, logger, memory } = services;
   const { server, clients } = config;
   const authenticate = createAuthenticator(server.auth, clients);
   // With CORS pages are wanted; with keys they are no danger.
@@ -138,13 +138,13 @@ function createDispatch(settings: GatewaySettings): (call: Call) => Promise<Answ
       logger.log('warn', 'a proxy sends requests, and no key is needed; set [server.auth] keys');
     }
     const limiter = limits.ofClients.get(client?.name)!;
-    const excess = limiter.acquireSlot(call);
-    if (excess) throw excess;
+    const noSlot = limiter.acquireSlot(call);
+    if (noSlot) throw noSlot;
     call.onFinish(() => limiter.releaseSlot(call));
-    const refusal = await limiter.takeTokens();
-    if (refusal) throw refusal;
+    const noToken = await limiter.takeTokens();
+    if (noToken) throw noToken;
     if (isFound && path === '/v1/models') return await listModels(client);
-    if (isFound) return await completeChat(call, settings, client);
+    if (isFound) return await completeChat(call, services, client);
     // Once per path, over all threads: a client that is set to it asks again and again.
     if (askedFor.get(path)?.add(1) === 1) {
       logger.log('warn', `${path} is not served; this gateway serves ${SERVED}`);
@@ -206,6 +206,5 @@ function toErrorAnswer(call: Call, failure: GatewayError): Answer {
   const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
   // After retries or a fallback: a client's own retries would multiply the gateway's.
   if (record.hasRetried) headers['x-should-retry'] = 'false';
-  record.provider = failure.details.provider ?? record.provider;
   return { status: failure.status, headers, body: failure.toBody() };
 }

@@ -27,7 +27,7 @@ const MAX_LIST_BYTES = 4_194_304;
  */
 export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Answer>;
 
-interface ModelListSettings {
+interface ModelListServices {
   readonly providers: ReadonlyMap<string, Provider>;
   readonly config: Pick<Config, 'aliases'>;
   readonly keyPools: ReadonlyMap<string, KeyPool>;
@@ -57,8 +57,8 @@ interface CachedList {
  * Returns a function that answers. A provider whose list fails contributes its last list and its `default_model`:
  * the answer is never an error.
  */
-export function createModelList(settings: ModelListSettings): ModelList {
-  const { providers, keyPools, transport, logger, memory, redact, onModels, cache } = settings;
+export function createModelList(services: ModelListServices): ModelList {
+  const { providers, keyPools, transport, logger, memory, redact, onModels, cache } = services;
   const states = new Map([...providers.keys()].map((id) => [id, modelListState(memory, id)]));
   /**
    * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
@@ -117,7 +117,7 @@ export function createModelList(settings: ModelListSettings): ModelList {
     const key = JSON.stringify(client?.models) as string | undefined;
     let body = bodies.get(key);
     if (!body) {
-      const data = listEntries(settings).filter(({ id }) => mayName(client, id));
+      const data = listEntries(services).filter(({ id }) => mayName(client, id));
       body = Buffer.from(JSON.stringify({ object: 'list', data }));
       bodies.set(key, body);
     }
@@ -139,7 +139,7 @@ export function modelListState(memory: SharedMemory, provider: string) {
 }
 
 /** Lists the models that are known of each provider, and then the aliases that lead to a registered one. */
-function listEntries({ providers, config, cache }: ModelListSettings) {
+function listEntries({ providers, config, cache }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
     const { id, models, defaultModel } = provider;
     const listed = new Map(cache.get(provider)?.models.map((model) => [model.name, model]));

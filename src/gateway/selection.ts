@@ -14,9 +14,9 @@ export async function askCandidates(
   candidates: readonly Candidate[],
   request: Omit<Selection, 'breaker'>,
 ): Promise<Answer> {
-  const { call, settings } = request;
+  const { call, services } = request;
   const { record } = call;
-  const selection = { ...request, breaker: candidates.length > 1 ? settings.breaker : undefined };
+  const selection = { ...request, breaker: candidates.length > 1 ? services.breaker : undefined };
   const requested = candidates[0]!;
   // Grows by one if the requested candidate is to be asked last.
   const queue = [...candidates];
@@ -26,12 +26,12 @@ export async function askCandidates(
     for (const [index, candidate] of queue.entries()) {
       const isRequested = candidate === requested;
       const isPostponed = index === candidates.length;
-      const start = await admit(candidate, selection, isPostponed);
-      const isSkipped = start instanceof GatewayError || (start === 'open' && !isPostponed);
+      const admission = await admit(candidate, selection, isPostponed);
+      const isSkipped = admission instanceof GatewayError || (admission === 'open' && !isPostponed);
       record.hasRetried ||= !isSkipped && !isRequested;
       const attempt = isSkipped
-        ? skip(candidate, start, selection)
-        : await askProvider(candidate, start, selection);
+        ? skip(candidate, admission, selection)
+        : await askProvider(candidate, admission, selection);
       if (attempt.answer) return attempt.answer;
       if (!isRequested) continue;
       if (!attempt.failure) {
@@ -42,9 +42,9 @@ export async function askCandidates(
       if (!isReasonToFallBack(attempt.failure, candidate)) break;
     }
   } finally {
-    // A request that no provider has got takes nothing of the client's limit.
-    const wasSent = record.tries.some((attempt) => attempt.wasSent);
-    if (!wasSent) settings.limits.ofClients.get(record.client)!.refundTokens();
+    // If all providers were skipped, it takes nothing of the client's limit.
+    const wasAsked = record.tries.some((attempt) => attempt.wasAsked);
+    if (!wasAsked) services.limits.ofClients.get(record.client)!.refundTokens();
     call.bodyReservation.release();
   }
   record.provider = requested.provider.id;
@@ -62,20 +62,20 @@ function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: C
 }
 
 /**
- * Takes a token of the provider's rate limit and a slot, and marks the attempt at its circuit, whose state before it
- * returns; `rateLimit` if a limit is reached. An open circuit keeps neither, unless its provider `isPostponed`: then it is
- * asked nevertheless.
+ * Takes a token of the provider's rate limit and a slot. Returns the state of the circuit before this attempt, or
+ * `rateLimit` if a limit is reached. If the circuit is open, token and slot are given back, unless the provider
+ * `isPostponed`: then it is asked nevertheless.
  */
 async function admit(
   { provider, model }: Candidate,
-  { breaker, call, settings }: Selection,
+  { breaker, call, services }: Selection,
   isPostponed: boolean,
 ): Promise<CircuitState | GatewayError> {
   if (!isPostponed && breaker?.stateOf(provider, model) === 'open') return 'open';
   // Before the circuit: a request that is not sent is not the probe.
-  const limiter = settings.limits.ofProviders.get(provider.id)!;
-  const refusal = await limiter.takeTokens();
-  if (refusal) return refusal;
+  const limiter = services.limits.ofProviders.get(provider.id)!;
+  const noToken = await limiter.takeTokens();
+  if (noToken) return noToken;
   const noSlot = limiter.acquireSlot(call);
   if (noSlot) {
     limiter.refundTokens();
@@ -91,11 +91,11 @@ async function admit(
 }
 
 /** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
-function skip(candidate: Candidate, why: 'open' | GatewayError, { call, settings }: Selection) {
+function skip(candidate: Candidate, why: 'open' | GatewayError, { call, services }: Selection) {
   const attempt = new Attempt(candidate.provider, candidate.model);
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   call.record.tries.push(attempt);
-  logAttempt('provider skipped', attempt, call, settings.logger);
+  logAttempt('provider skipped', attempt, call, services.logger);
   return attempt;
 }

@@ -22,7 +22,7 @@ export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
   readonly stream: boolean;
-  /** The client's bytes with only the `model` value replaced, in parts: nothing is copied. */
+  /** The client's bytes with only the `model` value replaced, in parts: long ones are not copied. */
   bodyWithModel(model: string): readonly Buffer[];
   /** The same request, which also asks for the tokens of its stream; undefined if it does, or is no stream. */
   askForUsage(): Omit<ChatRequest, 'askForUsage'> | undefined;
@@ -71,8 +71,8 @@ export class AccessRecord {
   ): { readonly gatewayMs: number; readonly upstreamMs?: number } | undefined {
     if (this.bodyReadAtMs === undefined) return undefined;
     const totalMs = headAtMs - this.bodyReadAtMs;
-    const first = this.tries.find(({ wasSent }) => wasSent);
-    const last = this.tries.findLast(({ wasSent }) => wasSent);
+    const first = this.tries.find(({ wasAsked }) => wasAsked);
+    const last = this.tries.findLast(({ wasAsked }) => wasAsked);
     if (!first || !last) return { gatewayMs: totalMs };
     const upstreamMs = Math.min(last.endedAtMs ?? headAtMs, headAtMs) - first.beganAtMs;
     return { gatewayMs: totalMs - upstreamMs, upstreamMs };
@@ -87,7 +87,7 @@ export class Attempt {
   readonly provider: string;
   /** The model that the provider is asked for. */
   readonly model: string;
-  /** The index of the provider's key; undefined if it has one. */
+  /** The index of the provider's key; undefined if the provider has only one. */
   readonly key: number | undefined;
   /** Without the query, which may hold a key. */
   readonly url: string;
@@ -96,7 +96,7 @@ export class Attempt {
   endedAtMs: number | undefined;
   /** `circuit_open` and `limit`: the provider was skipped. Undefined while the attempt is made. */
   outcome: Outcome | 'circuit_open' | 'limit' | undefined;
-  /** The answer to the client, until then. */
+  /** The answer to the client. */
   answer: Answer | undefined;
   failure: GatewayError | undefined;
   /** The provider's own. */
@@ -107,7 +107,7 @@ export class Attempt {
   /** Undefined if the transport does not tell. */
   connection: 'new' | 'reused' | undefined;
   /** The model that the answer names, untrusted; `undefined` if that is no short text in printable ASCII. */
-  answerModel: string | undefined;
+  responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
   #usage: string | TokenUsage | undefined;
@@ -127,8 +127,8 @@ export class Attempt {
     this.url = chatUrl;
   }
 
-  /** The provider was asked, and not skipped. */
-  get wasSent(): boolean {
+  /** The provider was asked, or could not be connected to: it was not skipped. */
+  get wasAsked(): boolean {
     return this.outcome !== 'limit' && this.outcome !== 'circuit_open';
   }
 
@@ -139,7 +139,7 @@ export class Attempt {
   }
 
   noteModel(model: unknown): void {
-    this.answerModel = typeof model === 'string' && MODEL.test(model) ? model : undefined;
+    this.responseModel = typeof model === 'string' && MODEL.test(model) ? model : undefined;
   }
 
   noteFinishReason(reason: unknown): void {
@@ -164,18 +164,18 @@ export class Attempt {
 
   /** Returns the fields of a try in the log. */
   toFacts() {
-    const { beganAtMs, endedAtMs, failure, wasSent, key, outcome, upstreamRequestId } = this;
+    const { beganAtMs, endedAtMs, failure, wasAsked, key, outcome, upstreamRequestId } = this;
     return {
       provider: this.provider,
       model: escapeControlCharacters(this.model, MAX_NAME_CHARACTERS),
       key: key === undefined ? undefined : key + 1,
       outcome: outcome!,
       status: this.status,
-      cause: failure && wasSent ? causeOf(failure) : undefined,
-      url: wasSent && outcome !== 'ok' ? this.url : undefined,
+      cause: failure && wasAsked ? causeOf(failure) : undefined,
+      url: wasAsked && outcome !== 'ok' ? this.url : undefined,
       upstream_request_id:
         upstreamRequestId && escapeControlCharacters(upstreamRequestId, MAX_NAME_CHARACTERS),
-      duration_ms: wasSent ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
+      duration_ms: wasAsked ? Math.round((endedAtMs ?? beganAtMs) - beganAtMs) : undefined,
     };
   }
 }

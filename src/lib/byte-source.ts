@@ -57,7 +57,7 @@ export function fromIterable(chunks: AsyncIterable<Buffer>): ByteStream {
     cancel() {
       isWanted = false;
       resume();
-      // A generator that has not begun has no `finally` to run.
+      // `return` would not run the `finally` of a generator that has not begun: it is begun, and ended at its first chunk.
       if (!isBegun) handOver().catch(() => {});
     },
   };
@@ -113,7 +113,7 @@ let passedBytes = 0;
 export class TurnLimit {
   #bytes = 0;
 
-  /** Adds a chunk of so many bytes. Returns true if further chunks should wait for `onNextTurn`. */
+  /** Adds a chunk of so many bytes. Returns true if further chunks should wait for `onNextTurn`. Collects garbage now and then. */
   spend(bytes: number): boolean {
     passedBytes += bytes;
     if (passedBytes >= BYTES_PER_COLLECTION) {

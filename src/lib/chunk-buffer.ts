@@ -1,3 +1,5 @@
+/** Bytes in parts: collected, sliced and joined, with as few copies as possible. */
+
 /** A Buffer takes 300 bytes beside its content: shorter chunks than these are joined, so many at a time. */
 const LONG_BYTES = 4096;
 const JOINED_CHUNKS = 512;

@@ -54,9 +54,12 @@ export interface JsonValue {
   readonly text: string;
 }
 
-/** The next token; `first` and `item` are a name or an array's value that has not been counted, or at first the end. */
+/**
+ * What comes next: `first` is an item or the end, behind an opening bracket; `item` an item, behind a comma; of an object, an
+ * item is a `name`, a `colon` and a `value`; `comma` is a comma or the end.
+ */
 type State = 'value' | 'first' | 'item' | 'name' | 'colon' | 'comma';
-type Place = { readonly closer: number; name: string; start: number };
+type Frame = { readonly closer: number; name: string; start: number };
 
 /** Takes one JSON text in chunks, checks its syntax and reports its outer values, but builds nothing. */
 export class JsonScanner {
@@ -73,8 +76,8 @@ export class JsonScanner {
   #isInString = false;
   #elements = 0;
   /** The byte that ends the container of the current value, and the value's name and start. */
-  #place: Place = { closer: -1, name: '', start: 0 };
-  readonly #outer: Place[] = [];
+  #frame: Frame = { closer: -1, name: '', start: 0 };
+  readonly #stack: Frame[] = [];
 
   /** `report` is called with each value down to MAX_REPORTED_DEPTH when it ends, so with a container after its items. */
   constructor(report: (value: JsonValue) => void, maxElements = MAX_JSON_ELEMENTS) {
@@ -105,7 +108,7 @@ export class JsonScanner {
   finish(): Error | undefined {
     // White space ends a number, and changes nothing else that is complete.
     this.push(Buffer.from(' '));
-    const isWhole = this.#outer.length === 0 && this.#state === 'comma';
+    const isWhole = this.#stack.length === 0 && this.#state === 'comma';
     return this.fault ?? (isWhole ? undefined : this.#faultAt((this.#unread?.length ?? 0) - 1));
   }
 
@@ -114,9 +117,9 @@ export class JsonScanner {
     if (this.#isInString) return this.#readString(bytes, at);
     const byte = bytes[at]!;
     if (IS_BLANK[byte] === 1) return skip(IS_BLANK, bytes, at);
-    const { closer } = this.#place;
+    const { closer } = this.#frame;
     if (byte === closer && (this.#state === 'first' || this.#state === 'comma')) {
-      this.#place = this.#outer.pop()!;
+      this.#frame = this.#stack.pop()!;
       return this.#endValue(closer === CLOSE_BRACE ? 'object' : 'array', at + 1);
     }
     if (this.#state === 'first' || this.#state === 'item') {
@@ -124,7 +127,7 @@ export class JsonScanner {
       this.#state = closer === CLOSE_BRACKET ? 'value' : 'name';
     }
     if (this.#state === 'value') {
-      this.#place.start = this.#readBytes + at;
+      this.#frame.start = this.#readBytes + at;
       if (byte === OPEN_BRACE) return this.#open(CLOSE_BRACE, at);
       if (byte === OPEN_BRACKET) return this.#open(CLOSE_BRACKET, at);
       return byte === QUOTE ? this.#readString(bytes, at) : this.#readWord(bytes, at);
@@ -149,11 +152,11 @@ export class JsonScanner {
     const isWhole = at < bytes.length && bytes[at] === QUOTE;
     this.#isInString = !isWhole && !isShort;
     if (!isWhole) return isShort ? start : at;
-    const isWanted = isShort && this.#outer.length < MAX_REPORTED_DEPTH;
+    const isWanted = isShort && this.#stack.length < MAX_REPORTED_DEPTH;
     let text = isWanted ? this.#slice(bytes, start + 1, at) : '';
     if (!PLAIN_TEXT.test(text)) text = String(JSON.parse(bytes.toString('utf8', start, at + 1)));
     if (this.#state === 'value') return this.#endValue('string', at + 1, text);
-    this.#place.name = text;
+    this.#frame.name = text;
     this.#state = 'colon';
     return at + 1;
   }
@@ -184,8 +187,8 @@ export class JsonScanner {
 
   /** `end` is the offset of the byte after the value, and returned. */
   #endValue(kind: JsonValue['kind'], end: number, text = ''): number {
-    const depth = this.#outer.length;
-    const { name, start } = this.#place;
+    const depth = this.#stack.length;
+    const { name, start } = this.#frame;
     this.#state = 'comma';
     if (depth <= MAX_REPORTED_DEPTH) {
       this.#report({ kind, depth, name, start, end: this.#readBytes + end, text });
@@ -195,11 +198,11 @@ export class JsonScanner {
 
   #open(closer: number, at: number): number {
     // The item of an array has been counted.
-    if (this.#place.closer !== CLOSE_BRACKET) this.#count();
-    if (this.#outer.push(this.#place) > MAX_JSON_DEPTH) {
+    if (this.#frame.closer !== CLOSE_BRACKET) this.#count();
+    if (this.#stack.push(this.#frame) > MAX_JSON_DEPTH) {
       throw invalidRequest(`request body is nested deeper than ${MAX_JSON_DEPTH} levels`);
     }
-    this.#place = { closer, name: '', start: 0 };
+    this.#frame = { closer, name: '', start: 0 };
     this.#state = 'first';
     return at + 1;
   }

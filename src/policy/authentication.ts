@@ -24,14 +24,14 @@ export function createAuthenticator(
   clients: readonly ClientSettings[],
 ) {
   const digests = (keys: readonly Secret[], client?: ClientSettings) =>
-    keys.map((key) => ({ digest: digestOf(key.reveal()), client }));
+    keys.map((key) => ({ digest: sha256(key.reveal()), client }));
   const known = [...digests(auth.keys), ...clients.flatMap((one) => digests(one.keys, one))];
   return (authorization: readonly string[]): ClientSettings | undefined => {
     if (!auth.enabled) return undefined;
     // Of two headers Node reports the first, but a proxy in front may have checked the last.
     const token = authorization.length === 1 ? BEARER.exec(authorization[0]!)?.[1] : undefined;
     if (token !== undefined && known.length === 0) return undefined;
-    const digest = token === undefined ? undefined : digestOf(token);
+    const digest = token === undefined ? undefined : sha256(token);
     // Constant-time: digests have the same length, and all are compared even if one has matched.
     const [key] = known.filter((one) => digest && timingSafeEqual(one.digest, digest));
     if (key) return key.client;
@@ -40,7 +40,7 @@ export function createAuthenticator(
   };
 }
 
-function digestOf(text: string): Buffer {
+function sha256(text: string): Buffer {
   return crypto.hash('sha256', text, 'buffer');
 }
 

@@ -107,9 +107,9 @@ export class CircuitBreaker {
     // Nearly every success changes nothing, and is not sent to other threads.
     if (type === 'success' && !isKnown) return;
     // Megabytes of a client's are not sent either: what is cut is still too long to be kept.
-    const known = model?.slice(0, MAX_MODEL_CHARACTERS + 1);
+    const short = model?.slice(0, MAX_MODEL_CHARACTERS + 1);
     const openUntilMs = sharedNowWholeMs() + COOLDOWN_MS;
-    const event: CircuitEvent = { type, provider: id, digest, model: known, cause, openUntilMs };
+    const event: CircuitEvent = { type, provider: id, digest, model: short, cause, openUntilMs };
     this.apply(event);
     this.#share?.(event);
   }

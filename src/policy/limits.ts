@@ -31,7 +31,7 @@ export interface RateLimitStore {
   connect(): Promise<void>;
 }
 
-/** Everything is counted, limited or not. */
+/** A limit on requests in flight. Without a limit, `max` is infinite and they are counted only. */
 type Slots = { name: string; limit: Limit; max: number; inFlight: SharedCounter };
 
 /** `local` is in the memory of this process. */
@@ -110,7 +110,7 @@ function createLimiter(
     return refuse(refusing, taken.waitMs);
   };
   return {
-    /** Requests in flight at the narrowest of its limits, in all threads. */
+    /** Requests of this client, or at this provider, in flight in all threads. */
     get inFlight(): number {
       return slots.at(-1)!.inFlight.value;
     },

@@ -10,7 +10,7 @@ import type { Redactor } from '../lib/secrets.ts';
 import type { ExhaustionLog } from './network-error.ts';
 import type { Transport } from './transport.ts';
 
-export interface AttemptSettings {
+export interface AttemptServices {
   readonly config: Config;
   readonly transport: Transport;
   /** Removes keys from text that is sent to a client. */
@@ -33,7 +33,7 @@ export interface AttemptContext {
     readonly answerReservation: Reservation;
     readonly passComments?: ((comments: ChunkBuffer) => void) | undefined;
   };
-  readonly settings: AttemptSettings;
+  readonly services: AttemptServices;
   readonly isStream: boolean;
   readonly deadline: Deadline;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */

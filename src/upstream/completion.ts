@@ -12,6 +12,7 @@ import {
   parseUntrustedJson,
 } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
+import { providerError } from './network-error.ts';
 import { errorIn } from './provider-error.ts';
 import type { UpstreamReply } from './provider.ts';
 
@@ -32,7 +33,7 @@ export function readCompletion(
   const held = context.call.answerReservation.holdBody({
     announcedBytes: Number(headers.get('content-length') ?? 0) || 0,
     maxBytes: MAX_ANSWER_BYTES,
-    tooLarge: () => new GatewayError('provider', 'the answer is too large', { provider }),
+    tooLarge: () => providerError(provider, 'the answer is too large'),
   });
   const reading = readEach(body, (chunk) => {
     held.push(chunk);

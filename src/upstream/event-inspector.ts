@@ -13,7 +13,7 @@ import {
 import { EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
-import { streamError } from './network-error.ts';
+import { providerError } from './network-error.ts';
 import { errorIn } from './provider-error.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
@@ -36,7 +36,6 @@ export type Inspection = { readonly passed: Buffer; readonly error?: GatewayErro
 
 /** Takes the upstream's bytes, and tells what to pass on. Its methods throw `provider` if a stream is not usable. */
 export class EventInspector {
-  /** Knows what is held, and how many events there were. */
   readonly splitter = new EventSplitter();
   /** Nothing was passed on yet: a byte order mark may come. */
   #isAtStart = true;
@@ -74,14 +73,17 @@ export class EventInspector {
     if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
     const passed = closed.subarray(0, 0);
     if (text === undefined) return { passed };
-    return { passed, error: streamError(this.#context.attempt.provider, 'the stream was cut off') };
+    return {
+      passed,
+      error: providerError(this.#context.attempt.provider, 'the stream was cut off'),
+    };
   }
 
   /** Parses only the beginning, and runs of events that look suspicious. */
   #inspect(events: Buffer): Inspection {
     const { attempt } = this.#context;
     if (this.splitter.unfinished.size > MAX_EVENT_BYTES)
-      throw streamError(attempt.provider, 'an event is too large');
+      throw providerError(attempt.provider, 'an event is too large');
     let scan = scanEvents(events, this.#isModelWanted);
     let found: Inspection = { passed: events };
     if (this.hasData && !scan.isSuspicious) this.#noteChoices(scan);

@@ -21,7 +21,7 @@ const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
 /** The allow-list to the client, and the headers that the provider's `return_headers` name. */
 export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContext) {
   const { returnHeaders } = context.headerNames;
-  const { redact } = context.settings;
+  const { redact } = context.services;
   const passed: Record<string, string> = {};
   for (const [name, value] of headers) {
     if (PASSED_HEADERS.test(name)) passed[name] = redact(value);
@@ -44,7 +44,7 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
 
 /**
  * The id of the request's trace (W3C Trace Context 3.2.2.3), and the headers that every upstream gets, names and values in
- * turn: the request id and W3C Trace Context are all that may come from the client.
+ * turn. Of the client's headers a provider gets no others, unless its `forward_headers` names them.
  */
 export function tracingOf(requestId: string, { traceparent, tracestate }: IncomingHttpHeaders) {
   const isValid = typeof traceparent === 'string' && TRACEPARENT.test(traceparent);
@@ -59,7 +59,7 @@ export function tracingOf(requestId: string, { traceparent, tracestate }: Incomi
 /** Returns the request with the headers of the client's that the provider's `forward_headers` name. */
 export function addClientHeaders(
   request: UpstreamRequest,
-  { call, headerNames: { forwardHeaders }, settings: { redact } }: AttemptContext,
+  { call, headerNames: { forwardHeaders }, services: { redact } }: AttemptContext,
 ): UpstreamRequest {
   if (!forwardHeaders) return request;
   const headers = [...request.headers];

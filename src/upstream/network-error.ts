@@ -1,4 +1,4 @@
-/** Translates failures of a transport into gateway errors. Only this file knows network error codes. */
+/** Translates failures of a transport, by their network error codes, into gateway errors. */
 
 import { isIPv4 } from 'node:net';
 
@@ -48,8 +48,8 @@ export function unconnectedFailure(reason: unknown): unknown {
   return new GatewayError('timeout', reason.message, { ...reason.details, unreachable: true });
 }
 
-/** The error of a stream that is not usable. */
-export function streamError(provider: string, text: string, cause?: string): GatewayError {
+/** The error of an answer that is not usable. */
+export function providerError(provider: string, text: string, cause?: string): GatewayError {
   return new GatewayError('provider', text, { provider, cause });
 }
 

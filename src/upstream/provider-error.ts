@@ -53,7 +53,7 @@ export function errorIn(
   return reportsFault(json) ? toProviderError(readFault(json), context, isEvent) : undefined;
 }
 
-/** Maps a fault to the error that the client gets. */
+/** Maps a fault to the error that the client gets, and notes in the attempt if it may be about the usage that was asked for. */
 export function toProviderError(
   fault: UpstreamFault,
   context: AttemptContext,
@@ -61,7 +61,7 @@ export function toProviderError(
 ): GatewayError {
   const { status } = fault;
   const { headers, provider } = context.attempt;
-  const { config, redact } = context.settings;
+  const { config, redact } = context.services;
   const reason = fault.code ?? fault.type ?? '';
   const retryAfterSeconds = readRetryAfter(headers);
   const isPolicy = REFUSED_BY_POLICY.test(reason);
@@ -73,7 +73,7 @@ export function toProviderError(
   const { providerMessages } = config.logging;
   const details: ErrorDetails = {
     provider,
-    cause: providerMessages ? causeOf(fault, text, context.attempt) : namesOf(fault, redact),
+    cause: providerMessages ? loggedCause(fault, text, context.attempt) : namesOf(fault, redact),
     ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
@@ -108,7 +108,7 @@ function errorText({ message = '', code = '', status }: UpstreamFault, redact: R
 }
 
 /** The text; of an error without one, as of a page, what came instead: `502, text/html, "Bad Gateway"`. */
-function causeOf({ message, status }: UpstreamFault, text: string, attempt: Attempt): string {
+function loggedCause({ message, status }: UpstreamFault, text: string, attempt: Attempt): string {
   if (message !== undefined || attempt.status !== status) return text;
   const [type] = (attempt.headers?.get('content-type') ?? '').split(';', 1);
   return `${status}, ${type || 'no content-type'}, ${JSON.stringify(text)}`;

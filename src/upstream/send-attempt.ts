@@ -8,7 +8,7 @@ import { EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { readCompletion } from './completion.ts';
 import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
-import { timeoutError, TransportError, upstreamFailure } from './network-error.ts';
+import { providerError, timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { openStream } from './stream-relay.ts';
@@ -35,16 +35,16 @@ export async function sendAttempt(
   timeoutMs: number,
   context: AttemptContext,
 ): Promise<Answer> {
-  const { attempt, call, deadline, isStream, settings } = context;
+  const { attempt, call, deadline, isStream, services } = context;
   const { provider } = attempt;
   const limitMs = isStream
-    ? Math.min(timeoutMs, settings.config.server.firstTokenTimeoutMs)
+    ? Math.min(timeoutMs, services.config.server.firstTokenTimeoutMs)
     : timeoutMs;
   const cause = `no ${isStream ? 'first event' : 'complete answer'} in ${limitMs} ms`;
   deadline.arm(limitMs, () => timeoutError(provider, { cause }));
   let headersReceived = false;
   try {
-    const reply = await settings.transport.send(addClientHeaders(request, context), deadline);
+    const reply = await services.transport.send(addClientHeaders(request, context), deadline);
     headersReceived = true;
     attempt.status = reply.status;
     attempt.connection = reply.connection;
@@ -61,7 +61,7 @@ export async function sendAttempt(
     // Also ends a reply that was not read to its end.
     deadline.abandon();
     call.answerReservation.resize(0);
-    if (thrown instanceof TransportError) settings.exhaustion.record(thrown.cause);
+    if (thrown instanceof TransportError) services.exhaustion.record(thrown.cause);
     throw upstreamFailure(thrown, { provider, headersReceived });
   }
 }
@@ -71,11 +71,11 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
   const { status } = reply;
   const { isStream } = context;
   const { provider } = context.attempt;
-  const { redact } = context.settings;
+  const { redact } = context.services;
   const encoding = reply.headers.get('content-encoding');
   if (encoding && encoding.toLowerCase() !== 'identity') {
     // It was not asked for, and a few compressed bytes can expand to gigabytes.
-    throw new GatewayError('provider', 'the answer is compressed', { provider });
+    throw providerError(provider, 'the answer is compressed');
   }
   const headers = returnedHeaders(reply.headers, context);
   const contentType = redact(reply.headers.get('content-type') ?? '');
@@ -89,7 +89,7 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
 
   if (isEventStream) {
     const text = 'a stream was answered to a request for a complete answer';
-    throw new GatewayError('provider', text, { provider });
+    throw providerError(provider, text);
   }
   const body = readCompletion(reply, context);
   headers['content-type'] = isJson ? contentType : 'application/json';
@@ -111,7 +111,7 @@ async function readStatusError(
   if (status < 400 || status > 599 || NO_ANSWER_STATUSES.has(status)) {
     const location = headers.get('location')?.split('?', 1)[0];
     const cause = location && `status ${status}, location ${location}`;
-    return new GatewayError('provider', `unexpected status ${status}`, { provider, cause });
+    return providerError(provider, `unexpected status ${status}`, cause);
   }
   const timer = setTimeout(() => deadline.cancel(timeoutError(provider)), ERROR_BODY_MS);
   // If the error body is truncated or slow, answer with the status alone.

@@ -1,8 +1,8 @@
 /**
  * Relays a streamed completion. Nothing is sent before the first event with data was read, but comments to a client whose
- * stream has begun early; every event passes byte for byte, but a chunk of
- * usage that the gateway itself has asked for; a stream that did not finish ends in the documented error
- * event and never in `[DONE]`.
+ * stream has begun early; every event passes byte for byte, but a chunk of usage that the gateway itself has asked for. A
+ * blank line and a `[DONE]` that are missing are added; a stream that did not finish ends in the documented error event and
+ * never in `[DONE]`.
  */
 
 import { noRoom } from '../lib/byte-budget.ts';
@@ -11,7 +11,7 @@ import type { ByteSink, ByteStream } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { BYTE_ORDER_MARK, encodeEvent } from '../lib/sse.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
-import { streamError, timeoutError, upstreamFailure } from './network-error.ts';
+import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
 import type { AttemptContext } from './attempt-context.ts';
 
@@ -68,7 +68,7 @@ class Relay implements ByteSink, ByteStream {
     this.#reply = reply;
     this.#context = context;
     this.#inspector = new EventInspector(context);
-    this.#idleMs = context.settings.config.server.streamIdleTimeoutMs;
+    this.#idleMs = context.services.config.server.streamIdleTimeoutMs;
     this.#opening = opening;
   }
 
@@ -227,6 +227,6 @@ class Relay implements ByteSink, ByteStream {
   }
 
   #error(text: string, cause?: string): GatewayError {
-    return streamError(this.#context.attempt.provider, text, cause);
+    return providerError(this.#context.attempt.provider, text, cause);
   }
 }

@@ -12,7 +12,7 @@ import { connect, createServer } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
-import { readInTurns } from '../../src/downstream/request-body.ts';
+import { discardBody } from '../../src/downstream/request-body.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
 import { createConnections } from '../../src/upstream/connections.ts';
 import { sendByFetch } from '../../src/upstream/fetch-transport.ts';
@@ -298,7 +298,7 @@ async function uploadInTurns(t: TestContext, body: string): Promise<IncomingMess
   client.on('error', () => {});
   client.write(`POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n${body}`);
   const [request, response] = (await once(server, 'request')) as [IncomingMessage, ServerResponse];
-  readInTurns(request);
+  discardBody(request);
   response.end();
   return request;
 }

@@ -320,8 +320,8 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
       'latin1',
     );
     // After [DONE] nothing is waited for, not even the second half of its last line end.
-    const { answerModel, finishReason, usage } = context.attempt;
-    const noted = { answerModel, finishReason, usage };
+    const { responseModel, finishReason, usage } = context.attempt;
+    const noted = { responseModel, finishReason, usage };
     return { text: text.replace(/\r\n$/, '\r'), failure, hasBegun: true, noted };
   } catch (thrown) {
     const error = upstreamFailure(thrown, { provider: 'p', headersReceived: true });

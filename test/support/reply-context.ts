@@ -25,7 +25,7 @@ export function newReplyContext(
       cancellation: new Cancellation(),
       answerReservation: new Reservation(newBudget()),
     },
-    settings: {
+    services: {
       config: CONFIG,
       transport: TRANSPORT,
       redact: Object.assign((text: string) => text, { mayChange: () => false }),

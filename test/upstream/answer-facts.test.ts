@@ -29,7 +29,7 @@ interface Facts {
 }
 
 function toFacts({ attempt }: AttemptContext): Facts {
-  const { answerModel: model, finishReason } = attempt;
+  const { responseModel: model, finishReason } = attempt;
   const counts = Object.entries(attempt.usage ?? {}).filter(([, count]) => count !== undefined);
   return { model, finishReason, usage: counts.length > 0 ? Object.fromEntries(counts) : undefined };
 }
