@@ -125,15 +125,15 @@ test('no file of src is longer than 250 lines', () => {
 /** Lines by folder, and those of the files beside the folders: to raise one is a decision. */
 const MAX_LINES: Readonly<Record<string, number>> = {
   '': 760,
-  admin: 2525,
+  admin: 2470,
   cli: 520,
   config: 1565,
-  downstream: 1140,
+  downstream: 1145,
   gateway: 1145,
-  lib: 1990,
+  lib: 1995,
   policy: 675,
   store: 275,
-  upstream: 1915,
+  upstream: 1925,
   workers: 315,
 };
 

@@ -55,17 +55,21 @@ export function createAccessCheck(
 
 /**
  * Throws `invalidRequest` for a request that a page of another origin makes: it could not read the answer, but take all
- * feeds. Links to the page are followed, but not into a frame. Speculation rules of another origin's page ask with
- * `Sec-Fetch-Site: none`, as an address that the user types does. Older browsers send no `sec-fetch-` headers, but
- * `Origin`, and none with a GET to the page's own server.
+ * feeds. Links to the page are followed, but not into a frame, and not to other paths. An address that the user types is
+ * no exception: speculation rules of another origin's page ask with `Sec-Fetch-Site: none` too. Older browsers send no
+ * `sec-fetch-` headers, but `Origin`, and none with a GET to the page's own server.
  */
 function checkOrigin({ headers, path }: Call): void {
   const { host, origin, 'sec-fetch-site': site, 'sec-fetch-dest': destination } = headers;
+  const isDocument = site !== undefined && destination === 'document';
+  if (isDocument && path !== '/') {
+    throw invalidRequest('browsers may open only the page at /, /metrics is for scrapers');
+  }
   const isOwn = origin === undefined || origin.replace(/^https?:\/\//, '') === host;
-  const isAllowed = destination === 'document' ? path === '/' : site === 'same-origin';
+  const isAllowed = isDocument || (site === undefined ? isOwn : site === 'same-origin');
   const isPrefetch = String(headers['sec-purpose']).includes('prefetch');
-  if (!isPrefetch && (site === undefined ? isOwn : isAllowed)) return;
-  throw invalidRequest('The request comes from a page of another origin');
+  if (isAllowed && !isPrefetch) return;
+  throw invalidRequest('the request is a prefetch, or comes from a page of another origin');
 }
 
 /** Browsers ask for a name and a password (RFC 7617): any name, and the key as the password. */

@@ -29,11 +29,6 @@ const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
 
 type Route = (call: Call) => Answer;
 export type Admin = ReturnType<typeof createAdmin>;
-interface Parts {
-  readonly logger: Logger;
-  readonly redact: Redactor;
-  readonly limits: typeof CLIENT_LIMITS;
-}
 
 /**
  * Creates the listener. Nothing listens yet, but the event loop is watched. `config` returns the settings in use, which
@@ -43,7 +38,7 @@ export function createAdmin(
   config: () => Config,
   settings: AdminSettings,
   figures: Figures,
-  { logger, redact, limits }: Parts,
+  { logger, redact, limits }: { logger: Logger; redact: Redactor; limits: typeof CLIENT_LIMITS },
 ) {
   const view = createView(config, figures, redact);
   const feed = createFeed(() => view.present());

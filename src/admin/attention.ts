@@ -15,42 +15,34 @@ export function attentionOf(config: Config, figures: Figures): string[] {
   const lost = figures.droppedLogLines() + figures.uncountedRequests();
   const failing = providers.registered.filter(({ id }) => figures.isModelListUp(id) === false);
   const isOpen = !needsKey(config) && !isLoopback(server.host);
-  const cooling = figures.keysInCooldown().filter(([, keys]) => keys.length > 0);
-  return [
-    missing > 0 && !figures.isDraining()
-      ? `${missing} of ${server.workers} workers are missing: the log says why ("worker ended").`
-      : '',
-    failedAtMs === undefined
-      ? ''
-      : `The reload of ${new Date(failedAtMs).toISOString()} failed: ${problem}. Correct the file and send SIGHUP again.`,
-    ...cooling.flatMap(([id, keys]) => {
+  const sentences = [
+    missing > 0 &&
+      !figures.isDraining() &&
+      `${missing} of ${server.workers} workers are missing: the log says why ("worker ended").`,
+    failedAtMs !== undefined &&
+      `The reload of ${new Date(failedAtMs).toISOString()} failed: ${problem}. Correct the file and send SIGHUP again.`,
+    ...figures.keysInCooldown().flatMap(([id, keys]) => {
       const refused = keys.filter(({ status }) => status !== 429);
       const limited = keys.filter(({ status }) => status === 429);
       return [
-        refused.length > 0
-          ? `Provider ${id} refuses ${named(refused)}: replace it in api_keys.`
-          : '',
-        limited.length > 0
-          ? `Provider ${id} limits ${named(limited)}: used again when the limit ends.`
-          : '',
+        refused.length > 0 && `Provider ${id} refuses ${named(refused)}: replace it in api_keys.`,
+        limited.length > 0 &&
+          `Provider ${id} limits ${named(limited)}: used again when the limit ends.`,
       ];
     }),
-    figures.store()?.isAway
-      ? 'The store of [rate_limit] does not answer: each gateway limits by itself.'
-      : '',
-    open > MAX_SHARE * max || figures.exhaustions() > 0
-      ? `${open} of ${max} file descriptors are open, ${figures.exhaustions()} connections failed for want of them: raise ulimit -n.`
-      : '',
-    lost > 0
-      ? `${lost} log lines or counts of requests were lost: standard output is not read, or its disk is full.`
-      : '',
-    isOpen
-      ? 'No keys are set, and the gateway listens beyond this machine: set [server.auth] keys.'
-      : '',
+    figures.store()?.isAway &&
+      'The store of [rate_limit] does not answer: each gateway limits by itself.',
+    (open > MAX_SHARE * max || figures.exhaustions() > 0) &&
+      `${open} of ${max} file descriptors are open, ${figures.exhaustions()} connections failed for want of them: raise ulimit -n.`,
+    lost > 0 &&
+      `${lost} log lines or counts of requests were lost: standard output is not read, or its disk is full.`,
+    isOpen &&
+      'No keys are set, and the gateway listens beyond this machine: set [server.auth] keys.',
     ...failing.map(
       ({ id }) => `The list of models of ${id} cannot be read: see "model list failed" in the log.`,
     ),
-  ].filter((text) => text !== '');
+  ];
+  return sentences.filter((text) => typeof text === 'string');
 }
 
 function named(keys: readonly { readonly key: number; readonly status: number }[]): string {

@@ -23,11 +23,18 @@ export function describeProviders(
   const asked = registered.map(({ id }) => {
     const { sums, lastError: raw, ...known } = traffic.provider(id, WINDOW_MS);
     const lastError = raw && { ...raw, text: redact(raw.text) };
-    const own = circuits.filter(({ provider }) => provider === id);
     const inFlight = figures.inFlightOf(`providers.${id}`);
     const oldestSeconds = inFlight > 0 ? Math.floor(figures.oldestAgeMs(id) / 1000) : undefined;
+    const own = circuits.filter(({ provider }) => provider === id);
+    const openModels = own
+      .filter(({ model, state }) => model !== undefined && state === 'open')
+      .map(({ model, openUntilMs, cause }) => ({
+        model,
+        until: wallClock(openUntilMs),
+        why: cause,
+      }));
     const state = describeState(own, { ...known, lastError });
-    return [id, { ...state, ...sums, lastError, inFlight, oldestSeconds }];
+    return [id, { ...state, ...sums, openModels, lastError, inFlight, oldestSeconds }];
   });
   // Built-in providers without a key are of interest only if the settings name them.
   const named = skipped.filter(({ isConfigured }) => isConfigured);
@@ -35,31 +42,24 @@ export function describeProviders(
   return Object.fromEntries([...asked, ...rest]) as Record<string, object>;
 }
 
-/** Returns the state by the provider's circuits that are not closed, else by its tries of the last five minutes. */
+/** Returns the state by the provider's own circuit if that is not closed, else by its tries of the last five minutes. */
 function describeState(
   circuits: readonly CircuitReport[],
   { lastError, since, tries }: Omit<ReturnType<Traffic['provider']>, 'sums'>,
 ) {
-  const own = circuits.find(({ model }) => model === undefined);
-  const openModels = circuits
-    .filter(({ model, state }) => model !== undefined && state === 'open')
-    .map(({ model, openUntilMs, cause: why }) => {
-      return { model, until: wallClock(openUntilMs), why };
-    });
-  const { state, cause: why, openUntilMs = 0 } = own ?? {};
-  if (state === 'half-open') return { openModels, state, why };
-  if (state) return { openModels, state: 'open', why, openUntil: wallClock(openUntilMs) };
-  const [count, failed, refused, unreachable] = ['judged', 'failed', 'refused', 'unreachable'].map(
-    (name) => tries.get(name) ?? 0,
-  ) as [number, number, number, number];
-  if (count === 0) return { openModels, state: 'not asked' };
-  const share = failed / count;
-  if (share < 1 && (count < MIN_TRIES || share < MIN_FAILED_SHARE)) {
-    return { openModels, state: 'good' };
+  const circuit = circuits.find(({ model }) => model === undefined);
+  if (circuit) {
+    const { state, cause, openUntilMs } = circuit;
+    return { state, why: cause, openUntil: state === 'open' ? wallClock(openUntilMs) : undefined };
   }
-  const all = failed === refused ? 'key refused' : 'failing';
-  const whole = failed === unreachable ? 'unreachable' : all;
-  return { openModels, state: share < 1 ? 'partly' : whole, why: lastError?.text, since, share };
+  const countOf = (name: string) => tries.get(name) ?? 0;
+  const [count, failed] = [countOf('judged'), countOf('failed')];
+  if (count === 0) return { state: 'not asked' };
+  const share = failed / count;
+  if (share < 1 && (count < MIN_TRIES || share < MIN_FAILED_SHARE)) return { state: 'good' };
+  const all = failed === countOf('refused') ? 'key refused' : 'failing';
+  const whole = failed === countOf('unreachable') ? 'unreachable' : all;
+  return { state: share < 1 ? 'partly' : whole, why: lastError?.text, since, share };
 }
 
 /** Takes a time on the clock of `performance.now()`; whole seconds, so that it stays the same. */

@@ -18,7 +18,6 @@ interface Entry {
 
 /** Numbered from 1, without what only the metrics need. */
 export class RecentRequests {
-  /** A ring: each takes the place of the oldest one. */
   readonly #requests: Entry[] = [];
   /** Those that have left `#requests`. */
   readonly #failures: Entry[] = [];
@@ -30,17 +29,17 @@ export class RecentRequests {
   }
 
   add(request: FinishedRequest): void {
-    const place = this.#total % MAX_REQUESTS;
-    const oldest = this.#requests[place];
     this.#total += 1;
-    this.#requests[place] = { number: this.#total, request };
-    if (oldest && isFailed(oldest.request.facts.outcome)) this.#failures.push(oldest);
+    this.#requests.push({ number: this.#total, request });
+    if (this.#requests.length <= MAX_REQUESTS) return;
+    const oldest = this.#requests.shift()!;
+    if (isFailed(oldest.request.facts.outcome)) this.#failures.push(oldest);
     if (this.#failures.length > MAX_REQUESTS) this.#failures.shift();
   }
 
   /** Returns them by their numbers, redacted. One that was returned before is the same object. */
   report(): Readonly<Record<number, RequestFacts>> {
-    const entries = [...this.#failures, ...this.#requests].toSorted((a, b) => a.number - b.number);
+    const entries = [...this.#failures, ...this.#requests];
     for (const entry of entries) entry.shown ??= show(entry, this.#redact);
     return Object.fromEntries(entries.map(({ number, shown }) => [number, shown!]));
   }

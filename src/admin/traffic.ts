@@ -12,17 +12,26 @@ export const STEP_MS = 10_000;
 /** Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
 
+/** Names and numbers in turn: a map of them takes three times as much memory. */
+type Counts = readonly (string | number)[];
+
 /** Numbers by their names; those of first-token times by the index of their bucket. */
 class Tally extends Map<string | number, number> {
   count(name: string | number, amount = 1): void {
     this.set(name, (this.get(name) ?? 0) + amount);
   }
 
-  /** Returns what was counted since it was `before`. */
-  minus(before: Tally): Tally {
-    const difference = new Tally(this);
-    for (const [name, amount] of before) difference.count(name, -amount);
-    return difference;
+  /** Adds the counts, or takes them off if `sign` is -1. */
+  add(counts: Counts, sign = 1): this {
+    for (let at = 0; at < counts.length; at += 2) {
+      this.count(counts[at]!, sign * (counts[at + 1] as number));
+    }
+    return this;
+  }
+
+  toCounts(): Counts {
+    // A copy has no room to grow.
+    return [...this].flat().slice();
   }
 
   /** Returns what is not 0, and the percentiles of first tokens in milliseconds. */
@@ -41,42 +50,65 @@ class Tally extends Map<string | number, number> {
   }
 }
 
-/** The counts of one row since the start, and as they were at the end of each step in which something was counted. */
+/** The counts of one row. */
 class Row {
-  readonly #total = new Tally();
-  readonly #ends = new Map<number, Tally>();
-  #step = 0;
-  lastError: { readonly endedAtMs: number; readonly failed: TryFacts } | undefined;
+  /** Of the current step. */
+  readonly current = new Tally();
+  /** Of all steps before it. */
+  readonly #ended = new Tally();
+  /** Of those that are older than 15 minutes. */
+  readonly #old = new Tally();
+  /** Of each of the others in which something was counted. */
+  readonly #steps = new Map<number, Counts>();
+  lastError: { readonly at: string; readonly text: string } | undefined;
   /** The end of the first failure since the last success. */
-  sinceMs: number | undefined;
+  since: string | undefined;
 
-  /** Returns the tally to count in during this step. */
-  at(step: number): Tally {
-    if (step !== this.#step) {
-      this.#ends.set(this.#step, new Tally(this.#total));
-      // The newest of those that are too old is what the others are compared with.
-      const old = [...this.#ends.keys()].filter((end) => end <= step - STEPS);
-      for (const end of old.slice(0, -1)) this.#ends.delete(end);
-      this.#step = step;
+  /** Counts a try at a provider. One that fails by the client's mistake shows that the provider works. */
+  addTry(one: TryFacts, endedAtMs: number): void {
+    const { outcome, status } = one;
+    const { current } = this;
+    current.count('requests');
+    if (outcome === 'client_closed') return;
+    // What the state is judged by.
+    current.count('judged');
+    if (outcome === 'ok') this.since = undefined;
+    if (isClientError(status)) current.count('clientErrors');
+    if (outcome === 'ok' || isClientError(status)) return;
+    this.lastError = { at: new Date(endedAtMs).toISOString(), text: describeTry(one) };
+    current.count(outcome);
+    if (!isFailed(outcome)) return;
+    this.since ??= this.lastError.at;
+    current.count('failed');
+    if (status === 401 || status === 403) current.count('refused');
+    if (status === undefined && outcome === 'upstream_error') current.count('unreachable');
+  }
+
+  /** Ends a step: the current one is `next` from now on. */
+  endStep(step: number, next: number): void {
+    if (this.current.size > 0) {
+      const counts = this.current.toCounts();
+      this.#ended.add(counts);
+      this.#steps.set(step, counts);
+      this.current.clear();
     }
-    return this.#total;
+    for (const [before, counts] of this.#steps) {
+      if (before > next - STEPS) break;
+      this.#old.add(counts);
+      this.#steps.delete(before);
+    }
   }
 
-  /** Returns what was counted in step `first` and later, but before step `end`. */
-  between(first: number, end = Infinity): Tally {
-    return this.#before(end).minus(this.#before(first));
-  }
-
-  #before(step: number): Tally {
-    if (this.#step < step) return this.#total;
-    let latest: Tally | undefined;
-    for (const [end, tally] of this.#ends) if (end < step) latest = tally;
-    return latest ?? new Tally();
+  /** Returns the counts of the last 15 minutes by their steps, of which `current` is the last one. */
+  steps(current: number): Map<number, Counts> {
+    return new Map(this.#steps).set(current, this.current.toCounts());
   }
 
   /** Returns the sums of the last 15 minutes and since the start. */
-  report(step: number) {
-    return { recent: this.between(step + 1 - STEPS).report(), start: this.#total.report() };
+  report() {
+    const start = new Tally(this.#ended).add(this.current.toCounts());
+    const recent = new Tally(start).add(this.#old.toCounts(), -1);
+    return { recent: recent.report(), start: start.report() };
   }
 }
 
@@ -100,55 +132,30 @@ export class Traffic {
 
   /** Counts a finished request of a model. */
   add(request: FinishedRequest, model: ModelSet | undefined): void {
-    const { facts, endedAtMs } = request;
-    const { client, outcome, provider, prompt_tokens, completion_tokens } = facts;
-    const step = this.#advance();
+    this.#advance();
+    const { client, outcome, provider, tries = [] } = request.facts;
+    const { prompt_tokens, completion_tokens } = request.facts;
     const firstTokenMs = firstTokenMsOf(request);
-    const rows = [this.#all.at(step)];
+    const rows = [this.#all];
     if (client !== undefined) {
       const isRoom = this.#clients.has(client) || this.#clients.size < MAX_CLIENTS;
-      rows.push(rowOf(this.#clients, isRoom ? client : OTHER).at(step));
+      rows.push(rowOf(this.#clients, isRoom ? client : OTHER));
     }
-    if (model) rows.push(rowOf(this.#models, model.name).at(step));
-    for (const row of rows) {
-      row.count('requests');
-      if (isFailed(outcome)) row.count('failed');
+    if (model) rows.push(rowOf(this.#models, model.name));
+    for (const { current } of rows) {
+      current.count('requests');
+      if (isFailed(outcome)) current.count('failed');
     }
-    if (provider !== undefined) rows.push(rowOf(this.#providers, provider).at(step));
-    for (const row of rows) {
-      if (prompt_tokens) row.count('inputTokens', prompt_tokens);
-      if (completion_tokens) row.count('outputTokens', completion_tokens);
-      if (firstTokenMs !== undefined) row.count(bucketOf(firstTokenMs / 1000, FIRST_TOKEN_BOUNDS));
-    }
-    this.#addTries(facts.tries ?? [], endedAtMs, step);
-  }
-
-  /** A try that fails by the client's mistake shows that the provider works. */
-  #addTries(tries: readonly TryFacts[], endedAtMs: number, step: number): void {
-    for (const failed of tries) {
-      const { provider, outcome, status } = failed;
-      if (!isSent(outcome)) continue;
-      const row = rowOf(this.#providers, provider);
-      const tally = row.at(step);
-      tally.count('requests');
-      if (outcome === 'client_closed') continue;
-      // What the state is judged by.
-      tally.count('judged');
-      if (outcome === 'ok') {
-        row.sinceMs = undefined;
-        continue;
+    if (provider !== undefined) rows.push(rowOf(this.#providers, provider));
+    for (const { current } of rows) {
+      if (prompt_tokens) current.count('inputTokens', prompt_tokens);
+      if (completion_tokens) current.count('outputTokens', completion_tokens);
+      if (firstTokenMs !== undefined) {
+        current.count(bucketOf(firstTokenMs / 1000, FIRST_TOKEN_BOUNDS));
       }
-      if (isClientError(status)) {
-        tally.count('clientErrors');
-        continue;
-      }
-      row.lastError = { endedAtMs, failed };
-      tally.count(outcome);
-      if (!isFailed(outcome)) continue;
-      row.sinceMs ??= endedAtMs;
-      tally.count('failed');
-      if (status === 401 || status === 403) tally.count('refused');
-      if (status === undefined && outcome === 'upstream_error') tally.count('unreachable');
+    }
+    for (const one of tries) {
+      if (isSent(one.outcome)) rowOf(this.#providers, one.provider).addTry(one, request.endedAtMs);
     }
   }
 
@@ -156,30 +163,25 @@ export class Traffic {
   provider(id: string, ms: number) {
     const step = this.#advance();
     const row = this.#providers.get(id) ?? new Row();
-    const { lastError, sinceMs } = row;
-    return {
-      sums: row.report(step),
-      tries: row.between(step + 1 - ms / STEP_MS),
-      lastError: lastError && {
-        at: isoTime(lastError.endedAtMs),
-        text: describeTry(lastError.failed),
-      },
-      since: sinceMs && isoTime(sinceMs),
-    };
+    const { lastError, since } = row;
+    const tries = new Tally();
+    for (const [at, counts] of row.steps(step)) if (at > step - ms / STEP_MS) tries.add(counts);
+    return { sums: row.report(), tries, lastError, since };
   }
 
   /** Returns all requests, models by their names and providers, and clients; and the steps of the charts by their numbers. */
   report() {
     const step = this.#advance();
+    const counts = this.#all.steps(step);
     const reports = (rows: Map<string, Row>) =>
-      Object.fromEntries(Array.from(rows, ([key, row]) => [key, row.report(step)]));
+      Object.fromEntries(Array.from(rows, ([key, row]) => [key, row.report()]));
     return {
-      all: this.#all.report(step),
+      all: this.#all.report(),
       models: reports(this.#models),
       clients: reports(this.#clients),
       steps: Object.fromEntries(
         Array.from(this.#openStreams, ([number, openStreams]) => {
-          return [number, { ...this.#all.between(number, number + 1).report(), openStreams }];
+          return [number, { ...new Tally().add(counts.get(number) ?? []).report(), openStreams }];
         }),
       ),
     };
@@ -197,6 +199,10 @@ export class Traffic {
   }
 
   #beginStep(step: number): void {
+    for (const rows of [this.#providers, this.#models, this.#clients]) {
+      for (const row of rows.values()) row.endStep(this.#lastStep, step);
+    }
+    this.#all.endStep(this.#lastStep, step);
     const first = Math.max(this.#lastStep + 1, step + 1 - STEPS);
     for (let at = first; at <= step; at += 1) this.#openStreams.set(at, this.#lastOpenStreams);
     for (const old of this.#openStreams.keys()) {
@@ -205,8 +211,6 @@ export class Traffic {
     this.#lastStep = step;
   }
 }
-
-const isoTime = (ms: number) => new Date(ms).toISOString();
 
 function describeTry({ cause, outcome, status }: TryFacts): string {
   // The cause of a page begins with the status.

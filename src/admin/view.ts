@@ -29,8 +29,6 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
   // A name that looks like a key must not be seen.
   const learn = (names: readonly string[]) =>
     models.learn(names.filter((name) => redact(name) === name));
-  let shown: Config | undefined;
-  let settings = {};
   return {
     /** Counts a finished request. */
     observe(request: FinishedRequest) {
@@ -52,12 +50,9 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
     /** Returns all that the page shows. What has not changed since the last time may be the same object. */
     present() {
       const current = config();
-      // Only a reload changes them.
-      if (current !== shown) settings = describeSettings(current, figures.url());
-      shown = current;
       const rows = readFigures(current, figures, feedDelay());
       return {
-        settings,
+        settings: describeSettings(current, figures.url()),
         now: new Date().toISOString(),
         draining: figures.isDraining(),
         accepting: figures.serving() > 0,

@@ -7,7 +7,6 @@ import { isIP } from 'node:net';
 // Whole: on an old Node an import by name fails before any code can say which one is needed.
 import os from 'node:os';
 
-import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import { isNodeSince } from '../lib/version.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
 import { readProviders } from './providers-section.ts';
@@ -15,7 +14,7 @@ import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
 import type { TARGETS } from './setting-kinds.ts';
 import { MAX_WORKERS } from './settings-table.ts';
-import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
+import { ConfigError, SettingValues } from './setting-values.ts';
 
 export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
 export type { ProviderSettings } from './providers-section.ts';
@@ -90,13 +89,10 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   };
 }
 
-/** Settings on their way to another thread: a message has no classes, and would lose the text of a `Secret`. */
-export interface PackedConfig {
-  readonly values: ReadonlyMap<string, SettingValue>;
-  readonly memoryBytes: number;
-}
+export type PackedConfig = ReturnType<typeof packConfig>;
 
-export function packConfig({ server, values }: Config): PackedConfig {
+/** Settings on their way to another thread: a message has no classes, and would lose the text of a `Secret`. */
+export function packConfig({ server, values }: Config) {
   return { values: values.plain(), memoryBytes: server.memoryBytes };
 }
 
@@ -147,12 +143,12 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
  */
 function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
   const aliases = new Map<string, { targets: readonly string[]; isBalanced: boolean }>();
-  const keys = new Set(values.secrets().map((secret) => secret.reveal()));
+  const hidden = values.hiddenKeys();
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
     const alias = name.slice('aliases.'.length);
-    // Names are printed. A shorter key is a placeholder, and not hidden elsewhere either.
-    if (alias.length >= SHORTEST_SECRET_CHARACTERS && keys.has(alias)) {
+    // Names are printed.
+    if (hidden.has(alias)) {
       values.problem('aliases', 'a configured key is the name of an alias; choose another name');
       continue;
     }

@@ -10,18 +10,12 @@ import type { SettingValues } from './setting-values.ts';
 /** A provider that is enabled and has a key. */
 export type ProviderSettings = Exclude<ReturnType<typeof readProvider>, string>;
 
-interface SkippedProvider {
-  readonly id: string;
-  readonly reason: string;
-  /** The file has a section for it, so the operator probably wants it. */
-  readonly isConfigured: boolean;
-}
-
 /** Returns the registered providers, and the others with the reason. */
 export function readProviders(values: SettingValues) {
   const { primary, fallback = [] } = values.section('providers');
   const registered: ProviderSettings[] = [];
-  const skipped: SkippedProvider[] = [];
+  /** `isConfigured`: the file has a section for it, so the operator probably wants it. */
+  const skipped: { id: string; reason: string; isConfigured: boolean }[] = [];
   const used = values.sectionsBelow('providers');
   for (const id of new Set([...used, ...BUILT_IN_PROVIDERS.keys()])) {
     const isConfigured = used.includes(id);

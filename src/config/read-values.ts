@@ -13,9 +13,8 @@ import {
   expectedOf,
   isTable,
   parseText,
-  TARGET_ROWS,
+  problemsOfTargets,
   typeOf,
-  wrongKeysOf,
   type Rows,
   type Setting,
   type Table,
@@ -138,7 +137,8 @@ class ValueReader {
         continue;
       }
       if (row.type === 'targets' && isTable(value)) {
-        for (const wrong of wrongKeysOf(value)) this.#reportTarget(name, wrong, written as Table);
+        const problems = problemsOfTargets(value, written as Table);
+        for (const [wrong, text] of problems) this.values.problem(nameOf(name, wrong), text);
         continue;
       }
       // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
@@ -149,15 +149,6 @@ class ValueReader {
       this.values.problem(name, `found ${found}, expected ${expectedOf(row)}${hint}`, origin);
     }
     if (result.value !== undefined) this.values.set(name, result);
-  }
-
-  /** Reports a wrong key of an alias that is a table. */
-  #reportTarget(name: string, key: string, written: Table): void {
-    const row = TARGET_ROWS.get(key);
-    const text = row
-      ? `found ${describe(written[key])}, expected ${expectedOf(row)}`
-      : `unknown key${didYouMean(key, [...TARGET_ROWS.keys()])}`;
-    this.values.problem(nameOf(name, key), text);
   }
 
   #fromVariable(name: string | undefined, row: Setting): unknown {

@@ -1,6 +1,7 @@
 /** The types of settings: which values they accept, and how text becomes one. */
 
 import { MAX_TIMER_MS } from '../lib/cancellation.ts';
+import { didYouMean } from '../lib/did-you-mean.ts';
 
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
@@ -92,7 +93,7 @@ export const TARGETS = {
 } as const;
 
 /** The keys of `BalancedTargets`. */
-export const TARGET_ROWS: ReadonlyMap<string, Setting> = new Map<string, Setting>([
+const TARGET_ROWS: ReadonlyMap<string, Setting> = new Map<string, Setting>([
   ['targets', TEXTS],
   ['balance', oneOf(BALANCES, 'order')],
 ]);
@@ -118,16 +119,14 @@ export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): st
   }[type];
 }
 
-/** Without a row there is no such setting. */
-export function accepts(row: Setting | undefined, value: unknown): boolean {
-  if (!row) return false;
+export function accepts(row: Setting, value: unknown): boolean {
   const { type, min = 0, max = 0, choices, isNotEmpty } = row;
   const isText = typeof value === 'string';
   if (type === 'boolean') return typeof value === 'boolean';
   if (choices) return isText && choices.includes(value);
   if (type === 'text') return isText && !(isNotEmpty && value === '');
   if (type === 'texts') return areTexts(value);
-  if (type === 'targets' && isTable(value)) return wrongKeysOf(value).length === 0;
+  if (type === 'targets' && isTable(value)) return problemsOfTargets(value).size === 0;
   if (type === 'targets') return isText || areTexts(value);
   if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
   if (type === 'integer or auto' && value === 'auto') return true;
@@ -138,10 +137,20 @@ function areTexts(value: unknown): boolean {
   return Array.isArray(value) && value.every((item) => typeof item === 'string');
 }
 
-/** Returns the keys of an alias that is a table which are unknown, or have a wrong value, or none and need one. */
-export function wrongKeysOf(table: Table): string[] {
-  const keys = new Set(['targets', ...Object.keys(table)]);
-  return [...keys].filter((key) => !accepts(TARGET_ROWS.get(key), table[key]));
+/**
+ * Returns the keys of an alias that is a table which are unknown, or have a wrong value, or none and need one: each with
+ * the problem, which shows what is `written` in the file.
+ */
+export function problemsOfTargets(table: Table, written = table): ReadonlyMap<string, string> {
+  const problems = new Map<string, string>();
+  for (const key of new Set(['targets', ...Object.keys(table)])) {
+    const row = TARGET_ROWS.get(key);
+    if (!row) problems.set(key, `unknown key${didYouMean(key, [...TARGET_ROWS.keys()])}`);
+    else if (!accepts(row, table[key])) {
+      problems.set(key, `found ${describe(written[key])}, expected ${expectedOf(row)}`);
+    }
+  }
+  return problems;
 }
 
 /** The value that text from a variable, a file or the command line stands for; the text itself if it is none. */

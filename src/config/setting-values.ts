@@ -3,7 +3,7 @@
  * become a `Config` (`configOf`). A reload compares values, and worker threads are sent them.
  */
 
-import { Secret } from '../lib/secrets.ts';
+import { Secret, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 
@@ -72,6 +72,16 @@ export class SettingValues {
    * id in place of a key is a placeholder for a local server: to hide it would hide the name in the log.
    */
   secrets(): Secret[] {
+    return this.#secretTexts().map(({ text, isKey }) => new Secret(text, { isKey }));
+  }
+
+  /** The keys of `secrets` that are hidden wherever they stand, as text: shorter ones are placeholders. Not for output. */
+  hiddenKeys(): ReadonlySet<string> {
+    const keys = this.#secretTexts().flatMap(({ text, isKey }) => (isKey ? text : []));
+    return new Set(keys.filter(({ length }) => length >= SHORTEST_SECRET_CHARACTERS));
+  }
+
+  #secretTexts(): { text: string; isKey: boolean }[] {
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
     return [...this.#values].flatMap(([name, { value, row }]) => {
       if (!row.key) return [];
@@ -79,7 +89,7 @@ export class SettingValues {
       const texts: string[] = typeof value === 'string' ? [value] : Object.values(value!);
       return texts
         .filter((text) => row.key === 'of callers' || !ids.has(text.trim().toLowerCase()))
-        .map((text) => new Secret(isKey ? text.trim() : text, { isKey }));
+        .map((text) => ({ text: isKey ? text.trim() : text, isKey }));
     });
   }
 

@@ -130,14 +130,16 @@ export class Connection {
     const { socket } = this;
     const latest = this.#latest;
     const isAnswered = latest?.response.headersSent === true && !latest.request.complete;
-    if (isAnswered || !socket.writable) {
-      socket.destroy();
-      return;
-    }
+    if (isAnswered) socket.destroy();
+    if (!socket.writable) return;
     const requestId = randomUUID();
     const remote = toAddress(socket.remoteAddress ?? '');
     const answer = this.server.answerBroken(refusal, requestId, remote);
-    socket.end(serialize(answer, requestId), () => socket.destroy());
+    socket.end(serialize(answer, requestId));
+    // Closing with unread bytes would reset the connection, and the client might never read the answer.
+    socket.resume();
+    const limit = setTimeout(() => socket.destroy(), this.server.limits.lingerMs);
+    socket.once('close', () => clearTimeout(limit));
   }
 
   /**

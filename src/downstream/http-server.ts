@@ -180,10 +180,10 @@ async function acceptBacklog(server: Server): Promise<void> {
   let accepted = 0;
   const count = () => (accepted += 1);
   server.on('connection', count);
-  for (let quietTurns = 0; quietTurns < 3; quietTurns += 1) {
+  for (let quietTurns = 0; quietTurns < 3;) {
     const before = accepted;
     await nextTurn();
-    if (accepted !== before) quietTurns = 0;
+    quietTurns = accepted === before ? quietTurns + 1 : 0;
     if (accepted > BACKLOG_CONNECTIONS) break;
   }
   server.off('connection', count);

@@ -110,7 +110,7 @@ export class Attempt {
   answerModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  #usage: unknown;
+  #usage: string | TokenUsage | undefined;
   /** The gateway has asked for the `usage`, and takes it out of the stream. */
   usageAdded = false;
   /** The error names what was added: perhaps the provider refuses to be asked. */
@@ -134,7 +134,8 @@ export class Attempt {
 
   /** The usable counts of the last `usage`; `undefined` if there is none. */
   get usage(): TokenUsage | undefined {
-    return this.#usage === undefined ? undefined : readUsage(this.#usage);
+    const usage = this.#usage;
+    return typeof usage === 'string' ? readUsage(parseUntrustedJson(firstObject(usage))) : usage;
   }
 
   noteModel(model: unknown): void {
@@ -146,11 +147,12 @@ export class Attempt {
   }
 
   /**
-   * Takes a `usage`, or its JSON with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. It is
-   * parsed only when the counts are read: some providers send one with each event.
+   * Takes a `usage`, or its JSON with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. JSON is parsed
+   * only when the counts are read: some providers send one with each event.
    */
   noteUsage(usage: unknown): void {
-    this.#usage = usage ?? undefined;
+    if (typeof usage === 'string') this.#usage = usage;
+    else this.#usage = usage ? readUsage(usage) : undefined;
   }
 
   /** Records the end. A stream that fails later ends a second time. */
@@ -200,8 +202,7 @@ export function describeCause(cause: unknown): string | undefined {
   return code === undefined ? message : `${code}: ${message}`;
 }
 
-function readUsage(noted: unknown) {
-  const usage = typeof noted === 'string' ? parseUntrustedJson(firstObject(noted)) : noted;
+function readUsage(usage: unknown) {
   const promptDetails = memberOf(usage, 'prompt_tokens_details');
   const completionDetails = memberOf(usage, 'completion_tokens_details');
   return {
@@ -218,7 +219,7 @@ function readUsage(noted: unknown) {
 
 export type TokenUsage = ReturnType<typeof readUsage>;
 
-/** Returns the JSON object at the start of `text`, without what follows it; '' if it is not whole. */
+/** Returns the JSON object at the start of `text`, without what follows it; no JSON if it is not whole. */
 function firstObject(text: string): string {
   let end = 0;
   // The object itself is reported after its members.

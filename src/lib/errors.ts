@@ -95,6 +95,11 @@ export class GatewayError extends Error {
     return new GatewayError('internal', 'Internal server error', { cause: thrown });
   }
 
+  /** It says something about the provider: it is neither a bug or a limit of the gateway's own, nor one of this machine. */
+  get isProviders(): boolean {
+    return this.details.provider !== undefined && this.kind !== 'internal';
+  }
+
   get outcome(): Outcome {
     const [status] = ERROR_TABLE[this.kind];
     if (status === 429) return 'rate_limited';

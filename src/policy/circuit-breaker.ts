@@ -118,6 +118,7 @@ export class CircuitBreaker {
   recordOutcome(candidate: Target, failure: GatewayError | undefined): void {
     const { provider, model, isBalanced } = candidate;
     if (failure === undefined) return this.record('success', provider, model);
+    if (!failure.isProviders) return;
     const { details, status } = failure;
     const isOutage = OUTAGE_STATUSES.has(status) || (isBalanced && TARGET_STATUSES.has(status));
     if (details.unreachable) this.record('failure', provider, undefined, causeOf(failure));

@@ -138,6 +138,7 @@ function createLimiter(
     },
     /** Puts the tokens back if another limit refuses the request. */
     refundTokens(): void {
+      if (buckets.length === 0) return;
       // If the store went away or came back meanwhile, one token is put back in the wrong place.
       if (!store?.refund(buckets)) for (const { local } of buckets) local.refund();
     },

@@ -19,11 +19,12 @@ export type ProviderHealth = ReturnType<typeof createProviderHealth>;
 
 /**
  * Returns a function that takes the end of a try of one provider, and counts those of all threads in windows of a minute. It
- * logs, once over all threads, that half of at least ten failed, and that fewer do again.
+ * logs, once over all threads, that half of at least ten failed, and that of at least ten fewer do again.
  */
 export function createProviderHealth(provider: string, logger: Logger, memory: SharedMemory) {
   const cells = new Int32Array(memory.block(`health: ${provider}`, 16));
   return (failure: GatewayError | undefined): void => {
+    if (failure && !failure.isProviders) return;
     const isFailure =
       failure !== undefined && (failure.status >= 500 || PROVIDER_STATUSES.has(failure.status));
     const now = Math.floor(sharedNowMs() / TICK_MS);
@@ -39,7 +40,8 @@ export function createProviderHealth(provider: string, logger: Logger, memory: S
     const since = Atomics.load(cells, FAILING_SINCE);
     const isFailing = failures * 2 >= tries;
     const facts = { provider, tries, failures };
-    if (isFailure && isFailing && tries >= MIN_TRIES && since === 0) {
+    if (tries < MIN_TRIES) return;
+    if (isFailure && isFailing && since === 0) {
       if (Atomics.compareExchange(cells, FAILING_SINCE, 0, start) !== 0) return;
       logger.log('warn', 'provider failing', { ...facts, cause: causeOf(failure) });
     }

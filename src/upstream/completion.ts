@@ -74,9 +74,7 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
   const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
   context.attempt.noteModel(memberOf(json, 'model'));
   context.attempt.noteFinishReason(reasons.find((one) => typeof one === 'string' && one !== ''));
-  const usage = memberOf(json, 'usage');
-  const mayBeLong = usage && bytes.length > MAX_USAGE_BYTES;
-  context.attempt.noteUsage(mayBeLong ? JSON.stringify(usage).slice(0, MAX_USAGE_BYTES) : usage);
+  context.attempt.noteUsage(memberOf(json, 'usage'));
   return undefined;
 }
 

@@ -23,7 +23,7 @@ const PAGE = /<(?:!doctype|html|head|body|script)/i;
 
 /** Members in which providers write their messages, in the order of the search. */
 const MESSAGE_NAMES = 'message msg detail error errors Message error_description'.split(' ');
-/** Arrays and objects that are searched for a message. Bounds the depth of the search too. */
+/** Arrays and objects that are searched. Bounds the depth of the search too. */
 const MAX_SEARCHED = 100;
 const STATUS_NAMES = ['status_code', 'status', 'code'];
 const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = [
@@ -69,7 +69,7 @@ export function toProviderError(
   const isBilling = status === 429 && BILLING_CODE.test(reason);
   const text = errorText(fault, redact);
   const mayBeUsage = context.attempt.usageAdded && (status === 400 || status === 422);
-  context.attempt.isUsageRefused = mayBeUsage && NAMES_USAGE.test(JSON.stringify(fault.json));
+  context.attempt.isUsageRefused = mayBeUsage && namesUsage(fault.json);
   const { providerMessages } = config.logging;
   const details: ErrorDetails = {
     provider,
@@ -81,7 +81,7 @@ export function toProviderError(
       ...(headers && returnedHeaders(headers, context)),
       ...(isBilling && { 'x-should-retry': 'false' }),
     },
-    retryable: !isEvent && RETRYABLE_STATUSES.has(status),
+    retryable: !isEvent && !isBilling && RETRYABLE_STATUSES.has(status),
     ...(isPolicy || isTooLong ? { mayFallBack: !isPolicy } : {}),
     ...(retryAfterSeconds === undefined ? {} : { retryAfterSeconds }),
   };
@@ -175,6 +175,16 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   const raw = memberOf(metadata, 'raw');
   const inner = firstText(typeof raw === 'string' ? parseUntrustedJson(raw) : raw, search) ?? raw;
   return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');
+}
+
+/** Returns whether a name or a text in it is about `stream_options`. */
+function namesUsage(value: unknown, search = { left: MAX_SEARCHED }): boolean {
+  if (typeof value === 'string') return NAMES_USAGE.test(value);
+  if (typeof value !== 'object' || value === null || search.left === 0) return false;
+  search.left -= 1;
+  return Object.entries(value)
+    .flat()
+    .some((part) => namesUsage(part, search));
 }
 
 function statusOf(word = ''): number | undefined {

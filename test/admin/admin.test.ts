@@ -210,12 +210,25 @@ test('a page of another origin can open no feed, and links to the page are follo
   }
   for (const headers of [typed, linked]) {
     assert.equal(await statusOf(headers, '/'), 200, JSON.stringify(headers));
-    for (const path of ['/events', '/metrics']) assert.equal(await statusOf(headers, path), 400);
+    for (const path of ['/events', '/metrics', '/none']) {
+      const reply = await gateway.admin(path, { headers: { host, ...headers } });
+      assert.equal(reply.status, 400);
+      const { message } = reply.json().error;
+      assert.match(
+        message,
+        /^Invalid request: browsers may open only the page at \/, .* scrapers$/,
+      );
+    }
   }
   for (const headers of refused) {
     for (const path of ['/events', '/metrics', '/']) {
       assert.equal(await statusOf(headers, path), 400, `${path} ${JSON.stringify(headers)}`);
     }
+    const reply = await gateway.admin('/', { headers: { host, ...headers } });
+    assert.match(
+      reply.json().error.message,
+      /is a prefetch, or comes from a page of another origin$/,
+    );
   }
 });
 

@@ -12,7 +12,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { parseCommandLine, UsageError } from '../../src/cli/command-line.ts';
 import { startDemo } from '../../src/cli/demo.ts';
 import { demoInstructions, warningsOf } from '../../src/cli/startup-report.ts';
-import { ConfigError } from '../../src/config/config.ts';
+import type { ConfigError } from '../../src/config/config.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
 import { VERSION } from '../../src/lib/version.ts';
 import { checkHealthHere, checkHere } from '../support/check.ts';
@@ -47,18 +47,9 @@ function assertRefused({ code, stdout, stderr }: Finished, expected: number, wor
 }
 
 /** What `--check=offline` prints for this file, without a process of its own. */
-async function checkOffline(
-  t: TestContext,
-  toml: string,
-  { args = [], env = {} }: { args?: readonly string[]; env?: Record<string, string> } = {},
-): Promise<string> {
-  const path = join(realpathSync(emptyFolder(t, { 'my.toml': toml })), 'my.toml');
-  return (await checkHere(['--check=offline', '--config', path, ...args], env)).stdout;
-}
-
-/** It fails, in the words of one or more problems. */
-async function assertProblems(check: Promise<unknown>, words: RegExp): Promise<void> {
-  await assert.rejects(check, (error) => error instanceof ConfigError && words.test(error.message));
+async function checkOffline(t: TestContext, toml: string): Promise<string> {
+  const path = join(emptyFolder(t, { 'my.toml': toml }), 'my.toml');
+  return (await checkHere(['--check=offline', '--config', path])).stdout;
 }
 
 function assertNoKey(text: string): void {
@@ -131,17 +122,13 @@ describe('the command line', { concurrency: 4 }, () => {
     );
   });
 
-  test('--version prints the version of package.json and exits 0, whatever the file is', async (t) => {
-    const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
-      version: string;
-    };
+  test('--version prints the version and exits 0, whatever the file is', async (t) => {
     const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
     assert.deepEqual(await runProgram(t, ['--version'], { cwd }), {
       code: 0,
-      stdout: `${version}\n`,
+      stdout: `${VERSION}\n`,
       stderr: '',
     });
-    assert.equal(version, VERSION);
   });
 
   const wrong: [args: readonly string[], words: RegExp][] = [
@@ -264,11 +251,6 @@ gone = "xai/m"
     assert.equal(settingsIn(stdout)['providers.openai.eu.timeout'], 7);
   });
 
-  test('masks keys, and not the aliases whose names have "key" in them', async (t) => {
-    const stdout = await checkOffline(t, '[aliases]\nturkey = "openai/m"\n');
-    assert.equal(settingsIn(stdout)['aliases.turkey'], 'openai/m');
-  });
-
   test('a broken file ends it with all problems and exit code 78: nothing listens', async (t) => {
     const toml = `[server]\nprot = 1\ntimeout = 0\n[providers.z]\napi_key = ["${PROVIDER_KEY}"]\n`;
     const cwd = emptyFolder(t, { 'my.toml': toml });
@@ -304,44 +286,11 @@ gone = "xai/m"
   });
 
   test('of a file that is not TOML names line and column and shows the line', async (t) => {
-    const checked = checkOffline(t, '[server]\nport = = 1\n');
-    await assertProblems(checked, /my\.toml: line 2, column 8: .*\n {2}port = .*\n {9}\^/);
-  });
-
-  for (const [what, text, words] of [
-    ['YAML', 'server:\n  port: 8080\n', /this is not TOML/],
-    ['JSON', '{ "server": { "port": 8080 } }\n', /this is not TOML/],
-    ['an unquoted variable', '[providers.openai]\napi_key = ${X}\n', /text needs quotes/],
-  ] as const) {
-    test(`of a file with ${what} says so: ${words.source}`, async (t) => {
-      await assertProblems(checkOffline(t, text), words);
+    const message = /my\.toml: line 2, column 8: .*\n {2}port = .*\n {9}\^/;
+    await assert.rejects(checkOffline(t, '[server]\nport = = 1\n'), {
+      name: 'ConfigError',
+      message,
     });
-  }
-
-  test('takes the command line before the environment, and that before the file', async (t) => {
-    const toml = '[server]\nport = 1\nhost = "127.0.0.1"\n';
-    const folder = emptyFolder(t, { 'a.toml': toml, 'other.toml': '[server]\nport = 4\n' });
-    const [file, other] = [join(folder, 'a.toml'), join(folder, 'other.toml')];
-    const settings = async (args: readonly string[], env: Record<string, string>) =>
-      settingsIn((await checkHere(['--check=offline', ...args], env)).stdout);
-    const steps: [args: readonly string[], env: Record<string, string>, port: number][] = [
-      [['--config', file], { GATEWAY_PORT: '2' }, 2],
-      [['--config', file, '--port', '3'], { GATEWAY_PORT: '2' }, 3],
-      [[], { GATEWAY_CONFIG: other }, 4],
-      [['--config', file], { GATEWAY_CONFIG: other }, 1],
-    ];
-    for (const [args, env, port] of steps) {
-      assert.equal((await settings(args, env))['server.port'], port);
-    }
-    const hosts = await settings(['--config', file, '--host', '::1'], {
-      GATEWAY_HOST: 'localhost',
-    });
-    assert.equal(hosts['server.host'], '::1');
-  });
-
-  test('accepts gateway.toml.example as it stands', async () => {
-    const path = join(ROOT, 'gateway.toml.example');
-    assert.equal((await checkHere(['--check=offline', '--config', path])).result, 'ok');
   });
 });
 
@@ -380,33 +329,6 @@ gone = "xai/m"
     assert.doesNotMatch(text, /every client/);
     assert.equal(/300 s/.test(text), OVER_FETCH !== false);
   });
-
-  const warned: [what: string, args: readonly string[], auth: string, words: RegExp | undefined][] =
-    [
-      [
-        'beyond loopback without keys',
-        ['--host', '0.0.0.0'],
-        '',
-        /every client .* 0\.0\.0\.0 .* any token/,
-      ],
-      [
-        'without authentication',
-        ['--host', '0.0.0.0'],
-        'enabled = false',
-        /every client .* 0\.0\.0\.0 .* no token/,
-      ],
-      ['beyond loopback with keys', ['--host', '0.0.0.0'], 'keys = ["key-of-somebody"]', undefined],
-      ['on 127.0.0.1', ['--host', '127.0.0.1'], '', undefined],
-      ['on localhost', ['--host', 'localhost'], '', undefined],
-    ];
-  for (const [what, args, auth, words] of warned) {
-    test(`${what} it ${words ? 'warns who can use it' : 'has nothing to warn of'}`, () => {
-      const env = { GATEWAY_CONFIG_TOML: `[server.auth]\n${auth}\n` };
-      const warnings = warningsOf(readSettings(parseCommandLine(args), env).config);
-      assert.equal(warnings.length, words ? 1 : 0, warnings.join('\n'));
-      assert.match(warnings.join(), words ?? /^$/);
-    });
-  }
 
   test('says that no provider has a key, and serves', async (t) => {
     const cwd = realpathSync(emptyFolder(t));

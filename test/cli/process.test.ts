@@ -15,13 +15,18 @@ import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { VERSION } from '../../src/lib/version.ts';
 import { assertError } from '../support/errors.ts';
 import { chatBody, providerToml, rawChat, startGateway } from '../support/gateway.ts';
 import { startHeldUpstream } from '../support/held-stream.ts';
 import {
+  assertStops,
   buildOnce,
+  CAN_DENY_NET,
   emptyFolder,
+  NO_PERMISSION_MODEL,
   parseLog,
+  permitOnly,
   ROOT,
   runProgram,
   SERVER,
@@ -53,19 +58,13 @@ async function start(t: TestContext, command: readonly string[], options: Progra
   return { ...serving, pid: serving.child.pid!, kill };
 }
 
-/** A folder with the settings of a provider `p`, and the arguments to use it. */
-function settingsFor(t: TestContext, upstream: FakeUpstream, more = '') {
-  const toml = `[server]\nhost = "127.0.0.1"\nport = 0\n${more}${providerToml(upstream)}`;
+/** A folder with the settings of a provider `p`, or of none, which would have lines of its own; and the arguments to use it. */
+function settingsFor(t: TestContext, upstream: FakeUpstream | undefined, more = '') {
+  const provider = upstream ? providerToml(upstream) : '';
+  const toml = `[server]\nhost = "127.0.0.1"\nport = 0\n${more}${provider}`;
   const folder = emptyFolder(t, { 'settings.toml': toml });
   const config = join(realpathSync(folder), 'settings.toml');
   return { folder, config, args: [SERVER, '--config', config] };
-}
-
-/** The same without a provider, which would have lines of its own. */
-function settingsWithoutProvider(t: TestContext) {
-  const toml = '[server]\nhost = "127.0.0.1"\nport = 0\n[admin]\nport = 0\n';
-  const folder = emptyFolder(t, { 'settings.toml': toml });
-  return { folder, args: [SERVER, '--config', join(folder, 'settings.toml')] };
 }
 
 /** Of the metrics. */
@@ -127,7 +126,7 @@ describe('the process', { concurrency: 4 }, () => {
     'counts the log lines that a full disk loses, and tells of them when there is room',
     { skip: skipFull },
     async (t) => {
-      const { args, folder } = settingsWithoutProvider(t);
+      const { args, folder } = settingsFor(t, undefined, '[admin]\nport = 0\n');
       const log = join(folder, 'log');
       // A file that cannot grow beyond 8 KiB: the last line is written in part, those after it not at all.
       const command = `ulimit -S -f 16; exec ${quote([process.execPath, ...args])} >> '${log}'`;
@@ -157,7 +156,7 @@ describe('the process', { concurrency: 4 }, () => {
   );
 
   test('loses no line to /dev/full that it does not count', async (t) => {
-    const { args } = settingsWithoutProvider(t);
+    const { args } = settingsFor(t, undefined, '[admin]\nport = 0\n');
     const command = `exec ${quote([process.execPath, ...args])} > /dev/full`;
     const { port, exit, kill, stderr } = await start(t, ['sh', '-c', command]);
     for (let round = 0; round < 5; round += 1) await assertRefused(port);
@@ -303,10 +302,7 @@ describe('the process', { concurrency: 4 }, () => {
       return line;
     });
     const [first, second] = await Promise.all(both);
-    const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
-      version: string;
-    };
-    const shared = { level: 'info', message: 'started', version, node: process.version };
+    const shared = { level: 'info', message: 'started', version: VERSION, node: process.version };
     assert.deepEqual(first, {
       ...shared,
       url: first!['url'],
@@ -426,15 +422,10 @@ describe('the process', { concurrency: 4 }, () => {
     // /proc refuses writes to root too, whom no permission bits would stop.
     const running = await start(t, program(args), { cwd: '/proc/self', env });
     await assertServes(running.port);
-    running.kill('SIGTERM');
-    assert.equal(await running.exit, 0, running.stderr());
+    await assertStops(running);
   });
 
-  const flag = [...process.allowedNodeEnvironmentFlags];
-  const permission = ['--permission', '--experimental-permission'].find((name) =>
-    flag.includes(name),
-  );
-  const skip = permission === undefined && `Node ${process.version} has no permission model`;
+  const skip = NO_PERMISSION_MODEL;
   test(
     'runs with permission to read itself and its settings, and no other',
     { skip },
@@ -445,8 +436,7 @@ describe('the process', { concurrency: 4 }, () => {
       mkdirSync(program);
       const script = join(program, 'server.js');
       copyFileSync(SERVER, script);
-      const permissions = [permission!, `--allow-fs-read=${script}`, `--allow-fs-read=${config}`];
-      if (flag.includes('--allow-net')) permissions.push('--allow-net');
+      const permissions = permitOnly([script, config]);
       if (WORKERS > 1) permissions.push('--allow-worker');
       const command = [process.execPath, ...permissions, script, '--config', config];
       const running = await start(t, command);
@@ -454,8 +444,7 @@ describe('the process', { concurrency: 4 }, () => {
       const stream = openChat(running.port, chatBody({ stream: true }));
       // The provider answers streams with a completion here: what matters is that an answer comes.
       assert.equal((await stream.response).statusCode, 501);
-      running.kill('SIGTERM');
-      assert.equal(await running.exit, 0, running.stderr());
+      await assertStops(running);
       assert.doesNotMatch(running.stderr(), /ERR_ACCESS_DENIED|\n\s+at /);
     },
   );
@@ -469,7 +458,7 @@ describe('the process', { concurrency: 4 }, () => {
       const run = (more: readonly string[], args: readonly string[] = []) =>
         spawnSync(
           process.execPath,
-          [permission!, `--allow-fs-read=${SERVER}`, ...more, SERVER, '--check=offline', ...args],
+          [...permitOnly([SERVER], false), ...more, SERVER, '--check=offline', ...args],
           { cwd: folder, encoding: 'utf8' },
         );
       const allow = `--allow-fs-read=${path}`;
@@ -489,13 +478,13 @@ describe('the process', { concurrency: 4 }, () => {
     },
   );
 
-  const hasNoNet = skip || (!flag.includes('--allow-net') && 'this Node cannot deny the network');
+  const hasNoNet = skip || (!CAN_DENY_NET && 'this Node cannot deny the network');
   test(
     'with no permission to use the network says so in one line and exits 1',
     { skip: hasNoNet },
     async (t) => {
       const folder = realpathSync(emptyFolder(t));
-      const command = [permission!, `--allow-fs-read=${SERVER}`, `--allow-fs-read=${folder}`];
+      const command = permitOnly([SERVER, folder], false);
       for (const args of [['--port', '0'], ['--demo']]) {
         const options = { cwd: folder, encoding: 'utf8' } as const;
         const result = spawnSync(process.execPath, [...command, SERVER, ...args], options);

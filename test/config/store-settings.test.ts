@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
-import { ConfigError, loadConfig, type Config } from '../../src/config/config.ts';
+import { loadConfig, type Config } from '../../src/config/config.ts';
 import { compareSettings } from '../../src/config/reload.ts';
 import { createRedactor, Secret } from '../../src/lib/secrets.ts';
+import { problemsIn } from '../support/problems.ts';
 
 type Env = Record<string, string>;
 
@@ -20,15 +21,7 @@ function load(toml: string, env: Env = {}): Config {
   return loadConfig({ toml, env });
 }
 
-function problemsOf(toml: string, env: Env = {}): readonly string[] {
-  try {
-    load(toml, env);
-  } catch (error) {
-    assert.ok(error instanceof ConfigError);
-    return error.problems;
-  }
-  return [];
-}
+const problemsOf = (toml: string, env?: Env) => problemsIn(() => load(toml, env));
 
 describe('the URL of the store', () => {
   const none = {

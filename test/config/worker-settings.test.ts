@@ -2,13 +2,13 @@ import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 
 import {
-  ConfigError,
   loadConfig,
   whyOnlyOneWorker,
   type Config,
   type Machine,
 } from '../../src/config/config.ts';
 import { compareSettings } from '../../src/config/reload.ts';
+import { problemsIn } from '../support/problems.ts';
 
 const LARGE: Machine = { processors: 12, version: '24.1.0', platform: 'linux' };
 
@@ -23,15 +23,7 @@ function load({ toml = '', env = {}, workers, machine }: Sources): Config {
   return loadConfig({ toml, env, flags: { workers }, machine: { ...LARGE, ...machine } });
 }
 
-function problemsOf(sources: Sources): readonly string[] {
-  try {
-    load(sources);
-  } catch (error) {
-    assert.ok(error instanceof ConfigError);
-    return error.problems;
-  }
-  return [];
-}
+const problemsOf = (sources: Sources) => problemsIn(() => load(sources));
 
 const inFile = (value: string) => `[server]\nworkers = ${value}\n`;
 

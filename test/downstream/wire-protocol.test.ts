@@ -115,6 +115,31 @@ for (const [status, rows] of Object.entries(REFUSED)) {
   });
 }
 
+test('a refusal is read by a client that still sends, whose connection is closed and not reset', async (t) => {
+  const { gateway } = await scenario(t, { clientLimits: { lingerMs: 60_000 } });
+  for (const bytes of [
+    `GET /health HTTP/1.1\r\nHost: x\r\na: ${'b'.repeat(3_000_000)}`,
+    `${chat('Transfer-Encoding: chunked')}x${'y'.repeat(3_000_000)}`,
+  ]) {
+    const { closed, socket, text } = openRaw(t, gateway.port);
+    socket.write(bytes);
+    assert.equal(await closed, undefined);
+    assert.match(text(), /^HTTP\/1\.1 4(?:31|00) .*"INVALID_REQUEST"/s);
+  }
+  const { closed, socket } = openRaw(t, gateway.port, { allowHalfOpen: true });
+  socket.write('x');
+  socket.end();
+  assert.equal(await closed, undefined);
+});
+
+test('a refused connection on which the client goes on sending is closed after the time for lingering', async (t) => {
+  const { gateway } = await scenario(t, { clientLimits: { lingerMs: 50 } });
+  const { closed, socket } = openRaw(t, gateway.port, { allowHalfOpen: true });
+  const sending = setInterval(() => socket.write('x\r\n\r\n'), 10);
+  await closed;
+  clearInterval(sending);
+});
+
 const allowed: Record<string, string> = {
   'HTTP/1.0 without Host': request('GET /health HTTP/1.0'),
   'a Host with a port': get('Host: gateway:8080'),

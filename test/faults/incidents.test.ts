@@ -311,6 +311,8 @@ test('the log tells once that half of a provider\u2019s tries fail although a fa
   assert.equal(lines().length, 1, 'in the same minute it does not change again');
   clock.nowMs += 60_000;
   p.script = status(400, 'a mistake of the client');
+  for (let count = 0; count < 9; count += 1) await gateway.chat(chatBody());
+  assert.equal(lines().length, 1, 'nine tries say nothing');
   await gateway.chat(chatBody());
   assertHas(lines()[1], { level: 'info', message: 'provider works again', provider: 'p' });
   assert.equal(lines().length, 2);

@@ -13,7 +13,15 @@ import {
 } from '../support/gateway.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
-import { answerWell, completion, failWith, sendJson, type Script } from '../support/upstream.ts';
+import {
+  answerWell,
+  CHUNK,
+  completion,
+  failWith,
+  sendEvents,
+  sendJson,
+  type Script,
+} from '../support/upstream.ts';
 
 const ALIAS = '[aliases]\nlocal = { targets = ["p/m", "q/m", "r/m"], balance = "least_busy" }\n';
 const LOCAL = chatBody({ model: 'local' });
@@ -153,6 +161,22 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
       });
       for (let i = 0; i < 6; i += 1) await gateway.chat(LOCAL);
       assert.deepEqual(asked(), [2, 2, 2]);
+    }
+  });
+
+  test('does not blame a target for an answer that the gateway has no room for', async (t) => {
+    const long = `data: {"x":"${'y'.repeat(1_100_000)}"}\n\n`;
+    for (const events of [long, CHUNK + long]) {
+      const p: Script = (_, response) => sendEvents(response, events);
+      const { asked, gateway } = await scenario(t, {
+        server: 'max_buffered_bytes = 1048576',
+        providers: { p, q: {}, r: {} },
+        more: ALIAS,
+      });
+      for (let i = 0; i < 12; i += 1) await gateway.chat({ ...LOCAL, stream: true });
+      assert.deepEqual(asked(), [4, 4, 4]);
+      for (let i = 0; i < 10; i += 1) await gateway.chat({ ...LOCAL, model: 'p/m', stream: true });
+      assert.ok(!gateway.log.some((line) => line.includes('provider failing')));
     }
   });
 

@@ -102,6 +102,15 @@ describe('retries', { concurrency: true }, () => {
     assert.deepEqual(new Set(tries.slice(0, retriable.length)), new Set([3]));
   });
 
+  test('an account without money is asked once', async (t) => {
+    const { gateway, asked } = await start(t, fail(429, { code: 'insufficient_quota' }), {
+      server: 'retries = 2',
+      fallback: [],
+    });
+    assert.equal((await gateway.chat(chatBody())).status, 429);
+    assert.deepEqual(asked(), [1, 0, 0]);
+  });
+
   test('a retry that succeeds is the answer, for streams too', async (t) => {
     for (const body of [chatBody(), STREAM]) {
       for (const failure of [fail(503), reset]) {

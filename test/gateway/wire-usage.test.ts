@@ -231,6 +231,13 @@ for (const [what, script] of [
   });
 }
 
+test('an error is the answer however deep it is', async (t) => {
+  const deep = `{"error":{"message":"no","x":${'['.repeat(9000)}${']'.repeat(9000)}}}`;
+  const { gateway } = await start(t, (_, response) => response.writeHead(400).end(deep));
+  const { status, text } = await gateway.chat(STREAM);
+  assert.equal(status, 400, text);
+});
+
 test('a refusal in a 200, or as the first event, is one too', async (t) => {
   const error = { error: { message: 'Unknown field stream_options', code: 400 } };
   for (const refuse of [

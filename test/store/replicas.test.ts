@@ -2,11 +2,11 @@
 
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { before, test } from 'node:test';
+import { before } from 'node:test';
 
 import { providerToml } from '../support/gateway.ts';
 import { buildOnce } from '../support/process.ts';
-import { isRedisMissing, startRedis, type RedisServer } from '../support/redis-server.ts';
+import { startRedis, type RedisServer } from '../support/redis-server.ts';
 import {
   answerChat,
   chat,
@@ -15,6 +15,7 @@ import {
   programWaiting,
   startReplica,
   storeUrl,
+  testWithRedis,
   type Chat,
   type Replica,
 } from '../support/replicas.ts';
@@ -23,7 +24,6 @@ import { startUpstream } from '../support/upstream.ts';
 
 before(buildOnce);
 
-const LONG = { timeout: 150_000 };
 /** Until a reply is late: no machine is too slow. */
 const ENDLESS_MS = 60_000;
 const PREFIX = 'inference-gateway';
@@ -73,12 +73,9 @@ async function startBucket(redis: RedisServer, name: string, burst: number) {
 
 const sum = (numbers: readonly number[]) => numbers.reduce((all, one) => all + one, 0);
 
-test(
+testWithRedis(
   'of 10,000 requests to two gateways with one store exactly as many pass as its buckets hold',
-  LONG,
-  async (t) => {
-    if (isRedisMissing(t)) return;
-    const redis = await startRedis(t, { password: PASSWORD });
+  async (t, redis) => {
     const upstream = await startUpstream(t, answerChat);
     const toml = [
       `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 550\n${storeUrl(redis)}`,
@@ -149,105 +146,108 @@ async function isRefusedForLong(port: number, options: Chat = {}): Promise<boole
   return status === 429 && Number(headers['retry-after']) > LONG_SECONDS / 2;
 }
 
-test('gateways share a bucket if store, prefix and limits are the same, and nothing else is needed', async (t) => {
-  if (isRedisMissing(t)) return;
-  const redis = await startRedis(t, { password: PASSWORD });
-  const script = await programWaiting(t, ENDLESS_MS);
-  const upstream = await startUpstream(t, answerChat);
-  const start = (burst: number, prefix?: string) =>
-    startReplica(t, limitToml(redis, burst, prefix) + providerToml(upstream), { script });
-  const [first, second, otherLimit, otherPrefix] = await Promise.all([
-    start(5),
-    start(5),
-    start(6),
-    start(5, 'other'),
-  ]);
-  await empty(redis, `${PREFIX}:rate_limit`, 5);
-  assert.ok(await isRefusedForLong(first.port));
-  assert.ok(await isRefusedForLong(second.port));
-  for (const { port } of [otherLimit, otherPrefix]) {
-    for (let i = 0; i < 5; i += 1) assert.equal((await chat(port)).status, 200);
-  }
-  await empty(redis, 'other:rate_limit', 5);
-  assert.ok(await isRefusedForLong(otherPrefix.port));
-  assert.equal((await chat(otherLimit.port)).status, 200);
-});
+testWithRedis(
+  'gateways share a bucket if store, prefix and limits are the same, and nothing else is needed',
+  async (t, redis) => {
+    const script = await programWaiting(t, ENDLESS_MS);
+    const upstream = await startUpstream(t, answerChat);
+    const start = (burst: number, prefix?: string) =>
+      startReplica(t, limitToml(redis, burst, prefix) + providerToml(upstream), { script });
+    const [first, second, otherLimit, otherPrefix] = await Promise.all([
+      start(5),
+      start(5),
+      start(6),
+      start(5, 'other'),
+    ]);
+    await empty(redis, `${PREFIX}:rate_limit`, 5);
+    assert.ok(await isRefusedForLong(first.port));
+    assert.ok(await isRefusedForLong(second.port));
+    for (const { port } of [otherLimit, otherPrefix]) {
+      for (let i = 0; i < 5; i += 1) assert.equal((await chat(port)).status, 200);
+    }
+    await empty(redis, 'other:rate_limit', 5);
+    assert.ok(await isRefusedForLong(otherPrefix.port));
+    assert.equal((await chat(otherLimit.port)).status, 200);
+  },
+);
 
-test("what a provider's limit refuses takes nothing of the client's, in the store and without it", async (t) => {
-  if (isRedisMissing(t)) return;
-  const redis = await startRedis(t, { password: PASSWORD });
-  const script = await programWaiting(t, ENDLESS_MS);
-  const upstream = await startUpstream(t, answerChat);
-  const toml = [
-    `[rate_limit]\nenabled = true\n${storeUrl(redis)}`,
-    '[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1',
-    `[clients.alice]\nkey = "${ALICE}"\nrequests_per_second = 1\nburst_capacity = 5`,
-    providerToml(upstream),
-    providerToml(upstream, 'q'),
-  ].join('\n');
-  const { port, lines } = await startReplica(t, toml, { script });
-  await empty(redis, `${PREFIX}:rate_limit.providers.p`, 1);
-  for (let i = 0; i < 20; i += 1) assert.ok(await isRefusedForLong(port, { token: ALICE }));
-  const askQ = async () => (await chat(port, { token: ALICE, model: 'q/m' })).status;
-  for (let i = 0; i < 5; i += 1) assert.equal(await askQ(), 200);
+testWithRedis(
+  "what a provider's limit refuses takes nothing of the client's, in the store and without it",
+  async (t, redis) => {
+    const script = await programWaiting(t, ENDLESS_MS);
+    const upstream = await startUpstream(t, answerChat);
+    const toml = [
+      `[rate_limit]\nenabled = true\n${storeUrl(redis)}`,
+      '[rate_limit.providers.p]\nrequests_per_second = 1\nburst_capacity = 1',
+      `[clients.alice]\nkey = "${ALICE}"\nrequests_per_second = 1\nburst_capacity = 5`,
+      providerToml(upstream),
+      providerToml(upstream, 'q'),
+    ].join('\n');
+    const { port, lines } = await startReplica(t, toml, { script });
+    await empty(redis, `${PREFIX}:rate_limit.providers.p`, 1);
+    for (let i = 0; i < 20; i += 1) assert.ok(await isRefusedForLong(port, { token: ALICE }));
+    const askQ = async () => (await chat(port, { token: ALICE, model: 'q/m' })).status;
+    for (let i = 0; i < 5; i += 1) assert.equal(await askQ(), 200);
 
-  await redis.kill();
-  await eventually(() => lines('rate limit store away').length === 1, 'the outage');
-  // Whenever this bucket has a token again, the client's has another one too.
-  const statuses = new Set<number>();
-  for (let i = 0; i < 20; i += 1) statuses.add((await chat(port, { token: ALICE })).status);
-  assert.deepEqual([...statuses], [200, 429]);
-  for (let i = 0; i < 4; i += 1) assert.equal(await askQ(), 200);
-});
+    await redis.kill();
+    await eventually(() => lines('rate limit store away').length === 1, 'the outage');
+    // Whenever this bucket has a token again, the client's has another one too.
+    const statuses = new Set<number>();
+    for (let i = 0; i < 20; i += 1) statuses.add((await chat(port, { token: ALICE })).status);
+    assert.deepEqual([...statuses], [200, 429]);
+    for (let i = 0; i < 4; i += 1) assert.equal(await askQ(), 200);
+  },
+);
 
 const signalled = async ({ child, exit }: Replica) => {
   child.kill('SIGTERM');
   return await exit;
 };
 
-test('a reload changes limits in the store; another store or prefix needs a restart', async (t) => {
-  if (isRedisMissing(t)) return;
-  const redis = await startRedis(t, { password: PASSWORD });
-  const other = await startRedis(t, { password: 'other-canary-5647382910' });
-  const script = await programWaiting(t, ENDLESS_MS);
-  const upstream = await startUpstream(t, answerChat);
-  const provider = providerToml(upstream);
-  const replica = await startReplica(t, limitToml(redis, 5) + provider, { script });
-  const { port, child, lines, settingsFile, stdout, stderr, admin } = replica;
-  const adminToml = '[admin]\nport = 0\n';
-  const reload = async (toml: string) => {
-    const earlier = lines('reloaded').length;
-    writeFileSync(settingsFile, toml + provider + adminToml);
-    child.kill('SIGHUP');
-    await eventually(() => lines('reloaded').length > earlier, 'the reload');
-  };
-  await empty(redis, `${PREFIX}:rate_limit`, 5);
-  await empty(redis, 'moved:rate_limit', 7);
-  await empty(other, `${PREFIX}:rate_limit`, 7);
-  assert.ok(await isRefusedForLong(port));
-  await reload(limitToml(redis, 6));
-  assert.equal((await chat(port)).status, 200);
-  assert.deepEqual(lines('restart needed'), []);
+testWithRedis(
+  'a reload changes limits in the store; another store or prefix needs a restart',
+  async (t, redis) => {
+    const other = await startRedis(t, { password: 'other-canary-5647382910' });
+    const script = await programWaiting(t, ENDLESS_MS);
+    const upstream = await startUpstream(t, answerChat);
+    const provider = providerToml(upstream);
+    const replica = await startReplica(t, limitToml(redis, 5) + provider, { script });
+    const { port, child, lines, settingsFile, stdout, stderr, admin } = replica;
+    const adminToml = '[admin]\nport = 0\n';
+    const reload = async (toml: string) => {
+      const earlier = lines('reloaded').length;
+      writeFileSync(settingsFile, toml + provider + adminToml);
+      child.kill('SIGHUP');
+      await eventually(() => lines('reloaded').length > earlier, 'the reload');
+    };
+    await empty(redis, `${PREFIX}:rate_limit`, 5);
+    await empty(redis, 'moved:rate_limit', 7);
+    await empty(other, `${PREFIX}:rate_limit`, 7);
+    assert.ok(await isRefusedForLong(port));
+    await reload(limitToml(redis, 6));
+    assert.equal((await chat(port)).status, 200);
+    assert.deepEqual(lines('restart needed'), []);
 
-  const elsewhere = limitToml(redis, 7, 'moved').replace(
-    storeUrl(redis),
-    storeUrl(other, 'other-canary-5647382910'),
-  );
-  await reload(elsewhere);
-  const [line] = lines('restart needed');
-  assert.deepEqual(line!['settings'], ['rate_limit.store', 'rate_limit.prefix']);
-  assert.equal((await chat(port)).status, 200);
-  await empty(redis, `${PREFIX}:rate_limit`, 7);
-  assert.ok(await isRefusedForLong(port));
-  // The limit goes, and the connection stays.
-  await reload(`[rate_limit]\n${storeUrl(redis)}\n`);
-  assert.equal((await chat(port)).status, 200);
-  await reload(limitToml(redis, 7));
-  assert.ok(await isRefusedForLong(port));
-  assert.deepEqual(lines('rate limit store away'), []);
-  const printed = stdout() + stderr() + (await admin('/metrics'));
-  for (const secret of [PASSWORD, 'other-canary', 'redis:']) {
-    assert.ok(!printed.includes(secret), printed);
-  }
-  assert.equal(await signalled(replica), 0);
-});
+    const elsewhere = limitToml(redis, 7, 'moved').replace(
+      storeUrl(redis),
+      storeUrl(other, 'other-canary-5647382910'),
+    );
+    await reload(elsewhere);
+    const [line] = lines('restart needed');
+    assert.deepEqual(line!['settings'], ['rate_limit.store', 'rate_limit.prefix']);
+    assert.equal((await chat(port)).status, 200);
+    await empty(redis, `${PREFIX}:rate_limit`, 7);
+    assert.ok(await isRefusedForLong(port));
+    // The limit goes, and the connection stays.
+    await reload(`[rate_limit]\n${storeUrl(redis)}\n`);
+    assert.equal((await chat(port)).status, 200);
+    await reload(limitToml(redis, 7));
+    assert.ok(await isRefusedForLong(port));
+    assert.deepEqual(lines('rate limit store away'), []);
+    const printed = stdout() + stderr() + (await admin('/metrics'));
+    for (const secret of [PASSWORD, 'other-canary', 'redis:']) {
+      assert.ok(!printed.includes(secret), printed);
+    }
+    assert.equal(await signalled(replica), 0);
+  },
+);

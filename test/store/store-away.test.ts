@@ -1,12 +1,12 @@
 /** A gateway of two workers whose store of rate limits, a real Redis or Valkey, is away: what it does meanwhile, at its start and in its drain. */
 
 import assert from 'node:assert/strict';
-import { before, describe, test } from 'node:test';
+import { before, describe, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { providerToml } from '../support/gateway.ts';
 import { buildOnce, emptyFolder, runProgram } from '../support/process.ts';
-import { isRedisMissing, startRedis, type RedisServer } from '../support/redis-server.ts';
+import type { RedisServer } from '../support/redis-server.ts';
 import {
   answerChat,
   assertSecretKept,
@@ -22,6 +22,7 @@ import {
   startReplica,
   startWithStore,
   storeUrl,
+  testWithRedis,
   untilStoreIs,
   wideToml,
   WORKERS,
@@ -32,11 +33,7 @@ import { startUpstream } from '../support/upstream.ts';
 
 before(buildOnce);
 
-const LONG = { timeout: 300_000 };
-
-test('while the store is away no request waits for it', LONG, async (t) => {
-  if (isRedisMissing(t)) return;
-  const redis = await startRedis(t, { password: PASSWORD });
+testWithRedis('while the store is away no request waits for it', async (t, redis) => {
   const upstream = await startUpstream(t, answerChat);
   const script = await programWaiting(t, PATIENT_MS);
   const limited = await startReplica(t, wideToml(storeUrl(redis), upstream), { script });
@@ -63,9 +60,7 @@ test('while the store is away no request waits for it', LONG, async (t) => {
   assert.ok(differenceMs < (REQUESTS * PATIENT_MS) / 8, `${differenceMs} ms longer`);
 });
 
-test('while the store is away the buckets of the process limit', async (t) => {
-  if (isRedisMissing(t)) return;
-  const redis = await startRedis(t, { password: PASSWORD });
+testWithRedis('while the store is away the buckets of the process limit', async (t, redis) => {
   const upstream = await startUpstream(t, answerChat);
   const limit = `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 20\n`;
   const toml = limit + storeUrl(redis) + '\n' + providerToml(upstream);
@@ -110,9 +105,8 @@ const STARTS: readonly Start[] = [
 
 describe('a start in an outage', { concurrency: 2 }, () => {
   for (const { name, password = PASSWORD, begin, end, cause } of STARTS) {
-    test(`a gateway starts with a store ${name}, and uses it when it can`, LONG, async (t) => {
-      if (isRedisMissing(t)) return;
-      const redis = await startRedis(t, { password });
+    const title = `a gateway starts with a store ${name}, and uses it when it can`;
+    const body = async (t: TestContext, redis: RedisServer) => {
       await begin?.(redis);
       const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
       const load = startLoad(t, replica.port);
@@ -135,31 +129,28 @@ describe('a start in an outage', { concurrency: 2 }, () => {
         [AWAY, BACK],
       );
       await assertSecretKept(t, replica);
-    });
+    };
+    testWithRedis(title, body, password);
   }
 });
 
-test('a drain ends the process whether the store is there, frozen or gone', LONG, async (t) => {
-  if (isRedisMissing(t)) return;
-  const states: ((redis: RedisServer) => unknown)[] = [
-    () => {},
-    (redis: RedisServer) => redis.freeze(),
-    (redis: RedisServer) => redis.kill(),
-  ];
-  for (const enter of states) {
-    const redis = await startRedis(t, { password: PASSWORD });
+const STATES: Readonly<Record<string, (redis: RedisServer) => unknown>> = {
+  there: () => {},
+  frozen: (redis) => redis.freeze(),
+  gone: (redis) => redis.kill(),
+};
+for (const [state, enter] of Object.entries(STATES)) {
+  testWithRedis(`a drain ends the process if the store is ${state}`, async (t, redis) => {
     const { child, exit, port, stderr } = await startWithStore(t, redis);
     assert.equal((await chat(port)).status, 200);
     await enter(redis);
     assert.equal((await chat(port)).status, 200);
     child.kill('SIGTERM');
     assert.equal(await exit, 0, stderr());
-  }
-});
+  });
+}
 
-test('a start that fails ends the process, with a store as without', async (t) => {
-  if (isRedisMissing(t)) return;
-  const redis = await startRedis(t, { password: PASSWORD });
+testWithRedis('a start that fails ends the process, with a store as without', async (t, redis) => {
   const { port } = await startWithStore(t, redis);
   const toml = wideToml(storeUrl(redis), await startUpstream(t));
   const cwd = emptyFolder(t, { 'gateway.toml': toml });

@@ -1,20 +1,20 @@
 /** A gateway of two workers whose store of rate limits, a real Redis or Valkey, fails while requests are under way. */
 
 import assert from 'node:assert/strict';
-import { before, describe, test } from 'node:test';
+import { before, describe } from 'node:test';
 
 import { buildOnce, freePort } from '../support/process.ts';
-import { isRedisMissing, startRedis, type RedisServer } from '../support/redis-server.ts';
+import type { RedisServer } from '../support/redis-server.ts';
 import {
   assertSecretKept,
   AWAY,
   BACK,
-  PASSWORD,
   PATIENT_MS,
   programWaiting,
   readStore,
   startLoad,
   startWithStore,
+  testWithRedis,
   untilStoreIs,
   WORKERS,
   type Load,
@@ -23,8 +23,6 @@ import {
 import { eventually } from '../support/streams.ts';
 
 before(buildOnce);
-
-const LONG = { timeout: 300_000 };
 
 interface Outage {
   readonly name: string;
@@ -92,12 +90,9 @@ interface OutageContext {
 
 describe('an outage under load', { concurrency: 2 }, () => {
   for (const outage of OUTAGES) {
-    test(
+    testWithRedis(
       `store ${outage.name} under load, twice: no request fails, the log and the metrics tell of each outage once`,
-      LONG,
-      async (t) => {
-        if (isRedisMissing(t)) return;
-        const redis = await startRedis(t, { password: PASSWORD });
+      async (t, redis) => {
         const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
         const load = startLoad(t, replica.port);
         await load.rounds();
@@ -117,25 +112,24 @@ describe('an outage under load', { concurrency: 2 }, () => {
   }
 });
 
-test('scripts flushed under load: nothing is limited without the store', LONG, async (t) => {
-  if (isRedisMissing(t)) return;
-  const redis = await startRedis(t, { password: PASSWORD });
-  const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
-  const load = startLoad(t, replica.port);
-  for (let i = 0; i < 5; i += 1) {
+testWithRedis(
+  'scripts flushed under load: nothing is limited without the store',
+  async (t, redis) => {
+    const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
+    const load = startLoad(t, replica.port);
+    for (let i = 0; i < 5; i += 1) {
+      await load.rounds();
+      await redis.command('SCRIPT', 'FLUSH');
+    }
     await load.rounds();
-    await redis.command('SCRIPT', 'FLUSH');
-  }
-  await load.rounds();
-  await load.stop();
-  assert.deepEqual(load.faults, []);
-  assert.deepEqual(await readStore(replica), { up: 1, fallbacks: 0 });
-  assert.deepEqual(replica.lines(AWAY), []);
-});
+    await load.stop();
+    assert.deepEqual(load.faults, []);
+    assert.deepEqual(await readStore(replica), { up: 1, fallbacks: 0 });
+    assert.deepEqual(replica.lines(AWAY), []);
+  },
+);
 
-test('store that always answers later than 50 ms: no request fails', LONG, async (t) => {
-  if (isRedisMissing(t)) return;
-  const redis = await startRedis(t, { password: PASSWORD });
+testWithRedis('store that always answers later than 50 ms: no request fails', async (t, redis) => {
   const replica = await startWithStore(t, redis);
   const load = startLoad(t, replica.port);
   await load.rounds();

@@ -1,5 +1,6 @@
 /** The built program as a process of its own, with an environment of its own, ended when the test ends. */
 
+import assert from 'node:assert/strict';
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import {
@@ -33,6 +34,19 @@ export interface ProgramOptions {
   readonly script?: string;
   /** Runs it as this user, where the tests run as root and this user may run Node. */
   readonly uid?: number;
+}
+
+const NODE_FLAGS = [...process.allowedNodeEnvironmentFlags];
+const PERMISSION = NODE_FLAGS.find((flag) => /^--(?:experimental-)?permission$/.test(flag));
+export const NO_PERMISSION_MODEL =
+  PERMISSION === undefined && `Node ${process.version} has no permission model`;
+/** Node's permission model can deny the network. */
+export const CAN_DENY_NET = NODE_FLAGS.includes('--allow-net');
+
+/** Returns Node's options to permit reading these files, and the network. */
+export function permitOnly(files: readonly string[], allowsNet = true): string[] {
+  const net = allowsNet && CAN_DENY_NET ? ['--allow-net'] : [];
+  return [PERMISSION!, ...files.map((file) => `--allow-fs-read=${file}`), ...net];
 }
 
 export type Line = Readonly<Record<string, unknown>>;
@@ -142,6 +156,12 @@ export async function runProgram(
   const { exit, stdout, stderr } = startProgram(t, args, options);
   const code = await exit;
   return { code, stdout: stdout(), stderr: stderr() };
+}
+
+/** Sends SIGTERM, and expects the end of a drain: exit code 0. */
+export async function assertStops({ child, exit, stderr }: Program): Promise<void> {
+  child.kill('SIGTERM');
+  assert.equal(await exit, 0, stderr());
 }
 
 export interface Serving extends Program {

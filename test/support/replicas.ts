@@ -4,14 +4,14 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { Agent, request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import { join } from 'node:path';
-import type { TestContext } from 'node:test';
+import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { parseMetrics, type Metrics } from './exposition.ts';
 import { openFeed } from './feed.ts';
 import { chatBody, CLIENT_TOKEN, providerToml } from './gateway.ts';
-import { buildOnce, emptyFolder, SERVER, startServing, type Program } from './process.ts';
-import type { RedisServer } from './redis-server.ts';
+import { buildOnce, emptyFolder, SERVER, startServing, type Serving } from './process.ts';
+import { isRedisMissing, startRedis, type RedisServer } from './redis-server.ts';
 import { eventually } from './streams.ts';
 import { completion, completionEvents, sendJson, startUpstream, type Script } from './upstream.ts';
 import { ONLY_ONE_WORKER } from './workers.ts';
@@ -40,12 +40,7 @@ export async function programWaiting(t: TestContext, answerMs: number): Promise<
   return join(folder, 'server.mjs');
 }
 
-export type LogLine = Readonly<Record<string, unknown>>;
-
-export interface Replica extends Program {
-  readonly port: number;
-  /** The log lines with these messages. */
-  readonly lines: (...messages: string[]) => LogLine[];
+export interface Replica extends Serving {
   readonly metrics: () => Promise<Metrics>;
   /** What the admin listener answers on this path. */
   readonly admin: (path: string) => Promise<string>;
@@ -58,6 +53,18 @@ interface ReplicaOptions {
   readonly workers?: number;
 }
 
+/** A test with a Redis that needs the password; skipped if none is installed. */
+export function testWithRedis(
+  title: string,
+  body: (t: TestContext, redis: RedisServer) => Promise<void>,
+  password = PASSWORD,
+): void {
+  void test(title, { timeout: 300_000 }, async (t) => {
+    if (isRedisMissing(t)) return;
+    await body(t, await startRedis(t, { password }));
+  });
+}
+
 /** Starts one with these settings, two workers if it can have them, and an admin listener. */
 export async function startReplica(
   t: TestContext,
@@ -67,19 +74,12 @@ export async function startReplica(
   const cwd = emptyFolder(t, { 'gateway.toml': `${toml}\n[admin]\nport = 0\n` });
   const args = ['--host', '127.0.0.1', '--port', '0', '--workers', String(workers)];
   const program = await startServing(t, args, { cwd, ...(script ? { script } : {}) });
-  const lines = (...messages: string[]) =>
-    program
-      .stdout()
-      .split('\n')
-      .slice(0, -1)
-      .filter((line) => messages.some((message) => line.includes(`"message":"${message}"`)))
-      .map((line) => JSON.parse(line) as LogLine);
+  const { lines } = program;
   await eventually(() => lines('started').length === 1, 'the start');
   const adminUrl = lines('started')[0]!['admin_url'] as string;
   const admin = async (path: string) => (await fetch(new URL(path, adminUrl))).text();
   return {
     ...program,
-    lines,
     admin,
     adminPort: Number(new URL(adminUrl).port),
     metrics: async () => parseMetrics(await admin('/metrics')),

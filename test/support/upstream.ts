@@ -86,7 +86,8 @@ export async function startUpstream(
         listener as unknown as Parameters<typeof createSecureServer>[1],
       )
     : createServer(listener);
-  if ('keepAliveTimeout' in server) server.keepAliveTimeout = 60_000;
+  // Longer than any test: a connection that the provider closes is not one that the gateway has lost.
+  if ('keepAliveTimeout' in server) server.keepAliveTimeout = 600_000;
   const { baseUrl, sockets } = await listen(t, server);
   upstream.sockets = sockets;
   upstream.baseUrl = certificate ? baseUrl.replace('http:', 'https:') : baseUrl;

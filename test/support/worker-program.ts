@@ -1,6 +1,7 @@
 /** The built program with worker threads, whose requests tell which of them answers. */
 
 import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { Agent, request as httpRequest } from 'node:http';
 import { join } from 'node:path';
 import type { TestContext } from 'node:test';
@@ -29,6 +30,8 @@ export interface Client {
   /** Rejects if the connection breaks. */
   chat(body?: object, headers?: Record<string, string>): Promise<ThreadReply>;
   get(path: string, headers?: Record<string, string>): Promise<ThreadReply>;
+  /** Makes its worker fail. */
+  inflict(fault: 'throw' | 'exit' | 'busy' | 'memory'): Promise<void>;
   close(): void;
 }
 
@@ -41,7 +44,10 @@ interface ProgramSettings {
 }
 
 export interface WorkerProgram extends Serving {
-  readonly config: string;
+  /** A path of the admin listener. */
+  readonly adminUrl: (path: string) => URL;
+  /** Replaces a part of its settings, if one is given, sends SIGHUP, and waits for the line "reloaded". */
+  readonly reload: (part?: string, other?: string) => Promise<Line>;
   /** Waits for so many lines with this message and returns them. */
   readonly logged: (message: string, count?: number) => Promise<Line[]>;
   readonly connect: () => Client;
@@ -76,6 +82,13 @@ export async function startWorkers(
     return lines(message);
   };
   await logged('started');
+  const adminUrl = (path: string) => new URL(path, String(lines('started')[0]!['admin_url']));
+  const reload = async (part = '', other = '') => {
+    writeFileSync(config, readFileSync(config, 'utf8').replace(part, other));
+    const earlier = lines('reloaded').length;
+    program.child.kill('SIGHUP');
+    return (await logged('reloaded', earlier + 1)).at(-1)!;
+  };
   const connect = () => createClient(t, port);
   const connectToEach = async () => {
     const clients = new Map<number, Client>();
@@ -88,7 +101,7 @@ export async function startWorkers(
     }
     return clients;
   };
-  return { ...program, config, logged, connect, connectToEach };
+  return { ...program, adminUrl, reload, logged, connect, connectToEach };
 }
 
 /** Starts it without waiting for anything. */
@@ -124,6 +137,7 @@ function createClient(t: TestContext, port: number): Client {
   return {
     chat: async (body = chatBody(), headers = {}) => send('/v1/chat/completions', headers, body),
     get: async (path, headers = {}) => send(path, headers),
+    inflict: async (fault) => void (await send('/health', { 'x-fault': fault }).catch(() => {})),
     close: () => agent.destroy(),
   };
 }

@@ -206,14 +206,15 @@ test('a usage without a usable count is none', async () => {
   for (const value of values) assert.equal(await usageOf(value), undefined, value);
 });
 
-test('a usage of up to 16 KiB is read, a longer one is none', async () => {
+test('a usage of up to 16 KiB is read, a longer one of a stream or of a long answer is none', async () => {
   const padded = (bytes: number) => {
     const usage = { ...COUNTS, padding: '' };
     usage.padding = 'x'.repeat(bytes - JSON.stringify(usage).length);
     return JSON.stringify(usage);
   };
   assert.deepEqual(await usageOf(padded(16_384)), COUNTS);
-  assert.equal(await usageOf(padded(16_385)), undefined);
+  const stream = TOKEN + event(`"usage":${padded(16_385)}`) + FINISH + DONE;
+  assert.equal((await relay([Buffer.from(stream)])).usage, undefined);
   assert.equal(await usageOf(padded(1_048_576)), undefined);
 });
 
@@ -221,6 +222,8 @@ test('a deeply nested usage is read, or none', async () => {
   const nested = (depth: number) =>
     `{"prompt_tokens":5,"x":${'{"x":'.repeat(depth)}1${'}'.repeat(depth)}}`;
   assert.deepEqual(await usageOf(nested(200)), { prompt_tokens: 5 });
+  const whole = `{"choices":[],"usage":{"prompt_tokens":5,"x":${'['.repeat(9000)}${']'.repeat(9000)}}}`;
+  assert.deepEqual((await readOnce(Buffer.from(whole))).usage, { prompt_tokens: 5 });
   const stream = TOKEN + event(`"usage":{"x":${'['.repeat(16_000)}`);
   assert.equal((await relay([Buffer.from(stream + FINISH + DONE)])).usage, undefined);
 });

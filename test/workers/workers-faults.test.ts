@@ -15,6 +15,7 @@ import {
   buildOnce,
   emptyFolder,
   freePort,
+  permitOnly,
   ROOT,
   runProgram,
   SERVER,
@@ -56,11 +57,6 @@ async function startBusy(t: TestContext, nodeOptions = '', server = '') {
   return { program, upstream, clients, held, finish };
 }
 
-/** Makes the worker fail that serves the client's connection. */
-async function inflict(client: Client, fault: string): Promise<void> {
-  await client.get('/health', { 'x-fault': fault }).catch(() => {});
-}
-
 /** Returns a new connection to the worker. */
 async function connectTo(program: WorkerProgram, thread: number): Promise<Client> {
   return (await program.connectToEach()).get(thread)!;
@@ -68,8 +64,8 @@ async function connectTo(program: WorkerProgram, thread: number): Promise<Client
 
 /** Waits for the value of a metric: a request is over a little after its client has the answer. */
 async function untilMetric(program: WorkerProgram, figure: string): Promise<void> {
-  const url = new URL('/metrics', String(program.lines('started')[0]!['admin_url']));
-  while (!(await (await fetch(url)).text()).includes(`\ngateway_${figure}\n`)) await sleep(20);
+  const read = async () => (await fetch(program.adminUrl('/metrics'))).text();
+  while (!(await read()).includes(`\ngateway_${figure}\n`)) await sleep(20);
 }
 
 /** Nothing of a worker that has ended is counted any more, and all four requests may be in flight. */
@@ -95,7 +91,7 @@ async function assertStops(program: WorkerProgram): Promise<void> {
 describe('a worker', { concurrency: 2, skip }, () => {
   test('in which an exception is not caught finishes its requests and is replaced', async (t) => {
     const { program, held, finish } = await startBusy(t);
-    await inflict(await connectTo(program, 2), 'throw');
+    await (await connectTo(program, 2)).inflict('throw');
     const [line] = await program.logged('uncaught exception');
     assert.deepEqual([line!['level'], line!['worker']], ['error', 2]);
     assert.match(String(line!['cause']), /^Error: thrown by a test\n/);
@@ -121,7 +117,7 @@ describe('a worker', { concurrency: 2, skip }, () => {
   test('that ends with its last request logs that one too', async (t) => {
     const { program, clients } = await startBusy(t);
     const client = await connectTo(program, 1);
-    await inflict(client, 'throw');
+    await client.inflict('throw');
     client.close();
     await program.logged('worker started');
     clients.get(1)!.close();
@@ -137,7 +133,7 @@ describe('a worker', { concurrency: 2, skip }, () => {
   ] as const) {
     test(`that ${what} takes only its own requests with it, and is replaced`, async (t) => {
       const { program, held, finish } = await startBusy(t, nodeOptions);
-      await inflict(await connectTo(program, 1), fault);
+      await (await connectTo(program, 1)).inflict(fault);
       await assert.rejects(held.get(1)!);
       const [line] = await program.logged('worker ended');
       assert.equal(line!['worker'], 1);
@@ -152,7 +148,7 @@ describe('a worker', { concurrency: 2, skip }, () => {
 
   test('that fails before a drain finishes its requests in it, which are counted', async (t) => {
     const { program, finish } = await startBusy(t);
-    await inflict(await connectTo(program, 1), 'throw');
+    await (await connectTo(program, 1)).inflict('throw');
     await program.logged('worker started');
     await untilMetric(program, 'requests_in_flight 2');
     program.child.kill('SIGTERM');
@@ -169,7 +165,7 @@ describe('a worker', { concurrency: 2, skip }, () => {
     await untilMetric(program, 'requests_in_flight 2');
     program.child.kill('SIGTERM');
     await program.logged('draining');
-    await inflict(client, 'exit');
+    await client.inflict('exit');
     await program.logged('worker ended');
     finish();
     assert.equal(await program.exit, 0, program.stderr());
@@ -183,7 +179,7 @@ describe('a worker', { concurrency: 2, skip }, () => {
     const upstream = await startUpstream(t);
     const program = await startWorkers(t, { toml: providerToml(upstream), workers: 2 });
     for (let deaths = 1; deaths <= 3; deaths += 1) {
-      await inflict(await connectTo(program, 1), 'exit');
+      await (await connectTo(program, 1)).inflict('exit');
       await program.logged('worker started', deaths);
     }
     const times = (message: string) =>
@@ -203,7 +199,7 @@ describe('a worker', { concurrency: 2, skip }, () => {
       const upstream = await startUpstream(t);
       const env = { WORKER_SLOW_MS: '300' };
       const program = await startWorkers(t, { toml: providerToml(upstream), workers: 2, env });
-      await inflict(await connectTo(program, 1), 'exit');
+      await (await connectTo(program, 1)).inflict('exit');
       await program.logged('worker ended');
       await sleep(pauseMs);
       await assertStops(program);
@@ -219,15 +215,14 @@ test(
     const toml = `[admin]\nport = 0\n${providerToml(upstream)}`;
     const env = { WORKER_SLOW_MS: '1500' };
     const program = await startWorkers(t, { toml, workers: 2, env });
-    const url = new URL('/ready', String(program.lines('started')[0]!['admin_url']));
     const ready = async () => {
-      const response = await fetch(url);
+      const response = await fetch(program.adminUrl('/ready'));
       return [response.status, await response.json()];
     };
     assert.deepEqual(await ready(), [200, { status: 'ready' }]);
     const clients = [...(await program.connectToEach()).values()];
     for (const [index, client] of clients.entries()) {
-      await inflict(client, 'exit');
+      await client.inflict('exit');
       await program.logged('worker missing', index + 1);
     }
     const missing = program.lines('worker missing');
@@ -398,13 +393,8 @@ describe('a start with several workers', { concurrency: 2, skip }, () => {
   });
 
   test('without permission for threads says which option is missing, in one line', (t) => {
-    const flags = [...process.allowedNodeEnvironmentFlags];
-    const permission = ['--permission', '--experimental-permission'].find((flag) =>
-      flags.includes(flag),
-    );
     const folder = realpathSync(emptyFolder(t));
-    const options = [permission!, `--allow-fs-read=${SERVER}`, `--allow-fs-read=${folder}`];
-    if (flags.includes('--allow-net')) options.push('--allow-net');
+    const options = permitOnly([SERVER, folder]);
     const args = [SERVER, '--host', '127.0.0.1', '--port', '0', '--workers', '2'];
     const { status, stdout, stderr } = spawnSync(process.execPath, [...options, ...args], {
       cwd: folder,

@@ -132,6 +132,18 @@ test('workers may take the delay of a drain, its limit and 5 s', async (t) => {
   await drained;
 });
 
+test('workers may take the longest times that can be set', async (t) => {
+  const timers = useManualTimers(t);
+  const { pool } = await startPool(t, '');
+  const reason = new Error('test is over');
+  const drained = pool.drain({ delayMs: 2_147_483_000, timeoutMs: 2_147_483_000, reason });
+  // A longer timer would end at once.
+  const longestMs = 2 ** 31 - 1;
+  assert.deepEqual(timers.running(Infinity), [longestMs, longestMs]);
+  timers.advance(longestMs);
+  await drained;
+});
+
 test('while failed workers that finish their requests have all eight numbers, the next start waits', async (t) => {
   const timers = useManualTimers(t);
   const { pool, logged } = await startPool(t, "parentPort.postMessage(['failed']);");

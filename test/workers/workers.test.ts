@@ -2,10 +2,11 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { writeFileSync, readFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { connect as connectTcp } from 'node:net';
 import { join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { openFeed, type Feed } from '../support/feed.ts';
 import { chatBody, providerToml, startGateway } from '../support/gateway.ts';
@@ -30,10 +31,8 @@ const BUCKETS: Readonly<Record<string, string>> = {
 const toldIn = ({ events }: Feed) =>
   events.filter(({ name }) => name === 'requests').flatMap(({ data }) => data as unknown[]);
 /** Reads the metrics of a program with an admin listener. */
-async function readMetrics(lines: WorkerProgram['lines']) {
-  const url = String(lines('started')[0]!['admin_url']);
-  return parseMetrics(await (await fetch(new URL('/metrics', url))).text());
-}
+const readMetrics = async ({ adminUrl }: WorkerProgram) =>
+  parseMetrics(await (await fetch(adminUrl('/metrics'))).text());
 /** Connections that send requests at the same time. */
 const CONNECTIONS = 50;
 
@@ -134,12 +133,8 @@ describe('of two keys of which one is revoked', { concurrency: 1, skip }, () => 
       }
     }
     // The settings of the provider are the same: the key in cooldown on.
-    program.child.kill('SIGHUP');
-    await program.logged('reloaded');
-    await clients
-      .get(1)!
-      .get('/health', { 'x-fault': 'exit' })
-      .catch(() => {});
+    await program.reload();
+    await clients.get(1)!.inflict('exit');
     await program.logged('worker started');
     for (const client of (await program.connectToEach()).values()) {
       assert.equal((await client.chat()).status, 200);
@@ -187,27 +182,17 @@ test(
     for (const client of clients.values()) assert.equal((await client.chat()).status, 200);
     assert.equal(p.requests.length, 3);
     // One that starts later knows it too.
-    await clients
-      .get(1)!
-      .get('/health', { 'x-fault': 'exit' })
-      .catch(() => {});
+    await clients.get(1)!.inflict('exit');
     await program.logged('worker started');
     for (const client of (await program.connectToEach()).values()) await client.chat();
     assert.equal(p.requests.length, 3);
     // With the same settings the circuit stays open over a reload; with others it is closed in all threads.
-    program.child.kill('SIGHUP');
-    await program.logged('reloaded');
+    await program.reload();
     const others = await program.connectToEach();
     for (const client of others.values()) await client.chat();
     assert.equal(p.requests.length, 3);
     isDown = false;
-    const text = readFileSync(program.config, 'utf8');
-    writeFileSync(
-      program.config,
-      text.replace('[providers.p]\n', '[providers.p]\ndefault_model = "d"\n'),
-    );
-    program.child.kill('SIGHUP');
-    await program.logged('reloaded', 2);
+    await program.reload('[providers.p]\n', '[providers.p]\ndefault_model = "d"\n');
     for (const client of others.values()) await client.chat();
     assert.equal(p.requests.length, 5);
     assert.equal(program.lines('breaker opened').length, 1);
@@ -267,11 +252,11 @@ describe('with several workers', { concurrency: 2, skip }, () => {
       const data = Array.from({ length: 100_000 }, (_, index) => ({ id: `model-${index}` }));
       const upstream = await startUpstream(t, (_, response) => sendJson(response, { data }));
       const toml = `[admin]\nport = 0\n${client}${providerToml(upstream)}`;
-      const { port, lines } = await startWorkers(t, { toml, workers: 2 });
+      const program = await startWorkers(t, { toml, workers: 2 });
       const residentBytes = async () =>
-        (await readMetrics(lines)).sum('process_resident_memory_bytes');
+        (await readMetrics(program)).sum('process_resident_memory_bytes');
       const ask = async () => {
-        const socket = connectTcp(port, '127.0.0.1');
+        const socket = connectTcp(program.port, '127.0.0.1');
         t.after(() => socket.destroy());
         socket.write(
           'GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer client-canary-1\r\n\r\n',
@@ -291,7 +276,7 @@ describe('with several workers', { concurrency: 2, skip }, () => {
     const toml = '[admin]\nport = 0\n[providers.ollama]\nmodels = ["m"]\n';
     const env = { MAIN_STALL: stall };
     const program = await startWorkers(t, { toml, workers: 2, env });
-    const countedBefore = (await readMetrics(program.lines)).sum('gateway_requests_total');
+    const countedBefore = (await readMetrics(program)).sum('gateway_requests_total');
     program.child.kill('SIGUSR2');
     await eventually(() => program.stderr().includes('is stalled'), 'the stall');
     const count = 12_000;
@@ -307,14 +292,14 @@ describe('with several workers', { concurrency: 2, skip }, () => {
     const [line] = await program.logged('requests were not counted');
     assert.ok(Number(line!['requests']) > 0);
     await eventually(async () => {
-      const { sum } = await readMetrics(program.lines);
+      const { sum } = await readMetrics(program);
       const told = sum('gateway_requests_total') + sum('gateway_requests_uncounted_total');
       return told - countedBefore === count;
     }, 'each request is counted or said not to be');
-    const stalled = await readMetrics(program.lines);
+    const stalled = await readMetrics(program);
     for (const client of (await program.connectToEach()).values()) await client.get('/v1/nothing');
     await eventually(async () => {
-      const { sum } = await readMetrics(program.lines);
+      const { sum } = await readMetrics(program);
       return sum('gateway_requests_total') - stalled.sum('gateway_requests_total') === 2;
     }, 'further requests of each worker are counted');
     const uncounted = program.lines('requests were not counted').map((one) => one['requests']);
@@ -332,38 +317,36 @@ describe('with several workers', { concurrency: 2, skip }, () => {
     });
     const toml = `[admin]\nport = 0\n${providerToml(upstream, 'p', 'models = ["m"]')}`;
     const program = await startWorkers(t, { toml, workers: 2 });
-    const url = new URL(String(program.lines('started')[0]!['admin_url']));
-    const metric = async (pattern: RegExp) => {
-      const text = await (await fetch(new URL('/metrics', url))).text();
-      return Number(pattern.exec(text)?.[1] ?? assert.fail(`${pattern}: ${text}`));
+    const metric = async (name: string) => {
+      const { sum, types } = await readMetrics(program);
+      assert.ok(types.has(`gateway_${name}`), name);
+      return sum(`gateway_${name}`);
     };
-    const feed = await openFeed(t, Number(url.port));
+    const feed = await openFeed(t, Number(program.adminUrl('/').port));
     const clients = [...(await program.connectToEach()).values()];
     for (const client of clients) {
       for (let round = 0; round < 10; round += 1) await client.chat();
     }
     const streams = clients.map(async (client) => client.chat(chatBody({ stream: true })));
     await eventually(() => upstream.requests.length >= 22, 'the streams are open');
-    await eventually(
-      async () => (await metric(/^gateway_open_streams (\d+)$/m)) === 2,
-      'two open streams',
-    );
-    assert.equal(await metric(/^gateway_requests_in_flight (\d+)$/m), 2);
-    assert.equal((await fetch(new URL('/ready', url))).status, 200);
+    await eventually(async () => (await metric('open_streams')) === 2, 'two open streams');
+    assert.equal(await metric('requests_in_flight'), 2);
+    assert.equal((await fetch(program.adminUrl('/ready'))).status, 200);
     await feed.next('state', ({ figures }) => {
       return figures.gateway_requests_in_flight === 2 && figures.gateway_open_streams === 2;
     });
     finish();
     for (const { status } of await Promise.all(streams)) assert.equal(status, 200);
-    await eventually(async () => (await metric(/^gateway_open_streams (\d+)$/m)) === 0, 'none');
-    assert.equal(await metric(/^gateway_requests_in_flight (\d+)$/m), 0);
-    assert.equal(await metric(/^gateway_buffered_bytes (\d+)$/m), 0);
-    assert.equal(await metric(/^gateway_requests_total\{outcome="ok"\} (\d+)$/m), 22);
+    await eventually(async () => (await metric('open_streams')) === 0, 'none');
+    assert.equal(await metric('requests_in_flight'), 0);
+    assert.equal(await metric('buffered_bytes'), 0);
+    const total = (await readMetrics(program)).sum('gateway_requests_total', { outcome: 'ok' });
+    assert.equal(total, 22);
     await eventually(() => toldIn(feed).length === 22, 'each request is in the feed once');
     if (OVER_FETCH) return;
-    assert.equal(await metric(/^gateway_upstream_connections_made_total (\d+)$/m), 2);
+    assert.equal(await metric('upstream_connections_made_total'), 2);
     // Each worker's first request made one, and its ten others used it again.
-    assert.equal(await metric(/^gateway_upstream_connections_reused_total (\d+)$/m), 20);
+    assert.equal(await metric('upstream_connections_reused_total'), 20);
   });
 
   test('no line of the log is lost or cut, also at the end', async (t) => {
@@ -406,7 +389,7 @@ describe('a reload with several workers', { concurrency: 2, skip }, () => {
   /** Blocks a worker for 1500 ms. */
   async function makeBusy(program: WorkerProgram, thread: number): Promise<void> {
     const client = (await program.connectToEach()).get(thread)!;
-    void client.get('/health', { 'x-fault': 'busy' });
+    void client.inflict('busy');
     await eventually(() => program.stderr().includes(`worker ${thread} is busy`), 'the block');
   }
 
@@ -422,12 +405,10 @@ describe('a reload with several workers', { concurrency: 2, skip }, () => {
         assert.deepEqual([await ask(client, 'alice'), await ask(client, 'bob')], [200, 200]);
       }
     }
-    const text = readFileSync(program.config, 'utf8');
-    writeFileSync(program.config, text.replace(keys('alice'), ''));
+    const reloaded = program.reload(keys('alice'));
     // The kernel may make one signal of two.
     program.child.kill('SIGHUP');
-    program.child.kill('SIGHUP');
-    await program.logged('reloaded');
+    await reloaded;
     assert.deepEqual(
       await Promise.all(clients.map((client) => ask(client, 'alice'))),
       [401, 401, 401, 401],
@@ -443,9 +424,7 @@ describe('a reload with several workers', { concurrency: 2, skip }, () => {
     const program = await startWorkers(t, { toml: keys('alice'), workers: 2 });
     const startedAtMs = Date.now();
     await makeBusy(program, 2);
-    writeFileSync(program.config, `${readFileSync(program.config, 'utf8')}${keys('bob')}`);
-    program.child.kill('SIGHUP');
-    const [{ time } = {}] = await program.logged('reloaded');
+    const { time } = await program.reload(keys('alice'), keys('alice', 'bob'));
     // The thread is blocked for 1500 ms.
     assert.ok(Date.parse(String(time)) - startedAtMs >= 1400, `${String(time)} ${startedAtMs}`);
   });
@@ -457,10 +436,7 @@ describe('a reload with several workers', { concurrency: 2, skip }, () => {
     const program = await startWorkers(t, { toml, workers: 2, env });
     const clients = await program.connectToEach();
     await makeBusy(program, 2);
-    const text = readFileSync(program.config, 'utf8');
-    writeFileSync(program.config, text.replace(keys('alice'), keys('bob')));
-    program.child.kill('SIGHUP');
-    await program.logged('reloaded');
+    await program.reload(keys('alice'), keys('bob'));
     const late = program.lines('worker is late');
     assert.deepEqual(
       late.map(({ level, worker }) => [level, worker]),
@@ -478,17 +454,15 @@ describe('a reload with several workers', { concurrency: 2, skip }, () => {
     const env = { WORKER_SLOW_MS: '300' };
     const program = await startWorkers(t, { toml, workers: 2, env });
     const [first] = (await program.connectToEach()).values();
-    await first!.get('/health', { 'x-fault': 'exit' }).catch(() => {});
+    await first!.inflict('exit');
     await program.logged('worker ended');
-    const text = readFileSync(program.config, 'utf8');
-    for (const pauseMs of [0, 100, 100]) {
-      await new Promise((resolve) => setTimeout(resolve, pauseMs));
-      writeFileSync(program.config, text.replace(keys('alice'), keys(`alice${pauseMs}`)));
-      program.child.kill('SIGHUP');
-    }
-    await program.logged('reloaded');
+    const names = ['alice', 'one', 'two', 'three'];
+    const reloads = names.slice(1).map(async (name, at) => {
+      await sleep(at * 100);
+      return program.reload(keys(names[at]!), keys(name));
+    });
+    await Promise.all(reloads);
     await program.logged('worker started');
-    await eventually(() => program.lines('reloaded').length >= 1, 'the reload');
     for (const client of (await program.connectToEach()).values()) {
       const { status } = await client.chat(chatBody(), {
         authorization: 'Bearer alice-canary-1',

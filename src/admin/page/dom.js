@@ -72,13 +72,8 @@ export function fill(id, ...children) {
   byId(id).toggleAttribute('hidden', byId(id).firstChild === null);
 }
 
-/** Icon and colour repeat the words. */
-const COLOURS = { good: 'good', rest: 'warn', half: 'warn', warn: 'warn', skip: 'off', bad: 'bad' };
-
-export function withIcon(name, text) {
-  const use = h('use', { href: '#icon-' + name });
-  return h('span', { class: COLOURS[name] }, h('svg.icon', { 'aria-hidden': 'true' }, use), text);
-}
+/** Icon and colour, of the kinds `good`, `warn`, `bad` and `off`, repeat the words. */
+export const withIcon = (kind, text) => h('span.icon.' + kind, text);
 
 /** Describes an item of a list of terms. */
 export const titled = (title, selector, value) => h('div', h('dt', title), h(selector, value));

@@ -6,18 +6,16 @@ import { clip, formatDuration, formatTime, visible } from './format.js';
 import { cpuPercentSince, drawProcess, drawTables, stateWords } from './overview.js';
 import { drawRequests, forgetRequests } from './requests.js';
 
-const MIN_WAIT_MS = 1000;
-const MAX_WAIT_MS = 10_000;
+const RETRY_MS = 2000;
 const MAX_SILENCE_MS = 15_000;
 
 /** @type {EventSource} */
 let source;
 /** The gateway's view: its merge patches so far, applied. @type {any} */
 let state = null;
-let isConnected = false;
-let waitMs = MIN_WAIT_MS;
+let connection = 'Connecting';
 let isScheduled = false;
-let lastEventAt = 0;
+let timer = 0;
 
 /** Draws once for all that happens until the next frame. */
 function schedule() {
@@ -49,18 +47,18 @@ function draw() {
 }
 
 function drawConnection() {
-  const isDraining = isConnected && state?.draining === true;
-  let [icon, words] = state ? ['bad', 'Connection lost'] : ['rest', 'Connecting'];
-  if (isConnected) [icon, words] = isDraining ? ['warn', 'Draining'] : ['good', 'Live'];
+  const words = connection === 'Live' && state.draining ? 'Draining' : connection;
+  const icon = { Connecting: 'off', Live: 'good', Draining: 'warn' }[words] ?? 'bad';
   fill('connection', withIcon(icon, words));
-  const since = state ? ' The figures are as of ' + formatTime(state.now) + '.' : '';
-  const lost = (state || waitMs > MIN_WAIT_MS) && 'Connection lost, retrying.' + since;
-  const draining =
-    isDraining &&
-    (state.accepting
-      ? 'The gateway is stopping: it still takes requests until drain_delay is over.'
-      : 'The gateway is stopping: it takes no new requests.');
-  fill('banner', isConnected ? draining : lost);
+  const since = state && ' The figures are as of ' + formatTime(state.now) + '.';
+  const takes = state?.accepting
+    ? 'still takes requests until drain_delay is over.'
+    : 'takes no new requests.';
+  fill(
+    'banner',
+    words === 'Connection lost' && ['Connection lost, retrying.', since],
+    words === 'Draining' && 'The gateway is stopping: it ' + takes,
+  );
 }
 
 /** For screen readers: changes only, never figures. */
@@ -89,21 +87,21 @@ const quote = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
 /** Draws a command that works with these settings: with an alias, else a provider's default model. */
 function drawCurl() {
   const { settings, url, needsKey } = state.settings;
-  const values = new Map(settings);
-  const alias = [...values.keys()].find((name) => name.startsWith('aliases.'))?.slice(8);
+  const names = settings.map(([name]) => name);
+  const alias = names.find((name) => name.startsWith('aliases.'))?.slice('aliases.'.length);
   const asked = Object.entries(state.providers).find(([, one]) => one.state !== 'skipped');
   const [id] = asked ?? ['openai'];
-  const hasDefault = values.get('providers.' + id + '.default_model') !== undefined;
-  const model = alias ?? (hasDefault ? id : id + '/MODEL');
+  const model =
+    alias ?? (names.includes('providers.' + id + '.default_model') ? id : id + '/MODEL');
   const body = JSON.stringify({ model, messages: [{ role: 'user', content: 'Hello' }] });
-  const command = [
+  const lines = [
     'curl ' + quote(url + '/chat/completions'),
     "-H 'Authorization: Bearer " + (needsKey ? 'YOUR_KEY' : 'any-text') + "'",
     "-H 'Content-Type: application/json'",
     '-d ' + quote(body),
   ];
-  const lines = command.map((line, index) => [index > 0 && [' \\', h('br'), '  '], line]);
-  fill('curl', lines);
+  const parts = lines.map((line, index) => [index > 0 && [' \\', h('br'), '  '], line]);
+  fill('curl', parts);
   const keys = needsKey && 'YOUR_KEY is one of [server.auth] keys, or of a client. ';
   const models = model.endsWith('/MODEL') && 'MODEL is a model of ' + id + '. ';
   fill('curl-hint', keys, models, 'Send one, and it appears here:');
@@ -123,6 +121,7 @@ function merge(before, patch) {
 
 /** The first patch of a connection is the whole view. */
 function take(patch) {
+  const isConnected = connection === 'Live';
   const next = merge(isConnected ? state : {}, patch);
   const isRestarted = state !== null && state.settings.startedAt !== next.settings.startedAt;
   if (isRestarted) {
@@ -135,37 +134,36 @@ function take(patch) {
   announceChanges(next);
   next.figures.cpu_percent = cpuPercentSince(state, next);
   state = next;
-  isConnected = true;
-  waitMs = MIN_WAIT_MS;
+  connection = 'Live';
+}
+
+/** Does this after so long, and not what was to be done before. */
+function after(ms, act) {
+  clearTimeout(timer);
+  timer = setTimeout(() => act(), ms);
 }
 
 function connect() {
-  lastEventAt = performance.now();
   // Relative to the page, which may be below a path of a proxy.
   source = new EventSource('events');
   source.addEventListener('message', ({ data }) => {
-    lastEventAt = performance.now();
+    after(MAX_SILENCE_MS, reconnect);
     take(JSON.parse(data));
     schedule();
   });
   source.addEventListener('error', reconnect);
+  // A connection can break unnoticed, as during the sleep of a computer.
+  after(MAX_SILENCE_MS, reconnect);
 }
 
 /** After an HTTP error the browser itself does not connect again. */
 function reconnect() {
   source.close();
-  if (isConnected) announce('Connection lost, retrying');
-  isConnected = false;
+  if (connection === 'Live') announce('Connection lost, retrying');
+  connection = 'Connection lost';
   schedule();
-  setTimeout(connect, waitMs);
-  waitMs = Math.min(2 * waitMs, MAX_WAIT_MS);
+  after(RETRY_MS, connect);
 }
-
-/** A connection that broke unnoticed, as after the sleep of a computer, is given up. */
-setInterval(() => {
-  const isSilent = performance.now() - lastEventAt > MAX_SILENCE_MS;
-  if (isSilent && source.readyState !== EventSource.CLOSED) reconnect();
-}, 1000);
 
 // After the listeners of the elements: what they change is drawn.
 for (const name of ['click', 'input']) document.addEventListener(name, schedule);

@@ -3,23 +3,18 @@
 import { byId, fill, h, table, tableRow, titled, withIcon } from './dom.js';
 import { clip, formatDay, formatDuration, formatNumber, valueText } from './format.js';
 
-/** The icons of the states in which a provider is not failing as a whole. */
-const ICONS = new Map([
-  ['good', 'good'],
-  ['not asked', 'skip'],
-  ['skipped', 'skip'],
-  ['partly', 'warn'],
-  ['open', 'rest'],
-  ['half-open', 'half'],
-]);
+function iconOf({ state = 'good' }) {
+  if (state === 'good') return 'good';
+  if (state === 'not asked' || state === 'skipped') return 'off';
+  return ['partly', 'open', 'half-open'].includes(state) ? 'warn' : 'bad';
+}
 
 /** Returns the state, with details of it if there are any, and the number of models with an open circuit. */
 export function stateWords({ state, openModels = [], share = 0 }, details = '') {
   const count = openModels.length;
   const name = state.charAt(0).toUpperCase() + state.slice(1);
   const words = state === 'partly' ? Math.round(100 * share) + ' % fail' : name;
-  const models = ['', ', 1 model open'][count] ?? ', ' + count + ' models open';
-  return words + details + models;
+  return words + details + (['', ', 1 model open'][count] ?? ', ' + count + ' models open');
 }
 
 function stateCell(provider) {
@@ -28,11 +23,10 @@ function stateCell(provider) {
   const models = openModels.map(
     ({ model, until, why }) => clip(model) + ' open, ' + remaining(until) + (why ? ': ' + why : ''),
   );
-  const name = ICONS.get(provider.state) ?? 'bad';
-  const hint = name === 'half' && 'The next request tests it.';
+  const hint = provider.state === 'half-open' && 'The next request tests it.';
   const since = provider.since ? ' since ' + formatDay(provider.since, now) : '';
   const rest = provider.openUntil ? ', ' + remaining(provider.openUntil) : '';
-  const icon = name === 'good' && models.length > 0 ? 'warn' : name;
+  const icon = provider.state === 'good' && models.length > 0 ? 'warn' : iconOf(provider);
   const words = stateWords(provider, since + rest);
   return [withIcon(icon, clip(words)), hint, provider.why, ...models];
 }
@@ -97,8 +91,10 @@ const MAX_FOLDED_ROWS = 8;
 /** The ids of the tables that are unfolded. */
 const unfolded = new Set();
 
-const isBad = ({ state = 'good', failed = 0 }) =>
-  failed > 0 || !['good', 'not asked', 'skipped'].includes(state);
+const rankOf = (item) => {
+  if (item.state === 'skipped') return 2;
+  return item.failed > 0 || ['warn', 'bad'].includes(iconOf(item)) ? 0 : 1;
+};
 
 /** Returns the rows with their names and the sums of the chosen window, those first that need to be seen. */
 function rowsOf(items, sumsOf, now) {
@@ -107,13 +103,9 @@ function rowsOf(items, sumsOf, now) {
     const [name, provider] = [key.replace(/ [^ ]*$/, ''), key.replace(/^.* /, '')];
     return { id: key, name, provider, now, ...item, ...item[sumsOf] };
   });
-  const isIdle = ({ state }) => state === 'skipped';
   return rows.toSorted(
     (a, b) =>
-      Number(isBad(b)) - Number(isBad(a)) ||
-      Number(isIdle(a)) - Number(isIdle(b)) ||
-      (b.requests ?? 0) - (a.requests ?? 0) ||
-      a.id.localeCompare(b.id),
+      rankOf(a) - rankOf(b) || (b.requests ?? 0) - (a.requests ?? 0) || a.id.localeCompare(b.id),
   );
 }
 

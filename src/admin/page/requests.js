@@ -3,19 +3,19 @@
 import { byId, fill, h, table, tableRow, titled, withIcon } from './dom.js';
 import { clip, formatTime, valueText } from './format.js';
 
-const OUTCOME_ICONS = { ok: 'good', client_closed: 'skip', refused: 'warn' };
+const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn' };
 const FAILED = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
 const OUTCOMES = ['failed', 'ok', 'client_closed', 'refused', ...FAILED];
 
 /** Newest first. While the list is paused, the page shows the requests of that moment. */
 let shown = [];
+let isPausePressed = false;
 /** The numbers of the requests whose details are open. */
 const open = new Set();
 /** The rows of closed requests, described once: 200 are drawn each second. */
 const closedRows = new WeakMap();
 
 const outcomeCell = ({ outcome }) => withIcon(OUTCOME_ICONS[outcome] ?? 'bad', clip(outcome));
-const outcomeColumn = ['Outcome', '', outcomeCell];
 const statusColumn = ['Status', 'number', 'status'];
 /** The cause of a failure stands in the last try that has one, if not on the line. */
 const causeOf = ({ cause, outcome, reason, tries = [] }) =>
@@ -38,17 +38,22 @@ const triesColumns = [
   ['Provider', '', 'provider'],
   ['Key', 'number', 'key'],
   ['Model', '', 'model'],
-  outcomeColumn,
+  ['Outcome', '', outcomeCell],
   statusColumn,
   durationColumn,
   ['Cause', 'wrap', 'cause'],
   ['URL', 'wrap', 'url'],
 ];
 
+function pressPause(isPressed) {
+  isPausePressed = isPressed;
+  byId('pause').setAttribute('aria-pressed', String(isPressed));
+}
+
 export function forgetRequests() {
   shown = [];
   open.clear();
-  byId('pause').setAttribute('aria-pressed', 'false');
+  pressPause(false);
 }
 
 /** Returns the providers in the order in which they were tried, ended by the one that answered. */
@@ -77,8 +82,10 @@ function requestRows(request) {
       if (!open.delete(number)) open.add(number);
     },
   });
-  if (!isOpen) closedRows.set(request, row);
-  if (!isOpen) return row;
+  if (!isOpen) {
+    closedRows.set(request, row);
+    return row;
+  }
   const cause = causeOf(request);
   const facts = Object.entries({ ...(cause && { cause }), ...fields });
   const items = facts.map(([name, value]) => titled(name, 'dd.mono', valueText(value)));
@@ -107,12 +114,12 @@ function matchesFilters(request) {
 
 /** Offers the values of each filter. An option keeps its node, so that the choice stays when others come. */
 function drawFilters({ providers, clients }) {
-  const [ids, names] = [Object.keys(providers), Object.keys(clients)];
-  for (const [name, offered] of Object.entries({
+  const offers = {
     outcome: OUTCOMES,
-    provider: ids,
-    client: names,
-  })) {
+    provider: Object.keys(providers),
+    client: Object.keys(clients),
+  };
+  for (const [name, offered] of Object.entries(offers)) {
     const options = offered.map((value) => h('option', { key: value, value }, clip(value)));
     fill('by-' + name, h('option', { key: '', value: '' }, 'All'), options);
     byId('by-' + name).parentElement.toggleAttribute('hidden', offered.length === 0);
@@ -125,21 +132,16 @@ export function drawRequests(state) {
   const requests = Object.values(state.requests).toReversed();
   // A row that the filters hide is closed: it would pause the list unseen.
   for (const request of shown) if (!matchesFilters(request)) open.delete(request.number);
-  const isPressed = byId('pause').getAttribute('aria-pressed') === 'true';
-  const isPaused = isPressed || open.size > 0;
+  const isPaused = isPausePressed || open.size > 0;
   if (!isPaused) shown = requests;
   byId('requests-empty').toggleAttribute('hidden', shown.length > 0);
   byId('requests-section').toggleAttribute('hidden', shown.length === 0);
   const matching = shown.filter(matchesFilters);
-  const count = matching.length + ' of ' + shown.length;
-  const why = open.size > 0 ? 'paused while a row is open' : 'paused';
   const newer = isPaused && requests[0].number - shown[0].number;
-  fill('count', isPaused ? count + ' · ' + why + ', ' + newer + ' new' : count);
+  const why = open.size > 0 ? ' · paused while a row is open, ' : ' · paused, ';
+  fill('count', matching.length + ' of ' + shown.length + (isPaused ? why + newer + ' new' : ''));
   const caption = 'The last 200 requests, and the last 200 failures before them, newest first';
   fill('requests-list', table('requests', caption, listColumns, matching.map(requestRows)));
 }
 
-byId('pause').addEventListener('click', ({ currentTarget }) => {
-  const isPressed = currentTarget.getAttribute('aria-pressed') === 'true';
-  currentTarget.setAttribute('aria-pressed', String(!isPressed));
-});
+byId('pause').addEventListener('click', () => pressPause(!isPausePressed));

@@ -1,0 +1,17 @@
+/** What is wrong with settings. */
+
+import assert from 'node:assert/strict';
+import { inspect } from 'node:util';
+
+import { ConfigError } from '../../src/config/config.ts';
+
+/** Returns the problems of settings that are read so; none if they load. */
+export function problemsIn(read: () => unknown): readonly string[] {
+  try {
+    read();
+  } catch (error) {
+    assert.ok(error instanceof ConfigError, inspect(error));
+    return error.problems;
+  }
+  return [];
+}
