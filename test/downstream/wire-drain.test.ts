@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { GatewayError } from '../../src/lib/errors.ts';
-import { startStopwatch, stopClock } from '../support/clock.ts';
+import { startStopwatch, stopClock, idle } from '../support/clock.ts';
 import { chatBody, rawChat, type GatewayOptions } from '../support/gateway.ts';
 import { isRefused, openRaw } from '../support/raw.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
@@ -83,7 +83,7 @@ test('GET /health on a connection that was kept alive says 503 and draining', as
   const drained = gateway.drain(10_000);
   client.socket.write(HEALTH);
   // Long enough for the second request to be on the connection.
-  await sleep(50);
+  await idle(60);
   finish();
   await drained;
   await client.closed;

@@ -9,6 +9,7 @@ import { sendRaw, openRaw, statusesOf } from '../support/raw.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
 import { beginStream, completion, sendJson, type Script } from '../support/upstream.ts';
+import { idle } from '../support/clock.ts';
 
 const AUTHORIZATION = `Authorization: Bearer ${CLIENT_TOKEN}`;
 const BODY = JSON.stringify(chatBody());
@@ -275,7 +276,7 @@ test('CONNECT after a request never gets into its answer, which is finished', as
   const { socket, text, finish } = await openStream(t);
   socket.write(request('CONNECT x:443 HTTP/1.1', 'Host: x:443'));
   // Long enough for it to be read.
-  await sleep(50);
+  await idle(60);
   finish();
   await once(socket, 'close');
   assert.deepEqual(statusesOf(text()), [200], text());
@@ -297,7 +298,7 @@ test('a request that was answered before its body broke gets no second answer', 
   socket.write(`${request(CHAT, 'Host: x', 'Transfer-Encoding: chunked')}5\r\nhello\r\n`);
   await eventually(() => text().includes('}}'), 'the answer');
   // Long enough for the answer to be over on the other side too.
-  await sleep(50);
+  await idle(60);
   socket.write('zz\r\n');
   await closed;
   assert.deepEqual(statusesOf(text()), [401], text());
