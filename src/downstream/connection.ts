@@ -130,13 +130,20 @@ export class Connection {
     const { socket } = this;
     const latest = this.#latest;
     const isAnswered = latest?.response.headersSent === true && !latest.request.complete;
-    if (isAnswered) socket.destroy();
+    // The parser fails again with each packet.
     if (!socket.writable) return;
+    if (isAnswered) return this.#linger();
     const requestId = randomUUID();
     const remote = toAddress(socket.remoteAddress ?? '');
     const answer = this.server.answerBroken(refusal, requestId, remote);
-    socket.end(serialize(answer, requestId));
-    // Closing with unread bytes would reset the connection, and the client might never read the answer.
+    socket.write(serialize(answer, requestId));
+    this.#linger();
+  }
+
+  /** Closes the connection, but reads on for a while: with unread bytes it would be reset, and the answer perhaps never read. */
+  #linger(): void {
+    const { socket } = this;
+    socket.end();
     socket.resume();
     const limit = setTimeout(() => socket.destroy(), this.server.limits.lingerMs);
     socket.once('close', () => clearTimeout(limit));
@@ -175,7 +182,7 @@ export class Connection {
       this.#queue.shift();
       if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
     }
-    if (this.#closesAfterQueue) this.socket.destroy();
+    if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
   }
 
   #limitQueue(): void {

@@ -8,7 +8,8 @@ import { copyIfResizable } from '../lib/byte-budget.ts';
 
 /**
  * A longer body is written in parts, each when the kernel has taken the one before. One part within
- * `sendTimeoutMs` is the slowest that a client may read.
+ * `sendTimeoutMs` is the slowest that a client may read. Not above 64 KiB: a longer body may be freed while it is sent
+ * (`copyIfResizable`).
  */
 export const WRITE_PART_BYTES = 65_536;
 const CRLF = '\r\n';

@@ -6,8 +6,8 @@ import { type CircuitState, TARGET_STATUSES } from '../policy/circuit-breaker.ts
 import { askProvider, type Candidate, logAttempt, type Selection } from './ask-provider.ts';
 
 /**
- * Asks the candidates in order until one answers; the requested one, the first, last if its circuit is open. If all fail,
- * throws the failure of the requested one; at once `ClientGone` or a failure that names no provider. Holds the request's
+ * Asks the candidates in order until one answers. The first is the requested one: if its circuit is open, it is asked last.
+ * If all fail, throws the failure of the requested one; at once `ClientGone` or a failure that names no provider. Holds the request's
  * body until it has its result.
  */
 export async function askCandidates(
@@ -63,8 +63,8 @@ function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: C
 
 /**
  * Takes a token of the provider's rate limit and a slot. Returns the state of the circuit before this attempt, or
- * `rateLimit` if a limit is reached. If the circuit is open, token and slot are given back, unless the provider
- * `isPostponed`: then it is asked nevertheless.
+ * `rateLimit` if a limit is reached. With an open circuit neither is kept, unless the provider `isPostponed`: then it is
+ * asked nevertheless.
  */
 async function admit(
   { provider, model }: Candidate,

@@ -24,7 +24,7 @@ export interface ChatRequest {
   readonly stream: boolean;
   /** The client's bytes with only the `model` value replaced, in parts: long ones are not copied. */
   bodyWithModel(model: string): readonly Buffer[];
-  /** The same request, which also asks for the tokens of its stream; undefined if it does, or is no stream. */
+  /** The same request, which also asks for the tokens of its stream; undefined if it does, is no stream, or has members for that which it cannot be put in. */
   askForUsage(): Omit<ChatRequest, 'askForUsage'> | undefined;
 }
 

@@ -13,7 +13,7 @@ const BYTES_PER_COLLECTION = 8_388_608;
 
 /** Neither method throws. */
 export interface ByteSink {
-  /** Takes a chunk. Returns false if no more but a last one may come until the source's `resume` is called. */
+  /** Takes a chunk. After it has returned false, only one closing chunk may come before the source's `resume` is called. */
   write(chunk: Buffer): boolean;
   /** Called once, after the last chunk; with an error if more should have come. */
   end(error?: unknown): void;

@@ -1,4 +1,4 @@
-/** A minimal AbortSignal per request, the deadline of one attempt, and a wait that can be cancelled. */
+/** A minimal AbortSignal, the deadline of one attempt, and a wait that can be cancelled. */
 
 /** 25 days. setTimeout fires at once beyond it. */
 export const MAX_TIMER_MS = 2 ** 31 - 1;

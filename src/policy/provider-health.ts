@@ -18,8 +18,9 @@ const [START, TRIES, FAILURES, FAILING_SINCE] = [0, 1, 2, 3];
 export type ProviderHealth = ReturnType<typeof createProviderHealth>;
 
 /**
- * Returns a function that takes the end of a try of one provider, and counts those of all threads in windows of a minute. It
- * logs, once over all threads, that half of at least ten failed, and that of at least ten fewer do again.
+ * Returns a function that takes the end of a try of one provider, and counts those of all threads in windows of a minute. Once
+ * over all threads it logs `provider failing` when at least half of ten or more tries have failed, and `provider works again`
+ * in a later window of ten or more in which fewer than half have.
  */
 export function createProviderHealth(provider: string, logger: Logger, memory: SharedMemory) {
   const cells = new Int32Array(memory.block(`health: ${provider}`, 16));

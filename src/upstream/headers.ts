@@ -43,7 +43,7 @@ export function upstreamRequestId(headers: UpstreamHeaders): string | undefined 
 }
 
 /**
- * The id of the request's trace (W3C Trace Context 3.2.2.3), and the headers that every upstream gets, names and values in
+ * The id of the request's trace (W3C Trace Context 3.2.2.3), and the headers that every completion carries, names and values in
  * turn. Of the client's headers a provider gets no others, unless its `forward_headers` names them.
  */
 export function tracingOf(requestId: string, { traceparent, tracestate }: IncomingHttpHeaders) {
