@@ -95,7 +95,7 @@ export class Call {
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.#closed = new Promise((resolve) => {
       response.on('close', () => {
-        // writableFinished is also true if the socket died with data still buffered.
+        // On Node 20 writableFinished is also true if the socket died with data still buffered.
         const isDelivered = response.writableFinished && !request.socket.destroyed;
         if (!isDelivered) {
           this.cancellation.cancel(new ClientGone());
