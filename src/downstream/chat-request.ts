@@ -107,7 +107,7 @@ export class ChatRequestParser {
     if (options.kind !== 'object') return undefined;
     const isEmpty = /^\{\s*\}$/.test(sliceText(body, options.start, options.end));
     if (!asked) return insert(isEmpty ? member : `${member},`, options.start + 1);
-    return asked.kind === 'false' || asked.kind === 'null' ? { ...asked, text: 'true' } : undefined;
+    return asked.kind === 'null' ? { ...asked, text: 'true' } : undefined;
   }
 
   #note(value: JsonValue): void {

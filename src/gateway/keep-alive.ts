@@ -27,12 +27,12 @@ export function keepAlive(
     const pending = answering.then(
       (answer) => {
         clearTimeout(timer);
-        stream.follow(answer.body as ByteStream);
+        stream.follow(answer.body as ByteStream, true);
         resolve({ ...answer, body: stream });
       },
       (thrown: unknown) => {
         clearTimeout(timer);
-        stream.follow(fromIterable(failureEvents(thrown, call)));
+        stream.follow(fromIterable(failureEvents(thrown, call)), false);
         reject(thrown);
       },
     );
@@ -62,11 +62,12 @@ class KeptAliveStream implements ByteSink, ByteStream {
     this.#silenceMs = silenceMs;
   }
 
-  follow(source: ByteStream): void {
+  /** `isAnswer`: it is not the failure that there is instead of one. */
+  follow(source: ByteStream, isAnswer: boolean): void {
     this.#source = source;
     if (this.#isOver) source.cancel();
     else if (this.#client) {
-      this.#call.firstByteAtMs = performance.now();
+      if (isAnswer) this.#call.firstByteAtMs = performance.now();
       source.start(this);
     }
   }

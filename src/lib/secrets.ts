@@ -94,6 +94,8 @@ export function createRedactor(secrets: readonly Secret[]) {
 
 /** The last word of a text that begins like a key: the rest of the key was perhaps cut off. */
 const LAST_WORD = '\\S*$';
+/** What vendors write in place of a key's middle. */
+const MASKED = '[\\w-]{0,16}(?:\\*{2,}|\\.{3}|…)\\S*';
 
 /** `secrets` has the texts, and whether each is a key. Returns what every secret begins with, and the secrets themselves. */
 function createPatterns(secrets: ReadonlyMap<string, boolean>) {
@@ -109,7 +111,7 @@ function createPatterns(secrets: ReadonlyMap<string, boolean>) {
     const sharing = rests.get(beginning) ?? [];
     rests.set(beginning, sharing);
     sharing.push(escapePattern(form.slice(SHORTEST_SECRET_CHARACTERS)));
-    if (isKey && !sharing.includes(LAST_WORD)) sharing.push(LAST_WORD);
+    if (isKey && !sharing.includes(LAST_WORD)) sharing.push(MASKED, LAST_WORD);
   }
   const whole = [...rests].map(([beginning, sharing]) => `${beginning}(?:${sharing.join('|')})`);
   return {

@@ -114,7 +114,10 @@ export class EventInspector {
       if (error) return { passed: events.subarray(0, start), error };
       if (data === '[DONE]') {
         this.isDone = true;
-        return { passed: events.subarray(0, end) };
+        const passed = events.subarray(0, end);
+        // The line feed of the last line end may still be on its way, and nothing is read after `[DONE]`.
+        const isHalf = passed.toString('latin1', end - 3) === '\r\n\r';
+        return { passed: isHalf ? Buffer.concat([passed, Buffer.from('\n')]) : passed };
       }
       const isTakenOut = this.#context.attempt.usageAdded && hasOnlyUsage(json);
       this.hasData ||= data !== '' && !isTakenOut;
@@ -203,11 +206,14 @@ function withoutUsage(events: Buffer, isAtStart: boolean): Buffer {
   return Buffer.concat([...kept, events.subarray(keptFrom)]);
 }
 
-/** Returns whether a chunk has a `usage` and no choices, and of lists and objects nothing else. `x_groq` repeats the usage. */
+/**
+ * Returns whether a chunk has a `usage` and no choices, and of lists and objects nothing else: `x_groq` repeats the usage, and
+ * `timings` are llama.cpp's.
+ */
 function hasOnlyUsage(json: unknown): boolean {
   const choices = memberOf(json, 'choices') ?? [];
   if (!memberOf(json, 'usage') || !Array.isArray(choices) || choices.length > 0) return false;
-  const isExpected = (name: string) => ['choices', 'usage', 'x_groq'].includes(name);
+  const isExpected = (name: string) => ['choices', 'usage', 'x_groq', 'timings'].includes(name);
   return Object.entries(json as object).every(
     ([name, value]) => typeof value !== 'object' || value === null || isExpected(name),
   );

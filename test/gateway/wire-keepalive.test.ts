@@ -194,11 +194,14 @@ test('a failure after the stream has begun is the error event, without [DONE]', 
   const p = held(failWith(503));
   const settings = { providers: { p: p.script }, more: '[admin]\nport = 0' };
   const { gateway, chat, line } = await startEarly(t, settings);
+  await idle(60);
   p.open();
   const { type, code, status } = errorAfter(await chat.ended, KEEP_ALIVE);
   assert.deepEqual([type, code, status], ['provider_error', 'API_ERROR', 503]);
   const logged = await line();
   const { outcome, provider, level, reason, bytes } = logged;
+  const afterHeadMs = Number(logged['duration_ms']) - Number(logged['first_byte_ms']);
+  assert.ok(afterHeadMs >= 50, 'the error event is not the first event of an answer');
   assert.deepEqual(
     [logged['status'], outcome, provider, level, reason, bytes, triesOf(logged)],
     [200, 'upstream_error', 'p', 'warn', 'API error: 503', chat.text().length, 'p:503'],

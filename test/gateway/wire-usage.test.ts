@@ -60,7 +60,6 @@ const REQUESTS: readonly (readonly [what: string, sent: string, forwarded: strin
         '{"include_usage":true,"x":{"include_usage":true}}',
       ],
       ['with null', '{"include_usage": null }', '{"include_usage": true }'],
-      ['with false', '{"x":1,"include_usage":false}', '{"x":1,"include_usage":true}'],
     ] as const
   ).map(
     ([what, options, forwarded]) =>
@@ -87,6 +86,10 @@ for (const [what, more] of [
   [
     'a stream whose client asks for them',
     { stream: true, stream_options: { include_usage: true } },
+  ],
+  [
+    'a stream whose client does not want them',
+    { stream: true, stream_options: { include_usage: false } },
   ],
   ['a complete answer', { stream_options: { include_usage: false } }],
   ['a complete answer without stream_options', {}],
@@ -268,6 +271,11 @@ test('a chunk with more than usage passes, and one with only usage is no first e
   const citing = `data: {"choices":[],"citations":["http://x"],${COUNTS}}\n\n`;
   const { gateway } = await start(t, CHUNK + LAST + citing + DONE);
   assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + citing + DONE);
+  for (const own of ['"x_groq":{"id":"r"}', '"timings":{"predicted_n":5}']) {
+    const extended = `data: {"choices":[],${own},${COUNTS}}\n\n`;
+    const { gateway: other } = await start(t, CHUNK + LAST + extended + DONE);
+    assert.equal((await other.chat(STREAM)).text, CHUNK + LAST + DONE);
+  }
   const error = 'data: {"error":{"message":"busy","code":503}}\n\n';
   for (const [events, status] of [
     [USAGE + error, 503],

@@ -76,6 +76,14 @@ test('a redactor replaces what one expression of all secrets and shapes would re
   assert.ok(replaced > 10_000, `${replaced} texts with a secret`);
 });
 
+test('a key whose middle is masked is hidden, and a word that only begins like it is not', () => {
+  const redact = createRedactor([new Secret('gsk_abcdefghijklmnopqrstuvwxyz')]);
+  for (const masked of ['gsk_abcd****wxyz', 'gsk_abcdef**', 'gsk_abcd...wxyz', 'gsk_abcd…wxyz']) {
+    assert.equal(redact(`wrong key ${masked} here`), 'wrong key [secret] here');
+  }
+  assert.equal(redact('gsk_abcd-other here'), 'gsk_abcd-other here');
+});
+
 test('a thousand keys with the same beginning are told apart', () => {
   const keys = Array.from({ length: 1000 }, (_, at) => `sk_team_${at}_${'x'.repeat(at % 7)}`);
   const redact = createRedactor(keys.map((key) => new Secret(key)));
