@@ -114,10 +114,7 @@ export class EventInspector {
       if (error) return { passed: events.subarray(0, start), error };
       if (data === '[DONE]') {
         this.isDone = true;
-        const passed = events.subarray(0, end);
-        // The line feed of the last line end may still be on its way, and nothing is read after `[DONE]`.
-        const isHalf = passed.toString('latin1', end - 3) === '\r\n\r';
-        return { passed: isHalf ? Buffer.concat([passed, Buffer.from('\n')]) : passed };
+        return { passed: events.subarray(0, end) };
       }
       const isTakenOut = this.#context.attempt.usageAdded && hasOnlyUsage(json);
       this.hasData ||= data !== '' && !isTakenOut;

@@ -118,13 +118,6 @@ test('the end of a stream that comes in one packet with a long event follows it'
   assert.equal(await openChat(gateway.port).ended, CHUNK + long + LAST + DONE);
 });
 
-test('the last line end of a stream is whole, although its line feed comes later', async (t) => {
-  const { gateway, provide } = await start(t);
-  const events = (CHUNK + LAST + DONE).replaceAll('\n', '\r\n');
-  provide(begin(events.slice(0, -1)));
-  assert.equal(await openChat(gateway.port).ended, events);
-});
-
 test('a stream carries the headers that keep proxies from holding it back', async (t) => {
   const { gateway, provide } = await start(t);
   provide((_, response) => {
