@@ -118,7 +118,7 @@ export async function askProvider(
       call.cancellation.throwIfCancelled();
     }
   } finally {
-    const releaseSlot = () => services.limits.ofProviders.get(provider.id)!.releaseSlot(call);
+    const releaseSlot = () => services.limits.ofProviders.get(provider.id)!.releaseSlot();
     if (isStreamed) call.onFinish(releaseSlot);
     else releaseSlot();
   }

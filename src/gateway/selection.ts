@@ -68,7 +68,7 @@ function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: C
  */
 async function admit(
   { provider, model }: Candidate,
-  { breaker, call, services }: Selection,
+  { breaker, services }: Selection,
   isPostponed: boolean,
 ): Promise<CircuitState | GatewayError> {
   if (!isPostponed && breaker?.stateOf(provider, model) === 'open') return 'open';
@@ -76,7 +76,7 @@ async function admit(
   const limiter = services.limits.ofProviders.get(provider.id)!;
   const noToken = await limiter.takeTokens();
   if (noToken) return noToken;
-  const noSlot = limiter.acquireSlot(call);
+  const noSlot = limiter.acquireSlot();
   if (noSlot) {
     limiter.refundTokens();
     return noSlot;
@@ -84,7 +84,7 @@ async function admit(
   const state = breaker?.recordAttempt(provider, model) ?? 'closed';
   // Meanwhile another request has become the probe.
   if (state === 'open' && !isPostponed) {
-    limiter.releaseSlot(call);
+    limiter.releaseSlot();
     limiter.refundTokens();
   }
   return state;
