@@ -57,11 +57,9 @@ const COUNTS = {
   },
   /** Blocks of code that were run, those of Node and its libraries too. */
   async steps() {
-    await session.post('Profiler.enable');
-    await session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: true });
+    await session.post('Profiler.takePreciseCoverage');
     return async () => {
       const { result } = await session.post('Profiler.takePreciseCoverage');
-      await session.post('Profiler.stopPreciseCoverage');
       const ranges = result.flatMap(({ functions }) => functions.flatMap(({ ranges: all }) => all));
       return ranges.reduce((sum, { count }) => sum + count, 0);
     };
@@ -69,6 +67,12 @@ const COUNTS = {
   /** The most memory that the process has taken so far, in bytes. */
   peak: () => () => 1024 * process.resourceUsage().maxRSS,
 };
+
+if (process.env['COUNTS_STEPS']) {
+  await session.post('Profiler.enable');
+  // Before anything else is compiled: only then V8 counts the turns of loops.
+  await session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: true });
+}
 
 let end;
 process.on('message', async (name) => {
