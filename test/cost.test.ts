@@ -10,7 +10,7 @@ test(
   'a request, a stream and an event allocate, keep and run no more than their budgets',
   { skip: OVER_FETCH },
   async () => {
-    const costs = await countCosts(process.execPath);
+    const costs = await countCosts();
     const missed = rowsOf(costs).filter(([, value, , budget = Infinity]) => !(value <= budget));
     assert.deepEqual(missed, [], `${JSON.stringify(costs.top, null, 1)} allocate most`);
   },
