@@ -7,7 +7,6 @@ import type { Socket } from 'node:net';
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import type { Answer } from '../lib/attempt.ts';
-import type { SharedCounter } from '../lib/shared-memory.ts';
 import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
 import { toAddress } from './request-head.ts';
 
@@ -34,6 +33,14 @@ export type AnswerBroken = (
   remote: string | undefined,
 ) => TextAnswer;
 
+/** Requests of one listener: those that have begun and are not over, and what became of the others since the start. */
+export interface RequestCounts {
+  inFlight: number;
+  finished: number;
+  /** Those that were cancelled at the deadline of a drain. */
+  cancelled: number;
+}
+
 /** The state that all connections of a server share. */
 export interface ServerState {
   readonly limits: typeof CLIENT_LIMITS;
@@ -42,10 +49,7 @@ export interface ServerState {
   readonly handle: (call: Call) => Promise<void>;
   readonly answerBroken: AnswerBroken;
   isDraining: boolean;
-  readonly inFlight: SharedCounter;
-  readonly finished: SharedCounter;
-  /** Those that were cancelled with `cancelReason`. */
-  readonly cancelled: SharedCounter;
+  readonly counts: RequestCounts;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
   cancelReason: Error | undefined;
 }
@@ -169,14 +173,15 @@ export class Connection {
       const call = new Call(next, this);
       const { server } = this;
       this.call = call;
-      server.inFlight.add(1);
+      server.counts.inFlight += 1;
       if (server.cancelReason) this.cancel(server.cancelReason);
       await server.handle(call);
       call.finish();
       this.call = undefined;
-      server.inFlight.add(-1);
+      server.counts.inFlight -= 1;
       const { reason } = call.cancellation;
-      (reason && reason === server.cancelReason ? server.cancelled : server.finished).add(1);
+      const isCancelled = reason !== undefined && reason === server.cancelReason;
+      server.counts[isCancelled ? 'cancelled' : 'finished'] += 1;
       this.idleSinceMs = performance.now();
       // The next response would wait for this one for ever.
       if (!next.response.writableFinished) this.socket.destroy();

@@ -1,8 +1,6 @@
 /** `balance = "least_busy"` of an alias: which of its targets is asked first. */
 
-import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { sharedNowMs, type SharedMemory } from '../lib/shared-memory.ts';
 import { rankedFor, sessionOf } from '../policy/affinity.ts';
 import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
 import type { Limits } from '../policy/limits.ts';
@@ -14,19 +12,8 @@ export interface BalanceServices {
   readonly lastAsked: LastAsked;
 }
 
-/** When each target of a balanced alias was last asked first, in all threads: those that are alike are asked in turn. */
-type LastAsked = ReadonlyMap<string, Float64Array>;
-
-export function createLastAsked(
-  { aliases }: Pick<Config, 'aliases'>,
-  memory: SharedMemory,
-): LastAsked {
-  const balanced = [...aliases.values()].filter(({ isBalanced }) => isBalanced);
-  const names = balanced.flatMap(({ targets }) => targets);
-  return new Map(
-    names.map((name) => [name, new Float64Array(memory.block(`last asked: ${name}`, 8))]),
-  );
-}
+/** When each target of a balanced alias was last asked first, of `performance.now()`: those that are alike are asked in turn. */
+type LastAsked = Map<string, number>;
 
 /**
  * Returns the candidates in the order in which they are asked: first the one whose provider has the fewest requests in
@@ -43,16 +30,16 @@ export function leastBusyFirst(
   const order = session === undefined ? undefined : rankedFor(session, names);
   const states = candidates.map((candidate, index) => {
     const { provider, model } = candidate;
-    const askedAt = lastAsked.get(names[index]!)!;
+    const name = names[index]!;
     return {
       candidate,
-      askedAt,
+      name,
       isOpen: Number(breaker.stateOf(provider, model) === 'open'),
       inFlight: order ? 0 : limits.ofProviders.get(provider.id)!.inFlight,
-      place: order ? order.indexOf(index) : askedAt[0]!,
+      place: order ? order.indexOf(index) : (lastAsked.get(name) ?? 0),
     };
   });
   states.sort((a, b) => a.isOpen - b.isOpen || a.inFlight - b.inFlight || a.place - b.place);
-  states[0]!.askedAt[0] = sharedNowMs();
+  lastAsked.set(states[0]!.name, performance.now());
   return states.map(({ candidate }) => ({ ...candidate, isBalanced: true }));
 }

@@ -8,7 +8,6 @@ import { isLoopback, isOwnHost } from '../lib/loopback.ts';
 import { type Answer, isStream } from '../lib/attempt.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { createAccessLog } from './access-log.ts';
@@ -20,8 +19,9 @@ interface GatewayServices extends CompletionServices {
   readonly observe?: RequestObserver | undefined;
   readonly listModels: ModelList;
   /** Counts streamed answers while they are being sent: also those of former settings. */
-  readonly streams: SharedCounter;
-  readonly memory: SharedMemory;
+  readonly streams: { open: number };
+  /** The warnings that were logged, each of which is logged once. */
+  readonly warned: Set<string>;
 }
 
 const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
@@ -56,7 +56,7 @@ export function createGateway(services: GatewayServices) {
         else answer = toErrorAnswer(call, GatewayError.from(thrown));
       }
       const isStreamed = answer !== undefined && isStream(answer.body);
-      if (isStreamed) streams.add(1);
+      if (isStreamed) streams.open += 1;
       try {
         if (answer) {
           const { pending } = answer;
@@ -71,7 +71,7 @@ export function createGateway(services: GatewayServices) {
         allowCors?.(answer);
         await call.send(answer).catch(() => {});
       }
-      if (isStreamed) streams.add(-1);
+      if (isStreamed) streams.open -= 1;
       accessLog.logFinished(call, answer?.status);
     },
     /** Logs a request that could not be parsed, and returns its answer. */
@@ -108,15 +108,17 @@ function addOwnHeaders({ headers }: Answer, { record }: Call, redact: Redactor):
 
 /** Returns a function that finds a call's answer. It rejects with `GatewayError` or `ClientGone`. */
 function createDispatch(services: GatewayServices): (call: Call) => Promise<Answer> {
-  const { config, limits, listModels, logger, memory } = services;
+  const { config, limits, listModels, logger, warned } = services;
   const { server, clients } = config;
   const authenticate = createAuthenticator(server.auth, clients);
   // With CORS pages are wanted; with keys they are no danger.
   const checkOrigin = server.cors || needsKey(config) ? undefined : createOriginCheck(server);
-  const proxied = needsKey(config) ? undefined : memory.totalCounter('proxied without keys');
-  const askedFor = new Map(
-    UNSERVED_PATHS.map((path) => [path, memory.totalCounter(`asked for: ${path}`)]),
-  );
+  const isOpen = !needsKey(config);
+  const warnOnce = (text: string) => {
+    if (warned.has(text)) return;
+    warned.add(text);
+    logger.log('warn', text);
+  };
 
   // In this order, so that an unauthenticated client learns and consumes nothing.
   return async (call) => {
@@ -133,9 +135,9 @@ function createDispatch(services: GatewayServices): (call: Call) => Promise<Answ
     const client = authenticate(headerValues(call, 'authorization'));
     call.record.client = client?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
-    // Once, over all threads: on loopback too, a gateway without keys is open to everybody whom a proxy lets through.
-    if (isProxied && proxied?.add(1) === 1) {
-      logger.log('warn', 'a proxy sends requests, and no key is needed; set [server.auth] keys');
+    // On loopback too, a gateway without keys is open to everybody whom a proxy lets through.
+    if (isProxied && isOpen) {
+      warnOnce('a proxy sends requests, and no key is needed; set [server.auth] keys');
     }
     const limiter = limits.ofClients.get(client?.name)!;
     const noSlot = limiter.acquireSlot();
@@ -145,9 +147,9 @@ function createDispatch(services: GatewayServices): (call: Call) => Promise<Answ
     if (noToken) throw noToken;
     if (isFound && path === '/v1/models') return await listModels(client);
     if (isFound) return await completeChat(call, services, client);
-    // Once per path, over all threads: a client that is set to it asks again and again.
-    if (askedFor.get(path)?.add(1) === 1) {
-      logger.log('warn', `${path} is not served; this gateway serves ${SERVED}`);
+    // A client that is set to it asks again and again.
+    if (UNSERVED_PATHS.includes(path)) {
+      warnOnce(`${path} is not served; this gateway serves ${SERVED}`);
     }
     const allow = methods && { headers: { allow: methods.join(', ') } };
     throw new GatewayError('notFound', 'Resource not found', allow);

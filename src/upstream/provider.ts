@@ -71,7 +71,7 @@ export function createOpenAIProvider(settings: ProviderSettings) {
 
   return {
     ...settings,
-    /** The same in all threads as long as its settings are the same. */
+    /** The same as long as its settings are the same. */
     digest: digestOf(settings),
     /** Without the query, which may hold a key. For the log. */
     chatUrl: origin + chatPath,
