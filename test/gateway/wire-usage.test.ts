@@ -133,6 +133,17 @@ test('each of the fallbacks is asked by its own setting', async (t) => {
   assert.equal(gateway.accessLines()[0]!['usage_added'], undefined);
 });
 
+/** Sends these bytes in pieces, each in a chunk of its own. */
+function sendCut(bytes: Buffer, places: readonly number[]): Script {
+  return async (_, response) => {
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    for (const [index, from] of [0, ...places].entries()) {
+      await new Promise((done) => response.write(bytes.subarray(from, places[index]), done));
+    }
+    response.end();
+  };
+}
+
 const BOTH = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],${COUNTS}}\n\n`;
 for (const [what, events, seen] of [
   ['a chunk that has choices too', CHUNK + BOTH + DONE, CHUNK + BOTH + DONE],
@@ -155,6 +166,9 @@ for (const [what, events, seen] of [
   ['a usage in every chunk', `${BOTH}${USAGE}${BOTH}${USAGE}${DONE}`, `${BOTH}${BOTH}${DONE}`],
   ['no [DONE]', CHUNK + LAST + USAGE, CHUNK + LAST + DONE],
   ['no blank line behind it', CHUNK + LAST + USAGE.trimEnd(), CHUNK + LAST + DONE],
+  ['a line feed behind it', `${CHUNK}${LAST}${USAGE.trimEnd()}\n`, CHUNK + LAST + DONE],
+  ['a carriage return behind it', `${CHUNK}${LAST}${USAGE.trimEnd()}\r`, CHUNK + LAST + DONE],
+  ['CR LF behind it', `${CHUNK}${LAST}${USAGE.trimEnd()}\r\n`, CHUNK + LAST + DONE],
   [
     'text that only quotes one',
     CHUNK.replace('"a"', JSON.stringify(USAGE)) + LAST + DONE,
@@ -162,20 +176,32 @@ for (const [what, events, seen] of [
   ],
 ] as const) {
   for (const pieces of [1, 9]) {
-    test(`only the chunk that has nothing but usage is taken out: ${what}, in ${pieces}`, async (t) => {
+    test(`only the chunk of usage is taken out: ${what}, in ${pieces}`, async (t) => {
       const bytes = Buffer.from(events);
       const size = Math.ceil(bytes.length / pieces);
-      const { gateway } = await start(t, async (_, response) => {
-        response.writeHead(200, { 'content-type': 'text/event-stream' });
-        for (let at = 0; at < bytes.length; at += size) {
-          await new Promise((done) => response.write(bytes.subarray(at, at + size), done));
-        }
-        response.end();
-      });
+      const places = Array.from({ length: pieces - 1 }, (_, index) => (index + 1) * size);
+      const { gateway } = await start(t, sendCut(bytes, places));
       assert.equal((await gateway.chat(STREAM)).text, seen ?? events);
     });
   }
 }
+
+const AZURE = `data: {"choices":[],"created":1,"id":"","latency_checkpoint":{"a_ms":5},"object":"chat.completion.chunk",${COUNTS}}\n\n`;
+
+test('the chunk of usage goes with its own line end, wherever the stream is cut', async (t) => {
+  const { gateway, p } = await start(t);
+  for (const lineEnd of ['\n', '\r', '\r\n']) {
+    const withEnds = (text: string) => text.replaceAll('\n', lineEnd);
+    const bytes = Buffer.from(withEnds(`${CHUNK}${LAST}${AZURE}: bye\n${DONE}`));
+    const expected = withEnds(`${CHUNK}${LAST}: bye\n${DONE}`);
+    const places = [...bytes.keys()].slice(1);
+    const cuts = lineEnd === '\r\n' ? [places, ...places.map((place) => [place])] : [places];
+    for (const cut of cuts) {
+      p.script = sendCut(bytes, cut);
+      assert.equal((await gateway.chat(STREAM)).text, expected, `cut at ${cut.join()}`);
+    }
+  }
+});
 
 test('an error after the usage is the error event', async (t) => {
   const { gateway } = await start(t, `${CHUNK}${USAGE}data: {"error":{"message":"boom"}}\n\n`);
@@ -267,22 +293,37 @@ test('a request that is refused with and without the member says nothing about t
   assert.ok(!gateway.log.some((line) => line.includes('stream_usage refused')));
 });
 
-test('a chunk with more than usage passes, and one with only usage is no first event', async (t) => {
-  const citing = `data: {"choices":[],"citations":["http://x"],${COUNTS}}\n\n`;
-  const { gateway } = await start(t, CHUNK + LAST + citing + DONE);
-  assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + citing + DONE);
-  for (const own of ['"x_groq":{"id":"r"}', '"timings":{"predicted_n":5}']) {
-    const extended = `data: {"choices":[],${own},${COUNTS}}\n\n`;
-    const { gateway: other } = await start(t, CHUNK + LAST + extended + DONE);
-    assert.equal((await other.chat(STREAM)).text, CHUNK + LAST + DONE);
+test('a chunk of usage is taken out whatever else stands in it', async (t) => {
+  const { gateway, p } = await start(t);
+  for (const own of [
+    '"latency_checkpoint":{"engine_ttft_ms":5}',
+    '"sla_metrics":{"ttft_ms":5},"service_tier":null',
+    '"timings":{"predicted_n":5}',
+    '"x_groq":{"id":"r"}',
+    '"citations":["http://x"],"error":null',
+  ]) {
+    const chunk = `data: {"choices":[],${own},${COUNTS}}\n\n`;
+    p.script = (_, response) => sendEvents(response, CHUNK + LAST + chunk + DONE);
+    assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + DONE, own);
   }
+});
+
+test('a chunk of usage alone is no answer, with and without stream_usage', async (t) => {
   const error = 'data: {"error":{"message":"busy","code":503}}\n\n';
-  for (const [events, status] of [
-    [USAGE + error, 503],
-    [USAGE + DONE, 502],
-  ] as const) {
-    const { gateway: early } = await start(t, events);
-    assert.equal((await early.chat(STREAM)).status, status);
+  for (const lines of [ON, '']) {
+    const { gateway, p } = await scenario(t, { providers: { p: { lines } } });
+    for (const [events, status] of [
+      [USAGE + error, 503],
+      [USAGE + DONE, 502],
+      [AZURE + DONE, 502],
+      [USAGE, 502],
+    ] as const) {
+      p.script = (_, response) => sendEvents(response, events);
+      assert.equal((await gateway.chat(STREAM)).status, status, events);
+    }
+    p.script = (_, response) => sendEvents(response, USAGE + CHUNK + LAST + DONE);
+    const { text } = await gateway.chat(STREAM);
+    assert.equal(text, (lines === '' ? USAGE : '') + CHUNK + LAST + DONE);
   }
 });
 
