@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
+import type { ServerResponse } from 'node:http';
 import { test, type TestContext } from 'node:test';
 
 import { chatBody, CLIENT_TOKEN, triesOf, STREAM } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
-import { errorAfter } from '../support/streams.ts';
+import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
 import {
   answerWell,
+  beginStream,
   CHUNK,
   completionEvents,
   failWith,
@@ -133,15 +135,11 @@ test('each of the fallbacks is asked by its own setting', async (t) => {
   assert.equal(gateway.accessLines()[0]!['usage_added'], undefined);
 });
 
-/** Sends these bytes in pieces, each in a chunk of its own. */
-function sendCut(bytes: Buffer, places: readonly number[]): Script {
-  return async (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' });
-    for (const [index, from] of [0, ...places].entries()) {
-      await new Promise((done) => response.write(bytes.subarray(from, places[index]), done));
-    }
-    response.end();
-  };
+/** Writes these bytes in pieces, each in a chunk of its own. */
+async function writeCut(response: ServerResponse, bytes: Buffer, places: readonly number[]) {
+  for (const [index, from] of [0, ...places].entries()) {
+    await new Promise((done) => response.write(bytes.subarray(from, places[index]), done));
+  }
 }
 
 const BOTH = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],${COUNTS}}\n\n`;
@@ -180,7 +178,11 @@ for (const [what, events, seen] of [
       const bytes = Buffer.from(events);
       const size = Math.ceil(bytes.length / pieces);
       const places = Array.from({ length: pieces - 1 }, (_, index) => (index + 1) * size);
-      const { gateway } = await start(t, sendCut(bytes, places));
+      const { gateway } = await start(t, async (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        await writeCut(response, bytes, places);
+        response.end();
+      });
       assert.equal((await gateway.chat(STREAM)).text, seen ?? events);
     });
   }
@@ -192,13 +194,23 @@ test('the chunk of usage goes with its own line end, wherever the stream is cut'
   const { gateway, p } = await start(t);
   for (const lineEnd of ['\n', '\r', '\r\n']) {
     const withEnds = (text: string) => text.replaceAll('\n', lineEnd);
-    const bytes = Buffer.from(withEnds(`${CHUNK}${LAST}${AZURE}: bye\n${DONE}`));
-    const expected = withEnds(`${CHUNK}${LAST}: bye\n${DONE}`);
-    const places = [...bytes.keys()].slice(1);
+    const before = withEnds(CHUNK + LAST);
+    const rest = Buffer.from(withEnds(`${AZURE}: bye\n${DONE}`));
+    const places = [...rest.keys()].slice(1);
     const cuts = lineEnd === '\r\n' ? [places, ...places.map((place) => [place])] : [places];
     for (const cut of cuts) {
-      p.script = sendCut(bytes, cut);
-      assert.equal((await gateway.chat(STREAM)).text, expected, `cut at ${cut.join()}`);
+      const { opened: seen, open: see } = createGate();
+      p.script = async (request, response) => {
+        await beginStream(before)(request, response);
+        await seen;
+        await writeCut(response, rest, cut);
+        response.end();
+      };
+      const chat = openChat(gateway.port);
+      // What comes before the client reads would be joined.
+      await eventually(() => chat.text() === before, 'the first events');
+      see();
+      assert.equal(await chat.ended, before + withEnds(`: bye\n${DONE}`), `cut at ${cut.join()}`);
     }
   }
 });
