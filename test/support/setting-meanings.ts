@@ -60,7 +60,7 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.<id>.key_affinity':
     'the requests of a session (`x-session-id`, else the client or its key) begin with the same one of `api_keys`',
   'providers.<id>.stream_usage':
-    'asks for the tokens of each stream whose client does not (`stream_options.include_usage`), and takes the chunk that has nothing else out of the answer',
+    'asks for the tokens of each stream whose client does not (`stream_options.include_usage`), and takes the chunk that has `usage` and no choices out of the answer',
   'providers.<id>.timeout': 'replaces `[server] timeout` for this provider',
   'providers.<id>.retries': 'replaces `[server] retries` for this provider',
   'aliases.<alias>':
