@@ -129,11 +129,11 @@ const MAX_LINES: Readonly<Record<string, number>> = {
   cli: 520,
   config: 1565,
   downstream: 1150,
-  gateway: 1150,
+  gateway: 1157,
   lib: 2005,
-  policy: 680,
+  policy: 699,
   store: 275,
-  upstream: 1930,
+  upstream: 1932,
   workers: 315,
 };
 
