@@ -166,6 +166,7 @@ class Relay implements ByteSink, ByteStream {
     }
     // The idle limit stops while the client is slow to read, and goes on afterwards; only data restarts it.
     const { sawData } = splitter;
+    if (sawData) this.#context.onData?.();
     if (!hasRoom) {
       const leftMs = this.#idleLeftMs ?? deadline.disarm();
       this.#idleLeftMs = sawData ? this.#idleMs : leftMs;

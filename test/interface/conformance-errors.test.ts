@@ -75,7 +75,7 @@ function apiError(status: number, text: string | RegExp): ExpectedError {
     provider: 'p',
     status,
     message: typeof text === 'string' ? message + text : new RegExp(`^${message}${text.source}`),
-    headers: status === 504 ? { ...chosen, 'x-should-retry': 'false' } : chosen,
+    headers: chosen,
   };
 }
 
