@@ -314,7 +314,8 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     failure = message;
   });
   try {
-    const cut = new TransportError(Object.assign(new Error('cut'), { code: 'ECONNRESET' }));
+    const reset = Object.assign(new Error('cut'), { code: 'ECONNRESET' });
+    const cut = new TransportError(reset, 'inBody');
     const body = bodyOf(pieces, isCut ? cut : undefined);
     const text = (await readAll(await openStream(replyWith(body), context), Infinity))!.toString(
       'latin1',
@@ -324,7 +325,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean) {
     const noted = { responseModel, finishReason, usage };
     return { text: text.replace(/\r\n$/, '\r'), failure, hasBegun: true, noted };
   } catch (thrown) {
-    const error = upstreamFailure(thrown, { provider: 'p', headersReceived: true });
+    const error = upstreamFailure(thrown, 'p');
     if (!(error instanceof GatewayError)) throw error;
     return { text: '', failure: error.message, hasBegun: false };
   }
