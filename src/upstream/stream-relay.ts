@@ -182,7 +182,7 @@ class Relay implements ByteSink, ByteStream {
       this.cancel();
     } else {
       const { provider } = this.#context.attempt;
-      const failure = upstreamFailure(thrown, { provider, headersReceived: true });
+      const failure = upstreamFailure(thrown, provider);
       this.#finish(GatewayError.from(failure));
     }
   }
