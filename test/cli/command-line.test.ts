@@ -396,7 +396,7 @@ fallback = ["openai"]
     ]);
     const { stderr: byOption } = await startServing(t, LOCAL, {
       cwd,
-      env: { ...env, GATEWAY_TIMEOUT: '7' },
+      env: { ...env, GATEWAY_TIMEOUT: '7', GATEWAY_PORT: '1' },
     });
     await eventually(() => byOption().includes('upstream'), 'the last line');
     assert.deepEqual(overriddenIn(byOption()), [
