@@ -149,7 +149,8 @@ class UndiciExchange implements UpstreamReply, ByteSource {
   /** The state of the connection if it breaks now; `undefined` if the upstream may have worked on the request. */
   get #connectionFailure(): ConnectionFailure | undefined {
     if (!this.#socket) return 'unconnected';
-    if (this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
+    if (this.status > 0) return 'inBody';
+    if (this.#socket.bytesRead > this.#bytesReadBefore) return 'inHead';
     const isSoon = performance.now() - this.#sentAtMs < STALE_WITHIN_MS;
     return this.connection === 'reused' && isSoon ? 'stale' : undefined;
   }

@@ -273,9 +273,9 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     gate.open();
     // Those of the first agent are taken first: the others may end of disuse.
     const [first] = upstream.sockets;
-    const before = first!.bytesRead;
+    const readBefore = first!.bytesRead;
     assert.equal(await send(), 'reused');
-    assert.ok(first!.bytesRead > before, 'the connection that was made first');
+    assert.ok(first!.bytesRead > readBefore, 'the connection that was made first');
   });
 
   test('tell that a fresh connection is none of the idle ones, and is not kept', async (t) => {
