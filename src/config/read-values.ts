@@ -50,6 +50,14 @@ const SERVICE_LINK_NAME =
 const SERVICE_LINK_HINT =
   '; Kubernetes sets this variable for a Service named "gateway": set enableServiceLinks: false in the pod, or rename the Service';
 
+/** Settings that there were, and what takes their place. */
+const REMOVED: Readonly<Record<string, string>> = Object.fromEntries(
+  ['server.workers', 'GATEWAY_WORKERS'].map((name) => [
+    name,
+    'threads are gone; set [server] reuse_port = true and start several processes at the port (docs/deployment.md)',
+  ]),
+);
+
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
 
 /** Returns the value of every setting that has one, defaults included. Throws `ConfigError` if the text is no TOML. */
@@ -96,7 +104,7 @@ class ValueReader {
         this.#readValue(path, key, table[key], rows[keyInTable]);
       } else if (keyInTable === undefined || isScalar) {
         const hint = didYouMean(key, [...known, ...builtIn]);
-        this.values.problem(name, `unknown key${hint}`);
+        this.values.problem(name, REMOVED[name] ?? `unknown key${hint}`);
       } else {
         this.#readSection(table[key] ?? {}, name, nameOf(pattern, keyInTable));
       }
@@ -201,6 +209,7 @@ class ValueReader {
     for (const [name, value = ''] of Object.entries(this.#sources.env)) {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
+      if (REMOVED[name] && value) this.values.problem(name, REMOVED[name]);
       this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
     }
   }

@@ -8,12 +8,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 
 import { startTimer } from '../lib/cancellation.ts';
 import type { Call, CLIENT_LIMITS } from './call.ts';
-import {
-  Connection,
-  PROGRESS_CHECKS,
-  type RequestCounts,
-  type ServerState,
-} from './connection.ts';
+import { Connection, PROGRESS_CHECKS, type RequestCounts, type ServerState } from './connection.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
