@@ -191,7 +191,6 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
     keyPools,
     limits: createLimits(config, limitState, store),
     health,
-    usageRefusals: new Set<string>(),
     lastAsked: new Map<string, number>(),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),

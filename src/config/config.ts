@@ -11,7 +11,7 @@ import { readProviders } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
 import type { TARGETS } from './setting-kinds.ts';
-import { ConfigError, SettingValues } from './setting-values.ts';
+import { ConfigError, type SettingValues } from './setting-values.ts';
 
 export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
 export type { ProviderSettings } from './providers-section.ts';

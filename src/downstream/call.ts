@@ -3,13 +3,13 @@
  * parsed is sent here.
  */
 
-import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 
 import { AccessRecord, type Answer, isStream } from '../lib/attempt.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
+import { createUuid } from '../lib/ids.ts';
 import { type ChunkBuffer, joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { discardBody, readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
@@ -93,7 +93,7 @@ export class Call {
     this.peerAddress = request.socket.remoteAddress;
     const ownId = request.headers['x-request-id'];
     this.id =
-      typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();
+      typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : createUuid();
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.#closed = new Promise((resolve) => {
       response.on('close', () => {

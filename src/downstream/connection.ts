@@ -1,11 +1,11 @@
 /** One client connection: works on its requests in order, refuses what is none, and cuts off a client that stops reading. */
 
-import { randomUUID } from 'node:crypto';
 import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
+import { createUuid } from '../lib/ids.ts';
 import type { Answer } from '../lib/attempt.ts';
 import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
 import { toAddress } from './request-head.ts';
@@ -138,7 +138,7 @@ export class Connection {
     // The parser fails again with each packet.
     if (!socket.writable) return;
     if (isAnswered) return this.#linger();
-    const requestId = randomUUID();
+    const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
     const answer = this.server.answerBroken(refusal, requestId, remote);
     socket.write(serialize(answer, requestId));

@@ -1,27 +1,44 @@
-/** `POST /v1/chat/completions`: reads the request, resolves its `model`, and asks the candidates in order. */
+/** `POST /v1/chat/completions`: reads the request, and asks one candidate after the other until one answers. */
 
+import type { ClientSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import { headerValues } from '../downstream/request-head.ts';
-import type { ClientSettings } from '../config/config.ts';
-import { type Answer, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import { type Answer, Attempt, type ChatRequest, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import { Deadline, pause } from '../lib/cancellation.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
-import { GatewayError, invalidRequest } from '../lib/errors.ts';
+import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
+import type { KeyPool } from '../policy/key-pool.ts';
+import type { ProviderHealth } from '../policy/provider-health.ts';
+import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
 import { tracingOf } from '../upstream/headers.ts';
-import type { Provider } from '../upstream/provider.ts';
-import { mayName } from '../policy/authentication.ts';
-import { type BalanceServices, leastBusyFirst } from './balance.ts';
+import { failureOf, readReply, sendAttempt } from '../upstream/send-attempt.ts';
+import { type Candidate, candidatesFor, type CandidateServices } from './candidates.ts';
 import { keepAlive } from './keep-alive.ts';
-import type { Candidate, SelectionServices } from './ask-provider.ts';
-import { askCandidates } from './selection.ts';
+import { ProviderTries } from './provider-tries.ts';
 
-export interface CompletionServices extends SelectionServices, BalanceServices {
-  readonly providers: ReadonlyMap<string, Provider>;
-  readonly fallbacks: readonly Provider[];
+export interface CompletionServices extends AttemptServices, CandidateServices {
+  readonly logger: Logger;
+  /** By the provider's id; absent if it has one key. */
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
+  readonly health: ReadonlyMap<string, ProviderHealth>;
 }
 
-/** Answers one chat completion. `client` is undefined if the key has no name. Throws `GatewayError` or `ClientGone`. */
+/** One request on its way through the candidates. */
+interface Asking {
+  readonly call: Call;
+  readonly chat: ChatRequest;
+  /** The headers by which its trace goes on at providers, names and values in turn. */
+  readonly tracing: readonly string[];
+  /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
+  readonly breaker: CircuitBreaker | undefined;
+  readonly services: CompletionServices;
+}
+
+/** Answers one chat completion. `client` is undefined if the key has no name. Rejects with `GatewayError` or `ClientGone`. */
 export async function completeChat(
   call: Call,
   services: CompletionServices,
@@ -39,9 +56,10 @@ export async function completeChat(
   const chat = parser.finish(body);
   record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
   record.stream = chat.stream;
-  const candidates = resolveModel(chat.model, call, services, client);
+  const candidates = candidatesFor(chat.model, call, services, client);
   record.provider = candidates[0]!.provider.id;
-  const answering = askCandidates(candidates, { call, chat, tracing, services });
+  const breaker = candidates.length > 1 ? services.breaker : undefined;
+  const answering = askCandidates(candidates, { call, chat, tracing, breaker, services });
   const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
   return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
 }
@@ -62,71 +80,211 @@ function checkContentHeaders(call: Call): void {
 }
 
 /**
- * Resolves a `model` value:
- * - an alias, to those of its targets whose providers are registered, in order or balanced;
- * - `<provider_id>/<model_name>`, split at the first slash;
- * - a provider's id, to its default model;
- * - any other name, to the primary provider.
- *
- * Adds each fallback that is not among them, with its own default model. The client's `models` must have the name as it
- * was sent, or, if it is no alias, as `<provider_id>/<model_name>`. Throws `unknownProvider` or `invalidRequest`; to a
- * client with `models` `notFound` for every other name, so that it does not learn what there is.
+ * Asks the candidates in order until one answers. The first is the requested one: if its circuit is open, it is asked last.
+ * If all fail, throws the failure of the requested one; at once `ClientGone` or a failure that names no provider. Holds the
+ * request's body until it has its result.
  */
-function resolveModel(
-  name: string,
-  call: Call,
-  services: CompletionServices,
-  client: ClientSettings | undefined,
-): Candidate[] {
-  const { config, fallbacks, providers } = services;
-  const { targets, isBalanced = false } = config.aliases.get(name) ?? {};
-  const registered = targets?.filter((target) => providers.has(providerIdOf(target)));
-  const names = registered?.length ? registered : [targets?.[0] ?? name];
-  const found = names.map((one) => toCandidate(one, services));
-  const [first] = found;
-  const isNamedInFull =
-    !targets &&
-    !(first instanceof GatewayError) &&
-    mayName(client, `${first!.provider.id}/${first!.model}`);
-  if (!mayName(client, name) && !isNamedInFull) {
-    const reason = 'model not allowed for this client';
-    throw new GatewayError('notFound', 'Resource not found', { reason });
+async function askCandidates(candidates: readonly Candidate[], asking: Asking): Promise<Answer> {
+  const { call, services } = asking;
+  const { record } = call;
+  const requested = candidates[0]!;
+  let failed: Attempt | undefined;
+  // The requested one comes a second time if it was passed over.
+  let count = candidates.length;
+  call.bodyReservation.retain();
+  try {
+    for (let index = 0; index < count; index += 1) {
+      const candidate = candidates[index] ?? requested;
+      const isPostponed = index === candidates.length;
+      const admitting = admit(candidate, asking, isPostponed);
+      const admission = admitting instanceof Promise ? await admitting : admitting;
+      const isSkipped = admission instanceof GatewayError || (admission === 'open' && !isPostponed);
+      record.hasRetried ||= !isSkipped && candidate !== requested;
+      const attempt = isSkipped
+        ? skip(candidate, admission, asking)
+        : await askProvider(candidate, admission, asking);
+      if (attempt.answer) return attempt.answer;
+      if (candidate !== requested) continue;
+      failed = attempt;
+      if (!attempt.failure) count += 1;
+      else if (!isReasonToFallBack(attempt.failure, candidate)) break;
+    }
+  } finally {
+    // If all providers were skipped, it takes nothing of the client's limit.
+    const wasAsked = record.tries.some((attempt) => attempt.wasAsked);
+    if (!wasAsked) services.limits.ofClients.get(record.client)!.refundTokens();
+    call.bodyReservation.release();
   }
-  const targeted = found.map((one) => {
-    if (one instanceof GatewayError) throw one;
-    return one;
-  });
-  const candidates = isBalanced ? leastBusyFirst(targeted, call, services) : targeted;
-  const others = fallbacks.filter((one) => candidates.every(({ provider }) => provider !== one));
-  const { model } = candidates[0]!;
-  for (const provider of others)
-    candidates.push({ provider, model: provider.defaultModel ?? model });
-  return candidates;
+  record.provider = requested.provider.id;
+  record.attempt = failed;
+  throw failed!.failure!;
 }
 
-/** Returns the provider's id in the target of an alias, which always has a slash. */
-export function providerIdOf(target: string): string {
-  return target.slice(0, target.indexOf('/'));
+/** Returns whether another candidate may be asked after the requested one. */
+function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: Candidate): boolean {
+  // Of targets that are alike, one that has no key, no such model or no token left is the only one to blame.
+  if (isBalanced && TARGET_STATUSES.has(status)) return details.mayFallBack ?? true;
+  // The rate limit of a provider is no reason to ask another one, unlike its concurrency limit.
+  if (details.limit === 'provider') return false;
+  return details.mayFallBack ?? (status >= 500 || status === 408 || status === 429);
 }
 
-function toCandidate(
-  target: string,
-  { config, providers }: CompletionServices,
-): Candidate | GatewayError {
-  const { primary } = config.providers;
-  const slash = target.indexOf('/');
-  const isWholeName = slash < 0 && !providers.has(target);
-  if (slash === 0 || (isWholeName && primary === undefined)) {
-    return invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
+type Admission = 'closed' | 'open' | Probe | GatewayError;
+
+/**
+ * Takes a token of the provider's rate limit and a slot. Returns the state of the circuit before this attempt, or the probe
+ * that it is, or `rateLimit` if a limit is reached. With an open circuit neither is kept, unless the provider
+ * `isPostponed`: then it is asked nevertheless. Only with a store there is something to wait for.
+ */
+function admit(
+  { provider, model }: Candidate,
+  { breaker, services }: Asking,
+  isPostponed: boolean,
+): Admission | Promise<Admission> {
+  const guard = isPostponed ? undefined : breaker;
+  if (guard?.stateOf(provider, model) === 'open') return 'open';
+  const limiter = services.limits.ofProviders.get(provider.id)!;
+  const takeSlot = (noToken: GatewayError | undefined): Admission => {
+    if (noToken) return noToken;
+    // While the store was asked, another request has become the probe.
+    const isOpen = guard?.stateOf(provider, model) === 'open';
+    const noSlot = isOpen ? undefined : limiter.acquireSlot();
+    if (isOpen || noSlot) limiter.refundTokens();
+    if (isOpen) return 'open';
+    // A request that is not sent is not the probe.
+    return noSlot ?? breaker?.recordAttempt(provider, model) ?? 'closed';
+  };
+  const taking = limiter.takeTokens();
+  return taking instanceof Promise ? taking.then(takeSlot) : takeSlot(taking);
+}
+
+/** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
+function skip({ provider, model }: Candidate, why: 'open' | GatewayError, asking: Asking): Attempt {
+  const attempt = new Attempt(provider, model);
+  attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
+  attempt.failure = why === 'open' ? undefined : why;
+  asking.call.record.tries.push(attempt);
+  logAttempt('provider skipped', attempt, asking);
+  return attempt;
+}
+
+/**
+ * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused.
+ * Returns the attempt that has the answer, or says why there is none. Frees the slot and ends the probe: after a stream, else
+ * at once.
+ */
+async function askProvider(
+  candidate: Candidate,
+  admission: 'closed' | 'open' | Probe,
+  asking: Asking,
+): Promise<Attempt> {
+  const { breaker, call, chat, services } = asking;
+  const { provider } = candidate;
+  const probe = typeof admission === 'object' ? admission : undefined;
+  const maxRetries = admission === 'closed' ? provider.retries : 0;
+  const tries = new ProviderTries(maxRetries, services.keyPools.get(provider.id), call);
+  const release = () => {
+    services.limits.ofProviders.get(provider.id)!.releaseSlot();
+    probe?.end();
+  };
+  let isStreamed = false;
+  try {
+    for (let waitMs: number | undefined = 0; waitMs !== undefined;) {
+      if (waitMs > 0) await pause(waitMs, call.cancellation);
+      call.cancellation.throwIfCancelled();
+      waitMs = tries.next(await makeAttempt(candidate, tries, probe, asking));
+      call.record.hasRetried ||= tries.hasRetried;
+    }
+    const attempt = tries.chosen!;
+    isStreamed = chat.stream && attempt.answer !== undefined;
+    // A stream can fail until its end.
+    if (!isStreamed) breaker?.recordOutcome(candidate, attempt.failure);
+    return attempt;
+  } finally {
+    if (isStreamed) call.onFinish(release);
+    else release();
   }
-  const providerId = isWholeName ? primary! : slash < 0 ? target : target.slice(0, slash);
-  const provider = providers.get(providerId);
-  if (provider === undefined) {
-    const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
-    return new GatewayError('unknownProvider', shown);
+}
+
+/** Returns the attempt, with its answer or its provider's failure. Throws failures that name no provider: nobody else is asked. */
+async function makeAttempt(
+  candidate: Candidate,
+  { key, reconnect }: ProviderTries,
+  probe: Probe | undefined,
+  asking: Asking,
+): Promise<Attempt> {
+  const { call, chat, tracing, services } = asking;
+  const { record } = call;
+  const { provider, model } = candidate;
+  const attempt = new Attempt(provider, model, key);
+  record.tries.push(attempt);
+  record.attempt = attempt;
+  record.provider = provider.id;
+  const context: AttemptContext = {
+    attempt,
+    headerNames: provider,
+    call,
+    services,
+    isStream: chat.stream,
+    deadline: new Deadline(call.cancellation),
+    // Lives as long as the stream, and must not capture `chat`: its body is often megabytes.
+    onStreamEnd: createStreamEnd(candidate, attempt, asking),
+    onData: probe?.onData,
+  };
+  try {
+    const withUsage = provider.streamUsage ? chat.askForUsage() : undefined;
+    attempt.usageAdded = withUsage !== undefined;
+    const request = provider.chatRequest(withUsage ?? chat, model, tracing, key);
+    const { bodyReservation: reservation } = call;
+    const sent = { ...request, reservation, isStream: chat.stream, reconnect };
+    const reply = await sendAttempt(sent, provider.timeoutMs, context);
+    const answer = readReply(reply, context);
+    attempt.answer = answer instanceof Promise ? await answer : answer;
+    // That of a stream goes on to its end.
+    if (!chat.stream) context.deadline.stop();
+  } catch (thrown) {
+    const failure = failureOf(thrown, context);
+    attempt.recordEnd(failure);
+    logAttempt('try', attempt, asking);
+    if (failure instanceof ClientGone) throw failure;
+    services.health.get(provider.id)!(failure);
+    if (failure.details.provider === undefined) throw failure;
+    return attempt;
   }
-  const named = isWholeName ? target : slash < 0 ? '' : target.slice(slash + 1);
-  const model = named || provider.defaultModel;
-  if (!model) return invalidRequest(`provider ${providerId} has no default_model; name a model`);
-  return { provider, model };
+  attempt.recordEnd();
+  logAttempt('try', attempt, asking);
+  // A stream may still fail.
+  if (!chat.stream) services.health.get(provider.id)!(undefined);
+  return attempt;
+}
+
+/** Returns what records the end of a stream, with its failure if there is one. */
+function createStreamEnd(
+  candidate: Candidate,
+  attempt: Attempt,
+  { breaker, call, services }: Asking,
+) {
+  const { health, logger } = services;
+  return (failure?: GatewayError): void => {
+    if (failure) {
+      call.record.failure = failure;
+      attempt.recordEnd(failure);
+      logAttempt('try', attempt, { call, services: { logger } });
+    }
+    health.get(candidate.provider.id)!(failure);
+    breaker?.recordOutcome(candidate, failure);
+  };
+}
+
+interface Logged {
+  readonly call: Call;
+  readonly services: { readonly logger: Logger };
+}
+
+function logAttempt(message: string, attempt: Attempt, { call, services }: Logged): void {
+  const { logger } = services;
+  if (!logger.isEnabled('debug')) return;
+  const { connection, url, wasAsked } = attempt;
+  const sent = wasAsked ? { url, connection } : {};
+  logger.log('debug', message, { request_id: call.id, ...attempt.toFacts(), ...sent });
 }

@@ -1,6 +1,6 @@
 /** One request from its head to its access line: the order of checks, the routes, and where every failure becomes an answer. */
 
-import { needsKey, type Config } from '../config/config.ts';
+import { type ClientSettings, needsKey, type Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { checkProtocol, headerValues } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
@@ -106,8 +106,8 @@ function addOwnHeaders({ headers }: Answer, { record }: Call, redact: Redactor):
   }
 }
 
-/** Returns a function that finds a call's answer. It rejects with `GatewayError` or `ClientGone`. */
-function createDispatch(services: GatewayServices): (call: Call) => Promise<Answer> {
+/** Returns a function that finds a call's answer. It throws or rejects with `GatewayError` or `ClientGone`. */
+function createDispatch(services: GatewayServices): (call: Call) => Answer | Promise<Answer> {
   const { config, limits, listModels, logger, warned } = services;
   const { server, clients } = config;
   const authenticate = createAuthenticator(server.auth, clients);
@@ -120,14 +120,26 @@ function createDispatch(services: GatewayServices): (call: Call) => Promise<Answ
     logger.log('warn', text);
   };
 
+  /** Answers a request whose client may send it. */
+  const route = (call: Call, client: ClientSettings | undefined): Answer | Promise<Answer> => {
+    const { path } = call;
+    const methods = ROUTES.get(path);
+    if (methods?.includes(call.method)) {
+      return path === '/v1/models' ? listModels(client) : completeChat(call, services, client);
+    }
+    // A client that is set to it asks again and again.
+    if (UNSERVED_PATHS.includes(path)) {
+      warnOnce(`${path} is not served; this gateway serves ${SERVED}`);
+    }
+    const allow = methods && { headers: { allow: methods.join(', ') } };
+    throw new GatewayError('notFound', 'Resource not found', allow);
+  };
   // In this order, so that an unauthenticated client learns and consumes nothing.
-  return async (call) => {
-    const { headers, method, path } = call;
+  return (call) => {
+    const { headers, method } = call;
     checkProtocol(call);
     checkOrigin?.(call);
-    const methods = ROUTES.get(path);
-    const isFound = methods?.includes(method);
-    if (isFound && path === '/health') return health(call);
+    if (call.path === '/health' && ROUTES.get('/health')!.includes(method)) return health(call);
     const isPreflight =
       method === 'OPTIONS' && headers['access-control-request-method'] !== undefined;
     // It carries no Authorization.
@@ -143,16 +155,13 @@ function createDispatch(services: GatewayServices): (call: Call) => Promise<Answ
     const noSlot = limiter.acquireSlot();
     if (noSlot) throw noSlot;
     call.onFinish(() => limiter.releaseSlot());
-    const noToken = await limiter.takeTokens();
-    if (noToken) throw noToken;
-    if (isFound && path === '/v1/models') return await listModels(client);
-    if (isFound) return await completeChat(call, services, client);
-    // A client that is set to it asks again and again.
-    if (UNSERVED_PATHS.includes(path)) {
-      warnOnce(`${path} is not served; this gateway serves ${SERVED}`);
-    }
-    const allow = methods && { headers: { allow: methods.join(', ') } };
-    throw new GatewayError('notFound', 'Resource not found', allow);
+    const goOn = (noToken: GatewayError | undefined) => {
+      if (noToken) throw noToken;
+      return route(call, client);
+    };
+    const taking = limiter.takeTokens();
+    // Only with a store there is something to wait for.
+    return taking instanceof Promise ? taking.then(goOn) : goOn(taking);
   };
 }
 

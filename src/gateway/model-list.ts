@@ -12,7 +12,7 @@ import { mayName } from '../policy/authentication.ts';
 import { type ListedModel, readModelList } from '../upstream/listed-models.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
-import { providerIdOf } from './chat-completions.ts';
+import { providerIdOf } from './candidates.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;

@@ -113,8 +113,6 @@ export class Attempt {
   #usage: string | TokenUsage | undefined;
   /** The gateway has asked for the `usage`, and takes it out of the stream. */
   usageAdded = false;
-  /** The error names what was added: perhaps the provider refuses to be asked. */
-  isUsageRefused = false;
 
   constructor(
     { id, chatUrl }: { readonly id: string; readonly chatUrl: string },
