@@ -15,6 +15,7 @@ import type { KeyPool } from '../policy/key-pool.ts';
 import type { ProviderHealth } from '../policy/provider-health.ts';
 import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
 import { tracingOf } from '../upstream/headers.ts';
+import type { UpstreamRequest } from '../upstream/provider.ts';
 import { failureOf, readReply, sendAttempt } from '../upstream/send-attempt.ts';
 import { type Candidate, candidatesFor, type CandidateServices } from './candidates.ts';
 import { keepAlive } from './keep-alive.ts';
@@ -164,7 +165,7 @@ function skip({ provider, model }: Candidate, why: 'open' | GatewayError, asking
   attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
   attempt.failure = why === 'open' ? undefined : why;
   asking.call.record.tries.push(attempt);
-  logAttempt('provider skipped', attempt, asking);
+  logAttempt('provider skipped', attempt, asking.call, asking.services.logger);
   return attempt;
 }
 
@@ -209,20 +210,44 @@ async function askProvider(
 /** Returns the attempt, with its answer or its provider's failure. Throws failures that name no provider: nobody else is asked. */
 async function makeAttempt(
   candidate: Candidate,
-  { key, reconnect }: ProviderTries,
+  tries: ProviderTries,
   probe: Probe | undefined,
   asking: Asking,
 ): Promise<Attempt> {
-  const { call, chat, tracing, services } = asking;
+  const context = beginAttempt(candidate, tries, probe, asking);
+  const { attempt } = context;
+  try {
+    const reply = await sendAttempt(toRequest(candidate, tries, asking, attempt), context);
+    const answer = readReply(reply, context);
+    attempt.answer = answer instanceof Promise ? await answer : answer;
+  } catch (thrown) {
+    const failure = failureOf(thrown, context);
+    endAttempt(attempt, failure, asking);
+    if (failure instanceof ClientGone || failure.details.provider === undefined) throw failure;
+    return attempt;
+  }
+  // A stream goes on to its end, and may still fail.
+  if (!context.isStream) context.deadline.stop();
+  endAttempt(attempt, undefined, asking, context.isStream);
+  return attempt;
+}
+
+function beginAttempt(
+  candidate: Candidate,
+  { key }: ProviderTries,
+  probe: Probe | undefined,
+  asking: Asking,
+): AttemptContext {
+  const { call, chat, services } = asking;
   const { record } = call;
   const { provider, model } = candidate;
   const attempt = new Attempt(provider, model, key);
   record.tries.push(attempt);
   record.attempt = attempt;
   record.provider = provider.id;
-  const context: AttemptContext = {
+  return {
     attempt,
-    headerNames: provider,
+    settings: provider,
     call,
     services,
     isStream: chat.stream,
@@ -231,31 +256,37 @@ async function makeAttempt(
     onStreamEnd: createStreamEnd(candidate, attempt, asking),
     onData: probe?.onData,
   };
-  try {
-    const withUsage = provider.streamUsage ? chat.askForUsage() : undefined;
-    attempt.usageAdded = withUsage !== undefined;
-    const request = provider.chatRequest(withUsage ?? chat, model, tracing, key);
-    const { bodyReservation: reservation } = call;
-    const sent = { ...request, reservation, isStream: chat.stream, reconnect };
-    const reply = await sendAttempt(sent, provider.timeoutMs, context);
-    const answer = readReply(reply, context);
-    attempt.answer = answer instanceof Promise ? await answer : answer;
-    // That of a stream goes on to its end.
-    if (!chat.stream) context.deadline.stop();
-  } catch (thrown) {
-    const failure = failureOf(thrown, context);
-    attempt.recordEnd(failure);
-    logAttempt('try', attempt, asking);
-    if (failure instanceof ClientGone) throw failure;
-    services.health.get(provider.id)!(failure);
-    if (failure.details.provider === undefined) throw failure;
-    return attempt;
+}
+
+function toRequest(
+  { provider, model }: Candidate,
+  { key, reconnect }: ProviderTries,
+  { call, chat, tracing }: Asking,
+  attempt: Attempt,
+): UpstreamRequest {
+  attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
+  return provider.chatRequest({
+    body: chat.bodyWith(model, attempt.usageAdded),
+    reservation: call.bodyReservation,
+    isStream: chat.stream,
+    headers: tracing,
+    key,
+    reconnect,
+  });
+}
+
+/** Records the end. `isBegun`: a stream has its first event, and its provider has not done its work. */
+function endAttempt(
+  attempt: Attempt,
+  failure: GatewayError | ClientGone | undefined,
+  { call, services }: Pick<Asking, 'call' | 'services'>,
+  isBegun = false,
+): void {
+  attempt.recordEnd(failure);
+  logAttempt('try', attempt, call, services.logger);
+  if (!isBegun && !(failure instanceof ClientGone)) {
+    services.health.get(attempt.provider)!(failure);
   }
-  attempt.recordEnd();
-  logAttempt('try', attempt, asking);
-  // A stream may still fail.
-  if (!chat.stream) services.health.get(provider.id)!(undefined);
-  return attempt;
 }
 
 /** Returns what records the end of a stream, with its failure if there is one. */
@@ -264,27 +295,18 @@ function createStreamEnd(
   attempt: Attempt,
   { breaker, call, services }: Asking,
 ) {
-  const { health, logger } = services;
   return (failure?: GatewayError): void => {
     if (failure) {
       call.record.failure = failure;
-      attempt.recordEnd(failure);
-      logAttempt('try', attempt, { call, services: { logger } });
-    }
-    health.get(candidate.provider.id)!(failure);
+      endAttempt(attempt, failure, { call, services });
+    } else services.health.get(attempt.provider)!(undefined);
     breaker?.recordOutcome(candidate, failure);
   };
 }
 
-interface Logged {
-  readonly call: Call;
-  readonly services: { readonly logger: Logger };
-}
-
-function logAttempt(message: string, attempt: Attempt, { call, services }: Logged): void {
-  const { logger } = services;
+function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
   if (!logger.isEnabled('debug')) return;
   const { connection, url, wasAsked } = attempt;
   const sent = wasAsked ? { url, connection } : {};
-  logger.log('debug', message, { request_id: call.id, ...attempt.toFacts(), ...sent });
+  logger.log('debug', message, { request_id: id, ...attempt.toFacts(), ...sent });
 }

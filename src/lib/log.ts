@@ -70,10 +70,11 @@ export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redact
 const SEPARATORS = /[\u2028\u2029]/g;
 
 function formatJson(head: LogFacts, facts: LogFacts, redact: Redactor): string {
-  // Joined as texts: one object of all the facts would be a copy of each request's.
+  // Looked at and joined as texts: one object, or one text, of both would be a copy of the facts of each request.
   const [start, rest] = [JSON.stringify(head), JSON.stringify(facts)];
-  const line = rest === '{}' ? start : `${start.slice(0, -1)},${rest.slice(1)}`;
-  if (isPlain(line, redact)) return `${line}\n`;
+  if (isPlain(start, redact) && isPlain(rest, redact)) {
+    return rest === '{}' ? `${start}\n` : `${start.slice(0, -1)},${rest.slice(1)}\n`;
+  }
   const entry = redactFacts({ ...head, ...facts }, redact);
   return `${JSON.stringify(entry).replace(SEPARATORS, ' ')}\n`;
 }

@@ -20,7 +20,7 @@ const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
 
 /** The allow-list to the client, and the headers that the provider's `return_headers` name. */
 export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContext) {
-  const { returnHeaders } = context.headerNames;
+  const { returnHeaders } = context.settings;
   const { redact } = context.services;
   const passed: Record<string, string> = {};
   for (const [name, value] of headers) {
@@ -59,7 +59,7 @@ export function tracingOf(requestId: string, { traceparent, tracestate }: Incomi
 /** Returns the request with the headers of the client's that the provider's `forward_headers` name. */
 export function addClientHeaders(
   request: UpstreamRequest,
-  { call, headerNames: { forwardHeaders }, services: { redact } }: AttemptContext,
+  { call, settings: { forwardHeaders }, services: { redact } }: AttemptContext,
 ): UpstreamRequest {
   if (!forwardHeaders) return request;
   const headers = [...request.headers];
