@@ -3,6 +3,7 @@
 import { createAdmin, type Admin } from './admin/admin.ts';
 import { type LastReload, oldestAgesMs } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
+import { formatText } from './cli/text-log.ts';
 import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { ConfigError } from './config/setting-values.ts';
@@ -12,7 +13,7 @@ import type { CompletionServices } from './gateway/chat-completions.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
-import { createLogger, type LogSettings } from './lib/log.ts';
+import { createLogger, type LogEntry, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './lib/request-facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
@@ -50,8 +51,7 @@ export function createService(initial: Config, runtime: Runtime) {
   let snapshot = createSnapshot(initial, parts);
   breaker.guard(snapshot.providers.values());
   const server = createHttpServer({
-    handle: (call) => snapshot.gateway.handle(call),
-    answerBroken: (...request) => snapshot.gateway.answerBroken(...request),
+    handler: snapshot.gateway,
     limits: runtime.clientLimits,
     budget,
   });
@@ -84,6 +84,7 @@ export function createService(initial: Config, runtime: Runtime) {
   /** Uses these settings for all requests that begin from now on. If it throws, nothing changes. */
   function use(next: Config): void {
     snapshot = createSnapshot(next, parts, snapshot);
+    server.use(snapshot.gateway);
     breaker.guard(snapshot.providers.values());
     redact.add(next.secrets);
     logger.configure(logSettingsOf(next, runtime));
@@ -142,9 +143,10 @@ interface Observers {
 /** Creates what outlives every reload. */
 function createParts(config: Config, runtime: Runtime, observers: Observers) {
   const { colour, writeLog: write } = runtime;
+  const toText = (entry: LogEntry) => formatText(entry, colour);
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets);
-  const logger = createLogger({ ...logSettingsOf(config, runtime), colour, write, redact });
+  const logger = createLogger({ ...logSettingsOf(config, runtime), toText, write, redact });
   const cache: ModelListCache = new WeakMap();
   const limitState: LimitState = { used: new Map(), buckets: new Map() };
   return {

@@ -56,8 +56,10 @@ export function createAdmin(
   return {
     ...view,
     server: createHttpServer({
-      handle: createHandler(createAccessCheck(config, settings, logger), routes, logger),
-      answerBroken: toErrorAnswer,
+      handler: {
+        handle: createHandler(createAccessCheck(config, settings, logger), routes, logger),
+        answerBroken: toErrorAnswer,
+      },
       limits,
       budget: new ByteBudget(LIMITS),
     }),

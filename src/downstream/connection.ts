@@ -41,13 +41,17 @@ export interface RequestCounts {
   cancelled: number;
 }
 
+export interface Handler {
+  /** Answers one call; never rejects. */
+  readonly handle: (call: Call) => Promise<void>;
+  readonly answerBroken: AnswerBroken;
+}
+
 /** The state that all connections of a server share. */
 export interface ServerState {
   readonly limits: typeof CLIENT_LIMITS;
   readonly budget: ByteBudget;
-  /** Answers one call; never rejects. */
-  readonly handle: (call: Call) => Promise<void>;
-  readonly answerBroken: AnswerBroken;
+  handler: Handler;
   isDraining: boolean;
   readonly counts: RequestCounts;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
@@ -140,7 +144,7 @@ export class Connection {
     if (isAnswered) return this.#linger();
     const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
-    const answer = this.server.answerBroken(refusal, requestId, remote);
+    const answer = this.server.handler.answerBroken(refusal, requestId, remote);
     socket.write(serialize(answer, requestId));
     this.#linger();
   }
@@ -175,7 +179,7 @@ export class Connection {
       this.call = call;
       server.counts.inFlight += 1;
       if (server.cancelReason) this.cancel(server.cancelReason);
-      await server.handle(call);
+      await server.handler.handle(call);
       call.finish();
       this.call = undefined;
       server.counts.inFlight -= 1;

@@ -8,7 +8,13 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 
 import { startTimer } from '../lib/cancellation.ts';
 import type { Call, CLIENT_LIMITS } from './call.ts';
-import { Connection, PROGRESS_CHECKS, type RequestCounts, type ServerState } from './connection.ts';
+import {
+  Connection,
+  type Handler,
+  PROGRESS_CHECKS,
+  type RequestCounts,
+  type ServerState,
+} from './connection.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
@@ -37,6 +43,8 @@ export interface HttpServer {
   drain(options: DrainOptions): Promise<void>;
   /** The requests that are being worked on. */
   calls(): Call[];
+  /** Has all requests that begin from now on answered by this handler. */
+  use(handler: Handler): void;
   /** Ends a drain at once: what is left of the requests in flight is cancelled. */
   endDrain(): void;
   readonly isDraining: boolean;
@@ -98,6 +106,7 @@ export function createHttpServer(
       // All sockets are closed: the requests that were cancelled end, and get their access lines, in the next turns.
       for (let turn = 0; counts.inFlight > 0 && turn < 1000; turn += 1) await nextTurn();
     },
+    use: (handler) => void (state.handler = handler),
     calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     endDrain: () => forceClose.abort(),
     counts,

@@ -49,7 +49,7 @@ function lineOf(
   const logger = createLogger({
     level: 'trace',
     format,
-    colour,
+    toText: (entry) => formatText(entry, colour),
     write: (line) => lines.push(line),
     redact,
   });
@@ -188,7 +188,7 @@ describe('the logger', () => {
     const logger = createLogger({
       level: 'info',
       format: 'json',
-      colour: false,
+      toText: (entry) => formatText(entry, false),
       write: () => assert.fail('nothing is written'),
       redact: createRedactor([]),
     });
@@ -205,7 +205,7 @@ describe('the logger', () => {
     const logger = createLogger({
       level: 'info',
       format: 'json',
-      colour: false,
+      toText: (entry) => formatText(entry, false),
       write: (line) => written.push((JSON.parse(line) as { time: string }).time),
       redact: createRedactor([]),
     });
