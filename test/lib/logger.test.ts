@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, mock, test } from 'node:test';
 
+import { formatText } from '../../src/cli/text-log.ts';
 import {
   createLogger,
   LOG_LEVELS,
