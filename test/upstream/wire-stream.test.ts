@@ -612,6 +612,7 @@ test('a line feed that does not come is waited for half a second, and what is wh
 });
 
 test('after the last line feed nothing more is written to a connection that is kept', async (t) => {
+  useManualTimers(t);
   const { gateway, p, provide } = await start(t);
   let response: ServerResponse | undefined;
   provide((request, opened) => {
