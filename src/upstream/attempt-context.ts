@@ -40,4 +40,6 @@ export interface AttemptContext {
   readonly deadline: Deadline;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
   readonly onStreamEnd: (failure?: GatewayError) => void;
+  /** Called when data of a stream has been passed on. */
+  readonly onData?: (() => void) | undefined;
 }

@@ -166,6 +166,7 @@ class Relay implements ByteSink, ByteStream {
     }
     // The idle limit stops while the client is slow to read, and goes on afterwards; only data restarts it.
     const { sawData } = splitter;
+    if (sawData) this.#context.onData?.();
     if (!hasRoom) {
       const leftMs = this.#idleLeftMs ?? deadline.disarm();
       this.#idleLeftMs = sawData ? this.#idleMs : leftMs;
@@ -181,7 +182,7 @@ class Relay implements ByteSink, ByteStream {
       this.cancel();
     } else {
       const { provider } = this.#context.attempt;
-      const failure = upstreamFailure(thrown, { provider, headersReceived: true });
+      const failure = upstreamFailure(thrown, provider);
       this.#finish(GatewayError.from(failure));
     }
   }

@@ -308,7 +308,7 @@ test('a last event without its blank line is passed on though other clients wait
   gate.open();
   const text = await stream.ended;
   // Not compared at once: the difference of a megabyte would be printed.
-  assert.equal(text.slice(-100), `${last}\n\ndata: [DONE]\n\n`.slice(-100));
+  assert.equal(text.slice(-100), `${last}\ndata: [DONE]\n\n`.slice(-100));
   assert.ok(text.startsWith(CHUNK + last));
 });
 

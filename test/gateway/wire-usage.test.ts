@@ -143,6 +143,7 @@ async function writeCut(response: ServerResponse, bytes: Buffer, places: readonl
   }
 }
 
+const NULLED = CHUNK.replace(/\}\n\n$/, ',"usage":null}\n\n');
 const BOTH = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],${COUNTS}}\n\n`;
 for (const [what, events, seen] of [
   ['a chunk that has choices too', CHUNK + BOTH + DONE, CHUNK + BOTH + DONE],
@@ -161,6 +162,11 @@ for (const [what, events, seen] of [
     'choices that are null, over several lines, after a byte order mark',
     `\ufeffdata: {"choices":null,\ndata: ${COUNTS}}\n\n${CHUNK}${LAST}${DONE}`,
     `\ufeff${CHUNK}${LAST}${DONE}`,
+  ],
+  [
+    'null as the usage of every other chunk',
+    `${NULLED}${LAST}${USAGE}${DONE}`,
+    `${NULLED}${LAST}${DONE}`,
   ],
   ['a usage in every chunk', `${BOTH}${USAGE}${BOTH}${USAGE}${DONE}`, `${BOTH}${BOTH}${DONE}`],
   ['no [DONE]', CHUNK + LAST + USAGE, CHUNK + LAST + DONE],

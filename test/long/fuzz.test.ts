@@ -317,7 +317,8 @@ async function relay(pieces: readonly Buffer[], isCut: boolean, usageAdded: bool
   });
   context.attempt.usageAdded = usageAdded;
   try {
-    const cut = new TransportError(Object.assign(new Error('cut'), { code: 'ECONNRESET' }));
+    const reset = Object.assign(new Error('cut'), { code: 'ECONNRESET' });
+    const cut = new TransportError(reset, 'inBody');
     const body = bodyOf(pieces, isCut ? cut : undefined);
     const text = (await readAll(await openStream(replyWith(body), context), Infinity))!.toString(
       'latin1',
@@ -326,7 +327,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean, usageAdded: bool
     const noted = { responseModel, finishReason, usage };
     return { text, failure, hasBegun: true, noted };
   } catch (thrown) {
-    const error = upstreamFailure(thrown, { provider: 'p', headersReceived: true });
+    const error = upstreamFailure(thrown, 'p');
     if (!(error instanceof GatewayError)) throw error;
     return { text: '', failure: error.message, hasBegun: false };
   }

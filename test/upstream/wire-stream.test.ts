@@ -451,6 +451,17 @@ test('after [DONE] the provider is given 5 s to end, and no longer', async (t) =
   assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok');
 });
 
+test('of a stream that was delivered, and whose provider has ended it, no timer of 5 s is left', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway, provide } = await start(t, { isInProcess: true });
+  const events = completionEvents();
+  const headers = { 'content-type': 'text/event-stream', 'content-length': events.length };
+  // Its last byte is that of `[DONE]`, so that the provider has ended it when the client has it.
+  provide((_, response) => response.writeHead(200, headers).end(events));
+  assert.equal((await gateway.chat(STREAM)).text, events);
+  assert.ok(!timers.running().includes(5000));
+});
+
 test('a client that is slow to take comments gets no longer idle limit by them', async (t) => {
   const clock = stopClock(t);
   const timers = useManualTimers(t);
@@ -468,6 +479,20 @@ test('a client that is slow to take comments gets no longer idle limit by them',
     await eventually(() => timers.started() > before, 'the limit goes on');
   }
   advance(1);
+  const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
+  assert.equal(code, 'TIMEOUT');
+});
+
+test('a stream whose idle limit has passed while the process was busy still has a limit', async (t) => {
+  const clock = stopClock(t);
+  const timers = useManualTimers(t);
+  const { chat, send, end } = await startSteps(t, CHUNK, IDLE_1);
+  // The time is over before the timer gets to run, and the gateway waits for its client.
+  clock.nowMs += 2000;
+  const comments = [`: ${'y'.repeat(240_000)}\n\n`, ': small\n\n'];
+  for (const comment of comments) await send(comment);
+  timers.advance(1000);
+  end(LAST + DONE);
   const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
   assert.equal(code, 'TIMEOUT');
 });
