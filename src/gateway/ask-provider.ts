@@ -121,7 +121,7 @@ export async function askProvider(
     }
   } finally {
     const release = () => {
-      services.limits.ofProviders.get(provider.id)!.releaseSlot(call);
+      services.limits.ofProviders.get(provider.id)!.releaseSlot();
       probe?.end();
     };
     if (isStreamed) call.onFinish(release);

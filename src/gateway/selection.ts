@@ -68,7 +68,7 @@ function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: C
  */
 async function admit(
   { provider, model }: Candidate,
-  { breaker, call, services }: Selection,
+  { breaker, services }: Selection,
   isPostponed: boolean,
 ): Promise<'closed' | 'open' | Probe | GatewayError> {
   const guard = isPostponed ? undefined : breaker;
@@ -82,7 +82,7 @@ async function admit(
     limiter.refundTokens();
     return 'open';
   }
-  const noSlot = limiter.acquireSlot(call);
+  const noSlot = limiter.acquireSlot();
   if (noSlot) {
     limiter.refundTokens();
     return noSlot;

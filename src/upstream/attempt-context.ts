@@ -32,6 +32,8 @@ export interface AttemptContext {
     /** The memory that the answer takes until it is delivered. */
     readonly answerReservation: Reservation;
     readonly passComments?: ((comments: ChunkBuffer) => void) | undefined;
+    /** `[DONE]` was passed on: a client that leaves has its answer. */
+    isDelivered: boolean;
   };
   readonly services: AttemptServices;
   readonly isStream: boolean;
