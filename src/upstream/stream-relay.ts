@@ -20,7 +20,9 @@ const MAX_CHUNK_BYTES = 65_536;
 /** Limit for keep-alive comments before the first event. */
 const MAX_COMMENT_BYTES = 1_048_576;
 /** Interval at which a stream that waits for memory tries again. */
-const WAIT_MS = 50;
+const WAIT_MS = 10;
+/** As much of the idle limit as one wait for the client counts at most: a client that takes longer does not read. */
+const COUNTED_PART = 0.1;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
 
@@ -55,8 +57,6 @@ class Relay implements ByteSink, ByteStream {
   #hasUpstreamEnded = false;
   /** A chunk waits for room in the budget, and the upstream for it. */
   #isWaiting = false;
-  /** The rest of the idle limit while the stream waits for the client to read. */
-  #idleLeftMs: number | undefined;
 
   /** A provider that is not read is not the one that is silent. */
   readonly #createTimeout = () =>
@@ -105,10 +105,8 @@ class Relay implements ByteSink, ByteStream {
 
   resume(): void {
     if (this.#isOver || this.#isWaiting) return;
-    if (this.#idleLeftMs !== undefined) {
-      this.#context.deadline.arm(this.#idleLeftMs, this.#createTimeout);
-    }
-    this.#idleLeftMs = undefined;
+    this.#hold(0);
+    this.#context.deadline.resume(this.#idleMs * COUNTED_PART);
     this.#reply.body.resume();
   }
 
@@ -129,7 +127,7 @@ class Relay implements ByteSink, ByteStream {
       // Behind a comment, a byte order mark would be part of the name of a field.
       const start = passComments && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK ? 3 : 0;
       this.#beginning = { ...found, passed: seen.subarray(start) };
-      this.#context.deadline.disarm();
+      this.#context.deadline.suspend();
       opening.resolve(this);
       return false;
     }
@@ -151,20 +149,18 @@ class Relay implements ByteSink, ByteStream {
   #pass({ passed, error }: Inspection): boolean {
     const { deadline } = this.#context;
     const { isDone, splitter } = this.#inspector;
-    this.#hold(passed.length);
     const hasRoom = passed.length === 0 || this.#client!.write(passed);
+    if (passed.length > 0) this.#context.call.answerReservation.leaveQueue();
+    this.#hold(hasRoom ? 0 : passed.length);
     if (error || this.#hasUpstreamEnded || isDone) {
       const isComplete = isDone || this.#inspector.isFinished;
       const text = 'the stream ended before the answer was finished';
       this.#finish(error ?? (isComplete ? undefined : this.#error(text)));
       return true;
     }
-    // The idle limit stops while the client is slow to read, and goes on afterwards; only data restarts it.
-    const { sawData } = splitter;
-    if (!hasRoom) {
-      const leftMs = this.#idleLeftMs ?? deadline.disarm();
-      this.#idleLeftMs = sawData ? this.#idleMs : leftMs;
-    } else if (sawData) deadline.arm(this.#idleMs, this.#createTimeout);
+    // Only data restarts the idle limit.
+    if (splitter.sawData) deadline.arm(this.#idleMs, this.#createTimeout);
+    if (!hasRoom) deadline.suspend();
     return hasRoom;
   }
 
@@ -186,6 +182,7 @@ class Relay implements ByteSink, ByteStream {
     const { deadline, onStreamEnd } = this.#context;
     const client = this.#client!;
     this.#isOver = true;
+    this.#context.call.answerReservation.leaveQueue();
     if (!failure && !this.#inspector.isDone) client.write(encodeEvent('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
@@ -201,12 +198,12 @@ class Relay implements ByteSink, ByteStream {
     const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#opening?.seen.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
-    if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryResize(heldBytes)) return true;
+    if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryGrow(heldBytes)) return true;
     if (heldBytes > reservation.budget.limits.maxBufferedBytes) throw noRoom();
     return false;
   }
 
-  /** Pauses the upstream, and tries again every 50 ms: the idle limit or the client's leaving ends the wait. */
+  /** Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends the wait. */
   #waitForRoom(chunk: Buffer): false {
     const { call, deadline } = this.#context;
     const endWait = call.answerReservation.wait();
@@ -220,10 +217,15 @@ class Relay implements ByteSink, ByteStream {
     return false;
   }
 
-  /** Frees what is no longer held. A blank line that was added to the last event may find no room, and needs none. */
+  /**
+   * Frees what is no longer held. What came of the next event with the end of the last one is not counted yet: streams
+   * that wait would take with it the room that is kept for one event. A blank line that was added may find no room, and
+   * needs none.
+   */
   #hold(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;
-    this.#context.call.answerReservation.tryResize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
+    const isCounted = heldBytes > 2 * MAX_CHUNK_BYTES;
+    this.#context.call.answerReservation.tryResize(isCounted ? heldBytes : 0);
   }
 
   #error(text: string, cause?: string): GatewayError {
