@@ -118,11 +118,10 @@ export class Reservation {
   }
 
   get #isFirst(): boolean {
-    const [first] = this.budget.queue;
-    return first === this;
+    return this.budget.queue.values().next().value === this;
   }
 
-  /** Lets the next stream go first: the event is whole, or given up. */
+  /** The event is whole, or given up: the next stream goes first. */
   leaveQueue(): void {
     this.budget.queue.delete(this);
   }
@@ -138,17 +137,14 @@ export class Reservation {
     this.#body = undefined;
   }
 
-  /**
-   * Begins to wait for room, and returns a function that ends the wait. Throws `rateLimit` if it is the first, and all that is
-   * reserved belongs to streams that wait: none of them could go on.
-   */
+  /** Begins to wait for room, and returns what ends the wait. Throws `rateLimit` for the first of the queue if all the others wait too. */
   wait(): () => void {
     const { budget } = this;
     const bytes = Math.max(1, this.#bytes);
     budget.waiting.add(bytes);
     const end = () => budget.waiting.add(-bytes);
-    if (this.#bytes === 0 || !this.#isFirst || budget.waiting.value < budget.reservedBytes)
-      return end;
+    const othersGoOn = budget.waiting.value < budget.reservedBytes;
+    if (this.#bytes === 0 || !this.#isFirst || othersGoOn) return end;
     end();
     throw noRoom();
   }
