@@ -21,7 +21,9 @@ const MAX_CHUNK_BYTES = 65_536;
 /** Limit for keep-alive comments before the first event. */
 const MAX_COMMENT_BYTES = 1_048_576;
 /** Interval at which a stream that waits for memory tries again. */
-const WAIT_MS = 50;
+const WAIT_MS = 10;
+/** As much of the idle limit as one wait for the client counts at most: a client that takes longer does not read. */
+const COUNTED_PART = 0.1;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
 
@@ -58,8 +60,6 @@ class Relay implements ByteSink, ByteStream {
   #isWaiting = false;
   /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
   #endClient: ((next?: Buffer) => void) | undefined;
-  /** The rest of the idle limit while the stream waits for the client to read. */
-  #idleLeftMs: number | undefined;
 
   /** A provider that is not read is not the one that is silent. */
   readonly #createTimeout = () =>
@@ -110,10 +110,8 @@ class Relay implements ByteSink, ByteStream {
 
   resume(): void {
     if (this.#isOver || this.#isWaiting) return;
-    if (this.#idleLeftMs !== undefined) {
-      this.#context.deadline.arm(this.#idleLeftMs, this.#createTimeout);
-    }
-    this.#idleLeftMs = undefined;
+    this.#hold(0);
+    this.#context.deadline.resume(this.#idleMs * COUNTED_PART);
     this.#reply.body.resume();
   }
 
@@ -134,7 +132,7 @@ class Relay implements ByteSink, ByteStream {
       // Behind a comment, a byte order mark would be part of the name of a field.
       const start = passComments && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK ? 3 : 0;
       this.#beginning = { ...found, passed: seen.subarray(start) };
-      this.#context.deadline.disarm();
+      this.#context.deadline.suspend();
       opening.resolve(this);
       return false;
     }
@@ -156,21 +154,21 @@ class Relay implements ByteSink, ByteStream {
   #pass({ passed, error }: Inspection): boolean {
     const { deadline } = this.#context;
     const { isDone, splitter } = this.#inspector;
-    this.#hold(passed.length);
     const hasRoom = passed.length === 0 || this.#client!.write(passed);
+    if (passed.length > 0) this.#context.call.answerReservation.leaveQueue();
+    this.#hold(hasRoom ? 0 : passed.length);
     if (error || this.#hasUpstreamEnded || isDone) {
       const isComplete = isDone || this.#inspector.isFinished;
       const text = 'the stream ended before the answer was finished';
       this.#finish(error ?? (isComplete ? undefined : this.#error(text)));
       return true;
     }
-    // The idle limit stops while the client is slow to read, and goes on afterwards; only data restarts it.
-    const { sawData } = splitter;
-    if (sawData) this.#context.onData?.();
-    if (!hasRoom) {
-      const leftMs = this.#idleLeftMs ?? deadline.disarm();
-      this.#idleLeftMs = sawData ? this.#idleMs : leftMs;
-    } else if (sawData) deadline.arm(this.#idleMs, this.#createTimeout);
+    if (splitter.sawData) {
+      this.#context.onData?.();
+      // Only data restarts the idle limit.
+      deadline.arm(this.#idleMs, this.#createTimeout);
+    }
+    if (!hasRoom) deadline.suspend();
     return hasRoom;
   }
 
@@ -192,6 +190,7 @@ class Relay implements ByteSink, ByteStream {
     const { call, deadline, onStreamEnd } = this.#context;
     const client = this.#client!;
     this.#isOver = true;
+    this.#context.call.answerReservation.leaveQueue();
     if (!failure && !this.#inspector.isDone) client.write(encodeEvent('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
@@ -210,12 +209,12 @@ class Relay implements ByteSink, ByteStream {
     const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#opening?.seen.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
-    if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryResize(heldBytes)) return true;
+    if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryGrow(heldBytes)) return true;
     if (heldBytes > reservation.budget.limits.maxBufferedBytes) throw noRoom();
     return false;
   }
 
-  /** Pauses the upstream, and tries again every 50 ms: the idle limit or the client's leaving ends the wait. */
+  /** Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends the wait. */
   #waitForRoom(chunk: Buffer): false {
     const { call, deadline } = this.#context;
     const endWait = call.answerReservation.wait();
@@ -229,10 +228,15 @@ class Relay implements ByteSink, ByteStream {
     return false;
   }
 
-  /** Frees what is no longer held. A blank line that was added to the last event may find no room, and needs none. */
+  /**
+   * Frees what is no longer held. What came of the next event with the end of the last one is not counted yet: streams
+   * that wait would take with it the room that is kept for one event. A blank line that was added may find no room, and
+   * needs none.
+   */
   #hold(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;
-    this.#context.call.answerReservation.tryResize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
+    const isCounted = heldBytes > 2 * MAX_CHUNK_BYTES;
+    this.#context.call.answerReservation.tryResize(isCounted ? heldBytes : 0);
   }
 
   #error(text: string, cause?: string): GatewayError {

@@ -172,6 +172,23 @@ test("a provider's comments are passed on once the stream has begun, and count a
   assert.equal(await chat.ended, `${KEEP_ALIVE}: one\n\n: two\n\n: three\n${completionEvents()}`);
 });
 
+test('after the end of a stream its connection has no comments, and takes the next request', async (t) => {
+  const { timers, gateway, p: upstream } = await start(t, { providers: { p: begin(CHUNK) } });
+  const { socket, text } = openRaw(t, gateway.port);
+  socket.write(rawChat(STREAM));
+  await eventually(() => text().includes(CHUNK), 'the stream begins');
+  upstream.script = answerWell;
+  [...upstream.sockets][0]!.end(
+    `${(LAST + DONE).length.toString(16)}\r\n${LAST + DONE}\r\n0\r\n\r\n`,
+  );
+  await eventually(() => text().endsWith('\r\n0\r\n\r\n'), 'its end');
+  const { length } = text();
+  timers.advance(10 * SILENCE_MS);
+  socket.write(rawChat(chatBody()));
+  await eventually(() => text().endsWith('}'), 'the next answer');
+  assert.match(text().slice(length), /^HTTP\/1\.1 200 /);
+});
+
 test('a byte order mark behind a comment is left out', async (t) => {
   const { script, open } = held(begin(`\ufeff${completionEvents()}`));
   const { chat } = await startEarly(t, { providers: { p: script } });
@@ -181,14 +198,12 @@ test('a byte order mark behind a comment is left out', async (t) => {
 
 test('a chunk of usage from a provider that then fails does not reach a stream that has begun', async (t) => {
   let response: ServerResponse | undefined;
-  const p: Script = (request, opened) => {
+  const p: Script = (_, opened) => {
     response = opened;
-    return begin(': one\n\n')(request, opened);
   };
-  const { timers, ask } = await start(t, { providers: { p, q: answerWell }, fallback: ['q'] });
-  const chat = await ask();
-  timers.advance(SILENCE_MS);
-  await chat.has(KEEP_ALIVE);
+  const providers = { p, q: answerWell };
+  const { chat } = await startEarly(t, { providers, fallback: ['q'] });
+  response!.writeHead(200, { 'content-type': 'text/event-stream' });
   response!.write('data: {"choices":[],"usage":{"total_tokens":7}}\n\n');
   await idle(100);
   response!.end('data: {"error":{"code":503,"message":"busy"}}\n\n');
@@ -267,9 +282,11 @@ test('a client that leaves a stream that has begun ends the attempt, and frees i
   const p = held(answerWell);
   const providers = { p: { script: p.script, lines: 'max_concurrent_requests = 1' } };
   const { timers, gateway, p: upstream, chat, line } = await startEarly(t, { providers });
+  const before = timers.repeating().length;
   chat.leave();
   await upstream.requests[0]!.closed;
   const logged = await line();
+  assert.equal(timers.repeating().length, before - 1, 'there are no more comments');
   assert.deepEqual(
     [logged['status'], logged['outcome'], logged['reason'], firstOutcome(logged)],
     [200, 'client_closed', 'client left during the answer', 'client_closed'],
