@@ -9,7 +9,7 @@ import { compareSettings, logChanges, logFailure, type Changes } from './config/
 import { ConfigError } from './config/setting-values.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type DrainOptions } from './downstream/http-server.ts';
-import type { CompletionServices } from './gateway/chat-completions.ts';
+import type { CompletionServices } from './gateway/attempts.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';

@@ -11,7 +11,8 @@ import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { createAccessLog } from './access-log.ts';
-import { completeChat, type CompletionServices } from './chat-completions.ts';
+import type { CompletionServices } from './attempts.ts';
+import { completeChat } from './chat-completions.ts';
 import type { ModelList } from './model-list.ts';
 
 interface GatewayServices extends CompletionServices {

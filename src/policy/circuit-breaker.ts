@@ -105,24 +105,36 @@ export class CircuitBreaker {
         if (performance.now() < succeedsAtMs) return;
         // Once: what fails later counts, although the stream goes on.
         succeedsAtMs = Infinity;
-        this.#succeed(provider, model);
+        this.record('success', provider, model);
       },
       // With a result, or the probe of another request, they have been replaced.
       end: () => circuits.forEach((circuit) => (circuit.openUntilMs = performance.now())),
     };
   }
 
+  /**
+   * Records a result. `success`: the model answered, so it and its provider work. `failure`: the provider was reached, but
+   * the model failed; without a model no connection could be made. `cause` is for the log and the report, and bounded.
+   */
+  record(type: 'success' | 'failure', provider: Guarded, model?: string, cause?: string): void {
+    if (type === 'success' && this.#circuits.size === 0) return;
+    // A model that answers or fails shows that its provider was reached.
+    if (model !== undefined) this.#close(provider.digest);
+    if (type === 'success') this.#close(nameOf(provider.digest, model));
+    else this.#fail(provider, model, cause);
+  }
+
   /** Records how a request for the model of the provider has ended. */
   recordOutcome(candidate: Target, failure: GatewayError | undefined): void {
     const { provider, model, isBalanced } = candidate;
-    if (failure === undefined) return this.#succeed(provider, model);
+    if (failure === undefined) return this.record('success', provider, model);
     if (!failure.isProviders) return;
     const { details, status } = failure;
     const isOutage = OUTAGE_STATUSES.has(status) || (isBalanced && TARGET_STATUSES.has(status));
-    if (details.unreachable) this.#fail(provider, undefined, causeOf(failure));
-    else if (isOutage) this.#fail(provider, model, causeOf(failure));
+    if (details.unreachable) this.record('failure', provider, undefined, causeOf(failure));
+    else if (isOutage) this.record('failure', provider, model, causeOf(failure));
     // Other refusals show that the model works. A plain 500 may be the fault of one request's parameter.
-    else if (status !== 500) this.#succeed(provider, model);
+    else if (status !== 500) this.record('success', provider, model);
   }
 
   /** The circuits that are not closed, in the order of their latest failures. `redact` is applied to their texts. */
@@ -135,17 +147,7 @@ export class CircuitBreaker {
     }));
   }
 
-  /** The model answered: it and its provider work. */
-  #succeed({ digest }: Guarded, model: string): void {
-    if (this.#circuits.size === 0) return;
-    this.#close(digest);
-    this.#close(nameOf(digest, model));
-  }
-
-  /** The provider was reached, but the model failed; without a model no connection could be made. */
-  #fail({ id, digest }: Guarded, model: string | undefined, cause: string): void {
-    // A model that fails shows that its provider was reached.
-    if (model !== undefined) this.#close(digest);
+  #fail({ id, digest }: Guarded, model: string | undefined, cause: string | undefined): void {
     if (!this.#digests.has(digest)) return;
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
     const name = nameOf(digest, model);

@@ -31,7 +31,7 @@ function watchRequests(t: TestContext) {
 /** A gateway on which time passes when the test says so, and an upload that it has refused after the head. */
 async function start(t: TestContext, head = HEAD) {
   const timers = useManualTimers(t);
-  const { gateway, p: upstream } = await scenario(t, { isInProcess: true });
+  const { gateway, p: upstream } = await scenario(t, {});
   const seen = watchRequests(t);
   const client = openRaw(t, gateway.port);
   client.socket.write(head);
@@ -46,7 +46,7 @@ async function start(t: TestContext, head = HEAD) {
     seen,
     isOpen: () => !ownSocket.destroyed,
     /** Resolves when the gateway has read it. */
-    async send(bytes: string) {
+    send: async (bytes: string) => {
       const { socket } = client;
       socket.write(bytes);
       await eventually(() => ownSocket.bytesRead === socket.bytesWritten, 'it is read');
@@ -92,7 +92,7 @@ test('one of which some comes all the time is closed after 30 s', async (t) => {
 
 test('a client that keeps its connection open behind an upload that was refused is closed after 5 s', async (t) => {
   const timers = useManualTimers(t);
-  const { gateway } = await scenario(t, { isInProcess: true });
+  const { gateway } = await scenario(t, {});
   const seen = watchRequests(t);
   const { socket, text } = openRaw(t, gateway.port, { allowHalfOpen: true });
   let hasEnded = false;
