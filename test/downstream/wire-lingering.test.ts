@@ -46,7 +46,7 @@ async function start(t: TestContext, head = HEAD) {
     seen,
     isOpen: () => !ownSocket.destroyed,
     /** Resolves when the gateway has read it. */
-    async send(bytes: string) {
+    send: async (bytes: string) => {
       const { socket } = client;
       socket.write(bytes);
       await eventually(() => ownSocket.bytesRead === socket.bytesWritten, 'it is read');
