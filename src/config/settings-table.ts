@@ -65,7 +65,7 @@ export const SETTINGS = {
     ...BUCKET,
   },
   admin: {
-    port: { ...integer(0, MAX_PORT), needsRestart: true },
+    port: { ...integer(0, MAX_PORT), env: 'GATEWAY_ADMIN_PORT', needsRestart: true },
     host: { ...text('127.0.0.1'), needsRestart: true },
     keys: { ...TEXTS, key: 'of callers', needsRestart: true },
   },

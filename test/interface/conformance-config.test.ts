@@ -848,6 +848,19 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
     await assertServes(t, toml, { env: { GATEWAY_HOST: '127.0.0.1' }, port });
   },
 
+  GATEWAY_ADMIN_PORT: async (t) => {
+    const port = await freePort();
+    const toml = `[server]\nport = 0\nhost = "127.0.0.1"\n[admin]\nport = ${await freePort()}`;
+    const options = {
+      cwd: emptyFolder(t, { 'gateway.toml': toml }),
+      env: { GATEWAY_ADMIN_PORT: `${port}` },
+    };
+    await startServing(t, [], options);
+    const isReady = async () =>
+      (await fetch(`http://127.0.0.1:${port}/ready`).catch(() => undefined)) !== undefined;
+    await eventually(isReady, 'the admin listener');
+  },
+
   GATEWAY_REUSE_PORT: (t) => assertSharesPort(t, '', { GATEWAY_REUSE_PORT: 'true' }),
 
   GATEWAY_CONFIG: async (t) => {
