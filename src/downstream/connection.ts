@@ -108,7 +108,7 @@ export class Connection {
     exchange.request.on('error', ignore);
     exchange.response.on('error', ignore);
     this.#latest = exchange;
-    if (this.#queue.push(exchange) === 1 && !this.#closesAfterUpload) void this.#work();
+    if (this.#queue.push(exchange) === 1 && !this.#closesAfterUpload) this.#begin();
     this.#limitQueue();
   }
 
@@ -206,29 +206,35 @@ export class Connection {
     if (this.#checksWithoutProgress === PROGRESS_CHECKS) this.socket.destroy();
   }
 
-  /** One after the other: a request begins when the response before it is written. */
-  async #work(): Promise<void> {
-    for (let next = this.#queue[0]; next && !this.socket.destroyed; next = this.#queue[0]) {
-      const call = new Call(next, this);
-      const { server } = this;
-      this.call = call;
-      server.counts.inFlight += 1;
-      if (server.cancelReason) this.cancel(server.cancelReason);
-      await server.handler.handle(call);
-      call.finish();
-      this.call = undefined;
-      server.counts.inFlight -= 1;
-      const { reason } = call.cancellation;
-      const isCancelled = reason !== undefined && reason === server.cancelReason;
-      server.counts[isCancelled ? 'cancelled' : 'finished'] += 1;
-      this.idleSinceMs = performance.now();
-      // The next response would wait for this one for ever.
-      if (!next.response.writableFinished) this.socket.destroy();
-      this.#queue.shift();
-      if (this.#closesAfterUpload) break;
-      if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
+  /** Begins the first request of the queue; the others when the response before them is written. */
+  #begin(): void {
+    const { server } = this;
+    const [exchange] = this.#queue;
+    if (!exchange || this.socket.destroyed || this.#closesAfterUpload) {
+      if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
+      return;
     }
-    if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
+    const call = new Call(exchange, this);
+    this.call = call;
+    server.counts.inFlight += 1;
+    if (server.cancelReason) this.cancel(server.cancelReason);
+    void server.handler.handle(call).then(() => this.#finish(call, exchange));
+  }
+
+  #finish(call: Call, { response }: Exchange): void {
+    const { cancelReason, counts } = this.server;
+    call.finish();
+    this.call = undefined;
+    counts.inFlight -= 1;
+    const { reason } = call.cancellation;
+    const isCancelled = reason !== undefined && reason === cancelReason;
+    counts[isCancelled ? 'cancelled' : 'finished'] += 1;
+    this.idleSinceMs = performance.now();
+    // The next response would wait for this one for ever.
+    if (!response.writableFinished) this.socket.destroy();
+    this.#queue.shift();
+    if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
+    this.#begin();
   }
 
   #limitQueue(): void {

@@ -4,12 +4,17 @@ import type { ClientSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import { headerValues } from '../downstream/request-head.ts';
-import { type Answer, type Attempt, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import {
+  type Answer,
+  type Attempt,
+  type ChatRequest,
+  MAX_NAME_CHARACTERS,
+} from '../lib/attempt.ts';
 import { pause } from '../lib/cancellation.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
-import { type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
+import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
 import { tracingOf } from '../upstream/headers.ts';
 import { type Asking, type CompletionServices, makeAttempt, skip } from './attempts.ts';
 import { type Candidate, candidatesFor } from './candidates.ts';
@@ -23,23 +28,33 @@ export async function completeChat(
   client: ClientSettings | undefined,
 ): Promise<Answer> {
   checkContentHeaders(call);
-  const { record } = call;
-  const { traceId, headers: tracing } = tracingOf(call.id, call.headers);
-  record.traceId = traceId;
+  const tracing = tracingOf(call.id, call.headers);
+  call.record.traceId = tracing.traceId;
   const parser = new ChatRequestParser(client?.models === undefined);
   const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
   const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
+  const chat = noteRequest(parser, body, call);
+  const candidates = candidatesFor(chat.model, call, services, client);
+  call.record.provider = candidates[0]!.provider.id;
+  const breaker = candidates.length > 1 ? services.breaker : undefined;
+  const asking = { call, chat, tracing: tracing.headers, breaker, services };
+  const answering = askCandidates(candidates, asking);
+  const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
+  return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
+}
+
+/** Returns the request, and records what it says. Throws `invalidRequest`. */
+function noteRequest(
+  parser: ChatRequestParser,
+  body: readonly Buffer[],
+  { record }: Call,
+): ChatRequest {
   record.requestBytes = lengthOf(body);
   record.bodyReadAtMs = performance.now();
   const chat = parser.finish(body);
   record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
   record.stream = chat.stream;
-  const candidates = candidatesFor(chat.model, call, services, client);
-  record.provider = candidates[0]!.provider.id;
-  const breaker = candidates.length > 1 ? services.breaker : undefined;
-  const answering = askCandidates(candidates, { call, chat, tracing, breaker, services });
-  const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
-  return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
+  return chat;
 }
 
 const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
@@ -115,25 +130,34 @@ type Admission = 'closed' | 'open' | Probe | GatewayError;
  * `isPostponed`: then it is asked nevertheless. Only with a store there is something to wait for.
  */
 function admit(
-  { provider, model }: Candidate,
-  { breaker, services }: Asking,
+  candidate: Candidate,
+  asking: Asking,
   isPostponed: boolean,
 ): Admission | Promise<Admission> {
+  const { provider, model } = candidate;
+  const { breaker, services } = asking;
   const guard = isPostponed ? undefined : breaker;
   if (guard?.stateOf(provider, model) === 'open') return 'open';
+  const taking = services.limits.ofProviders.get(provider.id)!.takeTokens();
+  if (!(taking instanceof Promise)) return takeSlot(taking, candidate, asking, guard);
+  return taking.then((noToken) => takeSlot(noToken, candidate, asking, guard));
+}
+
+function takeSlot(
+  noToken: GatewayError | undefined,
+  { provider, model }: Candidate,
+  { breaker, services }: Asking,
+  guard: CircuitBreaker | undefined,
+): Admission {
+  if (noToken) return noToken;
   const limiter = services.limits.ofProviders.get(provider.id)!;
-  const takeSlot = (noToken: GatewayError | undefined): Admission => {
-    if (noToken) return noToken;
-    // While the store was asked, another request has become the probe.
-    const isOpen = guard?.stateOf(provider, model) === 'open';
-    const noSlot = isOpen ? undefined : limiter.acquireSlot();
-    if (isOpen || noSlot) limiter.refundTokens();
-    if (isOpen) return 'open';
-    // A request that is not sent is not the probe.
-    return noSlot ?? breaker?.recordAttempt(provider, model) ?? 'closed';
-  };
-  const taking = limiter.takeTokens();
-  return taking instanceof Promise ? taking.then(takeSlot) : takeSlot(taking);
+  // While the store was asked, another request has become the probe.
+  const isOpen = guard?.stateOf(provider, model) === 'open';
+  const noSlot = isOpen ? undefined : limiter.acquireSlot();
+  if (isOpen || noSlot) limiter.refundTokens();
+  if (isOpen) return 'open';
+  // A request that is not sent is not the probe.
+  return noSlot ?? breaker?.recordAttempt(provider, model) ?? 'closed';
 }
 
 /**
@@ -151,10 +175,7 @@ async function askProvider(
   const probe = typeof admission === 'object' ? admission : undefined;
   const maxRetries = admission === 'closed' ? provider.retries : 0;
   const tries = new ProviderTries(maxRetries, services.keyPools.get(provider.id), call);
-  const release = () => {
-    services.limits.ofProviders.get(provider.id)!.releaseSlot();
-    probe?.end();
-  };
+  const { releaseSlot } = services.limits.ofProviders.get(provider.id)!;
   let isStreamed = false;
   try {
     for (let waitMs: number | undefined = 0; waitMs !== undefined;) {
@@ -169,7 +190,12 @@ async function askProvider(
     if (!isStreamed) breaker?.recordOutcome(candidate, attempt.failure);
     return attempt;
   } finally {
-    if (isStreamed) call.onFinish(release);
-    else release();
+    if (isStreamed) {
+      call.onFinish(releaseSlot);
+      if (probe) call.onFinish(probe.end);
+    } else {
+      releaseSlot();
+      probe?.end();
+    }
   }
 }

@@ -121,8 +121,13 @@ function createDispatch(services: GatewayServices): (call: Call) => Answer | Pro
     logger.log('warn', text);
   };
 
-  /** Answers a request whose client may send it. */
-  const route = (call: Call, client: ClientSettings | undefined): Answer | Promise<Answer> => {
+  /** Answers a request whose client may send it, unless it has no token left. */
+  const route = (
+    noToken: GatewayError | undefined,
+    call: Call,
+    client: ClientSettings | undefined,
+  ): Answer | Promise<Answer> => {
+    if (noToken) throw noToken;
     const { path } = call;
     const methods = ROUTES.get(path);
     if (methods?.includes(call.method)) {
@@ -135,6 +140,11 @@ function createDispatch(services: GatewayServices): (call: Call) => Answer | Pro
     const allow = methods && { headers: { allow: methods.join(', ') } };
     throw new GatewayError('notFound', 'Resource not found', allow);
   };
+  const waitAndRoute = async (
+    taking: Promise<GatewayError | undefined>,
+    call: Call,
+    client: ClientSettings | undefined,
+  ) => route(await taking, call, client);
   // In this order, so that an unauthenticated client learns and consumes nothing.
   return (call) => {
     const { headers, method } = call;
@@ -155,14 +165,12 @@ function createDispatch(services: GatewayServices): (call: Call) => Answer | Pro
     const limiter = limits.ofClients.get(client?.name)!;
     const noSlot = limiter.acquireSlot();
     if (noSlot) throw noSlot;
-    call.onFinish(() => limiter.releaseSlot());
-    const goOn = (noToken: GatewayError | undefined) => {
-      if (noToken) throw noToken;
-      return route(call, client);
-    };
+    call.onFinish(limiter.releaseSlot);
     const taking = limiter.takeTokens();
     // Only with a store there is something to wait for.
-    return taking instanceof Promise ? taking.then(goOn) : goOn(taking);
+    return taking instanceof Promise
+      ? waitAndRoute(taking, call, client)
+      : route(taking, call, client);
   };
 }
 

@@ -124,7 +124,7 @@ function createLimiter(
       for (const { used } of slots) used.inFlight += 1;
       return undefined;
     },
-    releaseSlot(): void {
+    releaseSlot: (): void => {
       for (const { used } of slots) used.inFlight -= 1;
     },
     /** Takes a token of each bucket; or of none, and returns a refusal. Only with a store there is something to wait for. */
