@@ -3,7 +3,7 @@
  * parsed is sent here.
  */
 
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { AccessRecord, type Answer, isStream } from '../lib/attempt.ts';
@@ -208,4 +208,17 @@ function endAll(): void {
     if (body.length > SHORT_BODY_BYTES) response.end(body);
     else response.end(body.toString('latin1'), 'latin1');
   }
+}
+
+export type TextAnswer = Answer & { readonly body: string };
+
+/** Returns the response to what never became a request, as it is written to the socket. */
+export function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
+  const lines = Object.entries({
+    ...headers,
+    'x-request-id': requestId,
+    date: new Date().toUTCString(),
+    'content-length': Buffer.byteLength(body),
+  }).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
 }

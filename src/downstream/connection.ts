@@ -1,13 +1,11 @@
 /** One client connection: works on its requests in order, refuses what is none, and cuts off a client that stops reading. */
 
-import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
-import type { Answer } from '../lib/attempt.ts';
-import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
+import { Call, type CLIENT_LIMITS, type Exchange, serialize, type TextAnswer } from './call.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
@@ -30,7 +28,6 @@ const OTHER_ERROR = { status: 400, text: 'request is not valid HTTP' };
 /** The client closed its sending side inside a request: it counts as gone. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
-type TextAnswer = Answer & { readonly body: string };
 /** Returns the answer to a request that never became a call. `remote` is the address of the connection's other end. */
 export type AnswerBroken = (
   refusal: GatewayError,
@@ -240,14 +237,4 @@ export class Connection {
   #limitQueue(): void {
     if (this.#queue.length > MAX_WAITING_REQUESTS) this.socket.pause();
   }
-}
-
-function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
-  const lines = Object.entries({
-    ...headers,
-    'x-request-id': requestId,
-    date: new Date().toUTCString(),
-    'content-length': Buffer.byteLength(body),
-  }).map(([name, value]) => `${name}: ${value}\r\n`);
-  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
 }

@@ -71,6 +71,8 @@ export async function makeAttempt(
   return attempt;
 }
 
+const ignore = () => {};
+
 function beginAttempt(
   candidate: Candidate,
   { key }: ProviderTries,
@@ -92,7 +94,7 @@ function beginAttempt(
     isStream: chat.stream,
     deadline: new Deadline(call.cancellation),
     // Lives as long as the stream, and must not capture `chat`: its body is often megabytes.
-    onStreamEnd: createStreamEnd(candidate, attempt, asking),
+    onStreamEnd: chat.stream ? createStreamEnd(candidate, attempt, asking) : ignore,
     onData: probe?.onData,
   };
 }

@@ -45,6 +45,18 @@ export function createGateway(services: GatewayServices) {
   const accessLog = createAccessLog(config, logger, observe);
   const allowCors = config.server.cors ? addCorsHeaders : undefined;
 
+  /** Returns the answer for what was thrown; undefined if nobody is there to answer. */
+  const answerFailure = (thrown: unknown, call: Call): Answer | undefined => {
+    // The request may report the disconnect before the response does.
+    if (thrown instanceof ClientGone) call.cancellation.cancel(thrown);
+    else return toErrorAnswer(call, GatewayError.from(thrown));
+    return undefined;
+  };
+  const addHeaders = (answer: Answer, call: Call): void => {
+    if (!answer.pending) addOwnHeaders(answer, call, services.redact);
+    allowCors?.(answer);
+  };
+
   return {
     /** Answers a call and logs it. Never rejects. */
     async handle(call: Call): Promise<void> {
@@ -52,27 +64,23 @@ export function createGateway(services: GatewayServices) {
       try {
         answer = await dispatch(call);
       } catch (thrown) {
-        // The request may report the disconnect before the response does.
-        if (thrown instanceof ClientGone) call.cancellation.cancel(thrown);
-        else answer = toErrorAnswer(call, GatewayError.from(thrown));
+        answer = answerFailure(thrown, call);
       }
-      const isStreamed = answer !== undefined && isStream(answer.body);
-      if (isStreamed) streams.open += 1;
+      const openStreams = Number(answer !== undefined && isStream(answer.body));
+      streams.open += openStreams;
       try {
         if (answer) {
-          const { pending } = answer;
-          if (!pending) addOwnHeaders(answer, call, services.redact);
-          allowCors?.(answer);
+          addHeaders(answer, call);
           await call.send(answer);
           // If the client has left, providers may still be asked: what they hold is freed after the request.
-          if (pending) await pending;
+          if (answer.pending) await answer.pending;
         }
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
         allowCors?.(answer);
         await call.send(answer).catch(() => {});
       }
-      if (isStreamed) streams.open -= 1;
+      streams.open -= openStreams;
       accessLog.logFinished(call, answer?.status);
     },
     /** Logs a request that could not be parsed, and returns its answer. */

@@ -90,14 +90,8 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
     const text = 'a stream was answered to a request for a complete answer';
     throw providerError(provider, text);
   }
-  const body = readCompletion(reply, context);
   headers['content-type'] = isJson ? contentType : 'application/json';
-  const toCompleteAnswer = (parts: readonly Buffer[]): Answer => {
-    if (!isStream) return { status, headers, body: parts };
-    const text = `Provider ${provider} does not support streaming`;
-    throw new GatewayError('unsupported', text, { provider });
-  };
-  return body instanceof Promise ? body.then(toCompleteAnswer) : toCompleteAnswer(body);
+  return readCompletion(reply, context, headers);
 }
 
 /** Throws the error that a reply without an answer stands for; its body is read if the status is that of an error. */
