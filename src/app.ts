@@ -18,7 +18,7 @@ import type { RequestObserver } from './lib/request-facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { KeyPool } from './policy/key-pool.ts';
-import { createLimits, type LimitState } from './policy/limits.ts';
+import { createLimits, type Limits } from './policy/limits.ts';
 import { createProviderHealth, type ProviderHealth } from './policy/provider-health.ts';
 import { Connection } from './store/connection.ts';
 import { createRedisStore } from './store/redis-store.ts';
@@ -46,8 +46,7 @@ export function createService(initial: Config, runtime: Runtime) {
     observe: settings && ((request) => admin?.observe(request)),
     onModels: settings && ((...models) => admin?.onModels(...models)),
   });
-  const { breaker, budget, exhaustion, limitState, logger, redact, store, streams, transport } =
-    parts;
+  const { breaker, budget, exhaustion, logger, redact, store, streams, transport } = parts;
   let snapshot = createSnapshot(initial, parts);
   breaker.guard(snapshot.providers.values());
   const server = createHttpServer({
@@ -60,7 +59,7 @@ export function createService(initial: Config, runtime: Runtime) {
     isListening: () => server.port !== 0,
     isDraining: () => server.isDraining,
     inFlight: () => server.counts.inFlight,
-    inFlightOf: (section: string) => limitState.used.get(section)?.inFlight ?? 0,
+    inFlightOf: (section: string) => snapshot.limits.state.used.get(section)?.inFlight ?? 0,
     oldestAgesMs: () => oldestAgesMs(server.calls()),
     keysInCooldown: () =>
       [...snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
@@ -148,13 +147,11 @@ function createParts(config: Config, runtime: Runtime, observers: Observers) {
   const redact = createRedactor(config.secrets);
   const logger = createLogger({ ...logSettingsOf(config, runtime), toText, write, redact });
   const modelLists: ModelListCache = new WeakMap();
-  const limitState: LimitState = { used: new Map(), buckets: new Map() };
   return {
     ...observers,
     redact,
     logger,
     modelLists,
-    limitState,
     transport: createTransport(config.server.upstream),
     exhaustion: new ExhaustionLog(logger),
     breaker: new CircuitBreaker(logger),
@@ -167,12 +164,13 @@ function createParts(config: Config, runtime: Runtime, observers: Observers) {
 }
 
 interface Former extends Pick<CompletionServices, 'providers' | 'keyPools'> {
+  readonly limits: Limits;
   readonly health: ReadonlyMap<string, ProviderHealth>;
 }
 
 /** Creates what depends on the settings: requests keep the one that they began with. Providers with the same settings stay. */
 function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, former?: Former) {
-  const { limitState, logger, store } = parts;
+  const { logger, store } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();
   const health = new Map<string, ProviderHealth>();
@@ -191,7 +189,7 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
     config,
     providers,
     keyPools,
-    limits: createLimits(config, limitState, store),
+    limits: createLimits(config, store, former?.limits.state),
     health,
     lastAsked: new Map<string, number>(),
     // A fallback without a key is not registered.
@@ -199,7 +197,8 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
   };
   const listModels = createModelList(all);
   const gateway = createGateway({ ...all, listModels });
-  return { config, providers, keyPools, health, listModels, gateway };
+  const { limits } = all;
+  return { config, providers, keyPools, health, limits, listModels, gateway };
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

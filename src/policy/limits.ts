@@ -32,21 +32,27 @@ type Bucket = StoredBucket & { limit: Limit; local: TokenBucket };
 
 export type Limits = ReturnType<typeof createLimits>;
 
-/** What outlives a reload, by the names of limits: what is in flight counts on, and buckets with the same settings keep their tokens. */
-export interface LimitState {
+/** What the limits of the next settings take over, by their names. */
+interface LimitState {
   readonly used: Map<string, { inFlight: number }>;
   readonly buckets: Map<string, TokenBucket>;
 }
 
-/** Finds what is in flight, and the buckets of the settings, in `state`. Uses the buckets of the store as long as it answers. */
+/**
+ * Creates the limits of the settings. What is in flight counts on after a reload, and buckets with the same settings keep
+ * their tokens: `former` is the state of the limits before. Uses the buckets of the store as long as it answers.
+ */
 export function createLimits(
   { server, clients, providers, rateLimit }: Omit<Config, 'secrets'>,
-  state: LimitState,
   store?: RateLimitStore,
+  former?: LimitState,
 ) {
+  // A limit that is gone may come back while its requests are still in flight.
+  const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
+  const state: LimitState = { used: new Map(inUse), buckets: new Map() };
   const { enabled, global } = rateLimit;
   const slots = (name: string, limit: Limit, max: number): Slots => {
-    const used = state.used.get(name) ?? { inFlight: 0 };
+    const used = former?.used.get(name) ?? { inFlight: 0 };
     state.used.set(name, used);
     return { name, limit, max: max || Infinity, used };
   };
@@ -55,7 +61,8 @@ export function createLimits(
     if (!settings?.requestsPerSecond) return [];
     const { requestsPerSecond, burstCapacity } = settings;
     const key = `${name} ${requestsPerSecond}/${burstCapacity}`;
-    const local = state.buckets.get(key) ?? new TokenBucket(requestsPerSecond, burstCapacity);
+    const kept = former?.buckets.get(key);
+    const local = kept ?? new TokenBucket(requestsPerSecond, burstCapacity);
     state.buckets.set(key, local);
     return [{ name, limit, requestsPerSecond, burstCapacity, local }];
   };
@@ -78,7 +85,7 @@ export function createLimits(
     const buckets = bucket(`rate_limit.providers.${id}`, 'provider', limit);
     ofProviders.set(id, createLimiter([own], buckets, store));
   }
-  return { ofClients, ofProviders };
+  return { ofClients, ofProviders, state: state as Readonly<LimitState> };
 }
 
 type Limiter = ReturnType<typeof createLimiter>;
