@@ -9,12 +9,17 @@ import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import type { Answer } from '../lib/attempt.ts';
 import type { SharedCounter } from '../lib/shared-memory.ts';
 import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
+import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
 /** Pipelined requests that may wait for their turn behind the first; while so many wait, the socket is not read. */
 const MAX_WAITING_REQUESTS = 8;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;
+/** Before it is closed, a connection is read on for so many checks at most: 30 s, nginx's lingering_time. */
+const LINGER_CHECKS = 30;
+/** So many in a row find that nothing has come: 5 s, nginx's lingering_timeout. */
+const QUIET_CHECKS = 5;
 
 /** Status and text by the code of the parser's error; any other is a plain 400. */
 const PARSER_ERRORS = new Map([
@@ -64,6 +69,9 @@ export class Connection {
   /** The exchange that arrived last, which may be over. */
   #latest: Exchange | undefined;
   #closesAfterQueue = false;
+  /** The answer to the latest request that began said `Connection: close` during its upload: no other begins. */
+  #closesAfterUpload = false;
+  #lingering: NodeJS.Timeout | undefined;
   /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
   #takenBytes = -1;
   #checksWithoutProgress = 0;
@@ -91,7 +99,7 @@ export class Connection {
     exchange.request.on('error', ignore);
     exchange.response.on('error', ignore);
     this.#latest = exchange;
-    if (this.#queue.push(exchange) === 1) void this.#work();
+    if (this.#queue.push(exchange) === 1 && !this.#closesAfterUpload) void this.#work();
     this.#limitQueue();
   }
 
@@ -125,14 +133,12 @@ export class Connection {
     else queue.pop();
   }
 
-  /** Answers what never became a request, or closes if a request was answered before its body broke. */
+  /** Answers what never became a request, or closes if the upload in which it came, or behind which, was answered. */
   #answerBroken(refusal: GatewayError): void {
     const { socket } = this;
-    const latest = this.#latest;
-    const isAnswered = latest?.response.headersSent === true && !latest.request.complete;
     // The parser fails again with each packet.
     if (!socket.writable) return;
-    if (isAnswered) return this.#linger();
+    if (this.#closesAfterUpload) return this.#linger();
     const requestId = randomUUID();
     const remote = toAddress(socket.remoteAddress ?? '');
     const answer = this.server.answerBroken(refusal, requestId, remote);
@@ -140,13 +146,42 @@ export class Connection {
     this.#linger();
   }
 
+  /** Discards the upload of the latest request, and closes the connection when that has ended and is answered. */
+  async closeAfterUpload(answered: Promise<void>, awaitsContinue: boolean): Promise<void> {
+    const { request } = this.#latest!;
+    this.#closesAfterUpload = true;
+    // node:http closes with it, as soon as the answer is written.
+    this.socket.destroySoon = ignore;
+    const uploaded = new Promise((resolve) => request.once('close', resolve));
+    discardBody(request);
+    await answered;
+    this.#limitLingering();
+    // A client that waits for `100 Continue` sends nothing more.
+    if (!awaitsContinue) await uploaded;
+    this.#linger();
+  }
+
   /** Closes the connection, but reads on for a while: with unread bytes it would be reset, and the answer perhaps never read. */
   #linger(): void {
+    this.socket.end();
+    this.socket.resume();
+    this.#limitLingering();
+  }
+
+  /** Counts checks and not milliseconds, as `checkProgress` does. */
+  #limitLingering(): void {
     const { socket } = this;
-    socket.end();
-    socket.resume();
-    const limit = setTimeout(() => socket.destroy(), this.server.limits.lingerMs);
-    socket.once('close', () => clearTimeout(limit));
+    if (this.#lingering) return;
+    let checks = 0;
+    let quietChecks = 0;
+    let { bytesRead } = socket;
+    this.#lingering = setInterval(() => {
+      checks += 1;
+      quietChecks = socket.bytesRead > bytesRead ? 0 : quietChecks + 1;
+      ({ bytesRead } = socket);
+      if (checks === LINGER_CHECKS || quietChecks === QUIET_CHECKS) socket.destroy();
+      if (socket.destroyed) clearInterval(this.#lingering);
+    }, this.server.limits.lingerCheckMs);
   }
 
   /**
@@ -180,6 +215,7 @@ export class Connection {
       // The next response would wait for this one for ever.
       if (!next.response.writableFinished) this.socket.destroy();
       this.#queue.shift();
+      if (this.#closesAfterUpload) break;
       if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
     }
     if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();

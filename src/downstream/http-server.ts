@@ -25,8 +25,10 @@ const BACKLOG_CONNECTIONS = 1024;
  */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
-/** Limit for the answers to cancelled requests if `endDrain` ends it. */
-const FORCED_LINGER_MS = 100;
+/** Time in which clients take the answers to requests that the deadline of a drain has cancelled. */
+const CANCELLED_MS = 2000;
+/** The same if `endDrain` ends it. */
+const FORCED_CANCELLED_MS = 100;
 
 export interface HttpServer {
   /**
@@ -88,16 +90,16 @@ export function createHttpServer(
       state.isDraining = true;
       const { signal } = forceClose;
       if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
-      const end = (lingerMs: number) => {
+      const end = (answerMs: number) => {
         state.cancelReason = reason;
         for (const connection of connections.values()) connection.cancel(reason);
         // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
         const close = () => connections.forEach(({ socket }) => socket.destroy());
-        setTimeout(close, lingerMs).unref();
+        setTimeout(close, answerMs).unref();
       };
-      const deadline = startTimer(() => end(limits.lingerMs), timeoutMs);
-      if (signal.aborted) end(FORCED_LINGER_MS);
-      else signal.addEventListener('abort', () => end(FORCED_LINGER_MS));
+      const deadline = startTimer(() => end(CANCELLED_MS), timeoutMs);
+      if (signal.aborted) end(FORCED_CANCELLED_MS);
+      else signal.addEventListener('abort', () => end(FORCED_CANCELLED_MS));
       await closeServer(server, connections);
       clearTimeout(deadline);
       clearInterval(checking);

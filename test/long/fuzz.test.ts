@@ -442,7 +442,7 @@ test(
     const gateway = await startGateway(t, {
       toml: providerToml(upstream, 'p', 'models = ["m"]'),
       // What never ends is answered soon.
-      clientLimits: { headersMs: 120, requestMs: 120, lingerMs: 1000 },
+      clientLimits: { headersMs: 120, requestMs: 120, lingerCheckMs: 200 },
     });
     const tally = new Tally();
     const checkReplies = async (pieces: readonly Buffer[], isHead = false) => {
