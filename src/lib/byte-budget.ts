@@ -10,6 +10,8 @@ import type { SharedCounter, SharedMemory } from './shared-memory.ts';
 /** A smaller holder is bounded by `maxBufferedBytes` alone: small requests go on when memory is short. */
 const SMALL_BYTES = 65_536;
 const GROWTH_BYTES = 1_048_576;
+/** The largest event that a stream may have, what is held before it, and the read that ends it. */
+const MAX_EVENT_BYTES = 18_874_368;
 /** Resident memory is read at most this often; and all garbage collected, while it is too much. */
 const READING_MS = 50;
 const COLLECTING_MS = 1000;
@@ -30,6 +32,8 @@ export class ByteBudget {
   readonly bodyBytes: SharedCounter;
   /** Bytes of the streams that wait for memory, at least 1 for each: while above 0, no body becomes larger than 64 KiB. */
   readonly waiting: SharedCounter;
+  /** The streams that had to wait, in that order, each until its event is whole. */
+  readonly queue = new Set<Reservation>();
   /** Resident memory without bodies. */
   #otherBytes = 0;
   #readAtMs = -Infinity;
@@ -46,10 +50,10 @@ export class ByteBudget {
     return this.#reserved.value;
   }
 
-  /** Reserves bytes for a holder that will have `total`. Returns false, and reserves nothing, if they do not fit. */
-  reserve(bytes: number, total: number): boolean {
+  /** Reserves bytes for a holder that will have `total`. Returns false, and reserves nothing, if all were more than `max` then. */
+  reserve(bytes: number, total: number, max: number): boolean {
     if (total > SMALL_BYTES && !this.#isMemoryLeft(bytes)) return false;
-    return this.#reserved.addWithin(bytes, this.limits.maxBufferedBytes);
+    return this.#reserved.addWithin(bytes, max);
   }
 
   free(bytes: number): void {
@@ -91,14 +95,35 @@ export class Reservation {
   }
 
   /** Changes it to `bytes`, and returns false if they do not fit now. Throws `ClientGone` if it is closed. */
-  tryResize(bytes: number): boolean {
+  tryResize(bytes: number, max = this.budget.limits.maxBufferedBytes): boolean {
     if (bytes === this.#bytes) return true;
     if (this.#isClosed) throw new ClientGone();
     const more = bytes - this.#bytes;
     if (more < 0) this.budget.free(-more);
-    else if (!this.budget.reserve(more, bytes)) return false;
+    else if (!this.budget.reserve(more, bytes, max)) return false;
     this.#bytes = bytes;
     return true;
+  }
+
+  /**
+   * As `tryResize`, for an event that is not whole yet. Room for one event is kept for the stream that has waited longest:
+   * if all had only parts of their events, none could go on.
+   */
+  tryGrow(bytes: number): boolean {
+    const { limits, queue } = this.budget;
+    const keptBytes = Math.min(limits.maxBufferedBytes / 2, MAX_EVENT_BYTES);
+    if (this.tryResize(bytes, limits.maxBufferedBytes - keptBytes)) return true;
+    queue.add(this);
+    return this.#isFirst && this.tryResize(bytes);
+  }
+
+  get #isFirst(): boolean {
+    return this.budget.queue.values().next().value === this;
+  }
+
+  /** The event is whole, or given up: the next stream goes first. */
+  leaveQueue(): void {
+    this.budget.queue.delete(this);
   }
 
   /** Changes it to `bytes`; 0 also frees the body. Throws `rateLimit` if they do not fit, and `ClientGone` if it is closed. */
@@ -107,20 +132,19 @@ export class Reservation {
     const isAfterOthers = becomesLarge && this.budget.waiting.value > 0;
     if (isAfterOthers || !this.tryResize(bytes)) throw noRoom();
     if (bytes > 0) return;
+    this.leaveQueue();
     this.#body?.free();
     this.#body = undefined;
   }
 
-  /**
-   * Begins to wait for room, and returns a function that ends the wait. Throws `rateLimit` if all that is reserved belongs
-   * to streams that wait: none of them could go on.
-   */
+  /** Begins to wait for room, and returns what ends the wait. Throws `rateLimit` for the first of the queue if all the others wait too. */
   wait(): () => void {
     const { budget } = this;
     const bytes = Math.max(1, this.#bytes);
     budget.waiting.add(bytes);
     const end = () => budget.waiting.add(-bytes);
-    if (this.#bytes === 0 || budget.waiting.value < budget.reservedBytes) return end;
+    const othersGoOn = budget.waiting.value < budget.reservedBytes;
+    if (this.#bytes === 0 || !this.#isFirst || othersGoOn) return end;
     end();
     throw noRoom();
   }

@@ -55,7 +55,9 @@ export class Deadline extends Cancellation {
   #timer: NodeJS.Timeout | undefined;
   #timerMs = 0;
   #armedAtMs = 0;
-  /** Creates the reason only if it is needed: an error captures a stack. Absent while disarmed. */
+  /** `undefined` while the limit is not suspended. */
+  #suspendedAtMs: number | undefined;
+  /** Creates the reason only if it is needed: an error captures a stack. */
   #createReason: (() => Error) | undefined;
 
   /** `client` is cancelled when the client leaves, or when the gateway gives the request up. */
@@ -69,17 +71,29 @@ export class Deadline extends Cancellation {
   arm(ms: number, createReason: () => Error): void {
     this.#createReason = createReason;
     this.#armedAtMs = performance.now();
+    this.#suspendedAtMs = undefined;
     if (ms !== this.#timerMs) this.#clear();
     this.#timerMs = ms;
     // A stream re-arms it for each event: refreshing a timer is cheaper than creating one.
     if (ms > 0) this.#timer = this.#timer?.refresh() ?? startTimer(() => this.#onTime(), ms);
   }
 
-  /** Suspends the time limit. Returns how much is left of it, in milliseconds: at least 1, because 0 is no limit. */
-  disarm(): number {
-    this.#createReason = undefined;
-    const leftMs = this.#timerMs - (performance.now() - this.#armedAtMs);
-    return Math.min(this.#timerMs, Math.max(1, leftMs));
+  /** Suspends the time limit, until `resume` or `arm`. */
+  suspend(): void {
+    this.#suspendedAtMs ??= performance.now();
+  }
+
+  /** Goes on after `suspend`: at most `maxCountedMs` of the time since then count. If nothing is left, cancels at once. */
+  resume(maxCountedMs: number): void {
+    if (this.#suspendedAtMs === undefined) return;
+    const nowMs = performance.now();
+    const uncountedMs = Math.max(0, nowMs - this.#suspendedAtMs - maxCountedMs);
+    const leftMs = this.#timerMs - (nowMs - this.#armedAtMs) + uncountedMs;
+    this.#suspendedAtMs = undefined;
+    if (this.#timerMs === 0) return;
+    // Not left to a timer, which may not get its turn before the next `suspend`.
+    if (leftMs <= 0) this.cancel(this.#createReason!());
+    else if (uncountedMs > 0 || !this.#timer) this.arm(leftMs, this.#createReason!);
   }
 
   /** Clears the timer, and no longer follows the client. */
@@ -96,7 +110,7 @@ export class Deadline extends Cancellation {
 
   #onTime(): void {
     this.#timer = undefined;
-    if (this.#createReason) this.cancel(this.#createReason());
+    if (this.#suspendedAtMs === undefined) this.cancel(this.#createReason!());
   }
 
   #clear(): void {

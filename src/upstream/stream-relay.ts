@@ -11,6 +11,7 @@ import type { ByteSink, ByteStream } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { BYTE_ORDER_MARK, encodeEvent } from '../lib/sse.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
+import { endAtLineFeed } from './line-feed.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
 import type { AttemptContext } from './attempt-context.ts';
@@ -20,7 +21,9 @@ const MAX_CHUNK_BYTES = 65_536;
 /** Limit for keep-alive comments before the first event. */
 const MAX_COMMENT_BYTES = 1_048_576;
 /** Interval at which a stream that waits for memory tries again. */
-const WAIT_MS = 50;
+const WAIT_MS = 10;
+/** As much of the idle limit as one wait for the client counts at most: a client that takes longer does not read. */
+const COUNTED_PART = 0.1;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
 
@@ -55,8 +58,8 @@ class Relay implements ByteSink, ByteStream {
   #hasUpstreamEnded = false;
   /** A chunk waits for room in the budget, and the upstream for it. */
   #isWaiting = false;
-  /** The rest of the idle limit while the stream waits for the client to read. */
-  #idleLeftMs: number | undefined;
+  /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
+  #endClient: ((next?: Buffer) => void) | undefined;
 
   /** A provider that is not read is not the one that is silent. */
   readonly #createTimeout = () =>
@@ -72,8 +75,9 @@ class Relay implements ByteSink, ByteStream {
     this.#opening = opening;
   }
 
-  /** Takes a chunk from the upstream, or nothing if it has ended. What comes after `[DONE]` is dropped. */
+  /** Takes a chunk from the upstream, or nothing if it has ended. What comes after the line of `[DONE]` is dropped. */
   write(chunk?: Buffer): boolean {
+    this.#endClient?.(chunk);
     if (this.#isOver) return true;
     try {
       if (chunk && !this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
@@ -88,6 +92,7 @@ class Relay implements ByteSink, ByteStream {
   /** The upstream has ended. */
   end(error?: unknown): void {
     this.#hasUpstreamEnded = true;
+    this.#endClient?.();
     if (this.#isOver) this.#context.deadline.abandon();
     else if (error) this.#fail(error);
     else this.write();
@@ -105,10 +110,8 @@ class Relay implements ByteSink, ByteStream {
 
   resume(): void {
     if (this.#isOver || this.#isWaiting) return;
-    if (this.#idleLeftMs !== undefined) {
-      this.#context.deadline.arm(this.#idleLeftMs, this.#createTimeout);
-    }
-    this.#idleLeftMs = undefined;
+    this.#hold(0);
+    this.#context.deadline.resume(this.#idleMs * COUNTED_PART);
     this.#reply.body.resume();
   }
 
@@ -129,7 +132,7 @@ class Relay implements ByteSink, ByteStream {
       // Behind a comment, a byte order mark would be part of the name of a field.
       const start = passComments && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK ? 3 : 0;
       this.#beginning = { ...found, passed: seen.subarray(start) };
-      this.#context.deadline.disarm();
+      this.#context.deadline.suspend();
       opening.resolve(this);
       return false;
     }
@@ -142,7 +145,7 @@ class Relay implements ByteSink, ByteStream {
       const cause = `content-type: ${this.#reply.headers.get('content-type') ?? 'none'}`;
       throw this.#error('the stream ended before its first event', cause);
     }
-    if (opening.seen.size > 0) passComments?.(opening.seen);
+    if (opening.seen.size > 0 && !this.#inspector.hasUsage) passComments?.(opening.seen);
     this.#hold(opening.seen.size);
     return true;
   }
@@ -151,20 +154,21 @@ class Relay implements ByteSink, ByteStream {
   #pass({ passed, error }: Inspection): boolean {
     const { deadline } = this.#context;
     const { isDone, splitter } = this.#inspector;
-    this.#hold(passed.length);
     const hasRoom = passed.length === 0 || this.#client!.write(passed);
+    if (passed.length > 0) this.#context.call.answerReservation.leaveQueue();
+    this.#hold(hasRoom ? 0 : passed.length);
     if (error || this.#hasUpstreamEnded || isDone) {
       const isComplete = isDone || this.#inspector.isFinished;
       const text = 'the stream ended before the answer was finished';
       this.#finish(error ?? (isComplete ? undefined : this.#error(text)));
       return true;
     }
-    // The idle limit stops while the client is slow to read, and goes on afterwards; only data restarts it.
-    const { sawData } = splitter;
-    if (!hasRoom) {
-      const leftMs = this.#idleLeftMs ?? deadline.disarm();
-      this.#idleLeftMs = sawData ? this.#idleMs : leftMs;
-    } else if (sawData) deadline.arm(this.#idleMs, this.#createTimeout);
+    if (splitter.sawData) {
+      this.#context.onData?.();
+      // Only data restarts the idle limit.
+      deadline.arm(this.#idleMs, this.#createTimeout);
+    }
+    if (!hasRoom) deadline.suspend();
     return hasRoom;
   }
 
@@ -183,9 +187,10 @@ class Relay implements ByteSink, ByteStream {
 
   /** Ends the client's stream, and the upstream's. */
   #finish(failure: GatewayError | undefined): void {
-    const { deadline, onStreamEnd } = this.#context;
+    const { call, deadline, onStreamEnd } = this.#context;
     const client = this.#client!;
     this.#isOver = true;
+    this.#context.call.answerReservation.leaveQueue();
     if (!failure && !this.#inspector.isDone) client.write(encodeEvent('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
@@ -193,7 +198,10 @@ class Relay implements ByteSink, ByteStream {
     else deadline.abandon();
     onStreamEnd(failure);
     if (failure) client.write(encodeEvent(failure.toBody()));
-    client.end();
+    if (this.#inspector.isEndOpen) {
+      call.isDelivered = true;
+      this.#endClient = endAtLineFeed(client);
+    } else client.end();
   }
 
   /** Reserves what is held once the chunk has been taken. Throws `rateLimit` for an event that can never fit. */
@@ -201,12 +209,12 @@ class Relay implements ByteSink, ByteStream {
     const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#opening?.seen.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
-    if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryResize(heldBytes)) return true;
+    if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryGrow(heldBytes)) return true;
     if (heldBytes > reservation.budget.limits.maxBufferedBytes) throw noRoom();
     return false;
   }
 
-  /** Pauses the upstream, and tries again every 50 ms: the idle limit or the client's leaving ends the wait. */
+  /** Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends the wait. */
   #waitForRoom(chunk: Buffer): false {
     const { call, deadline } = this.#context;
     const endWait = call.answerReservation.wait();
@@ -220,10 +228,15 @@ class Relay implements ByteSink, ByteStream {
     return false;
   }
 
-  /** Frees what is no longer held. A blank line that was added to the last event may find no room, and needs none. */
+  /**
+   * Frees what is no longer held. What came of the next event with the end of the last one is not counted yet: streams
+   * that wait would take with it the room that is kept for one event. A blank line that was added may find no room, and
+   * needs none.
+   */
   #hold(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;
-    this.#context.call.answerReservation.tryResize(heldBytes > MAX_CHUNK_BYTES ? heldBytes : 0);
+    const isCounted = heldBytes > 2 * MAX_CHUNK_BYTES;
+    this.#context.call.answerReservation.tryResize(isCounted ? heldBytes : 0);
   }
 
   #error(text: string, cause?: string): GatewayError {

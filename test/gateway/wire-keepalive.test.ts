@@ -196,6 +196,20 @@ test('a byte order mark behind a comment is left out', async (t) => {
   assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
 });
 
+test('a chunk of usage from a provider that then fails does not reach a stream that has begun', async (t) => {
+  let response: ServerResponse | undefined;
+  const p: Script = (_, opened) => {
+    response = opened;
+  };
+  const providers = { p, q: answerWell };
+  const { chat } = await startEarly(t, { providers, fallback: ['q'] });
+  response!.writeHead(200, { 'content-type': 'text/event-stream' });
+  response!.write('data: {"choices":[],"usage":{"total_tokens":7}}\n\n');
+  await idle(100);
+  response!.end('data: {"error":{"code":503,"message":"busy"}}\n\n');
+  assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
+});
+
 test('retries and fallbacks go on after the stream has begun', async (t) => {
   const p = held(failWith(503));
   const providers = { p: p.script, q: answerWell };

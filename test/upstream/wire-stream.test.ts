@@ -9,6 +9,7 @@ import { gzipSync } from 'node:zlib';
 
 import { idle, untilSteady, useManualTimers, stopClock } from '../support/clock.ts';
 import { chatBody, rawChat, STREAM } from '../support/gateway.ts';
+import { openRaw } from '../support/raw.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
 import {
@@ -415,6 +416,8 @@ for (const [what, part] of [
   ['comments', `: ${'y'.repeat(65_500)}\n\n`],
 ] as const) {
   test(`the idle limit does not run while the client is slow to take the ${what} that came`, async (t) => {
+    // A busy machine takes longer to pass so much than the limit is.
+    const clock = stopClock(t);
     const timers = useManualTimers(t);
     // More than the network holds.
     const size = 30 * MIB;
@@ -427,6 +430,7 @@ for (const [what, part] of [
     await eventually(() => counts.sent > 0, 'the first events');
     await untilSteady(() => counts.sent);
     assert.ok(counts.sent < size, 'the gateway waits for its client');
+    clock.nowMs += 60_000;
     timers.advance(60_000);
     response.resume();
     const { length } = await chat.ended;
@@ -450,6 +454,17 @@ test('after [DONE] the provider is given 5 s to end, and no longer', async (t) =
   assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok');
 });
 
+test('of a stream that was delivered, and whose provider has ended it, no timer of 5 s is left', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway, provide } = await start(t, { isInProcess: true });
+  const events = completionEvents();
+  const headers = { 'content-type': 'text/event-stream', 'content-length': events.length };
+  // Its last byte is that of `[DONE]`, so that the provider has ended it when the client has it.
+  provide((_, response) => response.writeHead(200, headers).end(events));
+  assert.equal((await gateway.chat(STREAM)).text, events);
+  assert.ok(!timers.running().includes(5000));
+});
+
 test('a client that is slow to take comments gets no longer idle limit by them', async (t) => {
   const clock = stopClock(t);
   const timers = useManualTimers(t);
@@ -462,13 +477,44 @@ test('a client that is slow to take comments gets no longer idle limit by them',
   const comments = Array<string>(3).fill(`: ${'y'.repeat(240_000)}\n\n`);
   for (const comment of comments) {
     advance(333);
-    const before = timers.started();
     await send(comment);
-    await eventually(() => timers.started() > before, 'the limit goes on');
+    // It comes through when the client has been waited for: the limit goes on.
+    await send(': small\n\n');
   }
   advance(1);
-  const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
+  const passed = comments.map((comment) => `${comment}: small\n\n`).join('');
+  const { code } = errorAfter(await chat.ended, CHUNK + passed);
   assert.equal(code, 'TIMEOUT');
+});
+
+test('a stream whose idle limit has passed while the process was busy still has a limit', async (t) => {
+  const clock = stopClock(t);
+  useManualTimers(t);
+  const { chat, write } = await startSteps(t, CHUNK, IDLE_1);
+  // The time is over before the timer gets to run, and the gateway waits for its client.
+  clock.nowMs += 2000;
+  const comment = `: ${'y'.repeat(240_000)}\n\n`;
+  write(comment);
+  const { code } = errorAfter(await chat.ended, CHUNK + comment);
+  assert.equal(code, 'TIMEOUT');
+});
+
+test('comments that come faster than the client takes them do not outlast the idle limit', async (t) => {
+  const { counts, script } = flood(`: ${'y'.repeat(65_500)}\n\n`, Infinity);
+  const { gateway, provide } = await start(t, IDLE_1);
+  provide(script);
+  const response = await fetch(`http://127.0.0.1:${gateway.port}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { authorization: 'Bearer any', 'content-type': 'application/json' },
+    body: JSON.stringify(STREAM),
+  });
+  // All of them would be too much to keep.
+  let end = '';
+  for await (const chunk of response.body!) {
+    end = (end + Buffer.from(chunk).toString('latin1')).slice(-1000);
+  }
+  assert.equal(errorAfter(end.slice(end.lastIndexOf('data: ')), '').code, 'TIMEOUT');
+  assert.ok(counts.sent > MIB, 'the client was waited for');
 });
 
 test('with stream_idle_timeout = 0 a client that is slow to take comments is not cut off', async (t) => {
@@ -523,15 +569,13 @@ test('a finished stream without [DONE] gets one', async (t) => {
 test('a last event without its blank line is passed on, and the stream is finished properly', async (t) => {
   const { stream } = await start(t);
   for (const end of ['', '\n', '\r\n']) {
+    const missing = end === '' ? '\n\n' : '\n';
     const { text } = await stream(CHUNK + LAST.trimEnd() + end);
-    assert.ok(text.startsWith(CHUNK + LAST.trimEnd() + end), text);
-    assert.match(text.slice((CHUNK + LAST.trimEnd()).length), /^[\r\n]{2,}data: \[DONE\]\n\n$/);
+    assert.equal(text, CHUNK + LAST.trimEnd() + end + missing + DONE);
 
     // An event without its blank line is none to the client (WHATWG HTML, 9.2.6).
     const whole = CHUNK + LAST + DONE.trimEnd() + end;
-    const { text: ended } = await stream(whole);
-    assert.ok(ended.startsWith(whole), ended);
-    assert.match(ended, /\[DONE\](?:\n|\r\n)\n$/);
+    assert.equal((await stream(whole)).text, whole + missing);
 
     for (const error of [
       'data: {"error":"boom"}',
@@ -558,6 +602,93 @@ test('what comes after [DONE] does not reach the client, in the same packet or l
   assert.equal((await stream(breaking)).text, end);
   const outcomes = gateway.accessLines().map(({ outcome }) => outcome);
   assert.deepEqual(new Set(outcomes), new Set(['ok']));
+});
+
+const HALF_ENDED = `${CHUNK}${LAST}data: [DONE]\r\n\r`;
+
+for (const [what, next, passed] of [
+  ['a line feed that comes alone', '\n', '\n'],
+  ['a line feed with more behind it', '\n: bye\n\n', '\n'],
+  ['no other byte', ': bye\n\n', ''],
+  ['no second carriage return', '\r\n', ''],
+  ['nothing if nothing comes', '', ''],
+] as const) {
+  test(`after [DONE] and a carriage return the client gets ${what}`, async (t) => {
+    const timers = useManualTimers(t);
+    for (const [beginning, rest] of [
+      [HALF_ENDED, ''],
+      [CHUNK, HALF_ENDED.slice(CHUNK.length)],
+    ] as const) {
+      const { chat, send, write, end } = await startSteps(t, beginning);
+      if (rest !== '') await send(rest);
+      if (next !== '') write(next);
+      else end();
+      assert.equal(await chat.ended, HALF_ENDED + passed);
+      assert.deepEqual(timers.running(500), []);
+    }
+  });
+}
+
+test('a line feed that does not come is waited for half a second, and what is whole for nothing', async (t) => {
+  const timers = useManualTimers(t);
+  const { p, chat, end } = await startSteps(t, HALF_ENDED, { isInProcess: true });
+  let hasEnded = false;
+  void chat.ended.then(() => (hasEnded = true));
+  timers.advance(499);
+  await idle(100);
+  assert.equal(hasEnded, false);
+  timers.advance(1);
+  assert.equal(await chat.ended, HALF_ENDED);
+  assert.equal(p.sockets.size, 1, 'its connection may still be kept');
+  end('\n');
+  await p.requests[0]?.closed;
+  const { stream } = await start(t);
+  const whole = CHUNK + LAST + DONE;
+  assert.equal((await stream(begin(whole))).text, whole);
+  for (const [rest, passed] of [
+    ['\n', '\n'],
+    ['\n\r', '\n'],
+    [': bye\n\n', ''],
+    [': bye\r', ''],
+    ['data: x', ''],
+  ] as const) {
+    assert.equal((await stream(begin(HALF_ENDED + rest))).text, HALF_ENDED + passed, rest);
+  }
+});
+
+test('after the last line feed nothing more is written to a connection that is kept', async (t) => {
+  useManualTimers(t);
+  const { gateway, p, provide } = await start(t);
+  let response: ServerResponse | undefined;
+  provide((request, opened) => {
+    response = opened;
+    return begin(HALF_ENDED)(request, opened);
+  });
+  const client = openRaw(t, gateway.port);
+  client.socket.write(rawChat(STREAM));
+  await eventually(() => client.text().includes('[DONE]'), '[DONE]');
+  response!.write('\n');
+  const isWhole = () => client.text().endsWith('\r\n1\r\n\n\r\n0\r\n\r\n');
+  await eventually(isWhole, 'the end');
+  response!.end('\n');
+  await p.requests[0]!.closed;
+  await idle(60);
+  assert.ok(isWhole());
+});
+
+test('a client that leaves while the last line feed is awaited has its answer', async (t) => {
+  // Each worker has connections of its own.
+  const options = { isInProcess: true };
+  const { gateway, p, chat, end } = await startSteps(t, HALF_ENDED, options);
+  const [connection] = p.sockets;
+  chat.leave();
+  const line = await lineOf(gateway);
+  assert.deepEqual([line['outcome'], line['bytes']], ['ok', HALF_ENDED.length]);
+  end('\n');
+  await p.requests[0]?.closed;
+  p.script = answerWell;
+  assert.equal((await gateway.chat(STREAM)).text, completionEvents());
+  assert.deepEqual([...p.sockets], [connection]);
 });
 
 test('a stream whose client closes at [DONE] is logged as ok, and its upstream connection is used again', async (t) => {
