@@ -3,14 +3,14 @@
  * parsed is sent here.
  */
 
-import { randomUUID } from 'node:crypto';
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { AccessRecord, type Answer, isStream } from '../lib/attempt.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
+import { createUuid } from '../lib/ids.ts';
 import { type ChunkBuffer, joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
@@ -95,7 +95,7 @@ export class Call {
     this.peerAddress = request.socket.remoteAddress;
     const ownId = request.headers['x-request-id'];
     this.id =
-      typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();
+      typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : createUuid();
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.#closed = new Promise((resolve) => {
       response.on('close', () => {
@@ -208,4 +208,17 @@ function endAll(): void {
     if (body.length > SHORT_BODY_BYTES) response.end(body);
     else response.end(body.toString('latin1'), 'latin1');
   }
+}
+
+export type TextAnswer = Answer & { readonly body: string };
+
+/** Returns the response to what never became a request, as it is written to the socket. */
+export function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
+  const lines = Object.entries({
+    ...headers,
+    'x-request-id': requestId,
+    date: new Date().toUTCString(),
+    'content-length': Buffer.byteLength(body),
+  }).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
 }

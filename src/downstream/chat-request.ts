@@ -79,22 +79,20 @@ export class ChatRequestParser {
     if (!this.#hasMessages) throw invalidRequest(NO_MESSAGES);
     if (this.#fault) throw invalidRequest(this.#fault);
 
-    const request = {
+    const isStream = stream === 'true';
+    const usageEdit = isStream ? this.#usageEdit(body) : undefined;
+    return {
       model,
-      stream: stream === 'true',
-      bodyWithModel: (name: string) => replaceText(body, JSON.stringify(name), start, end),
-    };
-    const askForUsage = () => {
-      const edit = request.stream ? this.#usageEdit(body) : undefined;
-      if (!edit) return undefined;
-      const bodyWithModel = (name: string) =>
+      stream: isStream,
+      mayAskForUsage: usageEdit !== undefined,
+      bodyWith(name: string, asksForUsage: boolean) {
+        const edit = { text: JSON.stringify(name), start, end };
+        if (!asksForUsage) return replaceText(body, edit);
         // The latter of the two places first: the offset of the other one stays.
-        [edit, { text: JSON.stringify(name), start, end }]
-          .toSorted((a, b) => b.start - a.start)
-          .reduce((parts, one) => replaceText(parts, one.text, one.start, one.end), body);
-      return { ...request, bodyWithModel };
+        const [first, last] = [edit, usageEdit!].toSorted((a, b) => a.start - b.start);
+        return replaceText(replaceText(body, last!), first!);
+      },
     };
-    return { ...request, askForUsage };
   }
 
   /** Returns the text that asks for the tokens of a stream, and its place; undefined if the request asks, or is not usable. */

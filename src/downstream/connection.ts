@@ -1,14 +1,11 @@
 /** One client connection: works on its requests in order, refuses what is none, and cuts off a client that stops reading. */
 
-import { randomUUID } from 'node:crypto';
-import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
-import type { Answer } from '../lib/attempt.ts';
-import type { SharedCounter } from '../lib/shared-memory.ts';
-import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
+import { createUuid } from '../lib/ids.ts';
+import { Call, type CLIENT_LIMITS, type Exchange, serialize, type TextAnswer } from './call.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
@@ -31,7 +28,6 @@ const OTHER_ERROR = { status: 400, text: 'request is not valid HTTP' };
 /** The client closed its sending side inside a request: it counts as gone. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
-type TextAnswer = Answer & { readonly body: string };
 /** Returns the answer to a request that never became a call. `remote` is the address of the connection's other end. */
 export type AnswerBroken = (
   refusal: GatewayError,
@@ -39,18 +35,27 @@ export type AnswerBroken = (
   remote: string | undefined,
 ) => TextAnswer;
 
+/** Requests of one listener: those that have begun and are not over, and what became of the others since the start. */
+export interface RequestCounts {
+  inFlight: number;
+  finished: number;
+  /** Those that were cancelled at the deadline of a drain. */
+  cancelled: number;
+}
+
+export interface Handler {
+  /** Answers one call; never rejects. */
+  readonly handle: (call: Call) => Promise<void>;
+  readonly answerBroken: AnswerBroken;
+}
+
 /** The state that all connections of a server share. */
 export interface ServerState {
   readonly limits: typeof CLIENT_LIMITS;
   readonly budget: ByteBudget;
-  /** Answers one call; never rejects. */
-  readonly handle: (call: Call) => Promise<void>;
-  readonly answerBroken: AnswerBroken;
+  handler: Handler;
   isDraining: boolean;
-  readonly inFlight: SharedCounter;
-  readonly finished: SharedCounter;
-  /** Those that were cancelled with `cancelReason`. */
-  readonly cancelled: SharedCounter;
+  readonly counts: RequestCounts;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
   cancelReason: Error | undefined;
 }
@@ -100,7 +105,7 @@ export class Connection {
     exchange.request.on('error', ignore);
     exchange.response.on('error', ignore);
     this.#latest = exchange;
-    if (this.#queue.push(exchange) === 1 && !this.#closesAfterUpload) void this.#work();
+    if (this.#queue.push(exchange) === 1) this.#begin();
     this.#limitQueue();
   }
 
@@ -140,9 +145,9 @@ export class Connection {
     // The parser fails again with each packet.
     if (!socket.writable) return;
     if (this.#closesAfterUpload) return this.#linger();
-    const requestId = randomUUID();
+    const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
-    const answer = this.server.answerBroken(refusal, requestId, remote);
+    const answer = this.server.handler.answerBroken(refusal, requestId, remote);
     socket.write(serialize(answer, requestId));
     this.#linger();
   }
@@ -198,41 +203,38 @@ export class Connection {
     if (this.#checksWithoutProgress === PROGRESS_CHECKS) this.socket.destroy();
   }
 
-  /** One after the other: a request begins when the response before it is written. */
-  async #work(): Promise<void> {
-    for (let next = this.#queue[0]; next && !this.socket.destroyed; next = this.#queue[0]) {
-      const call = new Call(next, this);
-      const { server } = this;
-      this.call = call;
-      server.inFlight.add(1);
-      if (server.cancelReason) this.cancel(server.cancelReason);
-      await server.handle(call);
-      call.finish();
-      this.call = undefined;
-      server.inFlight.add(-1);
-      const { reason } = call.cancellation;
-      (reason && reason === server.cancelReason ? server.cancelled : server.finished).add(1);
-      this.idleSinceMs = performance.now();
-      // The next response would wait for this one for ever.
-      if (!next.response.writableFinished) this.socket.destroy();
-      this.#queue.shift();
-      if (this.#closesAfterUpload) break;
-      if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
+  /** Begins the first request of the queue; the others when the response before them is written. */
+  #begin(): void {
+    const { server } = this;
+    const [exchange] = this.#queue;
+    if (!exchange || this.socket.destroyed || this.#closesAfterUpload) {
+      if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
+      return;
     }
-    if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
+    const call = new Call(exchange, this);
+    this.call = call;
+    server.counts.inFlight += 1;
+    if (server.cancelReason) this.cancel(server.cancelReason);
+    void server.handler.handle(call).then(() => this.#finish(call, exchange));
+  }
+
+  #finish(call: Call, { response }: Exchange): void {
+    const { cancelReason, counts } = this.server;
+    call.finish();
+    this.call = undefined;
+    counts.inFlight -= 1;
+    const { reason } = call.cancellation;
+    const isCancelled = reason !== undefined && reason === cancelReason;
+    counts[isCancelled ? 'cancelled' : 'finished'] += 1;
+    this.idleSinceMs = performance.now();
+    // The next response would wait for this one for ever.
+    if (!response.writableFinished) this.socket.destroy();
+    this.#queue.shift();
+    if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
+    this.#begin();
   }
 
   #limitQueue(): void {
     if (this.#queue.length > MAX_WAITING_REQUESTS) this.socket.pause();
   }
-}
-
-function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
-  const lines = Object.entries({
-    ...headers,
-    'x-request-id': requestId,
-    date: new Date().toUTCString(),
-    'content-length': Buffer.byteLength(body),
-  }).map(([name, value]) => `${name}: ${value}\r\n`);
-  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
 }

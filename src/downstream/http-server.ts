@@ -7,9 +7,14 @@ import type { Duplex } from 'node:stream';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { startTimer } from '../lib/cancellation.ts';
-import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { Call, CLIENT_LIMITS } from './call.ts';
-import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
+import {
+  Connection,
+  type Handler,
+  PROGRESS_CHECKS,
+  type RequestCounts,
+  type ServerState,
+} from './connection.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
@@ -32,7 +37,7 @@ const FORCED_CANCELLED_MS = 100;
 
 export interface HttpServer {
   /**
-   * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other threads listen at the
+   * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other processes may listen at the
    * same port (SO_REUSEPORT), and the kernel gives each connection to one of them.
    */
   listen(port: number, host: string, isShared?: boolean): Promise<{ readonly port: number }>;
@@ -40,11 +45,14 @@ export interface HttpServer {
   drain(options: DrainOptions): Promise<void>;
   /** The requests that are being worked on. */
   calls(): Call[];
+  /** Has all requests that begin from now on answered by this handler. */
+  use(handler: Handler): void;
   /** Ends a drain at once: what is left of the requests in flight is cancelled. */
   endDrain(): void;
   readonly isDraining: boolean;
   /** 0 unless it is listening. */
   readonly port: number;
+  readonly counts: Readonly<RequestCounts>;
 }
 
 export interface DrainOptions {
@@ -57,20 +65,12 @@ export interface DrainOptions {
 
 type Connections = Map<Duplex, Connection>;
 
-/** Counts the requests of the public port, over all threads: those that are finished or cancelled, since the start. */
-export function requestCounters(memory: SharedMemory) {
-  return {
-    inFlight: memory.inFlightCounter('requests'),
-    finished: memory.totalCounter('requests finished'),
-    cancelled: memory.totalCounter('requests cancelled'),
-  };
-}
-
 export function createHttpServer(
-  options: Omit<ServerState, 'isDraining' | 'cancelReason'>,
+  options: Omit<ServerState, 'isDraining' | 'cancelReason' | 'counts'>,
 ): HttpServer {
-  const { limits, inFlight } = options;
-  const state: ServerState = { ...options, isDraining: false, cancelReason: undefined };
+  const { limits } = options;
+  const counts = { inFlight: 0, finished: 0, cancelled: 0 };
+  const state: ServerState = { ...options, counts, isDraining: false, cancelReason: undefined };
   const connections: Connections = new Map();
   let checking: NodeJS.Timeout | undefined;
   const forceClose = new AbortController();
@@ -106,10 +106,12 @@ export function createHttpServer(
       clearTimeout(deadline);
       clearInterval(checking);
       // All sockets are closed: the requests that were cancelled end, and get their access lines, in the next turns.
-      for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
+      for (let turn = 0; counts.inFlight > 0 && turn < 1000; turn += 1) await nextTurn();
     },
+    use: (handler) => void (state.handler = handler),
     calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     endDrain: () => forceClose.abort(),
+    counts,
     get isDraining() {
       return state.isDraining;
     },

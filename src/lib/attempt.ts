@@ -22,10 +22,10 @@ export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
   readonly stream: boolean;
-  /** The client's bytes with only the `model` value replaced, in parts: long ones are not copied. */
-  bodyWithModel(model: string): readonly Buffer[];
-  /** The same request, which also asks for the tokens of its stream; undefined if it does, is no stream, or has members for that which it cannot be put in. */
-  askForUsage(): Omit<ChatRequest, 'askForUsage'> | undefined;
+  /** It is a stream, does not ask for its tokens, and could: its `stream_options` is an object, null or absent. */
+  readonly mayAskForUsage: boolean;
+  /** The client's bytes with only the `model` value replaced, and asking for the tokens, in parts: long ones are not copied. */
+  bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
 }
 
 export interface Answer {
@@ -113,8 +113,6 @@ export class Attempt {
   #usage: string | TokenUsage | undefined;
   /** The gateway has asked for the `usage`, and takes it out of the stream. */
   usageAdded = false;
-  /** The error names what was added: perhaps the provider refuses to be asked. */
-  isUsageRefused = false;
 
   constructor(
     { id, chatUrl }: { readonly id: string; readonly chatUrl: string },

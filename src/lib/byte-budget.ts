@@ -5,7 +5,6 @@ import { runInNewContext } from 'node:vm';
 
 import { ChunkBuffer } from './chunk-buffer.ts';
 import { ClientGone, GatewayError } from './errors.ts';
-import type { SharedCounter, SharedMemory } from './shared-memory.ts';
 
 /** A smaller holder is bounded by `maxBufferedBytes` alone: small requests go on when memory is short. */
 const SMALL_BYTES = 65_536;
@@ -23,15 +22,15 @@ export const collectGarbage = runInNewContext('gc') as (options?: { type: 'minor
 /** Of all reservations together, and of the whole process: the kernel ends one that takes more. */
 type BudgetLimits = { readonly maxBufferedBytes: number; readonly memoryBytes: number };
 
-/** One for the process, over all its threads. */
+/** What a listener's requests and answers take together. */
 export class ByteBudget {
   /** A reload may set them below what is reserved; then `reserve` fails until enough is freed. */
   limits: BudgetLimits;
-  readonly #reserved: SharedCounter;
+  reservedBytes = 0;
   /** Of what is reserved for bodies, what has come. */
-  readonly bodyBytes: SharedCounter;
+  bodyBytes = 0;
   /** Bytes of the streams that wait for memory, at least 1 for each: while above 0, no body becomes larger than 64 KiB. */
-  readonly waiting: SharedCounter;
+  waitingBytes = 0;
   /** The streams that had to wait, in that order, each until its event is whole. */
   readonly queue = new Set<Reservation>();
   /** Resident memory without bodies. */
@@ -39,30 +38,25 @@ export class ByteBudget {
   #readAtMs = -Infinity;
   #collectedAtMs = -Infinity;
 
-  constructor(limits: BudgetLimits, memory: SharedMemory) {
+  constructor(limits: BudgetLimits) {
     this.limits = limits;
-    this.#reserved = memory.inFlightCounter('bytes');
-    this.bodyBytes = memory.inFlightCounter('bytes of bodies');
-    this.waiting = memory.inFlightCounter('bytes of streams that wait for memory');
-  }
-
-  get reservedBytes(): number {
-    return this.#reserved.value;
   }
 
   /** Reserves bytes for a holder that will have `total`. Returns false, and reserves nothing, if all were more than `max` then. */
   reserve(bytes: number, total: number, max: number): boolean {
     if (total > SMALL_BYTES && !this.#isMemoryLeft(bytes)) return false;
-    return this.#reserved.addWithin(bytes, max);
+    if (this.reservedBytes + bytes > max) return false;
+    this.reservedBytes += bytes;
+    return true;
   }
 
   free(bytes: number): void {
-    this.#reserved.add(-bytes);
+    this.reservedBytes -= bytes;
   }
 
   /** Returns whether an eighth of the memory is left once all that is reserved has come. */
   #isMemoryLeft(bytes: number): boolean {
-    const maxOtherBytes = (this.limits.memoryBytes / 8) * 7 - this.#reserved.value - bytes;
+    const maxOtherBytes = (this.limits.memoryBytes / 8) * 7 - this.reservedBytes - bytes;
     const nowMs = performance.now();
     if (nowMs - this.#readAtMs > READING_MS) this.#readMemory(nowMs);
     if (this.#otherBytes > maxOtherBytes && nowMs - this.#collectedAtMs > COLLECTING_MS) {
@@ -75,7 +69,7 @@ export class ByteBudget {
 
   #readMemory(nowMs: number): void {
     this.#readAtMs = nowMs;
-    this.#otherBytes = process.memoryUsage.rss() - this.bodyBytes.value;
+    this.#otherBytes = process.memoryUsage.rss() - this.bodyBytes;
   }
 }
 
@@ -129,7 +123,7 @@ export class Reservation {
   /** Changes it to `bytes`; 0 also frees the body. Throws `rateLimit` if they do not fit, and `ClientGone` if it is closed. */
   resize(bytes: number): void {
     const becomesLarge = this.#bytes <= SMALL_BYTES && bytes > SMALL_BYTES;
-    const isAfterOthers = becomesLarge && this.budget.waiting.value > 0;
+    const isAfterOthers = becomesLarge && this.budget.waitingBytes > 0;
     if (isAfterOthers || !this.tryResize(bytes)) throw noRoom();
     if (bytes > 0) return;
     this.leaveQueue();
@@ -141,9 +135,9 @@ export class Reservation {
   wait(): () => void {
     const { budget } = this;
     const bytes = Math.max(1, this.#bytes);
-    budget.waiting.add(bytes);
-    const end = () => budget.waiting.add(-bytes);
-    const othersGoOn = budget.waiting.value < budget.reservedBytes;
+    budget.waitingBytes += bytes;
+    const end = () => (budget.waitingBytes -= bytes);
+    const othersGoOn = budget.waitingBytes < budget.reservedBytes;
     if (this.#bytes === 0 || !this.#isFirst || othersGoOn) return end;
     end();
     throw noRoom();
@@ -207,14 +201,14 @@ export class HeldBody {
     if (!this.#long && size <= SMALL_BYTES) this.#short.push(chunk);
     else this.#pushLong(chunk);
     this.size = size;
-    this.#reservation.budget.bodyBytes.add(chunk.length);
+    this.#reservation.budget.bodyBytes += chunk.length;
   }
 
   /** Gives the memory back. `parts` of a long body that somebody still has are empty then. */
   free(): void {
     this.#short.takeParts();
     this.#long?.resize(0);
-    this.#reservation.budget.bodyBytes.add(-this.size);
+    this.#reservation.budget.bodyBytes -= this.size;
     this.size = 0;
   }
 

@@ -22,8 +22,8 @@ export interface AttemptServices {
 export interface AttemptContext {
   /** Receives what becomes known of the attempt. */
   readonly attempt: Attempt;
-  /** The names of further headers that pass, from the client and to it. */
-  readonly headerNames: Pick<ProviderSettings, 'forwardHeaders' | 'returnHeaders'>;
+  /** Those of the provider. */
+  readonly settings: Pick<ProviderSettings, 'forwardHeaders' | 'returnHeaders' | 'timeoutMs'>;
   readonly call: {
     /** Those of the client's request. */
     readonly headers: Readonly<Record<string, unknown>>;

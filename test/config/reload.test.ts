@@ -37,7 +37,6 @@ import {
   startUpstream,
   type FakeUpstream,
 } from '../support/upstream.ts';
-import { ONE_WORKER } from '../support/workers.ts';
 import { newBudget } from '../support/shared.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
@@ -147,7 +146,7 @@ describe('after a reload', () => {
     const toml = (round: number) =>
       `[server]\nretries = ${round}\n${providerToml(upstream)}${providerToml(other, `other${round}`)}`;
     // Each worker has its own.
-    const gateway = await startGateway(t, { toml: toml(0), isInProcess: true });
+    const gateway = await startGateway(t, { toml: toml(0) });
     for (let round = 1; round < 6; round += 1) {
       assert.equal(await answererOf(gateway), 'p');
       await gateway.reload(toml(round));
@@ -169,7 +168,7 @@ describe('after a reload', () => {
       sendJson(response, { data: [{ id: 'listed' }] }),
     );
     // Each worker would ask for its own.
-    const gateway = await startGateway(t, { toml: providerToml(upstream), env: ONE_WORKER });
+    const gateway = await startGateway(t, { toml: providerToml(upstream) });
     const ids = async () =>
       ((await gateway.send('/v1/models')).json() as { data: { id: string }[] }).data.map(
         ({ id }) => id,

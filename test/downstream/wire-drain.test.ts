@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { GatewayError } from '../../src/lib/errors.ts';
 import { startStopwatch, stopClock, idle } from '../support/clock.ts';
-import { chatBody, rawChat, type GatewayOptions } from '../support/gateway.ts';
+import { chatBody, rawChat } from '../support/gateway.ts';
 import { isRefused, openRaw } from '../support/raw.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
 import {
@@ -25,7 +25,7 @@ const END = LAST + DONE;
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 
 /** A gateway whose provider begins streams at once and finishes everything when `finish` is called. */
-async function start(t: TestContext, options: Pick<GatewayOptions, 'isInProcess'> = {}) {
+async function start(t: TestContext) {
   const { opened, open: finish } = createGate();
   const p: Script = async (request, response) => {
     const isStream = request.body.includes('"stream":true');
@@ -34,7 +34,7 @@ async function start(t: TestContext, options: Pick<GatewayOptions, 'isInProcess'
     if (isStream) response.end(END);
     else sendJson(response, completion());
   };
-  const { p: upstream, gateway } = await scenario(t, { ...options, providers: { p } });
+  const { p: upstream, gateway } = await scenario(t, { providers: { p } });
   return { upstream, finish, gateway };
 }
 
@@ -182,7 +182,7 @@ test('connections whose answers began before a drain do not delay it until its d
   // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.
   const drains = Array.from({ length: 30 }, async (_, index) => {
     // The threads of thirty gateways take longer to start than what is measured.
-    const { gateway, finish } = await start(t, { isInProcess: true });
+    const { gateway, finish } = await start(t);
     const client = openRaw(t, gateway.port);
     client.socket.write(rawChat(chatBody({ stream: true })));
     await eventually(() => client.text().includes('"content":"a"'), 'the first event');
@@ -197,7 +197,7 @@ test('connections whose answers began before a drain do not delay it until its d
 
 test('at the deadline of a drain streams end in the error event and the others get an error', async (t) => {
   // The text of an error that is not the gateway's own: no worker is told to drain with one.
-  const { gateway, upstream } = await start(t, { isInProcess: true });
+  const { gateway, upstream } = await start(t);
   const stream = openChat(gateway.port);
   const complete = openChat(gateway.port, chatBody());
   await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');

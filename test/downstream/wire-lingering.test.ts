@@ -17,7 +17,7 @@ const CHECK_MS = CLIENT_LIMITS.lingerCheckMs;
 /** A gateway on which time passes when the test says so, and an upload that it has refused after the head. */
 async function start(t: TestContext, { head = HEAD, allowHalfOpen = false } = {}) {
   const timers = useManualTimers(t);
-  const { gateway, p: upstream } = await scenario(t, { isInProcess: true });
+  const { gateway, p: upstream } = await scenario(t);
   const client = openRaw(t, gateway.port, { allowHalfOpen });
   const own = watchServerSide(t, client.socket);
   client.socket.write(head);
@@ -107,16 +107,18 @@ for (const isOver of [true, false]) {
       await call.send({ status: 401, headers: {}, body: '{}' });
       await gate.opened;
     });
-    const { socket, closed, text } = openRaw(t, port);
+    // The connection stays open behind the end that the gateway sends.
+    const { socket, closed, text } = openRaw(t, port, { allowHalfOpen: true });
     const own = watchServerSide(t, socket);
     socket.write(HEAD);
     await eventually(() => text().includes('{}'), 'the answer');
     socket.write('x'.repeat(UPLOAD_BYTES) + HEALTH);
     await eventually(() => own.requests === 2, 'the request behind it');
     gate.open();
-    assert.equal(await closed, undefined);
     await idle(100);
     assert.equal(calls, 1);
+    socket.end();
+    assert.equal(await closed, undefined);
   });
 }
 

@@ -50,7 +50,7 @@ async function sendUndici(
   body: readonly Buffer[],
   connectTimeoutMs?: number,
 ): Promise<UpstreamReply> {
-  const connections = createConnections(undefined, connectTimeoutMs)!;
+  const connections = createConnections(connectTimeoutMs)!;
   t.after(() => connections.close());
   const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
   return sendByUndici(request, new Cancellation(), connections);
@@ -239,7 +239,7 @@ describe('connecting, over undici', () => {
     const { port } = await startBlackHole(t);
     const collect = createMemoryProbe();
     // So that the end of the connection attempt is not what releases it.
-    const connections = createConnections(undefined, 3_600_000)!;
+    const connections = createConnections(3_600_000)!;
     t.after(() => connections.close());
     const cancellation = new Cancellation();
     const send = () => {

@@ -41,7 +41,7 @@ function held(script: Script) {
 async function start<Id extends string = 'p'>(t: TestContext, settings: ScenarioSettings<Id>) {
   const timers = useManualTimers(t);
   const server = `stream_keepalive = 15\n${settings.server ?? ''}`;
-  const started = await scenario(t, { ...settings, server, isInProcess: true });
+  const started = await scenario(t, { ...settings, server });
   const { gateway, asked } = started;
   const line = async () => lineOf(gateway);
   /** A chat that a provider was asked for. */

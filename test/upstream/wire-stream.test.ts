@@ -41,13 +41,9 @@ async function start(t: TestContext, settings: ScenarioSettings<'p'> = {}) {
 }
 
 /** A running stream, of which the client has seen the beginning, and gets the next part as often as the test says. */
-async function startSteps(
-  t: TestContext,
-  beginning = CHUNK,
-  { server = '', isInProcess = false } = {},
-) {
+async function startSteps(t: TestContext, beginning = CHUNK, { server = '' } = {}) {
   let response: ServerResponse | undefined;
-  const { gateway, p } = await start(t, { server, isInProcess });
+  const { gateway, p } = await start(t, { server });
   p.script = (request, opened) => {
     response = opened;
     return begin(beginning)(request, opened);
@@ -456,7 +452,7 @@ test('after [DONE] the provider is given 5 s to end, and no longer', async (t) =
 
 test('of a stream that was delivered, and whose provider has ended it, no timer of 5 s is left', async (t) => {
   const timers = useManualTimers(t);
-  const { gateway, provide } = await start(t, { isInProcess: true });
+  const { gateway, provide } = await start(t, {});
   const events = completionEvents();
   const headers = { 'content-type': 'text/event-stream', 'content-length': events.length };
   // Its last byte is that of `[DONE]`, so that the provider has ended it when the client has it.
@@ -631,7 +627,7 @@ for (const [what, next, passed] of [
 
 test('a line feed that does not come is waited for half a second, and what is whole for nothing', async (t) => {
   const timers = useManualTimers(t);
-  const { p, chat, end } = await startSteps(t, HALF_ENDED, { isInProcess: true });
+  const { p, chat, end } = await startSteps(t, HALF_ENDED, {});
   let hasEnded = false;
   void chat.ended.then(() => (hasEnded = true));
   timers.advance(499);
@@ -678,7 +674,7 @@ test('after the last line feed nothing more is written to a connection that is k
 
 test('a client that leaves while the last line feed is awaited has its answer', async (t) => {
   // Each worker has connections of its own.
-  const options = { isInProcess: true };
+  const options = {};
   const { gateway, p, chat, end } = await startSteps(t, HALF_ENDED, options);
   const [connection] = p.sockets;
   chat.leave();
@@ -693,7 +689,7 @@ test('a client that leaves while the last line feed is awaited has its answer', 
 
 test('a stream whose client closes at [DONE] is logged as ok, and its upstream connection is used again', async (t) => {
   // Each worker has connections of its own.
-  const options = { isInProcess: true };
+  const options = {};
   const { gateway, p, chat, end } = await startSteps(t, completionEvents(), options);
   const [connection] = p.sockets;
   chat.leave();
