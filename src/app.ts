@@ -64,7 +64,7 @@ export function createService(initial: Config, runtime: Runtime) {
     oldestAgesMs: () => oldestAgesMs(server.calls()),
     keysInCooldown: () =>
       [...snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
-    isModelListUp: (id: string) => parts.cache.get(snapshot.providers.get(id)!)?.isUp,
+    isModelListUp: (id: string) => parts.modelLists.get(snapshot.providers.get(id)!)?.isUp,
     openStreams: () => streams.open,
     bufferedBytes: () => budget.reservedBytes,
     droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
@@ -147,13 +147,13 @@ function createParts(config: Config, runtime: Runtime, observers: Observers) {
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets);
   const logger = createLogger({ ...logSettingsOf(config, runtime), toText, write, redact });
-  const cache: ModelListCache = new WeakMap();
+  const modelLists: ModelListCache = new WeakMap();
   const limitState: LimitState = { used: new Map(), buckets: new Map() };
   return {
     ...observers,
     redact,
     logger,
-    cache,
+    modelLists,
     limitState,
     transport: createTransport(config.server.upstream),
     exhaustion: new ExhaustionLog(logger),
@@ -161,7 +161,7 @@ function createParts(config: Config, runtime: Runtime, observers: Observers) {
     budget: new ByteBudget(config.server),
     streams: { open: 0 },
     warned: new Set<string>(),
-    /** Of the rate limits, if they are shared with other gateways. */
+    /** The store of the rate limits, if they are shared with other gateways. */
     store: store && createRedisStore(logger, (events) => new Connection(store, events)),
   };
 }

@@ -96,6 +96,7 @@ test('each of these things is done in one place', () => {
     ['ends the process', /process\.exit/, ['server.ts']],
     ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/figures.ts']],
     ['has to do with threads', /worker_threads|SharedArrayBuffer|Atomics|BroadcastChannel/, []],
+    ['exposes the garbage collector', /expose-gc/, ['lib/garbage-collector.ts']],
     ['prints', /console\./, []],
   ];
   for (const [what, pattern, names] of places) {
@@ -121,8 +122,8 @@ test('no file of src is longer than 250 lines', () => {
 });
 
 /** To raise one is a decision: each line and each word is one to audit. */
-const MAX_LINES = 12_400;
-const MAX_WORDS = 70_000;
+const MAX_LINES = 12_405;
+const MAX_WORDS = 70_150;
 
 test('src has no more lines and words than its budget', () => {
   const texts = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })

@@ -11,15 +11,15 @@ import type { KeyPool } from '../policy/key-pool.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';
 import { renderHead, renderSample } from './series.ts';
 
-/** Of the running parts. Each is cheap to read. */
+/** Figures of the running parts. Each is cheap to read. */
 export interface Figures {
   /** The base URL for clients of the public port, with `/v1`. */
   url(): string;
   isDraining(): boolean;
   inFlight(): number;
-  /** Of `clients.<name>` or `providers.<id>`. */
+  /** Requests in flight of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
-  /** Of the oldest request in flight at each provider that has one. */
+  /** The age of the oldest request in flight at each provider that has one. */
   oldestAgesMs(): ReadonlyMap<string, number>;
   openStreams(): number;
   bufferedBytes(): number;
@@ -28,16 +28,16 @@ export interface Figures {
   exhaustions(): number;
   /** To providers: `made`, and requests on a `reused` one, since the start. Undefined if the transport does not know them. */
   connections(): Readonly<Record<'open' | 'made' | 'reused', number>> | undefined;
-  /** Of the store of rate limits, if there is one; `fallbacks` are decisions made without it. */
+  /** The store of rate limits, if there is one; `fallbacks` are decisions made without it. */
   store(): { readonly isAway: boolean; readonly fallbacks: number } | undefined;
   /** The circuits that are not closed. */
   circuits(): readonly CircuitReport[];
-  /** Of each provider with several keys: those in cooldown, by their positions from 1, and why. */
+  /** The keys in cooldown of each provider that has several, by their positions from 1, and why. */
   keysInCooldown(): readonly (readonly [provider: string, keys: KeyPool['keysInCooldown']])[];
   /** Whether the latest fetch of a provider's list of models succeeded; undefined before the first. */
   isModelListUp(provider: string): boolean | undefined;
   isListening(): boolean;
-  /** Of the latest time that settings were read; when those in use were, in milliseconds since the epoch. */
+  /** The latest time that settings were read; when those in use were, in milliseconds since the epoch. */
   lastReload(): LastReload;
 }
 
@@ -109,7 +109,7 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
   ];
 }
 
-/** Of each client and provider of the settings: alerts need those that are 0. */
+/** Returns the figures of each client and provider of the settings: alerts need those that are 0. */
 function readParts(config: Config, figures: Figures): FigureRow[] {
   const clientsOf = (read: (name: string) => Value): Samples =>
     config.clients.map(({ name }) => [NO_LABELS.with('client', name), read(name)]);

@@ -14,7 +14,7 @@ import { describeProviders } from './provider-state.ts';
 import { RecentRequests } from './recent-requests.ts';
 import { Traffic } from './traffic.ts';
 
-/** Of the event loop's delays that the feed shows, to all pages together. */
+/** Window of the event loop's delays that the feed shows, to all pages together. */
 const FEED_WINDOW_MS = 15_000;
 
 /** Creates the view of finished requests and figures. The event loop is watched from now on. */

@@ -17,7 +17,7 @@ interface Started {
   readonly config: Config;
   readonly source: SettingsSource;
   readonly port: number;
-  /** Of `[admin]`, if it listens. */
+  /** The port of `[admin]`, if it listens. */
   readonly adminPort: number | undefined;
   readonly transport: { readonly description: string; readonly limitations: readonly string[] };
 }

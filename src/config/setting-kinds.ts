@@ -12,10 +12,10 @@ export interface Setting<T = unknown> {
   readonly default: T;
   /** The setting whose value is the default. */
   readonly inherits?: string;
-  /** Of integers and seconds. */
+  /** Bounds of integers and seconds. */
   readonly min?: number;
   readonly max?: number;
-  /** Of a text, if it may only be one of these. */
+  /** A text may only be one of these. */
   readonly choices?: readonly string[];
   readonly isNotEmpty?: boolean;
   /** The variable that wins over the file. */

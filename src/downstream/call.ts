@@ -39,7 +39,7 @@ export interface Exchange {
 interface CallConnection {
   readonly isClosing: boolean;
   closeAfterUpload(answered: Promise<void>, awaitsContinue: boolean): Promise<void>;
-  readonly server: {
+  readonly listener: {
     readonly budget: ByteBudget;
     readonly limits: typeof CLIENT_LIMITS;
     readonly isDraining: boolean;
@@ -85,8 +85,8 @@ export class Call {
     this.#response = response;
     this.#awaitsContinue = awaitsContinue;
     this.#connection = connection;
-    this.bodyReservation = new Reservation(connection.server.budget);
-    this.answerReservation = new Reservation(connection.server.budget);
+    this.bodyReservation = new Reservation(connection.listener.budget);
+    this.answerReservation = new Reservation(connection.listener.budget);
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.httpVersion = request.httpVersion;
@@ -113,13 +113,14 @@ export class Call {
   }
 
   get isDraining(): boolean {
-    return this.#connection.server.isDraining;
+    return this.#connection.listener.isDraining;
   }
 
   /** Reads the whole request body in parts; see `readRequestBody`. */
   readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<readonly Buffer[]> {
     // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
-    const maxBytes = Math.min(maxBodyBytes, this.#connection.server.budget.limits.maxBufferedBytes);
+    const { limits } = this.#connection.listener.budget;
+    const maxBytes = Math.min(maxBodyBytes, limits.maxBufferedBytes);
     return readRequestBody(this.#request, this, maxBytes, onChunk);
   }
 

@@ -39,7 +39,7 @@ export type AnswerBroken = (
 export interface RequestCounts {
   inFlight: number;
   finished: number;
-  /** Those that were cancelled at the deadline of a drain. */
+  /** Requests that were cancelled at the deadline of a drain. */
   cancelled: number;
 }
 
@@ -49,8 +49,8 @@ export interface Handler {
   readonly answerBroken: AnswerBroken;
 }
 
-/** The state that all connections of a server share. */
-export interface ServerState {
+/** The state that all connections of a listener share. */
+export interface ListenerState {
   readonly limits: typeof CLIENT_LIMITS;
   readonly budget: ByteBudget;
   handler: Handler;
@@ -64,7 +64,7 @@ const ignore = () => {};
 
 export class Connection {
   readonly socket: Socket;
-  readonly server: ServerState;
+  readonly listener: ListenerState;
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
   idleSinceMs = performance.now();
 
@@ -82,16 +82,16 @@ export class Connection {
   #takenBytes = -1;
   #checksWithoutProgress = 0;
 
-  constructor(socket: Socket, server: ServerState) {
+  constructor(socket: Socket, listener: ListenerState) {
     this.socket = socket;
-    this.server = server;
+    this.listener = listener;
     // node:http resumes the socket after each message, also if it was paused here.
     socket.on('resume', () => this.#limitQueue());
   }
 
   /** The response being written is the last one: `Connection: close` belongs on it. */
   get isClosing(): boolean {
-    return (this.server.isDraining || this.#closesAfterQueue) && this.#queue.length <= 1;
+    return (this.listener.isDraining || this.#closesAfterQueue) && this.#queue.length <= 1;
   }
 
   /** No request is waiting, worked on or being uploaded. */
@@ -147,7 +147,7 @@ export class Connection {
     if (this.#closesAfterUpload) return this.#linger();
     const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
-    const answer = this.server.handler.answerBroken(refusal, requestId, remote);
+    const answer = this.listener.handler.answerBroken(refusal, requestId, remote);
     socket.write(serialize(answer, requestId));
     this.#linger();
   }
@@ -187,7 +187,7 @@ export class Connection {
       ({ bytesRead } = socket);
       if (checks === LINGER_CHECKS || quietChecks === QUIET_CHECKS) socket.destroy();
       if (socket.destroyed) clearInterval(this.#lingering);
-    }, this.server.limits.lingerCheckMs);
+    }, this.listener.limits.lingerCheckMs);
   }
 
   /**
@@ -205,7 +205,7 @@ export class Connection {
 
   /** Begins the first request of the queue; the others when the response before them is written. */
   #begin(): void {
-    const { server } = this;
+    const { listener } = this;
     const [exchange] = this.#queue;
     if (!exchange || this.socket.destroyed || this.#closesAfterUpload) {
       if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
@@ -213,13 +213,13 @@ export class Connection {
     }
     const call = new Call(exchange, this);
     this.call = call;
-    server.counts.inFlight += 1;
-    if (server.cancelReason) this.cancel(server.cancelReason);
-    void server.handler.handle(call).then(() => this.#finish(call, exchange));
+    listener.counts.inFlight += 1;
+    if (listener.cancelReason) this.cancel(listener.cancelReason);
+    void listener.handler.handle(call).then(() => this.#finish(call, exchange));
   }
 
   #finish(call: Call, { response }: Exchange): void {
-    const { cancelReason, counts } = this.server;
+    const { cancelReason, counts } = this.listener;
     call.finish();
     this.call = undefined;
     counts.inFlight -= 1;

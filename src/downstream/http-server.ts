@@ -13,7 +13,7 @@ import {
   type Handler,
   PROGRESS_CHECKS,
   type RequestCounts,
-  type ServerState,
+  type ListenerState,
 } from './connection.ts';
 
 const MAX_HEADER_BYTES = 16_384;
@@ -66,11 +66,11 @@ export interface DrainOptions {
 type Connections = Map<Duplex, Connection>;
 
 export function createHttpServer(
-  options: Omit<ServerState, 'isDraining' | 'cancelReason' | 'counts'>,
+  options: Omit<ListenerState, 'isDraining' | 'cancelReason' | 'counts'>,
 ): HttpServer {
   const { limits } = options;
   const counts = { inFlight: 0, finished: 0, cancelled: 0 };
-  const state: ServerState = { ...options, counts, isDraining: false, cancelReason: undefined };
+  const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
   const connections: Connections = new Map();
   let checking: NodeJS.Timeout | undefined;
   const forceClose = new AbortController();
@@ -122,7 +122,7 @@ export function createHttpServer(
 }
 
 /** Hands the server's requests, and its parser's errors, to their connections. */
-function attach(server: Server, state: ServerState, connections: Connections): void {
+function attach(server: Server, state: ListenerState, connections: Connections): void {
   server.on('connection', (socket) => {
     connections.set(socket, new Connection(socket, state));
     socket.once('close', () => connections.delete(socket));

@@ -72,7 +72,7 @@ function notAllowed(): GatewayError {
   return new GatewayError('notFound', 'Resource not found', { reason });
 }
 
-/** Those that are registered; if there are none, the fault of the first. */
+/** Returns the candidates of the targets that are registered; if there are none, the fault of the first. */
 function targetsOf(targets: readonly string[], services: CandidateServices) {
   const registered = targets.filter((target) => services.providers.has(providerIdOf(target)));
   const names = registered.length > 0 ? registered : targets.slice(0, 1);

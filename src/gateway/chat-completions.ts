@@ -115,7 +115,7 @@ async function askCandidates(candidates: readonly Candidate[], asking: Asking): 
 
 /** Returns whether another candidate may be asked after the requested one. */
 function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: Candidate): boolean {
-  // Of targets that are alike, one that has no key, no such model or no token left is the only one to blame.
+  // A target that has no key, no such model or no token left is the only one to blame among those that are alike.
   if (isBalanced && TARGET_STATUSES.has(status)) return details.mayFallBack ?? true;
   // The rate limit of a provider is no reason to ask another one, unlike its concurrency limit.
   if (details.limit === 'provider') return false;

@@ -36,7 +36,7 @@ interface ModelListServices {
   /** Takes the names of a provider's models, as that provider has listed them. */
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
   /** The lists of the providers. It outlives a reload for providers whose settings are the same. */
-  readonly cache: ModelListCache;
+  readonly modelLists: ModelListCache;
 }
 
 export type ModelListCache = WeakMap<Provider, CachedList>;
@@ -56,7 +56,7 @@ interface CachedList {
  * the answer is never an error.
  */
 export function createModelList(services: ModelListServices): ModelList {
-  const { providers, keyPools, transport, logger, redact, onModels, cache } = services;
+  const { providers, keyPools, transport, logger, redact, onModels, modelLists } = services;
   /**
    * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
    * different lists. Clients that do not read hold no copies.
@@ -65,8 +65,12 @@ export function createModelList(services: ModelListServices): ModelList {
 
   async function updateList(provider: Provider): Promise<void> {
     if (provider.models) return;
-    const cached = cache.get(provider) ?? { models: [], freshUntilMs: -Infinity, isUp: undefined };
-    cache.set(provider, cached);
+    const cached = modelLists.get(provider) ?? {
+      models: [],
+      freshUntilMs: -Infinity,
+      isUp: undefined,
+    };
+    modelLists.set(provider, cached);
     if (performance.now() < cached.freshUntilMs) return;
     cached.fetching ??= refresh(provider, cached);
     await cached.fetching;
@@ -122,10 +126,10 @@ export function createModelList(services: ModelListServices): ModelList {
 }
 
 /** Lists the models that are known of each provider, and then the aliases that lead to a registered one. */
-function listEntries({ providers, config, cache }: ModelListServices) {
+function listEntries({ providers, config, modelLists }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
     const { id, models, defaultModel } = provider;
-    const listed = new Map(cache.get(provider)?.models.map((model) => [model.name, model]));
+    const listed = new Map(modelLists.get(provider)?.models.map((model) => [model.name, model]));
     const names = new Set(models ?? listed.keys());
     if (defaultModel) names.add(defaultModel);
     return [...names].map((name) => toEntry(`${id}/${name}`, id, listed.get(name)));

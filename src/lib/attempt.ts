@@ -5,9 +5,9 @@ import { type ClientGone, GatewayError, type Outcome } from './errors.ts';
 import type { ByteStream } from './byte-source.ts';
 import { escapeControlCharacters } from './secrets.ts';
 
-/** Of every text from outside that a line of the log quotes. */
+/** The length of every text from outside that a line of the log quotes. */
 export const MAX_LOGGED_CHARACTERS = 200;
-/** Of every name from outside. */
+/** The length of every name from outside. */
 export const MAX_NAME_CHARACTERS = 128;
 /** OpenAI's `usage` has 300 bytes. */
 export const MAX_USAGE_BYTES = 16_384;
@@ -34,7 +34,7 @@ export interface Answer {
   readonly headers: Record<string, string>;
   /** Text, bytes in parts, or a stream. What the client is told of its failure is part of the stream. */
   readonly body: string | readonly Buffer[] | ByteStream;
-  /** Of a stream that begins early: resolves when no provider is asked any more. */
+  /** Resolves when no provider is asked any more for a stream that begins early. */
   readonly pending?: Promise<void>;
 }
 
@@ -101,7 +101,7 @@ export class Attempt {
   failure: GatewayError | undefined;
   /** The provider's own. */
   status: number | undefined;
-  /** Those of the provider's reply. */
+  /** The headers of the provider's reply. */
   headers: ReadonlyMap<string, string> | undefined;
   upstreamRequestId: string | undefined;
   /** Undefined if the transport does not tell. */

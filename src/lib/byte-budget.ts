@@ -1,10 +1,8 @@
-/** The memory that requests and answers of all clients take together: bounded, and free again at once. */
-
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
+/** The memory that requests and answers of all clients take together: bounded, and given back as soon as the last reader has it. */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
 import { ClientGone, GatewayError } from './errors.ts';
+import { collectGarbage } from './garbage-collector.ts';
 
 /** A smaller holder is bounded by `maxBufferedBytes` alone: small requests go on when memory is short. */
 const SMALL_BYTES = 65_536;
@@ -15,11 +13,7 @@ const MAX_EVENT_BYTES = 18_874_368;
 const READING_MS = 50;
 const COLLECTING_MS = 1000;
 
-setFlagsFromString('--expose-gc');
-/** V8 would wait too long: Buffers lie outside of its heap, and those of one burst may be all that a container has. */
-export const collectGarbage = runInNewContext('gc') as (options?: { type: 'minor' }) => void;
-
-/** Of all reservations together, and of the whole process: the kernel ends one that takes more. */
+/** Limits of all reservations together, and of the whole process: the kernel ends one that takes more. */
 type BudgetLimits = { readonly maxBufferedBytes: number; readonly memoryBytes: number };
 
 /** What a listener's requests and answers take together. */
@@ -27,7 +21,7 @@ export class ByteBudget {
   /** A reload may set them below what is reserved; then `reserve` fails until enough is freed. */
   limits: BudgetLimits;
   reservedBytes = 0;
-  /** Of what is reserved for bodies, what has come. */
+  /** The bytes that have come of what is reserved for bodies. */
   bodyBytes = 0;
   /** Bytes of the streams that wait for memory, at least 1 for each: while above 0, no body becomes larger than 64 KiB. */
   waitingBytes = 0;

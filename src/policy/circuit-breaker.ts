@@ -9,9 +9,9 @@ const FAILURES_TO_OPEN = 3;
 const COOLDOWN_MS = 10_000;
 /** A probe has succeeded if data still comes so long after the first of its stream. */
 const PROBED_STREAM_MS = 10_000;
-/** Those of the network (502), of time limits (504), and an upstream's own. */
+/** Statuses of network failures (502) and time limits (504), and an upstream's own. */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
-/** Of a wrong key, a model that is not there, and a limit. */
+/** Statuses of a wrong key, a model that is not there, and a limit. */
 export const TARGET_STATUSES = new Set([401, 403, 404, 429]);
 /** Model names come from clients: the circuits that failed last are kept, and no names longer than this. */
 const MAX_CIRCUITS = 1000;
@@ -58,7 +58,7 @@ export type CircuitReport = Circuit & { readonly state: CircuitState };
  * after three failures in a row, and is half-open ten seconds later.
  */
 export class CircuitBreaker {
-  /** Those that have failures, by name, in the order of their latest failures. */
+  /** The circuits that have failures, by name, in the order of their latest failures. */
   readonly #circuits = new Map<string, Circuit>();
   #digests: ReadonlySet<string> = new Set();
   readonly #logger: Logger;

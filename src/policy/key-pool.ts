@@ -21,7 +21,7 @@ export const isKeyStatus = (status: number) => KEY_STATUSES.includes(status);
 /** The latest one of a key, `ms` long, which may be over. */
 export interface Cooldown {
   readonly ms: number;
-  /** Of `performance.now()`. */
+  /** On the clock of `performance.now()`. */
   readonly untilMs: number;
   readonly status: number;
 }
@@ -37,7 +37,7 @@ export class KeyPool {
   /** By the index of the key: its latest cooldown, unless that has ended before its time. */
   readonly #cooldowns: (Cooldown | undefined)[];
   readonly #provider: string;
-  /** Of the keys, if a session has its own; else they are used in turn. */
+  /** Digests of the keys, if a session has its own; else keys are used in turn. */
   readonly #digests: readonly string[] | undefined;
   readonly #logger: Logger;
   /** The key to try first next time, if it is not in cooldown. */
@@ -50,7 +50,7 @@ export class KeyPool {
     this.#logger = logger;
   }
 
-  /** Those that are not used for a while, by their positions from 1. */
+  /** The keys that are not used for a while, by their positions from 1. */
   get keysInCooldown(): { readonly key: number; readonly status: number }[] {
     return this.#cooldowns.flatMap((cooldown, key) =>
       cooldown && !isOver(cooldown) ? { key: key + 1, status: cooldown.status } : [],

@@ -8,7 +8,7 @@ import type { AttemptContext } from './attempt-context.ts';
 import type { UpstreamHeaders, UpstreamRequest } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;
-/** Of a header that the settings name: visible ASCII, spaces and tabs. */
+/** The value of a header that the settings name: visible ASCII, spaces and tabs. */
 const NAMED_VALUE = /^[\t\x20-\x7e]{1,4096}$/;
 /**
  * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. Version ff and ids of
@@ -30,7 +30,7 @@ export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContex
   return passed;
 }
 
-/** Those of providers, then those of the clouds in front of them. */
+/** Names that providers use, then those of the clouds in front of them. */
 const REQUEST_ID_HEADERS = (
   'x-request-id request-id mistral-correlation-id x-ds-trace-id x-generation-id ' +
   'apim-request-id x-amzn-requestid cf-ray'

@@ -30,7 +30,7 @@ export class TransportError extends Error {
 }
 
 const CLOSED = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
-/** Of fetch; our own connections end with ETIMEDOUT. */
+/** fetch's code; our own connections end with ETIMEDOUT. */
 const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
 /** undici's parser, its limits, and exceptions without a code from within it; connect failures have codes. */

@@ -1,12 +1,13 @@
 /**
- * Requests to a provider and its replies, without I/O. All providers speak OpenAI's protocol; this covers their
- * differences in paths and headers.
+ * Requests to a provider and its replies. All providers speak OpenAI's protocol; this covers their differences in paths and
+ * headers, and hands long bodies out in slices.
  */
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 import type { ProviderSettings } from '../config/config.ts';
 import { copyIfResizable, type Reservation } from '../lib/byte-budget.ts';
-import { type ByteSource, nextTurn, TurnLimit } from '../lib/byte-source.ts';
+import { type ByteSource } from '../lib/byte-source.ts';
+import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { digestOf } from '../lib/secrets.ts';
 import { USER_AGENT } from '../lib/version.ts';

@@ -61,7 +61,7 @@ class Relay implements ByteSink, ByteStream {
   /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
   #endClient: ((next?: Buffer) => void) | undefined;
 
-  /** A provider that is not read is not the one that is silent. */
+  /** While the stream waits for memory the gateway does not read: the provider is not to blame. */
   readonly #createTimeout = () =>
     this.#isWaiting
       ? noRoom()

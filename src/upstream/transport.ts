@@ -8,7 +8,7 @@ import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { sendByUndici } from './undici-transport.ts';
 
-/** Of undici in the versions of Node that CI runs: the gateway relies on more of its agent than is documented. */
+/** undici's majors in the versions of Node that CI runs: the gateway relies on more of its agent than is documented. */
 const TESTED_MAJORS = new Set(['6', '7', '8']);
 
 const FETCH_LIMITATIONS = [

@@ -334,6 +334,18 @@ test('the idle limit of a stream that waits for memory is no timeout of the prov
   assert.equal(errorAfter(await stream.ended, CHUNK).message, TOO_MUCH.message);
 });
 
+test('a stream does not wait for memory that it holds itself, and nobody else has any', () => {
+  const whole = newBudget(2 * MIB);
+  const stream = new Reservation(whole);
+  assert.ok(stream.tryGrow(0.9 * MIB));
+  assert.ok(!stream.tryGrow(3 * MIB));
+  assert.throws(() => stream.wait(), { status: 429 });
+  const other = new Reservation(whole);
+  assert.ok(other.tryResize(0.5 * MIB));
+  stream.wait()();
+  assert.equal(whole.waitingBytes, 0);
+});
+
 test('while a stream waits for memory, no new request takes it away, but one that has begun goes on', () => {
   const whole = newBudget(MIB);
   const [stream, request, begun] = [

@@ -18,14 +18,8 @@ import { createConnections } from '../../src/upstream/connections.ts';
 import { sendByFetch } from '../../src/upstream/fetch-transport.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
-import {
-  type ByteSink,
-  fromIterable,
-  nextTurn as nextBodyTurn,
-  onNextTurn,
-  readAll,
-  readEach,
-} from '../../src/lib/byte-source.ts';
+import { type ByteSink, fromIterable, readAll, readEach } from '../../src/lib/byte-source.ts';
+import { nextTurn as nextBodyTurn, onNextTurn } from '../../src/lib/turns.ts';
 import { sendByUndici } from '../../src/upstream/undici-transport.ts';
 import { idle } from '../support/clock.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { ChunkBuffer, sliceParts } from '../../src/lib/chunk-buffer.ts';
 import { Reservation, copyIfResizable } from '../../src/lib/byte-budget.ts';
-import { TurnLimit } from '../../src/lib/byte-source.ts';
+import { TurnLimit } from '../../src/lib/turns.ts';
 import { createMemoryProbe } from '../support/memory.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom } from '../support/random.ts';

@@ -200,6 +200,16 @@ testEach(
   },
 );
 
+testEach('each outage is logged, and each end of one', async ({ redis, store, lines }) => {
+  for (let outage = 1; outage <= 2; outage += 1) {
+    await redis.kill();
+    await until(() => lines.length === 2 * outage - 1);
+    await redis.restart();
+    await until(() => !store.isAway);
+    assert.deepEqual(linesOf(lines), [AWAY, BACK, AWAY, BACK].slice(0, 2 * outage));
+  }
+});
+
 testEach('full: the store is away until it can write again', async ({ t, redis, store, lines }) => {
   await redis.fill();
   assert.equal(await store.take([bucket('a', 1)]), undefined);
