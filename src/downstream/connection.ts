@@ -105,7 +105,7 @@ export class Connection {
     exchange.request.on('error', ignore);
     exchange.response.on('error', ignore);
     this.#latest = exchange;
-    if (this.#queue.push(exchange) === 1 && !this.#closesAfterUpload) this.#begin();
+    if (this.#queue.push(exchange) === 1) this.#begin();
     this.#limitQueue();
   }
 
