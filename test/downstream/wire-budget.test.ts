@@ -19,7 +19,7 @@ import {
 } from '../support/gateway.ts';
 import { withRandom, type Random } from '../support/random.ts';
 import { sendRaw, statusesOf, openRaw } from '../support/raw.ts';
-import { scenario } from '../support/scenario.ts';
+import { byModel, scenario } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
 import {
   answerWell,
@@ -321,6 +321,47 @@ test('of streams whose events do not fit together one waits for the other, and a
     // Not compared by assert: the difference of megabytes would be printed.
     assert.ok(text === CHUNK + large.repeat(3) + completionEvents(), text.slice(-300));
   }
+  await nothingIsReserved(gateway);
+});
+
+const LARGE = `data: {"x":"${'x'.repeat(0.9 * MIB)}"}\n\n`;
+
+test('an event that the client has read is no longer held, though the provider is silent after it', async (t) => {
+  const { gateway } = await start(t, beginStream(CHUNK + LARGE));
+  const stream = openChat(gateway.port, chatBody({ stream: true }));
+  await eventually(() => stream.text() === CHUNK + LARGE, 'the event');
+  await nothingIsReserved(gateway);
+  stream.leave();
+});
+
+test('streams that wait for memory take turns: no stream of large events keeps the others waiting', async (t) => {
+  const state = { isEnough: false };
+  const scripts: Record<string, Script> = {
+    part: beginStream(CHUNK + LARGE.slice(0, -2)),
+    many: (request, response) => {
+      void beginStream(CHUNK)(request, response);
+      const push = () => {
+        while (!state.isEnough && !response.destroyed) if (!response.write(LARGE)) return;
+        if (!response.writableEnded) response.end(completionEvents());
+      };
+      response.on('drain', push);
+      push();
+    },
+    one: (_, response) => sendEvents(response, CHUNK + LARGE + completionEvents()),
+  };
+  const { gateway } = await start(t, byModel(scripts));
+  const open = (model: string) =>
+    openChat(gateway.port, chatBody({ model: `p/${model}`, stream: true }));
+  // No room is left beside this one but what is kept.
+  const part = open('part');
+  await eventually(() => gateway.reservedBytes() > 0.89 * MIB, 'a part of an event is held');
+  const many = open('many');
+  await eventually(() => many.text().length > LARGE.length, 'the first of many events');
+  const text = await open('one').ended;
+  assert.ok(text === CHUNK + LARGE + completionEvents(), text.slice(-300));
+  state.isEnough = true;
+  assert.ok((await many.ended).endsWith(completionEvents()));
+  part.leave();
   await nothingIsReserved(gateway);
 });
 
