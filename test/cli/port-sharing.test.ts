@@ -1,6 +1,7 @@
 /** Several processes of the built gateway at one port (SO_REUSEPORT). */
 
 import assert from 'node:assert/strict';
+import { existsSync, readFileSync } from 'node:fs';
 import { before, describe, test, type TestContext } from 'node:test';
 
 import { chatBody, CLIENT_TOKEN, providerToml } from '../support/gateway.ts';
@@ -29,6 +30,8 @@ before(buildOnce);
 
 const [MAJOR = 0, MINOR = 0] = process.versions.node.split('.').map(Number);
 const CAN_SHARE = process.platform === 'linux' && (MAJOR > 22 || (MAJOR === 22 && MINOR >= 12));
+const MIGRATION = '/proc/sys/net/ipv4/tcp_migrate_req';
+const IS_MIGRATED = existsSync(MIGRATION) && readFileSync(MIGRATION, 'utf8').trim() === '1';
 const OPTIONS = {
   skip: !CAN_SHARE && 'processes share a port on Linux, with Node 22.12 or newer',
   timeout: 300_000,
@@ -104,7 +107,7 @@ describe('processes at one port', { concurrency: false }, () => {
   );
 
   test(
-    'a rolling restart of both under load loses no request and no stream',
+    'a rolling restart of both under load loses no request and no stream, but what the kernel resets',
     OPTIONS,
     async (t) => {
       const { port, processes, start, finish } = await startAtOnePort(t, 2);
@@ -137,7 +140,9 @@ describe('processes at one port', { concurrency: false }, () => {
       for (const { exit } of processes) assert.equal(await exit, 0);
       state.isOver = true;
       await Promise.all(load);
-      assert.deepEqual(failed, [], `of ${count}`);
+      // Without tcp_migrate_req it resets what arrives between the last `accept` and the close.
+      const lost = failed.filter((reply) => IS_MIGRATED || reply !== 'ECONNRESET');
+      assert.deepEqual(lost, [], `of ${count}`);
     },
   );
 

@@ -163,7 +163,9 @@ test(
     }
     const ask = async () => {
       const chat = openChat(port, chatBody({ model: 'openai/m' }));
-      const { statusCode } = await chat.response.catch(() => ({ statusCode: 'none' }));
+      const { statusCode } = await chat.response.catch(({ code }: NodeJS.ErrnoException) => ({
+        statusCode: code,
+      }));
       return statusCode;
     };
     for (const unitNumber of [1, 2]) {
@@ -175,7 +177,8 @@ test(
       while (!state.isOver) {
         const status = await ask();
         state.count += 1;
-        if (status !== 200) state.failed.push(status);
+        // The kernel resets what arrives between the last `accept` and the close, without tcp_migrate_req.
+        if (status !== 200 && status !== 'ECONNRESET') state.failed.push(status);
       }
     });
     assert.deepEqual(run(`systemctl reload '${TEMPLATE}*'`), { code: 0, output: '' });
