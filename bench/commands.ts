@@ -20,15 +20,12 @@ const PORTKEY = join(import.meta.dirname, 'node_modules/@portkey-ai/gateway/buil
 const EMPTY = (port: number) =>
   `require('node:http').createServer((_, response) => response.end('ok')).listen(${port}, '127.0.0.1')`;
 
-/** As in the image and the systemd unit. */
-const YOUNG_GENERATION = '--max-semi-space-size=16';
-
 export function gatewayCommand({ port, upstreamPort, nodeArgs }: Launch, more = ''): string[] {
   const config = join(folder, 'gateway.toml');
   const server = `[server]\nport = ${port}\nhost = "127.0.0.1"\n`;
   const provider = `[providers.p]\nbase_url = "http://127.0.0.1:${upstreamPort}/v1"\napi_key = "none"\n`;
   writeFileSync(config, server + provider + more);
-  return [NODE, YOUNG_GENERATION, ...nodeArgs, SERVER, '--config', config];
+  return [NODE, ...nodeArgs, SERVER, '--config', config];
 }
 
 /** The file is JSON, which is YAML too. */

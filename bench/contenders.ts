@@ -39,27 +39,26 @@ export const CONTENDERS = {
     health: '/health',
     isNode: true,
     command: gatewayCommand,
-    env: { GATEWAY_LOG_LEVEL: 'warn' },
   },
-  'access-log': {
-    label: 'gateway, access log on',
+  'access-log-off': {
+    label: 'gateway, access log off',
     health: '/health',
     isNode: true,
     command: gatewayCommand,
+    env: { GATEWAY_LOG_LEVEL: 'warn' },
   },
   admin: {
     label: 'gateway, [admin]',
     health: '/health',
     isNode: true,
     command: (launch) => gatewayCommand(launch, '[admin]\nport = 0\n'),
-    env: { GATEWAY_LOG_LEVEL: 'warn' },
   },
   'fetch-transport': {
     label: 'gateway (fetch transport)',
     health: '/health',
     isNode: true,
     command: gatewayCommand,
-    env: { GATEWAY_LOG_LEVEL: 'warn', GATEWAY_UPSTREAM: 'fetch' },
+    env: { GATEWAY_UPSTREAM: 'fetch' },
   },
   'one-worker': {
     label: 'gateway, 1 worker',
@@ -136,7 +135,7 @@ export type ContenderId = keyof typeof CONTENDERS;
 /** Those to choose from; the others are what these are compared with. */
 export const RELAYS: readonly ContenderId[] = [
   'gateway',
-  'access-log',
+  'access-log-off',
   'admin',
   'fetch-transport',
   'lean-relay',

@@ -25,9 +25,9 @@ const ENOUGH = 1.5;
 
 const comparisons = (what: string) => [
   ratio(['gateway', 'onwards'], 0, what),
-  ratio(['access-log', 'onwards'], 0, what),
+  ratio(['access-log-off', 'onwards'], 0, what),
   ratio(['gateway', 'lean-relay'], 0, what),
-  ratio(['access-log', 'lean-relay'], 0, what),
+  ratio(['access-log-off', 'lean-relay'], 0, what),
   ratio(['admin', 'gateway'], 0, what),
   ratio(['gateway', 'bare-relay'], 0, what),
   ratio(['fetch-transport', 'gateway'], 0, what),
@@ -75,7 +75,7 @@ export const allocations: Measure = {
       const { requests: count } = await cell.saturate(CONNECTIONS, milliseconds(4));
       return [(await cell.delay()).allocatedBytes / count / 1000];
     }),
-  ratios: ['gateway' as const, 'access-log' as const].map((id) => ({
+  ratios: ['gateway' as const, 'access-log-off' as const].map((id) => ({
     text: `${CONTENDERS[id].label}, KB allocated per request`,
     of: (v) => v(id, 0),
   })),
@@ -135,7 +135,8 @@ const NUMBERS = [1, 10, 100, 1000];
 
 export const connections: Measure = {
   title: 'connections',
-  about: 'CPU µs per request at saturation, by the number of connections.',
+  about:
+    'CPU µs per request at saturation, by the number of connections; each has a request in flight at the provider.',
   columns: NUMBERS.map(String),
   contenders: ['gateway', 'fetch-transport'],
   run: async (id) =>

@@ -42,7 +42,7 @@ export const latency: Measure = {
   },
   ratios: [
     ratio(['gateway', 'onwards'], 1, 'first event p99'),
-    ratio(['access-log', 'onwards'], 1, 'first event p99'),
+    ratio(['access-log-off', 'onwards'], 1, 'first event p99'),
   ],
   notes: (v) =>
     RELAYS.filter((id) => v(id, 1) <= 0).map(

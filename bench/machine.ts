@@ -1,32 +1,64 @@
 /** Whether the machine is ours alone: what others use of it is in every number. */
 
+import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
-import { setTimeout as sleep } from 'node:timers/promises';
 
-const LOOK_MS = 1000;
-const TOO_MUCH_PERCENT = 3;
+export const MS_PER_TICK =
+  1000 / Number(execFileSync('getconf', ['CLK_TCK'], { encoding: 'utf8' }));
+const ALLOWED_CORES = 0.06;
 
-/** Time of all cores: all there was, what was used, and what the host gave to others. */
-function times() {
-  const fields = /^cpu +(.*)/.exec(readFileSync('/proc/stat', 'utf8'))![1]!.split(' ').map(Number);
-  const [user = 0, nice = 0, system = 0, idle = 0, wait = 0, irq = 0, softirq = 0, steal = 0] =
-    fields;
-  const used = user + nice + system + irq + softirq;
-  return { all: used + idle + wait + steal, used, steal };
+/** A look at the machine, while nothing runs that the bench has started. */
+export interface Look {
+  readonly atMs: number;
+  /** /proc/stat. */
+  readonly machine: string;
+  /** /proc/self/stat: the bench, and all that it has started and that has ended. */
+  readonly self: string;
 }
 
-/** Looks at the machine while nothing of ours runs. The result, called at the end, tells what was wrong. */
-export async function watchMachine(): Promise<() => string[]> {
-  const before = times();
-  await sleep(LOOK_MS);
-  const start = times();
-  const busy = ((start.used - before.used) / (start.all - before.all)) * 100;
-  return () => {
-    const end = times();
-    const stolen = ((end.steal - start.steal) / (end.all - start.all)) * 100;
-    if (Math.max(busy, stolen) < TOO_MUCH_PERCENT) return [];
-    return [
-      `NOT a quiet machine: others used ${busy.toFixed(0)} % before the start, its host took ${stolen.toFixed(0)} % since`,
-    ];
-  };
+const look = (): Look => ({
+  atMs: performance.now(),
+  machine: readFileSync('/proc/stat', 'utf8'),
+  self: readFileSync('/proc/self/stat', 'utf8'),
+});
+
+/** In milliseconds so far: all cores without work, what interrupts took, what the host gave to others, and what was ours. */
+function times({ machine, self }: Look) {
+  const fields = /^cpu +(.*)/.exec(machine)![1]!.split(' ').map(Number);
+  const [, , , idle = 0, wait = 0, irq = 0, softirq = 0, steal = 0] = fields;
+  // A kernel that counts interrupts as time of the process that they interrupt has no `irq`.
+  const interrupts = irq > 0 ? irq + softirq : 0;
+  const own = self.split(') ').at(-1)!.split(' ').slice(11, 15).map(Number);
+  const ticks = { idle: idle + wait, interrupts, steal, own: own.reduce((sum, one) => sum + one) };
+  const inMs = Object.entries(ticks).map(([name, value]) => [name, value * MS_PER_TICK]);
+  return Object.fromEntries(inMs) as typeof ticks;
+}
+
+/** Returns what others used of the machine between two looks; undefined where that is too little to matter. */
+export function disturbance(before: Look, after: Look): string | undefined {
+  const [a, b] = [times(before), times(after)];
+  const elapsedMs = after.atMs - before.atMs;
+  const cores = before.machine.match(/^cpu\d/gm)!.length;
+  const stolen = (b.steal - a.steal) / elapsedMs;
+  const free = (b.idle - a.idle + b.interrupts - a.interrupts) / elapsedMs;
+  const others = cores - free - stolen - (b.own - a.own) / elapsedMs;
+  if (Math.max(others, stolen) < ALLOWED_CORES) return undefined;
+  return `others used ${others.toFixed(2)} cores, the host took ${stolen.toFixed(2)}`;
+}
+
+export class DisturbedError extends Error {}
+
+/** Measures; once more if others used the machine meanwhile. What was measured beside them is dropped, a failure too. */
+export async function measureAlone<T>(measure: () => Promise<T>, lookNow = look): Promise<T> {
+  for (let isRepeated = false; ; isRepeated = true) {
+    const before = lookNow();
+    const [outcome] = await Promise.allSettled([measure()]);
+    const reason = disturbance(before, lookNow());
+    if (reason === undefined) {
+      if (outcome.status === 'rejected') throw outcome.reason;
+      return outcome.value;
+    }
+    if (isRepeated) throw new DisturbedError(reason);
+    process.stderr.write(`${reason}; again: `);
+  }
 }

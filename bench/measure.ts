@@ -1,8 +1,8 @@
 /** What a measure is, and how one is taken: round by round, contender by contender. */
 
 import { CONTENDERS, RELAYS, type ContenderId } from './contenders.ts';
-import { watchMachine } from './machine.ts';
-import { figure, markdown, median, spread } from './table.ts';
+import { DisturbedError, measureAlone } from './machine.ts';
+import { markdown, median, spread } from './table.ts';
 
 /** A contender's number. */
 export type Value = (id: ContenderId, column: number) => number;
@@ -50,36 +50,32 @@ export interface Report {
   readonly value: Value;
 }
 
-/** Takes it with these contenders, and reports on it. */
+/** Takes it with these contenders, and reports on it. Rejects with DisturbedError where the machine was not quiet. */
 export async function take(
   measure: Measure,
   wanted: readonly string[],
   rounds: number,
 ): Promise<Report> {
   const ids = measure.contenders.filter((id) => wanted.includes(id) || !RELAYS.includes(id));
-  const disturbances = await watchMachine();
   const taken = new Map<ContenderId, Taken>(ids.map((id) => [id, { rounds: [] }]));
   for (let round = 1; round <= rounds; round += 1) {
     for (const [id, result] of taken) {
       if (result.failure !== undefined) continue;
       process.stderr.write(`${measure.title}, round ${round} of ${rounds}, ${id}: `);
       try {
-        result.rounds.push(await measure.run(id));
-        process.stderr.write(`${result.rounds.at(-1)!.map(figure).join('  ')}\n`);
+        result.rounds.push(await measureAlone(async () => measure.run(id)));
+        process.stderr.write('done\n');
       } catch (error) {
         result.failure = (error as Error).message;
         process.stderr.write(`failed: ${result.failure}\n`);
+        if (error instanceof DisturbedError) throw error;
       }
     }
   }
-  return describe(measure, taken, disturbances());
+  return describe(measure, taken);
 }
 
-function describe(
-  measure: Measure,
-  taken: ReadonlyMap<ContenderId, Taken>,
-  disturbances: readonly string[],
-): Report {
+function describe(measure: Measure, taken: ReadonlyMap<ContenderId, Taken>): Report {
   const { title, about, columns, ratios, notes = () => [] } = measure;
   const valuesOf = (id: ContenderId, column: number) => {
     const { failure, rounds: measured = [] } = taken.get(id) ?? {};
@@ -104,9 +100,7 @@ function describe(
     return Number.isNaN(quotient) ? '' : `${text}: ${spread(values, quotient)}`;
   });
   const remarks = notes(medianOf);
-  const lines = [...failures, ...compared, ...remarks, ...disturbances].filter(
-    (line) => line !== '',
-  );
+  const lines = [...failures, ...compared, ...remarks].filter((line) => line !== '');
   const table = markdown([['', ...columns], ...rows]);
   const text = `### ${title}\n\n${about}\n\n${table}\n\n${lines.map((line) => `- ${line}\n`).join('')}`;
   return { text, value: medianOf };

@@ -1,6 +1,6 @@
 /** Processes: pinned to a core, measured through /proc, asked over IPC, and never left behind. */
 
-import { execFileSync, fork, spawn, spawnSync, type ChildProcess } from 'node:child_process';
+import { fork, spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { closeSync, mkdtempSync, openSync, readFileSync, rmSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
@@ -10,6 +10,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { buildSync } from 'esbuild';
 
+import { MS_PER_TICK } from './machine.ts';
 import { NODE } from './options.ts';
 
 const ANSWER_WITHIN_MS = 120_000;
@@ -172,8 +173,6 @@ export async function untilAnswered(child: ChildProcess, port: number, path: str
     await Promise.race([nextTurn(), endings.get(child)!]);
   }
 }
-
-const MS_PER_TICK = 1000 / Number(execFileSync('getconf', ['CLK_TCK'], { encoding: 'utf8' }));
 
 /** Time of all its threads, user and system. */
 export function cpuMs({ pid }: ChildProcess): number {

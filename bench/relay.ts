@@ -1,11 +1,12 @@
 /**
  * The least code that forwards a POST: over the agent under fetch, with all headers as text (`agent`) or only those that
  * are passed on (`lean`), or over fetch itself.
- * Arguments: its port, the upstream's, and `agent`, `lean` or `fetch`.
+ * Arguments: its port (0 for a free one, which it prints), the upstream's, and `agent`, `lean` or `fetch`.
  */
 
 import { once } from 'node:events';
 import { createServer, type ServerResponse } from 'node:http';
+import type { AddressInfo } from 'node:net';
 
 const [port, upstreamPort, way] = process.argv.slice(2);
 const origin = `http://127.0.0.1:${upstreamPort}`;
@@ -124,7 +125,7 @@ async function forwardByFetch(path: string, request: RequestInit, response: Serv
   response.end();
 }
 
-createServer((request, response) => {
+const server = createServer((request, response) => {
   const chunks: Buffer[] = [];
   request.on('data', (chunk: Buffer) => chunks.push(chunk));
   request.on('end', () => {
@@ -141,6 +142,10 @@ createServer((request, response) => {
     }
   });
 }).listen(Number(port), '127.0.0.1');
+
+server.on('listening', () => {
+  console.error(`listening http://127.0.0.1:${(server.address() as AddressInfo).port}/`);
+});
 
 // --cpu-prof writes at an exit, not at a kill.
 process.on('SIGTERM', () => process.exit());

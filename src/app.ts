@@ -1,7 +1,7 @@
 /** The one place that builds the gateway: the parts of each thread, a snapshot of the settings, and what the main thread adds. */
 
 import { createAdmin, type Admin } from './admin/admin.ts';
-import type { LastReload } from './admin/figures.ts';
+import { type LastReload, oldestAgesMs } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import type { Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
@@ -69,7 +69,7 @@ export function createService(initial: Config, runtime: MainRuntime) {
     isDraining: () => server.isDraining,
     inFlight: () => app.inFlight.value,
     inFlightOf: (section: string) => memory.inFlightCounter(section).value,
-    oldestAgeMs: (provider: string) => memory.startsOf(`providers.${provider}`).oldestAgeMs,
+    oldestAgesMs: () => oldestAgesMs(app.server.calls()),
     keysInCooldown: () =>
       [...app.snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
     isModelListUp: (id: string) => modelListState(memory, id).isUp,

@@ -140,7 +140,7 @@ async function checkKey(settings: ProviderSettings, fetch: Promise<unknown[] | n
     return { ok: true, status: 200, models: result.length, message: countModels(result.length) };
   } catch (thrown) {
     if (thrown === TIMEOUT) return failed(undefined, TIMEOUT_TEXT);
-    const failure = upstreamFailure(thrown, { provider: settings.id, headersReceived: false });
+    const failure = upstreamFailure(thrown, settings.id);
     // The answer was read, and is no list.
     if (!(failure instanceof GatewayError)) return withoutList(settings, 200);
     const what = failure.details.unreachable ? 'unreachable' : 'no usable answer';

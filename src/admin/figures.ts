@@ -4,6 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 import type { Config } from '../config/config.ts';
+import type { AccessRecord } from '../lib/attempt.ts';
 import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
@@ -19,8 +20,8 @@ export interface Figures {
   inFlight(): number;
   /** Of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
-  /** Of the oldest request in flight at a provider; 0 without one. */
-  oldestAgeMs(provider: string): number;
+  /** Of the oldest request in flight at each provider that has one. */
+  oldestAgesMs(): ReadonlyMap<string, number>;
   openStreams(): number;
   bufferedBytes(): number;
   droppedLogLines(): number;
@@ -126,7 +127,8 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
   const cooling = new Map(figures.keysInCooldown().map(([id, keys]) => [id, keys.length]));
   const ofClients = clientsOf((name) => figures.inFlightOf(`clients.${name}`));
   const ofProviders = providersOf((id) => figures.inFlightOf(`providers.${id}`));
-  const oldest = providersOf((id) => figures.oldestAgeMs(id) / 1000);
+  const agesMs = figures.oldestAgesMs();
+  const oldest = providersOf((id) => (agesMs.get(id) ?? 0) / 1000);
   const inCooldown = providersOf((id) => cooling.get(id));
   const areUp = providersOf((id) => figures.isModelListUp(id));
   const circuits = countCircuits(config, figures.circuits());
@@ -180,6 +182,19 @@ export function renderFigure([name, figure, help]: FigureRow): string {
   const head = renderHead(name, name.endsWith('_total') ? 'counter' : 'gauge', help);
   const known = samples.filter(([, value]) => value !== undefined);
   return head + known.map(([{ text }, value]) => renderSample(name, text, Number(value))).join('');
+}
+
+/** Returns the age of the oldest request at each provider, from its first try there. */
+export function oldestAgesMs(calls: Iterable<{ readonly record: AccessRecord }>) {
+  const ages = new Map<string, number>();
+  const nowMs = performance.now();
+  for (const { record } of calls) {
+    const provider = record.attempt?.provider;
+    const first = record.tries.find((one) => one.provider === provider && one.wasAsked);
+    if (!first) continue;
+    ages.set(first.provider, Math.max(ages.get(first.provider) ?? 0, nowMs - first.beganAtMs));
+  }
+  return ages;
 }
 
 /** Returns the open descriptors of the process and their limit; undefined where the system does not say, and without a free one. */

@@ -20,11 +20,13 @@ export function describeProviders(
   redact: Redactor,
 ) {
   const circuits = figures.circuits();
+  const agesMs = figures.oldestAgesMs();
   const asked = registered.map(({ id }) => {
     const { sums, lastError: raw, ...known } = traffic.provider(id, WINDOW_MS);
     const lastError = raw && { ...raw, text: redact(raw.text) };
     const inFlight = figures.inFlightOf(`providers.${id}`);
-    const oldestSeconds = inFlight > 0 ? Math.floor(figures.oldestAgeMs(id) / 1000) : undefined;
+    const ageMs = agesMs.get(id);
+    const oldestSeconds = ageMs === undefined ? undefined : Math.floor(ageMs / 1000);
     const own = circuits.filter(({ provider }) => provider === id);
     const openModels = own
       .filter(({ model, state }) => model !== undefined && state === 'open')

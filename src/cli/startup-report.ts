@@ -27,20 +27,21 @@ export function describeStartup(started: Started): string {
   const { config, source, transport } = started;
   const { aliases, providers } = config;
   const { node, url, host, admin_url: adminUrl, workers, providers: ids } = startedLine(started);
-  const aliasPairs = [...aliases]
-    .map(([alias, { targets, isBalanced }]) => {
-      return `${alias} -> ${targets.join(', ')}${isBalanced ? ' (least busy)' : ''}`;
-    })
-    .join(', ');
+  // A line for each, because the targets of one are a list.
+  const aliasLines = [...aliases].map(([alias, { targets, isBalanced }]) => {
+    return `aliases    ${alias} -> ${targets.join(', ')}${isBalanced ? ' (least busy)' : ''}`;
+  });
+  const overridden = [...config.values.plain()].filter(([, { overridesFile }]) => overridesFile);
   return toLines([
     `inference-gateway ${VERSION} on Node ${node}`,
     `listening  ${url}${LOOPBACK_OF.has(host) ? ` (all interfaces, ${host})` : ''}`,
     ...(adminUrl ? [`admin      ${adminUrl}`] : []),
     ...(workers > 1 ? [`workers    ${workers}`] : []),
     `settings   ${source.text}`,
+    ...overridden.map(([name, { origin }]) => `overridden ${name} by ${origin}`),
     `providers  ${ids.join(', ') || NO_PROVIDERS}`,
     `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
-    `aliases    ${aliasPairs || 'none'}`,
+    ...(aliases.size > 0 ? aliasLines : ['aliases    none']),
     `upstream   ${transport.description}`,
     ...[...warningsOf(config), ...transport.limitations].map(describeWarning),
   ]);

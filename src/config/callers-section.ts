@@ -47,18 +47,31 @@ export function checkCallerKeys(values: SettingValues): void {
   }
 }
 
-/** Returns all clients. No key may be another client's too, nor one of `[server.auth]`: a key tells who calls. */
-export function readClients(values: SettingValues): ClientSettings[] {
+/**
+ * Returns all clients. No key may be another client's too, nor one of `[server.auth]`: a key tells who calls. Warns of
+ * models that can match no alias and no provider.
+ */
+export function readClients(values: SettingValues, aliases: string[], registered: string[]) {
   const { enabled, keys = [] } = values.section('server.auth');
   const names = values.sectionsBelow('clients');
   const taken = new Set(keys);
   if (names.length > 0 && !enabled) {
     values.problem('clients', 'clients have no effect while server.auth.enabled is false');
   }
-  return names.map((name) => readClient(name, values, taken));
+  const { primary = '' } = values.section('providers');
+  const canMatch = (model: string) => {
+    const start = model.replace(/\*$/, '');
+    const isName = (name: string) => name === model || (start !== model && name.startsWith(start));
+    const isOfProvider = registered.some((id) => start.startsWith(`${id}/`));
+    const isOfPrimary = registered.includes(primary) && !start.includes('/');
+    return isOfProvider || isOfPrimary || [...aliases, ...registered].some(isName);
+  };
+  return names.map((name) => readClient(name, values, taken, canMatch));
 }
 
-function readClient(name: string, values: SettingValues, taken: Set<string>) {
+type Test = (model: string) => boolean;
+
+function readClient(name: string, values: SettingValues, taken: Set<string>, canMatch: Test) {
   const path = `clients.${name}`;
   if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
     values.problem(path, 'the name of a client is 1 to 64 letters, digits, ".", "_", "@" or "-"');
@@ -73,10 +86,13 @@ function readClient(name: string, values: SettingValues, taken: Set<string>) {
     taken.add(text);
   }
   for (const model of models ?? []) {
-    if (/^[^*]+\*?$|^\*$/.test(model)) continue;
     const shown = values.asWritten(model);
-    const text = `"${shown}": expected a name, in which "*" may only be the end`;
-    values.problem(`${path}.models`, text);
+    if (!/^[^*]+\*?$|^\*$/.test(model)) {
+      const text = `"${shown}": expected a name, in which "*" may only be the end`;
+      values.problem(`${path}.models`, text);
+    } else if (!canMatch(model)) {
+      values.warning(`${path}.models`, `"${shown}" is no alias, and of no registered provider`);
+    }
   }
   return { name, keys: toSecrets(all), models, limit, maxConcurrentRequests };
 }

@@ -59,11 +59,12 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   }
   const { enabled, keys } = values.section('server.auth');
   const auth = { enabled, keys: toSecrets(keys) };
-  const clients = readClients(values);
   const admin = readAdmin(values);
   const providers = readProviders(values);
-  const known = [...providers.registered, ...providers.skipped].map(({ id }) => id);
-  const aliases = readAliases(values, new Set(providers.registered.map(({ id }) => id)));
+  const registered = providers.registered.map(({ id }) => id);
+  const known = [...registered, ...providers.skipped.map(({ id }) => id)];
+  const aliases = readAliases(values, registered);
+  const clients = readClients(values, [...aliases.keys()], registered);
   const rateLimit = readRateLimit(values, known);
   if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;
@@ -141,7 +142,7 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
  * Returns the targets of each alias, one at least, each `<provider_id>/<model_name>`. `isBalanced`, by `least_busy`: the
  * order in which they are asked depends on the requests in flight.
  */
-function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
+function readAliases(values: SettingValues, registered: readonly string[]) {
   const aliases = new Map<string, { targets: readonly string[]; isBalanced: boolean }>();
   const hidden = values.hiddenKeys();
   for (const [name, { value }] of values.plain()) {
@@ -160,7 +161,7 @@ function readAliases(values: SettingValues, registered: ReadonlySet<string>) {
       const slash = target.indexOf('/');
       if (slash < 1 || slash === target.length - 1) {
         values.problem(name, 'expected "<provider_id>/<model_name>"');
-      } else if (!registered.has(target.slice(0, slash))) {
+      } else if (!registered.includes(target.slice(0, slash))) {
         const shown = values.asWritten(target, target.slice(0, slash));
         values.warning(name, `provider "${shown}" is not registered`);
       }

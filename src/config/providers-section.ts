@@ -25,6 +25,7 @@ export function readProviders(values: SettingValues) {
   }
 
   const known = [...registered, ...skipped].map(({ id }) => id);
+  const defaultModels = new Map(registered.map(({ id, defaultModel }) => [id, defaultModel]));
   const named = fallback.map((id) => ['providers.fallback', id]);
   if (primary !== undefined) named.push(['providers.primary', primary]);
   for (const [name = '', id = ''] of named) {
@@ -33,6 +34,9 @@ export function readProviders(values: SettingValues) {
       values.problem(name, `no such provider "${shown}"${didYouMean(id, known)}`);
     } else if (skipped.some((provider) => provider.id === id)) {
       values.warning(name, `provider "${shown}" is not registered`);
+    } else if (name === 'providers.fallback' && !defaultModels.get(id)) {
+      const text = `"${shown}" has no default_model, and is asked for the requested model`;
+      values.warning(name, text);
     }
   }
   return { registered, skipped, primary, fallback: [...new Set(fallback)] };

@@ -3,7 +3,7 @@
  * reported together.
  */
 
-import { resolve } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
@@ -19,8 +19,9 @@ import {
   type Setting,
   type Table,
 } from './setting-kinds.ts';
-import { ConfigError, SettingValues, type SettingValue } from './setting-values.ts';
-import { parseToml, readValueFile } from './settings-file.ts';
+import { expandReferences } from './references.ts';
+import { SettingValues, type SettingValue } from './setting-values.ts';
+import { parseToml } from './settings-file.ts';
 import { MIN_BUFFERED_BYTES, SETTINGS } from './settings-table.ts';
 
 export type Env = Readonly<Record<string, string | undefined>>;
@@ -49,13 +50,6 @@ const SERVICE_LINK_NAME =
 const SERVICE_LINK_HINT =
   '; Kubernetes sets this variable for a Service named "gateway": set enableServiceLinks: false in the pod, or rename the Service';
 
-const VARIABLE = /\$\{([A-Za-z_][A-Za-z0-9_]*)\}/;
-/** The path of a file may have variables in it: `${file:${CREDENTIALS_DIRECTORY}/openai}`. */
-const REFERENCE = new RegExp(
-  `\\$\\{file:((?:[^{}]|${VARIABLE.source})*)\\}|${VARIABLE.source}`,
-  'g',
-);
-
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
 
 /** Returns the value of every setting that has one, defaults included. Throws `ConfigError` if the text is no TOML. */
@@ -79,7 +73,6 @@ class ValueReader {
 
   /** Reads a section of the file, and those below it. `pattern` is its name in the table of settings. */
   #readSection(found: unknown, path: string, pattern: string): void {
-    if (!isTable(found)) this.values.problem(path, `found ${typeOf(found)}, expected a table`);
     const table = isTable(found) ? found : {};
     const rows = ROWS[pattern] ?? {};
     const sections = Object.keys(ROWS)
@@ -89,6 +82,10 @@ class ValueReader {
     // `<id>` stands for any key.
     const placeholder = [...known].find((key) => key.startsWith('<'));
     if (placeholder) known.delete(placeholder);
+    if (!isTable(found)) {
+      const header = placeholder && !rows[placeholder] ? nameOf(path, placeholder) : path;
+      this.values.problem(path, `found ${typeOf(found)}, expected a table: [${header}]`);
+    }
     const builtIn = pattern === 'providers' ? [...BUILT_IN_PROVIDERS.keys()] : [];
     const used = builtIn.filter((id) => this.#variable(keyVariableOf(id)));
     for (const key of new Set([...known, ...Object.keys(table), ...used])) {
@@ -133,7 +130,9 @@ class ValueReader {
     for (const [origin, value] of given) {
       if (value === undefined) continue;
       if (accepts(row, value)) {
-        result = { value, row, origin };
+        const isOfVariable = origin !== undefined && origin === row.env && written !== undefined;
+        const overridesFile = isOfVariable && !isDeepStrictEqual(value, result.value);
+        result = { value, row, origin, overridesFile };
         continue;
       }
       if (row.type === 'targets' && isTable(value)) {
@@ -186,41 +185,12 @@ class ValueReader {
     return typeof value === 'string' ? this.#expandText(name, value, row) : value;
   }
 
-  /** Replaces each reference by the variable's value or the file's text, neither of which is expanded again. */
   #expandText(name: string, text: string, row: Setting): string {
-    const problem = (why: string) => this.values.problem(name, why);
-    const warning = (why: string) =>
-      this.values.warning(name, `${why}; the text is used as written`);
-    // The other keys must not have it at all: `checkCallerKeys`, `readStore`.
-    const mayStay = row.key === undefined || row.key === 'of a provider';
-    // `${NAME:-default}` or `${file:/path`.
-    if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
-      warning('"${" begins no reference here');
-    }
-    const valueOf = (variable: string, report: (why: string) => void) => {
-      const value = this.#variable(variable);
-      if (value === undefined) report(`environment variable ${variable} is not set`);
-      return value;
-    };
-    const expanded = text.replace(REFERENCE, (reference, path?: string, _?, variable = '') => {
-      if (path === undefined) return valueOf(variable, mayStay ? warning : problem) ?? reference;
-      let isComplete = true;
-      const actual = path.replaceAll(new RegExp(VARIABLE, 'g'), (_reference, part: string) => {
-        const value = valueOf(part, problem);
-        isComplete &&= value !== undefined;
-        return value ?? '';
-      });
-      if (!isComplete) return reference;
-      const { directory = '' } = this.#sources;
-      try {
-        // The value of a variable may be a key by mistake: a message shows the path as it is written.
-        const shown = actual === path ? resolve(directory, path) : path;
-        return readValueFile(resolve(directory, actual), shown);
-      } catch (error) {
-        if (!(error instanceof ConfigError)) throw error;
-        problem(error.message);
-        return reference;
-      }
+    const expanded = expandReferences(text, row, {
+      variable: (variable) => this.#variable(variable),
+      directory: this.#sources.directory,
+      problem: (why) => this.values.problem(name, why),
+      warning: (why) => this.values.warning(name, why),
     });
     if (expanded !== text) this.values.replaced(expanded, text);
     return expanded;

@@ -24,6 +24,8 @@ export interface SettingValue {
   readonly row: Setting;
   /** The variable or option that the value comes from, if not from the file. */
   readonly origin: string | undefined;
+  /** The file has another value, over which that variable wins. */
+  readonly overridesFile?: boolean;
 }
 
 type Table = typeof SETTINGS;

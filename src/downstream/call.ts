@@ -68,6 +68,8 @@ export class Call {
   readonly answerReservation: Reservation;
   /** Passes a provider's comments on, if there is room. Set if the stream has begun before any provider has answered. */
   passComments: ((comments: ChunkBuffer) => void) | undefined;
+  /** All that matters of the answer was written, although it has not ended. */
+  isDelivered = false;
 
   readonly #request: IncomingMessage;
   readonly #response: ServerResponse;
@@ -96,8 +98,8 @@ export class Call {
     this.#closed = new Promise((resolve) => {
       response.on('close', () => {
         // On Node 20 writableFinished is also true if the socket died with data still buffered.
-        const isDelivered = response.writableFinished && !request.socket.destroyed;
-        if (!isDelivered) {
+        const isWhole = response.writableFinished && !request.socket.destroyed;
+        if (!isWhole && !this.isDelivered) {
           this.cancellation.cancel(new ClientGone());
           const { reason } = this.cancellation;
           // A drain has cut off what was being written.

@@ -58,9 +58,10 @@ export class Connection {
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
   idleSinceMs = performance.now();
 
+  /** The request that is being worked on. */
+  call: Call | undefined;
   /** In order of arrival. The first is being worked on; only the last may be incomplete. */
   readonly #queue: Exchange[] = [];
-  #call: Call | undefined;
   /** The exchange that arrived last, which may be over. */
   #latest: Exchange | undefined;
   #closesAfterQueue = false;
@@ -97,7 +98,7 @@ export class Connection {
 
   /** Cancels the current request at the deadline of a drain. */
   cancel(reason: Error): void {
-    this.#call?.cancellation.cancel(reason);
+    this.call?.cancellation.cancel(reason);
   }
 
   /**
@@ -121,7 +122,7 @@ export class Connection {
     const queue = this.#queue;
     this.#closesAfterQueue = true;
     if (queue.at(-1)!.request.complete) return;
-    if (queue.length === 1) this.#call?.cancellation.cancel(refusal);
+    if (queue.length === 1) this.call?.cancellation.cancel(refusal);
     else queue.pop();
   }
 
@@ -167,12 +168,12 @@ export class Connection {
     for (let next = this.#queue[0]; next && !this.socket.destroyed; next = this.#queue[0]) {
       const call = new Call(next, this);
       const { server } = this;
-      this.#call = call;
+      this.call = call;
       server.inFlight.add(1);
       if (server.cancelReason) this.cancel(server.cancelReason);
       await server.handle(call);
       call.finish();
-      this.#call = undefined;
+      this.call = undefined;
       server.inFlight.add(-1);
       const { reason } = call.cancellation;
       (reason && reason === server.cancelReason ? server.cancelled : server.finished).add(1);

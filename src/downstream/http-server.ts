@@ -8,7 +8,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 
 import { startTimer } from '../lib/cancellation.ts';
 import type { SharedMemory } from '../lib/shared-memory.ts';
-import type { CLIENT_LIMITS } from './call.ts';
+import type { Call, CLIENT_LIMITS } from './call.ts';
 import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
 
 const MAX_HEADER_BYTES = 16_384;
@@ -36,6 +36,8 @@ export interface HttpServer {
   listen(port: number, host: string, isShared?: boolean): Promise<{ readonly port: number }>;
   /** Serves for `delayMs` more, as draining. Then stops accepting, and waits for the requests in flight. */
   drain(options: DrainOptions): Promise<void>;
+  /** The requests that are being worked on. */
+  calls(): Call[];
   /** Ends a drain at once: what is left of the requests in flight is cancelled. */
   endDrain(): void;
   readonly isDraining: boolean;
@@ -104,6 +106,7 @@ export function createHttpServer(
       // All sockets are closed: the requests that were cancelled end, and get their access lines, in the next turns.
       for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
     },
+    calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     endDrain: () => forceClose.abort(),
     get isDraining() {
       return state.isDraining;

@@ -5,7 +5,7 @@ import { Attempt, type ChatRequest, isStream } from '../lib/attempt.ts';
 import { Deadline, pause } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { CircuitBreaker, CircuitState } from '../policy/circuit-breaker.ts';
+import type { CircuitBreaker, Probe } from '../policy/circuit-breaker.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import type { ProviderHealth } from '../policy/provider-health.ts';
 import type { Limits } from '../policy/limits.ts';
@@ -50,16 +50,18 @@ export interface Selection {
 
 /**
  * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused.
- * Returns the attempt that has the answer, or that says why there is none. Frees the slot: after a stream, else at once.
+ * Returns the attempt that has the answer, or says why there is none. Frees the slot and ends the probe: after a stream, else
+ * at once.
  */
 export async function askProvider(
   candidate: Candidate,
-  state: CircuitState,
+  state: 'closed' | 'open' | Probe,
   selection: Selection,
 ): Promise<Attempt> {
   const { breaker, call, chat, services } = selection;
   const { provider } = candidate;
   const keyPool = services.keyPools.get(provider.id);
+  const probe = typeof state === 'object' ? state : undefined;
   const maxRetries = state === 'closed' ? provider.retries : 0;
   let reconnect = false;
   const wantsUsage = provider.streamUsage && !services.usageRefusals.has(provider.id);
@@ -73,7 +75,7 @@ export async function askProvider(
         if (chosen) call.record.hasRetried = true;
         const cooldown = keyPool?.cooldownOf(key);
         const asksForUsage = wantsUsage && !isWithoutUsage;
-        const how = { key: keyPool && key, reconnect, asksForUsage };
+        const how = { key: keyPool && key, reconnect, asksForUsage, onData: probe?.onData };
         const attempt = await makeAttempt(candidate, how, selection);
         const { failure } = attempt;
         if (!failure) keyPool?.recordSuccess(key, cooldown);
@@ -85,8 +87,8 @@ export async function askProvider(
       }
       const { answer, failure } = chosen!;
       if (!failure) {
-        // A stream can fail until its end, but a probe need not wait for that.
-        if (!chat.stream || state !== 'closed') breaker?.recordOutcome(candidate, undefined);
+        // A stream can fail until its end.
+        if (!chat.stream) breaker?.recordOutcome(candidate, undefined);
         if (isWithoutUsage) {
           services.usageRefusals.add(provider.id);
           services.logger.log('warn', 'stream_usage refused', { provider: provider.id });
@@ -118,9 +120,12 @@ export async function askProvider(
       call.cancellation.throwIfCancelled();
     }
   } finally {
-    const releaseSlot = () => services.limits.ofProviders.get(provider.id)!.releaseSlot(call);
-    if (isStreamed) call.onFinish(releaseSlot);
-    else releaseSlot();
+    const release = () => {
+      services.limits.ofProviders.get(provider.id)!.releaseSlot();
+      probe?.end();
+    };
+    if (isStreamed) call.onFinish(release);
+    else release();
   }
 }
 
@@ -130,12 +135,13 @@ interface HowToAsk {
   readonly reconnect: boolean;
   /** For the tokens of a stream whose client does not ask for them. */
   readonly asksForUsage: boolean;
+  readonly onData: (() => void) | undefined;
 }
 
 /** Returns the attempt, with its answer or its provider's failure. Throws failures that name no provider: nobody else is asked. */
 async function makeAttempt(
   candidate: Candidate,
-  { key, reconnect, asksForUsage }: HowToAsk,
+  { key, reconnect, asksForUsage, onData }: HowToAsk,
   { breaker, call, chat, tracing, services }: Selection,
 ): Promise<Attempt> {
   const { record } = call;
@@ -174,6 +180,7 @@ async function makeAttempt(
         isStream: chat.stream,
         deadline,
         onStreamEnd,
+        onData,
       },
     );
     recordEnd();

@@ -138,9 +138,9 @@ function createDispatch(services: GatewayServices): (call: Call) => Promise<Answ
       logger.log('warn', 'a proxy sends requests, and no key is needed; set [server.auth] keys');
     }
     const limiter = limits.ofClients.get(client?.name)!;
-    const noSlot = limiter.acquireSlot(call);
+    const noSlot = limiter.acquireSlot();
     if (noSlot) throw noSlot;
-    call.onFinish(() => limiter.releaseSlot(call));
+    call.onFinish(() => limiter.releaseSlot());
     const noToken = await limiter.takeTokens();
     if (noToken) throw noToken;
     if (isFound && path === '/v1/models') return await listModels(client);

@@ -2,7 +2,7 @@
 
 import { type Answer, Attempt } from '../lib/attempt.ts';
 import { GatewayError } from '../lib/errors.ts';
-import { type CircuitState, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
+import { type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
 import { askProvider, type Candidate, logAttempt, type Selection } from './ask-provider.ts';
 
 /**
@@ -68,26 +68,26 @@ function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: C
  */
 async function admit(
   { provider, model }: Candidate,
-  { breaker, call, services }: Selection,
+  { breaker, services }: Selection,
   isPostponed: boolean,
-): Promise<CircuitState | GatewayError> {
-  if (!isPostponed && breaker?.stateOf(provider, model) === 'open') return 'open';
+): Promise<'closed' | 'open' | Probe | GatewayError> {
+  const guard = isPostponed ? undefined : breaker;
+  if (guard?.stateOf(provider, model) === 'open') return 'open';
   // Before the circuit: a request that is not sent is not the probe.
   const limiter = services.limits.ofProviders.get(provider.id)!;
   const noToken = await limiter.takeTokens();
   if (noToken) return noToken;
-  const noSlot = limiter.acquireSlot(call);
+  // While the store was asked, another request has become the probe.
+  if (guard?.stateOf(provider, model) === 'open') {
+    limiter.refundTokens();
+    return 'open';
+  }
+  const noSlot = limiter.acquireSlot();
   if (noSlot) {
     limiter.refundTokens();
     return noSlot;
   }
-  const state = breaker?.recordAttempt(provider, model) ?? 'closed';
-  // Meanwhile another request has become the probe.
-  if (state === 'open' && !isPostponed) {
-    limiter.releaseSlot(call);
-    limiter.refundTokens();
-  }
-  return state;
+  return breaker?.recordAttempt(provider, model) ?? 'closed';
 }
 
 /** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */

@@ -110,16 +110,14 @@ export class Reservation {
    * if all had only parts of their events, none could go on.
    */
   tryGrow(bytes: number): boolean {
-    const { limits, queue } = this.budget;
-    const keptBytes = Math.min(limits.maxBufferedBytes / 2, MAX_EVENT_BYTES);
-    if (this.tryResize(bytes, limits.maxBufferedBytes - keptBytes)) return true;
-    queue.add(this);
+    const max = this.budget.limits.maxBufferedBytes;
+    if (this.tryResize(bytes, max - Math.min(max / 2, MAX_EVENT_BYTES))) return true;
+    this.budget.queue.add(this);
     return this.#isFirst && this.tryResize(bytes);
   }
 
   get #isFirst(): boolean {
-    const [first] = this.budget.queue;
-    return first === this;
+    return this.budget.queue.values().next().value === this;
   }
 
   /** Lets the next stream go first: the event is whole, or given up. */
@@ -147,8 +145,8 @@ export class Reservation {
     const bytes = Math.max(1, this.#bytes);
     budget.waiting.add(bytes);
     const end = () => budget.waiting.add(-bytes);
-    if (this.#bytes === 0 || !this.#isFirst || budget.waiting.value < budget.reservedBytes)
-      return end;
+    const isAnyoneElse = !this.#isFirst || budget.waiting.value < budget.reservedBytes;
+    if (isAnyoneElse || this.#bytes === 0) return end;
     end();
     throw noRoom();
   }

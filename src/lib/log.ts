@@ -49,9 +49,9 @@ export function createLogger(
     },
     log(level: LogLevel, message: string, facts: LogFacts = {}) {
       if (!isEnabled(level)) return;
-      const entry = { time: new Date(Date.now()).toISOString(), level, message, ...facts };
-      if (settings.format === 'json') write(formatJson(entry, redact));
-      else write(formatText(redactFacts(entry, redact), colour));
+      const head = { time: new Date(Date.now()).toISOString(), level, message };
+      if (settings.format === 'json') write(formatJson(head, facts, redact));
+      else write(formatText(redactFacts({ ...head, ...facts }, redact), colour));
     },
   };
 }
@@ -69,10 +69,13 @@ export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redact
 /** JSON does not escape these two, and some viewers break lines at them. */
 const SEPARATORS = /[\u2028\u2029]/g;
 
-function formatJson(entry: LogFacts, redact: Redactor): string {
-  const line = JSON.stringify(entry);
+function formatJson(head: LogFacts, facts: LogFacts, redact: Redactor): string {
+  // Joined as texts: one object of all the facts would be a copy of each request's.
+  const [start, rest] = [JSON.stringify(head), JSON.stringify(facts)];
+  const line = rest === '{}' ? start : `${start.slice(0, -1)},${rest.slice(1)}`;
   if (isPlain(line, redact)) return `${line}\n`;
-  return `${JSON.stringify(redactFacts(entry, redact)).replace(SEPARATORS, ' ')}\n`;
+  const entry = redactFacts({ ...head, ...facts }, redact);
+  return `${JSON.stringify(entry).replace(SEPARATORS, ' ')}\n`;
 }
 
 /** Nothing has to be redacted, cut or replaced, and no escape sequence can hide a key: true of nearly all lines. */

@@ -23,7 +23,6 @@ export class SharedMemory {
   readonly place: ThreadPlace;
   /** A reload hands the main thread's new ones to the others. */
   blocks: SharedBlocks;
-  readonly #starts = new Map<string, Starts>();
 
   constructor(place: ThreadPlace, blocks: SharedBlocks = new Map()) {
     this.place = place;
@@ -43,13 +42,6 @@ export class SharedMemory {
   /** Returns the counter of what is under way under this name: `reclaim` takes back what a thread leaves in it. */
   inFlightCounter(name: string, thread = this.place.thread): SharedCounter {
     return this.#counter(`${IN_FLIGHT_PREFIX}${name}`, thread);
-  }
-
-  /** Returns the times at which what is under way under this name began. */
-  startsOf(name: string): Starts {
-    const starts = this.#starts.get(name) ?? new Starts(this.inFlightCounter(`${name}, oldest`));
-    this.#starts.set(name, starts);
-    return starts;
   }
 
   /** Returns the counter of what has happened since the start. */
@@ -91,11 +83,6 @@ export class SharedCounter {
     return Number(this.#cells[this.#ownCell]);
   }
 
-  /** The parts of all threads. */
-  get parts(): number[] {
-    return Array.from(this.#cells.subarray(1), Number);
-  }
-
   /** Returns the sum after it. */
   add(amount: number): number {
     const whole = BigInt(amount);
@@ -115,38 +102,6 @@ export class SharedCounter {
     }
     this.#cells[this.#ownCell]! += whole;
     return true;
-  }
-}
-
-/** When what is in flight began. Each thread has its oldest start in its part of the counter, 0 without one. */
-export class Starts {
-  readonly #oldest: SharedCounter;
-  /** In the order of their starts. */
-  readonly #own = new Map<object, number>();
-
-  constructor(oldest: SharedCounter) {
-    this.#oldest = oldest;
-  }
-
-  add(one: object): void {
-    this.#own.set(one, sharedNowWholeMs());
-    this.#tell();
-  }
-
-  delete(one: object): void {
-    this.#own.delete(one);
-    this.#tell();
-  }
-
-  /** Milliseconds since the oldest start in all threads; 0 if nothing is under way. */
-  get oldestAgeMs(): number {
-    const started = this.#oldest.parts.filter((ms) => ms > 0);
-    return started.length === 0 ? 0 : Math.max(0, sharedNowMs() - Math.min(...started));
-  }
-
-  #tell(): void {
-    const [oldest = 0] = this.#own.values();
-    if (oldest !== this.#oldest.own) this.#oldest.add(oldest - this.#oldest.own);
   }
 }
 

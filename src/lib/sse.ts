@@ -39,6 +39,11 @@ export class EventSplitter {
   /** The last `push` had a part of an event, and not only comments and blank lines. */
   sawData = false;
 
+  /** The last byte was a carriage return that ended an event: a line feed that comes next belongs to that event. */
+  get isLineEndOpen(): boolean {
+    return this.#afterCarriageReturn === 'atEventEnd';
+  }
+
   /** Takes a chunk. Returns all events that are now whole, and holds the unfinished one. */
   push(chunk: Buffer): Buffer {
     const boundary = this.#lastBoundary(chunk);

@@ -8,6 +8,8 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const FAILURES_TO_OPEN = 3;
 const COOLDOWN_MS = 10_000;
+/** A probe has succeeded if data still comes so long after the first of its stream. */
+const PROBED_STREAM_MS = 10_000;
 /** Those of the network (502), of time limits (504), and an upstream's own. */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
 /** Of a wrong key, a model that is not there, and a limit. */
@@ -18,6 +20,14 @@ const MAX_MODEL_CHARACTERS = 256;
 
 /** `open`: skip the provider. `half-open`: one request may probe it. */
 export type CircuitState = 'closed' | 'open' | 'half-open';
+
+/** The request that tests a half-open circuit. */
+export interface Probe {
+  /** To be called when its stream has data. */
+  readonly onData: () => void;
+  /** To be called when the request is over: without a result another one may probe at once. */
+  readonly end: () => void;
+}
 
 /** `digest` is that of its settings: with others it is another provider. */
 type Guarded = { readonly id: string; readonly digest: string };
@@ -42,7 +52,7 @@ export interface CircuitEvent {
 }
 
 /** A circuit that has failures, of which this is the latest. `failures` counts those in a row. */
-type Circuit = CircuitEvent & { readonly failures: number };
+type Circuit = CircuitEvent & { readonly failures: number; openUntilMs: number };
 
 /** A circuit that is not closed. `openUntilMs` is on the clock of this thread's `performance.now()`. */
 export type CircuitReport = Circuit & { readonly state: CircuitState };
@@ -89,13 +99,26 @@ export class CircuitBreaker {
   }
 
   /**
-   * Marks an attempt and returns the state before it. An attempt at a half-open circuit is its probe: the circuit is
-   * open for all others until its result, for ten seconds at most.
+   * Marks an attempt and returns the state before it, or the probe that the attempt is if the circuit was half-open: then it
+   * is open for all others until the result or the end of the probe, for ten seconds at most.
    */
-  recordAttempt(provider: Guarded, model: string): CircuitState {
+  recordAttempt(provider: Guarded, model: string): 'closed' | 'open' | Probe {
     const state = this.stateOf(provider, model);
-    if (state === 'half-open') this.record('probe', provider, model);
-    return state;
+    if (state !== 'half-open') return state;
+    this.record('probe', provider, model);
+    const circuits = this.#tripped(provider.digest, model);
+    let succeedsAtMs = 0;
+    return {
+      onData: () => {
+        succeedsAtMs ||= performance.now() + PROBED_STREAM_MS;
+        if (performance.now() < succeedsAtMs) return;
+        // Once: what fails later counts, although the stream goes on.
+        succeedsAtMs = Infinity;
+        this.record('success', provider, model);
+      },
+      // With a result, or the probe of another request, they have been replaced.
+      end: () => circuits.forEach((circuit) => (circuit.openUntilMs = sharedNowWholeMs())),
+    };
   }
 
   /**

@@ -2,12 +2,7 @@
 
 import type { BucketSettings, Config } from '../config/config.ts';
 import { GatewayError, type Limit } from '../lib/errors.ts';
-import {
-  type SharedCounter,
-  type SharedMemory,
-  sharedNowMs,
-  type Starts,
-} from '../lib/shared-memory.ts';
+import { type SharedCounter, type SharedMemory, sharedNowMs } from '../lib/shared-memory.ts';
 
 const NS_PER_MS = 1e6;
 
@@ -77,8 +72,7 @@ export function createLimits(
     const own = slots(`providers.${id}`, 'provider_concurrency', maxConcurrentRequests);
     const limit = enabled ? rateLimit.providers.get(id) : undefined;
     const buckets = bucket(`rate_limit.providers.${id}`, 'provider', limit);
-    const starts = memory.startsOf(own.name);
-    ofProviders.set(id, createLimiter([own], buckets, store, starts));
+    ofProviders.set(id, createLimiter([own], buckets, store));
   }
   return { ofClients, ofProviders };
 }
@@ -90,7 +84,6 @@ function createLimiter(
   slots: readonly Slots[],
   buckets: readonly Bucket[],
   store: RateLimitStore | undefined,
-  starts?: Starts,
 ) {
   const takeLocally = (): GatewayError | undefined => {
     const nowMs = sharedNowMs();
@@ -114,8 +107,8 @@ function createLimiter(
     get inFlight(): number {
       return slots.at(-1)!.inFlight.value;
     },
-    /** Counts a request, `call`, that is in flight until `releaseSlot`, or returns a refusal. */
-    acquireSlot(call: object): GatewayError | undefined {
+    /** Counts a request that is in flight until `releaseSlot`, or returns a refusal. */
+    acquireSlot(): GatewayError | undefined {
       for (const [index, { inFlight, limit, max, name }] of slots.entries()) {
         if (inFlight.addWithin(1, max)) continue;
         for (const begun of slots.slice(0, index)) begun.inFlight.add(-1);
@@ -124,11 +117,9 @@ function createLimiter(
         const details = { retryAfterSeconds: 1, limit, limitState };
         return new GatewayError('rateLimit', 'Too many requests at the same time', details);
       }
-      starts?.add(call);
       return undefined;
     },
-    releaseSlot(call: object): void {
-      starts?.delete(call);
+    releaseSlot(): void {
       for (const { inFlight } of slots) inFlight.add(-1);
     },
     /** Takes a token of each bucket; or of none, and returns a refusal. Only with a store there is something to wait for. */

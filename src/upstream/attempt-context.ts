@@ -32,10 +32,14 @@ export interface AttemptContext {
     /** The memory that the answer takes until it is delivered. */
     readonly answerReservation: Reservation;
     readonly passComments?: ((comments: ChunkBuffer) => void) | undefined;
+    /** `[DONE]` was passed on: a client that leaves has its answer. */
+    isDelivered: boolean;
   };
   readonly services: AttemptServices;
   readonly isStream: boolean;
   readonly deadline: Deadline;
   /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
   readonly onStreamEnd: (failure?: GatewayError) => void;
+  /** Called when data of a stream has been passed on. */
+  readonly onData?: (() => void) | undefined;
 }

@@ -13,14 +13,25 @@ const IDLE_CONNECTION_MS = 90_000;
 /** Below the idle time, so that the death of an idle connection's other end is noticed. */
 const KEEP_ALIVE_PROBE_MS = 30_000;
 
+/** For each request undici walks past the connections of its agent that are busy: of thousands that costs more than the request. */
+const MAX_RUNNING_REQUESTS = 64;
+
 const SEND_HEADERS = 'undici:client:sendHeaders';
 
 /** undici's `Dispatcher`, as far as it is used. */
-interface Agent {
+interface Dispatcher {
   /** Reports to `handler`, also what goes wrong. */
   dispatch(options: object, handler: object): boolean;
   destroy(): Promise<void>;
 }
+
+/** An agent, and how many requests it has that are not over. */
+export interface CountedAgent {
+  readonly dispatcher: Dispatcher;
+  running: number;
+}
+
+const hasRoom = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
 
 export type Connections = NonNullable<ReturnType<typeof createConnections>>;
 
@@ -39,8 +50,9 @@ export function createConnections(
     allowH2: false,
     connect: createConnector(connectTimeoutMs),
   };
-  const agent = new AgentClass(options);
-  const reconnectAgent = new AgentClass(options);
+  /** By origin: a busy one must not lead the requests to another away from its idle connections. */
+  const agents = new Map<string, CountedAgent[]>();
+  const reconnectAgent = { dispatcher: new AgentClass(options), running: 0 };
   const used = new WeakSet<Socket>();
   const open = memory.inFlightCounter('connections');
   const made = memory.totalCounter('connections made');
@@ -65,7 +77,18 @@ export function createConnections(
   };
   subscribe(SEND_HEADERS, onSendHeaders);
   return {
-    agent,
+    /** Returns the first agent with room. Whoever sends a request by it counts that in `running`, until it is over. */
+    agentFor(origin: string): CountedAgent {
+      const ofOrigin = agents.get(origin) ?? [];
+      agents.set(origin, ofOrigin);
+      let found = ofOrigin.find(hasRoom);
+      if (!found) {
+        // The same options: they hold the TLS sessions, which all of them resume.
+        found = { dispatcher: new AgentClass(options), running: 0 };
+        ofOrigin.push(found);
+      }
+      return found;
+    },
     /** Has no idle connections, if its requests are sent with `reset`. */
     reconnectAgent,
     /** Of all threads. */
@@ -79,7 +102,8 @@ export function createConnections(
     /** Closes all connections at once: a proxy may never complete an orderly close. */
     async close() {
       unsubscribe(SEND_HEADERS, onSendHeaders);
-      await Promise.all([agent.destroy(), reconnectAgent.destroy()]);
+      const all = [...agents.values()].flat().concat(reconnectAgent);
+      await Promise.all(all.map(({ dispatcher }) => dispatcher.destroy()));
     },
   };
 }
@@ -88,7 +112,7 @@ export function createConnections(
  * The class of fetch's own agent, which Node does not export: `Agent`, or `EnvHttpProxyAgent` with
  * `NODE_USE_ENV_PROXY`. undici shares an instance under a global symbol.
  */
-function findAgentClass(): (new (options: object) => Agent) | undefined {
+function findAgentClass(): (new (options: object) => Dispatcher) | undefined {
   // The first use of fetch's module stores the instance.
   void globalThis.Headers;
   const slots = globalThis as unknown as Record<symbol, object | undefined>;
@@ -97,7 +121,7 @@ function findAgentClass(): (new (options: object) => Agent) | undefined {
     slots[Symbol.for('undici.globalDispatcher.2')] ??
     slots[Symbol.for('undici.globalDispatcher.1')];
   if (!/^(?:EnvHttpProxy)?Agent$/.test(shared?.constructor.name ?? '')) return undefined;
-  return shared!.constructor as new (options: object) => Agent;
+  return shared!.constructor as new (options: object) => Dispatcher;
 }
 
 /** Returns undici's `connect` option, which is called with members of the origin's URL. */

@@ -10,7 +10,7 @@ import {
   parseUntrustedJson,
   QUOTE,
 } from '../lib/json.ts';
-import { EventSplitter, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
+import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { providerError } from './network-error.ts';
@@ -39,10 +39,16 @@ export class EventInspector {
   readonly splitter = new EventSplitter();
   /** Nothing was passed on yet: a byte order mark may come. */
   #isAtStart = true;
-  /** Data besides `[DONE]` has come. */
+  /** Data besides `[DONE]` and chunks of usage has come. */
   hasData = false;
+  /** A chunk of usage was passed on. */
+  hasUsage = false;
   /** `[DONE]` was seen: the stream is over. */
   isDone = false;
+  /** The line feed of the line end behind `[DONE]` may still come. */
+  isEndOpen = false;
+  /** The line feed that may come next belongs to an event that was taken out. */
+  #dropsLineFeed = false;
   /** By the index of each choice that has begun: whether it has its `finish_reason`. */
   readonly #choices = new Map<number, boolean>();
   readonly #context: AttemptContext;
@@ -59,7 +65,10 @@ export class EventInspector {
 
   /** Takes a chunk, and returns the events that are now whole. */
   push(chunk: Buffer): Inspection {
-    return this.#inspect(this.splitter.push(chunk));
+    const events = this.splitter.push(chunk);
+    if (!this.#dropsLineFeed || events.length === 0) return this.#inspect(events);
+    this.#dropsLineFeed = false;
+    return this.#inspect(events[0] === LINE_FEED ? events.subarray(1) : events);
   }
 
   /**
@@ -67,7 +76,8 @@ export class EventInspector {
    * whole, it is passed on with one, without which clients drop it. Otherwise it is dropped, and the stream was cut off.
    */
   finish(): Inspection {
-    const closed = Buffer.concat([this.splitter.unfinished.take(), Buffer.from('\n\n')]);
+    const rest = this.splitter.unfinished.take();
+    const closed = Buffer.concat([rest, Buffer.from(rest.at(-1) === LINE_FEED ? '\n' : '\n\n')]);
     const texts = [...parseEvents(closed, this.#isAtStart)].map((one) => one.data || one.bareJson);
     const text = texts.find((one) => one !== '');
     if (text !== undefined && isWholeData(text)) return this.#inspect(closed);
@@ -93,7 +103,7 @@ export class EventInspector {
       if (!isWhole) scan = scanEvents(found.passed, this.#isModelWanted);
     }
     if (attempt.usageAdded && scan.usage !== '') {
-      found = { ...found, passed: withoutUsage(found.passed, this.#isAtStart) };
+      found = { ...found, passed: this.#withoutUsage(found.passed) };
     }
     if (found.passed.length > 0) this.#isAtStart = false;
     if (scan.model !== '') {
@@ -105,6 +115,19 @@ export class EventInspector {
     return found;
   }
 
+  /** Takes out the chunks of usage, each with its line end. */
+  #withoutUsage(events: Buffer): Buffer {
+    const kept: Buffer[] = [];
+    let keptFrom = 0;
+    for (const { data, start, end } of parseEvents(events, this.#isAtStart)) {
+      if (!isUsageChunk(parseUntrustedJson(data))) continue;
+      kept.push(events.subarray(keptFrom, start));
+      keptFrom = end;
+    }
+    this.#dropsLineFeed = this.splitter.isLineEndOpen && keptFrom === events.length;
+    return Buffer.concat([...kept, events.subarray(keptFrom)]);
+  }
+
   #parse(events: Buffer): Inspection {
     let before = 0;
     for (const event of parseEvents(events, this.#isAtStart)) {
@@ -114,10 +137,12 @@ export class EventInspector {
       if (error) return { passed: events.subarray(0, start), error };
       if (data === '[DONE]') {
         this.isDone = true;
+        this.isEndOpen = this.splitter.isLineEndOpen && end === events.length;
         return { passed: events.subarray(0, end) };
       }
-      const isTakenOut = this.#context.attempt.usageAdded && hasOnlyUsage(json);
-      this.hasData ||= data !== '' && !isTakenOut;
+      const isUsage = isUsageChunk(json);
+      this.hasUsage ||= isUsage && !this.#context.attempt.usageAdded;
+      this.hasData ||= data !== '' && !isUsage;
       // Comments too, as in a run that is not parsed: how a stream is cut up makes no difference.
       this.#noteChoices(scanEvents(events.subarray(before, start), false));
       this.#noteChoices(scanEvents(events.subarray(start, end), false), json);
@@ -191,29 +216,10 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
   return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
 }
 
-/** Takes out the events that have only a `usage`. */
-function withoutUsage(events: Buffer, isAtStart: boolean): Buffer {
-  const kept: Buffer[] = [];
-  let keptFrom = 0;
-  for (const { data, start, end } of parseEvents(events, isAtStart)) {
-    if (!hasOnlyUsage(parseUntrustedJson(data))) continue;
-    kept.push(events.subarray(keptFrom, start));
-    keptFrom = end;
-  }
-  return Buffer.concat([...kept, events.subarray(keptFrom)]);
-}
-
-/**
- * Returns whether a chunk has a `usage` and no choices, and of lists and objects nothing else: `x_groq` repeats the usage, and
- * `timings` are llama.cpp's.
- */
-function hasOnlyUsage(json: unknown): boolean {
+/** Returns whether a chunk has a `usage` and no choices. Azure adds `latency_checkpoint`, others `x_groq`, `timings` and more. */
+function isUsageChunk(json: unknown): boolean {
   const choices = memberOf(json, 'choices') ?? [];
-  if (!memberOf(json, 'usage') || !Array.isArray(choices) || choices.length > 0) return false;
-  const isExpected = (name: string) => ['choices', 'usage', 'x_groq', 'timings'].includes(name);
-  return Object.entries(json as object).every(
-    ([name, value]) => typeof value !== 'object' || value === null || isExpected(name),
-  );
+  return Boolean(memberOf(json, 'usage')) && Array.isArray(choices) && choices.length === 0;
 }
 
 /** Returns whether the data of an event is not cut off. */

@@ -2,7 +2,7 @@
 
 import { fromIterable, type ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
-import { TransportError } from './network-error.ts';
+import { type ConnectionFailure, TransportError } from './network-error.ts';
 import { SlicedBody, toBody, type UpstreamReply, type UpstreamRequest } from './provider.ts';
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
@@ -64,7 +64,7 @@ function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancell
     for (;;) {
       const chunk = await reader?.read().catch((thrown: unknown) => {
         cancellation.throwIfCancelled();
-        throw toTransportError(thrown);
+        throw toTransportError(thrown, 'inBody');
       });
       cancellation.throwIfCancelled();
       if (!chunk?.value) return;
@@ -74,10 +74,11 @@ function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancell
   return fromIterable(chunks());
 }
 
-function toTransportError(thrown: unknown): unknown {
+function toTransportError(thrown: unknown, failure?: ConnectionFailure): unknown {
   const outer = thrown instanceof TypeError ? thrown.cause : undefined;
   if (!(outer instanceof Error)) return thrown;
   // The refusal of a tunnel comes inside an abort; Node 26 calls several failed addresses a timeout.
   const isWrapped = outer instanceof DOMException || outer.cause instanceof AggregateError;
-  return new TransportError(isWrapped && outer.cause instanceof Error ? outer.cause : outer);
+  const cause = isWrapped && outer.cause instanceof Error ? outer.cause : outer;
+  return new TransportError(cause, failure);
 }

@@ -12,8 +12,10 @@ export type ConnectionFailure =
   | 'unconnected'
   /** It was idle and broke as soon as a request was written: the upstream had closed it before. */
   | 'stale'
-  /** Part of the answer had come. */
-  | 'midAnswer';
+  /** Part of the answer's head had come. */
+  | 'inHead'
+  /** All of its head had come. */
+  | 'inBody';
 
 /** Rejection of `Transport.send`, and failure of a reply's body, if the network or the upstream is at fault. */
 export class TransportError extends Error {
@@ -34,7 +36,7 @@ const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
 /** undici's parser, its limits, and exceptions without a code from within it; connect failures have codes. */
 const NOT_HTTP = /^(?:$|HPE_|UND_ERR_HEADERS_OVERFLOW$)/;
-/** It can come with the head: the provider has worked on the request. */
+/** What undici calls an end inside the body, and whatever is wrong in the head behind a Content-Length. */
 const WRONG_LENGTH = 'UND_ERR_RES_CONTENT_LENGTH_MISMATCH';
 
 /** `Request timed out` (interface, Errors). */
@@ -54,13 +56,10 @@ export function providerError(provider: string, text: string, cause?: string): G
 }
 
 /**
- * Translates a `TransportError`, and returns other errors unchanged. If `headersReceived`, the provider has worked on the
- * request, and it must not be repeated. Hosts, ports and library texts stay in `cause`, for the log.
+ * Translates a `TransportError`, and returns other errors unchanged. Hosts, ports and library texts stay in `cause`, for
+ * the log.
  */
-export function upstreamFailure(
-  thrown: unknown,
-  { provider, headersReceived }: { readonly provider: string; readonly headersReceived: boolean },
-): unknown {
+export function upstreamFailure(thrown: unknown, provider: string): unknown {
   if (!(thrown instanceof TransportError)) return thrown;
   const { cause, connectionFailure } = thrown;
   const { code = '' } = cause as NodeJS.ErrnoException;
@@ -80,9 +79,13 @@ export function upstreamFailure(
   }
   const fail = (text: string, details?: ErrorDetails) =>
     new GatewayError('provider', text, { provider, cause, ...details });
+  const isInBody = connectionFailure === 'inBody';
   if (NOT_HTTP.test(code)) return fail('the answer was not valid HTTP');
-  const isMidAnswer = connectionFailure === 'midAnswer' || code === WRONG_LENGTH;
-  if (headersReceived || isMidAnswer) return fail('the answer was cut off');
+  if (code === WRONG_LENGTH && !isInBody) {
+    return fail('the answer was not valid HTTP', { cause: 'malformed headers' });
+  }
+  // The provider has worked on the request: it must not be repeated.
+  if (isInBody || connectionFailure === 'inHead') return fail('the answer was cut off');
   const isClosed = CLOSED.has(code);
   if (isClosed && !isUnconnected) {
     const repeatAtOnce = connectionFailure === 'stale';

@@ -42,10 +42,8 @@ export async function sendAttempt(
     : timeoutMs;
   const cause = `no ${isStream ? 'first event' : 'complete answer'} in ${limitMs} ms`;
   deadline.arm(limitMs, () => timeoutError(provider, { cause }));
-  let headersReceived = false;
   try {
     const reply = await services.transport.send(addClientHeaders(request, context), deadline);
-    headersReceived = true;
     attempt.status = reply.status;
     attempt.connection = reply.connection;
     attempt.headers = reply.headers;
@@ -62,7 +60,7 @@ export async function sendAttempt(
     deadline.abandon();
     call.answerReservation.resize(0);
     if (thrown instanceof TransportError) services.exhaustion.record(thrown.cause);
-    throw upstreamFailure(thrown, { provider, headersReceived });
+    throw upstreamFailure(thrown, provider);
   }
 }
 

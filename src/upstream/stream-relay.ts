@@ -11,6 +11,7 @@ import type { ByteSink, ByteStream } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import { BYTE_ORDER_MARK, encodeEvent } from '../lib/sse.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
+import { endAtLineFeed } from './line-feed.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
 import type { AttemptContext } from './attempt-context.ts';
@@ -57,6 +58,8 @@ class Relay implements ByteSink, ByteStream {
   #hasUpstreamEnded = false;
   /** A chunk waits for room in the budget, and the upstream for it. */
   #isWaiting = false;
+  /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
+  #endClient: ((next?: Buffer) => void) | undefined;
 
   /** A provider that is not read is not the one that is silent. */
   readonly #createTimeout = () =>
@@ -72,8 +75,9 @@ class Relay implements ByteSink, ByteStream {
     this.#opening = opening;
   }
 
-  /** Takes a chunk from the upstream, or nothing if it has ended. What comes after `[DONE]` is dropped. */
+  /** Takes a chunk from the upstream, or nothing if it has ended. What comes after the line of `[DONE]` is dropped. */
   write(chunk?: Buffer): boolean {
+    this.#endClient?.(chunk);
     if (this.#isOver) return true;
     try {
       if (chunk && !this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
@@ -88,6 +92,7 @@ class Relay implements ByteSink, ByteStream {
   /** The upstream has ended. */
   end(error?: unknown): void {
     this.#hasUpstreamEnded = true;
+    this.#endClient?.();
     if (this.#isOver) this.#context.deadline.abandon();
     else if (error) this.#fail(error);
     else this.write();
@@ -140,7 +145,7 @@ class Relay implements ByteSink, ByteStream {
       const cause = `content-type: ${this.#reply.headers.get('content-type') ?? 'none'}`;
       throw this.#error('the stream ended before its first event', cause);
     }
-    if (opening.seen.size > 0) passComments?.(opening.seen);
+    if (opening.seen.size > 0 && !this.#inspector.hasUsage) passComments?.(opening.seen);
     this.#hold(opening.seen.size);
     return true;
   }
@@ -159,7 +164,10 @@ class Relay implements ByteSink, ByteStream {
       return true;
     }
     // Only data restarts the idle limit.
-    if (splitter.sawData) deadline.arm(this.#idleMs, this.#createTimeout);
+    if (splitter.sawData) {
+      this.#context.onData?.();
+      deadline.arm(this.#idleMs, this.#createTimeout);
+    }
     if (!hasRoom) deadline.suspend();
     return hasRoom;
   }
@@ -172,17 +180,17 @@ class Relay implements ByteSink, ByteStream {
       this.cancel();
     } else {
       const { provider } = this.#context.attempt;
-      const failure = upstreamFailure(thrown, { provider, headersReceived: true });
+      const failure = upstreamFailure(thrown, provider);
       this.#finish(GatewayError.from(failure));
     }
   }
 
   /** Ends the client's stream, and the upstream's. */
   #finish(failure: GatewayError | undefined): void {
-    const { deadline, onStreamEnd } = this.#context;
+    const { call, deadline, onStreamEnd } = this.#context;
     const client = this.#client!;
     this.#isOver = true;
-    this.#context.call.answerReservation.leaveQueue();
+    call.answerReservation.leaveQueue();
     if (!failure && !this.#inspector.isDone) client.write(encodeEvent('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
@@ -190,7 +198,10 @@ class Relay implements ByteSink, ByteStream {
     else deadline.abandon();
     onStreamEnd(failure);
     if (failure) client.write(encodeEvent(failure.toBody()));
-    client.end();
+    if (this.#inspector.isEndOpen) {
+      call.isDelivered = true;
+      this.#endClient = endAtLineFeed(client);
+    } else client.end();
   }
 
   /** Reserves what is held once the chunk has been taken. Throws `rateLimit` for an event that can never fit. */

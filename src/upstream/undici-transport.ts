@@ -5,7 +5,7 @@ import type { Socket } from 'node:net';
 import { type ByteSink, type ByteSource, onNextTurn, TurnLimit } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import type { Connections } from './connections.ts';
+import type { Connections, CountedAgent } from './connections.ts';
 import { type ConnectionFailure, TransportError, unconnectedFailure } from './network-error.ts';
 import { SlicedBody, toBody, type UpstreamReply, type UpstreamRequest } from './provider.ts';
 
@@ -34,17 +34,19 @@ export function sendByUndici(
       ? [...request.headers, 'content-length', `${sliced.length}`]
       : request.headers;
     const Handler = IS_UNDICI_8 ? Undici8Exchange : UndiciExchange;
-    const exchange = new Handler({ cancellation, connections, body: sliced, resolve, reject });
+    const agent = reset ? connections.reconnectAgent : connections.agentFor(origin);
+    const options = { cancellation, connections, agent, body: sliced, resolve, reject };
+    const exchange = new Handler(options);
     // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
     const limits = { headersTimeout: 0, bodyTimeout: 0 };
-    const agent = reset ? connections.reconnectAgent : connections.agent;
-    agent.dispatch({ method, origin, path, headers, body, reset, ...limits }, exchange);
+    agent.dispatcher.dispatch({ method, origin, path, headers, body, reset, ...limits }, exchange);
   });
 }
 
 interface UndiciExchangeOptions {
   readonly cancellation: Cancellation;
   readonly connections: Connections;
+  readonly agent: CountedAgent;
   readonly body: SlicedBody | undefined;
   readonly resolve: (reply: UpstreamReply) => void;
   readonly reject: (error: unknown) => void;
@@ -76,6 +78,7 @@ class UndiciExchange implements UpstreamReply, ByteSource {
 
   constructor(options: UndiciExchangeOptions) {
     this.#options = options;
+    options.agent.running += 1;
     options.cancellation.onCancel(this.#onCancel);
   }
 
@@ -146,7 +149,8 @@ class UndiciExchange implements UpstreamReply, ByteSource {
   /** The state of the connection if it breaks now; `undefined` if the upstream may have worked on the request. */
   get #connectionFailure(): ConnectionFailure | undefined {
     if (!this.#socket) return 'unconnected';
-    if (this.#socket.bytesRead > this.#bytesReadBefore) return 'midAnswer';
+    if (this.status > 0) return 'inBody';
+    if (this.#socket.bytesRead > this.#bytesReadBefore) return 'inHead';
     const isSoon = performance.now() - this.#sentAtMs < STALE_WITHIN_MS;
     return this.connection === 'reused' && isSoon ? 'stale' : undefined;
   }
@@ -163,6 +167,7 @@ class UndiciExchange implements UpstreamReply, ByteSource {
     if (this.#isOver) return;
     this.#isOver = true;
     this.#error = error;
+    this.#options.agent.running -= 1;
     this.#options.body?.release();
     this.#resume = () => {};
     this.#options.cancellation.offCancel(this.#onCancel);

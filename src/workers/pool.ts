@@ -37,7 +37,7 @@ interface MainApp {
   readonly apply: (event: ThreadEvent) => void;
 }
 
-export class WorkerPool implements HttpServer {
+export class WorkerPool implements Omit<HttpServer, 'calls'> {
   port = 0;
   /** By their numbers. Those that have failed are among them until they have ended. */
   readonly workers = new Map<number, WorkerThread>();

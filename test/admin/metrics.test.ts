@@ -202,6 +202,18 @@ fallback = ["q"]\n[clients.team]\nkey = "team-canary-1"\n${ADMIN}`;
   }
 });
 
+test('a refusal names the provider only if the limit is one of that provider', async (t) => {
+  const large = completion('x'.repeat(3_000_000));
+  const upstream = await startUpstream(t, (_, response) => sendJson(response, large));
+  const toml = `[server]\nmax_buffered_bytes = 2000000\n${providerToml(upstream)}${ADMIN}`;
+  const gateway = await startGateway(t, { toml });
+  assert.equal((await gateway.chat(chatBody())).headers['x-gateway-provider'], 'p');
+  const { text } = await gateway.admin('/metrics');
+  assert.deepEqual(text.match(/^gateway_refusals_total\{reason="memory".*/gm), [
+    'gateway_refusals_total{reason="memory"} 1',
+  ]);
+});
+
 test('limits, and how full they are, are told for each client and each provider', async (t) => {
   const upstream = await startUpstream(t, () => {});
   const most = 'max_concurrent_requests = 7';

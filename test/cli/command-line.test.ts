@@ -305,6 +305,7 @@ enabled = false
 base_url = "http://127.0.0.1:1/v1"
 [aliases]
 fast = "mine/m"
+pool = { targets = ["mine/m", "openai/m"], balance = "least_busy" }
 gone = "xai/m"
 `;
     const cwd = realpathSync(emptyFolder(t, { 'my.toml': toml }));
@@ -324,10 +325,83 @@ gone = "xai/m"
     assert.match(text, /^providers +mine, openai$/m);
     assert.match(text, /^skipped .*groq \(enabled = false\)/m);
     assert.match(text, /^skipped .*keyless \(.*KEYLESS_API_KEY\)/m);
-    assert.match(text, /^aliases +fast -> mine\/m, gone -> xai\/m$/m);
+    assert.match(text, /^aliases +fast -> mine\/m$/m);
+    assert.match(text, /^aliases +pool -> mine\/m, openai\/m \(least busy\)$/m);
+    assert.match(text, /^aliases +gone -> xai\/m$/m);
     assert.match(text, /^warning +aliases\.gone: .*"xai"/m);
     assert.doesNotMatch(text, /every client/);
     assert.equal(/300 s/.test(text), OVER_FETCH !== false);
+  });
+
+  test('names at start a provider whose key is a variable that is not set, and does not send the text', async (t) => {
+    const upstream = await startUpstream(t);
+    const toml = `[providers.mine]
+base_url = "${upstream.baseUrl}"
+api_key = "\${NOPE_KEY}"
+[providers.other]
+base_url = "${upstream.baseUrl}"
+api_key = "$ACME_KEY"
+`;
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const env = { ACME_KEY: PROVIDER_KEY };
+    const { stderr, port } = await startServing(t, LOCAL, { cwd, env });
+    await eventually(() => stderr().includes('braces'), 'the last line');
+    assertNoKey(stderr());
+    assert.match(stderr(), /^providers +other$/m);
+    assert.match(stderr(), /^skipped .*mine \(no api_key and no MINE_API_KEY\)/m);
+    assert.match(stderr(), /^warning +providers\.mine\.api_key: .*NOPE_KEY is not set/m);
+    assert.match(stderr(), /^warning +providers\.other\.api_key: .*"\$\{ACME_KEY\}"/m);
+    const response = await fetch(`http://127.0.0.1:${port}/v1/chat/completions`, {
+      method: 'POST',
+      headers: { authorization: 'Bearer x', 'content-type': 'application/json' },
+      body: JSON.stringify(chatBody({ model: 'mine/m' })),
+    });
+    assert.equal(response.status, 400);
+    assert.match(await response.text(), /Unknown provider: mine/);
+    assert.equal(upstream.requests.length, 0);
+  });
+
+  test('names at start the variables that win over another value of the file, and shows no key', async (t) => {
+    const toml = `[server]
+port = 1
+cors = true
+timeout = 7
+retries = 1
+[server.auth]
+keys = ["${CLIENT_TOKEN}"]
+[logging]
+level = "\${LEVEL}"
+[providers]
+fallback = ["openai"]
+`;
+    const cwd = emptyFolder(t, { 'gateway.toml': toml });
+    const env = {
+      GATEWAY_PORT: '0',
+      GATEWAY_HOST: '127.0.0.1',
+      GATEWAY_CORS: '1',
+      GATEWAY_TIMEOUT: '8',
+      GATEWAY_AUTH_KEYS: `${CLIENT_TOKEN}, ${PROVIDER_KEY}`,
+      GATEWAY_LOG_LEVEL: 'INFO',
+      GATEWAY_FALLBACK: 'openai',
+      LEVEL: 'info',
+    };
+    const overriddenIn = (text: string) => text.match(/^overridden .*$/gm) ?? [];
+    const { stderr } = await startServing(t, [], { cwd, env });
+    await eventually(() => stderr().includes('upstream'), 'the last line');
+    assertNoKey(stderr());
+    assert.deepEqual(overriddenIn(stderr()), [
+      'overridden server.port by GATEWAY_PORT',
+      'overridden server.timeout by GATEWAY_TIMEOUT',
+      'overridden server.auth.keys by GATEWAY_AUTH_KEYS',
+    ]);
+    const { stderr: byOption } = await startServing(t, LOCAL, {
+      cwd,
+      env: { ...env, GATEWAY_TIMEOUT: '7', GATEWAY_PORT: '1' },
+    });
+    await eventually(() => byOption().includes('upstream'), 'the last line');
+    assert.deepEqual(overriddenIn(byOption()), [
+      'overridden server.auth.keys by GATEWAY_AUTH_KEYS',
+    ]);
   });
 
   test('says that no provider has a key, and serves', async (t) => {

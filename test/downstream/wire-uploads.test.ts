@@ -56,6 +56,24 @@ async function sendUndici(
   return sendByUndici(request, new Cancellation(), connections);
 }
 
+for (const transport of ['auto', 'fetch']) {
+  test(`a redirect is not followed, GATEWAY_UPSTREAM=${transport}: nothing reaches the host that it names`, async (t) => {
+    const elsewhere = await startUpstream(t);
+    const { gateway, p } = await scenario(t, { env: { GATEWAY_UPSTREAM: transport } });
+    for (const status of [301, 302, 303, 307, 308]) {
+      p.script = failWith(status, { headers: { location: `${elsewhere.baseUrl}/x` } });
+      for (const stream of [false, true]) {
+        const reply = await gateway.chat(chatBody({ stream }));
+        assert.equal(reply.status, 502);
+        assert.match(reply.text, new RegExp(`"Provider error: unexpected status ${status}"`));
+      }
+    }
+    assert.deepEqual((await gateway.send('/v1/models')).json().data, []);
+    assert.equal(p.requests.length, 11);
+    assert.equal(elsewhere.requests.length, 0);
+  });
+}
+
 for (const transport of TRANSPORTS) {
   describe(`request bodies, GATEWAY_UPSTREAM=${transport}`, () => {
     const env = { GATEWAY_UPSTREAM: transport };

@@ -26,7 +26,7 @@ function ofAll(...errors: NodeJS.ErrnoException[]): Error {
 
 function failureOf(cause: Error): GatewayError {
   const thrown = new TransportError(cause, 'unconnected');
-  const failure = upstreamFailure(thrown, { provider: 'p', headersReceived: false });
+  const failure = upstreamFailure(thrown, 'p');
   assert.ok(failure instanceof GatewayError);
   return failure;
 }

@@ -76,6 +76,8 @@ const bodyOf = (stream: boolean, word = 'Hello') =>
 
 /** Stands for the upstream's host and port, which no client may see; an address is never longer. */
 const ADDRESS = 'UPSTREAM_ADDRESS';
+/** Stands for that of the fallback, which works. */
+const FALLBACK_ADDRESS = 'FALLBACK_ADDRESS';
 const TELLTALE = `server: ${ADDRESS}\r\nvia: 1.1 ${ADDRESS}\r\nset-cookie: a=b\r\n`;
 
 function wire(body: string | Buffer, options: WireOptions = {}): Wire {
@@ -280,16 +282,17 @@ const ROWS: Row[] = [
       'HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n',
     ),
   },
-  {
-    fault: '307',
+  // To another provider, which would answer; fetch asks it with the prompt after a 307, and without after a 303.
+  ...['303 See Other', '307 Temporary Redirect'].map((status) => ({
+    fault: status.slice(0, 3),
     ...both(FAILED),
-    answer: (stream) =>
+    answer: (stream: boolean) =>
       wire(bodyOf(stream), {
-        status: '307 Temporary Redirect',
-        headers: `location: http://${ADDRESS}\r\n`,
+        status,
+        headers: `location: http://${FALLBACK_ADDRESS}/v1/chat/completions\r\n`,
       }),
     isKept: true,
-  },
+  })),
   {
     fault: '204',
     ...both(FAILED),
@@ -412,12 +415,13 @@ async function startCell(
   });
   const proxy = await startFaultProxy(t, upstream.port);
   const address = `127.0.0.1:${proxy.port}`.padEnd(ADDRESS.length);
-  answer = Buffer.from(answer.toString('latin1').replaceAll(ADDRESS, address), 'latin1');
   const q = await startUpstream(t, (request, response) => {
-    const { stream: isStream } = JSON.parse(request.body.toString()) as { stream: boolean };
-    if (isStream) sendEvents(response, completionEvents([FALLBACK_WORD]));
+    if (request.body.includes('"stream":true'))
+      sendEvents(response, completionEvents([FALLBACK_WORD]));
     else sendJson(response, completion(FALLBACK_WORD));
   });
+  const text = answer.toString('latin1').replaceAll(ADDRESS, address);
+  answer = Buffer.from(text.replace(FALLBACK_ADDRESS, new URL(q.baseUrl).host), 'latin1');
   const baseUrl = row.address ? await row.address(t) : proxy.baseUrl;
   const gateway = await startGateway(t, {
     toml: `[server]

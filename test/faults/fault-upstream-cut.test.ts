@@ -109,34 +109,61 @@ test('an upload that is answered before it was read blocks no other request', as
   assert.equal(connections, 2);
 });
 
-test('an answer with two lengths is the fault of one request, and not sent again', async (t) => {
-  const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
-  const lengths = 'content-length: 2\r\ncontent-length: 3\r\n';
-  const upstream = await startRawUpstream(t, ({ socket }) => socket.end(`${head}${lengths}\r\n{}`));
-  const gateway = await startGateway(t, { toml: providerToml(upstream, 'p', 'retries = 2') });
-  const { status, text } = await gateway.chat(chatBody());
-  assert.match(`${status} ${text}`, /502.*the answer was (?:cut off|not valid HTTP)/);
-  assert.match(triesOf(gateway.accessLines()[0])!, /^p:\S+$/);
-});
-
-test('a complete answer that is cut off is a 502', async (t) => {
-  const answer = '{"choices":[{"message":{"content":"hello"}}]}';
-  const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
-  const recordings = [
-    `${head}content-length: ${answer.length}\r\n\r\n${answer}`,
-    `${head}connection: close\r\ncontent-length: ${answer.length}\r\n\r\n${answer}`,
-    `${head}transfer-encoding: chunked\r\n\r\n${answer.length.toString(16)}\r\n${answer}\r\n0\r\n\r\n`,
-  ];
-  for (const recording of recordings) {
-    let end = 0;
-    const upstream = await startRawUpstream(t, ({ socket }) => socket.end(recording.slice(0, end)));
-    const gateway = await startGateway(t, { toml: providerToml(upstream) });
-    for (end = 0; end < recording.length; end += 1) {
+const MALFORMED: Record<string, string> = {
+  'a folded header': 'x-a: b\r\n c',
+  'a header without a colon': 'canary',
+  'a null byte in a header': 'x-a: \0',
+  'a second length': 'content-length: 3',
+  'the same length twice': 'content-length: 14',
+  'a length and chunks': 'transfer-encoding: chunked',
+};
+for (const [what, line] of Object.entries(MALFORMED)) {
+  test(`an answer with ${what} is told as one that is not valid HTTP, and not asked for again`, async (t) => {
+    let head = '';
+    const upstream = await startRawUpstream(t, ({ socket }) => {
+      socket.end(`HTTP/1.1 200 OK\r\n${head}\r\n{"choices":[]}`);
+    });
+    const gateway = await startGateway(t, { toml: providerToml(upstream, 'p', 'retries = 2') });
+    const others = 'content-type: application/json\r\ncontent-length: 14\r\n';
+    for (head of [`${others}${line}\r\n`, `${line}\r\n${others}`]) {
       const { status, text } = await gateway.chat(chatBody());
-      assert.equal(status, 502, `cut after ${end}: ${text}`);
-      if (end > recording.indexOf(answer)) assert.match(text, /the answer was cut off/);
+      // The parser of Node 20 and 22 unfolds headers.
+      if (status === 200 && line.includes('\n')) continue;
+      assert.equal(status, 502);
+      assert.match(text, /"Provider error: the answer was not valid HTTP"/);
+      const access = gateway.accessLines().at(-1)!;
+      assert.match(triesOf(access)!, /^p:\S+$/);
+      assert.match(
+        JSON.stringify(access),
+        /"cause":"(?:malformed headers|[^"]*HTTP\/1\.1 protocol)/,
+      );
     }
-    const whole = await gateway.chat(chatBody());
-    assert.equal(whole.text, answer);
-  }
-});
+  });
+}
+
+for (const transport of ['auto', 'fetch']) {
+  test(`a complete answer that is cut off is a 502, GATEWAY_UPSTREAM=${transport}`, async (t) => {
+    const env = { GATEWAY_UPSTREAM: transport };
+    const answer = '{"choices":[{"message":{"content":"hello"}}]}';
+    const head = 'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n';
+    const recordings = [
+      `${head}content-length: ${answer.length}\r\n\r\n${answer}`,
+      `${head}connection: close\r\ncontent-length: ${answer.length}\r\n\r\n${answer}`,
+      `${head}transfer-encoding: chunked\r\n\r\n${answer.length.toString(16)}\r\n${answer}\r\n0\r\n\r\n`,
+    ];
+    for (const recording of recordings) {
+      let end = 0;
+      const upstream = await startRawUpstream(t, ({ socket }) =>
+        socket.end(recording.slice(0, end)),
+      );
+      const gateway = await startGateway(t, { env, toml: providerToml(upstream) });
+      for (end = 0; end < recording.length; end += 1) {
+        const { status, text } = await gateway.chat(chatBody());
+        assert.equal(status, 502, `cut after ${end}: ${text}`);
+        if (end > recording.indexOf(answer)) assert.match(text, /the answer was cut off/);
+      }
+      const whole = await gateway.chat(chatBody());
+      assert.equal(whole.text, answer);
+    }
+  });
+}

@@ -27,10 +27,11 @@ const ALIAS = '[aliases]\nlocal = { targets = ["p/m", "q/m", "r/m"], balance = "
 const LOCAL = chatBody({ model: 'local' });
 
 /** Providers `p`, `q` and `r` that keep each request until `finish`. */
-async function startHeld(t: TestContext, more = ALIAS) {
+async function startHeld(t: TestContext, more = ALIAS, lines = '') {
   const waiting: Record<'p' | 'q' | 'r', ServerResponse[]> = { p: [], q: [], r: [] };
-  const hold = (id: keyof typeof waiting): Script => {
-    return (_, response) => waiting[id].push(response);
+  const hold = (id: keyof typeof waiting) => {
+    const script: Script = (_, response) => waiting[id].push(response);
+    return { script, lines };
   };
   const providers = { p: hold('p'), q: hold('q'), r: hold('r') };
   const started = await scenario(t, { providers, more });
@@ -319,4 +320,17 @@ test('a balanced alias of providers with key_affinity has one target for each se
     assert.equal(await targetOf(headers), target);
   }
   assert.ok(Math.min(...asked()) >= 10, asked().join());
+});
+
+test('a session keeps its target of a balanced alias while that has more requests in flight than the others', async (t) => {
+  const lines = 'key_affinity = true';
+  const { arrived, counts, end, gateway } = await startHeld(t, ALIAS, lines);
+  const replies: Promise<unknown>[] = [];
+  for (let count = 1; count <= 4; count += 1) {
+    replies.push(gateway.chat(LOCAL, { headers: SESSIONS[0]! }));
+    await arrived(count);
+  }
+  assert.ok(counts().includes(4), counts().join());
+  await end();
+  await Promise.all(replies);
 });

@@ -91,8 +91,7 @@ describe('retries', { concurrency: true }, () => {
     const ask = async (status: number) => {
       const reply = await gateway.chat(chatBody({ model: `p/a ${status}` }));
       const isRetried = retriable.includes(status);
-      const isFinal = isRetried || status === 501;
-      assert.deepEqual(facts(reply), [status, 'p', isFinal ? 'false' : undefined]);
+      assert.deepEqual(facts(reply), [status, 'p', isRetried ? 'false' : undefined]);
     };
     await Promise.all(retriable.map(ask));
     assert.deepEqual(asked(), [3 * retriable.length, 0, 0]);
@@ -423,8 +422,9 @@ describe('fallback', { concurrency: true }, () => {
   test('x-should-retry is false if a repeat cannot help', async (t) => {
     const table: [script: Script, expected: string | undefined][] = [
       [fail(503), undefined],
-      [fail(504), 'false'],
-      [fail(501), 'false'],
+      // The provider's own: unlike the gateway's, they may pass.
+      [fail(504), undefined],
+      [fail(501), undefined],
       [fail(429), undefined],
       [fail(429, { code: 'insufficient_quota' }), 'false'],
       [fail(429, { code: 'billing_hard_limit_reached' }), 'false'],
@@ -657,7 +657,7 @@ describe('the circuit breaker', () => {
     assert.deepEqual(states(), ['open', 'open', 'open']);
     clock.nowMs += 10_000;
     assert.deepEqual(states(), ['half-open', 'half-open', 'half-open']);
-    assert.equal(three.recordAttempt(P, 'm'), 'half-open');
+    three.recordAttempt(P, 'm');
     assert.deepEqual(states(), ['open', 'open', 'open']);
     assert.deepEqual(main.report(String)[0]!.openUntilMs, clock.nowMs + 10_000);
     three.record('success', P, 'm');

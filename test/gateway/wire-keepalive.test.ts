@@ -179,6 +179,22 @@ test('a byte order mark behind a comment is left out', async (t) => {
   assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
 });
 
+test('a chunk of usage from a provider that then fails does not reach a stream that has begun', async (t) => {
+  let response: ServerResponse | undefined;
+  const p: Script = (request, opened) => {
+    response = opened;
+    return begin(': one\n\n')(request, opened);
+  };
+  const { timers, ask } = await start(t, { providers: { p, q: answerWell }, fallback: ['q'] });
+  const chat = await ask();
+  timers.advance(SILENCE_MS);
+  await chat.has(KEEP_ALIVE);
+  response!.write('data: {"choices":[],"usage":{"total_tokens":7}}\n\n');
+  await idle(100);
+  response!.end('data: {"error":{"code":503,"message":"busy"}}\n\n');
+  assert.equal(await chat.ended, KEEP_ALIVE + completionEvents());
+});
+
 test('retries and fallbacks go on after the stream has begun', async (t) => {
   const p = held(failWith(503));
   const providers = { p: p.script, q: answerWell };

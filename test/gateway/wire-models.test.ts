@@ -339,6 +339,17 @@ describe('a provider without a usable list', { concurrency: true }, () => {
     assert.deepEqual((await idsOf(gateway)).toSorted(), expected.toSorted());
     await slow!.requests[0]!.closed;
   });
+
+  test('is not read further once it is of no use, and its connection is closed', async (t) => {
+    const providers = numbered([
+      (_, response) => response.writeHead(500).write('x'),
+      (_, response) => response.writeHead(200).write('x'.repeat(4_194_305)),
+    ]);
+    const { gateway, ...upstreams } = await scenario(t, { providers });
+    assert.deepEqual(await idsOf(gateway), []);
+    await upstreams['p0']!.requests[0]!.closed;
+    await upstreams['p1']!.requests[0]!.closed;
+  });
 });
 
 describe('the answer', { concurrency: true }, () => {

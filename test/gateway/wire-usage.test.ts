@@ -1,11 +1,13 @@
 import assert from 'node:assert/strict';
+import type { ServerResponse } from 'node:http';
 import { test, type TestContext } from 'node:test';
 
 import { chatBody, CLIENT_TOKEN, triesOf, STREAM } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
-import { errorAfter } from '../support/streams.ts';
+import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
 import {
   answerWell,
+  beginStream,
   CHUNK,
   completionEvents,
   failWith,
@@ -133,6 +135,14 @@ test('each of the fallbacks is asked by its own setting', async (t) => {
   assert.equal(gateway.accessLines()[0]!['usage_added'], undefined);
 });
 
+/** Writes these bytes in pieces, each in a chunk of its own. */
+async function writeCut(response: ServerResponse, bytes: Buffer, places: readonly number[]) {
+  for (const [index, from] of [0, ...places].entries()) {
+    await new Promise((done) => response.write(bytes.subarray(from, places[index]), done));
+  }
+}
+
+const NULLED = CHUNK.replace(/\}\n\n$/, ',"usage":null}\n\n');
 const BOTH = `data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],${COUNTS}}\n\n`;
 for (const [what, events, seen] of [
   ['a chunk that has choices too', CHUNK + BOTH + DONE, CHUNK + BOTH + DONE],
@@ -152,9 +162,17 @@ for (const [what, events, seen] of [
     `\ufeffdata: {"choices":null,\ndata: ${COUNTS}}\n\n${CHUNK}${LAST}${DONE}`,
     `\ufeff${CHUNK}${LAST}${DONE}`,
   ],
+  [
+    'null as the usage of every other chunk',
+    `${NULLED}${LAST}${USAGE}${DONE}`,
+    `${NULLED}${LAST}${DONE}`,
+  ],
   ['a usage in every chunk', `${BOTH}${USAGE}${BOTH}${USAGE}${DONE}`, `${BOTH}${BOTH}${DONE}`],
   ['no [DONE]', CHUNK + LAST + USAGE, CHUNK + LAST + DONE],
   ['no blank line behind it', CHUNK + LAST + USAGE.trimEnd(), CHUNK + LAST + DONE],
+  ['a line feed behind it', `${CHUNK}${LAST}${USAGE.trimEnd()}\n`, CHUNK + LAST + DONE],
+  ['a carriage return behind it', `${CHUNK}${LAST}${USAGE.trimEnd()}\r`, CHUNK + LAST + DONE],
+  ['CR LF behind it', `${CHUNK}${LAST}${USAGE.trimEnd()}\r\n`, CHUNK + LAST + DONE],
   [
     'text that only quotes one',
     CHUNK.replace('"a"', JSON.stringify(USAGE)) + LAST + DONE,
@@ -162,20 +180,46 @@ for (const [what, events, seen] of [
   ],
 ] as const) {
   for (const pieces of [1, 9]) {
-    test(`only the chunk that has nothing but usage is taken out: ${what}, in ${pieces}`, async (t) => {
+    test(`only the chunk of usage is taken out: ${what}, in ${pieces}`, async (t) => {
       const bytes = Buffer.from(events);
       const size = Math.ceil(bytes.length / pieces);
+      const places = Array.from({ length: pieces - 1 }, (_, index) => (index + 1) * size);
       const { gateway } = await start(t, async (_, response) => {
         response.writeHead(200, { 'content-type': 'text/event-stream' });
-        for (let at = 0; at < bytes.length; at += size) {
-          await new Promise((done) => response.write(bytes.subarray(at, at + size), done));
-        }
+        await writeCut(response, bytes, places);
         response.end();
       });
       assert.equal((await gateway.chat(STREAM)).text, seen ?? events);
     });
   }
 }
+
+const AZURE = `data: {"choices":[],"created":1,"id":"","latency_checkpoint":{"a_ms":5},"object":"chat.completion.chunk",${COUNTS}}\n\n`;
+
+test('the chunk of usage goes with its own line end, wherever the stream is cut', async (t) => {
+  const { gateway, p } = await start(t);
+  for (const lineEnd of ['\n', '\r', '\r\n']) {
+    const withEnds = (text: string) => text.replaceAll('\n', lineEnd);
+    const before = withEnds(CHUNK + LAST);
+    const rest = Buffer.from(withEnds(`${AZURE}: bye\n${DONE}`));
+    const places = [...rest.keys()].slice(1);
+    const cuts = lineEnd === '\r\n' ? [places, ...places.map((place) => [place])] : [places];
+    for (const cut of cuts) {
+      const { opened: seen, open: see } = createGate();
+      p.script = async (request, response) => {
+        await beginStream(before)(request, response);
+        await seen;
+        await writeCut(response, rest, cut);
+        response.end();
+      };
+      const chat = openChat(gateway.port);
+      // What comes before the client reads would be joined.
+      await eventually(() => chat.text() === before, 'the first events');
+      see();
+      assert.equal(await chat.ended, before + withEnds(`: bye\n${DONE}`), `cut at ${cut.join()}`);
+    }
+  }
+});
 
 test('an error after the usage is the error event', async (t) => {
   const { gateway } = await start(t, `${CHUNK}${USAGE}data: {"error":{"message":"boom"}}\n\n`);
@@ -267,22 +311,37 @@ test('a request that is refused with and without the member says nothing about t
   assert.ok(!gateway.log.some((line) => line.includes('stream_usage refused')));
 });
 
-test('a chunk with more than usage passes, and one with only usage is no first event', async (t) => {
-  const citing = `data: {"choices":[],"citations":["http://x"],${COUNTS}}\n\n`;
-  const { gateway } = await start(t, CHUNK + LAST + citing + DONE);
-  assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + citing + DONE);
-  for (const own of ['"x_groq":{"id":"r"}', '"timings":{"predicted_n":5}']) {
-    const extended = `data: {"choices":[],${own},${COUNTS}}\n\n`;
-    const { gateway: other } = await start(t, CHUNK + LAST + extended + DONE);
-    assert.equal((await other.chat(STREAM)).text, CHUNK + LAST + DONE);
+test('a chunk of usage is taken out whatever else stands in it', async (t) => {
+  const { gateway, p } = await start(t);
+  for (const own of [
+    '"latency_checkpoint":{"engine_ttft_ms":5}',
+    '"sla_metrics":{"ttft_ms":5},"service_tier":null',
+    '"timings":{"predicted_n":5}',
+    '"x_groq":{"id":"r"}',
+    '"citations":["http://x"],"error":null',
+  ]) {
+    const chunk = `data: {"choices":[],${own},${COUNTS}}\n\n`;
+    p.script = (_, response) => sendEvents(response, CHUNK + LAST + chunk + DONE);
+    assert.equal((await gateway.chat(STREAM)).text, CHUNK + LAST + DONE, own);
   }
+});
+
+test('a chunk of usage alone is no answer, with and without stream_usage', async (t) => {
   const error = 'data: {"error":{"message":"busy","code":503}}\n\n';
-  for (const [events, status] of [
-    [USAGE + error, 503],
-    [USAGE + DONE, 502],
-  ] as const) {
-    const { gateway: early } = await start(t, events);
-    assert.equal((await early.chat(STREAM)).status, status);
+  for (const lines of [ON, '']) {
+    const { gateway, p } = await scenario(t, { providers: { p: { lines } } });
+    for (const [events, status] of [
+      [USAGE + error, 503],
+      [USAGE + DONE, 502],
+      [AZURE + DONE, 502],
+      [USAGE, 502],
+    ] as const) {
+      p.script = (_, response) => sendEvents(response, events);
+      assert.equal((await gateway.chat(STREAM)).status, status, events);
+    }
+    p.script = (_, response) => sendEvents(response, USAGE + CHUNK + LAST + DONE);
+    const { text } = await gateway.chat(STREAM);
+    assert.equal(text, (lines === '' ? USAGE : '') + CHUNK + LAST + DONE);
   }
 });
 

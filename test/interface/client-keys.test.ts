@@ -1,7 +1,8 @@
 /** `[clients.<name>]`: whose keys open the gateway, and where the client's name is shown. */
 
 import assert from 'node:assert/strict';
-import { createHash } from 'node:crypto';
+import crypto, { createHash } from 'node:crypto';
+import { syncBuiltinESMExports } from 'node:module';
 import { describe, test } from 'node:test';
 
 import { Traffic } from '../../src/admin/traffic.ts';
@@ -118,6 +119,21 @@ test('of 1,000 clients each is known by its own key', async (t) => {
     gateway.accessLines().map(({ client }) => client),
     [...names.map((at) => `c${at}`), undefined],
   );
+});
+
+test('a token is compared with every key, whichever it is: the time tells nobody which key comes first', async (t) => {
+  const { gateway } = await scenario(t, { more: WHO, env: ENV, isInProcess: true });
+  const { mock } = t.mock.method(crypto, 'timingSafeEqual');
+  syncBuiltinESMExports();
+  t.after(() => {
+    mock.restore();
+    syncBuiltinESMExports();
+  });
+  for (const key of [...KEYS, 'unknown']) {
+    mock.resetCalls();
+    await gateway.send('/v1/nothing', { headers: { authorization: `Bearer ${key}` } });
+    assert.equal(mock.callCount(), KEYS.length, key);
+  }
 });
 
 test('a page on another host is served with a client\u2019s key: the gateway is not open to it', async (t) => {

@@ -623,10 +623,13 @@ const IN_FILE: Record<string, Observation> = {
       ['literal', 'Bearer literal'],
       ['${OTHER}', 'Bearer from-other'],
       ['', 'Bearer from-env'],
-      ['${NO}', 'Bearer ${NO}'],
+      // Not as written: it could only be refused.
+      ['${NO}', 'Bearer from-env'],
     )(t);
-    const { gateway } = await start(t, { 'providers.p.api_key': '' });
-    assertError(await gateway.chat(chatBody()), unknownProvider('p'));
+    for (const key of ['', '${NO}']) {
+      const { gateway } = await start(t, { 'providers.p.api_key': key });
+      assertError(await gateway.chat(chatBody()), unknownProvider('p'));
+    }
   },
 
   'providers.z.api_keys': async (t) => {
@@ -641,6 +644,11 @@ const IN_FILE: Record<string, Observation> = {
         : sendJson(response, completion());
     assert.equal(await statusOf(gateway), 200);
     assert.equal(p.requests.at(-1)!.headers.authorization, `Bearer ${keys[1]}`);
+    const withUnset = { 'providers.p.api_key': '', 'providers.p.api_keys': ['${NO}', 'the-other'] };
+    const { gateway: other, p: asked } = await start(t, withUnset);
+    assert.deepEqual([await statusOf(other), await statusOf(other)], [200, 200]);
+    const shown = asked.requests.map(({ headers }) => headers.authorization);
+    assert.deepEqual(shown, ['Bearer the-other', 'Bearer the-other']);
   },
 
   'providers.z.key_affinity': each(

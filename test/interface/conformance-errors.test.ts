@@ -75,7 +75,7 @@ function apiError(status: number, text: string | RegExp): ExpectedError {
     provider: 'p',
     status,
     message: typeof text === 'string' ? message + text : new RegExp(`^${message}${text.source}`),
-    headers: status === 504 ? { ...chosen, 'x-should-retry': 'false' } : chosen,
+    headers: chosen,
   };
 }
 
@@ -448,6 +448,9 @@ describe('an answer', () => {
       'x-request-id': 'up-1',
       'x-ratelimit-remaining-requests': '9',
       'retry-after-ms': '6100',
+      'own-x-ratelimit-limit': '9',
+      'own-x-should-retry': 'false',
+      'x-should-retry-own': 'false',
       'set-cookie': 'a=b',
       server: 'nginx',
       'x-powered-by': 'php',

@@ -503,8 +503,10 @@ const measures: [what: string, body: string, refusedFor: RegExp | undefined][] =
   ['more than 500,000 objects', within(`[${'{},'.repeat(500_000)}{}]`), /500,?000/],
   ['more than 500,000 members', within(`{${'"a":1,'.repeat(500_000)}"a":1}`), /500,?000/],
   ['a million commas in a string', within(`"${',{'.repeat(500_000)}"`), undefined],
+  ['a number of 1,024 bytes', within('1'.repeat(1024)), undefined],
+  ['a number of 1,025 bytes', within('1'.repeat(1025)), /longer than 1024 bytes/],
 ];
-test('a body of more than 256 levels or 500,000 elements is refused', async (t) => {
+test('a body of more than 256 levels or 500,000 elements, or with a number of more than 1,024 bytes, is refused', async (t) => {
   const { p, gateway } = await scenario(t);
   for (const [what, body, refusedFor] of measures) {
     const reply = await gateway.chat(body);

@@ -4,7 +4,6 @@ import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
 import { SharedCounter } from '../../src/lib/shared-memory.ts';
-import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
 import { replaceNow } from '../support/clock.ts';
 import { assertLimited as limitedReply } from '../support/errors.ts';
 import {
@@ -178,31 +177,6 @@ for (const [limit, settings] of Object.entries(REFUSALS)) {
     assert.equal(limitsOf(gateway).at(-1), 'global');
   });
 }
-
-test('a fallback whose circuit another thread probes meanwhile keeps its token', async (t) => {
-  replaceNow(t, () => 1000);
-  const oneToken = 'requests_per_second = 1\nburst_capacity = 1';
-  const { gateway } = await scenario(t, {
-    providers: { p: failWith(503), q: {} },
-    fallback: ['q'],
-    more: `[rate_limit]\nenabled = true\n[rate_limit.providers.q]\n${oneToken}`,
-  });
-  // oxlint-disable-next-line typescript/unbound-method
-  const { recordAttempt } = CircuitBreaker.prototype;
-  const lost = t.mock.method(
-    CircuitBreaker.prototype,
-    'recordAttempt',
-    function (this: CircuitBreaker, ...[provider, model]: Parameters<typeof recordAttempt>) {
-      return provider.id === 'q' ? 'open' : recordAttempt.call(this, provider, model);
-    },
-  );
-  assert.equal((await gateway.chat(chatBody())).status, 503);
-  assert.equal(triesOf(gateway.accessLines()[0]), 'p:503 q:circuit_open');
-  lost.mock.restore();
-  const reply = await gateway.chat(chatBody());
-  assert.deepEqual([reply.status, reply.headers['x-gateway-provider']], [200, 'q']);
-  assert.equal((await gateway.chat(chatBody())).status, 503, 'there was one token');
-});
 
 test('what is in flight over reloads counts on, also where the provider was removed meanwhile, and a new limit counts it too', async (t) => {
   const { gateway, p, open, chat, toml } = await startHeld(t, { p: ONE });

@@ -24,6 +24,7 @@ export function newReplyContext(
       headers: {},
       cancellation: new Cancellation(),
       answerReservation: new Reservation(newBudget()),
+      isDelivered: false,
     },
     services: {
       config: CONFIG,

@@ -44,7 +44,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'logging.provider_messages':
     'false: what providers say of their errors, which may quote prompts, stays out of the log and the page',
   'providers.primary': 'the provider for model names without a provider',
-  'providers.fallback': 'providers to ask, in order, when the requested one fails',
+  'providers.fallback':
+    'providers to ask, in order, when the requested one fails, each for its `default_model`, or for the requested name without one',
   'providers.<id>.enabled': 'false: the provider is not used, even if it has a key',
   'providers.<id>.api_key': 'a provider without a key is not used',
   'providers.<id>.api_keys':
@@ -60,7 +61,7 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.<id>.key_affinity':
     'the requests of a session (`x-session-id`, else the client or its key) begin with the same one of `api_keys`',
   'providers.<id>.stream_usage':
-    'asks for the tokens of each stream whose client does not (`stream_options.include_usage`), and takes the chunk that has nothing else out of the answer',
+    'asks for the tokens of each stream whose client does not (`stream_options.include_usage`), and takes the chunk that has `usage` and no choices out of the answer; a `"usage":null` in the other chunks passes',
   'providers.<id>.timeout': 'replaces `[server] timeout` for this provider',
   'providers.<id>.retries': 'replaces `[server] retries` for this provider',
   'aliases.<alias>':

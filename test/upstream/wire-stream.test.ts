@@ -9,6 +9,7 @@ import { gzipSync } from 'node:zlib';
 
 import { idle, untilSteady, useManualTimers, stopClock } from '../support/clock.ts';
 import { chatBody, rawChat, STREAM } from '../support/gateway.ts';
+import { openRaw } from '../support/raw.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
 import {
@@ -450,6 +451,17 @@ test('after [DONE] the provider is given 5 s to end, and no longer', async (t) =
   assert.equal(gateway.accessLines()[0]?.['outcome'], 'ok');
 });
 
+test('of a stream that was delivered, and whose provider has ended it, no timer of 5 s is left', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway, provide } = await start(t, { isInProcess: true });
+  const events = completionEvents();
+  const headers = { 'content-type': 'text/event-stream', 'content-length': events.length };
+  // Its last byte is that of `[DONE]`, so that the provider has ended it when the client has it.
+  provide((_, response) => response.writeHead(200, headers).end(events));
+  assert.equal((await gateway.chat(STREAM)).text, events);
+  assert.ok(!timers.running().includes(5000));
+});
+
 test('a client that is slow to take comments gets no longer idle limit by them', async (t) => {
   const clock = stopClock(t);
   const timers = useManualTimers(t);
@@ -467,6 +479,20 @@ test('a client that is slow to take comments gets no longer idle limit by them',
     await eventually(() => timers.started() > before, 'the limit goes on');
   }
   advance(1);
+  const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
+  assert.equal(code, 'TIMEOUT');
+});
+
+test('a stream whose idle limit has passed while the process was busy still has a limit', async (t) => {
+  const clock = stopClock(t);
+  const timers = useManualTimers(t);
+  const { chat, send, end } = await startSteps(t, CHUNK, IDLE_1);
+  // The time is over before the timer gets to run, and the gateway waits for its client.
+  clock.nowMs += 2000;
+  const comments = [`: ${'y'.repeat(240_000)}\n\n`, ': small\n\n'];
+  for (const comment of comments) await send(comment);
+  timers.advance(1000);
+  end(LAST + DONE);
   const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
   assert.equal(code, 'TIMEOUT');
 });
@@ -523,15 +549,13 @@ test('a finished stream without [DONE] gets one', async (t) => {
 test('a last event without its blank line is passed on, and the stream is finished properly', async (t) => {
   const { stream } = await start(t);
   for (const end of ['', '\n', '\r\n']) {
+    const missing = end === '' ? '\n\n' : '\n';
     const { text } = await stream(CHUNK + LAST.trimEnd() + end);
-    assert.ok(text.startsWith(CHUNK + LAST.trimEnd() + end), text);
-    assert.match(text.slice((CHUNK + LAST.trimEnd()).length), /^[\r\n]{2,}data: \[DONE\]\n\n$/);
+    assert.equal(text, CHUNK + LAST.trimEnd() + end + missing + DONE);
 
     // An event without its blank line is none to the client (WHATWG HTML, 9.2.6).
     const whole = CHUNK + LAST + DONE.trimEnd() + end;
-    const { text: ended } = await stream(whole);
-    assert.ok(ended.startsWith(whole), ended);
-    assert.match(ended, /\[DONE\](?:\n|\r\n)\n$/);
+    assert.equal((await stream(whole)).text, whole + missing);
 
     for (const error of [
       'data: {"error":"boom"}',
@@ -558,6 +582,92 @@ test('what comes after [DONE] does not reach the client, in the same packet or l
   assert.equal((await stream(breaking)).text, end);
   const outcomes = gateway.accessLines().map(({ outcome }) => outcome);
   assert.deepEqual(new Set(outcomes), new Set(['ok']));
+});
+
+const HALF_ENDED = `${CHUNK}${LAST}data: [DONE]\r\n\r`;
+
+for (const [what, next, passed] of [
+  ['a line feed that comes alone', '\n', '\n'],
+  ['a line feed with more behind it', '\n: bye\n\n', '\n'],
+  ['no other byte', ': bye\n\n', ''],
+  ['no second carriage return', '\r\n', ''],
+  ['nothing if nothing comes', '', ''],
+] as const) {
+  test(`after [DONE] and a carriage return the client gets ${what}`, async (t) => {
+    const timers = useManualTimers(t);
+    for (const [beginning, rest] of [
+      [HALF_ENDED, ''],
+      [CHUNK, HALF_ENDED.slice(CHUNK.length)],
+    ] as const) {
+      const { chat, send, write, end } = await startSteps(t, beginning);
+      if (rest !== '') await send(rest);
+      if (next !== '') write(next);
+      else end();
+      assert.equal(await chat.ended, HALF_ENDED + passed);
+      assert.deepEqual(timers.running(500), []);
+    }
+  });
+}
+
+test('a line feed that does not come is waited for half a second, and what is whole for nothing', async (t) => {
+  const timers = useManualTimers(t);
+  const { p, chat, end } = await startSteps(t, HALF_ENDED, { isInProcess: true });
+  let hasEnded = false;
+  void chat.ended.then(() => (hasEnded = true));
+  timers.advance(499);
+  await idle(100);
+  assert.equal(hasEnded, false);
+  timers.advance(1);
+  assert.equal(await chat.ended, HALF_ENDED);
+  assert.equal(p.sockets.size, 1, 'its connection may still be kept');
+  end('\n');
+  await p.requests[0]?.closed;
+  const { stream } = await start(t);
+  const whole = CHUNK + LAST + DONE;
+  assert.equal((await stream(begin(whole))).text, whole);
+  for (const [rest, passed] of [
+    ['\n', '\n'],
+    ['\n\r', '\n'],
+    [': bye\n\n', ''],
+    [': bye\r', ''],
+    ['data: x', ''],
+  ] as const) {
+    assert.equal((await stream(begin(HALF_ENDED + rest))).text, HALF_ENDED + passed, rest);
+  }
+});
+
+test('after the last line feed nothing more is written to a connection that is kept', async (t) => {
+  const { gateway, p, provide } = await start(t);
+  let response: ServerResponse | undefined;
+  provide((request, opened) => {
+    response = opened;
+    return begin(HALF_ENDED)(request, opened);
+  });
+  const client = openRaw(t, gateway.port);
+  client.socket.write(rawChat(STREAM));
+  await eventually(() => client.text().includes('[DONE]'), '[DONE]');
+  response!.write('\n');
+  const isWhole = () => client.text().endsWith('\r\n1\r\n\n\r\n0\r\n\r\n');
+  await eventually(isWhole, 'the end');
+  response!.end('\n');
+  await p.requests[0]!.closed;
+  await idle(60);
+  assert.ok(isWhole());
+});
+
+test('a client that leaves while the last line feed is awaited has its answer', async (t) => {
+  // Each worker has connections of its own.
+  const options = { isInProcess: true };
+  const { gateway, p, chat, end } = await startSteps(t, HALF_ENDED, options);
+  const [connection] = p.sockets;
+  chat.leave();
+  const line = await lineOf(gateway);
+  assert.deepEqual([line['outcome'], line['bytes']], ['ok', HALF_ENDED.length]);
+  end('\n');
+  await p.requests[0]?.closed;
+  p.script = answerWell;
+  assert.equal((await gateway.chat(STREAM)).text, completionEvents());
+  assert.deepEqual([...p.sockets], [connection]);
 });
 
 test('a stream whose client closes at [DONE] is logged as ok, and its upstream connection is used again', async (t) => {

@@ -23,13 +23,14 @@ import {
 import { startHttpProxy } from '../support/http-proxy.ts';
 import { buildOnce, emptyFolder, runProgram, startServing, parseLog } from '../support/process.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
-import { eventually, openChat } from '../support/streams.ts';
+import { createGate, eventually, openChat } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 import {
   answerWell,
   completion,
   completionEvents,
   NOBODY_LISTENS,
+  sendJson,
   startUpstream,
   type FakeUpstream,
   type Script,
@@ -251,6 +252,30 @@ describe('the figures of connections to providers', { skip: OVER_FETCH }, () => 
     await eventually(() => figures()?.open === 0, 'the connections are closed');
     assert.equal(await send(), 'new');
     assert.deepEqual(figures(), { open: 1, made: 3, reused: 3 });
+  });
+
+  test('tell that a crowd of 200 makes a connection each, and the next crowd none', async (t) => {
+    let gate = createGate();
+    const upstream = await startUpstream(t, async (_, response) => {
+      await gate.opened;
+      sendJson(response, {});
+    });
+    const { send, figures } = await startTransport(t, 'auto', upstream);
+    for (const crowd of [1, 2]) {
+      const sent = Array.from({ length: 200 }, () => send());
+      await eventually(() => upstream.requests.length === crowd * 200, 'all are there at a time');
+      gate.open();
+      const used = new Set(await Promise.all(sent));
+      assert.deepEqual([...used], [crowd === 1 ? 'new' : 'reused']);
+      gate = createGate();
+    }
+    assert.deepEqual(figures(), { open: 200, made: 200, reused: 200 });
+    gate.open();
+    // Those of the first agent are taken first: the others may end of disuse.
+    const [first] = upstream.sockets;
+    const readBefore = first!.bytesRead;
+    assert.equal(await send(), 'reused');
+    assert.ok(first!.bytesRead > readBefore, 'the connection that was made first');
   });
 
   test('tell that a fresh connection is none of the idle ones, and is not kept', async (t) => {
@@ -501,6 +526,25 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
         assert.deepEqual(resumed, [false, true, false, true]);
       },
     );
+
+    test('each of 100 connections at a time resumes the session', { skip: notOurs }, async (t) => {
+      const resumed: boolean[] = [];
+      const gate = createGate();
+      const { p, settings } = await startTls(t, async (request, response) => {
+        resumed.push((response.socket as TLSSocket).isSessionReused());
+        if (resumed.length > 1) await gate.opened;
+        return answerWell(request, response);
+      });
+      const { port } = await start(t, settings);
+      assert.equal((await ask(port)).status, 200);
+      const crowd = Array.from({ length: 100 }, () => ask(port));
+      await eventually(() => p.requests.length === 101, 'all are there at a time');
+      gate.open();
+      for (const { status } of await Promise.all(crowd)) assert.equal(status, 200);
+      // The first of them has the connection that is there.
+      assert.deepEqual(resumed, [false, false, ...Array<boolean>(99).fill(true)]);
+      assert.equal(p.sockets.size, 100);
+    });
 
     test('a request whose connection breaks is repeated only where that was reused', async (t) => {
       const { p, settings } = await startTls(t);

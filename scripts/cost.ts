@@ -1,0 +1,353 @@
+/**
+ * What a request costs (`npm run cost`), in counts that are the same on a busy machine as on a quiet one: bytes allocated on
+ * the heap, bytes that young collections keep, and steps. The built gateway is a process of its own; this one is its
+ * provider and its clients, which take turns: an event is sent when the one before has arrived, so that none are written together.
+ * Beside it stands a bare relay (bench/relay.ts).
+ *
+ *   npm run cost [-- --top N]   the N functions that allocate most for a JSON request, too
+ */
+
+import { fork } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { connect, type AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { parseArgs } from 'node:util';
+
+import { transform } from 'esbuild';
+
+const ROOT = join(import.meta.dirname, '..');
+const PROBE = join(import.meta.dirname, 'cost-probe.mjs');
+const REQUEST_BYTES = 400;
+const EVENT_BYTES = 225;
+/** V8 has compiled what is run so often, and the memory of the process no longer grows. */
+const WARM_UP_REQUESTS = 4000;
+const REQUESTS = 6000;
+const CONNECTIONS = 32;
+const STREAMS = 100;
+const STREAMING_CONNECTIONS = 4;
+/** Of the short streams and the long ones: the difference is what events cost. */
+const [FEW_EVENTS, MANY_EVENTS] = [20, 120];
+const CROWD = 1000;
+const STEPPED_REQUESTS = 50;
+
+/** Bytes of the heap. `kept`: a young collection has found them in use. */
+interface Bytes {
+  readonly allocated: number;
+  readonly kept: number;
+}
+
+interface Cost {
+  /** Of a complete answer, and of a stream of 20 events. */
+  readonly json: Bytes;
+  readonly stream: Bytes;
+  /** Of each further event. */
+  readonly event: Bytes;
+  /** The most memory of the process, at 32 connections. */
+  readonly peakBytes: number;
+}
+
+export interface Costs {
+  readonly gateway: Cost;
+  readonly relay: Cost;
+  /** Steps of a complete answer beside 1,000 open streams of the provider, to those beside none. */
+  readonly stepsRatio: number;
+  /** The functions of the gateway that allocate most for a complete answer, with their bytes. */
+  readonly top: readonly (readonly [name: string, bytes: number])[];
+}
+
+const ANSWER = JSON.stringify({
+  id: 'chatcmpl-1',
+  object: 'chat.completion',
+  created: 1_700_000_000,
+  model: 'm',
+  choices: [
+    { index: 0, message: { role: 'assistant', content: 'x'.repeat(200) }, finish_reason: 'stop' },
+  ],
+  usage: { prompt_tokens: 10, completion_tokens: 20, total_tokens: 30 },
+});
+
+const EVENT = padded(EVENT_BYTES, (pad) => {
+  const choice = { index: 0, delta: { content: pad }, finish_reason: null };
+  const head = { id: 'chatcmpl-1', object: 'chat.completion.chunk', created: 1_700_000_000 };
+  return `data: ${JSON.stringify({ ...head, model: 'm', choices: [choice] })}\n\n`;
+});
+const LAST_EVENTS =
+  'data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n';
+
+function padded(bytes: number, build: (pad: string) => string): string {
+  return build('x'.repeat(bytes - build('').length));
+}
+
+function requestOf(members: object): string {
+  const body = padded(REQUEST_BYTES, (content) =>
+    JSON.stringify({ model: 'p/m', ...members, messages: [{ role: 'user', content }] }),
+  );
+  const head =
+    'POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t\r\n' +
+    `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`;
+  return head + body;
+}
+
+const JSON_REQUEST = requestOf({});
+
+/** A provider whose streams send an event each time that they are told to. */
+async function startProvider() {
+  const open = new Map<string, ServerResponse>();
+  const answer = async (request: IncomingMessage, response: ServerResponse) => {
+    const { user, stream } = JSON.parse(await text(request)) as { user: string; stream?: true };
+    response.sendDate = false;
+    if (stream) {
+      open.set(user, response);
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(EVENT);
+    } else {
+      const headers = { 'content-type': 'application/json', 'content-length': ANSWER.length };
+      response.writeHead(200, headers).end(ANSWER);
+    }
+  };
+  const server = createServer({ keepAliveTimeout: 0 }, (...exchange) => void answer(...exchange));
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return {
+    port: (server.address() as AddressInfo).port,
+    sendEvent: (stream: string) => void open.get(stream)!.write(EVENT),
+    end(stream: string) {
+      open.get(stream)!.end(LAST_EVENTS);
+      open.delete(stream);
+    },
+    close() {
+      server.close();
+      server.closeAllConnections();
+    },
+  };
+}
+
+/** One client connection, on which a request follows the answer to the one before. */
+async function openClient(port: number) {
+  const socket = connect({ port, host: '127.0.0.1', noDelay: true });
+  await once(socket, 'connect');
+  let received = '';
+  let check = () => {};
+  /** Sends the request, if there is one, and waits until what has come since ends so. */
+  const ask = (request: string, ending: string) =>
+    new Promise<void>((resolve, reject) => {
+      received = '';
+      check = () => {
+        if (socket.destroyed || /^HTTP\/1.1 (?!200)/.test(received)) reject(new Error(received));
+        if (received.endsWith(ending)) resolve();
+      };
+      if (request) socket.write(request);
+    });
+  socket.on('data', (data: Buffer) => {
+    received += data.toString('latin1');
+    check();
+  });
+  socket.on('close', () => check());
+  return { ask, close: () => socket.destroy() };
+}
+
+type Ask = Awaited<ReturnType<typeof openClient>>['ask'];
+type Provider = Awaited<ReturnType<typeof startProvider>>;
+
+/** Uses so many connections side by side, and closes them. */
+async function withClients(
+  port: number,
+  count: number,
+  use: (ask: Ask, index: number) => Promise<void>,
+): Promise<void> {
+  const clients = await Promise.all(Array.from({ length: count }, () => openClient(port)));
+  await Promise.all(clients.map(({ ask }, index) => use(ask, index)));
+  for (const { close } of clients) close();
+}
+
+const sendRequests = (port: number, connections: number, count: number) =>
+  withClients(port, connections, async (ask) => {
+    for (let left = count / connections; left > 0; left -= 1) await ask(JSON_REQUEST, ANSWER);
+  });
+
+/** An event of a chunked response, as it ends. */
+const EVENT_END = `${EVENT}\r\n`;
+const beginStream = (ask: Ask, user: string) => ask(requestOf({ stream: true, user }), EVENT_END);
+
+function sendStreams(port: number, provider: Provider, events: number): Promise<void> {
+  return withClients(port, STREAMING_CONNECTIONS, async (ask, index) => {
+    for (let left = STREAMS / STREAMING_CONNECTIONS; left > 0; left -= 1) {
+      const user = `${index}-${left}`;
+      await beginStream(ask, user);
+      for (let event = 1; event < events; event += 1) {
+        const arrived = ask('', EVENT_END);
+        provider.sendEvent(user);
+        await arrived;
+      }
+      const ended = ask('', '\r\n0\r\n\r\n');
+      provider.end(user);
+      await ended;
+    }
+  });
+}
+
+/** Starts a program with the probe in it. It prints its address. */
+async function start(
+  file: string,
+  args: readonly string[],
+  env: Readonly<Record<string, string>> = {},
+) {
+  const child = fork(file, args, {
+    execArgv: ['--expose-gc', '--import', PROBE],
+    env: { PATH: process.env['PATH'], ...env },
+    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+  });
+  const post = async (message: string) => {
+    const answer = once(child, 'message');
+    child.send(message);
+    const [result] = (await answer) as unknown[];
+    return result;
+  };
+  /** Returns what the probe has counted of this kind while `act` ran. */
+  const count = async <T>(kind: string, act: () => Promise<unknown>) => {
+    await post(kind);
+    await act();
+    return (await post('end')) as T;
+  };
+  let printed = '';
+  for await (const part of child.stderr!) {
+    printed += String(part);
+    const port = /^listening .*:(\d+)\//m.exec(printed)?.[1];
+    if (port !== undefined) return { port: Number(port), count, stop: () => child.kill() };
+  }
+  throw new Error(`${file} did not start: ${printed}`);
+}
+
+type Started = Awaited<ReturnType<typeof start>>;
+
+/** Starts the built gateway with its default settings and this provider. */
+function startGateway(providerPort: number, env = {}): Promise<Started> {
+  const provider = `api_key = "k-0123456789"\nbase_url = "http://127.0.0.1:${providerPort}/v1"`;
+  const toml = `[server]\nport = 0\nhost = "127.0.0.1"\n[providers.p]\n${provider}\n`;
+  return start(join(ROOT, 'dist/server.js'), [], { GATEWAY_CONFIG_TOML: toml, ...env });
+}
+
+/** Starts the relay, without its types, which Node 20 does not know. */
+async function startRelay(providerPort: number): Promise<Started> {
+  const source = readFileSync(join(ROOT, 'bench/relay.ts'), 'utf8');
+  const { code } = await transform(source, { loader: 'ts' });
+  const folder = mkdtempSync(join(tmpdir(), 'cost-'));
+  const file = join(folder, 'relay.mjs');
+  writeFileSync(file, code);
+  const started = await start(file, ['0', String(providerPort), 'agent']);
+  rmSync(folder, { recursive: true });
+  return started;
+}
+
+async function costOf({ port, count }: Started, provider: Provider): Promise<Cost> {
+  const bytesOf = async (divisor: number, act: () => Promise<unknown>): Promise<Bytes> => {
+    const { allocated, kept } = await count<Bytes>('bytes', act);
+    return { allocated: allocated / divisor, kept: kept / divisor };
+  };
+  await sendRequests(port, CONNECTIONS, WARM_UP_REQUESTS);
+  await sendStreams(port, provider, FEW_EVENTS);
+  const json = await bytesOf(REQUESTS, () => sendRequests(port, CONNECTIONS, REQUESTS));
+  const peakBytes = await count<number>('peak', async () => {});
+  const [stream, longer] = [
+    await bytesOf(STREAMS, () => sendStreams(port, provider, FEW_EVENTS)),
+    await bytesOf(STREAMS, () => sendStreams(port, provider, MANY_EVENTS)),
+  ];
+  const ofEvent = (name: keyof Bytes) => (longer[name] - stream[name]) / (MANY_EVENTS - FEW_EVENTS);
+  const event = { allocated: ofEvent('allocated'), kept: ofEvent('kept') };
+  return { json, stream, event, peakBytes };
+}
+
+async function stepsRatioOf({ port, count }: Started): Promise<number> {
+  const steps = () => count<number>('steps', () => sendRequests(port, 1, STEPPED_REQUESTS));
+  // What only the first ones run.
+  await steps();
+  const alone = await steps();
+  let beside = 0;
+  let waiting = CROWD;
+  let goOn = () => {};
+  const counted = new Promise<void>((resolve) => (goOn = resolve));
+  await withClients(port, CROWD, async (ask, index) => {
+    await beginStream(ask, `crowd-${index}`);
+    waiting -= 1;
+    if (waiting === 0) {
+      beside = await steps();
+      goOn();
+    }
+    await counted;
+  });
+  return beside / alone;
+}
+
+/** Counts what a request costs on the Node that runs this; `topCount` functions are named. */
+export async function countCosts(topCount = 10): Promise<Costs> {
+  const provider = await startProvider();
+  const relay = await startRelay(provider.port);
+  const gateway = await startGateway(provider.port);
+  const stepped = await startGateway(provider.port, { COUNTS_STEPS: 'yes' });
+  try {
+    const costs = {
+      relay: await costOf(relay, provider),
+      gateway: await costOf(gateway, provider),
+    };
+    const bytes = await gateway.count<Record<string, number>>('functions', () =>
+      sendRequests(gateway.port, CONNECTIONS, REQUESTS),
+    );
+    const top = Object.entries(bytes)
+      .map(([name, sum]) => [name, sum / REQUESTS] as const)
+      .toSorted((one, other) => other[1] - one[1])
+      .slice(0, topCount);
+    return { ...costs, top, stepsRatio: await stepsRatioOf(stepped) };
+  } finally {
+    gateway.stop();
+    stepped.stop();
+    relay.stop();
+    provider.close();
+  }
+}
+
+/** V8 of Node 20 keeps some 800 bytes of each request that later ones collect. */
+const MAX_KEPT = process.version.startsWith('v20.') ? 1000 : 300;
+/** What a complete answer may allocate more than through the relay. */
+const MAX_ALLOCATED_BEYOND_RELAY = 29_000;
+
+/** Returns each figure, that of the relay and the budget, both undefined where there is none. */
+export function rowsOf({ gateway, relay, stepsRatio }: Costs) {
+  const mebibytes = (bytes: number) => bytes / 2 ** 20;
+  const event = gateway.event.allocated / relay.event.allocated;
+  const maxAllocated = relay.json.allocated + MAX_ALLOCATED_BEYOND_RELAY;
+  const rows: [name: string, gateway: number, relay: number | undefined, budget?: number][] = [
+    ['JSON request, bytes allocated', gateway.json.allocated, relay.json.allocated, maxAllocated],
+    ['JSON request, bytes kept', gateway.json.kept, relay.json.kept, MAX_KEPT],
+    ['stream of 20 events, bytes allocated', gateway.stream.allocated, relay.stream.allocated],
+    ['event, bytes allocated', gateway.event.allocated, relay.event.allocated],
+    ['event, to that of the relay', event, undefined, 1.5],
+    [
+      'peak memory at 32 connections, MiB',
+      mebibytes(gateway.peakBytes),
+      mebibytes(relay.peakBytes),
+      165,
+    ],
+    ['steps beside 1,000 streams, to none', stepsRatio, undefined, 1.3],
+  ];
+  return rows;
+}
+
+function format(value: number | undefined): string {
+  if (value === undefined) return '';
+  return value < 10 ? value.toFixed(2) : Math.round(value).toLocaleString('en-US');
+}
+
+if (process.argv[1] === import.meta.filename) {
+  const { values } = parseArgs({ options: { top: { type: 'string', default: '0' } } });
+  const costs = await countCosts(Number(values.top));
+  for (const [name, bytes] of costs.top) console.log(`${format(bytes).padStart(8)}  ${name}`);
+  console.log(`${`Node ${process.version}`.padEnd(38)} gateway   relay  budget`);
+  for (const [name, ...figures] of rowsOf(costs)) {
+    console.log(name.padEnd(38) + figures.map((one) => format(one).padStart(8)).join(''));
+    const [value, , budget = Infinity] = figures;
+    if (value > budget) process.exitCode = 1;
+  }
+}
