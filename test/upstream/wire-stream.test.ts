@@ -360,6 +360,8 @@ test('a stream is a 504 when no event comes in time, comments or not', async (t)
 });
 
 const NOT_QUITE_IDLE_MS = 999;
+const SMALL_COMMENT = ': small\n\n';
+const LONG_COMMENT = `: ${'y'.repeat(65_500)}\n\n`;
 const IDLE_1 = { server: 'stream_idle_timeout = 1' };
 
 test('a stream is not silent as long as data comes within the idle limit, however long it takes', async (t) => {
@@ -413,9 +415,10 @@ test('a stream is not silent while one event comes in pieces', async (t) => {
 
 for (const [what, part] of [
   ['events', `data: {"x":"${'y'.repeat(65_500)}"}\n\n`],
-  ['comments', `: ${'y'.repeat(65_500)}\n\n`],
+  ['comments', LONG_COMMENT],
 ] as const) {
   test(`the idle limit does not run while the client is slow to take the ${what} that came`, async (t) => {
+    const clock = stopClock(t);
     const timers = useManualTimers(t);
     // More than the network holds.
     const size = 30 * MIB;
@@ -428,6 +431,7 @@ for (const [what, part] of [
     await eventually(() => counts.sent > 0, 'the first events');
     await untilSteady(() => counts.sent);
     assert.ok(counts.sent < size, 'the gateway waits for its client');
+    clock.nowMs += 60_000;
     timers.advance(60_000);
     response.resume();
     const { length } = await chat.ended;
@@ -474,27 +478,89 @@ test('a client that is slow to take comments gets no longer idle limit by them',
   const comments = Array<string>(3).fill(`: ${'y'.repeat(240_000)}\n\n`);
   for (const comment of comments) {
     advance(333);
-    const before = timers.started();
     await send(comment);
-    await eventually(() => timers.started() > before, 'the limit goes on');
+    // It passes when the wait is over.
+    await send(SMALL_COMMENT);
   }
   advance(1);
-  const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
-  assert.equal(code, 'TIMEOUT');
+  const sent = comments.map((comment) => comment + SMALL_COMMENT).join('');
+  assert.equal(errorAfter(await chat.ended, CHUNK + sent).code, 'TIMEOUT');
 });
 
-test('a stream whose idle limit has passed while the process was busy still has a limit', async (t) => {
+test('a provider that sends nothing but comments, as fast as the client reads them, is silent', async (t) => {
+  const { gateway, provide } = await start(t, IDLE_1);
+  const giveUpAt = process.uptime() + 30;
+  provide((request, response) => {
+    begin(CHUNK)(request, response);
+    const push = () => {
+      if (process.uptime() > giveUpAt) response.end(LAST + DONE);
+      else if (!response.destroyed && response.write(LONG_COMMENT)) setImmediate(push);
+    };
+    response.on('drain', push);
+    push();
+  });
+  // Not kept: it may be a gigabyte.
+  const socket = connect(gateway.port, '127.0.0.1');
+  socket.write(rawChat(STREAM, ['connection: close']));
+  let end = '';
+  for await (const chunk of socket) end = (end + String(chunk)).slice(-300);
+  assert.match(end, /"code":"TIMEOUT"/);
+});
+
+test('of each wait for the client a tenth of the idle limit counts, so that a flood of comments ends', async (t) => {
   const clock = stopClock(t);
   const timers = useManualTimers(t);
-  const { chat, send, end } = await startSteps(t, CHUNK, IDLE_1);
+  const { counts, script } = flood(LONG_COMMENT, 1024 * MIB);
+  const { gateway, provide } = await start(t, IDLE_1);
+  provide(script);
+  const chat = openChat(gateway.port);
+  const response = await chat.response;
+  for (let waits = 1; waits <= 10; waits += 1) {
+    response.pause();
+    const sent = await untilSteady(() => counts.sent, 100);
+    clock.nowMs += 60_000;
+    timers.advance(60_000);
+    response.resume();
+    if (waits < 10) await eventually(() => counts.sent > sent, `it goes on after wait ${waits}`);
+  }
+  assert.equal(
+    errorAfter((await chat.ended).slice(-300).replace(/^y+\n\n/, ''), '').code,
+    'TIMEOUT',
+  );
+});
+
+test('an idle limit whose timer ran out while the client did not read goes on with another', async (t) => {
+  stopClock(t);
+  const timers = useManualTimers(t);
+  const { chat, write } = await startSteps(t, CHUNK, IDLE_1);
+  const response = await chat.response;
+  response.pause();
+  // More than the network holds.
+  const comments = LONG_COMMENT.repeat(480);
+  write(comments);
+  await idle(300);
+  timers.advance(1000);
+  let received = 0;
+  response.on('data', (chunk: Buffer) => (received += chunk.length));
+  response.resume();
+  await eventually(() => received === comments.length, 'the comments');
+  await idle(100);
+  timers.advance(1000);
+  assert.equal(
+    errorAfter((await chat.ended).slice(CHUNK.length + comments.length), '').code,
+    'TIMEOUT',
+  );
+});
+
+test('a stream whose idle limit has passed while the process was busy ends once the client has read', async (t) => {
+  const clock = stopClock(t);
+  useManualTimers(t);
+  const { chat, write } = await startSteps(t, CHUNK, IDLE_1);
   // The time is over before the timer gets to run, and the gateway waits for its client.
   clock.nowMs += 2000;
-  const comments = [`: ${'y'.repeat(240_000)}\n\n`, ': small\n\n'];
-  for (const comment of comments) await send(comment);
-  timers.advance(1000);
-  end(LAST + DONE);
-  const { code } = errorAfter(await chat.ended, CHUNK + comments.join(''));
-  assert.equal(code, 'TIMEOUT');
+  const comment = `: ${'y'.repeat(240_000)}\n\n`;
+  write(comment);
+  assert.equal(errorAfter(await chat.ended, CHUNK + comment).code, 'TIMEOUT');
 });
 
 test('with stream_idle_timeout = 0 a client that is slow to take comments is not cut off', async (t) => {
