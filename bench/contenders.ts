@@ -67,14 +67,6 @@ export const CONTENDERS = {
     isFree: true,
     command: gatewayCommand,
   },
-  'two-workers': {
-    label: 'gateway, 2 workers',
-    health: '/health',
-    isNode: true,
-    isFree: true,
-    command: gatewayCommand,
-    env: { GATEWAY_WORKERS: '2' },
-  },
   'bare-relay': { label: 'bare relay', health: '/', isNode: true, command: relayCommand('agent') },
   'lean-relay': {
     label: 'relay without checks',

@@ -7,7 +7,7 @@
  * --node        24: everything that is Node runs on that one; without it, on the Node that runs this
  * --rounds      5; contenders alternate within a round, the tables have median (least–greatest)
  * --only        of requests, allocations, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
- *               said); only when named: minutes (--minutes 10 is how many), and workers (Node 22.12 or newer);
+ *               said); only when named: minutes (--minutes 10 is how many);
  *               `flat` is connections and minutes
  * --contenders  of gateway, access-log-off, admin, fetch-transport, lean-relay, bare-relay, bare-fetch, onwards, nginx, portkey,
  *               litellm; onwards (by cargo), nginx (from Debian's packages) and LiteLLM (by pip) are fetched once into
@@ -38,7 +38,6 @@ import { profile } from './profile.ts';
 import { start } from './start.ts';
 import { summarize } from './summary.ts';
 import { toolOf } from './tools.ts';
-import { workers } from './workers.ts';
 import { hasWrk } from './wrk.ts';
 
 const MEASURES = {
@@ -52,7 +51,6 @@ const MEASURES = {
   bodies,
   connections,
   minutes,
-  workers,
 };
 const FLAT = ['connections', 'minutes'];
 /** These end on SIGTERM as --cpu-prof needs it. */
@@ -80,7 +78,7 @@ function circumstances(): string {
 }
 
 const all = { ...MEASURES, flat: undefined };
-const byDefault = Object.keys(MEASURES).filter((name) => !['minutes', 'workers'].includes(name));
+const byDefault = Object.keys(MEASURES).filter((name) => name !== 'minutes');
 const only = options.only === undefined ? byDefault : namesIn(options.only, Object.keys(all));
 const isWanted = (name: string) =>
   only.includes(name) || (FLAT.includes(name) && only.includes('flat'));

@@ -2,7 +2,6 @@
 /** The program: reads the command line, the environment and the file, starts the gateway, ends it. */
 
 import { setTimeout as sleep } from 'node:timers/promises';
-import { isMainThread } from 'node:worker_threads';
 
 import { createService, type Service } from './app.ts';
 import { runCheck, type CheckResult } from './check.ts';
@@ -18,8 +17,6 @@ import { createRereader } from './config/reload.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
-
-import { runWorker } from './worker.ts';
 
 const EXIT_FAILED = 1;
 const EXIT_USAGE = 2;
@@ -68,18 +65,16 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
   process.exitCode = EXIT_FAILED;
   const isTerminal = process.stdout.isTTY;
   const writer = createLineWriter(process.stdout, (lines) => {
-    service.app.logger.log('warn', 'log lines were dropped', { lines });
+    service.logger.log('warn', 'log lines were dropped', { lines });
   });
   const service: Service = createService(config, {
     writeLog: writer.write,
     droppedLogLines: () => writer.droppedLines,
-    workerFile: import.meta.filename,
     isTerminal,
     colour: isTerminal && !process.env['NO_COLOR'],
     clientLimits: CLIENT_LIMITS,
   });
-  const { app, server } = service;
-  const { logger, store, transport } = app;
+  const { logger, server, store, transport } = service;
   const readAgain = createRereader(source, read);
   handleSignals({
     stop(signal) {
@@ -89,15 +84,14 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     end() {
       process.exitCode = EXIT_FAILED;
       server.endDrain();
-      // A worker may be stuck.
+      // What was cut may be stuck.
       setTimeout(() => process.exit(), END_MS).unref();
     },
     reload: () => service.reload(readAgain),
   });
-  const { host } = config.server;
-  // Workers connect to the store by themselves.
-  if (config.server.workers === 1) await store?.connect();
-  const { port } = await server.listen(config.server.port, host);
+  const { host, reusePort } = config.server;
+  await store?.connect();
+  const { port } = await server.listen(config.server.port, host, reusePort);
   const { admin } = config;
   const listening = admin && service.admin?.listen(admin.port, admin.host);
   const { port: adminPort } = (await listening?.catch(blameAdmin)) ?? {};
@@ -111,9 +105,9 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     stop(service, writer, 'uncaught exception');
   });
   service.learnModels();
-  const started = { config: app.snapshot.config, source, port, adminPort, transport };
+  const started = { config: service.config, source, port, adminPort, transport };
   logger.log('info', 'started', startedLine(started));
-  print(app.redact(describeStartup(started)), process.stderr);
+  print(service.redact(describeStartup(started)), process.stderr);
   if (isDemo) print(demoInstructions(host, port), process.stderr);
 }
 
@@ -123,11 +117,10 @@ function blameAdmin(error: Error): never {
 
 /** Drains, and ends the process with `process.exitCode`. Returns false if that has begun before. */
 function stop(service: Service, writer: LineWriter, text: string): boolean {
-  const { admin, app, server } = service;
+  const { admin, config, logger, server } = service;
   if (server.isDraining) return false;
-  const { logger, snapshot } = app;
-  logger.log('info', 'draining', { reason: text, in_flight: app.inFlight.value });
-  const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = snapshot.config.server;
+  logger.log('info', 'draining', { reason: text, in_flight: server.counts.inFlight });
+  const { drainDelayMs: delayMs, shutdownTimeoutMs: timeoutMs } = config.server;
   const reason = new GatewayError('internal', 'The gateway is shutting down');
   void service.drain({ delayMs, timeoutMs, reason }).then(async ({ finished, cut }) => {
     // Last, so that meanwhile it can say that the gateway is draining.
@@ -151,9 +144,9 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
     return { text: `${error.message}\nSee --help.`, exitCode: EXIT_USAGE };
   }
   if (error instanceof ConfigError) return { text: error.message, exitCode: EXIT_CONFIG };
-  type Details = 'code' | 'address' | 'hostname' | 'permission' | 'port' | 'settingPrefix';
+  type Details = 'code' | 'address' | 'hostname' | 'port' | 'settingPrefix';
   const failure = error as Error & Partial<Record<Details, string>>;
-  const { code, message, address, hostname, permission, port, settingPrefix = '--' } = failure;
+  const { code, message, address, hostname, port, settingPrefix = '--' } = failure;
   const unresolved = `${hostname} cannot be resolved; choose another address with ${settingPrefix}host`;
   const texts: Record<string, string> = {
     EADDRINUSE: `port ${port} is already in use; choose another with ${settingPrefix}port`,
@@ -161,10 +154,7 @@ function explainFailure(error: unknown): { text: string; exitCode: number } {
     EADDRNOTAVAIL: `${address} is not an address of this machine; choose another with ${settingPrefix}host`,
     ENOTFOUND: unresolved,
     EAI_AGAIN: unresolved,
-    ERR_ACCESS_DENIED:
-      permission === 'WorkerThreads'
-        ? 'node --permission allows no worker threads; add --allow-worker'
-        : 'node --permission allows no network access; add --allow-net',
+    ERR_ACCESS_DENIED: 'node --permission allows no network access; add --allow-net',
   };
   return { text: (code && texts[code]) ?? message, exitCode: EXIT_FAILED };
 }
@@ -175,10 +165,6 @@ function failStart(error: unknown): void {
   process.exit(exitCode);
 }
 
-if (isMainThread) {
-  // Node's permission model throws from a callback if the network is denied.
-  process.on('uncaughtException', failStart);
-  main().catch(failStart);
-} else {
-  runWorker();
-}
+// Node's permission model throws from a callback if the network is denied.
+process.on('uncaughtException', failStart);
+main().catch(failStart);

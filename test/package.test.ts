@@ -62,7 +62,15 @@ test('the package holds the built program, executable, its documents and deploy/
   const examples = paths.filter((path) => /^gateway\.(?:schema\.json|toml\.example)$/.test(path));
   assert.deepEqual(
     paths.filter((path) => !documents.includes(path) && !examples.includes(path)).toSorted(),
-    ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md', 'dist/server.js', 'package.json'],
+    [
+      'ARCHITECTURE.md',
+      'CHANGELOG.md',
+      'LICENSE',
+      'README.md',
+      'SECURITY.md',
+      'dist/server.js',
+      'package.json',
+    ],
   );
   assert.ok(documents.length > 0 && examples.includes('gateway.toml.example'));
   // oxlint-disable-next-line no-bitwise

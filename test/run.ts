@@ -11,14 +11,11 @@ import { parseArgs } from 'node:util';
 import { build, type Plugin } from 'esbuild';
 
 import { SWEEPS } from './support/sweep.ts';
-import { ONLY_ONE_WORKER, WORKERS } from './support/workers.ts';
 
 const { positionals: wanted, values } = parseArgs({
   allowPositionals: true,
   options: { title: { type: 'string' } },
 });
-if (!(WORKERS >= 1)) throw new Error('TEST_WORKERS is not a number of workers');
-if (WORKERS > 1 && ONLY_ONE_WORKER) throw new Error(`TEST_WORKERS needs ${ONLY_ONE_WORKER}`);
 
 /** Whole gateways under load, for half a minute of CPU together: `npm test` leaves them out. */
 const LEFT_OUT =
@@ -102,8 +99,8 @@ for (const file of ${JSON.stringify(share)})
 }
 
 function isAlone(name: string): boolean {
-  // Named files are few, and those with worker threads take turns.
-  if (wanted.length > 0 || values.title !== undefined || WORKERS > 1) return true;
+  // Named files are few.
+  if (wanted.length > 0 || values.title !== undefined) return true;
   return ALONE.test(readFileSync(join(import.meta.dirname, name), 'utf8'));
 }
 
@@ -120,8 +117,8 @@ const files = shared.length > 0 ? [...shareProcesses(shared), ...alone] : alone;
 process.execArgv = wanted.length > 0 ? ['--enable-source-maps'] : [];
 
 let passed = 0;
-// More than there are cores, because some of them mostly wait. Those with worker threads do not.
-const concurrency = availableParallelism() + (WORKERS > 1 ? 0 : 2);
+// More than there are cores, because some of them mostly wait.
+const concurrency = availableParallelism() + 2;
 const events = run({
   files,
   concurrency,

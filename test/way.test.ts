@@ -1,4 +1,4 @@
-/** docs/audit.md leads along all files that a request runs. */
+/** ARCHITECTURE.md leads along all files that a request runs. */
 
 import assert from 'node:assert/strict';
 import { execFile } from 'node:child_process';
@@ -9,8 +9,8 @@ import { promisify } from 'node:util';
 
 import { ROOT } from './support/process.ts';
 
-test('the ten steps of docs/audit.md name the files that a streamed request runs, and no others', async () => {
-  const [, steps = ''] = readFileSync(join(ROOT, 'docs/audit.md'), 'utf8').split(
+test('the ten steps of ARCHITECTURE.md name the files that a streamed request runs, and no others', async () => {
+  const [, steps = ''] = readFileSync(join(ROOT, 'ARCHITECTURE.md'), 'utf8').split(
     /^## One request.*$|^Not on this way/m,
   );
   const named = new Set([...steps.matchAll(/`([a-z/-]+\.ts)`/g)].map(([, name]) => name));

@@ -5,7 +5,7 @@ import { constants, createGzip } from 'node:zlib';
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
-import { createHttpServer, requestCounters } from '../downstream/http-server.ts';
+import { createHttpServer } from '../downstream/http-server.ts';
 import { checkProtocol } from '../downstream/request-head.ts';
 import { ByteBudget } from '../lib/byte-budget.ts';
 import { fromIterable } from '../lib/byte-source.ts';
@@ -13,7 +13,6 @@ import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Answer } from '../lib/attempt.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
 import { createAccessCheck, READY_PATH } from './access.ts';
 import { createFeed } from './feed.ts';
 import type { Figures } from './figures.ts';
@@ -54,15 +53,15 @@ export function createAdmin(
     ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
     [READY_PATH, answerReadiness],
   ]);
-  const memory = new SharedMemory(ONLY_THREAD);
   return {
     ...view,
     server: createHttpServer({
-      handle: createHandler(createAccessCheck(config, settings, logger), routes, logger),
-      answerBroken: toErrorAnswer,
+      handler: {
+        handle: createHandler(createAccessCheck(config, settings, logger), routes, logger),
+        answerBroken: toErrorAnswer,
+      },
       limits,
-      budget: new ByteBudget(LIMITS, memory),
-      ...requestCounters(memory),
+      budget: new ByteBudget(LIMITS),
     }),
   };
 }

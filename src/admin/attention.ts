@@ -11,14 +11,10 @@ export function attentionOf(config: Config, figures: Figures): string[] {
   const { providers, server } = config;
   const { failedAtMs, problem } = figures.lastReload();
   const { open = 0, max = Infinity } = readDescriptors();
-  const missing = server.workers - figures.serving();
-  const lost = figures.droppedLogLines() + figures.uncountedRequests();
+  const lost = figures.droppedLogLines();
   const failing = providers.registered.filter(({ id }) => figures.isModelListUp(id) === false);
   const isOpen = !needsKey(config) && !isLoopback(server.host);
   const sentences = [
-    missing > 0 &&
-      !figures.isDraining() &&
-      `${missing} of ${server.workers} workers are missing: the log says why ("worker ended").`,
     failedAtMs !== undefined &&
       `The reload of ${new Date(failedAtMs).toISOString()} failed: ${problem}. Correct the file and send SIGHUP again.`,
     ...figures.keysInCooldown().flatMap(([id, keys]) => {
@@ -34,8 +30,7 @@ export function attentionOf(config: Config, figures: Figures): string[] {
       'The store of [rate_limit] does not answer: each gateway limits by itself.',
     (open > MAX_SHARE * max || figures.exhaustions() > 0) &&
       `${open} of ${max} file descriptors are open, ${figures.exhaustions()} connections failed for want of them: raise ulimit -n.`,
-    lost > 0 &&
-      `${lost} log lines or counts of requests were lost: standard output is not read, or its disk is full.`,
+    lost > 0 && `${lost} log lines were lost: standard output is not read, or its disk is full.`,
     isOpen &&
       'No keys are set, and the gateway listens beyond this machine: set [server.auth] keys.',
     ...failing.map(

@@ -5,45 +5,39 @@ import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 import type { Config } from '../config/config.ts';
 import type { AccessRecord } from '../lib/attempt.ts';
-import type { LoopDelay } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';
 import { renderHead, renderSample } from './series.ts';
 
-/** Of the running parts. Each is cheap to read. */
+/** Figures of the running parts. Each is cheap to read. */
 export interface Figures {
   /** The base URL for clients of the public port, with `/v1`. */
   url(): string;
   isDraining(): boolean;
   inFlight(): number;
-  /** Of `clients.<name>` or `providers.<id>`. */
+  /** Requests in flight of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
-  /** Of the oldest request in flight at each provider that has one. */
+  /** The age of the oldest request in flight at each provider that has one. */
   oldestAgesMs(): ReadonlyMap<string, number>;
   openStreams(): number;
   bufferedBytes(): number;
   droppedLogLines(): number;
-  /** Finished requests that did not reach the main thread. */
-  uncountedRequests(): number;
   /** Files and connections that could not be opened for want of descriptors or ports. */
   exhaustions(): number;
   /** To providers: `made`, and requests on a `reused` one, since the start. Undefined if the transport does not know them. */
   connections(): Readonly<Record<'open' | 'made' | 'reused', number>> | undefined;
-  /** Of the store of rate limits, if there is one: a thread at least is without it; decisions made without it. */
+  /** The store of rate limits, if there is one; `fallbacks` are decisions made without it. */
   store(): { readonly isAway: boolean; readonly fallbacks: number } | undefined;
-  /** Of each worker thread. */
-  loopDelays(): readonly LoopDelay[];
   /** The circuits that are not closed. */
   circuits(): readonly CircuitReport[];
-  /** Of each provider with several keys: those in cooldown, by their positions from 1, and why. */
+  /** The keys in cooldown of each provider that has several, by their positions from 1, and why. */
   keysInCooldown(): readonly (readonly [provider: string, keys: KeyPool['keysInCooldown']])[];
   /** Whether the latest fetch of a provider's list of models succeeded; undefined before the first. */
   isModelListUp(provider: string): boolean | undefined;
-  /** Threads that accept connections. */
-  serving(): number;
-  /** Of the latest time that settings were read; when those in use were, in milliseconds since the epoch. */
+  isListening(): boolean;
+  /** The latest time that settings were read; when those in use were, in milliseconds since the epoch. */
   lastReload(): LastReload;
 }
 
@@ -83,16 +77,13 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
   const { user, system } = process.cpuUsage();
   const descriptors = readDescriptors();
   const startSeconds = performance.timeOrigin / 1000;
-  const uncounted = figures.uncountedRequests();
   const exhausted = figures.exhaustions();
   return [
     ['gateway_build_info', [[build, 1]], 'Always 1.'],
     ['gateway_requests_in_flight', figures.inFlight(), 'Requests begun and not over.'],
     ['gateway_open_streams', figures.openStreams(), 'Streamed answers being sent.'],
     ['gateway_buffered_bytes', figures.bufferedBytes(), 'Bytes held for all clients together.'],
-    ['gateway_workers_serving', figures.serving(), 'Threads that accept connections.'],
     ['gateway_log_lines_dropped_total', figures.droppedLogLines(), 'Log lines that were lost.'],
-    ['gateway_requests_uncounted_total', uncounted, 'Requests that other metrics miss.'],
     ['gateway_descriptors_exhausted_total', exhausted, 'Connections without descriptor or port.'],
     ['gateway_config_last_reload_successful', isReloaded, '1 if the latest succeeded.'],
     [
@@ -118,7 +109,7 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
   ];
 }
 
-/** Of each client and provider of the settings: alerts need those that are 0. */
+/** Returns the figures of each client and provider of the settings: alerts need those that are 0. */
 function readParts(config: Config, figures: Figures): FigureRow[] {
   const clientsOf = (read: (name: string) => Value): Samples =>
     config.clients.map(({ name }) => [NO_LABELS.with('client', name), read(name)]);
@@ -210,15 +201,14 @@ export function readDescriptors(): { readonly open?: number; readonly max?: numb
   }
 }
 
+/** Delays of the event loop, in milliseconds. */
+type LoopDelay = Readonly<Record<'mean' | 'p99' | 'max', number>>;
+
 /**
- * Returns a function for one reader of the delays of this thread's event loop, which is watched from now on, and of
- * other threads: the longest count. A read clears the histogram if it is at least `windowMs` old: with 0, each read
- * covers the time since the one before.
+ * Returns a function for one reader of the delays of the event loop, which is watched from now on. A read clears the
+ * histogram if it is at least `windowMs` old: with 0, each read covers the time since the one before.
  */
-export function createLoopWatch(
-  windowMs: number,
-  others: () => readonly LoopDelay[] = () => [],
-): () => LoopDelay {
+export function createLoopWatch(windowMs: number): () => LoopDelay {
   const delays = monitorEventLoopDelay({ resolution: RESOLUTION_MS });
   delays.enable();
   let clearedAtMs = performance.now();
@@ -226,12 +216,10 @@ export function createLoopWatch(
   const delayMs = (nanoseconds: number) => Math.max(0, nanoseconds / 1e6 - RESOLUTION_MS) || 0;
   return () => {
     const [mean, p99, max] = [delays.mean, delays.percentile(99), delays.max].map(delayMs);
-    const all = [{ mean, p99, max } as LoopDelay, ...others()];
     if (performance.now() - clearedAtMs >= windowMs) {
       delays.reset();
       clearedAtMs = performance.now();
     }
-    const longest = (name: keyof LoopDelay) => Math.max(...all.map((delay) => delay[name]));
-    return { mean: longest('mean'), p99: longest('p99'), max: longest('max') };
+    return { mean, p99, max } as LoopDelay;
   };
 }

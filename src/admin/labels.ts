@@ -11,7 +11,7 @@ const MAX_KNOWN_NAMES = 8000;
 /** With `other` and `unknown`. */
 const MAX_PLACES = MAX_KNOWN_NAMES + 2;
 const MAX_NAME_CHARACTERS = 200;
-/** Of a provider with the three names of its model. Beyond them the models of new sets are `other`. */
+/** Label sets of a provider with the three names of its model. Beyond them the models of new sets are `other`. */
 const MAX_MODEL_SETS = 400;
 
 /** A set of labels. The same names and values give the same object: a lookup allocates nothing after the first. */

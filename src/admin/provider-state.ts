@@ -73,7 +73,7 @@ function wallClock(ms: number): string {
 /** Returns `ready` if the public port takes requests and some provider may get them, else what is missing. */
 export function readinessOf({ providers }: Config, figures: Figures): string {
   if (figures.isDraining()) return 'draining';
-  if (figures.serving() === 0) return 'no worker';
+  if (!figures.isListening()) return 'not listening';
   if (providers.registered.length === 0) return 'no provider';
   const circuits = figures.circuits();
   const open = circuits.filter(({ model, state }) => model === undefined && state === 'open');

@@ -19,7 +19,7 @@ interface Entry {
 /** Numbered from 1, without what only the metrics need. */
 export class RecentRequests {
   readonly #requests: Entry[] = [];
-  /** Those that have left `#requests`. */
+  /** Failed requests that have left `#requests`. */
   readonly #failures: Entry[] = [];
   readonly #redact: Redactor;
   #total = 0;

@@ -52,13 +52,13 @@ class Tally extends Map<string | number, number> {
 
 /** The counts of one row. */
 class Row {
-  /** Of the current step. */
+  /** Counts of the current step. */
   readonly current = new Tally();
-  /** Of all steps before it. */
+  /** Counts of all steps before it. */
   readonly #ended = new Tally();
-  /** Of those that are older than 15 minutes. */
+  /** Counts of the steps that are older than 15 minutes. */
   readonly #old = new Tally();
-  /** Of each of the others in which something was counted. */
+  /** Counts of each of the other steps in which something was counted. */
   readonly #steps = new Map<number, Counts>();
   lastError: { readonly at: string; readonly text: string } | undefined;
   /** The end of the first failure since the last success. */

@@ -14,7 +14,7 @@ import { describeProviders } from './provider-state.ts';
 import { RecentRequests } from './recent-requests.ts';
 import { Traffic } from './traffic.ts';
 
-/** Of the event loop's delays that the feed shows, to all pages together. */
+/** Window of the event loop's delays that the feed shows, to all pages together. */
 const FEED_WINDOW_MS = 15_000;
 
 /** Creates the view of finished requests and figures. The event loop is watched from now on. */
@@ -24,8 +24,8 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
   const nowMs = () => performance.timeOrigin + performance.now();
   const traffic = new Traffic(nowMs, () => figures.openStreams());
   const recent = new RecentRequests(redact);
-  const scrapeDelay = createLoopWatch(0, () => figures.loopDelays());
-  const feedDelay = createLoopWatch(FEED_WINDOW_MS, () => figures.loopDelays());
+  const scrapeDelay = createLoopWatch(0);
+  const feedDelay = createLoopWatch(FEED_WINDOW_MS);
   // A name that looks like a key must not be seen.
   const learn = (names: readonly string[]) =>
     models.learn(names.filter((name) => redact(name) === name));
@@ -55,7 +55,7 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
         settings: describeSettings(current, figures.url()),
         now: new Date().toISOString(),
         draining: figures.isDraining(),
-        accepting: figures.serving() > 0,
+        accepting: figures.isListening(),
         attention: attentionOf(current, figures),
         figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
         ...traffic.report(),

@@ -31,7 +31,7 @@ export function createLineWriter(
   let lines = '';
   const unwritten: string[] = [];
   let droppedLines = 0;
-  /** Those that `onDropped` was told of, and how many of these the written log tells of. */
+  /** The dropped lines that `onDropped` was told of, and how many of these the written log tells of. */
   let reportedLines = 0;
   let confirmedLines = 0;
   const onEnd = (lost: string) => {

@@ -17,13 +17,13 @@ interface SignalActions {
   readonly stop: (reason: string) => boolean;
   /** Ends the process at once. */
   readonly end: () => void;
-  /** Is called again once its promise has resolved. Never rejects. */
-  readonly reload: () => Promise<void>;
+  /** Never throws. */
+  readonly reload: () => void;
 }
 
 /**
- * Stops on SIGTERM and SIGINT, ends at once on a further one, and reloads on SIGHUP, once at a time. Process 1 of a container ignores
- * signals that have no handler.
+ * Stops on SIGTERM and SIGINT, ends at once on a further one, and reloads on SIGHUP. Process 1 of a container ignores signals
+ * that have no handler.
  */
 export function handleSignals({ stop, end, reload }: SignalActions): void {
   let first: { readonly signal: string; readonly atMs: number } | undefined;
@@ -35,15 +35,5 @@ export function handleSignals({ stop, end, reload }: SignalActions): void {
   };
   process.on('SIGTERM', onSignal);
   process.on('SIGINT', onSignal);
-  let reloaded = Promise.resolve();
-  let isWaiting = false;
-  process.on('SIGHUP', () => {
-    // The one that waits reads what is there when its turn comes: further ones would read the same.
-    if (isWaiting) return;
-    isWaiting = true;
-    reloaded = reloaded.then(() => {
-      isWaiting = false;
-      return reload();
-    });
-  });
+  process.on('SIGHUP', reload);
 }

@@ -17,7 +17,7 @@ interface Started {
   readonly config: Config;
   readonly source: SettingsSource;
   readonly port: number;
-  /** Of `[admin]`, if it listens. */
+  /** The port of `[admin]`, if it listens. */
   readonly adminPort: number | undefined;
   readonly transport: { readonly description: string; readonly limitations: readonly string[] };
 }
@@ -26,7 +26,7 @@ interface Started {
 export function describeStartup(started: Started): string {
   const { config, source, transport } = started;
   const { aliases, providers } = config;
-  const { node, url, host, admin_url: adminUrl, workers, providers: ids } = startedLine(started);
+  const { node, url, host, admin_url: adminUrl, providers: ids } = startedLine(started);
   // A line for each, because the targets of one are a list.
   const aliasLines = [...aliases].map(([alias, { targets, isBalanced }]) => {
     return `aliases    ${alias} -> ${targets.join(', ')}${isBalanced ? ' (least busy)' : ''}`;
@@ -36,7 +36,6 @@ export function describeStartup(started: Started): string {
     `inference-gateway ${VERSION} on Node ${node}`,
     `listening  ${url}${LOOPBACK_OF.has(host) ? ` (all interfaces, ${host})` : ''}`,
     ...(adminUrl ? [`admin      ${adminUrl}`] : []),
-    ...(workers > 1 ? [`workers    ${workers}`] : []),
     `settings   ${source.text}`,
     ...overridden.map(([name, { origin }]) => `overridden ${name} by ${origin}`),
     `providers  ${ids.join(', ') || NO_PROVIDERS}`,
@@ -60,7 +59,6 @@ export function startedLine({ config, source, port, adminPort, transport }: Star
     url: `${localUrl(server.host, port)}/v1`,
     host: server.host,
     admin_url: admin && adminPort !== undefined ? `${localUrl(admin.host, adminPort)}/` : undefined,
-    workers: server.workers,
     providers: providers.registered.map(({ id }) => id),
     settings: source.path,
     settings_found: source.isFound,

@@ -4,7 +4,7 @@ import { isLoopback } from '../lib/loopback.ts';
 import { Secret, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Section, SettingValues } from './setting-values.ts';
 
-/** Of a key, and of a fixed header's value: servers refuse longer headers. */
+/** The length of a key, and of a fixed header's value: servers refuse longer headers. */
 export const MAX_KEY_CHARACTERS = 4096;
 
 /** A token bucket; 0 requests per second are unlimited. */

@@ -4,8 +4,6 @@
  */
 
 import { isIP } from 'node:net';
-// Whole: on an old Node an import by name fails before any code can say which one is needed.
-import os from 'node:os';
 
 import { isNodeSince } from '../lib/version.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
@@ -13,8 +11,7 @@ import { readProviders } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
 import type { TARGETS } from './setting-kinds.ts';
-import { MAX_WORKERS } from './settings-table.ts';
-import { ConfigError, SettingValues } from './setting-values.ts';
+import { ConfigError, type SettingValues } from './setting-values.ts';
 
 export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
 export type { ProviderSettings } from './providers-section.ts';
@@ -29,10 +26,8 @@ export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>
   return server.auth.enabled && (server.auth.keys.length > 0 || clients.length > 0);
 }
 
-/** It decides the number of workers. */
+/** It decides whether processes can share a port. */
 export interface Machine {
-  /** The number of workers for `auto`. */
-  readonly processors: number;
   /** Node's version, such as `22.12.0`. */
   readonly version: string;
   readonly platform: string;
@@ -43,14 +38,16 @@ export function loadConfig(
   sources: ValueSources & { readonly machine?: Partial<Machine> },
 ): Config {
   const values = readValues(sources);
-  resolveWorkers(values, sources.machine);
+  const isShared = values.plain().get('server.reuse_port')?.value === true;
+  const obstacle = isShared ? whyNoReusePort(sources.machine ?? {}) : undefined;
+  if (obstacle) values.problem('server.reuse_port', obstacle);
   return configOf(values, sources.memoryBytes ?? Infinity);
 }
 
 /** Checks the values together, and makes the settings of them. Throws `ConfigError` with every problem. */
 export function configOf(values: SettingValues, memoryBytes: number) {
   checkCallerKeys(values);
-  const { workers, firstTokenTimeoutMs = Infinity, ...server } = values.section('server');
+  const { firstTokenTimeoutMs = Infinity, ...server } = values.section('server');
   const trustedProxies = server.trustedProxies ?? [];
   checkProxies(trustedProxies, values);
   if (server.maxBodyBytes > server.maxBufferedBytes) {
@@ -70,7 +67,7 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   const password = rateLimit.store?.password;
   return {
     /** Its `memoryBytes` are those that the process may take: the machine's, or its cgroup's. */
-    server: { ...server, workers, firstTokenTimeoutMs, memoryBytes, trustedProxies, auth },
+    server: { ...server, firstTokenTimeoutMs, memoryBytes, trustedProxies, auth },
     /** Callers with a name of their own. */
     clients,
     /** Undefined: there is no such listener. */
@@ -90,39 +87,12 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   };
 }
 
-export type PackedConfig = ReturnType<typeof packConfig>;
-
-/** Settings on their way to another thread: a message has no classes, and would lose the text of a `Secret`. */
-export function packConfig({ server, values }: Config) {
-  return { values: values.plain(), memoryBytes: server.memoryBytes };
-}
-
-export function unpackConfig({ values, memoryBytes }: PackedConfig): Config {
-  return configOf(new SettingValues(values), memoryBytes);
-}
-
-/**
- * Replaces `auto` by the number that it stands for. If there can be only one worker, `auto` is one, with a warning, and a
- * greater number is a problem.
- */
-function resolveWorkers(values: SettingValues, machine: Partial<Machine> = {}): void {
-  const { platform = process.platform, version = process.versions.node } = machine;
-  // Not when the module is loaded: Node 16 has no such function.
-  const { processors = os.availableParallelism() } = machine;
-  const name = 'server.workers';
-  const setting = values.plain().get(name)!;
-  const isAuto = setting.value === 'auto';
-  const wanted = isAuto ? Math.min(processors, MAX_WORKERS) : Number(setting.value);
-  const obstacle = wanted > 1 ? whyOnlyOneWorker(version, platform) : undefined;
-  if (obstacle && isAuto) values.warning(name, `one worker: more need ${obstacle}`);
-  else if (obstacle) values.problem(name, `${wanted} workers need ${obstacle}`);
-  values.set(name, { ...setting, value: obstacle ? 1 : wanted });
-}
-
-/** Returns the obstacle to several workers, which share a port by `reusePort`, or undefined. */
-export function whyOnlyOneWorker(version: string, platform: string): string | undefined {
-  if (isNodeSince(version, { major: 22, minor: 12 }) && platform === 'linux') return undefined;
-  return `Node 22.12 or newer on Linux; this is Node ${version} on ${platform}`;
+/** Returns the obstacle to several processes at one port (SO_REUSEPORT), or undefined. */
+function whyNoReusePort({ platform = process.platform, version }: Partial<Machine>) {
+  const { node } = process.versions;
+  const isNew = isNodeSince(version ?? node, { major: 22, minor: 12 });
+  if (isNew && platform === 'linux') return undefined;
+  return `needs Linux and Node 22.12 or newer; this is Node ${version ?? node} on ${platform}`;
 }
 
 /** Each must be an address, or a range as `<address>/<prefix length>`. */

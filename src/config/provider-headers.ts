@@ -5,7 +5,7 @@ import { MAX_KEY_CHARACTERS } from './callers-section.ts';
 import type { SettingValues } from './setting-values.ts';
 
 const NAME = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/;
-/** Of the headers that are passed on, in each of the two lists. */
+/** The most headers in each of the two lists of those that are passed on. */
 const MAX_NAMES = 32;
 const MAX_NAME_CHARACTERS = 64;
 

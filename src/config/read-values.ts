@@ -50,6 +50,14 @@ const SERVICE_LINK_NAME =
 const SERVICE_LINK_HINT =
   '; Kubernetes sets this variable for a Service named "gateway": set enableServiceLinks: false in the pod, or rename the Service';
 
+/** Settings that there were, and what takes their place. */
+const REMOVED: ReadonlyMap<string, string> = new Map(
+  ['server.workers', 'GATEWAY_WORKERS'].map((name) => [
+    name,
+    'is no setting any more; several processes serve one port with [server] reuse_port = true (docs/deployment.md)',
+  ]),
+);
+
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
 
 /** Returns the value of every setting that has one, defaults included. Throws `ConfigError` if the text is no TOML. */
@@ -96,7 +104,7 @@ class ValueReader {
         this.#readValue(path, key, table[key], rows[keyInTable]);
       } else if (keyInTable === undefined || isScalar) {
         const hint = didYouMean(key, [...known, ...builtIn]);
-        this.values.problem(name, `unknown key${hint}`);
+        this.values.problem(name, REMOVED.get(name) ?? `unknown key${hint}`);
       } else {
         this.#readSection(table[key] ?? {}, name, nameOf(pattern, keyInTable));
       }
@@ -201,7 +209,9 @@ class ValueReader {
     for (const [name, value = ''] of Object.entries(this.#sources.env)) {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
-      this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
+      const removed = value ? REMOVED.get(name) : undefined;
+      if (removed) this.values.problem(name, removed);
+      else this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
     }
   }
 }

@@ -26,7 +26,7 @@ export function compareSettings(running: Config, next: Config) {
   const different = [...new Set([...former.keys(), ...latest.keys()])].filter(
     (name) => !isDeepStrictEqual(former.get(name)?.value, latest.get(name)?.value),
   );
-  // Listeners and workers are started, the store is connected, and the transport is chosen and checked, once.
+  // Listeners are started, the store is connected, and the transport is chosen and checked, once.
   const values = new SettingValues([
     ...[...former].filter(([name]) => isFixed(name)),
     ...[...latest].filter(([name]) => !isFixed(name)),

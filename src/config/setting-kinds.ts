@@ -8,22 +8,14 @@ export type Table = Record<string, unknown>;
 
 /** A row of the table of settings, plain data. `T` is the type of the value in use: undefined if it has no default. */
 export interface Setting<T = unknown> {
-  readonly type:
-    | 'integer'
-    | 'integer or auto'
-    | 'seconds'
-    | 'boolean'
-    | 'text'
-    | 'texts'
-    | 'targets'
-    | 'headers';
+  readonly type: 'integer' | 'seconds' | 'boolean' | 'text' | 'texts' | 'targets' | 'headers';
   readonly default: T;
   /** The setting whose value is the default. */
   readonly inherits?: string;
-  /** Of integers and seconds. */
+  /** Bounds of integers and seconds. */
   readonly min?: number;
   readonly max?: number;
-  /** Of a text, if it may only be one of these. */
+  /** A text may only be one of these. */
   readonly choices?: readonly string[];
   readonly isNotEmpty?: boolean;
   /** The variable that wins over the file. */
@@ -31,7 +23,7 @@ export interface Setting<T = unknown> {
   /** A variable that the file wins over; `<ID>` stands for the provider's id in capitals. */
   readonly providerEnv?: string;
   /** The option of the command line, which wins over both. */
-  readonly flag?: 'port' | 'host' | 'workers';
+  readonly flag?: 'port' | 'host';
   /**
    * A key is never printed. A text with an unset variable must never become a key that callers are accepted with, nor
    * a password of the store.
@@ -109,7 +101,6 @@ export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): st
   if (choices) return `one of ${choices.join(', ')}`;
   return {
     integer: integers,
-    'integer or auto': `${integers}, or "auto"`,
     seconds: integers,
     boolean: 'true or false',
     text: isNotEmpty ? 'a string that is not empty' : 'a string',
@@ -129,7 +120,6 @@ export function accepts(row: Setting, value: unknown): boolean {
   if (type === 'targets' && isTable(value)) return problemsOfTargets(value).size === 0;
   if (type === 'targets') return isText || areTexts(value);
   if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
-  if (type === 'integer or auto' && value === 'auto') return true;
   return Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
 }
 
@@ -158,7 +148,7 @@ export function parseText({ type, choices }: Setting, value: string): unknown {
   if (choices) return choices.find((choice) => choice === value.toLowerCase()) ?? value;
   if (type === 'boolean' && /^(?:true|1)$/i.test(value)) return true;
   if (type === 'boolean' && /^(?:false|0)$/i.test(value)) return false;
-  const isNumber = type === 'integer' || type === 'integer or auto' || type === 'seconds';
+  const isNumber = type === 'integer' || type === 'seconds';
   return isNumber && /^-?\d{1,15}$/.test(value) ? Number(value) : value;
 }
 

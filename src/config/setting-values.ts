@@ -1,6 +1,6 @@
 /**
  * The settings by their names in gateway.toml, such as `server.port`: sources become values (`readValues`), and values
- * become a `Config` (`configOf`). A reload compares values, and worker threads are sent them.
+ * become a `Config` (`configOf`). A reload compares values.
  */
 
 import { Secret, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
@@ -18,7 +18,6 @@ export class ConfigError extends Error {
   }
 }
 
-/** Plain data, also for messages between threads. */
 export interface SettingValue {
   readonly value: unknown;
   readonly row: Setting;

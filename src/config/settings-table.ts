@@ -18,7 +18,6 @@ import {
 
 export const MAX_PORT = 65_535;
 const MAX_RETRIES = 10;
-export const MAX_WORKERS = 256;
 
 /** A token bucket, wherever there can be one. */
 const BUCKET = {
@@ -39,13 +38,7 @@ export const SETTINGS = {
   server: {
     port: { ...integer(0, MAX_PORT, 8080), env: 'GATEWAY_PORT', flag: 'port', needsRestart: true },
     host: { ...text('0.0.0.0'), env: 'GATEWAY_HOST', flag: 'host', needsRestart: true },
-    workers: {
-      ...integer(1, MAX_WORKERS, 1),
-      type: 'integer or auto',
-      env: 'GATEWAY_WORKERS',
-      flag: 'workers',
-      needsRestart: true,
-    },
+    reuse_port: { ...boolean(false), env: 'GATEWAY_REUSE_PORT', needsRestart: true },
     timeout: { ...seconds(1, 60), env: 'GATEWAY_TIMEOUT' },
     first_token_timeout: seconds(1),
     stream_idle_timeout: seconds(0, 300),
@@ -72,7 +65,7 @@ export const SETTINGS = {
     ...BUCKET,
   },
   admin: {
-    port: { ...integer(0, MAX_PORT), needsRestart: true },
+    port: { ...integer(0, MAX_PORT), env: 'GATEWAY_ADMIN_PORT', needsRestart: true },
     host: { ...text('127.0.0.1'), needsRestart: true },
     keys: { ...TEXTS, key: 'of callers', needsRestart: true },
   },

@@ -3,15 +3,16 @@
  * parsed is sent here.
  */
 
-import { randomUUID } from 'node:crypto';
-import type { IncomingMessage, ServerResponse } from 'node:http';
+import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { AccessRecord, type Answer, isStream } from '../lib/attempt.ts';
 import { Cancellation } from '../lib/cancellation.ts';
 import { type ByteBudget, Reservation } from '../lib/byte-budget.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
+import { createUuid } from '../lib/ids.ts';
 import { type ChunkBuffer, joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { discardBody, readRequestBody } from './request-body.ts';
+import { readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 import { StreamWriter, WRITE_PART_BYTES } from './stream-writer.ts';
 
@@ -19,8 +20,8 @@ import { StreamWriter, WRITE_PART_BYTES } from './stream-writer.ts';
 export const CLIENT_LIMITS = {
   headersMs: 15_000,
   requestMs: 60_000,
-  /** Time in which an upload is discarded after its answer, so that the client reads it: nginx's lingering_close. */
-  lingerMs: 2000,
+  /** Between two checks of a connection that is read on before it is closed; see `LINGER_CHECKS`. */
+  lingerCheckMs: 1000,
   /** A client that reads nothing of its response for so long is cut off: node:http has no such limit. */
   sendTimeoutMs: 60_000,
 };
@@ -37,7 +38,8 @@ export interface Exchange {
 
 interface CallConnection {
   readonly isClosing: boolean;
-  readonly server: {
+  closeAfterUpload(answered: Promise<void>, awaitsContinue: boolean): Promise<void>;
+  readonly listener: {
     readonly budget: ByteBudget;
     readonly limits: typeof CLIENT_LIMITS;
     readonly isDraining: boolean;
@@ -83,8 +85,8 @@ export class Call {
     this.#response = response;
     this.#awaitsContinue = awaitsContinue;
     this.#connection = connection;
-    this.bodyReservation = new Reservation(connection.server.budget);
-    this.answerReservation = new Reservation(connection.server.budget);
+    this.bodyReservation = new Reservation(connection.listener.budget);
+    this.answerReservation = new Reservation(connection.listener.budget);
     this.method = request.method ?? '';
     this.path = pathOf(request.url ?? '');
     this.httpVersion = request.httpVersion;
@@ -93,7 +95,7 @@ export class Call {
     this.peerAddress = request.socket.remoteAddress;
     const ownId = request.headers['x-request-id'];
     this.id =
-      typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : randomUUID();
+      typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : createUuid();
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.#closed = new Promise((resolve) => {
       response.on('close', () => {
@@ -111,13 +113,14 @@ export class Call {
   }
 
   get isDraining(): boolean {
-    return this.#connection.server.isDraining;
+    return this.#connection.listener.isDraining;
   }
 
   /** Reads the whole request body in parts; see `readRequestBody`. */
   readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<readonly Buffer[]> {
     // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
-    const maxBytes = Math.min(maxBodyBytes, this.#connection.server.budget.limits.maxBufferedBytes);
+    const { limits } = this.#connection.listener.budget;
+    const maxBytes = Math.min(maxBodyBytes, limits.maxBufferedBytes);
     return readRequestBody(this.#request, this, maxBytes, onChunk);
   }
 
@@ -144,7 +147,13 @@ export class Call {
    * was sent only in part. Rejects if the head cannot be sent: then another answer may be sent. Rejects too with the error
    * of a stream that has failed.
    */
-  send({ status, headers, body: content }: Answer): Promise<void> {
+  send(answer: Answer): Promise<void> {
+    if (this.#request.complete) return this.#send(answer);
+    // A body that came with its head is parsed in this turn.
+    return nextTurn().then(() => this.#send(answer));
+  }
+
+  #send({ status, headers, body: content }: Answer): Promise<void> {
     const response = this.#response;
     const stream = isStream(content) ? content : undefined;
     try {
@@ -153,17 +162,15 @@ export class Call {
         return Promise.resolve();
       }
       headers['x-request-id'] = this.id;
-      // After an unanswered `Expect` the next bytes are ambiguous: close. During an upload node:http would close at
-      // once: `#lingerOverUpload` closes later instead.
-      const isLast = this.#connection.isClosing && this.#request.complete;
-      if (isLast || this.#awaitsContinue) headers['connection'] = 'close';
+      const isEarly = !this.#request.complete;
+      if (isEarly || this.#connection.isClosing) headers['connection'] = 'close';
       const body = typeof content === 'string' ? [Buffer.from(content)] : content;
       const length = isStream(body) ? undefined : lengthOf(body);
       if (length !== undefined && status !== 204) headers['content-length'] = String(length);
-      if (!this.#request.complete) this.#lingerOverUpload();
 
       this.firstByteAtMs = performance.now();
       response.writeHead(status, headers);
+      if (isEarly) void this.#connection.closeAfterUpload(this.#closed, this.#awaitsContinue);
       if (!isStream(body) && length! <= WRITE_PART_BYTES) {
         this.sentBytes = this.method === 'HEAD' ? 0 : length!;
         if (endings.length === 0) setImmediate(endAll);
@@ -187,22 +194,6 @@ export class Call {
       return Promise.reject(error);
     }
   }
-
-  /** Discards the rest of an upload that is answered early, for a limited time. */
-  #lingerOverUpload(): void {
-    const request = this.#request;
-    const response = this.#response;
-    const { socket } = request;
-    const isLast = !response.shouldKeepAlive || this.isDraining;
-    // Otherwise node:http closes after the answer, and closing with unread bytes resets the connection.
-    if (!this.#awaitsContinue) response.shouldKeepAlive = true;
-    discardBody(request);
-    const limit = setTimeout(() => socket.destroy(), this.#connection.server.limits.lingerMs);
-    request.once('close', () => {
-      clearTimeout(limit);
-      void this.#closed.then(() => isLast && socket.end());
-    });
-  }
 }
 
 /** The complete answers of this turn of the event loop. */
@@ -218,4 +209,17 @@ function endAll(): void {
     if (body.length > SHORT_BODY_BYTES) response.end(body);
     else response.end(body.toString('latin1'), 'latin1');
   }
+}
+
+export type TextAnswer = Answer & { readonly body: string };
+
+/** Returns the response to what never became a request, as it is written to the socket. */
+export function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
+  const lines = Object.entries({
+    ...headers,
+    'x-request-id': requestId,
+    date: new Date().toUTCString(),
+    'content-length': Buffer.byteLength(body),
+  }).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
 }

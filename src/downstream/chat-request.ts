@@ -13,6 +13,8 @@ const MAX_MODEL_BYTES = 2_097_152;
 /** Go's JSON decoder, and so Ollama and LocalAI, ignores the case of names and takes the last such member. */
 const OTHER_CASE = /^(?:model|stream)$/iu;
 const MODELS = /^models$/iu;
+/** Depths of the values that are noted. */
+const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
 const NO_MESSAGES = '"messages" must be a non-empty array';
 
 /** The checked members of a message; of one that is there twice, the last. */
@@ -36,7 +38,7 @@ export class ChatRequestParser {
   #hasMessages = false;
   /** The first fault of the members, apart from the values of `model` and `stream`. */
   #fault: string | undefined;
-  /** Of the current member: its items, and the first fault of them as messages. */
+  /** The items of the current member, and the first fault of them as messages. */
   #items = 0;
   #itemFault: string | undefined;
   #message: Message = {};
@@ -79,22 +81,20 @@ export class ChatRequestParser {
     if (!this.#hasMessages) throw invalidRequest(NO_MESSAGES);
     if (this.#fault) throw invalidRequest(this.#fault);
 
-    const request = {
+    const isStream = stream === 'true';
+    const usageEdit = isStream ? this.#usageEdit(body) : undefined;
+    return {
       model,
-      stream: stream === 'true',
-      bodyWithModel: (name: string) => replaceText(body, JSON.stringify(name), start, end),
-    };
-    const askForUsage = () => {
-      const edit = request.stream ? this.#usageEdit(body) : undefined;
-      if (!edit) return undefined;
-      const bodyWithModel = (name: string) =>
+      stream: isStream,
+      mayAskForUsage: usageEdit !== undefined,
+      bodyWith(name: string, asksForUsage: boolean) {
+        const edit = { text: JSON.stringify(name), start, end };
+        if (!asksForUsage) return replaceText(body, edit);
         // The latter of the two places first: the offset of the other one stays.
-        [edit, { text: JSON.stringify(name), start, end }]
-          .toSorted((a, b) => b.start - a.start)
-          .reduce((parts, one) => replaceText(parts, one.text, one.start, one.end), body);
-      return { ...request, bodyWithModel };
+        const [first, last] = [edit, usageEdit!].toSorted((a, b) => a.start - b.start);
+        return replaceText(replaceText(body, last!), first!);
+      },
     };
-    return { ...request, askForUsage };
   }
 
   /** Returns the text that asks for the tokens of a stream, and its place; undefined if the request asks, or is not usable. */
@@ -112,28 +112,28 @@ export class ChatRequestParser {
 
   #note(value: JsonValue): void {
     const { kind, depth, name } = value;
-    if (depth === 4) {
+    if (depth === CONTENT_PART) {
       if (kind !== 'object') this.#hasPlainPart = true;
-    } else if (depth === 3) {
+    } else if (depth === MESSAGE_MEMBER) {
       if (name === 'role' || name === 'name') this.#message[name] = value;
       if (name === 'content') {
         this.#message.content = value;
         this.#message.hasPlainPart = this.#hasPlainPart;
       }
       this.#hasPlainPart = false;
-    } else if (depth === 2) {
+    } else if (depth === MESSAGE) {
       const fault = kind === 'object' ? faultOf(this.#message) : '" must be an object';
       if (fault !== undefined) this.#itemFault ??= `"messages[${this.#items}]${fault}`;
       if (name === 'include_usage') this.#innerUsage = value;
       this.#items += 1;
       this.#message = {};
-    } else if (depth === 1) {
+    } else if (depth === MEMBER) {
       const fault = this.#noteMember(value);
       this.#fault ??= fault;
       this.#items = 0;
       this.#itemFault = undefined;
       this.#innerUsage = undefined;
-    } else {
+    } else if (depth === BODY) {
       this.#isObject = kind === 'object';
       this.#bodyStart = value.start;
     }

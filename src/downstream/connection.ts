@@ -1,20 +1,22 @@
 /** One client connection: works on its requests in order, refuses what is none, and cuts off a client that stops reading. */
 
-import { randomUUID } from 'node:crypto';
-import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
-import type { Answer } from '../lib/attempt.ts';
-import type { SharedCounter } from '../lib/shared-memory.ts';
-import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
+import { createUuid } from '../lib/ids.ts';
+import { Call, type CLIENT_LIMITS, type Exchange, serialize, type TextAnswer } from './call.ts';
+import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
 /** Pipelined requests that may wait for their turn behind the first; while so many wait, the socket is not read. */
 const MAX_WAITING_REQUESTS = 8;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;
+/** Before it is closed, a connection is read on for so many checks at most: 30 s, nginx's lingering_time. */
+const LINGER_CHECKS = 30;
+/** So many in a row find that nothing has come: 5 s, nginx's lingering_timeout. */
+const QUIET_CHECKS = 5;
 
 /** Status and text by the code of the parser's error; any other is a plain 400. */
 const PARSER_ERRORS = new Map([
@@ -26,7 +28,6 @@ const OTHER_ERROR = { status: 400, text: 'request is not valid HTTP' };
 /** The client closed its sending side inside a request: it counts as gone. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
 
-type TextAnswer = Answer & { readonly body: string };
 /** Returns the answer to a request that never became a call. `remote` is the address of the connection's other end. */
 export type AnswerBroken = (
   refusal: GatewayError,
@@ -34,18 +35,27 @@ export type AnswerBroken = (
   remote: string | undefined,
 ) => TextAnswer;
 
-/** The state that all connections of a server share. */
-export interface ServerState {
-  readonly limits: typeof CLIENT_LIMITS;
-  readonly budget: ByteBudget;
+/** Requests of one listener: those that have begun and are not over, and what became of the others since the start. */
+export interface RequestCounts {
+  inFlight: number;
+  finished: number;
+  /** Requests that were cancelled at the deadline of a drain. */
+  cancelled: number;
+}
+
+export interface Handler {
   /** Answers one call; never rejects. */
   readonly handle: (call: Call) => Promise<void>;
   readonly answerBroken: AnswerBroken;
+}
+
+/** The state that all connections of a listener share. */
+export interface ListenerState {
+  readonly limits: typeof CLIENT_LIMITS;
+  readonly budget: ByteBudget;
+  handler: Handler;
   isDraining: boolean;
-  readonly inFlight: SharedCounter;
-  readonly finished: SharedCounter;
-  /** Those that were cancelled with `cancelReason`. */
-  readonly cancelled: SharedCounter;
+  readonly counts: RequestCounts;
   /** Set at the deadline of a drain: requests that begin later are cancelled with it too. */
   cancelReason: Error | undefined;
 }
@@ -54,7 +64,7 @@ const ignore = () => {};
 
 export class Connection {
   readonly socket: Socket;
-  readonly server: ServerState;
+  readonly listener: ListenerState;
   /** When the connection was accepted or its last response ended, on the clock of `performance.now()`. */
   idleSinceMs = performance.now();
 
@@ -65,20 +75,23 @@ export class Connection {
   /** The exchange that arrived last, which may be over. */
   #latest: Exchange | undefined;
   #closesAfterQueue = false;
+  /** The answer to the latest request that began said `Connection: close` during its upload: no other begins. */
+  #closesAfterUpload = false;
+  #lingering: NodeJS.Timeout | undefined;
   /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
   #takenBytes = -1;
   #checksWithoutProgress = 0;
 
-  constructor(socket: Socket, server: ServerState) {
+  constructor(socket: Socket, listener: ListenerState) {
     this.socket = socket;
-    this.server = server;
+    this.listener = listener;
     // node:http resumes the socket after each message, also if it was paused here.
     socket.on('resume', () => this.#limitQueue());
   }
 
   /** The response being written is the last one: `Connection: close` belongs on it. */
   get isClosing(): boolean {
-    return (this.server.isDraining || this.#closesAfterQueue) && this.#queue.length <= 1;
+    return (this.listener.isDraining || this.#closesAfterQueue) && this.#queue.length <= 1;
   }
 
   /** No request is waiting, worked on or being uploaded. */
@@ -92,7 +105,7 @@ export class Connection {
     exchange.request.on('error', ignore);
     exchange.response.on('error', ignore);
     this.#latest = exchange;
-    if (this.#queue.push(exchange) === 1) void this.#work();
+    if (this.#queue.push(exchange) === 1) this.#begin();
     this.#limitQueue();
   }
 
@@ -126,28 +139,55 @@ export class Connection {
     else queue.pop();
   }
 
-  /** Answers what never became a request, or closes if a request was answered before its body broke. */
+  /** Answers what never became a request, or closes if the upload in which it came, or behind which, was answered. */
   #answerBroken(refusal: GatewayError): void {
     const { socket } = this;
-    const latest = this.#latest;
-    const isAnswered = latest?.response.headersSent === true && !latest.request.complete;
     // The parser fails again with each packet.
     if (!socket.writable) return;
-    if (isAnswered) return this.#linger();
-    const requestId = randomUUID();
+    if (this.#closesAfterUpload) return this.#linger();
+    const requestId = createUuid();
     const remote = toAddress(socket.remoteAddress ?? '');
-    const answer = this.server.answerBroken(refusal, requestId, remote);
+    const answer = this.listener.handler.answerBroken(refusal, requestId, remote);
     socket.write(serialize(answer, requestId));
+    this.#linger();
+  }
+
+  /** Discards the upload of the latest request, and closes the connection when that has ended and is answered. */
+  async closeAfterUpload(answered: Promise<void>, awaitsContinue: boolean): Promise<void> {
+    const { request } = this.#latest!;
+    this.#closesAfterUpload = true;
+    // node:http closes with it, as soon as the answer is written.
+    this.socket.destroySoon = ignore;
+    const uploaded = new Promise((resolve) => request.once('close', resolve));
+    discardBody(request);
+    await answered;
+    this.#limitLingering();
+    // A client that waits for `100 Continue` sends nothing more.
+    if (!awaitsContinue) await uploaded;
     this.#linger();
   }
 
   /** Closes the connection, but reads on for a while: with unread bytes it would be reset, and the answer perhaps never read. */
   #linger(): void {
+    this.socket.end();
+    this.socket.resume();
+    this.#limitLingering();
+  }
+
+  /** Counts checks and not milliseconds, as `checkProgress` does. */
+  #limitLingering(): void {
     const { socket } = this;
-    socket.end();
-    socket.resume();
-    const limit = setTimeout(() => socket.destroy(), this.server.limits.lingerMs);
-    socket.once('close', () => clearTimeout(limit));
+    if (this.#lingering) return;
+    let checks = 0;
+    let quietChecks = 0;
+    let { bytesRead } = socket;
+    this.#lingering = setInterval(() => {
+      checks += 1;
+      quietChecks = socket.bytesRead > bytesRead ? 0 : quietChecks + 1;
+      ({ bytesRead } = socket);
+      if (checks === LINGER_CHECKS || quietChecks === QUIET_CHECKS) socket.destroy();
+      if (socket.destroyed) clearInterval(this.#lingering);
+    }, this.listener.limits.lingerCheckMs);
   }
 
   /**
@@ -163,40 +203,38 @@ export class Connection {
     if (this.#checksWithoutProgress === PROGRESS_CHECKS) this.socket.destroy();
   }
 
-  /** One after the other: a request begins when the response before it is written. */
-  async #work(): Promise<void> {
-    for (let next = this.#queue[0]; next && !this.socket.destroyed; next = this.#queue[0]) {
-      const call = new Call(next, this);
-      const { server } = this;
-      this.call = call;
-      server.inFlight.add(1);
-      if (server.cancelReason) this.cancel(server.cancelReason);
-      await server.handle(call);
-      call.finish();
-      this.call = undefined;
-      server.inFlight.add(-1);
-      const { reason } = call.cancellation;
-      (reason && reason === server.cancelReason ? server.cancelled : server.finished).add(1);
-      this.idleSinceMs = performance.now();
-      // The next response would wait for this one for ever.
-      if (!next.response.writableFinished) this.socket.destroy();
-      this.#queue.shift();
-      if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
+  /** Begins the first request of the queue; the others when the response before them is written. */
+  #begin(): void {
+    const { listener } = this;
+    const [exchange] = this.#queue;
+    if (!exchange || this.socket.destroyed || this.#closesAfterUpload) {
+      if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
+      return;
     }
-    if (this.#closesAfterQueue && !this.socket.destroyed) this.#linger();
+    const call = new Call(exchange, this);
+    this.call = call;
+    listener.counts.inFlight += 1;
+    if (listener.cancelReason) this.cancel(listener.cancelReason);
+    void listener.handler.handle(call).then(() => this.#finish(call, exchange));
+  }
+
+  #finish(call: Call, { response }: Exchange): void {
+    const { cancelReason, counts } = this.listener;
+    call.finish();
+    this.call = undefined;
+    counts.inFlight -= 1;
+    const { reason } = call.cancellation;
+    const isCancelled = reason !== undefined && reason === cancelReason;
+    counts[isCancelled ? 'cancelled' : 'finished'] += 1;
+    this.idleSinceMs = performance.now();
+    // The next response would wait for this one for ever.
+    if (!response.writableFinished) this.socket.destroy();
+    this.#queue.shift();
+    if (this.#queue.length === MAX_WAITING_REQUESTS) this.socket.resume();
+    this.#begin();
   }
 
   #limitQueue(): void {
     if (this.#queue.length > MAX_WAITING_REQUESTS) this.socket.pause();
   }
-}
-
-function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
-  const lines = Object.entries({
-    ...headers,
-    'x-request-id': requestId,
-    date: new Date().toUTCString(),
-    'content-length': Buffer.byteLength(body),
-  }).map(([name, value]) => `${name}: ${value}\r\n`);
-  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
 }

@@ -7,9 +7,14 @@ import type { Duplex } from 'node:stream';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { startTimer } from '../lib/cancellation.ts';
-import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { Call, CLIENT_LIMITS } from './call.ts';
-import { Connection, PROGRESS_CHECKS, type ServerState } from './connection.ts';
+import {
+  Connection,
+  type Handler,
+  PROGRESS_CHECKS,
+  type RequestCounts,
+  type ListenerState,
+} from './connection.ts';
 
 const MAX_HEADER_BYTES = 16_384;
 /** Load balancers keep idle connections for 60 s; a server that closes first makes them answer 502. */
@@ -25,12 +30,14 @@ const BACKLOG_CONNECTIONS = 1024;
  */
 const IDLE_GRACE_MS = 1000;
 const IDLE_CHECK_MS = 100;
-/** Limit for the answers to cancelled requests if `endDrain` ends it. */
-const FORCED_LINGER_MS = 100;
+/** Time in which clients take the answers to requests that the deadline of a drain has cancelled. */
+const CANCELLED_MS = 2000;
+/** The same if `endDrain` ends it. */
+const FORCED_CANCELLED_MS = 100;
 
 export interface HttpServer {
   /**
-   * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other threads listen at the
+   * Starts listening. Rejects with Node's error if the address cannot be had. `isShared`: other processes may listen at the
    * same port (SO_REUSEPORT), and the kernel gives each connection to one of them.
    */
   listen(port: number, host: string, isShared?: boolean): Promise<{ readonly port: number }>;
@@ -38,11 +45,14 @@ export interface HttpServer {
   drain(options: DrainOptions): Promise<void>;
   /** The requests that are being worked on. */
   calls(): Call[];
+  /** Has all requests that begin from now on answered by this handler. */
+  use(handler: Handler): void;
   /** Ends a drain at once: what is left of the requests in flight is cancelled. */
   endDrain(): void;
   readonly isDraining: boolean;
   /** 0 unless it is listening. */
   readonly port: number;
+  readonly counts: Readonly<RequestCounts>;
 }
 
 export interface DrainOptions {
@@ -55,20 +65,12 @@ export interface DrainOptions {
 
 type Connections = Map<Duplex, Connection>;
 
-/** Counts the requests of the public port, over all threads: those that are finished or cancelled, since the start. */
-export function requestCounters(memory: SharedMemory) {
-  return {
-    inFlight: memory.inFlightCounter('requests'),
-    finished: memory.totalCounter('requests finished'),
-    cancelled: memory.totalCounter('requests cancelled'),
-  };
-}
-
 export function createHttpServer(
-  options: Omit<ServerState, 'isDraining' | 'cancelReason'>,
+  options: Omit<ListenerState, 'isDraining' | 'cancelReason' | 'counts'>,
 ): HttpServer {
-  const { limits, inFlight } = options;
-  const state: ServerState = { ...options, isDraining: false, cancelReason: undefined };
+  const { limits } = options;
+  const counts = { inFlight: 0, finished: 0, cancelled: 0 };
+  const state: ListenerState = { ...options, counts, isDraining: false, cancelReason: undefined };
   const connections: Connections = new Map();
   let checking: NodeJS.Timeout | undefined;
   const forceClose = new AbortController();
@@ -90,24 +92,26 @@ export function createHttpServer(
       state.isDraining = true;
       const { signal } = forceClose;
       if (delayMs > 0) await sleep(delayMs, undefined, { signal }).catch(() => {});
-      const end = (lingerMs: number) => {
+      const end = (answerMs: number) => {
         state.cancelReason = reason;
         for (const connection of connections.values()) connection.cancel(reason);
         // `closeAllConnections` does not know sockets that node:http has detached after CONNECT.
         const close = () => connections.forEach(({ socket }) => socket.destroy());
-        setTimeout(close, lingerMs).unref();
+        setTimeout(close, answerMs).unref();
       };
-      const deadline = startTimer(() => end(limits.lingerMs), timeoutMs);
-      if (signal.aborted) end(FORCED_LINGER_MS);
-      else signal.addEventListener('abort', () => end(FORCED_LINGER_MS));
+      const deadline = startTimer(() => end(CANCELLED_MS), timeoutMs);
+      if (signal.aborted) end(FORCED_CANCELLED_MS);
+      else signal.addEventListener('abort', () => end(FORCED_CANCELLED_MS));
       await closeServer(server, connections);
       clearTimeout(deadline);
       clearInterval(checking);
       // All sockets are closed: the requests that were cancelled end, and get their access lines, in the next turns.
-      for (let turn = 0; inFlight.own > 0 && turn < 1000; turn += 1) await nextTurn();
+      for (let turn = 0; counts.inFlight > 0 && turn < 1000; turn += 1) await nextTurn();
     },
+    use: (handler) => void (state.handler = handler),
     calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     endDrain: () => forceClose.abort(),
+    counts,
     get isDraining() {
       return state.isDraining;
     },
@@ -118,7 +122,7 @@ export function createHttpServer(
 }
 
 /** Hands the server's requests, and its parser's errors, to their connections. */
-function attach(server: Server, state: ServerState, connections: Connections): void {
+function attach(server: Server, state: ListenerState, connections: Connections): void {
   server.on('connection', (socket) => {
     connections.set(socket, new Connection(socket, state));
     socket.once('close', () => connections.delete(socket));

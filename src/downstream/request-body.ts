@@ -5,7 +5,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
-import { onNextTurn, TurnLimit } from '../lib/byte-source.ts';
+import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 
 /**
  * Parsing a chunk costs as much as hundreds of bytes: a longer body must come in chunks of a useful size. node:http

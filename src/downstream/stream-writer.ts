@@ -3,7 +3,8 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import { type ByteSink, type ByteSource, onNextTurn, TurnLimit } from '../lib/byte-source.ts';
+import { type ByteSink, type ByteSource } from '../lib/byte-source.ts';
+import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 import { copyIfResizable } from '../lib/byte-budget.ts';
 
 /**
@@ -20,7 +21,7 @@ export class StreamWriter implements ByteSink {
   readonly #socket: Socket;
   readonly #stream: ByteSource | undefined;
   readonly #turn = new TurnLimit();
-  /** Of a chunked body: the head was sent. */
+  /** The head of a chunked body was sent. */
   #hasBegun = false;
   /** No part is written until `#goOn` is called. */
   #isBlocked = false;

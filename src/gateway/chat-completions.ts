@@ -1,49 +1,60 @@
-/** `POST /v1/chat/completions`: reads the request, resolves its `model`, and asks the candidates in order. */
+/** `POST /v1/chat/completions`: reads the request, and asks one candidate after the other until one answers. */
 
+import type { ClientSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import { headerValues } from '../downstream/request-head.ts';
-import type { ClientSettings } from '../config/config.ts';
-import { type Answer, MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import {
+  type Answer,
+  type Attempt,
+  type ChatRequest,
+  MAX_NAME_CHARACTERS,
+} from '../lib/attempt.ts';
+import { pause } from '../lib/cancellation.ts';
 import { lengthOf } from '../lib/chunk-buffer.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
 import { tracingOf } from '../upstream/headers.ts';
-import type { Provider } from '../upstream/provider.ts';
-import { mayName } from '../policy/authentication.ts';
-import { type BalanceServices, leastBusyFirst } from './balance.ts';
+import { type Asking, type CompletionServices, makeAttempt, skip } from './attempts.ts';
+import { type Candidate, candidatesFor } from './candidates.ts';
 import { keepAlive } from './keep-alive.ts';
-import type { Candidate, SelectionServices } from './ask-provider.ts';
-import { askCandidates } from './selection.ts';
+import { ProviderTries } from './provider-tries.ts';
 
-export interface CompletionServices extends SelectionServices, BalanceServices {
-  readonly providers: ReadonlyMap<string, Provider>;
-  readonly fallbacks: readonly Provider[];
-}
-
-/** Answers one chat completion. `client` is undefined if the key has no name. Throws `GatewayError` or `ClientGone`. */
+/** Answers one chat completion. `client` is undefined if the key has no name. Rejects with `GatewayError` or `ClientGone`. */
 export async function completeChat(
   call: Call,
   services: CompletionServices,
   client: ClientSettings | undefined,
 ): Promise<Answer> {
   checkContentHeaders(call);
-  const { record } = call;
-  const { traceId, headers: tracing } = tracingOf(call.id, call.headers);
-  record.traceId = traceId;
+  const tracing = tracingOf(call.id, call.headers);
+  call.record.traceId = tracing.traceId;
   const parser = new ChatRequestParser(client?.models === undefined);
   const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
   const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
+  const chat = noteRequest(parser, body, call);
+  const candidates = candidatesFor(chat.model, call, services, client);
+  call.record.provider = candidates[0]!.provider.id;
+  const breaker = candidates.length > 1 ? services.breaker : undefined;
+  const asking = { call, chat, tracing: tracing.headers, breaker, services };
+  const answering = askCandidates(candidates, asking);
+  const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
+  return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
+}
+
+/** Returns the request, and records what it says. Throws `invalidRequest`. */
+function noteRequest(
+  parser: ChatRequestParser,
+  body: readonly Buffer[],
+  { record }: Call,
+): ChatRequest {
   record.requestBytes = lengthOf(body);
   record.bodyReadAtMs = performance.now();
   const chat = parser.finish(body);
   record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
   record.stream = chat.stream;
-  const candidates = resolveModel(chat.model, call, services, client);
-  record.provider = candidates[0]!.provider.id;
-  const answering = askCandidates(candidates, { call, chat, tracing, services });
-  const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
-  return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
+  return chat;
 }
 
 const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
@@ -62,71 +73,129 @@ function checkContentHeaders(call: Call): void {
 }
 
 /**
- * Resolves a `model` value:
- * - an alias, to those of its targets whose providers are registered, in order or balanced;
- * - `<provider_id>/<model_name>`, split at the first slash;
- * - a provider's id, to its default model;
- * - any other name, to the primary provider.
- *
- * Adds each fallback that is not among them, with its own default model. The client's `models` must have the name as it
- * was sent, or, if it is no alias, as `<provider_id>/<model_name>`. Throws `unknownProvider` or `invalidRequest`; to a
- * client with `models` `notFound` for every other name, so that it does not learn what there is.
+ * Asks the candidates in order until one answers. The first is the requested one: if its circuit is open, it is asked last.
+ * If all fail, throws the failure of the requested one; at once `ClientGone` or a failure that names no provider. Holds the
+ * request's body until it has its result.
  */
-function resolveModel(
-  name: string,
-  call: Call,
-  services: CompletionServices,
-  client: ClientSettings | undefined,
-): Candidate[] {
-  const { config, fallbacks, providers } = services;
-  const { targets, isBalanced = false } = config.aliases.get(name) ?? {};
-  const registered = targets?.filter((target) => providers.has(providerIdOf(target)));
-  const names = registered?.length ? registered : [targets?.[0] ?? name];
-  const found = names.map((one) => toCandidate(one, services));
-  const [first] = found;
-  const isNamedInFull =
-    !targets &&
-    !(first instanceof GatewayError) &&
-    mayName(client, `${first!.provider.id}/${first!.model}`);
-  if (!mayName(client, name) && !isNamedInFull) {
-    const reason = 'model not allowed for this client';
-    throw new GatewayError('notFound', 'Resource not found', { reason });
+async function askCandidates(candidates: readonly Candidate[], asking: Asking): Promise<Answer> {
+  const { call, services } = asking;
+  const { record } = call;
+  const requested = candidates[0]!;
+  let failed: Attempt | undefined;
+  // The requested one comes a second time if it was passed over.
+  let count = candidates.length;
+  call.bodyReservation.retain();
+  try {
+    for (let index = 0; index < count; index += 1) {
+      const candidate = candidates[index] ?? requested;
+      const isPostponed = index === candidates.length;
+      const admitting = admit(candidate, asking, isPostponed);
+      const admission = admitting instanceof Promise ? await admitting : admitting;
+      const isSkipped = admission instanceof GatewayError || (admission === 'open' && !isPostponed);
+      record.hasRetried ||= !isSkipped && candidate !== requested;
+      const attempt = isSkipped
+        ? skip(candidate, admission, asking)
+        : await askProvider(candidate, admission, asking);
+      if (attempt.answer) return attempt.answer;
+      if (candidate !== requested) continue;
+      failed = attempt;
+      if (!attempt.failure) count += 1;
+      else if (!isReasonToFallBack(attempt.failure, candidate)) break;
+    }
+  } finally {
+    // If all providers were skipped, it takes nothing of the client's limit.
+    const wasAsked = record.tries.some((attempt) => attempt.wasAsked);
+    if (!wasAsked) services.limits.ofClients.get(record.client)!.refundTokens();
+    call.bodyReservation.release();
   }
-  const targeted = found.map((one) => {
-    if (one instanceof GatewayError) throw one;
-    return one;
-  });
-  const candidates = isBalanced ? leastBusyFirst(targeted, call, services) : targeted;
-  const others = fallbacks.filter((one) => candidates.every(({ provider }) => provider !== one));
-  const { model } = candidates[0]!;
-  for (const provider of others)
-    candidates.push({ provider, model: provider.defaultModel ?? model });
-  return candidates;
+  record.provider = requested.provider.id;
+  record.attempt = failed;
+  throw failed!.failure!;
 }
 
-/** Returns the provider's id in the target of an alias, which always has a slash. */
-export function providerIdOf(target: string): string {
-  return target.slice(0, target.indexOf('/'));
+/** Returns whether another candidate may be asked after the requested one. */
+function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: Candidate): boolean {
+  // A target that has no key, no such model or no token left is the only one to blame among those that are alike.
+  if (isBalanced && TARGET_STATUSES.has(status)) return details.mayFallBack ?? true;
+  // The rate limit of a provider is no reason to ask another one, unlike its concurrency limit.
+  if (details.limit === 'provider') return false;
+  return details.mayFallBack ?? (status >= 500 || status === 408 || status === 429);
 }
 
-function toCandidate(
-  target: string,
-  { config, providers }: CompletionServices,
-): Candidate | GatewayError {
-  const { primary } = config.providers;
-  const slash = target.indexOf('/');
-  const isWholeName = slash < 0 && !providers.has(target);
-  if (slash === 0 || (isWholeName && primary === undefined)) {
-    return invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
+type Admission = 'closed' | 'open' | Probe | GatewayError;
+
+/**
+ * Takes a token of the provider's rate limit and a slot. Returns the state of the circuit before this attempt, or the probe
+ * that it is, or `rateLimit` if a limit is reached. With an open circuit neither is kept, unless the provider
+ * `isPostponed`: then it is asked nevertheless. Only with a store there is something to wait for.
+ */
+function admit(
+  candidate: Candidate,
+  asking: Asking,
+  isPostponed: boolean,
+): Admission | Promise<Admission> {
+  const { provider, model } = candidate;
+  const { breaker, services } = asking;
+  const guard = isPostponed ? undefined : breaker;
+  if (guard?.stateOf(provider, model) === 'open') return 'open';
+  const taking = services.limits.ofProviders.get(provider.id)!.takeTokens();
+  if (!(taking instanceof Promise)) return takeSlot(taking, candidate, asking, guard);
+  return taking.then((noToken) => takeSlot(noToken, candidate, asking, guard));
+}
+
+function takeSlot(
+  noToken: GatewayError | undefined,
+  { provider, model }: Candidate,
+  { breaker, services }: Asking,
+  guard: CircuitBreaker | undefined,
+): Admission {
+  if (noToken) return noToken;
+  const limiter = services.limits.ofProviders.get(provider.id)!;
+  // While the store was asked, another request has become the probe.
+  const isOpen = guard?.stateOf(provider, model) === 'open';
+  const noSlot = isOpen ? undefined : limiter.acquireSlot();
+  if (isOpen || noSlot) limiter.refundTokens();
+  if (isOpen) return 'open';
+  // A request that is not sent is not the probe.
+  return noSlot ?? breaker?.recordAttempt(provider, model) ?? 'closed';
+}
+
+/**
+ * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused.
+ * Returns the attempt that has the answer, or says why there is none. Frees the slot and ends the probe: after a stream, else
+ * at once.
+ */
+async function askProvider(
+  candidate: Candidate,
+  admission: 'closed' | 'open' | Probe,
+  asking: Asking,
+): Promise<Attempt> {
+  const { breaker, call, chat, services } = asking;
+  const { provider } = candidate;
+  const probe = typeof admission === 'object' ? admission : undefined;
+  const maxRetries = admission === 'closed' ? provider.retries : 0;
+  const tries = new ProviderTries(maxRetries, services.keyPools.get(provider.id), call);
+  const { releaseSlot } = services.limits.ofProviders.get(provider.id)!;
+  let isStreamed = false;
+  try {
+    for (let waitMs: number | undefined = 0; waitMs !== undefined;) {
+      if (waitMs > 0) await pause(waitMs, call.cancellation);
+      call.cancellation.throwIfCancelled();
+      waitMs = tries.next(await makeAttempt(candidate, tries, probe, asking));
+      call.record.hasRetried ||= tries.hasRetried;
+    }
+    const attempt = tries.chosen!;
+    isStreamed = chat.stream && attempt.answer !== undefined;
+    // A stream can fail until its end.
+    if (!isStreamed) breaker?.recordOutcome(candidate, attempt.failure);
+    return attempt;
+  } finally {
+    if (isStreamed) {
+      call.onFinish(releaseSlot);
+      if (probe) call.onFinish(probe.end);
+    } else {
+      releaseSlot();
+      probe?.end();
+    }
   }
-  const providerId = isWholeName ? primary! : slash < 0 ? target : target.slice(0, slash);
-  const provider = providers.get(providerId);
-  if (provider === undefined) {
-    const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
-    return new GatewayError('unknownProvider', shown);
-  }
-  const named = isWholeName ? target : slash < 0 ? '' : target.slice(slash + 1);
-  const model = named || provider.defaultModel;
-  if (!model) return invalidRequest(`provider ${providerId} has no default_model; name a model`);
-  return { provider, model };
 }

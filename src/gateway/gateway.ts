@@ -1,6 +1,6 @@
 /** One request from its head to its access line: the order of checks, the routes, and where every failure becomes an answer. */
 
-import { needsKey, type Config } from '../config/config.ts';
+import { type ClientSettings, needsKey, type Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { checkProtocol, headerValues } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
@@ -8,11 +8,11 @@ import { isLoopback, isOwnHost } from '../lib/loopback.ts';
 import { type Answer, isStream } from '../lib/attempt.ts';
 import type { RequestObserver } from '../lib/request-facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import { createAccessLog } from './access-log.ts';
-import { completeChat, type CompletionServices } from './chat-completions.ts';
+import type { CompletionServices } from './attempts.ts';
+import { completeChat } from './chat-completions.ts';
 import type { ModelList } from './model-list.ts';
 
 interface GatewayServices extends CompletionServices {
@@ -20,8 +20,9 @@ interface GatewayServices extends CompletionServices {
   readonly observe?: RequestObserver | undefined;
   readonly listModels: ModelList;
   /** Counts streamed answers while they are being sent: also those of former settings. */
-  readonly streams: SharedCounter;
-  readonly memory: SharedMemory;
+  readonly streams: { open: number };
+  /** The warnings that were logged, each of which is logged once. */
+  readonly warned: Set<string>;
 }
 
 const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
@@ -44,6 +45,18 @@ export function createGateway(services: GatewayServices) {
   const accessLog = createAccessLog(config, logger, observe);
   const allowCors = config.server.cors ? addCorsHeaders : undefined;
 
+  /** Returns the answer for what was thrown; undefined if nobody is there to answer. */
+  const answerFailure = (thrown: unknown, call: Call): Answer | undefined => {
+    // The request may report the disconnect before the response does.
+    if (thrown instanceof ClientGone) call.cancellation.cancel(thrown);
+    else return toErrorAnswer(call, GatewayError.from(thrown));
+    return undefined;
+  };
+  const addHeaders = (answer: Answer, call: Call): void => {
+    if (!answer.pending) addOwnHeaders(answer, call, services.redact);
+    allowCors?.(answer);
+  };
+
   return {
     /** Answers a call and logs it. Never rejects. */
     async handle(call: Call): Promise<void> {
@@ -51,27 +64,23 @@ export function createGateway(services: GatewayServices) {
       try {
         answer = await dispatch(call);
       } catch (thrown) {
-        // The request may report the disconnect before the response does.
-        if (thrown instanceof ClientGone) call.cancellation.cancel(thrown);
-        else answer = toErrorAnswer(call, GatewayError.from(thrown));
+        answer = answerFailure(thrown, call);
       }
-      const isStreamed = answer !== undefined && isStream(answer.body);
-      if (isStreamed) streams.add(1);
+      const openStreams = Number(answer !== undefined && isStream(answer.body));
+      streams.open += openStreams;
       try {
         if (answer) {
-          const { pending } = answer;
-          if (!pending) addOwnHeaders(answer, call, services.redact);
-          allowCors?.(answer);
+          addHeaders(answer, call);
           await call.send(answer);
           // If the client has left, providers may still be asked: what they hold is freed after the request.
-          if (pending) await pending;
+          if (answer.pending) await answer.pending;
         }
       } catch (thrown) {
         answer = toErrorAnswer(call, GatewayError.from(thrown));
         allowCors?.(answer);
         await call.send(answer).catch(() => {});
       }
-      if (isStreamed) streams.add(-1);
+      streams.open -= openStreams;
       accessLog.logFinished(call, answer?.status);
     },
     /** Logs a request that could not be parsed, and returns its answer. */
@@ -106,26 +115,50 @@ function addOwnHeaders({ headers }: Answer, { record }: Call, redact: Redactor):
   }
 }
 
-/** Returns a function that finds a call's answer. It rejects with `GatewayError` or `ClientGone`. */
-function createDispatch(services: GatewayServices): (call: Call) => Promise<Answer> {
-  const { config, limits, listModels, logger, memory } = services;
+/** Returns a function that finds a call's answer. It throws or rejects with `GatewayError` or `ClientGone`. */
+function createDispatch(services: GatewayServices): (call: Call) => Answer | Promise<Answer> {
+  const { config, limits, listModels, logger, warned } = services;
   const { server, clients } = config;
   const authenticate = createAuthenticator(server.auth, clients);
   // With CORS pages are wanted; with keys they are no danger.
   const checkOrigin = server.cors || needsKey(config) ? undefined : createOriginCheck(server);
-  const proxied = needsKey(config) ? undefined : memory.totalCounter('proxied without keys');
-  const askedFor = new Map(
-    UNSERVED_PATHS.map((path) => [path, memory.totalCounter(`asked for: ${path}`)]),
-  );
+  const isOpen = !needsKey(config);
+  const warnOnce = (text: string) => {
+    if (warned.has(text)) return;
+    warned.add(text);
+    logger.log('warn', text);
+  };
 
+  /** Answers a request whose client may send it, unless it has no token left. */
+  const route = (
+    noToken: GatewayError | undefined,
+    call: Call,
+    client: ClientSettings | undefined,
+  ): Answer | Promise<Answer> => {
+    if (noToken) throw noToken;
+    const { path } = call;
+    const methods = ROUTES.get(path);
+    if (methods?.includes(call.method)) {
+      return path === '/v1/models' ? listModels(client) : completeChat(call, services, client);
+    }
+    // A client that is set to it asks again and again.
+    if (UNSERVED_PATHS.includes(path)) {
+      warnOnce(`${path} is not served; this gateway serves ${SERVED}`);
+    }
+    const allow = methods && { headers: { allow: methods.join(', ') } };
+    throw new GatewayError('notFound', 'Resource not found', allow);
+  };
+  const waitAndRoute = async (
+    taking: Promise<GatewayError | undefined>,
+    call: Call,
+    client: ClientSettings | undefined,
+  ) => route(await taking, call, client);
   // In this order, so that an unauthenticated client learns and consumes nothing.
-  return async (call) => {
-    const { headers, method, path } = call;
+  return (call) => {
+    const { headers, method } = call;
     checkProtocol(call);
     checkOrigin?.(call);
-    const methods = ROUTES.get(path);
-    const isFound = methods?.includes(method);
-    if (isFound && path === '/health') return health(call);
+    if (call.path === '/health' && ROUTES.get('/health')!.includes(method)) return health(call);
     const isPreflight =
       method === 'OPTIONS' && headers['access-control-request-method'] !== undefined;
     // It carries no Authorization.
@@ -133,24 +166,19 @@ function createDispatch(services: GatewayServices): (call: Call) => Promise<Answ
     const client = authenticate(headerValues(call, 'authorization'));
     call.record.client = client?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
-    // Once, over all threads: on loopback too, a gateway without keys is open to everybody whom a proxy lets through.
-    if (isProxied && proxied?.add(1) === 1) {
-      logger.log('warn', 'a proxy sends requests, and no key is needed; set [server.auth] keys');
+    // On loopback too, a gateway without keys is open to everybody whom a proxy lets through.
+    if (isProxied && isOpen) {
+      warnOnce('a proxy sends requests, and no key is needed; set [server.auth] keys');
     }
     const limiter = limits.ofClients.get(client?.name)!;
     const noSlot = limiter.acquireSlot();
     if (noSlot) throw noSlot;
-    call.onFinish(() => limiter.releaseSlot());
-    const noToken = await limiter.takeTokens();
-    if (noToken) throw noToken;
-    if (isFound && path === '/v1/models') return await listModels(client);
-    if (isFound) return await completeChat(call, services, client);
-    // Once per path, over all threads: a client that is set to it asks again and again.
-    if (askedFor.get(path)?.add(1) === 1) {
-      logger.log('warn', `${path} is not served; this gateway serves ${SERVED}`);
-    }
-    const allow = methods && { headers: { allow: methods.join(', ') } };
-    throw new GatewayError('notFound', 'Resource not found', allow);
+    call.onFinish(limiter.releaseSlot);
+    const taking = limiter.takeTokens();
+    // Only with a store there is something to wait for.
+    return taking instanceof Promise
+      ? waitAndRoute(taking, call, client)
+      : route(taking, call, client);
   };
 }
 

@@ -39,7 +39,7 @@ export function keepAlive(
   });
 }
 
-/** Of a stream that has begun. */
+/** The error event of a stream that has begun. */
 async function* failureEvents(thrown: unknown, { record }: Call): AsyncGenerator<Buffer> {
   if (thrown instanceof ClientGone) return;
   record.failure = GatewayError.from(thrown);

@@ -7,13 +7,12 @@ import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
-import type { SharedMemory } from '../lib/shared-memory.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
 import { type ListedModel, readModelList } from '../upstream/listed-models.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
-import { providerIdOf } from './chat-completions.ts';
+import { providerIdOf } from './candidates.ts';
 
 const FETCH_TIMEOUT_MS = 3000;
 const FRESH_MS = 300_000;
@@ -34,11 +33,10 @@ interface ModelListServices {
   readonly transport: Transport;
   readonly logger: Logger;
   readonly redact: Redactor;
-  readonly memory: SharedMemory;
   /** Takes the names of a provider's models, as that provider has listed them. */
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
   /** The lists of the providers. It outlives a reload for providers whose settings are the same. */
-  readonly cache: ModelListCache;
+  readonly modelLists: ModelListCache;
 }
 
 export type ModelListCache = WeakMap<Provider, CachedList>;
@@ -47,8 +45,8 @@ interface CachedList {
   models: readonly ListedModel[];
   /** On the clock of `performance.now()`. */
   freshUntilMs: number;
-  /** The last fetch failed, and the log says so. */
-  isFailing: boolean;
+  /** The last fetch succeeded; undefined before the first. If it failed, the log says so. */
+  isUp: boolean | undefined;
   /** The fetch under way, which other requests wait for too. */
   fetching?: Promise<void> | undefined;
 }
@@ -58,8 +56,7 @@ interface CachedList {
  * the answer is never an error.
  */
 export function createModelList(services: ModelListServices): ModelList {
-  const { providers, keyPools, transport, logger, memory, redact, onModels, cache } = services;
-  const states = new Map([...providers.keys()].map((id) => [id, modelListState(memory, id)]));
+  const { providers, keyPools, transport, logger, redact, onModels, modelLists } = services;
   /**
    * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
    * different lists. Clients that do not read hold no copies.
@@ -68,8 +65,12 @@ export function createModelList(services: ModelListServices): ModelList {
 
   async function updateList(provider: Provider): Promise<void> {
     if (provider.models) return;
-    const cached = cache.get(provider) ?? { models: [], freshUntilMs: -Infinity, isFailing: false };
-    cache.set(provider, cached);
+    const cached = modelLists.get(provider) ?? {
+      models: [],
+      freshUntilMs: -Infinity,
+      isUp: undefined,
+    };
+    modelLists.set(provider, cached);
     if (performance.now() < cached.freshUntilMs) return;
     cached.fetching ??= refresh(provider, cached);
     await cached.fetching;
@@ -101,13 +102,12 @@ export function createModelList(services: ModelListServices): ModelList {
       provider: provider.id,
       cause: failure && describeCause(failure.cause ?? failure),
     };
-    const isSame = cached.isFailing === (failure !== undefined);
+    const isSame = (cached.isUp ?? true) === (failure === undefined);
     if (isSame)
       logger.log('debug', 'model list fetched', { ...facts, models: cached.models.length });
     else if (failure) logger.log('warn', 'model list failed', facts);
     else logger.log('info', 'model list works again', facts);
-    cached.isFailing = failure !== undefined;
-    states.get(provider.id)!.isUp = failure === undefined;
+    cached.isUp = failure === undefined;
     cached.freshUntilMs = performance.now() + (failure ? FRESH_AFTER_FAILURE_MS : FRESH_MS);
     cached.fetching = undefined;
   }
@@ -125,24 +125,11 @@ export function createModelList(services: ModelListServices): ModelList {
   };
 }
 
-/** The result of the latest fetch of a provider's list, in whichever thread; undefined before the first. */
-export function modelListState(memory: SharedMemory, provider: string) {
-  const cells = new Uint8Array(memory.block(`model list: ${provider}`, 1));
-  return {
-    get isUp(): boolean | undefined {
-      return cells[0] === 0 ? undefined : cells[0] === 1;
-    },
-    set isUp(isUp: boolean) {
-      cells[0] = isUp ? 1 : 2;
-    },
-  };
-}
-
 /** Lists the models that are known of each provider, and then the aliases that lead to a registered one. */
-function listEntries({ providers, config, cache }: ModelListServices) {
+function listEntries({ providers, config, modelLists }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
     const { id, models, defaultModel } = provider;
-    const listed = new Map(cache.get(provider)?.models.map((model) => [model.name, model]));
+    const listed = new Map(modelLists.get(provider)?.models.map((model) => [model.name, model]));
     const names = new Set(models ?? listed.keys());
     if (defaultModel) names.add(defaultModel);
     return [...names].map((name) => toEntry(`${id}/${name}`, id, listed.get(name)));

@@ -5,9 +5,9 @@ import { type ClientGone, GatewayError, type Outcome } from './errors.ts';
 import type { ByteStream } from './byte-source.ts';
 import { escapeControlCharacters } from './secrets.ts';
 
-/** Of every text from outside that a line of the log quotes. */
+/** The length of every text from outside that a line of the log quotes. */
 export const MAX_LOGGED_CHARACTERS = 200;
-/** Of every name from outside. */
+/** The length of every name from outside. */
 export const MAX_NAME_CHARACTERS = 128;
 /** OpenAI's `usage` has 300 bytes. */
 export const MAX_USAGE_BYTES = 16_384;
@@ -22,10 +22,10 @@ export interface ChatRequest {
   /** As the client wrote it: `<provider_id>/<model_name>` or an alias. */
   readonly model: string;
   readonly stream: boolean;
-  /** The client's bytes with only the `model` value replaced, in parts: long ones are not copied. */
-  bodyWithModel(model: string): readonly Buffer[];
-  /** The same request, which also asks for the tokens of its stream; undefined if it does, is no stream, or has members for that which it cannot be put in. */
-  askForUsage(): Omit<ChatRequest, 'askForUsage'> | undefined;
+  /** It is a stream, does not ask for its tokens, and could: its `stream_options` is an object, null or absent. */
+  readonly mayAskForUsage: boolean;
+  /** The client's bytes with only the `model` value replaced, and asking for the tokens, in parts: long ones are not copied. */
+  bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
 }
 
 export interface Answer {
@@ -34,7 +34,7 @@ export interface Answer {
   readonly headers: Record<string, string>;
   /** Text, bytes in parts, or a stream. What the client is told of its failure is part of the stream. */
   readonly body: string | readonly Buffer[] | ByteStream;
-  /** Of a stream that begins early: resolves when no provider is asked any more. */
+  /** Resolves when no provider is asked any more for a stream that begins early. */
   readonly pending?: Promise<void>;
 }
 
@@ -101,7 +101,7 @@ export class Attempt {
   failure: GatewayError | undefined;
   /** The provider's own. */
   status: number | undefined;
-  /** Those of the provider's reply. */
+  /** The headers of the provider's reply. */
   headers: ReadonlyMap<string, string> | undefined;
   upstreamRequestId: string | undefined;
   /** Undefined if the transport does not tell. */
@@ -113,8 +113,6 @@ export class Attempt {
   #usage: string | TokenUsage | undefined;
   /** The gateway has asked for the `usage`, and takes it out of the stream. */
   usageAdded = false;
-  /** The error names what was added: perhaps the provider refuses to be asked. */
-  isUsageRefused = false;
 
   constructor(
     { id, chatUrl }: { readonly id: string; readonly chatUrl: string },

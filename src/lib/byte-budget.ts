@@ -1,11 +1,8 @@
-/** The memory that requests and answers of all clients take together: bounded, and free again at once. */
-
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
+/** The memory that requests and answers of all clients take together: bounded, and given back as soon as the last reader has it. */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
 import { ClientGone, GatewayError } from './errors.ts';
-import type { SharedCounter, SharedMemory } from './shared-memory.ts';
+import { collectGarbage } from './garbage-collector.ts';
 
 /** A smaller holder is bounded by `maxBufferedBytes` alone: small requests go on when memory is short. */
 const SMALL_BYTES = 65_536;
@@ -16,22 +13,18 @@ const MAX_EVENT_BYTES = 18_874_368;
 const READING_MS = 50;
 const COLLECTING_MS = 1000;
 
-setFlagsFromString('--expose-gc');
-/** V8 would wait too long: Buffers lie outside of its heap, and those of one burst may be all that a container has. */
-export const collectGarbage = runInNewContext('gc') as (options?: { type: 'minor' }) => void;
-
-/** Of all reservations together, and of the whole process: the kernel ends one that takes more. */
+/** Limits of all reservations together, and of the whole process: the kernel ends one that takes more. */
 type BudgetLimits = { readonly maxBufferedBytes: number; readonly memoryBytes: number };
 
-/** One for the process, over all its threads. */
+/** What a listener's requests and answers take together. */
 export class ByteBudget {
   /** A reload may set them below what is reserved; then `reserve` fails until enough is freed. */
   limits: BudgetLimits;
-  readonly #reserved: SharedCounter;
-  /** Of what is reserved for bodies, what has come. */
-  readonly bodyBytes: SharedCounter;
+  reservedBytes = 0;
+  /** The bytes that have come of what is reserved for bodies. */
+  bodyBytes = 0;
   /** Bytes of the streams that wait for memory, at least 1 for each: while above 0, no body becomes larger than 64 KiB. */
-  readonly waiting: SharedCounter;
+  waitingBytes = 0;
   /** The streams that had to wait, in that order, each until its event is whole. */
   readonly queue = new Set<Reservation>();
   /** Resident memory without bodies. */
@@ -39,30 +32,25 @@ export class ByteBudget {
   #readAtMs = -Infinity;
   #collectedAtMs = -Infinity;
 
-  constructor(limits: BudgetLimits, memory: SharedMemory) {
+  constructor(limits: BudgetLimits) {
     this.limits = limits;
-    this.#reserved = memory.inFlightCounter('bytes');
-    this.bodyBytes = memory.inFlightCounter('bytes of bodies');
-    this.waiting = memory.inFlightCounter('bytes of streams that wait for memory');
-  }
-
-  get reservedBytes(): number {
-    return this.#reserved.value;
   }
 
   /** Reserves bytes for a holder that will have `total`. Returns false, and reserves nothing, if all were more than `max` then. */
   reserve(bytes: number, total: number, max: number): boolean {
     if (total > SMALL_BYTES && !this.#isMemoryLeft(bytes)) return false;
-    return this.#reserved.addWithin(bytes, max);
+    if (this.reservedBytes + bytes > max) return false;
+    this.reservedBytes += bytes;
+    return true;
   }
 
   free(bytes: number): void {
-    this.#reserved.add(-bytes);
+    this.reservedBytes -= bytes;
   }
 
   /** Returns whether an eighth of the memory is left once all that is reserved has come. */
   #isMemoryLeft(bytes: number): boolean {
-    const maxOtherBytes = (this.limits.memoryBytes / 8) * 7 - this.#reserved.value - bytes;
+    const maxOtherBytes = (this.limits.memoryBytes / 8) * 7 - this.reservedBytes - bytes;
     const nowMs = performance.now();
     if (nowMs - this.#readAtMs > READING_MS) this.#readMemory(nowMs);
     if (this.#otherBytes > maxOtherBytes && nowMs - this.#collectedAtMs > COLLECTING_MS) {
@@ -75,7 +63,7 @@ export class ByteBudget {
 
   #readMemory(nowMs: number): void {
     this.#readAtMs = nowMs;
-    this.#otherBytes = process.memoryUsage.rss() - this.bodyBytes.value;
+    this.#otherBytes = process.memoryUsage.rss() - this.bodyBytes;
   }
 }
 
@@ -110,9 +98,10 @@ export class Reservation {
    * if all had only parts of their events, none could go on.
    */
   tryGrow(bytes: number): boolean {
-    const max = this.budget.limits.maxBufferedBytes;
-    if (this.tryResize(bytes, max - Math.min(max / 2, MAX_EVENT_BYTES))) return true;
-    this.budget.queue.add(this);
+    const { limits, queue } = this.budget;
+    const keptBytes = Math.min(limits.maxBufferedBytes / 2, MAX_EVENT_BYTES);
+    if (this.tryResize(bytes, limits.maxBufferedBytes - keptBytes)) return true;
+    queue.add(this);
     return this.#isFirst && this.tryResize(bytes);
   }
 
@@ -120,7 +109,7 @@ export class Reservation {
     return this.budget.queue.values().next().value === this;
   }
 
-  /** Lets the next stream go first: the event is whole, or given up. */
+  /** The event is whole, or given up: the next stream goes first. */
   leaveQueue(): void {
     this.budget.queue.delete(this);
   }
@@ -128,7 +117,7 @@ export class Reservation {
   /** Changes it to `bytes`; 0 also frees the body. Throws `rateLimit` if they do not fit, and `ClientGone` if it is closed. */
   resize(bytes: number): void {
     const becomesLarge = this.#bytes <= SMALL_BYTES && bytes > SMALL_BYTES;
-    const isAfterOthers = becomesLarge && this.budget.waiting.value > 0;
+    const isAfterOthers = becomesLarge && this.budget.waitingBytes > 0;
     if (isAfterOthers || !this.tryResize(bytes)) throw noRoom();
     if (bytes > 0) return;
     this.leaveQueue();
@@ -136,17 +125,14 @@ export class Reservation {
     this.#body = undefined;
   }
 
-  /**
-   * Begins to wait for room, and returns a function that ends the wait. Throws `rateLimit` if it is the first, and all that is
-   * reserved belongs to streams that wait: none of them could go on.
-   */
+  /** Begins to wait for room, and returns what ends the wait. Throws `rateLimit` for the first of the queue if all the others wait too. */
   wait(): () => void {
     const { budget } = this;
     const bytes = Math.max(1, this.#bytes);
-    budget.waiting.add(bytes);
-    const end = () => budget.waiting.add(-bytes);
-    const isAnyoneElse = !this.#isFirst || budget.waiting.value < budget.reservedBytes;
-    if (isAnyoneElse || this.#bytes === 0) return end;
+    budget.waitingBytes += bytes;
+    const end = () => (budget.waitingBytes -= bytes);
+    const othersGoOn = budget.waitingBytes < budget.reservedBytes;
+    if (this.#bytes === 0 || !this.#isFirst || othersGoOn) return end;
     end();
     throw noRoom();
   }
@@ -209,14 +195,14 @@ export class HeldBody {
     if (!this.#long && size <= SMALL_BYTES) this.#short.push(chunk);
     else this.#pushLong(chunk);
     this.size = size;
-    this.#reservation.budget.bodyBytes.add(chunk.length);
+    this.#reservation.budget.bodyBytes += chunk.length;
   }
 
   /** Gives the memory back. `parts` of a long body that somebody still has are empty then. */
   free(): void {
     this.#short.takeParts();
     this.#long?.resize(0);
-    this.#reservation.budget.bodyBytes.add(-this.size);
+    this.#reservation.budget.bodyBytes -= this.size;
     this.size = 0;
   }
 

@@ -10,7 +10,7 @@ export function startTimer(callback: () => void, ms: number): NodeJS.Timeout {
 
 const NONE: readonly (() => void)[] = [];
 
-/** AbortController and AbortSignal in one, without their cost: each request has several, with several listeners. */
+/** AbortController and AbortSignal in one, without their cost: each request has several, each nearly always with one listener. */
 export class Cancellation {
   #reason: Error | undefined;
   #listeners = NONE;
@@ -40,7 +40,7 @@ export class Cancellation {
 
   offCancel(listener: () => void): void {
     const listeners = this.#listeners;
-    // Nearly always there is one, and no list to be made.
+    // The usual case needs no list.
     const isOnly = listeners.length === 1 && listeners[0] === listener;
     this.#listeners = isOnly ? NONE : listeners.filter((one) => one !== listener);
   }

@@ -65,12 +65,18 @@ export function sliceText(parts: readonly Buffer[], start: number, end: number):
 /** Returns bytes in parts with `text` in place of those from offset `start` up to, not including, `end`. */
 export function replaceText(
   parts: readonly Buffer[],
-  text: string,
-  start: number,
-  end: number,
+  { text, start, end }: { readonly text: string; readonly start: number; readonly end: number },
 ): Buffer[] {
-  const replaced = [...sliceParts(parts, 0, start), Buffer.from(text), ...sliceParts(parts, end)];
-  return lengthOf(replaced) < LONG_BYTES ? [Buffer.concat(replaced)] : replaced;
+  const [only] = parts;
+  if (parts.length > 1 || only!.length > LONG_BYTES) {
+    return [...sliceParts(parts, 0, start), Buffer.from(text), ...sliceParts(parts, end)];
+  }
+  const textBytes = Buffer.byteLength(text);
+  const replaced = Buffer.allocUnsafe(only!.length - (end - start) + textBytes);
+  only!.copy(replaced, 0, 0, start);
+  replaced.write(text, start);
+  only!.copy(replaced, start + textBytes, end);
+  return [replaced];
 }
 
 /** Returns bytes in parts as one; a single part is not copied. */

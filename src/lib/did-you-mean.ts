@@ -1,7 +1,7 @@
 /** Returns `; did you mean "port"?` if a known name is similar, else the list of known names. */
 export function didYouMean(name: string, known: readonly string[]): string {
   const [nearest] = known.toSorted((a, b) => editDistance(name, a) - editDistance(name, b));
-  // Of a name of three letters, two others are another name.
+  // A name of three letters with two others is another name.
   const limit = Math.min(Math.max(2, name.length / 3), name.length / 2);
   if (nearest !== undefined && editDistance(name, nearest) <= limit) {
     return `; did you mean "${nearest}"?`;

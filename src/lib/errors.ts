@@ -134,8 +134,7 @@ export class GatewayError extends Error {
     if (retryAfterSeconds !== undefined) headers['retry-after'] = String(retryAfterSeconds);
     // RFC 9110 11.6.1: a 401 names the scheme. A provider's 401 is not about this gateway's.
     if (this.kind === 'authentication') headers['www-authenticate'] = 'Bearer';
-    // SDKs repeat every 5xx and 429. A repeat cannot help here, and a timeout is paid for each time. A provider's own 501 or
-    // 504 may pass.
+    // SDKs repeat each 5xx and 429: it cannot help here, and a timeout is paid each time. A provider's own 501, 504 may pass.
     const isFinal = this.kind === 'unsupported' || this.kind === 'timeout';
     if (isFinal || (retryAfterSeconds ?? 0) > MAX_USEFUL_RETRY_AFTER_SECONDS) {
       headers['x-should-retry'] = 'false';

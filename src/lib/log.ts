@@ -1,19 +1,19 @@
-/** The log: one line per event on stdout, as JSON, or as text if stdout is a terminal. */
+/** The log: one line per event on stdout, as JSON, or as text for a terminal. */
 
-import type { TryFacts } from './attempt.ts';
-import type { RequestFacts } from './request-facts.ts';
-import { escapeControlCharacters, type Redactor } from './secrets.ts';
+import type { Redactor } from './secrets.ts';
 
 export const LOG_LEVELS = ['error', 'warn', 'info', 'debug', 'trace'] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 
 type LogValue = string | number | boolean | undefined;
-type FlatFacts = Readonly<Record<string, LogValue>>;
+export type FlatFacts = Readonly<Record<string, LogValue>>;
 
 /** The fields of one log line. Keys are never among them, and message contents only where a provider's error text quotes them. */
 export type LogFacts = Readonly<
   Record<string, LogValue | readonly FlatFacts[] | readonly string[]>
 >;
+
+export type LogEntry = LogFacts & { time: string; level: LogLevel; message: string };
 
 export interface Logger {
   log(level: LogLevel, message: string, facts?: LogFacts): void;
@@ -32,13 +32,14 @@ const MAX_ARRAY_ENTRIES = 50;
 /** Creates the logger, whose settings can change while it is used. */
 export function createLogger(
   options: LogSettings & {
-    readonly colour: boolean;
+    /** Returns an entry as text, with its line end. */
+    readonly toText: (entry: LogEntry) => string;
     readonly write: (line: string) => void;
     /** Applied to every message and every text value. */
     readonly redact: Redactor;
   },
 ) {
-  const { redact, colour, write } = options;
+  const { redact, toText, write } = options;
   let settings: LogSettings = options;
   const isEnabled = (level: LogLevel) =>
     LOG_LEVELS.indexOf(level) <= LOG_LEVELS.indexOf(settings.level);
@@ -51,7 +52,7 @@ export function createLogger(
       if (!isEnabled(level)) return;
       const head = { time: new Date(Date.now()).toISOString(), level, message };
       if (settings.format === 'json') write(formatJson(head, facts, redact));
-      else write(formatText(redactFacts({ ...head, ...facts }, redact), colour));
+      else write(toText(redactFacts({ ...head, ...facts }, redact)));
     },
   };
 }
@@ -70,10 +71,11 @@ export function redactFacts<Facts extends LogFacts>(facts: Facts, redact: Redact
 const SEPARATORS = /[\u2028\u2029]/g;
 
 function formatJson(head: LogFacts, facts: LogFacts, redact: Redactor): string {
-  // Joined as texts: one object of all the facts would be a copy of each request's.
+  // Looked at and joined as texts: one object, or one text, of both would be a copy of the facts of each request.
   const [start, rest] = [JSON.stringify(head), JSON.stringify(facts)];
-  const line = rest === '{}' ? start : `${start.slice(0, -1)},${rest.slice(1)}`;
-  if (isPlain(line, redact)) return `${line}\n`;
+  if (isPlain(start, redact) && isPlain(rest, redact)) {
+    return rest === '{}' ? `${start}\n` : `${start.slice(0, -1)},${rest.slice(1)}\n`;
+  }
   const entry = redactFacts({ ...head, ...facts }, redact);
   return `${JSON.stringify(entry).replace(SEPARATORS, ' ')}\n`;
 }
@@ -82,100 +84,4 @@ function formatJson(head: LogFacts, facts: LogFacts, redact: Redactor): string {
 function isPlain(json: string, redact: Redactor): boolean {
   if (json.length > MAX_VALUE_CHARACTERS || json.includes('\\')) return false;
   return json.search(SEPARATORS) === -1 && !redact.mayChange(json);
-}
-
-const ANSI_COLOURS = { error: 31, warn: 33, info: 32, debug: 36, trace: 90 } as const;
-const GREY = 90;
-const MAX_COLUMNS = 120;
-const MAX_MESSAGE_CHARACTERS = 2000;
-const MAX_TEXT_VALUE_CHARACTERS = 500;
-/** Values that need no quotes. */
-const WORD = /^[^\s"=\\]+$/;
-const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
-
-type Entry = LogFacts & { time: string; level: LogLevel; message: string };
-
-/** Returns the entry as text, with its line end. A failed request has more lines: one for each attempt, and its ids. */
-function formatText({ time, level, message, ...facts }: Entry, colour: boolean): string {
-  const paint = (code: number, text: string) => (colour ? `\u001b[${code}m${text}\u001b[0m` : text);
-  const paintLevel = (text: string) => paint(ANSI_COLOURS[level], text);
-  const clock = time.slice(11, 23);
-  if (message === 'request') {
-    return formatRequest(clock, facts as unknown as RequestFacts, paintLevel);
-  }
-  const label = paintLevel(level.toUpperCase().padEnd(5));
-  const text = escapeControlCharacters(message, MAX_MESSAGE_CHARACTERS);
-  const pairs = pairsOf(facts, (name) => paint(GREY, name));
-  return `${clock} ${label} ${[text, ...pairs].join(' ')}\n`;
-}
-
-function formatRequest(
-  clock: string,
-  facts: RequestFacts,
-  paint: (outcome: string) => string,
-): string {
-  const { client, model, outcome, status, tries = [] } = facts;
-  const isOk = outcome === 'ok';
-  const asked = `${facts.provider}/${facts.upstream_model}`;
-  const target = facts.upstream_model === undefined || asked === model ? '' : ` → ${asked}`;
-  const what = model === undefined ? `${facts.method} ${facts.path}` : `${model}${target}`;
-  const times = [facts.first_byte_ms, facts.duration_ms].filter((ms) => ms !== undefined);
-  const figures = [
-    [...new Set(times.map(formatMs))].join(', '),
-    tokensOf(facts),
-    isOk && tries.length > 1 ? `${tries.length} tries` : '',
-  ].filter((text) => text !== '');
-  const end = `  ${figures.join('  ')}`;
-  const start = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}  `;
-  const who = client === undefined ? '' : `${client}  `;
-  const middle = shorten(
-    escapeControlCharacters(who + what, Infinity),
-    MAX_COLUMNS - start.length - end.length,
-  );
-  const line = `${start.replace(outcome, paint(outcome))}${middle}${end}\n`;
-  if (isOk) return line;
-  const { cause, limit, reason, remote, request_id } = facts;
-  const details = pairsOf({ reason, limit, cause, remote, request_id }).join(' ');
-  return `${line}${tries.map(formatTry).join('')}  ${details}\n`;
-}
-
-function tokensOf({ prompt_tokens: sent, completion_tokens: received }: RequestFacts): string {
-  if (sent === undefined && received === undefined) return '';
-  return `${sent ?? '?'}+${received ?? '?'} tokens`;
-}
-
-function formatTry({ provider, model, outcome, duration_ms, ...others }: TryFacts): string {
-  const { key, status, cause } = others;
-  const took = duration_ms === undefined ? [] : [formatMs(duration_ms)];
-  const parts = [formatValue(`${provider}/${model}`), outcome, ...took];
-  return `  ${[...parts, ...pairsOf({ key, status, cause })].join(' ')}\n`;
-}
-
-function formatMs(ms: number): string {
-  return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
-}
-
-function shorten(text: string, maxCharacters: number): string {
-  return text.length > maxCharacters ? `${text.slice(0, maxCharacters - 1)}…` : text;
-}
-
-/** In an array, `word` is ARRAY_WORD. */
-function pairsOf(facts: LogFacts, paint = (name: string) => name, word = WORD): string[] {
-  return Object.entries(facts)
-    .filter(([, value]) => value !== undefined)
-    .map(([name, value]) => `${paint(`${name}=`)}${formatValue(value, word)}`);
-}
-
-/** Quotes a text as JSON does, unless it is one word: with a space and `=` in it, it could forge a field. */
-function formatValue(value: unknown, word = WORD): string {
-  if (Array.isArray(value)) {
-    const entries = value.map((entry: string | FlatFacts) =>
-      typeof entry === 'string'
-        ? formatValue(entry, ARRAY_WORD)
-        : pairsOf(entry, undefined, ARRAY_WORD).join(' '),
-    );
-    return `[${entries.join(', ')}]`;
-  }
-  const text = String(value).slice(0, MAX_TEXT_VALUE_CHARACTERS);
-  return escapeControlCharacters(word.test(text) ? text : JSON.stringify(text), Infinity);
 }

@@ -29,7 +29,7 @@ export type RequestFacts = Partial<TokenUsage> & {
   readonly outcome: Outcome;
   /** The message of the error that the client got; of a 429, whose limit it was. */
   readonly reason?: string | undefined;
-  /** Of a 429 of the gateway's own: which limit, and how full it is. */
+  /** The limit of a 429 of the gateway's own, and how full it is. */
   readonly limit?: string | undefined;
   readonly cause?: string | undefined;
   readonly finish_reason?: string | undefined;

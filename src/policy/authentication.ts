@@ -28,7 +28,7 @@ export function createAuthenticator(
   const known = [...digests(auth.keys), ...clients.flatMap((one) => digests(one.keys, one))];
   return (authorization: readonly string[]): ClientSettings | undefined => {
     if (!auth.enabled) return undefined;
-    // Of two headers Node reports the first, but a proxy in front may have checked the last.
+    // Node reports the first of two headers, but a proxy in front may have checked the last.
     const token = authorization.length === 1 ? BEARER.exec(authorization[0]!)?.[1] : undefined;
     if (token !== undefined && known.length === 0) return undefined;
     const digest = token === undefined ? undefined : sha256(token);

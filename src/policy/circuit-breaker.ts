@@ -2,7 +2,6 @@
 
 import { causeOf } from '../lib/attempt.ts';
 import type { GatewayError } from '../lib/errors.ts';
-import { sharedNowWholeMs } from '../lib/shared-memory.ts';
 import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
@@ -10,9 +9,9 @@ const FAILURES_TO_OPEN = 3;
 const COOLDOWN_MS = 10_000;
 /** A probe has succeeded if data still comes so long after the first of its stream. */
 const PROBED_STREAM_MS = 10_000;
-/** Those of the network (502), of time limits (504), and an upstream's own. */
+/** Statuses of network failures (502) and time limits (504), and an upstream's own. */
 const OUTAGE_STATUSES = new Set([502, 503, 504, 529]);
-/** Of a wrong key, a model that is not there, and a limit. */
+/** Statuses of a wrong key, a model that is not there, and a limit. */
 export const TARGET_STATUSES = new Set([401, 403, 404, 429]);
 /** Model names come from clients: the circuits that failed last are kept, and no names longer than this. */
 const MAX_CIRCUITS = 1000;
@@ -39,22 +38,19 @@ interface Target {
   readonly isBalanced?: boolean;
 }
 
-/** A change that the breakers of the other threads make too. */
-export interface CircuitEvent {
-  readonly type: 'probe' | 'success' | 'failure';
+/** A circuit that has failures: those in a row, of which `cause` is the latest. */
+interface Circuit {
   readonly provider: string;
   readonly digest: string;
-  /** Absent for the provider itself: it could not be connected to. */
+  /** Undefined for the provider itself: it could not be connected to. */
   readonly model: string | undefined;
   readonly cause: string | undefined;
-  /** The end of the cooldown, on the clock of `sharedNowMs()`. */
-  readonly openUntilMs: number;
+  readonly failures: number;
+  /** The end of the cooldown, of `performance.now()`. */
+  openUntilMs: number;
 }
 
-/** A circuit that has failures, of which this is the latest. `failures` counts those in a row. */
-type Circuit = CircuitEvent & { readonly failures: number; openUntilMs: number };
-
-/** A circuit that is not closed. `openUntilMs` is on the clock of this thread's `performance.now()`. */
+/** A circuit that is not closed. */
 export type CircuitReport = Circuit & { readonly state: CircuitState };
 
 /**
@@ -62,23 +58,13 @@ export type CircuitReport = Circuit & { readonly state: CircuitState };
  * after three failures in a row, and is half-open ten seconds later.
  */
 export class CircuitBreaker {
-  /** Those that have failures, by name, in the order of their latest failures. */
+  /** The circuits that have failures, by name, in the order of their latest failures. */
   readonly #circuits = new Map<string, Circuit>();
   #digests: ReadonlySet<string> = new Set();
   readonly #logger: Logger;
-  readonly #share: ((event: CircuitEvent) => void) | undefined;
 
-  /** `share` takes this thread's changes to other threads. */
-  constructor(logger: Logger, share?: (event: CircuitEvent) => void) {
+  constructor(logger: Logger) {
     this.#logger = logger;
-    this.#share = share;
-  }
-
-  /** The changes that lead to the present states, for a thread that starts now. */
-  get events(): CircuitEvent[] {
-    return [...this.#circuits.values()].flatMap((circuit) =>
-      Array.from({ length: Math.min(circuit.failures, FAILURES_TO_OPEN) }, () => circuit),
-    );
   }
 
   /**
@@ -105,8 +91,13 @@ export class CircuitBreaker {
   recordAttempt(provider: Guarded, model: string): 'closed' | 'open' | Probe {
     const state = this.stateOf(provider, model);
     if (state !== 'half-open') return state;
-    this.record('probe', provider, model);
-    const circuits = this.#tripped(provider.digest, model);
+    const openUntilMs = performance.now() + COOLDOWN_MS;
+    const circuits = this.#tripped(provider.digest, model).map((before) => {
+      const circuit = { ...before, openUntilMs };
+      this.#circuits.set(nameOf(before.digest, before.model), circuit);
+      this.#logger.log('debug', 'breaker half-open', shown(before));
+      return circuit;
+    });
     let succeedsAtMs = 0;
     return {
       onData: () => {
@@ -117,7 +108,7 @@ export class CircuitBreaker {
         this.record('success', provider, model);
       },
       // With a result, or the probe of another request, they have been replaced.
-      end: () => circuits.forEach((circuit) => (circuit.openUntilMs = sharedNowWholeMs())),
+      end: () => circuits.forEach((circuit) => (circuit.openUntilMs = performance.now())),
     };
   }
 
@@ -125,16 +116,12 @@ export class CircuitBreaker {
    * Records a result. `success`: the model answered, so it and its provider work. `failure`: the provider was reached, but
    * the model failed; without a model no connection could be made. `cause` is for the log and the report, and bounded.
    */
-  record(type: CircuitEvent['type'], { id, digest }: Guarded, model?: string, cause?: string) {
-    const isKnown = this.#circuits.has(digest) || this.#circuits.has(nameOf(digest, model));
-    // Nearly every success changes nothing, and is not sent to other threads.
-    if (type === 'success' && !isKnown) return;
-    // Megabytes of a client's are not sent either: what is cut is still too long to be kept.
-    const short = model?.slice(0, MAX_MODEL_CHARACTERS + 1);
-    const openUntilMs = sharedNowWholeMs() + COOLDOWN_MS;
-    const event: CircuitEvent = { type, provider: id, digest, model: short, cause, openUntilMs };
-    this.apply(event);
-    this.#share?.(event);
+  record(type: 'success' | 'failure', provider: Guarded, model?: string, cause?: string): void {
+    if (type === 'success' && this.#circuits.size === 0) return;
+    // A model that answers or fails shows that its provider was reached.
+    if (model !== undefined) this.#close(provider.digest);
+    if (type === 'success') this.#close(nameOf(provider.digest, model));
+    else this.#fail(provider, model, cause);
   }
 
   /** Records how a request for the model of the provider has ended. */
@@ -150,36 +137,18 @@ export class CircuitBreaker {
     else if (status !== 500) this.record('success', provider, model);
   }
 
-  /** Makes a change of this thread, or of another one. */
-  apply(event: CircuitEvent): void {
-    const { type, digest, model, openUntilMs } = event;
-    if (type === 'probe') {
-      for (const circuit of this.#tripped(digest, model)) {
-        this.#circuits.set(nameOf(digest, circuit.model), { ...circuit, openUntilMs });
-        this.#logger.log('debug', 'breaker half-open', shown(circuit));
-      }
-      return;
-    }
-    // A model that answers or fails shows that its provider was reached.
-    if (model !== undefined) this.#close(digest);
-    if (type === 'success') this.#close(nameOf(digest, model));
-    else if (this.#digests.has(digest)) this.#fail(event);
-  }
-
   /** The circuits that are not closed, in the order of their latest failures. `redact` is applied to their texts. */
   report(redact: (text: string) => string): CircuitReport[] {
-    const offsetMs = performance.now() - sharedNowWholeMs();
     return [...this.#circuits.values()].filter(isTripped).map((circuit) => ({
       ...circuit,
       model: circuit.model && redact(shown(circuit).model!),
       cause: circuit.cause && redact(circuit.cause),
-      openUntilMs: circuit.openUntilMs + offsetMs,
       state: stateOfCircuit(circuit),
     }));
   }
 
-  #fail(event: CircuitEvent): void {
-    const { digest, model, cause } = event;
+  #fail({ id, digest }: Guarded, model: string | undefined, cause: string | undefined): void {
+    if (!this.#digests.has(digest)) return;
     if (model && model.length > MAX_MODEL_CHARACTERS) return;
     const name = nameOf(digest, model);
     const failures = (this.#circuits.get(name)?.failures ?? 0) + 1;
@@ -187,8 +156,10 @@ export class CircuitBreaker {
     this.#circuits.delete(name);
     const [oldest] = this.#circuits.keys();
     if (this.#circuits.size === MAX_CIRCUITS) this.#close(oldest!);
-    this.#circuits.set(name, { ...event, failures });
-    const fields = { ...shown(event), cause, failures, cooldown_ms: COOLDOWN_MS };
+    const openUntilMs = performance.now() + COOLDOWN_MS;
+    const circuit = { provider: id, digest, model, cause, failures, openUntilMs };
+    this.#circuits.set(name, circuit);
+    const fields = { ...shown(circuit), cause, failures, cooldown_ms: COOLDOWN_MS };
     if (failures === FAILURES_TO_OPEN) this.#logger.log('warn', 'breaker opened', fields);
     if (failures > FAILURES_TO_OPEN) this.#logger.log('debug', 'breaker stays open', fields);
   }
@@ -213,11 +184,11 @@ function isTripped({ failures }: Circuit): boolean {
 }
 
 function stateOfCircuit({ openUntilMs }: Circuit): CircuitState {
-  return sharedNowWholeMs() < openUntilMs ? 'open' : 'half-open';
+  return performance.now() < openUntilMs ? 'open' : 'half-open';
 }
 
 /** The names as the log and the page show them. */
-function shown({ provider, model }: CircuitEvent) {
+function shown({ provider, model }: Circuit) {
   return { provider, model: model && escapeControlCharacters(model, MAX_MODEL_CHARACTERS) };
 }
 

@@ -1,7 +1,6 @@
 /** The keys of a provider that has several: used in turn, and a refused one is left out for a while. */
 
 import { digestOf, type Secret } from '../lib/secrets.ts';
-import { sharedNowWholeMs } from '../lib/shared-memory.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { type Caller, rankedFor, sessionOf } from './affinity.ts';
@@ -22,53 +21,40 @@ export const isKeyStatus = (status: number) => KEY_STATUSES.includes(status);
 /** The latest one of a key, `ms` long, which may be over. */
 export interface Cooldown {
   readonly ms: number;
-  /** On the clock of `sharedNowMs()`. */
+  /** On the clock of `performance.now()`. */
   readonly untilMs: number;
   readonly status: number;
 }
 
-/** A change that other threads make too, in the pool of the provider with this digest. */
-export interface KeyEvent {
-  readonly type: 'key';
-  readonly digest: string;
-  readonly key: number;
-  /** Absent if it has ended before its time. */
-  readonly cooldown: Cooldown | undefined;
-}
-
 interface Keys {
   readonly id: string;
-  readonly digest: string;
   readonly apiKeys: readonly Secret[];
   readonly keyAffinity: boolean;
 }
 
 /** Keys are named by their index in the settings, from 0; in the log by their position, from 1. */
 export class KeyPool {
-  /** The latest change of each key. */
-  readonly events: KeyEvent[];
+  /** By the index of the key: its latest cooldown, unless that has ended before its time. */
+  readonly #cooldowns: (Cooldown | undefined)[];
   readonly #provider: string;
-  /** Of the keys, if a session has its own; else they are used in turn. */
+  /** Digests of the keys, if a session has its own; else keys are used in turn. */
   readonly #digests: readonly string[] | undefined;
   readonly #logger: Logger;
-  readonly #share: ((event: KeyEvent) => void) | undefined;
   /** The key to try first next time, if it is not in cooldown. */
   #next = 0;
 
-  /** `share` takes this thread's changes to other threads. */
-  constructor(provider: Keys, logger: Logger, share?: (event: KeyEvent) => void) {
-    const { id, digest, apiKeys, keyAffinity } = provider;
-    this.events = apiKeys.map((_, key) => ({ type: 'key', digest, key, cooldown: undefined }));
+  constructor({ id, apiKeys, keyAffinity }: Keys, logger: Logger) {
+    this.#cooldowns = apiKeys.map(() => undefined);
     this.#provider = id;
     this.#digests = keyAffinity ? apiKeys.map((apiKey) => digestOf([apiKey])) : undefined;
     this.#logger = logger;
-    this.#share = share;
   }
 
-  /** Those that are not used for a while, by their positions from 1. */
+  /** The keys that are not used for a while, by their positions from 1. */
   get keysInCooldown(): { readonly key: number; readonly status: number }[] {
-    const inCooldown = this.events.filter(({ cooldown }) => !isOver(cooldown));
-    return inCooldown.map(({ cooldown, key }) => ({ key: key + 1, status: cooldown!.status }));
+    return this.#cooldowns.flatMap((cooldown, key) =>
+      cooldown && !isOver(cooldown) ? { key: key + 1, status: cooldown.status } : [],
+    );
   }
 
   /**
@@ -77,7 +63,7 @@ export class KeyPool {
    * status already. A key in cooldown for a 401 is yielded only if there is no other.
    */
   *keysToTry(caller?: Caller): Generator<number, undefined, undefined> {
-    const count = this.events.length;
+    const count = this.#cooldowns.length;
     const session = this.#digests && caller && sessionOf(caller);
     const inTurn = Array.from({ length: count }, (_, step) => (this.#next + step) % count);
     const keys = session === undefined ? inTurn : rankedFor(session, this.#digests!);
@@ -100,16 +86,16 @@ export class KeyPool {
 
   /** Returns the latest cooldown of a key: before it is tried, for `recordSuccess`. */
   cooldownOf(key: number): Cooldown | undefined {
-    return this.events[key]!.cooldown;
+    return this.#cooldowns[key];
   }
 
   /** A key has worked that had this cooldown when it was tried. If it still has the same one, that ends. */
   recordSuccess(key: number, before: Cooldown | undefined): void {
     if (isOver(before) || this.cooldownOf(key) !== before) return;
     // A success after a 403 shows that the request was refused and not the key: the cooldowns of all keys for 403 end.
-    for (const { key: other, cooldown } of this.events) {
+    for (const [other, cooldown] of this.#cooldowns.entries()) {
       const isAlike = before?.status === 403 && cooldown?.status === 403;
-      if (other === key || isAlike) this.#record(other, undefined);
+      if (other === key || isAlike) this.#cooldowns[other] = undefined;
     }
   }
 
@@ -119,32 +105,23 @@ export class KeyPool {
     if (!isKeyStatus(status) || details.mayFallBack === false) return false;
     const limitedMs = Math.min(MAX_LIMITED_SECONDS, retryAfterSeconds) * 1000;
     const ms = status === 429 ? limitedMs : REJECTED_MS;
-    this.#record(key, { ms, untilMs: sharedNowWholeMs() + ms, status });
+    this.#begin(key, { ms, untilMs: performance.now() + ms, status });
     return true;
   }
 
-  /** Makes a change of this thread, or of another one, unless it is about another provider. */
-  apply(event: KeyEvent): void {
-    const { digest, key, cooldown } = event;
-    if (digest !== this.events[key]?.digest) return;
+  #begin(key: number, cooldown: Cooldown): void {
     const before = this.cooldownOf(key);
     // A request that was sent before may be answered with a shorter wait.
-    if (cooldown && before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
-    this.events[key] = event;
+    if (before && !isOver(before) && before.untilMs >= cooldown.untilMs) return;
+    this.#cooldowns[key] = cooldown;
     // One line for each cooldown, also if several requests are refused at the same time.
-    if (!cooldown || !isOver(before)) return;
+    if (!isOver(before)) return;
     const { ms: cooldown_ms, status } = cooldown;
     const fields = { provider: this.#provider, key: key + 1, status, cooldown_ms };
     this.#logger.log('warn', 'key in cooldown', fields);
   }
-
-  #record(key: number, cooldown: Cooldown | undefined): void {
-    const event = { ...this.events[key]!, cooldown };
-    this.apply(event);
-    this.#share?.(event);
-  }
 }
 
 function isOver(cooldown: Cooldown | undefined): boolean {
-  return !cooldown || sharedNowWholeMs() >= cooldown.untilMs;
+  return !cooldown || performance.now() >= cooldown.untilMs;
 }

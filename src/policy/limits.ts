@@ -2,13 +2,11 @@
 
 import type { BucketSettings, Config } from '../config/config.ts';
 import { GatewayError, type Limit } from '../lib/errors.ts';
-import { type SharedCounter, type SharedMemory, sharedNowMs } from '../lib/shared-memory.ts';
-
-const NS_PER_MS = 1e6;
+import { TokenBucket } from './token-bucket.ts';
 
 /** A token bucket that a store keeps for several gateways. */
 export interface StoredBucket {
-  /** The same in each thread and each replica for the same limit, such as `clients.alice`. */
+  /** The same in each gateway for the same limit, such as `clients.alice`. */
   readonly name: string;
   readonly requestsPerSecond: number;
   readonly burstCapacity: number;
@@ -27,32 +25,45 @@ export interface RateLimitStore {
 }
 
 /** A limit on requests in flight. Without a limit, `max` is infinite and they are counted only. */
-type Slots = { name: string; limit: Limit; max: number; inFlight: SharedCounter };
+type Slots = { name: string; limit: Limit; max: number; used: { inFlight: number } };
 
 /** `local` is in the memory of this process. */
-type Bucket = StoredBucket & { limit: Limit; local: ReturnType<typeof createTokenBucket> };
+type Bucket = StoredBucket & { limit: Limit; local: TokenBucket };
 
 export type Limits = ReturnType<typeof createLimits>;
 
+/** What the limits of the next settings take over, by their names. */
+interface LimitState {
+  readonly used: Map<string, { inFlight: number }>;
+  readonly buckets: Map<string, TokenBucket>;
+}
+
 /**
- * Finds the counters and buckets of the settings in `memory`: over a reload what is in flight counts on, and buckets with
- * the same settings keep their tokens. Uses the buckets of the store as long as it answers.
+ * Creates the limits of the settings. What is in flight counts on after a reload, and buckets with the same settings keep
+ * their tokens: `former` is the state of the limits before. Uses the buckets of the store as long as it answers.
  */
 export function createLimits(
   { server, clients, providers, rateLimit }: Omit<Config, 'secrets'>,
-  memory: SharedMemory,
   store?: RateLimitStore,
+  former?: LimitState,
 ) {
+  // A limit that is gone may come back while its requests are still in flight.
+  const inUse = [...(former?.used ?? [])].filter(([, { inFlight }]) => inFlight > 0);
+  const state: LimitState = { used: new Map(inUse), buckets: new Map() };
   const { enabled, global } = rateLimit;
   const slots = (name: string, limit: Limit, max: number): Slots => {
-    return { name, limit, max: max || Infinity, inFlight: memory.inFlightCounter(name) };
+    const used = former?.used.get(name) ?? { inFlight: 0 };
+    state.used.set(name, used);
+    return { name, limit, max: max || Infinity, used };
   };
   /** None if there is no limit. `name` is that of its section in the settings. */
   const bucket = (name: string, limit: Limit, settings?: BucketSettings): readonly Bucket[] => {
     if (!settings?.requestsPerSecond) return [];
     const { requestsPerSecond, burstCapacity } = settings;
-    const block = memory.block(`bucket: ${name} ${requestsPerSecond}/${burstCapacity}`, 8);
-    const local = createTokenBucket(requestsPerSecond, burstCapacity, block);
+    const key = `${name} ${requestsPerSecond}/${burstCapacity}`;
+    const kept = former?.buckets.get(key);
+    const local = kept ?? new TokenBucket(requestsPerSecond, burstCapacity);
+    state.buckets.set(key, local);
     return [{ name, limit, requestsPerSecond, burstCapacity, local }];
   };
   const inServer = slots('server', 'server_concurrency', server.maxConcurrentRequests);
@@ -74,7 +85,7 @@ export function createLimits(
     const buckets = bucket(`rate_limit.providers.${id}`, 'provider', limit);
     ofProviders.set(id, createLimiter([own], buckets, store));
   }
-  return { ofClients, ofProviders };
+  return { ofClients, ofProviders, state: state as Readonly<LimitState> };
 }
 
 type Limiter = ReturnType<typeof createLimiter>;
@@ -86,7 +97,7 @@ function createLimiter(
   store: RateLimitStore | undefined,
 ) {
   const takeLocally = (): GatewayError | undefined => {
-    const nowMs = sharedNowMs();
+    const nowMs = performance.now();
     for (const [index, bucket] of buckets.entries()) {
       const waitMs = bucket.local.take(nowMs);
       if (waitMs === 0) continue;
@@ -103,24 +114,25 @@ function createLimiter(
     return refuse(refusing, taken.waitMs);
   };
   return {
-    /** Requests of this client, or at this provider, in flight in all threads. */
+    /** Requests of this client, or at this provider, in flight. */
     get inFlight(): number {
-      return slots.at(-1)!.inFlight.value;
+      return slots.at(-1)!.used.inFlight;
     },
     /** Counts a request that is in flight until `releaseSlot`, or returns a refusal. */
     acquireSlot(): GatewayError | undefined {
-      for (const [index, { inFlight, limit, max, name }] of slots.entries()) {
-        if (inFlight.addWithin(1, max)) continue;
-        for (const begun of slots.slice(0, index)) begun.inFlight.add(-1);
-        const limitState = `${name}.max_concurrent_requests: ${inFlight.value} of ${max}`;
+      const full = slots.find(({ max, used }) => used.inFlight >= max);
+      if (full) {
+        const { limit, max, name, used } = full;
+        const limitState = `${name}.max_concurrent_requests: ${used.inFlight} of ${max}`;
         // When one in flight will be over is not known.
         const details = { retryAfterSeconds: 1, limit, limitState };
         return new GatewayError('rateLimit', 'Too many requests at the same time', details);
       }
+      for (const { used } of slots) used.inFlight += 1;
       return undefined;
     },
-    releaseSlot(): void {
-      for (const { inFlight } of slots) inFlight.add(-1);
+    releaseSlot: (): void => {
+      for (const { used } of slots) used.inFlight -= 1;
     },
     /** Takes a token of each bucket; or of none, and returns a refusal. Only with a store there is something to wait for. */
     takeTokens() {
@@ -142,36 +154,4 @@ function refuse(bucket: Bucket, waitMs: number): GatewayError {
   const retryAfterSeconds = Math.max(1, Math.ceil(waitMs / 1000));
   const details = { retryAfterSeconds, limit, limitState };
   return new GatewayError('rateLimit', 'Rate limit exceeded', details);
-}
-
-/**
- * A token bucket in one cell of shared memory, which holds the time at which it is full again, as GCRA does with its
- * theoretical arrival time: a token taken moves it forward by the time that one token takes. Threads may take at the same
- * time: each token is taken once. Times are in milliseconds of `sharedNowMs()`. `block` has 8 bytes; filled with zeros it
- * is a full bucket. `tokensPerSecond` and `capacity` are whole and above zero.
- */
-export function createTokenBucket(
-  tokensPerSecond: number,
-  capacity: number,
-  block: SharedArrayBuffer,
-) {
-  // In nanoseconds, and a whole number: sums of them are exact.
-  const perToken = BigInt(Math.floor((1000 * NS_PER_MS) / tokensPerSecond));
-  const perBucket = perToken * BigInt(capacity);
-  const cell = new BigInt64Array(block);
-  return {
-    /** Takes a token and returns 0; or takes none and returns the milliseconds until the next one. */
-    take(nowMs: number): number {
-      const now = BigInt(Math.floor(nowMs * NS_PER_MS));
-      for (;;) {
-        const fullAt = Atomics.load(cell, 0);
-        const next = (fullAt > now ? fullAt : now) + perToken;
-        const wait = next - now - perBucket;
-        if (wait > 0n) return Number(wait) / NS_PER_MS;
-        if (Atomics.compareExchange(cell, 0, fullAt, next) === fullAt) return 0;
-      }
-    },
-    /** Puts one token back. */
-    refund: () => void Atomics.sub(cell, 0, perToken),
-  };
 }

@@ -1,33 +1,24 @@
 /** The rate limits of several gateways in one Redis or Valkey. */
 
 import type { Logger } from '../lib/log.ts';
-import type { SharedMemory } from '../lib/shared-memory.ts';
 import type { RateLimitStore } from '../policy/limits.ts';
 import type { Connection, ConnectionOptions } from './connection.ts';
 
 const MIN_PAUSE_MS = 100;
 const MAX_PAUSE_MS = 5000;
 
-/** Of all threads: how many stores are away, and how often `take` has returned undefined since the start. */
-export function storeCounters(memory: SharedMemory) {
-  return {
-    away: memory.inFlightCounter('stores away'),
-    fallbacks: memory.totalCounter('limited without store'),
-  };
+export interface StoreState {
+  isAway: boolean;
+  /** How often `take` has returned undefined since the start. */
+  fallbacks: number;
 }
 
-/**
- * Creates the store of one thread, which connects by `open`; nothing connects yet. It logs when the first thread's store is away and when none is
- * any more. Once each: a thread that ends while its store is away leaves it to another to log that it is back.
- */
+/** Creates the store, which connects by `open`; nothing connects yet. It logs when it is away, and when it is back. */
 export function createRedisStore(
   logger: Logger,
-  memory: SharedMemory,
   open: (events: ConnectionOptions) => Connection,
-): RateLimitStore {
-  const { away, fallbacks } = storeCounters(memory);
-  /** 1: the log says that the store is away. */
-  const logged = new Int32Array(memory.block('store logged away', Int32Array.BYTES_PER_ELEMENT));
+): RateLimitStore & { readonly state: Readonly<StoreState> } {
+  const state: StoreState = { isAway: false, fallbacks: 0 };
   /** Undefined while no connection works: `take` returns undefined at once then. */
   let ready: Connection | undefined;
   let pauseMs = MIN_PAUSE_MS;
@@ -36,9 +27,8 @@ export function createRedisStore(
     const openedAtMs = performance.now();
     const onReady = () => {
       ready = connection;
-      if (away.own > 0) away.add(-1);
-      const isBack = away.value === 0 && Atomics.exchange(logged, 0, 0) === 1;
-      if (isBack) logger.log('info', 'rate limit store back');
+      if (state.isAway) logger.log('info', 'rate limit store back');
+      state.isAway = false;
       onSettled();
     };
     const onEnd = (cause: string, wasIdle: boolean) => {
@@ -46,10 +36,9 @@ export function createRedisStore(
       const isFailure = !ready || !wasIdle;
       ready = undefined;
       onSettled();
-      if (isFailure) {
-        if (away.own === 0) away.add(1);
-        const isNews = Atomics.exchange(logged, 0, 1) === 0;
-        if (isNews) logger.log('warn', 'rate limit store away', { cause });
+      if (isFailure && !state.isAway) {
+        state.isAway = true;
+        logger.log('warn', 'rate limit store away', { cause });
       }
       // Only after a long connection: one that fails with the first request would be opened again and again.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
@@ -62,10 +51,11 @@ export function createRedisStore(
   }
 
   return {
+    state,
     connect: () => new Promise((resolve) => connect(resolve)),
     async take(buckets) {
       const taken = await ready?.run(1, buckets);
-      if (!taken) fallbacks.add(1);
+      if (!taken) state.fallbacks += 1;
       return taken;
     },
     refund(buckets) {

@@ -22,10 +22,10 @@ export interface AttemptServices {
 export interface AttemptContext {
   /** Receives what becomes known of the attempt. */
   readonly attempt: Attempt;
-  /** The names of further headers that pass, from the client and to it. */
-  readonly headerNames: Pick<ProviderSettings, 'forwardHeaders' | 'returnHeaders'>;
+  /** The provider's settings. */
+  readonly settings: Pick<ProviderSettings, 'forwardHeaders' | 'returnHeaders' | 'timeoutMs'>;
   readonly call: {
-    /** Those of the client's request. */
+    /** The headers of the client's request. */
     readonly headers: Readonly<Record<string, unknown>>;
     /** Cancelled when the client leaves or the gateway gives the request up. */
     readonly cancellation: Cancellation;

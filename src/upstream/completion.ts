@@ -1,6 +1,6 @@
 /** The body of a complete answer: read in full, bounded, and checked for being JSON and no error. */
 
-import { MAX_USAGE_BYTES } from '../lib/attempt.ts';
+import { type Answer, MAX_USAGE_BYTES } from '../lib/attempt.ts';
 import { readEach } from '../lib/byte-source.ts';
 import { joinParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
@@ -20,14 +20,15 @@ import type { UpstreamReply } from './provider.ts';
 const MAX_ANSWER_BYTES = 67_108_864;
 
 /**
- * Reads a complete answer and returns its bytes in parts, without a promise if they have come. Throws `provider` if it
- * is too large, `rateLimit` if it does not fit the reservation's budget, `serialization` if it is not JSON, and its
- * error if that is all it is.
+ * Reads a complete answer and returns it with these headers, without a promise if it has come. Throws `provider` if it
+ * is too large, `rateLimit` if it does not fit the reservation's budget, `serialization` if it is not JSON, its
+ * error if that is all it is, and `unsupported` if a stream was asked for.
  */
 export function readCompletion(
-  { headers, body }: UpstreamReply,
+  { status, headers, body }: UpstreamReply,
   context: AttemptContext,
-): readonly Buffer[] | Promise<readonly Buffer[]> {
+  answerHeaders: Record<string, string>,
+): Answer | Promise<Answer> {
   const { provider } = context.attempt;
   let scan: AnswerScan | undefined;
   const held = context.call.answerReservation.holdBody({
@@ -53,7 +54,9 @@ export function readCompletion(
       throw new GatewayError('serialization', text, { provider, cause });
     }
     if (fault) throw fault;
-    return parts;
+    if (!context.isStream) return { status, headers: answerHeaders, body: parts };
+    const text = `Provider ${provider} does not support streaming`;
+    throw new GatewayError('unsupported', text, { provider });
   };
   return reading ? reading.then(check) : check();
 }

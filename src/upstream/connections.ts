@@ -4,8 +4,6 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect as connectTcp, isIP, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 
-import { ONLY_THREAD, SharedMemory } from '../lib/shared-memory.ts';
-
 const CONNECT_TIMEOUT_MS = 10_000;
 const CONNECT_TICKS = 10;
 /** fetch's own 4 s would make a quiet gateway pay a TLS handshake on nearly every request. */
@@ -36,13 +34,10 @@ const hasRoom = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
 export type Connections = NonNullable<ReturnType<typeof createConnections>>;
 
 /**
- * Returns a pool of connections, counted in `memory` for all threads; `undefined` if this Node does not have undici's
- * Agent at its usual place. `connectTimeoutMs` is for a TCP connection and its TLS handshake together.
+ * Returns a pool of connections; `undefined` if this Node does not have undici's Agent at its usual place.
+ * `connectTimeoutMs` is for a TCP connection and its TLS handshake together.
  */
-export function createConnections(
-  memory = new SharedMemory(ONLY_THREAD),
-  connectTimeoutMs = CONNECT_TIMEOUT_MS,
-) {
+export function createConnections(connectTimeoutMs = CONNECT_TIMEOUT_MS) {
   const AgentClass = findAgentClass();
   if (!AgentClass) return undefined;
   const options = {
@@ -54,9 +49,7 @@ export function createConnections(
   const agents = new Map<string, CountedAgent[]>();
   const reconnectAgent = { dispatcher: new AgentClass(options), running: 0 };
   const used = new WeakSet<Socket>();
-  const open = memory.inFlightCounter('connections');
-  const made = memory.totalCounter('connections made');
-  const reused = memory.totalCounter('connections reused');
+  const figures = { open: 0, made: 0, reused: 0 };
   let listenerOfNextUse: ((socket: Socket, connection: 'new' | 'reused') => void) | undefined;
   // Published when a request is written to a socket, directly after its handler's `onConnect`. Sockets are counted here and not
   // in the connector, which makes none of those behind a proxy.
@@ -67,12 +60,12 @@ export function createConnections(
     const isReused = used.has(socket);
     listenerOfNextUse(socket, isReused ? 'reused' : 'new');
     listenerOfNextUse = undefined;
-    if (isReused) reused.add(1);
+    if (isReused) figures.reused += 1;
     else {
       used.add(socket);
-      made.add(1);
-      open.add(1);
-      socket.once('close', () => open.add(-1));
+      figures.made += 1;
+      figures.open += 1;
+      socket.once('close', () => (figures.open -= 1));
     }
   };
   subscribe(SEND_HEADERS, onSendHeaders);
@@ -91,10 +84,7 @@ export function createConnections(
     },
     /** Has no idle connections, if its requests are sent with `reset`. */
     reconnectAgent,
-    /** Of all threads. */
-    get figures() {
-      return { open: open.value, made: made.value, reused: reused.value };
-    },
+    figures: figures as Readonly<typeof figures>,
     /** Calls `listener` with the connection of the request that undici starts right now. */
     onNextUse(listener: typeof listenerOfNextUse) {
       listenerOfNextUse = listener;

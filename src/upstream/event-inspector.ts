@@ -143,7 +143,7 @@ export class EventInspector {
       const isUsage = isUsageChunk(json);
       this.hasUsage ||= isUsage && !this.#context.attempt.usageAdded;
       this.hasData ||= data !== '' && !isUsage;
-      // Comments too, as in a run that is not parsed: how a stream is cut up makes no difference.
+      // The comments before the event are scanned with it, as in a run that is not parsed: else the result depends on the cuts.
       this.#noteChoices(scanEvents(events.subarray(before, start), false));
       this.#noteChoices(scanEvents(events.subarray(start, end), false), json);
       before = end;

@@ -1,14 +1,14 @@
 /** The allow-lists of headers: from the client to a provider, and from a provider to the client. */
 
-import { randomFillSync } from 'node:crypto';
 import type { IncomingHttpHeaders } from 'node:http';
 
+import { createIds } from '../lib/ids.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import type { UpstreamHeaders, UpstreamRequest } from './provider.ts';
 
 const PASSED_HEADERS = /^(?:(?:x-|anthropic-)?ratelimit[a-z0-9-]*|x-should-retry)$/;
-/** Of a header that the settings name: visible ASCII, spaces and tabs. */
+/** The value of a header that the settings name: visible ASCII, spaces and tabs. */
 const NAMED_VALUE = /^[\t\x20-\x7e]{1,4096}$/;
 /**
  * One value: Node joins a repeated header with ', ', and W3C Trace Context 3.2 allows only one. Version ff and ids of
@@ -20,7 +20,7 @@ const TRACESTATE = /^[\x20-\x7e]{1,512}$/;
 
 /** The allow-list to the client, and the headers that the provider's `return_headers` name. */
 export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContext) {
-  const { returnHeaders } = context.headerNames;
+  const { returnHeaders } = context.settings;
   const { redact } = context.services;
   const passed: Record<string, string> = {};
   for (const [name, value] of headers) {
@@ -30,7 +30,7 @@ export function returnedHeaders(headers: UpstreamHeaders, context: AttemptContex
   return passed;
 }
 
-/** Those of providers, then those of the clouds in front of them. */
+/** Names that providers use, then those of the clouds in front of them. */
 const REQUEST_ID_HEADERS = (
   'x-request-id request-id mistral-correlation-id x-ds-trace-id x-generation-id ' +
   'apim-request-id x-amzn-requestid cf-ray'
@@ -59,7 +59,7 @@ export function tracingOf(requestId: string, { traceparent, tracestate }: Incomi
 /** Returns the request with the headers of the client's that the provider's `forward_headers` name. */
 export function addClientHeaders(
   request: UpstreamRequest,
-  { call, headerNames: { forwardHeaders }, services: { redact } }: AttemptContext,
+  { call, settings: { forwardHeaders }, services: { redact } }: AttemptContext,
 ): UpstreamRequest {
   if (!forwardHeaders) return request;
   const headers = [...request.headers];
@@ -75,18 +75,5 @@ function mayPass(value: unknown, redact: Redactor): value is string {
   return typeof value === 'string' && NAMED_VALUE.test(value) && redact(value) === value;
 }
 
-const ID_BYTES = 24;
-const randomIds = Buffer.alloc(1000 * ID_BYTES);
-let nextIdAt = randomIds.length;
-
-/** Returns a new `traceparent`. Its flag is `sampled`: providers that sample as their caller does record these requests. */
-function createTraceparent(): string {
-  if (nextIdAt === randomIds.length) {
-    // A call of the random generator costs more than the rest: one for 1,000 identifiers.
-    randomFillSync(randomIds);
-    nextIdAt = 0;
-  }
-  const hex = randomIds.toString('hex', nextIdAt, nextIdAt + ID_BYTES);
-  nextIdAt += ID_BYTES;
-  return `00-${hex.slice(0, 32)}-${hex.slice(32)}-01`;
-}
+/** A new `traceparent`. Its flag is `sampled`: providers that sample as their caller does record these requests. */
+const createTraceparent = createIds(`00-${'x'.repeat(32)}-${'x'.repeat(16)}-01`);

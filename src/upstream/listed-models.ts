@@ -17,7 +17,7 @@ const DETAILS = (
 ).split(' ');
 /** Further ones are left out. */
 const MAX_MODELS = 10_000;
-/** Of one detail: a longer or deeper one is left out. */
+/** Limits of one detail: a longer or deeper one is left out. */
 const MAX_JSON_CHARACTERS = 2048;
 const MAX_LEVELS = 3;
 

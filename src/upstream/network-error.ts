@@ -4,7 +4,6 @@ import { isIPv4 } from 'node:net';
 
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { SharedCounter, SharedMemory } from '../lib/shared-memory.ts';
 
 /** State of a connection when it broke, which decides whether its request may be repeated. */
 export type ConnectionFailure =
@@ -31,7 +30,7 @@ export class TransportError extends Error {
 }
 
 const CLOSED = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']);
-/** Of fetch; our own connections end with ETIMEDOUT. */
+/** fetch's code; our own connections end with ETIMEDOUT. */
 const CONNECT_TIMEOUT = 'UND_ERR_CONNECT_TIMEOUT';
 const TIMED_OUT = /^(?:ETIMEDOUT|UND_ERR_(?:CONNECT|HEADERS|BODY)_TIMEOUT)$/;
 /** undici's parser, its limits, and exceptions without a code from within it; connect failures have codes. */
@@ -120,24 +119,19 @@ function exhaustionOf(error: unknown): SystemError | undefined {
 /** Counts these errors and logs them, once a second at most. */
 export class ExhaustionLog {
   readonly #logger: Logger;
-  readonly #errors: SharedCounter;
+  /** Since the start. */
+  count = 0;
   #loggedAtMs = -Infinity;
 
-  constructor(logger: Logger, memory: SharedMemory) {
+  constructor(logger: Logger) {
     this.#logger = logger;
-    this.#errors = memory.totalCounter('descriptors exhausted');
-  }
-
-  /** Since the start, in all threads. */
-  get count(): number {
-    return this.#errors.value;
   }
 
   /** Other errors are ignored. */
   record(error: unknown): void {
     const cause = exhaustionOf(error)?.code;
     if (cause === undefined) return;
-    this.#errors.add(1);
+    this.count += 1;
     const nowMs = performance.now();
     if (nowMs - this.#loggedAtMs < EXHAUSTION_REPORT_MS) return;
     this.#loggedAtMs = nowMs;

@@ -36,8 +36,6 @@ const STATUSES_BY_WORD: readonly (readonly [words: RegExp, status: number])[] = 
   [/rate_?limit|insufficient_quota/i, 429],
   [/overloaded/i, 503],
 ];
-/** In an error of status 400, or 422 of FastAPI: perhaps it is about the member that the gateway has added. */
-const NAMES_USAGE = /stream_options|include_usage/;
 /** The text of an aggregator in place of its provider's message (OpenRouter). */
 const SAYS_NOTHING = /^provider returned error\.?$/i;
 
@@ -53,7 +51,7 @@ export function errorIn(
   return reportsFault(json) ? toProviderError(readFault(json), context, isEvent) : undefined;
 }
 
-/** Maps a fault to the error that the client gets, and notes in the attempt if it may be about the usage that was asked for. */
+/** Maps a fault to the error that the client gets. */
 export function toProviderError(
   fault: UpstreamFault,
   context: AttemptContext,
@@ -68,8 +66,6 @@ export function toProviderError(
   const isTooLong = status === 400 && reason === 'context_length_exceeded';
   const isBilling = status === 429 && BILLING_CODE.test(reason);
   const text = errorText(fault, redact);
-  const mayBeUsage = context.attempt.usageAdded && (status === 400 || status === 422);
-  context.attempt.isUsageRefused = mayBeUsage && namesUsage(fault.json);
   const { providerMessages } = config.logging;
   const details: ErrorDetails = {
     provider,
@@ -153,7 +149,7 @@ export function readFault(json: unknown) {
     .flatMap((source) => STATUS_NAMES.map((name) => memberOf(source, name)))
     .find(isErrorStatus);
   const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
-  return { message: firstText(json), code, type, status, json };
+  return { message: firstText(json), code, type, status };
 }
 
 function bodyOf(json: unknown): unknown {
@@ -175,16 +171,6 @@ function firstText(value: unknown, search = { left: MAX_SEARCHED }): string | un
   const raw = memberOf(metadata, 'raw');
   const inner = firstText(typeof raw === 'string' ? parseUntrustedJson(raw) : raw, search) ?? raw;
   return [text, memberOf(metadata, 'provider_name'), inner].filter(isText).join(': ');
-}
-
-/** Returns whether a name or a text in it is about `stream_options`. */
-function namesUsage(value: unknown, search = { left: MAX_SEARCHED }): boolean {
-  if (typeof value === 'string') return NAMES_USAGE.test(value);
-  if (typeof value !== 'object' || value === null || search.left === 0) return false;
-  search.left -= 1;
-  return Object.entries(value)
-    .flat()
-    .some((part) => namesUsage(part, search));
 }
 
 function statusOf(word = ''): number | undefined {

@@ -1,14 +1,14 @@
 /**
- * Requests to a provider and its replies, without I/O. All providers speak OpenAI's protocol; this covers their
- * differences in paths and headers.
+ * Requests to a provider and its replies. All providers speak OpenAI's protocol; this covers their differences in paths and
+ * headers, and hands long bodies out in slices.
  */
 
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 import type { ProviderSettings } from '../config/config.ts';
 import { copyIfResizable, type Reservation } from '../lib/byte-budget.ts';
-import { type ByteSource, nextTurn, TurnLimit } from '../lib/byte-source.ts';
+import { type ByteSource } from '../lib/byte-source.ts';
+import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import type { ChatRequest } from '../lib/attempt.ts';
 import { digestOf } from '../lib/secrets.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
@@ -41,6 +41,11 @@ export interface UpstreamReply {
 
 export type UpstreamHeaders = ReadonlyMap<string, string>;
 
+type ChatOptions = Required<
+  Pick<UpstreamRequest, 'body' | 'reservation' | 'isStream' | 'headers'>
+> &
+  Pick<UpstreamRequest, 'reconnect'> & { readonly key: number | undefined };
+
 /** A registered provider. */
 export type Provider = ReturnType<typeof createOpenAIProvider>;
 
@@ -71,23 +76,18 @@ export function createOpenAIProvider(settings: ProviderSettings) {
 
   return {
     ...settings,
-    /** The same in all threads as long as its settings are the same. */
+    /** The same as long as its settings are the same. */
     digest: digestOf(settings),
     /** Without the query, which may hold a key. For the log. */
     chatUrl: origin + chatPath,
 
-    /** `more` are further headers, names and values in turn; `key` is the index of the key to send. */
-    chatRequest: (
-      chat: Omit<ChatRequest, 'askForUsage'>,
-      model: string,
-      more: readonly string[],
-      key = 0,
-    ): UpstreamRequest => ({
+    /** `headers` are further ones, names and values in turn; `key` is the index of the key to send. */
+    chatRequest: ({ key = 0, headers: more, ...chat }: ChatOptions): UpstreamRequest => ({
       method: 'POST',
       origin,
       path: chatPath,
-      headers: (chat.stream ? streamHeaders : completionHeaders)[key]!.concat(more),
-      body: chat.bodyWithModel(model),
+      headers: (chat.isStream ? streamHeaders : completionHeaders)[key]!.concat(more),
+      ...chat,
     }),
 
     modelListRequest: (key = 0): UpstreamRequest => ({

@@ -1,7 +1,7 @@
 /** One attempt at one provider: send the request, map the reply to an answer or a `GatewayError`. */
 
 import type { Answer } from '../lib/attempt.ts';
-import { GatewayError } from '../lib/errors.ts';
+import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { readAll } from '../lib/byte-source.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
 import { EVENT_STREAM_HEADERS } from '../lib/sse.ts';
@@ -26,42 +26,43 @@ const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:;|$)/i;
 /** Success without a body (RFC 9110 15.3.5, 15.3.6), and 407, which only a proxy may answer. */
 const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
 
-/**
- * Sends the request once, within `timeoutMs` until a complete answer. Resolves to the client's answer: a complete one, or
- * a stream whose first event was read. Throws `GatewayError`, or `ClientGone` if the client leaves.
- */
-export async function sendAttempt(
+/** Sends the request once, and begins its time limit: until a complete answer, or the first event of a stream. Rejects as the transport does. */
+export function sendAttempt(
   request: UpstreamRequest,
-  timeoutMs: number,
   context: AttemptContext,
-): Promise<Answer> {
-  const { attempt, call, deadline, isStream, services } = context;
-  const { provider } = attempt;
-  const limitMs = isStream
-    ? Math.min(timeoutMs, services.config.server.firstTokenTimeoutMs)
-    : timeoutMs;
-  const cause = `no ${isStream ? 'first event' : 'complete answer'} in ${limitMs} ms`;
-  deadline.arm(limitMs, () => timeoutError(provider, { cause }));
-  try {
-    const reply = await services.transport.send(addClientHeaders(request, context), deadline);
-    attempt.status = reply.status;
-    attempt.connection = reply.connection;
-    attempt.headers = reply.headers;
-    attempt.upstreamRequestId = upstreamRequestId(reply.headers);
-    if (reply.status >= 300 || NO_ANSWER_STATUSES.has(reply.status)) {
-      throw await readStatusError(reply, context);
-    }
-    const read = toAnswer(reply, context);
-    const answer = read instanceof Promise ? await read : read;
-    if (!isStream) deadline.stop();
-    return answer;
-  } catch (thrown) {
-    // Also ends a reply that was not read to its end.
-    deadline.abandon();
-    call.answerReservation.resize(0);
-    if (thrown instanceof TransportError) services.exhaustion.record(thrown.cause);
-    throw upstreamFailure(thrown, provider);
+): Promise<UpstreamReply> {
+  const { attempt, deadline, isStream, services, settings } = context;
+  const { firstTokenTimeoutMs } = services.config.server;
+  const limitMs = Math.min(settings.timeoutMs, isStream ? firstTokenTimeoutMs : Infinity);
+  deadline.arm(limitMs, () => {
+    const cause = `no ${isStream ? 'first event' : 'complete answer'} in ${limitMs} ms`;
+    return timeoutError(attempt.provider, { cause });
+  });
+  return services.transport.send(addClientHeaders(request, context), deadline);
+}
+
+/** The client's answer: a complete one, or a stream whose first event was read. Throws or rejects with what `failureOf` takes. */
+export function readReply(reply: UpstreamReply, context: AttemptContext): Answer | Promise<Answer> {
+  const { attempt } = context;
+  attempt.status = reply.status;
+  attempt.connection = reply.connection;
+  attempt.headers = reply.headers;
+  attempt.upstreamRequestId = upstreamRequestId(reply.headers);
+  if (reply.status >= 300 || NO_ANSWER_STATUSES.has(reply.status)) {
+    return readStatusError(reply, context);
   }
+  return toAnswer(reply, context);
+}
+
+/** Ends the attempt that has thrown this, its request too, and returns why it failed. */
+export function failureOf(thrown: unknown, context: AttemptContext): GatewayError | ClientGone {
+  const { attempt, call, deadline, services } = context;
+  // Also ends a reply that was not read to its end.
+  deadline.abandon();
+  call.answerReservation.resize(0);
+  if (thrown instanceof TransportError) services.exhaustion.record(thrown.cause);
+  const failure = upstreamFailure(thrown, attempt.provider);
+  return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }
 
 /** Maps an upstream's reply to the client's answer. Throws `GatewayError` if it is not one. */
@@ -89,27 +90,21 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
     const text = 'a stream was answered to a request for a complete answer';
     throw providerError(provider, text);
   }
-  const body = readCompletion(reply, context);
   headers['content-type'] = isJson ? contentType : 'application/json';
-  const toCompleteAnswer = (parts: readonly Buffer[]): Answer => {
-    if (!isStream) return { status, headers, body: parts };
-    const text = `Provider ${provider} does not support streaming`;
-    throw new GatewayError('unsupported', text, { provider });
-  };
-  return body instanceof Promise ? body.then(toCompleteAnswer) : toCompleteAnswer(body);
+  return readCompletion(reply, context, headers);
 }
 
-/** The error that a reply without an answer stands for; its body is read if the status is that of an error. */
+/** Throws the error that a reply without an answer stands for; its body is read if the status is that of an error. */
 async function readStatusError(
   { status, headers, body }: UpstreamReply,
   context: AttemptContext,
-): Promise<GatewayError> {
+): Promise<never> {
   const { call, deadline } = context;
   const { provider } = context.attempt;
   if (status < 400 || status > 599 || NO_ANSWER_STATUSES.has(status)) {
     const location = headers.get('location')?.split('?', 1)[0];
     const cause = location && `status ${status}, location ${location}`;
-    return providerError(provider, `unexpected status ${status}`, cause);
+    throw providerError(provider, `unexpected status ${status}`, cause);
   }
   const timer = setTimeout(() => deadline.cancel(timeoutError(provider)), ERROR_BODY_MS);
   // If the error body is truncated or slow, answer with the status alone.
@@ -117,7 +112,7 @@ async function readStatusError(
   clearTimeout(timer);
   call.cancellation.throwIfCancelled();
   const error = bytes && readErrorBody(bytes.toString('utf8'), headers.get('content-type') ?? '');
-  return toProviderError({ ...readFault(error), status }, context);
+  throw toProviderError({ ...readFault(error), status }, context);
 }
 
 /** The JSON of an error body, or its text if that is a message and not a page; else undefined. */

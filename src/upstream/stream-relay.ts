@@ -61,7 +61,7 @@ class Relay implements ByteSink, ByteStream {
   /** Set after a `[DONE]` whose last line feed may still come: ends the client's stream. */
   #endClient: ((next?: Buffer) => void) | undefined;
 
-  /** A provider that is not read is not the one that is silent. */
+  /** While the stream waits for memory the gateway does not read: the provider is not to blame. */
   readonly #createTimeout = () =>
     this.#isWaiting
       ? noRoom()
@@ -163,9 +163,9 @@ class Relay implements ByteSink, ByteStream {
       this.#finish(error ?? (isComplete ? undefined : this.#error(text)));
       return true;
     }
-    // Only data restarts the idle limit.
     if (splitter.sawData) {
       this.#context.onData?.();
+      // Only data restarts the idle limit.
       deadline.arm(this.#idleMs, this.#createTimeout);
     }
     if (!hasRoom) deadline.suspend();
@@ -190,7 +190,7 @@ class Relay implements ByteSink, ByteStream {
     const { call, deadline, onStreamEnd } = this.#context;
     const client = this.#client!;
     this.#isOver = true;
-    call.answerReservation.leaveQueue();
+    this.#context.call.answerReservation.leaveQueue();
     if (!failure && !this.#inspector.isDone) client.write(encodeEvent('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);

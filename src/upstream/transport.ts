@@ -3,13 +3,12 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
 import type { Cancellation } from '../lib/cancellation.ts';
-import type { SharedMemory } from '../lib/shared-memory.ts';
 import { createConnections } from './connections.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { sendByUndici } from './undici-transport.ts';
 
-/** Of undici in the versions of Node that CI runs: the gateway relies on more of its agent than is documented. */
+/** undici's majors in the versions of Node that CI runs: the gateway relies on more of its agent than is documented. */
 const TESTED_MAJORS = new Set(['6', '7', '8']);
 
 const FETCH_LIMITATIONS = [
@@ -30,12 +29,12 @@ function failWaiting(message: unknown): void {
   if (error.code === 'UND_ERR_SOCKET') error.code = 'UND_ERR_PRX_CONN';
 }
 
-/** Creates the transport with its own connections, counted in `memory`. `setting` is `server.upstream`. */
-export function createTransport(setting: 'auto' | 'fetch', memory?: SharedMemory) {
+/** Creates the transport with its own connections. `setting` is `server.upstream`. */
+export function createTransport(setting: 'auto' | 'fetch') {
   subscribe(CONNECT_ERROR, failWaiting);
   const version = process.versions['undici'] ?? '';
   const isTested = TESTED_MAJORS.has(version.split('.')[0]!);
-  const connections = setting === 'auto' && isTested ? createConnections(memory) : undefined;
+  const connections = setting === 'auto' && isTested ? createConnections() : undefined;
   const whyNotFound = isTested ? "undici's agent was not found" : `undici ${version} is not tested`;
   const reason = setting === 'fetch' ? 'as configured' : whyNotFound;
   return {
@@ -43,7 +42,7 @@ export function createTransport(setting: 'auto' | 'fetch', memory?: SharedMemory
     description: connections ? `undici ${version} (the agent under fetch)` : `fetch (${reason})`,
     /** One sentence for each, for the operator. */
     limitations: connections ? [] : FETCH_LIMITATIONS,
-    /** Of all threads. Over fetch they are not known. */
+    /** Over fetch they are not known. */
     get connectionFigures() {
       return connections?.figures;
     },

@@ -237,7 +237,6 @@ requests_per_second = 5\nburst_capacity = 5\n${providerToml(upstream, 'p', most)
   assert.equal(sum('gateway_limit', { limit: 'client_concurrency', ...client }), 7);
   assert.equal(sum('gateway_limit', { limit: 'client', ...client }), 5);
   assert.equal(sum('gateway_limit', { limit: 'provider_concurrency', ...provider }), 7);
-  assert.equal(sum('gateway_workers_serving') > 0, true);
   if (process.platform !== 'linux') return;
   assert.ok(sum('process_open_fds') > 3);
   assert.ok(sum('process_max_fds') > sum('process_open_fds'));

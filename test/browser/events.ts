@@ -176,7 +176,6 @@ export function failingView(): object {
   };
   return busyView({
     attention: [
-      '1 of 2 workers are missing: the log says why ("worker ended").',
       'Provider openai refuses key 1 (401), key 2 (401): replace it in api_keys.',
       'The store of [rate_limit] does not answer: each gateway limits by itself.',
       '58 of 60 file descriptors are open, 12 connections failed for want of them: raise ulimit -n.',

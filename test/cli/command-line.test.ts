@@ -67,7 +67,7 @@ describe('the command line', { concurrency: 4 }, () => {
     const cwd = emptyFolder(t, { 'gateway.toml': 'broken' });
     const { code, stdout, stderr } = await runProgram(t, ['--help'], { cwd });
     assert.deepEqual([code, stderr], [0, '']);
-    const settings = ['config', 'port', 'host', 'workers'];
+    const settings = ['config', 'port', 'host'];
     const tasks = ['check', 'json', 'demo', 'healthcheck', 'version', 'help'];
     const options = [...settings, ...tasks];
     assert.deepEqual(
@@ -145,7 +145,7 @@ describe('the command line', { concurrency: 4 }, () => {
     [['--check', '--', 'x'], /unexpected argument "x"/],
     [['--port'], /--port.* missing/],
     [['--host'], /--host.* missing/],
-    [['--workers'], /--workers.* missing/],
+    [['--workers', '2'], /--workers/],
     [['--config'], /--config.* missing/],
     [['--port', '--check'], /--port/],
     [['--check=1'], /--check/],
@@ -170,10 +170,10 @@ describe('the command line', { concurrency: 4 }, () => {
   });
 
   test('a wrong value of an option is refused with exit code 78', async (t) => {
-    const args = ['--port', '99999', '--host', '', '--workers', '0'];
+    const args = ['--port', '99999', '--host', ''];
     const refused = await runProgram(t, args);
     assertRefused(refused, 78, /^inference-gateway: /);
-    for (const found of ['--port: found 99999,', '--host: found "",', '--workers: found 0,'])
+    for (const found of ['--port: found 99999,', '--host: found "",'])
       assert.ok(refused.stderr.includes(found), refused.stderr);
   });
 

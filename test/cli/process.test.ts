@@ -37,7 +37,6 @@ import {
 } from '../support/process.ts';
 import { isRefused } from '../support/raw.ts';
 import { TRANSPORT_ENV } from '../support/transport.ts';
-import { WORKERS } from '../support/workers.ts';
 import { createGate, dataOf, eventually, openChat } from '../support/streams.ts';
 import { LEFT_TO_SWEEPS } from '../support/sweep.ts';
 import {
@@ -256,8 +255,7 @@ describe('the process', { concurrency: 4 }, () => {
       'open files of the process (ulimit -n)',
     ]);
     const times = exhausted.map(({ time }) => Date.parse(String(time)));
-    // Once a second by each thread.
-    for (const [index, time] of times.slice(WORKERS).entries()) {
+    for (const [index, time] of times.slice(1).entries()) {
       assert.ok(time - times[index]! > 900);
     }
 
@@ -307,7 +305,6 @@ describe('the process', { concurrency: 4 }, () => {
       ...shared,
       url: first!['url'],
       host: '127.0.0.1',
-      workers: WORKERS,
       providers: ['p'],
       settings: config,
       settings_found: true,
@@ -317,7 +314,6 @@ describe('the process', { concurrency: 4 }, () => {
       ...shared,
       url: second!['url'],
       host: '127.0.0.1',
-      workers: WORKERS,
       providers: [],
       settings: join(folder, 'gateway.toml'),
       settings_found: false,
@@ -437,7 +433,6 @@ describe('the process', { concurrency: 4 }, () => {
       const script = join(program, 'server.js');
       copyFileSync(SERVER, script);
       const permissions = permitOnly([script, config]);
-      if (WORKERS > 1) permissions.push('--allow-worker');
       const command = [process.execPath, ...permissions, script, '--config', config];
       const running = await start(t, command);
       await assertServes(running.port);

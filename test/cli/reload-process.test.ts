@@ -7,9 +7,7 @@ import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { connect } from 'node:net';
 import { dirname, join } from 'node:path';
 import { before, describe, test, type TestContext } from 'node:test';
-import { setImmediate as nextTurn } from 'node:timers/promises';
 
-import { handleSignals } from '../../src/cli/signals.ts';
 import { chatBody, providerToml } from '../support/gateway.ts';
 import { startHeldUpstream } from '../support/held-stream.ts';
 import {
@@ -25,7 +23,6 @@ import {
 } from '../support/process.ts';
 import { eventually, openChat } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
-import { WORKERS } from '../support/workers.ts';
 import { CHUNK, completion, completionEvents, startUpstream } from '../support/upstream.ts';
 
 before(buildOnce);
@@ -200,33 +197,6 @@ describe('SIGHUP', { concurrency: 4 }, () => {
     assert.equal(await statusOf(port, 'any'), 200);
   });
 
-  test('waits for the reload before it, and several that wait are one', async (t) => {
-    const names = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
-    const own = names.map((name) => [name, process.listeners(name)] as const);
-    t.after(() => {
-      for (const [name, listeners] of own) {
-        const added = process.listeners(name).filter((one) => !listeners.includes(one));
-        for (const listener of added) process.off(name, listener);
-      }
-    });
-    const ends: (() => void)[] = [];
-    const reload = () => new Promise<void>((resolve) => void ends.push(resolve));
-    handleSignals({ stop: () => true, end: () => {}, reload });
-    const hangUp = () => process.emit('SIGHUP', 'SIGHUP');
-    hangUp();
-    await eventually(() => ends.length === 1, 'the first reload');
-    for (let count = 0; count < 5; count += 1) hangUp();
-    await nextTurn();
-    assert.equal(ends.length, 1);
-    ends[0]!();
-    await eventually(() => ends.length === 2, 'one reload for the five');
-    ends[1]!();
-    await nextTurn();
-    assert.equal(ends.length, 2);
-    hangUp();
-    await eventually(() => ends.length === 3, 'one for the last');
-  });
-
   test('several at once are one reload after the other', async (t) => {
     const { child, lines, exit } = await start(t, SERVER_TOML);
     for (let count = 0; count < 50; count += 1) child.kill('SIGHUP');
@@ -276,7 +246,7 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     );
     const stream = openChat(port);
     await eventually(() => stream.text() === CHUNK, 'the first event');
-    assert.equal(tcpSocketsOf(child.pid!).listening, WORKERS);
+    assert.equal(tcpSocketsOf(child.pid!).listening, 1);
     const other = await startWithoutHandler(t);
     for (const signal of [...HARMLESS, ...HARMLESS]) child.kill(signal);
     // Sent later: once its debugger listens, that of the gateway would listen too.
@@ -286,7 +256,7 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
       'the debugger of the other process',
     );
     assert.equal((await hangUp())['message'], 'reloaded');
-    assert.equal(tcpSocketsOf(child.pid!).listening, WORKERS);
+    assert.equal(tcpSocketsOf(child.pid!).listening, 1);
     finish();
     assert.equal(await stream.ended, CHUNK + completionEvents());
     assert.doesNotMatch(stderr(), /debugger|inspector/i);

@@ -124,7 +124,7 @@ describe('defaults', () => {
     assert.deepEqual(server, {
       port: 8080,
       host: '0.0.0.0',
-      workers: 1,
+      reusePort: false,
       timeoutMs: 60_000,
       firstTokenTimeoutMs: Infinity,
       streamIdleTimeoutMs: 300_000,
@@ -203,6 +203,7 @@ const INTEGERS: [name: string, min: number, max: number][] = [
   ['rate_limit.providers.z.burst_capacity', 1, 1_000_000],
 ];
 const BOOLEANS = [
+  'server.reuse_port',
   'server.cors',
   'server.auth.enabled',
   'logging.verbose',
@@ -235,11 +236,6 @@ describe('types and ranges', () => {
       'a string that is not empty',
     ],
     [['rate_limit.store'], ['1', 'true', '["x"]', '{}'], 'a string'],
-    [
-      ['server.workers'],
-      ['0', '257', '1.5', '"1"', '"Auto"', '""', 'true', '[1]', '{}'],
-      'an integer from 1 to 256, or "auto"',
-    ],
     [STRINGS, ['1', 'true', '["x"]', '{}', 'nan', '1979-05-27'], 'a string'],
     [LISTS, ['"x"', '1', '[1]', '["x", 1]', '{}', '[["x"]]'], 'an array of strings'],
     [['logging.format'], ['"xml"', '"JSON"', '""', '1', 'true', '["json"]'], 'one of auto, json'],

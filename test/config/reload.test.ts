@@ -23,6 +23,7 @@ import {
   triesOf,
   type TestGateway,
 } from '../support/gateway.ts';
+import { startHeldUpstream } from '../support/held-stream.ts';
 import { createMemoryProbe } from '../support/memory.ts';
 import { emptyFolder } from '../support/process.ts';
 import { sendRaw } from '../support/raw.ts';
@@ -37,7 +38,6 @@ import {
   startUpstream,
   type FakeUpstream,
 } from '../support/upstream.ts';
-import { ONE_WORKER } from '../support/workers.ts';
 import { newBudget } from '../support/shared.ts';
 
 const ADMIN = '[admin]\nport = 0\n';
@@ -146,14 +146,29 @@ describe('after a reload', () => {
     };
     const toml = (round: number) =>
       `[server]\nretries = ${round}\n${providerToml(upstream)}${providerToml(other, `other${round}`)}`;
-    // Each worker has its own.
-    const gateway = await startGateway(t, { toml: toml(0), isInProcess: true });
+    const gateway = await startGateway(t, { toml: toml(0) });
     for (let round = 1; round < 6; round += 1) {
       assert.equal(await answererOf(gateway), 'p');
       await gateway.reload(toml(round));
     }
     assert.equal(await answererOf(gateway), 'p');
     assert.equal(connections, 1);
+  });
+
+  test('requests in flight count for the limit that they began with, also while it is gone', async (t) => {
+    const { upstream, finish } = await startHeldUpstream(t);
+    const toml = (max: number) =>
+      `[server]\nmax_concurrent_requests = ${max}\n${providerToml(upstream, 'p', `max_concurrent_requests = ${max}`)}`;
+    const gateway = await startGateway(t, { toml: toml(1) });
+    const held = gateway.chat(chatBody());
+    await eventually(() => upstream.requests.length === 1, 'it is in flight');
+    for (const between of [toml(1), '', toml(1)]) {
+      await gateway.reload(between);
+      if (between) assert.equal((await gateway.chat(chatBody())).status, 429);
+    }
+    finish();
+    assert.equal((await held).status, 200);
+    assert.equal((await gateway.chat(chatBody())).status, 200);
   });
 
   test('the log has the new format, and its line "reloaded" is the first', async (t) => {
@@ -168,8 +183,7 @@ describe('after a reload', () => {
     const upstream = await startUpstream(t, (_, response) =>
       sendJson(response, { data: [{ id: 'listed' }] }),
     );
-    // Each worker would ask for its own.
-    const gateway = await startGateway(t, { toml: providerToml(upstream), env: ONE_WORKER });
+    const gateway = await startGateway(t, { toml: providerToml(upstream) });
     const ids = async () =>
       ((await gateway.send('/v1/models')).json() as { data: { id: string }[] }).data.map(
         ({ id }) => id,

@@ -22,22 +22,28 @@ const LOG = '/run/gateway.log';
 const MAX_EXPOSURE = 2;
 
 const unit = readFileSync(join(ROOT, UNIT_PATH), 'utf8');
+const template = readFileSync(join(ROOT, `deploy/${UNIT}@.service`), 'utf8');
+/** Units of the template have one folder of additions. */
+const TEMPLATE = `${UNIT}@`;
 /** The commands at its top. */
 const install = [...unit.matchAll(/^# {3}((?:install|systemctl) .*)$/gm)].map(([, one]) => one!);
 
-async function boot(t: TestContext, settings: string): Promise<Machine> {
+async function boot(t: TestContext, settings: string, name = UNIT): Promise<Machine> {
   await buildOnce();
   const machine = await bootMachine(t, {
     'gateway.toml': settings,
     'openai.key': `${PROVIDER_KEY}\n`,
     'server.js': readFileSync(SERVER, 'utf8'),
     [`${UNIT}.service`]: unit,
+    [`${TEMPLATE}.service`]: template,
   });
-  machine.run(`mkdir dist deploy; mv server.js dist; mv ${UNIT}.service deploy`);
+  machine.run(
+    `mkdir dist deploy; mv server.js dist; mv ${UNIT}.service ${TEMPLATE}.service deploy`,
+  );
   // A machine without a journal; and Node may be elsewhere than in /usr/bin.
   const log = `[Service]\\nStandardOutput=append:${LOG}\\nStandardError=inherit\\n`;
-  machine.run(`mkdir -p /etc/systemd/system/${UNIT}.service.d`);
-  machine.run(`printf '${log}' > /etc/systemd/system/${UNIT}.service.d/log.conf`);
+  machine.run(`mkdir -p /etc/systemd/system/${name}.service.d`);
+  machine.run(`printf '${log}' > /etc/systemd/system/${name}.service.d/log.conf`);
   if (process.execPath !== '/usr/bin/node') machine.run(`cp ${process.execPath} /usr/bin/node`);
   return machine;
 }
@@ -129,5 +135,66 @@ test(
     await stream.finish();
     await eventually(() => show('ActiveState') === 'inactive', 'it has stopped');
     assert.equal(show('ExecMainStatus'), '0');
+  },
+);
+
+const [MAJOR = 0, MINOR = 0] = process.versions.node.split('.').map(Number);
+const NO_SHARING =
+  !(MAJOR > 22 || (MAJOR === 22 && MINOR >= 12)) &&
+  'processes share a port with Node 22.12 or newer';
+
+test(
+  'two units of the template serve one port, are reloaded together and restarted one after the other without a lost request',
+  { skip: NO_MACHINE || NO_SHARING, timeout: 120_000 },
+  async (t) => {
+    const upstream = await startUpstream(t);
+    const port = await freePort();
+    const settings = [
+      `[server]\nhost = "127.0.0.1"\nport = ${port}`,
+      `[providers.openai]\nbase_url = "${upstream.baseUrl}"`,
+      `api_key = "\${file:\${CREDENTIALS_DIRECTORY}/openai}"\n`,
+    ].join('\n');
+    const { run } = await boot(t, settings, TEMPLATE);
+    const path = `deploy/${TEMPLATE}.service`;
+    assert.deepEqual(run(`systemd-analyze verify --man=no ${path}`), { code: 0, output: '' });
+    for (const [, command = ''] of template.matchAll(/^# {3}((?:install|systemctl) .*)$/gm)) {
+      const two = command.replace('@{1..4}', '@1 inference-gateway@2');
+      assert.equal(run(two).code, 0, two);
+    }
+    const ask = async () => {
+      const chat = openChat(port, chatBody({ model: 'openai/m' }));
+      const { statusCode } = await chat.response.catch(() => ({ statusCode: 'none' }));
+      return statusCode;
+    };
+    for (const unitNumber of [1, 2]) {
+      const ready = await fetch(`http://127.0.0.1:909${unitNumber}/ready`);
+      assert.equal(ready.status, 200);
+    }
+    const state = { isOver: false, failed: [] as unknown[], count: 0 };
+    const load = Array.from({ length: 4 }, async () => {
+      while (!state.isOver) {
+        const status = await ask();
+        state.count += 1;
+        if (status !== 200) state.failed.push(status);
+      }
+    });
+    assert.deepEqual(run(`systemctl reload '${TEMPLATE}*'`), { code: 0, output: '' });
+    for (const unitNumber of [1, 2, 1]) {
+      const name = `${TEMPLATE}${unitNumber}`;
+      const show = (property: string) =>
+        run(`systemctl show --value --property=${property} ${name}`).output.trim();
+      const formerPid = show('MainPID');
+      // A command that blocks would keep this process, with its clients and its provider, from their work.
+      assert.equal(run(`systemctl restart --no-block ${name}`).code, 0);
+      await eventually(
+        () => show('MainPID') !== formerPid && show('ActiveState') === 'active',
+        `${name} has started again`,
+      );
+      const { count } = state;
+      await eventually(() => state.count > count + 20, 'the load goes on');
+    }
+    state.isOver = true;
+    await Promise.all(load);
+    assert.deepEqual(state.failed, [], `of ${state.count}`);
   },
 );

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { GatewayError } from '../../src/lib/errors.ts';
 import { startStopwatch, stopClock, idle } from '../support/clock.ts';
-import { chatBody, rawChat, type GatewayOptions } from '../support/gateway.ts';
+import { chatBody, rawChat } from '../support/gateway.ts';
 import { isRefused, openRaw } from '../support/raw.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
 import {
@@ -25,7 +25,7 @@ const END = LAST + DONE;
 const HEALTH = 'GET /health HTTP/1.1\r\nhost: a\r\n\r\n';
 
 /** A gateway whose provider begins streams at once and finishes everything when `finish` is called. */
-async function start(t: TestContext, options: Pick<GatewayOptions, 'isInProcess'> = {}) {
+async function start(t: TestContext) {
   const { opened, open: finish } = createGate();
   const p: Script = async (request, response) => {
     const isStream = request.body.includes('"stream":true');
@@ -34,7 +34,7 @@ async function start(t: TestContext, options: Pick<GatewayOptions, 'isInProcess'
     if (isStream) response.end(END);
     else sendJson(response, completion());
   };
-  const { p: upstream, gateway } = await scenario(t, { ...options, providers: { p } });
+  const { p: upstream, gateway } = await scenario(t, { providers: { p } });
   return { upstream, finish, gateway };
 }
 
@@ -93,13 +93,26 @@ test('GET /health on a connection that was kept alive says 503 and draining', as
   assert.match(answer, /\{"status":"draining","version":"[^"]+"\}$/);
 });
 
-test('a drain closes idle connections at once', async (t) => {
+test('a drain closes an idle connection a second after the port is closed', async (t) => {
+  const clock = stopClock(t);
   const { gateway } = await start(t);
   const client = openRaw(t, gateway.port);
+  let isOpen = true;
+  void client.closed.then(() => (isOpen = false));
   client.socket.write(HEALTH);
   await eventually(() => client.text().includes('healthy'), 'the answer');
-  await gateway.drain(10_000);
-  await client.closed;
+  // Neither the deadline nor the limit on idle connections passes in the time of a test.
+  const drained = gateway.drain(60_000_000);
+  t.after(() => gateway.cut());
+  await eventually(() => isRefused(gateway.port), 'the port is closed');
+  clock.nowMs += 999;
+  // Several checks for idle connections.
+  await idle(400);
+  assert.ok(isOpen);
+  clock.nowMs += 1;
+  await idle(1000);
+  assert.ok(!isOpen);
+  await drained;
 });
 
 test(
@@ -169,7 +182,7 @@ test('connections whose answers began before a drain do not delay it until its d
   // Whether a connection has been unused for long enough is a matter of fractions of milliseconds.
   const drains = Array.from({ length: 30 }, async (_, index) => {
     // The threads of thirty gateways take longer to start than what is measured.
-    const { gateway, finish } = await start(t, { isInProcess: true });
+    const { gateway, finish } = await start(t);
     const client = openRaw(t, gateway.port);
     client.socket.write(rawChat(chatBody({ stream: true })));
     await eventually(() => client.text().includes('"content":"a"'), 'the first event');
@@ -184,7 +197,7 @@ test('connections whose answers began before a drain do not delay it until its d
 
 test('at the deadline of a drain streams end in the error event and the others get an error', async (t) => {
   // The text of an error that is not the gateway's own: no worker is told to drain with one.
-  const { gateway, upstream } = await start(t, { isInProcess: true });
+  const { gateway, upstream } = await start(t);
   const stream = openChat(gateway.port);
   const complete = openChat(gateway.port, chatBody());
   await eventually(() => stream.text() === CHUNK && upstream.requests.length === 2, 'both begun');

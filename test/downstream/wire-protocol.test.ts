@@ -116,7 +116,7 @@ for (const [status, rows] of Object.entries(REFUSED)) {
 }
 
 test('a refusal is read by a client that still sends, whose connection is closed and not reset', async (t) => {
-  const { gateway } = await scenario(t, { clientLimits: { lingerMs: 60_000 } });
+  const { gateway } = await scenario(t, { clientLimits: { lingerCheckMs: 60_000 } });
   for (const bytes of [
     `GET /health HTTP/1.1\r\nHost: x\r\na: ${'b'.repeat(3_000_000)}`,
     `${chat('Transfer-Encoding: chunked')}x${'y'.repeat(3_000_000)}`,
@@ -132,12 +132,14 @@ test('a refusal is read by a client that still sends, whose connection is closed
   assert.equal(await closed, undefined);
 });
 
-test('a refused connection on which the client goes on sending is closed after the time for lingering', async (t) => {
-  const { gateway } = await scenario(t, { clientLimits: { lingerMs: 50 } });
-  const { closed, socket } = openRaw(t, gateway.port, { allowHalfOpen: true });
+test('a refused connection on which the client goes on sending is closed after the time for lingering, with one answer and one log line', async (t) => {
+  const { gateway } = await scenario(t, { clientLimits: { lingerCheckMs: 10 } });
+  const { closed, socket, text } = openRaw(t, gateway.port, { allowHalfOpen: true });
   const sending = setInterval(() => socket.write('x\r\n\r\n'), 10);
   await closed;
   clearInterval(sending);
+  assert.deepEqual(statusesOf(text()), [400]);
+  assert.equal(gateway.lines().length, 1);
 });
 
 const allowed: Record<string, string> = {
@@ -184,6 +186,7 @@ test('with Expect: 100-continue a body that would be refused is not asked for', 
     assert.deepEqual(statusesOf(reply.text), [expected.httpStatus]);
     // What comes next on this connection may be that body, or another request.
     assert.equal(parseRaw(reply).headers['connection'], 'close');
+    assert.ok(reply.isClosed, 'and the client does not wait for that');
   }
 });
 

@@ -18,14 +18,8 @@ import { createConnections } from '../../src/upstream/connections.ts';
 import { sendByFetch } from '../../src/upstream/fetch-transport.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
-import {
-  type ByteSink,
-  fromIterable,
-  nextTurn as nextBodyTurn,
-  onNextTurn,
-  readAll,
-  readEach,
-} from '../../src/lib/byte-source.ts';
+import { type ByteSink, fromIterable, readAll, readEach } from '../../src/lib/byte-source.ts';
+import { nextTurn as nextBodyTurn, onNextTurn } from '../../src/lib/turns.ts';
 import { sendByUndici } from '../../src/upstream/undici-transport.ts';
 import { idle } from '../support/clock.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
@@ -50,7 +44,7 @@ async function sendUndici(
   body: readonly Buffer[],
   connectTimeoutMs?: number,
 ): Promise<UpstreamReply> {
-  const connections = createConnections(undefined, connectTimeoutMs)!;
+  const connections = createConnections(connectTimeoutMs)!;
   t.after(() => connections.close());
   const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
   return sendByUndici(request, new Cancellation(), connections);
@@ -239,7 +233,7 @@ describe('connecting, over undici', () => {
     const { port } = await startBlackHole(t);
     const collect = createMemoryProbe();
     // So that the end of the connection attempt is not what releases it.
-    const connections = createConnections(undefined, 3_600_000)!;
+    const connections = createConnections(3_600_000)!;
     t.after(() => connections.close());
     const cancellation = new Cancellation();
     const send = () => {

@@ -10,7 +10,6 @@ import {
   upstreamFailure,
 } from '../../src/upstream/network-error.ts';
 import { stopClock } from '../support/clock.ts';
-import { newMemory } from '../support/shared.ts';
 
 const IPV4 = '192.0.2.1';
 const IPV6 = '2001:db8::1';
@@ -74,7 +73,7 @@ test('an exhausted limit is counted each time, and logs once a second at most', 
     log: (level, message, details) => lines.push([`${level} ${message}`, details]),
     isEnabled: () => true,
   };
-  const log = new ExhaustionLog(logger, newMemory());
+  const log = new ExhaustionLog(logger);
   const record = (code: string) => log.record(systemError(code, IPV4));
   record('ECONNREFUSED');
   log.record(undefined);

@@ -153,7 +153,7 @@ for (const [when, prepare] of Object.entries(PHASES)) {
       async (t) => {
         const warnings = watchWarnings(t);
         const { toml, reached, release } = await prepare(t);
-        const gateway = await startGateway(t, { isInProcess: true, toml });
+        const gateway = await startGateway(t, { toml });
         const listeners = process.eventNames().map((name) => [name, process.listenerCount(name)]);
         const outgoing = watchOutgoing(t);
         let ever = 0;
@@ -201,7 +201,7 @@ for (const [which, { isThereBefore }] of Object.entries(others)) {
   test(`a client that leaves while its connection is being made does not disturb one ${which}`, async (t) => {
     const warnings = watchWarnings(t);
     const hole = await startBlackHole(t, rawResponse(JSON.stringify(completion())));
-    const gateway = await startGateway(t, { isInProcess: true, toml: providerToml(hole) });
+    const gateway = await startGateway(t, { toml: providerToml(hole) });
     const outgoing = watchOutgoing(t);
     let answer = '';
     const askAndRead = () =>
@@ -225,7 +225,7 @@ for (const when of ['before the answer', 'in the middle of a stream']) {
     { skip: OVER_FETCH },
     async (t) => {
       const p = when.startsWith('before') ? silent : beginStream('data: {"choices":[]}\n\n');
-      const { p: upstream, gateway } = await scenario(t, { isInProcess: true, providers: { p } });
+      const { p: upstream, gateway } = await scenario(t, { providers: { p } });
       const outgoing = watchOutgoing(t);
       const received = [0, 0];
       const clients = received.map((_, index) =>
@@ -251,7 +251,6 @@ test('a client that leaves when the provider has already sent everything leaves 
   // More than the network holds; and an event is passed on when it is whole.
   const event = `data: {"choices":[],"x":"${'y'.repeat(12 * 1_048_576)}"}\n\n`;
   const { gateway } = await scenario(t, {
-    isInProcess: true,
     server: 'stream_idle_timeout = 1',
     providers: { p: (_, response) => sendEvents(response, event) },
   });

@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict';
-import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { describe, test, type TestContext } from 'node:test';
 
 import { fromIterable } from '../../src/lib/byte-source.ts';
@@ -7,7 +6,7 @@ import { idle } from '../support/clock.ts';
 import { parseReplies } from '../support/documented.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
 import { scenario } from '../support/scenario.ts';
-import { openRaw, sendRaw, statusesOf } from '../support/raw.ts';
+import { openRaw, sendRaw, statusesOf, watchServerSide } from '../support/raw.ts';
 import { createGate, eventually, lineOf } from '../support/streams.ts';
 import { completion, sendJson } from '../support/upstream.ts';
 import { startHttpServer } from '../support/http-server.ts';
@@ -69,17 +68,11 @@ describe('a client that pipelines', { concurrency: 4 }, () => {
 
   test('10,000 chats makes the gateway hold only the first few hundred of them', async (t) => {
     const { gateway, socket, firstAsked } = await start(t);
-    let parsed = 0;
-    const onStart = (message: unknown) => {
-      const { socket: own } = message as { socket: { remotePort?: number } };
-      if (own.remotePort === socket.localPort) parsed += 1;
-    };
-    subscribe('http.server.request.start', onStart);
-    t.after(() => unsubscribe('http.server.request.start', onStart));
+    const own = watchServerSide(t, socket);
     socket.write(chats(10_000).join(''));
     await firstAsked();
     await idle(A_WHILE_MS);
-    assert.ok(parsed < 500, `${parsed} requests were parsed`);
+    assert.ok(own.requests < 500, `${own.requests} requests were parsed`);
     assert.equal((await gateway.send('/health')).status, 200);
   });
 

@@ -101,7 +101,7 @@ test('an answer is not cut off while it waits for the one before it', async (t) 
 for (const more of ['', 'connection: close\r\n']) {
   test(`an upload refused behind a running answer never cuts that off, ${more ? 'with' : 'without'} Connection: close`, async (t) => {
     const refused = `POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n${more}content-length: 9\r\n\r\nx`;
-    const text = await pipeline(t, { lingerMs: 200 }, refused);
+    const text = await pipeline(t, { lingerCheckMs: 40 }, refused);
     assert.deepEqual(statusesOf(text), [200, 401]);
     assert.ok(text.includes('[DONE]'), text);
   });
@@ -125,7 +125,6 @@ test('an answer that a reset finds half written is not called delivered', async 
 test('a drain ends at its deadline, also where CONNECT came behind an answer that is not read', async (t) => {
   const { p: upstream, gateway } = await scenario(t, {
     providers: { p: flood(PART, 100 * MIB).script },
-    clientLimits: { lingerMs: 200 },
   });
   openReader(
     t,

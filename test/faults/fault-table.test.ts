@@ -25,7 +25,6 @@ import { listen } from '../support/listen.ts';
 import { startRawUpstream } from '../support/raw-upstream.ts';
 import { dataOf, eventually, linesOf } from '../support/streams.ts';
 import { OVER_FETCH } from '../support/transport.ts';
-import { WORKERS } from '../support/workers.ts';
 import {
   NOBODY_LISTENS,
   completion,
@@ -528,13 +527,11 @@ async function checkCell(t: TestContext, cell: Cell, limitSeconds?: number): Pro
 
 /** `FAULT_TABLE=1` prints what was observed. */
 const IS_PRINTED = Boolean(process.env['FAULT_TABLE']);
-/** One cell in so many. Each has a gateway of its own: with workers, all of them, which are printed, take minutes. */
-const SAMPLE = WORKERS > 1 && !IS_PRINTED ? 7 : 1;
 const CELLS: Cell[] = ROWS.flatMap((row) =>
   [false, true].flatMap((stream) =>
     [false, true].map((hasFallback) => ({ row, stream, hasFallback })),
   ),
-).filter((_, index) => index % SAMPLE === 0);
+);
 const keyOf = ({ row, stream, hasFallback }: Cell) => `${row.fault} ${stream} ${hasFallback}`;
 
 const warnings: string[] = [];

@@ -24,6 +24,8 @@ import {
 } from '../support/upstream.ts';
 
 const REST_MS = 10_000;
+/** The tries of a request that is kept away. */
+const AWAY = 'p:circuit_open q:200';
 
 interface Settings {
   readonly p?: string;
@@ -51,8 +53,11 @@ async function startHalfOpen(t: TestContext, script: Script, { p: lines, ...more
     ...started,
     clock,
     fail3,
-    /** Who answers one more request. */
-    next: async () => (await gateway.chat(chatBody())).headers['x-gateway-provider'],
+    /** The tries of one more request. */
+    next: async () => {
+      await gateway.chat(chatBody());
+      return triesOf(gateway.accessLines().at(-1));
+    },
     /** Asks for a stream, and waits until it has begun. */
     begin: async () => {
       const chat = openChat(gateway.port);
@@ -71,10 +76,10 @@ test('a probe that streams keeps the others away until its stream has ended well
   });
   const probe = await begin();
   p.script = answerWell;
-  assert.deepEqual([await next(), await next()], ['q', 'q']);
+  assert.deepEqual([await next(), await next()], [AWAY, AWAY]);
   open();
   assert.equal(await probe.ended, CHUNK + LAST + DONE);
-  assert.deepEqual([await next(), await next()], ['p', 'p']);
+  assert.deepEqual([await next(), await next()], ['p:200', 'p:200']);
 });
 
 test('a probe that streams has succeeded when data comes ten seconds after its first, once', async (t) => {
@@ -92,16 +97,16 @@ test('a probe that streams has succeeded when data comes ten seconds after its f
   };
   clock.nowMs += REST_MS - 1;
   await send(CHUNK);
-  assert.equal(await next(), 'q');
+  assert.equal(await next(), AWAY);
   clock.nowMs += 1;
   await send(CHUNK);
   // A probe of its own would keep the next one away.
   await begin();
   p.script = answerWell;
-  assert.equal(await next(), 'p');
+  assert.equal(await next(), 'p:200');
   await fail3();
   await send(CHUNK);
-  assert.equal(await next(), 'q', 'what fails later counts, although the stream goes on');
+  assert.equal(await next(), AWAY, 'what fails later counts, although the stream goes on');
 });
 
 test('a probe whose stream is silent, or has comments alone, has no result: one more may probe each ten seconds', async (t) => {
@@ -117,13 +122,13 @@ test('a probe whose stream is silent, or has comments alone, has no result: one 
     await eventually(() => first.text().includes(`${probes}`), 'the comment');
     await begin();
     assert.equal(streams.length, probes);
-    assert.deepEqual([await next(), await next()], ['q', 'q']);
+    assert.deepEqual([await next(), await next()], [AWAY, AWAY]);
   }
   assert.deepEqual(asked(), [3 + 4, 3 + 6]);
   // The latest one still has the probe.
   first.leave();
   await linesOf(gateway, 3 + 6 + 1);
-  assert.equal(await next(), 'q');
+  assert.equal(await next(), AWAY);
 });
 
 test('a provider whose probe has begun its stream and is then cut rests ten seconds more', async (t) => {
@@ -137,9 +142,9 @@ test('a provider whose probe has begun its stream and is then cut rests ten seco
   await linesOf(gateway, 4);
   p.script = answerWell;
   clock.nowMs += REST_MS - 1;
-  assert.equal(await next(), 'q');
+  assert.equal(await next(), AWAY);
   clock.nowMs += 1;
-  assert.equal(await next(), 'p');
+  assert.equal(await next(), 'p:200');
 });
 
 const LONG = `data: {"x":"${'y'.repeat(1_100_000)}"}\n\n`;
@@ -191,7 +196,7 @@ for (const [which, { script, body, leavesIf }] of Object.entries(noResult)) {
     }
     await linesOf(gateway, 4);
     p.script = answerWell;
-    assert.equal(await next(), 'p');
+    assert.equal(await next(), 'p:200');
   });
 }
 
@@ -219,7 +224,8 @@ test('a rest that began during a probe stays when the client of the probe leaves
   probe.leave();
   await linesOf(gateway, 5);
   p.script = answerWell;
-  assert.equal((await gateway.chat(chatBody())).headers['x-gateway-provider'], 'q');
+  await gateway.chat(chatBody());
+  assert.equal(triesOf(gateway.accessLines().at(-1)), AWAY);
 });
 
 test('of two requests for which a store is asked at the same time one is the probe, and the other takes no token and no slot', async (t) => {
@@ -251,7 +257,7 @@ requests_per_second = 100`,
   holds = false;
   held[0]!.write(status('OK').repeat(2));
   await linesOf(gateway, 4);
-  assert.equal(triesOf(gateway.accessLines()[3]), 'p:circuit_open q:200');
+  assert.equal(triesOf(gateway.accessLines()[3]), AWAY);
   assert.equal(p.requests.length, 4);
   assert.equal(tokens() - before, 1);
   chats.forEach((chat) => chat.leave());
@@ -261,7 +267,7 @@ requests_per_second = 100`,
   const probe = openChat(gateway.port);
   await eventually(() => probe.text() === CHUNK, 'the first event');
   p.script = answerWell;
-  assert.equal(await next(), 'q');
+  assert.equal(await next(), AWAY);
 });
 
 for (const idleSeconds of [2, 20]) {

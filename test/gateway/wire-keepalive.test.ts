@@ -1,7 +1,11 @@
 import assert from 'node:assert/strict';
 import type { ServerResponse } from 'node:http';
+import { Readable } from 'node:stream';
 import { test, type TestContext } from 'node:test';
 
+import type { Call } from '../../src/downstream/call.ts';
+import { keepAlive } from '../../src/gateway/keep-alive.ts';
+import { type ByteStream, fromIterable } from '../../src/lib/byte-source.ts';
 import { idle, untilSteady, useManualTimers } from '../support/clock.ts';
 import { chatBody, rawChat, triesOf, STREAM, type LogLine } from '../support/gateway.ts';
 import { openRaw } from '../support/raw.ts';
@@ -37,7 +41,7 @@ function held(script: Script) {
 async function start<Id extends string = 'p'>(t: TestContext, settings: ScenarioSettings<Id>) {
   const timers = useManualTimers(t);
   const server = `stream_keepalive = 15\n${settings.server ?? ''}`;
-  const started = await scenario(t, { ...settings, server, isInProcess: true });
+  const started = await scenario(t, { ...settings, server });
   const { gateway, asked } = started;
   const line = async () => lineOf(gateway);
   /** A chat that a provider was asked for. */
@@ -172,6 +176,19 @@ test("a provider's comments are passed on once the stream has begun, and count a
   assert.equal(await chat.ended, `${KEEP_ALIVE}: one\n\n: two\n\n: three\n${completionEvents()}`);
 });
 
+test('a stream that has ended has no more comments, also if its client has not taken the end yet', async (t) => {
+  const timers = useManualTimers(t);
+  const body = fromIterable(Readable.from([Buffer.from(CHUNK)]));
+  const answering = Promise.resolve({ status: 200, headers: {}, body });
+  const answer = await keepAlive(answering, {} as Call, SILENCE_MS);
+  let [text, hasEnded] = ['', false];
+  const write = (chunk: Buffer) => (text += chunk.toString()) !== '';
+  (answer.body as ByteStream).start({ write, end: () => (hasEnded = true) });
+  await eventually(() => hasEnded, 'the end');
+  timers.advance(10 * SILENCE_MS);
+  assert.equal(text, CHUNK);
+});
+
 test('a byte order mark behind a comment is left out', async (t) => {
   const { script, open } = held(begin(`\ufeff${completionEvents()}`));
   const { chat } = await startEarly(t, { providers: { p: script } });
@@ -181,14 +198,12 @@ test('a byte order mark behind a comment is left out', async (t) => {
 
 test('a chunk of usage from a provider that then fails does not reach a stream that has begun', async (t) => {
   let response: ServerResponse | undefined;
-  const p: Script = (request, opened) => {
+  const p: Script = (_, opened) => {
     response = opened;
-    return begin(': one\n\n')(request, opened);
   };
-  const { timers, ask } = await start(t, { providers: { p, q: answerWell }, fallback: ['q'] });
-  const chat = await ask();
-  timers.advance(SILENCE_MS);
-  await chat.has(KEEP_ALIVE);
+  const providers = { p, q: answerWell };
+  const { chat } = await startEarly(t, { providers, fallback: ['q'] });
+  response!.writeHead(200, { 'content-type': 'text/event-stream' });
   response!.write('data: {"choices":[],"usage":{"total_tokens":7}}\n\n');
   await idle(100);
   response!.end('data: {"error":{"code":503,"message":"busy"}}\n\n');
@@ -267,9 +282,11 @@ test('a client that leaves a stream that has begun ends the attempt, and frees i
   const p = held(answerWell);
   const providers = { p: { script: p.script, lines: 'max_concurrent_requests = 1' } };
   const { timers, gateway, p: upstream, chat, line } = await startEarly(t, { providers });
+  const before = timers.repeating().length;
   chat.leave();
   await upstream.requests[0]!.closed;
   const logged = await line();
+  assert.equal(timers.repeating().length, before - 1, 'there are no more comments');
   assert.deepEqual(
     [logged['status'], logged['outcome'], logged['reason'], firstOutcome(logged)],
     [200, 'client_closed', 'client left during the answer', 'client_closed'],

@@ -12,7 +12,6 @@ import {
 import { modelOf, scenario, type ProviderSettings } from '../support/scenario.ts';
 import { createGate, eventually } from '../support/streams.ts';
 import { failWith, sendJson, type Script } from '../support/upstream.ts';
-import { ONE_WORKER } from '../support/workers.ts';
 
 const list =
   (body: unknown): Script =>
@@ -64,7 +63,6 @@ async function start(
   const { gateway, p } = await scenario(t, {
     providers: { p: { script, lines } },
     more,
-    env: ONE_WORKER,
   });
   return { gateway, upstream: p };
 }

@@ -361,7 +361,6 @@ describe('GET /v1/models', () => {
     const { gateway } = await scenario(t, {
       clients: { some: 'key = "some-key"\nmodels = ["p/b*"]' },
       providers: { p: (_, response) => sendJson(response, { data: ids.map((id) => ({ id })) }) },
-      isInProcess: true,
     });
     const listed = async () => {
       const reply = await gateway.send('/v1/models', keyOf('some'));

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
-import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -33,7 +32,6 @@ import {
   answerWell,
   beginStream,
 } from '../support/upstream.ts';
-import { ONLY_ONE_WORKER } from '../support/workers.ts';
 
 /** Each setting, and what can be seen of it from outside. */
 type Observation = (t: TestContext) => Promise<void>;
@@ -243,39 +241,21 @@ async function checked(
   return report;
 }
 
-interface Start {
-  readonly env?: Record<string, string>;
-  readonly args?: readonly string[];
-}
+const [NODE_MAJOR = 0, NODE_MINOR = 0] = process.versions.node.split('.').map(Number);
+const CAN_SHARE = NODE_MAJOR > 22 || (NODE_MAJOR === 22 && NODE_MINOR >= 12);
 
-/** So many threads listen on the port, and the log says so; if threads cannot share one, the start fails with one line. */
-async function assertWorkers(
-  t: TestContext,
-  workers: number,
-  inFile: number,
-  { env = {}, args = [] }: Start = {},
-): Promise<void> {
-  const toml = `[server]\nport = 0\nhost = "127.0.0.1"\nworkers = ${inFile}\n`;
+/** Two processes listen at one port; where the system cannot have that, the start fails with the reason. */
+async function assertSharesPort(t: TestContext, line: string, env = {}): Promise<void> {
+  const port = await freePort();
+  const toml = `[server]\nport = ${port}\nhost = "127.0.0.1"\n${line}\n`;
   const options = { cwd: emptyFolder(t, { 'gateway.toml': toml }), env };
-  if (workers > 1 && ONLY_ONE_WORKER) {
-    const { code, stderr } = await runProgram(t, args, options);
+  if (!CAN_SHARE) {
+    const { code, stderr } = await runProgram(t, [], options);
     assert.equal(code, 78);
-    assert.match(stderr, /: \d+ workers need Node 22\.12 or newer on Linux; this is Node .*\n$/);
+    assert.match(stderr, /: needs Linux and Node 22\.12 or newer; this is Node /);
     return;
   }
-  const { port, stdout } = await startServing(t, args, options);
-  await eventually(() => stdout().includes('"message":"started"'), 'the start');
-  assert.ok(stdout().includes(`"workers":${workers},`), stdout());
-  if (process.platform === 'linux') assert.equal(countListeners(port), workers);
-}
-
-/** Sockets of this machine that listen on that port of 127.0.0.1. */
-function countListeners(port: number): number {
-  const address = `0100007F:${port.toString(16).toUpperCase().padStart(4, '0')}`;
-  const isListening = ([, local, , state]: readonly string[]) =>
-    local === address && state === '0A';
-  const sockets = readFileSync('/proc/net/tcp', 'utf8').split('\n');
-  return sockets.filter((line) => isListening(line.trim().split(/\s+/))).length;
+  for (const _ of [1, 2]) assert.equal((await startServing(t, [], options)).port, port);
 }
 
 /** Refuses everything for a quarter of an hour. */
@@ -310,12 +290,7 @@ const IN_FILE: Record<string, Observation> = {
     assert.match(stderr, /192\.0\.2\.1/);
   },
 
-  'server.workers': async (t) => {
-    // An empty variable counts as unset, even if the tests themselves run with workers.
-    const env = { GATEWAY_WORKERS: '' };
-    await assertWorkers(t, 1, 1, { env });
-    await assertWorkers(t, 2, 2, { env });
-  },
+  'server.reuse_port': (t) => assertSharesPort(t, 'reuse_port = true'),
 
   'server.timeout': async (t) => {
     const { gateway, reload } = await start(t, { 'server.timeout': 600, script: hang });
@@ -873,10 +848,20 @@ const IN_ENVIRONMENT: Record<string, Observation> = {
     await assertServes(t, toml, { env: { GATEWAY_HOST: '127.0.0.1' }, port });
   },
 
-  GATEWAY_WORKERS: async (t) => {
-    await assertWorkers(t, 2, 1, { env: { GATEWAY_WORKERS: '2' } });
-    await assertWorkers(t, 1, 2, { env: { GATEWAY_WORKERS: '3' }, args: ['--workers', '1'] });
+  GATEWAY_ADMIN_PORT: async (t) => {
+    const port = await freePort();
+    const toml = `[server]\nport = 0\nhost = "127.0.0.1"\n[admin]\nport = ${await freePort()}`;
+    const options = {
+      cwd: emptyFolder(t, { 'gateway.toml': toml }),
+      env: { GATEWAY_ADMIN_PORT: `${port}` },
+    };
+    await startServing(t, [], options);
+    const isReady = async () =>
+      (await fetch(`http://127.0.0.1:${port}/ready`).catch(() => undefined)) !== undefined;
+    await eventually(isReady, 'the admin listener');
   },
+
+  GATEWAY_REUSE_PORT: (t) => assertSharesPort(t, '', { GATEWAY_REUSE_PORT: 'true' }),
 
   GATEWAY_CONFIG: async (t) => {
     const port = await freePort();
@@ -998,7 +983,7 @@ const AFTER_THE_FILE: Record<string, Observation> = {
 
 /** These wait, for a second or for a process. For the others a millisecond passes whenever the clock is read, however long they take. */
 const isWaiting = (name: string) =>
-  /timeout|port|host|retries|config|drain|workers|store|prefix/i.test(name);
+  /timeout|port|host|retries|config|drain|reuse|store|prefix/i.test(name);
 for (const waiting of [true, false]) {
   const what = `in a running gateway, ${waiting ? 'at the same time' : 'one after the other'}`;
   describe(what, { concurrency: waiting }, () => {

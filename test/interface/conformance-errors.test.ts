@@ -598,7 +598,7 @@ for (const isReused of [false, true]) {
     });
     const toml = providerToml(upstream, 'p', OVER_FETCH ? '' : 'retries = 1');
     // Each worker has a connection of its own.
-    const gateway = await startGateway(t, { toml, isInProcess: true });
+    const gateway = await startGateway(t, { toml });
     if (isReused) assert.equal((await gateway.chat(chatBody())).status, 200);
     const reply = await gateway.chat(chatBody());
     assert.equal(upstream.requests.at(-1)!.onConnection, isReused ? 2 : 1);

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { ChunkBuffer, sliceParts } from '../../src/lib/chunk-buffer.ts';
 import { Reservation, copyIfResizable } from '../../src/lib/byte-budget.ts';
-import { TurnLimit } from '../../src/lib/byte-source.ts';
+import { TurnLimit } from '../../src/lib/turns.ts';
 import { createMemoryProbe } from '../support/memory.ts';
 import { cutUp } from '../support/mutate.ts';
 import { withRandom } from '../support/random.ts';
@@ -65,18 +65,17 @@ test('a range of bytes in parts is taken without a copy', async () =>
 test('a body is what was pushed, and nobody has the bytes of a long one any more once it is freed', async () =>
   withRandom((random) => {
     const budget = newBudget();
-    const { bodyBytes: held } = budget;
     for (const bytes of [0, 1, 65_535, 65_536, 65_537, 1_048_577, 3_000_000]) {
       const whole = Buffer.alloc(bytes, 'a text of which every part differs from the others');
       const limits = { announcedBytes: 0, maxBytes: bytes, tooLarge: () => new Error('too large') };
       const body = new Reservation(budget).holdBody(limits);
       for (const chunk of cutUp(random, whole)) body.push(chunk);
       const { parts } = body;
-      assert.deepEqual([body.size, held.value], [bytes, bytes]);
+      assert.deepEqual([body.size, budget.bodyBytes], [bytes, bytes]);
       assert.ok(Buffer.concat(parts).equals(whole));
       const sent = parts.map(copyIfResizable);
       body.free();
-      assert.equal(held.value, 0);
+      assert.equal(budget.bodyBytes, 0);
       if (bytes > 65_536)
         assert.deepEqual(
           parts.map(({ length }) => length),

@@ -289,7 +289,7 @@ test('the model value is found wherever it is, and however its name is written',
   for (const [text, model, other] of table) {
     const chat = parseChatRequest(Buffer.from(text));
     assert.equal(chat.model, model, text);
-    assert.equal(Buffer.concat(chat.bodyWithModel('other')).toString(), other);
+    assert.equal(Buffer.concat(chat.bodyWith('other', false)).toString(), other);
   }
   const deeper = Buffer.from(`{"x":{"model":"no"},${MESSAGES}}`);
   assert.equal(

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, mock, test } from 'node:test';
 
+import { formatText } from '../../src/cli/text-log.ts';
 import {
   createLogger,
   LOG_LEVELS,
@@ -49,7 +50,7 @@ function lineOf(
   const logger = createLogger({
     level: 'trace',
     format,
-    colour,
+    toText: (entry) => formatText(entry, colour),
     write: (line) => lines.push(line),
     redact,
   });
@@ -188,7 +189,7 @@ describe('the logger', () => {
     const logger = createLogger({
       level: 'info',
       format: 'json',
-      colour: false,
+      toText: (entry) => formatText(entry, false),
       write: () => assert.fail('nothing is written'),
       redact: createRedactor([]),
     });
@@ -205,7 +206,7 @@ describe('the logger', () => {
     const logger = createLogger({
       level: 'info',
       format: 'json',
-      colour: false,
+      toText: (entry) => formatText(entry, false),
       write: (line) => written.push((JSON.parse(line) as { time: string }).time),
       redact: createRedactor([]),
     });

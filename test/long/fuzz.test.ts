@@ -21,7 +21,7 @@ import { createService } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseChatRequest } from '../support/chat-request.ts';
 import { assertErrorObject, assertStreamEnd, parseReplies } from '../support/documented.ts';
-import { ROOT, SERVER } from '../support/process.ts';
+import { ROOT } from '../support/process.ts';
 import {
   chatBody,
   CLIENT_TOKEN,
@@ -180,7 +180,7 @@ test('a request body is accepted whole, or refused with a 4xx', MANY_CASES, asyn
     // Two of them are all checked, and JSON.parse shows only the last.
     const isPlain = bytes.toString('latin1').split('messages').length <= 2;
     try {
-      const forwarded = Buffer.concat(parseChatRequest(...chunks).bodyWithModel('other'));
+      const forwarded = Buffer.concat(parseChatRequest(...chunks).bodyWith('other', false));
       const before = JSON.parse(bytes.toString()) as Record<string, unknown>;
       const sent = JSON.parse(forwarded.toString()) as Record<string, unknown>;
       assert.ok(isPlain ? isChatRequest(before) : Array.isArray(before['messages']));
@@ -231,7 +231,6 @@ function startable(toml: string): 'accepted' | 'refused' {
   }
   createService(config, {
     writeLog: () => {},
-    workerFile: SERVER,
     isTerminal: false,
     colour: false,
     clientLimits: CLIENT_LIMITS,
@@ -445,7 +444,7 @@ test(
     const gateway = await startGateway(t, {
       toml: providerToml(upstream, 'p', 'models = ["m"]'),
       // What never ends is answered soon.
-      clientLimits: { headersMs: 120, requestMs: 120, lingerMs: 1000 },
+      clientLimits: { headersMs: 120, requestMs: 120, lingerCheckMs: 200 },
     });
     const tally = new Tally();
     const checkReplies = async (pieces: readonly Buffer[], isHead = false) => {

@@ -48,7 +48,6 @@ interface Cell {
   readonly rounds: number;
   /** The path of the Node that runs the gateway. */
   readonly node: string;
-  readonly workers: number;
   /** Of the gateway's cgroup; without it there is none. */
   readonly limitMiB?: number;
 }
@@ -70,12 +69,12 @@ function removeGroup(folder: string | undefined): void {
   if (folder) rmdirSync(folder);
 }
 
-async function startGateway({ node, workers }: Cell, upstreamPort: number, group?: string) {
+async function startGateway({ node }: Cell, upstreamPort: number, group?: string) {
   const port = await freePort();
   const file = join(tmpdir(), `gateway-loop-delay-${process.pid}.json`);
   const settings = join(tmpdir(), `gateway-large-${process.pid}.toml`);
   const baseUrl = `http://127.0.0.1:${upstreamPort}/v1`;
-  const server = `[server]\ntimeout = 300\nworkers = ${workers}\n`;
+  const server = `[server]\ntimeout = 300\n`;
   writeFileSync(settings, `${server}[providers.p]\nbase_url = "${baseUrl}"\n`);
   const enter = group ? `echo $$ > ${group}/cgroup.procs && ` : '';
   const args = ['--import', join(SUPPORT, 'loop-delay.mjs'), SERVER];
@@ -172,7 +171,7 @@ const inMiB = (bytes: number) => Math.round(bytes / MIB);
 
 /** Runs one cell, prints its row, and throws if something is wrong. */
 async function run(cell: Cell): Promise<Delay> {
-  const { kind, count, rounds, node, workers, limitMiB } = cell;
+  const { kind, count, rounds, node, limitMiB } = cell;
   const group = limitMiB === undefined ? undefined : createGroup(limitMiB);
   const upstream = start('large-upstream');
   const [upstreamPort] = (await once(upstream, 'message')) as [number];
@@ -183,11 +182,11 @@ async function run(cell: Cell): Promise<Delay> {
   const client = start('large-client', args);
   const counted = once(client, 'message') as Promise<[Record<string, number>]>;
   const version = execFileSync(node, ['--version'], { encoding: 'utf8' }).trim();
-  const row = `${version}, ${limitMiB ?? 'all'} MiB, workers ${workers}, ${rounds} x ${count} ${kind}`;
+  const row = `${version}, ${limitMiB ?? 'all'} MiB, ${rounds} x ${count} ${kind}`;
   try {
     const { healthMs, peakBytes, failedSmall } = await observe(gateway, counted);
     const [counts] = await counted;
-    const maxAfter = before + LEFT_BYTES * workers;
+    const maxAfter = before + LEFT_BYTES;
     const after = await awaitRelease(pid, maxAfter);
     const { busy } = await gateway.end();
     const p99 = healthMs[Math.floor(healthMs.length * 0.99)]!;
@@ -221,7 +220,6 @@ async function checkStalls(): Promise<void> {
     count: 60,
     rounds: 1,
     node: process.execPath,
-    workers: 1,
   });
   assert.ok(max < 100, `the event loop stalled for ${max} ms`);
   assert.ok(p99 < 250, `/health took ${p99} ms`);
@@ -232,7 +230,6 @@ const { values } = parseArgs({
     nodes: { type: 'string', default: '20,22,24,26' },
     limits: { type: 'string', default: '256,512,1024' },
     kinds: { type: 'string', default: Object.keys(KINDS).join() },
-    workers: { type: 'string', default: '1,2' },
     rounds: { type: 'string', default: '5' },
     stalls: { type: 'boolean', default: false },
   },
@@ -243,20 +240,13 @@ function cells(): Cell[] {
   return values.nodes.split(',').flatMap((major) => {
     const node = execFileSync('sh', ['test/nodes.sh', '--path', major], { encoding: 'utf8' });
     return values.limits.split(',').flatMap((limit) =>
-      values.kinds.split(',').flatMap((kind) =>
-        values.workers
-          .split(',')
-          .map(Number)
-          .filter((workers) => workers === 1 || major === '24')
-          .map((workers) => ({
-            kind,
-            count: 300,
-            rounds,
-            node: node.trim(),
-            workers,
-            limitMiB: Number(limit),
-          })),
-      ),
+      values.kinds.split(',').map((kind) => ({
+        kind,
+        count: 300,
+        rounds,
+        node: node.trim(),
+        limitMiB: Number(limit),
+      })),
     );
   });
 }

@@ -3,8 +3,7 @@
  * point, one in ten requests meets a faulty provider. Everything that arrives is compared by hash.
  *
  *   npm run test:soak -- [MINUTES]      20 where nothing is said
- *   TEST_WORKERS=2 ...                  with two worker threads (Node 22.12 or newer); the heap is then the whole process
- *   SOAK_DISTURB=1 TEST_WORKERS=2 ...   in addition a reload every 5 s, and every 20 s a worker ends with its requests
+ *   SOAK_DISTURB=1 ...                  with a reload every 5 s
  */
 
 import assert from 'node:assert/strict';
@@ -30,11 +29,8 @@ const CLOSING_MS = 500;
 const LOST_MS = 20_000;
 const IS_DISTURBED = process.env['SOAK_DISTURB'] === '1';
 const RELOAD_EVERY_MS = 5000;
-const KILL_EVERY_MS = 20_000;
-/** So long after a worker was told to end, its clients may notice. */
-const KILLED_MS = 3000;
-/** Below this many minutes the slope is noise; the resident memory of a process with workers moves more than a heap. */
-const SLOPE_MINUTES = process.env['TEST_WORKERS'] ? 60 : 10;
+/** Below this many minutes the slope is noise. */
+const SLOPE_MINUTES = 10;
 const MAX_SLOPE_PERCENT_PER_HOUR = 2;
 /** Caches grow at first. */
 const WARM_UP_SHARE = 0.25;
@@ -66,8 +62,6 @@ const provider = (id: string) =>
   `[providers.${id}]\nbase_url = "http://127.0.0.1:${upstream.port}/${id}/v1"\napi_key = "none"\n`;
 // Without optimised code: V8 adds to it for tens of minutes, some 60 KiB in twenty, and that is no leak.
 const flags = ['--expose-gc', '--no-opt', '--no-maglev', '--no-sparkplug'];
-if (IS_DISTURBED)
-  flags.push(`--import=${join(import.meta.dirname, '../support', 'worker-hook.mjs')}`);
 const gateway = await startChild('soak-gateway.ts', {
   flags,
   env: {
@@ -90,8 +84,6 @@ async function ask(): Promise<Vitals> {
 const totals = {
   requests: 0,
   aborted: 0,
-  /** By the end of the worker that they were at. */
-  cut: 0,
   faulty: 0,
   refused: 0,
   lost: 0,
@@ -104,33 +96,9 @@ interface Outcome {
   readonly text: string;
 }
 
-/** The worker that has answered on a connection, as test/support/worker-hook.mjs tells. */
-const threads = new WeakMap<object, string>();
-const killed = { thread: '', atMs: -Infinity };
+type Ending = Outcome | 'aborted' | 'lost';
 
-/** Ends one worker, and all requests that it has at that time. */
-function killWorker(): void {
-  const headers = { 'x-fault': 'exit' };
-  const { port } = gateway;
-  httpRequest({ host: '127.0.0.1', port, path: '/health', headers, agent: false }, (response) => {
-    killed.thread = String(response.headers['x-thread']);
-  })
-    .on('error', () => {})
-    .end();
-  killed.thread = '';
-  killed.atMs = performance.now();
-}
-
-/** A connection broke: with the worker that has just been ended, or for no reason. */
-function causeOf(socket: object | null): 'cut' | 'lost' {
-  if (performance.now() - killed.atMs > KILLED_MS) return 'lost';
-  const thread = socket ? threads.get(socket) : undefined;
-  return !thread || !killed.thread || thread === killed.thread ? 'cut' : 'lost';
-}
-
-type Ending = Outcome | 'aborted' | 'cut' | 'lost';
-
-/** What came of a request: an answer, `aborted` where the client left as planned, `cut` or `lost`. */
+/** What came of a request: an answer, `aborted` where the client left as planned, or `lost`. */
 async function send(soak: SoakRequest, random: Random): Promise<Ending> {
   const leaves = random.next() < 1 / 12 ? 'late' : random.next() < 3 / 11 ? 'early' : 'no';
   const body = {
@@ -166,10 +134,9 @@ async function send(soak: SoakRequest, random: Random): Promise<Ending> {
     const leaving =
       leaves === 'early' ? setTimeout(leave, random.next() * random.pick([1, 5, 30])) : undefined;
     const leaveAfter = leaves === 'late' ? random.integer(0, 2000) : Infinity;
-    const onError = () => finish(hasLeft ? 'aborted' : causeOf(request.socket));
+    const onError = () => finish(hasLeft ? 'aborted' : 'lost');
     request.on('error', onError);
     request.on('response', (response) => {
-      threads.set(request.socket!, String(response.headers['x-thread'] ?? ''));
       const chunks: Buffer[] = [];
       let size = 0;
       response.on('data', (chunk: Buffer) => {
@@ -236,7 +203,7 @@ async function runWorker(worker: number): Promise<void> {
 }
 
 function count(soak: SoakRequest, outcome: Ending): void {
-  if (outcome === 'aborted' || outcome === 'cut') totals[outcome] += 1;
+  if (outcome === 'aborted') totals.aborted += 1;
   else if (outcome === 'lost') {
     totals.lost += 1;
     console.log(`lost: ${JSON.stringify(soak)}`);
@@ -276,7 +243,6 @@ if (IS_DISTURBED) {
   // Between two samples: while one is taken, there are no requests.
   await sleep(SAMPLE_EVERY_MS / 2);
   setInterval(() => gateway.child.send('reload'), RELOAD_EVERY_MS).unref();
-  setInterval(killWorker, KILL_EVERY_MS).unref();
 }
 while (performance.now() < endsAt) {
   await sleep(Math.min(SAMPLE_EVERY_MS, Math.max(1, endsAt - performance.now())));

@@ -1,18 +1,13 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { createTokenBucket } from '../../src/policy/limits.ts';
+import { TokenBucket } from '../../src/policy/token-bucket.ts';
 import { withRandom, type Random } from '../support/random.ts';
 
 const DAY_MS = 86_400_000;
-type TokenBucket = ReturnType<typeof createTokenBucket>;
 
-/** Far below a token, and above what a bucket loses that counts in nanoseconds. */
+/** Far below a token, and above what floating point loses. */
 const SLACK = 1e-5;
-
-function newBucket(perSecond: number, capacity: number): TokenBucket {
-  return createTokenBucket(perSecond, capacity, new SharedArrayBuffer(8));
-}
 
 /** How many can be taken at this moment. */
 function drain(bucket: TokenBucket, nowMs: number): number {
@@ -51,7 +46,7 @@ test('a bucket does what its model does', async () => {
       const perSecond = random.pick([1, 2, 3, 7, 60, 1000, random.integer(1, 500)]);
       const capacity = random.pick([1, 2, 5, 100, random.integer(1, 50)]);
       let nowMs = random.pick([0, 1e-3, 12_345.678, 1e9]);
-      const bucket = newBucket(perSecond, capacity);
+      const bucket = new TokenBucket(perSecond, capacity);
       const model = new Model(perSecond, capacity, nowMs);
       for (let i = 0; i < 200; i += 1) {
         nowMs += step(random, perSecond);
@@ -83,7 +78,7 @@ test('no window of time admits more than the burst and what was refilled during 
     for (let run = 0; run < 100; run += 1) {
       const perSecond = random.integer(1, 50);
       const capacity = random.integer(1, 20);
-      const bucket = newBucket(perSecond, capacity);
+      const bucket = new TokenBucket(perSecond, capacity);
       const admitted: number[] = [];
       let nowMs = 0;
       for (let i = 0; i < 300; i += 1) {
@@ -105,7 +100,7 @@ test('a token is there after the wait that was told, and not before', async () =
   await withRandom((random) => {
     for (let run = 0; run < 500; run += 1) {
       const perSecond = random.integer(1, 1000);
-      const bucket = newBucket(perSecond, random.integer(1, 5));
+      const bucket = new TokenBucket(perSecond, random.integer(1, 5));
       let nowMs = 50 * random.next();
       drain(bucket, nowMs);
       const waitMs = bucket.take(nowMs);
@@ -117,16 +112,16 @@ test('a token is there after the wait that was told, and not before', async () =
 });
 
 test('a new bucket is full, and full again after days without a request', () => {
-  const bucket = newBucket(3, 7);
+  const bucket = new TokenBucket(3, 7);
   assert.equal(drain(bucket, 1000), 7);
   for (const days of [1, 2, 365]) assert.equal(drain(bucket, 1000 + days * DAY_MS), 7);
-  const slow = newBucket(1, 100);
+  const slow = new TokenBucket(1, 100);
   assert.equal(drain(slow, 0), 100);
   assert.equal(drain(slow, 30_000), 30);
 });
 
 test('a token given back can be taken again, and never makes more than the burst', () => {
-  const bucket = newBucket(1, 2);
+  const bucket = new TokenBucket(1, 2);
   for (let i = 0; i < 5; i += 1) bucket.refund();
   assert.equal(drain(bucket, 0), 2);
   bucket.refund();
@@ -135,7 +130,7 @@ test('a token given back can be taken again, and never makes more than the burst
 
 test('100,000 takes at the rate of the refill are all admitted, and of twice as many half', () => {
   const admit = (perSecond: number, everyMs: number) => {
-    const bucket = newBucket(perSecond, 2);
+    const bucket = new TokenBucket(perSecond, 2);
     let admitted = 0;
     for (let i = 1; i <= 1e5; i += 1) if (bucket.take(i * everyMs) === 0) admitted += 1;
     return admitted;

@@ -3,7 +3,6 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { SharedCounter } from '../../src/lib/shared-memory.ts';
 import { replaceNow } from '../support/clock.ts';
 import { assertLimited as limitedReply } from '../support/errors.ts';
 import {
@@ -275,29 +274,4 @@ test('a request keeps its slot at the provider while it waits for a retry', asyn
   assert.equal((await retried).status, 503);
   assert.equal(p.requests.length, 2);
   assert.equal(await triesOfNext(gateway), 'p:503 p:503', 'the slot is free again');
-});
-
-test('a provider whose last slot another thread takes meanwhile keeps its circuit as it is', async (t) => {
-  const { gateway } = await scenario(t, {
-    providers: { p: { script: failWith(503), lines: 'max_concurrent_requests = 7' }, q: {} },
-    fallback: ['q'],
-    isInProcess: true,
-  });
-  let isTaken = false;
-  // oxlint-disable-next-line typescript/unbound-method
-  const { addWithin } = SharedCounter.prototype;
-  t.mock.method(
-    SharedCounter.prototype,
-    'addWithin',
-    function (this: SharedCounter, amount: number, max: number) {
-      return !(isTaken && max === 7) && addWithin.call(this, amount, max);
-    },
-  );
-  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
-  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
-  isTaken = true;
-  assert.equal(await triesOfNext(gateway), 'p:limit q:200');
-  isTaken = false;
-  assert.equal(await triesOfNext(gateway), 'p:503 q:200');
-  assert.equal(await triesOfNext(gateway), 'p:circuit_open q:200');
 });

@@ -145,7 +145,7 @@ test('nothing is waited for if every command has its reply', async (t) => {
 test('a store that cannot be reached is asked again after growing pauses, and logged once', async (t) => {
   const timers = useManualTimers(t);
   const port = await freePort();
-  const { store, lines, away } = createStore(t, { port });
+  const { store, lines, isAway } = createStore(t, { port });
   for (const pauseMs of [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]) {
     // While it connects, the limit on that runs: 2000.
     await until(() => timers.running(10_000).length === 1 && timers.running(10_000)[0] !== 2000);
@@ -155,7 +155,7 @@ test('a store that cannot be reached is asked again after growing pauses, and lo
     timers.advance(delayMs!);
   }
   assert.equal(lines.length, 1);
-  assert.equal(away(), 1);
+  assert.equal(isAway(), true);
   assert.match(lines[0]!.facts!['cause'] as string, /ECONNREFUSED/);
 });
 

@@ -6,10 +6,8 @@ import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Secret } from '../../src/lib/secrets.ts';
-import { SharedMemory } from '../../src/lib/shared-memory.ts';
 import type { StoredBucket } from '../../src/policy/limits.ts';
 import { encodeCommand, scriptArguments } from '../../src/store/connection.ts';
-import { storeCounters } from '../../src/store/redis-store.ts';
 import { atSomeScale } from '../support/clock.ts';
 import { freePort } from '../support/process.ts';
 import { withRandom, type Random } from '../support/random.ts';
@@ -28,9 +26,6 @@ import {
   type LogLine,
   type TestStore,
 } from '../support/redis-store.ts';
-
-import { newMemory } from '../support/shared.ts';
-import { NOBODY_LISTENS } from '../support/upstream.ts';
 
 interface Started extends TestStore {
   readonly t: TestContext;
@@ -53,30 +48,6 @@ function testEach(title: string, body: (started: Started) => Promise<void>): voi
   }
 }
 
-/** Stores of threads of one process, whose server is gone, and what they log together. */
-async function startThreads({ t, redis, port }: Started, threads: number) {
-  await redis.kill();
-  const lines: LogLine[] = [];
-  const memories = threadMemories(threads);
-  const { away } = storeCounters(memories[0]!);
-  const add = (thread: number, settings = {}) =>
-    createStore(t, { port, ...settings }, { memory: memories[thread]!, lines }).store;
-  return { lines, away, add, main: memories[0]! };
-}
-
-/** The memories of the main thread, which is the first, and its workers. */
-function threadMemories(threads: number): SharedMemory[] {
-  const main = new SharedMemory({ thread: 0, threads });
-  // As its own store does.
-  storeCounters(main);
-  main.block('store logged away', Int32Array.BYTES_PER_ELEMENT);
-  const places = Array.from({ length: threads - 1 }, (_, index) => ({
-    thread: index + 1,
-    threads,
-  }));
-  return [main, ...places.map((place) => new SharedMemory(place, main.blocks))];
-}
-
 const linesOf = (lines: readonly LogLine[]) =>
   lines.map(({ level, message }) => `${level} ${message}`);
 const causeOf = (lines: readonly LogLine[]) => lines[0]!.facts!['cause'] as string;
@@ -84,8 +55,8 @@ const AWAY = 'warn rate limit store away';
 const BACK = 'info rate limit store back';
 
 testEach('a full bucket of n lets exactly n pass over several connections', async ({ t, port }) => {
-  const memory = newMemory();
-  const stores = [1, 2, 3].map(() => createStore(t, { port }, { memory }).store);
+  const started = [1, 2, 3].map(() => createStore(t, { port }));
+  const stores = started.map(({ store }) => store);
   await until(() => stores.every(({ isAway }) => !isAway));
   for (const burst of [1, 2, 3, 7, 100, 1000]) {
     const one = bucket(`exact-${burst}`, burst);
@@ -95,7 +66,7 @@ testEach('a full bucket of n lets exactly n pass over several connections', asyn
     const refilled = Math.ceil((performance.now() - startMs) / 1000);
     assert.ok(taken >= burst && taken <= burst + refilled, `${taken} of ${burst}`);
   }
-  assert.equal(storeCounters(memory).fallbacks.value, 0);
+  for (const { fallbacks } of started) assert.equal(fallbacks(), 0);
 });
 
 testEach('a token is taken of each bucket, or of none', async ({ store }) => {
@@ -229,6 +200,16 @@ testEach(
   },
 );
 
+testEach('each outage is logged, and each end of one', async ({ redis, store, lines }) => {
+  for (let outage = 1; outage <= 2; outage += 1) {
+    await redis.kill();
+    await until(() => lines.length === 2 * outage - 1);
+    await redis.restart();
+    await until(() => !store.isAway);
+    assert.deepEqual(linesOf(lines), [AWAY, BACK, AWAY, BACK].slice(0, 2 * outage));
+  }
+});
+
 testEach('full: the store is away until it can write again', async ({ t, redis, store, lines }) => {
   await redis.fill();
   assert.equal(await store.take([bucket('a', 1)]), undefined);
@@ -266,54 +247,6 @@ testEach('a reply that came while the event loop was busy is in time', async ({ 
     assert.equal(await taken, 'taken');
   });
 });
-
-testEach(
-  'several stores of a process log together that they are away and back',
-  async (started) => {
-    const { lines, away, add, main } = await startThreads(started, 3);
-    const { redis } = started;
-    const stores = [0, 1, 2].map((thread) => add(thread));
-    await until(() => away.value === 3);
-    assert.deepEqual(linesOf(lines), [AWAY]);
-    // One whose thread ends is not away any more, and nothing is back.
-    stores[2]!.end();
-    main.reclaim(2);
-    assert.equal(away.value, 2);
-    await redis.restart();
-    await until(() => stores.every(({ isAway }, index) => index === 2 || !isAway));
-    assert.equal(away.value, 0);
-    assert.deepEqual(linesOf(lines), [AWAY, BACK]);
-    await redis.kill();
-    await until(() => away.value === 2);
-    assert.deepEqual(linesOf(lines), [AWAY, BACK, AWAY]);
-  },
-);
-
-testEach('the log does not say that it is back while a thread is without it', async (started) => {
-  const { lines, away, add } = await startThreads(started, 2);
-  const { hostname: host, port } = new URL(NOBODY_LISTENS);
-  const [store, other] = [add(0), add(1, { host, port: Number(port) })];
-  await until(() => away.value === 2);
-  await started.redis.restart();
-  await until(() => !store.isAway);
-  assert.equal(other.isAway, true);
-  assert.deepEqual(linesOf(lines), [AWAY]);
-});
-
-testEach(
-  'a thread that ends while its store is away leaves it to its successor to log that it is back',
-  async (started) => {
-    const { lines, add, main } = await startThreads(started, 2);
-    const store = add(1);
-    await until(() => lines.length > 0);
-    store.end();
-    main.reclaim(1);
-    await started.redis.restart();
-    const next = add(1);
-    await until(() => !next.isAway);
-    assert.deepEqual(linesOf(lines), [AWAY, BACK]);
-  },
-);
 
 /** The script with a clock of the test's, in its last two arguments. It appends the expiry of each key to its answer. */
 const CLOCKED = [

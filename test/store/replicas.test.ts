@@ -1,4 +1,4 @@
-/** Gateways that share their rate limits in a real Redis or Valkey, as processes of two workers each. */
+/** Gateways that share their rate limits in a real Redis or Valkey. */
 
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
@@ -86,10 +86,7 @@ testWithRedis(
       providerToml(upstream, 'q'),
     ].join('\n');
     const script = await programWaiting(t, ENDLESS_MS);
-    const gateways = [
-      await startReplica(t, toml, { script }),
-      await startReplica(t, toml, { script }),
-    ];
+    const gateways = [await startReplica(t, toml, script), await startReplica(t, toml, script)];
     const ports = gateways.map(({ port }) => port);
     const [ofAll, ofAlice, ofQ] = [
       await startBucket(redis, 'rate_limit', 550),
@@ -152,7 +149,7 @@ testWithRedis(
     const script = await programWaiting(t, ENDLESS_MS);
     const upstream = await startUpstream(t, answerChat);
     const start = (burst: number, prefix?: string) =>
-      startReplica(t, limitToml(redis, burst, prefix) + providerToml(upstream), { script });
+      startReplica(t, limitToml(redis, burst, prefix) + providerToml(upstream), script);
     const [first, second, otherLimit, otherPrefix] = await Promise.all([
       start(5),
       start(5),
@@ -183,7 +180,7 @@ testWithRedis(
       providerToml(upstream),
       providerToml(upstream, 'q'),
     ].join('\n');
-    const { port, lines } = await startReplica(t, toml, { script });
+    const { port, lines } = await startReplica(t, toml, script);
     await empty(redis, `${PREFIX}:rate_limit.providers.p`, 1);
     for (let i = 0; i < 20; i += 1) assert.ok(await isRefusedForLong(port, { token: ALICE }));
     const askQ = async () => (await chat(port, { token: ALICE, model: 'q/m' })).status;
@@ -211,7 +208,7 @@ testWithRedis(
     const script = await programWaiting(t, ENDLESS_MS);
     const upstream = await startUpstream(t, answerChat);
     const provider = providerToml(upstream);
-    const replica = await startReplica(t, limitToml(redis, 5) + provider, { script });
+    const replica = await startReplica(t, limitToml(redis, 5) + provider, script);
     const { port, child, lines, settingsFile, stdout, stderr, admin } = replica;
     const adminToml = '[admin]\nport = 0\n';
     const reload = async (toml: string) => {

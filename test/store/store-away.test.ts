@@ -1,4 +1,4 @@
-/** A gateway of two workers whose store of rate limits, a real Redis or Valkey, is away: what it does meanwhile, at its start and in its drain. */
+/** A gateway whose store of rate limits, a real Redis or Valkey, is away: what it does meanwhile, at its start and in its drain. */
 
 import assert from 'node:assert/strict';
 import { before, describe, test, type TestContext } from 'node:test';
@@ -25,7 +25,6 @@ import {
   testWithRedis,
   untilStoreIs,
   wideToml,
-  WORKERS,
   type Replica,
 } from '../support/replicas.ts';
 import { eventually } from '../support/streams.ts';
@@ -36,10 +35,9 @@ before(buildOnce);
 testWithRedis('while the store is away no request waits for it', async (t, redis) => {
   const upstream = await startUpstream(t, answerChat);
   const script = await programWaiting(t, PATIENT_MS);
-  const limited = await startReplica(t, wideToml(storeUrl(redis), upstream), { script });
-  const without = await startReplica(t, wideToml('', upstream), { script });
+  const limited = await startReplica(t, wideToml(storeUrl(redis), upstream), script);
+  const without = await startReplica(t, wideToml('', upstream), script);
   redis.freeze();
-  // Over so many connections that each worker learns of it.
   await countPassed(
     [limited.port],
     Array.from({ length: 100 }, () => ({})),
@@ -154,7 +152,7 @@ testWithRedis('a start that fails ends the process, with a store as without', as
   const { port } = await startWithStore(t, redis);
   const toml = wideToml(storeUrl(redis), await startUpstream(t));
   const cwd = emptyFolder(t, { 'gateway.toml': toml });
-  const args = ['--host', '127.0.0.1', '--port', String(port), '--workers', String(WORKERS)];
+  const args = ['--host', '127.0.0.1', '--port', String(port)];
   const { code, stderr } = await runProgram(t, args, { cwd });
   assert.equal(code, 1);
   assert.match(stderr, /port \d+ is already in use/);

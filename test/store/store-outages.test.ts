@@ -1,4 +1,4 @@
-/** A gateway of two workers whose store of rate limits, a real Redis or Valkey, fails while requests are under way. */
+/** A gateway whose store of rate limits, a real Redis or Valkey, fails while requests are under way. */
 
 import assert from 'node:assert/strict';
 import { before, describe } from 'node:test';
@@ -16,7 +16,6 @@ import {
   startWithStore,
   testWithRedis,
   untilStoreIs,
-  WORKERS,
   type Load,
   type Replica,
 } from '../support/replicas.ts';
@@ -58,7 +57,7 @@ const OUTAGES: readonly Outage[] = [
   },
 ];
 
-/** Every worker has requests in each state, and so learns of it. */
+/** There are requests in each state. */
 async function passThrough({ begin, end, cause }: Outage, context: OutageContext): Promise<void> {
   const { redis, replica, load } = context;
   const earlier = replica.lines(AWAY).length;
@@ -103,7 +102,7 @@ describe('an outage under load', { concurrency: 2 }, () => {
         assert.equal((await replica.metrics()).sum('gateway_requests_in_flight'), 0);
         // The one that asks is the last.
         const clients = async () => (await redis.command('CLIENT', 'LIST')).match(/\bid=/g)!.length;
-        await eventually(async () => (await clients()) === WORKERS + 1, 'no other connection');
+        await eventually(async () => (await clients()) === 2, 'no other connection');
         await assertSecretKept(t, replica);
         replica.child.kill('SIGTERM');
         assert.equal(await replica.exit, 0);

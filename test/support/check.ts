@@ -5,7 +5,6 @@ import { parseCommandLine } from '../../src/cli/command-line.ts';
 import { checkHealth } from '../../src/cli/healthcheck.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
 import { TRANSPORT_ENV } from './transport.ts';
-import { WORKERS_ENV } from './workers.ts';
 
 type Env = Readonly<Record<string, string>>;
 
@@ -15,7 +14,7 @@ export async function checkHere(
   env: Env = {},
 ): Promise<{ readonly result: CheckResult; readonly stdout: string }> {
   const commandLine = parseCommandLine(args);
-  const read = () => readSettings(commandLine, { ...TRANSPORT_ENV, ...WORKERS_ENV, ...env });
+  const read = () => readSettings(commandLine, { ...TRANSPORT_ENV, ...env });
   let stdout = '';
   const result = await runCheck(commandLine, read, (text) => {
     stdout += text;

@@ -127,6 +127,8 @@ export interface ManualTimers {
   advance(ms: number): void;
   /** The delays that are running, without those that are repeated, up to `maxMs`: longer ones are the limits of whole attempts, and undici's own. */
   running(maxMs?: number): number[];
+  /** The delays of those that are repeated. */
+  repeating(): number[];
   /** How often one was started, or started anew. */
   started(): number;
 }
@@ -186,6 +188,7 @@ export function useManualTimers(t: TestContext): ManualTimers {
     },
     running: (maxMs = 30_000) =>
       [...timers].filter(({ ms, isRepeated }) => !isRepeated && ms <= maxMs).map(({ ms }) => ms),
+    repeating: () => [...timers].filter(({ isRepeated }) => isRepeated).map(({ ms }) => ms),
     started: () => started,
   };
 }

@@ -2,14 +2,12 @@
 
 import { request as httpRequest, type IncomingHttpHeaders } from 'node:http';
 import type { TestContext } from 'node:test';
-import { setTimeout as sleep } from 'node:timers/promises';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
-import { createService, type Service } from '../../src/app.ts';
-import { SERVER, parseLog } from './process.ts';
+import { createService } from '../../src/app.ts';
+import { parseLog } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
-import { isClockReplaced, WORKERS_ENV } from './workers.ts';
 
 export const PROVIDER_KEY = 'sk-provider-canary-0123456789';
 export const CLIENT_TOKEN = 'client-token-canary-9876543210';
@@ -72,40 +70,30 @@ export interface GatewayOptions {
   readonly adjust?: (config: Config) => Config;
   /** Shorter limits for clients than the real ones, which nobody would wait for. */
   readonly clientLimits?: Partial<typeof CLIENT_LIMITS>;
-  /** The test looks into the thread that serves requests, or changes it: only one serves, the test's own. */
-  readonly isInProcess?: boolean;
 }
 
 /** Starts a gateway with these settings. */
 export async function startGateway(
   t: TestContext,
-  { toml = '', env = {}, adjust, clientLimits = {}, isInProcess = false }: GatewayOptions,
+  { toml = '', env = {}, adjust, clientLimits = {} }: GatewayOptions,
 ): Promise<TestGateway> {
   const log: string[] = [];
-  const logged = new Set<unknown>();
-  // Functions and replaced clocks do not reach other threads.
-  const ownThread = isInProcess || adjust !== undefined || isClockReplaced();
-  const workersEnv = ownThread ? {} : WORKERS_ENV;
   const load = (text: string) => {
-    const allEnv = { ...TRANSPORT_ENV, ...workersEnv, ...env };
+    const allEnv = { ...TRANSPORT_ENV, ...env };
     const config = loadConfig({ toml: text, env: allEnv, memoryBytes: MEMORY_BYTES });
     return adjust ? adjust(config) : config;
   };
   const config = load(toml);
   const service = createService(config, {
-    // A worker sends the lines of one turn of its event loop together.
     writeLog(lines) {
       log.push(...lines.split(/(?<=\n)/));
-      for (const [, id] of lines.matchAll(REQUEST_ID)) logged.add(id);
     },
-    workerFile: SERVER,
     isTerminal: false,
     colour: false,
     clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
   });
-  const { server, admin } = service;
-  const { budget, store, transport } = service.app;
-  if (config.server.workers === 1) await store?.connect();
+  const { admin, budget, server, store, transport } = service;
+  await store?.connect();
   const { port } = await server.listen(0, '127.0.0.1');
   const adminPort = (await admin?.listen(0, '127.0.0.1'))?.port ?? 0;
   const drain = async (timeoutMs = 0, reason = new Error('test is over'), delayMs = 0) => {
@@ -127,9 +115,7 @@ export async function startGateway(
     accessLines: () => gateway.lines('request'),
     async send(path, options = {}) {
       const headers = { authorization: `Bearer ${CLIENT_TOKEN}`, ...options.headers };
-      const reply = await send(port, path, { ...options, headers });
-      await receiveLogLine(service, logged, { path, reply });
-      return reply;
+      return send(port, path, { ...options, headers });
     },
     chat: (body, options = {}) =>
       gateway.send('/v1/chat/completions', {
@@ -145,7 +131,7 @@ export async function startGateway(
       return await drain(timeoutMs, reason, delayMs);
     },
     cut: () => server.endDrain(),
-    reload: async (text) => await service.reload(() => load(text)),
+    reload: async (text) => service.reload(() => load(text)),
   };
   return gateway;
 }
@@ -160,24 +146,6 @@ export function withoutRefill(config: Config): Config {
   const slowProviders = new Map([...providers].map(([id, bucket]) => [id, slow(bucket)]));
   const rateLimit = { ...config.rateLimit, global: slow(global), providers: slowProviders };
   return { ...config, rateLimit };
-}
-
-/** The longest wait for a log line, which may never come if a key in it is redacted. */
-const LOG_LINE_SECONDS = 3;
-const REQUEST_ID = /\brequest(?:",| )"?request_id(?:":"|=)([^"\s]+)/g;
-
-/** Waits for the access line of a request: that of a worker arrives a little later than its reply. */
-async function receiveLogLine(
-  { app }: Service,
-  logged: ReadonlySet<unknown>,
-  { path, reply }: { readonly path: string; readonly reply: Reply },
-): Promise<void> {
-  const { config } = app.snapshot;
-  const isLogged = ['info', 'debug', 'trace'].includes(config.logging.level) && path !== '/health';
-  const id = reply.headers['x-request-id'];
-  if (config.server.workers === 1 || !isLogged || id === undefined) return;
-  const giveUpAt = process.uptime() + LOG_LINE_SECONDS;
-  while (process.uptime() < giveUpAt && !logged.has(id)) await sleep(2);
 }
 
 /** The tries of an access line in short, each as `<provider_id>:<status, or outcome if there is none>`. */

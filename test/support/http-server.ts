@@ -3,8 +3,8 @@
 import type { TestContext } from 'node:test';
 
 import { CLIENT_LIMITS, type Call } from '../../src/downstream/call.ts';
-import { createHttpServer, requestCounters } from '../../src/downstream/http-server.ts';
-import { newBudget, newMemory } from './shared.ts';
+import { createHttpServer } from '../../src/downstream/http-server.ts';
+import { newBudget } from './shared.ts';
 
 /** Starts one for the length of a test. Returns its port. */
 export async function startHttpServer(
@@ -13,11 +13,9 @@ export async function startHttpServer(
   host = '127.0.0.1',
 ): Promise<number> {
   const server = createHttpServer({
-    handle,
-    answerBroken: () => ({ status: 400, headers: {}, body: '' }),
+    handler: { handle, answerBroken: () => ({ status: 400, headers: {}, body: '' }) },
     limits: CLIENT_LIMITS,
     budget: newBudget(),
-    ...requestCounters(newMemory()),
   });
   const { port } = await server.listen(0, host);
   t.after(() => server.drain({ delayMs: 0, timeoutMs: 0, reason: new Error('test is over') }));

@@ -3,38 +3,17 @@
  * `--test-timeout` limits a whole file, and the limit of a suite counts all its tests together.
  */
 
-import {
-  describe as nodeDescribe,
-  test as nodeTest,
-  type TestContext,
-  type TestOptions,
-} from 'node:test';
+import { test as nodeTest, type TestContext, type TestOptions } from 'node:test';
 
-import { WORKERS } from './workers.ts';
-
-export { after, before, mock } from 'node:test';
+export { after, before, describe, mock } from 'node:test';
 
 type Body = (t: TestContext) => void | Promise<void>;
 
 /** Against hangs only: a busy machine takes many times as long as an idle one. A test that needs longer says so in its options. */
 const TEST_LIMIT_MS = 120_000;
-/** Of tests that each start worker threads. */
-const MAX_AT_ONCE = 2;
 
 /** `test` of `node:test`, which fails by its name when it takes longer than the limit. */
 export async function test(name: string, ...rest: [Body] | [TestOptions, Body]): Promise<void> {
   const [options, body] = rest.length === 2 ? rest : [{}, ...rest];
   return nodeTest(name, { timeout: TEST_LIMIT_MS, ...options }, body);
-}
-
-/** `describe` of `node:test`, which runs few tests at once if their gateways have workers. */
-export async function describe(
-  name: string,
-  ...rest: [() => void] | [TestOptions, () => void]
-): Promise<void> {
-  const [options, body] = rest.length === 2 ? rest : [{}, ...rest];
-  const { concurrency } = options;
-  const isBounded = WORKERS > 1 && concurrency !== undefined && concurrency !== false;
-  const bound = isBounded ? { concurrency: MAX_AT_ONCE } : {};
-  return nodeDescribe(name, { ...options, ...bound }, body);
 }

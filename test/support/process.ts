@@ -20,7 +20,6 @@ import { join } from 'node:path';
 import type { TestContext } from 'node:test';
 
 import { TRANSPORT_ENV } from './transport.ts';
-import { WORKERS_ENV } from './workers.ts';
 
 /** The project's folder, where npm runs its scripts. */
 export const ROOT = process.cwd();
@@ -109,7 +108,7 @@ export function startCommand(
   const [file = '', ...args] = command;
   const child = spawn(file, args, {
     cwd,
-    env: { PATH: process.env['PATH'], ...TRANSPORT_ENV, ...WORKERS_ENV, ...env },
+    env: { PATH: process.env['PATH'], ...TRANSPORT_ENV, ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
     // A group of its own, so that what it has started ends with it.
     detached: true,

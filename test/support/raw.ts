@@ -1,5 +1,6 @@
 /** A TCP client for requests that no HTTP client would send. */
 
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { connect, type Socket } from 'node:net';
 import type { TestContext } from 'node:test';
 
@@ -74,6 +75,28 @@ export function openRaw(t: TestContext, port: number, { allowHalfOpen = false } 
     socket.once('close', () => resolve(broken));
   });
   return { socket, text: () => text, closed };
+}
+
+/** The other end of a client's connection, at a server in this process. */
+export interface ServerSide {
+  /** Requests whose heads it has parsed. */
+  requests: number;
+  /** Undefined before the first of them. */
+  socket: Socket | undefined;
+}
+
+/** Follows it until the test ends. */
+export function watchServerSide(t: TestContext, client: Socket): ServerSide {
+  const side: ServerSide = { requests: 0, socket: undefined };
+  const onStart = (message: unknown) => {
+    const { socket } = message as { socket: Socket };
+    if (socket.remotePort !== client.localPort) return;
+    side.requests += 1;
+    side.socket = socket;
+  };
+  subscribe('http.server.request.start', onStart);
+  t.after(() => unsubscribe('http.server.request.start', onStart));
+  return side;
 }
 
 /** Whether nobody accepts connections at the port. */

@@ -5,11 +5,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { StoreSettings } from '../../src/config/config.ts';
 import type { LogFacts, Logger } from '../../src/lib/log.ts';
-import type { SharedMemory } from '../../src/lib/shared-memory.ts';
 import type { RateLimitStore, StoredBucket } from '../../src/policy/limits.ts';
 import { Connection } from '../../src/store/connection.ts';
-import { createRedisStore, storeCounters } from '../../src/store/redis-store.ts';
-import { newMemory } from './shared.ts';
+import { createRedisStore } from '../../src/store/redis-store.ts';
 
 /** For replies that come when the machine gets to it. */
 const PATIENT_MS = 10_000;
@@ -23,22 +21,20 @@ export interface LogLine {
 export interface ObservedStore extends RateLimitStore {
   /** It has no connection that is ready. */
   readonly isAway: boolean;
-  /** Closes its connection, as the end of its thread does. */
+  /** Closes its connection. */
   end(): void;
 }
 
 export interface TestStore {
   readonly store: ObservedStore;
   readonly lines: readonly LogLine[];
-  /** Of all stores with the same memory. */
-  readonly away: () => number;
+  readonly isAway: () => boolean;
   readonly fallbacks: () => number;
 }
 
 interface StoreOptions {
   readonly answerMs?: number;
-  readonly memory?: SharedMemory;
-  /** Where several stores log to. */
+  /** Where it logs to. */
   readonly lines?: LogLine[];
 }
 
@@ -46,7 +42,7 @@ interface StoreOptions {
 export function createStore(
   t: TestContext,
   settings: Partial<StoreSettings>,
-  { answerMs = PATIENT_MS, lines = [], memory = newMemory() }: StoreOptions = {},
+  { answerMs = PATIENT_MS, lines = [] }: StoreOptions = {},
 ): TestStore {
   let isAway = true;
   let isEnded = false;
@@ -55,7 +51,7 @@ export function createStore(
     log: (level, message, facts) => void lines.push({ level, message, facts }),
     isEnabled: () => true,
   };
-  const store: RateLimitStore = createRedisStore(logger, memory, ({ onReady, onEnd }) => {
+  const store = createRedisStore(logger, ({ onReady, onEnd }) => {
     if (isEnded) return connection!;
     connection = new Connection(storeSettings(settings), {
       answerMs,
@@ -82,8 +78,8 @@ export function createStore(
   };
   t.after(() => observed.end());
   void store.connect();
-  const { away, fallbacks } = storeCounters(memory);
-  return { store: observed, lines, away: () => away.value, fallbacks: () => fallbacks.value };
+  const { state } = store;
+  return { store: observed, lines, isAway: () => state.isAway, fallbacks: () => state.fallbacks };
 }
 
 export function storeSettings(settings: Partial<StoreSettings>): StoreSettings {

@@ -14,10 +14,6 @@ import { buildOnce, emptyFolder, SERVER, startServing, type Serving } from './pr
 import { isRedisMissing, startRedis, type RedisServer } from './redis-server.ts';
 import { eventually } from './streams.ts';
 import { completion, completionEvents, sendJson, startUpstream, type Script } from './upstream.ts';
-import { ONLY_ONE_WORKER } from './workers.ts';
-
-/** In each gateway, if threads can share a port. */
-export const WORKERS = ONLY_ONE_WORKER ? 1 : 2;
 
 /** A reply is late after this time: a busy machine does not make it so, and tests can wait for it. */
 export const PATIENT_MS = 2000;
@@ -48,11 +44,6 @@ export interface Replica extends Serving {
   readonly settingsFile: string;
 }
 
-interface ReplicaOptions {
-  readonly script?: string | undefined;
-  readonly workers?: number;
-}
-
 /** A test with a Redis that needs the password; skipped if none is installed. */
 export function testWithRedis(
   title: string,
@@ -65,14 +56,14 @@ export function testWithRedis(
   });
 }
 
-/** Starts one with these settings, two workers if it can have them, and an admin listener. */
+/** Starts one with these settings and an admin listener. `script` is another program than the built one. */
 export async function startReplica(
   t: TestContext,
   toml: string,
-  { script, workers = WORKERS }: ReplicaOptions = {},
+  script?: string,
 ): Promise<Replica> {
   const cwd = emptyFolder(t, { 'gateway.toml': `${toml}\n[admin]\nport = 0\n` });
-  const args = ['--host', '127.0.0.1', '--port', '0', '--workers', String(workers)];
+  const args = ['--host', '127.0.0.1', '--port', '0'];
   const program = await startServing(t, args, { cwd, ...(script ? { script } : {}) });
   const { lines } = program;
   await eventually(() => lines('started').length === 1, 'the start');
@@ -243,7 +234,7 @@ export async function startWithStore(
   script?: string,
 ) {
   const upstream = await startUpstream(t, answerChat);
-  return await startReplica(t, wideToml(storeUrl(redis), upstream), { script });
+  return await startReplica(t, wideToml(storeUrl(redis), upstream), script);
 }
 
 /** What the metrics tell of the store. */

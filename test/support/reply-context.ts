@@ -8,7 +8,7 @@ import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { ExhaustionLog } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
-import { newBudget, newMemory } from './shared.ts';
+import { newBudget } from './shared.ts';
 
 const CONFIG = loadConfig({ toml: '[server]\nstream_idle_timeout = 0', env: {} });
 const TRANSPORT = createTransport('fetch');
@@ -19,7 +19,7 @@ export function newReplyContext(
 ): AttemptContext {
   return {
     attempt: new Attempt({ id: 'p', chatUrl: '' }, 'm'),
-    headerNames: { forwardHeaders: undefined, returnHeaders: undefined },
+    settings: { forwardHeaders: undefined, returnHeaders: undefined, timeoutMs: 0 },
     call: {
       headers: {},
       cancellation: new Cancellation(),
@@ -30,7 +30,7 @@ export function newReplyContext(
       config: CONFIG,
       transport: TRANSPORT,
       redact: Object.assign((text: string) => text, { mayChange: () => false }),
-      exhaustion: new ExhaustionLog(LOGGER, newMemory()),
+      exhaustion: new ExhaustionLog(LOGGER),
     },
     isStream: true,
     deadline: new Deadline(),

@@ -4,8 +4,8 @@
 export const MEANINGS: Readonly<Record<string, string>> = {
   'server.port': 'listen port; 0 lets the system choose',
   'server.host': 'bind address; 127.0.0.1 for local only',
-  'server.workers':
-    'threads that serve requests; `auto` is one for each processor; more than one need Linux and Node 22.12 or newer, `auto` is one elsewhere',
+  'server.reuse_port':
+    'several processes may listen at the port (SO_REUSEPORT); each has an admin port of its own; needs Linux and Node 22.12 or newer',
   'server.timeout':
     "one attempt at one provider: to the complete answer, or to a stream's first event",
   'server.first_token_timeout':

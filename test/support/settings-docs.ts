@@ -90,7 +90,6 @@ function settingSchema(path: string, setting: Setting): Schema {
   const number = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
   const schemas: Record<Setting['type'], Schema> = {
     integer: number,
-    'integer or auto': { anyOf: [...number.anyOf, { enum: ['auto'] }] },
     seconds: number,
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
     text: choices ? { anyOf: [{ enum: choices }, REFERENCE] } : text,

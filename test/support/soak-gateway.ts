@@ -5,9 +5,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { loadConfig } from '../../src/config/config.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { createService } from '../../src/app.ts';
-import { SERVER, tcpSocketsOf } from './process.ts';
+import { tcpSocketsOf } from './process.ts';
 import { TRANSPORT_ENV } from './transport.ts';
-import { WORKERS_ENV } from './workers.ts';
 
 /** What it answers to any message. */
 export interface Vitals {
@@ -15,7 +14,7 @@ export interface Vitals {
   readonly rssBytes: number;
   /** Requests that have begun and are not over. */
   readonly live: number;
-  /** Open connections, on both sides, of all threads. */
+  /** Open connections, on both sides. */
   readonly sockets: number;
   readonly internalErrors: number;
 }
@@ -25,18 +24,15 @@ let internalErrors = 0;
 const load = (more = '') =>
   loadConfig({
     toml: process.env['SOAK_TOML']! + more,
-    env: { ...TRANSPORT_ENV, ...WORKERS_ENV },
+    env: TRANSPORT_ENV,
   });
 const config = load();
 const service = createService(config, {
   writeLog(text) {
-    const isFailure = (line: string) =>
-      line.includes('"level":"error"') && !line.includes('"worker ended"');
-    const errors = text.split('\n').filter(isFailure);
+    const errors = text.split('\n').filter((line) => line.includes('"level":"error"'));
     internalErrors += errors.length;
     if (errors.length > 0) process.stderr.write(errors.join('\n'));
   },
-  workerFile: SERVER,
   isTerminal: false,
   colour: false,
   clientLimits: CLIENT_LIMITS,
@@ -51,7 +47,7 @@ process.on('message', (message) => {
   }
   reloads += 1;
   // Every second time the provider is another one, with connections and circuits of its own.
-  void service.reload(() => load(reloads % 2 === 0 ? '' : 'retries = 0\n'));
+  service.reload(() => load(reloads % 2 === 0 ? '' : 'retries = 0\n'));
 });
 process.on('disconnect', () => process.exit());
 process.send!({ port: (await server.listen(0, '127.0.0.1')).port });
@@ -63,10 +59,9 @@ async function report(): Promise<void> {
   }
   const { heapUsed, rss } = process.memoryUsage();
   process.send!({
-    // The heaps of the workers cannot be seen from here.
-    heapBytes: config.server.workers > 1 ? rss : heapUsed,
+    heapBytes: heapUsed,
     rssBytes: rss,
-    live: service.app.inFlight.value,
+    live: server.counts.inFlight,
     sockets: tcpSocketsOf(process.pid).others,
     internalErrors,
   } satisfies Vitals);

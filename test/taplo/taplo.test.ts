@@ -43,8 +43,6 @@ test('taplo accepts the example with every setting in it turned on', () => {
 
 const ACCEPTED = [
   '[server]\nport = "${PORT}"\ncors = "${file:cors}"\nupstream = "${UPSTREAM}"',
-  '[server]\nworkers = "auto"',
-  '[server]\nworkers = "${WORKERS}"',
   '[aliases]\n"any name" = "a/b"\nlist = ["a/b", "c/d"]',
   '[clients.any-name]\nkeys = ["a", "b"]\nmodels = ["x/*"]',
   '[providers.any-id]\nbase_url = "http://h"\nheaders = { "X-Any" = "b" }\napi_keys = ["a"]',
@@ -69,8 +67,6 @@ const REFUSED: [toml: string, report: RegExp][] = [
   ['[rate_limit.providers.openai]\nrps = 1', /'rps' was unexpected/],
   ['[server]\nport = "8080"', /"8080" is not valid under any of/],
   ['[server]\nport = 65536', /65536 is not valid under any of/],
-  ['[server]\nworkers = "all"', /"all" is not valid under any of/],
-  ['[server]\nworkers = 257', /257 is not valid under any of/],
   ['[server]\ncors = 1', /1 is not valid under any of/],
   ['[server]\nhost = ""', /"" is shorter than 1 character/],
   ['[server]\ntrusted_proxies = "::1"', /"::1" is not of type "array"/],

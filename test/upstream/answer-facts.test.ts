@@ -52,8 +52,8 @@ async function read(...pieces: readonly Buffer[]): Promise<Facts> {
 }
 
 async function readOnce(...pieces: readonly Buffer[]): Promise<Facts> {
-  const context = newReplyContext();
-  await readCompletion(replyWith(bodyOf(pieces)), context);
+  const context = { ...newReplyContext(), isStream: false };
+  await readCompletion(replyWith(bodyOf(pieces)), context, {});
   return toFacts(context);
 }
 

@@ -36,7 +36,6 @@ import {
   type Script,
 } from '../support/upstream.ts';
 import { OVER_FETCH } from '../support/transport.ts';
-import { ONE_WORKER } from '../support/workers.ts';
 import { listen } from '../support/listen.ts';
 
 before(buildOnce);
@@ -401,7 +400,7 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       const certificate = createCertificate(t, ['DNS:provider.invalid']);
       const upstream = await startUpstream(t, answerWell, certificate);
       const proxy = await startHttpProxy(t, upstream);
-      const ca = { NODE_EXTRA_CA_CERTS: certificate.path, HTTPS_PROXY: proxy.url, ...ONE_WORKER };
+      const ca = { NODE_EXTRA_CA_CERTS: certificate.path, HTTPS_PROXY: proxy.url };
       const { program } = await startBehind(t, { env: ca });
       await assertAnswers(program.port, 'tls');
       assert.deepEqual(proxy.asked, ['CONNECT provider.invalid:443']);
@@ -435,7 +434,7 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
     });
 
     test('a request whose connection breaks is repeated only where that was reused', async (t) => {
-      const { upstream, program } = await startBehind(t, { env: ONE_WORKER });
+      const { upstream, program } = await startBehind(t);
       await assertRepeatsOnlyReused(program.port, upstream, transport);
     });
 
@@ -468,7 +467,6 @@ for (const [transport, text] of TRANSPORTS.slice(0, sweep(2, 1))) {
       const env = {
         GATEWAY_UPSTREAM: transport,
         NODE_EXTRA_CA_CERTS: `${folder}/ca.pem`,
-        ...ONE_WORKER,
       };
       const others = {
         wrong: wrong.baseUrl,

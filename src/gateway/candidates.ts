@@ -1,0 +1,146 @@
+/** Which providers may answer a `model` value, and in which order. */
+
+import type { ClientSettings, Config } from '../config/config.ts';
+import type { Call } from '../downstream/call.ts';
+import { MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import { GatewayError, invalidRequest } from '../lib/errors.ts';
+import { escapeControlCharacters } from '../lib/secrets.ts';
+import { rankedFor, sessionOf } from '../policy/affinity.ts';
+import { mayName } from '../policy/authentication.ts';
+import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import type { Limits } from '../policy/limits.ts';
+import type { Provider } from '../upstream/provider.ts';
+
+/** A provider, and the model to ask it for. */
+export interface Candidate {
+  readonly provider: Provider;
+  readonly model: string;
+  /** The gateway has chosen it among several that are alike. */
+  readonly isBalanced: boolean;
+}
+
+export interface CandidateServices {
+  readonly config: Config;
+  readonly providers: ReadonlyMap<string, Provider>;
+  readonly fallbacks: readonly Provider[];
+  readonly breaker: CircuitBreaker;
+  readonly limits: Limits;
+  /** When each target of a balanced alias was last asked first, of `performance.now()`: those that are alike are asked in turn. */
+  readonly lastAsked: Map<string, number>;
+}
+
+/**
+ * Returns who may answer the request for this `model`, in the order in which they are asked:
+ * - of an alias those of its targets whose providers are registered, in order or balanced;
+ * - for `<provider_id>/<model_name>`, split at the first slash, that provider;
+ * - for a provider's id, that one with its default model;
+ * - for any other name the primary provider;
+ * and behind them each fallback that is not among them, with its own default model.
+ *
+ * The client's `models` must have the name as it was sent, or, if it is no alias, as `<provider_id>/<model_name>`. Throws
+ * `unknownProvider` or `invalidRequest`; to a client with `models` `notFound` for every other name, so that it does not
+ * learn what there is.
+ */
+export function candidatesFor(
+  name: string,
+  call: Call,
+  services: CandidateServices,
+  client: ClientSettings | undefined,
+): Candidate[] {
+  const alias = services.config.aliases.get(name);
+  const isNamed = mayName(client, name);
+  if (alias && !isNamed) throw notAllowed();
+  const found = alias ? targetsOf(alias.targets, services) : [toCandidate(name, services)];
+  if (!isNamed) {
+    const [only] = found;
+    const isNamedInFull =
+      !(only instanceof GatewayError) && mayName(client, `${only!.provider.id}/${only!.model}`);
+    if (!isNamedInFull) throw notAllowed();
+  }
+  const candidates = found.map((one) => {
+    if (one instanceof GatewayError) throw one;
+    return one;
+  });
+  return withFallbacks(
+    alias?.isBalanced ? leastBusyFirst(candidates, call, services) : candidates,
+    services.fallbacks,
+  );
+}
+
+function notAllowed(): GatewayError {
+  const reason = 'model not allowed for this client';
+  return new GatewayError('notFound', 'Resource not found', { reason });
+}
+
+/** Returns the candidates of the targets that are registered; if there are none, the fault of the first. */
+function targetsOf(targets: readonly string[], services: CandidateServices) {
+  const registered = targets.filter((target) => services.providers.has(providerIdOf(target)));
+  const names = registered.length > 0 ? registered : targets.slice(0, 1);
+  return names.map((one) => toCandidate(one, services));
+}
+
+/** Adds each fallback that is not among the candidates, with its own default model. */
+function withFallbacks(candidates: Candidate[], fallbacks: readonly Provider[]): Candidate[] {
+  const { model } = candidates[0]!;
+  for (const provider of fallbacks) {
+    if (candidates.some((one) => one.provider === provider)) continue;
+    candidates.push({ provider, model: provider.defaultModel ?? model, isBalanced: false });
+  }
+  return candidates;
+}
+
+/** Returns the provider's id in the target of an alias, which always has a slash. */
+export function providerIdOf(target: string): string {
+  return target.slice(0, target.indexOf('/'));
+}
+
+function toCandidate(
+  target: string,
+  { config, providers }: CandidateServices,
+): Candidate | GatewayError {
+  const { primary } = config.providers;
+  const slash = target.indexOf('/');
+  const isWholeName = slash < 0 && !providers.has(target);
+  if (slash === 0 || (isWholeName && primary === undefined)) {
+    return invalidRequest('"model" must have the form "<provider_id>/<model_name>"');
+  }
+  const providerId = isWholeName ? primary! : slash < 0 ? target : target.slice(0, slash);
+  const provider = providers.get(providerId);
+  if (provider === undefined) {
+    const shown = escapeControlCharacters(providerId, MAX_NAME_CHARACTERS);
+    return new GatewayError('unknownProvider', shown);
+  }
+  const named = isWholeName ? target : slash < 0 ? '' : target.slice(slash + 1);
+  const model = named || provider.defaultModel;
+  if (!model) return invalidRequest(`provider ${providerId} has no default_model; name a model`);
+  return { provider, model, isBalanced: false };
+}
+
+/**
+ * Returns the candidates in the order in which they are asked: first the one whose provider has the fewest requests in
+ * flight, or, if all of their providers have `key_affinity`, the session's own; last those whose circuits are open.
+ */
+function leastBusyFirst(
+  candidates: readonly Candidate[],
+  call: Call,
+  { breaker, limits, lastAsked }: CandidateServices,
+): Candidate[] {
+  const hasAffinity = candidates.every(({ provider }) => provider.keyAffinity);
+  const session = hasAffinity ? sessionOf(call) : undefined;
+  const names = candidates.map(({ provider, model }) => `${provider.id}/${model}`);
+  const order = session === undefined ? undefined : rankedFor(session, names);
+  const states = candidates.map((candidate, index) => {
+    const { provider, model } = candidate;
+    const name = names[index]!;
+    return {
+      candidate,
+      name,
+      isOpen: Number(breaker.stateOf(provider, model) === 'open'),
+      inFlight: order ? 0 : limits.ofProviders.get(provider.id)!.inFlight,
+      place: order ? order.indexOf(index) : (lastAsked.get(name) ?? 0),
+    };
+  });
+  states.sort((a, b) => a.isOpen - b.isOpen || a.inFlight - b.inFlight || a.place - b.place);
+  lastAsked.set(states[0]!.name, performance.now());
+  return states.map(({ candidate }) => ({ ...candidate, isBalanced: true }));
+}

@@ -1,0 +1,28 @@
+/** Random identifiers, each as one short text: `randomUUID` joins some thirty. */
+
+import { randomFillSync } from 'node:crypto';
+
+const DIGITS = Buffer.from('0123456789abcdef');
+/** A call of the random generator costs more than the rest: one for hundreds of identifiers. */
+const random = Buffer.alloc(16_384);
+let nextAt = random.length;
+
+/** Returns a function that returns `pattern` with a random hexadecimal digit in place of each `x`. */
+export function createIds(pattern: string): () => string {
+  const id = Buffer.from(pattern);
+  const places = [...id.keys()].filter((place) => pattern[place] === 'x');
+  return () => {
+    if (nextAt + places.length > random.length) {
+      randomFillSync(random);
+      nextAt = 0;
+    }
+    for (const place of places) {
+      id[place] = DIGITS[random[nextAt]! % DIGITS.length]!;
+      nextAt += 1;
+    }
+    return id.toString('latin1');
+  };
+}
+
+/** Returns a random UUID (RFC 9562, version 4). */
+export const createUuid = createIds('xxxxxxxx-xxxx-4xxx-axxx-xxxxxxxxxxxx');

@@ -1,0 +1,186 @@
+/** Several processes of the built gateway at one port (SO_REUSEPORT). */
+
+import assert from 'node:assert/strict';
+import { before, describe, test, type TestContext } from 'node:test';
+
+import { chatBody, CLIENT_TOKEN, providerToml } from '../support/gateway.ts';
+import {
+  assertStops,
+  buildOnce,
+  emptyFolder,
+  freePort,
+  runProgram,
+  SERVER,
+  startServing,
+  type Serving,
+} from '../support/process.ts';
+import { isRedisMissing, startRedis } from '../support/redis-server.ts';
+import { PATIENT_MS, programWaiting } from '../support/replicas.ts';
+import { createGate, eventually, openChat } from '../support/streams.ts';
+import {
+  CHUNK,
+  completion,
+  completionEvents,
+  sendJson,
+  startUpstream,
+} from '../support/upstream.ts';
+
+before(buildOnce);
+
+const [MAJOR = 0, MINOR = 0] = process.versions.node.split('.').map(Number);
+const CAN_SHARE = process.platform === 'linux' && (MAJOR > 22 || (MAJOR === 22 && MINOR >= 12));
+const OPTIONS = {
+  skip: !CAN_SHARE && 'processes share a port on Linux, with Node 22.12 or newer',
+  timeout: 300_000,
+};
+
+/** Processes at one port, in front of one provider, which holds streams until `finish`. */
+async function startAtOnePort(t: TestContext, count: number, more = '', script = SERVER) {
+  const gate = createGate();
+  const upstream = await startUpstream(t, async ({ body }, response) => {
+    if (!body.includes('"stream":true')) return sendJson(response, completion());
+    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+    await gate.opened;
+    response.end(completionEvents());
+  });
+  const port = await freePort();
+  const server = `[server]\nport = ${port}\nhost = "127.0.0.1"\nreuse_port = true\n`;
+  const cwd = emptyFolder(t, { 'gateway.toml': `${server}${providerToml(upstream)}${more}` });
+  const start = () => startServing(t, [], { cwd, script });
+  const processes: Serving[] = [];
+  for (let started = 0; started < count; started += 1) processes.push(await start());
+  return { port, cwd, processes, start, finish: gate.open };
+}
+
+/** Asks on a connection of its own; returns the status, or why there is none. */
+async function ask(port: number): Promise<number | string> {
+  const chat = openChat(port, chatBody({ model: 'p/m' }));
+  try {
+    const { statusCode = 0 } = await chat.response;
+    await chat.ended;
+    return statusCode;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code ?? String(error);
+  }
+}
+
+async function askMany(port: number, count: number) {
+  const replies: (number | string)[] = [];
+  for (let asked = 0; asked < count; asked += 1) replies.push(await ask(port));
+  return replies;
+}
+
+const served = ({ lines }: Serving) => lines('request').length;
+
+describe('processes at one port', { concurrency: false }, () => {
+  test(
+    'both answer, and one that is killed costs its own connections alone',
+    OPTIONS,
+    async (t) => {
+      const { port, processes, finish } = await startAtOnePort(t, 2);
+      const [one, other] = processes as [Serving, Serving];
+      assert.deepEqual(new Set(await askMany(port, 60)), new Set([200]));
+      await eventually(() => served(one) + served(other) === 60, 'a line for each request');
+      assert.ok(served(one) > 0 && served(other) > 0, `${served(one)} and ${served(other)}`);
+
+      const streams = Array.from({ length: 20 }, () =>
+        openChat(port, chatBody({ model: 'p/m', stream: true })),
+      );
+      await eventually(() => streams.every(({ text }) => text() === CHUNK), 'all have begun');
+      one.child.kill('SIGKILL');
+      await one.exit;
+      assert.deepEqual(new Set(await askMany(port, 60)), new Set([200]));
+      finish();
+      const ends = await Promise.allSettled(streams.map(({ ended }) => ended));
+      const whole = ends.filter(({ status }) => status === 'fulfilled').length;
+      assert.ok(whole > 0 && whole < 20, `${whole} of 20`);
+      await assertStops(other);
+      const own = other.lines('request').filter(({ stream }) => stream === true);
+      assert.deepEqual(
+        [own.length, new Set(own.map(({ outcome }) => outcome))],
+        [whole, new Set(['ok'])],
+      );
+    },
+  );
+
+  test(
+    'a rolling restart of both under load loses no request and no stream',
+    OPTIONS,
+    async (t) => {
+      const { port, processes, start, finish } = await startAtOnePort(t, 2);
+      const running = [...processes];
+      const failed: (number | string)[] = [];
+      let count = 0;
+      const state = { isOver: false };
+      const load = Array.from({ length: 8 }, async () => {
+        while (!state.isOver) {
+          const reply = await ask(port);
+          count += 1;
+          if (reply !== 200) failed.push(reply);
+        }
+      });
+      const streams = Array.from({ length: 10 }, () =>
+        openChat(port, chatBody({ model: 'p/m', stream: true })),
+      );
+      await eventually(() => streams.every(({ text }) => text() === CHUNK), 'all have begun');
+      for (const [index] of running.entries()) {
+        const countBefore = count;
+        await eventually(() => count > countBefore + 50, 'the load goes on');
+        const stopping = running[index]!;
+        stopping.child.kill('SIGTERM');
+        await eventually(() => stopping.lines('draining').length === 1, 'the drain');
+        running[index] = await start();
+      }
+      finish();
+      const whole = CHUNK + completionEvents();
+      for (const { ended } of streams) assert.equal(await ended, whole);
+      for (const { exit } of processes) assert.equal(await exit, 0);
+      state.isOver = true;
+      await Promise.all(load);
+      assert.deepEqual(failed, [], `of ${count}`);
+    },
+  );
+
+  test('without reuse_port a second one fails: the port is taken', async (t) => {
+    const cwd = emptyFolder(t, { 'gateway.toml': '[server]\nhost = "127.0.0.1"\n' });
+    const { port } = await startServing(t, ['--port', '0'], { cwd });
+    const { code, stderr } = await runProgram(t, ['--port', `${port}`], { cwd });
+    assert.equal(code, 1);
+    assert.match(stderr, /port \d+ is already in use/);
+  });
+
+  test('a rate limit in a store is exact over both', OPTIONS, async (t) => {
+    if (isRedisMissing(t)) return;
+    const redis = await startRedis(t);
+    const limit = 'enabled = true\nrequests_per_second = 1\nburst_capacity = 40\n';
+    const store = `store = "redis://127.0.0.1:${redis.port}/0"\n`;
+    // A busy machine does not make the store late.
+    const program = await programWaiting(t, PATIENT_MS);
+    const toml = `[rate_limit]\n${limit}${store}`;
+    const { port, processes } = await startAtOnePort(t, 2, toml, program);
+    const begunAtMs = performance.now();
+    const replies = await Promise.all(Array.from({ length: 200 }, () => ask(port)));
+    const refilled = Math.ceil((performance.now() - begunAtMs) / 1000);
+    const admitted = replies.filter((reply) => reply === 200).length;
+    assert.equal(replies.filter((reply) => reply === 429).length, 200 - admitted);
+    assert.ok(admitted >= 40 && admitted <= 40 + refilled, `${admitted} in ${refilled} s`);
+    await eventually(
+      () => processes.reduce((sum, one) => sum + served(one), 0) === 200,
+      'a line for each request',
+    );
+    for (const one of processes) assert.ok(served(one) > 0);
+  });
+});
+
+test('an admin port of its own is what each is asked at', OPTIONS, async (t) => {
+  const { port, cwd } = await startAtOnePort(t, 1);
+  const adminPort = await freePort();
+  await startServing(t, [], { cwd, env: { GATEWAY_ADMIN_PORT: `${adminPort}` } });
+  await eventually(
+    async () =>
+      (await fetch(`http://127.0.0.1:${adminPort}/metrics`).catch(() => undefined))?.status === 200,
+    'its metrics',
+  );
+  const headers = { authorization: `Bearer ${CLIENT_TOKEN}` };
+  assert.equal((await fetch(`http://127.0.0.1:${port}/v1/models`, { headers })).status, 200);
+});
