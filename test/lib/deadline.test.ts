@@ -40,3 +40,9 @@ test('a limit whose timer ran out during a suspension goes on with another', (t)
   timers.advance(1);
   assert.equal(deadline.reason, reason);
 });
+
+test('a limit beyond what setTimeout can wait for, which would pass at once, ends after 25 days', (t) => {
+  const timers = useManualTimers(t);
+  new Deadline().arm(2 ** 31, () => new Error('no event in time'));
+  assert.deepEqual(timers.running(Infinity), [2 ** 31 - 1]);
+});
