@@ -24,10 +24,10 @@ const PROBE = join(import.meta.dirname, 'cost-probe.mjs');
 const REQUEST_BYTES = 400;
 const EVENT_BYTES = 225;
 /** V8 has compiled what is run so often, and the memory of the process no longer grows. */
-const WARM_UP_REQUESTS = 4000;
-const REQUESTS = 6000;
+const WARM_UP_REQUESTS = 3000;
+const REQUESTS = 2400;
 const CONNECTIONS = 32;
-const STREAMS = 100;
+const STREAMS = 40;
 const STREAMING_CONNECTIONS = 4;
 /** Of the short streams and the long ones: the difference is what events cost. */
 const [FEW_EVENTS, MANY_EVENTS] = [20, 120];

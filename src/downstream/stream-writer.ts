@@ -3,7 +3,7 @@
 import type { ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-import { type ByteSink, type ByteSource } from '../lib/byte-source.ts';
+import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 import { copyIfResizable } from '../lib/byte-budget.ts';
 

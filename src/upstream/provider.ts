@@ -6,7 +6,7 @@
 import { BUILT_IN_PROVIDERS } from '../config/built-in-providers.ts';
 import type { ProviderSettings } from '../config/config.ts';
 import { copyIfResizable, type Reservation } from '../lib/byte-budget.ts';
-import { type ByteSource } from '../lib/byte-source.ts';
+import type { ByteSource } from '../lib/byte-source.ts';
 import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
 import { digestOf } from '../lib/secrets.ts';

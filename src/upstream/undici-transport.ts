@@ -2,7 +2,7 @@
 
 import type { Socket } from 'node:net';
 
-import { type ByteSink, type ByteSource } from '../lib/byte-source.ts';
+import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';

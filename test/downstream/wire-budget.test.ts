@@ -338,12 +338,15 @@ test('an event that the client has read is no longer held, though the provider i
 });
 
 test('streams that wait for memory take turns: no stream of large events keeps the others waiting', async (t) => {
-  let isEnough = false;
+  const state = { isEnough: false };
   const scripts: Record<string, Script> = {
     part: beginStream(CHUNK + LARGE.slice(0, -2)),
     many: (request, response) => {
       void beginStream(CHUNK)(request, response);
-      const push = () => void (isEnough ? response.end(completionEvents()) : response.write(LARGE));
+      const push = () => {
+        while (!state.isEnough && !response.destroyed) if (!response.write(LARGE)) return;
+        if (!response.writableEnded) response.end(completionEvents());
+      };
       response.on('drain', push);
       push();
     },
@@ -359,7 +362,7 @@ test('streams that wait for memory take turns: no stream of large events keeps t
   await eventually(() => many.text().length > LARGE.length, 'the first of many events');
   const text = await open('one').ended;
   assert.ok(text === CHUNK + LARGE + completionEvents(), text.slice(-300));
-  isEnough = true;
+  state.isEnough = true;
   assert.ok((await many.ended).endsWith(completionEvents()));
   part.leave();
   await nothingIsReserved(gateway);

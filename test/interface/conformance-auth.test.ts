@@ -6,7 +6,7 @@ import { chatBody, CLIENT_TOKEN, PROVIDER_KEY, startGateway } from '../support/g
 import { sendRaw } from '../support/raw.ts';
 import { scenario } from '../support/scenario.ts';
 import { TRANSPORT_ENV } from '../support/transport.ts';
-import { type FakeUpstream } from '../support/upstream.ts';
+import type { FakeUpstream } from '../support/upstream.ts';
 
 const KEY = 'gateway-key-one';
 const OTHER_KEY = 'gateway-key-two';
