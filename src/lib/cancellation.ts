@@ -80,7 +80,7 @@ export class Deadline extends Cancellation {
 
   /** Suspends the time limit, until `resume` or `arm`. */
   suspend(): void {
-    this.#suspendedAtMs ??= performance.now();
+    this.#suspendedAtMs = performance.now();
   }
 
   /** Goes on after `suspend`: at most `maxCountedMs` of the time since then count. If nothing is left, cancels at once. */

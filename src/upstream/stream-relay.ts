@@ -156,7 +156,7 @@ class Relay implements ByteSink, ByteStream {
     const { isDone, splitter } = this.#inspector;
     const hasRoom = passed.length === 0 || this.#client!.write(passed);
     if (passed.length > 0) this.#context.call.answerReservation.leaveQueue();
-    this.#hold(hasRoom ? 0 : passed.length);
+    this.#hold(passed.length);
     if (error || this.#hasUpstreamEnded || isDone) {
       const isComplete = isDone || this.#inspector.isFinished;
       const text = 'the stream ended before the answer was finished';
@@ -190,7 +190,7 @@ class Relay implements ByteSink, ByteStream {
     const { call, deadline, onStreamEnd } = this.#context;
     const client = this.#client!;
     this.#isOver = true;
-    this.#context.call.answerReservation.leaveQueue();
+    call.answerReservation.leaveQueue();
     if (!failure && !this.#inspector.isDone) client.write(encodeEvent('[DONE]'));
     const awaitsEnd = !failure && !this.#hasUpstreamEnded;
     if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);

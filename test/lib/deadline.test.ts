@@ -24,3 +24,25 @@ test('of each suspension so much counts at most: many short ones end the limit, 
   suspend(10);
   assert.equal(deadline.reason, reason);
 });
+
+test('a limit whose timer ran out during a suspension goes on with another', (t) => {
+  const clock = stopClock(t);
+  const timers = useManualTimers(t);
+  const reason = new Error('no event in time');
+  const deadline = new Deadline();
+  deadline.arm(1000, () => reason);
+  deadline.suspend();
+  // A timer may be early by a millisecond.
+  clock.nowMs += 999;
+  timers.advance(1000);
+  deadline.resume(1000);
+  assert.equal(deadline.reason, undefined);
+  timers.advance(1);
+  assert.equal(deadline.reason, reason);
+});
+
+test('a limit beyond what setTimeout can wait for, which would pass at once, ends after 25 days', (t) => {
+  const timers = useManualTimers(t);
+  new Deadline().arm(2 ** 31, () => new Error('no event in time'));
+  assert.deepEqual(timers.running(Infinity), [2 ** 31 - 1]);
+});

@@ -154,8 +154,8 @@ export function beginStream(events: string | Buffer): Script {
     response.writeHead(200, { 'content-type': 'text/event-stream' }).write(events);
 }
 
-/** Begins a stream, sends `part` as fast as it is taken until it is `size` bytes, and finishes the stream. */
-export function flood(part: string | Buffer, size: number) {
+/** Begins a stream, sends `part` as fast as it is taken until it is `size` bytes, and finishes the stream. All but the beginning waits for `opened`. */
+export function flood(part: string | Buffer, size: number, opened?: Promise<void>) {
   /** Of all requests together. */
   const counts = { sent: 0 };
   const script: Script = (request, response) => {
@@ -170,7 +170,8 @@ export function flood(part: string | Buffer, size: number) {
       if (!response.writableEnded) response.end(LAST + DONE);
     };
     response.on('drain', push);
-    push();
+    if (opened) void opened.then(push);
+    else push();
   };
   return { counts, script };
 }

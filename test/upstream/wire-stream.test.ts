@@ -435,6 +435,32 @@ for (const [what, part] of [
   });
 }
 
+for (const [silentMs, outcome] of [
+  [899, 'ok'],
+  [900, 'timeout'],
+] as const) {
+  test(`of a long wait for the client a tenth of the idle limit counts: ${outcome} after ${silentMs} of 1,000 ms`, async (t) => {
+    const clock = stopClock(t);
+    useManualTimers(t);
+    const gate = createGate();
+    const { counts, script } = flood(`: ${'y'.repeat(65_500)}\n\n`, 30 * MIB, gate.opened);
+    const { gateway, provide } = await start(t, IDLE_1);
+    provide(script);
+    const chat = openChat(gateway.port);
+    await eventually(() => chat.text() === CHUNK, 'the beginning');
+    clock.nowMs += silentMs;
+    const response = await chat.response;
+    response.pause();
+    gate.open();
+    await eventually(() => counts.sent > 0, 'the first comments');
+    await untilSteady(() => counts.sent);
+    clock.nowMs += 60_000;
+    response.resume();
+    const text = await chat.ended;
+    assert.equal((await lineOf(gateway))['outcome'], outcome, text.slice(-300));
+  });
+}
+
 test('after [DONE] the provider is given 5 s to end, and no longer', async (t) => {
   const timers = useManualTimers(t);
   const { gateway, p, chat } = await startSteps(t, CHUNK + LAST + DONE);
