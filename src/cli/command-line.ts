@@ -15,7 +15,6 @@ Usage: node dist/server.js [options]
                       not both; else ./gateway.toml if it exists)
   -p, --port PORT     listen port, over GATEWAY_PORT and the file (default 8080)
       --host HOST     bind address, over GATEWAY_HOST and the file (default 0.0.0.0)
-                      for each processor (default 1)
       --check         check all settings, print them, ask each provider for its model list, and try
                       the store of rate limits; --check=offline asks nobody. Exit 0, 3 or 78
       --json          with --check: print one JSON document
