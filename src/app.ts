@@ -9,7 +9,7 @@ import { compareSettings, logChanges, logFailure, type Changes } from './config/
 import { ConfigError } from './config/setting-values.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
 import { createHttpServer, type DrainOptions } from './downstream/http-server.ts';
-import type { CompletionServices } from './gateway/attempts.ts';
+import type { CompletionServices } from './gateway/chat-completions.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
@@ -46,7 +46,7 @@ export function createService(initial: Config, runtime: Runtime) {
     observe: settings && ((request) => admin?.observe(request)),
     onModels: settings && ((...models) => admin?.onModels(...models)),
   });
-  const { breaker, budget, exhaustion, logger, redact, store, streams, transport } = parts;
+  const { breaker, budget, exhaustion, logger, redact, store, transport } = parts;
   let snapshot = createSnapshot(initial, parts);
   breaker.guard(snapshot.providers.values());
   const server = createHttpServer({
@@ -64,7 +64,7 @@ export function createService(initial: Config, runtime: Runtime) {
     keysInCooldown: () =>
       [...snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
     isModelListUp: (id: string) => parts.modelLists.get(snapshot.providers.get(id)!)?.isUp,
-    openStreams: () => streams.open,
+    openStreams: () => server.calls().filter(({ reply }) => reply.isStream).length,
     bufferedBytes: () => budget.reservedBytes,
     droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
     exhaustions: () => exhaustion.count,
@@ -156,7 +156,6 @@ function createParts(config: Config, runtime: Runtime, observers: Observers) {
     exhaustion: new ExhaustionLog(logger),
     breaker: new CircuitBreaker(logger),
     budget: new ByteBudget(config.server),
-    streams: { open: 0 },
     warned: new Set<string>(),
     /** The store of the rate limits, if they are shared with other gateways. */
     store: store && createRedisStore(logger, (events) => new Connection(store, events)),

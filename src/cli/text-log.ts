@@ -1,6 +1,6 @@
 /** The log as text, for a terminal. */
 
-import type { TryFacts } from '../lib/attempt.ts';
+import type { TryFacts } from '../request/record.ts';
 import type { FlatFacts, LogEntry, LogFacts } from '../lib/log.ts';
 import type { RequestFacts } from '../lib/request-facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';

@@ -1,11 +1,13 @@
 /** One client connection: works on its requests in order, refuses what is none, and cuts off a client that stops reading. */
 
+import { STATUS_CODES } from 'node:http';
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
 import { invalidRequest, type GatewayError } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
-import { Call, type CLIENT_LIMITS, type Exchange, serialize, type TextAnswer } from './call.ts';
+import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
+import type { ResponseHeaders } from './client-reply.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
@@ -27,6 +29,12 @@ const PARSER_ERRORS = new Map([
 const OTHER_ERROR = { status: 400, text: 'request is not valid HTTP' };
 /** The client closed its sending side inside a request: it counts as gone. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
+
+interface TextAnswer {
+  readonly status: number;
+  readonly headers: ResponseHeaders;
+  readonly body: string;
+}
 
 /** Returns the answer to a request that never became a call. `remote` is the address of the connection's other end. */
 export type AnswerBroken = (
@@ -220,7 +228,6 @@ export class Connection {
 
   #finish(call: Call, { response }: Exchange): void {
     const { cancelReason, counts } = this.listener;
-    call.finish();
     this.call = undefined;
     counts.inFlight -= 1;
     const { reason } = call.cancellation;
@@ -237,4 +244,15 @@ export class Connection {
   #limitQueue(): void {
     if (this.#queue.length > MAX_WAITING_REQUESTS) this.socket.pause();
   }
+}
+
+/** Returns the response to what never became a request, as it is written to the socket. */
+function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
+  const lines = Object.entries({
+    ...headers,
+    'x-request-id': requestId,
+    date: new Date().toUTCString(),
+    'content-length': Buffer.byteLength(body),
+  }).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
 }

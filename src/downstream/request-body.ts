@@ -2,7 +2,7 @@
 
 import type { IncomingMessage } from 'node:http';
 
-import type { Reservation } from '../lib/byte-budget.ts';
+import type { HeldBody, Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
@@ -19,12 +19,11 @@ interface BodyReader {
   /** Grows with the body; with a Content-Length, to all of it at once. */
   readonly bodyReservation: Reservation;
   readonly cancellation: Cancellation;
-  /** Called before the first byte is read, if the body is not refused by its length. */
-  acceptBody(): void;
+  readonly reply: { acceptBody(): void };
 }
 
 /**
- * Reads the whole body and returns it in parts; `onChunk` takes each chunk as it arrives. Throws a 413 if it is larger
+ * Reads the whole body and returns it; `onChunk` takes each chunk as it arrives. Throws a 413 if it is larger
  * than `maxBytes`, a 429 if it does not fit the reservation's budget, a 400 if it comes in too small chunks, and the
  * cancellation's reason, `ClientGone` if it breaks off. The answer to a refused body discards what follows.
  */
@@ -33,7 +32,7 @@ export function readRequestBody(
   call: BodyReader,
   maxBytes: number,
   onChunk: (chunk: Buffer) => void,
-): Promise<readonly Buffer[]> {
+): Promise<HeldBody> {
   const { bodyReservation, cancellation } = call;
   const pace = new UploadPace(request);
   const body = bodyReservation.holdBody({
@@ -41,7 +40,8 @@ export function readRequestBody(
     maxBytes,
     tooLarge: () => invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),
   });
-  call.acceptBody();
+  // Not before the length is known to fit: a client that waits for `100 Continue` need not send the body.
+  call.reply.acceptBody();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
     const end = () => {
@@ -65,7 +65,7 @@ export function readRequestBody(
     };
     const onEnd = () => {
       end();
-      resolve(body.parts);
+      resolve(body);
     };
     const onCancel = () => fail(cancellation.reason);
     request.on('data', onData);

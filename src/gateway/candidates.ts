@@ -2,7 +2,7 @@
 
 import type { ClientSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import { MAX_NAME_CHARACTERS } from '../request/record.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { rankedFor, sessionOf } from '../policy/affinity.ts';

@@ -4,52 +4,76 @@ import type { ClientSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import { headerValues } from '../downstream/request-head.ts';
-import {
-  type Answer,
-  type Attempt,
-  type ChatRequest,
-  MAX_NAME_CHARACTERS,
-} from '../lib/attempt.ts';
-import { pause } from '../lib/cancellation.ts';
-import { lengthOf } from '../lib/chunk-buffer.ts';
-import { GatewayError, invalidRequest } from '../lib/errors.ts';
+import { Deadline, pause } from '../lib/cancellation.ts';
+import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
+import type { KeyPool } from '../policy/key-pool.ts';
+import type { ProviderHealth } from '../policy/provider-health.ts';
+import { Attempt, type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
+import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
 import { tracingOf } from '../upstream/headers.ts';
-import { type Asking, type CompletionServices, makeAttempt, skip } from './attempts.ts';
-import { type Candidate, candidatesFor } from './candidates.ts';
-import { keepAlive } from './keep-alive.ts';
+import type { UpstreamReply } from '../upstream/provider.ts';
+import { failureOf, passReply, sendAttempt } from '../upstream/send-attempt.ts';
+import { type Candidate, type CandidateServices, candidatesFor } from './candidates.ts';
 import { ProviderTries } from './provider-tries.ts';
 
-/** Answers one chat completion. `client` is undefined if the key has no name. Rejects with `GatewayError` or `ClientGone`. */
+export interface CompletionServices extends AttemptServices, CandidateServices {
+  readonly logger: Logger;
+  /** By the provider's id; absent if it has one key. */
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
+  readonly health: ReadonlyMap<string, ProviderHealth>;
+}
+
+/** One request on its way through the candidates. */
+interface Asking {
+  readonly call: Call;
+  readonly chat: ChatRequest;
+  /** The headers by which its trace goes on at providers, names and values in turn. */
+  readonly tracing: readonly string[];
+  /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
+  readonly breaker: CircuitBreaker | undefined;
+  readonly services: CompletionServices;
+}
+
+/**
+ * Answers one chat completion; resolves when all of the answer was handed over. `client` is undefined if the key has no name.
+ * Rejects with `GatewayError` or `ClientGone`, before the answer has begun or after it.
+ */
 export async function completeChat(
   call: Call,
   services: CompletionServices,
   client: ClientSettings | undefined,
-): Promise<Answer> {
+): Promise<void> {
+  const { record, reply } = call;
+  const { config } = services;
   checkContentHeaders(call);
   const tracing = tracingOf(call.id, call.headers);
-  call.record.traceId = tracing.traceId;
-  const parser = new ChatRequestParser(client?.models === undefined);
-  const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
-  const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
-  const chat = noteRequest(parser, body, call);
-  const candidates = candidatesFor(chat.model, call, services, client);
-  call.record.provider = candidates[0]!.provider.id;
-  const breaker = candidates.length > 1 ? services.breaker : undefined;
-  const asking = { call, chat, tracing: tracing.headers, breaker, services };
-  const answering = askCandidates(candidates, asking);
-  const isKeptAlive = chat.stream && streamKeepaliveMs > 0;
-  return isKeptAlive ? keepAlive(answering, call, streamKeepaliveMs) : answering;
+  record.traceId = tracing.traceId;
+  try {
+    const chat = await readChat(call, config.server.maxBodyBytes, client);
+    const candidates = candidatesFor(chat.model, call, services, client);
+    record.provider = candidates[0]!.provider.id;
+    const breaker = candidates.length > 1 ? services.breaker : undefined;
+    const { streamKeepaliveMs } = config.server;
+    if (chat.stream && streamKeepaliveMs > 0) reply.keepAlive(streamKeepaliveMs);
+    await askCandidates(candidates, { call, chat, tracing: tracing.headers, breaker, services });
+  } finally {
+    call.bodyReservation.dropBody();
+  }
 }
 
-/** Returns the request, and records what it says. Throws `invalidRequest`. */
-function noteRequest(
-  parser: ChatRequestParser,
-  body: readonly Buffer[],
-  { record }: Call,
-): ChatRequest {
-  record.requestBytes = lengthOf(body);
+/** Reads the request, and records what it says. Rejects with `invalidRequest`, or what `readRequestBody` rejects with. */
+async function readChat(
+  call: Call,
+  maxBodyBytes: number,
+  client: ClientSettings | undefined,
+): Promise<ChatRequest> {
+  const { record } = call;
+  const parser = new ChatRequestParser(client?.models === undefined);
+  const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
+  record.requestBytes = body.size;
   record.bodyReadAtMs = performance.now();
   const chat = parser.finish(body);
   record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
@@ -74,40 +98,36 @@ function checkContentHeaders(call: Call): void {
 
 /**
  * Asks the candidates in order until one answers. The first is the requested one: if its circuit is open, it is asked last.
- * If all fail, throws the failure of the requested one; at once `ClientGone` or a failure that names no provider. Holds the
- * request's body until it has its result.
+ * If all fail, throws the failure of the requested one; at once `ClientGone` or a failure that names no provider.
  */
-async function askCandidates(candidates: readonly Candidate[], asking: Asking): Promise<Answer> {
-  const { call, services } = asking;
-  const { record } = call;
+async function askCandidates(candidates: readonly Candidate[], asking: Asking): Promise<void> {
+  const { services } = asking;
+  const { record } = asking.call;
   const requested = candidates[0]!;
   let failed: Attempt | undefined;
   // The requested one comes a second time if it was passed over.
   let count = candidates.length;
-  call.bodyReservation.retain();
-  try {
-    for (let index = 0; index < count; index += 1) {
-      const candidate = candidates[index] ?? requested;
-      const isPostponed = index === candidates.length;
-      const admitting = admit(candidate, asking, isPostponed);
-      const admission = admitting instanceof Promise ? await admitting : admitting;
-      const isSkipped = admission instanceof GatewayError || (admission === 'open' && !isPostponed);
-      record.hasRetried ||= !isSkipped && candidate !== requested;
-      const attempt = isSkipped
-        ? skip(candidate, admission, asking)
-        : await askProvider(candidate, admission, asking);
-      if (attempt.answer) return attempt.answer;
-      if (candidate !== requested) continue;
-      failed = attempt;
-      if (!attempt.failure) count += 1;
-      else if (!isReasonToFallBack(attempt.failure, candidate)) break;
-    }
-  } finally {
-    // If all providers were skipped, it takes nothing of the client's limit.
-    const wasAsked = record.tries.some((attempt) => attempt.wasAsked);
-    if (!wasAsked) services.limits.ofClients.get(record.client)!.refundTokens();
-    call.bodyReservation.release();
+  for (let index = 0; index < count; index += 1) {
+    const candidate = candidates[index] ?? requested;
+    const isPostponed = index === candidates.length;
+    const admitting = admit(candidate, asking, isPostponed);
+    const admission = admitting instanceof Promise ? await admitting : admitting;
+    const isSkipped = admission instanceof GatewayError || (admission === 'open' && !isPostponed);
+    record.hasRetried ||= !isSkipped && candidate !== requested;
+    const attempt = isSkipped
+      ? skip(candidate, admission, asking)
+      : await askProvider(candidate, admission, asking);
+    // Nobody else is asked once the answer has begun.
+    if (attempt.hasAnswer && attempt.failure) throw attempt.failure;
+    if (attempt.hasAnswer) return;
+    if (candidate !== requested) continue;
+    failed = attempt;
+    if (!attempt.failure) count += 1;
+    else if (!isReasonToFallBack(attempt.failure, candidate)) break;
   }
+  // If all providers were skipped, it takes nothing of the client's limit.
+  const wasAsked = record.tries.some((one) => one.wasAsked);
+  if (!wasAsked) services.limits.ofClients.get(record.client)!.refundTokens();
   record.provider = requested.provider.id;
   record.attempt = failed;
   throw failed!.failure!;
@@ -160,23 +180,34 @@ function takeSlot(
   return noSlot ?? breaker?.recordAttempt(provider, model) ?? 'closed';
 }
 
+/** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
+function skip(
+  { provider, model }: Candidate,
+  why: 'open' | GatewayError,
+  { call, services }: Asking,
+): Attempt {
+  const attempt = new Attempt(provider, model);
+  attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
+  attempt.failure = why === 'open' ? undefined : why;
+  call.record.tries.push(attempt);
+  logAttempt('provider skipped', attempt, call, services.logger);
+  return attempt;
+}
+
 /**
  * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused.
- * Returns the attempt that has the answer, or says why there is none. Frees the slot and ends the probe: after a stream, else
- * at once.
+ * Returns the attempt that had the answer, or says best why there is none. Holds the slot, and is the probe, to its end.
  */
 async function askProvider(
   candidate: Candidate,
   admission: 'closed' | 'open' | Probe,
   asking: Asking,
 ): Promise<Attempt> {
-  const { breaker, call, chat, services } = asking;
+  const { breaker, call, services } = asking;
   const { provider } = candidate;
   const probe = typeof admission === 'object' ? admission : undefined;
   const maxRetries = admission === 'closed' ? provider.retries : 0;
   const tries = new ProviderTries(maxRetries, services.keyPools.get(provider.id), call);
-  const { releaseSlot } = services.limits.ofProviders.get(provider.id)!;
-  let isStreamed = false;
   try {
     for (let waitMs: number | undefined = 0; waitMs !== undefined;) {
       if (waitMs > 0) await pause(waitMs, call.cancellation);
@@ -185,17 +216,76 @@ async function askProvider(
       call.record.hasRetried ||= tries.hasRetried;
     }
     const attempt = tries.chosen!;
-    isStreamed = chat.stream && attempt.answer !== undefined;
-    // A stream can fail until its end.
-    if (!isStreamed) breaker?.recordOutcome(candidate, attempt.failure);
+    breaker?.recordOutcome(candidate, attempt.failure);
     return attempt;
   } finally {
-    if (isStreamed) {
-      call.onFinish(releaseSlot);
-      if (probe) call.onFinish(probe.end);
-    } else {
-      releaseSlot();
-      probe?.end();
-    }
+    services.limits.ofProviders.get(provider.id)!.releaseSlot();
+    probe?.end();
   }
+}
+
+/**
+ * Makes one attempt, and passes its answer to the client. Returns it when it is over, with its provider's failure if there is
+ * one. Throws failures that name no provider: nobody else is asked.
+ */
+async function makeAttempt(
+  candidate: Candidate,
+  tries: ProviderTries,
+  probe: Probe | undefined,
+  asking: Asking,
+): Promise<Attempt> {
+  const { call, services } = asking;
+  const { record } = call;
+  const { provider, model } = candidate;
+  const attempt = new Attempt(provider, model, tries.key);
+  record.tries.push(attempt);
+  record.attempt = attempt;
+  record.provider = provider.id;
+  const context: AttemptContext = {
+    attempt,
+    settings: provider,
+    call,
+    services,
+    isStream: asking.chat.stream,
+    deadline: new Deadline(call.cancellation),
+    onData: probe?.onData,
+  };
+  let failure: GatewayError | ClientGone | undefined;
+  try {
+    const passing = passReply(await send(candidate, tries, asking, context), context);
+    if (passing) await passing;
+    // After a stream it ends what still comes.
+    if (!context.isStream) context.deadline.stop();
+  } catch (thrown) {
+    failure = failureOf(thrown, context);
+  }
+  attempt.recordEnd(failure);
+  logAttempt('try', attempt, call, services.logger);
+  if (failure instanceof ClientGone) throw failure;
+  services.health.get(provider.id)!(failure);
+  if (failure && failure.details.provider === undefined) throw failure;
+  return attempt;
+}
+
+/** Not async, and apart: nothing of the request is held here while its answer lasts. */
+function send(
+  { provider, model }: Candidate,
+  { key, reconnect }: ProviderTries,
+  { call, chat, tracing }: Asking,
+  context: AttemptContext,
+): Promise<UpstreamReply> {
+  const { attempt, isStream } = context;
+  attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
+  const body = chat.bodyWith(model, attempt.usageAdded);
+  const reservation = call.bodyReservation;
+  const headers = tracing;
+  const request = provider.chatRequest({ body, reservation, isStream, headers, key, reconnect });
+  return sendAttempt(request, context);
+}
+
+function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
+  if (!logger.isEnabled('debug')) return;
+  const { connection, url, wasAsked } = attempt;
+  const sent = wasAsked ? { url, connection } : {};
+  logger.log('debug', message, { request_id: id, ...attempt.toFacts(), ...sent });
 }

@@ -1,7 +1,7 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
 import type { ClientSettings, Config } from '../config/config.ts';
-import { type Answer, describeCause } from '../lib/attempt.ts';
+import { describeCause } from '../request/record.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
@@ -21,10 +21,10 @@ const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
 
 /**
- * Answers `GET /v1/models` with the models that the client may name; all without a client. Asks the providers whose
+ * Returns the body of `GET /v1/models`: the models that the client may name; all without a client. Asks the providers whose
  * lists are not known, or old. Never rejects.
  */
-export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Answer>;
+export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Buffer>;
 
 interface ModelListServices {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -52,8 +52,7 @@ interface CachedList {
 }
 
 /**
- * Returns a function that answers. A provider whose list fails contributes its last list and its `default_model`:
- * the answer is never an error.
+ * Returns a function that makes the list. A provider whose own list fails contributes its last one and its `default_model`.
  */
 export function createModelList(services: ModelListServices): ModelList {
   const { providers, keyPools, transport, logger, redact, onModels, modelLists } = services;
@@ -121,7 +120,7 @@ export function createModelList(services: ModelListServices): ModelList {
       body = Buffer.from(JSON.stringify({ object: 'list', data }));
       bodies.set(key, body);
     }
-    return { status: 200, headers: { 'content-type': 'application/json' }, body: [body] };
+    return body;
   };
 }
 

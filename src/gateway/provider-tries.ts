@@ -1,6 +1,6 @@
 /** The tries at one provider: with which key, how often, and after which wait. */
 
-import type { Attempt } from '../lib/attempt.ts';
+import type { Attempt } from '../request/record.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Caller } from '../policy/affinity.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
@@ -39,7 +39,7 @@ export class ProviderTries {
   /** Takes a try that has ended. Returns the milliseconds to wait before the next one; undefined if there is none. */
   next(attempt: Attempt): number | undefined {
     const { failure } = attempt;
-    if (!failure) {
+    if (!failure || attempt.hasAnswer) {
       if (this.key !== undefined) this.#keyPool?.recordSuccess(this.key, this.#cooldown);
       this.chosen = attempt;
       return undefined;

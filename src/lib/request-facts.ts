@@ -4,7 +4,7 @@
  * Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
  */
 
-import type { TokenUsage, TryFacts } from './attempt.ts';
+import type { TokenUsage, TryFacts } from '../request/record.ts';
 import type { Outcome } from './errors.ts';
 
 /** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */

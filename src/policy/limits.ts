@@ -88,7 +88,7 @@ export function createLimits(
   return { ofClients, ofProviders, state: state as Readonly<LimitState> };
 }
 
-type Limiter = ReturnType<typeof createLimiter>;
+export type Limiter = ReturnType<typeof createLimiter>;
 
 /** The limits that one request meets. A refusal is `rateLimit`. */
 function createLimiter(

@@ -1,6 +1,6 @@
 /** Looks into a streamed completion as it arrives: for errors, its end, and what it says about itself. */
 
-import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from '../lib/attempt.ts';
+import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from '../request/record.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import {
   JsonScanner,

@@ -2,7 +2,7 @@
 
 import { STATUS_CODES } from 'node:http';
 
-import type { Attempt } from '../lib/attempt.ts';
+import type { Attempt } from '../request/record.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';

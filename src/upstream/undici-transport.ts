@@ -75,12 +75,11 @@ class UndiciExchange implements UpstreamReply, ByteSource {
   #sink: ByteSink | undefined;
   #isPaused = true;
   #resume = () => {};
-  readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
 
   constructor(options: UndiciExchangeOptions) {
     this.#options = options;
     options.agent.running += 1;
-    options.cancellation.onCancel(this.#onCancel);
+    options.cancellation.onCancel(() => this.#giveUp(options.cancellation.reason));
   }
 
   start(sink: ByteSink): void {
@@ -156,9 +155,14 @@ class UndiciExchange implements UpstreamReply, ByteSource {
     return this.connection === 'reused' && isSoon ? 'stale' : undefined;
   }
 
+  /** Tells the reader at once: one that has paused may never go on. */
   #giveUp(reason: unknown): void {
-    if (this.#isOver) return;
     this.#unread.take();
+    this.#isPaused = false;
+    if (this.#isOver) {
+      this.#error ??= reason;
+      return this.#endSink();
+    }
     this.#end(this.#socket ? reason : unconnectedFailure(reason));
     // Not by undici's abort, which would open another connection that no request waits for.
     this.#socket?.destroy(CANCELLED);
@@ -171,7 +175,6 @@ class UndiciExchange implements UpstreamReply, ByteSource {
     this.#options.agent.running -= 1;
     this.#options.body?.release();
     this.#resume = () => {};
-    this.#options.cancellation.offCancel(this.#onCancel);
     if (error) this.#options.reject(error);
     if (!this.#isPaused) this.#endSink();
   }

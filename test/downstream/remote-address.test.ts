@@ -11,8 +11,7 @@ import { eventually } from '../support/streams.ts';
 /** Starts a server that answers with the address of its client. Returns a function that sends a request to it. */
 async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
   const remoteAddress = createRemoteAddress(trustedProxies);
-  const handle = async (call: Call) =>
-    call.send({ status: 200, headers: {}, body: remoteAddress(call) ?? 'not known' });
+  const handle = async (call: Call) => call.reply.send(200, {}, remoteAddress(call) ?? 'not known');
   const port = await startHttpServer(t, handle, host);
   return async (...forwarded: readonly string[]) => {
     const headers = forwarded.map((value) => `X-Forwarded-For: ${value}\r\n`);

@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { readAll } from '../../src/lib/byte-source.ts';
-import { readCompletion } from '../../src/upstream/completion.ts';
+import { passCompletion } from '../../src/upstream/completion.ts';
 import { scanEvents } from '../../src/upstream/event-inspector.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
-import { openStream } from '../../src/upstream/stream-relay.ts';
+import { relayStream } from '../../src/upstream/stream-relay.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { chatBody, STREAM } from '../support/gateway.ts';
 import { cutUp } from '../support/mutate.ts';
@@ -19,7 +18,7 @@ import {
   DONE,
   beginStream,
 } from '../support/upstream.ts';
-import { newReplyContext, replyWith } from '../support/reply-context.ts';
+import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
 import { scenario } from '../support/scenario.ts';
 
 interface Facts {
@@ -36,9 +35,11 @@ function toFacts({ attempt }: AttemptContext): Facts {
 
 /** What is read from a stream that arrives in these pieces, and what the client gets. */
 async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string }> {
-  const context = newReplyContext();
-  const bytes = await readAll(await openStream(replyWith(bodyOf(pieces)), context), Infinity);
-  return { text: String(bytes), ...toFacts(context) };
+  const reply = new RecordedReply();
+  const context = newReplyContext(reply);
+  await relayStream(replyWith(bodyOf(pieces)), {}, context);
+  await eventually(() => reply.hasEnded, 'the end');
+  return { text: Buffer.concat(reply.parts).toString(), ...toFacts(context) };
 }
 
 /** Longer answers are scanned, and not parsed. */
@@ -53,7 +54,7 @@ async function read(...pieces: readonly Buffer[]): Promise<Facts> {
 
 async function readOnce(...pieces: readonly Buffer[]): Promise<Facts> {
   const context = { ...newReplyContext(), isStream: false };
-  await readCompletion(replyWith(bodyOf(pieces)), context, {});
+  await passCompletion(replyWith(bodyOf(pieces)), {}, context);
   return toFacts(context);
 }
 

@@ -1,9 +1,8 @@
 /** A chat request, its attempts and its answer; what is learned of them is recorded here for the log. */
 
-import { JsonScanner, memberOf, parseUntrustedJson } from './json.ts';
-import { type ClientGone, GatewayError, type Outcome } from './errors.ts';
-import type { ByteStream } from './byte-source.ts';
-import { escapeControlCharacters } from './secrets.ts';
+import { JsonScanner, memberOf, parseUntrustedJson } from '../lib/json.ts';
+import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
+import { escapeControlCharacters } from '../lib/secrets.ts';
 
 /** The length of every text from outside that a line of the log quotes. */
 export const MAX_LOGGED_CHARACTERS = 200;
@@ -26,20 +25,6 @@ export interface ChatRequest {
   readonly mayAskForUsage: boolean;
   /** The client's bytes with only the `model` value replaced, and asking for the tokens, in parts: long ones are not copied. */
   bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
-}
-
-export interface Answer {
-  readonly status: number;
-  /** Owned by the answer: whoever sends it adds to them. */
-  readonly headers: Record<string, string>;
-  /** Text, bytes in parts, or a stream. What the client is told of its failure is part of the stream. */
-  readonly body: string | readonly Buffer[] | ByteStream;
-  /** Resolves when no provider is asked any more for a stream that begins early. */
-  readonly pending?: Promise<void>;
-}
-
-export function isStream(body: Answer['body']): body is ByteStream {
-  return typeof body === 'object' && !Array.isArray(body);
 }
 
 /** One request. Times are on the clock of `performance.now()`. */
@@ -96,8 +81,8 @@ export class Attempt {
   endedAtMs: number | undefined;
   /** `circuit_open` and `limit`: the provider was skipped. Undefined while the attempt is made. */
   outcome: Outcome | 'circuit_open' | 'limit' | undefined;
-  /** The answer to the client. */
-  answer: Answer | undefined;
+  /** It has the answer to the client: nobody else is asked, also if it fails later. */
+  hasAnswer = false;
   failure: GatewayError | undefined;
   /** The provider's own. */
   status: number | undefined;
@@ -153,7 +138,13 @@ export class Attempt {
     else this.#usage = usage ? readUsage(usage) : undefined;
   }
 
-  /** Records the end. A stream that fails later ends a second time. */
+  /** The answer to the client begins. */
+  beginAnswer(): void {
+    this.hasAnswer = true;
+    this.endedAtMs = performance.now();
+  }
+
+  /** Records the end: of a stream, that of its last event. */
   recordEnd(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
     this.outcome = failure?.outcome ?? 'ok';
