@@ -1,7 +1,6 @@
 /** The listener of `[admin]`: metrics, readiness, the page and its feed, all from memory. */
 
 import { pipeline } from 'node:stream';
-import { setImmediate as nextTurn } from 'node:timers/promises';
 import { constants, createGzip } from 'node:zlib';
 
 import type { AdminSettings, Config } from '../config/config.ts';
@@ -127,8 +126,6 @@ async function sendEach(
   headers: ResponseHeaders,
   chunks: AsyncIterable<Buffer>,
 ): Promise<void> {
-  // In the turn in which a request is announced, node:http does not know yet that it is complete.
-  await nextTurn();
   reply.beginStream(200, headers);
   for await (const chunk of chunks) {
     if (cancellation.reason) return;

@@ -3,7 +3,7 @@
 import { hostname } from 'node:os';
 
 import { needsKey, type Config } from '../config/config.ts';
-import type { FinishedRequest } from '../lib/request-facts.ts';
+import type { FinishedRequest } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { attentionOf } from './attention.ts';

@@ -24,8 +24,8 @@ export const CLIENT_LIMITS = {
 export interface Exchange {
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
-  /** The client sends the body after `100 Continue`. */
-  readonly awaitsContinue: boolean;
+  /** The client waits for `100 Continue` before it sends the body. */
+  awaitsContinue: boolean;
 }
 
 interface CallConnection extends ReplyConnection {
@@ -51,11 +51,12 @@ export class Call {
   readonly bodyReservation: Reservation;
   /** The memory that the answer takes until it is delivered. */
   readonly answerReservation: Reservation;
-  readonly #request: IncomingMessage;
+  readonly #exchange: Exchange;
   readonly #connection: CallConnection;
 
-  constructor({ request, response, awaitsContinue }: Exchange, connection: CallConnection) {
-    this.#request = request;
+  constructor(exchange: Exchange, connection: CallConnection) {
+    const { request, response } = exchange;
+    this.#exchange = exchange;
     this.#connection = connection;
     this.bodyReservation = new Reservation(connection.listener.budget);
     this.answerReservation = new Reservation(connection.listener.budget);
@@ -74,11 +75,18 @@ export class Call {
       // A drain has cut off what was being written.
       if (reason instanceof GatewayError) this.record.failure ??= reason;
     };
-    this.reply = new ClientReply(response, connection, { id: this.id, awaitsContinue, onCut });
+    this.reply = new ClientReply(response, connection, this.id, onCut);
   }
 
   get isDraining(): boolean {
     return this.#connection.listener.isDraining;
+  }
+
+  /** Has the client send the body, if it waits for that. */
+  acceptBody(): void {
+    const exchange = this.#exchange;
+    if (exchange.awaitsContinue) exchange.response.writeContinue();
+    exchange.awaitsContinue = false;
   }
 
   /** Reads the whole request body; see `readRequestBody`. */
@@ -86,7 +94,7 @@ export class Call {
     // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
     const { limits } = this.#connection.listener.budget;
     const maxBytes = Math.min(maxBodyBytes, limits.maxBufferedBytes);
-    return readRequestBody(this.#request, this, maxBytes, onChunk);
+    return readRequestBody(this.#exchange.request, this, maxBytes, onChunk);
   }
 
   /** Gives back the memory of the request and its answer. Nothing can be reserved for it any more. */

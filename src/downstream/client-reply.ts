@@ -19,13 +19,8 @@ const SHORT_BODY_BYTES = 8192;
  * slowest that a client may read. Not above 64 KiB: a longer body may be freed while it is sent (`copyIfResizable`).
  */
 const WRITE_PART_BYTES = 65_536;
-const CRLF = '\r\n';
 /** Proxies close a connection on which nothing comes for a minute or so. */
 const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
-export const JSON_HEADERS = {
-  'content-type': 'application/json',
-  'x-content-type-options': 'nosniff',
-};
 
 export type ResponseHeaders = Record<string, string>;
 
@@ -33,8 +28,7 @@ export type ResponseHeaders = Record<string, string>;
 export interface ReplyConnection {
   /** The response is the last one on it. */
   readonly isClosing: boolean;
-  /** Discards what still comes of the request, and closes once that has ended and `answered` is settled. */
-  closeAfterUpload(answered: Promise<void>, awaitsContinue: boolean): Promise<void>;
+  closeAfterUpload(answered: Promise<void>): Promise<void>;
 }
 
 const ignore = () => {};
@@ -47,6 +41,8 @@ export class ClientReply {
   /** Bytes of the body that were written. */
   sentBytes = 0;
   isStream = false;
+  /** False: the client has not taken what was written, and the next parts wait. */
+  hasRoom = true;
   /** All that matters of the answer was written, although it has not ended: a client that leaves now has it. */
   isDelivered = false;
   /** Resolves when all is written or the client is gone. */
@@ -60,24 +56,21 @@ export class ClientReply {
   readonly #response: ServerResponse;
   readonly #connection: ReplyConnection;
   #turn: TurnLimit | undefined;
-  /** No part is written until `#goOn` is called; `#waiting` are the parts that wait for it. */
-  #isBlocked = false;
+  /** The parts that wait for room. */
   readonly #waiting: Buffer[] = [];
   #hasEnded = false;
   #keepAlive: NodeJS.Timeout | undefined;
-  /** The client waits for `100 Continue`. */
-  #awaitsContinue: boolean;
 
   /** `onCut` is called if the client leaves before it has all. */
   constructor(
     response: ServerResponse,
     connection: ReplyConnection,
-    { id, awaitsContinue, onCut }: { id: string; awaitsContinue: boolean; onCut: () => void },
+    id: string,
+    onCut: () => void,
   ) {
     this.#id = id;
     this.#response = response;
     this.#connection = connection;
-    this.#awaitsContinue = awaitsContinue;
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.closed = new Promise((resolve) => {
       response.on('close', () => {
@@ -93,17 +86,6 @@ export class ClientReply {
   /** The head was sent: there is no way back to an HTTP error. */
   get hasBegun(): boolean {
     return this.#response.headersSent;
-  }
-
-  /** A chunk would be taken. */
-  get hasRoom(): boolean {
-    return !this.#isBlocked;
-  }
-
-  /** Has the client send the request's body, if it waits for that. */
-  acceptBody(): void {
-    if (this.#awaitsContinue) this.#response.writeContinue();
-    this.#awaitsContinue = false;
   }
 
   /** Sends an answer: text, or bytes in parts. Throws or rejects if its head cannot be sent: then another one may be sent. */
@@ -131,11 +113,11 @@ export class ClientReply {
   /** Writes a part of a stream. Returns false if no more should come until `onRoom` is called. */
   write(chunk: Buffer): boolean {
     this.#keepAlive?.refresh();
-    if (!this.#isBlocked && chunk.length <= WRITE_PART_BYTES) return this.#writePart(chunk);
+    if (this.hasRoom && chunk.length <= WRITE_PART_BYTES) return this.#writePart(chunk);
     for (let start = 0; start < chunk.length; start += WRITE_PART_BYTES) {
       this.#waiting.push(chunk.subarray(start, start + WRITE_PART_BYTES));
     }
-    return !this.#isBlocked && this.#writeWaiting();
+    return this.hasRoom && this.#writeWaiting();
   }
 
   /** Ends a stream. */
@@ -149,7 +131,7 @@ export class ClientReply {
   fail(failure: GatewayError, headers: ResponseHeaders = {}): Promise<void> | undefined {
     clearInterval(this.#keepAlive);
     if (!this.hasBegun) {
-      const all = { ...JSON_HEADERS, ...failure.toHeaders(), ...headers };
+      const all = { ...failure.toHeaders(), ...headers };
       return this.send(failure.status, all, failure.toBody());
     }
     // A truncated answer must not look complete.
@@ -165,7 +147,7 @@ export class ClientReply {
   keepAlive(silenceMs: number): void {
     this.#keepAlive = setInterval(() => {
       // A client that does not read gets no comments, and is cut off as it is without them.
-      if (this.#isBlocked) return;
+      if (!this.hasRoom) return;
       if (!this.isStream) this.beginStream(200, { ...EVENT_STREAM_HEADERS });
       this.write(KEEP_ALIVE);
     }, silenceMs);
@@ -197,7 +179,7 @@ export class ClientReply {
     this.firstByteAtMs = performance.now();
     response.writeHead(status, headers);
     this.status = status;
-    if (isEarly) void this.#connection.closeAfterUpload(this.closed, this.#awaitsContinue);
+    if (isEarly) void this.#connection.closeAfterUpload(this.closed);
     return true;
   }
 
@@ -220,7 +202,7 @@ export class ClientReply {
     this.#turn ??= new TurnLimit();
     const isTurnOver = this.#turn.spend(part.length);
     if (hasRoom && !isTurnOver) return true;
-    this.#isBlocked = true;
+    this.hasRoom = false;
     const goOn = () => (isTurnOver ? onNextTurn(() => this.#goOn()) : this.#goOn());
     // There is no 'drain' after a disconnect: then the call is cancelled.
     if (hasRoom) goOn();
@@ -228,24 +210,29 @@ export class ClientReply {
     return false;
   }
 
-  /** In one write, chunked by ourselves: `response.write` makes four of it, and may write later. */
+  /** In one write, chunked by ourselves (RFC 9112 7.1): `response.write` makes four of it, and may write later. */
   #writeFrame(part: Buffer): boolean {
     const socket = this.#response.socket!;
-    if (this.sentBytes > 0) return socket.write(toFrame(part));
+    const head = `${part.length.toString(16)}\r\n`;
+    const frame = Buffer.allocUnsafe(head.length + part.length + 2);
+    frame.write(head, 'latin1');
+    part.copy(frame, head.length);
+    frame.write('\r\n', head.length + part.length, 'latin1');
+    if (this.sentBytes > 0) return socket.write(frame);
     // The head goes with the first part.
     socket.cork();
     this.#response.flushHeaders();
-    const hasRoom = socket.write(toFrame(part));
+    const hasRoom = socket.write(frame);
     socket.uncork();
     return hasRoom;
   }
 
   #goOn(): void {
-    this.#isBlocked = false;
-    const hasRoom = this.#writeWaiting();
+    this.hasRoom = true;
+    const isDone = this.#writeWaiting();
     // At once after the last part: a client that has all of the answer may leave.
     if (this.#hasEnded) this.end();
-    else if (hasRoom) this.onRoom();
+    else if (isDone) this.onRoom();
   }
 }
 
@@ -262,14 +249,4 @@ function endAll(): void {
     if (body.length > SHORT_BODY_BYTES) response.end(body);
     else response.end(body.toString('latin1'), 'latin1');
   }
-}
-
-/** A chunk of `Transfer-Encoding: chunked` (RFC 9112 7.1). */
-function toFrame(part: Buffer): Buffer {
-  const head = part.length.toString(16) + CRLF;
-  const frame = Buffer.allocUnsafe(head.length + part.length + CRLF.length);
-  frame.write(head, 'latin1');
-  part.copy(frame, head.length);
-  frame.write(CRLF, head.length + part.length, 'latin1');
-  return frame;
 }

@@ -19,7 +19,8 @@ interface BodyReader {
   /** Grows with the body; with a Content-Length, to all of it at once. */
   readonly bodyReservation: Reservation;
   readonly cancellation: Cancellation;
-  readonly reply: { acceptBody(): void };
+  /** Called before the first byte is read, if the body is not refused by its length. */
+  acceptBody(): void;
 }
 
 /**
@@ -40,8 +41,7 @@ export function readRequestBody(
     maxBytes,
     tooLarge: () => invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),
   });
-  // Not before the length is known to fit: a client that waits for `100 Continue` need not send the body.
-  call.reply.acceptBody();
+  call.acceptBody();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
   return new Promise((resolve, reject) => {
     const end = () => {

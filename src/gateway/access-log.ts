@@ -6,7 +6,7 @@ import { createRemoteAddress } from '../downstream/request-head.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/record.ts';
 import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { Logger, LogLevel } from '../lib/log.ts';
-import type { RequestFacts, RequestObserver } from '../lib/request-facts.ts';
+import type { RequestFacts, RequestObserver } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {

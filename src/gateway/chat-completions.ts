@@ -4,38 +4,13 @@ import type { ClientSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import { headerValues } from '../downstream/request-head.ts';
-import { Deadline, pause } from '../lib/cancellation.ts';
-import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
-import type { Logger } from '../lib/log.ts';
+import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
-import type { KeyPool } from '../policy/key-pool.ts';
-import type { ProviderHealth } from '../policy/provider-health.ts';
-import { Attempt, type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
-import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
+import { type Attempt, type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
 import { tracingOf } from '../upstream/headers.ts';
-import type { UpstreamReply } from '../upstream/provider.ts';
-import { failureOf, passReply, sendAttempt } from '../upstream/send-attempt.ts';
-import { type Candidate, type CandidateServices, candidatesFor } from './candidates.ts';
-import { ProviderTries } from './provider-tries.ts';
-
-export interface CompletionServices extends AttemptServices, CandidateServices {
-  readonly logger: Logger;
-  /** By the provider's id; absent if it has one key. */
-  readonly keyPools: ReadonlyMap<string, KeyPool>;
-  readonly health: ReadonlyMap<string, ProviderHealth>;
-}
-
-/** One request on its way through the candidates. */
-interface Asking {
-  readonly call: Call;
-  readonly chat: ChatRequest;
-  /** The headers by which its trace goes on at providers, names and values in turn. */
-  readonly tracing: readonly string[];
-  /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
-  readonly breaker: CircuitBreaker | undefined;
-  readonly services: CompletionServices;
-}
+import { askProvider, type Asking, type CompletionServices, skip } from './ask-provider.ts';
+import { type Candidate, candidatesFor } from './candidates.ts';
 
 /**
  * Answers one chat completion; resolves when all of the answer was handed over. `client` is undefined if the key has no name.
@@ -178,114 +153,4 @@ function takeSlot(
   if (isOpen) return 'open';
   // A request that is not sent is not the probe.
   return noSlot ?? breaker?.recordAttempt(provider, model) ?? 'closed';
-}
-
-/** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
-function skip(
-  { provider, model }: Candidate,
-  why: 'open' | GatewayError,
-  { call, services }: Asking,
-): Attempt {
-  const attempt = new Attempt(provider, model);
-  attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
-  attempt.failure = why === 'open' ? undefined : why;
-  call.record.tries.push(attempt);
-  logAttempt('provider skipped', attempt, call, services.logger);
-  return attempt;
-}
-
-/**
- * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused.
- * Returns the attempt that had the answer, or says best why there is none. Holds the slot, and is the probe, to its end.
- */
-async function askProvider(
-  candidate: Candidate,
-  admission: 'closed' | 'open' | Probe,
-  asking: Asking,
-): Promise<Attempt> {
-  const { breaker, call, services } = asking;
-  const { provider } = candidate;
-  const probe = typeof admission === 'object' ? admission : undefined;
-  const maxRetries = admission === 'closed' ? provider.retries : 0;
-  const tries = new ProviderTries(maxRetries, services.keyPools.get(provider.id), call);
-  try {
-    for (let waitMs: number | undefined = 0; waitMs !== undefined;) {
-      if (waitMs > 0) await pause(waitMs, call.cancellation);
-      call.cancellation.throwIfCancelled();
-      waitMs = tries.next(await makeAttempt(candidate, tries, probe, asking));
-      call.record.hasRetried ||= tries.hasRetried;
-    }
-    const attempt = tries.chosen!;
-    breaker?.recordOutcome(candidate, attempt.failure);
-    return attempt;
-  } finally {
-    services.limits.ofProviders.get(provider.id)!.releaseSlot();
-    probe?.end();
-  }
-}
-
-/**
- * Makes one attempt, and passes its answer to the client. Returns it when it is over, with its provider's failure if there is
- * one. Throws failures that name no provider: nobody else is asked.
- */
-async function makeAttempt(
-  candidate: Candidate,
-  tries: ProviderTries,
-  probe: Probe | undefined,
-  asking: Asking,
-): Promise<Attempt> {
-  const { call, services } = asking;
-  const { record } = call;
-  const { provider, model } = candidate;
-  const attempt = new Attempt(provider, model, tries.key);
-  record.tries.push(attempt);
-  record.attempt = attempt;
-  record.provider = provider.id;
-  const context: AttemptContext = {
-    attempt,
-    settings: provider,
-    call,
-    services,
-    isStream: asking.chat.stream,
-    deadline: new Deadline(call.cancellation),
-    onData: probe?.onData,
-  };
-  let failure: GatewayError | ClientGone | undefined;
-  try {
-    const passing = passReply(await send(candidate, tries, asking, context), context);
-    if (passing) await passing;
-    // After a stream it ends what still comes.
-    if (!context.isStream) context.deadline.stop();
-  } catch (thrown) {
-    failure = failureOf(thrown, context);
-  }
-  attempt.recordEnd(failure);
-  logAttempt('try', attempt, call, services.logger);
-  if (failure instanceof ClientGone) throw failure;
-  services.health.get(provider.id)!(failure);
-  if (failure && failure.details.provider === undefined) throw failure;
-  return attempt;
-}
-
-/** Not async, and apart: nothing of the request is held here while its answer lasts. */
-function send(
-  { provider, model }: Candidate,
-  { key, reconnect }: ProviderTries,
-  { call, chat, tracing }: Asking,
-  context: AttemptContext,
-): Promise<UpstreamReply> {
-  const { attempt, isStream } = context;
-  attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
-  const body = chat.bodyWith(model, attempt.usageAdded);
-  const reservation = call.bodyReservation;
-  const headers = tracing;
-  const request = provider.chatRequest({ body, reservation, isStream, headers, key, reconnect });
-  return sendAttempt(request, context);
-}
-
-function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
-  if (!logger.isEnabled('debug')) return;
-  const { connection, url, wasAsked } = attempt;
-  const sent = wasAsked ? { url, connection } : {};
-  logger.log('debug', message, { request_id: id, ...attempt.toFacts(), ...sent });
 }

@@ -2,17 +2,18 @@
 
 import { type ClientSettings, needsKey, type Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { JSON_HEADERS, type ResponseHeaders } from '../downstream/client-reply.ts';
+import type { ResponseHeaders } from '../downstream/client-reply.ts';
 import { checkProtocol, headerValues } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
-import type { RequestObserver } from '../lib/request-facts.ts';
+import type { RequestObserver } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
 import type { Limiter } from '../policy/limits.ts';
 import { createAccessLog } from './access-log.ts';
-import { completeChat, type CompletionServices } from './chat-completions.ts';
+import type { CompletionServices } from './ask-provider.ts';
+import { completeChat } from './chat-completions.ts';
 import type { ModelList } from './model-list.ts';
 
 interface GatewayServices extends CompletionServices {
@@ -101,7 +102,7 @@ export function createGateway(services: GatewayServices) {
     /** Logs a request that could not be parsed, and returns its answer. */
     answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {
       accessLog.logBroken(refusal, requestId, remote);
-      const headers = { ...JSON_HEADERS, ...refusal.toHeaders() };
+      const headers = refusal.toHeaders();
       if (server.cors) addCorsHeaders(refusal.status, headers);
       return { status: refusal.status, headers, body: refusal.toBody() };
     },
@@ -117,10 +118,13 @@ async function fail({ cancellation, record, reply }: Call, thrown: unknown): Pro
   const headers = record.hasRetried ? { 'x-should-retry': 'false' } : undefined;
   try {
     await reply.fail(record.failure, headers);
-    await reply.closed;
-  } catch {
-    // No head could be sent: the connection is closed without an answer.
+  } catch (unsendable) {
+    // A header that node:http refuses: the error goes without those that the gateway adds.
+    reply.onHead = () => {};
+    record.failure = GatewayError.from(unsendable);
+    await reply.fail(record.failure);
   }
+  await reply.closed;
 }
 
 /** Lets pages of any origin read an answer, errors included (WHATWG Fetch, 3.3). Credentials (cookies) are not allowed. */
@@ -168,7 +172,8 @@ async function route(
 function sendHealth({ isDraining, reply }: Call): Promise<void> | undefined {
   const status = isDraining ? 'draining' : 'healthy';
   const body = JSON.stringify({ status, version: VERSION });
-  return reply.send(isDraining ? 503 : 200, { ...JSON_HEADERS }, body);
+  const headers = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
+  return reply.send(isDraining ? 503 : 200, headers, body);
 }
 
 function warnOnce({ logger, warned }: GatewayServices, text: string): void {

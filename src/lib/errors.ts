@@ -129,7 +129,11 @@ export class GatewayError extends Error {
   }
 
   toHeaders(): Record<string, string> {
-    const headers: Record<string, string> = { ...this.details.headers };
+    const headers: Record<string, string> = {
+      'content-type': 'application/json',
+      'x-content-type-options': 'nosniff',
+      ...this.details.headers,
+    };
     const retryAfterSeconds = this.#retryAfterSeconds;
     if (retryAfterSeconds !== undefined) headers['retry-after'] = String(retryAfterSeconds);
     // RFC 9110 11.6.1: a 401 names the scheme. A provider's 401 is not about this gateway's.

@@ -1,6 +1,6 @@
 /** A chat request, its attempts and its answer; what is learned of them is recorded here for the log. */
 
-import { JsonScanner, memberOf, parseUntrustedJson } from '../lib/json.ts';
+import { readUsage, type TokenUsage } from './usage.ts';
 import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
@@ -8,8 +8,6 @@ import { escapeControlCharacters } from '../lib/secrets.ts';
 export const MAX_LOGGED_CHARACTERS = 200;
 /** The length of every name from outside. */
 export const MAX_NAME_CHARACTERS = 128;
-/** OpenAI's `usage` has 300 bytes. */
-export const MAX_USAGE_BYTES = 16_384;
 /** A longer model or `finish_reason` is not noted. */
 export const MAX_WORD_CHARACTERS = 64;
 /** Printable ASCII without escape sequences. */
@@ -95,7 +93,7 @@ export class Attempt {
   responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  #usage: string | TokenUsage | undefined;
+  #usage: unknown;
   /** The gateway has asked for the `usage`, and takes it out of the stream. */
   usageAdded = false;
 
@@ -117,8 +115,7 @@ export class Attempt {
 
   /** The usable counts of the last `usage`; `undefined` if there is none. */
   get usage(): TokenUsage | undefined {
-    const usage = this.#usage;
-    return typeof usage === 'string' ? readUsage(parseUntrustedJson(firstObject(usage))) : usage;
+    return this.#usage === undefined ? undefined : readUsage(this.#usage);
   }
 
   noteModel(model: unknown): void {
@@ -129,13 +126,9 @@ export class Attempt {
     this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
   }
 
-  /**
-   * Takes a `usage`, or its JSON with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. JSON is parsed
-   * only when the counts are read: some providers send one with each event.
-   */
+  /** Takes a `usage`, parsed, or as `readUsage` takes its text: some providers send one with each event. The last one counts. */
   noteUsage(usage: unknown): void {
-    if (typeof usage === 'string') this.#usage = usage;
-    else this.#usage = usage ? readUsage(usage) : undefined;
+    this.#usage = usage ?? undefined;
   }
 
   /** The answer to the client begins. */
@@ -189,36 +182,4 @@ export function describeCause(cause: unknown): string | undefined {
   // OpenSSL's end with a line end.
   const message = error.message.trim();
   return code === undefined ? message : `${code}: ${message}`;
-}
-
-function readUsage(usage: unknown) {
-  const promptDetails = memberOf(usage, 'prompt_tokens_details');
-  const completionDetails = memberOf(usage, 'completion_tokens_details');
-  return {
-    prompt_tokens: count(usage, 'prompt_tokens'),
-    completion_tokens: count(usage, 'completion_tokens'),
-    cached_tokens:
-      count(promptDetails, 'cached_tokens') ??
-      // DeepSeek, and Moonshot.
-      count(usage, 'prompt_cache_hit_tokens') ??
-      count(usage, 'cached_tokens'),
-    reasoning_tokens: count(completionDetails, 'reasoning_tokens'),
-  };
-}
-
-export type TokenUsage = ReturnType<typeof readUsage>;
-
-/** Returns the JSON object at the start of `text`, without what follows it; no JSON if it is not whole. */
-function firstObject(text: string): string {
-  let end = 0;
-  // The object itself is reported after its members.
-  const json = new JsonScanner((value) => ({ end } = value));
-  const bytes = Buffer.from(text);
-  json.push(bytes);
-  return bytes.toString('utf8', 0, end);
-}
-
-function count(value: unknown, name: string): number | undefined {
-  const number = memberOf(value, name);
-  return Number.isSafeInteger(number) && (number as number) >= 0 ? (number as number) : undefined;
 }

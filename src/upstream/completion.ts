@@ -1,6 +1,6 @@
 /** The body of a complete answer: read in full, bounded, and checked for being JSON and no error. */
 
-import { MAX_USAGE_BYTES } from '../request/record.ts';
+import { MAX_USAGE_BYTES } from '../request/usage.ts';
 import { readEach } from '../lib/byte-source.ts';
 import { joinParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
@@ -13,7 +13,7 @@ import {
 } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { providerError } from './network-error.ts';
-import { errorIn } from './provider-error.ts';
+import { errorIn } from './reported-error.ts';
 import type { UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */

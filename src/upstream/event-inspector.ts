@@ -1,6 +1,7 @@
 /** Looks into a streamed completion as it arrives: for errors, its end, and what it says about itself. */
 
-import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from '../request/record.ts';
+import { MAX_WORD_CHARACTERS } from '../request/record.ts';
+import { MAX_USAGE_BYTES } from '../request/usage.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import {
   JsonScanner,
@@ -14,7 +15,7 @@ import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../
 import type { AttemptContext } from './attempt-context.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { providerError } from './network-error.ts';
-import { errorIn } from './provider-error.ts';
+import { errorIn } from './reported-error.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;

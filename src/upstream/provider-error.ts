@@ -42,15 +42,6 @@ const SAYS_NOTHING = /^provider returned error\.?$/i;
 /** An error as the upstream reports it, in an error body or an error event. All of it is untrusted. */
 type UpstreamFault = ReturnType<typeof readFault>;
 
-/** Returns the client's error for the JSON of a 200 or of an event; undefined if that is no error. */
-export function errorIn(
-  json: unknown,
-  context: AttemptContext,
-  isEvent: boolean,
-): GatewayError | undefined {
-  return reportsFault(json) ? toProviderError(readFault(json), context, isEvent) : undefined;
-}
-
 /** Maps a fault to the error that the client gets. */
 export function toProviderError(
   fault: UpstreamFault,
@@ -132,17 +123,10 @@ function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefine
   return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
 }
 
-/** `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`. */
-function reportsFault(json: unknown): boolean {
-  const body = bodyOf(json);
-  const isFlat = memberOf(body, 'object') === 'error' || memberOf(body, 'type') === 'error';
-  return isFlat || Boolean(memberOf(body, 'error') || bodyOf(memberOf(body, 'errors')));
-}
-
 /** Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type names, else 502. */
 export function readFault(json: unknown) {
-  const body = bodyOf(json);
-  const sources = [memberOf(body, 'error'), bodyOf(memberOf(body, 'errors')), body];
+  const body = firstItem(json);
+  const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body];
   const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
   const [code, type] = [textOf('code'), textOf('type')];
   const named = sources
@@ -152,8 +136,9 @@ export function readFault(json: unknown) {
   return { message: firstText(json), code, type, status };
 }
 
-function bodyOf(json: unknown): unknown {
-  return Array.isArray(json) ? json[0] : json;
+/** Returns the first item of an array; what is no array is returned as it is. */
+export function firstItem(value: unknown): unknown {
+  return Array.isArray(value) ? value[0] : value;
 }
 
 /** The first text under one of the names, in arrays and objects inside them too. */

@@ -11,7 +11,10 @@ import { eventually } from '../support/streams.ts';
 /** Starts a server that answers with the address of its client. Returns a function that sends a request to it. */
 async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
   const remoteAddress = createRemoteAddress(trustedProxies);
-  const handle = async (call: Call) => call.reply.send(200, {}, remoteAddress(call) ?? 'not known');
+  const handle = async (call: Call) => {
+    await call.reply.send(200, {}, remoteAddress(call) ?? 'not known');
+    await call.reply.closed;
+  };
   const port = await startHttpServer(t, handle, host);
   return async (...forwarded: readonly string[]) => {
     const headers = forwarded.map((value) => `X-Forwarded-For: ${value}\r\n`);

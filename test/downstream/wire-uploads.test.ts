@@ -14,7 +14,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { discardBody } from '../../src/downstream/request-body.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
-import { createConnections } from '../../src/upstream/connections.ts';
+import { createPool } from '../../src/upstream/pool.ts';
 import { sendByFetch } from '../../src/upstream/fetch-transport.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
@@ -44,7 +44,7 @@ async function sendUndici(
   body: readonly Buffer[],
   connectTimeoutMs?: number,
 ): Promise<UpstreamReply> {
-  const connections = createConnections(connectTimeoutMs)!;
+  const connections = createPool(connectTimeoutMs)!;
   t.after(() => connections.close());
   const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
   return sendByUndici(request, new Cancellation(), connections);
@@ -233,7 +233,7 @@ describe('connecting, over undici', () => {
     const { port } = await startBlackHole(t);
     const collect = createMemoryProbe();
     // So that the end of the connection attempt is not what releases it.
-    const connections = createConnections(3_600_000)!;
+    const connections = createPool(3_600_000)!;
     t.after(() => connections.close());
     const cancellation = new Cancellation();
     const send = () => {

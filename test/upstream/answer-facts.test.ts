@@ -37,8 +37,9 @@ function toFacts({ attempt }: AttemptContext): Facts {
 async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string }> {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
-  await relayStream(replyWith(bodyOf(pieces)), {}, context);
-  await eventually(() => reply.hasEnded, 'the end');
+  const failing = { seen: false };
+  await relayStream(replyWith(bodyOf(pieces)), {}, context).catch(() => (failing.seen = true));
+  await eventually(() => reply.hasEnded || failing.seen, 'the end');
   return { text: Buffer.concat(reply.parts).toString(), ...toFacts(context) };
 }
 

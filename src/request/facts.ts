@@ -4,8 +4,9 @@
  * Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
  */
 
-import type { TokenUsage, TryFacts } from '../request/record.ts';
-import type { Outcome } from './errors.ts';
+import type { TryFacts } from './record.ts';
+import type { TokenUsage } from './usage.ts';
+import type { Outcome } from '../lib/errors.ts';
 
 /** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */
 export type RequestFacts = Partial<TokenUsage> & {
