@@ -7,7 +7,7 @@ import { Cancellation } from '../lib/cancellation.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
 import { AccessRecord } from '../request/record.ts';
-import { ClientReply, type ReplyConnection } from './client-reply.ts';
+import { ClientReply, type ResponseHeaders } from './client-reply.ts';
 import { readRequestBody } from './request-body.ts';
 import { pathOf } from './request-head.ts';
 
@@ -28,9 +28,16 @@ export interface Exchange {
   awaitsContinue: boolean;
 }
 
-interface CallConnection extends ReplyConnection {
+interface CallConnection {
+  /** The response being written is the last one: `Connection: close` belongs on it. */
+  readonly isClosing: boolean;
+  /** Discards the upload of the latest request, and closes the connection when that has ended and is answered. */
+  closeAfterUpload(answered: Promise<void>): Promise<void>;
   readonly listener: { readonly budget: ByteBudget; readonly isDraining: boolean };
 }
+
+/** Adds to the headers of the head of a call's response. One function for all calls. */
+type OnHead = (call: Call, status: number, headers: ResponseHeaders) => void;
 
 export class Call {
   /** The client's own `x-request-id` if it is usable, else a new one. */
@@ -51,13 +58,14 @@ export class Call {
   readonly bodyReservation: Reservation;
   /** The memory that the answer takes until it is delivered. */
   readonly answerReservation: Reservation;
+  readonly connection: CallConnection;
+  onHead: OnHead | undefined;
   readonly #exchange: Exchange;
-  readonly #connection: CallConnection;
 
   constructor(exchange: Exchange, connection: CallConnection) {
     const { request, response } = exchange;
     this.#exchange = exchange;
-    this.#connection = connection;
+    this.connection = connection;
     this.bodyReservation = new Reservation(connection.listener.budget);
     this.answerReservation = new Reservation(connection.listener.budget);
     this.method = request.method ?? '';
@@ -69,17 +77,22 @@ export class Call {
     const ownId = request.headers['x-request-id'];
     this.id =
       typeof ownId === 'string' && /^[\x21-\x7e]{1,128}$/.test(ownId) ? ownId : createUuid();
-    const onCut = () => {
-      this.cancellation.cancel(new ClientGone());
-      const { reason } = this.cancellation;
-      // A drain has cut off what was being written.
-      if (reason instanceof GatewayError) this.record.failure ??= reason;
-    };
-    this.reply = new ClientReply(response, connection, this.id, onCut);
+    this.reply = new ClientReply(response, this);
   }
 
   get isDraining(): boolean {
-    return this.#connection.listener.isDraining;
+    return this.connection.listener.isDraining;
+  }
+
+  addHeaders(status: number, headers: ResponseHeaders): void {
+    this.onHead?.(this, status, headers);
+  }
+
+  onCut(): void {
+    this.cancellation.cancel(new ClientGone());
+    const { reason } = this.cancellation;
+    // A drain has cut off what was being written.
+    if (reason instanceof GatewayError) this.record.failure ??= reason;
   }
 
   /** Has the client send the body, if it waits for that. */
@@ -92,7 +105,7 @@ export class Call {
   /** Reads the whole request body; see `readRequestBody`. */
   readBody(maxBodyBytes: number, onChunk: (chunk: Buffer) => void): Promise<HeldBody> {
     // One that can never fit is refused with 413, and not with a 429, which clients would repeat.
-    const { limits } = this.#connection.listener.budget;
+    const { limits } = this.connection.listener.budget;
     const maxBytes = Math.min(maxBodyBytes, limits.maxBufferedBytes);
     return readRequestBody(this.#exchange.request, this, maxBytes, onChunk);
   }

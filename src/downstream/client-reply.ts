@@ -24,11 +24,18 @@ const KEEP_ALIVE = Buffer.from(': keep-alive\n\n');
 
 export type ResponseHeaders = Record<string, string>;
 
-/** The connection under a response. */
-export interface ReplyConnection {
-  /** The response is the last one on it. */
-  readonly isClosing: boolean;
-  closeAfterUpload(answered: Promise<void>): Promise<void>;
+/** The request of a response. */
+interface RepliedCall {
+  readonly id: string;
+  readonly connection: {
+    /** The response is the last one on it. */
+    readonly isClosing: boolean;
+    closeAfterUpload(answered: Promise<void>): Promise<void>;
+  };
+  /** Adds to the headers of a head before it is sent. */
+  addHeaders(status: number, headers: ResponseHeaders): void;
+  /** The client has left before it had all. */
+  onCut(): void;
 }
 
 const ignore = () => {};
@@ -47,37 +54,27 @@ export class ClientReply {
   isDelivered = false;
   /** Resolves when all is written or the client is gone. */
   readonly closed: Promise<void>;
-  /** Adds to the headers of a head before it is sent. */
-  onHead: (status: number, headers: ResponseHeaders) => void = ignore;
   /** Called when there is room after `write` has returned false; never once the client is gone. */
   onRoom: () => void = ignore;
 
-  readonly #id: string;
+  readonly #call: RepliedCall;
   readonly #response: ServerResponse;
-  readonly #connection: ReplyConnection;
   #turn: TurnLimit | undefined;
   /** The parts that wait for room. */
   readonly #waiting: Buffer[] = [];
   #hasEnded = false;
   #keepAlive: NodeJS.Timeout | undefined;
 
-  /** `onCut` is called if the client leaves before it has all. */
-  constructor(
-    response: ServerResponse,
-    connection: ReplyConnection,
-    id: string,
-    onCut: () => void,
-  ) {
-    this.#id = id;
+  constructor(response: ServerResponse, call: RepliedCall) {
     this.#response = response;
-    this.#connection = connection;
+    this.#call = call;
     // IncomingMessage emits 'close' once its body is consumed; only the response's 'close' means a disconnect.
     this.closed = new Promise((resolve) => {
       response.on('close', () => {
         clearInterval(this.#keepAlive);
         // On Node 20 writableFinished is also true if the socket died with data still buffered.
         const isWhole = response.writableFinished && !response.req.socket.destroyed;
-        if (!isWhole && !this.isDelivered) onCut();
+        if (!isWhole && !this.isDelivered) call.onCut();
         resolve();
       });
     });
@@ -172,14 +169,14 @@ export class ClientReply {
   #writeHead(status: number, headers: ResponseHeaders): boolean {
     const response = this.#response;
     if (response.headersSent || response.destroyed) return false;
-    this.onHead(status, headers);
-    headers['x-request-id'] = this.#id;
+    this.#call.addHeaders(status, headers);
+    headers['x-request-id'] = this.#call.id;
     const isEarly = !response.req.complete;
-    if (isEarly || this.#connection.isClosing) headers['connection'] = 'close';
+    if (isEarly || this.#call.connection.isClosing) headers['connection'] = 'close';
     this.firstByteAtMs = performance.now();
     response.writeHead(status, headers);
     this.status = status;
-    if (isEarly) void this.#connection.closeAfterUpload(this.closed);
+    if (isEarly) void this.#call.connection.closeAfterUpload(this.closed);
     return true;
   }
 

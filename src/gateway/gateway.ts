@@ -59,17 +59,21 @@ export function createGateway(services: GatewayServices) {
     return client;
   };
 
+  const onHead: Call['onHead'] = (call, status, headers) => {
+    const { attempt, failure } = call.record;
+    // A stream that a comment has begun has no provider yet.
+    if (failure || attempt?.hasAnswer) addOwnHeaders(headers, call, redact);
+    if (server.cors) addCorsHeaders(status, headers);
+  };
+
   return {
     /**
      * Answers a call and logs it: all of its life. The checks are in this order, so that a client without a key learns and
      * consumes nothing. Never rejects.
      */
     async handle(call: Call): Promise<void> {
-      const { headers, method, path, record, reply } = call;
-      reply.onHead = (status, head) => {
-        if (record.failure || record.attempt?.hasAnswer) addOwnHeaders(head, call, redact);
-        if (server.cors) addCorsHeaders(status, head);
-      };
+      const { headers, method, path, reply } = call;
+      call.onHead = onHead;
       let heldSlot: Limiter | undefined;
       try {
         checkProtocol(call);
@@ -110,7 +114,8 @@ export function createGateway(services: GatewayServices) {
 }
 
 /** The one place where a failure becomes an answer. Resolves when the client has it, or is gone. Never rejects. */
-async function fail({ cancellation, record, reply }: Call, thrown: unknown): Promise<void> {
+async function fail(call: Call, thrown: unknown): Promise<void> {
+  const { cancellation, record, reply } = call;
   // The request may report the disconnect before the response does.
   if (thrown instanceof ClientGone) return cancellation.cancel(thrown);
   record.failure = GatewayError.from(thrown);
@@ -120,7 +125,7 @@ async function fail({ cancellation, record, reply }: Call, thrown: unknown): Pro
     await reply.fail(record.failure, headers);
   } catch (unsendable) {
     // A header that node:http refuses: the error goes without those that the gateway adds.
-    reply.onHead = () => {};
+    call.onHead = undefined;
     record.failure = GatewayError.from(unsendable);
     await reply.fail(record.failure);
   }

@@ -76,10 +76,12 @@ class UndiciExchange implements UpstreamReply, ByteSource {
   #isPaused = true;
   #resume = () => {};
 
+  readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
+
   constructor(options: UndiciExchangeOptions) {
     this.#options = options;
     options.agent.running += 1;
-    options.cancellation.onCancel(() => this.#giveUp(options.cancellation.reason));
+    options.cancellation.onCancel(this.#onCancel);
   }
 
   start(sink: ByteSink): void {
@@ -181,8 +183,10 @@ class UndiciExchange implements UpstreamReply, ByteSource {
 
   #endSink(): void {
     const sink = this.#sink;
+    if (!sink) return;
     this.#sink = undefined;
-    sink?.end(this.#error);
+    this.#options.cancellation.offCancel(this.#onCancel);
+    sink.end(this.#error);
   }
 }
 
