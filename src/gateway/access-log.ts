@@ -2,7 +2,8 @@
 
 import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { createRemoteAddress } from '../downstream/request-head.ts';
+import { toAddress } from '../downstream/request-head.ts';
+import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
 import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/record.ts';
 import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { Logger, LogLevel } from '../lib/log.ts';
@@ -25,7 +26,8 @@ export function createAccessLog(
   logger: Logger,
   observe: RequestObserver | undefined,
 ) {
-  const remoteAddressOf = createRemoteAddress(server.trustedProxies);
+  const { trustedProxies } = server;
+  const behindProxies = trustedProxies.length > 0 ? createRemoteAddress(trustedProxies) : undefined;
   return {
     /** Logs a finished request. */
     logFinished(call: Call): void {
@@ -38,7 +40,11 @@ export function createAccessLog(
       const level = isHealth ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
       const isObserved = observe !== undefined && !isHealth;
       if (!isObserved && !logger.isEnabled(level)) return;
-      const facts = factsOf(call, endedAtMs, remoteAddressOf(call));
+      const facts = factsOf(
+        call,
+        endedAtMs,
+        behindProxies?.(call) ?? toAddress(call.peerAddress ?? ''),
+      );
       logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
       if (!isObserved) return;
       const { receivedAtMs, record, reply } = call;

@@ -52,8 +52,9 @@ export function skip(
 }
 
 /**
- * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused.
- * Returns the attempt that had the answer, or says best why there is none. Holds the slot, and is the probe, to its end.
+ * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused; the
+ * answer is passed to the client. Returns the attempt that had it, or says best why there is none. Throws at once `ClientGone`,
+ * and failures that name no provider: nobody else is asked. Holds the slot, and is the probe, to its end.
  */
 export async function askProvider(
   candidate: Candidate,
@@ -69,7 +70,18 @@ export async function askProvider(
     for (let waitMs: number | undefined = 0; waitMs !== undefined;) {
       if (waitMs > 0) await pause(waitMs, call.cancellation);
       call.cancellation.throwIfCancelled();
-      waitMs = tries.next(await makeAttempt(candidate, tries, probe, asking));
+      const context = beginAttempt(candidate, tries, probe, asking);
+      let failure: GatewayError | ClientGone | undefined;
+      try {
+        const passing = passReply(await send(candidate, tries, asking, context), context);
+        if (passing) await passing;
+        // That of a stream ends what still comes behind its end.
+        if (!context.isStream) context.deadline.stop();
+      } catch (thrown) {
+        failure = failureOf(thrown, context);
+      }
+      endAttempt(context.attempt, failure, asking);
+      waitMs = tries.next(context.attempt);
       call.record.hasRetried ||= tries.hasRetried;
     }
     const attempt = tries.chosen!;
@@ -81,47 +93,39 @@ export async function askProvider(
   }
 }
 
-/**
- * Makes one attempt, and passes its answer to the client. Returns it when it is over, with its provider's failure if there is
- * one. Throws failures that name no provider: nobody else is asked.
- */
-async function makeAttempt(
-  candidate: Candidate,
-  tries: ProviderTries,
+function beginAttempt(
+  { provider, model }: Candidate,
+  { key }: ProviderTries,
   probe: Probe | undefined,
-  asking: Asking,
-): Promise<Attempt> {
-  const { call, services } = asking;
+  { call, chat, services }: Asking,
+): AttemptContext {
   const { record } = call;
-  const { provider, model } = candidate;
-  const attempt = new Attempt(provider, model, tries.key);
+  const attempt = new Attempt(provider, model, key);
   record.tries.push(attempt);
   record.attempt = attempt;
   record.provider = provider.id;
-  const context: AttemptContext = {
+  return {
     attempt,
     settings: provider,
     call,
     services,
-    isStream: asking.chat.stream,
+    isStream: chat.stream,
     deadline: new Deadline(call.cancellation),
     onData: probe?.onData,
   };
-  let failure: GatewayError | ClientGone | undefined;
-  try {
-    const passing = passReply(await send(candidate, tries, asking, context), context);
-    if (passing) await passing;
-    // After a stream it ends what still comes.
-    if (!context.isStream) context.deadline.stop();
-  } catch (thrown) {
-    failure = failureOf(thrown, context);
-  }
+}
+
+/** Records the end. Throws failures that name no provider. */
+function endAttempt(
+  attempt: Attempt,
+  failure: GatewayError | ClientGone | undefined,
+  { call, services }: Asking,
+): void {
   attempt.recordEnd(failure);
   logAttempt('try', attempt, call, services.logger);
   if (failure instanceof ClientGone) throw failure;
-  services.health.get(provider.id)!(failure);
+  services.health.get(attempt.provider)!(failure);
   if (failure && failure.details.provider === undefined) throw failure;
-  return attempt;
 }
 
 /** Not async, and apart: nothing of the request is held here while its answer lasts. */

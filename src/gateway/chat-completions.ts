@@ -3,7 +3,8 @@
 import type { ClientSettings } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
-import { headerValues } from '../downstream/request-head.ts';
+import { soleHeader } from '../downstream/request-head.ts';
+import type { HeldBody } from '../lib/byte-budget.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
@@ -14,46 +15,82 @@ import { type Candidate, candidatesFor } from './candidates.ts';
 
 /**
  * Answers one chat completion; resolves when all of the answer was handed over. `client` is undefined if the key has no name.
- * Rejects with `GatewayError` or `ClientGone`, before the answer has begun or after it.
+ * Asks the candidates in order until one answers; the first is the requested one: if its circuit is open, it is asked last.
+ * Rejects with `GatewayError` or `ClientGone`, before the answer has begun or after it: if all fail, with the failure of the
+ * requested one.
  */
 export async function completeChat(
   call: Call,
   services: CompletionServices,
   client: ClientSettings | undefined,
 ): Promise<void> {
-  const { record, reply } = call;
-  const { config } = services;
+  const { record } = call;
+  const { maxBodyBytes, streamKeepaliveMs } = services.config.server;
   checkContentHeaders(call);
   const tracing = tracingOf(call.id, call.headers);
   record.traceId = tracing.traceId;
+  const parser = new ChatRequestParser(client?.models === undefined);
   try {
-    const chat = await readChat(call, config.server.maxBodyBytes, client);
+    const chat = noteRequest(
+      parser,
+      await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)),
+      call,
+    );
     const candidates = candidatesFor(chat.model, call, services, client);
-    record.provider = candidates[0]!.provider.id;
+    const requested = candidates[0]!;
+    record.provider = requested.provider.id;
+    if (chat.stream && streamKeepaliveMs > 0) call.reply.keepAlive(streamKeepaliveMs);
     const breaker = candidates.length > 1 ? services.breaker : undefined;
-    const { streamKeepaliveMs } = config.server;
-    if (chat.stream && streamKeepaliveMs > 0) reply.keepAlive(streamKeepaliveMs);
-    await askCandidates(candidates, { call, chat, tracing: tracing.headers, breaker, services });
+    const asking = { call, chat, tracing: tracing.headers, breaker, services };
+    let failed: Attempt | undefined;
+    // The requested one comes a second time if it was passed over.
+    let count = candidates.length;
+    for (let index = 0; index < count; index += 1) {
+      const candidate = candidates[index] ?? requested;
+      const isPostponed = index === candidates.length;
+      const admitting = admit(candidate, asking, isPostponed);
+      const admission = admitting instanceof Promise ? await admitting : admitting;
+      const isSkipped = admission instanceof GatewayError || (admission === 'open' && !isPostponed);
+      record.hasRetried ||= !isSkipped && candidate !== requested;
+      const attempt = isSkipped
+        ? skip(candidate, admission, asking)
+        : await askProvider(candidate, admission, asking);
+      // Nobody else is asked once the answer has begun.
+      if (attempt.hasAnswer && attempt.failure) throw attempt.failure;
+      if (attempt.hasAnswer) return;
+      if (candidate !== requested) continue;
+      failed = attempt;
+      if (!attempt.failure) count += 1;
+      else if (!isReasonToFallBack(attempt.failure, candidate)) break;
+    }
+    throw failureOfAll(requested, failed!, asking);
   } finally {
     call.bodyReservation.dropBody();
   }
 }
 
-/** Reads the request, and records what it says. Rejects with `invalidRequest`, or what `readRequestBody` rejects with. */
-async function readChat(
-  call: Call,
-  maxBodyBytes: number,
-  client: ClientSettings | undefined,
-): Promise<ChatRequest> {
-  const { record } = call;
-  const parser = new ChatRequestParser(client?.models === undefined);
-  const body = await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk));
+/** Returns the request, and records what it says. Throws `invalidRequest`. */
+function noteRequest(parser: ChatRequestParser, body: HeldBody, { record }: Call): ChatRequest {
   record.requestBytes = body.size;
   record.bodyReadAtMs = performance.now();
   const chat = parser.finish(body);
   record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
   record.stream = chat.stream;
   return chat;
+}
+
+/** Returns the failure of the requested candidate, and records it as the one that is answered. */
+function failureOfAll(
+  { provider }: Candidate,
+  failed: Attempt,
+  { call: { record }, services }: Asking,
+): GatewayError {
+  // If all providers were skipped, it takes nothing of the client's limit.
+  const wasAsked = record.tries.some((one) => one.wasAsked);
+  if (!wasAsked) services.limits.ofClients.get(record.client)!.refundTokens();
+  record.provider = provider.id;
+  record.attempt = failed;
+  return failed.failure!;
 }
 
 const JSON_TYPE = /^\s*application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i;
@@ -65,47 +102,10 @@ function checkContentHeaders(call: Call): void {
   if (encoding !== undefined && encoding.toLowerCase() !== 'identity') {
     throw invalidRequest('Content-Encoding must be identity');
   }
-  const types = headerValues(call, 'content-type');
-  if (types.length !== 1 || !JSON_TYPE.test(types[0]!) || OTHER_CHARSET.test(types[0]!)) {
+  const type = soleHeader(call, 'content-type');
+  if (type === undefined || !JSON_TYPE.test(type) || OTHER_CHARSET.test(type)) {
     throw invalidRequest('Content-Type must be application/json in UTF-8');
   }
-}
-
-/**
- * Asks the candidates in order until one answers. The first is the requested one: if its circuit is open, it is asked last.
- * If all fail, throws the failure of the requested one; at once `ClientGone` or a failure that names no provider.
- */
-async function askCandidates(candidates: readonly Candidate[], asking: Asking): Promise<void> {
-  const { services } = asking;
-  const { record } = asking.call;
-  const requested = candidates[0]!;
-  let failed: Attempt | undefined;
-  // The requested one comes a second time if it was passed over.
-  let count = candidates.length;
-  for (let index = 0; index < count; index += 1) {
-    const candidate = candidates[index] ?? requested;
-    const isPostponed = index === candidates.length;
-    const admitting = admit(candidate, asking, isPostponed);
-    const admission = admitting instanceof Promise ? await admitting : admitting;
-    const isSkipped = admission instanceof GatewayError || (admission === 'open' && !isPostponed);
-    record.hasRetried ||= !isSkipped && candidate !== requested;
-    const attempt = isSkipped
-      ? skip(candidate, admission, asking)
-      : await askProvider(candidate, admission, asking);
-    // Nobody else is asked once the answer has begun.
-    if (attempt.hasAnswer && attempt.failure) throw attempt.failure;
-    if (attempt.hasAnswer) return;
-    if (candidate !== requested) continue;
-    failed = attempt;
-    if (!attempt.failure) count += 1;
-    else if (!isReasonToFallBack(attempt.failure, candidate)) break;
-  }
-  // If all providers were skipped, it takes nothing of the client's limit.
-  const wasAsked = record.tries.some((one) => one.wasAsked);
-  if (!wasAsked) services.limits.ofClients.get(record.client)!.refundTokens();
-  record.provider = requested.provider.id;
-  record.attempt = failed;
-  throw failed!.failure!;
 }
 
 /** Returns whether another candidate may be asked after the requested one. */

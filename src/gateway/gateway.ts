@@ -3,7 +3,7 @@
 import { type ClientSettings, needsKey, type Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import type { ResponseHeaders } from '../downstream/client-reply.ts';
-import { checkProtocol, headerValues } from '../downstream/request-head.ts';
+import { checkProtocol, soleHeader } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
 import type { RequestObserver } from '../request/facts.ts';
@@ -49,7 +49,7 @@ export function createGateway(services: GatewayServices) {
   /** Returns the client whose key was sent. Throws `authentication`. */
   const identify = (call: Call): ClientSettings | undefined => {
     const { headers } = call;
-    const client = authenticate(headerValues(call, 'authorization'));
+    const client = authenticate(soleHeader(call, 'authorization'));
     call.record.client = client?.name;
     const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
     // On loopback too, a gateway without keys is open to everybody whom a proxy lets through.
@@ -154,7 +154,7 @@ function addOwnHeaders(headers: ResponseHeaders, { record }: Call, redact: Redac
 }
 
 /** Answers a request that its client may send. */
-async function route(
+function route(
   call: Call,
   client: ClientSettings | undefined,
   services: GatewayServices,
@@ -164,7 +164,7 @@ async function route(
   if (methods?.includes(method)) {
     if (path !== '/v1/models') return completeChat(call, services, client);
     const headers = { 'content-type': 'application/json' };
-    return reply.send(200, headers, [await services.listModels(client)]);
+    return services.listModels(client).then((list) => reply.send(200, headers, [list]));
   }
   // A client that is set to it asks again and again.
   if (UNSERVED_PATHS.includes(path)) {

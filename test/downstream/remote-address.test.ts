@@ -3,7 +3,7 @@ import { Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
 import type { Call } from '../../src/downstream/call.ts';
-import { createRemoteAddress } from '../../src/downstream/request-head.ts';
+import { createRemoteAddress } from '../../src/downstream/trusted-proxies.ts';
 import { sendRaw } from '../support/raw.ts';
 import { startHttpServer } from '../support/http-server.ts';
 import { eventually } from '../support/streams.ts';
