@@ -1,7 +1,8 @@
 /** The keys of callers, `[clients.<name>]` and `[admin]`. */
 
 import { isLoopback } from '../lib/loopback.ts';
-import { Secret, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
+import { Secret } from '../lib/secret.ts';
+import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Section, SettingValues } from './setting-values.ts';
 
 /** The length of a key, and of a fixed header's value: servers refuse longer headers. */

@@ -102,8 +102,8 @@ export class ClientReply {
 
   /** Begins a stream. If a comment has begun it, the head has been sent. */
   beginStream(status: number, headers: ResponseHeaders): void {
-    this.firstByteAtMs = performance.now();
-    if (!this.hasBegun) this.#writeHead(status, headers);
+    if (this.hasBegun) this.firstByteAtMs = performance.now();
+    else this.#writeHead(status, headers);
     this.isStream = this.hasBegun;
   }
 

@@ -27,7 +27,10 @@ export function createAccessLog(
   observe: RequestObserver | undefined,
 ) {
   const { trustedProxies } = server;
-  const behindProxies = trustedProxies.length > 0 ? createRemoteAddress(trustedProxies) : undefined;
+  const remoteAddressOf =
+    trustedProxies.length > 0
+      ? createRemoteAddress(trustedProxies)
+      : ({ peerAddress = '' }: Call) => toAddress(peerAddress);
   return {
     /** Logs a finished request. */
     logFinished(call: Call): void {
@@ -40,11 +43,7 @@ export function createAccessLog(
       const level = isHealth ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
       const isObserved = observe !== undefined && !isHealth;
       if (!isObserved && !logger.isEnabled(level)) return;
-      const facts = factsOf(
-        call,
-        endedAtMs,
-        behindProxies?.(call) ?? toAddress(call.peerAddress ?? ''),
-      );
+      const facts = factsOf(call, endedAtMs, remoteAddressOf(call));
       logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
       if (!isObserved) return;
       const { receivedAtMs, record, reply } = call;

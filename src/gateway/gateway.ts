@@ -14,6 +14,7 @@ import type { Limiter } from '../policy/limits.ts';
 import { createAccessLog } from './access-log.ts';
 import type { CompletionServices } from './ask-provider.ts';
 import { completeChat } from './chat-completions.ts';
+import { addCorsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import type { ModelList } from './model-list.ts';
 
 interface GatewayServices extends CompletionServices {
@@ -132,13 +133,6 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
   await reply.closed;
 }
 
-/** Lets pages of any origin read an answer, errors included (WHATWG Fetch, 3.3). Credentials (cookies) are not allowed. */
-function addCorsHeaders(status: number, headers: ResponseHeaders): void {
-  const names = ['x-request-id', ...Object.keys(headers)];
-  headers['access-control-allow-origin'] = '*';
-  if (status !== 204) headers['access-control-expose-headers'] = names.join(', ');
-}
-
 /** Adds who answered, under which id, and whose time it took. */
 function addOwnHeaders(headers: ResponseHeaders, { record }: Call, redact: Redactor): void {
   if (record.provider) headers['x-gateway-provider'] = record.provider;
@@ -185,22 +179,6 @@ function warnOnce({ logger, warned }: GatewayServices, text: string): void {
   if (warned.has(text)) return;
   warned.add(text);
   logger.log('warn', text);
-}
-
-function isPreflight(headers: Call['headers']): boolean {
-  return headers['access-control-request-method'] !== undefined;
-}
-
-/** Allows what the preflight asks for. */
-function preflightHeaders(headers: Call['headers']): ResponseHeaders {
-  const requested = headers['access-control-request-headers'];
-  return {
-    'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
-    // `*` does not cover Authorization.
-    ...(typeof requested === 'string' ? { 'access-control-allow-headers': requested } : {}),
-    'access-control-max-age': '86400',
-    vary: 'access-control-request-headers',
-  };
 }
 
 /**

@@ -5,7 +5,7 @@ import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { ClientSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
-import type { Secret } from '../lib/secrets.ts';
+import type { Secret } from '../lib/secret.ts';
 
 /**
  * RFC 9110 11.4: the scheme in any case, then spaces. The rest is the token, with spaces in it too: clients

@@ -13,7 +13,8 @@ import {
 } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { providerError } from './network-error.ts';
-import { errorIn } from './reported-error.ts';
+import { errorOf } from './provider-error.ts';
+import { reportsError } from './reported-error.ts';
 import type { UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
@@ -77,7 +78,7 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
   const json = parseUntrustedJson(bytes.toString('utf8'));
   if (json === undefined) return 'not JSON';
   const choices = memberOf(json, 'choices') ?? undefined;
-  if (choices === undefined) return errorIn(json, context, false);
+  if (choices === undefined) return reportsError(json) ? errorOf(json, context) : undefined;
   const list: unknown[] = Array.isArray(choices) ? choices : [];
   const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
   context.attempt.noteModel(memberOf(json, 'model'));
@@ -116,7 +117,7 @@ class AnswerScan {
   /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
   finish(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
     if (this.json.finish()) return 'not JSON';
-    if (this.isError) return errorIn(ERROR_WITHOUT_TEXT, context, false);
+    if (this.isError) return errorOf(ERROR_WITHOUT_TEXT, context);
     if (!this.#hasChoices) return undefined;
     context.attempt.noteModel(this.#model);
     context.attempt.noteFinishReason(this.#finishReason);

@@ -8,6 +8,7 @@ import { type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { returnedHeaders } from './headers.ts';
+import { firstItem } from './reported-error.ts';
 import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
@@ -41,6 +42,11 @@ const SAYS_NOTHING = /^provider returned error\.?$/i;
 
 /** An error as the upstream reports it, in an error body or an error event. All of it is untrusted. */
 type UpstreamFault = ReturnType<typeof readFault>;
+
+/** Returns the client's error for the JSON of a 200, or of an event, that reports one. */
+export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
+  return toProviderError(readFault(json), context, isEvent);
+}
 
 /** Maps a fault to the error that the client gets. */
 export function toProviderError(
@@ -134,11 +140,6 @@ export function readFault(json: unknown) {
     .find(isErrorStatus);
   const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
   return { message: firstText(json), code, type, status };
-}
-
-/** Returns the first item of an array; what is no array is returned as it is. */
-export function firstItem(value: unknown): unknown {
-  return Array.isArray(value) ? value[0] : value;
 }
 
 /** The first text under one of the names, in arrays and objects inside them too. */

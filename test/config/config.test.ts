@@ -11,7 +11,7 @@ import { warningsOf as startWarningsOf } from '../../src/cli/startup-report.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from '../../src/config/built-in-providers.ts';
 import { loadConfig, type Config, type Flags } from '../../src/config/config.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
-import { Secret } from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
 import { problemsIn } from '../support/problems.ts';
 import { emptyFolder, ROOT } from '../support/process.ts';
 

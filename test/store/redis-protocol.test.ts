@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
-import { Secret } from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
 import { ANSWER_MS } from '../../src/store/connection.ts';
 import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
 import { replaceNow, untilSteady, useManualTimers } from '../support/clock.ts';

@@ -5,7 +5,7 @@ import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
-import { Secret } from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
 import type { StoredBucket } from '../../src/policy/limits.ts';
 import { encodeCommand, scriptArguments } from '../../src/store/connection.ts';
 import { atSomeScale } from '../support/clock.ts';

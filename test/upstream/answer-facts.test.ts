@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
+import type { GatewayError } from '../../src/lib/errors.ts';
+import { encodeEvent } from '../../src/lib/sse.ts';
 import { passCompletion } from '../../src/upstream/completion.ts';
 import { scanEvents } from '../../src/upstream/event-inspector.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
@@ -37,9 +39,12 @@ function toFacts({ attempt }: AttemptContext): Facts {
 async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string }> {
   const reply = new RecordedReply();
   const context = newReplyContext(reply);
-  const failing = { seen: false };
-  await relayStream(replyWith(bodyOf(pieces)), {}, context).catch(() => (failing.seen = true));
-  await eventually(() => reply.hasEnded || failing.seen, 'the end');
+  const failure = await relayStream(replyWith(bodyOf(pieces)), {}, context).then(
+    () => undefined,
+    (thrown: unknown) => thrown as GatewayError,
+  );
+  if (failure) reply.write(encodeEvent(failure.toBody()));
+  else await eventually(() => reply.hasEnded, 'the end');
   return { text: Buffer.concat(reply.parts).toString(), ...toFacts(context) };
 }
 
