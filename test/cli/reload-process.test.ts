@@ -286,6 +286,18 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     assert.equal(await statusOf(port, 'any'), 200);
   });
 
+  test('before it listens SIGTERM ends it with 0', async (t) => {
+    const preload = join(ROOT, 'test', 'support', 'slow-listen.mjs');
+    const env = { NODE_OPTIONS: `--import=${preload}`, LISTEN_ONCE: '/nothing/here' };
+    const { child, exit, lines, stderr } = startProgram(t, [], { env });
+    await eventually(() => stderr().includes('about to listen'), 'the start');
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+    const messages = lines().map(({ message }) => message);
+    assert.deepEqual(messages, ['draining', 'stopped']);
+    assert.equal(stderr(), 'about to listen\n');
+  });
+
   test('in a drain: what is in flight is finished, and nothing is reloaded', async (t) => {
     const { upstream, finish } = await startHeldUpstream(t);
     const { port, child, lines, exit } = await start(t, SERVER_TOML + providerToml(upstream));
