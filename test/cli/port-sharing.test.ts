@@ -43,13 +43,11 @@ const RESTARTS = Number(process.env['ROLLING_RESTARTS'] ?? 6);
 async function startAtOnePort(t: TestContext, count: number, more = '', script = SERVER) {
   const gate = createGate();
   const upstream = await startUpstream(t, async (request, response) => {
-    if (!request.body.includes('"held"')) {
-      await answerChat(request, response);
-      return;
-    }
-    response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
-    await gate.opened;
-    response.end(completionEvents());
+    if (request.body.includes('"held"')) {
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(CHUNK);
+      await gate.opened;
+      response.end(completionEvents());
+    } else await answerChat(request, response);
   });
   const port = await freePort();
   const server = `[server]\nport = ${port}\nhost = "127.0.0.1"\nreuse_port = true\n`;
