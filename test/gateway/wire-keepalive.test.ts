@@ -20,7 +20,6 @@ import {
 
 const KEEP_ALIVE = ': keep-alive\n\n';
 const SILENCE_MS = 15_000;
-/** Of one second, for tests whose gateway has workers. */
 const SHORT = 'stream_keepalive = 1';
 
 /** Does what the script says once the test opens the gate. */

@@ -54,7 +54,7 @@ async function idsOf(gateway: TestGateway): Promise<string[]> {
   return (await entriesOf(gateway)).map(({ id }) => id);
 }
 
-/** Provider `p`, which does this, with these lines in its section. Each worker would ask for its own list. */
+/** Provider `p`, which does this, with these lines in its section. */
 async function start(
   t: TestContext,
   script: Script,
