@@ -6,13 +6,15 @@ import { didYouMean } from '../lib/did-you-mean.ts';
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
 
+type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
+
 /** A row of the table of settings, plain data. `T` is the type of the value in use: undefined if it has no default. */
 export interface Setting<T = unknown> {
-  readonly type: 'integer' | 'seconds' | 'boolean' | 'text' | 'texts' | 'targets' | 'headers';
+  readonly type: Scalar | 'texts' | 'integers' | 'targets' | 'headers';
   readonly default: T;
   /** The setting whose value is the default. */
   readonly inherits?: string;
-  /** Bounds of integers and seconds. */
+  /** Bounds of integers, also those in arrays, and of seconds. */
   readonly min?: number;
   readonly max?: number;
   /** A text may only be one of these. */
@@ -71,6 +73,11 @@ export const TEXTS = {
   default: undefined as readonly string[] | undefined,
 } as const;
 
+export function integers(min: number, max: number) {
+  const none = undefined as readonly number[] | undefined;
+  return { type: 'integers', min, max, default: none } as const;
+}
+
 export const BALANCES = ['order', 'least_busy'] as const;
 
 /** The targets of an alias, to be asked in this order; or first the one with the fewest requests. */
@@ -97,11 +104,12 @@ export const HEADERS = {
 
 /** The accepted values, for a message. */
 export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): string {
-  const integers = `an integer from ${min} to ${max}`;
+  const range = `from ${min} to ${max}`;
   if (choices) return `one of ${choices.join(', ')}`;
   return {
-    integer: integers,
-    seconds: integers,
+    integer: `an integer ${range}`,
+    integers: `an array of integers ${range}`,
+    seconds: `an integer ${range}`,
     boolean: 'true or false',
     text: isNotEmpty ? 'a string that is not empty' : 'a string',
     texts: 'an array of strings',
@@ -120,6 +128,11 @@ export function accepts(row: Setting, value: unknown): boolean {
   if (type === 'targets' && isTable(value)) return problemsOfTargets(value).size === 0;
   if (type === 'targets') return isText || areTexts(value);
   if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
+  if (type === 'integers') {
+    return (
+      Array.isArray(value) && value.every((item) => accepts({ ...row, type: 'integer' }, item))
+    );
+  }
   return Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
 }
 

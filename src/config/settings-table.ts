@@ -8,6 +8,7 @@ import {
   boolean,
   HEADERS,
   integer,
+  integers,
   oneOf,
   seconds,
   text,
@@ -78,6 +79,7 @@ export const SETTINGS = {
   providers: {
     primary: { ...text(), env: 'GATEWAY_PRIMARY' },
     fallback: { ...TEXTS, env: 'GATEWAY_FALLBACK' },
+    fallback_on: integers(400, 499),
   },
   'providers.<id>': {
     enabled: boolean(true),

@@ -46,6 +46,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.primary': 'the provider for model names without a provider',
   'providers.fallback':
     'providers to ask, in order, when the requested one fails, each for its `default_model`, or for the requested name without one',
+  'providers.fallback_on':
+    'statuses from 400 to 499 that let the next one answer, besides 408 and 429; never a refusal by content policy',
   'providers.<id>.enabled': 'false: the provider is not used, even if it has a key',
   'providers.<id>.api_key': 'a provider without a key is not used',
   'providers.<id>.api_keys':

@@ -91,6 +91,10 @@ function settingSchema(path: string, setting: Setting): Schema {
   const schemas: Record<Setting['type'], Schema> = {
     integer: number,
     seconds: number,
+    integers: {
+      type: 'array',
+      items: { type: 'integer', minimum: min, maximum: max },
+    },
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
     text: choices ? { anyOf: [{ enum: choices }, REFERENCE] } : text,
     texts,
