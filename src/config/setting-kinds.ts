@@ -78,12 +78,14 @@ export function integers(min: number, max: number) {
   return { type: 'integers', min, max, default: none } as const;
 }
 
-export const BALANCES = ['order', 'least_busy'] as const;
+export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
+export const WEIGHTS = integers(0, 10_000);
 
-/** The targets of an alias, to be asked in this order; or first the one with the fewest requests. */
+/** The targets of an alias, to be asked in this order; or first the one with the fewest requests, or one drawn by weight. */
 export interface BalancedTargets {
   readonly targets: readonly string[];
   readonly balance?: (typeof BALANCES)[number];
+  readonly weights?: typeof WEIGHTS.default;
 }
 
 export const TARGETS = {
@@ -95,6 +97,7 @@ export const TARGETS = {
 const TARGET_ROWS: ReadonlyMap<string, Setting> = new Map<string, Setting>([
   ['targets', TEXTS],
   ['balance', oneOf(BALANCES, 'order')],
+  ['weights', WEIGHTS],
 ]);
 
 export const HEADERS = {

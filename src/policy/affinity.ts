@@ -17,11 +17,17 @@ export function sessionOf({ headers, record }: Caller): string | undefined {
 
 /**
  * Returns the indices of `names` in the order that this session has among them, by rendezvous hashing (highest random
- * weight): if a name is gone, only the sessions for which it came first have another.
+ * weight): if a name is gone, only the sessions for which it came first have another. With `shares` a name comes first for
+ * a part of the sessions that is in proportion to its share.
  */
-export function rankedFor(session: string, names: readonly string[]): number[] {
-  const weights = names.map((name) =>
-    createHash('sha256').update(`${name}\n${session}`).digest().readUIntBE(0, 6),
-  );
+export function rankedFor(
+  session: string,
+  names: readonly string[],
+  shares?: ReadonlyMap<string, number>,
+): number[] {
+  const weights = names.map((name) => {
+    const hash = createHash('sha256').update(`${name}\n${session}`).digest();
+    return (shares?.get(name) ?? 1) / -Math.log(hash.readUIntBE(0, 6) / 2 ** 48);
+  });
   return [...names.keys()].toSorted((one, other) => weights[other]! - weights[one]!);
 }

@@ -627,9 +627,9 @@ describe('aliases', () => {
     assert.deepEqual(
       [...aliases],
       [
-        ['a/b', { targets: ['z/m/n'], isBalanced: false }],
-        ['__proto__', { targets: ['z/m'], isBalanced: false }],
-        ['', { targets: ['z/m'], isBalanced: false }],
+        ['a/b', { targets: ['z/m/n'], balance: 'order' }],
+        ['__proto__', { targets: ['z/m'], balance: 'order' }],
+        ['', { targets: ['z/m'], balance: 'order' }],
       ],
     );
     assert.deepEqual(warnings, []);

@@ -67,7 +67,7 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.<id>.timeout': 'replaces `[server] timeout` for this provider',
   'providers.<id>.retries': 'replaces `[server] retries` for this provider',
   'aliases.<alias>':
-    '`<id>/<model>`, or a list of them: the next is asked if one fails; with `balance = "least_busy"` the one with the fewest requests in flight first',
+    '`<id>/<model>`, or a list of them: the next is asked if one fails; with `balance = "least_busy"` the one with the fewest requests in flight first, with `balance = "weighted"` one by its share of `weights`',
   'rate_limit.enabled': 'false switches off the limits of this section and of those below it',
   'rate_limit.store':
     'a Redis or Valkey that keeps the buckets of several gateways, as `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS',

@@ -1,6 +1,6 @@
 /** What is generated from the table of settings: gateway.schema.json and the table of keys in docs/configuration.md. */
 
-import { BALANCES, type Rows, type Setting } from '../../src/config/setting-kinds.ts';
+import { BALANCES, WEIGHTS, type Rows, type Setting } from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
 import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 
@@ -82,6 +82,10 @@ function tableSchema(path: string): Schema {
 /** What is replaced when the file is read may stand for a value of any type. */
 const REFERENCE = { type: 'string', pattern: String.raw`\$\{` };
 
+function integersSchema({ min, max }: Pick<Setting, 'min' | 'max'>): Schema {
+  return { type: 'array', items: { type: 'integer', minimum: min, maximum: max } };
+}
+
 function settingSchema(path: string, setting: Setting): Schema {
   const { type, min, max, choices, isNotEmpty, env, providerEnv } = setting;
   const { default: fallback } = setting;
@@ -91,10 +95,7 @@ function settingSchema(path: string, setting: Setting): Schema {
   const schemas: Record<Setting['type'], Schema> = {
     integer: number,
     seconds: number,
-    integers: {
-      type: 'array',
-      items: { type: 'integer', minimum: min, maximum: max },
-    },
+    integers: integersSchema(setting),
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
     text: choices ? { anyOf: [{ enum: choices }, REFERENCE] } : text,
     texts,
@@ -104,7 +105,11 @@ function settingSchema(path: string, setting: Setting): Schema {
         { ...texts, minItems: 1 },
         {
           type: 'object',
-          properties: { targets: { ...texts, minItems: 1 }, balance: { enum: BALANCES } },
+          properties: {
+            targets: { ...texts, minItems: 1 },
+            balance: { enum: BALANCES },
+            weights: integersSchema(WEIGHTS),
+          },
           required: ['targets'],
           additionalProperties: false,
         },

@@ -44,6 +44,8 @@ test('taplo accepts the example with every setting in it turned on', () => {
 const ACCEPTED = [
   '[server]\nport = "${PORT}"\ncors = "${file:cors}"\nupstream = "${UPSTREAM}"',
   '[aliases]\n"any name" = "a/b"\nlist = ["a/b", "c/d"]',
+  '[aliases]\na = { targets = ["a/b", "c/d"], balance = "weighted", weights = [9, 1] }',
+  '[providers]\nfallback_on = [401]',
   '[clients.any-name]\nkeys = ["a", "b"]\nmodels = ["x/*"]',
   '[providers.any-id]\nbase_url = "http://h"\nheaders = { "X-Any" = "b" }\napi_keys = ["a"]',
   '[rate_limit.providers.any-id]\nrequests_per_second = 1',
