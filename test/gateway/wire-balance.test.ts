@@ -286,7 +286,7 @@ describe('a weighted alias', { concurrency: true }, () => {
     const providers = { p: { lines }, q: { lines }, r: { lines } };
     const { asked, gateway } = await startWeighted(t, [0, 1, 3], { providers });
     const targets = new Map<object, unknown>();
-    for (const headers of [...SESSIONS, ...SESSIONS]) {
+    for (const headers of [...SESSIONS, ...SESSIONS.toReversed()]) {
       const reply = await gateway.chat(LOCAL, { headers });
       const target = reply.headers['x-gateway-provider'];
       assert.equal(target, targets.get(headers) ?? target);
