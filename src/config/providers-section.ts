@@ -39,7 +39,7 @@ export function readProviders(values: SettingValues) {
       values.warning(name, text);
     }
   }
-  return { registered, skipped, primary, fallback: [...new Set(fallback)], fallbackOn };
+  return { registered, skipped, primary, fallback, fallbackOn };
 }
 
 function withoutKey(id: string): string {
