@@ -54,6 +54,7 @@ function noteRequest(
   const chat = parser.finish(body);
   record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
   record.stream = chat.stream;
+  record.promptCacheKey = chat.promptCacheKey;
   return chat;
 }
 

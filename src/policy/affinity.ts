@@ -6,13 +6,23 @@ import type { IncomingHttpHeaders } from 'node:http';
 /** What of a request says which conversation it belongs to. */
 export interface Caller {
   readonly headers: IncomingHttpHeaders;
-  readonly record: { readonly client: string | undefined };
+  readonly record: {
+    readonly client: string | undefined;
+    readonly promptCacheKey: string | undefined;
+  };
 }
 
-/** Returns what the requests of one conversation have in common: `x-session-id`, else the client's name, else its key. */
+/** Headers by which clients name a conversation. */
+const SESSION_HEADERS = ['x-session-id', 'x-session-affinity'];
+
+/**
+ * Returns what the requests of one conversation have in common: a header that names it, else the body's
+ * `prompt_cache_key`, else the client's name, else its key.
+ */
 export function sessionOf({ headers, record }: Caller): string | undefined {
-  const session = headers['x-session-id'];
-  return typeof session === 'string' ? session : (record.client ?? headers.authorization);
+  const named = SESSION_HEADERS.map((name) => headers[name]).find(Boolean);
+  if (typeof named === 'string') return named;
+  return record.promptCacheKey ?? record.client ?? headers.authorization;
 }
 
 /**

@@ -321,9 +321,9 @@ async function startKeys(t: TestContext, { clients }: Pick<ScenarioSettings<'p'>
     reload: async (keys: readonly string[]) =>
       gateway.reload(all.replace(affinity(), affinity([...keys]))),
     /** The keys that one request was tried with. */
-    keysOf: async (headers: SendOptions['headers']) => {
+    keysOf: async (headers: SendOptions['headers'], body: object = {}) => {
       const before = p.requests.length;
-      await gateway.chat(chatBody(), { headers });
+      await gateway.chat(chatBody(body), { headers });
       return p.requests.slice(before).map((one) => one.headers.authorization!.slice(7));
     },
   };
@@ -366,6 +366,39 @@ describe('a provider with key_affinity', { concurrency: true }, () => {
     assert.equal(first, own);
     assert.deepEqual(await keysOf(headers), [second]);
     assert.deepEqual(await keysOf(headers), [second]);
+  });
+
+  test('takes the first of x-session-id, x-session-affinity and prompt_cache_key for the session, for streams and after a reload too', async (t) => {
+    const { keysOf, reload } = await startKeys(t);
+    const names = ['x-session-id', 'x-session-affinity'] as const;
+    /** A session for each key. */
+    const sessions = new Map<string, string>();
+    for (let i = 0; sessions.size < KEYS.length; i += 1) {
+      const [key = ''] = await keysOf({ [names[0]]: `session ${i}` });
+      sessions.set(key, `session ${i}`);
+    }
+    const [first = '', second = '', third = ''] = sessions.values();
+    const [ofFirst, ofSecond, ofThird] = sessions.keys();
+    const body = { prompt_cache_key: third };
+    for (const stream of [false, true]) {
+      const ask = async (headers: SendOptions['headers'], more: object = body) =>
+        keysOf(headers, { stream, ...more });
+      assert.deepEqual(await ask({ [names[0]]: first, [names[1]]: second }), [ofFirst]);
+      assert.deepEqual(await ask({ [names[1]]: second }), [ofSecond]);
+      assert.deepEqual(await ask({ [names[0]]: '', [names[1]]: '' }), [ofThird]);
+      const [ofCaller] = await ask({}, {});
+      const longest = 's'.repeat(64);
+      assert.deepEqual(
+        await ask({}, { prompt_cache_key: longest }),
+        await ask({ [names[0]]: longest }, {}),
+      );
+      const unusable = ['', `${longest}s`, 1, null, { prompt_cache_key: second }];
+      for (const value of unusable) {
+        assert.deepEqual(await ask({}, { prompt_cache_key: value }), [ofCaller]);
+      }
+      assert.deepEqual(await ask({}, { metadata: body }), [ofCaller], 'not inside a member');
+      await reload([...KEYS].toReversed());
+    }
   });
 
   test('takes who calls for the session of requests without an id', async (t) => {

@@ -61,7 +61,7 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.<id>.default_model': 'for `<id>` alone, and as a fallback',
   'providers.<id>.models': 'lists the models by hand instead of asking the provider',
   'providers.<id>.key_affinity':
-    'the requests of a session (`x-session-id`, else the client or its key) begin with the same one of `api_keys`',
+    "the requests of a session (`x-session-id`, `x-session-affinity`, the body's `prompt_cache_key`, else the client or its key) begin with the same one of `api_keys`",
   'providers.<id>.stream_usage':
     'asks for the tokens of each stream whose client does not (`stream_options.include_usage`), and takes the chunk that has `usage` and no choices out of the answer; a `"usage":null` in the other chunks passes',
   'providers.<id>.timeout': 'replaces `[server] timeout` for this provider',
