@@ -10,7 +10,7 @@ type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
 
 /** A row of the table of settings, plain data. `T` is the type of the value in use: undefined if it has no default. */
 export interface Setting<T = unknown> {
-  readonly type: Scalar | 'texts' | 'integers' | 'targets' | 'headers';
+  readonly type: Scalar | 'texts' | 'integers' | 'headers' | 'targets' | 'details' | 'limits';
   readonly default: T;
   /** The setting whose value is the default. */
   readonly inherits?: string;
@@ -100,6 +100,26 @@ const TARGET_ROWS: ReadonlyMap<string, Setting> = new Map<string, Setting>([
   ['weights', WEIGHTS],
 ]);
 
+/** The members of a list of models that tell a model's limits, in tokens. */
+export const MODEL_LIMITS = (
+  'context_length max_model_len context_window max_input_tokens max_output_tokens ' +
+  'max_completion_tokens'
+).split(' ');
+
+type Limits = Readonly<Record<string, number>>;
+/** The limits of one model. */
+const LIMITS = { type: 'limits', default: undefined } as const;
+export const MODEL_LIMIT = integer(1, 1_000_000_000);
+const LIMIT_ROWS: ReadonlyMap<string, Setting> = new Map(
+  MODEL_LIMITS.map((name) => [name, MODEL_LIMIT]),
+);
+
+/** The limits of models by their names. */
+export const DETAILS = {
+  type: 'details',
+  default: undefined as Readonly<Record<string, Limits>> | undefined,
+} as const;
+
 export const HEADERS = {
   type: 'headers',
   default: undefined as Readonly<Record<string, string>> | undefined,
@@ -118,6 +138,8 @@ export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): st
     texts: 'an array of strings',
     targets: `a string, an array of strings, or { targets = […], balance = "${BALANCES.join('" or "')}" }`,
     headers: 'a table of strings',
+    details: 'a table for each model',
+    limits: `a table with ${MODEL_LIMITS.join(', ')}`,
   }[type];
 }
 
@@ -128,7 +150,7 @@ export function accepts(row: Setting, value: unknown): boolean {
   if (choices) return isText && choices.includes(value);
   if (type === 'text') return isText && !(isNotEmpty && value === '');
   if (type === 'texts') return areTexts(value);
-  if (type === 'targets' && isTable(value)) return problemsOfTargets(value).size === 0;
+  if (hasKnownKeys(row) && isTable(value)) return problemsOfTable(row, value).size === 0;
   if (type === 'targets') return isText || areTexts(value);
   if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
   if (type === 'integers') {
@@ -143,16 +165,30 @@ function areTexts(value: unknown): boolean {
   return Array.isArray(value) && value.every((item) => typeof item === 'string');
 }
 
+/** Returns true if a table may be its value, of which `problemsOfTable` knows the keys. */
+export function hasKnownKeys({ type }: Setting): boolean {
+  return type === 'targets' || type === 'details' || type === 'limits';
+}
+
 /**
- * Returns the keys of an alias that is a table which are unknown, or have a wrong value, or none and need one: each with
- * the problem, which shows what is `written` in the file.
+ * Returns the keys of a table which are unknown, or have a wrong value, or none and need one: each with the problem, which
+ * shows what is `written` in the file.
  */
-export function problemsOfTargets(table: Table, written = table): ReadonlyMap<string, string> {
+export function problemsOfTable(
+  { type }: Setting,
+  table: Table,
+  written = table,
+): ReadonlyMap<string, string> {
   const problems = new Map<string, string>();
-  for (const key of new Set(['targets', ...Object.keys(table)])) {
-    const row = TARGET_ROWS.get(key);
-    if (!row) problems.set(key, `unknown key${didYouMean(key, [...TARGET_ROWS.keys()])}`);
-    else if (!accepts(row, table[key])) {
+  const rows = type === 'targets' ? TARGET_ROWS : LIMIT_ROWS;
+  for (const key of new Set([...(type === 'targets' ? ['targets'] : []), ...Object.keys(table)])) {
+    const row = type === 'details' ? LIMITS : rows.get(key);
+    const value = table[key];
+    if (!row) problems.set(key, `unknown key${didYouMean(key, [...rows.keys()])}`);
+    else if (row.type === 'limits' && isTable(value)) {
+      const own = problemsOfTable(row, value, written[key] as Table);
+      for (const [inner, problem] of own) problems.set(`${key}.${inner}`, problem);
+    } else if (!accepts(row, value)) {
       problems.set(key, `found ${describe(written[key])}, expected ${expectedOf(row)}`);
     }
   }

@@ -6,6 +6,7 @@
 import { LOG_LEVELS } from '../lib/log.ts';
 import {
   boolean,
+  DETAILS,
   HEADERS,
   integer,
   integers,
@@ -91,6 +92,7 @@ export const SETTINGS = {
     return_headers: TEXTS,
     default_model: { ...text(), providerEnv: '<ID>_DEFAULT_MODEL' },
     models: TEXTS,
+    model_details: DETAILS,
     key_affinity: boolean(false),
     stream_usage: boolean(false),
     timeout: { ...seconds(1, 60), inherits: 'server.timeout' },

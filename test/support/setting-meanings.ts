@@ -60,6 +60,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.<id>.return_headers': 'headers of its replies that clients get, at most 32',
   'providers.<id>.default_model': 'for `<id>` alone, and as a fallback',
   'providers.<id>.models': 'lists the models by hand instead of asking the provider',
+  'providers.<id>.model_details':
+    'limits of models by their names, in tokens, for `/v1/models` and over what the provider says: `[providers.<id>.model_details."<model>"]` with `context_length`, `max_output_tokens` and the like',
   'providers.<id>.key_affinity':
     "the requests of a session (`x-session-id`, `x-session-affinity`, the body's `prompt_cache_key`, else the client or its key) begin with the same one of `api_keys`",
   'providers.<id>.stream_usage':

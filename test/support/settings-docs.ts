@@ -1,6 +1,13 @@
 /** What is generated from the table of settings: gateway.schema.json and the table of keys in docs/configuration.md. */
 
-import { BALANCES, WEIGHTS, type Rows, type Setting } from '../../src/config/setting-kinds.ts';
+import {
+  BALANCES,
+  MODEL_LIMIT,
+  MODEL_LIMITS,
+  WEIGHTS,
+  type Rows,
+  type Setting,
+} from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
 import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 
@@ -22,7 +29,11 @@ function createTable(): string {
       const sources = names.map((name) => `\`${name}\``).join(', ');
       const path = `${section}.${key}`;
       const name = `\`[${section}] ${key}\``;
-      const type = setting.type === 'targets' ? 'string, strings or table' : setting.type;
+      const types: Partial<Record<Setting['type'], string>> = {
+        targets: 'string, strings or table',
+        details: 'tables',
+      };
+      const type = types[setting.type] ?? setting.type;
       return `| ${name} | ${type.replace('text', 'string')} | ${defaultOf(path, setting)} | ${sources} | ${meaningOf(path, setting)} |`.replace(
         '|  |',
         '| |',
@@ -92,6 +103,13 @@ function settingSchema(path: string, setting: Setting): Schema {
   const text = { type: 'string', ...(isNotEmpty ? { minLength: 1 } : {}) };
   const texts = { type: 'array', items: { type: 'string' } };
   const number = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
+  const { min: least, max: most } = MODEL_LIMIT;
+  const limit = { type: 'integer', minimum: least, maximum: most };
+  const limits = {
+    type: 'object',
+    properties: Object.fromEntries(MODEL_LIMITS.map((name) => [name, limit])),
+    additionalProperties: false,
+  };
   const schemas: Record<Setting['type'], Schema> = {
     integer: number,
     seconds: number,
@@ -116,6 +134,8 @@ function settingSchema(path: string, setting: Setting): Schema {
       ],
     },
     headers: { type: 'object', additionalProperties: { type: 'string' } },
+    details: { type: 'object', additionalProperties: limits },
+    limits,
   };
   const variable = env ?? providerEnv;
   const unit = type === 'seconds' ? ' (seconds)' : '';

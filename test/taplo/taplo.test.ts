@@ -49,6 +49,7 @@ const ACCEPTED = [
   '[clients.any-name]\nkeys = ["a", "b"]\nmodels = ["x/*"]',
   '[providers.any-id]\nbase_url = "http://h"\nheaders = { "X-Any" = "b" }\napi_keys = ["a"]',
   '[rate_limit.providers.any-id]\nrequests_per_second = 1',
+  '[providers.vllm.model_details."a/b-1.5"]\ncontext_length = 131072',
 ];
 for (const toml of ACCEPTED) {
   test(`taplo accepts ${JSON.stringify(toml)}`, () => {
@@ -74,6 +75,7 @@ const REFUSED: [toml: string, report: RegExp][] = [
   ['[server]\ntrusted_proxies = "::1"', /"::1" is not of type "array"/],
   ['[logging]\nformat = "xml"', /"xml" is not valid under any of/],
   ['[aliases]\na = []', /\[\] is not valid under any of/],
+  ['[providers.openai.model_details.a]\nmax_tokens = 1', /'max_tokens' was unexpected/],
   ['[providers.openai]\nheaders = { a = 1 }', /1 is not of type "string"/],
 ];
 for (const [toml, report] of REFUSED) {
