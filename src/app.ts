@@ -60,6 +60,7 @@ export function createService(initial: Config, runtime: Runtime) {
     isDraining: () => server.isDraining,
     inFlight: () => server.counts.inFlight,
     inFlightOf: (section: string) => snapshot.limits.state.used.get(section)?.inFlight ?? 0,
+    usedOf: (client: string) => snapshot.limits.ofClients.get(client)?.usedOfBuckets() ?? [],
     oldestAgesMs: () => oldestAgesMs(server.calls()),
     keysInCooldown: () =>
       [...snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),

@@ -61,7 +61,7 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   const registered = providers.registered.map(({ id }) => id);
   const known = [...registered, ...providers.skipped.map(({ id }) => id)];
   const aliases = readAliases(values, registered);
-  const clients = readClients(values, [...aliases.keys()], registered);
+  const clients = readClients(values, aliases, providers.registered);
   const rateLimit = readRateLimit(values, known);
   if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;

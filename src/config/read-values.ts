@@ -13,7 +13,6 @@ import {
   expectedOf,
   isTable,
   parseText,
-  hasKnownKeys,
   problemsOfTable,
   typeOf,
   type Rows,
@@ -144,7 +143,7 @@ class ValueReader {
         result = { value, row, origin, overridesFile };
         continue;
       }
-      if (hasKnownKeys(row) && isTable(value)) {
+      if (row.rows && isTable(value)) {
         const problems = problemsOfTable(row, value, written as Table);
         for (const [wrong, text] of problems) this.values.problem(nameOf(name, wrong), text);
         continue;

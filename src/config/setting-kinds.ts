@@ -10,7 +10,7 @@ type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
 
 /** A row of the table of settings, plain data. `T` is the type of the value in use: undefined if it has no default. */
 export interface Setting<T = unknown> {
-  readonly type: Scalar | 'texts' | 'integers' | 'headers' | 'targets' | 'details' | 'limits';
+  readonly type: Scalar | 'texts' | 'integers' | 'headers' | 'targets' | 'table';
   readonly default: T;
   /** The setting whose value is the default. */
   readonly inherits?: string;
@@ -20,6 +20,8 @@ export interface Setting<T = unknown> {
   /** A text may only be one of these. */
   readonly choices?: readonly string[];
   readonly isNotEmpty?: boolean;
+  /** The keys of a table that may be its value; `<model>` stands for any. */
+  readonly rows?: ReadonlyMap<string, Setting>;
   /** The variable that wins over the file. */
   readonly env?: string;
   /** A variable that the file wins over; `<ID>` stands for the provider's id in capitals. */
@@ -91,33 +93,27 @@ export interface BalancedTargets {
 export const TARGETS = {
   type: 'targets',
   default: undefined as string | readonly string[] | BalancedTargets | undefined,
+  rows: new Map<string, Setting>([
+    ['targets', TEXTS],
+    ['balance', oneOf(BALANCES, 'order')],
+    ['weights', WEIGHTS],
+  ]),
 } as const;
-
-/** The keys of `BalancedTargets`. */
-const TARGET_ROWS: ReadonlyMap<string, Setting> = new Map<string, Setting>([
-  ['targets', TEXTS],
-  ['balance', oneOf(BALANCES, 'order')],
-  ['weights', WEIGHTS],
-]);
 
 /** The members of a list of models that tell a model's limits, in tokens. */
 export const MODEL_LIMITS = (
   'context_length max_model_len context_window max_input_tokens max_output_tokens ' +
   'max_completion_tokens'
 ).split(' ');
-
-type Limits = Readonly<Record<string, number>>;
-/** The limits of one model. */
-const LIMITS = { type: 'limits', default: undefined } as const;
 export const MODEL_LIMIT = integer(1, 1_000_000_000);
-const LIMIT_ROWS: ReadonlyMap<string, Setting> = new Map(
-  MODEL_LIMITS.map((name) => [name, MODEL_LIMIT]),
-);
+const LIMIT_ROWS = new Map(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT]));
+const LIMITS: Setting = { type: 'table', default: undefined, rows: LIMIT_ROWS };
 
 /** The limits of models by their names. */
 export const DETAILS = {
-  type: 'details',
-  default: undefined as Readonly<Record<string, Limits>> | undefined,
+  type: 'table',
+  default: undefined as Readonly<Record<string, Readonly<Record<string, number>>>> | undefined,
+  rows: new Map([['<model>', LIMITS]]),
 } as const;
 
 export const HEADERS = {
@@ -126,7 +122,7 @@ export const HEADERS = {
 } as const;
 
 /** The accepted values, for a message. */
-export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): string {
+export function expectedOf({ type, min, max, choices, isNotEmpty, rows }: Setting): string {
   const range = `from ${min} to ${max}`;
   if (choices) return `one of ${choices.join(', ')}`;
   return {
@@ -138,8 +134,7 @@ export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): st
     texts: 'an array of strings',
     targets: `a string, an array of strings, or { targets = […], balance = "${BALANCES.join('" or "')}" }`,
     headers: 'a table of strings',
-    details: 'a table for each model',
-    limits: `a table with ${MODEL_LIMITS.join(', ')}`,
+    table: `a table with ${[...(rows?.keys() ?? [])].join(', ')}`,
   }[type];
 }
 
@@ -150,7 +145,7 @@ export function accepts(row: Setting, value: unknown): boolean {
   if (choices) return isText && choices.includes(value);
   if (type === 'text') return isText && !(isNotEmpty && value === '');
   if (type === 'texts') return areTexts(value);
-  if (hasKnownKeys(row) && isTable(value)) return problemsOfTable(row, value).size === 0;
+  if (row.rows && isTable(value)) return problemsOfTable(row, value).size === 0;
   if (type === 'targets') return isText || areTexts(value);
   if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
   if (type === 'integers') {
@@ -165,27 +160,22 @@ function areTexts(value: unknown): boolean {
   return Array.isArray(value) && value.every((item) => typeof item === 'string');
 }
 
-/** Returns true if a table may be its value, of which `problemsOfTable` knows the keys. */
-export function hasKnownKeys({ type }: Setting): boolean {
-  return type === 'targets' || type === 'details' || type === 'limits';
-}
-
 /**
  * Returns the keys of a table which are unknown, or have a wrong value, or none and need one: each with the problem, which
  * shows what is `written` in the file.
  */
 export function problemsOfTable(
-  { type }: Setting,
+  { type, rows = new Map() }: Setting,
   table: Table,
   written = table,
 ): ReadonlyMap<string, string> {
   const problems = new Map<string, string>();
-  const rows = type === 'targets' ? TARGET_ROWS : LIMIT_ROWS;
-  for (const key of new Set([...(type === 'targets' ? ['targets'] : []), ...Object.keys(table)])) {
-    const row = type === 'details' ? LIMITS : rows.get(key);
+  const needed = type === 'targets' ? ['targets'] : [];
+  for (const key of new Set([...needed, ...Object.keys(table)])) {
+    const row = rows.get(key) ?? rows.get('<model>');
     const value = table[key];
     if (!row) problems.set(key, `unknown key${didYouMean(key, [...rows.keys()])}`);
-    else if (row.type === 'limits' && isTable(value)) {
+    else if (row.rows && isTable(value)) {
       const own = problemsOfTable(row, value, written[key] as Table);
       for (const [inner, problem] of own) problems.set(`${key}.${inner}`, problem);
     } else if (!accepts(row, value)) {

@@ -65,6 +65,9 @@ export const SETTINGS = {
     models: TEXTS,
     ...CONCURRENCY,
     ...BUCKET,
+    requests_per_minute: integer(0, 60_000_000, 0),
+    tokens_per_minute: integer(0, 1_000_000_000, 0),
+    tokens_per_day: integer(0, 1_000_000_000_000, 0),
   },
   admin: {
     port: { ...integer(0, MAX_PORT), env: 'GATEWAY_ADMIN_PORT', needsRestart: true },

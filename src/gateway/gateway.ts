@@ -174,6 +174,7 @@ function createDispatch(services: GatewayServices): (call: Call) => Answer | Pro
     const noSlot = limiter.acquireSlot();
     if (noSlot) throw noSlot;
     call.onFinish(limiter.releaseSlot);
+    if (limiter.countsUsage) call.onFinish(() => limiter.takeUsage(call.record.attempt?.usage));
     const taking = limiter.takeTokens();
     // Only with a store there is something to wait for.
     return taking instanceof Promise

@@ -209,6 +209,7 @@ function readUsage(usage: unknown) {
   return {
     prompt_tokens: count(usage, 'prompt_tokens'),
     completion_tokens: count(usage, 'completion_tokens'),
+    total_tokens: count(usage, 'total_tokens'),
     cached_tokens:
       count(promptDetails, 'cached_tokens') ??
       // DeepSeek, and Moonshot.

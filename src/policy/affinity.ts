@@ -12,16 +12,13 @@ export interface Caller {
   };
 }
 
-/** Headers by which clients name a conversation. */
-const SESSION_HEADERS = ['x-session-id', 'x-session-affinity'];
-
 /**
  * Returns what the requests of one conversation have in common: a header that names it, else the body's
  * `prompt_cache_key`, else the client's name, else its key.
  */
 export function sessionOf({ headers, record }: Caller): string | undefined {
-  const named = SESSION_HEADERS.map((name) => headers[name]).find(Boolean);
-  if (typeof named === 'string') return named;
+  const named = headers['x-session-id'] || headers['x-session-affinity'];
+  if (named) return String(named);
   return record.promptCacheKey ?? record.client ?? headers.authorization;
 }
 

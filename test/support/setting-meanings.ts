@@ -35,6 +35,11 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'more tokens of the same client, all accepted: both keys while one replaces the other',
   'clients.<name>.models':
     'the aliases and models (`<id>/<model>`) that it may use; `*` at the end of one matches any text',
+  'clients.<name>.requests_per_minute': 'requests in a minute; 0 is unlimited',
+  'clients.<name>.tokens_per_minute':
+    '`usage.total_tokens` of the answers in a minute, taken when an answer has ended; 0 is unlimited',
+  'clients.<name>.tokens_per_day':
+    'the same in a day; only with `[rate_limit] store` it survives a restart; 0 is unlimited',
   'admin.port': 'port of the admin listener; without it there is none; 0 lets the system choose',
   'admin.host': 'its bind address; beyond loopback, keys are required',
   'admin.keys': 'accepted tokens; without any, every client that can connect is served',

@@ -31,7 +31,7 @@ function createTable(): string {
       const name = `\`[${section}] ${key}\``;
       const types: Partial<Record<Setting['type'], string>> = {
         targets: 'string, strings or table',
-        details: 'tables',
+        table: 'tables',
       };
       const type = types[setting.type] ?? setting.type;
       return `| ${name} | ${type.replace('text', 'string')} | ${defaultOf(path, setting)} | ${sources} | ${meaningOf(path, setting)} |`.replace(
@@ -134,8 +134,7 @@ function settingSchema(path: string, setting: Setting): Schema {
       ],
     },
     headers: { type: 'object', additionalProperties: { type: 'string' } },
-    details: { type: 'object', additionalProperties: limits },
-    limits,
+    table: { type: 'object', additionalProperties: limits },
   };
   const variable = env ?? providerEnv;
   const unit = type === 'seconds' ? ' (seconds)' : '';
