@@ -239,13 +239,17 @@ test('of several limits that refuse, the answer names the one that lasts longest
   assert.deepEqual(await statuses('a'), [200]);
 });
 
-test('what a provider\u2019s limit refuses takes nothing of requests_per_minute', async (t) => {
+test('what a provider\u2019s limit refuses takes nothing of requests_per_minute, and gives no tokens back', async (t) => {
   const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${bucket(1)}`;
-  const { statuses } = await start(t, {
-    a: 'requests_per_minute = 2\ntokens_per_minute = 9',
-    more,
-  });
-  assert.deepEqual(await statuses('a p/1', 'a', 'a', 'a q/m', 'a q/m'), [200, 429, 429, 200, 429]);
+  const counted = await start(t, { a: 'requests_per_minute = 2', more });
+  const requests = ['a p/8', 'a', 'a', 'a q/m', 'a q/m'] as const;
+  const expected = [200, 429, 429, 200, 429];
+  assert.deepEqual(await counted.statuses(...requests), expected);
+  assert.deepEqual(await counted.reasons(5), ['provider', 'client_requests_per_minute']);
+  nowMs += 1000;
+  const billed = await start(t, { a: 'tokens_per_minute = 9', more });
+  assert.deepEqual(await billed.statuses(...requests), expected);
+  assert.deepEqual(await billed.reasons(5), ['provider', 'client_tokens_per_minute']);
 });
 
 test('over a reload a limit in tokens keeps its bucket, and the answers in flight count for it; another limit is full', async (t) => {
