@@ -4,7 +4,7 @@ import { createAdmin, type Admin } from './admin/admin.ts';
 import { type LastReload, oldestAgesMs } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
-import type { Config } from './config/config.ts';
+import type { AliasSettings, Config } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { ConfigError } from './config/setting-values.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
@@ -61,6 +61,7 @@ export function createService(initial: Config, runtime: Runtime) {
     isDraining: () => server.isDraining,
     inFlight: () => server.counts.inFlight,
     inFlightOf: (section: string) => snapshot.limits.state.used.get(section)?.inFlight ?? 0,
+    usedOf: (client: string) => snapshot.limits.ofClients.get(client)?.usedOfBuckets() ?? [],
     oldestAgesMs: () => oldestAgesMs(server.calls()),
     keysInCooldown: () =>
       [...snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
@@ -192,6 +193,7 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
     limits: createLimits(config, store, former?.limits.state),
     health,
     lastAsked: new Map<string, number>(),
+    credits: new Map<AliasSettings, readonly number[]>(),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };

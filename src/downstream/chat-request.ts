@@ -53,6 +53,7 @@ export class ChatRequestParser {
   /** In the current member, and in `stream_options`. */
   #innerUsage: JsonValue | undefined;
   #includeUsage: JsonValue | undefined;
+  #promptCacheKey: string | undefined;
 
   /** `mayListModels`: whether `models` may be there, in which OpenRouter takes other models than `model`. */
   constructor(mayListModels = true) {
@@ -93,6 +94,7 @@ export class ChatRequestParser {
       model,
       stream: isStream,
       mayAskForUsage: usageEdit !== undefined,
+      promptCacheKey: this.#promptCacheKey,
       bodyWith(name: string, asksForUsage: boolean) {
         const edit = { text: JSON.stringify(name), start, end };
         if (!asksForUsage) return replaceText(body.parts, edit);
@@ -162,6 +164,8 @@ export class ChatRequestParser {
       this.#streamOptions = value;
       this.#includeUsage = this.#innerUsage;
     }
+    // A text that is too long to be decoded is ''.
+    if (name === 'prompt_cache_key') this.#promptCacheKey = value.text || undefined;
     if (OTHER_CASE.test(name)) return '"model" and "stream" must be written in lower case';
     const isListRefused = !this.#mayListModels && MODELS.test(name);
     return isListRefused ? 'a client whose models are limited may not send "models"' : undefined;

@@ -1,6 +1,6 @@
 /** `POST /v1/chat/completions`: reads the request, and asks one candidate after the other until one answers. */
 
-import type { ClientSettings } from '../config/config.ts';
+import type { ClientSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
@@ -61,7 +61,7 @@ export async function completeChat(
       if (candidate !== requested) continue;
       failed = attempt;
       if (!attempt.failure) count += 1;
-      else if (!isReasonToFallBack(attempt.failure, candidate)) break;
+      else if (!isReasonToFallBack(attempt.failure, candidate, services.config)) break;
     }
     throw failureOfAll(requested, failed!, asking);
   } finally {
@@ -76,6 +76,7 @@ function noteRequest(parser: ChatRequestParser, body: HeldBody, { record }: Call
   const chat = parser.finish(body);
   record.model = escapeControlCharacters(chat.model, MAX_NAME_CHARACTERS);
   record.stream = chat.stream;
+  record.promptCacheKey = chat.promptCacheKey;
   return chat;
 }
 
@@ -109,12 +110,17 @@ function checkContentHeaders(call: Call): void {
 }
 
 /** Returns whether another candidate may be asked after the requested one. */
-function isReasonToFallBack({ details, status }: GatewayError, { isBalanced }: Candidate): boolean {
+function isReasonToFallBack(
+  { details, status }: GatewayError,
+  { isBalanced }: Candidate,
+  { providers: { fallbackOn } }: Config,
+): boolean {
   // A target that has no key, no such model or no token left is the only one to blame among those that are alike.
   if (isBalanced && TARGET_STATUSES.has(status)) return details.mayFallBack ?? true;
   // The rate limit of a provider is no reason to ask another one, unlike its concurrency limit.
   if (details.limit === 'provider') return false;
-  return details.mayFallBack ?? (status >= 500 || status === 408 || status === 429);
+  const mayPass = status >= 500 || status === 408 || status === 429;
+  return details.mayFallBack ?? (mayPass || fallbackOn.includes(status));
 }
 
 type Admission = 'closed' | 'open' | Probe | GatewayError;

@@ -100,6 +100,7 @@ export function createGateway(services: GatewayServices) {
       } catch (thrown) {
         await fail(call, thrown);
       }
+      if (heldSlot?.countsUsage) heldSlot.takeUsage(call.record.attempt?.usage);
       heldSlot?.releaseSlot();
       call.release();
       accessLog.logFinished(call);

@@ -14,6 +14,9 @@ export type Outcome =
 export type Limit =
   | 'global'
   | 'client'
+  | 'client_requests_per_minute'
+  | 'client_tokens_per_minute'
+  | 'client_tokens_per_day'
   | 'provider'
   | 'server_concurrency'
   | 'client_concurrency'

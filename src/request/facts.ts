@@ -9,7 +9,7 @@ import type { TokenUsage } from './usage.ts';
 import type { Outcome } from '../lib/errors.ts';
 
 /** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */
-export type RequestFacts = Partial<TokenUsage> & {
+export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly request_id: string;
   /** W3C Trace Context: of the client's `traceparent`, else created. Of chat completions whose body was read. */
   readonly trace_id?: string | undefined;

@@ -21,6 +21,8 @@ export interface ChatRequest {
   readonly stream: boolean;
   /** It is a stream, does not ask for its tokens, and could: its `stream_options` is an object, null or absent. */
   readonly mayAskForUsage: boolean;
+  /** The text by which it names its session; of 64 bytes at most. */
+  readonly promptCacheKey: string | undefined;
   /** The client's bytes with only the `model` value replaced, and asking for the tokens, in parts: long ones are not copied. */
   bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
 }
@@ -33,6 +35,7 @@ export class AccessRecord {
   provider: string | undefined;
   model: string | undefined;
   stream: boolean | undefined;
+  promptCacheKey: string | undefined;
   requestBytes: number | undefined;
   traceId: string | undefined;
   /** In order, those that were skipped too. */

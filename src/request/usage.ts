@@ -13,6 +13,7 @@ export function readUsage(value: unknown) {
   return {
     prompt_tokens: count(usage, 'prompt_tokens'),
     completion_tokens: count(usage, 'completion_tokens'),
+    total_tokens: count(usage, 'total_tokens'),
     cached_tokens:
       count(promptDetails, 'cached_tokens') ??
       // DeepSeek, and Moonshot.

@@ -288,7 +288,7 @@ test('2,048 commands wait for replies at most; further takes fall back at once',
   const { store, redis, lines } = await startAnswering(t, () => {});
   for (let i = 0; i < 2048; i += 1) void store.take(ONE);
   assert.ok(await refusesAtOnce(store));
-  store.refund(ONE);
+  store.charge(-1, ONE);
   await until(() => redis.commands.filter(isTake).length >= 2048);
   assert.equal(await untilSteady(() => redis.commands.filter(isTake).length), 2048);
   assert.deepEqual(lines, []);
