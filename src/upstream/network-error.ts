@@ -54,6 +54,11 @@ export function providerError(provider: string, text: string, cause?: string): G
   return new GatewayError('provider', text, { provider, cause });
 }
 
+/** The error of an answer that says nothing, with `[server] empty_answers = "fail"`: it may say more if it is asked for again. */
+export function emptyAnswerError(provider: string): GatewayError {
+  return new GatewayError('provider', 'the answer is empty', { provider, retryable: true });
+}
+
 /**
  * Translates a `TransportError`, and returns other errors unchanged. Hosts, ports and library texts stay in `cause`, for
  * the log.

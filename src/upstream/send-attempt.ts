@@ -25,7 +25,7 @@ const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:;|$)/i;
 /** Success without a body (RFC 9110 15.3.5, 15.3.6), and 407, which only a proxy may answer. */
 const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
 
-/** Sends the request once, and begins its time limit: until a complete answer, or the first event of a stream. Rejects as the transport does. */
+/** Sends the request once, and begins its time limit: until a complete answer, or the first token of a stream. Rejects as the transport does. */
 export function sendAttempt(
   request: UpstreamRequest,
   context: AttemptContext,
@@ -34,7 +34,7 @@ export function sendAttempt(
   const { firstTokenTimeoutMs } = services.config.server;
   const limitMs = Math.min(settings.timeoutMs, isStream ? firstTokenTimeoutMs : Infinity);
   deadline.arm(limitMs, () => {
-    const cause = `no ${isStream ? 'first event' : 'complete answer'} in ${limitMs} ms`;
+    const cause = `no ${isStream ? 'first token' : 'complete answer'} in ${limitMs} ms`;
     return timeoutError(attempt.provider, { cause });
   });
   return services.transport.send(addClientHeaders(request, context), deadline);

@@ -231,7 +231,7 @@ const OUTCOMES = [
   { outcome: 'refused', status: 400, reason: 'Invalid request: missing field "messages"' },
   { outcome: 'rate_limited', status: 429, reason: 'global' },
   { outcome: 'ok', status: 200 },
-  { outcome: 'timeout', status: 504, cause: 'no first event in 20 s' },
+  { outcome: 'timeout', status: 504, cause: 'no first token in 20 s' },
   { outcome: 'ok', status: 200 },
 ];
 

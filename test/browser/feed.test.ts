@@ -310,7 +310,7 @@ browserTest('everything can be done with the keyboard alone', async (t, open) =>
   await tabTo(/^DIV requests-box/);
   await tabTo(/^BUTTON \d\d:/);
   await page.keyboard.press('Enter');
-  await shows(page, '.details', 'no first event in 20 s');
+  await shows(page, '.details', 'no first token in 20 s');
   assert.match(await focused(), /^BUTTON \d\d:/);
   await page.keyboard.press('Enter');
   await page.locator('.details').waitFor({ state: 'detached' });
