@@ -30,7 +30,9 @@ interface Facts {
 
 function toFacts({ attempt }: AttemptContext): Facts {
   const { responseModel: model, finishReason } = attempt;
-  const counts = Object.entries(attempt.usage ?? {}).filter(([, count]) => count !== undefined);
+  const counts = Object.entries(attempt.usage ?? {}).filter(
+    ([name, count]) => name !== 'total_tokens' && count !== undefined,
+  );
   return { model, finishReason, usage: counts.length > 0 ? Object.fromEntries(counts) : undefined };
 }
 
