@@ -99,6 +99,17 @@ testEach(
 );
 
 testEach(
+  'a bucket that lacks more than comes back in an age goes on to refuse, with its true wait',
+  async ({ store, lines }) => {
+    const day = { ...bucket('day', 1), periodSeconds: 86_400, perRequest: 0 };
+    for (let i = 0; i < 200; i += 1) store.charge(1e9, [day]);
+    const taken = await store.take([day]);
+    assert.ok(typeof taken === 'object' && taken.waitMs > 199 * 1e9 * 86_400_000, `${lines[0]}`);
+    assert.deepEqual(lines, []);
+  },
+);
+
+testEach(
   'keys have the prefix, the name and the limits, and expire when the bucket is full',
   async ({ t, redis }) => {
     const { store } = createStore(t, { port: redis.port, prefix: 'pre:fix', database: 3 });
