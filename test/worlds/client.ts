@@ -33,7 +33,14 @@ export class Client {
     this.#server = server;
     this.#history = history;
     this.#onDone = onDone;
-    this.#waiting = asks.map((ask) => ({ ask, isContinued: false, tries: [], lines: [] }));
+    this.#waiting = asks.map((ask) => ({
+      ask,
+      isContinued: false,
+      isDelayed: false,
+      headOrder: Infinity,
+      tries: [],
+      lines: [],
+    }));
     history.exchanges.push(...this.#waiting);
   }
 
@@ -58,12 +65,15 @@ export class Client {
     const exchange = this.#waiting[0];
     const socket = this.#socket!;
     if (!exchange) {
-      if (this.#open.length === 0) this.#leave('end');
+      // Not in the turn in which the answer was written.
+      this.#clock.after(CLOSE_MS, () => {
+        if (this.#socket === socket && this.#open.length === 0) this.#leave('end');
+      });
       return;
     }
     const { ask } = exchange;
     this.#clock.after(ask.afterMs, () => {
-      if (this.#socket !== socket) return;
+      if (this.#socket !== socket || this.#waiting[0] !== exchange) return;
       this.#waiting.shift();
       this.#open.push(exchange);
       this.#send(exchange, socket);
@@ -80,13 +90,24 @@ export class Client {
       if (this.#socket !== socket) return;
       const [cut, ...later] = cuts;
       const end = cut ? Math.min(cut.at, bytes.length) : bytes.length;
+      if (end >= head.length && exchange.headSentAtMs === undefined) this.#onHead(exchange);
       if (end > start) socket.receive(bytes.subarray(start, end));
-      if (end >= head.length) exchange.headSentAtMs ??= this.#clock.nowMs;
       if (end < bytes.length) this.#clock.after(cut!.waitMs, () => sendFrom(end, later));
-      else if (awaitsContinue) this.#onContinue = () => this.#sendBody(exchange, body, socket);
-      else this.#onSent(exchange);
+      else if (!awaitsContinue) this.#onSent(exchange);
     };
+    // Before it is sent: the answer may be there in the same turn.
+    if (awaitsContinue) this.#onContinue = () => this.#sendBody(exchange, body, socket);
     sendFrom(0, ask.cuts);
+  }
+
+  #onHead(exchange: Exchange): void {
+    const { events } = this.#history;
+    exchange.headSentAtMs = this.#clock.nowMs;
+    exchange.headOrder = events.length;
+    exchange.isDelayed = this.#isPaused;
+    const before = this.#open[this.#open.indexOf(exchange) - 1];
+    exchange.behind = before?.lines.length === 0 ? before : undefined;
+    events.push({ atMs: this.#clock.nowMs, kind: 'begun', exchange });
   }
 
   #onContinue: (() => void) | undefined;
@@ -127,6 +148,7 @@ export class Client {
     }
   }
 
+  #isPaused = false;
   #pausedFor = new Set<Exchange>();
 
   #pause(ms: number): void {
@@ -135,7 +157,12 @@ export class Client {
     this.#pausedFor.add(exchange);
     const socket = this.#socket!;
     socket.clientReads(false);
-    this.#clock.after(ms, () => socket.clientReads(true));
+    this.#isPaused = true;
+    for (const one of this.#open) one.isDelayed = true;
+    this.#clock.after(ms, () => {
+      if (this.#socket === socket) this.#isPaused = false;
+      socket.clientReads(true);
+    });
   }
 
   #onAnswered(exchange: Exchange, answer: Answer): void {
@@ -187,6 +214,7 @@ export class Client {
     this.#open = [];
     this.#socket = undefined;
     this.#onContinue = undefined;
+    this.#isPaused = false;
     this.#clock.after(RECONNECT_MS, () => this.begin());
   }
 }

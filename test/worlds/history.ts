@@ -19,15 +19,20 @@ export interface Exchange {
   readonly ask: Ask;
   /** All of it was handed to the connection; undefined before, or if the client left earlier. */
   sentAtMs?: number;
-  /** Its head was. */
+  /** Its head was, and where in the history. */
   headSentAtMs?: number;
+  headOrder: number;
+  /** Its client did not read for a while. */
+  isDelayed: boolean;
+  /** The request before it on its connection was not answered then. */
+  behind?: Exchange | undefined;
   answer?: Answer;
   /** `100 Continue` came. */
   isContinued: boolean;
   leftAtMs?: number;
   readonly tries: Try[];
-  /** Its access lines. */
-  readonly lines: Line[];
+  /** Its access lines, and where in the history. */
+  readonly lines: { readonly line: Line; readonly atMs: number; readonly order: number }[];
 }
 
 /** One request at a provider. */
@@ -47,12 +52,16 @@ export interface Try {
   /** `over`: the provider has ended it as planned. `given up`: the gateway has. */
   end: 'open' | 'over' | 'given up';
   endAtMs: number;
+  endOrder: number;
 }
 
 export type Line = Readonly<Record<string, unknown>> & { readonly message: string };
 
 export type Event = { readonly atMs: number } & (
-  | { readonly kind: 'sent' | 'answered' | 'left' | 'closed'; readonly exchange: Exchange }
+  | {
+      readonly kind: 'begun' | 'sent' | 'answered' | 'left' | 'closed';
+      readonly exchange: Exchange;
+    }
   | { readonly kind: 'asked' | 'tried'; readonly exchange: Exchange | undefined; readonly try: Try }
   | { readonly kind: 'line'; readonly line: Line; readonly exchange: Exchange | undefined }
   | { readonly kind: 'settings'; readonly settings: Settings }
@@ -79,6 +88,8 @@ export function print({ events }: History): string {
 
 function describe(event: Event): string {
   switch (event.kind) {
+    case 'begun':
+      return `${event.exchange.ask.id} > its head`;
     case 'sent': {
       const { ask } = event.exchange;
       return `${ask.id} > ${ask.method} ${ask.path} ${ask.body?.slice(0, 160) ?? ''}`;

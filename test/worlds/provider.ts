@@ -69,11 +69,14 @@ export function createProviders(clock: Clock, plan: Plan, history: History): Tra
         order: history.events.length,
         end: 'open',
         endAtMs: Infinity,
+        endOrder: Infinity,
       };
       (exchange?.tries ?? history.lists).push(made);
       history.events.push({ atMs: clock.nowMs, kind: 'asked', exchange, try: made });
-      const onOver = () =>
+      const onOver = () => {
+        made.endOrder = history.events.length;
         history.events.push({ atMs: clock.nowMs, kind: 'tried', exchange, try: made });
+      };
       return new Promise((resolve, reject) => {
         cancellation.throwIfCancelled();
         const settle = { resolve, reject, onOver };

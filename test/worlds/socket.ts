@@ -36,6 +36,7 @@ export class MemorySocket extends Duplex {
   #held: Buffer[] = [];
   #heldBytes = 0;
   #onRoom: (() => void) | undefined;
+  #ending: 'end' | 'reset' | undefined;
   #isClientReading = true;
   #timer: NodeJS.Timeout | undefined;
 
@@ -72,6 +73,7 @@ export class MemorySocket extends Duplex {
     const onRoom = this.#onRoom;
     this.#onRoom = undefined;
     onRoom?.();
+    if (this.#ending) this.#client.onEnd(this.#ending);
   }
 
   /** As net.Socket: with what waits to be written. */
@@ -114,16 +116,22 @@ export class MemorySocket extends Duplex {
   }
 
   override _final(done: Done): void {
-    this.#client.onEnd('end');
+    this.#endClient('end');
     done();
   }
 
   override _destroy(error: Error | null, done: Done): void {
     clearTimeout(this.#timer);
-    if (!this.writableFinished) this.#client.onEnd('reset');
+    if (!this.writableFinished) this.#endClient('reset');
     done(error);
     this.#server._connections -= 1;
     this.#server._emitCloseIfDrained();
+  }
+
+  /** Behind what the kernel still has for the client. */
+  #endClient(how: 'end' | 'reset'): void {
+    if (this.#held.length > 0) this.#ending = how;
+    else this.#client.onEnd(how);
   }
 
   destroySoon(): void {
