@@ -96,7 +96,8 @@ function checkEnds(exchange: Exchange, report: Report): void {
 
 /** `leaving`: nobody works for a client that has left, and no try outlives its request. */
 function checkLeaving(exchange: Exchange, report: Report): void {
-  const { leftAtMs = Infinity, lines, tries } = exchange;
+  const { isUnnoticed, lines, tries } = exchange;
+  const leftAtMs = (!isUnnoticed && exchange.leftAtMs) || Infinity;
   for (const { provider, end, endAtMs, atMs } of tries) {
     if (end === 'open') report('leaving', `the try at ${provider} never ends`, exchange);
     const lateMs = endAtMs - leftAtMs;
@@ -300,7 +301,14 @@ function checkAnswer(course: Course, report: Report): void {
   if (!last) return checkStatus(answer, isEarly ? [200, 429] : [429], wrong);
   const { reading } = last;
   if (!reading) return wrong('an answer to a try without a result');
-  if (line['outcome'] !== outcomeOf(reading)) wrong(`the outcome ${String(line['outcome'])}`);
+  const failures = told.tries.flatMap((one) =>
+    one.reading?.kind === 'failure' ? one.reading.failure : [],
+  );
+  // Of several keys, a 429 says more than a 401 or 403.
+  const hasKeys = providerOf(course, context.provider).api_keys.length > 1;
+  const among = hasKeys ? failures.findLast(({ status }) => status === answer.status) : undefined;
+  const failure = among ?? (reading.kind === 'answer' ? undefined : reading.failure);
+  if (line['outcome'] !== outcomeOf(failure)) wrong(`the outcome ${String(line['outcome'])}`);
   checkHeaders(answer, last, course, wrong);
   if (reading.kind === 'stream') return checkStream(answer, reading, context, wrong);
   if (reading.kind === 'answer') {
@@ -309,23 +317,15 @@ function checkAnswer(course: Course, report: Report): void {
       report('bytes', `not the provider's: ${textOf(answer)}`, exchange);
     return undefined;
   }
-  const failures = told.tries.flatMap((one) =>
-    one.reading?.kind === 'failure' ? one.reading.failure : [],
-  );
-  // Of several keys, a 429 says more than a 401 or 403.
-  const hasKeys = providerOf(course, context.provider).api_keys.length > 1;
-  const among = hasKeys ? failures.findLast(({ status }) => status === answer.status) : undefined;
-  const failure = among ?? reading.failure;
-  if (isEarly && answer.status === 200) return checkEvent(textOf(answer), failure, context, wrong);
-  return checkFailure(answer, failure, context, wrong);
+  if (isEarly && answer.status === 200) return checkEvent(textOf(answer), failure!, context, wrong);
+  return checkFailure(answer, failure!, context, wrong);
 }
 
 const isAnswer = (reading: Reading | undefined) =>
   reading?.kind === 'answer' || reading?.kind === 'stream';
 const sameAs = (one: object, other: object) => JSON.stringify(one) === JSON.stringify(other);
 
-function outcomeOf(reading: Reading): string {
-  const failure = reading.kind === 'answer' ? undefined : reading.failure;
+function outcomeOf(failure: Failure | undefined): string {
   if (!failure) return 'ok';
   if (failure.type === 'rate_limit_error') return 'rate_limited';
   if (failure.type === 'timeout_error') return 'timeout';

@@ -10,6 +10,8 @@ import { isListening, MemorySocket } from './socket.ts';
 /** Between the end of a connection and the next one. */
 const RECONNECT_MS = 1.7;
 const CLOSE_MS = 0.4;
+/** With more pipelined requests nobody reads the connection, nor notices its end (docs/limits.md). */
+const MAX_NOTICED = 8;
 
 export interface ClientWorld {
   readonly clock: Clock;
@@ -189,6 +191,7 @@ export class Client {
     const socket = this.#socket!;
     for (const exchange of this.#open) {
       exchange.leftAtMs = this.#clock.nowMs;
+      exchange.isUnnoticed = this.#open.length > MAX_NOTICED;
       this.#history.events.push({ atMs: this.#clock.nowMs, kind: 'left', exchange });
     }
     this.#reconnect();

@@ -60,6 +60,37 @@ function aBucket(random: Random): Bucket {
 
 const NO_BUCKET: Bucket = { requests_per_second: 0, burst_capacity: 100 };
 
+/** What a world is like without anything special: where the search for a smaller one ends. */
+export const PLAIN_SETTINGS: Settings = {
+  server: {
+    timeout: 60,
+    stream_idle_timeout: 300,
+    stream_keepalive: 0,
+    retries: 0,
+    max_concurrent_requests: 0,
+    cors: false,
+  },
+  authKeys: [],
+  clients: [],
+  fallback: [],
+  providers: [
+    {
+      id: 'a',
+      enabled: true,
+      api_keys: ['key-of-a-1'],
+      default_model: 'm0',
+      key_affinity: false,
+      stream_usage: false,
+      max_concurrent_requests: 0,
+      forward_headers: [],
+      return_headers: [],
+    },
+  ],
+  aliases: [],
+  rateLimit: { enabled: false, hasStore: false, ...NO_BUCKET, providers: {} },
+  hasAdmin: false,
+};
+
 function someSettings(random: Random): Settings {
   const ids = ['a', 'b', 'c', 'd'].slice(0, random.integer(1, 4));
   const providers = ids.map((id) => aProvider(id, random));

@@ -30,6 +30,8 @@ export interface Exchange {
   /** `100 Continue` came. */
   isContinued: boolean;
   leftAtMs?: number;
+  /** The gateway does not read the connection, and cannot know. */
+  isUnnoticed?: boolean;
   readonly tries: Try[];
   /** Its access lines, and where in the history. */
   readonly lines: { readonly line: Line; readonly atMs: number; readonly order: number }[];

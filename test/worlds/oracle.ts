@@ -218,8 +218,8 @@ function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
   let atMs = beganMs;
   for (const item of items) {
     atMs += item.waitMs;
-    const isLateLineFeed =
-      item.cut !== undefined && item.text.slice(0, item.cut.at).endsWith('\r\n\r');
+    const beginning = Buffer.from(item.text).subarray(0, item.cut?.at).toString('latin1');
+    const isLateLineFeed = item.cut !== undefined && beginning.endsWith('\r\n\r');
     if (item.cut) {
       pieces.push({ atMs, item, isLast: isLateLineFeed });
       atMs += item.cut.waitMs;

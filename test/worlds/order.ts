@@ -2,7 +2,7 @@
 
 import { Circuit } from './circuit.ts';
 import { providerOf, type Course, type Report, type Visit } from './course.ts';
-import type { Exchange, History } from './history.ts';
+import type { Exchange, History, Try } from './history.ts';
 import type { Failure } from './oracle.ts';
 import type { ProviderSettings, Settings } from './plan.ts';
 
@@ -21,6 +21,10 @@ export function checkOrder(history: History, courses: readonly Course[], report:
   const hasStore = courses.some(({ settings }) => settings.rateLimit.hasStore);
   const steps: Step[] = [];
   const circuits = new Circuits(report);
+  const busy = courses.flatMap((course) =>
+    course.visits.flatMap((visit) => intervalOf(visit, course)),
+  );
+  const sessions = new Map<string, string>();
   const settings = history.events.filter((event) => event.kind === 'settings');
   for (const [index, event] of settings.entries()) {
     const before = settings[index - 1]?.settings;
@@ -33,12 +37,15 @@ export function checkOrder(history: History, courses: readonly Course[], report:
       const isAgain = isPostponed || (index > 0 && isSame(visit, course.visits[0]!));
       steps.push(...visitSteps(circuits, course, visit, isAgain));
     }
+    const first = course.visits[0]?.tries[0]?.try;
+    if (!first) continue;
+    const run = () => circuits.choose(course, busy, sessions);
+    steps.push({ atMs: first.atMs, rank: SKIP, order: first.order, run });
   }
   steps.sort((a, b) => a.atMs - b.atMs || a.rank - b.rank || a.order - b.order);
   // With a store nobody sees when it was decided.
   if (!hasStore) for (const { run } of steps) run();
-  checkKeys(history, courses, report);
-  checkSessions(courses, report);
+  if (courses.length > 0) checkKeys(history, courses, report);
 }
 
 function isSame({ candidate }: Visit, other: Visit): boolean {
@@ -89,6 +96,24 @@ interface Of {
   readonly candidate: Visit['candidate'];
   readonly begunAtMs: number;
   readonly probe: Exchange;
+}
+
+/** From its first try to its end a visit counts as a request in flight; places in the history. */
+interface Interval {
+  readonly provider: string;
+  readonly from: number;
+  readonly to: number;
+}
+
+function intervalOf({ candidate, tries }: Visit, course: Course): Interval[] {
+  const [first] = tries;
+  if (!first) return [];
+  const last = tries.at(-1)!;
+  const isLast = course.visits.at(-1)!.tries.at(-1) === last;
+  const isBroken = isLast && course.endAtMs >= course.brokenAtMs;
+  const isLong = last.reading?.kind === 'stream' || isBroken;
+  const to = isLong ? course.endOrder : last.try.endOrder;
+  return [{ provider: candidate.provider, from: first.try.order, to }];
 }
 
 /** The circuits of all providers, and of their models. */
@@ -155,6 +180,36 @@ class Circuits {
     else if (!model.mayRest(atMs)) own.skipped(atMs);
   }
 
+  /** Of an alias with balance the target with the fewest requests is asked first, or, with affinity, the session's own. */
+  choose(course: Course, busy: readonly Interval[], sessions: Map<string, string>): void {
+    const { candidates, exchange, visits } = course;
+    if (!candidates || !('list' in candidates) || candidates.balanced < 2) return;
+    const list = candidates.list.slice(0, candidates.balanced);
+    const [chosen] = visits;
+    const { order } = chosen!.tries[0]!.try;
+    const restless = list.filter(
+      (one) => !this.#both(one).some((circuit) => circuit.mayRest(chosen!.atMs)),
+    );
+    const nameOf = ({ provider, model }: Visit['candidate']) => `${provider}/${model}`;
+    const own = nameOf(chosen!.candidate);
+    if (list.every(({ provider }) => providerOf(course, provider).key_affinity)) {
+      const session = `${exchange.ask.chat!.model} ${sessionOf(course)}`;
+      const before = sessions.get(session);
+      if (restless.length < list.length) return;
+      if (before !== undefined && before !== own) {
+        this.#report('balance', `its session had ${before}, and has ${own}`, exchange);
+      }
+      sessions.set(session, before ?? own);
+      return;
+    }
+    const inFlight = (id: string) =>
+      busy.filter((one) => one.provider === id && one.from < order && order < one.to).length;
+    const count = inFlight(chosen!.candidate.provider);
+    const better = restless.find(({ provider }) => inFlight(provider) < count);
+    if (better)
+      this.#report('balance', `${own} is asked, and ${nameOf(better)} is less busy`, exchange);
+  }
+
   result(
     { candidate, begunAtMs, probe }: Of,
     atMs: number,
@@ -190,6 +245,99 @@ class Circuits {
   }
 }
 
-function checkKeys(_history: History, _courses: readonly Course[], _report: Report): void {}
-function checkSessions(_courses: readonly Course[], _report: Report): void {}
-void providerOf;
+/** The conversation that a request belongs to. */
+function sessionOf({ early, exchange }: Course): string {
+  const header = (name: string) => exchange.ask.headers.find(([one]) => one === name)?.[1];
+  const client = early.kind === 'counted' ? early.client : undefined;
+  return header('x-session-id') ?? client ?? header('authorization') ?? '';
+}
+
+const KEY_STATUSES = new Set([401, 403, 429]);
+const REFUSED_MS = 60_000;
+
+interface KeyUse {
+  readonly key: string;
+  readonly atMs: number;
+  readonly order: number;
+  readonly course: Course | undefined;
+  readonly visit: Visit | undefined;
+  /** The key is left alone until then; `undefined` if it was not refused. */
+  readonly cooldown: { readonly fromMs: number; readonly untilMs: number } | undefined;
+}
+
+/** A refused key is not sent for a while if there is another one, and a session keeps its key. */
+function checkKeys(history: History, courses: readonly Course[], report: Report): void {
+  const [{ settings } = courses[0]!] = courses;
+  for (const provider of settings.providers) {
+    const isKept = courses.every((one) => {
+      const own = providerOf(one, provider.id);
+      return JSON.stringify(own) === JSON.stringify(provider);
+    });
+    if (provider.api_keys.length > 1 && isKept) checkKeysOf(provider, history, courses, report);
+  }
+}
+
+function checkKeysOf(
+  { id, api_keys, key_affinity, retries }: ProviderSettings,
+  { lists }: History,
+  courses: readonly Course[],
+  report: Report,
+): void {
+  const isTurnHidden = courses.some(
+    ({ settings }) => (retries ?? settings.server.retries) > 0 || settings.rateLimit.hasStore,
+  );
+  const uses = courses
+    .flatMap((course) => course.visits.flatMap((visit) => usesOf(visit, course)))
+    .concat(lists.map((made) => ({ ...useOf(made), course: undefined, visit: undefined })))
+    .filter((use) => use.provider === id)
+    .toSorted((a, b) => a.order - b.order);
+  const sessions = new Map<string, string>();
+  for (const [index, use] of uses.entries()) {
+    const { atMs, course, key, visit } = use;
+    const before = uses.slice(0, index);
+    const cools = (one: string) =>
+      uses.some(
+        ({ cooldown, key: other }) =>
+          other === one && cooldown && cooldown.fromMs <= atMs && atMs < cooldown.untilMs,
+      );
+    const isAnyCool = api_keys.some(cools);
+    const isFirst = visit?.tries[0]?.try.order === use.order;
+    if (!isAnyCool && course && isFirst && key_affinity) {
+      const session = sessionOf(course);
+      const own = sessions.get(session) ?? key;
+      sessions.set(session, own);
+      if (own !== key) report('keys', `its session had ${own}, and has ${key}`, course.exchange);
+    }
+    const last = before.at(-1);
+    if (!isAnyCool && last && !key_affinity && !isTurnHidden) {
+      const next = api_keys[(api_keys.indexOf(last.key) + 1) % api_keys.length];
+      if (next !== key) report('keys', `${key} has no turn after ${last.key}`, course?.exchange);
+    }
+    // A success may have ended the rest of another key too.
+    const isCleared = (sinceMs: number) =>
+      before.some((one) => !one.cooldown && one.course && one.atMs > sinceMs);
+    const own = before.findLast((one) => one.key === key && one.cooldown);
+    const isResting = own?.cooldown && cools(key) && !isCleared(own.cooldown.fromMs - 1);
+    const tried = new Set(visit?.tries.map(({ try: made }) => keyOf(made)));
+    const other = api_keys.find((one) => !cools(one) && !tried.has(one));
+    if (isResting && other && course)
+      report('keys', `${key} is sent in its cooldown`, course.exchange);
+  }
+}
+
+const keyOf = ({ headers }: Try) => headers.get('authorization')?.replace('Bearer ', '') ?? '';
+
+function useOf(made: Try) {
+  const { atMs, order, provider } = made;
+  return { key: keyOf(made), atMs, order, provider, cooldown: undefined };
+}
+
+function usesOf(visit: Visit, course: Course): (KeyUse & { provider: string })[] {
+  return visit.tries.map(({ reading, resultAtMs, try: made }) => {
+    const failure = reading?.kind === 'failure' ? reading.failure : undefined;
+    const isRefused = failure !== undefined && KEY_STATUSES.has(failure.status);
+    const ms = failure?.status === 429 ? (failure.retryAfter ?? 1) * 1000 : REFUSED_MS;
+    const cooldown = isRefused ? { fromMs: resultAtMs, untilMs: resultAtMs + ms } : undefined;
+    return { ...useOf(made), course, visit, cooldown };
+  });
+}

@@ -17,7 +17,6 @@ import { Store } from './store.ts';
 /** For what the gateway may still wait for after the last answer: the end of streams, uploads that are read and dropped. */
 const REST_MS = 40_000;
 const realImmediate = setImmediate;
-export const lastHistory: { h?: History } = {};
 
 /** Runs it in a turn of the real event loop, without any real time between its parts. */
 export function runWorld(plan: Plan): Promise<History> {
@@ -40,7 +39,6 @@ function run(plan: Plan): History {
   const clock = new Clock();
   const history: History = { events: [], exchanges: [], lists: [], leftovers: [], metrics: '' };
   const servers: Server[] = [];
-  lastHistory.h = history;
   const random = createRandom(plan.seed);
   const uninstall = clock.install(random, (server) => servers.push(prepare(server)));
   try {
