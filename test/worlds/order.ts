@@ -72,7 +72,9 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
     steps.push({ atMs, rank: ASK, order, run: () => circuits.ask(visit, course, isGuarded) });
   }
   for (const [index, made] of tries.entries()) {
-    const isFinal = index === tries.length - 1 && hasOthers === true;
+    // Its client may have left in the wait for the next try.
+    const isLeft = course.endAtMs >= course.brokenAtMs && made.endsAtMs < course.brokenAtMs;
+    const isFinal = index === tries.length - 1 && hasOthers === true && !isLeft;
     const { reading, endsAtMs } = made;
     const failure = reading?.kind === 'answer' ? undefined : reading?.failure;
     const isCut =
@@ -141,7 +143,7 @@ class Circuits {
     for (const one of before.providers) {
       const next = after.providers.find(({ id }) => id === one.id);
       const inherited = ({ server }: Settings, own: ProviderSettings | undefined) =>
-        JSON.stringify([own, server.timeout, server.retries]);
+        JSON.stringify([own, own?.timeout ?? server.timeout, own?.retries ?? server.retries]);
       if (inherited(before, one) === inherited(after, next)) continue;
       this.#changedAtMs.set(one.id, atMs);
       for (const [name] of this.#circuits) {
