@@ -30,6 +30,8 @@ interface Parts extends Required<Plan> {
   readonly contender: Contender;
   /** The upstream where that is asked directly. */
   readonly child: ChildProcess;
+  /** That one, and others at its port. */
+  readonly children: readonly ChildProcess[];
   readonly port: number;
   readonly startMs: number;
   readonly upstream: ChildProcess;
@@ -39,6 +41,7 @@ interface Parts extends Required<Plan> {
 
 export class Cell {
   readonly child: ChildProcess;
+  readonly children: readonly ChildProcess[];
   readonly startMs: number;
   readonly #parts: Parts;
   readonly #headers: Readonly<Record<string, string>>;
@@ -46,6 +49,7 @@ export class Cell {
 
   constructor(parts: Parts) {
     this.child = parts.child;
+    this.children = parts.children;
     this.startMs = parts.startMs;
     this.#parts = parts;
     this.#headers = {
@@ -59,7 +63,8 @@ export class Cell {
 
   /** Of the contender, in milliseconds so far. */
   cpuMs(): number {
-    return this.#parts.contender.command ? processes.cpuMs(this.child) : NaN;
+    if (!this.#parts.contender.command) return NaN;
+    return this.children.reduce((sum, child) => sum + processes.cpuMs(child), 0);
   }
 
   benchCpuMs(): number {
@@ -128,7 +133,8 @@ export async function inCell<T>(
     const contender: Contender = CONTENDERS[id];
     const given = { events, everyMs, nodeArgs, isProbed, contender, upstream, upstreamPort, load };
     if (!contender.command) {
-      return await use(new Cell({ ...given, child: upstream, port: upstreamPort, startMs: NaN }));
+      const direct = { child: upstream, children: [upstream], port: upstreamPort, startMs: NaN };
+      return await use(new Cell({ ...given, ...direct }));
     }
     const probe = isProbed ? ['--require', processes.program('probe')] : [];
     const port = await processes.freePort();
@@ -138,14 +144,15 @@ export async function inCell<T>(
     const launch = { port, upstreamPort, nodeArgs: [...nodeArgs, ...probe], program: path };
     const command = contender.command(launch);
     const startedAt = performance.now();
-    const child = keep(
-      processes.startContender(command, {
-        ...contender,
-        env: { ...contender.env, ...env },
-      }),
-    );
+    const count = contender.processes;
+    const start = () =>
+      keep(processes.startContender(command, { ...contender.env, ...env }, count !== undefined));
+    const children = Array.from({ length: count ?? 1 }, start);
+    const child = children[0]!;
+    if (count !== undefined) await processes.untilListening(child, port, count);
     await processes.untilAnswered(child, port, contender.health);
-    return await use(new Cell({ ...given, child, port, startMs: performance.now() - startedAt }));
+    const startMs = performance.now() - startedAt;
+    return await use(new Cell({ ...given, child, children, port, startMs }));
   } finally {
     for (const child of started) await processes.stop(child);
   }

@@ -21,8 +21,8 @@ export interface Contender {
   /** Without one it is no process of its own. */
   readonly command?: (launch: Launch) => string[];
   readonly env?: Readonly<Record<string, string>>;
-  /** It may use all cores. */
-  readonly isFree?: boolean;
+  /** So many at one port, which may use all cores. */
+  readonly processes?: number;
   /** It builds answers and events anew: their bytes cannot be compared, events are only counted. */
   readonly isRewriting?: boolean;
   /** What it can carry on one core, if that is less than the others are given. */
@@ -60,12 +60,20 @@ export const CONTENDERS = {
     command: gatewayCommand,
     env: { GATEWAY_UPSTREAM: 'fetch' },
   },
-  'one-worker': {
-    label: 'gateway, 1 worker',
+  'one-process': {
+    label: 'gateway, 1 process',
     health: '/health',
     isNode: true,
-    isFree: true,
     command: gatewayCommand,
+    processes: 1,
+  },
+  'two-processes': {
+    label: 'gateway, 2 processes',
+    health: '/health',
+    isNode: true,
+    command: gatewayCommand,
+    env: { GATEWAY_REUSE_PORT: 'true' },
+    processes: 2,
   },
   'bare-relay': { label: 'bare relay', health: '/', isNode: true, command: relayCommand('agent') },
   'lean-relay': {

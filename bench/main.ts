@@ -7,7 +7,7 @@
  * --node        24: everything that is Node runs on that one; without it, on the Node that runs this
  * --rounds      5; contenders alternate within a round, the tables have median (least–greatest)
  * --only        of requests, allocations, events, latency, memory, prompts, start, bodies, connections (all these where nothing is
- *               said); only when named: minutes (--minutes 10 is how many);
+ *               said); only when named: minutes (--minutes 10 is how many), and processes (Node 22.12 or newer);
  *               `flat` is connections and minutes
  * --contenders  of gateway, access-log-off, admin, fetch-transport, lean-relay, bare-relay, bare-fetch, onwards, nginx, portkey,
  *               litellm; onwards (by cargo), nginx (from Debian's packages) and LiteLLM (by pip) are fetched once into
@@ -33,6 +33,7 @@ import { DisturbedError } from './machine.ts';
 import { take, type Measure, type Value } from './measure.ts';
 import { memory, prompts } from './memory.ts';
 import { namesIn, NODE, options } from './options.ts';
+import { processes } from './processes-at-port.ts';
 import { isPinned } from './processes.ts';
 import { profile } from './profile.ts';
 import { start } from './start.ts';
@@ -51,6 +52,7 @@ const MEASURES = {
   bodies,
   connections,
   minutes,
+  processes,
 };
 const FLAT = ['connections', 'minutes'];
 /** These end on SIGTERM as --cpu-prof needs it. */
@@ -78,7 +80,7 @@ function circumstances(): string {
 }
 
 const all = { ...MEASURES, flat: undefined };
-const byDefault = Object.keys(MEASURES).filter((name) => name !== 'minutes');
+const byDefault = Object.keys(MEASURES).filter((name) => !['minutes', 'processes'].includes(name));
 const only = options.only === undefined ? byDefault : namesIn(options.only, Object.keys(all));
 const isWanted = (name: string) =>
   only.includes(name) || (FLAT.includes(name) && only.includes('flat'));

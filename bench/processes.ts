@@ -82,7 +82,8 @@ const ENV = { PATH: process.env['PATH'] };
 /** Starts a contender on its core, or on all of them. Descriptor 3 is the probe's. */
 export function startContender(
   command: readonly string[],
-  { env = {}, isFree = false }: { readonly env?: object; readonly isFree?: boolean } = {},
+  env: Readonly<Record<string, string>>,
+  isFree: boolean,
 ): ChildProcess {
   const [file = '', ...args] = isFree ? onAllCores(command) : [...ON_CONTENDER_CORE, ...command];
   const path = join(folder, 'stderr');
@@ -148,6 +149,16 @@ export async function freePort(): Promise<number> {
     );
     server.close();
     if (isFree) return port;
+  }
+}
+
+/** Waits until so many sockets listen at the port. */
+export async function untilListening(child: ChildProcess, port: number, count: number) {
+  const listener = new RegExp(`:${port.toString(16).toUpperCase().padStart(4, '0')} \\S+ 0A `, 'g');
+  const giveUpAt = performance.now() + START_WITHIN_MS;
+  while (readFileSync('/proc/net/tcp', 'utf8').match(listener)?.length !== count) {
+    if (performance.now() > giveUpAt) throw new Error('it did not start');
+    await Promise.race([nextTurn(), endings.get(child)!]);
   }
 }
 

@@ -4,17 +4,18 @@ import { createAdmin, type Admin } from './admin/admin.ts';
 import { type LastReload, oldestAgesMs } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
-import type { Config, StoreSettings } from './config/config.ts';
+import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { ConfigError } from './config/setting-values.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
-import { createHttpServer, type DrainOptions } from './downstream/http-server.ts';
-import type { CompletionServices } from './gateway/attempts.ts';
+import type { DrainOptions } from './downstream/drain.ts';
+import { createHttpServer } from './downstream/http-server.ts';
+import type { CompletionServices } from './gateway/ask-provider.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
 import { createLogger, type LogEntry, type LogSettings } from './lib/log.ts';
-import type { RequestObserver } from './lib/request-facts.ts';
+import type { RequestObserver } from './request/facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { KeyPool } from './policy/key-pool.ts';
@@ -54,7 +55,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     onModels: settings && ((...models) => admin?.onModels(...models)),
   };
   const parts = createParts(initial, runtime, observers, outside);
-  const { breaker, budget, exhaustion, logger, redact, store, streams, transport } = parts;
+  const { breaker, budget, exhaustion, logger, redact, store, transport } = parts;
   let snapshot = createSnapshot(initial, parts);
   breaker.guard(snapshot.providers.values());
   const server = createHttpServer({
@@ -68,11 +69,12 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     isDraining: () => server.isDraining,
     inFlight: () => server.counts.inFlight,
     inFlightOf: (section: string) => snapshot.limits.state.used.get(section)?.inFlight ?? 0,
+    usedOf: (client: string) => snapshot.limits.ofClients.get(client)?.usedOfBuckets() ?? [],
     oldestAgesMs: () => oldestAgesMs(server.calls()),
     keysInCooldown: () =>
       [...snapshot.keyPools].map(([id, keys]) => [id, keys.keysInCooldown] as const),
     isModelListUp: (id: string) => parts.modelLists.get(snapshot.providers.get(id)!)?.isUp,
-    openStreams: () => streams.open,
+    openStreams: () => server.calls().filter(({ reply }) => reply.isStream).length,
     bufferedBytes: () => budget.reservedBytes,
     droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
     exhaustions: () => exhaustion.count,
@@ -169,7 +171,6 @@ function createParts(
     exhaustion: new ExhaustionLog(logger),
     breaker: new CircuitBreaker(logger),
     budget: new ByteBudget(config.server),
-    streams: { open: 0 },
     warned: new Set<string>(),
     /** The store of the rate limits, if they are shared with other gateways. */
     store: store && createRedisStore(logger, (events) => openStore(store, events)),
@@ -205,6 +206,7 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
     limits: createLimits(config, store, former?.limits.state),
     health,
     lastAsked: new Map<string, number>(),
+    credits: new Map<AliasSettings, readonly number[]>(),
     // A fallback without a key is not registered.
     fallbacks: config.providers.fallback.flatMap((id) => providers.get(id) ?? []),
   };

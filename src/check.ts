@@ -8,7 +8,7 @@ import { ConfigError, type Config, type StoreSettings } from './config/config.ts
 import type { ProviderSettings } from './config/providers-section.ts';
 import type { Settings } from './config/read-settings.ts';
 import { fetchModelList } from './gateway/model-list.ts';
-import { causeOf } from './lib/attempt.ts';
+import { causeOf } from './request/record.ts';
 import { Deadline } from './lib/cancellation.ts';
 import { GatewayError } from './lib/errors.ts';
 import { createRedactor, escapeControlCharacters } from './lib/secrets.ts';
@@ -182,7 +182,7 @@ async function checkStore(settings: StoreSettings, redact: (text: string) => str
       let fastestMs = Infinity;
       for (let i = 0; i < STORE_RUNS; i += 1) {
         const startMs = performance.now();
-        await connection.run(1, []);
+        await connection.run([]);
         fastestMs = Math.min(fastestMs, performance.now() - startMs);
       }
       const ok = fastestMs <= ANSWER_MS;

@@ -19,15 +19,16 @@ const MAX_LINES_PER_FILE = 250;
 /** What each folder may import from, besides itself. Files directly in src/ may import everything. */
 const IMPORTS: Readonly<Record<string, readonly string[]>> = {
   lib: [],
+  request: ['lib'],
   config: ['lib'],
-  policy: ['lib', 'config'],
-  downstream: ['lib', 'config'],
-  upstream: ['lib', 'config'],
+  policy: ['lib', 'config', 'request'],
+  downstream: ['lib', 'config', 'request'],
+  upstream: ['lib', 'config', 'request'],
   store: ['lib', 'config', 'policy'],
-  gateway: ['lib', 'config', 'policy', 'downstream', 'upstream'],
-  admin: ['lib', 'config', 'policy', 'downstream', 'admin/page'],
+  gateway: ['lib', 'config', 'policy', 'downstream', 'upstream', 'request'],
+  admin: ['lib', 'config', 'policy', 'downstream', 'request', 'admin/page'],
   'admin/page': [],
-  cli: ['lib', 'config'],
+  cli: ['lib', 'config', 'request'],
 };
 
 const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
@@ -73,11 +74,11 @@ function auditedFiles(what: string): string[] {
 
 test('each of these things is done in one place', () => {
   const places: [string, RegExp, string[]][] = [
-    ['sends heads', /\.writeHead\(/, ['downstream/call.ts']],
+    ['sends heads', /\.writeHead\(/, ['downstream/client-reply.ts']],
     [
       'writes responses; the demo is a server of its own',
       /\bresponse\.(?:write|end)\(/,
-      ['cli/demo.ts', 'downstream/call.ts', 'downstream/stream-writer.ts'],
+      ['cli/demo.ts', 'downstream/client-reply.ts'],
     ],
     [
       'opens upstream connections',
@@ -122,8 +123,8 @@ test('no file of src is longer than 250 lines', () => {
 });
 
 /** To raise one is a decision: each line and each word is one to audit. */
-const MAX_LINES = 12_410;
-const MAX_WORDS = 70_170;
+const MAX_LINES = 12_680;
+const MAX_WORDS = 72_000;
 
 test('src has no more lines and words than its budget', () => {
   const texts = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })

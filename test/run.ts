@@ -80,7 +80,7 @@ await build({
  * The others share processes, so that few of them load and compile the gateway.
  */
 const ALONE =
-  /\b(?:createMemoryProbe|getActiveResourcesInfo|cpuUsage|residentBytes)\b|new Worker\(|^(?:before|after)\((?!buildOnce\))/m;
+  /\b(?:createMemoryProbe|getActiveResourcesInfo|cpuUsage|residentBytes)\b|^(?:before|after)\((?!buildOnce\))/m;
 const PROCESSES = 6;
 
 /** Deals the files out, and returns one file for each process that imports them one after the other. */

@@ -2,7 +2,8 @@
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { createRemoteAddress, headerValues } from '../downstream/request-head.ts';
+import { soleHeader } from '../downstream/request-head.ts';
+import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { isOwnHost } from '../lib/loopback.ts';
@@ -36,12 +37,12 @@ export function createAccessCheck(
     checkOrigin(call);
     // Probes cannot read secrets: as /health on the public port, it says nothing else.
     if (call.path === READY_PATH && isOwn) return;
-    const values = headerValues(call, 'authorization');
+    const sent = soleHeader(call, 'authorization');
     try {
-      authenticate(values.map(toBearer));
+      authenticate(sent && toBearer(sent));
     } catch (error) {
       // Browsers send nothing before they are asked for it.
-      if (values.length > 0) failures += 1;
+      if (call.headers.authorization !== undefined) failures += 1;
       if (failures > 0 && performance.now() - loggedAtMs >= FAILURES_LOGGED_EVERY_MS) {
         const remote = createRemoteAddress(config().server.trustedProxies)(call);
         logger.log('warn', 'wrong admin key', { failures, remote });

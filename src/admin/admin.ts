@@ -5,13 +5,12 @@ import { constants, createGzip } from 'node:zlib';
 
 import type { AdminSettings, Config } from '../config/config.ts';
 import type { Call, CLIENT_LIMITS } from '../downstream/call.ts';
+import type { ResponseHeaders } from '../downstream/client-reply.ts';
 import { createHttpServer } from '../downstream/http-server.ts';
 import { checkProtocol } from '../downstream/request-head.ts';
 import { ByteBudget } from '../lib/byte-budget.ts';
-import { fromIterable } from '../lib/byte-source.ts';
 import { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
-import type { Answer } from '../lib/attempt.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { createAccessCheck, READY_PATH } from './access.ts';
 import { createFeed } from './feed.ts';
@@ -26,7 +25,7 @@ const LIMITS = { maxBufferedBytes: 1_048_576, memoryBytes: Infinity };
 const JSON_TYPE = 'application/json';
 const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8';
 
-type Route = (call: Call) => Answer;
+type Route = (call: Call) => Promise<void> | undefined;
 export type Admin = ReturnType<typeof createAdmin>;
 
 /**
@@ -43,12 +42,13 @@ export function createAdmin(
   const feed = createFeed(() => view.present());
   const { html, policy } = createPage();
   const headers = { 'content-security-policy': policy, 'referrer-policy': 'no-referrer' };
-  const answerReadiness = () => {
+  const answerReadiness = ({ reply }: Call) => {
     const status = readinessOf(config(), figures);
-    return createAnswer(JSON_TYPE, JSON.stringify({ status }), status === 'ready' ? 200 : 503);
+    const body = JSON.stringify({ status });
+    return reply.send(status === 'ready' ? 200 : 503, headersOf(JSON_TYPE), body);
   };
   const routes = new Map<string, Route>([
-    ['/', () => createAnswer('text/html; charset=utf-8', html, 200, headers)],
+    ['/', ({ reply }) => reply.send(200, headersOf('text/html; charset=utf-8', headers), html)],
     ['/events', (call) => stream(call, 'text/event-stream', () => feed(call))],
     ['/metrics', (call) => stream(call, METRICS_TYPE, () => inChunks(view.scrape()))],
     [READY_PATH, answerReadiness],
@@ -72,8 +72,7 @@ function createHandler(
   routes: ReadonlyMap<string, Route>,
   logger: Logger,
 ): (call: Call) => Promise<void> {
-  // Async: in the turn in which a request is announced, node:http does not know yet that it is complete.
-  async function dispatch(call: Call): Promise<Answer> {
+  async function dispatch(call: Call): Promise<void> {
     checkProtocol(call);
     checkAccess(call);
     const route = routes.get(call.path);
@@ -83,15 +82,19 @@ function createHandler(
   }
   return async (call) => {
     try {
-      await call.send(await dispatch(call));
+      await dispatch(call);
     } catch (thrown) {
       const failure = GatewayError.from(thrown);
       if (failure.kind === 'internal') {
         const cause = thrown instanceof Error ? thrown.stack : undefined;
         logger.log('error', 'admin request failed', { path: call.path, cause });
       }
-      await call.send(toErrorAnswer(failure)).catch(() => {});
+      const { status, headers, body } = toErrorAnswer(failure);
+      if (call.reply.hasBegun) await call.reply.fail(failure);
+      else await call.reply.send(status, headers, body);
     }
+    await call.reply.closed;
+    call.release();
   };
 }
 
@@ -100,25 +103,42 @@ function toErrorAnswer(failure: GatewayError) {
   const headers = failure.toHeaders();
   // Browsers ask the user for a key then, and send it with the feed's request too.
   if (status === 401) headers['www-authenticate'] = 'Basic realm="inference-gateway"';
-  return createAnswer(JSON_TYPE, failure.toBody(), status, headers);
+  return { status, headers: headersOf(JSON_TYPE, headers), body: failure.toBody() };
 }
 
 /** Compressed if that is asked for: the text of 300 models has megabytes, and a page that changes repeats its names. */
-function stream({ headers, method }: Call, type: string, read: () => AsyncIterable<Buffer>) {
+function stream(call: Call, type: string, read: () => AsyncIterable<Buffer>) {
+  const { headers, method, reply } = call;
   const vary = { vary: 'accept-encoding' };
-  if (method === 'HEAD') return createAnswer(type, '', 200, vary);
+  if (method === 'HEAD') return reply.send(200, headersOf(type, vary), '');
   if (!/\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))/i.test(String(headers['accept-encoding']))) {
-    return createAnswer(type, fromIterable(read()), 200, vary);
+    return sendEach(call, headersOf(type, vary), read());
   }
   // Each event leaves at once.
   const gzip = createGzip({ flush: constants.Z_SYNC_FLUSH });
   pipeline(read(), gzip, () => {});
-  return createAnswer(type, fromIterable(gzip), 200, { ...vary, 'content-encoding': 'gzip' });
+  return sendEach(call, headersOf(type, { ...vary, 'content-encoding': 'gzip' }), gzip);
 }
 
-type Headers = Answer['headers'];
+/** Sends the chunks as fast as the client takes them, until it leaves. */
+async function sendEach(
+  { cancellation, reply }: Call,
+  headers: ResponseHeaders,
+  chunks: AsyncIterable<Buffer>,
+): Promise<void> {
+  reply.beginStream(200, headers);
+  for await (const chunk of chunks) {
+    if (cancellation.reason) return;
+    if (reply.write(chunk)) continue;
+    await new Promise<void>((resolve) => {
+      reply.onRoom = resolve;
+      cancellation.onCancel(resolve);
+    });
+  }
+  reply.end();
+}
 
-function createAnswer<Body>(type: string, body: Body, status = 200, headers: Headers = {}) {
+function headersOf(type: string, more: ResponseHeaders = {}): ResponseHeaders {
   const common = { 'cache-control': 'no-store', 'x-content-type-options': 'nosniff' };
-  return { status, headers: { 'content-type': type, ...common, ...headers }, body };
+  return { 'content-type': type, ...common, ...more };
 }

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 import type { Config } from '../config/config.ts';
-import type { AccessRecord } from '../lib/attempt.ts';
+import type { AccessRecord } from '../request/record.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
@@ -19,6 +19,8 @@ export interface Figures {
   inFlight(): number;
   /** Requests in flight of `clients.<name>` or `providers.<id>`. */
   inFlightOf(section: string): number;
+  /** What is used up of the buckets of a client that are refilled by the minute or the day. */
+  usedOf(client: string): readonly { limit: string; capacity: number; used: number }[];
   /** The age of the oldest request in flight at each provider that has one. */
   oldestAgesMs(): ReadonlyMap<string, number>;
   openStreams(): number;
@@ -123,12 +125,20 @@ function readParts(config: Config, figures: Figures): FigureRow[] {
   const inCooldown = providersOf((id) => cooling.get(id));
   const areUp = providersOf((id) => figures.isModelListUp(id));
   const circuits = countCircuits(config, figures.circuits());
+  const buckets = config.clients.flatMap(({ name }) =>
+    figures.usedOf(name).map((use) => {
+      return { ...use, labels: NO_LABELS.with('limit', use.limit).with('client', name) };
+    }),
+  );
+  const limits = buckets.map(({ labels, capacity }) => [labels, capacity] as const);
+  const used = buckets.map((bucket) => [bucket.labels, bucket.used] as const);
   return [
     ['gateway_breaker_circuits', circuits, 'Circuits of providers and models that are not closed.'],
     ['gateway_client_requests_in_flight', ofClients, 'Requests of each client that are not over.'],
     ['gateway_provider_requests_in_flight', ofProviders, 'Requests at each provider.'],
     ['gateway_provider_oldest_request_seconds', oldest, 'Age of the oldest one, 0 without one.'],
-    ['gateway_limit', limitsOf(config), 'Limits of the settings, by their unit.'],
+    ['gateway_limit', [...limitsOf(config), ...limits], 'Limits of the settings, by their unit.'],
+    ['gateway_limit_used', used, 'What is used up of those by the minute and the day.'],
     ['gateway_keys_in_cooldown', inCooldown, 'Keys that are not used for a while, of several.'],
     ['gateway_model_list_up', areUp, '1 if the latest fetch succeeded.'],
   ];

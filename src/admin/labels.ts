@@ -1,7 +1,7 @@
 /** Label sets of the exposition format, and which names of models may be labels. */
 
 import type { Config } from '../config/config.ts';
-import type { FinishedRequest } from '../lib/request-facts.ts';
+import type { FinishedRequest } from '../request/facts.ts';
 
 /** Names that are neither configured nor listed by a provider: clients could make up any number of them. */
 export const OTHER = 'other';

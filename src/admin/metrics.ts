@@ -1,9 +1,9 @@
 /** The metrics of finished requests. Names and labels of `gen_ai_*` are those of Envoy AI Gateway, and so are their buckets, among finer ones. */
 
 import type { Config } from '../config/config.ts';
-import type { TryFacts } from '../lib/attempt.ts';
+import type { TryFacts } from '../request/record.ts';
 import type { Outcome } from '../lib/errors.ts';
-import type { FinishedRequest, RequestFacts } from '../lib/request-facts.ts';
+import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
 import {
   combine,
   NO_LABELS,

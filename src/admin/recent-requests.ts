@@ -1,7 +1,7 @@
 /** The last requests, and the last failures before them. */
 
 import { redactFacts } from '../lib/log.ts';
-import type { FinishedRequest, RequestFacts } from '../lib/request-facts.ts';
+import type { FinishedRequest, RequestFacts } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { isFailed } from './metrics.ts';
 

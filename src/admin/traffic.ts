@@ -1,7 +1,7 @@
 /** Counts and first-token times of all requests, of each provider, model and client, for the page. */
 
-import type { TryFacts } from '../lib/attempt.ts';
-import type { FinishedRequest } from '../lib/request-facts.ts';
+import type { TryFacts } from '../request/record.ts';
+import type { FinishedRequest } from '../request/facts.ts';
 import { OTHER, type ModelSet } from './labels.ts';
 import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isClientError, isFailed, isSent } from './metrics.ts';
 import { bucketOf, quantile } from './series.ts';

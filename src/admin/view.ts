@@ -3,7 +3,7 @@
 import { hostname } from 'node:os';
 
 import { needsKey, type Config } from '../config/config.ts';
-import type { FinishedRequest } from '../lib/request-facts.ts';
+import type { FinishedRequest } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { attentionOf } from './attention.ts';
@@ -51,6 +51,10 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
     present() {
       const current = config();
       const rows = readFigures(current, figures, feedDelay());
+      const { clients, ...report } = traffic.report();
+      const withLimits = Object.entries(clients).map(([name, row]) => {
+        return [name, { ...row, limits: figures.usedOf(name) }] as const;
+      });
       return {
         settings: describeSettings(current, figures.url()),
         now: new Date().toISOString(),
@@ -58,7 +62,8 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
         accepting: figures.isListening(),
         attention: attentionOf(current, figures),
         figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
-        ...traffic.report(),
+        ...report,
+        clients: Object.fromEntries(withLimits),
         providers: describeProviders(current, figures, traffic, redact),
         requests: recent.report(),
       };

@@ -28,8 +28,9 @@ export function describeStartup(started: Started): string {
   const { aliases, providers } = config;
   const { node, url, host, admin_url: adminUrl, providers: ids } = startedLine(started);
   // A line for each, because the targets of one are a list.
-  const aliasLines = [...aliases].map(([alias, { targets, isBalanced }]) => {
-    return `aliases    ${alias} -> ${targets.join(', ')}${isBalanced ? ' (least busy)' : ''}`;
+  const aliasLines = [...aliases].map(([alias, { targets, balance, weights }]) => {
+    const how = [balance.replace('_', ' '), ...(weights?.values() ?? [])].join(' ');
+    return `aliases    ${alias} -> ${targets.join(', ')}${balance === 'order' ? '' : ` (${how})`}`;
   });
   const overridden = [...config.values.plain()].filter(([, { overridesFile }]) => overridesFile);
   return toLines([

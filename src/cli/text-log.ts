@@ -1,8 +1,8 @@
 /** The log as text, for a terminal. */
 
-import type { TryFacts } from '../lib/attempt.ts';
+import type { TryFacts } from '../request/record.ts';
 import type { FlatFacts, LogEntry, LogFacts } from '../lib/log.ts';
-import type { RequestFacts } from '../lib/request-facts.ts';
+import type { RequestFacts } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const ANSI_COLOURS = { error: 31, warn: 33, info: 32, debug: 36, trace: 90 } as const;

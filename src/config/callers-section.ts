@@ -1,7 +1,8 @@
 /** The keys of callers, `[clients.<name>]` and `[admin]`. */
 
 import { isLoopback } from '../lib/loopback.ts';
-import { Secret, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
+import { Secret } from '../lib/secret.ts';
+import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Section, SettingValues } from './setting-values.ts';
 
 /** The length of a key, and of a fixed header's value: servers refuse longer headers. */
@@ -49,24 +50,50 @@ export function checkCallerKeys(values: SettingValues): void {
 
 /**
  * Returns all clients. No key may be another client's too, nor one of `[server.auth]`: a key tells who calls. Warns of
- * models that can match no alias and no provider.
+ * models that can match no alias and no provider, and of tokens that do not count.
  */
-export function readClients(values: SettingValues, aliases: string[], registered: string[]) {
+export function readClients(
+  values: SettingValues,
+  aliases: ReadonlyMap<string, { readonly targets: readonly string[] }>,
+  registered: readonly { readonly id: string; readonly streamUsage: boolean }[],
+) {
   const { enabled, keys = [] } = values.section('server.auth');
   const names = values.sectionsBelow('clients');
   const taken = new Set(keys);
   if (names.length > 0 && !enabled) {
     values.problem('clients', 'clients have no effect while server.auth.enabled is false');
   }
-  const { primary = '' } = values.section('providers');
-  const canMatch = (model: string) => {
-    const start = model.replace(/\*$/, '');
-    const isName = (name: string) => name === model || (start !== model && name.startsWith(start));
-    const isOfProvider = registered.some((id) => start.startsWith(`${id}/`));
-    const isOfPrimary = registered.includes(primary) && !start.includes('/');
-    return isOfProvider || isOfPrimary || [...aliases, ...registered].some(isName);
+  const { primary, fallback = [] } = values.section('providers');
+  /** Whether some name that the pattern matches goes to this provider. */
+  const leadsTo = (model: string, id: string) => {
+    const matched = [...aliases].filter(([alias]) => matches(model, alias));
+    const isOfAlias = matched.some(([, { targets }]) =>
+      targets.some((target) => target.startsWith(`${id}/`)),
+    );
+    const isOfPrimary = id === primary && !model.includes('/') && !aliases.has(model);
+    return isOfAlias || isOfPrimary || model.startsWith(`${id}/`) || matches(model, id);
   };
-  return names.map((name) => readClient(name, values, taken, canMatch));
+  const canMatch = (model: string) =>
+    [...aliases.keys()].some((alias) => matches(model, alias)) ||
+    registered.some(({ id }) => leadsTo(model, id));
+  return names.map((name) => {
+    const client = readClient(name, values, taken, canMatch);
+    const { models = ['*'], limit } = client;
+    if (limit.tokensPerMinute + limit.tokensPerDay === 0) return client;
+    const uncounted = registered.filter(({ id, streamUsage }) => {
+      const mayAsk = fallback.includes(id) || models.some((model) => leadsTo(model, id));
+      return mayAsk && !streamUsage;
+    });
+    const shown = uncounted.map(({ id }) => id).join(', ');
+    const text = `streams of ${shown} count for its limit in tokens only if they ask for their usage; set stream_usage there`;
+    if (shown) values.warning(`clients.${name}`, text);
+    return client;
+  });
+}
+
+/** Returns true if a pattern of `models` has this name: in full, or up to a `*` at the end. */
+function matches(pattern: string, name: string): boolean {
+  return pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
 }
 
 type Test = (model: string) => boolean;

@@ -10,7 +10,7 @@ import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-se
 import { readProviders } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
-import type { TARGETS } from './setting-kinds.ts';
+import type { BalancedTargets, TARGETS } from './setting-kinds.ts';
 import { ConfigError, type SettingValues } from './setting-values.ts';
 
 export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
@@ -61,7 +61,7 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   const registered = providers.registered.map(({ id }) => id);
   const known = [...registered, ...providers.skipped.map(({ id }) => id)];
   const aliases = readAliases(values, registered);
-  const clients = readClients(values, [...aliases.keys()], registered);
+  const clients = readClients(values, aliases, providers.registered);
   const rateLimit = readRateLimit(values, known);
   if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;
@@ -108,12 +108,16 @@ function checkProxies(proxies: readonly string[], values: SettingValues): void {
   }
 }
 
-/**
- * Returns the targets of each alias, one at least, each `<provider_id>/<model_name>`. `isBalanced`, by `least_busy`: the
- * order in which they are asked depends on the requests in flight.
- */
+export interface AliasSettings {
+  /** One at least, each `<provider_id>/<model_name>`. */
+  readonly targets: readonly string[];
+  readonly balance: NonNullable<BalancedTargets['balance']>;
+  /** By target; only if it is weighted. */
+  readonly weights?: ReadonlyMap<string, number>;
+}
+
 function readAliases(values: SettingValues, registered: readonly string[]) {
-  const aliases = new Map<string, { targets: readonly string[]; isBalanced: boolean }>();
+  const aliases = new Map<string, AliasSettings>();
   const hidden = values.hiddenKeys();
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
@@ -124,8 +128,9 @@ function readAliases(values: SettingValues, registered: readonly string[]) {
       continue;
     }
     const written = value as NonNullable<typeof TARGETS.default>;
-    const isTable = typeof written === 'object' && 'targets' in written;
-    const targets = isTable ? written.targets : [written].flat();
+    const table = typeof written === 'object' && 'targets' in written ? written : undefined;
+    const targets = table?.targets ?? [written as string | string[]].flat();
+    const { balance = 'order', weights } = table ?? {};
     if (targets.length === 0) values.problem(name, 'name one model at least');
     for (const target of targets) {
       const slash = target.indexOf('/');
@@ -136,8 +141,14 @@ function readAliases(values: SettingValues, registered: readonly string[]) {
         values.warning(name, `provider "${shown}" is not registered`);
       }
     }
-    const isBalanced = isTable && written.balance === 'least_busy';
-    aliases.set(alias, { targets, isBalanced });
+    const isWeighted = balance === 'weighted';
+    const isWhole = weights?.length === targets.length && weights.some((weight) => weight > 0);
+    if (isWeighted ? !isWhole : weights) {
+      const text = 'balance = "weighted" needs one for each target, not all 0; others have none';
+      values.problem(`${name}.weights`, text);
+    }
+    const byTarget = weights && new Map(targets.map((target, index) => [target, weights[index]!]));
+    aliases.set(alias, { targets, balance, ...(byTarget && { weights: byTarget }) });
   }
   return aliases;
 }

@@ -1,6 +1,6 @@
 /** The headers in `[providers.<id>]`: those that are sent with each request, and the names of those that are passed on. */
 
-import { Secret } from '../lib/secrets.ts';
+import { Secret } from '../lib/secret.ts';
 import { MAX_KEY_CHARACTERS } from './callers-section.ts';
 import type { SettingValues } from './setting-values.ts';
 

@@ -12,7 +12,7 @@ export type ProviderSettings = Exclude<ReturnType<typeof readProvider>, string>;
 
 /** Returns the registered providers, and the others with the reason. */
 export function readProviders(values: SettingValues) {
-  const { primary, fallback = [] } = values.section('providers');
+  const { primary, fallback = [], fallbackOn = [] } = values.section('providers');
   const registered: ProviderSettings[] = [];
   /** `isConfigured`: the file has a section for it, so the operator probably wants it. */
   const skipped: { id: string; reason: string; isConfigured: boolean }[] = [];
@@ -39,7 +39,7 @@ export function readProviders(values: SettingValues) {
       values.warning(name, text);
     }
   }
-  return { registered, skipped, primary, fallback: [...new Set(fallback)] };
+  return { registered, skipped, primary, fallback, fallbackOn };
 }
 
 function withoutKey(id: string): string {

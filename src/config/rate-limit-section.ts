@@ -3,7 +3,7 @@
 import { isIP } from 'node:net';
 
 import { didYouMean } from '../lib/did-you-mean.ts';
-import { Secret } from '../lib/secrets.ts';
+import { Secret } from '../lib/secret.ts';
 import { MAX_KEY_CHARACTERS, type BucketSettings } from './callers-section.ts';
 import { MAX_PORT } from './settings-table.ts';
 import type { SettingValues } from './setting-values.ts';

@@ -13,7 +13,7 @@ import {
   expectedOf,
   isTable,
   parseText,
-  problemsOfTargets,
+  problemsOfTable,
   typeOf,
   type Rows,
   type Setting,
@@ -143,8 +143,8 @@ class ValueReader {
         result = { value, row, origin, overridesFile };
         continue;
       }
-      if (row.type === 'targets' && isTable(value)) {
-        const problems = problemsOfTargets(value, written as Table);
+      if (row.rows && isTable(value)) {
+        const problems = problemsOfTable(row, value, written as Table);
         for (const [wrong, text] of problems) this.values.problem(nameOf(name, wrong), text);
         continue;
       }

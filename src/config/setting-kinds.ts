@@ -6,18 +6,22 @@ import { didYouMean } from '../lib/did-you-mean.ts';
 /** TOML's tables, untrusted. smol-toml makes them without a prototype. */
 export type Table = Record<string, unknown>;
 
+type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
+
 /** A row of the table of settings, plain data. `T` is the type of the value in use: undefined if it has no default. */
 export interface Setting<T = unknown> {
-  readonly type: 'integer' | 'seconds' | 'boolean' | 'text' | 'texts' | 'targets' | 'headers';
+  readonly type: Scalar | 'texts' | 'integers' | 'headers' | 'targets' | 'table';
   readonly default: T;
   /** The setting whose value is the default. */
   readonly inherits?: string;
-  /** Bounds of integers and seconds. */
+  /** Bounds of integers, also those in arrays, and of seconds. */
   readonly min?: number;
   readonly max?: number;
   /** A text may only be one of these. */
   readonly choices?: readonly string[];
   readonly isNotEmpty?: boolean;
+  /** The keys of a table that may be its value; `<model>` stands for any. */
+  readonly rows?: ReadonlyMap<string, Setting>;
   /** The variable that wins over the file. */
   readonly env?: string;
   /** A variable that the file wins over; `<ID>` stands for the provider's id in capitals. */
@@ -71,24 +75,46 @@ export const TEXTS = {
   default: undefined as readonly string[] | undefined,
 } as const;
 
-export const BALANCES = ['order', 'least_busy'] as const;
+export function integers(min: number, max: number) {
+  const none = undefined as readonly number[] | undefined;
+  return { type: 'integers', min, max, default: none } as const;
+}
 
-/** The targets of an alias, to be asked in this order; or first the one with the fewest requests. */
+export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
+export const WEIGHTS = integers(0, 10_000);
+
+/** The targets of an alias, to be asked in this order; or first the one with the fewest requests, or one drawn by weight. */
 export interface BalancedTargets {
   readonly targets: readonly string[];
   readonly balance?: (typeof BALANCES)[number];
+  readonly weights?: typeof WEIGHTS.default;
 }
 
 export const TARGETS = {
   type: 'targets',
   default: undefined as string | readonly string[] | BalancedTargets | undefined,
+  rows: new Map<string, Setting>([
+    ['targets', TEXTS],
+    ['balance', oneOf(BALANCES, 'order')],
+    ['weights', WEIGHTS],
+  ]),
 } as const;
 
-/** The keys of `BalancedTargets`. */
-const TARGET_ROWS: ReadonlyMap<string, Setting> = new Map<string, Setting>([
-  ['targets', TEXTS],
-  ['balance', oneOf(BALANCES, 'order')],
-]);
+/** The members of a list of models that tell a model's limits, in tokens. */
+export const MODEL_LIMITS = (
+  'context_length max_model_len context_window max_input_tokens max_output_tokens ' +
+  'max_completion_tokens'
+).split(' ');
+export const MODEL_LIMIT = integer(1, 1_000_000_000);
+const LIMIT_ROWS = new Map(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT]));
+const LIMITS: Setting = { type: 'table', default: undefined, rows: LIMIT_ROWS };
+
+/** The limits of models by their names. */
+export const DETAILS = {
+  type: 'table',
+  default: undefined as Readonly<Record<string, Readonly<Record<string, number>>>> | undefined,
+  rows: new Map([['<model>', LIMITS]]),
+} as const;
 
 export const HEADERS = {
   type: 'headers',
@@ -96,17 +122,19 @@ export const HEADERS = {
 } as const;
 
 /** The accepted values, for a message. */
-export function expectedOf({ type, min, max, choices, isNotEmpty }: Setting): string {
-  const integers = `an integer from ${min} to ${max}`;
+export function expectedOf({ type, min, max, choices, isNotEmpty, rows }: Setting): string {
+  const range = `from ${min} to ${max}`;
   if (choices) return `one of ${choices.join(', ')}`;
   return {
-    integer: integers,
-    seconds: integers,
+    integer: `an integer ${range}`,
+    integers: `an array of integers ${range}`,
+    seconds: `an integer ${range}`,
     boolean: 'true or false',
     text: isNotEmpty ? 'a string that is not empty' : 'a string',
     texts: 'an array of strings',
     targets: `a string, an array of strings, or { targets = […], balance = "${BALANCES.join('" or "')}" }`,
     headers: 'a table of strings',
+    table: `a table with ${[...(rows?.keys() ?? [])].join(', ')}`,
   }[type];
 }
 
@@ -117,9 +145,14 @@ export function accepts(row: Setting, value: unknown): boolean {
   if (choices) return isText && choices.includes(value);
   if (type === 'text') return isText && !(isNotEmpty && value === '');
   if (type === 'texts') return areTexts(value);
-  if (type === 'targets' && isTable(value)) return problemsOfTargets(value).size === 0;
+  if (row.rows && isTable(value)) return problemsOfTable(row, value).size === 0;
   if (type === 'targets') return isText || areTexts(value);
   if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
+  if (type === 'integers') {
+    return (
+      Array.isArray(value) && value.every((item) => accepts({ ...row, type: 'integer' }, item))
+    );
+  }
   return Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
 }
 
@@ -128,15 +161,24 @@ function areTexts(value: unknown): boolean {
 }
 
 /**
- * Returns the keys of an alias that is a table which are unknown, or have a wrong value, or none and need one: each with
- * the problem, which shows what is `written` in the file.
+ * Returns the keys of a table which are unknown, or have a wrong value, or none and need one: each with the problem, which
+ * shows what is `written` in the file.
  */
-export function problemsOfTargets(table: Table, written = table): ReadonlyMap<string, string> {
+export function problemsOfTable(
+  { type, rows = new Map() }: Setting,
+  table: Table,
+  written = table,
+): ReadonlyMap<string, string> {
   const problems = new Map<string, string>();
-  for (const key of new Set(['targets', ...Object.keys(table)])) {
-    const row = TARGET_ROWS.get(key);
-    if (!row) problems.set(key, `unknown key${didYouMean(key, [...TARGET_ROWS.keys()])}`);
-    else if (!accepts(row, table[key])) {
+  const needed = type === 'targets' ? ['targets'] : [];
+  for (const key of new Set([...needed, ...Object.keys(table)])) {
+    const row = rows.get(key) ?? rows.get('<model>');
+    const value = table[key];
+    if (!row) problems.set(key, `unknown key${didYouMean(key, [...rows.keys()])}`);
+    else if (row.rows && isTable(value)) {
+      const own = problemsOfTable(row, value, written[key] as Table);
+      for (const [inner, problem] of own) problems.set(`${key}.${inner}`, problem);
+    } else if (!accepts(row, value)) {
       problems.set(key, `found ${describe(written[key])}, expected ${expectedOf(row)}`);
     }
   }

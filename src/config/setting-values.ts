@@ -3,7 +3,8 @@
  * become a `Config` (`configOf`). A reload compares values.
  */
 
-import { Secret, SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
+import { Secret } from '../lib/secret.ts';
+import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 

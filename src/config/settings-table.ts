@@ -6,8 +6,10 @@
 import { LOG_LEVELS } from '../lib/log.ts';
 import {
   boolean,
+  DETAILS,
   HEADERS,
   integer,
+  integers,
   oneOf,
   seconds,
   text,
@@ -63,6 +65,9 @@ export const SETTINGS = {
     models: TEXTS,
     ...CONCURRENCY,
     ...BUCKET,
+    requests_per_minute: integer(0, 60_000_000, 0),
+    tokens_per_minute: integer(0, 1_000_000_000, 0),
+    tokens_per_day: integer(0, 1_000_000_000_000, 0),
   },
   admin: {
     port: { ...integer(0, MAX_PORT), env: 'GATEWAY_ADMIN_PORT', needsRestart: true },
@@ -78,6 +83,7 @@ export const SETTINGS = {
   providers: {
     primary: { ...text(), env: 'GATEWAY_PRIMARY' },
     fallback: { ...TEXTS, env: 'GATEWAY_FALLBACK' },
+    fallback_on: integers(400, 499),
   },
   'providers.<id>': {
     enabled: boolean(true),
@@ -89,6 +95,7 @@ export const SETTINGS = {
     return_headers: TEXTS,
     default_model: { ...text(), providerEnv: '<ID>_DEFAULT_MODEL' },
     models: TEXTS,
+    model_details: DETAILS,
     key_affinity: boolean(false),
     stream_usage: boolean(false),
     timeout: { ...seconds(1, 60), inherits: 'server.timeout' },

@@ -6,7 +6,7 @@ import buffer from 'node:buffer';
 import { joinParts, replaceText, sliceText } from '../lib/chunk-buffer.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { JsonScanner, type JsonValue } from '../lib/json.ts';
-import type { ChatRequest } from '../lib/attempt.ts';
+import type { ChatRequest } from '../request/record.ts';
 
 /** The model is decoded, and encoded again for each attempt: 30 MB of escapes would take a second. */
 const MAX_MODEL_BYTES = 2_097_152;
@@ -16,6 +16,11 @@ const MODELS = /^models$/iu;
 /** Depths of the values that are noted. */
 const [BODY, MEMBER, MESSAGE, MESSAGE_MEMBER, CONTENT_PART] = [0, 1, 2, 3, 4];
 const NO_MESSAGES = '"messages" must be a non-empty array';
+
+/** All bytes of a body. An open stream keeps the request, but not its bytes: whoever holds them drops them. */
+interface BodyBytes {
+  readonly parts: readonly Buffer[];
+}
 
 /** The checked members of a message; of one that is there twice, the last. */
 interface Message {
@@ -48,6 +53,7 @@ export class ChatRequestParser {
   /** In the current member, and in `stream_options`. */
   #innerUsage: JsonValue | undefined;
   #includeUsage: JsonValue | undefined;
+  #promptCacheKey: string | undefined;
 
   /** `mayListModels`: whether `models` may be there, in which OpenRouter takes other models than `model`. */
   constructor(mayListModels = true) {
@@ -60,17 +66,18 @@ export class ChatRequestParser {
   }
 
   /**
-   * Returns the request; it holds the bytes of `body`, which are all chunks, and copies no long ones. Throws
-   * `invalidRequest` for anything that is not a chat completion request.
+   * Returns the request, which reads its bytes from `body`, and copies no long ones. Throws `invalidRequest` for anything
+   * that is not a chat completion request.
    */
-  finish(body: readonly Buffer[]): ChatRequest {
-    if (!buffer.isUtf8(joinParts(body))) throw invalidRequest('request body is not valid UTF-8');
+  finish(body: BodyBytes): ChatRequest {
+    const { parts } = body;
+    if (!buffer.isUtf8(joinParts(parts))) throw invalidRequest('request body is not valid UTF-8');
     const jsonFault = this.#json.finish();
     if (jsonFault) throw jsonFault;
     if (!this.#isObject) throw invalidRequest('request body must be a JSON object');
     const { kind, start, end } = this.#target.model ?? { kind: 'null', start: 0, end: 0 };
     if (end - start > MAX_MODEL_BYTES) throw invalidRequest('"model" is too long');
-    const written = sliceText(body, start, end);
+    const written = sliceText(parts, start, end);
     const model = kind === 'string' ? String(JSON.parse(written)) : '';
     if (model === '') throw invalidRequest('"model" must be a non-empty string');
     // `null` is what some clients send for an argument that was not given.
@@ -82,17 +89,18 @@ export class ChatRequestParser {
     if (this.#fault) throw invalidRequest(this.#fault);
 
     const isStream = stream === 'true';
-    const usageEdit = isStream ? this.#usageEdit(body) : undefined;
+    const usageEdit = isStream ? this.#usageEdit(parts) : undefined;
     return {
       model,
       stream: isStream,
       mayAskForUsage: usageEdit !== undefined,
+      promptCacheKey: this.#promptCacheKey,
       bodyWith(name: string, asksForUsage: boolean) {
         const edit = { text: JSON.stringify(name), start, end };
-        if (!asksForUsage) return replaceText(body, edit);
+        if (!asksForUsage) return replaceText(body.parts, edit);
         // The latter of the two places first: the offset of the other one stays.
         const [first, last] = [edit, usageEdit!].toSorted((a, b) => a.start - b.start);
-        return replaceText(replaceText(body, last!), first!);
+        return replaceText(replaceText(body.parts, last!), first!);
       },
     };
   }
@@ -156,6 +164,8 @@ export class ChatRequestParser {
       this.#streamOptions = value;
       this.#includeUsage = this.#innerUsage;
     }
+    // A text that is too long to be decoded is ''.
+    if (name === 'prompt_cache_key') this.#promptCacheKey = value.text || undefined;
     if (OTHER_CASE.test(name)) return '"model" and "stream" must be written in lower case';
     const isListRefused = !this.#mayListModels && MODELS.test(name);
     return isListRefused ? 'a client whose models are limited may not send "models"' : undefined;

@@ -3,9 +3,11 @@
 import type { Socket } from 'node:net';
 
 import type { ByteBudget } from '../lib/byte-budget.ts';
-import { invalidRequest, type GatewayError } from '../lib/errors.ts';
+import type { GatewayError } from '../lib/errors.ts';
 import { createUuid } from '../lib/ids.ts';
-import { Call, type CLIENT_LIMITS, type Exchange, serialize, type TextAnswer } from './call.ts';
+import { type AnswerBroken, refusalOf, serialize } from './broken-request.ts';
+import { Call, type CLIENT_LIMITS, type Exchange } from './call.ts';
+import { limitLingering } from './lingering.ts';
 import { discardBody } from './request-body.ts';
 import { toAddress } from './request-head.ts';
 
@@ -13,27 +15,8 @@ import { toAddress } from './request-head.ts';
 const MAX_WAITING_REQUESTS = 8;
 /** A client is cut off if it takes nothing of its response between so many checks in a row. */
 export const PROGRESS_CHECKS = 4;
-/** Before it is closed, a connection is read on for so many checks at most: 30 s, nginx's lingering_time. */
-const LINGER_CHECKS = 30;
-/** So many in a row find that nothing has come: 5 s, nginx's lingering_timeout. */
-const QUIET_CHECKS = 5;
-
-/** Status and text by the code of the parser's error; any other is a plain 400. */
-const PARSER_ERRORS = new Map([
-  ['HPE_HEADER_OVERFLOW', { status: 431, text: 'request headers are too large' }],
-  ['HPE_CHUNK_EXTENSIONS_OVERFLOW', { status: 413, text: 'chunk extensions are too large' }],
-  ['ERR_HTTP_REQUEST_TIMEOUT', { status: 408, text: 'request was not received in time' }],
-]);
-const OTHER_ERROR = { status: 400, text: 'request is not valid HTTP' };
 /** The client closed its sending side inside a request: it counts as gone. */
 const ENDED_EARLY = 'HPE_INVALID_EOF_STATE';
-
-/** Returns the answer to a request that never became a call. `remote` is the address of the connection's other end. */
-export type AnswerBroken = (
-  refusal: GatewayError,
-  requestId: string,
-  remote: string | undefined,
-) => TextAnswer;
 
 /** Requests of one listener: those that have begun and are not over, and what became of the others since the start. */
 export interface RequestCounts {
@@ -77,7 +60,7 @@ export class Connection {
   #closesAfterQueue = false;
   /** The answer to the latest request that began said `Connection: close` during its upload: no other begins. */
   #closesAfterUpload = false;
-  #lingering: NodeJS.Timeout | undefined;
+  #isLingering = false;
   /** Bytes that the kernel had taken at the last check, and how many checks have found no more. */
   #takenBytes = -1;
   #checksWithoutProgress = 0;
@@ -124,8 +107,7 @@ export class Connection {
       this.socket.destroy();
       return;
     }
-    const { status, text } = PARSER_ERRORS.get(code ?? '') ?? OTHER_ERROR;
-    const refusal = invalidRequest(text, { status, headers: { connection: 'close' } });
+    const refusal = refusalOf(code);
     if (isBusy) this.#refuseLatest(refusal);
     else this.#answerBroken(refusal);
   }
@@ -153,8 +135,8 @@ export class Connection {
   }
 
   /** Discards the upload of the latest request, and closes the connection when that has ended and is answered. */
-  async closeAfterUpload(answered: Promise<void>, awaitsContinue: boolean): Promise<void> {
-    const { request } = this.#latest!;
+  async closeAfterUpload(answered: Promise<void>): Promise<void> {
+    const { request, awaitsContinue } = this.#latest!;
     this.#closesAfterUpload = true;
     // node:http closes with it, as soon as the answer is written.
     this.socket.destroySoon = ignore;
@@ -174,20 +156,9 @@ export class Connection {
     this.#limitLingering();
   }
 
-  /** Counts checks and not milliseconds, as `checkProgress` does. */
   #limitLingering(): void {
-    const { socket } = this;
-    if (this.#lingering) return;
-    let checks = 0;
-    let quietChecks = 0;
-    let { bytesRead } = socket;
-    this.#lingering = setInterval(() => {
-      checks += 1;
-      quietChecks = socket.bytesRead > bytesRead ? 0 : quietChecks + 1;
-      ({ bytesRead } = socket);
-      if (checks === LINGER_CHECKS || quietChecks === QUIET_CHECKS) socket.destroy();
-      if (socket.destroyed) clearInterval(this.#lingering);
-    }, this.listener.limits.lingerCheckMs);
+    if (!this.#isLingering) limitLingering(this.socket, this.listener.limits.lingerCheckMs);
+    this.#isLingering = true;
   }
 
   /**
@@ -215,12 +186,14 @@ export class Connection {
     this.call = call;
     listener.counts.inFlight += 1;
     if (listener.cancelReason) this.cancel(listener.cancelReason);
-    void listener.handler.handle(call).then(() => this.#finish(call, exchange));
+    // node:http announces a request before it knows that it is complete.
+    queueMicrotask(() => {
+      void listener.handler.handle(call).then(() => this.#finish(call, exchange));
+    });
   }
 
   #finish(call: Call, { response }: Exchange): void {
     const { cancelReason, counts } = this.listener;
-    call.finish();
     this.call = undefined;
     counts.inFlight -= 1;
     const { reason } = call.cancellation;

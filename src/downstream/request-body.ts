@@ -2,7 +2,7 @@
 
 import type { IncomingMessage } from 'node:http';
 
-import type { Reservation } from '../lib/byte-budget.ts';
+import type { HeldBody, Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { invalidRequest } from '../lib/errors.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
@@ -24,7 +24,7 @@ interface BodyReader {
 }
 
 /**
- * Reads the whole body and returns it in parts; `onChunk` takes each chunk as it arrives. Throws a 413 if it is larger
+ * Reads the whole body and returns it; `onChunk` takes each chunk as it arrives. Throws a 413 if it is larger
  * than `maxBytes`, a 429 if it does not fit the reservation's budget, a 400 if it comes in too small chunks, and the
  * cancellation's reason, `ClientGone` if it breaks off. The answer to a refused body discards what follows.
  */
@@ -33,7 +33,7 @@ export function readRequestBody(
   call: BodyReader,
   maxBytes: number,
   onChunk: (chunk: Buffer) => void,
-): Promise<readonly Buffer[]> {
+): Promise<HeldBody> {
   const { bodyReservation, cancellation } = call;
   const pace = new UploadPace(request);
   const body = bodyReservation.holdBody({
@@ -65,7 +65,7 @@ export function readRequestBody(
     };
     const onEnd = () => {
       end();
-      resolve(body.parts);
+      resolve(body);
     };
     const onCancel = () => fail(cancellation.reason);
     request.on('data', onData);

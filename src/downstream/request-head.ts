@@ -1,7 +1,7 @@
-/** A request's head: refuses what Node's parser lets through (RFC 9112), and finds the client's address behind proxies. */
+/** A request's head: refuses what Node's parser lets through (RFC 9112). */
 
 import type { IncomingHttpHeaders } from 'node:http';
-import { BlockList, isIP } from 'node:net';
+import { isIP } from 'node:net';
 
 import { invalidRequest } from '../lib/errors.ts';
 
@@ -13,19 +13,18 @@ interface Head {
   readonly headers: IncomingHttpHeaders;
   /** Names and values in turn. */
   readonly rawHeaders: readonly string[];
-  /** The address of the connection's other end. */
-  readonly peerAddress: string | undefined;
 }
 
-/** Every value of a header, in the order they were sent: Node keeps only the first of some. `name` in lower case. */
-export function headerValues({ rawHeaders }: Pick<Head, 'rawHeaders'>, name: string): string[] {
-  const values: string[] = [];
+/** Returns the value of a header that was sent once; undefined if not, or more often: Node shows the first one then. `name` in lower case. */
+export function soleHeader({ rawHeaders }: Pick<Head, 'rawHeaders'>, name: string) {
+  let value: string | undefined;
   for (let at = 0; at < rawHeaders.length; at += 2) {
     const own = rawHeaders[at]!;
     if (own.length !== name.length || own.toLowerCase() !== name) continue;
-    values.push(rawHeaders[at + 1]!);
+    if (value !== undefined) return undefined;
+    value = rawHeaders[at + 1]!;
   }
-  return values;
+  return value;
 }
 
 /** RFC 9112 3.2.2: absolute-form is accepted. Compared as text: URL parsers decode and normalise. */
@@ -44,9 +43,9 @@ export function checkProtocol(head: Head): void {
   if (rawHeaders.length > 2 * MAX_HEADERS) {
     throw invalidRequest('too many headers', { status: 431 });
   }
-  const hosts = headerValues(head, 'host');
-  const hostIsOptional = httpVersion === '1.0' && hosts.length === 0;
-  if (!hostIsOptional && (hosts.length !== 1 || !/^[^\s,/@?#\\]+$/.test(hosts[0]!))) {
+  const host = soleHeader(head, 'host');
+  const hostIsOptional = httpVersion === '1.0' && headers.host === undefined;
+  if (!hostIsOptional && (host === undefined || !/^[^\s,/@?#\\]+$/.test(host))) {
     throw invalidRequest('exactly one valid Host header is required');
   }
   const coding = headers['transfer-encoding'];
@@ -58,47 +57,12 @@ export function checkProtocol(head: Head): void {
   }
 }
 
-/** Entries of `X-Forwarded-For` that are looked at: more proxies than any request passes. */
-const MAX_PROXIES = 50;
 /** Some proxies add the port, and brackets with it: `192.0.2.1:80`, `[2001:db8::1]:80`. */
 const WITH_PORT = /^(?:\[([0-9a-f:.]+)\]|(\d{1,3}(?:\.\d{1,3}){3}))(?::\d{1,5})?$/i;
 /** An IPv6 address with a zone: the name of a network interface (15 characters). A zone of any length passes `isIP`. */
 const MAX_ADDRESS_CHARACTERS = 64;
 /** Clients that connect over IPv4 to a socket of both families have such an address. */
 const MAPPED_IPV4 = /^::ffff:(\d{1,3}(?:\.\d{1,3}){3})$/i;
-
-/**
- * Returns a function that takes a call and returns its client's address: the connection's other end; or, if that is one
- * of the trusted proxies, the rightmost address of `X-Forwarded-For` that is none of them. What stands to the left of it,
- * or of a text that is no address, may be forged. The proxies are addresses and ranges in CIDR notation.
- */
-export function createRemoteAddress(
-  trustedProxies: readonly string[],
-): (call: Pick<Head, 'rawHeaders' | 'peerAddress'>) => string | undefined {
-  const trusted = new BlockList();
-  for (const proxy of trustedProxies) {
-    const [address = '', prefix] = proxy.split('/');
-    if (prefix === undefined) trusted.addAddress(address, familyOf(address));
-    else trusted.addSubnet(address, Number(prefix), familyOf(address));
-  }
-
-  return (call) => {
-    let address = toAddress(call.peerAddress ?? '');
-    if (trustedProxies.length === 0 || address === undefined) return address;
-    // A proxy may add a line of its own instead of an entry.
-    const entries = headerValues(call, 'x-forwarded-for').join().split(',').slice(-MAX_PROXIES);
-    while (trusted.check(address, familyOf(address))) {
-      const next = toAddress(entries.pop()?.trim() ?? '');
-      if (next === undefined) break;
-      address = next;
-    }
-    return address;
-  };
-}
-
-function familyOf(address: string): 'ipv4' | 'ipv6' {
-  return isIP(address) === 6 ? 'ipv6' : 'ipv4';
-}
 
 /** The address without port and brackets, and as IPv4 if it is mapped into IPv6. Undefined if the text is no address. */
 export function toAddress(text: string): string | undefined {

@@ -2,11 +2,12 @@
 
 import type { Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { createRemoteAddress } from '../downstream/request-head.ts';
-import { describeCause, MAX_LOGGED_CHARACTERS } from '../lib/attempt.ts';
+import { toAddress } from '../downstream/request-head.ts';
+import { createRemoteAddress } from '../downstream/trusted-proxies.ts';
+import { describeCause, MAX_LOGGED_CHARACTERS } from '../request/record.ts';
 import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { Logger, LogLevel } from '../lib/log.ts';
-import type { RequestFacts, RequestObserver } from '../lib/request-facts.ts';
+import type { RequestFacts, RequestObserver } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
@@ -25,10 +26,14 @@ export function createAccessLog(
   logger: Logger,
   observe: RequestObserver | undefined,
 ) {
-  const remoteAddressOf = createRemoteAddress(server.trustedProxies);
+  const { trustedProxies } = server;
+  const remoteAddressOf =
+    trustedProxies.length > 0
+      ? createRemoteAddress(trustedProxies)
+      : ({ peerAddress = '' }: Call) => toAddress(peerAddress);
   return {
-    /** Logs a finished request. `status` is that of its answer. */
-    logFinished(call: Call, status: number | undefined): void {
+    /** Logs a finished request. */
+    logFinished(call: Call): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
       const isHealth = call.path === '/health' && outcome === 'ok';
@@ -38,18 +43,20 @@ export function createAccessLog(
       const level = isHealth ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
       const isObserved = observe !== undefined && !isHealth;
       if (!isObserved && !logger.isEnabled(level)) return;
-      const facts = factsOf(call, endedAtMs, status, remoteAddressOf(call));
+      const facts = factsOf(call, endedAtMs, remoteAddressOf(call));
       logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
       if (!isObserved) return;
-      const { firstByteAtMs = endedAtMs, receivedAtMs, record } = call;
+      const { receivedAtMs, record, reply } = call;
+      const { firstByteAtMs = endedAtMs } = reply;
+      const answer = record.attempt?.hasAnswer ? record.attempt : undefined;
       observe({
         facts,
         endedAtMs: Date.now(),
         durationMs: endedAtMs - receivedAtMs,
         // A stream that began early may have no first event.
-        firstByteMs: record.attempt?.answer && firstByteAtMs - receivedAtMs,
+        firstByteMs: answer && firstByteAtMs - receivedAtMs,
         gatewayMs: record.timeSpent(firstByteAtMs)?.gatewayMs,
-        responseModel: record.attempt?.answer && record.attempt.responseModel,
+        responseModel: answer?.responseModel,
       });
     },
     /** Logs a request that could not be parsed. */
@@ -66,13 +73,14 @@ export function createAccessLog(
   };
 }
 
-function factsOf(call: Call, endedAtMs: number, status?: number, remote?: string): RequestFacts {
-  const { record, firstByteAtMs, receivedAtMs } = call;
+function factsOf(call: Call, endedAtMs: number, remote?: string): RequestFacts {
+  const { record, receivedAtMs } = call;
+  const { firstByteAtMs, sentBytes, status } = call.reply;
   const outcome = finalOutcomeOf(call);
   const { attempt, failure, provider } = record;
   const tries = record.tries.map((one) => one.toFacts());
   const answered = attempt && tries[record.tries.indexOf(attempt)];
-  const answer = attempt?.answer && attempt;
+  const answer = attempt?.hasAnswer ? attempt : undefined;
   const usage = answer?.usage;
   const cause = failure && lineCauseOf(failure);
   const isWhole = outcome === 'ok' && answered?.outcome === 'ok';
@@ -83,7 +91,7 @@ function factsOf(call: Call, endedAtMs: number, status?: number, remote?: string
     path: escapeControlCharacters(call.path, MAX_LOGGED_CHARACTERS),
     remote,
     client: record.client,
-    status: firstByteAtMs === undefined ? undefined : status,
+    status,
     provider,
     model: record.model,
     upstream_model: answered?.model,
@@ -91,7 +99,7 @@ function factsOf(call: Call, endedAtMs: number, status?: number, remote?: string
     stream: record.stream,
     duration_ms: Math.round(endedAtMs - receivedAtMs),
     first_byte_ms: firstByteAtMs && Math.round(firstByteAtMs - receivedAtMs),
-    bytes: call.sentBytes,
+    bytes: sentBytes,
     outcome,
     reason: outcome === 'client_closed' ? phaseOf(call) : failure && reasonOf(failure),
     limit: outcome === 'rate_limited' ? failure?.details.limitState : undefined,
@@ -117,8 +125,8 @@ function finalOutcomeOf({ cancellation: { reason }, record }: Call): Outcome {
 }
 
 /** The phase in which the client left. */
-function phaseOf({ firstByteAtMs, path, record }: Call): string {
-  if (firstByteAtMs !== undefined) return 'client left during the answer';
+function phaseOf({ path, record, reply }: Call): string {
+  if (reply.firstByteAtMs !== undefined) return 'client left during the answer';
   const isUploading = path === '/v1/chat/completions' && record.bodyReadAtMs === undefined;
   return isUploading ? 'client left during its upload' : 'client left before the answer';
 }

@@ -1,8 +1,8 @@
 /** Which providers may answer a `model` value, and in which order. */
 
-import type { ClientSettings, Config } from '../config/config.ts';
+import type { AliasSettings, ClientSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { MAX_NAME_CHARACTERS } from '../lib/attempt.ts';
+import { MAX_NAME_CHARACTERS } from '../request/record.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { rankedFor, sessionOf } from '../policy/affinity.ts';
@@ -27,11 +27,13 @@ export interface CandidateServices {
   readonly limits: Limits;
   /** When each target of a balanced alias was last asked first, of `performance.now()`: those that are alike are asked in turn. */
   readonly lastAsked: Map<string, number>;
+  /** What each target of a weighted alias has gained and not paid for. */
+  readonly credits: Map<AliasSettings, readonly number[]>;
 }
 
 /**
  * Returns who may answer the request for this `model`, in the order in which they are asked:
- * - of an alias those of its targets whose providers are registered, in order or balanced;
+ * - of an alias those of its targets whose providers are registered, in order, balanced or weighted;
  * - for `<provider_id>/<model_name>`, split at the first slash, that provider;
  * - for a provider's id, that one with its default model;
  * - for any other name the primary provider;
@@ -61,8 +63,9 @@ export function candidatesFor(
     if (one instanceof GatewayError) throw one;
     return one;
   });
+  const isInOrder = !alias || alias.balance === 'order';
   return withFallbacks(
-    alias?.isBalanced ? leastBusyFirst(candidates, call, services) : candidates,
+    isInOrder ? candidates : balanced(candidates, alias, call, services),
     services.fallbacks,
   );
 }
@@ -117,23 +120,58 @@ function toCandidate(
 }
 
 /**
- * Returns the candidates in the order in which they are asked: first the one whose provider has the fewest requests in
- * flight, or, if all of their providers have `key_affinity`, the session's own; last those whose circuits are open.
+ * Returns the candidates of a balanced alias in the order in which they are asked. A session chooses among them if all of
+ * their providers have `key_affinity`.
  */
-function leastBusyFirst(
+function balanced(
   candidates: readonly Candidate[],
+  alias: AliasSettings,
   call: Call,
-  { breaker, limits, lastAsked }: CandidateServices,
+  services: CandidateServices,
 ): Candidate[] {
+  const { weights } = alias;
   const hasAffinity = candidates.every(({ provider }) => provider.keyAffinity);
   const session = hasAffinity ? sessionOf(call) : undefined;
   const names = candidates.map(({ provider, model }) => `${provider.id}/${model}`);
-  const order = session === undefined ? undefined : rankedFor(session, names);
-  const states = candidates.map((candidate, index) => {
-    const { provider, model } = candidate;
+  const order = session === undefined ? undefined : rankedFor(session, names, weights);
+  const indices = weights
+    ? [order?.[0] ?? draw(names, weights, alias, services), ...names.keys()]
+    : leastBusyFirst(candidates, names, order, services);
+  return [...new Set(indices)].map((index) => ({ ...candidates[index]!, isBalanced: true }));
+}
+
+/**
+ * Returns the index of the name whose turn it is, by smooth weighted round robin as in nginx: each gains its weight, and
+ * the one that has most pays for all. One with the weight 0 never has most.
+ */
+function draw(
+  names: readonly string[],
+  weights: ReadonlyMap<string, number>,
+  alias: AliasSettings,
+  { credits }: CandidateServices,
+): number {
+  const before = credits.get(alias) ?? [];
+  const gained = names.map((name, index) => (before[index] ?? 0) + weights.get(name)!);
+  const most = gained.indexOf(Math.max(...gained));
+  for (const name of names) gained[most]! -= weights.get(name)!;
+  credits.set(alias, gained);
+  return most;
+}
+
+/**
+ * Returns the indices of the candidates: first the one whose provider has the fewest requests in flight, or in the `order`
+ * of a session; last those whose circuits are open.
+ */
+function leastBusyFirst(
+  candidates: readonly Candidate[],
+  names: readonly string[],
+  order: readonly number[] | undefined,
+  { breaker, limits, lastAsked }: CandidateServices,
+): number[] {
+  const states = candidates.map(({ provider, model }, index) => {
     const name = names[index]!;
     return {
-      candidate,
+      index,
       name,
       isOpen: Number(breaker.stateOf(provider, model) === 'open'),
       inFlight: order ? 0 : limits.ofProviders.get(provider.id)!.inFlight,
@@ -142,5 +180,5 @@ function leastBusyFirst(
   });
   states.sort((a, b) => a.isOpen - b.isOpen || a.inFlight - b.inFlight || a.place - b.place);
   lastAsked.set(states[0]!.name, performance.now());
-  return states.map(({ candidate }) => ({ ...candidate, isBalanced: true }));
+  return states.map(({ index }) => index);
 }

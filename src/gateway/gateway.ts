@@ -2,25 +2,25 @@
 
 import { type ClientSettings, needsKey, type Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
-import { checkProtocol, headerValues } from '../downstream/request-head.ts';
+import type { ResponseHeaders } from '../downstream/client-reply.ts';
+import { checkProtocol, soleHeader } from '../downstream/request-head.ts';
 import { ClientGone, GatewayError, invalidRequest } from '../lib/errors.ts';
 import { isLoopback, isOwnHost } from '../lib/loopback.ts';
-import { type Answer, isStream } from '../lib/attempt.ts';
-import type { RequestObserver } from '../lib/request-facts.ts';
+import type { RequestObserver } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
+import type { Limiter } from '../policy/limits.ts';
 import { createAccessLog } from './access-log.ts';
-import type { CompletionServices } from './attempts.ts';
+import type { CompletionServices } from './ask-provider.ts';
 import { completeChat } from './chat-completions.ts';
+import { addCorsHeaders, isPreflight, preflightHeaders } from './cors.ts';
 import type { ModelList } from './model-list.ts';
 
 interface GatewayServices extends CompletionServices {
   /** Is told of every finished request but those for /health. */
   readonly observe?: RequestObserver | undefined;
   readonly listModels: ModelList;
-  /** Counts streamed answers while they are being sent: also those of former settings. */
-  readonly streams: { open: number };
   /** The warnings that were logged, each of which is logged once. */
   readonly warned: Set<string>;
 }
@@ -31,7 +31,6 @@ const ROUTES: ReadonlyMap<string, readonly string[]> = new Map([
   ['/health', ['GET', 'HEAD']],
 ]);
 const SERVED = [...ROUTES].map(([path, [method]]) => `${method} ${path}`).join(', ');
-const JSON_HEADERS = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
 /** Endpoints of OpenAI's API that clients are often set to by default. */
 const UNSERVED_PATHS = ['/v1/responses', '/v1/completions', '/v1/embeddings'];
 
@@ -40,69 +39,103 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(services: GatewayServices) {
-  const { config, logger, observe, streams } = services;
-  const dispatch = createDispatch(services);
+  const { config, limits, logger, observe, redact } = services;
+  const { server, clients } = config;
   const accessLog = createAccessLog(config, logger, observe);
-  const allowCors = config.server.cors ? addCorsHeaders : undefined;
+  const authenticate = createAuthenticator(server.auth, clients);
+  const isOpen = !needsKey(config);
+  // With CORS pages are wanted; with keys they are no danger.
+  const checkOrigin = server.cors || !isOpen ? undefined : createOriginCheck(server);
 
-  /** Returns the answer for what was thrown; undefined if nobody is there to answer. */
-  const answerFailure = (thrown: unknown, call: Call): Answer | undefined => {
-    // The request may report the disconnect before the response does.
-    if (thrown instanceof ClientGone) call.cancellation.cancel(thrown);
-    else return toErrorAnswer(call, GatewayError.from(thrown));
-    return undefined;
+  /** Returns the client whose key was sent. Throws `authentication`. */
+  const identify = (call: Call): ClientSettings | undefined => {
+    const { headers } = call;
+    const client = authenticate(soleHeader(call, 'authorization'));
+    call.record.client = client?.name;
+    const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
+    // On loopback too, a gateway without keys is open to everybody whom a proxy lets through.
+    if (isProxied && isOpen) {
+      warnOnce(services, 'a proxy sends requests, and no key is needed; set [server.auth] keys');
+    }
+    return client;
   };
-  const addHeaders = (answer: Answer, call: Call): void => {
-    if (!answer.pending) addOwnHeaders(answer, call, services.redact);
-    allowCors?.(answer);
+
+  const onHead: Call['onHead'] = (call, status, headers) => {
+    const { attempt, failure } = call.record;
+    // A stream that a comment has begun has no provider yet.
+    if (failure || attempt?.hasAnswer) addOwnHeaders(headers, call, redact);
+    if (server.cors) addCorsHeaders(status, headers);
   };
 
   return {
-    /** Answers a call and logs it. Never rejects. */
+    /**
+     * Answers a call and logs it: all of its life. The checks are in this order, so that a client without a key learns and
+     * consumes nothing. Never rejects.
+     */
     async handle(call: Call): Promise<void> {
-      let answer: Answer | undefined;
+      const { headers, method, path, reply } = call;
+      call.onHead = onHead;
+      let heldSlot: Limiter | undefined;
       try {
-        answer = await dispatch(call);
-      } catch (thrown) {
-        answer = answerFailure(thrown, call);
-      }
-      const openStreams = Number(answer !== undefined && isStream(answer.body));
-      streams.open += openStreams;
-      try {
-        if (answer) {
-          addHeaders(answer, call);
-          await call.send(answer);
-          // If the client has left, providers may still be asked: what they hold is freed after the request.
-          if (answer.pending) await answer.pending;
+        checkProtocol(call);
+        checkOrigin?.(call);
+        if (path === '/health' && ROUTES.get(path)!.includes(method)) {
+          await sendHealth(call);
+        } else if (server.cors && method === 'OPTIONS' && isPreflight(headers)) {
+          // It carries no Authorization.
+          await reply.send(204, preflightHeaders(headers), '');
+        } else {
+          const client = identify(call);
+          const limiter = limits.ofClients.get(client?.name)!;
+          const noSlot = limiter.acquireSlot();
+          if (noSlot) throw noSlot;
+          heldSlot = limiter;
+          const taking = limiter.takeTokens();
+          // Only with a store there is something to wait for.
+          const noToken = taking instanceof Promise ? await taking : taking;
+          if (noToken) throw noToken;
+          await route(call, client, services);
         }
+        await reply.closed;
       } catch (thrown) {
-        answer = toErrorAnswer(call, GatewayError.from(thrown));
-        allowCors?.(answer);
-        await call.send(answer).catch(() => {});
+        await fail(call, thrown);
       }
-      streams.open -= openStreams;
-      accessLog.logFinished(call, answer?.status);
+      if (heldSlot?.countsUsage) heldSlot.takeUsage(call.record.attempt?.usage);
+      heldSlot?.releaseSlot();
+      call.release();
+      accessLog.logFinished(call);
     },
     /** Logs a request that could not be parsed, and returns its answer. */
     answerBroken(refusal: GatewayError, requestId: string, remote: string | undefined) {
       accessLog.logBroken(refusal, requestId, remote);
-      const headers = { ...JSON_HEADERS, ...refusal.toHeaders() };
-      const answer = { status: refusal.status, headers, body: refusal.toBody() };
-      allowCors?.(answer);
-      return answer;
+      const headers = refusal.toHeaders();
+      if (server.cors) addCorsHeaders(refusal.status, headers);
+      return { status: refusal.status, headers, body: refusal.toBody() };
     },
   };
 }
 
-/** Lets pages of any origin read an answer, errors included (WHATWG Fetch, 3.3). Credentials (cookies) are not allowed. */
-function addCorsHeaders({ status, headers }: Answer): void {
-  const names = ['x-request-id', ...Object.keys(headers)];
-  headers['access-control-allow-origin'] = '*';
-  if (status !== 204) headers['access-control-expose-headers'] = names.join(', ');
+/** The one place where a failure becomes an answer. Resolves when the client has it, or is gone. Never rejects. */
+async function fail(call: Call, thrown: unknown): Promise<void> {
+  const { cancellation, record, reply } = call;
+  // The request may report the disconnect before the response does.
+  if (thrown instanceof ClientGone) return cancellation.cancel(thrown);
+  record.failure = GatewayError.from(thrown);
+  // After retries or a fallback: a client's own retries would multiply the gateway's.
+  const headers = record.hasRetried ? { 'x-should-retry': 'false' } : undefined;
+  try {
+    await reply.fail(record.failure, headers);
+  } catch (unsendable) {
+    // A header that node:http refuses: the error goes without those that the gateway adds.
+    call.onHead = undefined;
+    record.failure = GatewayError.from(unsendable);
+    await reply.fail(record.failure);
+  }
+  await reply.closed;
 }
 
 /** Adds who answered, under which id, and whose time it took. */
-function addOwnHeaders({ headers }: Answer, { record }: Call, redact: Redactor): void {
+function addOwnHeaders(headers: ResponseHeaders, { record }: Call, redact: Redactor): void {
   if (record.provider) headers['x-gateway-provider'] = record.provider;
   const upstreamId = record.attempt?.upstreamRequestId;
   if (upstreamId) headers['x-upstream-request-id'] = redact(upstreamId);
@@ -115,87 +148,38 @@ function addOwnHeaders({ headers }: Answer, { record }: Call, redact: Redactor):
   }
 }
 
-/** Returns a function that finds a call's answer. It throws or rejects with `GatewayError` or `ClientGone`. */
-function createDispatch(services: GatewayServices): (call: Call) => Answer | Promise<Answer> {
-  const { config, limits, listModels, logger, warned } = services;
-  const { server, clients } = config;
-  const authenticate = createAuthenticator(server.auth, clients);
-  // With CORS pages are wanted; with keys they are no danger.
-  const checkOrigin = server.cors || needsKey(config) ? undefined : createOriginCheck(server);
-  const isOpen = !needsKey(config);
-  const warnOnce = (text: string) => {
-    if (warned.has(text)) return;
-    warned.add(text);
-    logger.log('warn', text);
-  };
-
-  /** Answers a request whose client may send it, unless it has no token left. */
-  const route = (
-    noToken: GatewayError | undefined,
-    call: Call,
-    client: ClientSettings | undefined,
-  ): Answer | Promise<Answer> => {
-    if (noToken) throw noToken;
-    const { path } = call;
-    const methods = ROUTES.get(path);
-    if (methods?.includes(call.method)) {
-      return path === '/v1/models' ? listModels(client) : completeChat(call, services, client);
-    }
-    // A client that is set to it asks again and again.
-    if (UNSERVED_PATHS.includes(path)) {
-      warnOnce(`${path} is not served; this gateway serves ${SERVED}`);
-    }
-    const allow = methods && { headers: { allow: methods.join(', ') } };
-    throw new GatewayError('notFound', 'Resource not found', allow);
-  };
-  const waitAndRoute = async (
-    taking: Promise<GatewayError | undefined>,
-    call: Call,
-    client: ClientSettings | undefined,
-  ) => route(await taking, call, client);
-  // In this order, so that an unauthenticated client learns and consumes nothing.
-  return (call) => {
-    const { headers, method } = call;
-    checkProtocol(call);
-    checkOrigin?.(call);
-    if (call.path === '/health' && ROUTES.get('/health')!.includes(method)) return health(call);
-    const isPreflight =
-      method === 'OPTIONS' && headers['access-control-request-method'] !== undefined;
-    // It carries no Authorization.
-    if (server.cors && isPreflight) return answerPreflight(call);
-    const client = authenticate(headerValues(call, 'authorization'));
-    call.record.client = client?.name;
-    const isProxied = headers['x-forwarded-for'] !== undefined || headers.forwarded !== undefined;
-    // On loopback too, a gateway without keys is open to everybody whom a proxy lets through.
-    if (isProxied && isOpen) {
-      warnOnce('a proxy sends requests, and no key is needed; set [server.auth] keys');
-    }
-    const limiter = limits.ofClients.get(client?.name)!;
-    const noSlot = limiter.acquireSlot();
-    if (noSlot) throw noSlot;
-    call.onFinish(limiter.releaseSlot);
-    const taking = limiter.takeTokens();
-    // Only with a store there is something to wait for.
-    return taking instanceof Promise
-      ? waitAndRoute(taking, call, client)
-      : route(taking, call, client);
-  };
+/** Answers a request that its client may send. */
+function route(
+  call: Call,
+  client: ClientSettings | undefined,
+  services: GatewayServices,
+): Promise<void> {
+  const { method, path, reply } = call;
+  const methods = ROUTES.get(path);
+  if (methods?.includes(method)) {
+    if (path !== '/v1/models') return completeChat(call, services, client);
+    const headers = { 'content-type': 'application/json' };
+    return services.listModels(client).then((list) => reply.send(200, headers, [list]));
+  }
+  // A client that is set to it asks again and again.
+  if (UNSERVED_PATHS.includes(path)) {
+    warnOnce(services, `${path} is not served; this gateway serves ${SERVED}`);
+  }
+  const allow = methods && { headers: { allow: methods.join(', ') } };
+  throw new GatewayError('notFound', 'Resource not found', allow);
 }
 
-/** Allows what the preflight asks for. */
-function answerPreflight(call: Call): Answer {
-  const requested = call.headers['access-control-request-headers'];
-  return {
-    status: 204,
-    headers: {
-      'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
-      // `*` does not cover Authorization.
-      ...(typeof requested === 'string' ? { 'access-control-allow-headers': requested } : {}),
-      'access-control-max-age': '86400',
-      vary: 'access-control-request-headers',
-    },
-    body: '',
-  };
+function sendHealth({ isDraining, reply }: Call): Promise<void> | undefined {
+  const status = isDraining ? 'draining' : 'healthy';
+  const body = JSON.stringify({ status, version: VERSION });
+  const headers = { 'content-type': 'application/json', 'x-content-type-options': 'nosniff' };
+  return reply.send(isDraining ? 503 : 200, headers, body);
+}
+
+function warnOnce({ logger, warned }: GatewayServices, text: string): void {
+  if (warned.has(text)) return;
+  warned.add(text);
+  logger.log('warn', text);
 }
 
 /**
@@ -220,19 +204,4 @@ function createOriginCheck({ host, trustedProxies }: Config['server']): (call: C
       );
     }
   };
-}
-
-function health(call: Call): Answer {
-  const status = call.isDraining ? 503 : 200;
-  const body = { status: call.isDraining ? 'draining' : 'healthy', version: VERSION };
-  return { status, headers: { ...JSON_HEADERS }, body: JSON.stringify(body) };
-}
-
-function toErrorAnswer(call: Call, failure: GatewayError): Answer {
-  const { record } = call;
-  record.failure = failure;
-  const headers: Record<string, string> = { ...JSON_HEADERS, ...failure.toHeaders() };
-  // After retries or a fallback: a client's own retries would multiply the gateway's.
-  if (record.hasRetried) headers['x-should-retry'] = 'false';
-  return { status: failure.status, headers, body: failure.toBody() };
 }

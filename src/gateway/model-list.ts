@@ -1,12 +1,12 @@
 /** `GET /v1/models`: the models of all providers and the aliases, by the names that clients send back. */
 
 import type { ClientSettings, Config } from '../config/config.ts';
-import { type Answer, describeCause } from '../lib/attempt.ts';
+import { describeCause } from '../request/record.ts';
 import { Deadline, type Cancellation } from '../lib/cancellation.ts';
 import { readAll } from '../lib/byte-source.ts';
 import type { Logger } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import { parseUntrustedJson } from '../lib/json.ts';
+import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
 import { type ListedModel, readModelList } from '../upstream/listed-models.ts';
@@ -21,10 +21,10 @@ const FRESH_AFTER_FAILURE_MS = 10_000;
 const MAX_LIST_BYTES = 4_194_304;
 
 /**
- * Answers `GET /v1/models` with the models that the client may name; all without a client. Asks the providers whose
+ * Returns the body of `GET /v1/models`: the models that the client may name; all without a client. Asks the providers whose
  * lists are not known, or old. Never rejects.
  */
-export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Answer>;
+export type ModelList = (client?: Pick<ClientSettings, 'models'>) => Promise<Buffer>;
 
 interface ModelListServices {
   readonly providers: ReadonlyMap<string, Provider>;
@@ -52,8 +52,7 @@ interface CachedList {
 }
 
 /**
- * Returns a function that answers. A provider whose list fails contributes its last list and its `default_model`:
- * the answer is never an error.
+ * Returns a function that makes the list. A provider whose own list fails contributes its last one and its `default_model`.
  */
 export function createModelList(services: ModelListServices): ModelList {
   const { providers, keyPools, transport, logger, redact, onModels, modelLists } = services;
@@ -121,32 +120,40 @@ export function createModelList(services: ModelListServices): ModelList {
       body = Buffer.from(JSON.stringify({ object: 'list', data }));
       bodies.set(key, body);
     }
-    return { status: 200, headers: { 'content-type': 'application/json' }, body: [body] };
+    return body;
   };
 }
 
 /** Lists the models that are known of each provider, and then the aliases that lead to a registered one. */
 function listEntries({ providers, config, modelLists }: ModelListServices) {
   const modelEntries = [...providers.values()].flatMap((provider) => {
-    const { id, models, defaultModel } = provider;
+    const { models, defaultModel } = provider;
     const listed = new Map(modelLists.get(provider)?.models.map((model) => [model.name, model]));
     const names = new Set(models ?? listed.keys());
     if (defaultModel) names.add(defaultModel);
-    return [...names].map((name) => toEntry(`${id}/${name}`, id, listed.get(name)));
+    return [...names].map((name) => toEntry(provider, name, listed.get(name)));
   });
   const byId = new Map(modelEntries.map((entry) => [entry.id, entry]));
   const aliasEntries = [...config.aliases].flatMap(([alias, { targets }]) => {
     const target = targets.find((one) => providers.has(providerIdOf(one)));
     if (target === undefined) return [];
-    return { ...(byId.get(target) ?? toEntry(target, providerIdOf(target))), id: alias };
+    const provider = providers.get(providerIdOf(target))!;
+    const entry = byId.get(target) ?? toEntry(provider, target.slice(provider.id.length + 1));
+    return { ...entry, id: alias };
   });
   return [...modelEntries, ...aliasEntries];
 }
 
-/** The order of the first members is OpenAI's. */
-function toEntry(id: string, provider: string, model?: ListedModel) {
-  const created = model?.created ?? 0;
-  return { id, object: 'model', created, owned_by: provider, ...model?.details };
+/** The order of the first members is OpenAI's. What the settings say of a model wins over what its provider says. */
+function toEntry({ id, modelDetails }: Provider, name: string, model?: ListedModel) {
+  return {
+    id: `${id}/${name}`,
+    object: 'model',
+    created: model?.created ?? 0,
+    owned_by: id,
+    ...model?.details,
+    ...(memberOf(modelDetails, name) as ListedModel['details']),
+  };
 }
 
 /**

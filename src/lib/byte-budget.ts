@@ -75,6 +75,7 @@ export class Reservation {
   readonly budget: ByteBudget;
   #bytes = 0;
   #readers = 0;
+  #isDropped = false;
   #isClosed = false;
   #body: HeldBody | undefined;
 
@@ -143,14 +144,19 @@ export class Reservation {
     return this.#body;
   }
 
-  /** The body is kept until everybody who began to read it has called `release`. */
+  /** Nobody begins to read the body any more. It is kept until everybody who called `retain` has called `release`. */
+  dropBody(): void {
+    this.#isDropped = true;
+    if (this.#readers === 0) this.resize(0);
+  }
+
   retain(): void {
     this.#readers += 1;
   }
 
   release(): void {
     this.#readers -= 1;
-    if (this.#readers === 0) this.resize(0);
+    if (this.#readers === 0 && this.#isDropped) this.resize(0);
   }
 
   /** Frees everything, once and for all. */

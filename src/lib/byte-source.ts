@@ -1,7 +1,6 @@
 /** Bytes that are pushed, chunk by chunk, to one reader: without a promise or a stream object for each chunk. */
 
 import { ChunkBuffer } from './chunk-buffer.ts';
-import { nextTurn, TurnLimit } from './turns.ts';
 
 /** Neither method throws. */
 export interface ByteSink {
@@ -16,43 +15,6 @@ export interface ByteSource {
   start(sink: ByteSink): void;
   /** Goes on after `write` has returned false. */
   resume(): void;
-}
-
-/** A source whose reader may want no more. */
-export interface ByteStream extends ByteSource {
-  /** Ends it if it has not ended. */
-  cancel(): void;
-}
-
-/** Hands over the chunks of an iterable as fast as they are taken, in turns with everything else. `cancel` also ends one that was not begun. */
-export function fromIterable(chunks: AsyncIterable<Buffer>): ByteStream {
-  let isWanted = true;
-  let isBegun = false;
-  let resume = () => {};
-  const turn = new TurnLimit();
-  const handOver = async (sink?: ByteSink) => {
-    isBegun = true;
-    for await (const chunk of chunks) {
-      const isTaken = !isWanted || sink?.write(chunk);
-      if (!isTaken) await new Promise<void>((resolve) => (resume = resolve));
-      if (turn.spend(chunk.length)) await nextTurn();
-      if (!isWanted) return;
-    }
-  };
-  return {
-    start: (sink) =>
-      void handOver(sink).then(
-        () => sink.end(),
-        (error: unknown) => sink.end(error),
-      ),
-    resume: () => resume(),
-    cancel() {
-      isWanted = false;
-      resume();
-      // `return` would not run the `finally` of a generator that has not begun: it is begun, and ended at its first chunk.
-      if (!isBegun) handOver().catch(() => {});
-    },
-  };
 }
 
 /**

@@ -14,6 +14,9 @@ export type Outcome =
 export type Limit =
   | 'global'
   | 'client'
+  | 'client_requests_per_minute'
+  | 'client_tokens_per_minute'
+  | 'client_tokens_per_day'
   | 'provider'
   | 'server_concurrency'
   | 'client_concurrency'
@@ -129,7 +132,11 @@ export class GatewayError extends Error {
   }
 
   toHeaders(): Record<string, string> {
-    const headers: Record<string, string> = { ...this.details.headers };
+    const headers: Record<string, string> = {
+      'content-type': 'application/json',
+      'x-content-type-options': 'nosniff',
+      ...this.details.headers,
+    };
     const retryAfterSeconds = this.#retryAfterSeconds;
     if (retryAfterSeconds !== undefined) headers['retry-after'] = String(retryAfterSeconds);
     // RFC 9110 11.6.1: a 401 names the scheme. A provider's 401 is not about this gateway's.

@@ -6,22 +6,35 @@ import type { IncomingHttpHeaders } from 'node:http';
 /** What of a request says which conversation it belongs to. */
 export interface Caller {
   readonly headers: IncomingHttpHeaders;
-  readonly record: { readonly client: string | undefined };
+  readonly record: {
+    readonly client: string | undefined;
+    readonly promptCacheKey: string | undefined;
+  };
 }
 
-/** Returns what the requests of one conversation have in common: `x-session-id`, else the client's name, else its key. */
+/**
+ * Returns what the requests of one conversation have in common: a header that names it, else the body's
+ * `prompt_cache_key`, else the client's name, else its key.
+ */
 export function sessionOf({ headers, record }: Caller): string | undefined {
-  const session = headers['x-session-id'];
-  return typeof session === 'string' ? session : (record.client ?? headers.authorization);
+  const named = headers['x-session-id'] || headers['x-session-affinity'];
+  if (named) return String(named);
+  return record.promptCacheKey ?? record.client ?? headers.authorization;
 }
 
 /**
  * Returns the indices of `names` in the order that this session has among them, by rendezvous hashing (highest random
- * weight): if a name is gone, only the sessions for which it came first have another.
+ * weight): if a name is gone, only the sessions for which it came first have another. With `shares` a name comes first for
+ * a part of the sessions that is in proportion to its share.
  */
-export function rankedFor(session: string, names: readonly string[]): number[] {
-  const weights = names.map((name) =>
-    createHash('sha256').update(`${name}\n${session}`).digest().readUIntBE(0, 6),
-  );
+export function rankedFor(
+  session: string,
+  names: readonly string[],
+  shares?: ReadonlyMap<string, number>,
+): number[] {
+  const weights = names.map((name) => {
+    const hash = createHash('sha256').update(`${name}\n${session}`).digest();
+    return (shares?.get(name) ?? 1) / -Math.log(hash.readUIntBE(0, 6) / 2 ** 48);
+  });
   return [...names.keys()].toSorted((one, other) => weights[other]! - weights[one]!);
 }

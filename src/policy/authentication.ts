@@ -5,7 +5,7 @@ import crypto, { timingSafeEqual } from 'node:crypto';
 
 import type { ClientSettings, Config } from '../config/config.ts';
 import { GatewayError } from '../lib/errors.ts';
-import type { Secret } from '../lib/secrets.ts';
+import type { Secret } from '../lib/secret.ts';
 
 /**
  * RFC 9110 11.4: the scheme in any case, then spaces. The rest is the token, with spaces in it too: clients
@@ -14,10 +14,10 @@ import type { Secret } from '../lib/secrets.ts';
 const BEARER = /^bearer +([^ ].*)$/i;
 
 /**
- * Returns a function that checks the `Authorization` header values of one request, unless `auth` is disabled. It returns
- * the client whose key was sent; undefined for a token without a client, as all keys of `auth` are. It throws
- * `authentication` unless there is exactly one value, its scheme is Bearer and, if keys are configured, its token is one
- * of them. The error does not say which condition failed.
+ * Returns a function that checks the `Authorization` header of one request, unless `auth` is disabled; undefined stands for none,
+ * and for two, of which a proxy in front may have checked the other one. It returns the client whose key was sent; undefined for
+ * a token without a client, as all keys of `auth` are. It throws `authentication` unless the scheme is Bearer and, if keys are
+ * configured, the token is one of them. The error does not say which condition failed.
  */
 export function createAuthenticator(
   auth: Config['server']['auth'],
@@ -26,10 +26,9 @@ export function createAuthenticator(
   const digests = (keys: readonly Secret[], client?: ClientSettings) =>
     keys.map((key) => ({ digest: sha256(key.reveal()), client }));
   const known = [...digests(auth.keys), ...clients.flatMap((one) => digests(one.keys, one))];
-  return (authorization: readonly string[]): ClientSettings | undefined => {
+  return (authorization: string | undefined): ClientSettings | undefined => {
     if (!auth.enabled) return undefined;
-    // Node reports the first of two headers, but a proxy in front may have checked the last.
-    const token = authorization.length === 1 ? BEARER.exec(authorization[0]!)?.[1] : undefined;
+    const token = BEARER.exec(authorization ?? '')?.[1];
     if (token !== undefined && known.length === 0) return undefined;
     const digest = token === undefined ? undefined : sha256(token);
     // Constant-time: digests have the same length, and all are compared even if one has matched.

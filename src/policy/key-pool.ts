@@ -1,6 +1,6 @@
 /** The keys of a provider that has several: used in turn, and a refused one is left out for a while. */
 
-import { digestOf, type Secret } from '../lib/secrets.ts';
+import { digestOf, type Secret } from '../lib/secret.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import { type Caller, rankedFor, sessionOf } from './affinity.ts';

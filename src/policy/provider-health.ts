@@ -1,6 +1,6 @@
 /** Tells the operator of a provider that fails often: fallbacks and retries hide it from clients. */
 
-import { causeOf } from '../lib/attempt.ts';
+import { causeOf } from '../request/record.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 

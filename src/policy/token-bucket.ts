@@ -13,18 +13,21 @@ export class TokenBucket {
     this.#tokens = capacity;
   }
 
-  /** Takes a token and returns 0; or takes none, and returns the milliseconds until the next one. `nowMs` never goes back. */
-  take(nowMs: number): number {
+  /** Returns the tokens that it holds, which are below zero if more were taken. `nowMs` never goes back. */
+  level(nowMs: number): number {
     const refilled = this.#tokens + (nowMs - this.#refilledAtMs) * this.#tokensPerMs;
     this.#tokens = Math.min(this.#capacity, refilled);
     this.#refilledAtMs = nowMs;
-    if (this.#tokens < 1) return (1 - this.#tokens) / this.#tokensPerMs;
-    this.#tokens -= 1;
-    return 0;
+    return this.#tokens;
   }
 
-  /** Puts one token back. */
-  refund(): void {
-    this.#tokens += 1;
+  /** Returns the milliseconds until it holds so many tokens; 0 if it does. */
+  waitMs(tokens: number, nowMs: number): number {
+    return Math.max(0, tokens - this.level(nowMs)) / this.#tokensPerMs;
+  }
+
+  /** Takes so many tokens, whatever it holds; puts them back if the number is negative. */
+  take(tokens: number): void {
+    this.#tokens -= tokens;
   }
 }

@@ -19,34 +19,42 @@ const MAX_CAUSE_CHARACTERS = 200;
 const ERROR_CODE = /^-[A-Z]+\b/;
 
 /**
- * Takes tokens of several buckets, or of none. A bucket is what it lacks and since when: with the rate, that is GCRA's theoretical arrival time. Lua has only
- * doubles, so a token is 1e6 units, of which a microsecond refills `rate`: all numbers are integers below 2^53.
+ * Takes tokens of several buckets, or if it is asked and they are not there, of none. A bucket is what it lacks and since when: with the rate, that is
+ * GCRA's theoretical arrival time. Lua has only doubles, so a token is as many units as its period has microseconds, in each of which `rate` units
+ * come back: all numbers are integers, below 2^53 if the period is a second. A bucket of which a request takes none has to be above zero.
  * A key expires when its bucket is full; the 1 ms more is for rounding. A refusal writes too: after the server's
- * clock was set back, the refill goes on from there.
+ * clock was set back, the refill goes on from there. What a bucket lacks is told if its period is longer than a second.
  */
 const SCRIPT = `
 local time = redis.call('TIME')
 local now = time[1] * 1e6 + time[2]
-local tokens = ARGV[1] * 1e6
-local lacks, answer = {}, 'OK'
+local lacks, answer, longest = {}, 'OK', 0
 for i, key in ipairs(KEYS) do
-  local rate, burst = ARGV[2 * i], ARGV[2 * i + 1] * 1e6
+  local rate, burst, period, tokens = string.match(ARGV[i + 1], '(%S+) (%S+) (%S+) (%S+)')
+  local token = period * 1e6
   local lack, since = string.match(redis.call('GET', key) or '', '^(%d+) (%d+)$')
   lacks[i] = lack and math.max(0, lack - math.max(0, now - since) * rate) or 0
-  local over = lacks[i] + tokens - burst
-  if over > 0 and answer == 'OK' then answer = i .. ' ' .. math.ceil(over / rate) end
+  local over = lacks[i] + math.max(tokens * token, period) - burst * token
+  local wait = math.ceil(over / rate)
+  if wait > longest and ARGV[1] == 'ask' then
+    longest, answer = wait, string.format('%d %.0f', i, wait)
+  end
 end
-if answer ~= 'OK' then tokens = 0 end
+local isTaken = answer == 'OK'
 for i, key in ipairs(KEYS) do
-  local lack = math.max(0, lacks[i] + tokens)
-  local expiryMs = math.ceil(lack / ARGV[2 * i] / 1000) + 1
+  local rate, _, period, tokens = string.match(ARGV[i + 1], '(%S+) (%S+) (%S+) (%S+)')
+  local lack = math.max(0, lacks[i] + (isTaken and tokens * period * 1e6 or 0))
+  local expiryMs = math.min(1e15, math.ceil(lack / rate / 1000) + 1)
   redis.call('SET', key, string.format('%.0f %.0f', lack, now), 'PX', expiryMs)
+  if period ~= '1' then answer = answer .. string.format(' %.0f', lack / period / 1e6) end
 end
 return redis.status_reply(answer)`;
+/** `OK`, or a bucket's position and microseconds; then what buckets lack. */
+const ANSWER = /^(?:OK|(\d{1,9}) (\d{1,25}))((?: \d{1,25})*)$/;
 
 /** They show that the store can write, as a full or a read-only one cannot, and several keys at once, as a cluster cannot. */
 const PROBES = ['probe', 'probe-2'].map((name) => {
-  return { name, requestsPerSecond: 1e6, burstCapacity: 1e6 };
+  return { name, rate: 1e6, periodSeconds: 1, capacity: 1e6, perRequest: 1 };
 });
 
 interface Command {
@@ -98,19 +106,23 @@ export class Connection {
   }
 
   /**
-   * Runs the script: `tokens` 1 takes one of each bucket, -1 puts it back. Returns undefined if the connection has ended or
-   * ends first. Never rejects.
+   * Runs the script: takes what a request takes of each bucket, or of none; or `tokens` of each in any case. Returns undefined
+   * if the connection has ended or ends first. Never rejects.
    */
-  async run(tokens: 1 | -1, buckets: readonly StoredBucket[]): Promise<Taken | undefined> {
-    const args = scriptArguments(tokens, buckets, this.#settings.prefix);
+  async run(buckets: readonly StoredBucket[], tokens?: number): Promise<Taken | undefined> {
+    const args = scriptArguments(buckets, this.#settings.prefix, tokens);
     const answer = await this.#call('EVAL', ...args);
-    if (answer === undefined || answer === 'OK') return answer && 'taken';
-    // A bucket's position and microseconds.
-    const [, position, waitUs] = /^(\d{1,9}) (\d{1,9})$/.exec(answer) ?? [];
+    if (answer === undefined) return undefined;
+    const [isAnswer, position, waitUs, lacks = ''] = ANSWER.exec(answer) ?? [];
     const refusedBy = buckets[Number(position) - 1];
-    if (refusedBy) return { refusedBy, waitMs: Number(waitUs) / 1000 };
-    this.end('the script gives a wrong answer');
-    return undefined;
+    if (isAnswer === undefined || (position && !refusedBy)) {
+      this.end('the script gives a wrong answer');
+      return undefined;
+    }
+    const told = lacks.split(' ').slice(1);
+    const periodic = buckets.filter(({ periodSeconds }) => periodSeconds > 1);
+    for (const [index, lack] of told.entries()) periodic[index]?.onLack?.(Number(lack));
+    return refusedBy ? { refusedBy, waitMs: Number(waitUs) / 1000 } : 'taken';
   }
 
   /** Closes the connection. */
@@ -133,7 +145,7 @@ export class Connection {
     const user = username === undefined ? [] : [username];
     if (password) await this.#call('AUTH', ...user, password.reveal());
     if (database !== 0) await this.#call('SELECT', String(database));
-    const taken = await this.run(1, PROBES);
+    const taken = await this.run(PROBES);
     if (taken === 'taken') this.#options.onReady();
     else this.end('the script gives a wrong answer');
   }
@@ -177,16 +189,22 @@ export class Connection {
   }
 }
 
-/** Returns the arguments of `EVAL`. */
+/** Returns the arguments of `EVAL`: asks for what a request takes, or takes `tokens` in any case. */
 export function scriptArguments(
-  tokens: 1 | -1,
   buckets: readonly StoredBucket[],
   prefix: string,
+  tokens?: number,
 ): string[] {
-  const limits = buckets.map((one) => [`${one.requestsPerSecond}`, `${one.burstCapacity}`]);
   // Buckets with other settings are other buckets.
-  const keys = buckets.map(({ name }, index) => `${prefix}:${name}:${limits[index]!.join('/')}`);
-  return [SCRIPT, String(keys.length), ...keys, String(tokens), ...limits.flat()];
+  const keys = buckets.map(({ name, rate, capacity, periodSeconds }) => {
+    const period = periodSeconds === 1 ? '' : `/${periodSeconds}`;
+    return `${prefix}:${name}:${rate}/${capacity}${period}`;
+  });
+  // One each: Redis closes a connection that sends more than ten arguments before it has logged in.
+  const limits = buckets.map(({ rate, capacity, periodSeconds, perRequest }) =>
+    [rate, capacity, periodSeconds, tokens ?? perRequest].join(' '),
+  );
+  return [SCRIPT, String(keys.length), ...keys, tokens === undefined ? 'ask' : 'take', ...limits];
 }
 
 /** Encodes a command of RESP as an array of bulk strings. */

@@ -56,12 +56,12 @@ export function createRedisStore(
     state,
     connect: () => new Promise((resolve) => connect(resolve)),
     async take(buckets) {
-      const taken = await ready?.run(1, buckets);
+      const taken = await ready?.run(buckets);
       if (!taken) state.fallbacks += 1;
       return taken;
     },
-    refund(buckets) {
-      void ready?.run(-1, buckets);
+    charge(tokens, buckets) {
+      void ready?.run(buckets, tokens);
       return ready !== undefined;
     },
   };

@@ -1,11 +1,9 @@
 /** The settings, the state and the client of one attempt: for all that reads its reply. */
 
 import type { Config, ProviderSettings } from '../config/config.ts';
-import type { Attempt } from '../lib/attempt.ts';
+import type { Attempt } from '../request/record.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
-import type { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { Cancellation, Deadline } from '../lib/cancellation.ts';
-import type { GatewayError } from '../lib/errors.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import type { ExhaustionLog } from './network-error.ts';
 import type { Transport } from './transport.ts';
@@ -16,6 +14,25 @@ export interface AttemptServices {
   /** Removes keys from text that is sent to a client. */
   readonly redact: Redactor;
   readonly exhaustion: ExhaustionLog;
+}
+
+/** The response to the client, as far as an attempt needs it. */
+export interface AnswerSink {
+  /** The head was sent: by the answer, or by a comment before it. */
+  readonly hasBegun: boolean;
+  isDelivered: boolean;
+  /** A chunk would be taken. */
+  readonly hasRoom: boolean;
+  send(
+    status: number,
+    headers: Record<string, string>,
+    body: readonly Buffer[],
+  ): Promise<void> | undefined;
+  beginStream(status: number, headers: Record<string, string>): void;
+  /** Returns false if no more should come until `onRoom` is called; at the end of a stream it takes more nevertheless. */
+  write(chunk: Buffer): boolean;
+  onRoom: () => void;
+  end(): void;
 }
 
 /** One attempt, without its request: a stream would hold the body, often megabytes, until it ends. */
@@ -29,17 +46,14 @@ export interface AttemptContext {
     readonly headers: Readonly<Record<string, unknown>>;
     /** Cancelled when the client leaves or the gateway gives the request up. */
     readonly cancellation: Cancellation;
+    readonly bodyReservation: Reservation;
     /** The memory that the answer takes until it is delivered. */
     readonly answerReservation: Reservation;
-    readonly passComments?: ((comments: ChunkBuffer) => void) | undefined;
-    /** `[DONE]` was passed on: a client that leaves has its answer. */
-    isDelivered: boolean;
+    readonly reply: AnswerSink;
   };
   readonly services: AttemptServices;
   readonly isStream: boolean;
   readonly deadline: Deadline;
-  /** Called when a stream has ended, with its failure if there is one; not if the client leaves. */
-  readonly onStreamEnd: (failure?: GatewayError) => void;
   /** Called when data of a stream has been passed on. */
   readonly onData?: (() => void) | undefined;
 }

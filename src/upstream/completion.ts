@@ -1,6 +1,6 @@
 /** The body of a complete answer: read in full, bounded, and checked for being JSON and no error. */
 
-import { type Answer, MAX_USAGE_BYTES } from '../lib/attempt.ts';
+import { MAX_USAGE_BYTES } from '../request/usage.ts';
 import { readEach } from '../lib/byte-source.ts';
 import { joinParts, sliceText } from '../lib/chunk-buffer.ts';
 import { GatewayError } from '../lib/errors.ts';
@@ -13,25 +13,27 @@ import {
 } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { providerError } from './network-error.ts';
-import { errorIn } from './provider-error.ts';
+import { errorOf } from './provider-error.ts';
+import { reportsError } from './reported-error.ts';
 import type { UpstreamReply } from './provider.ts';
 
 /** A longer answer is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
 
 /**
- * Reads a complete answer and returns it with these headers, without a promise if it has come. Throws `provider` if it
+ * Reads a complete answer and sends it with these headers, without a promise if it has come. Throws `provider` if it
  * is too large, `rateLimit` if it does not fit the reservation's budget, `serialization` if it is not JSON, its
  * error if that is all it is, and `unsupported` if a stream was asked for.
  */
-export function readCompletion(
+export function passCompletion(
   { status, headers, body }: UpstreamReply,
-  context: AttemptContext,
   answerHeaders: Record<string, string>,
-): Answer | Promise<Answer> {
-  const { provider } = context.attempt;
+  context: AttemptContext,
+): Promise<void> | undefined {
+  const { attempt, call } = context;
+  const { provider } = attempt;
   let scan: AnswerScan | undefined;
-  const held = context.call.answerReservation.holdBody({
+  const held = call.answerReservation.holdBody({
     announcedBytes: Number(headers.get('content-length') ?? 0) || 0,
     maxBytes: MAX_ANSWER_BYTES,
     tooLarge: () => providerError(provider, 'the answer is too large'),
@@ -45,7 +47,7 @@ export function readCompletion(
     for (const part of added) scan.json.push(part);
     return !scan.json.fault;
   });
-  const check = () => {
+  const send = (): Promise<void> | undefined => {
     const { parts } = held;
     const fault = scan ? scan.finish(parts, context) : readShort(parts, context);
     if (fault === 'not JSON') {
@@ -54,11 +56,14 @@ export function readCompletion(
       throw new GatewayError('serialization', text, { provider, cause });
     }
     if (fault) throw fault;
-    if (!context.isStream) return { status, headers: answerHeaders, body: parts };
-    const text = `Provider ${provider} does not support streaming`;
-    throw new GatewayError('unsupported', text, { provider });
+    if (context.isStream) {
+      const text = `Provider ${provider} does not support streaming`;
+      throw new GatewayError('unsupported', text, { provider });
+    }
+    attempt.beginAnswer();
+    return call.reply.send(status, answerHeaders, parts);
   };
-  return reading ? reading.then(check) : check();
+  return reading ? reading.then(send) : send();
 }
 
 /** Undefined if nothing is wrong with the answer: one with `choices` is a completion, whatever else it has. */
@@ -73,7 +78,7 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
   const json = parseUntrustedJson(bytes.toString('utf8'));
   if (json === undefined) return 'not JSON';
   const choices = memberOf(json, 'choices') ?? undefined;
-  if (choices === undefined) return errorIn(json, context, false);
+  if (choices === undefined) return reportsError(json) ? errorOf(json, context) : undefined;
   const list: unknown[] = Array.isArray(choices) ? choices : [];
   const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
   context.attempt.noteModel(memberOf(json, 'model'));
@@ -112,7 +117,7 @@ class AnswerScan {
   /** As `readShort`; the error of a long answer has no text. `parts` are the bytes of the answer. */
   finish(parts: readonly Buffer[], context: AttemptContext): AnswerFault {
     if (this.json.finish()) return 'not JSON';
-    if (this.isError) return errorIn(ERROR_WITHOUT_TEXT, context, false);
+    if (this.isError) return errorOf(ERROR_WITHOUT_TEXT, context);
     if (!this.#hasChoices) return undefined;
     context.attempt.noteModel(this.#model);
     context.attempt.noteFinishReason(this.#finishReason);

@@ -1,6 +1,7 @@
 /** Looks into a streamed completion as it arrives: for errors, its end, and what it says about itself. */
 
-import { MAX_USAGE_BYTES, MAX_WORD_CHARACTERS } from '../lib/attempt.ts';
+import { MAX_WORD_CHARACTERS } from '../request/record.ts';
+import { MAX_USAGE_BYTES } from '../request/usage.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import {
   JsonScanner,
@@ -14,7 +15,8 @@ import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../
 import type { AttemptContext } from './attempt-context.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { providerError } from './network-error.ts';
-import { errorIn } from './provider-error.ts';
+import { errorOf } from './provider-error.ts';
+import { reportsError } from './reported-error.ts';
 
 /** Limit for an incomplete event. Images in deltas take megabytes. */
 const MAX_EVENT_BYTES = 16_777_216;
@@ -176,14 +178,15 @@ export class EventInspector {
 
   /** `json` is the event's data, parsed; undefined if it is not JSON, or too long. */
   #errorIn({ name, data, bareJson }: ServerSentEvent, json: unknown): GatewayError | undefined {
-    const errorOf = (reported: unknown) => errorIn(reported, this.#context, true);
+    const errorIn = (reported: unknown) =>
+      reportsError(reported) ? errorOf(reported, this.#context, true) : undefined;
     // Ollama and Gemini write one among the events, Gemini also over several lines.
-    const bareError = bareJson === '' ? undefined : errorOf(parseUntrustedJson(bareJson));
+    const bareError = bareJson === '' ? undefined : errorIn(parseUntrustedJson(bareJson));
     if (bareError || data === '' || data === '[DONE]') return bareError;
     if (data.length > MAX_PARSED_CHARACTERS) {
-      return name === 'error' || isLongError(data) ? errorOf(ERROR_WITHOUT_TEXT) : undefined;
+      return name === 'error' || isLongError(data) ? errorIn(ERROR_WITHOUT_TEXT) : undefined;
     }
-    return errorOf(json) ?? (name === 'error' ? errorOf({ error: json ?? data }) : undefined);
+    return errorIn(json) ?? (name === 'error' ? errorIn({ error: json ?? data }) : undefined);
   }
 }
 

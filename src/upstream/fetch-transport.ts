@@ -1,7 +1,8 @@
 /** Requests to providers through Node's fetch, with fetch's own connections: nothing here is undocumented. */
 
-import { fromIterable, type ByteSource } from '../lib/byte-source.ts';
+import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
+import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { type ConnectionFailure, TransportError } from './network-error.ts';
 import { SlicedBody, toBody, type UpstreamReply, type UpstreamRequest } from './provider.ts';
 
@@ -58,9 +59,15 @@ function toStream(body: SlicedBody): ReadableStream<Uint8Array> {
 /** The response's body. Read from the start: fetch cancels a body that becomes garbage unread. */
 function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancellation): ByteSource {
   const reader = body?.getReader();
-  // On Node 20 and 22 a read stays unsettled if an abort meets data that has not been read.
-  cancellation.onCancel(() => void reader?.cancel().catch(() => {}));
-  async function* chunks() {
+  let resume = () => {};
+  cancellation.onCancel(() => {
+    // On Node 20 and 22 a read stays unsettled if an abort meets data that has not been read.
+    void reader?.cancel().catch(() => {});
+    // A reader that has paused may never go on.
+    resume();
+  });
+  const handOver = async (sink: ByteSink) => {
+    const turn = new TurnLimit();
     for (;;) {
       const chunk = await reader?.read().catch((thrown: unknown) => {
         cancellation.throwIfCancelled();
@@ -68,10 +75,20 @@ function readBody(body: ReadableStream<Uint8Array> | null, cancellation: Cancell
       });
       cancellation.throwIfCancelled();
       if (!chunk?.value) return;
-      yield Buffer.from(chunk.value.buffer, chunk.value.byteOffset, chunk.value.length);
+      const { buffer, byteOffset, length } = chunk.value;
+      const isTaken = sink.write(Buffer.from(buffer, byteOffset, length));
+      if (!isTaken) await new Promise<void>((resolve) => (resume = resolve));
+      if (turn.spend(length)) await nextTurn();
     }
-  }
-  return fromIterable(chunks());
+  };
+  return {
+    start: (sink) =>
+      void handOver(sink).then(
+        () => sink.end(),
+        (error: unknown) => sink.end(error),
+      ),
+    resume: () => resume(),
+  };
 }
 
 function toTransportError(thrown: unknown, failure?: ConnectionFailure): unknown {

@@ -1,5 +1,6 @@
 /** A provider's list of models: their names, and what it says of each under an allow-list of members. */
 
+import { MODEL_LIMITS } from '../config/setting-kinds.ts';
 import { memberOf } from '../lib/json.ts';
 
 export interface ListedModel {
@@ -11,10 +12,10 @@ export interface ListedModel {
 }
 
 /** Limits of context and output, modalities, prices and parameters, by which agents size their context. */
-const DETAILS = (
-  'context_length max_model_len context_window max_input_tokens max_output_tokens architecture ' +
-  'max_completion_tokens input_modalities output_modalities pricing supported_parameters'
-).split(' ');
+const DETAILS = [
+  ...MODEL_LIMITS,
+  ...'architecture input_modalities output_modalities pricing supported_parameters'.split(' '),
+];
 /** Further ones are left out. */
 const MAX_MODELS = 10_000;
 /** Limits of one detail: a longer or deeper one is left out. */

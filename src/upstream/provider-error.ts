@@ -2,12 +2,13 @@
 
 import { STATUS_CODES } from 'node:http';
 
-import type { Attempt } from '../lib/attempt.ts';
+import type { Attempt } from '../request/record.ts';
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
 import { type Redactor, withoutControlCharacters } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { returnedHeaders } from './headers.ts';
+import { firstItem } from './reported-error.ts';
 import type { UpstreamHeaders } from './provider.ts';
 
 const MAX_RETRY_AFTER_SECONDS = 86_400;
@@ -42,13 +43,9 @@ const SAYS_NOTHING = /^provider returned error\.?$/i;
 /** An error as the upstream reports it, in an error body or an error event. All of it is untrusted. */
 type UpstreamFault = ReturnType<typeof readFault>;
 
-/** Returns the client's error for the JSON of a 200 or of an event; undefined if that is no error. */
-export function errorIn(
-  json: unknown,
-  context: AttemptContext,
-  isEvent: boolean,
-): GatewayError | undefined {
-  return reportsFault(json) ? toProviderError(readFault(json), context, isEvent) : undefined;
+/** Returns the client's error for the JSON of a 200, or of an event, that reports one. */
+export function errorOf(json: unknown, context: AttemptContext, isEvent = false): GatewayError {
+  return toProviderError(readFault(json), context, isEvent);
 }
 
 /** Maps a fault to the error that the client gets. */
@@ -132,17 +129,10 @@ function readRetryAfter(headers: UpstreamHeaders | undefined): number | undefine
   return Math.min(MAX_RETRY_AFTER_SECONDS, Math.max(1, Math.ceil(seconds)));
 }
 
-/** `{error: …}`, `{errors: […]}` (Cloudflare), `[{error: …}]` (Gemini), `{object: "error", …}` (vLLM), `{type: "error", …}`. */
-function reportsFault(json: unknown): boolean {
-  const body = bodyOf(json);
-  const isFlat = memberOf(body, 'object') === 'error' || memberOf(body, 'type') === 'error';
-  return isFlat || Boolean(memberOf(body, 'error') || bodyOf(memberOf(body, 'errors')));
-}
-
 /** Reads the JSON, or the text, of an error. `status` is the one that it, its code or its type names, else 502. */
 export function readFault(json: unknown) {
-  const body = bodyOf(json);
-  const sources = [memberOf(body, 'error'), bodyOf(memberOf(body, 'errors')), body];
+  const body = firstItem(json);
+  const sources = [memberOf(body, 'error'), firstItem(memberOf(body, 'errors')), body];
   const textOf = (name: string) => sources.map((source) => memberOf(source, name)).find(isText);
   const [code, type] = [textOf('code'), textOf('type')];
   const named = sources
@@ -150,10 +140,6 @@ export function readFault(json: unknown) {
     .find(isErrorStatus);
   const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
   return { message: firstText(json), code, type, status };
-}
-
-function bodyOf(json: unknown): unknown {
-  return Array.isArray(json) ? json[0] : json;
 }
 
 /** The first text under one of the names, in arrays and objects inside them too. */

@@ -9,7 +9,7 @@ import { copyIfResizable, type Reservation } from '../lib/byte-budget.ts';
 import type { ByteSource } from '../lib/byte-source.ts';
 import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { joinParts, lengthOf } from '../lib/chunk-buffer.ts';
-import { digestOf } from '../lib/secrets.ts';
+import { digestOf } from '../lib/secret.ts';
 import { USER_AGENT } from '../lib/version.ts';
 
 export interface UpstreamRequest {

@@ -1,17 +1,16 @@
-/** One attempt at one provider: send the request, map the reply to an answer or a `GatewayError`. */
+/** One attempt at one provider: sends the request, and passes the reply on as the answer. */
 
-import type { Answer } from '../lib/attempt.ts';
 import { ClientGone, GatewayError } from '../lib/errors.ts';
 import { readAll } from '../lib/byte-source.ts';
 import { parseUntrustedJson } from '../lib/json.ts';
 import { EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { readCompletion } from './completion.ts';
+import { passCompletion } from './completion.ts';
 import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
 import { providerError, timeoutError, TransportError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
-import { openStream } from './stream-relay.ts';
+import { relayStream } from './stream-relay.ts';
 
 const MAX_ERROR_BYTES = 65_536;
 /** Time limit for reading an error body: the status alone is enough to answer with. */
@@ -41,8 +40,11 @@ export function sendAttempt(
   return services.transport.send(addClientHeaders(request, context), deadline);
 }
 
-/** The client's answer: a complete one, or a stream whose first event was read. Throws or rejects with what `failureOf` takes. */
-export function readReply(reply: UpstreamReply, context: AttemptContext): Answer | Promise<Answer> {
+/** Passes the answer to the client; resolves when it has all of it. Throws or rejects with what `failureOf` takes. */
+export function passReply(
+  reply: UpstreamReply,
+  context: AttemptContext,
+): Promise<void> | undefined {
   const { attempt } = context;
   attempt.status = reply.status;
   attempt.connection = reply.connection;
@@ -51,7 +53,7 @@ export function readReply(reply: UpstreamReply, context: AttemptContext): Answer
   if (reply.status >= 300 || NO_ANSWER_STATUSES.has(reply.status)) {
     return readStatusError(reply, context);
   }
-  return toAnswer(reply, context);
+  return passAnswer(reply, context);
 }
 
 /** Ends the attempt that has thrown this, its request too, and returns why it failed. */
@@ -59,15 +61,14 @@ export function failureOf(thrown: unknown, context: AttemptContext): GatewayErro
   const { attempt, call, deadline, services } = context;
   // Also ends a reply that was not read to its end.
   deadline.abandon();
-  call.answerReservation.resize(0);
+  // What the client has not taken of a stream is still held.
+  if (!attempt.hasAnswer) call.answerReservation.resize(0);
   if (thrown instanceof TransportError) services.exhaustion.record(thrown.cause);
   const failure = upstreamFailure(thrown, attempt.provider);
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }
 
-/** Maps an upstream's reply to the client's answer. Throws `GatewayError` if it is not one. */
-function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promise<Answer> {
-  const { status } = reply;
+function passAnswer(reply: UpstreamReply, context: AttemptContext): Promise<void> | undefined {
   const { isStream } = context;
   const { provider } = context.attempt;
   const { redact } = context.services;
@@ -83,7 +84,7 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
 
   if (isStream && !isJson) {
     Object.assign(headers, EVENT_STREAM_HEADERS, isEventStream && { 'content-type': contentType });
-    return openStream(reply, context).then((body) => ({ status, headers, body }));
+    return relayStream(reply, headers, context);
   }
 
   if (isEventStream) {
@@ -91,7 +92,7 @@ function toAnswer(reply: UpstreamReply, context: AttemptContext): Answer | Promi
     throw providerError(provider, text);
   }
   headers['content-type'] = isJson ? contentType : 'application/json';
-  return readCompletion(reply, context, headers);
+  return passCompletion(reply, headers, context);
 }
 
 /** Throws the error that a reply without an answer stands for; its body is read if the status is that of an error. */

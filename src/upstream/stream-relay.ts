@@ -1,20 +1,19 @@
 /**
- * Relays a streamed completion. Nothing is sent before the first event with data was read, but comments to a client whose
- * stream has begun early; every event passes byte for byte, but a chunk of usage that the gateway itself has asked for. A
- * blank line and a `[DONE]` that are missing are added; a stream that did not finish ends in the documented error event and
- * never in `[DONE]`.
+ * Relays a streamed completion. The answer begins with the first event that has data: until then nothing is sent, but comments
+ * to a client whose stream has begun with one. Every event passes byte for byte, but a chunk of usage that the gateway itself
+ * has asked for. A blank line and a `[DONE]` that are missing are added to a stream that has finished.
  */
 
 import { noRoom } from '../lib/byte-budget.ts';
-import { ClientGone, GatewayError } from '../lib/errors.ts';
-import type { ByteSink, ByteStream } from '../lib/byte-source.ts';
+import type { ByteSink } from '../lib/byte-source.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
+import type { GatewayError } from '../lib/errors.ts';
 import { BYTE_ORDER_MARK, encodeEvent } from '../lib/sse.ts';
+import type { AttemptContext } from './attempt-context.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
-import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
+import { providerError, timeoutError } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
-import type { AttemptContext } from './attempt-context.ts';
 
 /** Always held: one read of a socket. More is taken from the budget. */
 const MAX_CHUNK_BYTES = 65_536;
@@ -27,32 +26,41 @@ const COUNTED_PART = 0.1;
 /** Time for the upstream to end its reply after `[DONE]`, so that its connection can be reused. */
 const AFTER_DONE_MS = 5000;
 
-/** Resolves to the stream when its first event with data was read; rejects with an error event, a timeout or an early end. */
-export function openStream(reply: UpstreamReply, context: AttemptContext): Promise<ByteStream> {
+/**
+ * Passes the events to the client under this head. Resolves at the end of the stream. Rejects with an error event, a cut, a time
+ * limit or the client's leaving: before the answer has begun as after it.
+ */
+export function relayStream(
+  upstream: UpstreamReply,
+  headers: Record<string, string>,
+  context: AttemptContext,
+): Promise<void> {
   return new Promise((resolve, reject) => {
-    const opening = { seen: new ChunkBuffer(), resolve, reject };
-    reply.body.start(new Relay(reply, context, opening));
+    const head = { status: upstream.status, headers };
+    upstream.body.start(new StreamRelay(upstream, head, context, { resolve, reject }));
   });
 }
 
-interface Opening {
-  /** Everything up to and including the first events with data. */
-  readonly seen: ChunkBuffer;
-  readonly resolve: (stream: ByteStream) => void;
+interface Head {
+  readonly status: number;
+  readonly headers: Record<string, string>;
+}
+
+interface Settle {
+  readonly resolve: () => void;
   readonly reject: (failure: unknown) => void;
 }
 
-/** Takes the upstream's bytes, and is the client's stream once it has a first event. */
-class Relay implements ByteSink, ByteStream {
-  readonly #reply: UpstreamReply;
+/** Takes the bytes of the upstream, and writes them to the client. */
+class StreamRelay implements ByteSink {
+  readonly #upstream: UpstreamReply;
+  readonly #head: Head;
   readonly #context: AttemptContext;
+  readonly #settle: Settle;
   readonly #inspector: EventInspector;
   readonly #idleMs: number;
-  /** Settles `openStream`; `undefined` once there are events with data. */
-  #opening: Opening | undefined;
-  /** The first events, until the client takes them. */
-  #beginning: Inspection | undefined;
-  #client: ByteSink | undefined;
+  /** What has come before the answer begins; undefined once it has begun. */
+  #seen: ChunkBuffer | undefined = new ChunkBuffer();
   /** Nothing is passed on any more. */
   #isOver = false;
   #hasUpstreamEnded = false;
@@ -67,104 +75,94 @@ class Relay implements ByteSink, ByteStream {
       ? noRoom()
       : timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
 
-  constructor(reply: UpstreamReply, context: AttemptContext, opening: Opening) {
-    this.#reply = reply;
+  constructor(upstream: UpstreamReply, head: Head, context: AttemptContext, settle: Settle) {
+    this.#upstream = upstream;
+    this.#head = head;
     this.#context = context;
+    this.#settle = settle;
     this.#inspector = new EventInspector(context);
     this.#idleMs = context.services.config.server.streamIdleTimeoutMs;
-    this.#opening = opening;
   }
 
-  /** Takes a chunk from the upstream, or nothing if it has ended. What comes after the line of `[DONE]` is dropped. */
-  write(chunk?: Buffer): boolean {
+  /** Takes a chunk from the upstream. What comes after the line of `[DONE]` is dropped. */
+  write(chunk: Buffer): boolean {
     this.#endClient?.(chunk);
     if (this.#isOver) return true;
     try {
-      if (chunk && !this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
-      const found = chunk ? this.#inspector.push(chunk) : this.#inspector.finish();
-      return this.#opening ? this.#open(found, this.#opening) : this.#pass(found);
+      if (!this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
+      return this.#take(this.#inspector.push(chunk));
     } catch (thrown) {
       this.#fail(thrown);
       return true;
     }
   }
 
-  /** The upstream has ended. */
+  /** The upstream has ended, with this error if more should have come. */
   end(error?: unknown): void {
     this.#hasUpstreamEnded = true;
     this.#endClient?.();
-    if (this.#isOver) this.#context.deadline.abandon();
-    else if (error) this.#fail(error);
-    else this.write();
-  }
-
-  start(client: ByteSink): void {
-    this.#client = client;
+    if (this.#isOver) return this.#context.deadline.abandon();
     try {
-      if (this.#pass(this.#beginning!)) this.#reply.body.resume();
+      if (error) throw error;
+      this.#take(this.#inspector.finish());
     } catch (thrown) {
       this.#fail(thrown);
     }
-    this.#beginning = undefined;
   }
 
-  resume(): void {
-    if (this.#isOver || this.#isWaiting) return;
-    this.#hold(0);
-    this.#context.deadline.resume(this.#idleMs * COUNTED_PART);
-    this.#reply.body.resume();
+  /** Returns false if the upstream is to wait for the client. */
+  #take(found: Inspection): boolean {
+    if (!this.#seen) return this.#pass(found);
+    if (!this.#beginsWith(found, this.#seen)) return true;
+    const { attempt, call } = this.#context;
+    const seen = this.#seen.take();
+    // Behind a comment, a byte order mark would be part of the name of a field.
+    const isMarkMisplaced =
+      call.reply.hasBegun && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK;
+    this.#seen = undefined;
+    attempt.beginAnswer();
+    call.bodyReservation.dropBody();
+    call.reply.beginStream(this.#head.status, this.#head.headers);
+    call.reply.onRoom = () => this.#resume();
+    return this.#pass({ ...found, passed: seen.subarray(isMarkMisplaced ? 3 : 0) });
   }
 
-  cancel(): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    this.#context.deadline.abandon();
-  }
-
-  /** Keeps what comes before and with the first data: the client's stream begins with it. */
-  #open(found: Inspection, opening: Opening): boolean {
-    const { passComments } = this.#context.call;
-    if (found.passed.length > 0) opening.seen.push(found.passed);
-    this.#hold(opening.seen.size);
-    if (this.#inspector.hasData) {
-      this.#opening = undefined;
-      const seen = opening.seen.take();
-      // Behind a comment, a byte order mark would be part of the name of a field.
-      const start = passComments && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK ? 3 : 0;
-      this.#beginning = { ...found, passed: seen.subarray(start) };
-      this.#context.deadline.suspend();
-      opening.resolve(this);
-      return false;
-    }
+  /** Keeps what comes before and with the first data. Returns whether that is there; throws if it will never be. */
+  #beginsWith(found: Inspection, seen: ChunkBuffer): boolean {
+    const { reply } = this.#context.call;
+    const { hasData, hasUsage, isDone } = this.#inspector;
+    if (found.passed.length > 0) seen.push(found.passed);
+    this.#hold(seen.size);
+    if (hasData) return true;
     if (found.error) throw found.error;
-    const { isDone } = this.#inspector;
-    if (opening.seen.size > MAX_COMMENT_BYTES) {
+    if (seen.size > MAX_COMMENT_BYTES) {
       throw this.#error('too many comments before the first event');
     }
     if (isDone || this.#hasUpstreamEnded) {
-      const cause = `content-type: ${this.#reply.headers.get('content-type') ?? 'none'}`;
+      const cause = `content-type: ${this.#upstream.headers.get('content-type') ?? 'none'}`;
       throw this.#error('the stream ended before its first event', cause);
     }
-    if (opening.seen.size > 0 && !this.#inspector.hasUsage) passComments?.(opening.seen);
-    this.#hold(opening.seen.size);
-    return true;
+    if (reply.hasBegun && seen.size > 0 && !hasUsage && reply.hasRoom) reply.write(seen.take());
+    this.#hold(seen.size);
+    return false;
   }
 
-  /** Passes events on to the client. Returns false if the upstream is to wait for it. */
   #pass({ passed, error }: Inspection): boolean {
-    const { deadline } = this.#context;
-    const { isDone, splitter } = this.#inspector;
-    const hasRoom = passed.length === 0 || this.#client!.write(passed);
-    if (passed.length > 0) this.#context.call.answerReservation.leaveQueue();
+    const { call, deadline, onData } = this.#context;
+    const { isDone, isFinished, splitter } = this.#inspector;
+    const hasRoom = passed.length === 0 || call.reply.write(passed);
+    if (passed.length > 0) call.answerReservation.leaveQueue();
     this.#hold(passed.length);
-    if (error || this.#hasUpstreamEnded || isDone) {
-      const isComplete = isDone || this.#inspector.isFinished;
-      const text = 'the stream ended before the answer was finished';
-      this.#finish(error ?? (isComplete ? undefined : this.#error(text)));
+    if (error) throw error;
+    if (isDone || this.#hasUpstreamEnded) {
+      if (!isDone && !isFinished) {
+        throw this.#error('the stream ended before the answer was finished');
+      }
+      this.#finish();
       return true;
     }
     if (splitter.sawData) {
-      this.#context.onData?.();
+      onData?.();
       // Only data restarts the idle limit.
       deadline.arm(this.#idleMs, this.#createTimeout);
     }
@@ -172,42 +170,39 @@ class Relay implements ByteSink, ByteStream {
     return hasRoom;
   }
 
-  #fail(thrown: unknown): void {
-    if (this.#opening) {
-      this.#isOver = true;
-      this.#opening.reject(thrown);
-    } else if (thrown instanceof ClientGone) {
-      this.cancel();
-    } else {
-      const { provider } = this.#context.attempt;
-      const failure = upstreamFailure(thrown, provider);
-      this.#finish(GatewayError.from(failure));
-    }
+  /** The client has taken what was written. */
+  #resume(): void {
+    if (this.#isOver || this.#isWaiting) return;
+    this.#hold(0);
+    this.#context.deadline.resume(this.#idleMs * COUNTED_PART);
+    this.#upstream.body.resume();
   }
 
-  /** Ends the client's stream, and the upstream's. */
-  #finish(failure: GatewayError | undefined): void {
-    const { call, deadline, onStreamEnd } = this.#context;
-    const client = this.#client!;
+  /** Ends the client's stream. */
+  #finish(): void {
+    const { call, deadline } = this.#context;
+    const { isDone, isEndOpen } = this.#inspector;
     this.#isOver = true;
-    call.answerReservation.leaveQueue();
-    if (!failure && !this.#inspector.isDone) client.write(encodeEvent('[DONE]'));
-    const awaitsEnd = !failure && !this.#hasUpstreamEnded;
-    if (awaitsEnd) deadline.arm(AFTER_DONE_MS, this.#createTimeout);
-    else if (this.#hasUpstreamEnded) deadline.stop();
-    else deadline.abandon();
-    onStreamEnd(failure);
-    if (failure) client.write(encodeEvent(failure.toBody()));
-    if (this.#inspector.isEndOpen) {
-      call.isDelivered = true;
-      this.#endClient = endAtLineFeed(client);
-    } else client.end();
+    if (!isDone) call.reply.write(encodeEvent('[DONE]'));
+    if (this.#hasUpstreamEnded) deadline.stop();
+    else deadline.arm(AFTER_DONE_MS, this.#createTimeout);
+    if (isEndOpen) {
+      call.reply.isDelivered = true;
+      this.#endClient = endAtLineFeed(call.reply);
+    } else call.reply.end();
+    this.#settle.resolve();
+  }
+
+  #fail(thrown: unknown): void {
+    this.#isOver = true;
+    this.#context.call.answerReservation.leaveQueue();
+    this.#settle.reject(thrown);
   }
 
   /** Reserves what is held once the chunk has been taken. Throws `rateLimit` for an event that can never fit. */
   #hasRoom(chunk: Buffer): boolean {
     const reservation = this.#context.call.answerReservation;
-    const seenBytes = this.#opening?.seen.size ?? 0;
+    const seenBytes = this.#seen?.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
     if (heldBytes <= MAX_CHUNK_BYTES || reservation.tryGrow(heldBytes)) return true;
     if (heldBytes > reservation.budget.limits.maxBufferedBytes) throw noRoom();
@@ -216,14 +211,12 @@ class Relay implements ByteSink, ByteStream {
 
   /** Pauses the upstream, and tries again every 10 ms: the idle limit or the client's leaving ends the wait. */
   #waitForRoom(chunk: Buffer): false {
-    const { call, deadline } = this.#context;
-    const endWait = call.answerReservation.wait();
+    const endWait = this.#context.call.answerReservation.wait();
     this.#isWaiting = true;
     setTimeout(() => {
       this.#isWaiting = false;
       endWait();
-      // The reason of the deadline comes with the end of the body.
-      if (deadline.reason || this.write(chunk)) this.#reply.body.resume();
+      if (this.write(chunk)) this.#upstream.body.resume();
     }, WAIT_MS);
     return false;
   }

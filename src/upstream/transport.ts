@@ -3,7 +3,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 
 import type { Cancellation } from '../lib/cancellation.ts';
-import { createConnections } from './connections.ts';
+import { createPool } from './pool.ts';
 import { sendByFetch } from './fetch-transport.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { sendByUndici } from './undici-transport.ts';
@@ -34,30 +34,28 @@ export function createTransport(setting: 'auto' | 'fetch') {
   subscribe(CONNECT_ERROR, failWaiting);
   const version = process.versions['undici'] ?? '';
   const isTested = TESTED_MAJORS.has(version.split('.')[0]!);
-  const connections = setting === 'auto' && isTested ? createConnections() : undefined;
+  const pool = setting === 'auto' && isTested ? createPool() : undefined;
   const whyNotFound = isTested ? "undici's agent was not found" : `undici ${version} is not tested`;
   const reason = setting === 'fetch' ? 'as configured' : whyNotFound;
   return {
     /** The client in use, and the reason if that is fetch; for the operator. */
-    description: connections ? `undici ${version} (the agent under fetch)` : `fetch (${reason})`,
+    description: pool ? `undici ${version} (the agent under fetch)` : `fetch (${reason})`,
     /** One sentence for each, for the operator. */
-    limitations: connections ? [] : FETCH_LIMITATIONS,
+    limitations: pool ? [] : FETCH_LIMITATIONS,
     /** Over fetch they are not known. */
     get connectionFigures() {
-      return connections?.figures;
+      return pool?.figures;
     },
     /**
      * Sends once: no redirects, no retries, no decoding. Rejects, and fails the body, with a `TransportError` or the reason
      * of the cancellation. Not async: each promise on this path costs as much as a header.
      */
     send: (request: UpstreamRequest, cancellation: Cancellation): Promise<UpstreamReply> =>
-      connections
-        ? sendByUndici(request, cancellation, connections)
-        : sendByFetch(request, cancellation),
+      pool ? sendByUndici(request, cancellation, pool) : sendByFetch(request, cancellation),
     /** Closes all connections of undici's agent; fetch's end with the process. */
     async close() {
       unsubscribe(CONNECT_ERROR, failWaiting);
-      await connections?.close();
+      await pool?.close();
     },
   };
 }

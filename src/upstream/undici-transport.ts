@@ -6,7 +6,7 @@ import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import { onNextTurn, TurnLimit } from '../lib/turns.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
-import type { Connections, CountedAgent } from './connections.ts';
+import type { CountedAgent, Pool } from './pool.ts';
 import { type ConnectionFailure, TransportError, unconnectedFailure } from './network-error.ts';
 import { SlicedBody, toBody, type UpstreamReply, type UpstreamRequest } from './provider.ts';
 
@@ -23,7 +23,7 @@ const IS_UNDICI_8 = Number.parseInt(process.versions['undici'] ?? '') >= 8;
 export function sendByUndici(
   request: UpstreamRequest,
   cancellation: Cancellation,
-  connections: Connections,
+  pool: Pool,
 ): Promise<UpstreamReply> {
   const { method, origin, path, reconnect: reset = false } = request;
   return new Promise((resolve, reject) => {
@@ -35,8 +35,8 @@ export function sendByUndici(
       ? [...request.headers, 'content-length', `${sliced.length}`]
       : request.headers;
     const Handler = IS_UNDICI_8 ? Undici8Exchange : UndiciExchange;
-    const agent = reset ? connections.reconnectAgent : connections.agentFor(origin);
-    const options = { cancellation, connections, agent, body: sliced, resolve, reject };
+    const agent = reset ? pool.reconnectAgent : pool.agentFor(origin);
+    const options = { cancellation, pool, agent, body: sliced, resolve, reject };
     const exchange = new Handler(options);
     // As options of the Agent, the time limits would be lost on Node 26 if a proxy forwards the request.
     const limits = { headersTimeout: 0, bodyTimeout: 0 };
@@ -46,7 +46,7 @@ export function sendByUndici(
 
 interface UndiciExchangeOptions {
   readonly cancellation: Cancellation;
-  readonly connections: Connections;
+  readonly pool: Pool;
   readonly agent: CountedAgent;
   readonly body: SlicedBody | undefined;
   readonly resolve: (reply: UpstreamReply) => void;
@@ -75,6 +75,7 @@ class UndiciExchange implements UpstreamReply, ByteSource {
   #sink: ByteSink | undefined;
   #isPaused = true;
   #resume = () => {};
+
   readonly #onCancel = () => this.#giveUp(this.#options.cancellation.reason);
 
   constructor(options: UndiciExchangeOptions) {
@@ -99,7 +100,7 @@ class UndiciExchange implements UpstreamReply, ByteSource {
   onConnect(abort: (reason: Error) => void): void {
     // Cancelled while the request waited for a connection, when undici has no way to abort it.
     if (this.#isOver) return abort(this.#options.cancellation.reason!);
-    this.#options.connections.onNextUse((socket, connection) => {
+    this.#options.pool.onNextUse((socket, connection) => {
       this.#socket = socket;
       this.connection = connection;
       this.#bytesReadBefore = socket.bytesRead;
@@ -156,9 +157,14 @@ class UndiciExchange implements UpstreamReply, ByteSource {
     return this.connection === 'reused' && isSoon ? 'stale' : undefined;
   }
 
+  /** Tells the reader at once: one that has paused may never go on. */
   #giveUp(reason: unknown): void {
-    if (this.#isOver) return;
     this.#unread.take();
+    this.#isPaused = false;
+    if (this.#isOver) {
+      this.#error ??= reason;
+      return this.#endSink();
+    }
     this.#end(this.#socket ? reason : unconnectedFailure(reason));
     // Not by undici's abort, which would open another connection that no request waits for.
     this.#socket?.destroy(CANCELLED);
@@ -171,15 +177,16 @@ class UndiciExchange implements UpstreamReply, ByteSource {
     this.#options.agent.running -= 1;
     this.#options.body?.release();
     this.#resume = () => {};
-    this.#options.cancellation.offCancel(this.#onCancel);
     if (error) this.#options.reject(error);
     if (!this.#isPaused) this.#endSink();
   }
 
   #endSink(): void {
     const sink = this.#sink;
+    if (!sink) return;
     this.#sink = undefined;
-    sink?.end(this.#error);
+    this.#options.cancellation.offCancel(this.#onCancel);
+    sink.end(this.#error);
   }
 }
 

@@ -12,7 +12,7 @@ import { RecentRequests } from '../../src/admin/recent-requests.ts';
 import { inChunks } from '../../src/admin/series.ts';
 import { Traffic } from '../../src/admin/traffic.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
-import type { FinishedRequest, RequestFacts } from '../../src/lib/request-facts.ts';
+import type { FinishedRequest, RequestFacts } from '../../src/request/facts.ts';
 import { idle } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';

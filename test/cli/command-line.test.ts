@@ -306,6 +306,7 @@ base_url = "http://127.0.0.1:1/v1"
 [aliases]
 fast = "mine/m"
 pool = { targets = ["mine/m", "openai/m"], balance = "least_busy" }
+canary = { targets = ["mine/m", "openai/m"], balance = "weighted", weights = [9, 1] }
 gone = "xai/m"
 `;
     const cwd = realpathSync(emptyFolder(t, { 'my.toml': toml }));
@@ -327,6 +328,7 @@ gone = "xai/m"
     assert.match(text, /^skipped .*keyless \(.*KEYLESS_API_KEY\)/m);
     assert.match(text, /^aliases +fast -> mine\/m$/m);
     assert.match(text, /^aliases +pool -> mine\/m, openai\/m \(least busy\)$/m);
+    assert.match(text, /^aliases +canary -> mine\/m, openai\/m \(weighted 9 1\)$/m);
     assert.match(text, /^aliases +gone -> xai\/m$/m);
     assert.match(text, /^warning +aliases\.gone: .*"xai"/m);
     assert.doesNotMatch(text, /every client/);

@@ -237,6 +237,8 @@ async function startWithoutHandler(t: TestContext) {
   return child;
 }
 
+const SLOW_LISTEN = `--import=${join(ROOT, 'test', 'support', 'slow-listen.mjs')}`;
+
 describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, () => {
   test('while it serves: a stream goes on, and no debugger listens', async (t) => {
     const { upstream, finish } = await startHeldUpstream(t);
@@ -268,10 +270,9 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     const upstream = await startUpstream(t);
     const folder = emptyFolder(t, { 'settings.toml': SERVER_TOML });
     const path = join(folder, 'settings.toml');
-    const preload = join(ROOT, 'test', 'support', 'slow-listen.mjs');
     const reloaded = join(folder, 'reloaded');
     const program = startProgram(t, ['--config', path], {
-      env: { NODE_OPTIONS: `--import=${preload}`, LISTEN_ONCE: reloaded },
+      env: { NODE_OPTIONS: SLOW_LISTEN, LISTEN_ONCE: reloaded },
     });
     const { child, lines, stderr } = program;
     await eventually(() => stderr().includes('about to listen'), 'the start');
@@ -284,6 +285,17 @@ describe('SIGHUP, SIGUSR1, SIGUSR2 and SIGPIPE do no harm', { concurrency: 4 }, 
     assert.doesNotMatch(stderr(), /debugger|inspector/i);
     const port = Number(/^listening .*:(\d+)\/v1/m.exec(stderr())?.[1]);
     assert.equal(await statusOf(port, 'any'), 200);
+  });
+
+  test('before it listens SIGTERM ends it with 0', async (t) => {
+    const env = { NODE_OPTIONS: SLOW_LISTEN, LISTEN_ONCE: '/nothing/here' };
+    const { child, exit, lines, stderr } = startProgram(t, [], { env });
+    await eventually(() => stderr().includes('about to listen'), 'the start');
+    child.kill('SIGTERM');
+    assert.equal(await exit, 0);
+    const messages = lines().map(({ message }) => message);
+    assert.deepEqual(messages, ['draining', 'stopped']);
+    assert.equal(stderr(), 'about to listen\n');
   });
 
   test('in a drain: what is in flight is finished, and nothing is reloaded', async (t) => {

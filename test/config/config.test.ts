@@ -11,7 +11,7 @@ import { warningsOf as startWarningsOf } from '../../src/cli/startup-report.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf } from '../../src/config/built-in-providers.ts';
 import { loadConfig, type Config, type Flags } from '../../src/config/config.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
-import { Secret } from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
 import { problemsIn } from '../support/problems.ts';
 import { emptyFolder, ROOT } from '../support/process.ts';
 
@@ -627,9 +627,9 @@ describe('aliases', () => {
     assert.deepEqual(
       [...aliases],
       [
-        ['a/b', { targets: ['z/m/n'], isBalanced: false }],
-        ['__proto__', { targets: ['z/m'], isBalanced: false }],
-        ['', { targets: ['z/m'], isBalanced: false }],
+        ['a/b', { targets: ['z/m/n'], balance: 'order' }],
+        ['__proto__', { targets: ['z/m'], balance: 'order' }],
+        ['', { targets: ['z/m'], balance: 'order' }],
       ],
     );
     assert.deepEqual(warnings, []);
@@ -877,7 +877,13 @@ keys = ["b-1"]
     const [alice, bob] = load(toml).clients;
     assert.deepEqual(reveal(alice!.keys), ['a-1', 'a-2', 'a-1']);
     assert.deepEqual(alice!.models, ['fast', 'openai/*', '*']);
-    assert.deepEqual(alice!.limit, { requestsPerSecond: 2, burstCapacity: 100 });
+    assert.deepEqual(alice!.limit, {
+      requestsPerSecond: 2,
+      burstCapacity: 100,
+      requestsPerMinute: 0,
+      tokensPerMinute: 0,
+      tokensPerDay: 0,
+    });
     assert.deepEqual([bob!.name, bob!.models], ['b.o-b@x_y', undefined]);
   });
 });

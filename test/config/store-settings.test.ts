@@ -3,7 +3,8 @@ import { describe, test } from 'node:test';
 
 import { loadConfig, type Config } from '../../src/config/config.ts';
 import { compareSettings } from '../../src/config/reload.ts';
-import { createRedactor, Secret } from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
+import { createRedactor } from '../../src/lib/secrets.ts';
 import { problemsIn } from '../support/problems.ts';
 
 type Env = Record<string, string>;

@@ -66,6 +66,15 @@ test(
     assert.equal(service['read_only'], true);
     assert.ok(Number.parseInt(String(service['stop_grace_period']), 10) > STOP_SECONDS);
     assert.notEqual(check(applyChanges(text, { 'cap_drop:': 'cap_dorp:' })).code, 0);
+
+    const replicas = text.match(/^# {5}.*\n/gm)!.map((line) => line.slice(2));
+    const ports = /^ {4}ports:\n {6}.*\n/m.exec(text)![0];
+    const scaled = check(applyChanges(text, { [ports]: replicas.join('') }));
+    assert.equal(scaled.code, 0, scaled.output);
+    const { deploy, ports: ranges } = (JSON.parse(scaled.output) as ComposeModel).services[
+      'inference-gateway'
+    ] as { deploy: object; ports: Record<string, unknown>[] };
+    assert.deepEqual([deploy, ranges[0]!['published']], [{ replicas: 2 }, '8080-8081']);
   },
 );
 

@@ -3,7 +3,7 @@ import { Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 
 import type { Call } from '../../src/downstream/call.ts';
-import { createRemoteAddress } from '../../src/downstream/request-head.ts';
+import { createRemoteAddress } from '../../src/downstream/trusted-proxies.ts';
 import { sendRaw } from '../support/raw.ts';
 import { startHttpServer } from '../support/http-server.ts';
 import { eventually } from '../support/streams.ts';
@@ -11,8 +11,10 @@ import { eventually } from '../support/streams.ts';
 /** Starts a server that answers with the address of its client. Returns a function that sends a request to it. */
 async function start(t: TestContext, trustedProxies: readonly string[], host = '127.0.0.1') {
   const remoteAddress = createRemoteAddress(trustedProxies);
-  const handle = async (call: Call) =>
-    call.send({ status: 200, headers: {}, body: remoteAddress(call) ?? 'not known' });
+  const handle = async (call: Call) => {
+    await call.reply.send(200, {}, remoteAddress(call) ?? 'not known');
+    await call.reply.closed;
+  };
   const port = await startHttpServer(t, handle, host);
   return async (...forwarded: readonly string[]) => {
     const headers = forwarded.map((value) => `X-Forwarded-For: ${value}\r\n`);

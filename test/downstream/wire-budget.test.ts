@@ -10,7 +10,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import { type ByteBudget, Reservation } from '../../src/lib/byte-budget.ts';
 import type { ByteSink } from '../../src/lib/byte-source.ts';
 import { ClientGone, type GatewayError } from '../../src/lib/errors.ts';
-import { openStream } from '../../src/upstream/stream-relay.ts';
+import { relayStream } from '../../src/upstream/stream-relay.ts';
 import { assertError, parseRaw, type ExpectedError } from '../support/errors.ts';
 import {
   chatBody,
@@ -21,7 +21,7 @@ import {
 } from '../support/gateway.ts';
 import { withRandom, type Random } from '../support/random.ts';
 import { sendRaw, statusesOf, openRaw } from '../support/raw.ts';
-import { replyWith, newReplyContext } from '../support/reply-context.ts';
+import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
 import { byModel, scenario } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
 import {
@@ -369,40 +369,45 @@ test('streams that wait for memory take turns: no stream of large events keeps t
 });
 
 /** A stream that has begun, whose provider and client are the test, and which may hold half of the budget at least. */
-async function openRelay(whole: ByteBudget) {
-  const context = newReplyContext();
+function openRelay(whole: ByteBudget) {
+  const reply = new RecordedReply();
+  const context = newReplyContext(reply);
   const answerReservation = new Reservation(whole);
   let provider: ByteSink | undefined;
   const body = { start: (sink: ByteSink) => void (provider = sink), resume() {} };
-  const opening = openStream(replyWith(body), {
-    ...context,
-    call: { ...context.call, answerReservation },
-  });
+  const ended = relayStream(
+    replyWith(body),
+    {},
+    {
+      ...context,
+      call: { ...context.call, answerReservation },
+    },
+  );
+  ended.catch(() => {});
   provider!.write(Buffer.from(CHUNK));
-  const stream = await opening;
-  stream.start({ write: ({ length }) => length < 65_536, end() {} });
-  return { provider: provider!, stream };
+  reply.write = ({ length }: Buffer) => length < 65_536;
+  return { provider: provider!, reply };
 }
 
-test('the part of the next event that comes with the end of one is not counted before more comes', async () => {
+test('the part of the next event that comes with the end of one is not counted before more comes', () => {
   const whole = newBudget(MIB);
-  const { provider, stream } = await openRelay(whole);
+  const { provider, reply } = openRelay(whole);
   const event = Buffer.from(`data: ${'x'.repeat(200_000)}\n\ndata: ${'x'.repeat(100_000)}`);
   provider.write(event.subarray(0, 180_000));
   assert.equal(whole.reservedBytes, 180_000);
   assert.equal(provider.write(event.subarray(180_000)), false);
   assert.equal(whole.reservedBytes, event.length);
-  stream.resume();
+  reply.onRoom();
   assert.equal(whole.reservedBytes, 0);
   provider.write(Buffer.alloc(50_000, 'x'));
   assert.equal(whole.reservedBytes, event.length - 200_008 + 50_000);
 });
 
-test('a stream that has failed is no longer the first that waits, though its client does not read the error', async () => {
+test('a stream that has failed is no longer the first that waits, though its client does not read the error', () => {
   const whole = newBudget(MIB);
   const other = new Reservation(whole);
   assert.ok(other.tryGrow(MIB / 2));
-  const { provider } = await openRelay(whole);
+  const { provider } = openRelay(whole);
   // It takes what is kept for the first.
   assert.ok(provider.write(Buffer.from(`data: ${'x'.repeat(200_000)}`)));
   assert.ok(!other.tryGrow(MIB / 2 + 1));

@@ -104,7 +104,8 @@ for (const isOver of [true, false]) {
     let calls = 0;
     const port = await startHttpServer(t, async (call) => {
       calls += 1;
-      await call.send({ status: 401, headers: {}, body: '{}' });
+      await call.reply.send(401, {}, '{}');
+      await call.reply.closed;
       await gate.opened;
     });
     // The connection stays open behind the end that the gateway sends.

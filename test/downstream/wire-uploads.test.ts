@@ -10,15 +10,15 @@ import {
 } from 'node:http';
 import { connect, createServer } from 'node:net';
 import { describe, test, type TestContext } from 'node:test';
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { discardBody } from '../../src/downstream/request-body.ts';
 import { Cancellation } from '../../src/lib/cancellation.ts';
-import { createConnections } from '../../src/upstream/connections.ts';
+import { createPool } from '../../src/upstream/pool.ts';
 import { sendByFetch } from '../../src/upstream/fetch-transport.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
-import { type ByteSink, fromIterable, readAll, readEach } from '../../src/lib/byte-source.ts';
+import { type ByteSink, readAll, readEach } from '../../src/lib/byte-source.ts';
 import { nextTurn as nextBodyTurn, onNextTurn } from '../../src/lib/turns.ts';
 import { sendByUndici } from '../../src/upstream/undici-transport.ts';
 import { idle } from '../support/clock.ts';
@@ -44,7 +44,7 @@ async function sendUndici(
   body: readonly Buffer[],
   connectTimeoutMs?: number,
 ): Promise<UpstreamReply> {
-  const connections = createConnections(connectTimeoutMs)!;
+  const connections = createPool(connectTimeoutMs)!;
   t.after(() => connections.close());
   const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
   return sendByUndici(request, new Cancellation(), connections);
@@ -233,7 +233,7 @@ describe('connecting, over undici', () => {
     const { port } = await startBlackHole(t);
     const collect = createMemoryProbe();
     // So that the end of the connection attempt is not what releases it.
-    const connections = createConnections(3_600_000)!;
+    const connections = createPool(3_600_000)!;
     t.after(() => connections.close());
     const cancellation = new Cancellation();
     const send = () => {
@@ -425,19 +425,6 @@ test('of many uploads at once a turn takes a few, once all have begun', async (t
   assert.ok(counts.most < MANY / 2, `${counts.most} bodies in one turn`);
 });
 
-test('fromIterable takes turns with everything else', async () => {
-  const { counts, add } = countPerTurn();
-  const chunks = async function* () {
-    for (let at = 0; at < 3000; at += 1) yield Buffer.from('x');
-  };
-  await readEach(fromIterable(chunks()), () => {
-    add();
-    return true;
-  });
-  assert.equal(counts.all, 3000);
-  assert.ok(counts.most < 1100, `${counts.most} chunks in one turn`);
-});
-
 test('readAll gives up on a body that is longer than allowed', async () => {
   const body = {
     start(sink: ByteSink) {
@@ -447,38 +434,4 @@ test('readAll gives up on a body that is longer than allowed', async () => {
   };
   assert.equal(String(await readAll(body, 6)), 'abcdef');
   assert.equal(await readAll(body, 5), undefined);
-});
-
-test('what an iterable throws when it is ended before its beginning is nobody’s error', async () => {
-  const error = new Error('thrown before the first chunk');
-  const failing = { [Symbol.asyncIterator]: () => ({ next: async () => Promise.reject(error) }) };
-  // An unhandled rejection would fail the test.
-  fromIterable(failing).cancel();
-  await nextTurn();
-});
-
-test('fromIterable ends an iterable that was not begun, and one that waits for its reader', async () => {
-  for (const isBegun of [false, true]) {
-    let hasEnded = false;
-    const chunks = async function* () {
-      try {
-        yield Buffer.from('abc');
-        yield Buffer.from('def');
-      } finally {
-        hasEnded = true;
-      }
-    };
-    const source = fromIterable(chunks());
-    let received = '';
-    const write = (chunk: Buffer) => {
-      received += String(chunk);
-      return false;
-    };
-    if (isBegun) source.start({ write, end: () => {} });
-    await nextTurn();
-    assert.deepEqual([received, hasEnded], [isBegun ? 'abc' : '', false]);
-    source.cancel();
-    await nextTurn();
-    assert.deepEqual([received, hasEnded], [isBegun ? 'abc' : '', true]);
-  }
 });

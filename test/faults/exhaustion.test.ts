@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { causeOf } from '../../src/lib/attempt.ts';
+import { causeOf } from '../../src/request/record.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import type { Logger, LogFacts } from '../../src/lib/log.ts';
 import {

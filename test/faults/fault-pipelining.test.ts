@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { fromIterable } from '../../src/lib/byte-source.ts';
 import { idle } from '../support/clock.ts';
 import { parseReplies } from '../support/documented.ts';
 import { chatBody, rawChat } from '../support/gateway.ts';
@@ -199,21 +198,4 @@ test('a call that ends without an answer closes its connection', async (t) => {
   const port = await startHttpServer(t, async () => {});
   const { isClosed, text } = await sendRaw(port, HEALTH + HEALTH, { waitMs: 10_000 });
   assert.deepEqual([isClosed, text], [true, '']);
-});
-
-test('what a stream fails with after its first chunk is what sending it fails with', async (t) => {
-  const failing = async function* () {
-    yield Buffer.from('first');
-    await Promise.resolve();
-    throw new Error('a bug in the stream');
-  };
-  let thrown: unknown;
-  const port = await startHttpServer(t, async (call) => {
-    const answer = { status: 200, headers: {}, body: fromIterable(failing()) };
-    await call.send(answer).catch((error: unknown) => (thrown = error));
-  });
-  const { isClosed, text } = await sendRaw(port, HEALTH, { waitMs: 10_000 });
-  assert.equal(isClosed, true);
-  assert.match(text, /\r\n\r\n5\r\nfirst\r\n$/);
-  assert.equal((thrown as Error).message, 'a bug in the stream');
 });

@@ -180,7 +180,6 @@ describe('the page and the metrics tell that', { concurrency: true }, () => {
       });
       await happen(gateway, toml);
       const feed = await openFeed(t, gateway.adminPort);
-      // A worker tells the main thread of its requests a moment later.
       const { state, why, row = {}, attention } = incident;
       const view = await feed.next('state', ({ providers, attention: lines }) => {
         const p = providers.find(({ id }: { id: string }) => id === 'p');

@@ -1,4 +1,4 @@
-/** `balance = "least_busy"` of an alias, and `key_affinity` of a provider. */
+/** `balance = "least_busy"` and `"weighted"` of an alias, and `key_affinity` of a provider. */
 
 import assert from 'node:assert/strict';
 import type { ServerResponse } from 'node:http';
@@ -215,6 +215,89 @@ describe('an alias with balance = "least_busy"', { concurrency: true }, () => {
   });
 });
 
+const weighted = (weights: readonly number[]) =>
+  ALIAS.replace('"least_busy"', `"weighted", weights = ${JSON.stringify(weights)}`);
+
+describe('a weighted alias', { concurrency: true }, () => {
+  const startWeighted = async (
+    t: TestContext,
+    weights: readonly number[],
+    settings: Partial<ScenarioSettings<'p' | 'q' | 'r'>> = {},
+  ) => {
+    const more = weighted(weights);
+    const started = await scenario(t, { providers: { p: {}, q: {}, r: {} }, more, ...settings });
+    const ask = async (count: number) => {
+      for (let i = 0; i < count; i += 1) {
+        const reply = await started.gateway.chat(LOCAL);
+        assert.equal(reply.status, 200);
+      }
+      return started.gateway.accessLines().slice(-count).map(triesOf);
+    };
+    return { ...started, ask };
+  };
+
+  test('asks its targets first in the proportion of their weights, exactly and spread evenly', async (t) => {
+    const { ask, asked } = await startWeighted(t, [5, 1, 1]);
+    // The example of nginx's own commit: { 5, 1, 1 } becomes a a b a c a a.
+    const round = ['p', 'p', 'q', 'p', 'r', 'p', 'p'].map((id) => `${id}:200`);
+    assert.deepEqual(await ask(14), [...round, ...round]);
+    assert.deepEqual(asked(), [10, 2, 2]);
+  });
+
+  test('asks one with the weight 0 only when the others fail, and the others in the order of the list', async (t) => {
+    const { ask, asked, p, q } = await startWeighted(t, [1, 0, 1], { server: 'retries = 0' });
+    await ask(10);
+    assert.deepEqual(asked(), [5, 0, 5]);
+    p.script = failWith(401);
+    q.script = failWith(400);
+    assert.deepEqual(new Set(await ask(2)), new Set(['p:401 q:400 r:200', 'r:200']));
+  });
+
+  test('leaves the weights of targets out whose providers are not registered', async (t) => {
+    const more = weighted([8, 3, 1]).replace('p/m', 'groq/m');
+    const { ask, asked } = await startWeighted(t, [], { more });
+    await ask(8);
+    assert.deepEqual(asked(), [0, 6, 2]);
+    const none = await startWeighted(t, [], { more: more.replace('[8,3,1]', '[1,0,0]') });
+    await none.ask(3);
+    assert.deepEqual(none.asked(), [0, 3, 0], 'the order of the list is left');
+  });
+
+  test('skips a target whose circuit is open', async (t) => {
+    const { ask, p } = await startWeighted(t, [1, 1, 0]);
+    p.script = failWith(503);
+    await ask(6);
+    const tries = await ask(4);
+    const skipped = 'p:circuit_open q:200';
+    assert.deepEqual(tries, [skipped, 'q:200', skipped, 'q:200']);
+  });
+
+  test('has other shares from a reload on, while requests are in flight', async (t) => {
+    const { counts, end, gateway, send, toml } = await startHeld(t, weighted([1, 0, 0]));
+    for (let i = 0; i < 3; i += 1) await send();
+    await gateway.reload(toml.replace('[1,0,0]', '[1,3,0]'));
+    for (let i = 0; i < 8; i += 1) await send();
+    assert.deepEqual(counts(), [5, 6, 0]);
+    await end();
+  });
+
+  test('gives each session a target of its own if all providers have key_affinity, and each target its share of them', async (t) => {
+    const lines = 'key_affinity = true';
+    const providers = { p: { lines }, q: { lines }, r: { lines } };
+    const { asked, gateway } = await startWeighted(t, [0, 1, 3], { providers });
+    const targets = new Map<object, unknown>();
+    for (const headers of [...SESSIONS, ...SESSIONS.toReversed()]) {
+      const reply = await gateway.chat(LOCAL, { headers });
+      const target = reply.headers['x-gateway-provider'];
+      assert.equal(target, targets.get(headers) ?? target);
+      targets.set(headers, target);
+    }
+    const [p = 0, q = 0, r = 0] = asked();
+    assert.equal(p, 0);
+    assert.ok(q >= 6 && r > 2 * q, `${q} and ${r} of ${2 * SESSIONS.length}`);
+  });
+});
+
 const KEYS = ['key-of-org-one', 'key-of-org-two', 'key-of-org-three'];
 const affinity = (keys = KEYS) => `api_keys = ${JSON.stringify(keys)}\nkey_affinity = true`;
 
@@ -238,9 +321,9 @@ async function startKeys(t: TestContext, { clients }: Pick<ScenarioSettings<'p'>
     reload: async (keys: readonly string[]) =>
       gateway.reload(all.replace(affinity(), affinity([...keys]))),
     /** The keys that one request was tried with. */
-    keysOf: async (headers: SendOptions['headers']) => {
+    keysOf: async (headers: SendOptions['headers'], body: object = {}) => {
       const before = p.requests.length;
-      await gateway.chat(chatBody(), { headers });
+      await gateway.chat(chatBody(body), { headers });
       return p.requests.slice(before).map((one) => one.headers.authorization!.slice(7));
     },
   };
@@ -283,6 +366,39 @@ describe('a provider with key_affinity', { concurrency: true }, () => {
     assert.equal(first, own);
     assert.deepEqual(await keysOf(headers), [second]);
     assert.deepEqual(await keysOf(headers), [second]);
+  });
+
+  test('takes the first of x-session-id, x-session-affinity and prompt_cache_key for the session, for streams and after a reload too', async (t) => {
+    const { keysOf, reload } = await startKeys(t);
+    const names = ['x-session-id', 'x-session-affinity'] as const;
+    /** A session for each key. */
+    const sessions = new Map<string, string>();
+    for (let i = 0; sessions.size < KEYS.length; i += 1) {
+      const [key = ''] = await keysOf({ [names[0]]: `session ${i}` });
+      sessions.set(key, `session ${i}`);
+    }
+    const [first = '', second = '', third = ''] = sessions.values();
+    const [ofFirst, ofSecond, ofThird] = sessions.keys();
+    const body = { prompt_cache_key: third };
+    for (const stream of [false, true]) {
+      const ask = async (headers: SendOptions['headers'], more: object = body) =>
+        keysOf(headers, { stream, ...more });
+      assert.deepEqual(await ask({ [names[0]]: first, [names[1]]: second }), [ofFirst]);
+      assert.deepEqual(await ask({ [names[1]]: second }), [ofSecond]);
+      assert.deepEqual(await ask({ [names[0]]: '', [names[1]]: '' }), [ofThird]);
+      const [ofCaller] = await ask({}, {});
+      const longest = 's'.repeat(64);
+      assert.deepEqual(
+        await ask({}, { prompt_cache_key: longest }),
+        await ask({ [names[0]]: longest }, {}),
+      );
+      const unusable = ['', `${longest}s`, 1, null, { prompt_cache_key: second }];
+      for (const value of unusable) {
+        assert.deepEqual(await ask({}, { prompt_cache_key: value }), [ofCaller]);
+      }
+      assert.deepEqual(await ask({}, { metadata: body }), [ofCaller], 'not inside a member');
+      await reload([...KEYS].toReversed());
+    }
   });
 
   test('takes who calls for the session of requests without an id', async (t) => {

@@ -315,6 +315,41 @@ describe('fallback', { concurrency: true }, () => {
     assert.deepEqual(asked(), [2 * scripts.length, 0, 0]);
   });
 
+  test('fallback_on names further statuses after which the next provider answers, also if a stream begins with one', async (t) => {
+    const scripts = {
+      ...failing([401, 403, 404, 422]),
+      'an event': firstEvent({ message: 'no', code: 'model_not_found' }),
+      policy: fail(403, { code: 'content_policy_violation' }),
+    };
+    const { gateway, q, asked } = await start(t, byModel(scripts), { fallbackOn: [401, 403, 404] });
+    const own = { 'a 422': '422 p', policy: '403 p' } as Record<string, string>;
+    for (const model of Object.keys(scripts)) {
+      for (const body of model === 'an event' ? [STREAM] : [chatBody(), STREAM]) {
+        const reply = await gateway.chat({ ...body, model: `p/${model}` });
+        assert.equal(answered(reply), own[model] ?? '200 q', model);
+      }
+    }
+    assert.deepEqual(asked(), [11, 7, 0]);
+    q.script = fail(500);
+    const reply = await gateway.chat(chatBody({ model: 'p/a 404' }));
+    assert.deepEqual(facts(reply), [404, 'p', 'false'], 'when all fail, the first failure is told');
+  });
+
+  test('after a reload with another fallback_on new requests go by it, and those in flight by theirs', async (t) => {
+    const gate = createGate();
+    const script: Script = async (request, response) => {
+      await gate.opened;
+      await fail(404)(request, response);
+    };
+    const { gateway, toml, p } = await start(t, script, { fallbackOn: [404] });
+    const inFlight = gateway.chat(chatBody());
+    await eventually(() => p.requests.length === 1, 'the request');
+    await gateway.reload(toml.replace('[404]', '[403]'));
+    gate.open();
+    assert.equal(answered(await inFlight), '200 q');
+    assert.equal(answered(await gateway.chat(chatBody())), '404 p');
+  });
+
   for (const ending of ['breaks off', 'never ends']) {
     test(`an error whose body ${ending} is answered by its status alone`, async (t) => {
       const script: Script = (request, response) => {

@@ -1,11 +1,7 @@
 import assert from 'node:assert/strict';
 import type { ServerResponse } from 'node:http';
-import { Readable } from 'node:stream';
 import { test, type TestContext } from 'node:test';
 
-import type { Call } from '../../src/downstream/call.ts';
-import { keepAlive } from '../../src/gateway/keep-alive.ts';
-import { type ByteStream, fromIterable } from '../../src/lib/byte-source.ts';
 import { idle, untilSteady, useManualTimers } from '../support/clock.ts';
 import { chatBody, rawChat, triesOf, STREAM, type LogLine } from '../support/gateway.ts';
 import { openRaw } from '../support/raw.ts';
@@ -24,7 +20,6 @@ import {
 
 const KEEP_ALIVE = ': keep-alive\n\n';
 const SILENCE_MS = 15_000;
-/** Of one second, for tests whose gateway has workers. */
 const SHORT = 'stream_keepalive = 1';
 
 /** Does what the script says once the test opens the gate. */
@@ -174,19 +169,6 @@ test("a provider's comments are passed on once the stream has begun, and count a
   await chat.has(`${KEEP_ALIVE}: one\n\n: two\n\n: three\n`);
   response!.end(completionEvents());
   assert.equal(await chat.ended, `${KEEP_ALIVE}: one\n\n: two\n\n: three\n${completionEvents()}`);
-});
-
-test('a stream that has ended has no more comments, also if its client has not taken the end yet', async (t) => {
-  const timers = useManualTimers(t);
-  const body = fromIterable(Readable.from([Buffer.from(CHUNK)]));
-  const answering = Promise.resolve({ status: 200, headers: {}, body });
-  const answer = await keepAlive(answering, {} as Call, SILENCE_MS);
-  let [text, hasEnded] = ['', false];
-  const write = (chunk: Buffer) => (text += chunk.toString()) !== '';
-  (answer.body as ByteStream).start({ write, end: () => (hasEnded = true) });
-  await eventually(() => hasEnded, 'the end');
-  timers.advance(10 * SILENCE_MS);
-  assert.equal(text, CHUNK);
 });
 
 test('a byte order mark behind a comment is left out', async (t) => {

@@ -54,7 +54,7 @@ async function idsOf(gateway: TestGateway): Promise<string[]> {
   return (await entriesOf(gateway)).map(({ id }) => id);
 }
 
-/** Provider `p`, which does this, with these lines in its section. Each worker would ask for its own list. */
+/** Provider `p`, which does this, with these lines in its section. */
 async function start(
   t: TestContext,
   script: Script,
@@ -294,6 +294,59 @@ describe('what a provider says of a model', { concurrency: true }, () => {
     assert.deepEqual(await second, { ...models, nick: { context_length: 1 } });
     await gateway.reload(`${toml}[aliases]\nnick = "p/b"\n`);
     assert.deepEqual(await detailsOf(gateway), { ...models, nick: { context_length: 2 } });
+  });
+});
+
+describe('what the settings say of a model', { concurrency: true }, () => {
+  const details = (id: string, model: string, lines: string) =>
+    `[providers.${id}.model_details."${model}"]\n${lines}\n`;
+
+  test('is added to what its provider says, and wins over it, for its aliases too', async (t) => {
+    const more = [
+      details('p', 'a', 'context_length = 131072\nmax_output_tokens = 8192'),
+      details('p', 'org/m-1.5', 'context_window = 1'),
+      details('q', 'd', 'max_input_tokens = 2\nmax_model_len = 3\nmax_completion_tokens = 4'),
+      details('q', 'constructor', 'context_length = 5'),
+      details('p', 'unlisted', 'context_length = 6'),
+      '[aliases]\nnick = "p/a"\nother = "q/constructor"\n',
+    ].join('');
+    const p = list([
+      { id: 'a', context_length: 1, pricing: { prompt: '1' } },
+      { id: 'org/m-1.5', context_length: 9 },
+      { id: 'valueOf' },
+    ]);
+    const q = { script: failWith(404), lines: 'default_model = "d"' };
+    const { gateway } = await scenario(t, { providers: { p, q }, more });
+    const a = { context_length: 131_072, pricing: { prompt: '1' }, max_output_tokens: 8192 };
+    assert.deepEqual(await detailsOf(gateway), {
+      'p/a': a,
+      'p/org/m-1.5': { context_length: 9, context_window: 1 },
+      'p/valueOf': {},
+      'q/d': { max_input_tokens: 2, max_model_len: 3, max_completion_tokens: 4 },
+      nick: a,
+      other: { context_length: 5 },
+    });
+  });
+
+  test('changes with a reload, one while the list is on its way', async (t) => {
+    const gate = createGate();
+    const script: Script = async (_, response) => {
+      await gate.opened;
+      sendJson(response, [{ id: 'a' }]);
+    };
+    const { gateway, p, toml } = await scenario(t, { providers: { p: script } });
+    const limit = (tokens: number) => toml + details('p', 'a', `context_length = ${tokens}`);
+    const first = detailsOf(gateway);
+    await eventually(() => p.requests.length > 0, 'the list is asked for');
+    await gateway.reload(limit(1));
+    const second = detailsOf(gateway);
+    gate.open();
+    assert.deepEqual(
+      [await first, await second],
+      [{ 'p/a': {} }, { 'p/a': { context_length: 1 } }],
+    );
+    await gateway.reload(limit(2));
+    assert.deepEqual(await detailsOf(gateway), { 'p/a': { context_length: 2 } });
   });
 });
 

@@ -6,9 +6,19 @@ import { test, type TestContext } from 'node:test';
 import { replaceNow } from '../support/clock.ts';
 import { assertError, assertLimited, NOT_FOUND } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
+import { openFeed } from '../support/feed.ts';
 import { chatBody } from '../support/gateway.ts';
-import { linesOf } from '../support/streams.ts';
-import { scenario } from '../support/scenario.ts';
+import { createGate, eventually, linesOf } from '../support/streams.ts';
+import { modelOf, scenario } from '../support/scenario.ts';
+import {
+  answerWell,
+  completion,
+  completionEvents,
+  DONE,
+  sendEvents,
+  sendJson,
+  type Script,
+} from '../support/upstream.ts';
 
 // The gateway's clock stands still unless a test moves it: how fast a machine is decides nothing.
 let nowMs = 1000;
@@ -16,22 +26,34 @@ let nowMs = 1000;
 const bucket = (burst: number, rps = 1) =>
   `requests_per_second = ${rps}\nburst_capacity = ${burst}\n`;
 
+/** Answers with what the model says in JSON as `usage`, at the end of a stream; the model `n` is that in all. */
+const answerCounted: Script = (request, response) => {
+  const model = request.method === 'POST' ? modelOf(request) : '';
+  if (!/^[\d{]/.test(model)) return answerWell(request, response);
+  const said = JSON.parse(model) as unknown;
+  const usage = typeof said === 'number' ? { total_tokens: said } : said;
+  if (!request.body.includes('"stream":true'))
+    return sendJson(response, { ...completion(), usage });
+  const last = `data: ${JSON.stringify({ choices: [], usage })}\n\n${DONE}`;
+  return sendEvents(response, completionEvents().replace(DONE, last));
+};
+
 /** Clients `a` (keys `a` and `a2`) and `b` with these lines, a key `shared` without a client, providers `p` and `q`. */
 async function start(
   t: TestContext,
   { a = '', b = '', more = '' }: { a?: string; b?: string; more?: string },
 ) {
   replaceNow(t, () => nowMs);
-  const { gateway, asked } = await scenario(t, {
+  const started = await scenario(t, {
     server: 'auth.keys = ["shared"]',
     clients: { a: `keys = ["a", "a2"]\n${a}`, b: `key = "b"\n${b}` },
-    providers: { p: {}, q: {} },
+    providers: { p: { script: answerCounted, lines: 'stream_usage = true' }, q: {} },
     more,
   });
+  const { gateway } = started;
   const as = (key: string) => ({ headers: { authorization: `Bearer ${key}` } });
   return {
-    gateway,
-    asked,
+    ...started,
     as,
     /** Statuses of chat completions, one after the other, each as `<key> <model>`. */
     statuses: async (...requests: readonly string[]) => {
@@ -125,4 +147,150 @@ test('what clients\u2019 limits refuse is counted apart', async (t) => {
   const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
   assert.equal(sum('gateway_refusals_total', { reason: 'client', client: 'a' }), 2);
   assert.equal(sum('gateway_requests_total', { client: 'a', outcome: 'rate_limited' }), 2);
+});
+
+/** The refusal by a limit of `[clients.a]`. */
+const limitedBy = (limit: string, seconds: number) => ({
+  httpStatus: 429,
+  type: 'rate_limit_error',
+  code: 'RATE_LIMIT_ERROR',
+  message: `Rate limit exceeded: clients.a.${limit}`,
+  retry_after: seconds,
+  headers: {
+    'retry-after': String(seconds),
+    ...(seconds > 60 ? { 'x-should-retry': 'false' } : {}),
+  },
+});
+
+test('tokens_per_minute lets requests pass while its bucket is above zero, and answers take their tokens', async (t) => {
+  const { gateway, as, asked, statuses } = await start(t, { a: 'tokens_per_minute = 1000' });
+  assert.deepEqual(await statuses('a p/400', 'a2 p/400', 'a p/400'), [200, 200, 200]);
+  const refuse = async (seconds: number, stream = false) => {
+    const reply = await gateway.chat(chatBody({ model: 'p/1', stream }), as('a2'));
+    assertError(reply, limitedBy('tokens_per_minute', seconds));
+  };
+  // It lacks 200 of its tokens, of which 1000 come in 60 s, to be at zero.
+  await refuse(13);
+  const { reason, limit } = gateway.accessLines().at(-1)!;
+  assert.equal(reason, 'client_tokens_per_minute');
+  assert.equal(limit, 'clients.a.tokens_per_minute: no token left of 1000, 1000 come each minute');
+  nowMs += 12_000;
+  await refuse(1, true);
+  assert.deepEqual(
+    await statuses('b p/5000', 'b', 'shared p/5000', 'shared'),
+    [200, 200, 200, 200],
+  );
+  nowMs += 1000;
+  assert.deepEqual(await statuses('a p/17', 'a'), [200, 429]);
+  assert.deepEqual(asked(), [8, 0]);
+});
+
+test('the tokens of a stream count when it has ended, and what has no usage takes none', async (t) => {
+  const { gateway, as } = await start(t, { a: 'tokens_per_minute = 60' });
+  const ask = async (usage: unknown, stream: boolean) => {
+    const model = `p/${JSON.stringify(usage)}`;
+    return (await gateway.chat(chatBody({ model, stream }), as('a'))).status;
+  };
+  const nothing = [{}, { total_tokens: -1 }, { total_tokens: '9' }, { prompt_tokens: 0.5 }];
+  for (const stream of [true, false]) {
+    for (let i = 0; i < 3; i += 1) {
+      for (const usage of nothing) assert.equal(await ask(usage, stream), 200);
+    }
+    assert.equal(await ask({ prompt_tokens: 40, completion_tokens: 30 }, stream), 200);
+    assert.equal(await ask(1, stream), 429, 'their sum counts without a total');
+    nowMs += 11_000;
+    assert.equal(await ask({ prompt_tokens: 1, total_tokens: 1 + Number(stream) }, stream), 200);
+    assert.equal(await ask(1, stream), 429);
+    nowMs += 61_000;
+  }
+  assert.equal(await ask(Number.MAX_SAFE_INTEGER, false), 200);
+  const reply = await gateway.chat(chatBody(), as('a'));
+  assertError(reply, limitedBy('tokens_per_minute', 1_000_000_000 - 60 + 1));
+});
+
+test('requests_per_minute counts requests of all kinds, and refuses before anything is asked', async (t) => {
+  const { gateway, as, asked, statuses } = await start(t, { a: 'requests_per_minute = 3' });
+  assert.deepEqual(await statuses('a', 'a2', 'a p/9000'), [200, 200, 200]);
+  assertError(await gateway.send('/v1/models', as('a')), limitedBy('requests_per_minute', 20));
+  nowMs += 19_000;
+  assertError(await gateway.chat(chatBody(), as('a')), limitedBy('requests_per_minute', 1));
+  nowMs += 1000;
+  assert.deepEqual(await statuses('a', 'a'), [200, 429]);
+  assert.deepEqual(asked(), [4, 0]);
+});
+
+test('of several limits that refuse, the answer names the one that lasts longest, and its Retry-After holds', async (t) => {
+  const a = 'requests_per_minute = 1\ntokens_per_minute = 60\ntokens_per_day = 864';
+  const { gateway, as, statuses } = await start(t, {
+    a,
+    more: `[rate_limit]\nenabled = true\n${bucket(2)}`,
+  });
+  assert.deepEqual(await statuses('a p/1000'), [200]);
+  // 1000 of 864 were taken, and one comes each 100 s.
+  assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 13_601));
+  nowMs += 13_600_000;
+  assertError(await gateway.chat(chatBody(), as('a')), limitedBy('tokens_per_day', 1));
+  assert.deepEqual(
+    await statuses('shared', 'shared', 'shared'),
+    [200, 200, 429],
+    'nothing is taken',
+  );
+  nowMs += 1000;
+  assert.deepEqual(await statuses('a'), [200]);
+});
+
+test('what a provider\u2019s limit refuses takes nothing of requests_per_minute, and gives no tokens back', async (t) => {
+  const more = `[rate_limit]\nenabled = true\n[rate_limit.providers.p]\n${bucket(1)}`;
+  const counted = await start(t, { a: 'requests_per_minute = 2', more });
+  const requests = ['a p/8', 'a', 'a', 'a q/m', 'a q/m'] as const;
+  const expected = [200, 429, 429, 200, 429];
+  assert.deepEqual(await counted.statuses(...requests), expected);
+  assert.deepEqual(await counted.reasons(5), ['provider', 'client_requests_per_minute']);
+  nowMs += 1000;
+  const billed = await start(t, { a: 'tokens_per_minute = 9', more });
+  assert.deepEqual(await billed.statuses(...requests), expected);
+  assert.deepEqual(await billed.reasons(5), ['provider', 'client_tokens_per_minute']);
+});
+
+test('over a reload a limit in tokens keeps its bucket, and the answers in flight count for it; another limit is full', async (t) => {
+  const { gateway, as, p, statuses, toml } = await start(t, { a: 'tokens_per_day = 1000' });
+  const gate = createGate();
+  p.script = async (request, response) => {
+    await gate.opened;
+    await answerCounted(request, response);
+  };
+  const replies = ['p/700', 'p/800'].map((model) =>
+    gateway.chat(chatBody({ model, stream: true }), as('a')),
+  );
+  await eventually(() => p.requests.length === 2, 'the requests');
+  await gateway.reload(`${toml}[logging]\nverbose = true\n`);
+  gate.open();
+  for (const reply of replies) assert.equal((await reply).status, 200);
+  assert.deepEqual(await statuses('a'), [429]);
+  await gateway.reload(toml.replace('tokens_per_day = 1000', 'tokens_per_day = 2000'));
+  assert.deepEqual(await statuses('a p/2000', 'a'), [200, 429]);
+  await gateway.reload(toml.replace('tokens_per_day = 1000', ''));
+  assert.deepEqual(await statuses('a p/2000', 'a', 'a'), [200, 200, 200]);
+});
+
+test('the metrics and the page show how full the limits of clients are', async (t) => {
+  const a = 'requests_per_minute = 60\ntokens_per_day = 86400';
+  const { gateway, statuses } = await start(t, { a, more: '[admin]\nport = 0\n' });
+  assert.deepEqual(await statuses('a p/100000', 'a'), [200, 429]);
+  await linesOf(gateway, 2);
+  nowMs += 600;
+  const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+  const of = (name: string, limit: string) => sum(name, { limit, client: 'a' });
+  assert.equal(of('gateway_limit', 'client_tokens_per_day'), 86_400);
+  assert.equal(of('gateway_limit_used', 'client_tokens_per_day'), 99_999);
+  assert.equal(of('gateway_limit', 'client_requests_per_minute'), 60);
+  assert.equal(of('gateway_limit_used', 'client_requests_per_minute'), 0);
+  assert.equal(sum('gateway_refusals_total', { reason: 'client_tokens_per_day', client: 'a' }), 1);
+  const feed = await openFeed(t, gateway.adminPort);
+  const { clients } = await feed.next('state');
+  const { limits } = clients.find(({ id }: { id: string }) => id === 'a');
+  assert.deepEqual(limits, [
+    { limit: 'client_requests_per_minute', capacity: 60, used: 0 },
+    { limit: 'client_tokens_per_day', capacity: 86_400, used: 99_999 },
+  ]);
 });

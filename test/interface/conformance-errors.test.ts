@@ -597,7 +597,6 @@ for (const isReused of [false, true]) {
       else socket.write(`${head}content-length: 14\r\n\r\n{"choices":[]}`);
     });
     const toml = providerToml(upstream, 'p', OVER_FETCH ? '' : 'retries = 1');
-    // Each worker has a connection of its own.
     const gateway = await startGateway(t, { toml });
     if (isReused) assert.equal((await gateway.chat(chatBody())).status, 200);
     const reply = await gateway.chat(chatBody());

@@ -9,12 +9,8 @@ import {
   type LogFacts,
   type LogLevel,
 } from '../../src/lib/log.ts';
-import {
-  createRedactor,
-  escapeControlCharacters,
-  Secret,
-  type Redactor,
-} from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
+import { createRedactor, escapeControlCharacters, type Redactor } from '../../src/lib/secrets.ts';
 import { chatBody } from '../support/gateway.ts';
 import { withRandom } from '../support/random.ts';
 import { linesOf } from '../support/streams.ts';

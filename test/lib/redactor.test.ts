@@ -3,7 +3,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { createRedactor, Secret } from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
+import { createRedactor } from '../../src/lib/secrets.ts';
 import { createRandom } from '../support/random.ts';
 
 const KEYS = [

@@ -12,11 +12,11 @@ import { after, test } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
 import { ConfigError, loadConfig, type Config } from '../../src/config/config.ts';
-import { readAll } from '../../src/lib/byte-source.ts';
+import { encodeEvent } from '../../src/lib/sse.ts';
 import { CLIENT_LIMITS } from '../../src/downstream/call.ts';
 import { GatewayError } from '../../src/lib/errors.ts';
 import { TransportError, upstreamFailure } from '../../src/upstream/network-error.ts';
-import { openStream } from '../../src/upstream/stream-relay.ts';
+import { relayStream } from '../../src/upstream/stream-relay.ts';
 import { createService } from '../../src/app.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { parseChatRequest } from '../support/chat-request.ts';
@@ -34,7 +34,7 @@ import { createRandom, type Random } from '../support/random.ts';
 import { rawResponse, startRawUpstream } from '../support/raw-upstream.ts';
 import { dataOf, eventually } from '../support/streams.ts';
 import { CHUNK, completion, completionEvents } from '../support/upstream.ts';
-import { newReplyContext, replyWith } from '../support/reply-context.ts';
+import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
 import { sweep } from '../support/sweep.ts';
 
 const CASES = Number(process.env['FUZZ_CASES'] ?? sweep(10_000, 2000));
@@ -310,26 +310,30 @@ const STREAMS = [
 
 /** What the client gets of these pieces, and why it ended as it did. */
 async function relay(pieces: readonly Buffer[], isCut: boolean, usageAdded: boolean) {
-  let failure = '';
-  const context = newReplyContext(({ message = '' }: Partial<GatewayError> = {}) => {
-    failure = message;
-  });
+  const reply = new RecordedReply();
+  const context = newReplyContext(reply);
   context.attempt.usageAdded = usageAdded;
+  let failure = '';
   try {
     const reset = Object.assign(new Error('cut'), { code: 'ECONNRESET' });
     const cut = new TransportError(reset, 'inBody');
     const body = bodyOf(pieces, isCut ? cut : undefined);
-    const text = (await readAll(await openStream(replyWith(body), context), Infinity))!.toString(
-      'latin1',
-    );
-    const { responseModel, finishReason, usage } = context.attempt;
-    const noted = { responseModel, finishReason, usage };
-    return { text, failure, hasBegun: true, noted };
+    await relayStream(replyWith(body), {}, context);
+    await eventually(() => reply.hasEnded, 'the end');
   } catch (thrown) {
     const error = upstreamFailure(thrown, 'p');
     if (!(error instanceof GatewayError)) throw error;
-    return { text: '', failure: error.message, hasBegun: false };
+    failure = error.message;
+    if (!reply.hasBegun) return { text: '', failure, hasBegun: false };
+    reply.write(encodeEvent(error.toBody()));
   }
+  const { responseModel, finishReason, usage } = context.attempt;
+  return {
+    text: reply.text,
+    failure,
+    hasBegun: true,
+    noted: { responseModel, finishReason, usage },
+  };
 }
 
 test(

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { GatewayError } from '../../src/lib/errors.ts';
-import { Secret } from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
 import { KeyPool } from '../../src/policy/key-pool.ts';
 
 test('a success that was asked for before a longer cooldown began does not end that one', () => {

@@ -9,9 +9,16 @@ const DAY_MS = 86_400_000;
 /** Far below a token, and above what floating point loses. */
 const SLACK = 1e-5;
 
+/** Takes a token and returns 0; or takes none, and returns the milliseconds until the next one. */
+function takeOne(bucket: TokenBucket, nowMs: number): number {
+  const waitMs = bucket.waitMs(1, nowMs);
+  if (waitMs === 0) bucket.take(1);
+  return waitMs;
+}
+
 /** How many can be taken at this moment. */
 function drain(bucket: TokenBucket, nowMs: number): number {
-  for (let taken = 0; ; taken += 1) if (bucket.take(nowMs) > 0) return taken;
+  for (let taken = 0; ; taken += 1) if (takeOne(bucket, nowMs) > 0) return taken;
 }
 
 /** The same promises in the plainest form: one number and one clock. */
@@ -51,13 +58,13 @@ test('a bucket does what its model does', async () => {
       for (let i = 0; i < 200; i += 1) {
         nowMs += step(random, perSecond);
         if (random.oneIn(10)) {
-          bucket.refund();
+          bucket.take(-1);
           model.tokens = Math.min(capacity, model.tokens + 1);
           continue;
         }
         model.advance(nowMs);
         const about = `run ${run}, step ${i}: ${perSecond}/s, ${capacity}, ${model.tokens} tokens`;
-        const waitMs = bucket.take(nowMs);
+        const waitMs = takeOne(bucket, nowMs);
         assert.ok(Number.isFinite(waitMs) && waitMs >= 0, about);
         // Where the fraction decides, either is right.
         const isClear = Math.abs(model.tokens - 1) > SLACK;
@@ -83,7 +90,7 @@ test('no window of time admits more than the burst and what was refilled during 
       let nowMs = 0;
       for (let i = 0; i < 300; i += 1) {
         nowMs += random.pick([0, 0, 1, 5, 100 * random.next()]);
-        if (bucket.take(nowMs) === 0) admitted.push(nowMs);
+        if (takeOne(bucket, nowMs) === 0) admitted.push(nowMs);
       }
       assert.ok(admitted.length >= capacity);
       for (const [first, from] of admitted.entries()) {
@@ -103,10 +110,10 @@ test('a token is there after the wait that was told, and not before', async () =
       const bucket = new TokenBucket(perSecond, random.integer(1, 5));
       let nowMs = 50 * random.next();
       drain(bucket, nowMs);
-      const waitMs = bucket.take(nowMs);
+      const waitMs = takeOne(bucket, nowMs);
       nowMs += waitMs;
-      assert.ok(bucket.take(nowMs - waitMs / 2) > 0);
-      assert.equal(bucket.take(nowMs + SLACK), 0);
+      assert.ok(takeOne(bucket, nowMs - waitMs / 2) > 0);
+      assert.equal(takeOne(bucket, nowMs + SLACK), 0);
     }
   });
 });
@@ -122,17 +129,28 @@ test('a new bucket is full, and full again after days without a request', () => 
 
 test('a token given back can be taken again, and never makes more than the burst', () => {
   const bucket = new TokenBucket(1, 2);
-  for (let i = 0; i < 5; i += 1) bucket.refund();
+  for (let i = 0; i < 5; i += 1) bucket.take(-1);
   assert.equal(drain(bucket, 0), 2);
-  bucket.refund();
+  bucket.take(-1);
   assert.equal(drain(bucket, 0), 1);
+});
+
+test('a bucket of which more is taken than it holds is below zero until that has come back', () => {
+  const bucket = new TokenBucket(10, 100);
+  bucket.level(0);
+  bucket.take(150);
+  assert.equal(bucket.level(0), -50);
+  assert.equal(bucket.waitMs(1, 0), 5100);
+  assert.equal(bucket.level(4000), -10);
+  assert.equal(bucket.waitMs(1, 5100), 0);
+  assert.equal(bucket.level(DAY_MS), 100);
 });
 
 test('100,000 takes at the rate of the refill are all admitted, and of twice as many half', () => {
   const admit = (perSecond: number, everyMs: number) => {
     const bucket = new TokenBucket(perSecond, 2);
     let admitted = 0;
-    for (let i = 1; i <= 1e5; i += 1) if (bucket.take(i * everyMs) === 0) admitted += 1;
+    for (let i = 1; i <= 1e5; i += 1) if (takeOne(bucket, i * everyMs) === 0) admitted += 1;
     return admitted;
   };
   for (const perSecond of [1, 3, 7, 1000, 999_983]) {

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 
-import { Secret } from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
 import { ANSWER_MS } from '../../src/store/connection.ts';
 import { createCertificate, NO_OPENSSL } from '../support/certificate.ts';
 import { replaceNow, untilSteady, useManualTimers } from '../support/clock.ts';
@@ -288,7 +288,7 @@ test('2,048 commands wait for replies at most; further takes fall back at once',
   const { store, redis, lines } = await startAnswering(t, () => {});
   for (let i = 0; i < 2048; i += 1) void store.take(ONE);
   assert.ok(await refusesAtOnce(store));
-  store.refund(ONE);
+  store.charge(-1, ONE);
   await until(() => redis.commands.filter(isTake).length >= 2048);
   assert.equal(await untilSteady(() => redis.commands.filter(isTake).length), 2048);
   assert.deepEqual(lines, []);

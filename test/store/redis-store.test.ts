@@ -5,7 +5,7 @@ import { connect } from 'node:net';
 import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
-import { Secret } from '../../src/lib/secrets.ts';
+import { Secret } from '../../src/lib/secret.ts';
 import type { StoredBucket } from '../../src/policy/limits.ts';
 import { encodeCommand, scriptArguments } from '../../src/store/connection.ts';
 import { atSomeScale } from '../support/clock.ts';
@@ -90,10 +90,10 @@ testEach(
   'a refund puts one token back into each bucket, never above the burst',
   async ({ store }) => {
     const buckets = [bucket('a', 2), bucket('b', 3)];
-    for (let i = 0; i < 5; i += 1) store.refund(buckets);
+    for (let i = 0; i < 5; i += 1) store.charge(-1, buckets);
     assert.equal(await countTaken(store, buckets, 2), 2);
     assert.equal(typeof (await store.take(buckets)), 'object');
-    store.refund(buckets);
+    store.charge(-1, buckets);
     assert.equal(await store.take(buckets), 'taken');
   },
 );
@@ -166,13 +166,13 @@ testEach(
     // The server does not answer these before it dies.
     redis.freeze();
     const pending = [1, 2, 3].map(() => store.take([bucket('a', 1)]));
-    store.refund([bucket('a', 1)]);
+    store.charge(-1, [bucket('a', 1)]);
     await redis.kill();
     assert.deepEqual(await Promise.all(pending), [undefined, undefined, undefined]);
     assert.ok(store.isAway);
     assert.ok(await refusesAtOnce(store));
     assert.equal(fallbacks(), 4);
-    store.refund([bucket('a', 1)]);
+    store.charge(-1, [bucket('a', 1)]);
     await redis.restart();
     await until(() => !store.isAway);
     assert.equal(await store.take([bucket('a', 1)]), 'taken');
@@ -253,26 +253,28 @@ const CLOCKED = [
   ["redis.call('TIME')", '{ARGV[#ARGV - 1], ARGV[#ARGV]}'],
   ["'PX', expiryMs)", "'PX', expiryMs + 1e9) lacks[i] = string.format('%.0f', expiryMs)"],
   ['status_reply(answer)', "status_reply(answer .. ';' .. table.concat(lacks, ' '))"],
-].reduce(
-  (script, [text = '', other = '']) => {
-    assert.equal(script.split(text).length, 2, text);
-    return script.replace(text, () => other);
-  },
-  scriptArguments(1, [], '')[0]!,
-);
+].reduce((script, [text = '', other = '']) => {
+  assert.equal(script.split(text).length, 2, text);
+  return script.replace(text, () => other);
+}, scriptArguments([], '')[0]!);
 
-/** The same promises in the plainest form, and exact: a token is a million parts. */
+/** The same promises in the plainest form, and exact: a token is as many parts as its period has microseconds. */
 class Model {
   readonly bucket: StoredBucket;
   parts: bigint;
   readonly capacity: bigint;
   readonly rate: bigint;
+  readonly token: bigint;
+  /** That must be there before a request: a millionth of a token if it takes none. */
+  readonly needed: bigint;
   #nowUs = 0n;
 
   constructor(one: StoredBucket) {
     this.bucket = one;
-    this.rate = BigInt(one.requestsPerSecond);
-    this.capacity = BigInt(one.burstCapacity) * 1_000_000n;
+    this.rate = BigInt(one.rate);
+    this.token = BigInt(one.periodSeconds) * 1_000_000n;
+    this.needed = one.perRequest > 0 ? this.token : this.token / 1_000_000n;
+    this.capacity = BigInt(one.capacity) * this.token;
     this.parts = this.capacity;
   }
 
@@ -283,14 +285,15 @@ class Model {
     this.#nowUs = nowUs;
   }
 
-  add(parts: bigint): void {
+  readonly add = (parts: bigint): void => {
     const sum = this.parts + parts;
     this.parts = sum < this.capacity ? sum : this.capacity;
-  }
+  };
 
-  /** Microseconds until it has so many, rounded up. */
+  /** Microseconds until it has so many, rounded up; 0 if it has. */
   waitUs(parts: bigint): bigint {
-    return (parts - this.parts + this.rate - 1n) / this.rate;
+    const lacking = parts - this.parts;
+    return lacking > 0n ? (lacking + this.rate - 1n) / this.rate : 0n;
   }
 }
 
@@ -320,7 +323,10 @@ function openClient(t: TestContext, port: number): Client {
 function randomBucket(random: Random, name: string): StoredBucket {
   const number = () => random.pick([1, 2, 3, 7, 1000, 999_983, 1_000_000, random.integer(1, 1e6)]);
   const burst = random.oneIn(3) ? number() : random.integer(1, 8);
-  return bucket(name, burst, number());
+  if (random.oneIn(2)) return bucket(name, burst, number());
+  // Small enough for exact doubles.
+  const small = bucket(name, random.integer(1, 1000), random.integer(1, 1e6));
+  return { ...small, periodSeconds: random.pick([60, 86_400]), perRequest: random.integer(0, 1) };
 }
 
 testEach(
@@ -348,19 +354,34 @@ testEach(
           nowUs += random.pick(steps);
           if (random.oneIn(50)) nowUs += BigInt(random.integer(0, 1e12));
           for (const model of models) model.advance(nowUs);
-          const tokens = random.oneIn(6) ? -1 : 1;
+          /** Taken in any case, or put back. */
+          const tokens = random.oneIn(6) ? random.pick([-1, -1, 1, 7, 999]) : undefined;
           const time = [String(nowUs / 1_000_000n), String(nowUs % 1_000_000n)];
           const buckets = models.map((model) => model.bucket);
-          const [, ...args] = scriptArguments(tokens, buckets, `run-${run}`);
-          const about = `run ${run}, step ${i}: ${JSON.stringify(buckets)}`;
+          const [, ...args] = scriptArguments(buckets, `run-${run}`, tokens);
+          const about = `run ${run}, step ${i}, ${tokens}: ${JSON.stringify(buckets)}`;
 
-          const refused = models.findIndex(({ parts }) => tokens === 1 && parts < 1_000_000n);
-          if (refused === -1) for (const model of models) model.add(BigInt(-tokens) * 1_000_000n);
-          const wait = refused === -1 ? '' : models[refused]!.waitUs(1_000_000n);
-          const [answer, expiries = ''] = (
+          const waits = models.map((model) => model.waitUs(model.needed));
+          const longest = waits.reduce((most, wait) => (wait > most ? wait : most), 0n);
+          const isRefused = tokens === undefined && longest > 0n;
+          for (const { add, bucket: one, token } of isRefused ? [] : models) {
+            add(BigInt(tokens ?? one.perRequest) * -token);
+          }
+          const [answer = '', expiries = ''] = (
             await client.send('EVAL', CLOCKED, ...args, ...time)
           ).split(';');
-          assert.equal(answer, refused === -1 ? 'OK' : `${refused + 1} ${wait}`, about);
+          const lacks = models
+            .filter(({ bucket: { periodSeconds } }) => periodSeconds > 1)
+            .map(({ capacity, parts, token }) => Number(capacity - parts) / Number(token));
+          const told = answer
+            .split(' ')
+            .slice(isRefused ? 2 : 1)
+            .map(Number);
+          assert.equal(told.length, lacks.length, about);
+          for (const [at, lack] of lacks.entries()) assert.ok(Math.abs(told[at]! - lack) <= 0.5);
+          const position = waits.indexOf(longest) + 1;
+          const expected = isRefused ? `${position} ${longest}` : 'OK';
+          assert.equal(answer.split(' ', isRefused ? 2 : 1).join(' '), expected, about);
           // Not before the bucket is full, and not much later.
           for (const [index, expiryMs] of expiries.split(' ').entries()) {
             const lateUs =
@@ -377,7 +398,7 @@ testEach('a full bucket of n lets exactly n pass at once at every rate', async (
   const client = openClient(t, port);
   for (const rate of [1, 3, 7, 999_983, 1_000_000]) {
     for (const burst of [1, 3, 999]) {
-      const [, ...args] = scriptArguments(1, [bucket('n', burst, rate)], 'exact');
+      const [, ...args] = scriptArguments([bucket('n', burst, rate)], 'exact');
       const takes = Array.from({ length: burst + 3 }, () =>
         client.send('EVAL', CLOCKED, ...args, '1900000000', '999999'),
       );
@@ -387,7 +408,7 @@ testEach('a full bucket of n lets exactly n pass at once at every rate', async (
     // All but three of a million are gone.
     const last = bucket('million', 1_000_000, rate);
     await client.send('SET', `exact:million:${rate}/1000000`, '999997000000 1900000000999999');
-    const [, ...args] = scriptArguments(1, [last], 'exact');
+    const [, ...args] = scriptArguments([last], 'exact');
     const answers = await Promise.all(
       Array.from({ length: 5 }, () =>
         client.send('EVAL', CLOCKED, ...args, '1900000000', '999999'),

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { writeFileSync } from 'node:fs';
-import { before } from 'node:test';
+import { before, test } from 'node:test';
 
 import { providerToml } from '../support/gateway.ts';
 import { buildOnce } from '../support/process.ts';
@@ -20,7 +20,16 @@ import {
   type Replica,
 } from '../support/replicas.ts';
 import { eventually } from '../support/streams.ts';
-import { startUpstream } from '../support/upstream.ts';
+import { modelOf } from '../support/scenario.ts';
+import {
+  completion,
+  completionEvents,
+  DONE,
+  sendEvents,
+  sendJson,
+  startUpstream,
+  type Script,
+} from '../support/upstream.ts';
 
 before(buildOnce);
 
@@ -29,6 +38,7 @@ const ENDLESS_MS = 60_000;
 const PREFIX = 'inference-gateway';
 const ALICE = 'alice-key-0123456789';
 const CAROL = 'carol-key-0123456789';
+const DAVE = 'dave-key-0123456789';
 const PER_TOKEN = 1_000_000n;
 /** Longer than a test may take. */
 const LONG_SECONDS = 900;
@@ -39,10 +49,15 @@ async function readClock(redis: RedisServer): Promise<bigint> {
   return BigInt(seconds!) * 1_000_000n + BigInt(microseconds!);
 }
 
-/** Makes a bucket of one token per second that lacks so many, and returns when. */
-async function seed(redis: RedisServer, key: string, lacking: number): Promise<bigint> {
+/** Makes a bucket of one token per second that lacks so many, and returns when; of another period with `perToken`. */
+async function seed(
+  redis: RedisServer,
+  key: string,
+  lacking: number,
+  perToken = PER_TOKEN,
+): Promise<bigint> {
   const now = await readClock(redis);
-  assert.equal(await redis.command('SET', key, `${BigInt(lacking) * PER_TOKEN} ${now}`), '+OK\r\n');
+  assert.equal(await redis.command('SET', key, `${BigInt(lacking) * perToken} ${now}`), '+OK\r\n');
   return now;
 }
 
@@ -123,6 +138,179 @@ testWithRedis(
     for (const { metrics } of gateways) {
       assert.equal((await metrics()).sum('gateway_rate_limit_store_fallbacks_total'), 0);
     }
+  },
+);
+
+/** Answers with as many tokens as the model says. */
+const answerCounted: Script = (request, response) => {
+  if (request.method !== 'POST') return sendJson(response, { data: [] });
+  const usage = { total_tokens: Number(modelOf(request)) };
+  if (!request.body.includes('"stream":true'))
+    return sendJson(response, { ...completion(), usage });
+  const last = `data: ${JSON.stringify({ choices: [], usage })}\n\n${DONE}`;
+  return sendEvents(response, completionEvents().replace(DONE, last));
+};
+
+/** Three clients, each with a limit of another kind; `lacking` is what its bucket lacks at first, so that it is never full. */
+const COUNTED = [
+  {
+    key: ALICE,
+    limit: 'clients.alice.tokens_per_minute',
+    rate: 60_000,
+    seconds: 60,
+    lacking: 30_000,
+  },
+  {
+    key: CAROL,
+    limit: 'clients.carol.tokens_per_day',
+    rate: 1_000_000,
+    seconds: 86_400,
+    lacking: 9000,
+  },
+  { key: DAVE, limit: 'clients.dave.requests_per_minute', rate: 2000, seconds: 60, lacking: 1000 },
+];
+const ANSWER_TOKENS = 700;
+const countedToml = (upstream: { readonly baseUrl: string }) =>
+  COUNTED.map(({ key, limit, rate }) => {
+    const [, name, setting] = limit.split('.');
+    return `[clients.${name}]\nkey = "${key}"\n${setting} = ${rate}\n`;
+  }).join('') + providerToml(upstream, 'p', 'stream_usage = true');
+
+/** Sends so many requests one after the other, and more until one is refused. Returns how many passed, and the refusal. */
+async function sendCounted(ports: readonly number[], token: string, count: number) {
+  for (let sent = 1, passed = 0; ; sent += 1) {
+    // From one gateway to the other now and then.
+    const port = ports[Math.floor(sent / 50) % ports.length]!;
+    const stream = sent % 9 === 0;
+    const reply = await chat(port, { model: `p/${ANSWER_TOKENS}`, token, stream });
+    if (reply.status === 200) passed += 1;
+    else if (sent >= count) return { passed, reply };
+    else assert.equal(reply.status, 429, reply.text);
+  }
+}
+
+testWithRedis(
+  'of 10,000 requests of three clients to two gateways as many pass as their limits in requests and tokens hold, within one answer',
+  async (t, redis) => {
+    const upstream = await startUpstream(t, answerCounted);
+    const toml = `[rate_limit]\n${storeUrl(redis)}\n${countedToml(upstream)}`;
+    const script = await programWaiting(t, ENDLESS_MS);
+    const gateways = await Promise.all([1, 2].map(() => startReplica(t, toml, script)));
+    const ports = gateways.map(({ port }) => port);
+    const refused = COUNTED.map(async ({ key: token, limit, rate, seconds, lacking }) => {
+      const key = `${PREFIX}:${limit}:${rate}/${rate}/${seconds}`;
+      const perToken = BigInt(seconds) * PER_TOKEN;
+      const startedAt = await seed(redis, key, lacking, perToken);
+      const { passed, reply } = await sendCounted(ports, token, 3334);
+      const { lack, since } = await readBucket(redis, key);
+      const used = limit.includes('requests') ? passed : passed * ANSWER_TOKENS;
+      const refilled = (since - startedAt) * BigInt(rate);
+      const taken = lack - BigInt(lacking) * perToken + refilled;
+      // A double of 17 digits stands for a day's tokens.
+      const about = `${limit}: ${passed} passed, ${lack / perToken} lack`;
+      assert.ok(Math.abs(Number(BigInt(used) * perToken - taken)) < 0.01 * Number(perToken), about);
+      assert.ok(lack > BigInt(rate - 1) * perToken, about);
+      assert.ok(lack <= BigInt(rate + ANSWER_TOKENS) * perToken, about);
+      const after = JSON.parse(reply.text) as { error: { message: string; retry_after: number } };
+      assert.equal(after.error.message, `Rate limit exceeded: ${limit}`);
+      // Its time passes in the store.
+      const [port = 0] = ports;
+      const ask = async (passedSeconds: number) => {
+        const then = (await readClock(redis)) - BigInt(passedSeconds) * 1_000_000n;
+        await redis.command('SET', key, `${lack} ${then}`);
+        return (await chat(port, { model: `p/${ANSWER_TOKENS}`, token })).status;
+      };
+      const seconds429 = after.error.retry_after;
+      if (seconds429 > 1) assert.equal(await ask(seconds429 - 2), 429, about);
+      assert.equal(await ask(seconds429), 200, about);
+      return lack / perToken;
+    });
+    await Promise.all(refused);
+    for (const { metrics } of gateways) {
+      const { sum: figure } = await metrics();
+      assert.equal(figure('gateway_rate_limit_store_fallbacks_total'), 0);
+      assert.ok(figure('gateway_limit_used', { limit: 'client_tokens_per_day' }) >= 999_000);
+    }
+    // A day survives a restart of all gateways.
+    const [, day] = COUNTED;
+    await seed(
+      redis,
+      `${PREFIX}:${day!.limit}:1000000/1000000/86400`,
+      1_000_100,
+      86_400n * PER_TOKEN,
+    );
+    for (const gateway of gateways) assert.equal(await signalled(gateway), 0);
+    const { port } = await startReplica(t, toml, script);
+    assert.equal((await chat(port, { model: 'p/1', token: CAROL })).status, 429);
+    assert.equal((await chat(port, { model: 'p/1', token: DAVE })).status, 200);
+  },
+);
+
+void test('of 3,000 requests of three clients to one gateway without a store as many pass as their limits hold, within one answer', async (t) => {
+  const upstream = await startUpstream(t, answerCounted);
+  const { port } = await startReplica(t, countedToml(upstream));
+  const all = COUNTED.map(async ({ key, limit, rate, seconds }) => {
+    const startMs = performance.now();
+    const { passed, reply } = await sendCounted([port], key, 1000);
+    const elapsedSeconds = (performance.now() - startMs) / 1000;
+    const used = limit.includes('requests') ? passed : passed * ANSWER_TOKENS;
+    const refilled = (elapsedSeconds * rate) / seconds;
+    assert.match(reply.text, new RegExp(`Rate limit exceeded: ${limit}"`));
+    assert.ok(used >= rate && used <= rate + refilled + ANSWER_TOKENS, `${limit}: ${used}`);
+  });
+  await Promise.all(all);
+});
+
+testWithRedis(
+  'while the store is away, limits by the minute and the day go on from what it said last',
+  async (t, redis) => {
+    const upstream = await startUpstream(t, answerCounted);
+    const toml = `[rate_limit]\n${storeUrl(redis)}\n${countedToml(upstream)}`;
+    const replica = await startReplica(t, toml, await programWaiting(t, ENDLESS_MS));
+    const ask = async (tokens: number) =>
+      (await chat(replica.port, { model: `p/${tokens}`, token: CAROL })).status;
+    assert.equal(await ask(1), 200);
+    const { limit } = COUNTED[1]!;
+    await seed(redis, `${PREFIX}:${limit}:1000000/1000000/86400`, 999_000, 86_400n * PER_TOKEN);
+    assert.equal(await ask(1), 200);
+    await redis.kill();
+    await eventually(() => replica.lines('rate limit store away').length === 1, 'the outage');
+    assert.equal(await ask(2000), 200);
+    assert.equal(await ask(1), 429);
+  },
+);
+
+testWithRedis(
+  'two gateways send a session to the same key and the same target, and count for one limit',
+  async (t, redis) => {
+    const upstream = await startUpstream(t, answerChat);
+    const keys = ['key-of-org-one', 'key-of-org-two', 'key-of-org-three'];
+    const lines = `api_keys = ${JSON.stringify(keys)}\nkey_affinity = true`;
+    const provider = (id: string) =>
+      providerToml(upstream, id, lines).replace(/^api_key = .*\n/m, '');
+    const toml = [
+      `[rate_limit]\nenabled = true\nrequests_per_second = 1\nburst_capacity = 48\n${storeUrl(redis)}`,
+      provider('p') + provider('q'),
+      '[aliases]\nboth = { targets = ["p/of-p", "q/of-q"], balance = "least_busy" }',
+    ].join('\n');
+    const script = await programWaiting(t, ENDLESS_MS);
+    const gateways = await Promise.all([1, 2].map(() => startReplica(t, toml, script)));
+    await seed(redis, `${PREFIX}:rate_limit:1/48`, 0);
+    const asked: string[][] = [];
+    for (let i = 0; i < 24; i += 1) {
+      const own: string[] = [];
+      for (const { port } of gateways) {
+        const options = { model: 'both', promptCacheKey: `session ${i}` };
+        assert.equal((await chat(port, options)).status, 200);
+        const { body, headers } = upstream.requests.findLast(({ method }) => method === 'POST')!;
+        own.push(`${headers.authorization} ${/of-[pq]/.exec(body.toString())![0]}`);
+      }
+      assert.equal(own[0], own[1]);
+      asked.push(own);
+    }
+    assert.ok(new Set(asked.flat()).size > 3, 'sessions have different keys and targets');
+    await empty(redis, `${PREFIX}:rate_limit`, 48);
+    for (const { port } of gateways) assert.ok(await isRefusedForLong(port));
   },
 );
 

@@ -1,11 +1,11 @@
 /** A chat request parsed from bytes that are all there. */
 
 import { ChatRequestParser } from '../../src/downstream/chat-request.ts';
-import type { ChatRequest } from '../../src/lib/attempt.ts';
+import type { ChatRequest } from '../../src/request/record.ts';
 
 /** Parses a body that arrives in these chunks. */
 export function parseChatRequest(...chunks: readonly Buffer[]): ChatRequest {
   const parser = new ChatRequestParser();
   for (const chunk of chunks) parser.push(chunk);
-  return parser.finish(chunks);
+  return parser.finish({ parts: chunks });
 }

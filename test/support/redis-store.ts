@@ -95,8 +95,8 @@ export function storeSettings(settings: Partial<StoreSettings>): StoreSettings {
   };
 }
 
-export function bucket(name: string, burstCapacity: number, requestsPerSecond = 1): StoredBucket {
-  return { name, requestsPerSecond, burstCapacity };
+export function bucket(name: string, capacity: number, rate = 1): StoredBucket {
+  return { name, rate, periodSeconds: 1, capacity, perRequest: 1 };
 }
 
 /** Waits until it is true, or fails after fifteen seconds of the process's own time. */

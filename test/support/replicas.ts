@@ -96,6 +96,7 @@ export interface Chat {
   readonly model?: string;
   readonly token?: string;
   readonly stream?: boolean;
+  readonly promptCacheKey?: string;
   readonly agent?: Agent;
 }
 
@@ -107,8 +108,8 @@ export interface ChatReply {
 
 /** Sends a chat completion. Rejects if it has no whole answer. */
 export async function chat(port: number, options: Chat = {}): Promise<ChatReply> {
-  const { model = 'p/m', token = CLIENT_TOKEN, stream = false, agent } = options;
-  const body = JSON.stringify(chatBody({ model, stream }));
+  const { model = 'p/m', token = CLIENT_TOKEN, stream = false, promptCacheKey, agent } = options;
+  const body = JSON.stringify(chatBody({ model, stream, prompt_cache_key: promptCacheKey }));
   return new Promise((resolve, reject) => {
     const headers = {
       authorization: `Bearer ${token}`,

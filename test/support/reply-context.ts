@@ -1,10 +1,10 @@
 /** What the reading of a provider's reply needs, for tests that call it by themselves. */
 
 import { loadConfig } from '../../src/config/config.ts';
-import { Attempt } from '../../src/lib/attempt.ts';
+import { Attempt } from '../../src/request/record.ts';
 import { Reservation } from '../../src/lib/byte-budget.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
-import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
+import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';
 import { ExhaustionLog } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
@@ -14,9 +14,39 @@ const CONFIG = loadConfig({ toml: '[server]\nstream_idle_timeout = 0', env: {} }
 const TRANSPORT = createTransport('fetch');
 const LOGGER = { log: () => {}, isEnabled: () => false };
 
-export function newReplyContext(
-  onStreamEnd: AttemptContext['onStreamEnd'] = () => {},
-): AttemptContext {
+/** A client that takes all, and whose next part may have to wait until `onRoom` is called. */
+export class RecordedReply implements AnswerSink {
+  hasBegun = false;
+  hasRoom = true;
+  isDelivered = false;
+  hasEnded = false;
+  readonly parts: Buffer[] = [];
+  onRoom = () => {};
+
+  get text(): string {
+    return Buffer.concat(this.parts).toString('latin1');
+  }
+
+  send(_status: number, _headers: object, body: readonly Buffer[]): undefined {
+    this.parts.push(...body);
+    this.hasEnded = true;
+  }
+
+  beginStream(): void {
+    this.hasBegun = true;
+  }
+
+  write(chunk: Buffer): boolean {
+    this.parts.push(Buffer.from(chunk));
+    return this.hasRoom;
+  }
+
+  end(): void {
+    this.hasEnded = true;
+  }
+}
+
+export function newReplyContext(reply = new RecordedReply()): AttemptContext {
   return {
     attempt: new Attempt({ id: 'p', chatUrl: '' }, 'm'),
     settings: { forwardHeaders: undefined, returnHeaders: undefined, timeoutMs: 0 },
@@ -24,7 +54,8 @@ export function newReplyContext(
       headers: {},
       cancellation: new Cancellation(),
       answerReservation: new Reservation(newBudget()),
-      isDelivered: false,
+      bodyReservation: new Reservation(newBudget()),
+      reply,
     },
     services: {
       config: CONFIG,
@@ -34,7 +65,6 @@ export function newReplyContext(
     },
     isStream: true,
     deadline: new Deadline(),
-    onStreamEnd,
   };
 }
 

@@ -16,6 +16,7 @@ export interface ScenarioSettings<Id extends string> extends Omit<GatewayOptions
   /** The lines of `[clients.NAME]`, by name. */
   readonly clients?: Readonly<Record<string, string>>;
   readonly fallback?: readonly string[];
+  readonly fallbackOn?: readonly number[];
   /** Other sections. */
   readonly more?: string;
 }
@@ -33,7 +34,14 @@ export async function scenario<Id extends string = 'p'>(
   t: TestContext,
   settings: ScenarioSettings<Id> = {},
 ): Promise<Scenario<Id>> {
-  const { providers = { p: {} }, server = '', clients = {}, fallback, more = '' } = settings;
+  const {
+    providers = { p: {} },
+    server = '',
+    clients = {},
+    fallback,
+    fallbackOn,
+    more = '',
+  } = settings;
   const started = await Promise.all(
     Object.entries<ProviderSettings>(providers).map(async ([id, provider]) => {
       const { script, lines } = typeof provider === 'function' ? { script: provider } : provider;
@@ -45,6 +53,7 @@ export async function scenario<Id extends string = 'p'>(
     `[server]\n${server}`,
     ...Object.entries(clients).map(([name, lines]) => `[clients.${name}]\n${lines}`),
     fallback ? `[providers]\nfallback = ${JSON.stringify(fallback)}` : '',
+    fallbackOn ? `fallback_on = ${JSON.stringify(fallbackOn)}` : '',
     ...started.map(({ section }) => section),
     more,
   ].join('\n');

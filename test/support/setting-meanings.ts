@@ -35,6 +35,11 @@ export const MEANINGS: Readonly<Record<string, string>> = {
     'more tokens of the same client, all accepted: both keys while one replaces the other',
   'clients.<name>.models':
     'the aliases and models (`<id>/<model>`) that it may use; `*` at the end of one matches any text',
+  'clients.<name>.requests_per_minute': 'requests in a minute; 0 is unlimited',
+  'clients.<name>.tokens_per_minute':
+    '`usage.total_tokens` of the answers in a minute, taken when an answer has ended; 0 is unlimited',
+  'clients.<name>.tokens_per_day':
+    'the same in a day; only with `[rate_limit] store` it survives a restart; 0 is unlimited',
   'admin.port': 'port of the admin listener; without it there is none; 0 lets the system choose',
   'admin.host': 'its bind address; beyond loopback, keys are required',
   'admin.keys': 'accepted tokens; without any, every client that can connect is served',
@@ -46,6 +51,8 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.primary': 'the provider for model names without a provider',
   'providers.fallback':
     'providers to ask, in order, when the requested one fails, each for its `default_model`, or for the requested name without one',
+  'providers.fallback_on':
+    'statuses from 400 to 499 that let the next one answer, besides 408 and 429; never a refusal by content policy',
   'providers.<id>.enabled': 'false: the provider is not used, even if it has a key',
   'providers.<id>.api_key': 'a provider without a key is not used',
   'providers.<id>.api_keys':
@@ -58,14 +65,16 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'providers.<id>.return_headers': 'headers of its replies that clients get, at most 32',
   'providers.<id>.default_model': 'for `<id>` alone, and as a fallback',
   'providers.<id>.models': 'lists the models by hand instead of asking the provider',
+  'providers.<id>.model_details':
+    'limits of models by their names, in tokens, for `/v1/models` and over what the provider says: `[providers.<id>.model_details."<model>"]` with `context_length`, `max_output_tokens` and the like',
   'providers.<id>.key_affinity':
-    'the requests of a session (`x-session-id`, else the client or its key) begin with the same one of `api_keys`',
+    "the requests of a session (`x-session-id`, `x-session-affinity`, the body's `prompt_cache_key`, else the client or its key) begin with the same one of `api_keys`",
   'providers.<id>.stream_usage':
     'asks for the tokens of each stream whose client does not (`stream_options.include_usage`), and takes the chunk that has `usage` and no choices out of the answer; a `"usage":null` in the other chunks passes',
   'providers.<id>.timeout': 'replaces `[server] timeout` for this provider',
   'providers.<id>.retries': 'replaces `[server] retries` for this provider',
   'aliases.<alias>':
-    '`<id>/<model>`, or a list of them: the next is asked if one fails; with `balance = "least_busy"` the one with the fewest requests in flight first',
+    '`<id>/<model>`, or a list of them: the next is asked if one fails; with `balance = "least_busy"` the one with the fewest requests in flight first, with `balance = "weighted"` one by its share of `weights`',
   'rate_limit.enabled': 'false switches off the limits of this section and of those below it',
   'rate_limit.store':
     'a Redis or Valkey that keeps the buckets of several gateways, as `redis://[user:password@]host[:port][/database]`, or `rediss://` for TLS',

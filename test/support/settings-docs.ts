@@ -1,6 +1,13 @@
 /** What is generated from the table of settings: gateway.schema.json and the table of keys in docs/configuration.md. */
 
-import { BALANCES, type Rows, type Setting } from '../../src/config/setting-kinds.ts';
+import {
+  BALANCES,
+  MODEL_LIMIT,
+  MODEL_LIMITS,
+  WEIGHTS,
+  type Rows,
+  type Setting,
+} from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
 import { DEFAULT_TEXTS, MEANINGS } from './setting-meanings.ts';
 
@@ -22,7 +29,11 @@ function createTable(): string {
       const sources = names.map((name) => `\`${name}\``).join(', ');
       const path = `${section}.${key}`;
       const name = `\`[${section}] ${key}\``;
-      const type = setting.type === 'targets' ? 'string, strings or table' : setting.type;
+      const types: Partial<Record<Setting['type'], string>> = {
+        targets: 'string, strings or table',
+        table: 'tables',
+      };
+      const type = types[setting.type] ?? setting.type;
       return `| ${name} | ${type.replace('text', 'string')} | ${defaultOf(path, setting)} | ${sources} | ${meaningOf(path, setting)} |`.replace(
         '|  |',
         '| |',
@@ -82,15 +93,27 @@ function tableSchema(path: string): Schema {
 /** What is replaced when the file is read may stand for a value of any type. */
 const REFERENCE = { type: 'string', pattern: String.raw`\$\{` };
 
+function integersSchema({ min, max }: Pick<Setting, 'min' | 'max'>): Schema {
+  return { type: 'array', items: { type: 'integer', minimum: min, maximum: max } };
+}
+
 function settingSchema(path: string, setting: Setting): Schema {
   const { type, min, max, choices, isNotEmpty, env, providerEnv } = setting;
   const { default: fallback } = setting;
   const text = { type: 'string', ...(isNotEmpty ? { minLength: 1 } : {}) };
   const texts = { type: 'array', items: { type: 'string' } };
   const number = { anyOf: [{ type: 'integer', minimum: min, maximum: max }, REFERENCE] };
+  const { min: least, max: most } = MODEL_LIMIT;
+  const limit = { type: 'integer', minimum: least, maximum: most };
+  const limits = {
+    type: 'object',
+    properties: Object.fromEntries(MODEL_LIMITS.map((name) => [name, limit])),
+    additionalProperties: false,
+  };
   const schemas: Record<Setting['type'], Schema> = {
     integer: number,
     seconds: number,
+    integers: integersSchema(setting),
     boolean: { anyOf: [{ type: 'boolean' }, REFERENCE] },
     text: choices ? { anyOf: [{ enum: choices }, REFERENCE] } : text,
     texts,
@@ -100,13 +123,18 @@ function settingSchema(path: string, setting: Setting): Schema {
         { ...texts, minItems: 1 },
         {
           type: 'object',
-          properties: { targets: { ...texts, minItems: 1 }, balance: { enum: BALANCES } },
+          properties: {
+            targets: { ...texts, minItems: 1 },
+            balance: { enum: BALANCES },
+            weights: integersSchema(WEIGHTS),
+          },
           required: ['targets'],
           additionalProperties: false,
         },
       ],
     },
     headers: { type: 'object', additionalProperties: { type: 'string' } },
+    table: { type: 'object', additionalProperties: limits },
   };
   const variable = env ?? providerEnv;
   const unit = type === 'seconds' ? ' (seconds)' : '';

@@ -1,5 +1,7 @@
 /** A gateway in a process of its own that tells over IPC how it fares. Run with --expose-gc. */
 
+import { subscribe } from 'node:diagnostics_channel';
+import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { loadConfig } from '../../src/config/config.ts';
@@ -50,7 +52,14 @@ process.on('message', (message) => {
   service.reload(() => load(reloads % 2 === 0 ? '' : 'retries = 0\n'));
 });
 process.on('disconnect', () => process.exit());
-process.send!({ port: (await server.listen(0, '127.0.0.1')).port });
+const { reusePort } = config.server;
+if (reusePort) {
+  subscribe('net.server.socket', (message) => {
+    process.send!({ acceptedFrom: (message as { socket: Socket }).socket.remotePort });
+  });
+}
+const atPort = Number(process.env['SOAK_PORT']);
+process.send!({ port: (await server.listen(atPort, '127.0.0.1', reusePort)).port });
 
 async function report(): Promise<void> {
   for (let round = 0; round < 3; round += 1) {

@@ -44,9 +44,12 @@ test('taplo accepts the example with every setting in it turned on', () => {
 const ACCEPTED = [
   '[server]\nport = "${PORT}"\ncors = "${file:cors}"\nupstream = "${UPSTREAM}"',
   '[aliases]\n"any name" = "a/b"\nlist = ["a/b", "c/d"]',
+  '[aliases]\na = { targets = ["a/b", "c/d"], balance = "weighted", weights = [9, 1] }',
+  '[providers]\nfallback_on = [401]',
   '[clients.any-name]\nkeys = ["a", "b"]\nmodels = ["x/*"]',
   '[providers.any-id]\nbase_url = "http://h"\nheaders = { "X-Any" = "b" }\napi_keys = ["a"]',
   '[rate_limit.providers.any-id]\nrequests_per_second = 1',
+  '[providers.vllm.model_details."a/b-1.5"]\ncontext_length = 131072',
 ];
 for (const toml of ACCEPTED) {
   test(`taplo accepts ${JSON.stringify(toml)}`, () => {
@@ -72,6 +75,7 @@ const REFUSED: [toml: string, report: RegExp][] = [
   ['[server]\ntrusted_proxies = "::1"', /"::1" is not of type "array"/],
   ['[logging]\nformat = "xml"', /"xml" is not valid under any of/],
   ['[aliases]\na = []', /\[\] is not valid under any of/],
+  ['[providers.openai.model_details.a]\nmax_tokens = 1', /'max_tokens' was unexpected/],
   ['[providers.openai]\nheaders = { a = 1 }', /1 is not of type "string"/],
 ];
 for (const [toml, report] of REFUSED) {

@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict';
 import { describe, test, type TestContext } from 'node:test';
 
-import { readAll } from '../../src/lib/byte-source.ts';
-import { readCompletion } from '../../src/upstream/completion.ts';
+import type { GatewayError } from '../../src/lib/errors.ts';
+import { encodeEvent } from '../../src/lib/sse.ts';
+import { passCompletion } from '../../src/upstream/completion.ts';
 import { scanEvents } from '../../src/upstream/event-inspector.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
-import { openStream } from '../../src/upstream/stream-relay.ts';
+import { relayStream } from '../../src/upstream/stream-relay.ts';
 import { bodyOf } from '../support/byte-source.ts';
 import { chatBody, STREAM } from '../support/gateway.ts';
 import { cutUp } from '../support/mutate.ts';
@@ -19,7 +20,7 @@ import {
   DONE,
   beginStream,
 } from '../support/upstream.ts';
-import { newReplyContext, replyWith } from '../support/reply-context.ts';
+import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
 import { scenario } from '../support/scenario.ts';
 
 interface Facts {
@@ -36,9 +37,15 @@ function toFacts({ attempt }: AttemptContext): Facts {
 
 /** What is read from a stream that arrives in these pieces, and what the client gets. */
 async function relay(pieces: readonly Buffer[]): Promise<Facts & { text: string }> {
-  const context = newReplyContext();
-  const bytes = await readAll(await openStream(replyWith(bodyOf(pieces)), context), Infinity);
-  return { text: String(bytes), ...toFacts(context) };
+  const reply = new RecordedReply();
+  const context = newReplyContext(reply);
+  const failure = await relayStream(replyWith(bodyOf(pieces)), {}, context).then(
+    () => undefined,
+    (thrown: unknown) => thrown as GatewayError,
+  );
+  if (failure) reply.write(encodeEvent(failure.toBody()));
+  else await eventually(() => reply.hasEnded, 'the end');
+  return { text: Buffer.concat(reply.parts).toString(), ...toFacts(context) };
 }
 
 /** Longer answers are scanned, and not parsed. */
@@ -53,7 +60,7 @@ async function read(...pieces: readonly Buffer[]): Promise<Facts> {
 
 async function readOnce(...pieces: readonly Buffer[]): Promise<Facts> {
   const context = { ...newReplyContext(), isStream: false };
-  await readCompletion(replyWith(bodyOf(pieces)), context, {});
+  await passCompletion(replyWith(bodyOf(pieces)), {}, context);
   return toFacts(context);
 }
 

@@ -478,7 +478,7 @@ test('after [DONE] the provider is given 5 s to end, and no longer', async (t) =
 
 test('of a stream that was delivered, and whose provider has ended it, no timer of 5 s is left', async (t) => {
   const timers = useManualTimers(t);
-  const { gateway, provide } = await start(t, {});
+  const { gateway, provide } = await start(t);
   const events = completionEvents();
   const headers = { 'content-type': 'text/event-stream', 'content-length': events.length };
   // Its last byte is that of `[DONE]`, so that the provider has ended it when the client has it.
@@ -653,7 +653,7 @@ for (const [what, next, passed] of [
 
 test('a line feed that does not come is waited for half a second, and what is whole for nothing', async (t) => {
   const timers = useManualTimers(t);
-  const { p, chat, end } = await startSteps(t, HALF_ENDED, {});
+  const { p, chat, end } = await startSteps(t, HALF_ENDED);
   let hasEnded = false;
   void chat.ended.then(() => (hasEnded = true));
   timers.advance(499);
@@ -699,9 +699,7 @@ test('after the last line feed nothing more is written to a connection that is k
 });
 
 test('a client that leaves while the last line feed is awaited has its answer', async (t) => {
-  // Each worker has connections of its own.
-  const options = {};
-  const { gateway, p, chat, end } = await startSteps(t, HALF_ENDED, options);
+  const { gateway, p, chat, end } = await startSteps(t, HALF_ENDED);
   const [connection] = p.sockets;
   chat.leave();
   const line = await lineOf(gateway);
@@ -714,9 +712,7 @@ test('a client that leaves while the last line feed is awaited has its answer', 
 });
 
 test('a stream whose client closes at [DONE] is logged as ok, and its upstream connection is used again', async (t) => {
-  // Each worker has connections of its own.
-  const options = {};
-  const { gateway, p, chat, end } = await startSteps(t, completionEvents(), options);
+  const { gateway, p, chat, end } = await startSteps(t, completionEvents());
   const [connection] = p.sockets;
   chat.leave();
   const line = await lineOf(gateway);

@@ -51,29 +51,35 @@ export class Store {
     return this.#random.oneIn(40) ? ANSWER_MS + 10 : 0.2 + this.#random.next();
   }
 
-  /** Takes a token of each bucket, or of none; or puts them back. */
-  run(tokens: 1 | -1, buckets: readonly StoredBucket[]): Taken {
+  /** Takes what a request takes of each bucket, or of none; or so many `tokens` of each in any case, or puts them back. */
+  run(buckets: readonly StoredBucket[], tokens?: number): Taken {
     const levels = buckets.map((bucket) => this.#level(bucket));
-    const short = levels.findIndex((level) => tokens > 0 && level.tokens < 1);
+    const isShort = ({ tokens: left }: Level, { perRequest }: StoredBucket) =>
+      perRequest > 0 ? left < perRequest : left <= 0;
+    const short =
+      tokens === undefined ? levels.findIndex((level, at) => isShort(level, buckets[at]!)) : -1;
     const refusedBy = buckets[short];
-    const text = `${tokens} of ${buckets.map(({ name }) => name).join(', ')}: ${refusedBy ? 'refused' : 'OK'}`;
+    const names = buckets.map(({ name }) => name).join(', ');
+    const text = `${tokens ?? 'ask'} of ${names}: ${refusedBy ? 'refused' : 'OK'}`;
     this.#events.push({ atMs: this.#clock.nowMs, kind: 'token', text });
     if (refusedBy) {
-      const waitMs = ((1 - levels[short]!.tokens) / refusedBy.requestsPerSecond) * 1000;
+      const { perRequest, periodSeconds, rate } = refusedBy;
+      const waitMs = ((perRequest - levels[short]!.tokens) / rate) * periodSeconds * 1000;
       return { refusedBy, waitMs };
     }
     for (const [index, level] of levels.entries()) {
-      level.tokens = Math.min(buckets[index]!.burstCapacity, level.tokens - tokens);
+      const { capacity, perRequest } = buckets[index]!;
+      level.tokens = Math.min(capacity, level.tokens - (tokens ?? perRequest));
     }
     return 'taken';
   }
 
-  #level({ name, requestsPerSecond, burstCapacity }: StoredBucket): Level {
-    const key = `${name} ${requestsPerSecond} ${burstCapacity}`;
+  #level({ name, rate, periodSeconds, capacity }: StoredBucket): Level {
+    const key = `${name} ${rate} ${capacity}`;
     const { nowMs } = this.#clock;
-    const level = this.#levels.get(key) ?? { tokens: burstCapacity, atMs: nowMs };
-    const refilled = level.tokens + ((nowMs - level.atMs) / 1000) * requestsPerSecond;
-    level.tokens = Math.min(burstCapacity, refilled);
+    const level = this.#levels.get(key) ?? { tokens: capacity, atMs: nowMs };
+    const refilled = level.tokens + ((nowMs - level.atMs) / 1000 / periodSeconds) * rate;
+    level.tokens = Math.min(capacity, refilled);
     level.atMs = nowMs;
     this.#levels.set(key, level);
     return level;
@@ -93,12 +99,12 @@ class StoreConnection {
     this.#events = events;
   }
 
-  run(tokens: 1 | -1, buckets: readonly StoredBucket[]): Promise<Taken | undefined> {
+  run(buckets: readonly StoredBucket[], tokens?: number): Promise<Taken | undefined> {
     return new Promise((resolve) => {
       if (this.#isEnded) return resolve(undefined);
       const { latencyMs } = this.#store;
       this.#pending.add(resolve);
-      const taken = this.#store.run(tokens, buckets);
+      const taken = this.#store.run(buckets, tokens);
       return this.#clock.after(Math.min(latencyMs, ANSWER_MS), () => {
         if (!this.#pending.delete(resolve)) return;
         if (latencyMs <= ANSWER_MS) return resolve(taken);

@@ -47,6 +47,12 @@ const inFlightCell = ({ inFlight, oldestSeconds: seconds }) => [
   seconds !== undefined && 'oldest ' + formatDuration(1000 * seconds),
 ];
 
+const limitsCell = ({ limits = [] }) =>
+  limits.map(({ limit, used, capacity }) => {
+    const share = formatNumber(used) + ' of ' + formatNumber(capacity);
+    return limit.replace('client_', '') + ' ' + share;
+  });
+
 const requestColumns = [
   ['Failed', 'number', 'failed'],
   ['Requests', 'number', 'requests'],
@@ -79,7 +85,12 @@ const COLUMNS = {
     ...firstTokenColumns,
     ...tokenColumns,
   ],
-  Clients: [['Client', '', 'id'], ...requestColumns, ...tokenColumns],
+  Clients: [
+    ['Client', '', 'id'],
+    ...requestColumns,
+    ...tokenColumns,
+    ['Limits used', 'wrap', limitsCell],
+  ],
 };
 const settingColumns = [
   ['Setting', '', ([name]) => name],

@@ -4,11 +4,12 @@
  * Types and not interfaces: the logger takes facts by their names, which interfaces do not allow.
  */
 
-import type { TokenUsage, TryFacts } from './attempt.ts';
-import type { Outcome } from './errors.ts';
+import type { TryFacts } from './record.ts';
+import type { TokenUsage } from './usage.ts';
+import type { Outcome } from '../lib/errors.ts';
 
 /** The fields of an access line, by their names in the log. Text from outside is bounded, and without control characters. */
-export type RequestFacts = Partial<TokenUsage> & {
+export type RequestFacts = Partial<Omit<TokenUsage, 'total_tokens'>> & {
   readonly request_id: string;
   /** W3C Trace Context: of the client's `traceparent`, else created. Of chat completions whose body was read. */
   readonly trace_id?: string | undefined;

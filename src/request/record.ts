@@ -1,16 +1,13 @@
 /** A chat request, its attempts and its answer; what is learned of them is recorded here for the log. */
 
-import { JsonScanner, memberOf, parseUntrustedJson } from './json.ts';
-import { type ClientGone, GatewayError, type Outcome } from './errors.ts';
-import type { ByteStream } from './byte-source.ts';
-import { escapeControlCharacters } from './secrets.ts';
+import { readUsage, type TokenUsage } from './usage.ts';
+import { type ClientGone, GatewayError, type Outcome } from '../lib/errors.ts';
+import { escapeControlCharacters } from '../lib/secrets.ts';
 
 /** The length of every text from outside that a line of the log quotes. */
 export const MAX_LOGGED_CHARACTERS = 200;
 /** The length of every name from outside. */
 export const MAX_NAME_CHARACTERS = 128;
-/** OpenAI's `usage` has 300 bytes. */
-export const MAX_USAGE_BYTES = 16_384;
 /** A longer model or `finish_reason` is not noted. */
 export const MAX_WORD_CHARACTERS = 64;
 /** Printable ASCII without escape sequences. */
@@ -24,22 +21,10 @@ export interface ChatRequest {
   readonly stream: boolean;
   /** It is a stream, does not ask for its tokens, and could: its `stream_options` is an object, null or absent. */
   readonly mayAskForUsage: boolean;
+  /** The text by which it names its session; of 64 bytes at most. */
+  readonly promptCacheKey: string | undefined;
   /** The client's bytes with only the `model` value replaced, and asking for the tokens, in parts: long ones are not copied. */
   bodyWith(model: string, asksForUsage: boolean): readonly Buffer[];
-}
-
-export interface Answer {
-  readonly status: number;
-  /** Owned by the answer: whoever sends it adds to them. */
-  readonly headers: Record<string, string>;
-  /** Text, bytes in parts, or a stream. What the client is told of its failure is part of the stream. */
-  readonly body: string | readonly Buffer[] | ByteStream;
-  /** Resolves when no provider is asked any more for a stream that begins early. */
-  readonly pending?: Promise<void>;
-}
-
-export function isStream(body: Answer['body']): body is ByteStream {
-  return typeof body === 'object' && !Array.isArray(body);
 }
 
 /** One request. Times are on the clock of `performance.now()`. */
@@ -50,6 +35,7 @@ export class AccessRecord {
   provider: string | undefined;
   model: string | undefined;
   stream: boolean | undefined;
+  promptCacheKey: string | undefined;
   requestBytes: number | undefined;
   traceId: string | undefined;
   /** In order, those that were skipped too. */
@@ -96,8 +82,8 @@ export class Attempt {
   endedAtMs: number | undefined;
   /** `circuit_open` and `limit`: the provider was skipped. Undefined while the attempt is made. */
   outcome: Outcome | 'circuit_open' | 'limit' | undefined;
-  /** The answer to the client. */
-  answer: Answer | undefined;
+  /** It has the answer to the client: nobody else is asked, also if it fails later. */
+  hasAnswer = false;
   failure: GatewayError | undefined;
   /** The provider's own. */
   status: number | undefined;
@@ -110,7 +96,7 @@ export class Attempt {
   responseModel: string | undefined;
   /** Why the answer ended: at most 32 letters, digits, `_`, `.` and `-`. */
   finishReason: string | undefined;
-  #usage: string | TokenUsage | undefined;
+  #usage: unknown;
   /** The gateway has asked for the `usage`, and takes it out of the stream. */
   usageAdded = false;
 
@@ -132,8 +118,7 @@ export class Attempt {
 
   /** The usable counts of the last `usage`; `undefined` if there is none. */
   get usage(): TokenUsage | undefined {
-    const usage = this.#usage;
-    return typeof usage === 'string' ? readUsage(parseUntrustedJson(firstObject(usage))) : usage;
+    return this.#usage === undefined ? undefined : readUsage(this.#usage);
   }
 
   noteModel(model: unknown): void {
@@ -144,16 +129,18 @@ export class Attempt {
     this.finishReason = typeof reason === 'string' ? FINISH_REASON.exec(reason)?.[0] : undefined;
   }
 
-  /**
-   * Takes a `usage`, or its JSON with what follows it, cut off after MAX_USAGE_BYTES. The last one counts. JSON is parsed
-   * only when the counts are read: some providers send one with each event.
-   */
+  /** Takes a `usage`, parsed, or as `readUsage` takes its text: some providers send one with each event. The last one counts. */
   noteUsage(usage: unknown): void {
-    if (typeof usage === 'string') this.#usage = usage;
-    else this.#usage = usage ? readUsage(usage) : undefined;
+    this.#usage = usage ?? undefined;
   }
 
-  /** Records the end. A stream that fails later ends a second time. */
+  /** The answer to the client begins. */
+  beginAnswer(): void {
+    this.hasAnswer = true;
+    this.endedAtMs = performance.now();
+  }
+
+  /** Records the end: of a stream, that of its last event. */
   recordEnd(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
     this.outcome = failure?.outcome ?? 'ok';
@@ -198,36 +185,4 @@ export function describeCause(cause: unknown): string | undefined {
   // OpenSSL's end with a line end.
   const message = error.message.trim();
   return code === undefined ? message : `${code}: ${message}`;
-}
-
-function readUsage(usage: unknown) {
-  const promptDetails = memberOf(usage, 'prompt_tokens_details');
-  const completionDetails = memberOf(usage, 'completion_tokens_details');
-  return {
-    prompt_tokens: count(usage, 'prompt_tokens'),
-    completion_tokens: count(usage, 'completion_tokens'),
-    cached_tokens:
-      count(promptDetails, 'cached_tokens') ??
-      // DeepSeek, and Moonshot.
-      count(usage, 'prompt_cache_hit_tokens') ??
-      count(usage, 'cached_tokens'),
-    reasoning_tokens: count(completionDetails, 'reasoning_tokens'),
-  };
-}
-
-export type TokenUsage = ReturnType<typeof readUsage>;
-
-/** Returns the JSON object at the start of `text`, without what follows it; no JSON if it is not whole. */
-function firstObject(text: string): string {
-  let end = 0;
-  // The object itself is reported after its members.
-  const json = new JsonScanner((value) => ({ end } = value));
-  const bytes = Buffer.from(text);
-  json.push(bytes);
-  return bytes.toString('utf8', 0, end);
-}
-
-function count(value: unknown, name: string): number | undefined {
-  const number = memberOf(value, name);
-  return Number.isSafeInteger(number) && (number as number) >= 0 ? (number as number) : undefined;
 }

@@ -1,0 +1,43 @@
+/** What never becomes a request: the bytes of a connection are not HTTP, or come too slowly. */
+
+import { STATUS_CODES } from 'node:http';
+
+import { invalidRequest, type GatewayError } from '../lib/errors.ts';
+import type { ResponseHeaders } from './client-reply.ts';
+
+/** Status and text by the code of the parser's error; any other is a plain 400. */
+const PARSER_ERRORS = new Map([
+  ['HPE_HEADER_OVERFLOW', { status: 431, text: 'request headers are too large' }],
+  ['HPE_CHUNK_EXTENSIONS_OVERFLOW', { status: 413, text: 'chunk extensions are too large' }],
+  ['ERR_HTTP_REQUEST_TIMEOUT', { status: 408, text: 'request was not received in time' }],
+]);
+const OTHER_ERROR = { status: 400, text: 'request is not valid HTTP' };
+interface TextAnswer {
+  readonly status: number;
+  readonly headers: ResponseHeaders;
+  readonly body: string;
+}
+
+/** Returns the answer to a request that never became a call. `remote` is the address of the connection's other end. */
+export type AnswerBroken = (
+  refusal: GatewayError,
+  requestId: string,
+  remote: string | undefined,
+) => TextAnswer;
+
+/** Returns the refusal for the error of node:http's parser with this code. */
+export function refusalOf(code: string | undefined): GatewayError {
+  const { status, text } = PARSER_ERRORS.get(code ?? '') ?? OTHER_ERROR;
+  return invalidRequest(text, { status, headers: { connection: 'close' } });
+}
+
+/** Returns the response to what never became a request, as it is written to the socket. */
+export function serialize({ status, headers, body }: TextAnswer, requestId: string): string {
+  const lines = Object.entries({
+    ...headers,
+    'x-request-id': requestId,
+    date: new Date().toUTCString(),
+    'content-length': Buffer.byteLength(body),
+  }).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${body}`;
+}

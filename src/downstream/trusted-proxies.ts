@@ -1,0 +1,55 @@
+/** The client's address behind proxies. */
+
+import { BlockList, isIP } from 'node:net';
+
+import { toAddress } from './request-head.ts';
+
+/** Entries of `X-Forwarded-For` that are looked at: more proxies than any request passes. */
+const MAX_PROXIES = 50;
+
+interface Forwarded {
+  /** Names and values in turn. */
+  readonly rawHeaders: readonly string[];
+  /** The address of the connection's other end. */
+  readonly peerAddress: string | undefined;
+}
+
+/**
+ * Returns a function that takes a call and returns its client's address: the connection's other end; or, if that is one
+ * of the trusted proxies, the rightmost address of `X-Forwarded-For` that is none of them. What stands to the left of it,
+ * or of a text that is no address, may be forged. The proxies are addresses and ranges in CIDR notation.
+ */
+export function createRemoteAddress(
+  trustedProxies: readonly string[],
+): (call: Forwarded) => string | undefined {
+  const trusted = new BlockList();
+  for (const proxy of trustedProxies) {
+    const [address = '', prefix] = proxy.split('/');
+    if (prefix === undefined) trusted.addAddress(address, familyOf(address));
+    else trusted.addSubnet(address, Number(prefix), familyOf(address));
+  }
+
+  return (call) => {
+    let address = toAddress(call.peerAddress ?? '');
+    if (trustedProxies.length === 0 || address === undefined) return address;
+    // A proxy may add a line of its own instead of an entry.
+    const entries = forwardedFor(call.rawHeaders).join().split(',').slice(-MAX_PROXIES);
+    while (trusted.check(address, familyOf(address))) {
+      const next = toAddress(entries.pop()?.trim() ?? '');
+      if (next === undefined) break;
+      address = next;
+    }
+    return address;
+  };
+}
+
+/** Every value of `X-Forwarded-For`, in the order they were sent. */
+function forwardedFor(rawHeaders: readonly string[]): string[] {
+  return rawHeaders.filter(
+    (_, at) => at % 2 === 1 && rawHeaders[at - 1]!.toLowerCase() === 'x-forwarded-for',
+  );
+}
+
+function familyOf(address: string): 'ipv4' | 'ipv6' {
+  return isIP(address) === 6 ? 'ipv6' : 'ipv4';
+}

@@ -1,0 +1,234 @@
+/** One provider is asked: with which key, how often, and after which wait; each attempt and its record. */
+
+import type { Call } from '../downstream/call.ts';
+import { Deadline, pause } from '../lib/cancellation.ts';
+import { ClientGone, type GatewayError } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
+import type { Caller } from '../policy/affinity.ts';
+import type { CircuitBreaker, Probe } from '../policy/circuit-breaker.ts';
+import type { KeyPool } from '../policy/key-pool.ts';
+import type { ProviderHealth } from '../policy/provider-health.ts';
+import { Attempt, type ChatRequest } from '../request/record.ts';
+import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
+import type { UpstreamReply } from '../upstream/provider.ts';
+import { failureOf, passReply, sendAttempt } from '../upstream/send-attempt.ts';
+import type { Candidate, CandidateServices } from './candidates.ts';
+
+/** A longer `Retry-After` is left to the client. */
+const MAX_AWAITED_SECONDS = 30;
+const FIRST_BACKOFF_MS = 500;
+const MAX_BACKOFF_MS = 8000;
+
+export interface CompletionServices extends AttemptServices, CandidateServices {
+  readonly logger: Logger;
+  /** By the provider's id; absent if it has one key. */
+  readonly keyPools: ReadonlyMap<string, KeyPool>;
+  readonly health: ReadonlyMap<string, ProviderHealth>;
+}
+
+/** One request on its way through the candidates. */
+export interface Asking {
+  readonly call: Call;
+  readonly chat: ChatRequest;
+  /** The headers by which its trace goes on at providers, names and values in turn. */
+  readonly tracing: readonly string[];
+  /** Absent if there is one candidate: nobody else can be asked, and the circuit would have no effect. */
+  readonly breaker: CircuitBreaker | undefined;
+  readonly services: CompletionServices;
+}
+
+/** Records that a provider is not asked: its circuit is open, or a limit of its own is reached. */
+export function skip(
+  { provider, model }: Candidate,
+  why: 'open' | GatewayError,
+  { call, services }: Asking,
+): Attempt {
+  const attempt = new Attempt(provider, model);
+  attempt.outcome = why === 'open' ? 'circuit_open' : 'limit';
+  attempt.failure = why === 'open' ? undefined : why;
+  call.record.tries.push(attempt);
+  logAttempt('provider skipped', attempt, call, services.logger);
+  return attempt;
+}
+
+/**
+ * Asks one provider, with retries if its circuit was closed, and with one key after the other until one is not refused; the
+ * answer is passed to the client. Returns the attempt that had it, or says best why there is none. Throws at once `ClientGone`,
+ * and failures that name no provider: nobody else is asked. Holds the slot, and is the probe, to its end.
+ */
+export async function askProvider(
+  candidate: Candidate,
+  admission: 'closed' | 'open' | Probe,
+  asking: Asking,
+): Promise<Attempt> {
+  const { breaker, call, services } = asking;
+  const { provider } = candidate;
+  const probe = typeof admission === 'object' ? admission : undefined;
+  const maxRetries = admission === 'closed' ? provider.retries : 0;
+  const tries = new ProviderTries(maxRetries, services.keyPools.get(provider.id), call);
+  try {
+    for (let waitMs: number | undefined = 0; waitMs !== undefined;) {
+      if (waitMs > 0) await pause(waitMs, call.cancellation);
+      call.cancellation.throwIfCancelled();
+      const context = beginAttempt(candidate, tries, probe, asking);
+      let failure: GatewayError | ClientGone | undefined;
+      try {
+        const passing = passReply(await send(candidate, tries, asking, context), context);
+        if (passing) await passing;
+        // That of a stream ends what still comes behind its end.
+        if (!context.isStream) context.deadline.stop();
+      } catch (thrown) {
+        failure = failureOf(thrown, context);
+      }
+      endAttempt(context.attempt, failure, asking);
+      waitMs = tries.next(context.attempt);
+      call.record.hasRetried ||= tries.hasRetried;
+    }
+    const attempt = tries.chosen!;
+    breaker?.recordOutcome(candidate, attempt.failure);
+    return attempt;
+  } finally {
+    services.limits.ofProviders.get(provider.id)!.releaseSlot();
+    probe?.end();
+  }
+}
+
+function beginAttempt(
+  { provider, model }: Candidate,
+  { key }: ProviderTries,
+  probe: Probe | undefined,
+  { call, chat, services }: Asking,
+): AttemptContext {
+  const { record } = call;
+  const attempt = new Attempt(provider, model, key);
+  record.tries.push(attempt);
+  record.attempt = attempt;
+  record.provider = provider.id;
+  return {
+    attempt,
+    settings: provider,
+    call,
+    services,
+    isStream: chat.stream,
+    deadline: new Deadline(call.cancellation),
+    onData: probe?.onData,
+  };
+}
+
+/** Records the end. Throws failures that name no provider. */
+function endAttempt(
+  attempt: Attempt,
+  failure: GatewayError | ClientGone | undefined,
+  { call, services }: Asking,
+): void {
+  attempt.recordEnd(failure);
+  logAttempt('try', attempt, call, services.logger);
+  if (failure instanceof ClientGone) throw failure;
+  services.health.get(attempt.provider)!(failure);
+  if (failure && failure.details.provider === undefined) throw failure;
+}
+
+/** Not async, and apart: nothing of the request is held here while its answer lasts. */
+function send(
+  { provider, model }: Candidate,
+  { key, reconnect }: ProviderTries,
+  { call, chat, tracing }: Asking,
+  context: AttemptContext,
+): Promise<UpstreamReply> {
+  const { attempt, isStream } = context;
+  attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
+  const body = chat.bodyWith(model, attempt.usageAdded);
+  const reservation = call.bodyReservation;
+  const headers = tracing;
+  const request = provider.chatRequest({ body, reservation, isStream, headers, key, reconnect });
+  return sendAttempt(request, context);
+}
+
+function logAttempt(message: string, attempt: Attempt, { id }: Call, logger: Logger): void {
+  if (!logger.isEnabled('debug')) return;
+  const { connection, url, wasAsked } = attempt;
+  const sent = wasAsked ? { url, connection } : {};
+  logger.log('debug', message, { request_id: id, ...attempt.toFacts(), ...sent });
+}
+
+/** Says after each try whether there is another one, and how that differs. */
+class ProviderTries {
+  /** The index of the key to send; undefined if the provider has only one. */
+  key: number | undefined;
+  /** The next try wants a new connection. */
+  reconnect = false;
+  /** The gateway has repeated the request: if the client repeated it too, it would be sent for both. */
+  hasRetried = false;
+  /** The try that has the answer, or that says best why there is none. */
+  chosen: Attempt | undefined;
+  readonly #keyPool: KeyPool | undefined;
+  readonly #caller: Caller;
+  #keys: Iterator<number, undefined> | undefined;
+  /** The cooldown of the key before it was tried. */
+  #cooldown: ReturnType<KeyPool['cooldownOf']>;
+  readonly #maxRetries: number;
+  #retries = 0;
+
+  /** `keyPool` is absent if the provider has one key. */
+  constructor(maxRetries: number, keyPool: KeyPool | undefined, caller: Caller) {
+    this.#maxRetries = maxRetries;
+    this.#keyPool = keyPool;
+    this.#caller = caller;
+    this.#beginKeys();
+  }
+
+  /** Takes a try that has ended. Returns the milliseconds to wait before the next one; undefined if there is none. */
+  next(attempt: Attempt): number | undefined {
+    const { failure } = attempt;
+    if (!failure || attempt.hasAnswer) {
+      if (this.key !== undefined) this.#keyPool?.recordSuccess(this.key, this.#cooldown);
+      this.chosen = attempt;
+      return undefined;
+    }
+    const isKeyRefused =
+      this.key !== undefined && this.#keyPool?.recordFailure(this.key, failure) === true;
+    // A 429 stays: unlike a 401 or 403 it ends, and another provider may be asked instead.
+    const isWorse = failure.status !== 429 && this.chosen?.failure?.status === 429;
+    if (!isKeyRefused || !isWorse) this.chosen = attempt;
+    if (isKeyRefused && this.#takeKey()) {
+      this.hasRetried = true;
+      return 0;
+    }
+    return this.#retry(this.chosen!.failure!);
+  }
+
+  #retry({ details }: GatewayError): number | undefined {
+    const { repeatAtOnce, retryable, retryAfterSeconds = 0 } = details;
+    // Not a retry: a stale connection says nothing about the provider.
+    if (repeatAtOnce && !this.reconnect) {
+      this.reconnect = true;
+      this.#beginKeys();
+      return 0;
+    }
+    const isLast = this.#retries === this.#maxRetries;
+    if (!retryable || isLast || retryAfterSeconds > MAX_AWAITED_SECONDS) return undefined;
+    // Exponential with equal jitter: half of the step and a random part of the other half.
+    const stepMs = Math.min(MAX_BACKOFF_MS, FIRST_BACKOFF_MS * 2 ** this.#retries);
+    const backoffMs = (stepMs / 2) * (1 + Math.random());
+    this.#retries += 1;
+    this.hasRetried = true;
+    this.#beginKeys();
+    return Math.max(backoffMs, retryAfterSeconds * 1000);
+  }
+
+  #beginKeys(): void {
+    this.chosen = undefined;
+    if (!this.#keyPool) return;
+    this.#keys = this.#keyPool.keysToTry(this.#caller);
+    this.#takeKey();
+  }
+
+  /** Returns false if all have been tried. */
+  #takeKey(): boolean {
+    const { done, value } = this.#keys!.next();
+    if (done) return false;
+    this.key = value;
+    this.#cooldown = this.#keyPool!.cooldownOf(value);
+    return true;
+  }
+}

@@ -1,0 +1,27 @@
+/** Answers for pages of other origins, with `[server] cors` (WHATWG Fetch, 3.3). */
+
+import type { Call } from '../downstream/call.ts';
+import type { ResponseHeaders } from '../downstream/client-reply.ts';
+
+/** Lets pages of any origin read an answer, errors included. Credentials (cookies) are not allowed. */
+export function addCorsHeaders(status: number, headers: ResponseHeaders): void {
+  const names = ['x-request-id', ...Object.keys(headers)];
+  headers['access-control-allow-origin'] = '*';
+  if (status !== 204) headers['access-control-expose-headers'] = names.join(', ');
+}
+
+export function isPreflight(headers: Call['headers']): boolean {
+  return headers['access-control-request-method'] !== undefined;
+}
+
+/** Allows what the preflight asks for. */
+export function preflightHeaders(headers: Call['headers']): ResponseHeaders {
+  const requested = headers['access-control-request-headers'];
+  return {
+    'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
+    // `*` does not cover Authorization.
+    ...(typeof requested === 'string' ? { 'access-control-allow-headers': requested } : {}),
+    'access-control-max-age': '86400',
+    vary: 'access-control-request-headers',
+  };
+}

@@ -1,0 +1,41 @@
+/** The tokens of an answer, as its provider counts them. Untrusted. */
+
+import { JsonScanner, memberOf, parseUntrustedJson } from '../lib/json.ts';
+
+/** OpenAI's `usage` has 300 bytes. */
+export const MAX_USAGE_BYTES = 16_384;
+
+/** Returns the counts of a `usage`. `value` is one, parsed, or its JSON with what follows it, cut off after MAX_USAGE_BYTES. */
+export function readUsage(value: unknown) {
+  const usage = typeof value === 'string' ? parseUntrustedJson(firstObject(value)) : value;
+  const promptDetails = memberOf(usage, 'prompt_tokens_details');
+  const completionDetails = memberOf(usage, 'completion_tokens_details');
+  return {
+    prompt_tokens: count(usage, 'prompt_tokens'),
+    completion_tokens: count(usage, 'completion_tokens'),
+    total_tokens: count(usage, 'total_tokens'),
+    cached_tokens:
+      count(promptDetails, 'cached_tokens') ??
+      // DeepSeek, and Moonshot.
+      count(usage, 'prompt_cache_hit_tokens') ??
+      count(usage, 'cached_tokens'),
+    reasoning_tokens: count(completionDetails, 'reasoning_tokens'),
+  };
+}
+
+export type TokenUsage = ReturnType<typeof readUsage>;
+
+/** Returns the JSON object at the start of `text`, without what follows it; no JSON if it is not whole. */
+function firstObject(text: string): string {
+  let end = 0;
+  // The object itself is reported after its members.
+  const json = new JsonScanner((value) => ({ end } = value));
+  const bytes = Buffer.from(text);
+  json.push(bytes);
+  return bytes.toString('utf8', 0, end);
+}
+
+function count(value: unknown, name: string): number | undefined {
+  const number = memberOf(value, name);
+  return Number.isSafeInteger(number) && (number as number) >= 0 ? (number as number) : undefined;
+}

@@ -1,0 +1,52 @@
+/** Log lines that are not written. */
+
+import assert from 'node:assert/strict';
+import { Writable } from 'node:stream';
+import { test } from 'node:test';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+
+import { createLineWriter } from '../../src/cli/line-writer.ts';
+
+test('each line of a batch that is dropped is counted', () => {
+  const unread = new Writable({ write() {} });
+  const writer = createLineWriter(unread, () => {});
+  writer.write(`${'x'.repeat(5_000_000)}\n`);
+  writer.write('one\ntwo\nthree\n');
+  writer.write('four\n');
+  assert.equal(writer.droppedLines, 4);
+});
+
+test('lines that the stream refuses are counted, and told of until a line that says so is written', async () => {
+  let refusals = 2;
+  let text = '';
+  // As standard output does, it takes further lines after an error.
+  const stream = Object.assign(new Writable(), {
+    write(chunk: string, done: (error?: Error) => void) {
+      refusals -= 1;
+      if (refusals < 0) text += chunk;
+      done(refusals < 0 ? undefined : new Error('no room'));
+      return true;
+    },
+  }) as Writable;
+  const told: number[] = [];
+  const writer = createLineWriter(stream, (lines) => {
+    told.push(lines);
+    // The first such line is lost too.
+    refusals = told.length === 1 ? 1 : 0;
+    writer.write(`lost ${lines}\n`);
+  });
+  writer.write('one\ntwo\n');
+  await nextTurn();
+  writer.write('three\n');
+  await nextTurn();
+  assert.equal(writer.droppedLines, 3);
+  for (const line of ['four\n', 'five\n']) {
+    writer.write(line);
+    await nextTurn();
+    await nextTurn();
+  }
+  assert.equal(writer.droppedLines, 4);
+  assert.deepEqual(told, [3, 4]);
+  assert.equal(text, 'four\nfive\nlost 4\n');
+  assert.equal(await writer.end(), 0);
+});
