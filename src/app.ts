@@ -4,7 +4,7 @@ import { createAdmin, type Admin } from './admin/admin.ts';
 import { type LastReload, oldestAgesMs } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
-import type { AliasSettings, Config } from './config/config.ts';
+import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
 import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
 import { ConfigError } from './config/setting-values.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
@@ -21,8 +21,8 @@ import { CircuitBreaker } from './policy/circuit-breaker.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { createLimits, type Limits } from './policy/limits.ts';
 import { createProviderHealth, type ProviderHealth } from './policy/provider-health.ts';
-import { Connection } from './store/connection.ts';
-import { createRedisStore } from './store/redis-store.ts';
+import { Connection, type ConnectionOptions } from './store/connection.ts';
+import { createRedisStore, type StoreConnection } from './store/redis-store.ts';
 import { ExhaustionLog } from './upstream/network-error.ts';
 import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
@@ -37,16 +37,24 @@ export interface Runtime {
   readonly clientLimits: typeof CLIENT_LIMITS;
 }
 
+/** What reaches beyond the process: whole gateways are tested with others in its place. */
+const OUTSIDE = {
+  createTransport,
+  openStore: (settings: StoreSettings, events: ConnectionOptions): StoreConnection =>
+    new Connection(settings, events),
+};
+
 export type Service = ReturnType<typeof createService>;
 
 /** Builds the gateway and its admin listener. Nothing listens or connects yet. */
-export function createService(initial: Config, runtime: Runtime) {
+export function createService(initial: Config, runtime: Runtime, outside = OUTSIDE) {
   const { admin: settings } = initial;
   let lastReload: LastReload = { succeededAtMs: Date.now() };
-  const parts = createParts(initial, runtime, {
+  const observers: Observers = {
     observe: settings && ((request) => admin?.observe(request)),
     onModels: settings && ((...models) => admin?.onModels(...models)),
-  });
+  };
+  const parts = createParts(initial, runtime, observers, outside);
   const { breaker, budget, exhaustion, logger, redact, store, transport } = parts;
   let snapshot = createSnapshot(initial, parts);
   breaker.guard(snapshot.providers.values());
@@ -142,7 +150,12 @@ interface Observers {
 }
 
 /** Creates what outlives every reload. */
-function createParts(config: Config, runtime: Runtime, observers: Observers) {
+function createParts(
+  config: Config,
+  runtime: Runtime,
+  observers: Observers,
+  { createTransport: create, openStore }: typeof OUTSIDE,
+) {
   const { colour, writeLog: write } = runtime;
   const toText = (entry: LogEntry) => formatText(entry, colour);
   const { store } = config.rateLimit;
@@ -154,13 +167,13 @@ function createParts(config: Config, runtime: Runtime, observers: Observers) {
     redact,
     logger,
     modelLists,
-    transport: createTransport(config.server.upstream),
+    transport: create(config.server.upstream),
     exhaustion: new ExhaustionLog(logger),
     breaker: new CircuitBreaker(logger),
     budget: new ByteBudget(config.server),
     warned: new Set<string>(),
     /** The store of the rate limits, if they are shared with other gateways. */
-    store: store && createRedisStore(logger, (events) => new Connection(store, events)),
+    store: store && createRedisStore(logger, (events) => openStore(store, events)),
   };
 }
 

@@ -70,6 +70,7 @@ export async function askProvider(
     for (let waitMs: number | undefined = 0; waitMs !== undefined;) {
       if (waitMs > 0) await pause(waitMs, call.cancellation);
       call.cancellation.throwIfCancelled();
+      tries.begin();
       const context = beginAttempt(candidate, tries, probe, asking);
       let failure: GatewayError | ClientGone | undefined;
       try {
@@ -174,7 +175,13 @@ class ProviderTries {
     this.#maxRetries = maxRetries;
     this.#keyPool = keyPool;
     this.#caller = caller;
-    this.#beginKeys();
+  }
+
+  /** To be called before each try: a key that was chosen before a wait may be refused meanwhile. */
+  begin(): void {
+    if (!this.#keyPool || this.#keys) return;
+    this.#keys = this.#keyPool.keysToTry(this.#caller);
+    this.#takeKey();
   }
 
   /** Takes a try that has ended. Returns the milliseconds to wait before the next one; undefined if there is none. */
@@ -202,7 +209,7 @@ class ProviderTries {
     // Not a retry: a stale connection says nothing about the provider.
     if (repeatAtOnce && !this.reconnect) {
       this.reconnect = true;
-      this.#beginKeys();
+      this.#beginAgain();
       return 0;
     }
     const isLast = this.#retries === this.#maxRetries;
@@ -212,15 +219,14 @@ class ProviderTries {
     const backoffMs = (stepMs / 2) * (1 + Math.random());
     this.#retries += 1;
     this.hasRetried = true;
-    this.#beginKeys();
+    this.#beginAgain();
     return Math.max(backoffMs, retryAfterSeconds * 1000);
   }
 
-  #beginKeys(): void {
+  /** All keys may be tried again. */
+  #beginAgain(): void {
     this.chosen = undefined;
-    if (!this.#keyPool) return;
-    this.#keys = this.#keyPool.keysToTry(this.#caller);
-    this.#takeKey();
+    this.#keys = undefined;
   }
 
   /** Returns false if all have been tried. */

@@ -13,14 +13,16 @@ export interface StoreState {
   fallbacks: number;
 }
 
+export type StoreConnection = Pick<Connection, 'run'>;
+
 /** Creates the store, which connects by `open`; nothing connects yet. It logs when it is away, and when it is back. */
 export function createRedisStore(
   logger: Logger,
-  open: (events: ConnectionOptions) => Connection,
+  open: (events: ConnectionOptions) => StoreConnection,
 ): RateLimitStore & { readonly state: Readonly<StoreState> } {
   const state: StoreState = { isAway: false, fallbacks: 0 };
   /** Undefined while no connection works: `take` returns undefined at once then. */
-  let ready: Connection | undefined;
+  let ready: StoreConnection | undefined;
   let pauseMs = MIN_PAUSE_MS;
 
   function connect(onSettled: () => void): void {

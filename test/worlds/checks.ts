@@ -1,0 +1,464 @@
+/** What holds in every world. Each check has a name, and says what is wrong. */
+
+import {
+  coursesOf,
+  providerOf,
+  type Course,
+  type ReadTry,
+  type Report,
+  type Visit,
+} from './course.ts';
+import type { Answer, Exchange, History } from './history.ts';
+import { allowOf, type Failure, type Reading } from './oracle.ts';
+import { checkLimits } from './limits.ts';
+import { checkOrder } from './order.ts';
+import type { Plan } from './plan.ts';
+
+/** Closer than that, two times are the same. */
+const CLOSE_MS = 0.01;
+const LEAVING_MS = 1000;
+const AFTER_DONE_MS = 5000;
+
+/** Returns what is wrong in a world, each with the name of its check. */
+export function check(plan: Plan, history: History): string[] {
+  const problems: string[] = [];
+  const report: Report = (name, text, exchange) =>
+    void problems.push(`${name}: ${exchange ? `${exchange.ask.id}: ` : ''}${text}`);
+  for (const text of history.leftovers) report('afterwards', `left: ${text}`);
+  const cutAtMs = cutOf(plan, history);
+  const courses = coursesOf(history, cutAtMs);
+  checkSums(history, courses, report);
+  for (const exchange of history.exchanges) {
+    checkEnds(exchange, report);
+    checkLeaving(exchange, report);
+  }
+  for (const course of courses) {
+    checkUpstream(course, report);
+    checkVisits(course, report);
+    checkAnswer(course, report);
+  }
+  checkOrder(history, courses, report);
+  if (!plan.settings.rateLimit.hasStore) checkLimits(history, courses, report);
+  return problems;
+}
+
+/** When the drain cancels what is in flight; never, or when all is over otherwise. */
+function cutOf({ incidents }: Plan, { events }: History): number {
+  const drain = events.find(({ kind }) => kind === 'drain');
+  const planned = incidents.find((one) => one.kind === 'drain');
+  if (!drain || planned?.kind !== 'drain') return Infinity;
+  return drain.atMs + planned.delayMs + planned.timeoutMs;
+}
+
+const textOf = (answer: Answer) =>
+  Buffer.concat(answer.pieces.map(({ bytes }) => bytes)).toString();
+
+/** `sums`: one access line for each request that had its turn, and in it as many tries as providers saw. */
+function checkSums(history: History, courses: readonly Course[], report: Report): void {
+  for (const exchange of history.exchanges) {
+    const { answer, lines, tries } = exchange;
+    if (lines.length > 1) report('sums', `${lines.length} access lines`, exchange);
+    if (lines.length === 0 && (answer || tries.length > 0))
+      report('sums', 'no access line', exchange);
+    const [only] = lines;
+    const isCounted = answer && only && exchange.leftAtMs === undefined;
+    if (isCounted && only.line['status'] !== answer.status) {
+      report('sums', `the line has status ${String(only.line['status'])}`, exchange);
+    }
+  }
+  for (const { exchange, tryLines } of courses) {
+    const told = tryLines.filter(
+      ({ outcome }) => outcome !== 'circuit_open' && outcome !== 'limit',
+    );
+    const seen = exchange.tries.map(({ provider }) => provider).join(' ');
+    const line = told.map(({ provider }) => provider).join(' ');
+    if (line !== seen)
+      report('sums', `the line has the tries [${line}], there were [${seen}]`, exchange);
+  }
+}
+
+/** `ends`: an answer ends once, a stream with `[DONE]` or one error event, and nothing comes after it. */
+function checkEnds(exchange: Exchange, report: Report): void {
+  const { answer, leftAtMs } = exchange;
+  if (!answer) return;
+  const hasLeft = leftAtMs !== undefined;
+  if (answer.end === 'open' && !hasLeft) report('ends', 'the answer never ends', exchange);
+  if (!answer.headers.get('content-type')?.startsWith('text/event-stream')) return;
+  const text = textOf(answer);
+  const dones = text.split('data: [DONE]').length - 1;
+  const errors = text.match(/^data: \{"error":\{"type"/gm)?.length ?? 0;
+  if (dones + errors > 1) report('ends', `${dones} [DONE] and ${errors} error events`, exchange);
+  if (answer.end === 'whole' && dones + errors === 0)
+    report('ends', 'neither [DONE] nor an error', exchange);
+  if (/(?:\[DONE\]|"error":\{"type".*)\n\s*\S/.test(text))
+    report('ends', 'something behind its end', exchange);
+}
+
+/** `leaving`: nobody works for a client that has left, and no try outlives its request. */
+function checkLeaving(exchange: Exchange, report: Report): void {
+  const { isUnnoticed, lines, tries } = exchange;
+  const leftAtMs = (!isUnnoticed && exchange.leftAtMs) || Infinity;
+  for (const { provider, end, endAtMs, atMs } of tries) {
+    if (end === 'open') report('leaving', `the try at ${provider} never ends`, exchange);
+    const lateMs = endAtMs - leftAtMs;
+    if (lateMs > LEAVING_MS) report('leaving', `${provider} works ${lateMs} ms longer`, exchange);
+    if (atMs > leftAtMs + CLOSE_MS) report('leaving', `${provider} is asked afterwards`, exchange);
+    if (endAtMs > (lines[0]?.atMs ?? Infinity) + AFTER_DONE_MS + CLOSE_MS) {
+      report('leaving', `${provider} is kept for longer than five seconds`, exchange);
+    }
+  }
+}
+
+/** `bytes`: a provider gets what its client sent, with its own key, but for the model and what `stream_usage` adds. */
+function checkUpstream(course: Course, report: Report): void {
+  const { exchange, visits } = course;
+  const { ask } = exchange;
+  const wrong = (text: string) => report('bytes', text, exchange);
+  for (const { candidate, tries } of visits) {
+    for (const { try: made } of tries) {
+      if (made.body === undefined) continue;
+      const settings = providerOf(course, candidate.provider);
+      const { isStream, asksForUsage, model } = ask.chat!;
+      const named = `"model":${JSON.stringify(candidate.model)}`;
+      const expected = ask.body!.replace(`"model":${JSON.stringify(model)}`, () => named);
+      const isAdded = settings.stream_usage && isStream && !asksForUsage;
+      const added = '"stream_options":{"include_usage":true},';
+      const body = isAdded ? made.body.replace(added, '') : made.body;
+      if (body !== expected) wrong(`${made.provider} gets ${made.body}`);
+      if (isAdded && body === made.body) wrong('the usage is not asked for');
+      const headers: Record<string, string | undefined> = {
+        'x-request-id': ask.id,
+        'content-type': 'application/json',
+        accept: isStream ? 'text/event-stream' : 'application/json',
+        'accept-encoding': 'identity',
+        traceparent: ask.headers.find(([name]) => name === 'traceparent')?.[1],
+        cookie: undefined,
+        'x-session-id': undefined,
+        'x-forwarded-by-name':
+          settings.forward_headers.length > 0
+            ? ask.headers.find(([name]) => name === 'x-forwarded-by-name')?.[1]
+            : undefined,
+      };
+      for (const [name, value] of Object.entries(headers)) {
+        const got = made.headers.get(name);
+        if (got !== value) wrong(`${made.provider} gets ${name}: ${got}, and not ${value}`);
+      }
+      const key = made.headers.get('authorization')?.replace('Bearer ', '') ?? '';
+      if (!settings.api_keys.includes(key)) wrong(`${made.provider} gets the key ${key}`);
+    }
+  }
+}
+
+/** `order`: who is asked, how often, and after which wait. */
+function checkVisits(course: Course, report: Report): void {
+  const { candidates, exchange, visits } = course;
+  const wrong = (text: string) => report('order', text, exchange);
+  if (!candidates || !('list' in candidates)) {
+    if (visits.length > 0) wrong('somebody is asked for a request that is refused');
+    return;
+  }
+  const { list, balanced, isBalanced } = candidates;
+  const name = ({ provider, model }: { provider: string; model: string }) => `${provider}/${model}`;
+  const front = new Set(list.slice(0, balanced).map(name));
+  const rest = list.slice(balanced).map(name);
+  for (const [index, visit] of visits.entries()) {
+    const { candidate } = visit;
+    const isFirstAgain = index >= list.length && name(candidate) === name(visits[0]!.candidate);
+    const isExpected =
+      index < balanced ? front.delete(name(candidate)) : isNamed(rest[index - balanced], candidate);
+    if (index >= list.length ? !isFirstAgain : !isExpected) wrong(`${name(candidate)} is not next`);
+    const before = visits[index - 1];
+    if (index === 1 && before && mayGoOn(before, isBalanced) === false) {
+      wrong(`${name(candidate)} is asked although ${name(before.candidate)} has given the answer`);
+    }
+    if (before && before.tries.at(-1)?.reading?.kind === 'stream')
+      wrong('somebody is asked after the begin');
+    if (before && before.tries.at(-1)?.reading?.kind === 'answer')
+      wrong('somebody is asked after the answer');
+    checkTries(visit, course, wrong);
+  }
+  const last = visits.at(-1);
+  const isBroken = course.exchange.lines[0]!.atMs >= course.brokenAtMs - CLOSE_MS;
+  if (!last || isBroken || last.tries.at(-1)?.reading === undefined) return;
+  const isOver = visits.length >= list.length;
+  const [first] = visits;
+  const isDue =
+    visits.length === 1
+      ? mayGoOn(last, isBalanced) === true
+      : last.tries.at(-1)!.reading!.kind === 'failure';
+  if (!isOver && isDue) wrong(`nobody is asked after ${name(last.candidate)}`);
+  const isPostponed = first!.skipped === 'circuit_open' && visits.length === list.length;
+  if (isPostponed && last.tries.at(-1)!.reading!.kind === 'failure')
+    wrong('the first is not asked after all');
+}
+
+/** `expected` may have several models. */
+function isNamed(expected = '', { provider, model }: Visit['candidate']): boolean {
+  const [id, ...models] = expected.split(/\/| or /);
+  return id === provider && (expected === `${id}/${model}` || models.includes(model));
+}
+
+const TARGETS = new Set([401, 403, 404, 429]);
+
+/** Whether another candidate may be asked after the first; undefined if that is open. */
+function mayGoOn({ skipped, tries }: Visit, isBalanced: boolean): boolean | undefined {
+  if (skipped) return skipped === 'circuit_open' ? true : undefined;
+  const failures = tries.flatMap(({ reading }) =>
+    reading?.kind === 'failure' ? reading.failure : [],
+  );
+  const last = failures.at(-1);
+  if (!last || tries.at(-1)!.reading?.kind !== 'failure') return undefined;
+  if (isBalanced && TARGETS.has(last.status)) return undefined;
+  // Of several keys a 429 says more than a 401 or 403.
+  const hasOther = failures.some(({ fallsBack }) => fallsBack !== last.fallsBack);
+  return hasOther ? undefined : last.fallsBack;
+}
+
+const KEY_STATUSES = new Set([401, 403, 429]);
+
+function checkTries(
+  { candidate, tries }: Visit,
+  course: Course,
+  wrong: (text: string) => void,
+): void {
+  const { api_keys, retries: own } = providerOf(course, candidate.provider);
+  const maxRetries = own ?? course.settings.server.retries;
+  let retries = 0;
+  let hasReconnected = false;
+  let keys = new Set<string | undefined>();
+  for (const [index, { try: made, reading }] of tries.entries()) {
+    const key = made.headers.get('authorization');
+    const before = tries[index - 1];
+    if (before) {
+      const waitMs = made.atMs - before.resultAtMs;
+      const failed = before.reading?.kind === 'failure' ? before.reading.failure : undefined;
+      if (!failed) return wrong('a try is repeated without its failure');
+      const isKeys = api_keys.length > 1 && KEY_STATUSES.has(failed.status) && !keys.has(key);
+      const isAtOnce = failed.isRepeatedAtOnce === true && !hasReconnected;
+      if (waitMs < CLOSE_MS) {
+        if (!isKeys && !isAtOnce) return wrong('a try is repeated at once');
+        if (!isKeys) {
+          hasReconnected = true;
+          keys = new Set();
+        }
+      } else {
+        const stepMs = Math.min(8000, 500 * 2 ** retries);
+        const afterMs = (failed.asksFor ?? 0) * 1000;
+        const [leastMs, mostMs] = [Math.max(stepMs / 2, afterMs), Math.max(stepMs, afterMs)];
+        retries += 1;
+        keys = new Set();
+        const isOther = api_keys.length > 1 && KEY_STATUSES.has(failed.status);
+        if (failed.isRetried === false && !isOther) wrong('a try is repeated that must not be');
+        if (retries > maxRetries) wrong(`there are ${retries} retries of ${maxRetries}`);
+        const isInTime = waitMs > leastMs - CLOSE_MS && waitMs < mostMs + CLOSE_MS;
+        if (!isInTime && !isOther) wrong(`it waits ${waitMs} ms, and not ${leastMs} to ${mostMs}`);
+      }
+    }
+    keys.add(key);
+    const isLast = index === tries.length - 1;
+    if (!isLast || reading?.kind !== 'failure') continue;
+    const { failure } = reading;
+    const isBroken = course.exchange.lines[0]!.atMs >= course.brokenAtMs - CLOSE_MS;
+    if (failure.isRepeatedAtOnce && !hasReconnected && !isBroken)
+      wrong('a stale connection is not repeated');
+  }
+  return undefined;
+}
+
+/** `truth` and `bytes`: the client has what the documents say, and a stream at once. */
+function checkAnswer(course: Course, report: Report): void {
+  const { early, exchange } = course;
+  const { answer, ask, leftAtMs } = exchange;
+  if (!answer || leftAtMs !== undefined || exchange.lines[0]!.atMs >= course.brokenAtMs) return;
+  const wrong = (text: string) => report('truth', text, exchange);
+  if (answer.headers.get('x-request-id') !== ask.id) wrong('another x-request-id');
+  if (early.kind === 'health') return checkStatus(answer, [200, 503], wrong);
+  if (early.kind === 'refused') return checkFailure(answer, early.failure, {}, wrong);
+  if (early.kind !== 'counted') return checkStatus(answer, [204], wrong);
+  const line = exchange.lines[0]!.line;
+  // Whether it is right is another check's.
+  if (answer.status === 429 && course.visits.length === 0) return undefined;
+  if (early.to === 'models') return checkStatus(answer, [200], wrong);
+  if (early.to !== 'chat') {
+    if (answer.headers.get('allow') !== allowOf(ask.path)) wrong('another Allow');
+    return checkFailure(answer, early.to, {}, wrong);
+  }
+  const { candidates } = course;
+  if (candidates && !('list' in candidates)) return checkFailure(answer, candidates, {}, wrong);
+  const answering = course.visits.findLast(({ tries }) => isAnswer(tries.at(-1)?.reading));
+  const [first] = course.visits;
+  const asked = course.visits.filter(({ tries }) => tries.length > 0);
+  const told =
+    answering ?? course.visits.findLast(({ candidate }) => sameAs(candidate, first!.candidate));
+  if (!told) return wrong('an answer without a try');
+  const { provider } = told.candidate;
+  const context = { provider, hasRepeated: hasRepeated(course, asked), course };
+  const isEarly = exchange.ask.chat!.isStream && course.settings.server.stream_keepalive > 0;
+  const own = answer.headers.get('x-gateway-provider');
+  if (own !== context.provider && !(isEarly && own === undefined))
+    wrong(`it is said to be from ${own}`);
+  const last = told.tries.at(-1);
+  if (!last) return checkStatus(answer, isEarly ? [200, 429] : [429], wrong);
+  const { reading } = last;
+  if (!reading) return wrong('an answer to a try without a result');
+  const failures = told.tries.flatMap((one) =>
+    one.reading?.kind === 'failure' ? one.reading.failure : [],
+  );
+  // Of several keys, a 429 says more than a 401 or 403.
+  const hasKeys = providerOf(course, context.provider).api_keys.length > 1;
+  const among = hasKeys ? failures.findLast(({ status }) => status === answer.status) : undefined;
+  const failure = among ?? (reading.kind === 'answer' ? undefined : reading.failure);
+  if (line['outcome'] !== outcomeOf(failure)) wrong(`the outcome ${String(line['outcome'])}`);
+  checkHeaders(answer, last, course, wrong);
+  if (reading.kind === 'stream') return checkStream(answer, reading, context, wrong);
+  if (reading.kind === 'answer') {
+    checkStatus(answer, [200], wrong);
+    if (textOf(answer) !== reading.text)
+      report('bytes', `not the provider's: ${textOf(answer)}`, exchange);
+    return undefined;
+  }
+  if (isEarly && answer.status === 200) return checkEvent(textOf(answer), failure!, context, wrong);
+  return checkFailure(answer, failure!, context, wrong);
+}
+
+const isAnswer = (reading: Reading | undefined) =>
+  reading?.kind === 'answer' || reading?.kind === 'stream';
+const sameAs = (one: object, other: object) => JSON.stringify(one) === JSON.stringify(other);
+
+function outcomeOf(failure: Failure | undefined): string {
+  if (!failure) return 'ok';
+  if (failure.type === 'rate_limit_error') return 'rate_limited';
+  if (failure.type === 'timeout_error') return 'timeout';
+  return failure.code === 'INTERNAL_ERROR' ? 'internal_error' : 'upstream_error';
+}
+
+/** `true` if the gateway has repeated the request, and undefined if it has only used another key. */
+function hasRepeated(course: Course, asked: readonly Visit[]): boolean | undefined {
+  if (asked.some(({ candidate }) => !sameAs(candidate, course.visits[0]!.candidate))) return true;
+  let isKeys = false;
+  for (const { tries } of asked) {
+    for (const [index, { try: made }] of tries.entries()) {
+      const before = tries[index - 1];
+      if (before && made.atMs - before.resultAtMs > CLOSE_MS) return true;
+      const failed = before?.reading?.kind === 'failure' ? before.reading.failure : undefined;
+      if (failed && !failed.isRepeatedAtOnce) isKeys = true;
+    }
+  }
+  return isKeys ? undefined : false;
+}
+
+interface Context {
+  readonly provider?: string;
+  readonly hasRepeated?: boolean | undefined;
+}
+
+type Wrong = (text: string) => void;
+
+function checkStatus(answer: Answer, allowed: readonly number[], wrong: Wrong): void {
+  if (!allowed.includes(answer.status))
+    wrong(`status ${answer.status}, and not ${allowed.join(' or ')}`);
+}
+
+function checkFailure(answer: Answer, failure: Failure, context: Context, wrong: Wrong): void {
+  checkStatus(answer, [failure.status], wrong);
+  checkError(textOf(answer), failure, context, wrong);
+  const { headers } = answer;
+  const told = headers.get('retry-after');
+  if (failure.retryAfter !== undefined && told !== `${failure.retryAfter}`)
+    wrong(`Retry-After ${told}`);
+  if (failure.status === 401 && failure.type === 'authentication_error') {
+    if (headers.get('www-authenticate') !== 'Bearer') wrong('no WWW-Authenticate');
+  }
+  const isFinal = failure.isFinal === true || context.hasRepeated === true;
+  const isOpen = context.hasRepeated === undefined || (failure.retryAfter ?? 0) > 60;
+  const should = headers.get('x-should-retry');
+  if (isFinal && should !== 'false') wrong('x-should-retry is not false');
+  if (!isFinal && !isOpen && should === 'false') wrong('x-should-retry is false');
+}
+
+function checkError(text: string, failure: Failure, context: Context, wrong: Wrong): void {
+  const { error } = JSON.parse(text) as { error: Record<string, unknown> };
+  const expected: Record<string, unknown> = {
+    type: failure.type,
+    code: failure.code,
+    provider: failure.isOfProvider ? context.provider : undefined,
+    status: failure.code === 'API_ERROR' ? failure.status : undefined,
+    ...(failure.status === 429 && failure.retryAfter ? { retry_after: failure.retryAfter } : {}),
+  };
+  for (const [name, value] of Object.entries(expected)) {
+    if (error[name] !== value)
+      wrong(`error.${name} is ${String(error[name])}, and not ${String(value)}`);
+  }
+  const message = String(error['message']);
+  if (failure.exactly !== undefined && message !== failure.exactly)
+    wrong(`the message: ${message}`);
+  if (failure.says !== undefined && !message.includes(failure.says))
+    wrong(`the message: ${message}`);
+}
+
+function checkEvent(text: string, failure: Failure, context: Context, wrong: Wrong): void {
+  const [, event] = /(?:^|\n)data: (\{"error":\{"type".*)\n\n$/.exec(text) ?? [];
+  if (event === undefined) return wrong(`no error event: ${text}`);
+  return checkError(event, failure, context, wrong);
+}
+
+/** The allow-list of headers. */
+function checkHeaders(
+  answer: Answer,
+  { try: made, reading }: ReadTry,
+  course: Course,
+  wrong: Wrong,
+): void {
+  const { headers } = answer;
+  const given = new Map(made.reply.headers);
+  for (const name of ['set-cookie', 'server', 'my-ratelimit', 'cf-ray']) {
+    if (headers.has(name)) wrong(`the header ${name} passes`);
+  }
+  const isEarly = course.exchange.ask.chat!.isStream && course.settings.server.stream_keepalive > 0;
+  const isPast = made.headAtMs !== undefined && reading?.kind !== 'failure';
+  if (!isPast || isEarly) return;
+  const returned = providerOf(course, made.provider).return_headers.includes('x-returned');
+  const expected = {
+    'x-upstream-request-id': given.get('x-request-id') ?? given.get('cf-ray'),
+    'x-ratelimit-remaining-requests': given.get('x-ratelimit-remaining-requests'),
+    'x-returned': returned ? given.get('x-returned') : undefined,
+  };
+  for (const [name, value] of Object.entries(expected)) {
+    if (headers.get(name) !== value) wrong(`the header ${name}: ${headers.get(name)}`);
+  }
+}
+
+type Stream = Extract<Reading, { kind: 'stream' }>;
+
+function checkStream(
+  answer: Answer,
+  reading: Stream,
+  context: Context & { readonly course: Course },
+  wrong: Wrong,
+): void {
+  const { course } = context;
+  checkStatus(answer, [200], wrong);
+  const isKeptAlive = course.settings.server.stream_keepalive > 0;
+  // The gateway's comments come at any place, and those of a provider may come before its answer has begun.
+  const strip = (text: string) => (isKeptAlive ? text.replace(/^: .*\r?\n\r?\n/gm, '') : text);
+  const got = strip(textOf(answer));
+  const expected = strip(reading.passes.map(({ text }) => text).join(''));
+  if (!got.startsWith(expected)) return wrong(`the stream is ${got}\nand not ${expected}`);
+  const rest = got.slice(expected.length);
+  if (reading.failure) checkEvent(`\n${rest}`, reading.failure, context, wrong);
+  else if (rest !== '') wrong(`something behind its end: ${rest}`);
+  if (isKeptAlive || course.exchange.isDelayed) return undefined;
+  const offsetMs = course.visits.at(-1)!.tries.at(-1)!.try.atMs;
+  let passed = 0;
+  let index = 0;
+  let received = 0;
+  for (const { atMs, text } of reading.passes) {
+    passed += Buffer.byteLength(text);
+    while (received < passed) received += answer.pieces[index++]!.bytes.length;
+    const dueMs = offsetMs + Math.max(atMs, reading.atMs);
+    const gotMs = answer.pieces[index - 1]!.atMs;
+    if (Math.abs(gotMs - dueMs) > CLOSE_MS)
+      return wrong(`an event at ${gotMs}, and not at ${dueMs}`);
+  }
+  return undefined;
+}

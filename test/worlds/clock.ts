@@ -1,0 +1,218 @@
+/** Virtual time: the timers, the clocks and the random numbers of the process, for one world. No real time passes in it. */
+
+import http from 'node:http';
+import { syncBuiltinESMExports } from 'node:module';
+import type { Server } from 'node:http';
+import timersPromises from 'node:timers/promises';
+
+import type { Random } from '../support/random.ts';
+
+/** Of the wall clock when a world begins. */
+const EPOCH_MS = Date.UTC(2026, 0, 1);
+const MAX_TIMER_MS = 2 ** 31 - 1;
+/** A world that has not ended by then never does. */
+const MAX_STEPS = 400_000;
+
+/** Runs what was deferred by process.nextTick and promises, as Node does it after each callback. */
+const { _tickCallback: runTicks } = process as unknown as { _tickCallback: () => void };
+
+class Timer {
+  dueMs = 0;
+  isActive = true;
+  isCleared = false;
+  readonly #clock: Clock;
+  readonly ms: number;
+  readonly isRepeated: boolean;
+  readonly run: () => void;
+  /** It belongs to the world and not to the gateway. */
+  readonly isWorlds: boolean;
+
+  constructor(clock: Clock, ms: number, run: () => void, kind: 'once' | 'repeated' | 'worlds') {
+    this.#clock = clock;
+    this.ms = ms;
+    this.run = run;
+    this.isRepeated = kind === 'repeated';
+    this.isWorlds = kind === 'worlds';
+    this.refresh();
+  }
+
+  refresh(): this {
+    if (this.isCleared) return this;
+    this.isActive = true;
+    this.dueMs = this.#clock.nowMs + this.ms;
+    this.#clock.schedule(this);
+    return this;
+  }
+
+  clear(): void {
+    this.isActive = false;
+    this.isCleared = true;
+  }
+
+  ref = () => this;
+  unref = () => this;
+  hasRef = () => true;
+}
+
+export class Clock {
+  nowMs = 1000;
+  /** A binary heap by `dueMs`, then by the order of their begin. A timer that was refreshed is there twice. */
+  readonly #heap: { readonly dueMs: number; readonly order: number; readonly timer: Timer }[] = [];
+  #order = 0;
+  #immediates: (() => void)[] = [];
+
+  /** Calls `run` after `ms` virtual milliseconds, for the world itself. */
+  after(ms: number, run: () => void): void {
+    void new Timer(this, ms, run, 'worlds');
+  }
+
+  /** The timers of the gateway that are running, as texts. */
+  running(): string[] {
+    const timers = new Set(this.#heap.map(({ timer }) => timer));
+    return [...timers]
+      .filter(({ isActive, isWorlds }) => isActive && !isWorlds)
+      .map(({ isRepeated, ms }) => `${isRepeated ? 'every' : 'in'} ${ms} ms`);
+  }
+
+  /** Runs all that is to be done, and jumps to the next timer whenever nothing is, until `isOver`. */
+  run(isOver: () => boolean): void {
+    for (let steps = 0; steps < MAX_STEPS; steps += 1) {
+      runTicks();
+      if (this.#immediates.length > 0) {
+        const immediates = this.#immediates;
+        this.#immediates = [];
+        for (const immediate of immediates) {
+          immediate();
+          runTicks();
+        }
+        continue;
+      }
+      if (isOver()) return;
+      const next = this.#next();
+      if (!next) throw new Error('the world stands still: no timer is left');
+      this.nowMs = Math.max(this.nowMs, next.dueMs);
+      if (next.isRepeated) next.refresh();
+      else next.isActive = false;
+      next.run();
+    }
+    throw new Error('the world does not end');
+  }
+
+  #next(): Timer | undefined {
+    for (;;) {
+      const top = this.#pop();
+      if (!top) return undefined;
+      const { dueMs, timer } = top;
+      if (timer.isActive && timer.dueMs === dueMs) return timer;
+    }
+  }
+
+  schedule(timer: Timer): void {
+    const heap = this.#heap;
+    this.#order += 1;
+    const entry = { dueMs: timer.dueMs, order: this.#order, timer };
+    let at = heap.push(entry) - 1;
+    while (at > 0) {
+      const parent = (at - 1) >> 1;
+      if (!isBefore(entry, heap[parent]!)) break;
+      heap[at] = heap[parent]!;
+      at = parent;
+    }
+    heap[at] = entry;
+  }
+
+  #pop() {
+    const heap = this.#heap;
+    const top = heap[0];
+    const last = heap.pop();
+    if (!last || heap.length === 0) return top;
+    let at = 0;
+    for (;;) {
+      let child = 2 * at + 1;
+      if (child >= heap.length) break;
+      if (child + 1 < heap.length && isBefore(heap[child + 1]!, heap[child]!)) child += 1;
+      if (!isBefore(heap[child]!, last)) break;
+      heap[at] = heap[child]!;
+      at = child;
+    }
+    heap[at] = last;
+    return top;
+  }
+
+  /** Puts this clock in the place of the process's own, until the returned function is called. */
+  install(random: Random, onServer: (server: Server) => void): () => void {
+    const before = { ...pick(globalThis, GLOBALS), random: Math.random, date: Date.now };
+    const now = performance.now.bind(performance);
+    const { createServer } = http;
+    const sleeps = { ...timersPromises };
+    const start =
+      (kind: 'once' | 'repeated') =>
+      (callback: (...args: unknown[]) => void, ms = 1, ...args: unknown[]) => {
+        // As Node: what is no timer's time is 1 ms.
+        const validMs = ms >= 1 && ms <= MAX_TIMER_MS ? ms : 1;
+        return new Timer(this, validMs, () => callback(...args), kind);
+      };
+    const clear = (timer: Timer | undefined) => {
+      if (timer instanceof Timer) timer.clear();
+    };
+    Object.assign(globalThis, {
+      setTimeout: start('once'),
+      setInterval: start('repeated'),
+      clearTimeout: clear,
+      clearInterval: clear,
+      setImmediate: (callback: (...args: unknown[]) => void, ...args: unknown[]) =>
+        void this.#immediates.push(() => callback(...args)),
+    });
+    Object.assign(timersPromises, {
+      setTimeout: (ms: number, value: unknown, { signal }: { signal?: AbortSignal } = {}) =>
+        new Promise((resolve, reject) => {
+          const timer = new Timer(this, Math.max(1, ms), () => resolve(value), 'once');
+          const abort = () => {
+            timer.clear();
+            reject(signal!.reason as Error);
+          };
+          if (signal?.aborted) abort();
+          else signal?.addEventListener('abort', abort);
+        }),
+      setImmediate: () => new Promise<void>((resolve) => this.#immediates.push(resolve)),
+    });
+    performance.now = () => this.nowMs;
+    Date.now = () => EPOCH_MS + Math.floor(this.nowMs);
+    Math.random = random.next;
+    http.createServer = ((...args: Parameters<typeof createServer>) => {
+      const server = createServer(...args);
+      onServer(server);
+      return server;
+    }) as typeof createServer;
+    syncBuiltinESMExports();
+    return () => {
+      const { random: mathRandom, date, ...globals } = before;
+      Object.assign(globalThis, globals);
+      Object.assign(timersPromises, sleeps);
+      performance.now = now;
+      Date.now = date;
+      Math.random = mathRandom;
+      http.createServer = createServer;
+      syncBuiltinESMExports();
+    };
+  }
+}
+
+const GLOBALS = [
+  'setTimeout',
+  'setInterval',
+  'clearTimeout',
+  'clearInterval',
+  'setImmediate',
+] as const;
+
+function pick<T, K extends keyof T>(from: T, names: readonly K[]): Pick<T, K> {
+  return Object.fromEntries(names.map((name) => [name, from[name]])) as Pick<T, K>;
+}
+
+function isBefore(
+  one: { readonly dueMs: number; readonly order: number },
+  other: { readonly dueMs: number; readonly order: number },
+): boolean {
+  return one.dueMs < other.dueMs || (one.dueMs === other.dueMs && one.order < other.order);
+}

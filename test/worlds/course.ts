@@ -1,0 +1,153 @@
+/** The course of a request as the documents have it, from what was seen of it: its settings, its tries, and what each of them came to. */
+
+import type { Exchange, History, Try } from './history.ts';
+import {
+  candidatesFor,
+  checkHead,
+  readReply,
+  refusal,
+  type Candidate,
+  type Candidates,
+  type Early,
+  type Failure,
+  type Reading,
+} from './oracle.ts';
+import type { ProviderSettings, Settings } from './plan.ts';
+
+/** Says what is wrong, under the name of a check. */
+export type Report = (name: string, text: string, exchange?: Exchange) => void;
+
+export type TryLine = Readonly<{
+  provider: string;
+  model: string;
+  outcome: string;
+  key?: number;
+  status?: number;
+}>;
+
+/** What was asked of one candidate without a pause by another one. */
+export interface Visit {
+  readonly candidate: Candidate;
+  readonly skipped: 'circuit_open' | 'limit' | undefined;
+  readonly tries: readonly ReadTry[];
+  /** When it began, or was passed over. */
+  readonly atMs: number;
+}
+
+export interface ReadTry {
+  readonly try: Try;
+  /** Undefined if it was given up before it had a result. */
+  readonly reading: Reading | undefined;
+  /** On the clock of the world. */
+  readonly resultAtMs: number;
+  readonly endsAtMs: number;
+}
+
+export interface Course {
+  readonly exchange: Exchange;
+  readonly settings: Settings;
+  /** When its turn on its connection came. */
+  readonly begunAtMs: number;
+  readonly begunOrder: number;
+  readonly endOrder: number;
+  readonly endAtMs: number;
+  readonly early: Early;
+  /** For a completion that is not refused before. */
+  readonly candidates: Candidates | Failure | undefined;
+  readonly tryLines: readonly TryLine[];
+  readonly visits: readonly Visit[];
+  /** The client left, or the drain ended: nothing is expected any more from then on. */
+  readonly brokenAtMs: number;
+}
+
+export function coursesOf(history: History, brokenAtMs: number): Course[] {
+  const settings = history.events.flatMap((event, order) =>
+    event.kind === 'settings' ? [{ order, settings: event.settings }] : [],
+  );
+  return history.exchanges.flatMap((exchange) => {
+    const [end] = exchange.lines;
+    if (!end || exchange.headSentAtMs === undefined) return [];
+    const before = exchange.behind?.lines[0];
+    const begunOrder = Math.max(exchange.headOrder, (before?.order ?? -1) + 0.5);
+    const begunAtMs = Math.max(exchange.headSentAtMs, before?.atMs ?? 0);
+    const used = settings.findLast(({ order }) => order < begunOrder)!.settings;
+    const early = checkHead(exchange.ask, used);
+    const { chat } = exchange.ask;
+    const isChat = early.kind === 'counted' && early.to === 'chat';
+    const client = early.kind === 'counted' ? early.client : undefined;
+    const refused = chat?.refusedWith;
+    const candidates =
+      isChat && chat
+        ? refused
+          ? refusal(refused)
+          : candidatesFor(chat.model, used, client)
+        : undefined;
+    const tryLines = (end.line['tries'] ?? []) as TryLine[];
+    const broken = Math.min(exchange.leftAtMs ?? Infinity, brokenAtMs);
+    const course = {
+      exchange,
+      settings: used,
+      begunAtMs,
+      begunOrder,
+      endOrder: end.order,
+      endAtMs: end.atMs,
+      early,
+      candidates,
+      tryLines,
+      brokenAtMs: broken,
+    };
+    return [{ ...course, visits: visitsOf(course) }];
+  });
+}
+
+export function providerOf({ settings }: Pick<Course, 'settings'>, id: string): ProviderSettings {
+  return settings.providers.find((one) => one.id === id)!;
+}
+
+function visitsOf(course: Omit<Course, 'visits'>): Visit[] {
+  const visits: (Omit<Visit, 'tries'> & { tries: ReadTry[] })[] = [];
+  const tries = course.exchange.tries.map((one) => readTry(one, course));
+  let next = 0;
+  for (const { provider, model, outcome } of course.tryLines) {
+    const last = visits.at(-1);
+    const isSkip = outcome === 'circuit_open' || outcome === 'limit';
+    const isSame = last?.candidate.provider === provider && last.candidate.model === model;
+    if (isSkip || !isSame || last.skipped) {
+      const skipped = isSkip ? outcome : undefined;
+      const atMs = (isSkip ? last?.tries.at(-1)?.resultAtMs : tries[next]?.try.atMs) ?? last?.atMs;
+      const bodyAtMs = course.exchange.sentAtMs ?? course.begunAtMs;
+      const beganMs = atMs ?? Math.max(bodyAtMs, course.begunAtMs);
+      visits.push({ candidate: { provider, model }, skipped, tries: [], atMs: beganMs });
+    }
+    const made = tries[next];
+    if (isSkip || !made) continue;
+    visits.at(-1)!.tries.push(made);
+    next += 1;
+  }
+  return visits;
+}
+
+function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
+  const { chat } = course.exchange.ask;
+  const { timeout, first_token_timeout, stream_idle_timeout } = course.settings.server;
+  const provider = providerOf(course, made.provider);
+  const isStream = chat?.isStream ?? false;
+  const first = isStream ? (first_token_timeout ?? Infinity) : Infinity;
+  const reading = readReply(made.reply, {
+    limitMs: Math.min(provider.timeout ?? timeout, first) * 1000,
+    idleMs: stream_idle_timeout * 1000,
+    isStream,
+    takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
+  });
+  const expectedMs = made.atMs + reading.atMs;
+  // The same number: sums of fractions differ in their last digit.
+  const resultAtMs = Math.abs(expectedMs - made.endAtMs) < 0.001 ? made.endAtMs : expectedMs;
+  const isBroken = resultAtMs >= course.brokenAtMs;
+  const endMs = reading.kind === 'stream' ? reading.endMs : reading.atMs;
+  return {
+    try: made,
+    reading: isBroken ? undefined : reading,
+    resultAtMs: Math.min(resultAtMs, course.brokenAtMs),
+    endsAtMs: Math.min(made.atMs + endMs, course.brokenAtMs),
+  };
+}

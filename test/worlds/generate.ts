@@ -1,0 +1,365 @@
+/** Chooses a world by its seed. */
+
+import { createRandom, type Random } from '../support/random.ts';
+import type {
+  AliasSettings,
+  Ask,
+  Bucket,
+  ChatPlan,
+  ClientSettings,
+  ConnectionPlan,
+  Incident,
+  Outage,
+  Plan,
+  ProviderSettings,
+  Reply,
+  Settings,
+} from './plan.ts';
+import { aFailure, anAnswer, anErrorStatus, time } from './replies.ts';
+
+/** What a world is like as a whole. */
+interface Mood {
+  /** One try in so many fails. */
+  readonly failsOneIn: number;
+  readonly isSlow: boolean;
+  /** Between two requests of a client. */
+  readonly paceMs: number;
+  readonly leavesOneIn: number;
+}
+
+const MODELS = ['m0', 'm1'];
+
+export function generate(seed: number): Plan {
+  const random = createRandom(seed);
+  const mood: Mood = {
+    failsOneIn: random.pick([1000, 8, 3, 2]),
+    isSlow: random.oneIn(3),
+    paceMs: random.pick([3, 300, 3000, 9000]),
+    leavesOneIn: random.pick([1000, 12, 4]),
+  };
+  const settings = someSettings(random);
+  const connections = someConnections(settings, mood, random);
+  const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
+  const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
+  return {
+    seed,
+    settings,
+    connections,
+    incidents: someIncidents(settings, lengthMs, random),
+    outages: mood.failsOneIn > 100 ? [] : someOutages(settings, lengthMs, random),
+  };
+}
+
+function list<T>(count: number, make: (index: number) => T): T[] {
+  return Array.from({ length: count }, (_, index) => make(index));
+}
+
+function aBucket(random: Random): Bucket {
+  return { requests_per_second: random.integer(1, 6), burst_capacity: random.integer(1, 9) };
+}
+
+const NO_BUCKET: Bucket = { requests_per_second: 0, burst_capacity: 100 };
+
+/** What a world is like without anything special: where the search for a smaller one ends. */
+export const PLAIN_SETTINGS: Settings = {
+  server: {
+    timeout: 60,
+    stream_idle_timeout: 300,
+    stream_keepalive: 0,
+    retries: 0,
+    max_concurrent_requests: 0,
+    cors: false,
+  },
+  authKeys: [],
+  clients: [],
+  fallback: [],
+  providers: [
+    {
+      id: 'a',
+      enabled: true,
+      api_keys: ['key-of-a-1'],
+      default_model: 'm0',
+      key_affinity: false,
+      stream_usage: false,
+      max_concurrent_requests: 0,
+      forward_headers: [],
+      return_headers: [],
+    },
+  ],
+  aliases: [],
+  rateLimit: { enabled: false, hasStore: false, ...NO_BUCKET, providers: {} },
+  hasAdmin: false,
+};
+
+function someSettings(random: Random): Settings {
+  const ids = ['a', 'b', 'c', 'd'].slice(0, random.integer(1, 4));
+  const providers = ids.map((id) => aProvider(id, random));
+  const aliases = list(random.pick([0, 0, 1, 2]), (index) => anAlias(index, ids, random));
+  const hasKeys = random.oneIn(3);
+  const isLimited = random.oneIn(4);
+  const rows = isLimited ? ids.filter(() => random.oneIn(2)) : [];
+  return {
+    server: {
+      timeout: random.pick([1, 2, 5, 20]),
+      first_token_timeout: random.oneIn(4) ? 1 : undefined,
+      stream_idle_timeout: random.pick([1, 3, 10, 300]),
+      stream_keepalive: random.oneIn(6) ? random.integer(1, 3) : 0,
+      retries: random.pick([0, 0, 1, 2]),
+      max_concurrent_requests: random.oneIn(8) ? random.integer(1, 4) : 0,
+      max_body_bytes: random.oneIn(10) ? 300 : undefined,
+      max_buffered_bytes: undefined,
+      cors: random.oneIn(8),
+    },
+    authKeys: hasKeys && random.oneIn(2) ? ['server-key'] : [],
+    clients: hasKeys ? list(random.integer(1, 2), (index) => aClient(index, aliases, random)) : [],
+    primary: random.oneIn(3) ? random.pick(ids) : undefined,
+    fallback: random.oneIn(2) ? ids.filter(() => !random.oneIn(3)) : [],
+    providers,
+    aliases,
+    rateLimit: {
+      enabled: isLimited,
+      hasStore: isLimited && random.oneIn(3),
+      ...(isLimited && random.oneIn(2) ? aBucket(random) : NO_BUCKET),
+      providers: Object.fromEntries(rows.map((id) => [id, aBucket(random)])),
+    },
+    hasAdmin: random.oneIn(6),
+  };
+}
+
+function aProvider(id: string, random: Random): ProviderSettings {
+  const keys = random.pick([1, 1, 2, 3]);
+  return {
+    id,
+    enabled: !random.oneIn(20),
+    api_keys: list(keys, (index) => `key-of-${id}-${index + 1}`),
+    default_model: random.oneIn(4) ? undefined : random.pick(MODELS),
+    models: random.oneIn(4) ? ['m0', 'by-hand'] : undefined,
+    key_affinity: random.oneIn(4),
+    stream_usage: random.oneIn(4),
+    timeout: random.oneIn(4) ? random.integer(1, 4) : undefined,
+    retries: random.oneIn(4) ? random.integer(0, 2) : undefined,
+    max_concurrent_requests: random.oneIn(8) ? random.integer(1, 2) : 0,
+    forward_headers: random.oneIn(4) ? ['x-forwarded-by-name'] : [],
+    return_headers: random.oneIn(4) ? ['x-returned'] : [],
+  };
+}
+
+function anAlias(index: number, ids: readonly string[], random: Random): AliasSettings {
+  const targets = list(
+    random.integer(1, 3),
+    () => `${random.pick([...ids, ...ids, 'gone'])}/${random.pick(MODELS)}`,
+  );
+  return { name: `alias${index}`, targets: [...new Set(targets)], isBalanced: random.oneIn(2) };
+}
+
+function aClient(index: number, aliases: readonly AliasSettings[], random: Random): ClientSettings {
+  const names = aliases.map(({ name }) => name);
+  return {
+    name: `client${index}`,
+    keys: list(random.integer(1, 2), (key) => `token-${index}-${key}`),
+    models: random.oneIn(3) ? random.pick([['a/*'], ['*'], ['b/m0', ...names], ['a']]) : undefined,
+    max_concurrent_requests: random.oneIn(4) ? random.integer(1, 3) : 0,
+    ...(random.oneIn(3) ? aBucket(random) : NO_BUCKET),
+  };
+}
+
+function someConnections(settings: Settings, mood: Mood, random: Random): ConnectionPlan[] {
+  const count = random.integer(5, 40);
+  const connections = list(random.integer(1, 6), () => ({
+    atMs: time(random, 0, 3 * mood.paceMs),
+    isPipelined: random.oneIn(8),
+    asks: [] as Ask[],
+  }));
+  for (let number = 1; number <= count; number += 1) {
+    const { asks, isPipelined } = random.pick(connections);
+    const isBehind = isPipelined && asks.length > 0 && !random.oneIn(3);
+    asks.push(anAsk(number, isBehind, settings, { mood, random }));
+  }
+  return connections.map(({ atMs, asks }) => ({ atMs, asks }));
+}
+
+interface Chooser {
+  readonly mood: Mood;
+  readonly random: Random;
+}
+
+function anAsk(
+  number: number,
+  isPipelined: boolean,
+  settings: Settings,
+  { mood, random }: Chooser,
+): Ask {
+  const id = `r${number}`;
+  const isStream = random.oneIn(2);
+  const target = aTarget(id, isStream, settings, random);
+  const leaves = random.oneIn(mood.leavesOneIn)
+    ? {
+        when: random.pick(['sent', 'begun'] as const),
+        afterMs: time(random, 0, random.pick([5, 50, 2000])),
+        how: random.pick(['end', 'reset'] as const),
+      }
+    : undefined;
+  const common = {
+    id,
+    number,
+    afterMs: isPipelined && random.oneIn(2) ? 0.01 : time(random, 0, mood.paceMs),
+    isPipelined,
+    leaves,
+    pause: random.oneIn(25)
+      ? { afterBytes: random.integer(0, 400), forMs: time(random, 0, 5000) }
+      : undefined,
+  };
+  const { chat } = target;
+  const asked = { id, chat };
+  const reply = (): Reply =>
+    random.oneIn(mood.failsOneIn) ? aFailure(asked, random) : anAnswer(asked, random, mood.isSlow);
+  const replies = chat
+    ? Object.fromEntries(
+        settings.providers.map((one) => [one.id, list(random.integer(1, 4), reply)] as const),
+      )
+    : {};
+  const size = 300 + (target.body?.length ?? 0);
+  const cuts = random.oneIn(6)
+    ? list(random.integer(1, 3), () => ({
+        at: random.integer(1, size),
+        waitMs: time(random, 0, random.oneIn(6) ? 3000 : 20),
+      })).toSorted((a, b) => a.at - b.at)
+    : [];
+  return { ...common, ...target, cuts, replies };
+}
+
+type Target = Pick<Ask, 'method' | 'path' | 'version' | 'headers' | 'body' | 'isChunked' | 'chat'>;
+
+function aTarget(id: string, isStream: boolean, settings: Settings, random: Random): Target {
+  const number = Number(id.slice(1));
+  const headers: [string, string][] = [['host', 'gateway.test']];
+  const token = aToken(settings, random);
+  if (token !== undefined) headers.push(['authorization', token]);
+  headers.push(['x-request-id', id]);
+  if (random.oneIn(3)) headers.push(['x-session-id', `s${random.integer(0, 2)}`]);
+  if (random.oneIn(6)) headers.push(['x-forwarded-by-name', 'by-name'], ['cookie', 'c=1']);
+  const plain = { version: '1.1' as const, isChunked: false };
+  if (random.oneIn(10)) {
+    const [method, path] = random.pick([
+      ['GET', '/v1/models'],
+      ['GET', '/v1/models'],
+      ['GET', '/health'],
+      ['HEAD', '/health'],
+      ['GET', '/v1/chat/completions'],
+      ['GET', '/v1/models/'],
+      ['OPTIONS', '/v1/models'],
+    ] as const);
+    if (method === 'OPTIONS') headers.push(['access-control-request-method', 'POST']);
+    return { method, path, ...plain, headers };
+  }
+  const trace = `${number.toString(16).padStart(8, '0')}${'ab'.repeat(12)}`;
+  headers.push(
+    ['traceparent', `00-${trace}-00f067aa0ba902b7-01`],
+    ['content-type', 'application/json'],
+  );
+  const { body, chat } = aBody(id, isStream, settings, random);
+  if (random.oneIn(12)) headers.push(['expect', '100-continue']);
+  const isOld = random.oneIn(25);
+  return {
+    method: 'POST',
+    path: '/v1/chat/completions',
+    version: isOld ? '1.0' : '1.1',
+    headers: isOld ? headers.filter(([name]) => name !== 'expect') : headers,
+    body,
+    isChunked: !isOld && random.oneIn(5),
+    chat,
+  };
+}
+
+function aToken({ authKeys, clients }: Settings, random: Random): string | undefined {
+  if (random.oneIn(25)) return random.pick([undefined, 'Basic x', 'Bearer ', 'Bearer wrong']);
+  const keys = [...authKeys, ...clients.flatMap((one) => one.keys)];
+  return `Bearer ${keys.length > 0 ? random.pick(keys) : 'any key'}`;
+}
+
+const WRONG_BODIES: readonly string[] = [
+  '{"model":"a/m0"',
+  '[]',
+  '{"messages":[{"role":"user","content":"x"}]}',
+  '{"model":"a/m0","messages":[]}',
+  '{"model":"a/m0","messages":[{"content":"x"}]}',
+  '{"model":"a/m0","stream":"yes","messages":[{"role":"user","content":"x"}]}',
+  '{"model":"a/m0","model":"b/m0","messages":[{"role":"user","content":"x"}]}',
+];
+
+function aBody(id: string, isStream: boolean, settings: Settings, random: Random) {
+  if (random.oneIn(25)) {
+    const chat: ChatPlan = { model: '', isStream: false, asksForUsage: false, refusedWith: 400 };
+    return { body: random.pick(WRONG_BODIES), chat };
+  }
+  const ids = settings.providers.map((one) => one.id);
+  const names = settings.aliases.map(({ name }) => name);
+  const direct = () => `${random.pick(ids)}/${random.pick(MODELS)}`;
+  const model = random.oneIn(8)
+    ? random.pick(['a', 'a/', 'm0', 'gone/m0', 'b', '/m0', 'a/deep/m0'])
+    : names.length > 0 && random.oneIn(2)
+      ? random.pick(names)
+      : direct();
+  const asksForUsage = isStream && random.oneIn(4);
+  const options = asksForUsage ? { stream_options: { include_usage: true } } : {};
+  const pad = random.oneIn(12) ? 'x'.repeat(random.integer(100, 9000)) : '';
+  const messages = [{ role: 'user', content: `${id} "é" ${pad}` }];
+  const members = {
+    model,
+    ...(isStream || random.oneIn(2) ? { stream: isStream } : {}),
+    ...options,
+  };
+  const text = JSON.stringify({ seed: 1, ...members, messages, temperature: 1 });
+  // Numbers that a rebuilt body would change.
+  const body = text.replace('"seed":1', '"seed":9007199254740993').replace(':1}', ':1.0 }');
+  const isTooLarge = Buffer.byteLength(body) > (settings.server.max_body_bytes ?? Infinity);
+  const chat: ChatPlan = {
+    model,
+    isStream,
+    asksForUsage,
+    refusedWith: isTooLarge ? 413 : undefined,
+  };
+  return { body, chat };
+}
+
+function someIncidents(settings: Settings, lengthMs: number, random: Random): Incident[] {
+  const incidents: Incident[] = [];
+  const atMs = () => 1 + Math.round(random.next() * lengthMs * 1000) / 1000;
+  if (random.oneIn(6)) {
+    const { providers, rateLimit } = someSettings(random);
+    const known = new Set(settings.providers.map(({ id }) => id));
+    const changed = providers.filter(({ id }) => known.has(id));
+    const others = settings.providers.filter(({ id }) => !changed.some((one) => one.id === id));
+    const kept = random.oneIn(2) ? settings.providers : [...changed, ...others];
+    const { hasStore, providers: rows } = settings.rateLimit;
+    const next = random.oneIn(2) ? settings.rateLimit : { ...rateLimit, hasStore, providers: rows };
+    const server = { ...settings.server, retries: random.integer(0, 2) };
+    const reloaded = { ...settings, server, providers: kept, rateLimit: next };
+    incidents.push({ atMs: atMs(), kind: 'reload', settings: reloaded });
+  }
+  if (random.oneIn(10)) {
+    const [timeoutMs, delayMs] = [random.pick([0, 500, 25_000]), random.pick([0, 0, 700])];
+    incidents.push({ atMs: atMs(), kind: 'drain', timeoutMs, delayMs });
+  }
+  for (let isUp = false; settings.rateLimit.hasStore && random.oneIn(2); isUp = !isUp) {
+    incidents.push({ atMs: atMs(), kind: 'store', isUp });
+  }
+  return incidents.toSorted((a, b) => a.atMs - b.atMs);
+}
+
+function someOutages(settings: Settings, lengthMs: number, random: Random): Outage[] {
+  return list(random.pick([0, 1, 2]), () => {
+    const fromMs = 1000 + random.next() * lengthMs;
+    const toMs = fromMs + time(random, 100, 60_000);
+    const isNetwork = random.oneIn(2);
+    const asked = { id: 'outage', chat: undefined };
+    const reply = isNetwork
+      ? {
+          ...anAnswer(asked, random, false),
+          fault: random.pick(['refused', 'reset'] as const),
+          connection: 'new' as const,
+        }
+      : { ...anErrorStatus(random), end: 'end' as const };
+    return { provider: random.pick(settings.providers).id, fromMs, toMs, reply };
+  });
+}

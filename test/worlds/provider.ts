@@ -1,0 +1,243 @@
+/**
+ * The providers of a world, in the place of `src/upstream/transport.ts`: each request gets the reply that the plan has for it, as undici's agent
+ * would hand it over. The only file of the worlds that knows the interface of a transport.
+ */
+
+import type { ByteSink, ByteSource } from '../../src/lib/byte-source.ts';
+import type { Cancellation } from '../../src/lib/cancellation.ts';
+import {
+  type ConnectionFailure,
+  TransportError,
+  unconnectedFailure,
+} from '../../src/upstream/network-error.ts';
+import {
+  SlicedBody,
+  toBody,
+  type UpstreamReply,
+  type UpstreamRequest,
+} from '../../src/upstream/provider.ts';
+import type { Transport } from '../../src/upstream/transport.ts';
+import type { Clock } from './clock.ts';
+import type { History, Try } from './history.ts';
+import type { Item, Plan, Reply } from './plan.ts';
+import { answerWell, listModels } from './replies.ts';
+
+/** As net, undici and llhttp report them. */
+const FAULTS: Readonly<
+  Record<NonNullable<Reply['fault']>, readonly [code: string, failure?: ConnectionFailure]>
+> = {
+  refused: ['ECONNREFUSED', 'unconnected'],
+  unresolved: ['ENOTFOUND', 'unconnected'],
+  descriptors: ['EMFILE', 'unconnected'],
+  stale: ['UND_ERR_SOCKET', 'stale'],
+  reset: ['ECONNRESET'],
+  'cut in head': ['UND_ERR_SOCKET', 'inHead'],
+  'not http': ['HPE_INVALID_CONSTANT'],
+};
+
+function networkError(code: string, failure?: ConnectionFailure): TransportError {
+  return new TransportError(Object.assign(new Error(`network fault ${code}`), { code }), failure);
+}
+
+export function createProviders(clock: Clock, plan: Plan, history: History): Transport {
+  return {
+    description: 'a world',
+    limitations: [],
+    connectionFigures: undefined,
+    send(request: UpstreamRequest, cancellation: Cancellation) {
+      const [, provider = ''] = /^https:\/\/([^.]+)/.exec(request.origin) ?? [];
+      const headers = toMap(request.headers);
+      const number = Number.parseInt(headers.get('traceparent')?.slice(3, 11) ?? '', 16);
+      const exchange = history.exchanges.find(({ ask }) => ask.number === number);
+      const { method, path } = request;
+      const outage = plan.outages.find(
+        (one) => one.provider === provider && one.fromMs <= clock.nowMs && clock.nowMs < one.toMs,
+      );
+      const before = exchange?.tries.filter((one) => one.provider === provider).length ?? 0;
+      const planned = exchange
+        ? (exchange.ask.replies[provider]?.[before] ?? answerWell(exchange.ask))
+        : listModels();
+      const reply = outage?.reply ?? planned;
+      const made: Try = {
+        provider,
+        method,
+        path,
+        headers,
+        reply,
+        atMs: clock.nowMs,
+        pieces: [],
+        order: history.events.length,
+        end: 'open',
+        endAtMs: Infinity,
+        endOrder: Infinity,
+      };
+      (exchange?.tries ?? history.lists).push(made);
+      history.events.push({ atMs: clock.nowMs, kind: 'asked', exchange, try: made });
+      const onOver = () => {
+        made.endOrder = history.events.length;
+        history.events.push({ atMs: clock.nowMs, kind: 'tried', exchange, try: made });
+      };
+      return new Promise((resolve, reject) => {
+        cancellation.throwIfCancelled();
+        const settle = { resolve, reject, onOver };
+        const sent = new ProviderReply(clock, made, cancellation, settle);
+        void readBody(request, made).finally(() => sent.begin());
+      });
+    },
+    close: () => Promise.resolve(),
+  };
+}
+
+/** What of the body is not sent is released by whoever ends the exchange; here it is always read. */
+async function readBody(request: UpstreamRequest, made: Try): Promise<void> {
+  const body = toBody(request);
+  if (!body) return;
+  if (!(body instanceof SlicedBody)) {
+    made.body = body.toString();
+    return;
+  }
+  const slices: Buffer[] = [];
+  for await (const slice of body) slices.push(slice);
+  made.body = Buffer.concat(slices).toString();
+}
+
+interface Settle {
+  readonly resolve: (reply: UpstreamReply) => void;
+  readonly reject: (error: unknown) => void;
+  readonly onOver: () => void;
+}
+
+/** One request at a provider and its reply, with the back-pressure of the real transport: what is not taken is held. */
+class ProviderReply implements UpstreamReply, ByteSource {
+  readonly status: number;
+  readonly headers: Map<string, string>;
+  readonly body = this;
+  readonly connection: 'new' | 'reused';
+  readonly #clock: Clock;
+  readonly #try: Try;
+  readonly #cancellation: Cancellation;
+  readonly #settle: Settle;
+  #isConnected = false;
+  #isOver = false;
+  #error: unknown;
+  #sink: ByteSink | undefined;
+  #isPaused = true;
+  #unread: Buffer[] = [];
+  readonly #onCancel = () => this.#giveUp();
+
+  constructor(clock: Clock, made: Try, cancellation: Cancellation, settle: Settle) {
+    this.#clock = clock;
+    this.#try = made;
+    this.#cancellation = cancellation;
+    this.#settle = settle;
+    this.status = made.reply.status;
+    this.headers = new Map(made.reply.headers);
+    this.connection = made.reply.connection;
+    cancellation.onCancel(this.#onCancel);
+  }
+
+  begin(): void {
+    const { connectMs, fault, headMs } = this.#try.reply;
+    this.#after(connectMs, () => {
+      const [code, failure] = fault ? FAULTS[fault] : [];
+      if (failure === 'unconnected') return this.#end(networkError(code!, failure));
+      this.#isConnected = true;
+      if (headMs === undefined) return undefined;
+      return this.#after(headMs, () => {
+        if (code) return this.#end(networkError(code, failure));
+        this.#try.headAtMs = this.#clock.nowMs;
+        this.#settle.resolve(this);
+        return this.#send(0);
+      });
+    });
+  }
+
+  start(sink: ByteSink): void {
+    this.#sink = sink;
+    this.resume();
+  }
+
+  resume(): void {
+    this.#isPaused = false;
+    const unread = this.#unread;
+    this.#unread = [];
+    if (unread.length > 0) this.#isPaused = !this.#sink?.write(Buffer.concat(unread));
+    if (!this.#isPaused && this.#isOver) this.#endSink();
+  }
+
+  #send(index: number): void {
+    const { items, end, endMs, rest } = this.#try.reply;
+    const item = items[index];
+    if (item) {
+      const next = () => this.#send(index + 1);
+      if (item.waitMs > 0) this.#after(item.waitMs, () => this.#sendItem(item, next));
+      else this.#sendItem(item, next);
+      return;
+    }
+    this.#after(endMs, () => {
+      if (rest !== '') this.#push(Buffer.from(rest));
+      if (end === 'end') this.#end(undefined);
+      if (end === 'cut') this.#end(networkError('UND_ERR_SOCKET', 'inBody'));
+    });
+  }
+
+  #sendItem({ text, cut }: Item, next: () => void): void {
+    const bytes = Buffer.from(text);
+    if (!cut) {
+      this.#push(bytes);
+      return next();
+    }
+    this.#push(bytes.subarray(0, cut.at));
+    return this.#after(cut.waitMs, () => {
+      this.#push(bytes.subarray(cut.at));
+      next();
+    });
+  }
+
+  #push(bytes: Buffer): void {
+    if (this.#isOver || bytes.length === 0) return;
+    this.#try.pieces.push({ atMs: this.#clock.nowMs, bytes });
+    if (this.#isPaused) this.#unread.push(bytes);
+    else this.#isPaused = !this.#sink?.write(bytes);
+  }
+
+  #after(ms: number, run: () => void): void {
+    this.#clock.after(ms, () => {
+      if (!this.#isOver) run();
+    });
+  }
+
+  #giveUp(): void {
+    const { reason } = this.#cancellation;
+    this.#unread = [];
+    this.#end(this.#isConnected ? reason : unconnectedFailure(reason), 'given up');
+  }
+
+  #end(error: unknown, end: Try['end'] = 'over'): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#error = error;
+    this.#try.end = end;
+    this.#try.endAtMs = this.#clock.nowMs;
+    this.#settle.onOver();
+    this.#cancellation.offCancel(this.#onCancel);
+    if (error) this.#settle.reject(error);
+    if (!this.#isPaused) this.#endSink();
+  }
+
+  #endSink(): void {
+    const sink = this.#sink;
+    this.#sink = undefined;
+    sink?.end(this.#error);
+  }
+}
+
+/** Names and values in turn; repeated ones are joined. */
+function toMap(pairs: readonly string[]): Map<string, string> {
+  const map = new Map<string, string>();
+  for (let at = 0; at < pairs.length; at += 2) {
+    const before = map.get(pairs[at]!);
+    map.set(pairs[at]!, before === undefined ? pairs[at + 1]! : `${before}, ${pairs[at + 1]!}`);
+  }
+  return map;
+}

@@ -1,0 +1,32 @@
+/** Whole gateways on a virtual clock; `npm run test:worlds -- COUNT` runs more of them. */
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+
+import { ROOT } from '../support/process.ts';
+import { generate } from './generate.ts';
+import { problemsOf } from './shrink.ts';
+
+const WORLDS = 1500;
+/** Of them, those that are others tomorrow. */
+const NEW_WORLDS = 500;
+const DAY_MS = 86_400_000;
+
+async function checkSeed(seed: number): Promise<void> {
+  const problems = await problemsOf(generate(seed));
+  const hint = `npm run test:worlds -- --seed=${seed} prints it whole`;
+  assert.equal(problems.length, 0, `seed ${seed}: ${problems.join('\n')}\n(${hint})`);
+}
+
+test('what holds in every world holds in those in which it once did not', async () => {
+  const rows = readFileSync(join(ROOT, 'test/worlds/seeds.txt'), 'utf8').trimEnd().split('\n');
+  for (const row of rows) if (!row.startsWith('#')) await checkSeed(Number(row.split(' ', 1)[0]));
+});
+
+test(`what holds in every world holds in ${WORLDS} worlds`, async () => {
+  const today = 1_000_000 + (Math.floor(Date.now() / DAY_MS) % 10_000) * NEW_WORLDS;
+  for (let seed = 1; seed <= WORLDS - NEW_WORLDS; seed += 1) await checkSeed(seed);
+  for (let seed = today; seed < today + NEW_WORLDS; seed += 1) await checkSeed(seed);
+});
