@@ -122,8 +122,8 @@ test('no file of src is longer than 250 lines', () => {
 });
 
 /** To raise one is a decision: each line and each word is one to audit. */
-const MAX_LINES = 12_410;
-const MAX_WORDS = 70_170;
+const MAX_LINES = 12_900;
+const MAX_WORDS = 72_700;
 
 test('src has no more lines and words than its budget', () => {
   const texts = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })

@@ -8,11 +8,13 @@ import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { Logger, LogLevel } from '../lib/log.ts';
 import type { RequestFacts, RequestObserver } from '../lib/request-facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import type { Incidents } from '../policy/incidents.ts';
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   ok: 'info',
   client_closed: 'info',
   refused: 'info',
+  rejected: 'info',
   rate_limited: 'warn',
   upstream_error: 'warn',
   timeout: 'warn',
@@ -23,6 +25,7 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
 export function createAccessLog(
   { logging, server }: Config,
   logger: Logger,
+  incidents: Incidents,
   observe: RequestObserver | undefined,
 ) {
   const remoteAddressOf = createRemoteAddress(server.trustedProxies);
@@ -31,6 +34,7 @@ export function createAccessLog(
     logFinished(call: Call, status: number | undefined): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
+      incidents.recordRequest(call.record, outcome);
       const isHealth = call.path === '/health' && outcome === 'ok';
       // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
       const isShutdown =

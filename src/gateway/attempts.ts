@@ -7,7 +7,7 @@ import { ClientGone, type GatewayError } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitBreaker, Probe } from '../policy/circuit-breaker.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
-import type { ProviderHealth } from '../policy/provider-health.ts';
+import type { Incidents } from '../policy/incidents.ts';
 import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
 import type { UpstreamRequest } from '../upstream/provider.ts';
 import { failureOf, readReply, sendAttempt } from '../upstream/send-attempt.ts';
@@ -18,7 +18,7 @@ export interface CompletionServices extends AttemptServices, CandidateServices {
   readonly logger: Logger;
   /** By the provider's id; absent if it has one key. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
-  readonly health: ReadonlyMap<string, ProviderHealth>;
+  readonly incidents: Incidents;
 }
 
 /** One request on its way through the candidates. */
@@ -67,7 +67,7 @@ export async function makeAttempt(
   }
   // A stream goes on to its end, and may still fail.
   if (!context.isStream) context.deadline.stop();
-  endAttempt(attempt, undefined, asking, context.isStream);
+  endAttempt(attempt, undefined, asking);
   return attempt;
 }
 
@@ -116,18 +116,15 @@ function toRequest(
   });
 }
 
-/** Records the end. `isBegun`: a stream has its first event, and its provider has not done its work. */
+/** Records the end, or that a stream has begun. */
 function endAttempt(
   attempt: Attempt,
   failure: GatewayError | ClientGone | undefined,
   { call, services }: Pick<Asking, 'call' | 'services'>,
-  isBegun = false,
 ): void {
   attempt.recordEnd(failure);
   logAttempt('try', attempt, call, services.logger);
-  if (!isBegun && !(failure instanceof ClientGone)) {
-    services.health.get(attempt.provider)!(failure);
-  }
+  if (!(failure instanceof ClientGone)) services.incidents.record(attempt, failure);
 }
 
 /** Returns what records the end of a stream, with its failure if there is one. */
@@ -140,7 +137,7 @@ function createStreamEnd(
     if (failure) {
       call.record.failure = failure;
       endAttempt(attempt, failure, { call, services });
-    } else services.health.get(attempt.provider)!(undefined);
+    }
     breaker?.recordOutcome(candidate, failure);
   };
 }

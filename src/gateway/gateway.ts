@@ -40,9 +40,9 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(services: GatewayServices) {
-  const { config, logger, observe, streams } = services;
+  const { config, incidents, logger, observe, streams } = services;
   const dispatch = createDispatch(services);
-  const accessLog = createAccessLog(config, logger, observe);
+  const accessLog = createAccessLog(config, logger, incidents, observe);
   const allowCors = config.server.cors ? addCorsHeaders : undefined;
 
   /** Returns the answer for what was thrown; undefined if nobody is there to answer. */

@@ -7,7 +7,6 @@ import type { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { Cancellation, Deadline } from '../lib/cancellation.ts';
 import type { GatewayError } from '../lib/errors.ts';
 import type { Redactor } from '../lib/secrets.ts';
-import type { ExhaustionLog } from './network-error.ts';
 import type { Transport } from './transport.ts';
 
 export interface AttemptServices {
@@ -15,7 +14,6 @@ export interface AttemptServices {
   readonly transport: Transport;
   /** Removes keys from text that is sent to a client. */
   readonly redact: Redactor;
-  readonly exhaustion: ExhaustionLog;
 }
 
 /** One attempt, without its request: a stream would hold the body, often megabytes, until it ends. */

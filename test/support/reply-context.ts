@@ -5,14 +5,12 @@ import { Attempt } from '../../src/lib/attempt.ts';
 import { Reservation } from '../../src/lib/byte-budget.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AttemptContext } from '../../src/upstream/attempt-context.ts';
-import { ExhaustionLog } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
 import { newBudget } from './shared.ts';
 
 const CONFIG = loadConfig({ toml: '[server]\nstream_idle_timeout = 0', env: {} });
 const TRANSPORT = createTransport('fetch');
-const LOGGER = { log: () => {}, isEnabled: () => false };
 
 export function newReplyContext(
   onStreamEnd: AttemptContext['onStreamEnd'] = () => {},
@@ -30,7 +28,6 @@ export function newReplyContext(
       config: CONFIG,
       transport: TRANSPORT,
       redact: Object.assign((text: string) => text, { mayChange: () => false }),
-      exhaustion: new ExhaustionLog(LOGGER),
     },
     isStream: true,
     deadline: new Deadline(),

@@ -3,13 +3,16 @@
 import { byId, fill, h, table, tableRow, titled, withIcon } from './dom.js';
 import { clip, formatTime, valueText } from './format.js';
 
-const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn' };
+const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn', rejected: 'warn' };
 const FAILED = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
-const OUTCOMES = ['failed', 'ok', 'client_closed', 'refused', ...FAILED];
+const OUTCOMES = ['failed', 'ok', 'client_closed', 'refused', 'rejected', ...FAILED];
+/** Until more are wanted. */
+const FEW = 25;
 
 /** Newest first. While the list is paused, the page shows the requests of that moment. */
 let shown = [];
 let isPausePressed = false;
+let isMoreWanted = false;
 /** The numbers of the requests whose details are open. */
 const open = new Set();
 /** The rows of closed requests, described once: 200 are drawn each second. */
@@ -25,13 +28,14 @@ const listColumns = [
   ['Time', '', timeButton],
   ['Outcome', 'wrap', (item) => [outcomeCell(item), causeOf(item)]],
   statusColumn,
-  ['Model', '', 'model'],
+  // A request for what is not served has no model.
+  ['Model', '', ({ model, method, path }) => model ?? method + ' ' + path],
   ['Provider', '', providerPath],
   ['Client', 'client', 'client'],
-  ['First byte, ms', 'number', 'first_byte_ms'],
+  ['First byte, ms', 'number rest', 'first_byte_ms'],
   durationColumn,
-  ['Input tokens', 'number', 'prompt_tokens'],
-  ['Output tokens', 'number', 'completion_tokens'],
+  ['Input tokens', 'number rest', 'prompt_tokens'],
+  ['Output tokens', 'number rest', 'completion_tokens'],
 ];
 const triesColumns = [
   ['Try', 'number', 'number'],
@@ -113,11 +117,11 @@ function matchesFilters(request) {
 }
 
 /** Offers the values of each filter. An option keeps its node, so that the choice stays when others come. */
-function drawFilters({ providers, clients }) {
+function drawFilters({ providers }) {
   const offers = {
     outcome: OUTCOMES,
     provider: Object.keys(providers),
-    client: Object.keys(clients),
+    client: [...new Set(shown.flatMap(({ client }) => client ?? []))],
   };
   for (const [name, offered] of Object.entries(offers)) {
     const options = offered.map((value) => h('option', { key: value, value }, clip(value)));
@@ -141,7 +145,12 @@ export function drawRequests(state) {
   const why = open.size > 0 ? ' · paused while a row is open, ' : ' · paused, ';
   fill('count', matching.length + ' of ' + shown.length + (isPaused ? why + newer + ' new' : ''));
   const caption = 'The last 200 requests, and the last 200 failures before them, newest first';
-  fill('requests-list', table('requests', caption, listColumns, matching.map(requestRows)));
+  const few = isMoreWanted ? matching : matching.slice(0, FEW);
+  fill('requests-list', table('requests', caption, listColumns, few.map(requestRows)));
+  byId('more').toggleAttribute('hidden', matching.length <= FEW);
+  byId('more').setAttribute('aria-expanded', String(isMoreWanted));
+  fill('more', isMoreWanted ? 'Fewer' : 'More');
 }
 
 byId('pause').addEventListener('click', () => pressPause(!isPausePressed));
+byId('more').addEventListener('click', () => (isMoreWanted = !isMoreWanted));
