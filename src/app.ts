@@ -158,7 +158,7 @@ function createParts(config: Config, runtime: Runtime, observers: Observers) {
   const modelLists: ModelListCache = new WeakMap();
   const breaker = new CircuitBreaker(logger);
   const incidents = new Incidents({
-    nowMs: () => performance.now(),
+    clock: performance,
     logger,
     circuits: () => breaker.report(redact),
     onTrouble() {

@@ -46,7 +46,7 @@ export class Incidents {
 
   /** `onTrouble` is called when something begins to fail: `advance` is to be called each second until it returns false. */
   constructor(options: {
-    readonly nowMs: () => number;
+    readonly clock: Pick<Performance, 'now'>;
     readonly logger: Logger;
     readonly circuits: () => readonly Pick<CircuitReport, 'provider' | 'model' | 'state'>[];
     readonly onTrouble: () => void;
@@ -74,7 +74,7 @@ export class Incidents {
       this.set('descriptors', causeOf(failure));
     }
     if (!watch || (failure && (!failure.isProviders || failure.outcome === 'rejected'))) return;
-    const nowMs = this.#options.nowMs();
+    const nowMs = this.#options.clock.now();
     const step = stepOf(nowMs);
     const own = watch.watchOf(model, step);
     if (!failure) {
@@ -112,7 +112,7 @@ export class Incidents {
     if (text === undefined) return subject && this.#end(subject);
     // A provider that fails has no list of models, and is slow.
     if (provider !== undefined && this.#providers.get(provider)?.incident?.isTold) return;
-    const nowMs = this.#options.nowMs();
+    const nowMs = this.#options.clock.now();
     const own = subject ?? new Subject();
     this.#own.set(name, own);
     own.incident ??= new Incident(nowMs, provider);
@@ -135,7 +135,7 @@ export class Incidents {
 
   /** Decides what has begun and what has ended. Returns false if there is nothing that could change by itself. */
   advance(): boolean {
-    const nowMs = this.#options.nowMs();
+    const nowMs = this.#options.clock.now();
     const circuits = this.#isTroubled ? this.#options.circuits() : [];
     for (const [id, provider] of this.#providers)
       this.#judge(provider, nowMs, (model) => {
@@ -156,7 +156,7 @@ export class Incidents {
   /** Returns those that last, the latest first, and those that have ended in the last hour. */
   report(): { readonly lasting: readonly Incident[]; readonly ended: readonly Incident[] } {
     this.advance();
-    const fromMs = this.#options.nowMs() - ENDED_SHOWN_MS;
+    const fromMs = this.#options.clock.now() - ENDED_SHOWN_MS;
     // What its provider's failing explains is not told beside it.
     const isApart = ({ incident }: Subject) =>
       !this.#providers.get(incident?.provider ?? '')?.incident?.isTold;
@@ -223,7 +223,7 @@ export class Incidents {
     this.#options.logger.log('warn', 'incident', incident.toFacts());
   }
 
-  #end(subject: Subject, endedMs = this.#options.nowMs()): void {
+  #end(subject: Subject, endedMs = this.#options.clock.now()): void {
     const { incident } = subject;
     subject.incident = undefined;
     if (!incident?.isTold) return;

@@ -19,7 +19,7 @@ function start() {
   let circuits: { provider: string; model: string | undefined; state: 'open' | 'half-open' }[] = [];
   let troubles = 0;
   const incidents = new Incidents({
-    nowMs: () => now,
+    clock: { now: () => now },
     logger: {
       log: (level, message, facts = {}) => lines.push([`${level} ${message}`, facts]),
       isEnabled: () => true,

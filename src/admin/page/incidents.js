@@ -22,7 +22,7 @@ const WORDS = {
   reload: ['The reload failed, former settings are in use', 'The reload failed'],
 };
 
-const nameOf = ({ provider, model }) => [provider, model].filter(Boolean).join('/');
+const nameOf = ({ provider, model }) => clip([provider, model].filter(Boolean).join('/'));
 const wordsOf = ({ kind, ended }) => Object(WORDS[kind])[ended ? 1 : 0] ?? kind;
 
 /** Requests fail, or nothing can be asked: a provider whose work others do is a warning only. */
@@ -38,8 +38,10 @@ function describeHit({ name, failed, good, answered, by, clients }, isOver) {
   const every = isOver ? 'every request failed' : 'every request fails';
   const some = formatNumber(failed) + count + (isOver ? ' failed' : ' fail');
   const fails = failed === total ? every : some;
-  const who = [clients, failed === total && formatNumber(failed)].filter(Boolean).join(', ');
-  const others = 'answered by ' + by + ' (' + formatNumber(answered) + ')';
+  const who = [clients && clip(clients), failed === total && formatNumber(failed)]
+    .filter(Boolean)
+    .join(', ');
+  const others = 'answered by ' + clip(by) + ' (' + formatNumber(answered) + ')';
   const told = [failed > 0 && fails + (who && ' (' + who + ')'), answered > 0 && others];
   return clip(name) + ': ' + told.filter(Boolean).join(', ') + '.';
 }
@@ -61,20 +63,21 @@ export function sentencesOf(incident, now) {
   return [first + (why && ' (' + why + ')') + '.', ...hits, others].filter(Boolean);
 }
 
-const failedOf = ({ hit = [] }) => hit.reduce((sum, { failed }) => sum + failed, 0);
+const sumOfHits = ({ hit = [] }) =>
+  hit.reduce((sum, { failed, answered }) => sum + failed + answered, 0);
 
 /** Returns those that last, the worst first. */
 function lastingOf({ incidents }) {
   const lasting = incidents.filter(({ ended }) => !ended);
   return lasting.toSorted(
-    (a, b) => iconOf(a).localeCompare(iconOf(b)) || failedOf(b) - failedOf(a),
+    (a, b) => iconOf(a).localeCompare(iconOf(b)) || sumOfHits(b) - sumOfHits(a),
   );
 }
 
-/** Returns what a provider's row says of those that last: its own and its models'. */
+/** Returns what a provider's row says of those that last: its own and its models'. Without a list it may work well. */
 export function stateOf(id, { incidents }) {
   return incidents
-    .filter(({ provider, ended }) => provider === id && !ended)
+    .filter(({ kind, provider, ended }) => provider === id && !ended && kind !== 'model_list')
     .map((one) => ({
       icon: iconOf(one),
       words: [one.model, wordsOf(one)].filter(Boolean).join(' '),

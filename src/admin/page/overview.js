@@ -15,14 +15,6 @@ function stateCell({ states, skipped, requests, keptAway = [], now }) {
   return [first ?? usual, more.map((one) => h('div', one)), skipped, ...away];
 }
 
-/** The outcomes of tries that are failures of the provider. */
-const ERRORS = ['upstream_error', 'timeout', 'rate_limited', 'refused'];
-
-function errorsText(item) {
-  const kinds = ERRORS.filter((kind) => item[kind] > 0);
-  return kinds.map((kind) => kind + ' ' + formatNumber(item[kind])).join(' · ');
-}
-
 const lastErrorCell = ({ lastError, now }) =>
   lastError && [formatDay(lastError.at, now), lastError.text];
 
@@ -37,15 +29,15 @@ const inFlightCell = ({ inFlight, oldestSeconds: seconds }) => [
 const endColumns = [
   ['Failed', 'number', 'failed'],
   ['Rejected', 'number', ({ refused = 0, rejected = 0 }) => refused + rejected || undefined],
-  ['Client left', 'number', 'client_closed'],
+  ['Client left', 'number rest', 'client_closed'],
 ];
 const firstTokenColumns = [
-  ['First token p50, ms', 'number', 'p50'],
-  ['p95, ms', 'number', 'p95'],
+  ['First token p50, ms', 'number rest', 'p50'],
+  ['p95, ms', 'number rest', 'p95'],
 ];
 const tokenColumns = [
-  ['Input tokens', 'number', 'inputTokens'],
-  ['Output tokens', 'number', 'outputTokens'],
+  ['Input tokens', 'number rest', 'inputTokens'],
+  ['Output tokens', 'number rest', 'outputTokens'],
 ];
 /** By the names of the tables. */
 const COLUMNS = {
@@ -56,7 +48,6 @@ const COLUMNS = {
     ['Last error', 'wrap', lastErrorCell],
     ['Tries', 'number', 'requests'],
     ...endColumns,
-    ['Failures', 'wrap rest', errorsText],
     ...firstTokenColumns,
     ...tokenColumns,
   ],

@@ -132,12 +132,12 @@ function drawFilters({ providers }) {
 
 /** Draws the filters and the list. */
 export function drawRequests(state) {
-  drawFilters(state);
   const requests = Object.values(state.requests).toReversed();
   // A row that the filters hide is closed: it would pause the list unseen.
   for (const request of shown) if (!matchesFilters(request)) open.delete(request.number);
   const isPaused = isPausePressed || open.size > 0;
   if (!isPaused) shown = requests;
+  drawFilters(state);
   byId('requests-empty').toggleAttribute('hidden', shown.length > 0);
   byId('requests-section').toggleAttribute('hidden', shown.length === 0);
   const matching = shown.filter(matchesFilters);
@@ -146,11 +146,13 @@ export function drawRequests(state) {
   fill('count', matching.length + ' of ' + shown.length + (isPaused ? why + newer + ' new' : ''));
   const caption = 'The last 200 requests, and the last 200 failures before them, newest first';
   const few = isMoreWanted ? matching : matching.slice(0, FEW);
-  fill('requests-list', table('requests', caption, listColumns, few.map(requestRows)));
-  byId('more').toggleAttribute('hidden', matching.length <= FEW);
-  byId('more').setAttribute('aria-expanded', String(isMoreWanted));
-  fill('more', isMoreWanted ? 'Fewer' : 'More');
+  const onclick = () => (isMoreWanted = !isMoreWanted);
+  const attributes = { type: 'button', 'aria-expanded': String(isMoreWanted), onclick };
+  fill(
+    'requests-list',
+    table('requests', caption, listColumns, few.map(requestRows)),
+    matching.length > FEW && h('button.fold', attributes, isMoreWanted ? 'Fewer' : 'More'),
+  );
 }
 
 byId('pause').addEventListener('click', () => pressPause(!isPausePressed));
-byId('more').addEventListener('click', () => (isMoreWanted = !isMoreWanted));
