@@ -39,9 +39,9 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(services: GatewayServices) {
-  const { config, limits, logger, observe, redact } = services;
+  const { config, incidents, limits, logger, observe, redact } = services;
   const { server, clients } = config;
-  const accessLog = createAccessLog(config, logger, observe);
+  const accessLog = createAccessLog(config, logger, incidents, observe);
   const authenticate = createAuthenticator(server.auth, clients);
   const isOpen = !needsKey(config);
   // With CORS pages are wanted; with keys they are no danger.

@@ -129,8 +129,9 @@ export class CircuitBreaker {
     const { provider, model, isBalanced } = candidate;
     if (failure === undefined) return this.record('success', provider, model);
     if (!failure.isProviders) return;
-    const { details, status } = failure;
-    const isOutage = OUTAGE_STATUSES.has(status) || (isBalanced && TARGET_STATUSES.has(status));
+    const { details, outcome, status } = failure;
+    const isTargets = isBalanced && outcome !== 'rejected' && TARGET_STATUSES.has(status);
+    const isOutage = OUTAGE_STATUSES.has(status) || isTargets;
     if (details.unreachable) this.record('failure', provider, undefined, causeOf(failure));
     else if (isOutage) this.record('failure', provider, model, causeOf(failure));
     // Other refusals show that the model works. A plain 500 may be the fault of one request's parameter.

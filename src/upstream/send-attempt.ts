@@ -7,7 +7,7 @@ import { EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { passCompletion } from './completion.ts';
 import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
-import { providerError, timeoutError, TransportError, upstreamFailure } from './network-error.ts';
+import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { relayStream } from './stream-relay.ts';
@@ -58,12 +58,11 @@ export function passReply(
 
 /** Ends the attempt that has thrown this, its request too, and returns why it failed. */
 export function failureOf(thrown: unknown, context: AttemptContext): GatewayError | ClientGone {
-  const { attempt, call, deadline, services } = context;
+  const { attempt, call, deadline } = context;
   // Also ends a reply that was not read to its end.
   deadline.abandon();
   // What the client has not taken of a stream is still held.
   if (!attempt.hasAnswer) call.answerReservation.resize(0);
-  if (thrown instanceof TransportError) services.exhaustion.record(thrown.cause);
   const failure = upstreamFailure(thrown, attempt.provider);
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }

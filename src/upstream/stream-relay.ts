@@ -114,13 +114,14 @@ class StreamRelay implements ByteSink {
   #take(found: Inspection): boolean {
     if (!this.#seen) return this.#pass(found);
     if (!this.#beginsWith(found, this.#seen)) return true;
-    const { attempt, call } = this.#context;
+    const { attempt, call, services } = this.#context;
     const seen = this.#seen.take();
     // Behind a comment, a byte order mark would be part of the name of a field.
     const isMarkMisplaced =
       call.reply.hasBegun && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK;
     this.#seen = undefined;
     attempt.beginAnswer();
+    services.incidents.record(attempt);
     call.bodyReservation.dropBody();
     call.reply.beginStream(this.#head.status, this.#head.headers);
     call.reply.onRoom = () => this.#resume();
