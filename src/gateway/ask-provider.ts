@@ -12,7 +12,8 @@ import { Attempt, type ChatRequest } from '../request/record.ts';
 import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
 import type { UpstreamReply } from '../upstream/provider.ts';
 import { failureOf, passReply, sendAttempt } from '../upstream/send-attempt.ts';
-import type { Candidate, CandidateServices } from './candidates.ts';
+import type { Candidate } from './balance.ts';
+import type { CandidateServices } from './candidates.ts';
 
 /** A longer `Retry-After` is left to the client. */
 const MAX_AWAITED_SECONDS = 30;

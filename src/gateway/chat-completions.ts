@@ -11,7 +11,8 @@ import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circ
 import { type Attempt, type ChatRequest, MAX_NAME_CHARACTERS } from '../request/record.ts';
 import { tracingOf } from '../upstream/headers.ts';
 import { askProvider, type Asking, type CompletionServices, skip } from './ask-provider.ts';
-import { type Candidate, candidatesFor } from './candidates.ts';
+import type { Candidate } from './balance.ts';
+import { candidatesFor } from './candidates.ts';
 
 /**
  * Answers one chat completion; resolves when all of the answer was handed over. `client` is undefined if the key has no name.

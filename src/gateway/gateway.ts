@@ -10,7 +10,7 @@ import type { RequestObserver } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
 import { createAuthenticator } from '../policy/authentication.ts';
-import type { Limiter } from '../policy/limits.ts';
+import type { Limiter } from '../policy/limiter.ts';
 import { createAccessLog } from './access-log.ts';
 import type { CompletionServices } from './ask-provider.ts';
 import { completeChat } from './chat-completions.ts';

@@ -4,7 +4,7 @@ import { createConnection, isIP, type Socket } from 'node:net';
 import { connect as createTlsConnection } from 'node:tls';
 
 import type { StoreSettings } from '../config/config.ts';
-import type { StoredBucket, Taken } from '../policy/limits.ts';
+import type { StoredBucket, Taken } from '../policy/limiter.ts';
 
 /** A request waits no longer for a reply. */
 export const ANSWER_MS = 50;

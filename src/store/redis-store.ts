@@ -1,6 +1,6 @@
 /** The rate limits of several gateways in one Redis or Valkey. */
 
-import type { RateLimitStore } from '../policy/limits.ts';
+import type { RateLimitStore } from '../policy/limiter.ts';
 import type { Connection, ConnectionOptions } from './connection.ts';
 
 const MIN_PAUSE_MS = 100;

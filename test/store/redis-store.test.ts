@@ -6,7 +6,7 @@ import { test, type TestContext } from 'node:test';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 
 import { Secret } from '../../src/lib/secret.ts';
-import type { StoredBucket } from '../../src/policy/limits.ts';
+import type { StoredBucket } from '../../src/policy/limiter.ts';
 import { encodeCommand, scriptArguments } from '../../src/store/connection.ts';
 import { atSomeScale } from '../support/clock.ts';
 import { freePort } from '../support/process.ts';

@@ -1,6 +1,6 @@
 /** The store of rate limits of a world, in the place of `src/store/connection.ts`: one that goes and comes, and is sometimes late. */
 
-import type { StoredBucket, Taken } from '../../src/policy/limits.ts';
+import type { StoredBucket, Taken } from '../../src/policy/limiter.ts';
 import type { ConnectionOptions } from '../../src/store/connection.ts';
 import type { Random } from '../support/random.ts';
 import type { Clock } from './clock.ts';

@@ -1,0 +1,89 @@
+/** In which order the targets of a balanced alias are asked. */
+
+import type { AliasSettings } from '../config/config.ts';
+import type { Call } from '../downstream/call.ts';
+import { rankedFor, sessionOf } from '../policy/affinity.ts';
+import type { CircuitBreaker } from '../policy/circuit-breaker.ts';
+import type { Limits } from '../policy/limits.ts';
+import type { Provider } from '../upstream/provider.ts';
+
+/** A provider, and the model to ask it for. */
+export interface Candidate {
+  readonly provider: Provider;
+  readonly model: string;
+  /** The gateway has chosen it among several that are alike. */
+  readonly isBalanced: boolean;
+}
+
+export interface BalanceServices {
+  readonly breaker: CircuitBreaker;
+  readonly limits: Limits;
+  /** When each target of a balanced alias was last asked first, of `performance.now()`: those that are alike are asked in turn. */
+  readonly lastAsked: Map<string, number>;
+  /** What each target of a weighted alias has gained and not paid for. */
+  readonly credits: Map<AliasSettings, readonly number[]>;
+}
+
+/**
+ * Returns the candidates of a balanced alias in the order in which they are asked. A session chooses among them if all of
+ * their providers have `key_affinity`.
+ */
+export function balanced(
+  candidates: readonly Candidate[],
+  alias: AliasSettings,
+  call: Call,
+  services: BalanceServices,
+): Candidate[] {
+  const { weights } = alias;
+  const hasAffinity = candidates.every(({ provider }) => provider.keyAffinity);
+  const session = hasAffinity ? sessionOf(call) : undefined;
+  const names = candidates.map(({ provider, model }) => `${provider.id}/${model}`);
+  const order = session === undefined ? undefined : rankedFor(session, names, weights);
+  const indices = weights
+    ? [order?.[0] ?? draw(names, weights, alias, services), ...names.keys()]
+    : leastBusyFirst(candidates, names, order, services);
+  return [...new Set(indices)].map((index) => ({ ...candidates[index]!, isBalanced: true }));
+}
+
+/**
+ * Returns the index of the name whose turn it is, by smooth weighted round robin as in nginx: each gains its weight, and
+ * the one that has most pays for all. One with the weight 0 never has most.
+ */
+function draw(
+  names: readonly string[],
+  weights: ReadonlyMap<string, number>,
+  alias: AliasSettings,
+  { credits }: BalanceServices,
+): number {
+  const before = credits.get(alias) ?? [];
+  const gained = names.map((name, index) => (before[index] ?? 0) + weights.get(name)!);
+  const most = gained.indexOf(Math.max(...gained));
+  for (const name of names) gained[most]! -= weights.get(name)!;
+  credits.set(alias, gained);
+  return most;
+}
+
+/**
+ * Returns the indices of the candidates: first the one whose provider has the fewest requests in flight, or in the `order`
+ * of a session; last those whose circuits are open.
+ */
+function leastBusyFirst(
+  candidates: readonly Candidate[],
+  names: readonly string[],
+  order: readonly number[] | undefined,
+  { breaker, limits, lastAsked }: BalanceServices,
+): number[] {
+  const states = candidates.map(({ provider, model }, index) => {
+    const name = names[index]!;
+    return {
+      index,
+      name,
+      isOpen: Number(breaker.stateOf(provider, model) === 'open'),
+      inFlight: order ? 0 : limits.ofProviders.get(provider.id)!.inFlight,
+      place: order ? order.indexOf(index) : (lastAsked.get(name) ?? 0),
+    };
+  });
+  states.sort((a, b) => a.isOpen - b.isOpen || a.inFlight - b.inFlight || a.place - b.place);
+  lastAsked.set(states[0]!.name, performance.now());
+  return states.map(({ index }) => index);
+}
