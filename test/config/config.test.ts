@@ -129,6 +129,7 @@ describe('defaults', () => {
       firstTokenTimeoutMs: Infinity,
       streamIdleTimeoutMs: 300_000,
       streamKeepaliveMs: 0,
+      emptyAnswers: 'pass',
       shutdownTimeoutMs: 25_000,
       drainDelayMs: 0,
       maxConcurrentRequests: 0,

@@ -346,6 +346,16 @@ const IN_FILE: Record<string, Observation> = {
     )(t);
   },
 
+  'server.empty_answers': each(
+    (value: string) => ({
+      'server.empty_answers': value,
+      script: (_, response) => sendJson(response, { choices: [] }),
+    }),
+    async ({ gateway }) => (await gateway.chat(chatBody())).status,
+    ['fail', 502],
+    ['pass', 200],
+  ),
+
   'server.shutdown_timeout': async (t) => {
     const gate = createGate();
     const upstream = await startUpstream(t, async (_, response) => {
