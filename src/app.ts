@@ -18,14 +18,16 @@ import { createLogger, type LogEntry, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './request/facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
+import { Incidents } from './policy/incidents.ts';
 import { KeyPool } from './policy/key-pool.ts';
 import { createLimits, type Limits } from './policy/limits.ts';
-import { createProviderHealth, type ProviderHealth } from './policy/provider-health.ts';
 import { Connection, type ConnectionOptions } from './store/connection.ts';
 import { createRedisStore, type StoreConnection } from './store/redis-store.ts';
-import { ExhaustionLog } from './upstream/network-error.ts';
 import { createOpenAIProvider, type Provider } from './upstream/provider.ts';
 import { createTransport } from './upstream/transport.ts';
+
+/** While something fails. */
+const JUDGED_EVERY_MS = 1000;
 
 export interface Runtime {
   readonly writeLog: (line: string) => void;
@@ -55,9 +57,10 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     onModels: settings && ((...models) => admin?.onModels(...models)),
   };
   const parts = createParts(initial, runtime, observers, outside);
-  const { breaker, budget, exhaustion, logger, redact, store, transport } = parts;
+  const { breaker, budget, incidents, logger, redact, store, transport } = parts;
   let snapshot = createSnapshot(initial, parts);
   breaker.guard(snapshot.providers.values());
+  incidents.watch(snapshot.providers.keys());
   const server = createHttpServer({
     handler: snapshot.gateway,
     limits: runtime.clientLimits,
@@ -77,11 +80,13 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     openStreams: () => server.calls().filter(({ reply }) => reply.isStream).length,
     bufferedBytes: () => budget.reservedBytes,
     droppedLogLines: () => runtime.droppedLogLines?.() ?? 0,
-    exhaustions: () => exhaustion.count,
+    incidents: () => incidents,
     connections: () => transport.connectionFigures,
     store: () => store?.state,
     circuits: () => breaker.report(redact),
     lastReload: () => lastReload,
+    warnings: () => warningsOf(snapshot.config),
+    listModels: () => learnModels(),
   };
   const config = () => snapshot.config;
   const admin: Admin | undefined =
@@ -95,6 +100,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
     snapshot = createSnapshot(next, parts, snapshot);
     server.use(snapshot.gateway);
     breaker.guard(snapshot.providers.values());
+    incidents.watch(snapshot.providers.keys());
     redact.add(next.secrets);
     logger.configure(logSettingsOf(next, runtime));
     budget.limits = next.server;
@@ -129,12 +135,15 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
         changes = compareSettings(before, read());
         use(changes.config);
       } catch (failure) {
-        const problem = failure instanceof ConfigError ? failure.problems[0] : undefined;
-        const text = redact(problem ?? (failure as Error).message);
-        lastReload = { ...lastReload, failedAtMs: Date.now(), problem: text };
+        const problems =
+          failure instanceof ConfigError ? failure.problems : [(failure as Error).message];
+        const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
+        incidents.set('reload', problems[0] + more);
+        lastReload = { ...lastReload, failedAtMs: Date.now() };
         return logFailure(logger, failure);
       }
       lastReload = { succeededAtMs: Date.now() };
+      incidents.set('reload', undefined);
       admin?.onConfig(changes.config);
       learnModels();
       const known = warningsOf(before);
@@ -162,24 +171,35 @@ function createParts(
   const redact = createRedactor(config.secrets);
   const logger = createLogger({ ...logSettingsOf(config, runtime), toText, write, redact });
   const modelLists: ModelListCache = new WeakMap();
+  const breaker = new CircuitBreaker(logger);
+  const incidents = new Incidents({
+    clock: performance,
+    logger,
+    circuits: () => breaker.report(redact),
+    onTrouble() {
+      const timer = setInterval(() => incidents.advance() || clearInterval(timer), JUDGED_EVERY_MS);
+      timer.unref();
+    },
+  });
+  const onStoreState = (cause: string | undefined) =>
+    incidents.set('store', cause && `${store!.host}:${store!.port}: ${cause}`);
   return {
     ...observers,
     redact,
     logger,
     modelLists,
     transport: create(config.server.upstream),
-    exhaustion: new ExhaustionLog(logger),
-    breaker: new CircuitBreaker(logger),
+    breaker,
+    incidents,
     budget: new ByteBudget(config.server),
     warned: new Set<string>(),
     /** The store of the rate limits, if they are shared with other gateways. */
-    store: store && createRedisStore(logger, (events) => openStore(store, events)),
+    store: store && createRedisStore(onStoreState, (events) => openStore(store, events)),
   };
 }
 
 interface Former extends Pick<CompletionServices, 'providers' | 'keyPools'> {
   readonly limits: Limits;
-  readonly health: ReadonlyMap<string, ProviderHealth>;
 }
 
 /** Creates what depends on the settings: requests keep the one that they began with. Providers with the same settings stay. */
@@ -187,14 +207,12 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
   const { logger, store } = parts;
   const providers = new Map<string, Provider>();
   const keyPools = new Map<string, KeyPool>();
-  const health = new Map<string, ProviderHealth>();
   for (const settings of config.providers.registered) {
     const { id } = settings;
     const created = createOpenAIProvider(settings);
     const before = former?.providers.get(id);
     const isSame = before?.digest === created.digest;
     providers.set(id, isSame ? before : created);
-    health.set(id, former?.health.get(id) ?? createProviderHealth(id, logger));
     if (settings.apiKeys.length === 1) continue;
     keyPools.set(id, (isSame && former?.keyPools.get(id)) || new KeyPool(created, logger));
   }
@@ -204,7 +222,6 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
     providers,
     keyPools,
     limits: createLimits(config, store, former?.limits.state),
-    health,
     lastAsked: new Map<string, number>(),
     credits: new Map<AliasSettings, readonly number[]>(),
     // A fallback without a key is not registered.
@@ -213,7 +230,7 @@ function createSnapshot(config: Config, parts: ReturnType<typeof createParts>, f
   const listModels = createModelList(all);
   const gateway = createGateway({ ...all, listModels });
   const { limits } = all;
-  return { config, providers, keyPools, health, limits, listModels, gateway };
+  return { config, providers, keyPools, limits, listModels, gateway };
 }
 
 function logSettingsOf({ logging }: Config, { isTerminal }: Runtime): LogSettings {

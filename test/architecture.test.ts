@@ -95,7 +95,7 @@ test('each of these things is done in one place', () => {
       auditedFiles('builds headers that go upstream'),
     ],
     ['ends the process', /process\.exit/, ['server.ts']],
-    ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/figures.ts']],
+    ['watches the event loop', /monitorEventLoopDelay\(/, ['admin/event-loop.ts']],
     ['has to do with threads', /worker_threads|SharedArrayBuffer|Atomics|BroadcastChannel/, []],
     ['exposes the garbage collector', /expose-gc/, ['lib/garbage-collector.ts']],
     ['prints', /console\./, []],
@@ -123,8 +123,8 @@ test('no file of src is longer than 250 lines', () => {
 });
 
 /** To raise one is a decision: each line and each word is one to audit. */
-const MAX_LINES = 12_680;
-const MAX_WORDS = 72_000;
+const MAX_LINES = 13_300;
+const MAX_WORDS = 75_500;
 
 test('src has no more lines and words than its budget', () => {
   const texts = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })

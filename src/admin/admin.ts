@@ -14,9 +14,8 @@ import type { Logger } from '../lib/log.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { createAccessCheck, READY_PATH } from './access.ts';
 import { createFeed } from './feed.ts';
-import type { Figures } from './figures.ts';
+import { readinessOf, type Figures } from './figures.ts';
 import { createPage } from './page/page.ts';
-import { readinessOf } from './provider-state.ts';
 import { inChunks } from './series.ts';
 import { createView } from './view.ts';
 

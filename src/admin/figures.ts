@@ -1,13 +1,14 @@
 /** Figures that are read when somebody asks: those of the running parts, and of the process. */
 
 import { readdirSync, readFileSync } from 'node:fs';
-import { monitorEventLoopDelay } from 'node:perf_hooks';
 
 import type { Config } from '../config/config.ts';
 import type { AccessRecord } from '../request/record.ts';
 import { VERSION } from '../lib/version.ts';
 import type { CircuitReport } from '../policy/circuit-breaker.ts';
+import type { Incidents } from '../policy/incidents.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
+import type { LoopDelay } from './event-loop.ts';
 import { NO_LABELS, type LabelSet } from './labels.ts';
 import { renderHead, renderSample } from './series.ts';
 
@@ -26,8 +27,11 @@ export interface Figures {
   openStreams(): number;
   bufferedBytes(): number;
   droppedLogLines(): number;
-  /** Files and connections that could not be opened for want of descriptors or ports. */
-  exhaustions(): number;
+  incidents(): Incidents;
+  /** Of the settings in use. */
+  warnings(): readonly string[];
+  /** Asks the providers for the lists of models that are not known. */
+  listModels(): void;
   /** To providers: `made`, and requests on a `reused` one, since the start. Undefined if the transport does not know them. */
   connections(): Readonly<Record<'open' | 'made' | 'reused', number>> | undefined;
   /** The store of rate limits, if there is one; `fallbacks` are decisions made without it. */
@@ -47,11 +51,7 @@ export interface Figures {
 export interface LastReload {
   readonly succeededAtMs: number;
   readonly failedAtMs?: number;
-  /** The first one. */
-  readonly problem?: string;
 }
-
-const RESOLUTION_MS = 20;
 
 let rssBytes = 0;
 
@@ -77,16 +77,13 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
   const isReloaded = failedAtMs === undefined;
   const store = figures.store();
   const { user, system } = process.cpuUsage();
-  const descriptors = readDescriptors();
   const startSeconds = performance.timeOrigin / 1000;
-  const exhausted = figures.exhaustions();
   return [
     ['gateway_build_info', [[build, 1]], 'Always 1.'],
     ['gateway_requests_in_flight', figures.inFlight(), 'Requests begun and not over.'],
     ['gateway_open_streams', figures.openStreams(), 'Streamed answers being sent.'],
     ['gateway_buffered_bytes', figures.bufferedBytes(), 'Bytes held for all clients together.'],
     ['gateway_log_lines_dropped_total', figures.droppedLogLines(), 'Log lines that were lost.'],
-    ['gateway_descriptors_exhausted_total', exhausted, 'Connections without descriptor or port.'],
     ['gateway_config_last_reload_successful', isReloaded, '1 if the latest succeeded.'],
     [
       'gateway_config_last_reload_success_timestamp_seconds',
@@ -102,8 +99,8 @@ export function readFigures(config: Config, figures: Figures, loopDelayMs: LoopD
     // The names of Prometheus' client libraries.
     ['process_cpu_seconds_total', (user + system) / 1e6, 'CPU time of the process.'],
     ['process_resident_memory_bytes', readRss(), 'Resident memory of the process.'],
-    ['process_open_fds', descriptors.open, 'Open file descriptors.'],
-    ['process_max_fds', descriptors.max, 'Limit of open file descriptors.'],
+    ['process_open_fds', countDescriptors(), 'Open file descriptors.'],
+    ['process_max_fds', MAX_DESCRIPTORS, 'Limit of open file descriptors.'],
     ['process_start_time_seconds', startSeconds, 'Start, in seconds since the epoch.'],
     ['nodejs_eventloop_lag_mean_seconds', loopDelayMs.mean / 1000, 'Mean delay of the event loop.'],
     ['nodejs_eventloop_lag_p99_seconds', loopDelayMs.p99 / 1000, '99th percentile of the delay.'],
@@ -198,38 +195,35 @@ export function oldestAgesMs(calls: Iterable<{ readonly record: AccessRecord }>)
   return ages;
 }
 
-/** Returns the open descriptors of the process and their limit; undefined where the system does not say, and without a free one. */
-export function readDescriptors(): { readonly open?: number; readonly max?: number } {
+/** Undefined where the system does not say. Read while there are descriptors. */
+const MAX_DESCRIPTORS = readMaxDescriptors();
+
+function readMaxDescriptors(): number | undefined {
   try {
-    // Reading the list takes one itself.
-    const open = readdirSync('/proc/self/fd').length - 1;
-    const [, max] =
-      /^Max open files\s+(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? [];
-    return max === undefined ? { open } : { open, max: Number(max) };
+    const limits = readFileSync('/proc/self/limits', 'utf8');
+    return Number(/^Max open files\s+(\d+)/m.exec(limits)?.[1]) || undefined;
   } catch {
-    return {};
+    return undefined;
   }
 }
 
-/** Delays of the event loop, in milliseconds. */
-type LoopDelay = Readonly<Record<'mean' | 'p99' | 'max', number>>;
+/** Returns the open descriptors of the process; undefined where the system does not say. */
+function countDescriptors(): number | undefined {
+  try {
+    // Reading the list takes one itself: if there is none, all are open.
+    return readdirSync('/proc/self/fd').length - 1;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EMFILE' ? MAX_DESCRIPTORS : undefined;
+  }
+}
 
-/**
- * Returns a function for one reader of the delays of the event loop, which is watched from now on. A read clears the
- * histogram if it is at least `windowMs` old: with 0, each read covers the time since the one before.
- */
-export function createLoopWatch(windowMs: number): () => LoopDelay {
-  const delays = monitorEventLoopDelay({ resolution: RESOLUTION_MS });
-  delays.enable();
-  let clearedAtMs = performance.now();
-  // It measures the time between two ticks in nanoseconds, and NaN before the first.
-  const delayMs = (nanoseconds: number) => Math.max(0, nanoseconds / 1e6 - RESOLUTION_MS) || 0;
-  return () => {
-    const [mean, p99, max] = [delays.mean, delays.percentile(99), delays.max].map(delayMs);
-    if (performance.now() - clearedAtMs >= windowMs) {
-      delays.reset();
-      clearedAtMs = performance.now();
-    }
-    return { mean, p99, max } as LoopDelay;
-  };
+/** Returns `ready` if the public port takes requests and some provider may get them, else what is missing. */
+export function readinessOf({ providers }: Config, figures: Figures): string {
+  if (figures.isDraining()) return 'draining';
+  if (!figures.isListening()) return 'not listening';
+  if (providers.registered.length === 0) return 'no provider';
+  const circuits = figures.circuits();
+  const open = circuits.filter(({ model, state }) => model === undefined && state === 'open');
+  const isOpen = (id: string) => open.some(({ provider }) => provider === id);
+  return providers.registered.every(({ id }) => isOpen(id)) ? 'all circuits open' : 'ready';
 }

@@ -57,7 +57,7 @@ function escapeValue(value: string): string {
 /** The labels of completions by a model. */
 export interface ModelSet {
   readonly labels: LabelSet;
-  /** The name that clients use, a space, and the provider's id. */
+  /** The name that clients use. */
   readonly name: string;
 }
 
@@ -98,11 +98,16 @@ export class ModelLabels {
       .with('gen_ai_original_model', this.#labels[original])
       .with('gen_ai_request_model', this.#labels[request])
       .with('gen_ai_response_model', this.#labels[response]);
-    const set = { labels, name: `${this.#labels[original]} ${provider}` };
+    const set = { labels, name: this.#labels[original]! };
     if (isFull) return set;
     this.#size += 1;
     sets.set(key, set);
     return set;
+  }
+
+  /** Returns the name if it is known. */
+  nameOf(name: string): string {
+    return this.#labels[this.#placeOf(name)]!;
   }
 
   #placeOf(name: string | undefined): number {

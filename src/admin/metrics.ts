@@ -25,9 +25,7 @@ const GATEWAY_BOUNDS = [
   0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1,
 ];
 const FAILED: readonly Outcome[] = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
-const OUTCOMES: readonly Outcome[] = ['ok', 'client_closed', 'refused', ...FAILED];
-/** Below 500, those that are not about the client's request. */
-const PROVIDER_STATUSES = [401, 402, 403, 408, 429];
+const OUTCOMES: readonly Outcome[] = ['ok', 'client_closed', 'refused', 'rejected', ...FAILED];
 const TOKENS = [
   ['input', 'prompt_tokens'],
   ['cached_input', 'cached_tokens'],
@@ -48,7 +46,7 @@ const REFUSALS = [...Object.values(CHECKS), INVALID, ...OTHER_LIMITS];
 const FALLBACK_REASONS = ['rate_limited', 'upstream_error', 'timeout', 'circuit_open', 'limit'];
 /** The results of tries that have no status to be expected, and the statuses of the others. */
 const NO_STATUS = ['upstream_error', 'timeout', 'client_closed', 'circuit_open', 'limit'];
-const ERROR_STATUSES = [200, 400, 401, 403, 404, 422, 500, 502, 503, 504, 529];
+const ERROR_STATUSES = [200, 401, 403, 404, 500, 502, 503, 504, 529];
 
 /** Returns the check that refused a request, or whose limit did; undefined if a provider was asked and had another reason. */
 function refusalOf({ outcome, reason = '', status }: RequestFacts): string | undefined {
@@ -60,13 +58,6 @@ function refusalOf({ outcome, reason = '', status }: RequestFacts): string | und
 /** Returns true if the gateway or a provider failed: neither the client's mistake nor its leaving. */
 export function isFailed(outcome: TryFacts['outcome']): boolean {
   return (FAILED as readonly string[]).includes(outcome);
-}
-
-/** Returns true for a provider's status that the client's request has caused. */
-export function isClientError(status: number | undefined): boolean {
-  return (
-    status !== undefined && status >= 400 && status < 500 && !PROVIDER_STATUSES.includes(status)
-  );
 }
 
 /** Returns false for a provider that got no request, because of its open circuit or its limit. */
@@ -158,6 +149,7 @@ export class RequestMetrics {
       this.tries.create([
         provider.with('result', 'ok').with('status', '200'),
         provider.with('result', 'rate_limited').with('status', '429'),
+        provider.with('result', 'rejected').with('status', '400'),
         ...combine([failed], 'status', ERROR_STATUSES.map(String)),
         ...combine(combine([provider], 'result', NO_STATUS), 'status', ['none']),
       ]);

@@ -3,12 +3,15 @@
 import type { TryFacts } from '../request/record.ts';
 import type { FinishedRequest } from '../request/facts.ts';
 import { OTHER, type ModelSet } from './labels.ts';
-import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isClientError, isFailed, isSent } from './metrics.ts';
+import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isSent } from './metrics.ts';
 import { bucketOf, quantile } from './series.ts';
 
 /** The last 15 minutes in steps. */
 const STEPS = 90;
 export const STEP_MS = 10_000;
+/** A median of fewer says nothing. */
+const MIN_FIRST_TOKENS = 10;
+const MINUTE_STEPS = 6;
 /** Clients that come later are `other`. */
 const MAX_CLIENTS = 500;
 
@@ -34,17 +37,18 @@ class Tally extends Map<string | number, number> {
     return [...this].flat().slice();
   }
 
-  /** Returns what is not 0, and the percentiles of first tokens in milliseconds. */
-  report(): Readonly<Record<string, number>> {
+  /** Returns what is not 0, and the percentiles of first tokens in milliseconds, of `minTimes` or more. */
+  report(minTimes = 1): Readonly<Record<string, number>> {
     const times = new Float64Array(FIRST_TOKEN_BOUNDS.length + 1);
     const counts: [string, number][] = [];
     for (const [name, count] of this) {
       if (typeof name === 'number') times[name] = count;
       else if (count !== 0) counts.push([name, count]);
     }
+    if (times.reduce((sum, count) => sum + count) < minTimes) return Object.fromEntries(counts);
     for (const percent of [50, 95]) {
       const seconds = quantile(percent / 100, FIRST_TOKEN_BOUNDS, times);
-      if (seconds !== null) counts.push([`p${percent}`, Math.round(1000 * seconds)]);
+      counts.push([`p${percent}`, Math.round(1000 * seconds!)]);
     }
     return Object.fromEntries(counts);
   }
@@ -54,34 +58,20 @@ class Tally extends Map<string | number, number> {
 class Row {
   /** Counts of the current step. */
   readonly current = new Tally();
-  /** Counts of all steps before it. */
+  /** Counts of the other steps together. */
   readonly #ended = new Tally();
-  /** Counts of the steps that are older than 15 minutes. */
-  readonly #old = new Tally();
   /** Counts of each of the other steps in which something was counted. */
   readonly #steps = new Map<number, Counts>();
   lastError: { readonly at: string; readonly text: string } | undefined;
-  /** The end of the first failure since the last success. */
-  since: string | undefined;
 
-  /** Counts a try at a provider. One that fails by the client's mistake shows that the provider works. */
+  /** Counts a try at a provider. */
   addTry(one: TryFacts, endedAtMs: number): void {
-    const { outcome, status } = one;
-    const { current } = this;
-    current.count('requests');
-    if (outcome === 'client_closed') return;
-    // What the state is judged by.
-    current.count('judged');
-    if (outcome === 'ok') this.since = undefined;
-    if (isClientError(status)) current.count('clientErrors');
-    if (outcome === 'ok' || isClientError(status)) return;
-    this.lastError = { at: new Date(endedAtMs).toISOString(), text: describeTry(one) };
-    current.count(outcome);
+    const { outcome } = one;
+    this.current.count('requests');
+    if (outcome !== 'ok') this.current.count(outcome);
     if (!isFailed(outcome)) return;
-    this.since ??= this.lastError.at;
-    current.count('failed');
-    if (status === 401 || status === 403) current.count('refused');
-    if (status === undefined && outcome === 'upstream_error') current.count('unreachable');
+    this.current.count('failed');
+    this.lastError = { at: new Date(endedAtMs).toISOString(), text: describeTry(one) };
   }
 
   /** Ends a step: the current one is `next` from now on. */
@@ -94,7 +84,7 @@ class Row {
     }
     for (const [before, counts] of this.#steps) {
       if (before > next - STEPS) break;
-      this.#old.add(counts);
+      this.#ended.add(counts, -1);
       this.#steps.delete(before);
     }
   }
@@ -104,11 +94,9 @@ class Row {
     return new Map(this.#steps).set(current, this.current.toCounts());
   }
 
-  /** Returns the sums of the last 15 minutes and since the start. */
+  /** Returns the sums of the last 15 minutes. */
   report() {
-    const start = new Tally(this.#ended).add(this.current.toCounts());
-    const recent = new Tally(start).add(this.#old.toCounts(), -1);
-    return { recent: recent.report(), start: start.report() };
+    return new Tally(this.#ended).add(this.current.toCounts()).report();
   }
 }
 
@@ -136,15 +124,15 @@ export class Traffic {
     const { client, outcome, provider, tries = [] } = request.facts;
     const { prompt_tokens, completion_tokens } = request.facts;
     const firstTokenMs = firstTokenMsOf(request);
-    const rows = [this.#all];
-    if (client !== undefined) {
-      const isRoom = this.#clients.has(client) || this.#clients.size < MAX_CLIENTS;
-      rows.push(rowOf(this.#clients, isRoom ? client : OTHER));
-    }
+    const isKnown = client !== undefined || request.facts.status !== 401 || tries.length > 0;
+    const name = client ?? (isKnown ? 'without a name' : 'no valid key');
+    const isRoom = this.#clients.has(name) || this.#clients.size < MAX_CLIENTS;
+    const rows = [this.#all, rowOf(this.#clients, isRoom ? name : OTHER)];
     if (model) rows.push(rowOf(this.#models, model.name));
     for (const { current } of rows) {
       current.count('requests');
       if (isFailed(outcome)) current.count('failed');
+      else if (outcome !== 'ok') current.count(outcome);
     }
     if (provider !== undefined) rows.push(rowOf(this.#providers, provider));
     for (const { current } of rows) {
@@ -155,18 +143,27 @@ export class Traffic {
       }
     }
     for (const one of tries) {
-      if (isSent(one.outcome)) rowOf(this.#providers, one.provider).addTry(one, request.endedAtMs);
+      // What the gateway itself could not do is on no provider's account.
+      const isProviders = isSent(one.outcome) && one.outcome !== 'internal_error';
+      if (isProviders) rowOf(this.#providers, one.provider).addTry(one, request.endedAtMs);
     }
   }
 
-  /** Returns a provider's sums, its tries of the last `ms` milliseconds, and its last failure. */
-  provider(id: string, ms: number) {
-    const step = this.#advance();
+  /** Returns a provider's sums and its last failure. */
+  provider(id: string) {
+    this.#advance();
     const row = this.#providers.get(id) ?? new Row();
-    const { lastError, since } = row;
-    const tries = new Tally();
-    for (const [at, counts] of row.steps(step)) if (at > step - ms / STEP_MS) tries.add(counts);
-    return { sums: row.report(), tries, lastError, since };
+    return { ...row.report(), lastError: row.lastError };
+  }
+
+  /** Returns a provider's median time to the first token in the last minute, and in the time before; of ten or more. */
+  firstTokens(id: string): (number | undefined)[] {
+    const step = this.#advance();
+    const [newest, former] = [new Tally(), new Tally()];
+    for (const [at, counts] of this.#providers.get(id)?.steps(step) ?? []) {
+      (at > step - MINUTE_STEPS ? newest : former).add(counts);
+    }
+    return [newest, former].map((tally) => tally.report(MIN_FIRST_TOKENS)['p50']);
   }
 
   /** Returns all requests, models by their names and providers, and clients; and the steps of the charts by their numbers. */

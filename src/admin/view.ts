@@ -3,14 +3,15 @@
 import { hostname } from 'node:os';
 
 import { needsKey, type Config } from '../config/config.ts';
+import { redactFacts } from '../lib/log.ts';
 import type { FinishedRequest } from '../request/facts.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import { VERSION } from '../lib/version.ts';
-import { attentionOf } from './attention.ts';
-import { createLoopWatch, readFigures, renderFigure, type Figures } from './figures.ts';
-import { configuredModels, listedModels, ModelLabels } from './labels.ts';
+import { createLoopWatch } from './event-loop.ts';
+import { INCIDENT_KINDS } from '../policy/incident.ts';
+import { type FigureRow, type Figures, readFigures, renderFigure } from './figures.ts';
+import { configuredModels, listedModels, ModelLabels, NO_LABELS } from './labels.ts';
 import { RequestMetrics } from './metrics.ts';
-import { describeProviders } from './provider-state.ts';
 import { RecentRequests } from './recent-requests.ts';
 import { Traffic } from './traffic.ts';
 
@@ -29,6 +30,48 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
   // A name that looks like a key must not be seen.
   const learn = (names: readonly string[]) =>
     models.learn(names.filter((name) => redact(name) === name));
+  let lostLines = 0;
+
+  /** Looks at what happens without a request, and returns the incidents. */
+  function readIncidents() {
+    const incidents = figures.incidents();
+    const lost = figures.droppedLogLines();
+    if (lost > lostLines) incidents.set('log_lines', `${lost} lines since the start`);
+    lostLines = lost;
+    for (const [id, keys] of figures.keysInCooldown()) {
+      const refused = keys.filter(({ status }) => status !== 429);
+      const named = refused.map(({ key, status }) => `key ${key}: ${status}`);
+      if (refused.length > 0) incidents.set('key_refused', named.join(', '), id);
+    }
+    for (const { id } of config().providers.registered) {
+      incidents.judgeSlow(id, ...traffic.firstTokens(id));
+    }
+    const report = incidents.report();
+    if (report.lasting.some(({ kind }) => kind === 'model_list')) figures.listModels();
+    return report;
+  }
+
+  function incidentFigures(): FigureRow[] {
+    const { lasting } = readIncidents();
+    const series = lasting.map(({ kind, provider, model }) => {
+      const labels = NO_LABELS.with('kind', kind).with('provider', provider);
+      return labels.with('model', model && models.nameOf(model));
+    });
+    const counts = figures.incidents().counts;
+    return [
+      [
+        'gateway_incident',
+        [...new Set(series)].map((labels) => [labels, 1]),
+        'Always 1: it lasts.',
+      ],
+      [
+        'gateway_incidents_total',
+        INCIDENT_KINDS.map((kind) => [NO_LABELS.with('kind', kind), counts.get(kind) ?? 0]),
+        'Incidents that have begun.',
+      ],
+    ];
+  }
+
   return {
     /** Counts a finished request. */
     observe(request: FinishedRequest) {
@@ -45,22 +88,24 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
     /** Yields all metrics in the exposition format, in parts. */
     *scrape(): Generator<string> {
       yield* metrics.render();
-      yield* readFigures(config(), figures, scrapeDelay()).map(renderFigure);
+      const rows = readFigures(config(), figures, scrapeDelay());
+      yield* [...incidentFigures(), ...rows].map(renderFigure);
     },
     /** Returns all that the page shows. What has not changed since the last time may be the same object. */
     present() {
       const current = config();
+      const { lasting, ended } = readIncidents();
       const rows = readFigures(current, figures, feedDelay());
       const { clients, ...report } = traffic.report();
       const withLimits = Object.entries(clients).map(([name, row]) => {
         return [name, { ...row, limits: figures.usedOf(name) }] as const;
       });
       return {
-        settings: describeSettings(current, figures.url()),
+        settings: describeSettings(current, figures),
         now: new Date().toISOString(),
         draining: figures.isDraining(),
         accepting: figures.isListening(),
-        attention: attentionOf(current, figures),
+        incidents: [...lasting, ...ended].map((one) => redactFacts(one.toFacts(), redact)),
         figures: Object.fromEntries(rows.filter(([, figure]) => typeof figure === 'number')),
         ...report,
         clients: Object.fromEntries(withLimits),
@@ -72,15 +117,46 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
 }
 
 /** Keys are masked. */
-function describeSettings(config: Config, url: string) {
+function describeSettings(config: Config, figures: Figures) {
   return {
     version: VERSION,
     node: process.versions.node,
     host: hostname(),
     startedAt: new Date(performance.timeOrigin).toISOString(),
-    url,
+    url: figures.url(),
     needsKey: needsKey(config),
     settings: [...config.resolved],
-    warnings: config.warnings,
+    warnings: figures.warnings(),
   };
+}
+
+/** Returns the rows of the page by their ids: registered providers, and those of the settings without a key. */
+function describeProviders(
+  { providers: { registered, skipped } }: Config,
+  figures: Figures,
+  traffic: Traffic,
+  redact: Redactor,
+) {
+  const circuits = figures.circuits();
+  const agesMs = figures.oldestAgesMs();
+  const asked = registered.map(({ id }) => {
+    const { lastError: raw, ...sums } = traffic.provider(id);
+    const lastError = raw && { ...raw, text: redact(raw.text) };
+    const keptAway = circuits
+      .filter(({ provider, state }) => provider === id && state === 'open')
+      .map(({ model, openUntilMs }) => ({ model, until: wallClock(openUntilMs) }));
+    const inFlight = figures.inFlightOf(`providers.${id}`);
+    const oldestSeconds = Math.floor((agesMs.get(id) ?? 0) / 1000);
+    return [id, { ...sums, keptAway, lastError, inFlight, oldestSeconds }];
+  });
+  // Built-in providers without a key are of interest only if the settings name them.
+  const named = skipped.filter(({ isConfigured }) => isConfigured);
+  const rest = named.map(({ id, reason }) => [id, { skipped: reason }]);
+  return Object.fromEntries([...asked, ...rest]) as Record<string, object>;
+}
+
+/** Takes a time on the clock of `performance.now()`; whole seconds, so that it stays the same. */
+function wallClock(ms: number): string {
+  const atMs = performance.timeOrigin + ms;
+  return new Date(Math.round(atMs / 1000) * 1000).toISOString();
 }

@@ -45,6 +45,7 @@ export const SETTINGS = {
     first_token_timeout: seconds(1),
     stream_idle_timeout: seconds(0, 300),
     stream_keepalive: seconds(0, 0),
+    empty_answers: oneOf(['pass', 'fail'], 'pass'),
     shutdown_timeout: seconds(0, 25),
     ...CONCURRENCY,
     drain_delay: seconds(0, 0),

@@ -9,11 +9,13 @@ import { ClientGone, type GatewayError, type Outcome } from '../lib/errors.ts';
 import type { Logger, LogLevel } from '../lib/log.ts';
 import type { RequestFacts, RequestObserver } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
+import type { Incidents } from '../policy/incidents.ts';
 
 const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
   ok: 'info',
   client_closed: 'info',
   refused: 'info',
+  rejected: 'info',
   rate_limited: 'warn',
   upstream_error: 'warn',
   timeout: 'warn',
@@ -24,6 +26,7 @@ const LEVELS: Readonly<Record<Outcome, LogLevel>> = {
 export function createAccessLog(
   { logging, server }: Config,
   logger: Logger,
+  incidents: Incidents,
   observe: RequestObserver | undefined,
 ) {
   const { trustedProxies } = server;
@@ -36,6 +39,7 @@ export function createAccessLog(
     logFinished(call: Call): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
+      incidents.recordRequest(call.record, outcome);
       const isHealth = call.path === '/health' && outcome === 'ok';
       // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
       const isShutdown =

@@ -7,7 +7,7 @@ import type { Logger } from '../lib/log.ts';
 import type { Caller } from '../policy/affinity.ts';
 import type { CircuitBreaker, Probe } from '../policy/circuit-breaker.ts';
 import type { KeyPool } from '../policy/key-pool.ts';
-import type { ProviderHealth } from '../policy/provider-health.ts';
+import type { Incidents } from '../policy/incidents.ts';
 import { Attempt, type ChatRequest } from '../request/record.ts';
 import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
 import type { UpstreamReply } from '../upstream/provider.ts';
@@ -23,7 +23,7 @@ export interface CompletionServices extends AttemptServices, CandidateServices {
   readonly logger: Logger;
   /** By the provider's id; absent if it has one key. */
   readonly keyPools: ReadonlyMap<string, KeyPool>;
-  readonly health: ReadonlyMap<string, ProviderHealth>;
+  readonly incidents: Incidents;
 }
 
 /** One request on its way through the candidates. */
@@ -120,12 +120,13 @@ function beginAttempt(
 function endAttempt(
   attempt: Attempt,
   failure: GatewayError | ClientGone | undefined,
-  { call, services }: Asking,
+  { call, chat, services }: Asking,
 ): void {
   attempt.recordEnd(failure);
   logAttempt('try', attempt, call, services.logger);
   if (failure instanceof ClientGone) throw failure;
-  services.health.get(attempt.provider)!(failure);
+  // A stream was counted when it began.
+  if (failure || !chat.stream) services.incidents.record(attempt, failure);
   if (failure && failure.details.provider === undefined) throw failure;
 }
 

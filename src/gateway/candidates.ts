@@ -37,7 +37,7 @@ export interface CandidateServices {
  * - for `<provider_id>/<model_name>`, split at the first slash, that provider;
  * - for a provider's id, that one with its default model;
  * - for any other name the primary provider;
- * and behind them each fallback that is not among them, with its own default model.
+ * and behind them each fallback that is not among them, with its own default model. With `x-gateway-fallback: off` only the first.
  *
  * The client's `models` must have the name as it was sent, or, if it is no alias, as `<provider_id>/<model_name>`. Throws
  * `unknownProvider` or `invalidRequest`; to a client with `models` `notFound` for every other name, so that it does not
@@ -64,10 +64,10 @@ export function candidatesFor(
     return one;
   });
   const isInOrder = !alias || alias.balance === 'order';
-  return withFallbacks(
-    isInOrder ? candidates : balanced(candidates, alias, call, services),
-    services.fallbacks,
-  );
+  const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
+  // The client wants the answer of the one that it has named, or none.
+  if (call.headers['x-gateway-fallback'] === 'off') return ordered.slice(0, 1);
+  return withFallbacks(ordered, services.fallbacks);
 }
 
 function notAllowed(): GatewayError {

@@ -39,9 +39,9 @@ const WEB_ORIGIN_HOST = /^https?:\/\/(.*?)(?::\d+)?$/i;
 
 /** Creates the gateway: what answers and logs the calls of the public port. */
 export function createGateway(services: GatewayServices) {
-  const { config, limits, logger, observe, redact } = services;
+  const { config, incidents, limits, logger, observe, redact } = services;
   const { server, clients } = config;
-  const accessLog = createAccessLog(config, logger, observe);
+  const accessLog = createAccessLog(config, logger, incidents, observe);
   const authenticate = createAuthenticator(server.auth, clients);
   const isOpen = !needsKey(config);
   // With CORS pages are wanted; with keys they are no danger.
@@ -137,6 +137,8 @@ async function fail(call: Call, thrown: unknown): Promise<void> {
 /** Adds who answered, under which id, and whose time it took. */
 function addOwnHeaders(headers: ResponseHeaders, { record }: Call, redact: Redactor): void {
   if (record.provider) headers['x-gateway-provider'] = record.provider;
+  const asked = record.tries.filter(({ wasAsked }) => wasAsked).length;
+  if (asked > 1) headers['x-gateway-tries'] = String(asked);
   const upstreamId = record.attempt?.upstreamRequestId;
   if (upstreamId) headers['x-upstream-request-id'] = redact(upstreamId);
   const spent = record.timeSpent(performance.now());

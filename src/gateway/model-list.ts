@@ -9,6 +9,7 @@ import type { Redactor } from '../lib/secrets.ts';
 import { memberOf, parseUntrustedJson } from '../lib/json.ts';
 import { isKeyStatus, type KeyPool } from '../policy/key-pool.ts';
 import { mayName } from '../policy/authentication.ts';
+import type { Incidents } from '../policy/incidents.ts';
 import { type ListedModel, readModelList } from '../upstream/listed-models.ts';
 import type { Provider } from '../upstream/provider.ts';
 import type { Transport } from '../upstream/transport.ts';
@@ -33,6 +34,7 @@ interface ModelListServices {
   readonly transport: Transport;
   readonly logger: Logger;
   readonly redact: Redactor;
+  readonly incidents: Incidents;
   /** Takes the names of a provider's models, as that provider has listed them. */
   readonly onModels?: ((provider: string, names: readonly string[]) => void) | undefined;
   /** The lists of the providers. It outlives a reload for providers whose settings are the same. */
@@ -55,7 +57,8 @@ interface CachedList {
  * Returns a function that makes the list. A provider whose own list fails contributes its last one and its `default_model`.
  */
 export function createModelList(services: ModelListServices): ModelList {
-  const { providers, keyPools, transport, logger, redact, onModels, modelLists } = services;
+  const { providers, incidents, keyPools, transport, logger, redact, onModels, modelLists } =
+    services;
   /**
    * Bodies by the models that a client may name, as JSON; with all of them by undefined. As many as the settings have
    * different lists. Clients that do not read hold no copies.
@@ -97,15 +100,10 @@ export function createModelList(services: ModelListServices): ModelList {
     } catch (thrown) {
       failure = thrown as Error;
     }
-    const facts = {
-      provider: provider.id,
-      cause: failure && describeCause(failure.cause ?? failure),
-    };
-    const isSame = (cached.isUp ?? true) === (failure === undefined);
-    if (isSame)
-      logger.log('debug', 'model list fetched', { ...facts, models: cached.models.length });
-    else if (failure) logger.log('warn', 'model list failed', facts);
-    else logger.log('info', 'model list works again', facts);
+    const cause = failure && (describeCause(failure.cause ?? failure) ?? failure.message);
+    const facts = { provider: provider.id, cause, models: cached.models.length };
+    logger.log('debug', 'model list fetched', facts);
+    incidents.set('model_list', cause, provider.id);
     cached.isUp = failure === undefined;
     cached.freshUntilMs = performance.now() + (failure ? FRESH_AFTER_FAILURE_MS : FRESH_MS);
     cached.fetching = undefined;

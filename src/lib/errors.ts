@@ -5,6 +5,7 @@ export type Outcome =
   | 'ok'
   | 'client_closed'
   | 'refused'
+  | 'rejected'
   | 'rate_limited'
   | 'upstream_error'
   | 'timeout'
@@ -56,6 +57,8 @@ export interface ErrorDetails {
   readonly provider?: string;
   /** The provider's own HTTP status (API_ERROR). */
   readonly upstreamStatus?: number;
+  /** The provider has answered a mistake of the client's own: it works. */
+  readonly isRejected?: boolean;
   readonly retryAfterSeconds?: number;
   /** Response headers that belong to the failure: `allow`, or allow-listed ones of the upstream. */
   readonly headers?: Readonly<Record<string, string>>;
@@ -104,6 +107,7 @@ export class GatewayError extends Error {
   }
 
   get outcome(): Outcome {
+    if (this.details.isRejected) return 'rejected';
     const [status] = ERROR_TABLE[this.kind];
     if (status === 429) return 'rate_limited';
     if (status === 504) return 'timeout';

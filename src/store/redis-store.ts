@@ -1,6 +1,5 @@
 /** The rate limits of several gateways in one Redis or Valkey. */
 
-import type { Logger } from '../lib/log.ts';
 import type { RateLimitStore } from '../policy/limits.ts';
 import type { Connection, ConnectionOptions } from './connection.ts';
 
@@ -15,9 +14,9 @@ export interface StoreState {
 
 export type StoreConnection = Pick<Connection, 'run'>;
 
-/** Creates the store, which connects by `open`; nothing connects yet. It logs when it is away, and when it is back. */
+/** Creates the store, which connects by `open`; nothing connects yet. `onState` takes why a connection failed, or undefined when one works. */
 export function createRedisStore(
-  logger: Logger,
+  onState: (cause: string | undefined) => void,
   open: (events: ConnectionOptions) => StoreConnection,
 ): RateLimitStore & { readonly state: Readonly<StoreState> } {
   const state: StoreState = { isAway: false, fallbacks: 0 };
@@ -29,7 +28,7 @@ export function createRedisStore(
     const openedAtMs = performance.now();
     const onReady = () => {
       ready = connection;
-      if (state.isAway) logger.log('info', 'rate limit store back');
+      onState(undefined);
       state.isAway = false;
       onSettled();
     };
@@ -38,10 +37,8 @@ export function createRedisStore(
       const isFailure = !ready || !wasIdle;
       ready = undefined;
       onSettled();
-      if (isFailure && !state.isAway) {
-        state.isAway = true;
-        logger.log('warn', 'rate limit store away', { cause });
-      }
+      state.isAway ||= isFailure;
+      if (isFailure) onState(cause);
       // Only after a long connection: one that fails with the first request would be opened again and again.
       if (performance.now() - openedAtMs > MAX_PAUSE_MS) pauseMs = MIN_PAUSE_MS;
       const jitter = 1 - Math.random() / 2;

@@ -12,7 +12,8 @@ import {
   parseUntrustedJson,
 } from '../lib/json.ts';
 import type { AttemptContext } from './attempt-context.ts';
-import { providerError } from './network-error.ts';
+import { isEmptyCompletion } from './empty-answer.ts';
+import { emptyAnswerError, providerError } from './network-error.ts';
 import { errorOf } from './provider-error.ts';
 import { reportsError } from './reported-error.ts';
 import type { UpstreamReply } from './provider.ts';
@@ -78,7 +79,12 @@ function readShort(parts: readonly Buffer[], context: AttemptContext): AnswerFau
   const json = parseUntrustedJson(bytes.toString('utf8'));
   if (json === undefined) return 'not JSON';
   const choices = memberOf(json, 'choices') ?? undefined;
-  if (choices === undefined) return reportsError(json) ? errorOf(json, context) : undefined;
+  if (choices === undefined && reportsError(json)) return errorOf(json, context);
+  const { emptyAnswers } = context.services.config.server;
+  if (emptyAnswers === 'fail' && isEmptyCompletion(json)) {
+    return emptyAnswerError(context.attempt.provider);
+  }
+  if (choices === undefined) return undefined;
   const list: unknown[] = Array.isArray(choices) ? choices : [];
   const reasons = list.map((choice) => memberOf(choice, 'finish_reason'));
   context.attempt.noteModel(memberOf(json, 'model'));

@@ -15,6 +15,7 @@ import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../
 import type { AttemptContext } from './attempt-context.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { providerError } from './network-error.ts';
+import { isPreamble, isUsageChunk } from './empty-answer.ts';
 import { errorOf } from './provider-error.ts';
 import { reportsError } from './reported-error.ts';
 
@@ -41,10 +42,10 @@ export class EventInspector {
   readonly splitter = new EventSplitter();
   /** Nothing was passed on yet: a byte order mark may come. */
   #isAtStart = true;
-  /** Data besides `[DONE]` and chunks of usage has come. */
-  hasData = false;
-  /** A chunk of usage was passed on. */
-  hasUsage = false;
+  /** An event has come that is neither a preamble nor `[DONE]`. */
+  hasBegun = false;
+  /** A preamble has come. */
+  hasPreamble = false;
   /** `[DONE]` was seen: the stream is over. */
   isDone = false;
   /** The line feed of the line end behind `[DONE]` may still come. */
@@ -98,7 +99,7 @@ export class EventInspector {
       throw providerError(attempt.provider, 'an event is too large');
     let scan = scanEvents(events, this.#isModelWanted);
     let found: Inspection = { passed: events };
-    if (this.hasData && !scan.isSuspicious) this.#noteChoices(scan);
+    if (this.hasBegun && !scan.isSuspicious) this.#noteChoices(scan);
     else {
       found = this.#parse(events);
       const isWhole = found.passed.length === events.length;
@@ -142,9 +143,11 @@ export class EventInspector {
         this.isEndOpen = this.splitter.isLineEndOpen && end === events.length;
         return { passed: events.subarray(0, end) };
       }
-      const isUsage = isUsageChunk(json);
-      this.hasUsage ||= isUsage && !this.#context.attempt.usageAdded;
-      this.hasData ||= data !== '' && !isUsage;
+      if (!this.hasBegun && data !== '') {
+        const { emptyAnswers } = this.#context.services.config.server;
+        if (isPreamble(json, emptyAnswers === 'fail')) this.hasPreamble = true;
+        else this.hasBegun = true;
+      }
       // The comments before the event are scanned with it, as in a run that is not parsed: else the result depends on the cuts.
       this.#noteChoices(scanEvents(events.subarray(before, start), false));
       this.#noteChoices(scanEvents(events.subarray(start, end), false), json);
@@ -217,12 +220,6 @@ export function scanEvents(events: Buffer, isModelWanted: boolean) {
   }
   const usage = usageStart > 0 ? readLine(events, usageStart) : '';
   return { isSuspicious: isSuspicious || index === 'other', index, model, finishReason, usage };
-}
-
-/** Returns whether a chunk has a `usage` and no choices. Azure adds `latency_checkpoint`, others `x_groq`, `timings` and more. */
-function isUsageChunk(json: unknown): boolean {
-  const choices = memberOf(json, 'choices') ?? [];
-  return Boolean(memberOf(json, 'usage')) && Array.isArray(choices) && choices.length === 0;
 }
 
 /** Returns whether the data of an event is not cut off. */

@@ -3,7 +3,6 @@
 import { isIPv4 } from 'node:net';
 
 import { GatewayError, type ErrorDetails } from '../lib/errors.ts';
-import type { Logger } from '../lib/log.ts';
 
 /** State of a connection when it broke, which decides whether its request may be repeated. */
 export type ConnectionFailure =
@@ -54,6 +53,11 @@ export function providerError(provider: string, text: string, cause?: string): G
   return new GatewayError('provider', text, { provider, cause });
 }
 
+/** The error of an answer that says nothing, with `[server] empty_answers = "fail"`: it may say more if it is asked for again. */
+export function emptyAnswerError(provider: string): GatewayError {
+  return new GatewayError('provider', 'the answer is empty', { provider, retryable: true });
+}
+
 /**
  * Translates a `TransportError`, and returns other errors unchanged. Hosts, ports and library texts stay in `cause`, for
  * the log.
@@ -67,7 +71,7 @@ export function upstreamFailure(thrown: unknown, provider: string): unknown {
     // Not the provider's fault. As text: the stack of an error would say nothing more.
     return new GatewayError('internal', 'Internal server error', {
       provider,
-      cause: `${exhaustion.code}: ${exhaustion.message}`,
+      cause: `${exhaustion.code}: ${LOCAL_LIMITS[exhaustion.code]}`,
       retryable: true,
     });
   }
@@ -102,8 +106,6 @@ const LOCAL_LIMITS: Record<string, string> = {
   EADDRNOTAVAIL: 'local ports (net.ipv4.ip_local_port_range)',
 };
 
-const EXHAUSTION_REPORT_MS = 1000;
-
 type SystemError = Error & { readonly code: string; readonly address?: string };
 
 /** Returns the error that says what has run out, if `error` is one, or has one for an address that was tried. */
@@ -114,27 +116,4 @@ function exhaustionOf(error: unknown): SystemError | undefined {
     // For an IPv6 address it means no more than that this machine has none itself.
     return code === 'EADDRNOTAVAIL' ? isIPv4(address) : Object.hasOwn(LOCAL_LIMITS, code);
   });
-}
-
-/** Counts these errors and logs them, once a second at most. */
-export class ExhaustionLog {
-  readonly #logger: Logger;
-  /** Since the start. */
-  count = 0;
-  #loggedAtMs = -Infinity;
-
-  constructor(logger: Logger) {
-    this.#logger = logger;
-  }
-
-  /** Other errors are ignored. */
-  record(error: unknown): void {
-    const cause = exhaustionOf(error)?.code;
-    if (cause === undefined) return;
-    this.count += 1;
-    const nowMs = performance.now();
-    if (nowMs - this.#loggedAtMs < EXHAUSTION_REPORT_MS) return;
-    this.#loggedAtMs = nowMs;
-    this.#logger.log('error', 'descriptors exhausted', { cause, limit: LOCAL_LIMITS[cause] });
-  }
 }

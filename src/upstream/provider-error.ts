@@ -14,6 +14,8 @@ import type { UpstreamHeaders } from './provider.ts';
 const MAX_RETRY_AFTER_SECONDS = 86_400;
 const MAX_ERROR_TEXT_CHARACTERS = 500;
 const RETRYABLE_STATUSES = new Set([408, 429, 500, 502, 503, 504, 529]);
+/** A client's own mistakes; a 404 is one if it is about the model. */
+const REJECTED_STATUSES = new Set([400, 413, 422, 451]);
 const REFUSED_BY_POLICY = /content[_-]?(?:policy|filter)|moderation|safety/i;
 /** The account is out of money: to repeat the request cannot help. */
 const BILLING_CODE = /^insufficient_|billing/i;
@@ -70,6 +72,7 @@ export function toProviderError(
     ...(status === 429 && { limit: 'upstream' }),
     status,
     upstreamStatus: status,
+    isRejected: REJECTED_STATUSES.has(status) || (status === 404 && fault.isAboutModel),
     headers: {
       ...(headers && returnedHeaders(headers, context)),
       ...(isBilling && { 'x-should-retry': 'false' }),
@@ -139,7 +142,10 @@ export function readFault(json: unknown) {
     .flatMap((source) => STATUS_NAMES.map((name) => memberOf(source, name)))
     .find(isErrorStatus);
   const status = Number(named ?? statusOf(code) ?? statusOf(type) ?? 502);
-  return { message: firstText(json), code, type, status };
+  const message = firstText(json);
+  // A page, and the text of a proxy, is that of a wrong base_url.
+  const isAboutModel = typeof json === 'object' && /model/i.test(`${message} ${code} ${type}`);
+  return { message, code, type, status, isAboutModel };
 }
 
 /** The first text under one of the names, in arrays and objects inside them too. */

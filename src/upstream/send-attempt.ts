@@ -7,7 +7,7 @@ import { EVENT_STREAM_HEADERS } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { passCompletion } from './completion.ts';
 import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
-import { providerError, timeoutError, TransportError, upstreamFailure } from './network-error.ts';
+import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
 import type { UpstreamReply, UpstreamRequest } from './provider.ts';
 import { relayStream } from './stream-relay.ts';
@@ -25,7 +25,7 @@ const EVENT_STREAM_TYPE = /^\s*text\/event-stream\s*(?:;|$)/i;
 /** Success without a body (RFC 9110 15.3.5, 15.3.6), and 407, which only a proxy may answer. */
 const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
 
-/** Sends the request once, and begins its time limit: until a complete answer, or the first event of a stream. Rejects as the transport does. */
+/** Sends the request once, and begins its time limit: until a complete answer, or the first token of a stream. Rejects as the transport does. */
 export function sendAttempt(
   request: UpstreamRequest,
   context: AttemptContext,
@@ -34,7 +34,7 @@ export function sendAttempt(
   const { firstTokenTimeoutMs } = services.config.server;
   const limitMs = Math.min(settings.timeoutMs, isStream ? firstTokenTimeoutMs : Infinity);
   deadline.arm(limitMs, () => {
-    const cause = `no ${isStream ? 'first event' : 'complete answer'} in ${limitMs} ms`;
+    const cause = `no ${isStream ? 'first token' : 'complete answer'} in ${limitMs} ms`;
     return timeoutError(attempt.provider, { cause });
   });
   return services.transport.send(addClientHeaders(request, context), deadline);
@@ -58,12 +58,11 @@ export function passReply(
 
 /** Ends the attempt that has thrown this, its request too, and returns why it failed. */
 export function failureOf(thrown: unknown, context: AttemptContext): GatewayError | ClientGone {
-  const { attempt, call, deadline, services } = context;
+  const { attempt, call, deadline } = context;
   // Also ends a reply that was not read to its end.
   deadline.abandon();
   // What the client has not taken of a stream is still held.
   if (!attempt.hasAnswer) call.answerReservation.resize(0);
-  if (thrown instanceof TransportError) services.exhaustion.record(thrown.cause);
   const failure = upstreamFailure(thrown, attempt.provider);
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }

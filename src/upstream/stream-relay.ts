@@ -1,6 +1,6 @@
 /**
- * Relays a streamed completion. The answer begins with the first event that has data: until then nothing is sent, but comments
- * to a client whose stream has begun with one. Every event passes byte for byte, but a chunk of usage that the gateway itself
+ * Relays a streamed completion. The answer begins with the first event that is no preamble: until then nothing is sent, but
+ * comments to a client whose stream has begun with one. Every event passes byte for byte, but a chunk of usage that the gateway itself
  * has asked for. A blank line and a `[DONE]` that are missing are added to a stream that has finished.
  */
 
@@ -12,13 +12,13 @@ import { BYTE_ORDER_MARK, encodeEvent } from '../lib/sse.ts';
 import type { AttemptContext } from './attempt-context.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
-import { providerError, timeoutError } from './network-error.ts';
+import { emptyAnswerError, providerError, timeoutError } from './network-error.ts';
 import type { UpstreamReply } from './provider.ts';
 
 /** Always held: one read of a socket. More is taken from the budget. */
 const MAX_CHUNK_BYTES = 65_536;
-/** Limit for keep-alive comments before the first event. */
-const MAX_COMMENT_BYTES = 1_048_576;
+/** Limit for preambles and comments. */
+const MAX_PREAMBLE_BYTES = 1_048_576;
 /** Interval at which a stream that waits for memory tries again. */
 const WAIT_MS = 10;
 /** As much of the idle limit as one wait for the client counts at most: a client that takes longer does not read. */
@@ -114,35 +114,42 @@ class StreamRelay implements ByteSink {
   #take(found: Inspection): boolean {
     if (!this.#seen) return this.#pass(found);
     if (!this.#beginsWith(found, this.#seen)) return true;
-    const { attempt, call } = this.#context;
+    const { attempt, call, services } = this.#context;
     const seen = this.#seen.take();
     // Behind a comment, a byte order mark would be part of the name of a field.
     const isMarkMisplaced =
       call.reply.hasBegun && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK;
     this.#seen = undefined;
     attempt.beginAnswer();
+    services.incidents.record(attempt);
     call.bodyReservation.dropBody();
     call.reply.beginStream(this.#head.status, this.#head.headers);
     call.reply.onRoom = () => this.#resume();
     return this.#pass({ ...found, passed: seen.subarray(isMarkMisplaced ? 3 : 0) });
   }
 
-  /** Keeps what comes before and with the first data. Returns whether that is there; throws if it will never be. */
+  /** Keeps what comes before and with the beginning of the answer. Returns whether that is there; throws if it will never be. */
   #beginsWith(found: Inspection, seen: ChunkBuffer): boolean {
-    const { reply } = this.#context.call;
-    const { hasData, hasUsage, isDone } = this.#inspector;
+    const { call, services } = this.#context;
+    const { hasBegun, hasPreamble, isDone, isFinished } = this.#inspector;
     if (found.passed.length > 0) seen.push(found.passed);
     this.#hold(seen.size);
-    if (hasData) return true;
+    if (hasBegun) return true;
     if (found.error) throw found.error;
-    if (seen.size > MAX_COMMENT_BYTES) {
-      throw this.#error('too many comments before the first event');
+    if (seen.size > MAX_PREAMBLE_BYTES) {
+      throw this.#error('too much before the first token');
+    }
+    if (hasPreamble && (isDone || (this.#hasUpstreamEnded && isFinished))) {
+      if (services.config.server.emptyAnswers === 'pass') return true;
+      throw emptyAnswerError(this.#context.attempt.provider);
     }
     if (isDone || this.#hasUpstreamEnded) {
       const cause = `content-type: ${this.#upstream.headers.get('content-type') ?? 'none'}`;
       throw this.#error('the stream ended before its first event', cause);
     }
-    if (reply.hasBegun && seen.size > 0 && !hasUsage && reply.hasRoom) reply.write(seen.take());
+    // A preamble waits: another provider may still be asked.
+    const mayPass = call.reply.hasBegun && call.reply.hasRoom && !hasPreamble;
+    if (mayPass && seen.size > 0) call.reply.write(seen.take());
     this.#hold(seen.size);
     return false;
   }

@@ -9,7 +9,7 @@ import { test, type TestContext } from 'node:test';
 
 import { Traffic } from '../../src/admin/traffic.ts';
 import { quantile } from '../../src/admin/series.ts';
-import { idle, replaceNow, untilSteady, useManualTimers } from '../support/clock.ts';
+import { idle, replaceNow, stopClock, untilSteady, useManualTimers } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
 import {
@@ -362,15 +362,18 @@ test('the feed begins with the settings, keys masked, the last requests and the 
   assert.equal(counts.length, 90);
   assert.equal((counts.at(-1)!.requests ?? 0) + (counts.at(-2)!.requests ?? 0), 2);
   const [p, groq] = providers;
-  assert.deepEqual([p.id, p.state, p.requests, p.failed], ['p', 'good', 2, undefined]);
+  assert.deepEqual([p.id, p.requests, p.failed], ['p', 2, undefined]);
   assert.ok(p.p50 >= 0);
-  assert.deepEqual([sums.start.p50, p.start.p50], [p.p50, p.p50]);
-  assert.deepEqual([groq.id, groq.state, groq.why], ['groq', 'skipped', 'enabled = false']);
+  assert.equal(sums.p50, p.p50);
+  assert.deepEqual([groq.id, groq.skipped], ['groq', 'enabled = false']);
   assert.deepEqual(
     models.map(({ id, requests: count }: { id: string; requests: number }) => [id, count]),
-    [['other p', 2]],
+    [['other', 2]],
   );
-  assert.deepEqual(clients, []);
+  assert.deepEqual(
+    clients.map(({ id }: { id: string }) => id),
+    ['without a name'],
+  );
 });
 
 test('a key in a model name or in an answer is neither in the feed nor in the metrics', async (t) => {
@@ -404,21 +407,19 @@ test('the feed tells of each request that ends, and what became of a provider', 
   const seen: unknown[] = [];
   while (seen.length < 3) seen.push(...(await feed.next('requests')));
   assert.equal(seen.length, 3);
-  const { providers } = await feed.next('state', (state) => state.providers[0].state === 'open');
+  const { incidents, providers } = await feed.next('state', (state) => state.incidents.length > 0);
   const [p, q] = providers;
-  assert.match(p.why, /ECONNREFUSED/);
-  assert.ok(Date.parse(p.openUntil) > Date.parse(p.lastError.at));
+  assert.match(incidents[0].cause, /ECONNREFUSED/);
+  assert.ok(Date.parse(p.keptAway[0].until) > Date.parse(p.lastError.at));
   assert.deepEqual([p.upstream_error, p.failed], [3, 3]);
   assert.match(p.lastError.text, /ECONNREFUSED/);
-  assert.deepEqual([q.state, q.requests, q.lastError], ['good', 3, undefined]);
+  assert.deepEqual([q.requests, q.lastError], [3, undefined]);
   await feed.next('state');
   const told = feed.events.filter(({ name }) => name === 'requests').flatMap(({ data }) => data);
   assert.equal(told.length, 3);
   const now = performance.now.bind(performance);
   replaceNow(t, () => now() + 10_000);
-  const rested = await feed.next('state', (state) => state.providers[0].state !== 'open');
-  const { state, openUntil, why } = rested.providers[0];
-  assert.deepEqual([state, openUntil, why], ['half-open', undefined, p.why]);
+  await feed.next('state', (state) => state.providers[0].keptAway.length === 0);
 });
 
 test('the delays of the event loop in the feed are those of 15 s, however many pages read them', async (t) => {
@@ -460,60 +461,14 @@ test('a client that leaves is no error of its provider', async (t) => {
   assert.deepEqual([failed, lastError], [undefined, undefined]);
 });
 
-test('the state of a provider is that of its tries of the last five minutes, without mistakes of clients', async (t) => {
-  let nowMs = performance.now();
-  replaceNow(t, () => nowMs);
-  t.mock.method(Date, 'now', () => Math.round(performance.timeOrigin + nowMs));
-  const upstream = await startUpstream(t);
-  const gateway = await startAdmin(t, providerToml(upstream));
-  const answer = async (status: number, count: number) => {
-    const error = { error: { message: 'so it was told' } };
-    upstream.script = (_, response) =>
-      sendJson(response, status === 200 ? { choices: [] } : error, { status });
-    for (let at = 0; at < count; at += 1) await gateway.chat(chatBody());
-    const [provider] = (await readState(t, gateway)).providers;
-    return provider;
-  };
-  const forget = () => (nowMs += 300_000);
-  assert.equal((await answer(200, 0)).state, 'not asked');
-  for (const status of [400, 404, 413, 422]) {
-    const row = await answer(status, 3);
-    assert.deepEqual([row.state, row.why, row.since], ['good', undefined, undefined]);
-  }
-  const { clientErrors, failed } = await answer(200, 1);
-  assert.deepEqual([clientErrors, failed], [12, undefined]);
-  forget();
-  const failing = await answer(503, 1);
-  assert.equal(failing.state, 'failing');
-  assert.equal(failing.why, failing.lastError.text);
-  assert.match(failing.why, /^503 so it was told/);
-  assert.ok(Date.parse(failing.since) <= Date.parse(failing.lastError.at));
-  assert.equal((await answer(429, 1)).since, failing.since);
-  // Of fewer than five tries no share is told.
-  assert.equal((await answer(200, 2)).state, 'good');
-  const partly = await answer(503, 12);
-  assert.deepEqual([partly.state, partly.share], ['partly', 14 / 16]);
-  assert.equal((await answer(200, 265)).state, 'good');
-  forget();
-  const refused = await answer(401, 2);
-  assert.equal(refused.state, 'key refused');
-  assert.ok(Date.parse(refused.since) > Date.parse(failing.since), 'since the last success');
-  forget();
-  assert.equal((await answer(200, 0)).state, 'not asked');
-  const away = await startAdmin(t, providerToml({ baseUrl: NOBODY_LISTENS }, 'away'));
-  await away.chat(chatBody({ model: 'away/m' }));
-  assert.equal((await readState(t, away)).providers[0].state, 'unreachable');
-});
-
 test('requests that hang are told with the age of the oldest one at their provider', async (t) => {
   let nowMs = Math.ceil(performance.now());
   replaceNow(t, () => nowMs);
   const { gateway, asked, release } = await startHeld(t);
   const told = async () => {
-    const [{ state, inFlight, oldestSeconds }] = (await readState(t, gateway)).providers;
+    const [{ inFlight, oldestSeconds }] = (await readState(t, gateway)).providers;
     const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
     return {
-      state,
       inFlight,
       oldestSeconds,
       metric: sum('gateway_provider_oldest_request_seconds'),
@@ -523,16 +478,17 @@ test('requests that hang are told with the age of the oldest one at their provid
   await asked;
   nowMs += 14_000;
   const { oldestSeconds, metric, ...rest } = await told();
-  assert.deepEqual(rest, { state: 'not asked', inFlight: 1 });
+  assert.deepEqual(rest, { inFlight: 1 });
   assert.deepEqual([oldestSeconds, metric], [14, 14]);
   release();
   await answered;
   await lineOf(gateway);
-  const nothing = { state: 'good', inFlight: 0, oldestSeconds: undefined, metric: 0 };
+  const nothing = { inFlight: 0, oldestSeconds: 0, metric: 0 };
   assert.deepEqual(await told(), nothing);
 });
 
-test('the page is told what needs attention, each with what to do', async (t) => {
+test('the page is told of refused keys, of a list of models and of a reload that failed, until they are over', async (t) => {
+  const clock = stopClock(t);
   const upstream = await startUpstream(t, ({ headers }, response) => {
     const status = headers.authorization === 'Bearer key-canary-3' ? 429 : 403;
     sendJson(response, { error: { message: 'no' } }, { status, headers: { 'retry-after': '60' } });
@@ -541,21 +497,32 @@ test('the page is told what needs attention, each with what to do', async (t) =>
   const provider = providerToml(upstream, 'p').replace(/^api_key = .*$/m, keys);
   const toml = `${ADMIN}[server]\nhost = "127.0.0.1"\n${provider}`;
   const gateway = await startGateway(t, { toml });
-  const attention = async () => (await readState(t, gateway)).attention as string[];
-  assert.deepEqual(await attention(), []);
+  const told = async (isOver = false) => {
+    const { incidents } = await readState(t, gateway);
+    return (incidents as { kind: string; cause: string; ended?: string }[])
+      .filter(({ ended }) => (ended !== undefined) === isOver)
+      .map(({ kind, cause }) => `${kind}: ${cause}`);
+  };
+  assert.deepEqual(await told(), []);
   await gateway.chat(chatBody());
   await gateway.send('/v1/models');
-  await gateway.reload(toml.replace('host =', 'port = "x"\nhost ='));
-  const [reload, refused, limited, list, ...others] = await attention();
+  await gateway.reload(toml.replace('host =', 'port = "x"\ntimeout = "y"\nhost ='));
+  const [list, reload, refused, ...others] = await told();
   assert.deepEqual(others, []);
-  assert.match(reload!, /^The reload of \S+ failed: .*server\.port.*SIGHUP again\.$/);
-  assert.match(refused!, /^Provider p refuses key 1 \(403\), key 2 \(403\): replace/);
-  assert.match(limited!, /^Provider p limits key 3 \(429\): used again/);
-  assert.match(list!, /^The list of models of p cannot be read/);
+  assert.equal(list, 'model_list: status 403');
+  assert.match(reload!, /^reload: .*server\.port.*, and 1 more$/);
+  assert.equal(refused, 'key_refused: key 1: 403, key 2: 403');
   await gateway.reload(toml);
-  assert.equal((await attention()).length, 3);
+  upstream.script = (_, response) => sendJson(response, { data: [] });
+  clock.nowMs += 76_000;
+  while ((await told()).length > 0);
+  assert.equal((await told(true)).length, 3);
+});
+
+test('the page warns of a gateway that serves everybody beyond this machine', async (t) => {
   const open = await startGateway(t, { toml: `${ADMIN}[server]\nhost = "0.0.0.0"\n` });
-  assert.match((await readState(t, open)).attention[0], /^No keys are set/);
+  const { warnings } = await (await openFeed(t, open.adminPort)).next('settings');
+  assert.match(warnings[0], /^every client that can connect to 0\.0\.0\.0 is served/);
 });
 
 test('the feed sends what has changed: less than 10 kB a second with 30 providers and 300 models', async (t) => {
@@ -704,17 +671,13 @@ test('the history advances in steps of ten seconds when it is read, without a ti
   ]);
   assert.equal(Object.keys(traffic.report().steps).at(-1), '170000004');
   const all = { requests: 3, failed: 1, p50: 90, p95: 99 };
-  assert.deepEqual(traffic.report().all, { recent: all, start: all });
+  assert.deepEqual(traffic.report().all, all);
   now += 850_000;
-  assert.deepEqual(
-    traffic.report().all.recent,
-    { ...all },
-    'the first step is still in the window',
-  );
+  assert.deepEqual(traffic.report().all, all, 'the first step is still in the window');
   now += 10_000;
-  assert.deepEqual(traffic.report().all.recent, { requests: 1 });
+  assert.deepEqual(traffic.report().all, { requests: 1 });
   now += 10_000;
-  assert.deepEqual(traffic.report().all, { recent: {}, start: all });
+  assert.deepEqual(traffic.report().all, {});
   assert.deepEqual(new Set(steps().map(({ openStreams: open }) => open)), new Set([1]));
 });
 

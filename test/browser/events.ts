@@ -59,10 +59,10 @@ export function idleView(more: object = {}): object {
     now: at(0),
     draining: false,
     accepting: true,
-    attention: [],
+    incidents: [],
     figures: figures({}),
     steps: steps([{ openStreams: 0 }]),
-    all: { recent: {}, start: {} },
+    all: {},
     providers: {},
     models: {},
     clients: {},
@@ -71,47 +71,91 @@ export function idleView(more: object = {}): object {
   };
 }
 
-/** The sums of a row: since the start ten times as much as in the last 15 minutes. */
+/** The sums of a row. */
 function sums(requests: number, more: Readonly<Record<string, number>> = {}): object {
-  const sum = {
+  return {
     requests,
     inputTokens: requests * 913,
     outputTokens: requests * 341,
     ...(more['p50'] && { p95: more['p50'] * 3 }),
     ...more,
   };
-  return { recent: sum, start: { ...sum, requests: requests * 10 } };
+}
+
+interface Hit {
+  readonly name: string;
+  readonly failed?: number;
+  readonly good?: number;
+  readonly answered?: number;
+  readonly by?: string;
+  readonly clients?: string;
+}
+
+/** An incident that began so many seconds before the feed's present. */
+export function incident(
+  kind: string,
+  seconds: number,
+  more: { readonly hit?: readonly Hit[]; readonly [name: string]: unknown } = {},
+): object {
+  const hit = more.hit?.map((one) => ({ failed: 0, good: 0, answered: 0, ...one })) ?? [];
+  return { kind, since: at(-seconds), tries: 40, failures: 38, ...more, hit };
 }
 
 export function provider(more: object = {}): object {
-  return { state: 'good', openModels: [], inFlight: 0, ...sums(0), ...more };
+  return { keptAway: [], inFlight: 0, oldestSeconds: 0, ...sums(0), ...more };
 }
 
 const BUSY_PROVIDERS = {
   openai: provider({
-    ...sums(18_432, { p50: 412, timeout: 3, upstream_error: 11, clientErrors: 40 }),
+    ...sums(18_432, { p50: 412, timeout: 3, upstream_error: 11, failed: 14, rejected: 40 }),
     inFlight: 5,
     oldestSeconds: 14,
     lastError: { at: at(-340), text: 'read ECONNRESET' },
-    openModels: [{ model: 'gpt-5', until: at(19), why: '503 The engine is currently overloaded' }],
+    keptAway: [{ model: 'gpt-5', until: at(19) }],
   }),
   groq: provider({
     ...sums(2210, { p50: 96, upstream_error: 64, rate_limited: 2, failed: 66 }),
-    state: 'open',
-    why: 'connect ECONNREFUSED 127.0.0.1:9000',
-    openUntil: at(24),
+    keptAway: [{ until: at(24) }],
     lastError: { at: at(-6), text: 'connect ECONNREFUSED 127.0.0.1:9000' },
   }),
-  ollama: provider({ ...sums(77, { p50: 1204 }), state: 'half-open', why: 'no answer in 60 s' }),
+  ollama: provider({ ...sums(77, { p50: 1204 }), inFlight: 1, oldestSeconds: 4 }),
   xai: provider({
     ...sums(31, { upstream_error: 31, failed: 31 }),
-    state: 'failing',
-    why: '402 No credits left',
-    since: at(-46_800),
     lastError: { at: at(-125), text: '402 No credits left' },
   }),
-  mistral: { state: 'skipped', why: 'no api_key and no MISTRAL_API_KEY' },
+  bolt: provider(),
+  mistral: { skipped: 'no api_key and no MISTRAL_API_KEY' },
 };
+
+const BUSY_INCIDENTS = [
+  incident('reload', 799, {
+    cause: 'providers.groq.timeout: found "ten", expected an integer from 1 to 2147483, and 1 more',
+  }),
+  incident('errors', 46_800, {
+    provider: 'xai',
+    cause: '402 No credits left',
+    hit: [{ name: 'xai/grok-4', failed: 31, clients: 'ci' }],
+  }),
+  incident('unreachable', 61, {
+    provider: 'groq',
+    cause: 'ECONNREFUSED 127.0.0.1:9000',
+    hit: [{ name: 'fast', answered: 107, by: 'ollama', clients: 'team-search' }],
+  }),
+  incident('errors', 40, {
+    provider: 'openai',
+    model: 'gpt-5',
+    cause: 'The engine is currently overloaded',
+    hit: [
+      { name: 'openai/gpt-5', failed: 9, good: 3, clients: 'ci, team-search' },
+      { name: 'smart', answered: 4, by: 'ollama' },
+    ],
+    more: 2,
+  }),
+  incident('store', 2000, {
+    ended: at(-1500),
+    cause: '10.0.0.9:6379: no answer in 50 ms',
+  }),
+];
 
 const BUSY_FIGURES = {
   gateway_requests_in_flight: 9,
@@ -139,65 +183,72 @@ export function busyView(more: Record<string, object> = {}): object {
       p95: Math.round(p50[i]! * (1.6 + (i % 5) / 4)),
     }),
   }));
-  const attention = [
-    'The reload of 2026-11-22T10:02:11.000Z failed: providers.groq.timeout: found "ten", expected an integer from 1 to 2147483. Correct the file and send SIGHUP again.',
-    'Provider groq refuses key 2 (401): replace it in api_keys.',
-  ];
   return idleView({
-    attention,
+    incidents: BUSY_INCIDENTS,
     figures: figures(BUSY_FIGURES),
     steps: steps(values),
     all: sums(20_719, { failed: 80, p50: 388 }),
     providers: BUSY_PROVIDERS,
     models: {
-      'fast openai': sums(14_020, { failed: 9, p50: 388 }),
-      'openai/gpt-5 openai': sums(4412, { failed: 5, p50: 904 }),
-      'groq/llama-3.3-70b-versatile groq': sums(2210, { failed: 66, p50: 96 }),
-      'other ollama': sums(77, { p50: 1204 }),
+      fast: sums(14_020, { failed: 9, p50: 388 }),
+      'openai/gpt-5': sums(4412, { failed: 5, p50: 904 }),
+      'groq/llama-3.3-70b-versatile': sums(2210, { failed: 66, p50: 96, rejected: 3, refused: 1 }),
+      other: sums(77, { p50: 1204 }),
     },
-    clients: { 'team-search': sums(16_700, { failed: 61 }), ci: sums(4020, { failed: 19 }) },
+    clients: {
+      'team-search': sums(16_700, { failed: 61, client_closed: 2 }),
+      ci: sums(4020, { failed: 19 }),
+      'no valid key': sums(12, { refused: 12 }),
+    },
     requests: requestsByNumber(),
     ...more,
   });
 }
 
-/** Of a gateway whose providers all fail, each in its own way, and with something of everything that needs attention. */
+/** Of a gateway whose providers all fail, each in its own way, and that fails itself in each way. */
 export function failingView(): object {
-  const failed = (count: number, state: string, why: string, more: object = {}) => {
-    const lastError = { at: at(-3), text: why };
+  const failed = (count: number, text: string, more: object = {}) => {
+    const lastError = { at: at(-3), text };
     return provider({
       ...sums(count, { upstream_error: count, failed: count }),
-      state,
-      why,
       lastError,
-      since: at(-240),
       ...more,
     });
   };
+  const hit = (name: string, count: number) => [{ name, failed: count, clients: 'ci' }];
   return busyView({
-    attention: [
-      'Provider openai refuses key 1 (401), key 2 (401): replace it in api_keys.',
-      'The store of [rate_limit] does not answer: each gateway limits by itself.',
-      '58 of 60 file descriptors are open, 12 connections failed for want of them: raise ulimit -n.',
-      'The list of models of groq cannot be read: see "model list failed" in the log.',
-    ],
+    incidents: [
+      incident('key_refused', 240, {
+        provider: 'openai',
+        key: 2,
+        cause: 'no',
+        hit: hit('fast', 120),
+      }),
+      incident('unreachable', 9, { provider: 'groq', cause: 'ECONNREFUSED 127.0.0.1:9000' }),
+      incident('rate_limited', 99, { provider: 'xai', until: at(17), hit: hit('xai/grok-4', 80) }),
+      incident('stall', 30, { provider: 'ollama', cause: 'no event in 30000 ms' }),
+      incident('descriptors', 20, { cause: 'EMFILE: open files of the process (ulimit -n)' }),
+      incident('memory', 20, { cause: 'server.max_buffered_bytes: 67108864 of 67108864' }),
+      incident('log_lines', 20, { cause: '1200 lines since the start' }),
+      incident('store', 20, { cause: '10.0.0.9:6379: connect ECONNREFUSED 10.0.0.9:6379' }),
+      incident('slow', 200, {
+        provider: 'mistral',
+        cause: 'first token after 4000 ms, 400 ms before',
+      }),
+      incident('model_list', 200, { provider: 'mistral', cause: 'status 500' }),
+    ] as unknown as object,
     all: sums(412, { failed: 412 }),
     steps: steps([{ requests: 412, failed: 412, openStreams: 3 }, { openStreams: 3 }]),
     providers: {
-      openai: failed(120, 'key refused', '401 Incorrect API key provided: [secret]'),
-      groq: failed(90, 'unreachable', 'ECONNREFUSED: connect ECONNREFUSED 127.0.0.1:9000'),
-      xai: failed(80, 'failing', '503 no capacity'),
-      ollama: failed(60, 'open', 'no complete answer in 1000 ms', { openUntil: at(12) }),
-      mistral: failed(40, 'partly', '500 out of memory', {
-        ...sums(200, { upstream_error: 62, failed: 62 }),
-        share: 0.31,
-        inFlight: 5,
-        oldestSeconds: 14,
-      }),
+      openai: failed(120, '401 Incorrect API key provided: [secret]'),
+      groq: failed(90, 'ECONNREFUSED: connect ECONNREFUSED 127.0.0.1:9000'),
+      xai: failed(80, '503 no capacity'),
+      ollama: failed(60, 'no complete answer in 1000 ms', { keptAway: [{ until: at(12) }] }),
+      mistral: failed(40, '500 out of memory', { inFlight: 5, oldestSeconds: 14 }),
     },
     models: {
-      'fast openai': sums(120, { failed: 120 }),
-      'groq/llama-3.3-70b-versatile groq': sums(90, { failed: 90 }),
+      fast: sums(120, { failed: 120 }),
+      'groq/llama-3.3-70b-versatile': sums(90, { failed: 90 }),
     },
   });
 }
@@ -205,16 +256,15 @@ export function failingView(): object {
 /** 30 providers with ten models each, of which some fail. */
 export function largeView(): object {
   const providers = Array.from({ length: 30 }, (_, i) => {
-    const isFailing = i % 9 === 4;
-    const state = isFailing ? { state: 'failing', why: '503 Overloaded', since: at(-90) } : {};
-    return [`provider-${i}`, provider({ ...sums(4000 - 100 * i, { p50: 200 + i }), ...state })];
+    return [`provider-${i}`, provider(sums(4000 - 100 * i, { p50: 200 + i }))];
   });
   const models = Array.from({ length: 300 }, (_, i) => [
-    `provider-${i % 30}/model-${i} provider-${i % 30}`,
+    `provider-${i % 30}/model-${i}`,
     sums(900 - i, { p50: 200 + i, ...(i % 60 === 59 && { failed: i }) }),
   ]);
   const clients = Array.from({ length: 60 }, (_, i) => [`client-${i}`, sums(i * 7)]);
   return busyView({
+    incidents: [4, 13, 22].map((i) => incident('errors', 90, { provider: `provider-${i}` })),
     providers: Object.fromEntries(providers) as object,
     models: Object.fromEntries(models) as object,
     clients: Object.fromEntries(clients) as object,
@@ -231,7 +281,7 @@ const OUTCOMES = [
   { outcome: 'refused', status: 400, reason: 'Invalid request: missing field "messages"' },
   { outcome: 'rate_limited', status: 429, reason: 'global' },
   { outcome: 'ok', status: 200 },
-  { outcome: 'timeout', status: 504, cause: 'no first event in 20 s' },
+  { outcome: 'timeout', status: 504, cause: 'no first token in 20 s' },
   { outcome: 'ok', status: 200 },
 ];
 

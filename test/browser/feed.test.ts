@@ -16,6 +16,7 @@ import {
   busyView,
   failingView,
   idleView,
+  incident,
   largeView,
   provider,
   requestsByNumber,
@@ -37,7 +38,7 @@ const SITUATIONS: Record<string, object> = {
   failing: failingView(),
   restarted: idleView({
     settings: settings({ startedAt: at(-2) }),
-    providers: { openai: provider({ state: 'not asked' }), groq: provider({ state: 'not asked' }) },
+    providers: { openai: provider(), groq: provider() },
   }),
 };
 
@@ -84,47 +85,48 @@ browserTest(
     const page = await open(feed.url);
     await shows(page, '#streams', '7');
     await shows(page, '#streams-note', '9 in flight');
-    await shows(page, '#failed-note', /^80 of 20\D719 · /);
+    await shows(page, '#failed-note', /^\d+ of \d+ in the last minute$/);
     // Those that fail come first, then those with the most traffic.
-    const [groq, ollama, xai, openai, mistral] = (await rowsOf(page, 'providers')).map(
-      ([, errors, state, tries, inFlight, clientErrors, , , , , lastError]) => {
-        return { errors, state, tries, inFlight, clientErrors, lastError };
+    const [openai, groq, xai, ollama, bolt, mistral] = (await rowsOf(page, 'providers')).map(
+      ([, state, inFlight, lastError, tries, failed, rejected, left]) => {
+        return { state, inFlight, lastError, tries, failed, rejected, left };
       },
     );
-    assert.match(openai!.state!, /^Good, 1 model open\ngpt-5 open, 19 s left: 503 The engine/);
-    assert.equal(openai!.errors, 'upstream_error 11 · timeout 3');
-    assert.equal(openai!.inFlight, '5\noldest 14 s');
-    assert.equal(openai!.clientErrors, '40');
+    assert.equal(openai!.state, 'gpt-5 answers with errors\ngpt-5 kept away, 19 s left');
+    assert.deepEqual([openai!.inFlight, ollama!.inFlight], ['5\noldest 14 s', '1']);
+    assert.deepEqual([openai!.failed, openai!.rejected, openai!.left], ['14', '40', '–']);
     assert.match(openai!.lastError!, /10:09:50\nread ECONNRESET/);
-    assert.match(groq!.state!, /^Open, 24 s left\nconnect ECONNREFUSED 127\.0\.0\.1:9000$/);
-    assert.match(ollama!.state!, /^Half-open\nThe next request tests it\./);
-    assert.equal(xai!.state, 'Failing since 11-21 21:15:30\n402 No credits left');
-    assert.match(xai!.lastError!, /^10:13:25\n402/);
+    assert.equal(groq!.state, 'cannot be reached\nkept away, 24 s left');
+    assert.equal(xai!.state, 'answers with errors');
+    assert.deepEqual([ollama!.state, bolt!.state], ['Good', 'Not asked']);
     assert.match(mistral!.state!, /^Skipped\nno api_key and no MISTRAL_API_KEY/);
-    assert.deepEqual((await rowsOf(page, 'clients'))[1]![0], 'ci');
-    await shows(page, '#attention', 'refuses key 2 (401): replace it in api_keys.');
+    assert.deepEqual((await rowsOf(page, 'clients'))[2]!.slice(0, 4), [
+      'no valid key',
+      '12',
+      '–',
+      '12',
+    ]);
+    const sentences = (await page.locator('#incidents > li').allInnerTexts()).map((text) =>
+      text.trim(),
+    );
+    assert.deepEqual(sentences, [
+      'xai answers with errors since 11-21 21:15:30 (402 No credits left). xai/grok-4: every request fails (ci, 31).',
+      'openai/gpt-5 answers with errors since 10:14:50 (The engine is currently overloaded). openai/gpt-5: 9 of 12 fail (ci, team-search). smart: answered by ollama (4). And 2 more names.',
+      'groq cannot be reached since 10:14:29 (ECONNREFUSED 127.0.0.1:9000). fast: answered by ollama (107).',
+      'The reload failed, former settings are in use since 10:02:11 (providers.groq.timeout: found "ten", expected an integer from 1 to 2147483, and 1 more).',
+    ]);
+    await shows(
+      page,
+      '#ended',
+      'The store of rate limits was away from 09:42:10 to 09:50:30, for 8 min 20 s (10.0.0.9:6379: no answer in 50 ms).',
+    );
+    assert.match(await page.title(), /^\(4\) /);
     await page.locator('summary').click();
     assert.deepEqual((await rowsOf(page, 'settings')).slice(3, 5), [
       ['server.auth.keys', '[secret]'],
       ['providers.fallback', '["groq","ollama"]'],
     ]);
     await shows(page, '#warnings', 'provider "openai" is not registered');
-  },
-);
-
-browserTest(
-  'tables and figures are of the last 15 minutes, or all of the time since the start',
-  async (t, open) => {
-    const feed = await startFeed(t);
-    feed.view = SITUATIONS['busy']!;
-    const page = await open(feed.url);
-    await shows(page, '#providers-section caption', 'Providers, the last 15 minutes');
-    await shows(page, '#latency', '388');
-    assert.deepEqual((await rowsOf(page, 'providers'))[0]!.slice(3, 4), ['2\u202f210']);
-    await page.getByLabel('Figures of').selectOption('start');
-    await shows(page, '#providers-section caption', 'Providers, since the start');
-    assert.deepEqual((await rowsOf(page, 'providers'))[0]!.slice(3, 4), ['22\u202f100']);
-    await shows(page, '#failed-note', /^80 of 207\Dk · /);
   },
 );
 
@@ -157,45 +159,41 @@ browserTest(
 );
 
 browserTest(
-  'a chart has the times of its axis, and the value of a step under the pointer and by keyboard',
+  'a chart has the times of its axis and its highest value, and begins where there is data',
   async (t, open) => {
     const feed = await startFeed(t);
     feed.view = SITUATIONS['busy']!;
     const page = await open(feed.url);
-    await shows(page, '#cards .axis', '10:0010:0810:15');
-    const slider = page.getByRole('slider', { name: 'Failed requests over the last 15 minutes' });
-    assert.match((await slider.getAttribute('aria-valuetext')) ?? '', /^[\d.]+ %, 80 of /);
-    await slider.focus();
-    await shows(page, '#failed-note', /^10:15:30 · 0 of \d+ failed$/);
-    await page.keyboard.press('ArrowLeft');
-    await shows(page, '#failed-note', /^10:15:20 · /);
-    await shows(page, '#rate-note', /^10:15:20 · \d\.\d \/s$/);
-    await page.keyboard.press('Home');
-    await shows(page, '#streams-note', /^10:00:40 · \d+ open$/);
-    await slider.blur();
-    await shows(page, '#failed-note', /^80 of /);
-    const box = (await page.locator('#latency-chart').boundingBox())!;
-    await page.mouse.move(box.x + box.width / 2, box.y + 5);
-    await shows(page, '#latency-note', /^10:08:[0-9]0 · p50 \d+ ms, p95 \d+ ms$/);
-    await page.mouse.move(0, 0);
-    await shows(page, '#failed-note', /^80 of /);
+    await shows(page, '#cards .axis', '10:0010:15');
+    await shows(page, '#latency-scale', /^highest [\d\s]+ ms$/);
+    await shows(page, '#failed-scale', /^highest [\d.]+ %$/);
     // A value alone between two gaps.
     const line = await page.locator('#latency-chart .first').getAttribute('d');
     assert.match(line ?? '', /M21\.5 [\d.]+h1M25 /);
+    feed.view = idleView({ steps: steps([{ openStreams: 2 }, { openStreams: 4 }]) });
+    feed.cut();
+    await shows(page, '#streams-scale', 'highest 4');
+    const area = await page.locator('#streams-chart .area').getAttribute('d');
+    assert.equal(area, 'M88 16.0L89 2.0V32H88Z');
   },
 );
 
 browserTest(
-  'on a narrow screen the errors of providers, models and clients are in sight',
+  'on a narrow screen each row is a card with its state, in flight and last error in sight',
   async (t, open) => {
     const feed = await startFeed(t);
     feed.view = SITUATIONS['busy']!;
     const page = await open(feed.url, { width: 360 });
     await shows(page, '#connection', 'Live');
-    for (const id of ['providers', 'models', 'clients']) {
-      const cell = page.locator(`#${id} > tr:first-child > td`).first();
-      const { x, width } = (await cell.boundingBox())!;
-      assert.ok(x + width <= 360, `${id}: to ${x + width} px`);
+    for (const id of ['providers', 'models', 'clients', 'requests']) {
+      for (const cell of await page.locator(`#${id} > tr:first-child > *:visible`).all()) {
+        const { x, width } = (await cell.boundingBox())!;
+        assert.ok(x + width <= 360, `${id}: to ${x + width} px`);
+      }
+    }
+    const card = await page.locator('#providers > tr:first-child').innerText();
+    for (const text of ['gpt-5 answers with errors', 'oldest 14 s', 'read ECONNRESET']) {
+      assert.ok(card.includes(text), card);
     }
   },
 );
@@ -310,7 +308,7 @@ browserTest('everything can be done with the keyboard alone', async (t, open) =>
   await tabTo(/^DIV requests-box/);
   await tabTo(/^BUTTON \d\d:/);
   await page.keyboard.press('Enter');
-  await shows(page, '.details', 'no first event in 20 s');
+  await shows(page, '.details', 'no first token in 20 s');
   assert.match(await focused(), /^BUTTON \d\d:/);
   await page.keyboard.press('Enter');
   await page.locator('.details').waitFor({ state: 'detached' });
@@ -319,10 +317,6 @@ browserTest('everything can be done with the keyboard alone', async (t, open) =>
 
 browserTest('a live region tells what changes, and nothing each second', async (t, open) => {
   const feed = await startFeed(t);
-  const state = (now: number, more: object) => ({
-    now: at(now),
-    providers: { openai: { openUntil: null, since: null, why: null, ...more } },
-  });
   feed.view = idleView({ providers: { openai: provider() } });
   const page = await open(feed.url);
   await shows(page, '#connection', 'Live');
@@ -331,21 +325,19 @@ browserTest('a live region tells what changes, and nothing each second', async (
     const region = document.querySelector('[role=status]');
     new MutationObserver(() => announced.push(region.textContent)).observe(region, { childList: true });
   `);
-  const rest = { state: 'open', why: 'read ECONNRESET', openUntil: at(30) };
-  for (const second of [1, 2, 3]) feed.send(state(second, rest));
-  await shows(page, '#providers', 'Open, 27 s left');
-  for (const second of [31, 32]) feed.send(state(second, { state: 'half-open' }));
-  feed.send(state(33, { state: 'good' }));
-  const failing = { state: 'failing', why: '402 No credits left', since: at(20) };
-  for (const second of [34, 35]) feed.send(state(second, failing));
+  const down = incident('unreachable', 0, { provider: 'openai' });
+  for (const second of [1, 2, 3]) feed.send({ now: at(second), incidents: [down] });
+  await shows(page, '#providers', 'cannot be reached');
+  for (const second of [4, 5]) {
+    feed.send({ now: at(second), incidents: [{ ...down, ended: at(4) }] });
+  }
+  await shows(page, '#ended', 'openai could not be reached');
   feed.send({ now: at(36), draining: true });
   await shows(page, '#connection', 'Draining');
   await shows(page, '#banner', 'The gateway is stopping');
   assert.deepEqual(await page.evaluate('announced'), [
-    'openai: Open: read ECONNRESET',
-    'openai: Half-open',
-    'openai: Good',
-    'openai: Failing: 402 No credits left',
+    'openai cannot be reached',
+    'Over: openai cannot be reached',
     'The gateway is draining',
   ]);
 });
@@ -354,23 +346,24 @@ browserTest('the chart of failures shows their share of the requests', async (t,
   const feed = await startFeed(t);
   // The second bar has more failures, and is half as high.
   const counts = [[4, 2] as const, [80, 20] as const, [0, 0] as const];
-  const sums = { requests: 84, failed: 22 };
   feed.view = idleView({
     steps: steps(counts.map(([requests, failed]) => ({ requests, failed }))),
-    all: { recent: sums, start: sums },
   });
   const page = await open(feed.url);
-  await shows(page, '#failed-note', '22 of 84 · highest 50.0 %');
+  await shows(page, '#failed-note', '22 of 84 in the last minute');
+  await shows(page, '#failed-scale', 'highest 50.0 %');
   const bars = await page.locator('#failed-chart .bars').getAttribute('d');
   assert.equal(bars, 'M87 32V2.0M88 32V16.0');
 });
 
-browserTest('a state that the page does not know is shown by its own name', async (t, open) => {
+browserTest('an incident that the page does not know is told by its own name', async (t, open) => {
   const feed = await startFeed(t);
-  feed.view = idleView({ providers: { p: provider({ state: 'constructor', why: 'a cause' }) } });
+  feed.view = idleView({
+    providers: { p: provider() },
+    incidents: [incident('constructor', 5, { provider: 'p' })],
+  });
   const page = await open(feed.url);
-  await shows(page, '#connection', 'Live');
-  await shows(page, '#providers td:nth-child(3)', /^Constructora cause$/);
+  await shows(page, '#incidents', /^p constructor since/);
 });
 
 browserTest(
@@ -391,7 +384,7 @@ browserTest(
     feed.send({});
     feed.send({ figures: { gateway_open_streams: 8 } });
     await shows(page, '#streams', '8');
-    assert.deepEqual(await page.evaluate('[...touched].sort()'), ['cards', 'streams']);
+    assert.deepEqual(await page.evaluate('[...touched].sort()'), ['streams']);
   },
 );
 
@@ -457,7 +450,7 @@ browserTest('settings that change while the page is open keep its requests', asy
   await shows(page, '#announcement', 'The settings have changed');
   feed.send({ requests: requestsByNumber(2) });
   await shows(page, '#count', /^5 of 5$/);
-  await shows(page, '#settings-count', /^1 settings in force$/);
+  await shows(page, '#settings-count', /^Process, and 1 settings in force$/);
   await shows(page, '#warnings', 'a warning that is new');
 });
 
@@ -486,7 +479,7 @@ browserTest(
     const hostile = `${markup}\u202e\u2028\u0000${'w'.repeat(10_240)}`;
     const [[number, request]] = Object.entries(requestsByNumber(1)) as [[string, object]];
     const names = { provider: hostile, model: hostile, outcome: hostile, cause: hostile };
-    const open1 = { model: hostile, until: at(9), why: hostile };
+    const away = { model: hostile, until: at(9) };
     feed.view = busyView({
       settings: settings({
         settings: [
@@ -505,19 +498,23 @@ browserTest(
           tries: [{ ...names, url: hostile }],
         },
       },
-      attention: [hostile],
+      incidents: [
+        incident('errors', 5, {
+          provider: hostile,
+          model: hostile,
+          cause: hostile,
+          hit: [{ name: hostile, failed: 1, clients: hostile, by: hostile }],
+        }),
+      ] as unknown as object,
       providers: {
         [hostile]: provider({
-          state: 'open',
-          why: hostile,
-          openUntil: at(9),
-          openModels: [open1],
+          keptAway: [away],
           lastError: { at: at(0), text: hostile },
         }),
-        ['__proto__']: provider({ state: hostile }),
+        ['__proto__']: provider(),
       },
-      models: { [`${hostile} p`]: { recent: { requests: 1 }, start: {} } },
-      clients: { [hostile]: { recent: { requests: 1 }, start: {} } },
+      models: { [hostile]: { requests: 1 } },
+      clients: { [hostile]: { requests: 1 } },
     });
     const page = await open(feed.url, { width: 360 });
     await shows(page, '#connection', 'Live');

@@ -210,6 +210,8 @@ describe('the process', { concurrency: 4 }, () => {
     const limited = ['sh', '-c', `ulimit -n 64; exec ${command}`];
     const { pid, port, lines } = await start(t, limited, { env: TRANSPORT_ENV });
     await eventually(() => lines('started').length > 0, 'it has started');
+    const [{ admin_url: adminUrl } = {}] = lines('started');
+    const feed = await openFeed(t, Number(new URL(String(adminUrl)).port));
 
     const sockets: Socket[] = [];
     t.after(() => sockets.forEach((socket) => socket.destroy()));
@@ -246,19 +248,20 @@ describe('the process', { concurrency: 4 }, () => {
       const [{ cause } = {}] = tries as Record<string, unknown>[];
       assert.match(
         `${String(outcome)} ${String(cause)}`,
-        /^internal_error EMFILE: connect EMFILE /,
+        /^internal_error EMFILE: open files of the process \(ulimit -n\)$/,
       );
     }
-    const exhausted = lines('descriptors exhausted');
-    assert.deepEqual(exhausted.map(({ level, cause, limit }) => [level, cause, limit])[0], [
-      'error',
-      'EMFILE',
-      'open files of the process (ulimit -n)',
-    ]);
-    const times = exhausted.map(({ time }) => Date.parse(String(time)));
-    for (const [index, time] of times.slice(1).entries()) {
-      assert.ok(time - times[index]! > 900);
-    }
+    const { figures, incidents, providers } = await feed.next('state', (state) =>
+      state.incidents.some(({ kind }: { kind: string }) => kind === 'descriptors'),
+    );
+    assert.deepEqual(incidents.length, 1);
+    assert.match(incidents[0].cause, /^EMFILE: /);
+    assert.ok(figures.process_open_fds >= 63, `${figures.process_open_fds}`);
+    assert.equal(figures.process_max_fds, 64);
+    for (const { failed, lastError } of providers)
+      assert.deepEqual([failed, lastError], [undefined, undefined]);
+    const told = lines('incident').map(({ level, kind }) => [level, kind]);
+    assert.deepEqual(told, [['warn', 'descriptors']]);
 
     for (const socket of idle) socket.destroy();
     // Until it has noticed, it still turns clients away.
@@ -267,17 +270,12 @@ describe('the process', { concurrency: 4 }, () => {
     assert.equal(upstream.requests.length, 1);
     assert.equal(other.requests.length, 0);
     assert.deepEqual(lines('breaker opened'), []);
-    const [{ admin_url: adminUrl } = {}] = lines('started');
-    const metrics = await (await fetch(new URL('/metrics', String(adminUrl)))).text();
+    const ended = await feed.next('state', (state) => state.incidents[0]?.ended !== undefined);
     // Five requests at two providers each.
-    const count = Number(/^gateway_descriptors_exhausted_total (\d+)$/m.exec(metrics)?.[1]);
-    assert.ok(count >= 10, `${count}`);
-    assert.match(metrics, /^process_max_fds 64$/m);
-    const feed = await openFeed(t, Number(new URL(String(adminUrl)).port));
-    const { attention } = await feed.next('state');
+    assert.ok(ended.incidents[0].failures >= 10, `${ended.incidents[0].failures}`);
     assert.match(
-      attention[0],
-      / of 64 file descriptors are open, \d+ connections failed for want of them: raise ulimit -n\.$/,
+      await (await fetch(new URL('/metrics', String(adminUrl)))).text(),
+      /^gateway_incidents_total\{kind="descriptors"\} 1$/m,
     );
   });
 

@@ -137,7 +137,7 @@ function assertQuiet({ log }: TestGateway, warnings: readonly string[]): void {
   assert.deepEqual(
     // The providers that fail before the fallback is asked are not about the clients.
     log.filter((line) =>
-      /"level":"(?:error|warn)","message":"(?!breaker opened|provider failing)/.test(line),
+      /"level":"(?:error|warn)","message":"(?!breaker opened|incident)/.test(line),
     ),
     [],
   );

@@ -1,199 +1,397 @@
-/** Incidents that an operator must be able to read from the page and from the metrics. */
+/** Incidents as log, page and metrics tell of them, alike: what begins, its sentence, whom it hits, and when it ends. */
 
 import assert from 'node:assert/strict';
-import { describe, test } from 'node:test';
+import { join } from 'node:path';
+import { describe, test, type TestContext } from 'node:test';
 
+import { idle, stopClock } from '../support/clock.ts';
 import { parseMetrics } from '../support/exposition.ts';
+import { startFakeRedis } from '../support/fake-redis.ts';
 import { openFeed } from '../support/feed.ts';
 import { chatBody, type TestGateway } from '../support/gateway.ts';
-import { type ProviderSettings, scenario } from '../support/scenario.ts';
-import { CHUNK, NOBODY_LISTENS, sendJson, type Script } from '../support/upstream.ts';
+import { buildOnce, emptyFolder, ROOT, startServing } from '../support/process.ts';
+import { byModel, scenario, type ProviderSettings } from '../support/scenario.ts';
+import { eventually } from '../support/streams.ts';
+import {
+  answerWell,
+  CHUNK,
+  NOBODY_LISTENS,
+  sendJson,
+  type FakeUpstream,
+  type Script,
+} from '../support/upstream.ts';
+
+interface Shown {
+  readonly kind: string;
+  readonly provider?: string;
+  readonly model?: string;
+  readonly since: string;
+  readonly ended?: string;
+}
+
+// A module of the page, whose types nobody needs here.
+const { sentencesOf } = (await import(join(ROOT, 'src/admin/page/incidents.js'))) as {
+  sentencesOf: (incident: Shown, now: string) => string[];
+};
+
+const TIME = String.raw`(?:\d\d-\d\d )?\d\d:\d\d:\d\d`;
+const TWO = '[clients.agents]\nkey = "agents-key-canary"\n[clients.web]\nkey = "web-key-canary"\n';
+
+/** Their lists are not fetched, and their names are labels. */
+const MODELS = 'models = ["m", "small", "big"]';
+/** Seconds at which a wait of a provider's ends. */
+const SHORT = 'timeout = 1';
+const streams =
+  (end: (response: Parameters<Script>[1]) => void): Script =>
+  (request, response) => {
+    if (request.method !== 'POST') return sendJson(response, { data: [] });
+    response.writeHead(200, { 'content-type': 'text/event-stream' });
+    response.write(CHUNK);
+    return end(response);
+  };
+const failWith =
+  (status: number, message: string): Script =>
+  (_, response) =>
+    sendJson(response, { error: { message } }, { status });
+/** Only chats: the list of models is no part of these. */
+const chats =
+  (script: Script): Script =>
+  (request, response) =>
+    request.method === 'POST' ? script(request, response) : sendJson(response, { data: [] });
+
+interface World {
+  readonly gateway: TestGateway;
+  readonly p: FakeUpstream;
+  readonly clock: { nowMs: number };
+  readonly ask: (model?: string, count?: number, more?: object) => Promise<unknown>;
+}
 
 interface Incident {
   readonly title: string;
   readonly provider?: ProviderSettings;
   readonly server?: string;
-  readonly clients?: Readonly<Record<string, string>>;
-  readonly more?: string;
   readonly fallback?: readonly string[];
-  /** Makes it happen. */
-  readonly happen: (gateway: TestGateway, toml: string) => Promise<unknown>;
-  /** Of provider `p` on the page. */
-  readonly state?: string;
-  readonly why?: RegExp;
-  readonly row?: Readonly<Record<string, number>>;
-  /** A line of what needs attention. */
-  readonly attention?: RegExp;
-  readonly metric: readonly [name: string, labels: Record<string, string>, value: number];
+  readonly url?: string;
+  /** Makes it happen; asks six times if it is left out. */
+  readonly happen?: (world: World) => Promise<unknown>;
+  readonly kind: string;
+  readonly model?: string;
+  /** The model that is asked until it is over. */
+  readonly asked?: string;
+  /** All its sentences; `TIME` is any time of day. */
+  readonly sentence: string;
 }
-
-const fails =
-  (status: number, message: string, headers = {}): Script =>
-  (_, response) =>
-    sendJson(response, { error: { message } }, { status, headers });
-const streams =
-  (end: (response: Parameters<Script>[1]) => void): Script =>
-  (_, response) => {
-    response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.write(CHUNK);
-    end(response);
-  };
-const ask =
-  (count = 1, more = {}) =>
-  async (gateway: TestGateway) => {
-    for (let at = 0; at < count; at += 1) await gateway.chat(chatBody(more));
-  };
-const tries = (result: string, status: number | 'none') => ({
-  provider: 'p',
-  result,
-  status: `${status}`,
-});
-const TWO_KEYS = 'api_keys = ["key-canary-2"]';
 
 const INCIDENTS: readonly Incident[] = [
   {
     title: 'a provider is down',
-    more: `[providers.p]\nbase_url = "${NOBODY_LISTENS}/v1"\napi_key = "none"\n`,
-    happen: ask(),
-    state: 'unreachable',
-    why: /^ECONNREFUSED/,
-    metric: ['gateway_tries_total', tries('upstream_error', 'none'), 1],
+    url: NOBODY_LISTENS,
+    kind: 'unreachable',
+    sentence:
+      'p cannot be reached since TIME (ECONNREFUSED 127.0.0.2:2). p/m: every request fails (agents, 6).',
   },
   {
-    title: 'a provider fails while a fallback answers, until its circuit is open',
-    provider: fails(503, 'overloaded'),
+    title: 'a provider is down, and another one answers instead',
+    url: NOBODY_LISTENS,
     fallback: ['q'],
-    happen: ask(6),
-    state: 'failing',
-    why: /^503 overloaded$/,
-    row: { failed: 3 },
-    metric: ['gateway_tries_total', tries('circuit_open', 'none'), 3],
+    kind: 'unreachable',
+    sentence: 'p cannot be reached since TIME (ECONNREFUSED 127.0.0.2:2). p/m: answered by q (6).',
   },
   {
-    title: 'a fifth of the answers are errors',
-    provider: (request, response) => {
-      const isBad = request.headers['x-request-id'] === 'bad';
-      sendJson(response, isBad ? {} : { choices: [] }, { status: isBad ? 503 : 200 });
+    title: 'one model is down',
+    provider: byModel({ small: chats(failWith(503, 'no capacity')) }),
+    happen: async ({ ask }) => {
+      await ask('p/big', 20);
+      await ask('p/small');
     },
-    happen: async (gateway) => {
-      for (let at = 0; at < 10; at += 1) {
-        await gateway.chat(chatBody(), {
-          headers: { 'x-request-id': at % 5 === 4 ? 'bad' : 'ok' },
-        });
+    kind: 'errors',
+    model: 'small',
+    sentence:
+      'p/small answers with errors since TIME (no capacity). p/small: every request fails (agents, 6).',
+  },
+  {
+    title: 'a provider refuses the key',
+    provider: chats(failWith(401, 'wrong key')),
+    kind: 'key_refused',
+    sentence: 'p refuses the key since TIME (wrong key). p/m: every request fails (agents, 6).',
+  },
+  {
+    title: 'a provider limits us',
+    provider: chats((_, response) =>
+      sendJson(
+        response,
+        { error: { message: 'slow down' } },
+        { status: 429, headers: { 'retry-after': '600' } },
+      ),
+    ),
+    kind: 'rate_limited',
+    sentence:
+      'p limits our requests since TIME (slow down, \\d+ min \\d+ s left). p/m: every request fails (agents, 6).',
+  },
+  {
+    title: 'a provider does not begin its answers',
+    provider: { script: chats(() => {}), lines: SHORT },
+    happen: async ({ ask }) => Promise.all(Array.from({ length: 6 }, () => ask('p/m', 1))),
+    kind: 'timeout',
+    sentence:
+      'p does not begin its answers in time since TIME (no complete answer in 1000 ms). p/m: every request fails (agents, 6).',
+  },
+  {
+    title: 'streams stall',
+    provider: streams(() => {}),
+    server: 'stream_idle_timeout = 1',
+    happen: async ({ ask }) =>
+      Promise.all(Array.from({ length: 6 }, () => ask('p/m', 1, { stream: true }))),
+    kind: 'stall',
+    sentence:
+      'p stalls in its streams since TIME (no event in 1000 ms). p/m: every request fails (agents, 6).',
+  },
+  {
+    title: 'streams are cut',
+    provider: streams((response) => setImmediate(() => response.destroy())),
+    happen: async ({ ask }) => ask('p/m', 6, { stream: true }),
+    kind: 'cut',
+    sentence: 'p breaks off its answers since TIME (.*). p/m: every request fails (agents, 6).',
+  },
+  {
+    title: 'a provider answers nonsense',
+    provider: chats((_, response) => response.end('<html>')),
+    kind: 'nonsense',
+    sentence: 'p answers nonsense since TIME (.*). p/m: every request fails (agents, 6).',
+  },
+  {
+    title: 'half of the requests fail',
+    provider: byModel({ small: chats(failWith(500, 'out of memory')) }),
+    happen: async ({ ask, p }) => {
+      const broken = p.script;
+      for (let at = 0; at < 4; at += 1) {
+        p.script = at % 2 === 0 ? broken : answerWell;
+        await ask('p/small', 2);
       }
     },
-    state: 'partly',
-    row: { failed: 2, requests: 10 },
-    metric: ['gateway_tries_total', tries('upstream_error', 503), 2],
+    kind: 'errors',
+    asked: 'small',
+    sentence: 'p answers with errors since TIME (out of memory). p/small: 4 of 8 fail (agents).',
   },
   {
-    title: 'a provider is too slow',
-    provider: { script: () => {}, lines: 'timeout = 1' },
-    happen: ask(),
-    state: 'failing',
-    why: /^no complete answer in 1000 ms$/,
-    row: { timeout: 1 },
-    metric: ['gateway_tries_total', tries('timeout', 'none'), 1],
-  },
-  {
-    title: 'a provider refuses a key',
-    provider: { script: fails(401, 'invalid key'), lines: TWO_KEYS },
-    happen: ask(),
-    state: 'key refused',
-    attention: /^Provider p refuses key 1 \(401\), key 2 \(401\): replace/,
-    metric: ['gateway_tries_total', tries('upstream_error', 401), 2],
-  },
-  {
-    title: 'a provider limits the rate',
-    provider: fails(429, 'slow down', { 'retry-after': '7' }),
-    happen: ask(),
-    state: 'failing',
-    why: /^429 slow down$/,
-    row: { rate_limited: 1 },
-    metric: ['gateway_tries_total', tries('rate_limited', 429), 1],
-  },
-  {
-    title: 'a client is over its limit',
-    clients: { alice: `key = "alice-key-canary"\nrequests_per_second = 1\nburst_capacity = 1` },
-    happen: async (gateway) => {
-      const headers = { authorization: 'Bearer alice-key-canary' };
-      // On a slow machine a token may have come meanwhile.
-      while ((await gateway.chat(chatBody(), { headers })).status !== 429);
+    title: 'streams begin late',
+    happen: async ({ ask, clock, p }) => {
+      await ask('p/m', 12, { stream: true });
+      clock.nowMs += 120_000;
+      p.script = (request, response) => {
+        if (request.method === 'POST') clock.nowMs += 4000;
+        return answerWell(request, response);
+      };
+      await ask('p/m', 12, { stream: true });
     },
-    state: 'good',
-    metric: ['gateway_refusals_total', { reason: 'client', client: 'alice' }, 1],
-  },
-  {
-    title: 'a stream is cut',
-    provider: streams((response) => setImmediate(() => response.destroy())),
-    happen: ask(1, { stream: true }),
-    state: 'failing',
-    why: /^200 /,
-    metric: ['gateway_tries_total', tries('upstream_error', 200), 1],
-  },
-  {
-    title: 'a client asks for what there is not',
-    provider: fails(404, 'no such model'),
-    happen: ask(3),
-    state: 'good',
-    row: { clientErrors: 3 },
-    metric: ['gateway_tries_total', tries('upstream_error', 404), 3],
-  },
-  {
-    title: 'a proxy answers for a provider',
-    provider: (_, response) => {
-      response.writeHead(502, { 'content-type': 'text/html' }).end('<html>Bad Gateway</html>');
-    },
-    happen: ask(),
-    state: 'failing',
-    why: /^502, text\/html, "Bad Gateway"$/,
-    metric: ['gateway_tries_total', tries('upstream_error', 502), 1],
-  },
-  {
-    title: 'a list of models cannot be read',
-    provider: fails(500, 'no list'),
-    happen: async (gateway) => gateway.send('/v1/models'),
-    attention: /^The list of models of p cannot be read/,
-    metric: ['gateway_model_list_up', { provider: 'p' }, 0],
-  },
-  {
-    title: 'the settings could not be reloaded',
-    happen: async (gateway, toml) =>
-      gateway.reload(toml.replace('[server]', '[server]\nport = "x"')),
-    attention:
-      /^The reload of \S+ failed: .*server\.port.* Correct the file and send SIGHUP again\.$/,
-    metric: ['gateway_config_last_reload_successful', {}, 0],
+    kind: 'slow',
+    sentence: 'p is slow since TIME (first token after \\d+ ms, \\d+ ms before).',
   },
 ];
 
-describe('the page and the metrics tell that', { concurrency: true }, () => {
-  for (const { title, happen, provider, more = '', fallback, metric, ...incident } of INCIDENTS) {
-    test(title, async (t) => {
-      const { gateway, toml } = await scenario<string>(t, {
+type View = { readonly incidents: Shown[]; readonly now: string };
+
+async function viewOf(t: TestContext, { adminPort }: TestGateway): Promise<View> {
+  const feed = await openFeed(t, adminPort);
+  const view = (await feed.next('state')) as View;
+  feed.close();
+  return view;
+}
+
+async function metricOf(gateway: TestGateway, { kind, provider, model }: Shown) {
+  const labels = { kind, ...(provider && { provider }), ...(model && { model }) };
+  return parseMetrics((await gateway.admin('/metrics')).text).sum('gateway_incident', labels);
+}
+
+/** The one that lasts: log, page and metrics tell the same. */
+async function theOne(t: TestContext, gateway: TestGateway, sentence: string) {
+  const { incidents, now } = await viewOf(t, gateway);
+  assert.equal(incidents.length, 1, JSON.stringify(incidents));
+  const [incident] = incidents as [Shown];
+  assert.equal(incident.ended, undefined);
+  const escaped = sentence.replaceAll(/[().]/g, '\\$&').replaceAll('\\.*', '.*');
+  const pattern = new RegExp(`^${escaped.replaceAll('TIME', TIME)}$`);
+  assert.match(sentencesOf(incident, now).join(' '), pattern);
+  const [line] = gateway.lines('incident');
+  assert.equal(line!['level'], 'warn');
+  for (const name of ['kind', 'provider', 'model', 'since'] as const) {
+    assert.equal(line![name], incident[name], name);
+  }
+  assert.equal(await metricOf(gateway, incident), 1);
+  return incident;
+}
+
+async function assertOver(t: TestContext, gateway: TestGateway, incident: Shown): Promise<void> {
+  const { incidents, now } = await viewOf(t, gateway);
+  assert.deepEqual(
+    incidents.map(({ kind, ended }) => [kind, ended !== undefined]),
+    [[incident.kind, true]],
+  );
+  const [line] = gateway.lines('incident ended');
+  assert.deepEqual(
+    [line!['level'], line!['kind'], line!['since'], line!['ended']],
+    ['info', incident.kind, incident.since, incidents[0]!.ended],
+  );
+  assert.match(sentencesOf(incidents[0]!, now)[0]!, new RegExp(` from ${TIME} to ${TIME}, for `));
+  assert.equal(await metricOf(gateway, incident), 0);
+}
+
+describe('log, page and metrics tell alike that', () => {
+  for (const { title, happen, kind, model, sentence, url, ...incident } of INCIDENTS) {
+    test(`${title}, and when it is over`, async (t) => {
+      const clock = stopClock(t, 1_000_000);
+      const { provider = {}, asked = model ?? 'm' } = incident;
+      const given = typeof provider === 'function' ? { script: provider } : provider;
+      const world = await scenario<string>(t, {
         ...incident,
         providers: {
-          ...(more ? {} : { p: provider ?? {} }),
-          q: { lines: 'default_model = "d"\nmodels = ["d"]' },
+          p: { script: answerWell, ...given, lines: `${MODELS}\n${given.lines ?? ''}` },
+          q: { lines: 'default_model = "d"\nmodels = []' },
         },
-        more: `${more}\n[admin]\nport = 0`,
-        ...(fallback && { fallback }),
+        more: `${TWO}[admin]\nport = 0`,
       });
-      await happen(gateway, toml);
-      const feed = await openFeed(t, gateway.adminPort);
-      const { state, why, row = {}, attention } = incident;
-      const view = await feed.next('state', ({ providers, attention: lines }) => {
-        const p = providers.find(({ id }: { id: string }) => id === 'p');
-        const isCounted = Object.entries(row).every(([name, value]) => p[name] === value);
-        const isTold = isCounted && (state === undefined || p.state === state);
-        const isThere =
-          attention === undefined || lines.some((line: string) => attention.test(line));
-        return isTold && isThere;
-      });
-      const p = view.providers.find(({ id }: { id: string }) => id === 'p');
-      if (why) assert.match(p.why, why);
-      const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
-      const [name, labels, value] = metric;
-      assert.equal(sum(name, labels), value, name);
+      const { gateway, toml, p } = world;
+      const wrong = url ? toml.replace(p!.baseUrl, `${url}/v1`) : toml;
+      if (url) await gateway.reload(wrong);
+      const ask = async (name = 'p/m', count = 6, more = {}) => {
+        const headers = { authorization: 'Bearer agents-key-canary' };
+        for (let at = 0; at < count; at += 1) {
+          await gateway.chat(chatBody({ model: name, ...more }), { headers });
+        }
+      };
+      await (happen ?? (({ ask: send }: World) => send()))({ gateway, p: p!, clock, ask });
+      clock.nowMs += 1000;
+      const told = await theOne(t, gateway, sentence);
+      assert.deepEqual(
+        [told.kind, told.provider, told.model],
+        [kind, 'p', model],
+        JSON.stringify(told),
+      );
+      if (url) await gateway.reload(toml);
+      p!.script = answerWell;
+      for (let second = 0; second < 80; second += 5) {
+        await ask(`p/${asked}`, 1, { stream: kind === 'slow' });
+        clock.nowMs += 5000;
+        await gateway.admin('/metrics');
+      }
+      await assertOver(t, gateway, told);
     });
   }
+
+  test('the mistakes of clients, and clients that leave, are no incident', async (t) => {
+    const clock = stopClock(t, 1_000_000);
+    const { gateway, p } = await scenario(t, {
+      providers: { p: chats(failWith(400, 'bad')) },
+      more: '[admin]\nport = 0',
+    });
+    for (let at = 0; at < 10; at += 1) await gateway.chat(chatBody());
+    p.script = chats((_, response) =>
+      sendJson(response, { error: { code: 'model_not_found' } }, { status: 404 }),
+    );
+    for (let at = 0; at < 10; at += 1) await gateway.chat(chatBody());
+    p.script = chats(() => {});
+    for (let at = 0; at < 6; at += 1) {
+      const leaving = new AbortController();
+      const before = p.requests.length;
+      const left = assert.rejects(gateway.chat(chatBody(), { signal: leaving.signal }));
+      await eventually(() => p.requests.length > before, 'it is asked');
+      leaving.abort();
+      await left;
+    }
+    await eventually(() => gateway.accessLines().length === 26, 'all are over');
+    clock.nowMs += 1000;
+    assert.deepEqual((await viewOf(t, gateway)).incidents, []);
+    assert.deepEqual(gateway.lines('incident'), []);
+    const outcomes = gateway.accessLines().map(({ level, outcome }) => [level, outcome].join(' '));
+    assert.deepEqual([...new Set(outcomes)], ['info rejected', 'info client_closed']);
+    const feed = await openFeed(t, gateway.adminPort);
+    const [row] = (await feed.next('state')).providers;
+    assert.deepEqual(
+      [row.requests, row.rejected, row.client_closed, row.failed],
+      [26, 20, 6, undefined],
+    );
+    const { sum } = parseMetrics((await gateway.admin('/metrics')).text);
+    assert.equal(sum('gateway_tries_total', { provider: 'p', result: 'rejected' }), 20);
+    assert.equal(sum('gateway_requests_total', { outcome: 'rejected' }), 20);
+  });
+
+  test('a reload failed, and why, until the next one', async (t) => {
+    const clock = stopClock(t, 1_000_000);
+    const { gateway, toml } = await scenario(t, { more: '[admin]\nport = 0' });
+    await gateway.reload(toml.replace('[server]', '[server]\nport = "x"\ntimeout = "y"'));
+    const sentence = 'The reload failed, former settings are in use since TIME (.*, and 1 more).';
+    const told = await theOne(t, gateway, sentence);
+    clock.nowMs += 5000;
+    await gateway.reload(toml);
+    await assertOver(t, gateway, told);
+  });
+
+  test('memory is short, until no request is refused for it', async (t) => {
+    const clock = stopClock(t, 1_000_000);
+    const { gateway } = await scenario(t, {
+      server: 'max_buffered_bytes = 1048576',
+      providers: {
+        p: chats((_, response) => sendJson(response, { choices: [], x: 'y'.repeat(1_100_000) })),
+      },
+      more: '[admin]\nport = 0',
+    });
+    await gateway.chat(chatBody());
+    const told = await theOne(t, gateway, 'The gateway is short of memory since TIME (.*).');
+    clock.nowMs += 15_000;
+    await assertOver(t, gateway, told);
+  });
+
+  test('a list of models cannot be read, until it can', async (t) => {
+    const clock = stopClock(t, 1_000_000);
+    const { gateway, p } = await scenario(t, {
+      providers: { p: failWith(500, 'no list') },
+      more: '[admin]\nport = 0',
+    });
+    await gateway.send('/v1/models');
+    const told = await theOne(t, gateway, 'p does not list its models since TIME (status 500).');
+    p.script = (_, response) => sendJson(response, { data: [] });
+    clock.nowMs += 11_000;
+    // Whoever looks at it makes it ask again.
+    while ((await viewOf(t, gateway)).incidents[0]!.ended === undefined) await idle(20);
+    await assertOver(t, gateway, told);
+  });
+
+  test('the store is away, until it answers', async (t) => {
+    stopClock(t, 1_000_000);
+    let isBroken = false;
+    const redis = await startFakeRedis(t, (_, socket) => isBroken && socket.write(':1\r\n'));
+    const { gateway } = await scenario(t, {
+      more: `[rate_limit]\nenabled = true\nrequests_per_second = 1000\nstore = "redis://127.0.0.1:${redis.port}"\n[admin]\nport = 0`,
+    });
+    const count = async (isOver: boolean) => {
+      const { incidents } = await viewOf(t, gateway);
+      return incidents.filter(({ ended }) => (ended !== undefined) === isOver).length;
+    };
+    isBroken = true;
+    await gateway.chat(chatBody());
+    await eventually(async () => (await count(false)) === 1, 'it is away');
+    const sentence = `The store of rate limits is away since TIME (127.0.0.1:${redis.port}: the reply is not RESP).`;
+    const told = await theOne(t, gateway, sentence);
+    isBroken = false;
+    await eventually(async () => (await count(true)) === 1, 'it is back');
+    await assertOver(t, gateway, told);
+  });
+});
+
+test('lines of the log are lost when its reader has gone', async (t) => {
+  await buildOnce();
+  const toml = '[server]\nport = 0\nhost = "127.0.0.1"\n[admin]\nport = 0\n';
+  const program = await startServing(t, [], { cwd: emptyFolder(t, { 'gateway.toml': toml }) });
+  const { child, lines, port } = program;
+  await eventually(() => lines('started').length > 0, 'the start');
+  const feed = await openFeed(t, Number(new URL(String(lines('started')[0]!['admin_url'])).port));
+  child.stdout!.destroy();
+  const isTold = ({ incidents }: View) => incidents.some(({ kind }) => kind === 'log_lines');
+  const ask = setInterval(() => void fetch(`http://127.0.0.1:${port}/x`).catch(() => {}), 50);
+  t.after(() => clearInterval(ask));
+  const { incidents, now } = (await feed.next('state', isTold)) as View;
+  assert.match(
+    sentencesOf(incidents[0]!, now)[0]!,
+    /^The gateway loses lines of its log since .* \(\d+ lines since the start\)\.$/,
+  );
 });

@@ -249,7 +249,7 @@ requests_per_second = 100`,
   const tokens = () =>
     redis.commands
       .filter((command) => command.some(isOfP))
-      .reduce((sum, command) => sum + Number(command.at(-3)), 0);
+      .reduce((sum, command) => sum + Number(command.at(-1)!.split(' ').at(-1)), 0);
   const before = tokens();
   holds = true;
   const chats = [openChat(gateway.port, chatBody()), openChat(gateway.port, chatBody())];

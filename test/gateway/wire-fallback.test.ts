@@ -24,6 +24,7 @@ import {
   NOBODY_LISTENS,
   answerWell,
   beginStream,
+  CHUNK,
   completionEvents,
   failWith as fail,
   sendEvents,
@@ -138,7 +139,7 @@ describe('retries', { concurrency: true }, () => {
       /"status":503/,
     ],
     'a stream that breaks after its first event is not retried': [
-      (_, response) => sendEvents(response, 'data: {"choices":[]}\n\n'),
+      (_, response) => sendEvents(response, CHUNK),
       { server: 'retries = 2', fallback: ['q'] },
       /\n\ndata: \{"error":/,
     ],
@@ -767,7 +768,7 @@ describe('the circuit breaker', () => {
   test('passes over a provider whose streams are cut after they have begun, three in a row', async (t) => {
     const cut: Script = (_, response) => {
       response.writeHead(200, { 'content-type': 'text/event-stream' });
-      response.write(completionEvents().split('\n\n', 1)[0] + '\n\n', () => response.destroy());
+      response.write(CHUNK, () => response.destroy());
     };
     const { gateway, p, asked } = await start(t, cut);
     for (const script of [cut, cut, answerWell, cut, cut, cut]) {

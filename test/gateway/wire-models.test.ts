@@ -520,7 +520,7 @@ test('the log says when the list of a provider begins to fail, and why, once', a
       .lines()
       .filter(({ level }) => level === 'warn')
       .map(({ message, provider, cause }) => ({ message, provider, cause }));
-  const failure = { message: 'model list failed', provider: 'p', cause: 'status 503' };
+  const failure = { message: 'incident', provider: 'p', cause: 'status 503' };
   await idsOf(gateway);
   clock.nowMs += 20_000;
   await idsOf(gateway);

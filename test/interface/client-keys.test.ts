@@ -219,10 +219,12 @@ describe('the name of a client', () => {
       requests.map(({ client }: { client?: string }) => client),
       ['alice', 'alice', 'bob@team-2', undefined, undefined],
     );
-    const rows = clients.map((row: Record<string, unknown>) => [row['id'], row['recent']]);
+    const rows = clients.map(({ id, ...row }: Record<string, unknown>) => [id, row]);
     assert.deepEqual(rows, [
       ['alice', { requests: 2, inputTokens: 2, outputTokens: 2 }],
       ['bob@team-2', { requests: 1, inputTokens: 1, outputTokens: 1 }],
+      ['without a name', { requests: 1, inputTokens: 1, outputTokens: 1 }],
+      ['no valid key', { requests: 1, refused: 1 }],
     ]);
   });
 
@@ -241,7 +243,7 @@ describe('the name of a client', () => {
     assert.equal(clients.length, 501);
     assert.deepEqual(
       clients
-        .map(([name, { start }]) => `${name} ${start['requests']}`)
+        .map(([name, { requests }]) => `${name} ${requests}`)
         .filter((_, at) => at % 250 === 0),
       ['c0 2', 'c250 2', 'other 100'],
     );

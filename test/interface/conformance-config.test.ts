@@ -488,6 +488,26 @@ const IN_FILE: Record<string, Observation> = {
     [2, [200, 200, 429]],
   ),
 
+  'clients.z.requests_per_minute': each(
+    (limit: number) => ({ 'clients.alice': { key: CLIENT_TOKEN, requests_per_minute: limit } }),
+    statuses(3),
+    [1, [200, 429, 429]],
+    [0, [200, 200, 200]],
+  ),
+
+  ...Object.fromEntries(
+    (['tokens_per_minute', 'tokens_per_day'] as const).map((key) => [
+      `clients.z.${key}`,
+      each(
+        // An answer has two tokens, and no more than three a minute come back.
+        (limit: number) => ({ 'clients.alice': { key: CLIENT_TOKEN, [key]: limit } }),
+        statuses(4),
+        [3, [200, 200, 429, 429]],
+        [0, [200, 200, 200, 200]],
+      ),
+    ]),
+  ),
+
   'clients.z.max_concurrent_requests': limitsConcurrency({
     'clients.alice': { key: CLIENT_TOKEN, max_concurrent_requests: 2 },
   }),
@@ -582,6 +602,20 @@ const IN_FILE: Record<string, Observation> = {
     answeredBy,
     [['q'], [200, 'q', 'from q']],
     [[], [503, 'p', undefined]],
+  ),
+
+  'providers.fallback_on': each(
+    (statusesOn: number[]) => ({
+      'providers.fallback': ['q'],
+      'providers.fallback_on': statusesOn,
+      script: (_, response) => sendJson(response, {}, { status: 404 }),
+    }),
+    answeredBy,
+    [[404], [200, 'q', 'from q']],
+    [
+      [401, 403],
+      [404, 'p', undefined],
+    ],
   ),
 
   'providers.z.enabled': async (t) => {
@@ -719,6 +753,18 @@ const IN_FILE: Record<string, Observation> = {
       ['p/one'],
     );
     assert.equal(p.requests.length, 0);
+  },
+
+  'providers.z.model_details': async (t) => {
+    const { gateway } = await start(t, {
+      'providers.p.models': ['one'],
+      'providers.q.models': [],
+      'providers.p.model_details': { one: { context_length: 7 } },
+    });
+    const { data } = (await gateway.send('/v1/models')).json() as { data: object[] };
+    assert.deepEqual(data, [
+      { id: 'p/one', object: 'model', created: 0, owned_by: 'p', context_length: 7 },
+    ]);
   },
 
   'providers.z.timeout': async (t) => {

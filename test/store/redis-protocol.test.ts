@@ -13,6 +13,8 @@ import { status, startFakeRedis, startTlsRedis, type FakeRedis } from '../suppor
 import { createMemoryProbe } from '../support/memory.ts';
 import { freePort, ROOT, runProgram } from '../support/process.ts';
 import {
+  AWAY,
+  BACK,
   bucket,
   countTaken,
   createStore,
@@ -59,14 +61,14 @@ for (const [title, answer, cause] of FAILURES) {
     const taken = await store.take(ONE);
     assert.equal(taken, title.startsWith('two replies') ? 'taken' : undefined);
     await until(() => lines.length > 0);
-    assert.equal(lines[0]!.message, 'rate limit store away');
+    assert.equal(lines[0]!.message, AWAY);
     assert.match(lines[0]!.facts!['cause'] as string, cause);
     await until(() => !redis.sockets.has(first!));
     // It comes back, because the next connection works.
     await until(() => !store.isAway);
     assert.deepEqual(
       lines.map(({ message }) => message),
-      ['rate limit store away', 'rate limit store back'],
+      [AWAY, BACK],
     );
   });
 }

@@ -18,6 +18,8 @@ import {
   type RedisServer,
 } from '../support/redis-server.ts';
 import {
+  AWAY,
+  BACK,
   bucket,
   countTaken,
   createStore,
@@ -48,11 +50,8 @@ function testEach(title: string, body: (started: Started) => Promise<void>): voi
   }
 }
 
-const linesOf = (lines: readonly LogLine[]) =>
-  lines.map(({ level, message }) => `${level} ${message}`);
+const linesOf = (lines: readonly LogLine[]) => lines.map(({ message }) => message);
 const causeOf = (lines: readonly LogLine[]) => lines[0]!.facts!['cause'] as string;
-const AWAY = 'warn rate limit store away';
-const BACK = 'info rate limit store back';
 
 testEach('a full bucket of n lets exactly n pass over several connections', async ({ t, port }) => {
   const started = [1, 2, 3].map(() => createStore(t, { port }));
@@ -95,6 +94,20 @@ testEach(
     assert.equal(typeof (await store.take(buckets)), 'object');
     store.charge(-1, buckets);
     assert.equal(await store.take(buckets), 'taken');
+  },
+);
+
+testEach(
+  'a bucket that lacks more than comes back in an age goes on to refuse, with its true wait',
+  async ({ store, lines }) => {
+    const day = { ...bucket('day', 1), periodSeconds: 86_400, perRequest: 0 };
+    for (let i = 0; i < 200; i += 1) store.charge(1e9, [day]);
+    const taken = await store.take([day]);
+    assert.ok(
+      typeof taken === 'object' && taken.waitMs > 199 * 1e9 * 86_400_000,
+      JSON.stringify(lines),
+    );
+    assert.deepEqual(lines, []);
   },
 );
 
@@ -190,9 +203,7 @@ testEach(
     const pending = [1, 2, 3].map(() => store.take([bucket('a', 1)]));
     assert.deepEqual(await Promise.all(pending), [undefined, undefined, undefined]);
     assert.ok(await refusesAtOnce(store));
-    assert.deepEqual(lines, [
-      { level: 'warn', message: 'rate limit store away', facts: { cause: 'no answer in 1000 ms' } },
-    ]);
+    assert.deepEqual(lines, [{ message: AWAY, facts: { cause: 'no answer in 1000 ms' } }]);
     redis.thaw();
     await until(() => !store.isAway);
     assert.equal(typeof (await store.take([bucket('b', 1)])), 'string');

@@ -375,7 +375,7 @@ testWithRedis(
     for (let i = 0; i < 5; i += 1) assert.equal(await askQ(), 200);
 
     await redis.kill();
-    await eventually(() => lines('rate limit store away').length === 1, 'the outage');
+    await eventually(() => lines('incident').length === 1, 'the outage');
     // Whenever this bucket has a token again, the client's has another one too.
     const statuses = new Set<number>();
     for (let i = 0; i < 20; i += 1) statuses.add((await chat(port, { token: ALICE })).status);
@@ -428,7 +428,7 @@ testWithRedis(
     assert.equal((await chat(port)).status, 200);
     await reload(limitToml(redis, 7));
     assert.ok(await isRefusedForLong(port));
-    assert.deepEqual(lines('rate limit store away'), []);
+    assert.deepEqual(lines('incident'), []);
     const printed = stdout() + stderr() + (await admin('/metrics'));
     for (const secret of [PASSWORD, 'other-canary', 'redis:']) {
       assert.ok(!printed.includes(secret), printed);

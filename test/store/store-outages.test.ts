@@ -35,25 +35,25 @@ const OUTAGES: readonly Outage[] = [
     name: 'killed, and started again empty',
     begin: (redis) => redis.kill(),
     end: (redis) => redis.restart(),
-    cause: /^(?:the connection was closed|This socket has been ended.*|.*(?:ECONN|EPIPE).*)$/,
+    cause: /: (?:the connection was closed|This socket has been ended.*|.*(?:ECONN|EPIPE).*)$/,
   },
   {
     name: 'frozen',
     begin: async (redis) => redis.freeze(),
     end: async (redis) => redis.thaw(),
-    cause: /^no answer in 2000 ms$/,
+    cause: /: no answer in 2000 ms$/,
   },
   {
     name: 'full',
     begin: (redis) => redis.fill(),
     end: (redis) => redis.unfill(),
-    cause: /^EVAL: .*OOM/,
+    cause: /: EVAL: .*OOM/,
   },
   {
     name: 'a read-only replica',
     begin: async (redis) => redis.command('REPLICAOF', '127.0.0.1', String(await freePort())),
     end: (redis) => redis.command('REPLICAOF', 'NO', 'ONE'),
-    cause: /^EVAL: .*(?:READONLY|read only)/,
+    cause: /: EVAL: .*(?:READONLY|read only)/,
   },
 ];
 
@@ -68,8 +68,12 @@ async function passThrough({ begin, end, cause }: Outage, context: OutageContext
   const during = await readStore(replica);
   assert.equal(during.up, 0);
   assert.ok(during.fallbacks > fallbacks, `${during.fallbacks} fallbacks`);
-  assert.equal(replica.lines(AWAY).length, earlier + 1);
-  assert.match(replica.lines(AWAY).at(-1)!['cause'] as string, cause);
+  const told = () => replica.lines(AWAY).length;
+  // The log tells of one in a minute, with its latest cause.
+  if (earlier === 0) {
+    await eventually(() => told() === 1, 'the incident');
+    assert.match(replica.lines(AWAY)[0]!['cause'] as string, cause);
+  }
   assert.equal(replica.lines(BACK).length, earlier);
   await end(redis);
   await untilStoreIs(1, replica);
@@ -78,7 +82,7 @@ async function passThrough({ begin, end, cause }: Outage, context: OutageContext
   await load.rounds();
   assert.deepEqual(await readStore(replica), { up: 1, fallbacks: after });
   const messages = replica.lines(AWAY, BACK).map(({ message }) => message);
-  assert.deepEqual(messages.slice(2 * earlier), [AWAY, BACK]);
+  assert.deepEqual(messages, [AWAY, BACK]);
 }
 
 interface OutageContext {
@@ -90,7 +94,7 @@ interface OutageContext {
 describe('an outage under load', { concurrency: 2 }, () => {
   for (const outage of OUTAGES) {
     testWithRedis(
-      `store ${outage.name} under load, twice: no request fails, the log and the metrics tell of each outage once`,
+      `store ${outage.name} under load, twice: no request fails, the metrics tell of each outage, and the log of one in a minute`,
       async (t, redis) => {
         const replica = await startWithStore(t, redis, await programWaiting(t, PATIENT_MS));
         const load = startLoad(t, replica.port);
@@ -136,5 +140,6 @@ testWithRedis('store that always answers later than 50 ms: no request fails', as
   await load.rounds();
   await load.stop();
   assert.deepEqual(load.faults, []);
-  assert.equal(replica.lines(AWAY).at(-1)!['cause'], 'no answer in 50 ms');
+  await eventually(() => replica.lines(AWAY).length > 0, 'the incident');
+  assert.match(String(replica.lines(AWAY).at(-1)!['cause']), /: no answer in 50 ms$/);
 });

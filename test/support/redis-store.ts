@@ -1,10 +1,10 @@
-/** A store of rate limits under test, and what it logs. */
+/** A store of rate limits under test, and what it tells of its state. */
 
 import type { TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import type { StoreSettings } from '../../src/config/config.ts';
-import type { LogFacts, Logger } from '../../src/lib/log.ts';
+import type { LogFacts } from '../../src/lib/log.ts';
 import type { RateLimitStore, StoredBucket } from '../../src/policy/limits.ts';
 import { Connection } from '../../src/store/connection.ts';
 import { createRedisStore } from '../../src/store/redis-store.ts';
@@ -12,8 +12,10 @@ import { createRedisStore } from '../../src/store/redis-store.ts';
 /** For replies that come when the machine gets to it. */
 const PATIENT_MS = 10_000;
 
+export const AWAY = 'away';
+export const BACK = 'back';
+
 export interface LogLine {
-  readonly level: string;
   readonly message: string;
   readonly facts: LogFacts | undefined;
 }
@@ -34,7 +36,7 @@ export interface TestStore {
 
 interface StoreOptions {
   readonly answerMs?: number;
-  /** Where it logs to. */
+  /** What it tells at each change. */
   readonly lines?: LogLine[];
 }
 
@@ -47,11 +49,15 @@ export function createStore(
   let isAway = true;
   let isEnded = false;
   let connection: Connection | undefined;
-  const logger: Logger = {
-    log: (level, message, facts) => void lines.push({ level, message, facts }),
-    isEnabled: () => true,
+  // What it tells at a change: an outage has many failures.
+  let isKnownAway = false;
+  const onState = (cause: string | undefined) => {
+    const facts = cause === undefined ? undefined : { cause };
+    if (isKnownAway === (facts !== undefined)) return;
+    isKnownAway = !isKnownAway;
+    lines.push({ message: facts ? AWAY : BACK, facts });
   };
-  const store = createRedisStore(logger, ({ onReady, onEnd }) => {
+  const store = createRedisStore(onState, ({ onReady, onEnd }) => {
     if (isEnded) return connection!;
     connection = new Connection(storeSettings(settings), {
       answerMs,

@@ -17,8 +17,8 @@ import { completion, completionEvents, sendJson, startUpstream, type Script } fr
 
 /** A reply is late after this time: a busy machine does not make it so, and tests can wait for it. */
 export const PATIENT_MS = 2000;
-export const AWAY = 'rate limit store away';
-export const BACK = 'rate limit store back';
+export const AWAY = 'incident';
+export const BACK = 'incident ended';
 
 export const PASSWORD = 'store-password-canary-192837465';
 
@@ -71,6 +71,8 @@ export async function startReplica(
   const admin = async (path: string) => (await fetch(new URL(path, adminUrl))).text();
   return {
     ...program,
+    // Of the incidents those of the store.
+    lines: (...messages) => lines(...messages).filter(({ kind = 'store' }) => kind === 'store'),
     admin,
     adminPort: Number(new URL(adminUrl).port),
     metrics: async () => parseMetrics(await admin('/metrics')),

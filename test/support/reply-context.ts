@@ -5,14 +5,12 @@ import { Attempt } from '../../src/request/record.ts';
 import { Reservation } from '../../src/lib/byte-budget.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';
-import { ExhaustionLog } from '../../src/upstream/network-error.ts';
 import type { UpstreamReply } from '../../src/upstream/provider.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
 import { newBudget } from './shared.ts';
 
 const CONFIG = loadConfig({ toml: '[server]\nstream_idle_timeout = 0', env: {} });
 const TRANSPORT = createTransport('fetch');
-const LOGGER = { log: () => {}, isEnabled: () => false };
 
 /** A client that takes all, and whose next part may have to wait until `onRoom` is called. */
 export class RecordedReply implements AnswerSink {
@@ -60,8 +58,8 @@ export function newReplyContext(reply = new RecordedReply()): AttemptContext {
     services: {
       config: CONFIG,
       transport: TRANSPORT,
+      incidents: { record: () => {} },
       redact: Object.assign((text: string) => text, { mayChange: () => false }),
-      exhaustion: new ExhaustionLog(LOGGER),
     },
     isStream: true,
     deadline: new Deadline(),

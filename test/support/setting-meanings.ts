@@ -7,13 +7,15 @@ export const MEANINGS: Readonly<Record<string, string>> = {
   'server.reuse_port':
     'several processes may listen at the port (SO_REUSEPORT); each has an admin port of its own; needs Linux and Node 22.12 or newer',
   'server.timeout':
-    "one attempt at one provider: to the complete answer, or to a stream's first event",
+    "one attempt at one provider: to the complete answer, or to a stream's first token",
   'server.first_token_timeout':
-    "a shorter limit for a stream's first event, so that a fallback is asked sooner",
+    "a shorter limit for a stream's first token, so that a fallback is asked sooner; the role alone is none",
   'server.stream_idle_timeout':
     'silence inside a running stream; comments do not count as data; 0 is off',
   'server.stream_keepalive':
-    'silence after which a stream gets a comment, so that no proxy closes it; before its first event it begins with 200 then, and a later failure is an error event; 0 is off',
+    'silence after which a stream gets a comment, so that no proxy closes it; before its first token it begins with 200 then, and a later failure is an error event; 0 is off',
+  'server.empty_answers':
+    '`fail`: an answer without any content, reasoning, refusal, tool call or audio that ends with `stop`, or without a reason, is a 502, which is retried and answered by a fallback',
   'server.shutdown_timeout':
     'time after SIGTERM for requests in flight; those that remain then end with an error, and get 2 s to send it',
   'server.drain_delay':

@@ -31,7 +31,9 @@ interface Facts {
 
 function toFacts({ attempt }: AttemptContext): Facts {
   const { responseModel: model, finishReason } = attempt;
-  const counts = Object.entries(attempt.usage ?? {}).filter(([, count]) => count !== undefined);
+  // No field of the line: the limits of clients take it.
+  const { total_tokens: _, ...usage } = attempt.usage ?? {};
+  const counts = Object.entries(usage).filter(([, count]) => count !== undefined);
   return { model, finishReason, usage: counts.length > 0 ? Object.fromEntries(counts) : undefined };
 }
 

@@ -7,10 +7,11 @@ import dom from './dom.js' with { type: 'text' };
 import feed from './feed.js' with { type: 'text' };
 import overview from './overview.js' with { type: 'text' };
 import format from './format.js' with { type: 'text' };
+import incidents from './incidents.js' with { type: 'text' };
 import html from './page.html' with { type: 'text' };
 import requests from './requests.js' with { type: 'text' };
 import style from './style.css' with { type: 'text' };
 
 export { html, style };
 /** In the order of their imports. */
-export const scripts = [format, dom, charts, overview, requests, feed];
+export const scripts = [format, dom, charts, incidents, overview, requests, feed];

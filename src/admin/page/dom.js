@@ -95,7 +95,8 @@ export function tableRow(columns, item, attributes = { key: item.id }) {
   const cells = columns.map(([, className, valueOf], index) => {
     const value = typeof valueOf === 'string' ? item[valueOf] : valueOf(item);
     const head = index === 0 && { scope: 'row' };
-    return h(head ? 'th' : 'td', { class: className, ...head }, cellContents(value));
+    const named = { class: className, 'data-title': columns[index][0], ...head };
+    return h(head ? 'th' : 'td', named, cellContents(value));
   });
   return h('tr', attributes, cells);
 }

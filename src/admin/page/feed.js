@@ -3,7 +3,8 @@
 import { drawCards } from './charts.js';
 import { byId, fill, h, withIcon } from './dom.js';
 import { clip, formatDuration, formatTime, visible } from './format.js';
-import { cpuPercentSince, drawProcess, drawTables, stateWords } from './overview.js';
+import { drawIncidents, phrasesOf } from './incidents.js';
+import { cpuPercentSince, drawProcess, drawTables } from './overview.js';
 import { drawRequests, forgetRequests } from './requests.js';
 
 const RETRY_MS = 2000;
@@ -30,18 +31,13 @@ function draw() {
   const { host, version, node, startedAt, settings, warnings } = state.settings;
   const upMs = Date.parse(state.now) - Date.parse(startedAt);
   fill('about', [host, version, 'Node ' + node, 'up ' + formatDuration(upMs)].join(' · '));
-  const attention = state.attention.map((text) => h('li', withIcon('warn', text)));
-  fill('attention', attention);
-  const count = attention.length > 0 ? '(' + attention.length + ') ' : '';
-  const title = count + 'inference-gateway ' + host;
-  if (document.title !== title) document.title = title;
-  const sumsOf = byId('window').value;
-  drawCards(state, sumsOf);
-  drawTables(state, sumsOf);
+  drawIncidents(state);
+  drawCards(state);
+  drawTables(state);
   drawCurl();
   drawRequests(state);
   drawProcess(state);
-  fill('settings-count', settings.length + ' settings in force');
+  fill('settings-count', 'Process, and ' + settings.length + ' settings in force');
   const items = warnings.map((text) => h('li.warn', clip(text)));
   fill('warnings', items);
 }
@@ -69,15 +65,9 @@ function announce(text) {
 function announceChanges(next) {
   const said = [];
   if (next.draining && !state?.draining) said.push('The gateway is draining');
-  const known = new Map(Object.entries(state?.providers ?? {}));
-  for (const [id, provider] of Object.entries(next.providers)) {
-    const before = known.get(id);
-    const words = stateWords(provider);
-    if (before && stateWords(before) !== words) {
-      const why = provider.why || provider.openModels?.[0]?.why;
-      said.push(id + ': ' + words + (why ? ': ' + clip(why) : ''));
-    }
-  }
+  const [former, latest] = [state ?? next, next].map(phrasesOf);
+  said.push(...latest.filter((text) => !former.includes(text)));
+  said.push(...former.filter((text) => !latest.includes(text)).map((text) => 'Over: ' + text));
   if (said.length > 0) announce(said.join('. '));
 }
 
@@ -89,7 +79,7 @@ function drawCurl() {
   const { settings, url, needsKey } = state.settings;
   const names = settings.map(([name]) => name);
   const alias = names.find((name) => name.startsWith('aliases.'))?.slice('aliases.'.length);
-  const asked = Object.entries(state.providers).find(([, one]) => one.state !== 'skipped');
+  const asked = Object.entries(state.providers).find(([, one]) => one.skipped === undefined);
   const [id] = asked ?? ['openai'];
   const model =
     alias ?? (names.includes('providers.' + id + '.default_model') ? id : id + '/MODEL');

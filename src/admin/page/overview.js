@@ -2,49 +2,27 @@
 
 import { byId, fill, h, table, tableRow, titled, withIcon } from './dom.js';
 import { clip, formatDay, formatDuration, formatNumber, valueText } from './format.js';
+import { stateOf } from './incidents.js';
 
-function iconOf({ state = 'good' }) {
-  if (state === 'good') return 'good';
-  if (state === 'not asked' || state === 'skipped') return 'off';
-  return ['partly', 'open', 'half-open'].includes(state) ? 'warn' : 'bad';
-}
-
-/** Returns the state, with details of it if there are any, and the number of models with an open circuit. */
-export function stateWords({ state, openModels = [], share = 0 }, details = '') {
-  const count = openModels.length;
-  const name = state.charAt(0).toUpperCase() + state.slice(1);
-  const words = state === 'partly' ? Math.round(100 * share) + ' % fail' : name;
-  return words + details + (['', ', 1 model open'][count] ?? ', ' + count + ' models open');
-}
-
-function stateCell(provider) {
-  const { now, openModels = [] } = provider;
-  const remaining = (until) => formatDuration(Date.parse(until) - Date.parse(now)) + ' left';
-  const models = openModels.map(
-    ({ model, until, why }) => clip(model) + ' open, ' + remaining(until) + (why ? ': ' + why : ''),
-  );
-  const hint = provider.state === 'half-open' && 'The next request tests it.';
-  const since = provider.since ? ' since ' + formatDay(provider.since, now) : '';
-  const rest = provider.openUntil ? ', ' + remaining(provider.openUntil) : '';
-  const icon = provider.state === 'good' && models.length > 0 ? 'warn' : iconOf(provider);
-  const words = stateWords(provider, since + rest);
-  return [withIcon(icon, clip(words)), hint, provider.why, ...models];
-}
-
-/** The outcomes of tries that count as errors of the provider. */
-const ERRORS = ['upstream_error', 'timeout', 'rate_limited', 'refused', 'internal_error'];
-
-function errorsText(item) {
-  const kinds = ERRORS.filter((kind) => item[kind] > 0);
-  return kinds.map((kind) => kind + ' ' + formatNumber(item[kind])).join(' · ');
+function stateCell({ states, skipped, requests, keptAway = [], now }) {
+  const away = keptAway.map(({ model, until }) => {
+    const left = formatDuration(Date.parse(until) - Date.parse(now)) + ' left';
+    return [model && clip(model), 'kept away, ' + left].filter(Boolean).join(' ');
+  });
+  const [first, ...more] = states.map(({ icon, words }) => withIcon(icon, clip(words)));
+  const quiet = requests > 0 ? withIcon('good', 'Good') : withIcon('off', 'Not asked');
+  const usual = skipped === undefined ? quiet : withIcon('off', 'Skipped');
+  return [first ?? usual, more.map((one) => h('div', one)), skipped, ...away];
 }
 
 const lastErrorCell = ({ lastError, now }) =>
   lastError && [formatDay(lastError.at, now), lastError.text];
 
+/** It is of interest once it is old. */
+const OLD_SECONDS = 5;
 const inFlightCell = ({ inFlight, oldestSeconds: seconds }) => [
   inFlight,
-  seconds !== undefined && 'oldest ' + formatDuration(1000 * seconds),
+  seconds >= OLD_SECONDS && 'oldest ' + formatDuration(1000 * seconds),
 ];
 
 const limitsCell = ({ limits = [] }) =>
@@ -53,43 +31,45 @@ const limitsCell = ({ limits = [] }) =>
     return limit.replace('client_', '') + ' ' + share;
   });
 
-const requestColumns = [
+/** The columns of a request's end; together with `ok` they are all. */
+const endColumns = [
   ['Failed', 'number', 'failed'],
-  ['Requests', 'number', 'requests'],
+  ['Rejected', 'number', ({ refused = 0, rejected = 0 }) => refused + rejected || undefined],
+  ['Client left', 'number rest', 'client_closed'],
 ];
 const firstTokenColumns = [
-  ['First token p50, ms', 'number', 'p50'],
-  ['p95, ms', 'number', 'p95'],
+  ['First token p50, ms', 'number rest', 'p50'],
+  ['p95, ms', 'number rest', 'p95'],
 ];
 const tokenColumns = [
-  ['Input tokens', 'number', 'inputTokens'],
-  ['Output tokens', 'number', 'outputTokens'],
+  ['Input tokens', 'number rest', 'inputTokens'],
+  ['Output tokens', 'number rest', 'outputTokens'],
 ];
 /** By the names of the tables. */
 const COLUMNS = {
   Providers: [
     ['Provider', '', 'id'],
-    ['Errors', 'wrap', errorsText],
-    ['State', 'wrap', stateCell],
-    ['Tries', 'number', 'requests'],
+    ['State now', 'wrap', stateCell],
     ['In flight', 'number', inFlightCell],
-    ['Client errors', 'number', 'clientErrors'],
+    ['Last error', 'wrap', lastErrorCell],
+    ['Tries', 'number', 'requests'],
+    ...endColumns,
     ...firstTokenColumns,
     ...tokenColumns,
-    ['Last error', 'wrap', lastErrorCell],
   ],
   Models: [
-    ['Model', '', 'name'],
-    ...requestColumns,
-    ['Provider', '', 'provider'],
+    ['Model', '', 'id'],
+    ['Requests', 'number', 'requests'],
+    ...endColumns,
     ...firstTokenColumns,
     ...tokenColumns,
   ],
   Clients: [
     ['Client', '', 'id'],
-    ...requestColumns,
+    ['Requests', 'number', 'requests'],
+    ...endColumns,
     ...tokenColumns,
-    ['Limits used', 'wrap', limitsCell],
+    ['Limits used', 'wrap rest', limitsCell],
   ],
 };
 const settingColumns = [
@@ -102,17 +82,16 @@ const MAX_FOLDED_ROWS = 8;
 /** The ids of the tables that are unfolded. */
 const unfolded = new Set();
 
-const rankOf = (item) => {
-  if (item.state === 'skipped') return 2;
-  return item.failed > 0 || ['warn', 'bad'].includes(iconOf(item)) ? 0 : 1;
+const rankOf = ({ failed, skipped, states }) => {
+  if (skipped !== undefined) return 2;
+  return failed > 0 || states.length > 0 ? 0 : 1;
 };
 
-/** Returns the rows with their names and the sums of the chosen window, those first that need to be seen. */
-function rowsOf(items, sumsOf, now) {
-  const rows = Object.entries(items).map(([key, item]) => {
-    // The models' keys have the provider's id at the end.
-    const [name, provider] = [key.replace(/ [^ ]*$/, ''), key.replace(/^.* /, '')];
-    return { id: key, name, provider, now, ...item, ...item[sumsOf] };
+/** Returns the rows with their sums, those first that need to be seen. */
+function rowsOf(items, state, isProviders) {
+  const rows = Object.entries(items).map(([id, item]) => {
+    const states = isProviders ? stateOf(id, state) : [];
+    return { id, now: state.now, ...item, states };
   });
   return rows.toSorted(
     (a, b) =>
@@ -120,13 +99,12 @@ function rowsOf(items, sumsOf, now) {
   );
 }
 
-/** Draws the tables of providers, models, clients and settings. `sumsOf` is the window: `recent` or `start`. */
-export function drawTables(state, sumsOf) {
+/** Draws the tables of providers, models, clients and settings. */
+export function drawTables(state) {
   const wanted = byId('by-name').value.trim().toLowerCase();
-  const period = byId('window').selectedOptions[0].label.toLowerCase();
   for (const [title, columns] of Object.entries(COLUMNS)) {
     const id = title.toLowerCase();
-    const all = rowsOf(state[id], sumsOf, state.now);
+    const all = rowsOf(state[id], state, id === 'providers');
     const found = all.filter((item) => item.id.toLowerCase().includes(wanted));
     const isUnfolded = unfolded.has(id);
     const shown = wanted === '' && !isUnfolded ? found.slice(0, MAX_FOLDED_ROWS) : found;
@@ -136,16 +114,17 @@ export function drawTables(state, sumsOf) {
     const onclick = () => unfolded.delete(id) || unfolded.add(id);
     const attributes = { type: 'button', 'aria-expanded': String(isUnfolded), onclick };
     const label = isUnfolded ? 'Show fewer' : 'Show all ' + all.length;
+    const caption = title + ', ' + count + 'the last 15 minutes';
     fill(
       id + '-section',
-      all.length > 0 && table(id, title + ', ' + count + period, columns, rows),
+      all.length > 0 && table(id, caption, columns, rows),
       isLong && h('button.fold', attributes, label),
     );
   }
   const rows = state.settings.settings.map((item) => tableRow(settingColumns, item));
   const caption = 'Settings in force, keys masked';
   fill('settings-section', table('settings', caption, settingColumns, rows));
-  const isAny = Object.values(state.providers).some((provider) => provider.state !== 'skipped');
+  const isAny = Object.values(state.providers).some(({ skipped }) => skipped === undefined);
   byId('providers-empty').toggleAttribute('hidden', isAny);
 }
 
@@ -155,6 +134,7 @@ const FIGURES = [
   ['Memory, MB', 'process_resident_memory_bytes', 1e-6],
   ['Event loop delay p99, ms', 'nodejs_eventloop_lag_p99_seconds', 1000],
   ['Buffered, MB', 'gateway_buffered_bytes', 1e-6],
+  ['Descriptors open', 'process_open_fds', 1],
   ['Connections open', 'gateway_upstream_connections_open', 1],
   ['Connections made', 'gateway_upstream_connections_made_total', 1],
   ['Connections reused', 'gateway_upstream_connections_reused_total', 1],

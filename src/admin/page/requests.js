@@ -3,13 +3,16 @@
 import { byId, fill, h, table, tableRow, titled, withIcon } from './dom.js';
 import { clip, formatTime, valueText } from './format.js';
 
-const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn' };
+const OUTCOME_ICONS = { ok: 'good', client_closed: 'off', refused: 'warn', rejected: 'warn' };
 const FAILED = ['upstream_error', 'timeout', 'rate_limited', 'internal_error'];
-const OUTCOMES = ['failed', 'ok', 'client_closed', 'refused', ...FAILED];
+const OUTCOMES = ['failed', 'ok', 'client_closed', 'refused', 'rejected', ...FAILED];
+/** Until more are wanted. */
+const FEW = 25;
 
 /** Newest first. While the list is paused, the page shows the requests of that moment. */
 let shown = [];
 let isPausePressed = false;
+let isMoreWanted = false;
 /** The numbers of the requests whose details are open. */
 const open = new Set();
 /** The rows of closed requests, described once: 200 are drawn each second. */
@@ -25,13 +28,14 @@ const listColumns = [
   ['Time', '', timeButton],
   ['Outcome', 'wrap', (item) => [outcomeCell(item), causeOf(item)]],
   statusColumn,
-  ['Model', '', 'model'],
+  // A request for what is not served has no model.
+  ['Model', '', ({ model, method, path }) => model ?? method + ' ' + path],
   ['Provider', '', providerPath],
   ['Client', 'client', 'client'],
-  ['First byte, ms', 'number', 'first_byte_ms'],
+  ['First byte, ms', 'number rest', 'first_byte_ms'],
   durationColumn,
-  ['Input tokens', 'number', 'prompt_tokens'],
-  ['Output tokens', 'number', 'completion_tokens'],
+  ['Input tokens', 'number rest', 'prompt_tokens'],
+  ['Output tokens', 'number rest', 'completion_tokens'],
 ];
 const triesColumns = [
   ['Try', 'number', 'number'],
@@ -113,11 +117,11 @@ function matchesFilters(request) {
 }
 
 /** Offers the values of each filter. An option keeps its node, so that the choice stays when others come. */
-function drawFilters({ providers, clients }) {
+function drawFilters({ providers }) {
   const offers = {
     outcome: OUTCOMES,
     provider: Object.keys(providers),
-    client: Object.keys(clients),
+    client: [...new Set(shown.flatMap(({ client }) => client ?? []))],
   };
   for (const [name, offered] of Object.entries(offers)) {
     const options = offered.map((value) => h('option', { key: value, value }, clip(value)));
@@ -128,12 +132,12 @@ function drawFilters({ providers, clients }) {
 
 /** Draws the filters and the list. */
 export function drawRequests(state) {
-  drawFilters(state);
   const requests = Object.values(state.requests).toReversed();
   // A row that the filters hide is closed: it would pause the list unseen.
   for (const request of shown) if (!matchesFilters(request)) open.delete(request.number);
   const isPaused = isPausePressed || open.size > 0;
   if (!isPaused) shown = requests;
+  drawFilters(state);
   byId('requests-empty').toggleAttribute('hidden', shown.length > 0);
   byId('requests-section').toggleAttribute('hidden', shown.length === 0);
   const matching = shown.filter(matchesFilters);
@@ -141,7 +145,14 @@ export function drawRequests(state) {
   const why = open.size > 0 ? ' · paused while a row is open, ' : ' · paused, ';
   fill('count', matching.length + ' of ' + shown.length + (isPaused ? why + newer + ' new' : ''));
   const caption = 'The last 200 requests, and the last 200 failures before them, newest first';
-  fill('requests-list', table('requests', caption, listColumns, matching.map(requestRows)));
+  const few = isMoreWanted ? matching : matching.slice(0, FEW);
+  const onclick = () => (isMoreWanted = !isMoreWanted);
+  const attributes = { type: 'button', 'aria-expanded': String(isMoreWanted), onclick };
+  fill(
+    'requests-list',
+    table('requests', caption, listColumns, few.map(requestRows)),
+    matching.length > FEW && h('button.fold', attributes, isMoreWanted ? 'Fewer' : 'More'),
+  );
 }
 
 byId('pause').addEventListener('click', () => pressPause(!isPausePressed));

@@ -1,0 +1,159 @@
+/** One incident: what is wrong, since when, and whom it hits. */
+
+import { type AccessRecord, MAX_NAME_CHARACTERS } from '../request/record.ts';
+import type { GatewayError, Outcome } from '../lib/errors.ts';
+
+/** What is wrong at a provider or with one of its models; then the gateway's own. */
+export const INCIDENT_KINDS = [
+  ...(['unreachable', 'key_refused', 'rate_limited', 'errors', 'timeout'] as const),
+  ...(['stall', 'cut', 'nonsense', 'slow', 'model_list'] as const),
+  ...(['descriptors', 'memory', 'log_lines', 'store', 'reload'] as const),
+];
+export type IncidentKind = (typeof INCIDENT_KINDS)[number];
+
+/** Names and clients that are counted, and those that are told, of one incident. */
+const MAX_COUNTED = 100;
+const MAX_TOLD = 10;
+const CUT = /cut off|closed|ended before/;
+/** `ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000`, which says the code twice. */
+const CODE_TWICE = /^(\w+): \w+ (?=\1)/;
+
+export interface Cause {
+  readonly text: string | undefined;
+  /** The position of the provider's key, from 1. */
+  readonly key?: number | undefined;
+  /** The end of a provider's limit. */
+  readonly untilMs?: number | undefined;
+}
+
+/** The requests by one name that an incident has hit. */
+interface Hit {
+  failed: number;
+  /** Answered by what fails, nevertheless. */
+  good: number;
+  /** Answered by another provider, the latest of which is `by`. */
+  answered: number;
+  by: string | undefined;
+  readonly clients: Set<string>;
+}
+
+/** Times are on the clock of `performance.now()`. */
+export class Incident {
+  readonly provider: string | undefined;
+  readonly model: string | undefined;
+  /** The first failure. */
+  readonly sinceMs: number;
+  /** The latest failure. */
+  lastMs: number;
+  /** The first good try after the failures. */
+  goodSinceMs: number | undefined;
+  endedMs: number | undefined;
+  /** It is one: until then there are only some failures that may become one. */
+  isTold = false;
+  isLogged = false;
+  /** The latest tries that have failed, without a good one between them. */
+  inRow = 0;
+  tries = 0;
+  failures = 0;
+  readonly #causes = new Map<IncidentKind, Cause & { count: number }>();
+  readonly #hits = new Map<string, Hit>();
+
+  constructor(sinceMs: number, provider?: string, model?: string) {
+    this.sinceMs = sinceMs;
+    this.lastMs = sinceMs;
+    this.provider = provider;
+    this.model = model;
+  }
+
+  /** What most failures say. */
+  get kind(): IncidentKind {
+    const [[kind]] = [...this.#causes].toSorted(([, a], [, b]) => b.count - a.count) as [
+      [IncidentKind, unknown],
+    ];
+    return kind;
+  }
+
+  addFailure(nowMs: number, kind: IncidentKind, cause: Cause): void {
+    this.lastMs = nowMs;
+    this.inRow += 1;
+    this.tries += 1;
+    this.failures += 1;
+    const count = (this.#causes.get(kind)?.count ?? 0) + 1;
+    this.#causes.set(kind, { ...cause, count });
+  }
+
+  addGood(nowMs: number): void {
+    this.goodSinceMs ??= nowMs;
+    this.inRow = 0;
+    this.tries += 1;
+  }
+
+  /** Counts a request that has ended, if one of its tries was about this, asked or kept away. */
+  addRequest({ attempt, client, model: name, tries }: AccessRecord, outcome: Outcome): void {
+    const isAbout = (one: (typeof tries)[number]) =>
+      one.provider === this.provider && (this.model ?? one.model) === one.model;
+    const isFailed = FAILED.has(outcome);
+    if (name === undefined || !tries.some(isAbout) || (!isFailed && outcome !== 'ok')) return;
+    let hit = this.#hits.get(name);
+    if (!hit) {
+      if (this.#hits.size === MAX_COUNTED) return;
+      hit = { failed: 0, good: 0, answered: 0, by: undefined, clients: new Set() };
+      this.#hits.set(name, hit);
+    }
+    if (isFailed) hit.failed += 1;
+    else if (isAbout(attempt!)) hit.good += 1;
+    else {
+      hit.answered += 1;
+      hit.by = attempt!.provider;
+    }
+    const isHit = isFailed || hit.answered > 0;
+    if (isHit && client !== undefined && hit.clients.size < MAX_COUNTED) hit.clients.add(client);
+  }
+
+  /** Returns the fields of the log, which the page shows too. */
+  toFacts() {
+    const { kind } = this;
+    const { text, key, untilMs } = this.#causes.get(kind)!;
+    const hits = [...this.#hits].filter(([, { failed, answered }]) => failed + answered > 0);
+    const most = hits.toSorted(
+      ([, a], [, b]) => b.failed - a.failed || b.answered - a.answered || a.good - b.good,
+    );
+    return {
+      kind,
+      provider: this.provider,
+      model: this.model?.slice(0, MAX_NAME_CHARACTERS),
+      since: toTime(this.sinceMs)!,
+      ended: toTime(this.endedMs),
+      cause: text?.replace(CODE_TWICE, ''),
+      key,
+      until: toTime(untilMs),
+      tries: this.tries,
+      failures: this.failures,
+      hit: most.slice(0, MAX_TOLD).map(([name, { clients, ...hit }]) => {
+        return { name, ...hit, clients: listOf([...clients]) };
+      }),
+      more: hits.length > MAX_TOLD ? hits.length - MAX_TOLD : undefined,
+    };
+  }
+}
+
+const FAILED: ReadonlySet<Outcome> = new Set(['upstream_error', 'timeout', 'rate_limited']);
+
+function listOf(names: readonly string[]): string | undefined {
+  const more = names.length > MAX_TOLD ? ` and ${names.length - MAX_TOLD} more` : '';
+  return names.slice(0, MAX_TOLD).join(', ') + more || undefined;
+}
+
+function toTime(ms: number | undefined): string | undefined {
+  return ms === undefined ? undefined : new Date(performance.timeOrigin + ms).toISOString();
+}
+
+/** Returns what a failure of a provider is about; `hasBegun` if it has broken the stream of an answer. */
+export function kindOf({ details, kind, message }: GatewayError, hasBegun: boolean): IncidentKind {
+  const { unreachable, upstreamStatus: status } = details;
+  if (unreachable) return 'unreachable';
+  if (status === 401 || status === 403) return 'key_refused';
+  if (status !== undefined) return status === 429 ? 'rate_limited' : 'errors';
+  if (kind === 'timeout') return hasBegun ? 'stall' : 'timeout';
+  return CUT.test(message) ? 'cut' : 'nonsense';
+}

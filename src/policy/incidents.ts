@@ -1,0 +1,237 @@
+/**
+ * What is wrong now: providers and models that fail, by their tries of the last minute, and failures of the gateway's own.
+ * It is decided here alone; log, page and metrics show it. All times are on the clock that is passed in.
+ */
+
+import { type AccessRecord, type Attempt, causeOf } from '../request/record.ts';
+import type { GatewayError, Outcome } from '../lib/errors.ts';
+import type { Logger } from '../lib/log.ts';
+import type { CircuitReport } from './circuit-breaker.ts';
+import { Incident, type IncidentKind, kindOf } from './incident.ts';
+import { ProviderWatch, stepOf, Subject, type Watch } from './watch.ts';
+
+/** What happens again and again is over when it has not for so long. */
+const QUIET_MS = 15_000;
+/** On a busy machine the store is late now and then: it is away after so many failures in a row, or without an answer for so long. */
+const STORE_FAILURES = 3;
+const STORE_AWAY_MS = 1000;
+/** Nobody asks for it any more. */
+const FORGOTTEN_MS = 300_000;
+/** Between two lines of the log that something begins. */
+const LOGGED_EVERY_MS = 60_000;
+/** So many times the usual median. */
+const SLOW = 4;
+const MAX_ENDED = 50;
+const ENDED_SHOWN_MS = 3_600_000;
+/** These happen. The others of the gateway's own are states. */
+const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
+  'descriptors',
+  'memory',
+  'log_lines',
+  'key_refused',
+]);
+
+export class Incidents {
+  readonly #options;
+  readonly #providers = new Map<string, ProviderWatch>();
+  /** The gateway's own, by kind and provider. */
+  readonly #own = new Map<string, Subject>();
+  /** Begun since the start, by kind. */
+  readonly counts = new Map<IncidentKind, number>();
+  /** The latest first. */
+  #ended: Incident[] = [];
+  #isTroubled = false;
+  /** The median times to the first token before it became slow. */
+  readonly #usualMs = new Map<string, number>();
+
+  /** `onTrouble` is called when something begins to fail: `advance` is to be called each second until it returns false. */
+  constructor(options: {
+    readonly clock: Pick<Performance, 'now'>;
+    readonly logger: Logger;
+    readonly circuits: () => readonly Pick<CircuitReport, 'provider' | 'model' | 'state'>[];
+    readonly onTrouble: () => void;
+  }) {
+    this.#options = options;
+  }
+
+  /** Watches these providers, and no others. */
+  watch(ids: Iterable<string>): void {
+    const former = new Map(this.#providers);
+    this.#providers.clear();
+    for (const id of ids) this.#providers.set(id, former.get(id) ?? new ProviderWatch());
+    for (const [id, watch] of former) {
+      if (this.#providers.has(id)) continue;
+      for (const one of [watch, ...watch.models.values()]) this.#end(one);
+      for (const [name, one] of this.#own) if (name.endsWith(` ${id}`)) this.#end(one);
+    }
+  }
+
+  /** Counts a try that has ended, or the stream of one that has begun; a stream that breaks ends a second time. */
+  record(
+    { provider, model, key, hasAnswer, endedAtMs = 0 }: Attempt,
+    failure?: GatewayError,
+  ): void {
+    const watch = this.#providers.get(provider);
+    // Of all its errors of its own, these alone name a provider: no connection to it can be opened here.
+    if (failure?.kind === 'internal' && failure.details.provider) {
+      this.set('descriptors', causeOf(failure));
+    }
+    if (!watch || (failure && (!failure.isProviders || failure.outcome === 'rejected'))) return;
+    const nowMs = this.#options.clock.now();
+    const step = stepOf(nowMs);
+    const own = watch.watchOf(model, step);
+    if (!failure) {
+      watch.addGood(step, nowMs);
+      own?.addGood(step, nowMs);
+      return;
+    }
+    const { retryAfterSeconds: seconds } = failure.details;
+    const cause = {
+      text: causeOf(failure),
+      key: key === undefined ? undefined : key + 1,
+      untilMs: seconds && nowMs + 1000 * seconds,
+    };
+    for (const one of own ? [watch, own] : [watch]) {
+      one.addFailure(step, hasAnswer ? stepOf(endedAtMs) : undefined);
+      one.incident ??= new Incident(nowMs, provider, one.model);
+      one.incident.addFailure(nowMs, kindOf(failure, hasAnswer), cause);
+      if (!one.isWell(step)) one.incident.goodSinceMs = undefined;
+    }
+    this.#startTrouble();
+  }
+
+  /** Counts a request that has ended: whom an incident hits. */
+  recordRequest(record: AccessRecord, outcome: Outcome): void {
+    const { limit, limitState } = record.failure?.details ?? {};
+    if (limit === 'memory') this.set('memory', limitState ?? 'max_buffered_bytes');
+    if (!this.#isTroubled) return;
+    for (const { incident } of this.#watches()) incident?.addRequest(record, outcome);
+  }
+
+  /** Tells of something that has happened, or of a state that is wrong; without a cause it is right again. */
+  set(kind: IncidentKind, text: string | undefined, provider?: string): void {
+    const name = `${kind} ${provider ?? ''}`;
+    const subject = this.#own.get(name);
+    if (text === undefined) return subject && this.#end(subject);
+    // A provider that fails has no list of models, and is slow.
+    if (provider !== undefined && this.#providers.get(provider)?.incident?.isTold) return;
+    const nowMs = this.#options.clock.now();
+    const own = subject ?? new Subject();
+    this.#own.set(name, own);
+    own.incident ??= new Incident(nowMs, provider);
+    own.incident.addFailure(nowMs, kind, { text });
+    if (kind !== 'store' || own.incident.inRow >= STORE_FAILURES) this.#tell(own);
+    this.#log(own, nowMs);
+    this.#startTrouble();
+  }
+
+  /** Takes a provider's median times to the first token: of the last minute, and of the quarter of an hour before. */
+  judgeSlow(provider: string, newestMs?: number, formerMs?: number): void {
+    const known = this.#usualMs.get(provider);
+    const usualMs = known ?? formerMs ?? Infinity;
+    const isSlow = newestMs !== undefined && newestMs >= usualMs * (known ? SLOW / 2 : SLOW);
+    if (isSlow) this.#usualMs.set(provider, usualMs);
+    else this.#usualMs.delete(provider);
+    const text = `first token after ${newestMs} ms, ${usualMs} ms before`;
+    this.set('slow', isSlow ? text : undefined, provider);
+  }
+
+  /** Decides what has begun and what has ended. Returns false if there is nothing that could change by itself. */
+  advance(): boolean {
+    const nowMs = this.#options.clock.now();
+    const circuits = this.#isTroubled ? this.#options.circuits() : [];
+    for (const [id, provider] of this.#providers)
+      this.#judge(provider, nowMs, (model) => {
+        return circuits.some((one) => one.provider === id && (model ?? one.model) === one.model);
+      });
+    for (const own of this.#own.values()) {
+      const { incident } = own;
+      if (incident && nowMs - incident.sinceMs >= STORE_AWAY_MS) this.#tell(own);
+      const isOver = incident && nowMs - incident.lastMs >= QUIET_MS;
+      if (isOver && HAPPENINGS.has(incident.kind)) this.#end(own, incident.lastMs);
+    }
+    const subjects = [...this.#watches(), ...this.#own.values()];
+    for (const one of subjects) this.#log(one, nowMs);
+    this.#isTroubled = subjects.some(({ incident }) => incident);
+    return this.#isTroubled;
+  }
+
+  /** Returns those that last, the latest first, and those that have ended in the last hour. */
+  report(): { readonly lasting: readonly Incident[]; readonly ended: readonly Incident[] } {
+    this.advance();
+    const fromMs = this.#options.clock.now() - ENDED_SHOWN_MS;
+    // What its provider's failing explains is not told beside it.
+    const isApart = ({ incident }: Subject) =>
+      !this.#providers.get(incident?.provider ?? '')?.incident?.isTold;
+    const subjects = [...this.#watches(), ...[...this.#own.values()].filter(isApart)];
+    const lasting = subjects.flatMap(({ incident }) => (incident?.isTold ? incident : []));
+    return { lasting, ended: this.#ended.filter(({ endedMs = 0 }) => endedMs > fromMs) };
+  }
+
+  *#watches(): Generator<Watch> {
+    for (const watch of this.#providers.values()) {
+      yield watch;
+      yield* watch.models.values();
+    }
+  }
+
+  #startTrouble(): void {
+    if (this.#isTroubled) return;
+    this.#isTroubled = true;
+    this.#options.onTrouble();
+  }
+
+  /** If all models that are asked fail, the incident is the provider's; else it is that of each model that does. */
+  #judge(provider: ProviderWatch, nowMs: number, isOpen: (model?: string) => boolean): void {
+    if (!provider.incident) return;
+    const step = stepOf(nowMs);
+    const models = [...provider.models.values()];
+    const watches = [provider, ...models].filter(({ incident }) => incident);
+    const failing = watches.filter((one) => one.isFailing(step) || isOpen(one.model));
+    const alone = failing.filter((one) => one !== provider);
+    const isWhole =
+      alone.length === 0 ||
+      provider.incident.kind === 'unreachable' ||
+      !models.some((one) => one.works(step));
+    const told = isWhole && failing.length > 0 ? [provider] : alone;
+    const isLogged = watches.some(({ incident }) => incident!.isLogged);
+    for (const one of watches) {
+      const incident = one.incident!;
+      const isForgotten = nowMs - incident.lastMs > FORGOTTEN_MS;
+      const isNew = nowMs - incident.sinceMs < QUIET_MS;
+      if (isForgotten || (one.isWell(step) && !isNew && !isOpen(one.model))) {
+        this.#end(one, incident.goodSinceMs ?? incident.lastMs);
+      } else if (told.includes(one)) {
+        // An incident that becomes that of the whole provider, or of one model, goes on.
+        incident.isLogged ||= isLogged;
+        this.#tell(one);
+      } else if (told.length > 0) incident.isTold = false;
+    }
+  }
+
+  #tell({ incident }: Subject): void {
+    if (incident!.isTold) return;
+    incident!.isTold = true;
+    const { isLogged, kind } = incident!;
+    if (!isLogged) this.counts.set(kind, (this.counts.get(kind) ?? 0) + 1);
+  }
+
+  #log(subject: Subject, nowMs: number): void {
+    const { incident } = subject;
+    const isDue = nowMs - subject.loggedAtMs >= LOGGED_EVERY_MS;
+    // A line that says that lines are lost would be.
+    if (!incident?.isTold || incident.isLogged || incident.kind === 'log_lines' || !isDue) return;
+    incident.isLogged = true;
+    subject.loggedAtMs = nowMs;
+    this.#options.logger.log('warn', 'incident', incident.toFacts());
+  }
+
+  #end(subject: Subject, endedMs = this.#options.clock.now()): void {
+    const { incident } = subject;
+    subject.incident = undefined;
+    if (!incident?.isTold) return;
+    incident.endedMs = endedMs;
+    this.#ended = [incident, ...this.#ended].slice(0, MAX_ENDED);
+    if (incident.isLogged) this.#options.logger.log('info', 'incident ended', incident.toFacts());
+  }
+}

@@ -1,0 +1,103 @@
+/** The tries of the last minute, counted: what incidents are decided by. */
+
+import type { Incident } from './incident.ts';
+
+const STEP_MS = 5000;
+/** The last 60 s. */
+const STEPS = 12;
+/** The newest 15 s, and what there is of the current step. */
+const NEWEST_STEPS = 4;
+const MIN_TRIES = 5;
+/** Names of models come from clients: those of a provider that are watched. */
+const MAX_MODELS = 200;
+const MAX_MODEL_CHARACTERS = 256;
+
+export const stepOf = (ms: number) => Math.floor(ms / STEP_MS);
+
+/** What may have an incident. */
+export class Subject {
+  incident: Incident | undefined;
+  /** When the log was last told that one has begun. */
+  loggedAtMs = -Infinity;
+}
+
+/** The tries of a provider, or of one of its models, in the last 60 s. */
+export class Watch extends Subject {
+  readonly model: string | undefined;
+  readonly #good = new Int32Array(STEPS);
+  readonly #failed = new Int32Array(STEPS);
+  #step = 0;
+
+  constructor(model?: string) {
+    super();
+    this.model = model;
+  }
+
+  isIdle(step: number): boolean {
+    return this.#step <= step - STEPS && !this.incident;
+  }
+
+  addGood(step: number, nowMs: number): void {
+    this.#moveTo(step);
+    this.#good[step % STEPS]! += 1;
+    this.incident?.addGood(nowMs);
+  }
+
+  /** A stream counts as good once it has begun: `begunStep` is that of one that breaks. */
+  addFailure(step: number, begunStep?: number): void {
+    this.#moveTo(step);
+    this.#failed[step % STEPS]! += 1;
+    if (begunStep !== undefined && begunStep > step - STEPS) this.#good[begunStep % STEPS]! -= 1;
+  }
+
+  /** Returns the tries of the latest steps. */
+  sums(step: number, steps = STEPS): { readonly tries: number; readonly failed: number } {
+    this.#moveTo(step);
+    let [good, failed] = [0, 0];
+    for (let at = step; at > step - steps; at -= 1) {
+      good += this.#good[at % STEPS]!;
+      failed += this.#failed[at % STEPS]!;
+    }
+    return { tries: good + failed, failed };
+  }
+
+  isFailing(step: number): boolean {
+    const { tries, failed } = this.sums(step);
+    return this.incident!.inRow >= MIN_TRIES || (tries >= MIN_TRIES && failed * 2 >= tries);
+  }
+
+  isWell(step: number): boolean {
+    const { tries, failed } = this.sums(step, NEWEST_STEPS);
+    return tries > failed && failed * 10 < tries;
+  }
+
+  /** It is asked, and mostly answers. */
+  works(step: number): boolean {
+    const { tries, failed } = this.sums(step);
+    return tries > 0 && failed * 2 < tries && !this.incident?.inRow;
+  }
+
+  #moveTo(step: number): void {
+    if (step === this.#step) return;
+    for (let at = Math.max(this.#step, step - STEPS) + 1; at <= step; at += 1) {
+      this.#good[at % STEPS] = this.#failed[at % STEPS] = 0;
+    }
+    this.#step = step;
+  }
+}
+
+export class ProviderWatch extends Watch {
+  readonly models = new Map<string, Watch>();
+
+  /** Undefined for one too many. */
+  watchOf(model: string, step: number): Watch | undefined {
+    let watch = this.models.get(model);
+    if (watch || model.length > MAX_MODEL_CHARACTERS) return watch;
+    if (this.models.size >= MAX_MODELS) {
+      for (const [name, one] of this.models) if (one.isIdle(step)) this.models.delete(name);
+      if (this.models.size >= MAX_MODELS) return undefined;
+    }
+    this.models.set(model, (watch = new Watch(model)));
+    return watch;
+  }
+}

@@ -1,0 +1,50 @@
+/** What of an answer says nothing yet, or nothing at all. */
+
+import { memberOf } from '../lib/json.ts';
+
+/**
+ * Returns whether an event begins no answer (vLLM, OpenAI and others send the role as soon as a request is queued, Azure its
+ * `prompt_filter_results`): a chat chunk whose choices, if it has any, have deltas of a `role` and empty values, and no
+ * `finish_reason`; `stop` is none either if `isStopEmpty`. An event of another shape is no such chunk.
+ */
+export function isPreamble(json: unknown, isStopEmpty: boolean): boolean {
+  const choices = memberOf(json, 'choices');
+  return (
+    Array.isArray(choices) &&
+    choices.every(
+      (choice) => isEmpty(memberOf(choice, 'delta')) && isUnfinished(choice, isStopEmpty),
+    )
+  );
+}
+
+/** Returns whether a chunk has a `usage` and no choices. Azure adds `latency_checkpoint`, others `x_groq`, `timings` and more. */
+export function isUsageChunk(json: unknown): boolean {
+  const choices = memberOf(json, 'choices') ?? [];
+  return Boolean(memberOf(json, 'usage')) && Array.isArray(choices) && choices.length === 0;
+}
+
+/** Returns whether a completion has no content, reasoning, refusal, tool call or audio, and did not end for another reason than `stop`. */
+export function isEmptyCompletion(json: unknown): boolean {
+  const choices = memberOf(json, 'choices') ?? [];
+  return (
+    Array.isArray(choices) &&
+    choices.every((choice) => isEmpty(memberOf(choice, 'message')) && isUnfinished(choice, true))
+  );
+}
+
+function isUnfinished(choice: unknown, isStopEmpty: boolean): boolean {
+  const reason = memberOf(choice, 'finish_reason') ?? '';
+  // Some providers write `""` or `"null"` until the answer is finished.
+  return reason === '' || reason === 'null' || (isStopEmpty && reason === 'stop');
+}
+
+/** A message, or a part of one, that has only a role and empty values. */
+function isEmpty(message: unknown): boolean {
+  if (typeof message !== 'object' || message === null || Array.isArray(message)) return false;
+  return Object.entries(message).every(([name, value]) => name === 'role' || isBlank(value));
+}
+
+function isBlank(value: unknown): boolean {
+  if (value === null || value === '') return true;
+  return typeof value === 'object' && Object.keys(value).length === 0;
+}

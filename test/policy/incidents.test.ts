@@ -1,0 +1,408 @@
+/** The module of incidents on a clock of the test's: what begins, when it ends, and whom it hits. */
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { AccessRecord, Attempt } from '../../src/request/record.ts';
+import { GatewayError, type ErrorDetails, type Outcome } from '../../src/lib/errors.ts';
+import type { LogFacts } from '../../src/lib/log.ts';
+import { Incidents } from '../../src/policy/incidents.ts';
+
+const DOWN = { unreachable: true, cause: 'ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000' };
+
+/** Incidents of the providers `p` and `q`, with the second as the unit of time. */
+function start() {
+  // On the clock of `performance.now()`, and at the beginning of a step.
+  const first = 1_000_000;
+  let now = first;
+  const lines: [message: string, facts: LogFacts][] = [];
+  let circuits: { provider: string; model: string | undefined; state: 'open' | 'half-open' }[] = [];
+  let troubles = 0;
+  const incidents = new Incidents({
+    clock: { now: () => now },
+    logger: {
+      log: (level, message, facts = {}) => lines.push([`${level} ${message}`, facts]),
+      isEnabled: () => true,
+    },
+    circuits: () => circuits,
+    onTrouble: () => (troubles += 1),
+  });
+  incidents.watch(['p', 'q']);
+  const timeOf = (seconds: number) =>
+    new Date(performance.timeOrigin + first + 1000 * seconds).toISOString();
+  const facts = () => incidents.report().lasting.map((one) => one.toFacts());
+  return {
+    incidents,
+    lines,
+    timeOf,
+    facts,
+    /** The kinds that last, with their provider and model. */
+    lasting: () =>
+      facts().map(({ kind, provider, model }) => [kind, provider, model].filter(Boolean).join(' ')),
+    ended: () => incidents.report().ended.map((one) => one.toFacts()),
+    troubles: () => troubles,
+    open: (...names: [provider: string, model?: string][]) => {
+      circuits = names.map(([provider, model]) => ({ provider, model, state: 'open' }));
+    },
+    /** Lets time pass second by second. */
+    pass: (seconds: number) => {
+      for (let count = 0; count < seconds; count += 1) {
+        now += 1000;
+        incidents.advance();
+      }
+    },
+    /** Ends a try, and a request of it alone. */
+    ask: (
+      model: string,
+      details?: ErrorDetails & { kind?: 'provider' | 'timeout' | 'internal'; text?: string },
+      more: {
+        count?: number;
+        client?: string;
+        provider?: string;
+        by?: string;
+        begun?: boolean;
+      } = {},
+    ) => {
+      const { count = 1, client = 'agents', provider = 'p', by = provider, begun = false } = more;
+      for (let at = 0; at < count; at += 1) {
+        const record = new AccessRecord();
+        record.client = client;
+        record.model = model;
+        const ask = (id: string, failure?: GatewayError) => {
+          const attempt = new Attempt({ id, chatUrl: '' }, model);
+          attempt.endedAtMs = now;
+          if (begun || !failure) attempt.hasAnswer = true;
+          if (begun) incidents.record(attempt);
+          record.tries.push(attempt);
+          record.attempt = attempt;
+          incidents.record(attempt, failure);
+        };
+        const { kind = 'provider', text = 'x', ...rest } = details ?? {};
+        const failure = details && new GatewayError(kind, text, { provider, ...rest });
+        ask(provider, failure);
+        if (by !== provider) ask(by);
+        const outcome: Outcome = by === provider ? (failure?.outcome ?? 'ok') : 'ok';
+        if (outcome !== 'ok') record.failure = failure;
+        incidents.recordRequest(record, outcome);
+      }
+    },
+  };
+}
+
+test('a provider that is down is an incident with the fifth try, since the first one', () => {
+  const { ask, facts, lasting, lines, pass, timeOf, troubles } = start();
+  ask('small', DOWN, { count: 4 });
+  pass(2);
+  assert.deepEqual([lasting(), lines, troubles()], [[], [], 1]);
+  ask('small', DOWN);
+  assert.deepEqual(lasting(), ['unreachable p']);
+  ask('small', DOWN, { client: 'web', by: 'q' });
+  const [{ hit, ...fact } = {}] = facts();
+  assert.deepEqual(fact, {
+    kind: 'unreachable',
+    provider: 'p',
+    model: undefined,
+    since: timeOf(0),
+    ended: undefined,
+    cause: 'ECONNREFUSED 10.0.4.21:8000',
+    key: undefined,
+    until: undefined,
+    tries: 6,
+    failures: 6,
+    more: undefined,
+  });
+  const small = { name: 'small', failed: 5, good: 0, answered: 1, by: 'q' };
+  assert.deepEqual(hit, [{ ...small, clients: 'agents, web' }]);
+  assert.deepEqual(
+    lines.map(([line]) => line),
+    ['warn incident'],
+  );
+});
+
+test('half of five tries in a minute are an incident, fewer are none', () => {
+  for (const [good, isOne] of [
+    [3, true],
+    [4, false],
+  ] as const) {
+    const { ask, lasting, pass } = start();
+    ask('m', undefined, { count: good });
+    ask('m', { upstreamStatus: 503 }, { count: 3 });
+    assert.deepEqual(lasting(), isOne ? ['errors p'] : []);
+    pass(61);
+    ask('m', { upstreamStatus: 503 });
+    assert.deepEqual(lasting(), isOne ? ['errors p'] : [], 'it is alone in its minute');
+  }
+});
+
+test('the last five in a row are an incident, however many were good before', () => {
+  const { ask, lasting } = start();
+  ask('m', undefined, { count: 500 });
+  ask('m', { upstreamStatus: 503 }, { count: 4 });
+  assert.deepEqual(lasting(), []);
+  ask('m', { upstreamStatus: 503 });
+  assert.deepEqual(lasting(), ['errors p']);
+});
+
+test('an open circuit is an incident until it is closed', () => {
+  const { ask, lasting, open, pass } = start();
+  ask('m', { upstreamStatus: 503 }, { count: 3 });
+  assert.deepEqual(lasting(), []);
+  open(['p', 'm']);
+  assert.deepEqual(lasting(), ['errors p']);
+  pass(20);
+  ask('m');
+  assert.deepEqual(lasting(), ['errors p']);
+  open();
+  assert.deepEqual(lasting(), []);
+});
+
+test('it ends when the newest 15 s have a good try and hardly a failure, since the first good one', () => {
+  const { ask, ended, lasting, lines, pass, timeOf, incidents } = start();
+  ask('m', DOWN, { count: 10 });
+  pass(30);
+  assert.deepEqual(lasting(), ['unreachable p'], 'nobody has asked since');
+  ask('m', DOWN);
+  pass(1);
+  ask('m');
+  pass(5);
+  assert.deepEqual(lasting(), ['unreachable p'], 'half of the newest have failed');
+  for (let second = 0; second < 15; second += 1) {
+    ask('m');
+    pass(1);
+  }
+  assert.deepEqual(lasting(), []);
+  const [{ since, ended: at, tries, failures } = {}] = ended();
+  assert.deepEqual([since, at, failures], [timeOf(0), timeOf(31), 11]);
+  assert.ok(tries! > 20);
+  assert.deepEqual(
+    lines.map(([line]) => line),
+    ['warn incident', 'info incident ended'],
+  );
+  assert.equal(incidents.advance(), false, 'nothing is left to look at');
+  pass(3601);
+  assert.deepEqual(ended(), []);
+});
+
+test('it ends with a tenth of failures less one, and not with a tenth', () => {
+  for (const [good, isOver] of [
+    [9, false],
+    [10, true],
+  ] as const) {
+    const { ask, lasting, pass } = start();
+    ask('m', DOWN, { count: 10 });
+    pass(20);
+    ask('m', undefined, { count: good });
+    ask('m', DOWN);
+    assert.deepEqual(lasting(), isOver ? [] : ['unreachable p']);
+  }
+});
+
+test('what nobody asks for any more is forgotten after five minutes', () => {
+  const { ask, ended, lasting, pass, timeOf } = start();
+  ask('m', DOWN, { count: 5 });
+  pass(300);
+  assert.deepEqual(lasting(), ['unreachable p']);
+  pass(1);
+  assert.deepEqual([lasting(), ended()[0]!.ended], [[], timeOf(0)]);
+});
+
+test('a model that fails alone is the model\u2019s incident, all of them the provider\u2019s', () => {
+  const { ask, lasting, lines, pass } = start();
+  ask('big', undefined, { count: 10 });
+  ask('small', { upstreamStatus: 503 }, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p small']);
+  ask('big', { upstreamStatus: 500 }, { count: 10 });
+  assert.deepEqual(lasting(), ['errors p']);
+  ask('big', undefined, { count: 10 });
+  assert.deepEqual(lasting(), ['errors p small']);
+  pass(20);
+  ask('big', undefined, { count: 3 });
+  ask('small');
+  assert.deepEqual(lasting(), []);
+  const told = lines.map(([line, { model }]) => [line, model]);
+  assert.deepEqual(told, [
+    ['warn incident', 'small'],
+    ['info incident ended', 'small'],
+  ]);
+});
+
+test('two models that fail beside one that works are two incidents', () => {
+  const { ask, lasting } = start();
+  ask('big', undefined, { count: 10 });
+  for (const model of ['a', 'b']) ask(model, { upstreamStatus: 503 }, { count: 5 });
+  assert.deepEqual(lasting(), ['errors p a', 'errors p b']);
+});
+
+test('no connection is the whole provider\u2019s, whatever its models did before', () => {
+  const { ask, lasting } = start();
+  ask('big', undefined, { count: 10 });
+  ask('small', DOWN, { count: 5 });
+  assert.deepEqual(lasting(), ['unreachable p']);
+});
+
+test('kinds, by what most failures say', () => {
+  const { ask, facts, pass } = start();
+  const cases: [kind: string, details: Parameters<typeof ask>[1], begun?: boolean][] = [
+    ['unreachable', DOWN],
+    ['key_refused', { upstreamStatus: 401 }],
+    ['key_refused', { upstreamStatus: 403 }],
+    ['rate_limited', { upstreamStatus: 429, retryAfterSeconds: 7 }],
+    ['errors', { upstreamStatus: 404 }],
+    ['errors', { upstreamStatus: 500 }, true],
+    ['timeout', { kind: 'timeout', cause: 'no first event in 1000 ms' }],
+    ['stall', { kind: 'timeout', cause: 'no event in 1000 ms' }, true],
+    ['cut', { text: 'the answer was cut off' }, true],
+    ['cut', { text: 'the stream ended before the answer was finished' }, true],
+    ['cut', { text: 'the connection was closed without an answer' }],
+    ['nonsense', { text: 'the answer was not valid HTTP' }],
+  ];
+  for (const [kind, details, begun = false] of cases) {
+    ask('m', details, { count: 6, begun });
+    assert.equal(facts()[0]!.kind, kind, JSON.stringify(details));
+    pass(20);
+    ask('m');
+    assert.deepEqual(facts(), []);
+    pass(61);
+  }
+  ask('m', { upstreamStatus: 500, cause: 'out of memory' }, { count: 4 });
+  ask('m', { upstreamStatus: 429, retryAfterSeconds: 7, cause: 'slow down' }, { count: 5 });
+  const [{ kind, cause, until, since } = {}] = facts();
+  assert.deepEqual([kind, cause], ['rate_limited', 'slow down']);
+  assert.equal(Date.parse(until!) - Date.parse(since!), 7000);
+});
+
+test('a stream that breaks is one try, which has failed', () => {
+  const { ask, facts, incidents } = start();
+  ask('m', { text: 'the answer was cut off' }, { count: 5, begun: true });
+  assert.deepEqual(facts()[0]!.kind, 'cut');
+  ask('m', undefined, { count: 4 });
+  assert.equal(incidents.report().lasting.length, 1);
+});
+
+test('the mistakes of clients and the failures of the gateway count for no provider', () => {
+  const { ask, incidents, lasting, pass } = start();
+  ask('m', { upstreamStatus: 400, isRejected: true }, { count: 20 });
+  assert.equal(incidents.advance(), false);
+  ask('m', { kind: 'internal', cause: 'EMFILE: open files' }, { count: 20 });
+  assert.deepEqual(lasting(), ['descriptors']);
+  pass(15);
+  assert.deepEqual(lasting(), []);
+});
+
+test('the log has at most one pair of lines in a minute', () => {
+  const { ask, lines, pass } = start();
+  for (let round = 0; round < 6; round += 1) {
+    ask('m', DOWN, { count: 5 });
+    pass(20);
+    ask('m');
+    pass(10);
+  }
+  const messages = lines.map(([line]) => line);
+  const pair = ['warn incident', 'info incident ended'];
+  assert.deepEqual(messages, [...pair, ...pair, ...pair]);
+});
+
+test('whom it hits: names and clients, the ten with the most, and how many more', () => {
+  const { ask, facts } = start();
+  ask('m', DOWN, { count: 5 });
+  for (let at = 0; at < 120; at += 1) {
+    ask(`n-${at}`, DOWN, { count: at === 60 ? 3 : 1, client: `c-${at}` });
+    ask('m', DOWN, { client: `c-${at}` });
+  }
+  const { hit, more } = facts()[0]!;
+  const names = hit.map(({ name, failed }) => [name, failed]);
+  assert.deepEqual([names.length, names[0], names[1], more], [10, ['m', 125], ['n-60', 3], 90]);
+  assert.match(hit[0]!.clients!, /^agents, c-0, .* and 90 more$/);
+});
+
+test('names of models that clients make up take no more memory than 200 of them', () => {
+  const { ask, incidents, lasting, pass } = start();
+  for (let at = 0; at < 1000; at += 1) ask(`made-up-${at}`);
+  ask('x'.repeat(300), DOWN, { count: 5 });
+  assert.deepEqual(lasting(), ['unreachable p']);
+  pass(61);
+  ask('late', { upstreamStatus: 503 }, { count: 5 });
+  ask('other', undefined, { count: 20 });
+  assert.ok(incidents.report().lasting.some(({ model }) => model === 'late'));
+});
+
+test('states of the gateway\u2019s own last until they are right again, and what happens until it is quiet', () => {
+  const { ended, facts, incidents, lasting, pass } = start();
+  incidents.set('reload', 'port: found "x", and 1 more');
+  incidents.set('model_list', 'status 500', 'p');
+  incidents.set('log_lines', '3 lines');
+  assert.deepEqual(lasting(), ['reload', 'model_list p', 'log_lines']);
+  assert.equal(facts()[0]!.cause, 'port: found "x", and 1 more');
+  pass(14);
+  incidents.set('log_lines', '4 lines');
+  pass(14);
+  assert.equal(lasting().length, 3);
+  pass(1);
+  assert.deepEqual(lasting(), ['reload', 'model_list p']);
+  incidents.set('reload', undefined);
+  incidents.set('model_list', undefined, 'p');
+  incidents.set('model_list', undefined, 'q');
+  assert.deepEqual(
+    ended().map(({ kind }) => kind),
+    ['model_list', 'reload', 'log_lines'],
+  );
+  assert.equal(incidents.counts.get('log_lines'), 1);
+});
+
+test('the store is away after three failures in a row, or a second without an answer', () => {
+  const { incidents, lasting, lines, pass } = start();
+  const fail = () => incidents.set('store', '10.0.0.9:6379: no answer in 50 ms');
+  for (let late = 0; late < 5; late += 1) {
+    fail();
+    fail();
+    incidents.set('store', undefined);
+    pass(1);
+  }
+  assert.deepEqual([lasting(), lines], [[], []], 'on a busy machine it is late now and then');
+  for (let at = 0; at < 3; at += 1) fail();
+  assert.deepEqual(lasting(), ['store']);
+  incidents.set('store', undefined);
+  assert.deepEqual(lasting(), []);
+  fail();
+  pass(1);
+  assert.deepEqual(lasting(), ['store']);
+});
+
+test('slow is four times the usual median of first tokens, until it is less than twice', () => {
+  const { facts, incidents, lasting } = start();
+  const judge = (...medians: number[]) => {
+    incidents.judgeSlow('p', ...medians);
+    return lasting();
+  };
+  assert.deepEqual(judge(), []);
+  assert.deepEqual(judge(1000), [], 'nothing to compare with');
+  assert.deepEqual(judge(799, 200), []);
+  assert.deepEqual(judge(800, 200), ['slow p']);
+  assert.equal(facts()[0]!.cause, 'first token after 800 ms, 200 ms before');
+  // What was slow for a quarter of an hour does not become usual.
+  assert.deepEqual(judge(800, 800), ['slow p']);
+  assert.deepEqual(judge(400, 800), ['slow p']);
+  assert.deepEqual(judge(399, 800), []);
+});
+
+test('what fails because its provider does is not told beside it', () => {
+  const { ask, incidents, lasting } = start();
+  ask('m', DOWN, { count: 5 });
+  incidents.advance();
+  incidents.set('model_list', 'ECONNREFUSED', 'p');
+  incidents.set('key_refused', 'key 2: 401', 'p');
+  assert.deepEqual(lasting(), ['unreachable p']);
+});
+
+test('a provider that leaves the settings takes its incidents with it, and others go on', () => {
+  const { ask, ended, incidents, lasting } = start();
+  incidents.set('model_list', 'status 500', 'q');
+  ask('m', DOWN, { count: 5, provider: 'q' });
+  ask('m', DOWN, { count: 5 });
+  assert.equal(lasting().length, 2);
+  incidents.watch(['p']);
+  assert.deepEqual(lasting(), ['unreachable p']);
+  assert.equal(ended().length, 2);
+  ask('m', DOWN, { count: 5, provider: 'q' });
+  assert.deepEqual(lasting(), ['unreachable p']);
+});

@@ -1,0 +1,214 @@
+import assert from 'node:assert/strict';
+import { describe, test, type TestContext } from 'node:test';
+
+import { chatBody, STREAM } from '../support/gateway.ts';
+import { scenario, type ScenarioSettings } from '../support/scenario.ts';
+import { createGate, eventually, lineOf, openChat } from '../support/streams.ts';
+import {
+  answerWell,
+  beginStream,
+  CHUNK,
+  completion,
+  completionEvents,
+  DONE,
+  failWith,
+  LAST,
+  type Script,
+  sendEvents,
+  sendJson,
+} from '../support/upstream.ts';
+
+const event = (json: unknown) => `data: ${JSON.stringify(json)}\n\n`;
+const choice = (delta: object | undefined, finish_reason: string | null = null) =>
+  event({ object: 'chat.completion.chunk', choices: [{ index: 0, delta, finish_reason }] });
+const ROLE = choice({ role: 'assistant', content: '' });
+
+const PREAMBLES = {
+  'the role alone': ROLE,
+  'the role with empty values': choice({ role: 'assistant', content: null, tool_calls: [], a: {} }),
+  'the filter results of Azure': event({ choices: [], prompt_filter_results: [{ a: 1 }] }),
+  'a finish_reason of ""': event({ choices: [{ delta: { role: 'a' }, finish_reason: '' }] }),
+  'a usage': event({ choices: [], usage: { prompt_tokens: 1 } }),
+  'several choices': event({ choices: [{ delta: { role: 'a' } }, { delta: {} }] }),
+};
+const BEGINNINGS = {
+  'a token': CHUNK,
+  reasoning: choice({ reasoning_content: 'hm' }),
+  'a tool call': choice({ tool_calls: [{ index: 0 }] }),
+  'a finish_reason': choice({}, 'stop'),
+  'a second choice with a token': event({
+    choices: [{ delta: { role: 'a' } }, { delta: { content: 'b' } }],
+  }),
+  'a number': choice({ content: 0 }),
+  'a choice without a delta': event({ choices: [{ text: 'a' }] }),
+  'an event of no known shape': event({ type: 'response.created' }),
+  'text that is no JSON': 'data: hello\n\n',
+};
+
+/** Provider `p` and its fallback `q`, which answers well. */
+const start = (t: TestContext, script: Script, more: Partial<ScenarioSettings<'p' | 'q'>> = {}) =>
+  scenario(t, { fallback: ['q'], ...more, providers: { p: script, q: answerWell } });
+
+describe('an answer begins with its first token', { concurrency: true }, () => {
+  for (const [what, preamble] of Object.entries(PREAMBLES)) {
+    test(`${what} begins none: a provider that fails behind it is replaced`, async (t) => {
+      const broken: Script = async (...exchange) => {
+        await beginStream(preamble)(...exchange);
+        exchange[1].destroy();
+      };
+      const { gateway, asked } = await start(t, broken);
+      const { status, text } = await gateway.chat(STREAM);
+      assert.deepEqual([status, text, asked()], [200, completionEvents(), [1, 1]]);
+    });
+  }
+
+  for (const [what, beginning] of Object.entries(BEGINNINGS)) {
+    test(`${what} begins one: nobody else is asked`, async (t) => {
+      const broken: Script = async (...exchange) => {
+        await beginStream(ROLE + beginning)(...exchange);
+        exchange[1].destroy();
+      };
+      const { gateway, asked } = await start(t, broken);
+      const { text } = await gateway.chat(STREAM);
+      assert.ok(text.startsWith(`${ROLE}${beginning}data: {"error"`), text);
+      assert.deepEqual(asked(), [1, 0]);
+    });
+  }
+
+  test('a role and then nothing is a provider that does not answer in time', async (t) => {
+    const { gateway, asked } = await start(t, beginStream(ROLE), {
+      server: 'first_token_timeout = 1',
+    });
+    const { status, text, headers } = await gateway.chat(STREAM);
+    assert.deepEqual([status, text, asked()], [200, completionEvents(), [1, 1]]);
+    assert.equal(headers['x-gateway-tries'], '2');
+    const [first] = (await lineOf(gateway))['tries'] as { cause: string }[];
+    assert.equal(first!.cause, 'no first token in 1000 ms');
+  });
+
+  test('what came before passes with the first token, byte for byte and in one chunk', async (t) => {
+    const before = `: queued\n\n${ROLE}`;
+    const gate = createGate();
+    let isSent = false;
+    const { gateway } = await start(t, async (request, response) => {
+      await beginStream(before)(request, response);
+      isSent = true;
+      await gate.opened;
+      response.end(CHUNK + LAST + DONE);
+    });
+    const chat = openChat(gateway.port);
+    await eventually(() => isSent, 'the role has been sent');
+    gate.open();
+    assert.equal(await chat.ended, before + CHUNK + LAST + DONE);
+  });
+
+  test('an error event behind the role is an HTTP error', async (t) => {
+    const script: Script = (_, response) =>
+      sendEvents(response, ROLE + event({ error: { message: 'no', code: 'overloaded' } }));
+    const { gateway } = await scenario(t, { providers: { p: script } });
+    const { status, text } = await gateway.chat(STREAM);
+    assert.equal(status, 503);
+    assert.match(text, /^\{"error"/);
+  });
+
+  test('a megabyte of preambles is a 502', async (t) => {
+    const script: Script = (_, response) => sendEvents(response, ROLE.repeat(12_000));
+    const { gateway } = await scenario(t, { providers: { p: script } });
+    assert.equal((await gateway.chat(STREAM)).status, 502);
+  });
+});
+
+const EMPTY_STREAMS = {
+  'the role and [DONE]': ROLE + DONE,
+  'the role and stop': ROLE + choice({}, 'stop') + DONE,
+  'stop without [DONE]': ROLE + choice({}, 'stop'),
+  'stop and a usage': choice({}, 'stop') + event({ choices: [], usage: {} }) + DONE,
+};
+const message = (more: object, finish_reason: string | null = 'stop') => ({
+  choices: [{ index: 0, message: { role: 'assistant', content: '', ...more }, finish_reason }],
+});
+
+describe('an answer without any content', { concurrency: true }, () => {
+  for (const [what, events] of Object.entries(EMPTY_STREAMS)) {
+    const script: Script = (_, response) => sendEvents(response, events);
+    test(`a stream of ${what} passes unless empty_answers is "fail"`, async (t) => {
+      const { gateway, asked } = await start(t, script);
+      const { status, text } = await gateway.chat(STREAM);
+      assert.deepEqual([status, asked()], [200, [1, 0]]);
+      assert.ok(text.startsWith(events), text);
+    });
+
+    test(`a stream of ${what} is retried and answered by the fallback with "fail"`, async (t) => {
+      const { gateway, asked } = await start(t, script, {
+        server: 'empty_answers = "fail"\nretries = 1',
+      });
+      const { status, text } = await gateway.chat(STREAM);
+      assert.deepEqual([status, text, asked()], [200, completionEvents(), [2, 1]]);
+    });
+  }
+
+  test('a complete one is a 502 with "fail", and passes without', async (t) => {
+    const empty: Script = (_, response) => sendJson(response, message({}));
+    const { gateway, toml } = await scenario(t, {
+      providers: { p: empty },
+      server: 'empty_answers = "fail"',
+    });
+    const { status, text } = await gateway.chat(chatBody());
+    assert.equal(status, 502);
+    assert.match(text, /"Provider error: the answer is empty"/);
+    await gateway.reload(toml.replace('"fail"', '"pass"'));
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+  });
+
+  const answers: Record<string, [answer: object, status: number]> = {
+    'no choices': [{ choices: [] }, 502],
+    'a null as content': [message({ content: null }, null), 502],
+    content: [completion(), 200],
+    'a refusal': [message({ refusal: 'no' }), 200],
+    'a tool call': [message({ tool_calls: [{ id: '1' }] }), 200],
+    reasoning: [message({ reasoning_content: 'hm' }), 200],
+    'a cut for its length': [message({}, 'length'), 200],
+  };
+  for (const [what, [answer, status]] of Object.entries(answers)) {
+    test(`with "fail" a completion with ${what} is a ${status}`, async (t) => {
+      const script: Script = (_, response) => sendJson(response, answer);
+      const { gateway } = await scenario(t, {
+        providers: { p: script },
+        server: 'empty_answers = "fail"',
+      });
+      assert.equal((await gateway.chat(chatBody())).status, status);
+    });
+  }
+});
+
+describe('x-gateway-fallback: off', { concurrency: true }, () => {
+  const headers = { 'x-gateway-fallback': 'off' };
+
+  test('is answered by the provider that was named, or fails', async (t) => {
+    const { gateway, asked } = await start(t, failWith(503));
+    assert.equal((await gateway.chat(chatBody(), { headers })).status, 503);
+    assert.deepEqual(asked(), [1, 0]);
+    assert.equal((await gateway.chat(chatBody())).status, 200);
+    assert.deepEqual(asked(), [2, 1]);
+  });
+
+  test('of an alias asks its first target alone, also while its circuit is open', async (t) => {
+    const { gateway, asked } = await scenario(t, {
+      providers: { p: failWith(503), q: answerWell },
+      more: '[aliases]\na = ["p/m", "q/m"]\n',
+    });
+    const body = chatBody({ model: 'a' });
+    for (let round = 0; round < 4; round += 1) await gateway.chat(body);
+    assert.deepEqual(asked(), [3, 4]);
+    assert.equal((await gateway.chat(body, { headers })).status, 503);
+    assert.deepEqual(asked(), [4, 4]);
+  });
+});
+
+test('x-gateway-tries is on answers and errors that took more than one try, and on no others', async (t) => {
+  const { gateway, p } = await start(t, failWith(503));
+  const triesOf = async () => (await gateway.chat(chatBody())).headers['x-gateway-tries'];
+  assert.equal(await triesOf(), '2');
+  p.script = answerWell;
+  assert.equal(await triesOf(), undefined);
+});
