@@ -325,10 +325,14 @@ const isAnswer = (reading: Reading | undefined) =>
   reading?.kind === 'answer' || reading?.kind === 'stream';
 const sameAs = (one: object, other: object) => JSON.stringify(one) === JSON.stringify(other);
 
+/** The client's own mistake; a 404 only if it is about the model, which those of the worlds are not. */
+const REJECTED = new Set([400, 413, 422, 451]);
+
 function outcomeOf(failure: Failure | undefined): string {
   if (!failure) return 'ok';
   if (failure.type === 'rate_limit_error') return 'rate_limited';
   if (failure.type === 'timeout_error') return 'timeout';
+  if (failure.code === 'API_ERROR' && REJECTED.has(failure.status)) return 'rejected';
   return failure.code === 'INTERNAL_ERROR' ? 'internal_error' : 'upstream_error';
 }
 
