@@ -14,8 +14,8 @@ import { type Plan, type Settings, toToml } from './plan.ts';
 import { createProviders } from './provider.ts';
 import { Store } from './store.ts';
 
-/** For what the gateway may still wait for after the last answer: the end of streams, uploads that are read and dropped. */
-const REST_MS = 40_000;
+/** For what lasts after the last answer: the end of streams, uploads that are read and dropped, what is watched of incidents. */
+const REST_MS = 150_000;
 const realImmediate = setImmediate;
 
 /** Runs it in a turn of the real event loop, without any real time between its parts. */
