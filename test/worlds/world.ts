@@ -14,8 +14,8 @@ import { type Plan, type Settings, toToml } from './plan.ts';
 import { createProviders } from './provider.ts';
 import { Store } from './store.ts';
 
-/** For what lasts after the last answer: the end of streams, uploads that are read and dropped, what is watched of incidents. */
-const REST_MS = 150_000;
+/** For what lasts after the last answer: the end of streams, uploads that are read and dropped. */
+const REST_MS = 40_000;
 const realImmediate = setImmediate;
 
 /** Runs it in a turn of the real event loop, without any real time between its parts. */
@@ -122,6 +122,8 @@ function leftoversOf(
   };
   // A store that is away is asked for again and again.
   const timers = clock.running().filter((text) => !atRest.has(text) && !store?.state.isAway);
+  // An incident lasts, and is watched, until a provider has answered.
+  if (timers.includes('every 1000 ms')) timers.splice(timers.indexOf('every 1000 ms'), 1);
   const left = Object.entries(counts).filter(([, count]) => count !== 0);
   return [...timers, ...left.map(([name, count]) => `${name}: ${count}`)];
 }
