@@ -132,8 +132,12 @@ export class CircuitBreaker {
     const { details, outcome, status } = failure;
     const isTargets = isBalanced && outcome !== 'rejected' && TARGET_STATUSES.has(status);
     const isOutage = OUTAGE_STATUSES.has(status) || isTargets;
-    if (details.unreachable) this.record('failure', provider, undefined, causeOf(failure));
-    else if (isOutage) this.record('failure', provider, model, causeOf(failure));
+    if (details.unreachable) {
+      this.record('failure', provider, undefined, causeOf(failure));
+      // The probe of a model has failed too: without a result, the next request would probe at once.
+      const circuit = this.#circuits.get(nameOf(provider.digest, model));
+      if (circuit && isTripped(circuit)) this.#fail(provider, model, causeOf(failure));
+    } else if (isOutage) this.record('failure', provider, model, causeOf(failure));
     // Other refusals show that the model works. A plain 500 may be the fault of one request's parameter.
     else if (status !== 500) this.record('success', provider, model);
   }

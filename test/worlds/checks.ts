@@ -308,7 +308,10 @@ function checkAnswer(course: Course, report: Report): void {
   const hasKeys = providerOf(course, context.provider).api_keys.length > 1;
   const among = hasKeys ? failures.findLast(({ status }) => status === answer.status) : undefined;
   const failure = among ?? (reading.kind === 'answer' ? undefined : reading.failure);
-  if (line['outcome'] !== outcomeOf(failure)) wrong(`the outcome ${String(line['outcome'])}`);
+  // A 404 about the model is the client's own mistake, and others are not.
+  const isOpen = failure?.status === 404 && line['outcome'] === 'rejected';
+  if (!isOpen && line['outcome'] !== outcomeOf(failure))
+    wrong(`the outcome ${String(line['outcome'])}`);
   checkHeaders(answer, last, course, wrong);
   if (reading.kind === 'stream') return checkStream(answer, reading, context, wrong);
   if (reading.kind === 'answer') {
@@ -325,10 +328,14 @@ const isAnswer = (reading: Reading | undefined) =>
   reading?.kind === 'answer' || reading?.kind === 'stream';
 const sameAs = (one: object, other: object) => JSON.stringify(one) === JSON.stringify(other);
 
+/** The client's own mistake. */
+const REJECTED = new Set([400, 413, 422, 451]);
+
 function outcomeOf(failure: Failure | undefined): string {
   if (!failure) return 'ok';
   if (failure.type === 'rate_limit_error') return 'rate_limited';
   if (failure.type === 'timeout_error') return 'timeout';
+  if (failure.code === 'API_ERROR' && REJECTED.has(failure.status)) return 'rejected';
   return failure.code === 'INTERNAL_ERROR' ? 'internal_error' : 'upstream_error';
 }
 

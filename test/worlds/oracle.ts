@@ -6,8 +6,6 @@
 import { type Ask, type ErrorPlan, type Item, type Reply, type Settings } from './plan.ts';
 import { phraseOf } from './replies.ts';
 
-/** Until issue 37: the chunk with the role alone begins an answer too. */
-const PREAMBLE_BEGINS = true;
 const ERROR_BODY_MS = 1000;
 
 /** An error object with its status. `undefined`: the documents leave it open. */
@@ -273,7 +271,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       finished.add(index);
     }
     const begins = item.kind === 'content' || item.kind === 'finish';
-    if (begins || (PREAMBLE_BEGINS && item.kind === 'preamble')) beganMs ??= atMs;
+    if (begins) beganMs ??= atMs;
     if (item.kind === 'usage' && takesUsageOut) continue;
     if (item.kind === 'done' && beganMs === undefined) return end(atMs, badGateway());
     isDone = item.kind === 'done';

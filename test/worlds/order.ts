@@ -118,6 +118,12 @@ function intervalOf({ candidate, tries }: Visit, course: Course): Interval[] {
   return [{ provider: candidate.provider, from: first.try.order, to }];
 }
 
+/** A provider's settings with those that it inherits. */
+function effectiveOf(id: string, { providers, server }: Settings): string {
+  const own = providers.find((one) => one.id === id);
+  return JSON.stringify([own, own?.timeout ?? server.timeout, own?.retries ?? server.retries]);
+}
+
 /** The circuits of all providers, and of their models. */
 class Circuits {
   readonly #circuits = new Map<string, Circuit>();
@@ -141,10 +147,7 @@ class Circuits {
 
   reload(before: Settings, after: Settings, atMs: number): void {
     for (const one of before.providers) {
-      const next = after.providers.find(({ id }) => id === one.id);
-      const inherited = ({ server }: Settings, own: ProviderSettings | undefined) =>
-        JSON.stringify([own, own?.timeout ?? server.timeout, own?.retries ?? server.retries]);
-      if (inherited(before, one) === inherited(after, next)) continue;
+      if (effectiveOf(one.id, before) === effectiveOf(one.id, after)) continue;
       this.#changedAtMs.set(one.id, atMs);
       for (const [name] of this.#circuits) {
         if (name.split('/', 1)[0] === one.id) this.#circuits.delete(name);
@@ -271,23 +274,20 @@ interface KeyUse {
 function checkKeys(history: History, courses: readonly Course[], report: Report): void {
   const [{ settings } = courses[0]!] = courses;
   for (const provider of settings.providers) {
-    const isKept = courses.every((one) => {
-      const own = providerOf(one, provider.id);
-      return JSON.stringify(own) === JSON.stringify(provider);
-    });
+    // With other settings it is another provider, whose keys have their turns anew.
+    const isKept = courses.every(
+      (one) => effectiveOf(provider.id, one.settings) === effectiveOf(provider.id, settings),
+    );
     if (provider.api_keys.length > 1 && isKept) checkKeysOf(provider, history, courses, report);
   }
 }
 
 function checkKeysOf(
-  { id, api_keys, key_affinity, retries }: ProviderSettings,
+  { id, api_keys, key_affinity }: ProviderSettings,
   { lists }: History,
   courses: readonly Course[],
   report: Report,
 ): void {
-  const isTurnHidden = courses.some(
-    ({ settings }) => (retries ?? settings.server.retries) > 0 || settings.rateLimit.hasStore,
-  );
   const uses = courses
     .flatMap((course) => course.visits.flatMap((visit) => usesOf(visit, course)))
     .concat(lists.map((made) => ({ ...useOf(made), course: undefined, visit: undefined })))
@@ -311,7 +311,9 @@ function checkKeysOf(
       if (own !== key) report('keys', `its session had ${own}, and has ${key}`, course.exchange);
     }
     const last = before.at(-1);
-    if (!isAnyCool && last && !key_affinity && !isTurnHidden) {
+    // What asks for the list of models tries one key after the other, and tells nobody.
+    const isPlain = course !== undefined && last?.course !== undefined;
+    if (!isAnyCool && last && isPlain && !key_affinity) {
       const next = api_keys[(api_keys.indexOf(last.key) + 1) % api_keys.length];
       if (next !== key) report('keys', `${key} has no turn after ${last.key}`, course?.exchange);
     }

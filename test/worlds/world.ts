@@ -14,7 +14,7 @@ import { type Plan, type Settings, toToml } from './plan.ts';
 import { createProviders } from './provider.ts';
 import { Store } from './store.ts';
 
-/** For what the gateway may still wait for after the last answer: the end of streams, uploads that are read and dropped. */
+/** For what lasts after the last answer: the end of streams, uploads that are read and dropped. */
 const REST_MS = 40_000;
 const realImmediate = setImmediate;
 
@@ -89,11 +89,14 @@ function run(plan: Plan): History {
         }
       });
     }
+    // What runs as long as the gateway does.
+    clock.run(() => true);
+    const atRest = new Set(clock.running());
     clock.run(() => open.size === 0);
     let isRested = false;
     clock.after(REST_MS, () => (isRested = true));
     clock.run(() => isRested);
-    history.leftovers.push(...leftoversOf(service, clock));
+    history.leftovers.push(...leftoversOf(service, clock, atRest));
     drain({ delayMs: 0, timeoutMs: 1000 });
     clock.run(() => events.at(-1)!.kind === 'drained' || events.some(isDrained));
     return history;
@@ -105,7 +108,11 @@ function run(plan: Plan): History {
 const isDrained = ({ kind }: Event) => kind === 'drained';
 
 /** What should be back where it was, once all is over. */
-function leftoversOf({ budget, server, store }: Service, clock: Clock): string[] {
+function leftoversOf(
+  { budget, server, store }: Service,
+  clock: Clock,
+  atRest: ReadonlySet<string>,
+): string[] {
   const counts = {
     'reserved bytes': budget.reservedBytes,
     'bytes of bodies': budget.bodyBytes,
@@ -113,10 +120,10 @@ function leftoversOf({ budget, server, store }: Service, clock: Clock): string[]
     'waiting streams': budget.queue.size,
     'requests in flight': server.counts.inFlight,
   };
-  // The check of its connections, which a drain ends; and a store that is away is asked for again and again.
-  const timers = clock
-    .running()
-    .filter((text) => text !== 'every 15000 ms' && !store?.state.isAway);
+  // A store that is away is asked for again and again.
+  const timers = clock.running().filter((text) => !atRest.has(text) && !store?.state.isAway);
+  // An incident lasts, and is watched, until a provider has answered.
+  if (timers.includes('every 1000 ms')) timers.splice(timers.indexOf('every 1000 ms'), 1);
   const left = Object.entries(counts).filter(([, count]) => count !== 0);
   return [...timers, ...left.map(([name, count]) => `${name}: ${count}`)];
 }
