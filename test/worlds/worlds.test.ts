@@ -9,9 +9,9 @@ import { ROOT } from '../support/process.ts';
 import { generate } from './generate.ts';
 import { problemsOf } from './shrink.ts';
 
-const WORLDS = 1500;
+const WORLDS = 300;
 /** Of them, those that are others tomorrow. */
-const NEW_WORLDS = 500;
+const NEW_WORLDS = 100;
 const DAY_MS = 86_400_000;
 
 async function checkSeed(seed: number): Promise<void> {
