@@ -200,7 +200,8 @@ export class Traffic {
       for (const row of rows.values()) row.endStep(this.#lastStep, step);
     }
     this.#all.endStep(this.#lastStep, step);
-    const first = Math.max(this.#lastStep + 1, step + 1 - STEPS);
+    // It begins when it is first asked for.
+    const first = this.#lastStep === 0 ? step : Math.max(this.#lastStep + 1, step + 1 - STEPS);
     for (let at = first; at <= step; at += 1) this.#openStreams.set(at, this.#lastOpenStreams);
     for (const old of this.#openStreams.keys()) {
       if (old <= step - STEPS) this.#openStreams.delete(old);

@@ -68,7 +68,7 @@ export class Watch extends Subject {
 
   isWell(step: number): boolean {
     const { tries, failed } = this.sums(step, NEWEST_STEPS);
-    return tries > failed && failed * 10 < tries;
+    return failed * 10 < tries;
   }
 
   /** It is asked, and mostly answers. */

@@ -359,8 +359,9 @@ test('the feed begins with the settings, keys masked, the last requests and the 
 
   const { steps, all: sums, providers, models, clients } = state!.data;
   const counts = Object.values(steps as Record<string, { requests?: number }>);
-  assert.equal(counts.length, 90);
-  assert.equal((counts.at(-1)!.requests ?? 0) + (counts.at(-2)!.requests ?? 0), 2);
+  // The history begins with the first request.
+  assert.ok(counts.length <= 3);
+  assert.equal((counts.at(-1)!.requests ?? 0) + (counts.at(-2)?.requests ?? 0), 2);
   const [p, groq] = providers;
   assert.deepEqual([p.id, p.requests, p.failed], ['p', 2, undefined]);
   assert.ok(p.p50 >= 0);

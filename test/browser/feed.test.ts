@@ -163,7 +163,7 @@ browserTest(
   async (t, open) => {
     const feed = await startFeed(t);
     feed.view = SITUATIONS['busy']!;
-    const page = await open(feed.url);
+    const page = await open(feed.url, { losesConnection: true });
     await shows(page, '#cards .axis', '10:0010:15');
     await shows(page, '#latency-scale', /^highest [\d\s]+ ms$/);
     await shows(page, '#failed-scale', /^highest [\d.]+ %$/);

@@ -1,4 +1,7 @@
-/** Screenshots of twelve incidents of real gateways, 60 s after their begin and 60 s after their end: what does the page say at a glance? */
+/**
+ * Screenshots of twelve incidents of real gateways, 60 s after their begin and 60 s after their end: what does the page say at a
+ * glance? `SCREENSHOTS=FOLDER node --import tsx --test test/browser/ten-seconds.ts`
+ */
 
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

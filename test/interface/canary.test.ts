@@ -217,7 +217,7 @@ describe('the provider\u2019s key', () => {
     }
   });
 
-  test('is in no circuit that the feed shows, neither as a model nor in a redirect', async (t) => {
+  test('is in no circuit and no incident that the feed shows, neither as a model nor in a redirect', async (t) => {
     let location = '';
     const redirect: Script = (_, response) =>
       sendJson(response, {}, { status: 302, headers: { location } });
@@ -232,9 +232,10 @@ describe('the provider\u2019s key', () => {
       for (let at = 0; at < 3; at += 1) await gateway.chat(chatBody({ model: `p/${key}` }));
     }
     const feed = await openFeed(t, gateway.adminPort);
-    const { providers } = await feed.next('state');
+    const { incidents, providers } = await feed.next('state');
     assert.equal(providers[0].keptAway.length, keys.length);
-    assert.match(providers[0].lastError.text, /\/login\//);
+    assert.match(incidents[0].cause, /\/login\//);
+    assert.ok(incidents[0].hit.length > 0);
     const shown = JSON.stringify(feed.events).toLowerCase();
     for (const key of keys) assert.ok(!shown.includes(key.toLowerCase()), shown);
   });

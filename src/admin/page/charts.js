@@ -75,7 +75,7 @@ const CARDS = {
     return {
       title: 'First token, p50',
       value: formatNumber(p50),
-      unit: 'ms',
+      unit: p50 ? 'ms' : '',
       note: p50 ? 'p95 ' + formatNumber(p95) + ' ms (dashed), 15 minutes' : 'none yet',
       lines: {
         second: steps.map((one) => one?.p95 ?? null),
