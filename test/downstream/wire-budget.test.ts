@@ -416,6 +416,23 @@ test('a stream that has failed is no longer the first that waits, though its cli
   other.close();
 });
 
+test('what a client has not taken of a stream that has failed is held until it has', async (t) => {
+  // More than the kernel takes of it at once.
+  const event = `data: {"x":"${'x'.repeat(15 * MIB)}"}\n\n`;
+  const script = beginStream(`${event}data: {"error":{}}\n\n`);
+  const { gateway, p } = await scenario(t, { server: budget(40), providers: { p: script } });
+  const { socket, text, closed } = openRaw(t, gateway.port);
+  socket.pause();
+  socket.write(rawChat(chatBody({ stream: true }), ['connection: close']));
+  await eventually(() => p.requests.length === 1, 'the request');
+  await p.requests[0]!.closed;
+  assert.ok(gateway.reservedBytes() >= event.length);
+  socket.resume();
+  await closed;
+  assert.match(text(), /"code":"API_ERROR"/);
+  await nothingIsReserved(gateway);
+});
+
 test('the idle limit of a stream that waits for memory is no timeout of the provider', async (t) => {
   const { gate, script } = gatedStream(CHUNK, `data: {"x":"${'x'.repeat(MIB)}"}\n\n`, false);
   const { gateway } = await start(t, script, 'stream_idle_timeout = 1\n');
