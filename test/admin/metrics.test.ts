@@ -231,6 +231,8 @@ requests_per_second = 5\nburst_capacity = 5\n${providerToml(upstream, 'p', most)
   const [client, provider] = [{ client: 'team' }, { provider: 'p' }];
   assert.equal(sum('gateway_client_requests_in_flight', client), 1);
   assert.equal(sum('gateway_provider_requests_in_flight', provider), 1);
+  // It is no stream.
+  assert.equal(sum('gateway_open_streams'), 0);
   assert.equal(sum('gateway_limit', { limit: 'server_concurrency' }), 7);
   assert.equal(sum('gateway_limit', { limit: 'memory' }), 2_000_000);
   assert.equal(sum('gateway_limit', { limit: 'global' }), 9);

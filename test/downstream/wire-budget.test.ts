@@ -20,7 +20,8 @@ import {
   type TestGateway,
 } from '../support/gateway.ts';
 import { withRandom, type Random } from '../support/random.ts';
-import { sendRaw, statusesOf, openRaw } from '../support/raw.ts';
+import { sendRaw, statusesOf, openRaw, watchServerSide } from '../support/raw.ts';
+import { untilSteady } from '../support/clock.ts';
 import { newReplyContext, RecordedReply, replyWith } from '../support/reply-context.ts';
 import { byModel, scenario } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat } from '../support/streams.ts';
@@ -374,7 +375,9 @@ function openRelay(whole: ByteBudget) {
   const context = newReplyContext(reply);
   const answerReservation = new Reservation(whole);
   let provider: ByteSink | undefined;
-  const body = { start: (sink: ByteSink) => void (provider = sink), resume() {} };
+  let resumed = 0;
+  const resume = () => (resumed += 1);
+  const body = { start: (sink: ByteSink) => void (provider = sink), resume };
   const ended = relayStream(
     replyWith(body),
     {},
@@ -386,7 +389,7 @@ function openRelay(whole: ByteBudget) {
   ended.catch(() => {});
   provider!.write(Buffer.from(CHUNK));
   reply.write = ({ length }: Buffer) => length < 65_536;
-  return { provider: provider!, reply };
+  return { provider: provider!, reply, resumed: () => resumed };
 }
 
 test('the part of the next event that comes with the end of one is not counted before more comes', () => {
@@ -403,6 +406,19 @@ test('the part of the next event that comes with the end of one is not counted b
   assert.equal(whole.reservedBytes, event.length - 200_008 + 50_000);
 });
 
+test('a stream that waits for memory does not go on when its client has taken a comment', async (t) => {
+  const whole = newBudget(MIB);
+  const other = new Reservation(whole);
+  t.after(() => other.close());
+  other.resize(MIB);
+  const { provider, reply, resumed } = openRelay(whole);
+  assert.equal(provider.write(Buffer.from(`data: ${'x'.repeat(100_000)}`)), false);
+  reply.onRoom();
+  assert.equal(resumed(), 0);
+  other.close();
+  await eventually(() => resumed() === 1, 'there is room');
+});
+
 test('a stream that has failed is no longer the first that waits, though its client does not read the error', () => {
   const whole = newBudget(MIB);
   const other = new Reservation(whole);
@@ -414,6 +430,46 @@ test('a stream that has failed is no longer the first that waits, though its cli
   provider.end(new Error('broken'));
   assert.ok(other.tryGrow(MIB / 2 + 1));
   other.close();
+});
+
+test('an event is held until its client has taken all of it', async (t) => {
+  const event = `data: {"x":"${'x'.repeat(15 * MIB)}"}\n\n`;
+  const { gateway } = await scenario(t, {
+    server: budget(40),
+    providers: { p: beginStream(event) },
+  });
+  const { socket } = openRaw(t, gateway.port);
+  const side = watchServerSide(t, socket);
+  socket.pause();
+  socket.write(rawChat(chatBody({ stream: true })));
+  await eventually(() => gateway.reservedBytes() >= event.length, 'the event is held');
+  const before = await untilSteady(() => side.socket!.bytesWritten);
+  socket.on('data', () => side.socket!.bytesWritten > before && socket.pause());
+  socket.resume();
+  await eventually(() => side.socket!.bytesWritten > before, 'more of it is written');
+  assert.ok(gateway.reservedBytes() >= event.length);
+  socket
+    .removeAllListeners('data')
+    .on('data', () => {})
+    .resume();
+  await nothingIsReserved(gateway);
+});
+
+test('what a client has not taken of a stream that has failed is held until it has', async (t) => {
+  // More than the kernel takes of it at once.
+  const event = `data: {"x":"${'x'.repeat(15 * MIB)}"}\n\n`;
+  const script = beginStream(`${event}data: {"error":{}}\n\n`);
+  const { gateway, p } = await scenario(t, { server: budget(40), providers: { p: script } });
+  const { socket, text, closed } = openRaw(t, gateway.port);
+  socket.pause();
+  socket.write(rawChat(chatBody({ stream: true }), ['connection: close']));
+  await eventually(() => p.requests.length === 1, 'the request');
+  await p.requests[0]!.closed;
+  assert.ok(gateway.reservedBytes() >= event.length);
+  socket.resume();
+  await closed;
+  assert.match(text(), /"code":"API_ERROR"/);
+  await nothingIsReserved(gateway);
 });
 
 test('the idle limit of a stream that waits for memory is no timeout of the provider', async (t) => {

@@ -4,6 +4,7 @@ import { connect, createServer, type Socket } from 'node:net';
 import { test, type TestContext } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { useManualTimers } from '../support/clock.ts';
 import { startBlackHole } from '../support/fault-proxy.ts';
 import {
   chatBody,
@@ -263,6 +264,13 @@ test('a client that leaves when the provider has already sent everything leaves 
   client.destroy();
   assert.equal((await lineOf(gateway))['outcome'], 'client_closed');
   assertQuiet(gateway, warnings);
+});
+
+test('of a complete answer no time limit is left', async (t) => {
+  const timers = useManualTimers(t);
+  const { gateway } = await scenario(t, { server: 'timeout = 7' });
+  assert.equal((await gateway.chat(chatBody())).status, 200);
+  assert.ok(!timers.running().includes(7000));
 });
 
 test('a stream whose head cannot be sent ends its request upstream, and the client gets an error', async (t) => {

@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test';
 
 import { idle, untilSteady, useManualTimers } from '../support/clock.ts';
 import { chatBody, rawChat, triesOf, STREAM, type LogLine } from '../support/gateway.ts';
-import { openRaw } from '../support/raw.ts';
+import { openRaw, watchServerSide } from '../support/raw.ts';
 import { scenario, type ScenarioSettings } from '../support/scenario.ts';
 import { createGate, errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
 import {
@@ -327,6 +327,40 @@ test('a client that reads nothing gets no comments meanwhile, and the next ones 
   const whole = text.slice(0, text.lastIndexOf('y'));
   assert.ok(whole.length > MUCH.length);
   assert.ok(!whole.includes(end.repeat(20)));
+});
+
+test('no comment comes behind the end of a stream that the client has not read yet', async (t) => {
+  const gate = createGate();
+  const { gateway } = await scenario(t, {
+    providers: {
+      p: async (_, response) => {
+        response.writeHead(200, { 'content-type': 'text/event-stream' });
+        const event = `data: {"x":"${'y'.repeat(12_000)}"}\n\n`;
+        const passed = side.socket!;
+        // Until the network is full, and the gateway would still take more.
+        for (let bytes = 0; passed.writableLength === 0;) {
+          response.write(event);
+          bytes += event.length;
+          await eventually(() => passed.bytesWritten > bytes, 'the event is passed on');
+        }
+        response.end(LAST + DONE);
+        gate.open();
+      },
+    },
+    adjust: (config) => ({ ...config, server: { ...config.server, streamKeepaliveMs: 5 } }),
+  });
+  const { socket, text } = openRaw(t, gateway.port);
+  const side = watchServerSide(t, socket);
+  socket.pause();
+  socket.write(rawChat(STREAM));
+  await gate.opened;
+  await idle(200);
+  assert.ok(side.socket!.writableLength > 0);
+  socket.resume();
+  await lineOf(gateway);
+  await eventually(() => text().includes('[DONE]'), 'the end');
+  await idle(50);
+  assert.ok(text().endsWith('data: [DONE]\n\n\r\n0\r\n\r\n'), text().slice(-100));
 });
 
 test('a client that reads nothing is cut off as without comments', async (t) => {

@@ -8,13 +8,15 @@ import {
   chatBody,
   providerToml,
   startGateway,
+  STREAM,
   type Reply,
   type LogLine,
 } from '../support/gateway.ts';
-import { eventually, openChat, lineOf } from '../support/streams.ts';
+import { errorAfter, eventually, openChat, lineOf } from '../support/streams.ts';
 import { sweep } from '../support/sweep.ts';
 import {
   answerWell,
+  CHUNK,
   failWith,
   sendEvents,
   sendJson,
@@ -293,6 +295,18 @@ describe('a pool of keys', () => {
       await gateway.chat(chatBody());
       assert.equal(asked(), 'b');
     }
+    assert.deepEqual(restLines(), []);
+  });
+
+  test('does not try another key once an answer has begun, whatever its stream then says', async (t) => {
+    const error = 'data: {"error":{"message":"over quota","code":429}}\n\n';
+    const { gateway, asked, restLines } = await start(t, {
+      a: (_, response) => sendEvents(response, CHUNK + error),
+      b: answerWell,
+    });
+    const { text } = await gateway.chat(STREAM);
+    assert.equal(errorAfter(text, CHUNK).code, 'RATE_LIMIT_ERROR');
+    assert.equal(asked(), 'a');
     assert.deepEqual(restLines(), []);
   });
 
