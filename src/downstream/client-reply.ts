@@ -126,7 +126,6 @@ export class ClientReply {
 
   /** Answers with the documented error; in a stream, by its last event. `headers` are further ones of an HTTP error. */
   fail(failure: GatewayError, headers: ResponseHeaders = {}): Promise<void> | undefined {
-    clearInterval(this.#keepAlive);
     if (!this.hasBegun) {
       const all = { ...failure.toHeaders(), ...headers };
       return this.send(failure.status, all, failure.toBody());

@@ -19,8 +19,12 @@ export function isPreamble(json: unknown, isStopEmpty: boolean): boolean {
 
 /** Returns whether a chunk has a `usage` and no choices. Azure adds `latency_checkpoint`, others `x_groq`, `timings` and more. */
 export function isUsageChunk(json: unknown): boolean {
+  return Boolean(memberOf(json, 'usage')) && hasNoChoice(json);
+}
+
+export function hasNoChoice(json: unknown): boolean {
   const choices = memberOf(json, 'choices') ?? [];
-  return Boolean(memberOf(json, 'usage')) && Array.isArray(choices) && choices.length === 0;
+  return Array.isArray(choices) && choices.length === 0;
 }
 
 /** Returns whether a completion has no content, reasoning, refusal, tool call or audio, and did not end for another reason than `stop`. */

@@ -15,7 +15,7 @@ import { EventSplitter, LINE_FEED, parseEvents, type ServerSentEvent } from '../
 import type { AttemptContext } from './attempt-context.ts';
 import { ERROR_WITHOUT_TEXT, isLongError } from './completion.ts';
 import { providerError } from './network-error.ts';
-import { isPreamble, isUsageChunk } from './empty-answer.ts';
+import { hasNoChoice, isPreamble, isUsageChunk } from './empty-answer.ts';
 import { errorOf } from './provider-error.ts';
 import { reportsError } from './reported-error.ts';
 
@@ -44,8 +44,9 @@ export class EventInspector {
   #isAtStart = true;
   /** An event has come that is neither a preamble nor `[DONE]`. */
   hasBegun = false;
-  /** A preamble has come. */
+  /** A preamble has come; and one that has a choice, so that there is an answer, if an empty one. */
   hasPreamble = false;
+  hasChoice = false;
   /** `[DONE]` was seen: the stream is over. */
   isDone = false;
   /** The line feed of the line end behind `[DONE]` may still come. */
@@ -147,6 +148,7 @@ export class EventInspector {
         const { emptyAnswers } = this.#context.services.config.server;
         if (isPreamble(json, emptyAnswers === 'fail')) this.hasPreamble = true;
         else this.hasBegun = true;
+        this.hasChoice ||= !hasNoChoice(json);
       }
       // The comments before the event are scanned with it, as in a run that is not parsed: else the result depends on the cuts.
       this.#noteChoices(scanEvents(events.subarray(before, start), false));

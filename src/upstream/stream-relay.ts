@@ -131,7 +131,7 @@ class StreamRelay implements ByteSink {
   /** Keeps what comes before and with the beginning of the answer. Returns whether that is there; throws if it will never be. */
   #beginsWith(found: Inspection, seen: ChunkBuffer): boolean {
     const { call, services } = this.#context;
-    const { hasBegun, hasPreamble, isDone, isFinished } = this.#inspector;
+    const { hasBegun, hasChoice, hasPreamble, isDone, isFinished } = this.#inspector;
     if (found.passed.length > 0) seen.push(found.passed);
     this.#hold(seen.size);
     if (hasBegun) return true;
@@ -139,7 +139,7 @@ class StreamRelay implements ByteSink {
     if (seen.size > MAX_PREAMBLE_BYTES) {
       throw this.#error('too much before the first token');
     }
-    if (hasPreamble && (isDone || (this.#hasUpstreamEnded && isFinished))) {
+    if (hasChoice && (isDone || (this.#hasUpstreamEnded && isFinished))) {
       if (services.config.server.emptyAnswers === 'pass') return true;
       throw emptyAnswerError(this.#context.attempt.provider);
     }
