@@ -183,17 +183,17 @@ export class Incidents {
 
   /** If all models that are asked fail, the incident is the provider's; else it is that of each model that does. */
   #judge(provider: ProviderWatch, nowMs: number, isOpen: (model?: string) => boolean): void {
-    if (!provider.incident) return;
     const step = stepOf(nowMs);
     const models = [...provider.models.values()];
     const watches = [provider, ...models].filter(({ incident }) => incident);
+    if (watches.length === 0) return;
     const failing = watches.filter((one) => one.isFailing(step) || isOpen(one.model));
     const alone = failing.filter((one) => one !== provider);
     const isWhole =
       alone.length === 0 ||
-      provider.incident.kind === 'unreachable' ||
+      provider.incident?.kind === 'unreachable' ||
       !models.some((one) => one.works(step));
-    const told = isWhole && failing.length > 0 ? [provider] : alone;
+    const told = isWhole && provider.incident && failing.length > 0 ? [provider] : alone;
     const isLogged = watches.some(({ incident }) => incident!.isLogged);
     for (const one of watches) {
       const incident = one.incident!;

@@ -67,7 +67,7 @@ const CASES: Readonly<Record<string, Case>> = {
 };
 
 async function start(t: TestContext, { url, server = '', fallback = '' }: Case) {
-  const [acme, bolt] = [await startUpstream(t), await startUpstream(t)];
+  const [acme, bolt] = [await startUpstream(t, answerWell), await startUpstream(t, answerWell)];
   const lines = 'models = ["small", "big"]\ndefault_model = "small"';
   const toml = (own: string, baseUrl: string) =>
     `[server]\n${server}\n${own}[admin]\nport = 0\n[providers]\n${fallback}\n[aliases]\nfast = "acme/small"\n` +

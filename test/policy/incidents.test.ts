@@ -226,6 +226,22 @@ test('a model that fails alone is the model\u2019s incident, all of them the pro
   ]);
 });
 
+test('a model that fails beside many good tries of its provider ends when it works again', () => {
+  const { ask, lasting, pass } = start();
+  for (let second = 0; second < 30; second += 1) {
+    ask('big', undefined, { count: 50 });
+    ask('small', { upstreamStatus: 503 });
+    pass(1);
+  }
+  assert.deepEqual(lasting(), ['errors p small']);
+  for (let second = 0; second < 20; second += 1) {
+    ask('big', undefined, { count: 50 });
+    ask('small');
+    pass(1);
+  }
+  assert.deepEqual(lasting(), []);
+});
+
 test('two models that fail beside one that works are two incidents', () => {
   const { ask, lasting } = start();
   ask('big', undefined, { count: 10 });
