@@ -77,7 +77,7 @@ export async function askProvider(
       try {
         const passing = passReply(await send(candidate, tries, asking, context), context);
         if (passing) await passing;
-        // That of a stream ends what still comes behind its end.
+        // The deadline of a stream goes on: it ends what still comes behind `[DONE]`.
         if (!context.isStream) context.deadline.stop();
       } catch (thrown) {
         failure = failureOf(thrown, context);

@@ -9,6 +9,9 @@ import { mayName } from '../policy/authentication.ts';
 import type { Provider } from '../upstream/provider.ts';
 import { balanced, type BalanceServices, type Candidate } from './balance.ts';
 
+/** Also of a header that was sent twice. */
+const OFF = /\boff\b/i;
+
 export interface CandidateServices extends BalanceServices {
   readonly config: Config;
   readonly providers: ReadonlyMap<string, Provider>;
@@ -50,7 +53,7 @@ export function candidatesFor(
   const isInOrder = !alias || alias.balance === 'order';
   const ordered = isInOrder ? candidates : balanced(candidates, alias, call, services);
   // The client wants the answer of the one that it has named, or none.
-  if (call.headers['x-gateway-fallback'] === 'off') return ordered.slice(0, 1);
+  if (OFF.test(String(call.headers['x-gateway-fallback']))) return ordered.slice(0, 1);
   return withFallbacks(ordered, services.fallbacks);
 }
 

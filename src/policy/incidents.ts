@@ -133,7 +133,9 @@ export class Incidents {
   /** Decides what has begun and what has ended. Returns false if there is nothing that could change by itself. */
   advance(): boolean {
     const nowMs = this.#options.clock.now();
-    const circuits = this.watches.isTroubled ? this.#options.circuits() : [];
+    // One that is half-open keeps nobody away, and may never be asked again.
+    const all = this.watches.isTroubled ? this.#options.circuits() : [];
+    const circuits = all.filter(({ state }) => state === 'open');
     for (const [id, provider] of this.watches.providers)
       this.#judge(provider, nowMs, (model) => {
         return circuits.some((one) => one.provider === id && (model ?? one.model) === one.model);

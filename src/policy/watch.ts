@@ -54,7 +54,8 @@ export class Watch extends Subject {
   sums(step: number, steps = STEPS): { readonly tries: number; readonly failed: number } {
     this.#moveTo(step);
     let [good, failed] = [0, 0];
-    for (let at = step; at > step - steps; at -= 1) {
+    // Not before the start of the clock, which is that of the process.
+    for (let at = step; at > step - steps && at >= 0; at -= 1) {
       good += this.#good[at % STEPS]!;
       failed += this.#failed[at % STEPS]!;
     }

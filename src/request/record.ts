@@ -78,7 +78,7 @@ export class Attempt {
   /** Without the query, which may hold a key. */
   readonly url: string;
   readonly beganAtMs = performance.now();
-  /** The answer's head was there, or the attempt has failed. */
+  /** The answer has begun, or the attempt has failed. */
   endedAtMs: number | undefined;
   /** `circuit_open` and `limit`: the provider was skipped. Undefined while the attempt is made. */
   outcome: Outcome | 'circuit_open' | 'limit' | undefined;

@@ -11,9 +11,8 @@ import { Incidents } from '../../src/policy/incidents.ts';
 const DOWN = { unreachable: true, cause: 'ECONNREFUSED: connect ECONNREFUSED 10.0.4.21:8000' };
 
 /** Incidents of the providers `p` and `q`, with the second as the unit of time. */
-function start() {
+function start(first = 1_000_000) {
   // On the clock of `performance.now()`, and at the beginning of a step.
-  const first = 1_000_000;
   let now = first;
   const lines: [message: string, facts: LogFacts][] = [];
   let circuits: { provider: string; model: string | undefined; state: 'open' | 'half-open' }[] = [];
@@ -43,6 +42,10 @@ function start() {
     troubles: () => troubles,
     open: (...names: [provider: string, model?: string][]) => {
       circuits = names.map(([provider, model]) => ({ provider, model, state: 'open' }));
+    },
+    /** As those that were open ten seconds later. */
+    halfOpen: () => {
+      circuits = circuits.map((one) => ({ ...one, state: 'half-open' }));
     },
     /** Lets time pass second by second. */
     pass: (seconds: number) => {
@@ -154,6 +157,32 @@ test('an open circuit is an incident until it is closed', () => {
   ask('m');
   assert.deepEqual(lasting(), ['errors p']);
   open();
+  assert.deepEqual(lasting(), []);
+});
+
+test('a half-open circuit, which may never be asked again, does not keep an incident', () => {
+  const { ask, halfOpen, lasting, open, pass } = start();
+  ask('m', { upstreamStatus: 503 }, { count: 3 });
+  open(['p', 'm']);
+  assert.deepEqual(lasting(), ['errors p']);
+  pass(20);
+  ask('m');
+  halfOpen();
+  assert.deepEqual(lasting(), []);
+});
+
+test('the first minute of a process is judged like any other', () => {
+  const { ask, lasting, pass } = start(0);
+  for (let round = 0; round < 4; round += 1) {
+    ask('m', DOWN, { count: 2 });
+    ask('m');
+  }
+  pass(1);
+  assert.deepEqual(lasting(), ['unreachable p']);
+  for (let second = 0; second < 25; second += 1) {
+    ask('m', undefined, { count: 2 });
+    pass(1);
+  }
   assert.deepEqual(lasting(), []);
 });
 

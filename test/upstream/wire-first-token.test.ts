@@ -184,6 +184,14 @@ describe('an answer without any content', { concurrency: true }, () => {
 describe('x-gateway-fallback: off', { concurrency: true }, () => {
   const headers = { 'x-gateway-fallback': 'off' };
 
+  test('is off in upper case, and if it was sent twice', async (t) => {
+    const { gateway, asked } = await start(t, failWith(503));
+    for (const value of ['OFF', 'off, off']) {
+      await gateway.chat(chatBody(), { headers: { 'x-gateway-fallback': value } });
+    }
+    assert.deepEqual(asked(), [2, 0]);
+  });
+
   test('is answered by the provider that was named, or fails', async (t) => {
     const { gateway, asked } = await start(t, failWith(503));
     assert.equal((await gateway.chat(chatBody(), { headers })).status, 503);
