@@ -73,6 +73,7 @@ export const PLAIN_SETTINGS: Settings = {
   authKeys: [],
   clients: [],
   fallback: [],
+  fallbackOn: [],
   providers: [
     {
       id: 'a',
@@ -114,6 +115,7 @@ function someSettings(random: Random): Settings {
     clients: hasKeys ? list(random.integer(1, 2), (index) => aClient(index, aliases, random)) : [],
     primary: random.oneIn(3) ? random.pick(ids) : undefined,
     fallback: random.oneIn(2) ? ids.filter(() => !random.oneIn(3)) : [],
+    fallbackOn: hasKeys ? [401, 403, 404, 422] : [],
     providers,
     aliases,
     rateLimit: {
@@ -149,7 +151,10 @@ function anAlias(index: number, ids: readonly string[], random: Random): AliasSe
     random.integer(1, 3),
     () => `${random.pick([...ids, ...ids, 'gone'])}/${random.pick(MODELS)}`,
   );
-  return { name: `alias${index}`, targets: [...new Set(targets)], isBalanced: random.oneIn(2) };
+  const names = [...new Set(targets)];
+  const isBalanced = random.oneIn(2);
+  const weights = isBalanced && index === 1 ? names.map((_, at) => [2, 1, 0][at]!) : undefined;
+  return { name: `alias${index}`, targets: names, isBalanced, weights };
 }
 
 function aClient(index: number, aliases: readonly AliasSettings[], random: Random): ClientSettings {
@@ -236,7 +241,10 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
   const token = aToken(settings, random);
   if (token !== undefined) headers.push(['authorization', token]);
   headers.push(['x-request-id', id]);
-  if (random.oneIn(3)) headers.push(['x-session-id', `s${random.integer(0, 2)}`]);
+  // Without a number drawn for it: the seeds that found something stay what they are.
+  const session = number % 3 === 0 ? 'x-session-affinity' : 'x-session-id';
+  if (random.oneIn(3)) headers.push([session, `s${random.integer(0, 2)}`]);
+  if (number % 7 === 3) headers.push(['x-gateway-fallback', 'off']);
   if (random.oneIn(6)) headers.push(['x-forwarded-by-name', 'by-name'], ['cookie', 'c=1']);
   const plain = { version: '1.1' as const, isChunked: false };
   if (random.oneIn(10)) {

@@ -296,13 +296,18 @@ export interface Candidates {
   readonly balanced: number;
   /** A target that has no key, no such model or no token left is not the only one to ask. */
   readonly isBalanced: boolean;
+  /** The client refuses a fallback: one of those at the front is asked, and nobody else. */
+  readonly isAlone: boolean;
+  /** Those that may be drawn to be the first, by their names; the others come in the order of the list. */
+  readonly weights: ReadonlySet<string> | undefined;
 }
 
 /** Returns who may be asked, in order (decisions.md, Model resolution, Retry and fallback, Aliases), or why nobody is. */
 export function candidatesFor(
   model: string,
   settings: Settings,
-  client?: string,
+  client: string | undefined,
+  isAlone: boolean,
 ): Candidates | Failure {
   const registered = new Map(
     settings.providers.filter(({ enabled }) => enabled).map((one) => [one.id, one]),
@@ -338,6 +343,13 @@ export function candidatesFor(
   }
   const isBalanced = alias?.isBalanced ?? false;
   const balanced = isBalanced ? list.length : 1;
+  const drawn = alias?.targets.filter(
+    (target, at) => isRegistered(target) && alias.weights?.[at] !== 0,
+  );
+  const weights = alias?.weights && drawn!.length > 0 ? new Set(drawn) : undefined;
+  const more = { balanced, isBalanced, isAlone, weights };
+  // Of a balanced alias that may be each of its targets.
+  if (isAlone) return { list: list.slice(0, balanced), ...more };
   for (const id of settings.fallback) {
     const provider = registered.get(id);
     if (!provider || list.some((one) => one.provider === id)) continue;
@@ -345,7 +357,7 @@ export function candidatesFor(
     // "The requested model name": of a balanced alias that may be each of them.
     list.push({ provider: id, model: provider.default_model ?? models.join(' or ') });
   }
-  return { list, balanced, isBalanced };
+  return { list, ...more };
 }
 
 const PATHS: Readonly<Record<string, string>> = {

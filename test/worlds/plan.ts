@@ -17,6 +17,7 @@ export interface Settings {
   readonly clients: readonly ClientSettings[];
   readonly primary?: string | undefined;
   readonly fallback: readonly string[];
+  readonly fallbackOn: readonly number[];
   readonly providers: readonly ProviderSettings[];
   readonly aliases: readonly AliasSettings[];
   readonly rateLimit: Bucket & {
@@ -58,6 +59,8 @@ export interface AliasSettings {
   readonly name: string;
   readonly targets: readonly string[];
   readonly isBalanced: boolean;
+  /** Of a balanced one: it is weighted. */
+  readonly weights?: readonly number[] | undefined;
 }
 
 /** A request as its client sends it. */
@@ -187,14 +190,14 @@ export interface Plan {
 
 /** Returns the settings as gateway.toml. */
 export function toToml(settings: Settings): string {
-  const { authKeys, clients, providers, aliases, rateLimit, primary, fallback, hasAdmin } =
-    settings;
+  const { authKeys, clients, providers, aliases, rateLimit, primary, hasAdmin } = settings;
+  const { fallback, fallbackOn } = settings;
   const { enabled, hasStore, providers: limits, ...global } = rateLimit;
   const lines = [
     section('server', settings.server),
     authKeys.length > 0 ? section('server.auth', { keys: authKeys }) : '',
     ...clients.map(({ name, ...rest }) => section(`clients.${name}`, rest)),
-    section('providers', { primary, fallback }),
+    section('providers', { primary, fallback, fallback_on: fallbackOn }),
     ...providers.map(({ id, ...rest }) =>
       section(`providers.${id}`, { base_url: `https://${id}.test/v1`, ...rest }),
     ),
@@ -207,9 +210,12 @@ export function toToml(settings: Settings): string {
     ...Object.entries(limits).map(([id, limit]) => section(`rate_limit.providers.${id}`, limit)),
     hasAdmin ? section('admin', { port: 0 }) : '',
     '[aliases]',
-    ...aliases.map(({ name, targets, isBalanced }) => {
+    ...aliases.map(({ name, targets, isBalanced, weights }) => {
       const list = JSON.stringify(targets);
-      return `${name} = ${isBalanced ? `{ targets = ${list}, balance = "least_busy" }` : list}`;
+      const balance = weights
+        ? `balance = "weighted", weights = ${JSON.stringify(weights)}`
+        : 'balance = "least_busy"';
+      return `${name} = ${isBalanced ? `{ targets = ${list}, ${balance} }` : list}`;
     }),
   ];
   return lines.join('\n');
