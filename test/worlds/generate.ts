@@ -115,7 +115,7 @@ function someSettings(random: Random): Settings {
     clients: hasKeys ? list(random.integer(1, 2), (index) => aClient(index, aliases, random)) : [],
     primary: random.oneIn(3) ? random.pick(ids) : undefined,
     fallback: random.oneIn(2) ? ids.filter(() => !random.oneIn(3)) : [],
-    fallbackOn: hasKeys ? [401, 403, 404, 422] : [],
+    fallbackOn: ids.length > 2 ? [401, 403, 404, 422] : [],
     providers,
     aliases,
     rateLimit: {
