@@ -138,6 +138,7 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
     limitMs: Math.min(provider.timeout ?? timeout, first) * 1000,
     idleMs: stream_idle_timeout * 1000,
     isStream,
+    failsEmpty: course.settings.server.empty_answers === 'fail',
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
   });
   const isNamed =

@@ -105,6 +105,7 @@ function someSettings(random: Random): Settings {
       first_token_timeout: random.oneIn(4) ? 1 : undefined,
       stream_idle_timeout: random.pick([1, 3, 10, 300]),
       stream_keepalive: random.oneIn(6) ? random.integer(1, 3) : 0,
+      empty_answers: ids.length % 2 === 0 ? 'fail' : 'pass',
       retries: random.pick([0, 0, 1, 2]),
       max_concurrent_requests: random.oneIn(8) ? random.integer(1, 4) : 0,
       max_body_bytes: random.oneIn(10) ? 300 : undefined,

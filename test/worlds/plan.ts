@@ -6,6 +6,7 @@ export interface Settings {
     readonly first_token_timeout?: number | undefined;
     readonly stream_idle_timeout: number;
     readonly stream_keepalive: number;
+    readonly empty_answers?: 'pass' | 'fail';
     readonly retries: number;
     readonly max_concurrent_requests: number;
     readonly max_body_bytes?: number | undefined;
