@@ -166,6 +166,7 @@ function aClient(index: number, aliases: readonly AliasSettings[], random: Rando
     models: random.oneIn(3) ? random.pick([['a/*'], ['*'], ['b/m0', ...names], ['a']]) : undefined,
     max_concurrent_requests: random.oneIn(4) ? random.integer(1, 3) : 0,
     ...(random.oneIn(3) ? aBucket(random) : NO_BUCKET),
+    requests_per_minute: index === 1 ? 6 : undefined,
   };
 }
 

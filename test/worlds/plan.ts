@@ -39,6 +39,7 @@ export interface ClientSettings extends Bucket {
   readonly keys: readonly string[];
   readonly models?: readonly string[] | undefined;
   readonly max_concurrent_requests: number;
+  readonly requests_per_minute?: number | undefined;
 }
 
 export interface ProviderSettings {
