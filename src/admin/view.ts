@@ -98,7 +98,8 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
       const rows = readFigures(current, figures, feedDelay());
       const { clients, ...report } = traffic.report();
       const withLimits = Object.entries(clients).map(([name, row]) => {
-        return [name, { ...row, limits: figures.usedOf(name) }] as const;
+        const limits = figures.usedOf(name);
+        return [name, limits.length > 0 ? { ...row, limits } : row] as const;
       });
       return {
         settings: describeSettings(current, figures),

@@ -39,7 +39,8 @@ export function createAccessLog(
     logFinished(call: Call): void {
       const endedAtMs = performance.now();
       const outcome = finalOutcomeOf(call);
-      incidents.recordRequest(call.record, outcome);
+      const isOfInterest = incidents.watches.isTroubled || call.record.failure !== undefined;
+      if (isOfInterest) incidents.recordRequest(call.record, outcome);
       const isHealth = call.path === '/health' && outcome === 'ok';
       // A shutdown is `internal` too, but it is also the reason of the call's cancellation.
       const isShutdown =

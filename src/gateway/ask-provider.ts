@@ -127,7 +127,8 @@ function endAttempt(
   logAttempt('try', attempt, call, services.logger);
   if (failure instanceof ClientGone) throw failure;
   // A stream was counted when it began.
-  if (failure || !chat.stream) services.incidents.record(attempt, failure);
+  if (failure) services.incidents.recordFailure(attempt, failure);
+  else if (!chat.stream) services.incidents.watches.addGood(attempt);
   if (failure && failure.details.provider === undefined) throw failure;
 }
 

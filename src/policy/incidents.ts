@@ -8,7 +8,7 @@ import type { GatewayError, Outcome } from '../lib/errors.ts';
 import type { Logger } from '../lib/log.ts';
 import type { CircuitReport } from './circuit-breaker.ts';
 import { Incident, type IncidentKind, kindOf } from './incident.ts';
-import { ProviderWatch, stepOf, Subject, type Watch } from './watch.ts';
+import { ProviderWatch, stepOf, Subject, type Watch, Watches } from './watch.ts';
 
 /** What happens again and again is over when it has not for so long. */
 const QUIET_MS = 15_000;
@@ -33,14 +33,13 @@ const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
 
 export class Incidents {
   readonly #options;
-  readonly #providers = new Map<string, ProviderWatch>();
+  readonly watches: Watches;
   /** The gateway's own, by kind and provider. */
   readonly #own = new Map<string, Subject>();
   /** Begun since the start, by kind. */
   readonly counts = new Map<IncidentKind, number>();
   /** The latest first. */
   #ended: Incident[] = [];
-  #isTroubled = false;
   /** The median times to the first token before it became slow. */
   readonly #usualMs = new Map<string, number>();
 
@@ -52,39 +51,34 @@ export class Incidents {
     readonly onTrouble: () => void;
   }) {
     this.#options = options;
+    this.watches = new Watches(options.clock);
   }
 
   /** Watches these providers, and no others. */
   watch(ids: Iterable<string>): void {
-    const former = new Map(this.#providers);
-    this.#providers.clear();
-    for (const id of ids) this.#providers.set(id, former.get(id) ?? new ProviderWatch());
+    const { providers } = this.watches;
+    const former = new Map(providers);
+    providers.clear();
+    for (const id of ids) providers.set(id, former.get(id) ?? new ProviderWatch());
     for (const [id, watch] of former) {
-      if (this.#providers.has(id)) continue;
+      if (providers.has(id)) continue;
       for (const one of [watch, ...watch.models.values()]) this.#end(one);
       for (const [name, one] of this.#own) if (name.endsWith(` ${id}`)) this.#end(one);
     }
   }
 
-  /** Counts a try that has ended, or the stream of one that has begun; a stream that breaks ends a second time. */
-  record(
-    { provider, model, key, hasAnswer, endedAtMs = 0 }: Attempt,
-    failure?: GatewayError,
-  ): void {
-    const watch = this.#providers.get(provider);
+  /** Counts a try that has failed; of a stream, also one that was counted as good when it began. */
+  recordFailure(attempt: Attempt, failure: GatewayError): void {
+    const { provider, model, key, hasAnswer, endedAtMs = 0 } = attempt;
+    const watch = this.watches.providers.get(provider);
     // Of all its errors of its own, these alone name a provider: no connection to it can be opened here.
-    if (failure?.kind === 'internal' && failure.details.provider) {
+    if (failure.kind === 'internal' && failure.details.provider) {
       this.set('descriptors', causeOf(failure));
     }
-    if (!watch || (failure && (!failure.isProviders || failure.outcome === 'rejected'))) return;
+    if (!watch || !failure.isProviders || failure.outcome === 'rejected') return;
     const nowMs = this.#options.clock.now();
     const step = stepOf(nowMs);
     const own = watch.watchOf(model, step);
-    if (!failure) {
-      watch.addGood(step, nowMs);
-      own?.addGood(step, nowMs);
-      return;
-    }
     const { retryAfterSeconds: seconds } = failure.details;
     const cause = {
       text: causeOf(failure),
@@ -104,8 +98,8 @@ export class Incidents {
   recordRequest(record: AccessRecord, outcome: Outcome): void {
     const { limit, limitState } = record.failure?.details ?? {};
     if (limit === 'memory') this.set('memory', limitState ?? 'max_buffered_bytes');
-    if (!this.#isTroubled) return;
-    for (const { incident } of this.#watches()) incident?.addRequest(record, outcome);
+    if (!this.watches.isTroubled) return;
+    for (const { incident } of this.#all()) incident?.addRequest(record, outcome);
   }
 
   /** Tells of something that has happened, or of a state that is wrong; without a cause it is right again. */
@@ -114,7 +108,7 @@ export class Incidents {
     const subject = this.#own.get(name);
     if (text === undefined) return subject && this.#end(subject);
     // A provider that fails has no list of models, and is slow.
-    if (provider !== undefined && this.#providers.get(provider)?.incident?.isTold) return;
+    if (provider !== undefined && this.watches.providers.get(provider)?.incident?.isTold) return;
     const nowMs = this.#options.clock.now();
     const own = subject ?? new Subject();
     this.#own.set(name, own);
@@ -139,8 +133,8 @@ export class Incidents {
   /** Decides what has begun and what has ended. Returns false if there is nothing that could change by itself. */
   advance(): boolean {
     const nowMs = this.#options.clock.now();
-    const circuits = this.#isTroubled ? this.#options.circuits() : [];
-    for (const [id, provider] of this.#providers)
+    const circuits = this.watches.isTroubled ? this.#options.circuits() : [];
+    for (const [id, provider] of this.watches.providers)
       this.#judge(provider, nowMs, (model) => {
         return circuits.some((one) => one.provider === id && (model ?? one.model) === one.model);
       });
@@ -150,10 +144,10 @@ export class Incidents {
       const isOver = incident && nowMs - incident.lastMs >= QUIET_MS;
       if (isOver && HAPPENINGS.has(incident.kind)) this.#end(own, incident.lastMs);
     }
-    const subjects = [...this.#watches(), ...this.#own.values()];
+    const subjects = [...this.#all(), ...this.#own.values()];
     for (const one of subjects) this.#log(one, nowMs);
-    this.#isTroubled = subjects.some(({ incident }) => incident);
-    return this.#isTroubled;
+    this.watches.isTroubled = subjects.some(({ incident }) => incident);
+    return this.watches.isTroubled;
   }
 
   /** Returns those that last, the latest first, and those that have ended in the last hour. */
@@ -162,22 +156,22 @@ export class Incidents {
     const fromMs = this.#options.clock.now() - ENDED_SHOWN_MS;
     // What its provider's failing explains is not told beside it.
     const isApart = ({ incident }: Subject) =>
-      !this.#providers.get(incident?.provider ?? '')?.incident?.isTold;
-    const subjects = [...this.#watches(), ...[...this.#own.values()].filter(isApart)];
+      !this.watches.providers.get(incident?.provider ?? '')?.incident?.isTold;
+    const subjects = [...this.#all(), ...[...this.#own.values()].filter(isApart)];
     const lasting = subjects.flatMap(({ incident }) => (incident?.isTold ? incident : []));
     return { lasting, ended: this.#ended.filter(({ endedMs = 0 }) => endedMs > fromMs) };
   }
 
-  *#watches(): Generator<Watch> {
-    for (const watch of this.#providers.values()) {
+  *#all(): Generator<Watch> {
+    for (const watch of this.watches.providers.values()) {
       yield watch;
       yield* watch.models.values();
     }
   }
 
   #startTrouble(): void {
-    if (this.#isTroubled) return;
-    this.#isTroubled = true;
+    if (this.watches.isTroubled) return;
+    this.watches.isTroubled = true;
     this.#options.onTrouble();
   }
 

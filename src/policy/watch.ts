@@ -101,3 +101,25 @@ export class ProviderWatch extends Watch {
     return watch;
   }
 }
+
+/** The tries of all providers that are watched. A try that is well costs no more than `addGood`. */
+export class Watches {
+  readonly providers = new Map<string, ProviderWatch>();
+  /** Something fails: what ends may be of an incident. */
+  isTroubled = false;
+  readonly #clock: Pick<Performance, 'now'>;
+
+  constructor(clock: Pick<Performance, 'now'>) {
+    this.#clock = clock;
+  }
+
+  /** Counts a try that has ended well, or a stream that has begun. */
+  addGood({ provider, model }: { readonly provider: string; readonly model: string }): void {
+    const watch = this.providers.get(provider);
+    if (!watch) return;
+    const nowMs = this.#clock.now();
+    const step = stepOf(nowMs);
+    watch.addGood(step, nowMs);
+    watch.watchOf(model, step)?.addGood(step, nowMs);
+  }
+}

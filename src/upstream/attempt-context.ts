@@ -4,7 +4,6 @@ import type { Config, ProviderSettings } from '../config/config.ts';
 import type { Attempt } from '../request/record.ts';
 import type { Reservation } from '../lib/byte-budget.ts';
 import type { Cancellation, Deadline } from '../lib/cancellation.ts';
-import type { GatewayError } from '../lib/errors.ts';
 import type { Redactor } from '../lib/secrets.ts';
 import type { Transport } from './transport.ts';
 
@@ -13,8 +12,10 @@ export interface AttemptServices {
   readonly transport: Transport;
   /** Removes keys from text that is sent to a client. */
   readonly redact: Redactor;
-  /** Is told of each try that has ended, and of a stream that has begun. */
-  readonly incidents: { record(attempt: Attempt, failure?: GatewayError): void };
+  readonly incidents: {
+    /** Is told of a stream that has begun. */
+    readonly watches: { addGood(attempt: Attempt): void };
+  };
 }
 
 /** The response to the client, as far as an attempt needs it. */

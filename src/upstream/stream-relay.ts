@@ -121,7 +121,7 @@ class StreamRelay implements ByteSink {
       call.reply.hasBegun && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK;
     this.#seen = undefined;
     attempt.beginAnswer();
-    services.incidents.record(attempt);
+    services.incidents.watches.addGood(attempt);
     call.bodyReservation.dropBody();
     call.reply.beginStream(this.#head.status, this.#head.headers);
     call.reply.onRoom = () => this.#resume();

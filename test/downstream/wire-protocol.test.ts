@@ -8,7 +8,7 @@ import { chatBody, CLIENT_TOKEN } from '../support/gateway.ts';
 import { sendRaw, openRaw, statusesOf } from '../support/raw.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 import { eventually } from '../support/streams.ts';
-import { beginStream, completion, sendJson, type Script } from '../support/upstream.ts';
+import { beginStream, CHUNK, completion, sendJson, type Script } from '../support/upstream.ts';
 import { idle } from '../support/clock.ts';
 
 const AUTHORIZATION = `Authorization: Bearer ${CLIENT_TOKEN}`;
@@ -236,7 +236,7 @@ async function openStream(t: TestContext) {
   const { gateway } = await scenario(t, {
     providers: {
       p: async (incoming, response) => {
-        await beginStream('data: {"choices":[]}\n\n')(incoming, response);
+        await beginStream(CHUNK)(incoming, response);
         finish = () => void response.end('data: [DONE]\n\n');
       },
     },

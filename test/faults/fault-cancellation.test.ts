@@ -23,6 +23,7 @@ import {
   startUpstream,
   type Script,
   beginStream,
+  CHUNK,
   sendEvents,
 } from '../support/upstream.ts';
 import { scenario } from '../support/scenario.ts';
@@ -225,7 +226,7 @@ for (const when of ['before the answer', 'in the middle of a stream']) {
     `of two clients the one that leaves ${when} leaves one connection upstream`,
     { skip: OVER_FETCH },
     async (t) => {
-      const p = when.startsWith('before') ? silent : beginStream('data: {"choices":[]}\n\n');
+      const p = when.startsWith('before') ? silent : beginStream(CHUNK);
       const { p: upstream, gateway } = await scenario(t, { providers: { p } });
       const outgoing = watchOutgoing(t);
       const received = [0, 0];
@@ -276,7 +277,7 @@ test('of a complete answer no time limit is left', async (t) => {
 test('a stream whose head cannot be sent ends its request upstream, and the client gets an error', async (t) => {
   const { p: upstream, gateway } = await scenario(t, {
     server: 'timeout = 3600',
-    providers: { p: beginStream('data: {"choices":[]}\n\n') },
+    providers: { p: beginStream(CHUNK) },
     // A provider id that is no header value: settings refuse it, and an upstream cannot send one either.
     adjust: (config) => ({
       ...config,

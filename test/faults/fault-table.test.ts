@@ -71,7 +71,7 @@ interface WireOptions {
 }
 
 const bodyOf = (stream: boolean, word = 'Hello') =>
-  stream ? completionEvents([word]) : JSON.stringify(completion(word));
+  stream ? completionEvents([word, ' there']) : JSON.stringify(completion(word));
 
 /** Stands for the upstream's host and port, which no client may see; an address is never longer. */
 const ADDRESS = 'UPSTREAM_ADDRESS';
@@ -95,7 +95,11 @@ function wire(body: string | Buffer, options: WireOptions = {}): Wire {
   );
   const framed = framing === 'chunked' ? [...chunks(bytes), '0\r\n\r\n'] : [bytes];
   const all = Buffer.concat([head, ...framed.map((part) => Buffer.from(part))]);
-  return { bytes: all, headEnd: head.length, middle: all.indexOf('Hello') + 2 };
+  return {
+    bytes: all,
+    headEnd: head.length,
+    middle: Math.max(all.indexOf('Hello'), all.indexOf(' there')) + 2,
+  };
 }
 
 function* chunks(bytes: Buffer): Generator<string> {
@@ -415,8 +419,7 @@ async function startCell(
   const proxy = await startFaultProxy(t, upstream.port);
   const address = `127.0.0.1:${proxy.port}`.padEnd(ADDRESS.length);
   const q = await startUpstream(t, (request, response) => {
-    if (request.body.includes('"stream":true'))
-      sendEvents(response, completionEvents([FALLBACK_WORD]));
+    if (request.body.includes('"stream":true')) sendEvents(response, bodyOf(true, FALLBACK_WORD));
     else sendJson(response, completion(FALLBACK_WORD));
   });
   const text = answer.toString('latin1').replaceAll(ADDRESS, address);

@@ -72,10 +72,11 @@ function start() {
           const attempt = new Attempt({ id, chatUrl: '' }, model);
           attempt.endedAtMs = now;
           if (begun || !failure) attempt.hasAnswer = true;
-          if (begun) incidents.record(attempt);
+          if (begun) incidents.watches.addGood(attempt);
           record.tries.push(attempt);
           record.attempt = attempt;
-          incidents.record(attempt, failure);
+          if (failure) incidents.recordFailure(attempt, failure);
+          else incidents.watches.addGood(attempt);
         };
         const { kind = 'provider', text = 'x', ...rest } = details ?? {};
         const failure = details && new GatewayError(kind, text, { provider, ...rest });

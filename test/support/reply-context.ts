@@ -58,7 +58,7 @@ export function newReplyContext(reply = new RecordedReply()): AttemptContext {
     services: {
       config: CONFIG,
       transport: TRANSPORT,
-      incidents: { record: () => {} },
+      incidents: { watches: { addGood: () => {} } },
       redact: Object.assign((text: string) => text, { mayChange: () => false }),
     },
     isStream: true,
