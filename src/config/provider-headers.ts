@@ -21,7 +21,7 @@ const REFUSED = new Set(
 /** In addition, of the headers that are passed on: credentials, and what the gateway sets itself in either direction. */
 const NEVER_PASSED = new RegExp(
   '^(?:access-control|content|proxy)-|^(?:(?:set-)?cookie2?|(?:x-(?:goog-)?)?api-key|user-agent|' +
-    'sec-fetch-mode|x-gateway-provider|x-upstream-request-id|server-timing|retry-after(?:-ms)?|' +
+    'sec-fetch-mode|x-gateway-(?:provider|tries)|x-upstream-request-id|server-timing|retry-after(?:-ms)?|' +
     'x-should-retry|www-authenticate|allow|vary|date|cache-control|x-accel-buffering|' +
     'x-content-type-options)$',
 );

@@ -100,7 +100,9 @@ export function createGateway(services: GatewayServices) {
       } catch (thrown) {
         await fail(call, thrown);
       }
-      if (heldSlot?.countsUsage) heldSlot.takeUsage(call.record.attempt?.usage);
+      const { attempt } = call.record;
+      // A chunk before the first token may tell a usage, and the answer never begin.
+      if (heldSlot?.countsUsage && attempt?.hasAnswer) heldSlot.takeUsage(attempt.usage);
       heldSlot?.releaseSlot();
       call.release();
       accessLog.logFinished(call);

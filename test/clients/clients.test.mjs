@@ -366,6 +366,37 @@ async function streamAll() {
   return Object.entries(Object.fromEntries(await Promise.all(results)));
 }
 
+describe(
+  'with a provider that sends the role at once, and the first token 300 ms later',
+  LIMIT,
+  () => {
+    for (const [name, words] of Object.entries(streams)) {
+      test(`${name} has the token when it comes, and before anything follows`, async (t) => {
+        const { promise: isSeen, resolve: noteSeen } = Promise.withResolvers();
+        let sentAtMs = 0;
+        answer = async (response) => {
+          startEvents(response, []).write(chunkEvent({ role: 'assistant', content: '' }));
+          await sleep(300);
+          sentAtMs = performance.now();
+          response.write(chunkEvent({ content: 'Hello' }));
+          await isSeen;
+          response.end(
+            `${chunkEvent({ content: ' there' })}${chunkEvent({}, 'stop')}data: [DONE]\n\n`,
+          );
+        };
+        let text = '';
+        for await (const word of words()) {
+          text += word;
+          if (text !== 'Hello') continue;
+          t.diagnostic(`${(performance.now() - sentAtMs).toFixed(1)} ms after it was sent`);
+          noteSeen();
+        }
+        assert.equal(text, 'Hello there');
+      });
+    }
+  },
+);
+
 describe('a gateway that asks for the tokens of streams', LIMIT, () => {
   test('knows them, and no SDK sees a chunk that it did not ask for', async () => {
     const before = baseURL;

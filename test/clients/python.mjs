@@ -13,6 +13,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { homedir, tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 
 import {
@@ -55,6 +56,7 @@ const wanted = process.argv.length > 2 ? process.argv.slice(2) : [...requirement
 const COUNTED = ['openai', 'langchain-openai', 'openai-agents'];
 const PATIENT = ['openai'];
 const THINKS_MS = 6000;
+const FIRST_TOKEN_MS = 300;
 
 let passed = 0;
 let tried = 0;
@@ -155,7 +157,7 @@ async function install(client) {
 }
 
 /** Says what the prompt has between <say> and </say>, as text, or as the arguments of the first tool. */
-function onChat(response, body) {
+async function onChat(response, body) {
   const said = findWish(body.messages);
   if (said === undefined) {
     sendError(response, 400, 'the prompt has no <say>');
@@ -168,7 +170,9 @@ function onChat(response, body) {
     sendJson(response, completion(delta(said), reason));
     return;
   }
-  startEvents(response, []);
+  // As most servers do: the role when the request is queued, and the first token later.
+  startEvents(response, []).write(chunkEvent({ role: 'assistant', content: '' }));
+  await sleep(FIRST_TOKEN_MS);
   for (const word of said.split(/(?= )/)) response.write(chunkEvent(delta(word)));
   const breaks = body.model === 'breaks';
   response.end(

@@ -7,7 +7,7 @@ import { replaceNow } from '../support/clock.ts';
 import { assertError, assertLimited, NOT_FOUND } from '../support/errors.ts';
 import { parseMetrics } from '../support/exposition.ts';
 import { openFeed } from '../support/feed.ts';
-import { chatBody } from '../support/gateway.ts';
+import { chatBody, STREAM } from '../support/gateway.ts';
 import { createGate, eventually, linesOf } from '../support/streams.ts';
 import { modelOf, scenario } from '../support/scenario.ts';
 import {
@@ -206,6 +206,16 @@ test('the tokens of a stream count when it has ended, and what has no usage take
   assert.equal(await ask(Number.MAX_SAFE_INTEGER, false), 200);
   const reply = await gateway.chat(chatBody(), as('a'));
   assertError(reply, limitedBy('tokens_per_minute', 1_000_000_000 - 60 + 1));
+});
+
+test('a usage before the first token of an answer that never begins takes none', async (t) => {
+  const { gateway, as, p } = await start(t, { a: 'tokens_per_minute = 60' });
+  p.script = (_, response) => {
+    const usage = { total_tokens: 100 };
+    sendEvents(response, `data: ${JSON.stringify({ choices: [], usage })}\n\n`);
+  };
+  assert.equal((await gateway.chat(STREAM, as('a'))).status, 502);
+  assert.equal((await gateway.chat(STREAM, as('a'))).status, 502);
 });
 
 test('requests_per_minute counts requests of all kinds, and refuses before anything is asked', async (t) => {

@@ -9,6 +9,7 @@ import { buildOnce } from '../support/process.ts';
 import { startRedis, type RedisServer } from '../support/redis-server.ts';
 import {
   answerChat,
+  AWAY,
   chat,
   countPassed,
   PASSWORD,
@@ -274,7 +275,7 @@ testWithRedis(
     await seed(redis, `${PREFIX}:${limit}:1000000/1000000/86400`, 999_000, 86_400n * PER_TOKEN);
     assert.equal(await ask(1), 200);
     await redis.kill();
-    await eventually(() => replica.lines('rate limit store away').length === 1, 'the outage');
+    await eventually(() => replica.lines(AWAY).length === 1, 'the outage');
     assert.equal(await ask(2000), 200);
     assert.equal(await ask(1), 429);
   },

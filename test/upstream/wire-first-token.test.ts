@@ -213,9 +213,39 @@ describe('x-gateway-fallback: off', { concurrency: true }, () => {
   });
 });
 
+test('over a reload requests in flight go by the settings that they began with', async (t) => {
+  const gate = createGate();
+  const { gateway, p, q, toml } = await start(
+    t,
+    async (request, response) => {
+      const isEmpty = request.headers['x-request-id'] === 'empty';
+      await beginStream(ROLE)(request, response);
+      await gate.opened;
+      if (isEmpty) response.end(DONE);
+      else response.destroy();
+    },
+    { server: 'empty_answers = "fail"', fallback: [] },
+  );
+  const ask = async (id: string, headers = {}) =>
+    gateway.chat(STREAM, { headers: { 'x-request-id': id, ...headers } });
+  const before = [ask('empty'), ask('cut')];
+  await eventually(() => p.requests.length === 2, 'two are queued');
+  await gateway.reload(
+    toml.replace('"fail"', '"pass"').replace('fallback = []', 'fallback = ["q"]'),
+  );
+  const after = [ask('empty'), ask('cut', { 'x-gateway-fallback': 'off' }), ask('cut')];
+  await eventually(() => p.requests.length === 5, 'three more are queued');
+  gate.open();
+  const statuses = (await Promise.all([...before, ...after])).map(({ status }) => status);
+  assert.deepEqual(statuses, [502, 502, 200, 502, 200]);
+  assert.equal(q.requests.length, 1);
+});
+
 test('x-gateway-tries is on answers and errors that took more than one try, and on no others', async (t) => {
-  const { gateway, p } = await start(t, failWith(503));
+  const { gateway, p, q } = await start(t, failWith(503));
   const triesOf = async () => (await gateway.chat(chatBody())).headers['x-gateway-tries'];
+  assert.equal(await triesOf(), '2');
+  q.script = failWith(500);
   assert.equal(await triesOf(), '2');
   p.script = answerWell;
   assert.equal(await triesOf(), undefined);

@@ -157,16 +157,23 @@ function checkVisits(course: Course, report: Report): void {
     if (visits.length > 0) wrong('somebody is asked for a request that is refused');
     return;
   }
-  const { list, balanced, isBalanced } = candidates;
+  const { list, balanced, isBalanced, weights } = candidates;
+  const most = candidates.isAlone ? 1 : list.length;
   const name = ({ provider, model }: { provider: string; model: string }) => `${provider}/${model}`;
   const front = new Set(list.slice(0, balanced).map(name));
   const rest = list.slice(balanced).map(name);
   for (const [index, visit] of visits.entries()) {
     const { candidate } = visit;
-    const isFirstAgain = index >= list.length && name(candidate) === name(visits[0]!.candidate);
+    const isFirstAgain = index >= most && name(candidate) === name(visits[0]!.candidate);
+    const [next] = front;
+    const isFront = front.delete(name(candidate));
+    const isInTurn =
+      index === 0 ? !weights || weights.has(name(candidate)) : next === name(candidate);
     const isExpected =
-      index < balanced ? front.delete(name(candidate)) : isNamed(rest[index - balanced], candidate);
-    if (index >= list.length ? !isFirstAgain : !isExpected) wrong(`${name(candidate)} is not next`);
+      index < balanced
+        ? isFront && (!weights || isInTurn)
+        : isNamed(rest[index - balanced], candidate);
+    if (index >= most ? !isFirstAgain : !isExpected) wrong(`${name(candidate)} is not next`);
     const before = visits[index - 1];
     if (index === 1 && before && mayGoOn(before, isBalanced) === false) {
       wrong(`${name(candidate)} is asked although ${name(before.candidate)} has given the answer`);
@@ -180,14 +187,14 @@ function checkVisits(course: Course, report: Report): void {
   const last = visits.at(-1);
   const isBroken = course.exchange.lines[0]!.atMs >= course.brokenAtMs - CLOSE_MS;
   if (!last || isBroken || last.tries.at(-1)?.reading === undefined) return;
-  const isOver = visits.length >= list.length;
+  const isOver = visits.length >= most;
   const [first] = visits;
   const isDue =
     visits.length === 1
       ? mayGoOn(last, isBalanced) === true
       : last.tries.at(-1)!.reading!.kind === 'failure';
   if (!isOver && isDue) wrong(`nobody is asked after ${name(last.candidate)}`);
-  const isPostponed = first!.skipped === 'circuit_open' && visits.length === list.length;
+  const isPostponed = first!.skipped === 'circuit_open' && visits.length === most;
   if (isPostponed && last.tries.at(-1)!.reading!.kind === 'failure')
     wrong('the first is not asked after all');
 }

@@ -76,11 +76,12 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
     const isChat = early.kind === 'counted' && early.to === 'chat';
     const client = early.kind === 'counted' ? early.client : undefined;
     const refused = chat?.refusedWith;
+    const isAlone = exchange.ask.headers.some(([name]) => name === 'x-gateway-fallback');
     const candidates =
       isChat && chat
         ? refused
           ? refusal(refused)
-          : candidatesFor(chat.model, used, client)
+          : candidatesFor(chat.model, used, client, isAlone)
         : undefined;
     const tryLines = (end.line['tries'] ?? []) as TryLine[];
     const broken = Math.min(exchange.leftAtMs ?? Infinity, brokenAtMs);
@@ -133,12 +134,17 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
   const provider = providerOf(course, made.provider);
   const isStream = chat?.isStream ?? false;
   const first = isStream ? (first_token_timeout ?? Infinity) : Infinity;
-  const reading = readReply(made.reply, {
+  const read = readReply(made.reply, {
     limitMs: Math.min(provider.timeout ?? timeout, first) * 1000,
     idleMs: stream_idle_timeout * 1000,
     isStream,
+    failsEmpty: course.settings.server.empty_answers === 'fail',
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
   });
+  const isNamed =
+    read.kind === 'failure' && course.settings.fallbackOn.includes(read.failure.status);
+  const fallsBack = isNamed ? read.failure.fallsBack !== undefined || undefined : undefined;
+  const reading = isNamed ? { ...read, failure: { ...read.failure, fallsBack } } : read;
   const expectedMs = made.atMs + reading.atMs;
   // The same number: sums of fractions differ in their last digit.
   const resultAtMs = Math.abs(expectedMs - made.endAtMs) < 0.001 ? made.endAtMs : expectedMs;

@@ -73,6 +73,7 @@ export const PLAIN_SETTINGS: Settings = {
   authKeys: [],
   clients: [],
   fallback: [],
+  fallbackOn: [],
   providers: [
     {
       id: 'a',
@@ -104,6 +105,7 @@ function someSettings(random: Random): Settings {
       first_token_timeout: random.oneIn(4) ? 1 : undefined,
       stream_idle_timeout: random.pick([1, 3, 10, 300]),
       stream_keepalive: random.oneIn(6) ? random.integer(1, 3) : 0,
+      empty_answers: ids.length % 2 === 0 ? 'fail' : 'pass',
       retries: random.pick([0, 0, 1, 2]),
       max_concurrent_requests: random.oneIn(8) ? random.integer(1, 4) : 0,
       max_body_bytes: random.oneIn(10) ? 300 : undefined,
@@ -114,6 +116,7 @@ function someSettings(random: Random): Settings {
     clients: hasKeys ? list(random.integer(1, 2), (index) => aClient(index, aliases, random)) : [],
     primary: random.oneIn(3) ? random.pick(ids) : undefined,
     fallback: random.oneIn(2) ? ids.filter(() => !random.oneIn(3)) : [],
+    fallbackOn: ids.length > 2 ? [401, 403, 404, 422] : [],
     providers,
     aliases,
     rateLimit: {
@@ -149,7 +152,10 @@ function anAlias(index: number, ids: readonly string[], random: Random): AliasSe
     random.integer(1, 3),
     () => `${random.pick([...ids, ...ids, 'gone'])}/${random.pick(MODELS)}`,
   );
-  return { name: `alias${index}`, targets: [...new Set(targets)], isBalanced: random.oneIn(2) };
+  const names = [...new Set(targets)];
+  const isBalanced = random.oneIn(2);
+  const weights = isBalanced && index === 1 ? names.map((_, at) => [2, 1, 0][at]!) : undefined;
+  return { name: `alias${index}`, targets: names, isBalanced, weights };
 }
 
 function aClient(index: number, aliases: readonly AliasSettings[], random: Random): ClientSettings {
@@ -160,6 +166,7 @@ function aClient(index: number, aliases: readonly AliasSettings[], random: Rando
     models: random.oneIn(3) ? random.pick([['a/*'], ['*'], ['b/m0', ...names], ['a']]) : undefined,
     max_concurrent_requests: random.oneIn(4) ? random.integer(1, 3) : 0,
     ...(random.oneIn(3) ? aBucket(random) : NO_BUCKET),
+    requests_per_minute: index === 1 ? 6 : undefined,
   };
 }
 
@@ -236,7 +243,10 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
   const token = aToken(settings, random);
   if (token !== undefined) headers.push(['authorization', token]);
   headers.push(['x-request-id', id]);
-  if (random.oneIn(3)) headers.push(['x-session-id', `s${random.integer(0, 2)}`]);
+  // Without a number drawn for it: the seeds that found something stay what they are.
+  const session = number % 3 === 0 ? 'x-session-affinity' : 'x-session-id';
+  if (random.oneIn(3)) headers.push([session, `s${random.integer(0, 2)}`]);
+  if (number % 7 === 3) headers.push(['x-gateway-fallback', 'off']);
   if (random.oneIn(6)) headers.push(['x-forwarded-by-name', 'by-name'], ['cookie', 'c=1']);
   const plain = { version: '1.1' as const, isChunked: false };
   if (random.oneIn(10)) {

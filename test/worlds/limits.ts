@@ -2,7 +2,7 @@
 
 import { providerOf, type Course, type Report, type Visit } from './course.ts';
 import type { History } from './history.ts';
-import type { Bucket, Settings } from './plan.ts';
+import type { Bucket, ClientSettings, Settings } from './plan.ts';
 
 /** Of a token. */
 const CLOSE = 1e-6;
@@ -70,7 +70,12 @@ function bucketsOf({ clients, rateLimit }: Settings): [string, Bucket][] {
   return [
     ...(enabled ? limits : []),
     ...clients.map((one): [string, Bucket] => [`client ${one.name}`, one]),
+    ...clients.map((one): [string, Bucket] => [`minute of ${one.name}`, byMinute(one)]),
   ].filter(([, { requests_per_second }]) => requests_per_second > 0);
+}
+
+function byMinute({ requests_per_minute = 0 }: ClientSettings): Bucket {
+  return { requests_per_second: requests_per_minute / 60, burst_capacity: requests_per_minute };
 }
 
 interface Step {
@@ -99,6 +104,7 @@ export function checkLimits(history: History, courses: readonly Course[], report
     const buckets = () => [
       ...levels.get('all', settings.rateLimit.enabled ? settings.rateLimit : undefined),
       ...levels.get(`client ${client?.name}`, client),
+      ...levels.get(`minute of ${client?.name}`, client && byMinute(client)),
     ];
     const { answer } = exchange;
     const isRefused =

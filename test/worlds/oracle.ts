@@ -97,6 +97,8 @@ function badGateway(more: Partial<Failure> = {}): Failure {
   };
 }
 
+const EMPTY = badGateway({ says: 'Provider error: the answer is empty', isRetried: true });
+
 const RETRIED = new Set([408, 429, 500, 502, 503, 504, 529]);
 const OUTAGES = new Set([502, 503, 504, 529]);
 
@@ -134,6 +136,7 @@ export interface Limits {
   readonly idleMs: number;
   readonly isStream: boolean;
   readonly takesUsageOut: boolean;
+  readonly failsEmpty: boolean;
 }
 
 /** Returns what a try comes to if nobody leaves or shuts down. */
@@ -187,6 +190,8 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     const says = 'Serialization error: ';
     return fail(last.atMs, { ...wrong, says, isRetried: false, fallsBack: true, circuit: 'none' });
   }
+  const isEmpty = text.includes('"content":""') && limits.failsEmpty;
+  if (isEmpty && !isStream) return fail(last.atMs, EMPTY);
   if (!isStream) return { kind: 'answer', atMs: last.atMs, text };
   const unsupported = { status: 501, type: 'unsupported_feature', code: 'UNSUPPORTED_FEATURE' };
   const more = { isRetried: false, fallsBack: true, circuit: 'maybe', isFinal: true } as const;
@@ -231,7 +236,7 @@ function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
 
 /** The event stream of WHATWG HTML, with the interventions of decisions.md (Streams). */
 function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Reading {
-  const { idleMs, limitMs, takesUsageOut } = limits;
+  const { idleMs, limitMs, takesUsageOut, failsEmpty } = limits;
   const passes: { atMs: number; text: string }[] = [];
   let beganMs: number | undefined;
   let dataMs = 0;
@@ -253,7 +258,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       const isFinished = begun.size > 0 && [...begun].every((index) => finished.has(index));
       const isWhole =
         reply.end === 'end' && (reply.rest === '' || reply.rest.startsWith(':')) && isFinished;
-      if (isWhole && beganMs === undefined) return end(atMs, badGateway());
+      if (isWhole && beganMs === undefined) return end(atMs, EMPTY);
       return isWhole ? end(atMs, undefined, true) : end(atMs, badGateway());
     }
     if (!isComment && !isLateLineFeed) dataMs = atMs;
@@ -270,10 +275,13 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       begun.add(index);
       finished.add(index);
     }
-    const begins = item.kind === 'content' || item.kind === 'finish';
+    const begins = item.kind === 'content' || (item.kind === 'finish' && !failsEmpty);
     if (begins) beganMs ??= atMs;
     if (item.kind === 'usage' && takesUsageOut) continue;
-    if (item.kind === 'done' && beganMs === undefined) return end(atMs, badGateway());
+    if (item.kind === 'done' && beganMs === undefined) {
+      if (begun.size === 0 || failsEmpty) return end(atMs, begun.size > 0 ? EMPTY : badGateway());
+      beganMs = atMs;
+    }
     isDone = item.kind === 'done';
     const isOpen = pieces[place + 1]?.isLateLineFeed === true;
     passes.push({ atMs, text: isOpen ? item.text.slice(0, -1) : item.text });
@@ -296,13 +304,18 @@ export interface Candidates {
   readonly balanced: number;
   /** A target that has no key, no such model or no token left is not the only one to ask. */
   readonly isBalanced: boolean;
+  /** The client refuses a fallback: one of those at the front is asked, and nobody else. */
+  readonly isAlone: boolean;
+  /** Those that may be drawn to be the first, by their names; the others come in the order of the list. */
+  readonly weights: ReadonlySet<string> | undefined;
 }
 
 /** Returns who may be asked, in order (decisions.md, Model resolution, Retry and fallback, Aliases), or why nobody is. */
 export function candidatesFor(
   model: string,
   settings: Settings,
-  client?: string,
+  client: string | undefined,
+  isAlone: boolean,
 ): Candidates | Failure {
   const registered = new Map(
     settings.providers.filter(({ enabled }) => enabled).map((one) => [one.id, one]),
@@ -338,6 +351,13 @@ export function candidatesFor(
   }
   const isBalanced = alias?.isBalanced ?? false;
   const balanced = isBalanced ? list.length : 1;
+  const drawn = alias?.targets.filter(
+    (target, at) => isRegistered(target) && alias.weights?.[at] !== 0,
+  );
+  const weights = alias?.weights && drawn!.length > 0 ? new Set(drawn) : undefined;
+  const more = { balanced, isBalanced, isAlone, weights };
+  // Of a balanced alias that may be each of its targets.
+  if (isAlone) return { list: list.slice(0, balanced), ...more };
   for (const id of settings.fallback) {
     const provider = registered.get(id);
     if (!provider || list.some((one) => one.provider === id)) continue;
@@ -345,7 +365,7 @@ export function candidatesFor(
     // "The requested model name": of a balanced alias that may be each of them.
     list.push({ provider: id, model: provider.default_model ?? models.join(' or ') });
   }
-  return { list, balanced, isBalanced };
+  return { list, ...more };
 }
 
 const PATHS: Readonly<Record<string, string>> = {

@@ -57,7 +57,10 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
   const { candidate, skipped, tries } = visit;
   const { exchange } = course;
   const hasOthers =
-    course.candidates && 'list' in course.candidates && course.candidates.list.length > 1;
+    course.candidates &&
+    'list' in course.candidates &&
+    course.candidates.list.length > 1 &&
+    !course.candidates.isAlone;
   if (skipped === 'limit') return [];
   const { atMs } = visit;
   if (skipped) {
@@ -207,6 +210,7 @@ class Circuits {
       sessions.set(session, before ?? own);
       return;
     }
+    if (candidates.weights) return;
     const inFlight = (id: string) =>
       busy.filter((one) => one.provider === id && one.from < order && order < one.to).length;
     const count = inFlight(chosen!.candidate.provider);
@@ -254,7 +258,13 @@ class Circuits {
 function sessionOf({ early, exchange }: Course): string {
   const header = (name: string) => exchange.ask.headers.find(([one]) => one === name)?.[1];
   const client = early.kind === 'counted' ? early.client : undefined;
-  return header('x-session-id') ?? client ?? header('authorization') ?? '';
+  return (
+    header('x-session-id') ??
+    header('x-session-affinity') ??
+    client ??
+    header('authorization') ??
+    ''
+  );
 }
 
 const KEY_STATUSES = new Set([401, 403, 429]);

@@ -6,6 +6,7 @@ export interface Settings {
     readonly first_token_timeout?: number | undefined;
     readonly stream_idle_timeout: number;
     readonly stream_keepalive: number;
+    readonly empty_answers?: 'pass' | 'fail';
     readonly retries: number;
     readonly max_concurrent_requests: number;
     readonly max_body_bytes?: number | undefined;
@@ -17,6 +18,7 @@ export interface Settings {
   readonly clients: readonly ClientSettings[];
   readonly primary?: string | undefined;
   readonly fallback: readonly string[];
+  readonly fallbackOn: readonly number[];
   readonly providers: readonly ProviderSettings[];
   readonly aliases: readonly AliasSettings[];
   readonly rateLimit: Bucket & {
@@ -37,6 +39,7 @@ export interface ClientSettings extends Bucket {
   readonly keys: readonly string[];
   readonly models?: readonly string[] | undefined;
   readonly max_concurrent_requests: number;
+  readonly requests_per_minute?: number | undefined;
 }
 
 export interface ProviderSettings {
@@ -58,6 +61,8 @@ export interface AliasSettings {
   readonly name: string;
   readonly targets: readonly string[];
   readonly isBalanced: boolean;
+  /** Of a balanced one: it is weighted. */
+  readonly weights?: readonly number[] | undefined;
 }
 
 /** A request as its client sends it. */
@@ -187,14 +192,14 @@ export interface Plan {
 
 /** Returns the settings as gateway.toml. */
 export function toToml(settings: Settings): string {
-  const { authKeys, clients, providers, aliases, rateLimit, primary, fallback, hasAdmin } =
-    settings;
+  const { authKeys, clients, providers, aliases, rateLimit, primary, hasAdmin } = settings;
+  const { fallback, fallbackOn } = settings;
   const { enabled, hasStore, providers: limits, ...global } = rateLimit;
   const lines = [
     section('server', settings.server),
     authKeys.length > 0 ? section('server.auth', { keys: authKeys }) : '',
     ...clients.map(({ name, ...rest }) => section(`clients.${name}`, rest)),
-    section('providers', { primary, fallback }),
+    section('providers', { primary, fallback, fallback_on: fallbackOn }),
     ...providers.map(({ id, ...rest }) =>
       section(`providers.${id}`, { base_url: `https://${id}.test/v1`, ...rest }),
     ),
@@ -207,9 +212,12 @@ export function toToml(settings: Settings): string {
     ...Object.entries(limits).map(([id, limit]) => section(`rate_limit.providers.${id}`, limit)),
     hasAdmin ? section('admin', { port: 0 }) : '',
     '[aliases]',
-    ...aliases.map(({ name, targets, isBalanced }) => {
+    ...aliases.map(({ name, targets, isBalanced, weights }) => {
       const list = JSON.stringify(targets);
-      return `${name} = ${isBalanced ? `{ targets = ${list}, balance = "least_busy" }` : list}`;
+      const balance = weights
+        ? `balance = "weighted", weights = ${JSON.stringify(weights)}`
+        : 'balance = "least_busy"';
+      return `${name} = ${isBalanced ? `{ targets = ${list}, ${balance} }` : list}`;
     }),
   ];
   return lines.join('\n');

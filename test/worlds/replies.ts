@@ -69,8 +69,14 @@ function timing(random: Random, isSlow: boolean) {
 /** A reply that is an answer, at once or slowly. */
 export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply {
   const common = { ...PLAIN, ...timing(random, isSlow), headers: headersOf(random) };
-  if (ask.chat?.isStream) return { ...common, ...aStream(ask, random, isSlow) };
-  const json = completion(ask.id, `c${random.integer(0, 99)}`);
+  const isEmpty = Number(ask.id.slice(1)) % 13 === 5;
+  if (ask.chat?.isStream) {
+    const stream = aStream(ask, random, isSlow);
+    const items = stream.items.filter(({ kind }) => kind !== 'content' || !isEmpty);
+    return { ...common, ...stream, items };
+  }
+  const content = `c${random.integer(0, 99)}`;
+  const json = completion(ask.id, isEmpty ? '' : content);
   const isCut = random.oneIn(4);
   const at = random.integer(1, json.text.length - 1);
   const cut = isCut ? { at, waitMs: time(random, 0, isSlow ? 3000 : 20) } : undefined;
