@@ -17,8 +17,15 @@ import type {
 } from './plan.ts';
 import { aFailure, anAnswer, anErrorStatus, time } from './replies.ts';
 
+/**
+ * Where some combination is the rule that elsewhere is rare. `stalls`: a provider begins each stream and does not end it, for
+ * long, and there is another one. `sessions`: a balanced alias whose providers all have affinity, busy with slow streams.
+ */
+type Scene = 'any' | 'stalls' | 'sessions';
+
 /** What a world is like as a whole. */
 interface Mood {
+  readonly scene: Scene;
   /** One try in so many fails. */
   readonly failsOneIn: number;
   readonly isSlow: boolean;
@@ -31,13 +38,27 @@ const MODELS = ['m0', 'm1'];
 
 export function generate(seed: number): Plan {
   const random = createRandom(seed);
-  const mood: Mood = {
+  // Of a generator of its own: the worlds without a scene stay those that they were.
+  const ofScene = createRandom(~seed);
+  const scene = ofScene.pick<Scene>([
+    'any',
+    'any',
+    'any',
+    'any',
+    'any',
+    'any',
+    'stalls',
+    'sessions',
+  ]);
+  const any: Mood = {
+    scene,
     failsOneIn: random.pick([1000, 8, 3, 2]),
     isSlow: random.oneIn(3),
     paceMs: random.pick([3, 300, 3000, 9000]),
     leavesOneIn: random.pick([1000, 12, 4]),
   };
-  const settings = someSettings(random);
+  const mood = { ...any, ...MOODS[scene] };
+  const settings = settingsOf(scene, someSettings(random), ofScene);
   const connections = someConnections(settings, mood, random);
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
@@ -46,8 +67,49 @@ export function generate(seed: number): Plan {
     settings,
     connections,
     incidents: someIncidents(settings, lengthMs, random),
-    outages: mood.failsOneIn > 100 ? [] : someOutages(settings, lengthMs, random),
+    outages:
+      scene === 'stalls'
+        ? [aStall(lengthMs, ofScene)]
+        : mood.failsOneIn > 100
+          ? []
+          : someOutages(settings, lengthMs, random),
   };
+}
+
+const MOODS: Readonly<Record<Scene, Partial<Mood>>> = {
+  any: {},
+  stalls: { failsOneIn: 1000, paceMs: 9000, leavesOneIn: 12 },
+  sessions: { failsOneIn: 1000, paceMs: 300, isSlow: true },
+};
+
+function settingsOf(scene: Scene, settings: Settings, random: Random): Settings {
+  if (scene === 'any') return settings;
+  const change = scene === 'stalls' ? { retries: 0 } : { key_affinity: true };
+  const providers = ['a', 'b', 'c'].slice(0, random.integer(2, 3)).map((id) => ({
+    ...(settings.providers.find((one) => one.id === id) ?? aProvider(id, random)),
+    enabled: true,
+    max_concurrent_requests: 0,
+    ...change,
+  }));
+  const ids = providers.map(({ id }) => id);
+  const targets = ids.map((id) => `${id}/m0`);
+  const alias = { name: 'alias0', targets, isBalanced: scene === 'sessions' };
+  const idle = scene === 'stalls' ? { stream_idle_timeout: random.pick([1, 3, 5]) } : {};
+  const limits = { stream_keepalive: 0, max_concurrent_requests: 0 };
+  const server = { ...settings.server, ...limits, ...idle };
+  const { rateLimit } = PLAIN_SETTINGS;
+  const others = { primary: undefined, fallback: ids, rateLimit };
+  return { ...settings, server, providers, aliases: [alias], ...others };
+}
+
+/** The provider that is asked first begins each answer, and says nothing more. */
+function aStall(lengthMs: number, random: Random): Outage {
+  const asked = { id: 'stall', chat: { model: '', isStream: true, asksForUsage: false } };
+  const whole = anAnswer(asked, random, false);
+  const begin = whole.items.slice(0, 1 + whole.items.findIndex(({ kind }) => kind === 'content'));
+  const reply = { ...whole, connectMs: 0.11, items: begin, end: 'hang' as const };
+  const fromMs = time(random, 0, 5000);
+  return { provider: 'a', fromMs, toMs: fromMs + Math.max(lengthMs, 40_000), reply };
 }
 
 function list<T>(count: number, make: (index: number) => T): T[] {
@@ -164,8 +226,9 @@ function aClient(index: number, aliases: readonly AliasSettings[], random: Rando
 }
 
 function someConnections(settings: Settings, mood: Mood, random: Random): ConnectionPlan[] {
-  const count = random.integer(5, 40);
-  const connections = list(random.integer(1, 6), () => ({
+  const isBusy = mood.scene !== 'any';
+  const count = random.integer(isBusy ? 30 : 5, 40);
+  const connections = list(isBusy ? 8 : random.integer(1, 6), () => ({
     atMs: time(random, 0, 3 * mood.paceMs),
     isPipelined: random.oneIn(8),
     asks: [] as Ask[],
