@@ -80,7 +80,7 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
       isChat && chat
         ? refused
           ? refusal(refused)
-          : candidatesFor(chat.model, used, client)
+          : askedOf(candidatesFor(chat.model, used, client), exchange)
         : undefined;
     const tryLines = (end.line['tries'] ?? []) as TryLine[];
     const broken = Math.min(exchange.leftAtMs ?? Infinity, brokenAtMs);
@@ -98,6 +98,14 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
     };
     return [{ ...course, visits: visitsOf(course) }];
   });
+}
+
+/** With `x-gateway-fallback: off` nobody is asked after the first. */
+function askedOf(candidates: Candidates | Failure, { ask }: Exchange): Candidates | Failure {
+  const isOff = ask.headers.some(
+    ([name, value]) => name === 'x-gateway-fallback' && value === 'off',
+  );
+  return isOff && 'list' in candidates ? { ...candidates, atMost: 1 } : candidates;
 }
 
 export function providerOf({ settings }: Pick<Course, 'settings'>, id: string): ProviderSettings {
@@ -137,17 +145,19 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
     limitMs: Math.min(provider.timeout ?? timeout, first) * 1000,
     idleMs: stream_idle_timeout * 1000,
     isStream,
+    refusesEmpty: course.settings.server.empty_answers === 'fail',
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
   });
-  const expectedMs = made.atMs + reading.atMs;
   // The same number: sums of fractions differ in their last digit.
-  const resultAtMs = Math.abs(expectedMs - made.endAtMs) < 0.001 ? made.endAtMs : expectedMs;
+  const atMs = (ms: number) =>
+    Math.abs(made.atMs + ms - made.endAtMs) < 0.001 ? made.endAtMs : made.atMs + ms;
+  const resultAtMs = atMs(reading.atMs);
   const isBroken = resultAtMs >= course.brokenAtMs;
   const endMs = reading.kind === 'stream' ? reading.endMs : reading.atMs;
   return {
     try: made,
     reading: isBroken ? undefined : reading,
     resultAtMs: Math.min(resultAtMs, course.brokenAtMs),
-    endsAtMs: Math.min(made.atMs + endMs, course.brokenAtMs),
+    endsAtMs: Math.min(atMs(endMs), course.brokenAtMs),
   };
 }

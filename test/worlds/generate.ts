@@ -15,7 +15,7 @@ import type {
   Reply,
   Settings,
 } from './plan.ts';
-import { aFailure, anAnswer, anErrorStatus, time } from './replies.ts';
+import { aFailure, anAnswer, anEmptyAnswer, anErrorStatus, time } from './replies.ts';
 
 /**
  * Where some combination is the rule that elsewhere is rare. `stalls`: a provider begins each stream and does not end it, for
@@ -58,8 +58,9 @@ export function generate(seed: number): Plan {
     leavesOneIn: random.pick([1000, 12, 4]),
   };
   const mood = { ...any, ...MOODS[scene] };
-  const settings = settingsOf(scene, someSettings(random), ofScene);
-  const connections = someConnections(settings, mood, random);
+  const rare = ofScene.oneIn(3) ? ofScene : undefined;
+  const settings = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
+  const connections = someConnections(settings, { mood, random, rare });
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
   return {
@@ -102,6 +103,14 @@ function settingsOf(scene: Scene, settings: Settings, random: Random): Settings 
   return { ...settings, server, providers, aliases: [alias], ...others };
 }
 
+/** Settings that few have. */
+function withRare(settings: Settings, random: Random | undefined): Settings {
+  if (!random) return settings;
+  const empty_answers = random.pick(['pass', 'fail', 'fail'] as const);
+  const fallbackOn = [400, 401, 403, 404, 409, 422].filter(() => random.oneIn(2));
+  return { ...settings, server: { ...settings.server, empty_answers }, fallbackOn };
+}
+
 /** The provider that is asked first begins each answer, and says nothing more. */
 function aStall(lengthMs: number, random: Random): Outage {
   const asked = { id: 'stall', chat: { model: '', isStream: true, asksForUsage: false } };
@@ -135,6 +144,7 @@ export const PLAIN_SETTINGS: Settings = {
   authKeys: [],
   clients: [],
   fallback: [],
+  fallbackOn: [],
   providers: [
     {
       id: 'a',
@@ -176,6 +186,7 @@ function someSettings(random: Random): Settings {
     clients: hasKeys ? list(random.integer(1, 2), (index) => aClient(index, aliases, random)) : [],
     primary: random.oneIn(3) ? random.pick(ids) : undefined,
     fallback: random.oneIn(2) ? ids.filter(() => !random.oneIn(3)) : [],
+    fallbackOn: [],
     providers,
     aliases,
     rateLimit: {
@@ -225,7 +236,8 @@ function aClient(index: number, aliases: readonly AliasSettings[], random: Rando
   };
 }
 
-function someConnections(settings: Settings, mood: Mood, random: Random): ConnectionPlan[] {
+function someConnections(settings: Settings, chooser: Chooser): ConnectionPlan[] {
+  const { mood, random } = chooser;
   const isBusy = mood.scene !== 'any';
   const count = random.integer(isBusy ? 30 : 5, 40);
   const connections = list(isBusy ? 8 : random.integer(1, 6), () => ({
@@ -236,7 +248,7 @@ function someConnections(settings: Settings, mood: Mood, random: Random): Connec
   for (let number = 1; number <= count; number += 1) {
     const { asks, isPipelined } = random.pick(connections);
     const isBehind = isPipelined && asks.length > 0 && !random.oneIn(3);
-    asks.push(anAsk(number, isBehind, settings, { mood, random }));
+    asks.push(anAsk(number, isBehind, settings, chooser));
   }
   return connections.map(({ atMs, asks }) => ({ atMs, asks }));
 }
@@ -244,17 +256,21 @@ function someConnections(settings: Settings, mood: Mood, random: Random): Connec
 interface Chooser {
   readonly mood: Mood;
   readonly random: Random;
+  /** In a world with what is rare. */
+  readonly rare: Random | undefined;
 }
 
 function anAsk(
   number: number,
   isPipelined: boolean,
   settings: Settings,
-  { mood, random }: Chooser,
+  { mood, random, rare }: Chooser,
 ): Ask {
   const id = `r${number}`;
   const isStream = random.oneIn(2);
-  const target = aTarget(id, isStream, settings, random);
+  const usual = aTarget(id, isStream, settings, random);
+  const off = ['x-gateway-fallback', rare?.pick(['off', 'on']) ?? ''] as const;
+  const target = rare?.oneIn(4) ? { ...usual, headers: [...usual.headers, off] } : usual;
   const leaves = random.oneIn(mood.leavesOneIn)
     ? {
         when: random.pick(['sent', 'begun'] as const),
@@ -274,8 +290,12 @@ function anAsk(
   };
   const { chat } = target;
   const asked = { id, chat };
-  const reply = (): Reply =>
-    random.oneIn(mood.failsOneIn) ? aFailure(asked, random) : anAnswer(asked, random, mood.isSlow);
+  const reply = (): Reply => {
+    if (rare?.oneIn(6)) return anEmptyAnswer(asked, rare);
+    return random.oneIn(mood.failsOneIn)
+      ? aFailure(asked, random)
+      : anAnswer(asked, random, mood.isSlow);
+  };
   const replies = chat
     ? Object.fromEntries(
         settings.providers.map((one) => [one.id, list(random.integer(1, 4), reply)] as const),

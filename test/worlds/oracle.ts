@@ -26,6 +26,7 @@ export interface Failure {
   readonly fallsBack?: boolean | undefined;
   /** What it is to a circuit. `provider`: no connection was made. */
   readonly circuit: 'failure' | 'provider' | 'success' | 'maybe' | 'none';
+  readonly isPolicy?: boolean;
   readonly isRepeatedAtOnce?: boolean;
   /** A repeat by the client cannot help. */
   readonly isFinal?: boolean | undefined;
@@ -97,6 +98,8 @@ function badGateway(more: Partial<Failure> = {}): Failure {
   };
 }
 
+const EMPTY = badGateway({ exactly: 'Provider error: the answer is empty', isRetried: true });
+
 const RETRIED = new Set([408, 429, 500, 502, 503, 504, 529]);
 const OUTAGES = new Set([502, 503, 504, 529]);
 
@@ -116,6 +119,7 @@ function apiError(error: ErrorPlan, header: string | undefined, isEvent: boolean
     // "A first event that is an error": of any status.
     fallsBack: isTemporary || isTooLong ? true : isEvent ? undefined : false,
     circuit: OUTAGES.has(status) ? 'failure' : status === 500 ? 'none' : 'maybe',
+    isPolicy: code === 'content_policy_violation',
     isFinal: isBilling || (seconds ?? 0) > 60,
     retryAfter: seconds,
     asksFor: seconds,
@@ -134,6 +138,8 @@ export interface Limits {
   readonly idleMs: number;
   readonly isStream: boolean;
   readonly takesUsageOut: boolean;
+  /** `empty_answers = "fail"`. */
+  readonly refusesEmpty: boolean;
 }
 
 /** Returns what a try comes to if nobody leaves or shuts down. */
@@ -187,6 +193,7 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     const says = 'Serialization error: ';
     return fail(last.atMs, { ...wrong, says, isRetried: false, fallsBack: true, circuit: 'none' });
   }
+  if (limits.refusesEmpty && reply.items[0]?.isEmpty) return fail(last.atMs, EMPTY);
   if (!isStream) return { kind: 'answer', atMs: last.atMs, text };
   const unsupported = { status: 501, type: 'unsupported_feature', code: 'UNSUPPORTED_FEATURE' };
   const more = { isRetried: false, fallsBack: true, circuit: 'maybe', isFinal: true } as const;
@@ -231,7 +238,7 @@ function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
 
 /** The event stream of WHATWG HTML, with the interventions of decisions.md (Streams). */
 function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Reading {
-  const { idleMs, limitMs, takesUsageOut } = limits;
+  const { idleMs, limitMs, refusesEmpty, takesUsageOut } = limits;
   const passes: { atMs: number; text: string }[] = [];
   let beganMs: number | undefined;
   let dataMs = 0;
@@ -253,7 +260,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       const isFinished = begun.size > 0 && [...begun].every((index) => finished.has(index));
       const isWhole =
         reply.end === 'end' && (reply.rest === '' || reply.rest.startsWith(':')) && isFinished;
-      if (isWhole && beganMs === undefined) return end(atMs, badGateway());
+      if (isWhole && beganMs === undefined) return end(atMs, refusesEmpty ? EMPTY : badGateway());
       return isWhole ? end(atMs, undefined, true) : end(atMs, badGateway());
     }
     if (!isComment && !isLateLineFeed) dataMs = atMs;
@@ -270,10 +277,13 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       begun.add(index);
       finished.add(index);
     }
-    const begins = item.kind === 'content' || item.kind === 'finish';
+    const endsEmpty = item.kind === 'finish' || (item.kind === 'done' && begun.size > 0);
+    const begins = item.kind === 'content' || (!refusesEmpty && endsEmpty);
     if (begins) beganMs ??= atMs;
     if (item.kind === 'usage' && takesUsageOut) continue;
-    if (item.kind === 'done' && beganMs === undefined) return end(atMs, badGateway());
+    if (item.kind === 'done' && beganMs === undefined) {
+      return end(atMs, begun.size > 0 ? EMPTY : badGateway());
+    }
     isDone = item.kind === 'done';
     const isOpen = pieces[place + 1]?.isLateLineFeed === true;
     passes.push({ atMs, text: isOpen ? item.text.slice(0, -1) : item.text });
@@ -296,6 +306,8 @@ export interface Candidates {
   readonly balanced: number;
   /** A target that has no key, no such model or no token left is not the only one to ask. */
   readonly isBalanced: boolean;
+  /** So many of them. */
+  readonly atMost: number;
 }
 
 /** Returns who may be asked, in order (decisions.md, Model resolution, Retry and fallback, Aliases), or why nobody is. */
@@ -345,7 +357,7 @@ export function candidatesFor(
     // "The requested model name": of a balanced alias that may be each of them.
     list.push({ provider: id, model: provider.default_model ?? models.join(' or ') });
   }
-  return { list, balanced, isBalanced };
+  return { list, balanced, isBalanced, atMost: list.length };
 }
 
 const PATHS: Readonly<Record<string, string>> = {

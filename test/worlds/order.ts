@@ -57,7 +57,7 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
   const { candidate, skipped, tries } = visit;
   const { exchange } = course;
   const hasOthers =
-    course.candidates && 'list' in course.candidates && course.candidates.list.length > 1;
+    course.candidates && 'list' in course.candidates && course.candidates.atMost > 1;
   if (skipped === 'limit') return [];
   const { atMs } = visit;
   if (skipped) {

@@ -10,6 +10,7 @@ export interface Settings {
     readonly max_concurrent_requests: number;
     readonly max_body_bytes?: number | undefined;
     readonly max_buffered_bytes?: number | undefined;
+    readonly empty_answers?: 'pass' | 'fail' | undefined;
     readonly cors: boolean;
   };
   /** Keys of `[server.auth]`. */
@@ -17,6 +18,7 @@ export interface Settings {
   readonly clients: readonly ClientSettings[];
   readonly primary?: string | undefined;
   readonly fallback: readonly string[];
+  readonly fallbackOn: readonly number[];
   readonly providers: readonly ProviderSettings[];
   readonly aliases: readonly AliasSettings[];
   readonly rateLimit: Bucket & {
@@ -123,6 +125,8 @@ export interface Item {
   readonly cut?: { readonly at: number; readonly waitMs: number } | undefined;
   /** What an error, or an error event, says. */
   readonly error?: ErrorPlan | undefined;
+  /** A whole completion that says nothing. */
+  readonly isEmpty?: boolean | undefined;
 }
 
 export interface ErrorPlan {
@@ -187,14 +191,23 @@ export interface Plan {
 
 /** Returns the settings as gateway.toml. */
 export function toToml(settings: Settings): string {
-  const { authKeys, clients, providers, aliases, rateLimit, primary, fallback, hasAdmin } =
-    settings;
+  const {
+    authKeys,
+    clients,
+    providers,
+    aliases,
+    rateLimit,
+    primary,
+    fallback,
+    fallbackOn,
+    hasAdmin,
+  } = settings;
   const { enabled, hasStore, providers: limits, ...global } = rateLimit;
   const lines = [
     section('server', settings.server),
     authKeys.length > 0 ? section('server.auth', { keys: authKeys }) : '',
     ...clients.map(({ name, ...rest }) => section(`clients.${name}`, rest)),
-    section('providers', { primary, fallback }),
+    section('providers', { primary, fallback, fallback_on: fallbackOn }),
     ...providers.map(({ id, ...rest }) =>
       section(`providers.${id}`, { base_url: `https://${id}.test/v1`, ...rest }),
     ),

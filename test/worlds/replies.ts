@@ -77,6 +77,31 @@ export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply 
   return { ...common, headers: [JSON_TYPE, ...common.headers], items: [{ ...json, cut }] };
 }
 
+/** A whole answer without content, reasoning or tool call. */
+export function anEmptyAnswer(ask: AskedFor, random: Random): Reply {
+  const whole = anAnswer(ask, random, false);
+  if (!ask.chat?.isStream) {
+    const json = { ...completion(ask.id, ''), cut: undefined, isEmpty: true };
+    return { ...whole, items: [json] };
+  }
+  const isPart = ({ kind }: Item) => kind !== 'content' && kind !== 'finish';
+  const before = whole.items.findIndex(({ kind }) => kind === 'content');
+  const isDoneAlone = random.oneIn(3) && whole.items.some(({ kind }) => kind === 'done');
+  const preamble: Item = {
+    kind: 'preamble',
+    text: `${chunk({ role: 'assistant', content: '' })}\n\n`,
+    waitMs: 0.3,
+  };
+  const finish: Item = { kind: 'finish', text: `${chunk({}, 'stop')}\n\n`, waitMs: 0.3 };
+  const items = [
+    ...whole.items.slice(0, before).filter(({ kind }) => kind === 'comment'),
+    preamble,
+    ...(isDoneAlone ? [] : [finish]),
+    ...whole.items.slice(before).filter(isPart),
+  ];
+  return { ...whole, items };
+}
+
 /** Those that pass, and those that do not. */
 function headersOf(random: Random): Pair[] {
   const all: Pair[] = [
