@@ -150,7 +150,8 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
   });
   // The same number: sums of fractions differ in their last digit.
   const atMs = (ms: number) =>
-    Math.abs(made.atMs + ms - made.endAtMs) < 0.001 ? made.endAtMs : made.atMs + ms;
+    [made.endAtMs, course.endAtMs].find((one) => Math.abs(made.atMs + ms - one) < 0.001) ??
+    made.atMs + ms;
   const resultAtMs = atMs(reading.atMs);
   const isBroken = resultAtMs >= course.brokenAtMs;
   const endMs = reading.kind === 'stream' ? reading.endMs : reading.atMs;
