@@ -134,7 +134,11 @@ export function checkLimits(history: History, courses: readonly Course[], report
       const wereSkipped = course.visits.length > 0 && course.visits.every(({ skipped }) => skipped);
       if (wereSkipped) for (const level of buckets()) level.add(1);
     };
-    steps.push({ atMs: begunAtMs, order: begunOrder, run: begin });
+    // Behind another one on its connection it may begin later in the same moment, when others have ended.
+    const firstOrder = course.visits[0]?.tries[0]?.try.order ?? endOrder;
+    const isLate = exchange.behind !== undefined && !isRefused;
+    const order = isLate ? Math.max(begunOrder, firstOrder - 0.5) : begunOrder;
+    steps.push({ atMs: begunAtMs, order, run: begin });
     // The slot is free behind the access line.
     steps.push({ atMs: endAtMs, order: endOrder + 0.25, run: end });
     for (const visit of course.visits)
