@@ -157,7 +157,7 @@ function checkVisits(course: Course, report: Report): void {
     if (visits.length > 0) wrong('somebody is asked for a request that is refused');
     return;
   }
-  const { atMost, list, balanced, isBalanced } = candidates;
+  const { atMost, list, balanced, isBalanced, weights } = candidates;
   const { fallbackOn } = course.settings;
   const name = ({ provider, model }: { provider: string; model: string }) => `${provider}/${model}`;
   const front = new Set(list.slice(0, balanced).map(name));
@@ -169,6 +169,13 @@ function checkVisits(course: Course, report: Report): void {
     const isExpected =
       index < balanced ? front.delete(name(candidate)) : isNamed(rest[index - balanced], candidate);
     if (index >= atMost ? !isFirstAgain : !isExpected) wrong(`${name(candidate)} is not next`);
+    // Only the first of a weighted alias is drawn.
+    const behind = list
+      .slice(0, balanced)
+      .map(name)
+      .filter((one) => one !== name(visits[0]!.candidate));
+    if (weights && index > 0 && index < balanced && name(candidate) !== behind[index - 1])
+      wrong(`${name(candidate)} is not next by its place`);
     const before = visits[index - 1];
     if (index === 1 && before && mayGoOn(before, isBalanced, fallbackOn) === false) {
       wrong(`${name(candidate)} is asked although ${name(before.candidate)} has given the answer`);

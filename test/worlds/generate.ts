@@ -108,7 +108,13 @@ function withRare(settings: Settings, random: Random | undefined): Settings {
   if (!random) return settings;
   const empty_answers = random.pick(['pass', 'fail', 'fail'] as const);
   const fallbackOn = [400, 401, 403, 404, 409, 422].filter(() => random.oneIn(2));
-  return { ...settings, server: { ...settings.server, empty_answers }, fallbackOn };
+  const aliases = settings.aliases.map((alias) => {
+    const weights = alias.targets.map(() => random.pick([0, 1, 1, 3]));
+    const isWeighted = random.oneIn(2) && weights.some((weight) => weight > 0);
+    return isWeighted ? { ...alias, isBalanced: true, weights } : alias;
+  });
+  const server = { ...settings.server, empty_answers };
+  return { ...settings, server, aliases, fallbackOn };
 }
 
 /** The provider that is asked first begins each answer, and says nothing more. */

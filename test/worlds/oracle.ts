@@ -306,6 +306,8 @@ export interface Candidates {
   readonly balanced: number;
   /** A target that has no key, no such model or no token left is not the only one to ask. */
   readonly isBalanced: boolean;
+  /** Of a weighted alias, one for each of them that is balanced. */
+  readonly weights: readonly number[] | undefined;
   /** So many of them. */
   readonly atMost: number;
 }
@@ -349,6 +351,7 @@ export function candidatesFor(
     list.push(one);
   }
   const isBalanced = alias?.isBalanced ?? false;
+  const weights = alias?.weights?.filter((_, index) => isRegistered(alias.targets[index]!));
   const balanced = isBalanced ? list.length : 1;
   for (const id of settings.fallback) {
     const provider = registered.get(id);
@@ -357,7 +360,7 @@ export function candidatesFor(
     // "The requested model name": of a balanced alias that may be each of them.
     list.push({ provider: id, model: provider.default_model ?? models.join(' or ') });
   }
-  return { list, balanced, isBalanced, atMost: list.length };
+  return { list, balanced, isBalanced, weights, atMost: list.length };
 }
 
 const PATHS: Readonly<Record<string, string>> = {

@@ -60,6 +60,8 @@ export interface AliasSettings {
   readonly name: string;
   readonly targets: readonly string[];
   readonly isBalanced: boolean;
+  /** One for each target: the first is drawn by them. */
+  readonly weights?: readonly number[] | undefined;
 }
 
 /** A request as its client sends it. */
@@ -220,8 +222,10 @@ export function toToml(settings: Settings): string {
     ...Object.entries(limits).map(([id, limit]) => section(`rate_limit.providers.${id}`, limit)),
     hasAdmin ? section('admin', { port: 0 }) : '',
     '[aliases]',
-    ...aliases.map(({ name, targets, isBalanced }) => {
+    ...aliases.map(({ name, targets, isBalanced, weights }) => {
       const list = JSON.stringify(targets);
+      if (weights)
+        return `${name} = { targets = ${list}, balance = "weighted", weights = ${JSON.stringify(weights)} }`;
       return `${name} = ${isBalanced ? `{ targets = ${list}, balance = "least_busy" }` : list}`;
     }),
   ];
