@@ -3,6 +3,7 @@ import type { Socket } from 'node:net';
 import { after, before, describe, mock, test, type TestContext } from 'node:test';
 
 import type { Config } from '../../src/config/config.ts';
+import { GatewayError } from '../../src/lib/errors.ts';
 import type { LogFacts, LogLevel } from '../../src/lib/log.ts';
 import { CircuitBreaker } from '../../src/policy/circuit-breaker.ts';
 import { idle, replaceRandom, type ManualTimers, useManualTimers } from '../support/clock.ts';
@@ -563,6 +564,20 @@ describe('the circuit breaker', () => {
     breaker.recordAttempt(P, 'm');
     assert.equal(state(), 'open');
     clock.nowMs += 10_000;
+    assert.equal(state(), 'half-open');
+  });
+
+  test('a probe of a model that cannot connect has failed: the model rests for ten seconds more', () => {
+    const { breaker, fail3, state } = startBreaker();
+    fail3();
+    clock.nowMs += 10_000;
+    const probe = breaker.recordAttempt(P, 'm');
+    const failure = new GatewayError('provider', 'refused', { provider: 'p', unreachable: true });
+    breaker.recordOutcome({ provider: P, model: 'm' }, failure);
+    if (typeof probe === 'object') probe.end();
+    clock.nowMs += 9999;
+    assert.equal(state(), 'open');
+    clock.nowMs += 1;
     assert.equal(state(), 'half-open');
   });
 

@@ -262,6 +262,21 @@ describe('a pool of keys', () => {
     assert.equal(asked(), 'b', 'the other one is in cooldown');
   });
 
+  test('is not retried with a key that was refused during the wait', async (t) => {
+    const timers = useManualTimers(t);
+    const scripts = { a: failWith(503), b: fail(401) };
+    const { gateway, asked } = await start(t, scripts, { p: 'retries = 1' });
+    const first = gateway.chat(chatBody());
+    await eventually(() => timers.running().includes(250), 'the wait');
+    assert.equal(asked(), 'a');
+    scripts.a = answerWell;
+    for (let count = 0; count < 2; count += 1) await gateway.chat(chatBody());
+    assert.match(asked(), /b/, 'one of them has the key that is refused');
+    timers.advance(250);
+    assert.equal((await first).status, 200);
+    assert.equal(asked(), 'a');
+  });
+
   const inside: Record<string, [Script, stream: boolean]> = {
     'a first event with a 429': [
       (_, response) => sendEvents(response, 'data: {"error":{"message":"no","code":429}}\n\n'),

@@ -157,25 +157,27 @@ function checkVisits(course: Course, report: Report): void {
     if (visits.length > 0) wrong('somebody is asked for a request that is refused');
     return;
   }
-  const { list, balanced, isBalanced, weights } = candidates;
-  const most = candidates.isAlone ? 1 : list.length;
+  const { atMost, list, balanced, isBalanced, weights } = candidates;
+  const { fallbackOn } = course.settings;
   const name = ({ provider, model }: { provider: string; model: string }) => `${provider}/${model}`;
   const front = new Set(list.slice(0, balanced).map(name));
   const rest = list.slice(balanced).map(name);
   for (const [index, visit] of visits.entries()) {
     const { candidate } = visit;
-    const isFirstAgain = index >= most && name(candidate) === name(visits[0]!.candidate);
-    const [next] = front;
-    const isFront = front.delete(name(candidate));
-    const isInTurn =
-      index === 0 ? !weights || weights.has(name(candidate)) : next === name(candidate);
+    const isFirstAgain =
+      atMost > 1 && index >= atMost && name(candidate) === name(visits[0]!.candidate);
     const isExpected =
-      index < balanced
-        ? isFront && (!weights || isInTurn)
-        : isNamed(rest[index - balanced], candidate);
-    if (index >= most ? !isFirstAgain : !isExpected) wrong(`${name(candidate)} is not next`);
+      index < balanced ? front.delete(name(candidate)) : isNamed(rest[index - balanced], candidate);
+    if (index >= atMost ? !isFirstAgain : !isExpected) wrong(`${name(candidate)} is not next`);
+    // Only the first of a weighted alias is drawn.
+    const behind = list
+      .slice(0, balanced)
+      .map(name)
+      .filter((one) => one !== name(visits[0]!.candidate));
+    if (weights && index > 0 && index < balanced && name(candidate) !== behind[index - 1])
+      wrong(`${name(candidate)} is not next by its place`);
     const before = visits[index - 1];
-    if (index === 1 && before && mayGoOn(before, isBalanced) === false) {
+    if (index === 1 && before && mayGoOn(before, isBalanced, fallbackOn) === false) {
       wrong(`${name(candidate)} is asked although ${name(before.candidate)} has given the answer`);
     }
     if (before && before.tries.at(-1)?.reading?.kind === 'stream')
@@ -187,14 +189,14 @@ function checkVisits(course: Course, report: Report): void {
   const last = visits.at(-1);
   const isBroken = course.exchange.lines[0]!.atMs >= course.brokenAtMs - CLOSE_MS;
   if (!last || isBroken || last.tries.at(-1)?.reading === undefined) return;
-  const isOver = visits.length >= most;
+  const isOver = visits.length >= atMost;
   const [first] = visits;
   const isDue =
     visits.length === 1
-      ? mayGoOn(last, isBalanced) === true
+      ? mayGoOn(last, isBalanced, fallbackOn) === true
       : last.tries.at(-1)!.reading!.kind === 'failure';
   if (!isOver && isDue) wrong(`nobody is asked after ${name(last.candidate)}`);
-  const isPostponed = first!.skipped === 'circuit_open' && visits.length === most;
+  const isPostponed = first!.skipped === 'circuit_open' && visits.length === atMost;
   if (isPostponed && last.tries.at(-1)!.reading!.kind === 'failure')
     wrong('the first is not asked after all');
 }
@@ -208,7 +210,11 @@ function isNamed(expected = '', { provider, model }: Visit['candidate']): boolea
 const TARGETS = new Set([401, 403, 404, 429]);
 
 /** Whether another candidate may be asked after the first; undefined if that is open. */
-function mayGoOn({ skipped, tries }: Visit, isBalanced: boolean): boolean | undefined {
+function mayGoOn(
+  { skipped, tries }: Visit,
+  isBalanced: boolean,
+  fallbackOn: readonly number[],
+): boolean | undefined {
   if (skipped) return skipped === 'circuit_open' ? true : undefined;
   const failures = tries.flatMap(({ reading }) =>
     reading?.kind === 'failure' ? reading.failure : [],
@@ -217,8 +223,10 @@ function mayGoOn({ skipped, tries }: Visit, isBalanced: boolean): boolean | unde
   if (!last || tries.at(-1)!.reading?.kind !== 'failure') return undefined;
   if (isBalanced && TARGETS.has(last.status)) return undefined;
   // Of several keys a 429 says more than a 401 or 403.
-  const hasOther = failures.some(({ fallsBack }) => fallsBack !== last.fallsBack);
-  return hasOther ? undefined : last.fallsBack;
+  const goesOn = ({ fallsBack, isPolicy, status }: Failure) =>
+    fallbackOn.includes(status) && !isPolicy ? true : fallsBack;
+  const hasOther = failures.some((one) => goesOn(one) !== goesOn(last));
+  return hasOther ? undefined : goesOn(last);
 }
 
 const KEY_STATUSES = new Set([401, 403, 429]);
@@ -304,6 +312,9 @@ function checkAnswer(course: Course, report: Report): void {
   const own = answer.headers.get('x-gateway-provider');
   if (own !== context.provider && !(isEarly && own === undefined))
     wrong(`it is said to be from ${own}`);
+  const tries = exchange.tries.length > 1 ? `${exchange.tries.length}` : undefined;
+  if (!isEarly && answer.headers.get('x-gateway-tries') !== tries)
+    wrong(`x-gateway-tries ${answer.headers.get('x-gateway-tries')}, and not ${tries}`);
   const last = told.tries.at(-1);
   if (!last) return checkStatus(answer, isEarly ? [200, 429] : [429], wrong);
   const { reading } = last;

@@ -76,12 +76,11 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
     const isChat = early.kind === 'counted' && early.to === 'chat';
     const client = early.kind === 'counted' ? early.client : undefined;
     const refused = chat?.refusedWith;
-    const isAlone = exchange.ask.headers.some(([name]) => name === 'x-gateway-fallback');
     const candidates =
       isChat && chat
         ? refused
           ? refusal(refused)
-          : candidatesFor(chat.model, used, client, isAlone)
+          : askedOf(candidatesFor(chat.model, used, client), exchange)
         : undefined;
     const tryLines = (end.line['tries'] ?? []) as TryLine[];
     const broken = Math.min(exchange.leftAtMs ?? Infinity, brokenAtMs);
@@ -99,6 +98,14 @@ export function coursesOf(history: History, brokenAtMs: number): Course[] {
     };
     return [{ ...course, visits: visitsOf(course) }];
   });
+}
+
+/** With `x-gateway-fallback: off` nobody is asked after the first. */
+function askedOf(candidates: Candidates | Failure, { ask }: Exchange): Candidates | Failure {
+  const isOff = ask.headers.some(
+    ([name, value]) => name === 'x-gateway-fallback' && value === 'off',
+  );
+  return isOff && 'list' in candidates ? { ...candidates, atMost: 1 } : candidates;
 }
 
 export function providerOf({ settings }: Pick<Course, 'settings'>, id: string): ProviderSettings {
@@ -134,26 +141,24 @@ function readTry(made: Try, course: Omit<Course, 'visits'>): ReadTry {
   const provider = providerOf(course, made.provider);
   const isStream = chat?.isStream ?? false;
   const first = isStream ? (first_token_timeout ?? Infinity) : Infinity;
-  const read = readReply(made.reply, {
+  const reading = readReply(made.reply, {
     limitMs: Math.min(provider.timeout ?? timeout, first) * 1000,
     idleMs: stream_idle_timeout * 1000,
     isStream,
-    failsEmpty: course.settings.server.empty_answers === 'fail',
+    refusesEmpty: course.settings.server.empty_answers === 'fail',
     takesUsageOut: provider.stream_usage && isStream && !chat!.asksForUsage,
   });
-  const isNamed =
-    read.kind === 'failure' && course.settings.fallbackOn.includes(read.failure.status);
-  const fallsBack = isNamed ? read.failure.fallsBack !== undefined || undefined : undefined;
-  const reading = isNamed ? { ...read, failure: { ...read.failure, fallsBack } } : read;
-  const expectedMs = made.atMs + reading.atMs;
   // The same number: sums of fractions differ in their last digit.
-  const resultAtMs = Math.abs(expectedMs - made.endAtMs) < 0.001 ? made.endAtMs : expectedMs;
+  const atMs = (ms: number) =>
+    [made.endAtMs, course.endAtMs].find((one) => Math.abs(made.atMs + ms - one) < 0.001) ??
+    made.atMs + ms;
+  const resultAtMs = atMs(reading.atMs);
   const isBroken = resultAtMs >= course.brokenAtMs;
   const endMs = reading.kind === 'stream' ? reading.endMs : reading.atMs;
   return {
     try: made,
     reading: isBroken ? undefined : reading,
     resultAtMs: Math.min(resultAtMs, course.brokenAtMs),
-    endsAtMs: Math.min(made.atMs + endMs, course.brokenAtMs),
+    endsAtMs: Math.min(atMs(endMs), course.brokenAtMs),
   };
 }

@@ -15,10 +15,17 @@ import type {
   Reply,
   Settings,
 } from './plan.ts';
-import { aFailure, anAnswer, anErrorStatus, time } from './replies.ts';
+import { aFailure, anAnswer, anEmptyAnswer, anErrorStatus, time } from './replies.ts';
+
+/**
+ * Where some combination is the rule that elsewhere is rare. `stalls`: a provider begins each stream and does not end it, for
+ * long, and there is another one. `sessions`: a balanced alias whose providers all have affinity, busy with slow streams.
+ */
+type Scene = 'any' | 'stalls' | 'sessions';
 
 /** What a world is like as a whole. */
 interface Mood {
+  readonly scene: Scene;
   /** One try in so many fails. */
   readonly failsOneIn: number;
   readonly isSlow: boolean;
@@ -31,14 +38,29 @@ const MODELS = ['m0', 'm1'];
 
 export function generate(seed: number): Plan {
   const random = createRandom(seed);
-  const mood: Mood = {
+  // Of a generator of its own: the worlds without a scene stay those that they were.
+  const ofScene = createRandom(~seed);
+  const scene = ofScene.pick<Scene>([
+    'any',
+    'any',
+    'any',
+    'any',
+    'any',
+    'any',
+    'stalls',
+    'sessions',
+  ]);
+  const any: Mood = {
+    scene,
     failsOneIn: random.pick([1000, 8, 3, 2]),
     isSlow: random.oneIn(3),
     paceMs: random.pick([3, 300, 3000, 9000]),
     leavesOneIn: random.pick([1000, 12, 4]),
   };
-  const settings = someSettings(random);
-  const connections = someConnections(settings, mood, random);
+  const mood = { ...any, ...MOODS[scene] };
+  const rare = ofScene.oneIn(3) ? ofScene : undefined;
+  const settings = withRare(settingsOf(scene, someSettings(random), ofScene), rare);
+  const connections = someConnections(settings, { mood, random, rare });
   const lastMs = connections.flatMap(({ asks }) => asks.map(({ afterMs }) => afterMs));
   const lengthMs = lastMs.reduce((sum, ms) => sum + ms, 0) / connections.length + 200;
   return {
@@ -46,8 +68,63 @@ export function generate(seed: number): Plan {
     settings,
     connections,
     incidents: someIncidents(settings, lengthMs, random),
-    outages: mood.failsOneIn > 100 ? [] : someOutages(settings, lengthMs, random),
+    outages:
+      scene === 'stalls'
+        ? [aStall(lengthMs, ofScene)]
+        : mood.failsOneIn > 100
+          ? []
+          : someOutages(settings, lengthMs, random),
   };
+}
+
+const MOODS: Readonly<Record<Scene, Partial<Mood>>> = {
+  any: {},
+  stalls: { failsOneIn: 1000, paceMs: 9000, leavesOneIn: 12 },
+  sessions: { failsOneIn: 1000, paceMs: 300, isSlow: true },
+};
+
+function settingsOf(scene: Scene, settings: Settings, random: Random): Settings {
+  if (scene === 'any') return settings;
+  const change = scene === 'stalls' ? { retries: 0 } : { key_affinity: true };
+  const providers = ['a', 'b', 'c'].slice(0, random.integer(2, 3)).map((id) => ({
+    ...(settings.providers.find((one) => one.id === id) ?? aProvider(id, random)),
+    enabled: true,
+    max_concurrent_requests: 0,
+    ...change,
+  }));
+  const ids = providers.map(({ id }) => id);
+  const targets = ids.map((id) => `${id}/m0`);
+  const alias = { name: 'alias0', targets, isBalanced: scene === 'sessions' };
+  const idle = scene === 'stalls' ? { stream_idle_timeout: random.pick([1, 3, 5]) } : {};
+  const limits = { stream_keepalive: 0, max_concurrent_requests: 0 };
+  const server = { ...settings.server, ...limits, ...idle };
+  const { rateLimit } = PLAIN_SETTINGS;
+  const others = { primary: undefined, fallback: ids, rateLimit };
+  return { ...settings, server, providers, aliases: [alias], ...others };
+}
+
+/** Settings that few have. */
+function withRare(settings: Settings, random: Random | undefined): Settings {
+  if (!random) return settings;
+  const empty_answers = random.pick(['pass', 'fail', 'fail'] as const);
+  const fallbackOn = [400, 401, 403, 404, 409, 422].filter(() => random.oneIn(2));
+  const aliases = settings.aliases.map((alias) => {
+    const weights = alias.targets.map(() => random.pick([0, 1, 1, 3]));
+    const isWeighted = random.oneIn(2) && weights.some((weight) => weight > 0);
+    return isWeighted ? { ...alias, isBalanced: true, weights } : alias;
+  });
+  const server = { ...settings.server, empty_answers };
+  return { ...settings, server, aliases, fallbackOn };
+}
+
+/** The provider that is asked first begins each answer, and says nothing more. */
+function aStall(lengthMs: number, random: Random): Outage {
+  const asked = { id: 'stall', chat: { model: '', isStream: true, asksForUsage: false } };
+  const whole = anAnswer(asked, random, false);
+  const begin = whole.items.slice(0, 1 + whole.items.findIndex(({ kind }) => kind === 'content'));
+  const reply = { ...whole, connectMs: 0.11, items: begin, end: 'hang' as const };
+  const fromMs = time(random, 0, 5000);
+  return { provider: 'a', fromMs, toMs: fromMs + Math.max(lengthMs, 40_000), reply };
 }
 
 function list<T>(count: number, make: (index: number) => T): T[] {
@@ -105,7 +182,6 @@ function someSettings(random: Random): Settings {
       first_token_timeout: random.oneIn(4) ? 1 : undefined,
       stream_idle_timeout: random.pick([1, 3, 10, 300]),
       stream_keepalive: random.oneIn(6) ? random.integer(1, 3) : 0,
-      empty_answers: ids.length % 2 === 0 ? 'fail' : 'pass',
       retries: random.pick([0, 0, 1, 2]),
       max_concurrent_requests: random.oneIn(8) ? random.integer(1, 4) : 0,
       max_body_bytes: random.oneIn(10) ? 300 : undefined,
@@ -116,7 +192,7 @@ function someSettings(random: Random): Settings {
     clients: hasKeys ? list(random.integer(1, 2), (index) => aClient(index, aliases, random)) : [],
     primary: random.oneIn(3) ? random.pick(ids) : undefined,
     fallback: random.oneIn(2) ? ids.filter(() => !random.oneIn(3)) : [],
-    fallbackOn: ids.length > 2 ? [401, 403, 404, 422] : [],
+    fallbackOn: [],
     providers,
     aliases,
     rateLimit: {
@@ -152,10 +228,7 @@ function anAlias(index: number, ids: readonly string[], random: Random): AliasSe
     random.integer(1, 3),
     () => `${random.pick([...ids, ...ids, 'gone'])}/${random.pick(MODELS)}`,
   );
-  const names = [...new Set(targets)];
-  const isBalanced = random.oneIn(2);
-  const weights = isBalanced && index === 1 ? names.map((_, at) => [2, 1, 0][at]!) : undefined;
-  return { name: `alias${index}`, targets: names, isBalanced, weights };
+  return { name: `alias${index}`, targets: [...new Set(targets)], isBalanced: random.oneIn(2) };
 }
 
 function aClient(index: number, aliases: readonly AliasSettings[], random: Random): ClientSettings {
@@ -166,13 +239,14 @@ function aClient(index: number, aliases: readonly AliasSettings[], random: Rando
     models: random.oneIn(3) ? random.pick([['a/*'], ['*'], ['b/m0', ...names], ['a']]) : undefined,
     max_concurrent_requests: random.oneIn(4) ? random.integer(1, 3) : 0,
     ...(random.oneIn(3) ? aBucket(random) : NO_BUCKET),
-    requests_per_minute: index === 1 ? 6 : undefined,
   };
 }
 
-function someConnections(settings: Settings, mood: Mood, random: Random): ConnectionPlan[] {
-  const count = random.integer(5, 40);
-  const connections = list(random.integer(1, 6), () => ({
+function someConnections(settings: Settings, chooser: Chooser): ConnectionPlan[] {
+  const { mood, random } = chooser;
+  const isBusy = mood.scene !== 'any';
+  const count = random.integer(isBusy ? 30 : 5, 40);
+  const connections = list(isBusy ? 8 : random.integer(1, 6), () => ({
     atMs: time(random, 0, 3 * mood.paceMs),
     isPipelined: random.oneIn(8),
     asks: [] as Ask[],
@@ -180,7 +254,7 @@ function someConnections(settings: Settings, mood: Mood, random: Random): Connec
   for (let number = 1; number <= count; number += 1) {
     const { asks, isPipelined } = random.pick(connections);
     const isBehind = isPipelined && asks.length > 0 && !random.oneIn(3);
-    asks.push(anAsk(number, isBehind, settings, { mood, random }));
+    asks.push(anAsk(number, isBehind, settings, chooser));
   }
   return connections.map(({ atMs, asks }) => ({ atMs, asks }));
 }
@@ -188,17 +262,21 @@ function someConnections(settings: Settings, mood: Mood, random: Random): Connec
 interface Chooser {
   readonly mood: Mood;
   readonly random: Random;
+  /** In a world with what is rare. */
+  readonly rare: Random | undefined;
 }
 
 function anAsk(
   number: number,
   isPipelined: boolean,
   settings: Settings,
-  { mood, random }: Chooser,
+  { mood, random, rare }: Chooser,
 ): Ask {
   const id = `r${number}`;
   const isStream = random.oneIn(2);
-  const target = aTarget(id, isStream, settings, random);
+  const usual = aTarget(id, isStream, settings, random);
+  const off = ['x-gateway-fallback', rare?.pick(['off', 'on']) ?? ''] as const;
+  const target = rare?.oneIn(4) ? { ...usual, headers: [...usual.headers, off] } : usual;
   const leaves = random.oneIn(mood.leavesOneIn)
     ? {
         when: random.pick(['sent', 'begun'] as const),
@@ -218,8 +296,12 @@ function anAsk(
   };
   const { chat } = target;
   const asked = { id, chat };
-  const reply = (): Reply =>
-    random.oneIn(mood.failsOneIn) ? aFailure(asked, random) : anAnswer(asked, random, mood.isSlow);
+  const reply = (): Reply => {
+    if (rare?.oneIn(6)) return anEmptyAnswer(asked, rare);
+    return random.oneIn(mood.failsOneIn)
+      ? aFailure(asked, random)
+      : anAnswer(asked, random, mood.isSlow);
+  };
   const replies = chat
     ? Object.fromEntries(
         settings.providers.map((one) => [one.id, list(random.integer(1, 4), reply)] as const),
@@ -243,10 +325,7 @@ function aTarget(id: string, isStream: boolean, settings: Settings, random: Rand
   const token = aToken(settings, random);
   if (token !== undefined) headers.push(['authorization', token]);
   headers.push(['x-request-id', id]);
-  // Without a number drawn for it: the seeds that found something stay what they are.
-  const session = number % 3 === 0 ? 'x-session-affinity' : 'x-session-id';
-  if (random.oneIn(3)) headers.push([session, `s${random.integer(0, 2)}`]);
-  if (number % 7 === 3) headers.push(['x-gateway-fallback', 'off']);
+  if (random.oneIn(3)) headers.push(['x-session-id', `s${random.integer(0, 2)}`]);
   if (random.oneIn(6)) headers.push(['x-forwarded-by-name', 'by-name'], ['cookie', 'c=1']);
   const plain = { version: '1.1' as const, isChunked: false };
   if (random.oneIn(10)) {

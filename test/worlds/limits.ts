@@ -2,7 +2,7 @@
 
 import { providerOf, type Course, type Report, type Visit } from './course.ts';
 import type { History } from './history.ts';
-import type { Bucket, ClientSettings, Settings } from './plan.ts';
+import type { Bucket, Settings } from './plan.ts';
 
 /** Of a token. */
 const CLOSE = 1e-6;
@@ -70,12 +70,7 @@ function bucketsOf({ clients, rateLimit }: Settings): [string, Bucket][] {
   return [
     ...(enabled ? limits : []),
     ...clients.map((one): [string, Bucket] => [`client ${one.name}`, one]),
-    ...clients.map((one): [string, Bucket] => [`minute of ${one.name}`, byMinute(one)]),
   ].filter(([, { requests_per_second }]) => requests_per_second > 0);
-}
-
-function byMinute({ requests_per_minute = 0 }: ClientSettings): Bucket {
-  return { requests_per_second: requests_per_minute / 60, burst_capacity: requests_per_minute };
 }
 
 interface Step {
@@ -104,7 +99,6 @@ export function checkLimits(history: History, courses: readonly Course[], report
     const buckets = () => [
       ...levels.get('all', settings.rateLimit.enabled ? settings.rateLimit : undefined),
       ...levels.get(`client ${client?.name}`, client),
-      ...levels.get(`minute of ${client?.name}`, client && byMinute(client)),
     ];
     const { answer } = exchange;
     const isRefused =
@@ -140,7 +134,11 @@ export function checkLimits(history: History, courses: readonly Course[], report
       const wereSkipped = course.visits.length > 0 && course.visits.every(({ skipped }) => skipped);
       if (wereSkipped) for (const level of buckets()) level.add(1);
     };
-    steps.push({ atMs: begunAtMs, order: begunOrder, run: begin });
+    // Behind another one on its connection it may begin later in the same moment, when others have ended.
+    const firstOrder = course.visits[0]?.tries[0]?.try.order ?? endOrder;
+    const isLate = exchange.behind !== undefined && !isRefused;
+    const order = isLate ? Math.max(begunOrder, firstOrder - 0.5) : begunOrder;
+    steps.push({ atMs: begunAtMs, order, run: begin });
     // The slot is free behind the access line.
     steps.push({ atMs: endAtMs, order: endOrder + 0.25, run: end });
     for (const visit of course.visits)

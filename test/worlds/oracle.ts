@@ -26,6 +26,7 @@ export interface Failure {
   readonly fallsBack?: boolean | undefined;
   /** What it is to a circuit. `provider`: no connection was made. */
   readonly circuit: 'failure' | 'provider' | 'success' | 'maybe' | 'none';
+  readonly isPolicy?: boolean;
   readonly isRepeatedAtOnce?: boolean;
   /** A repeat by the client cannot help. */
   readonly isFinal?: boolean | undefined;
@@ -97,7 +98,7 @@ function badGateway(more: Partial<Failure> = {}): Failure {
   };
 }
 
-const EMPTY = badGateway({ says: 'Provider error: the answer is empty', isRetried: true });
+const EMPTY = badGateway({ exactly: 'Provider error: the answer is empty', isRetried: true });
 
 const RETRIED = new Set([408, 429, 500, 502, 503, 504, 529]);
 const OUTAGES = new Set([502, 503, 504, 529]);
@@ -118,6 +119,7 @@ function apiError(error: ErrorPlan, header: string | undefined, isEvent: boolean
     // "A first event that is an error": of any status.
     fallsBack: isTemporary || isTooLong ? true : isEvent ? undefined : false,
     circuit: OUTAGES.has(status) ? 'failure' : status === 500 ? 'none' : 'maybe',
+    isPolicy: code === 'content_policy_violation',
     isFinal: isBilling || (seconds ?? 0) > 60,
     retryAfter: seconds,
     asksFor: seconds,
@@ -136,7 +138,8 @@ export interface Limits {
   readonly idleMs: number;
   readonly isStream: boolean;
   readonly takesUsageOut: boolean;
-  readonly failsEmpty: boolean;
+  /** `empty_answers = "fail"`. */
+  readonly refusesEmpty: boolean;
 }
 
 /** Returns what a try comes to if nobody leaves or shuts down. */
@@ -190,8 +193,7 @@ export function readReply(reply: Reply, limits: Limits): Reading {
     const says = 'Serialization error: ';
     return fail(last.atMs, { ...wrong, says, isRetried: false, fallsBack: true, circuit: 'none' });
   }
-  const isEmpty = text.includes('"content":""') && limits.failsEmpty;
-  if (isEmpty && !isStream) return fail(last.atMs, EMPTY);
+  if (limits.refusesEmpty && reply.items[0]?.isEmpty) return fail(last.atMs, EMPTY);
   if (!isStream) return { kind: 'answer', atMs: last.atMs, text };
   const unsupported = { status: 501, type: 'unsupported_feature', code: 'UNSUPPORTED_FEATURE' };
   const more = { isRetried: false, fallsBack: true, circuit: 'maybe', isFinal: true } as const;
@@ -236,7 +238,7 @@ function piecesOf({ items, endMs, rest }: Reply, beganMs: number): Piece[] {
 
 /** The event stream of WHATWG HTML, with the interventions of decisions.md (Streams). */
 function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Reading {
-  const { idleMs, limitMs, takesUsageOut, failsEmpty } = limits;
+  const { idleMs, limitMs, refusesEmpty, takesUsageOut } = limits;
   const passes: { atMs: number; text: string }[] = [];
   let beganMs: number | undefined;
   let dataMs = 0;
@@ -258,7 +260,7 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       const isFinished = begun.size > 0 && [...begun].every((index) => finished.has(index));
       const isWhole =
         reply.end === 'end' && (reply.rest === '' || reply.rest.startsWith(':')) && isFinished;
-      if (isWhole && beganMs === undefined) return end(atMs, EMPTY);
+      if (isWhole && beganMs === undefined) return end(atMs, refusesEmpty ? EMPTY : badGateway());
       return isWhole ? end(atMs, undefined, true) : end(atMs, badGateway());
     }
     if (!isComment && !isLateLineFeed) dataMs = atMs;
@@ -275,12 +277,12 @@ function readStream(reply: Reply, pieces: readonly Piece[], limits: Limits): Rea
       begun.add(index);
       finished.add(index);
     }
-    const begins = item.kind === 'content' || (item.kind === 'finish' && !failsEmpty);
+    const endsEmpty = item.kind === 'finish' || (item.kind === 'done' && begun.size > 0);
+    const begins = item.kind === 'content' || (!refusesEmpty && endsEmpty);
     if (begins) beganMs ??= atMs;
     if (item.kind === 'usage' && takesUsageOut) continue;
     if (item.kind === 'done' && beganMs === undefined) {
-      if (begun.size === 0 || failsEmpty) return end(atMs, begun.size > 0 ? EMPTY : badGateway());
-      beganMs = atMs;
+      return end(atMs, begun.size > 0 ? EMPTY : badGateway());
     }
     isDone = item.kind === 'done';
     const isOpen = pieces[place + 1]?.isLateLineFeed === true;
@@ -304,18 +306,17 @@ export interface Candidates {
   readonly balanced: number;
   /** A target that has no key, no such model or no token left is not the only one to ask. */
   readonly isBalanced: boolean;
-  /** The client refuses a fallback: one of those at the front is asked, and nobody else. */
-  readonly isAlone: boolean;
-  /** Those that may be drawn to be the first, by their names; the others come in the order of the list. */
-  readonly weights: ReadonlySet<string> | undefined;
+  /** Of a weighted alias, one for each of them that is balanced. */
+  readonly weights: readonly number[] | undefined;
+  /** So many of them. */
+  readonly atMost: number;
 }
 
 /** Returns who may be asked, in order (decisions.md, Model resolution, Retry and fallback, Aliases), or why nobody is. */
 export function candidatesFor(
   model: string,
   settings: Settings,
-  client: string | undefined,
-  isAlone: boolean,
+  client?: string,
 ): Candidates | Failure {
   const registered = new Map(
     settings.providers.filter(({ enabled }) => enabled).map((one) => [one.id, one]),
@@ -350,14 +351,8 @@ export function candidatesFor(
     list.push(one);
   }
   const isBalanced = alias?.isBalanced ?? false;
+  const weights = alias?.weights?.filter((_, index) => isRegistered(alias.targets[index]!));
   const balanced = isBalanced ? list.length : 1;
-  const drawn = alias?.targets.filter(
-    (target, at) => isRegistered(target) && alias.weights?.[at] !== 0,
-  );
-  const weights = alias?.weights && drawn!.length > 0 ? new Set(drawn) : undefined;
-  const more = { balanced, isBalanced, isAlone, weights };
-  // Of a balanced alias that may be each of its targets.
-  if (isAlone) return { list: list.slice(0, balanced), ...more };
   for (const id of settings.fallback) {
     const provider = registered.get(id);
     if (!provider || list.some((one) => one.provider === id)) continue;
@@ -365,7 +360,7 @@ export function candidatesFor(
     // "The requested model name": of a balanced alias that may be each of them.
     list.push({ provider: id, model: provider.default_model ?? models.join(' or ') });
   }
-  return { list, ...more };
+  return { list, balanced, isBalanced, weights, atMost: list.length };
 }
 
 const PATHS: Readonly<Record<string, string>> = {

@@ -42,6 +42,7 @@ export function checkOrder(history: History, courses: readonly Course[], report:
     const run = () => circuits.choose(course, busy, sessions);
     steps.push({ atMs: first.atMs, rank: SKIP, order: first.order, run });
   }
+  if (settings.length === 1) checkWeights(courses, report);
   steps.sort((a, b) => a.atMs - b.atMs || a.rank - b.rank || a.order - b.order);
   // With a store nobody sees when it was decided.
   if (!hasStore) for (const { run } of steps) run();
@@ -57,10 +58,7 @@ function visitSteps(circuits: Circuits, course: Course, visit: Visit, isAgain: b
   const { candidate, skipped, tries } = visit;
   const { exchange } = course;
   const hasOthers =
-    course.candidates &&
-    'list' in course.candidates &&
-    course.candidates.list.length > 1 &&
-    !course.candidates.isAlone;
+    course.candidates && 'list' in course.candidates && course.candidates.atMost > 1;
   if (skipped === 'limit') return [];
   const { atMs } = visit;
   if (skipped) {
@@ -119,6 +117,35 @@ function intervalOf({ candidate, tries }: Visit, course: Course): Interval[] {
   const isLong = last.reading?.kind === 'stream' || isBroken;
   const to = isLong ? course.endOrder : last.try.endOrder;
   return [{ provider: candidate.provider, from: first.try.order, to }];
+}
+
+const nameOf = ({ provider, model }: Visit['candidate']) => `${provider}/${model}`;
+
+/** Of a weighted alias each target is asked first as often as its weight says, but for one time for each of the others. */
+function checkWeights(courses: readonly Course[], report: Report): void {
+  const counts = new Map<string, number>();
+  const count = (name: string) => counts.set(name, (counts.get(name) ?? 0) + 1).get(name)!;
+  for (const course of courses.toSorted((a, b) => a.begunOrder - b.begunOrder)) {
+    const { candidates, exchange, visits } = course;
+    if (!candidates || !('list' in candidates) || !candidates.weights || !visits[0]) continue;
+    const { balanced, weights } = candidates;
+    const list = candidates.list.slice(0, balanced);
+    const whole = weights.reduce((sum, weight) => sum + weight, 0);
+    if (whole === 0) continue;
+    const own = nameOf(visits[0].candidate);
+    if (weights[list.findIndex((one) => nameOf(one) === own)] === 0)
+      report('balance', `${own} has the weight 0, and is asked first`, exchange);
+    if (list.every(({ provider }) => providerOf(course, provider).key_affinity)) continue;
+    const alias = exchange.ask.chat!.model;
+    const all = count(alias);
+    count(`${alias} ${own}`);
+    for (const [index, one] of list.entries()) {
+      const due = (all * weights[index]!) / whole;
+      const had = counts.get(`${alias} ${nameOf(one)}`) ?? 0;
+      if (Math.abs(had - due) > balanced)
+        report('balance', `${nameOf(one)} is asked first ${had} times, and not ${due}`, exchange);
+    }
+  }
 }
 
 /** A provider's settings with those that it inherits. */
@@ -198,7 +225,6 @@ class Circuits {
     const restless = list.filter(
       (one) => !this.#both(one).some((circuit) => circuit.mayRest(chosen!.atMs)),
     );
-    const nameOf = ({ provider, model }: Visit['candidate']) => `${provider}/${model}`;
     const own = nameOf(chosen!.candidate);
     if (list.every(({ provider }) => providerOf(course, provider).key_affinity)) {
       const session = `${exchange.ask.chat!.model} ${sessionOf(course)}`;
@@ -258,13 +284,7 @@ class Circuits {
 function sessionOf({ early, exchange }: Course): string {
   const header = (name: string) => exchange.ask.headers.find(([one]) => one === name)?.[1];
   const client = early.kind === 'counted' ? early.client : undefined;
-  return (
-    header('x-session-id') ??
-    header('x-session-affinity') ??
-    client ??
-    header('authorization') ??
-    ''
-  );
+  return header('x-session-id') ?? client ?? header('authorization') ?? '';
 }
 
 const KEY_STATUSES = new Set([401, 403, 429]);

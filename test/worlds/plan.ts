@@ -6,11 +6,11 @@ export interface Settings {
     readonly first_token_timeout?: number | undefined;
     readonly stream_idle_timeout: number;
     readonly stream_keepalive: number;
-    readonly empty_answers?: 'pass' | 'fail';
     readonly retries: number;
     readonly max_concurrent_requests: number;
     readonly max_body_bytes?: number | undefined;
     readonly max_buffered_bytes?: number | undefined;
+    readonly empty_answers?: 'pass' | 'fail' | undefined;
     readonly cors: boolean;
   };
   /** Keys of `[server.auth]`. */
@@ -39,7 +39,6 @@ export interface ClientSettings extends Bucket {
   readonly keys: readonly string[];
   readonly models?: readonly string[] | undefined;
   readonly max_concurrent_requests: number;
-  readonly requests_per_minute?: number | undefined;
 }
 
 export interface ProviderSettings {
@@ -61,7 +60,7 @@ export interface AliasSettings {
   readonly name: string;
   readonly targets: readonly string[];
   readonly isBalanced: boolean;
-  /** Of a balanced one: it is weighted. */
+  /** One for each target: the first is drawn by them. */
   readonly weights?: readonly number[] | undefined;
 }
 
@@ -128,6 +127,8 @@ export interface Item {
   readonly cut?: { readonly at: number; readonly waitMs: number } | undefined;
   /** What an error, or an error event, says. */
   readonly error?: ErrorPlan | undefined;
+  /** A whole completion that says nothing. */
+  readonly isEmpty?: boolean | undefined;
 }
 
 export interface ErrorPlan {
@@ -192,8 +193,17 @@ export interface Plan {
 
 /** Returns the settings as gateway.toml. */
 export function toToml(settings: Settings): string {
-  const { authKeys, clients, providers, aliases, rateLimit, primary, hasAdmin } = settings;
-  const { fallback, fallbackOn } = settings;
+  const {
+    authKeys,
+    clients,
+    providers,
+    aliases,
+    rateLimit,
+    primary,
+    fallback,
+    fallbackOn,
+    hasAdmin,
+  } = settings;
   const { enabled, hasStore, providers: limits, ...global } = rateLimit;
   const lines = [
     section('server', settings.server),
@@ -214,10 +224,9 @@ export function toToml(settings: Settings): string {
     '[aliases]',
     ...aliases.map(({ name, targets, isBalanced, weights }) => {
       const list = JSON.stringify(targets);
-      const balance = weights
-        ? `balance = "weighted", weights = ${JSON.stringify(weights)}`
-        : 'balance = "least_busy"';
-      return `${name} = ${isBalanced ? `{ targets = ${list}, ${balance} }` : list}`;
+      if (weights)
+        return `${name} = { targets = ${list}, balance = "weighted", weights = ${JSON.stringify(weights)} }`;
+      return `${name} = ${isBalanced ? `{ targets = ${list}, balance = "least_busy" }` : list}`;
     }),
   ];
   return lines.join('\n');

@@ -69,18 +69,37 @@ function timing(random: Random, isSlow: boolean) {
 /** A reply that is an answer, at once or slowly. */
 export function anAnswer(ask: AskedFor, random: Random, isSlow: boolean): Reply {
   const common = { ...PLAIN, ...timing(random, isSlow), headers: headersOf(random) };
-  const isEmpty = Number(ask.id.slice(1)) % 13 === 5;
-  if (ask.chat?.isStream) {
-    const stream = aStream(ask, random, isSlow);
-    const items = stream.items.filter(({ kind }) => kind !== 'content' || !isEmpty);
-    return { ...common, ...stream, items };
-  }
-  const content = `c${random.integer(0, 99)}`;
-  const json = completion(ask.id, isEmpty ? '' : content);
+  if (ask.chat?.isStream) return { ...common, ...aStream(ask, random, isSlow) };
+  const json = completion(ask.id, `c${random.integer(0, 99)}`);
   const isCut = random.oneIn(4);
   const at = random.integer(1, json.text.length - 1);
   const cut = isCut ? { at, waitMs: time(random, 0, isSlow ? 3000 : 20) } : undefined;
   return { ...common, headers: [JSON_TYPE, ...common.headers], items: [{ ...json, cut }] };
+}
+
+/** A whole answer without content, reasoning or tool call. */
+export function anEmptyAnswer(ask: AskedFor, random: Random): Reply {
+  const whole = anAnswer(ask, random, false);
+  if (!ask.chat?.isStream) {
+    const json = { ...completion(ask.id, ''), cut: undefined, isEmpty: true };
+    return { ...whole, items: [json] };
+  }
+  const isPart = ({ kind }: Item) => kind !== 'content' && kind !== 'finish';
+  const before = whole.items.findIndex(({ kind }) => kind === 'content');
+  const isDoneAlone = random.oneIn(3) && whole.items.some(({ kind }) => kind === 'done');
+  const preamble: Item = {
+    kind: 'preamble',
+    text: `${chunk({ role: 'assistant', content: '' })}\n\n`,
+    waitMs: 0.3,
+  };
+  const finish: Item = { kind: 'finish', text: `${chunk({}, 'stop')}\n\n`, waitMs: 0.3 };
+  const items = [
+    ...whole.items.slice(0, before).filter(({ kind }) => kind === 'comment'),
+    preamble,
+    ...(isDoneAlone ? [] : [finish]),
+    ...whole.items.slice(before).filter(isPart),
+  ];
+  return { ...whole, items };
 }
 
 /** Those that pass, and those that do not. */
