@@ -151,7 +151,10 @@ function checkWeights(courses: readonly Course[], report: Report): void {
 /** A provider's settings with those that it inherits. */
 function effectiveOf(id: string, { providers, server }: Settings): string {
   const own = providers.find((one) => one.id === id);
-  return JSON.stringify([own, own?.timeout ?? server.timeout, own?.retries ?? server.retries]);
+  const timeout = own?.timeout ?? server.timeout;
+  const retries = own?.retries ?? server.retries;
+  const rows = Object.entries({ ...own, timeout, retries });
+  return JSON.stringify(rows.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
 /** The circuits of all providers, and of their models. */
