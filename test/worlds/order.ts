@@ -230,7 +230,8 @@ class Circuits {
     );
     const own = nameOf(chosen!.candidate);
     if (list.every(({ provider }) => providerOf(course, provider).key_affinity)) {
-      const session = `${exchange.ask.chat!.model} ${sessionOf(course)}`;
+      // A reload may take one of them away.
+      const session = `${list.map(nameOf).join()} ${sessionOf(course)}`;
       const before = sessions.get(session);
       if (restless.length < list.length) return;
       if (before !== undefined && before !== own) {
