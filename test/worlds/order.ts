@@ -151,7 +151,10 @@ function checkWeights(courses: readonly Course[], report: Report): void {
 /** A provider's settings with those that it inherits. */
 function effectiveOf(id: string, { providers, server }: Settings): string {
   const own = providers.find((one) => one.id === id);
-  return JSON.stringify([own, own?.timeout ?? server.timeout, own?.retries ?? server.retries]);
+  const timeout = own?.timeout ?? server.timeout;
+  const retries = own?.retries ?? server.retries;
+  const rows = Object.entries({ ...own, timeout, retries });
+  return JSON.stringify(rows.toSorted(([a], [b]) => (a < b ? -1 : 1)));
 }
 
 /** The circuits of all providers, and of their models. */
@@ -227,7 +230,8 @@ class Circuits {
     );
     const own = nameOf(chosen!.candidate);
     if (list.every(({ provider }) => providerOf(course, provider).key_affinity)) {
-      const session = `${exchange.ask.chat!.model} ${sessionOf(course)}`;
+      // A reload may take one of them away.
+      const session = `${list.map(nameOf).join()} ${sessionOf(course)}`;
       const before = sessions.get(session);
       if (restless.length < list.length) return;
       if (before !== undefined && before !== own) {
