@@ -27,7 +27,8 @@ export async function openHeldStream(
 ): Promise<HeldStream> {
   const gate = createGate();
   const events = completionEvents();
-  const first = events.slice(0, events.indexOf('\n\n') + 2);
+  // The role, and the first token.
+  const first = `${events.split('\n\n', 2).join('\n\n')}\n\n`;
   const { script } = upstream;
   upstream.script = async (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
@@ -36,7 +37,7 @@ export async function openHeldStream(
     response.end(events.slice(first.length));
   };
   const chat = openChat(port, chatBody({ model, stream: true }));
-  await eventually(() => chat.text() === first, 'the first event arrives');
+  await eventually(() => chat.text() === first, 'the first token arrives');
   upstream.script = script;
   const finish = async () => {
     gate.open();
