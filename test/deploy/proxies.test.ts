@@ -31,7 +31,8 @@ const ADMIN_KEY = 'admin-key-canary-1234567890';
 /** Long before the limits of the proxies, and of the gateway. */
 const SILENCE_MS = 15_000;
 const LARGE_BYTES = 20 * 1024 * 1024;
-const [FIRST_EVENT = '', ...LATER_EVENTS] = completionEvents().split(/(?<=\n\n)/);
+const [ROLE = '', TOKEN = '', ...LATER_EVENTS] = completionEvents().split(/(?<=\n\n)/);
+const FIRST_EVENTS = ROLE + TOKEN;
 
 interface Front {
   readonly upstream: FakeUpstream;
@@ -119,13 +120,13 @@ async function passesEvents(front: Front): Promise<void> {
   const gate = createGate();
   front.upstream.script = async (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.write(FIRST_EVENT);
+    response.write(FIRST_EVENTS);
     await gate.opened;
     response.end(LATER_EVENTS.join(''));
   };
   const response = await chat(front, { stream: true });
   const [first] = (await once(response, 'data')) as [Buffer];
-  assert.equal(first.toString(), FIRST_EVENT);
+  assert.equal(first.toString(), FIRST_EVENTS);
   gate.open();
   assert.equal(await textOf(response), LATER_EVENTS.join(''));
 }
@@ -155,7 +156,7 @@ async function answersTooLarge(front: Front): Promise<void> {
 async function noticesLeaving(front: Front): Promise<void> {
   front.upstream.script = (_, response) => {
     response.writeHead(200, { 'content-type': 'text/event-stream' });
-    response.write(FIRST_EVENT);
+    response.write(FIRST_EVENTS);
   };
   const response = await chat(front, { stream: true });
   await once(response, 'data');

@@ -36,7 +36,8 @@ const RESTARTS = Number(process.env['ROLLING_RESTARTS'] ?? 8);
 const ANSWER_MS = { min: 800, max: 1200 };
 const COMPLETION = JSON.stringify(completion());
 const EVENTS = completionEvents();
-const FIRST_EVENT = EVENTS.slice(0, EVENTS.indexOf('\n\n') + 2);
+// The role, and the first token.
+const FIRST_EVENTS = `${EVENTS.split('\n\n', 2).join('\n\n')}\n\n`;
 
 /** A provider that answers each request after a while, and sends the first event of a stream at once. */
 async function startSlowUpstream(t: TestContext): Promise<FakeUpstream> {
@@ -44,10 +45,10 @@ async function startSlowUpstream(t: TestContext): Promise<FakeUpstream> {
   return startUpstream(t, async ({ body }, response) => {
     const isStream = body.includes('"stream":true');
     if (isStream) {
-      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(FIRST_EVENT);
+      response.writeHead(200, { 'content-type': 'text/event-stream' }).write(FIRST_EVENTS);
     }
     await sleep(min + (max - min) * Math.random());
-    if (isStream) response.end(EVENTS.slice(FIRST_EVENT.length));
+    if (isStream) response.end(EVENTS.slice(FIRST_EVENTS.length));
     else sendJson(response, completion());
   });
 }
