@@ -64,6 +64,13 @@ const COUNTS = {
       return ranges.reduce((sum, { count }) => sum + count, 0);
     };
   },
+  /** Bytes of the heap that are in use. */
+  heap() {
+    // What the first one finalizes, the second one frees.
+    globalThis.gc();
+    globalThis.gc();
+    return () => process.memoryUsage().heapUsed;
+  },
   /** The most memory that the process has taken so far, in bytes. */
   peak: () => () => 1024 * process.resourceUsage().maxRSS,
 };

@@ -53,6 +53,9 @@ interface Cost {
 export interface Costs {
   readonly gateway: Cost;
   readonly relay: Cost;
+  /** Bytes of the heap that a connection holds between two requests, and with a stream that is open. */
+  readonly idleBytes: number;
+  readonly streamBytes: number;
   /** Steps of a complete answer beside 1,000 open streams of the provider, to those beside none. */
   readonly stepsRatio: number;
   /** The functions of the gateway that allocate most for a complete answer, with their bytes. */
@@ -93,6 +96,7 @@ function requestOf(members: object): string {
 }
 
 const JSON_REQUEST = requestOf({});
+const HEALTH_REQUEST = 'GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n';
 
 /** A provider whose streams send an event each time that they are told to. */
 async function startProvider() {
@@ -260,25 +264,42 @@ async function costOf({ port, count }: Started, provider: Provider): Promise<Cos
   return { json, stream, event, peakBytes };
 }
 
+/** Has `begin` done on each of 1,000 connections, and counts while they are open. */
+async function countBeside<T>(
+  port: number,
+  begin: (ask: Ask, index: number) => Promise<void>,
+  count: () => Promise<T>,
+): Promise<T> {
+  let waiting = CROWD;
+  let beginCounting = () => {};
+  const counted = new Promise<void>((resolve) => (beginCounting = resolve)).then(count);
+  await withClients(port, CROWD, async (ask, index) => {
+    await begin(ask, index);
+    waiting -= 1;
+    if (waiting === 0) beginCounting();
+    await counted;
+  });
+  return counted;
+}
+
+const beginCrowdStream = (ask: Ask, index: number) => beginStream(ask, `crowd-${index}`);
+
 async function stepsRatioOf({ port, count }: Started): Promise<number> {
   const steps = () => count<number>('steps', () => sendRequests(port, 1, STEPPED_REQUESTS));
   // What only the first ones run.
   await steps();
   const alone = await steps();
-  let beside = 0;
-  let waiting = CROWD;
-  let goOn = () => {};
-  const counted = new Promise<void>((resolve) => (goOn = resolve));
-  await withClients(port, CROWD, async (ask, index) => {
-    await beginStream(ask, `crowd-${index}`);
-    waiting -= 1;
-    if (waiting === 0) {
-      beside = await steps();
-      goOn();
-    }
-    await counted;
-  });
-  return beside / alone;
+  return (await countBeside(port, beginCrowdStream, steps)) / alone;
+}
+
+/** Bytes of the heap that each connection of a crowd holds, from before it came. */
+async function heldBytesOf(
+  { port, count }: Started,
+  begin: (ask: Ask, index: number) => Promise<void>,
+): Promise<number> {
+  const heap = () => count<number>('heap', async () => {});
+  const before = await heap();
+  return ((await countBeside(port, begin, heap)) - before) / CROWD;
 }
 
 /** Counts what a request costs on the Node that runs this; `topCount` functions are named. */
@@ -286,8 +307,10 @@ export async function countCosts(topCount = 10): Promise<Costs> {
   const provider = await startProvider();
   const relay = await startRelay(provider.port);
   const gateway = await startGateway(provider.port);
+  const crowded = await startGateway(provider.port);
   const stepped = await startGateway(provider.port, { COUNTS_STEPS: 'yes' });
   try {
+    await sendStreams(crowded.port, provider, FEW_EVENTS);
     const costs = {
       relay: await costOf(relay, provider),
       gateway: await costOf(gateway, provider),
@@ -299,9 +322,17 @@ export async function countCosts(topCount = 10): Promise<Costs> {
       .map(([name, sum]) => [name, sum / REQUESTS] as const)
       .toSorted((one, other) => other[1] - one[1])
       .slice(0, topCount);
-    return { ...costs, top, stepsRatio: await stepsRatioOf(stepped) };
+    return {
+      ...costs,
+      top,
+      // No connection to the provider is made for it.
+      idleBytes: await heldBytesOf(gateway, (ask) => ask(HEALTH_REQUEST, '"}')),
+      streamBytes: await heldBytesOf(crowded, beginCrowdStream),
+      stepsRatio: await stepsRatioOf(stepped),
+    };
   } finally {
     gateway.stop();
+    crowded.stop();
     stepped.stop();
     relay.stop();
     provider.close();
@@ -309,7 +340,7 @@ export async function countCosts(topCount = 10): Promise<Costs> {
 }
 
 /** Returns each figure, that of the relay and the budget, both undefined where there is none. */
-export function rowsOf({ gateway, relay, stepsRatio }: Costs) {
+export function rowsOf({ gateway, relay, idleBytes, streamBytes, stepsRatio }: Costs) {
   const mebibytes = (bytes: number) => bytes / 2 ** 20;
   const event = gateway.event.allocated / relay.event.allocated;
   const json = gateway.json.allocated / relay.json.allocated;
@@ -326,6 +357,8 @@ export function rowsOf({ gateway, relay, stepsRatio }: Costs) {
       mebibytes(relay.peakBytes),
       165,
     ],
+    ['idle connection, bytes of the heap', idleBytes, undefined, 9216],
+    ['open stream, bytes of the heap', streamBytes, undefined, 20_480],
     ['steps beside 1,000 streams, to none', stepsRatio, undefined, 1.3],
   ];
   return rows;
