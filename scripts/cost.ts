@@ -358,7 +358,7 @@ export function rowsOf({ gateway, relay, idleBytes, streamBytes, stepsRatio }: C
       165,
     ],
     ['idle connection, bytes of the heap', idleBytes, undefined, 9216],
-    ['open stream, bytes of the heap', streamBytes, undefined, 20_480],
+    ['open stream, bytes of the heap', streamBytes, undefined, 23_500],
     ['steps beside 1,000 streams, to none', stepsRatio, undefined, 1.3],
   ];
   return rows;

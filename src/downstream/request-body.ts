@@ -39,7 +39,7 @@ export function readRequestBody(
   const body = bodyReservation.holdBody({
     announcedBytes: Number(request.headers['content-length'] ?? 0),
     maxBytes,
-    tooLarge: () => invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 }),
+    tooLarge: tooLarge(maxBytes),
   });
   call.acceptBody();
   // Not `for await`: leaving that early would destroy the socket before the answer is written.
@@ -73,6 +73,10 @@ export function readRequestBody(
     cancellation.onCancel(onCancel);
   });
 }
+
+/** Apart: an open stream keeps it, and with it would keep all that `readRequestBody` has in its closures. */
+const tooLarge = (maxBytes: number) => () =>
+  invalidRequest(`request body exceeds ${maxBytes} bytes`, { status: 413 });
 
 /**
  * Reads the body, in turns with everything else, until it ends. What has no other listener is discarded. One in too

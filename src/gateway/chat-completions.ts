@@ -4,7 +4,6 @@ import type { ClientSettings, Config } from '../config/config.ts';
 import type { Call } from '../downstream/call.ts';
 import { ChatRequestParser } from '../downstream/chat-request.ts';
 import { soleHeader } from '../downstream/request-head.ts';
-import type { HeldBody } from '../lib/byte-budget.ts';
 import { GatewayError, invalidRequest } from '../lib/errors.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 import { type CircuitBreaker, type Probe, TARGET_STATUSES } from '../policy/circuit-breaker.ts';
@@ -30,13 +29,8 @@ export async function completeChat(
   checkContentHeaders(call);
   const tracing = tracingOf(call.id, call.headers);
   record.traceId = tracing.traceId;
-  const parser = new ChatRequestParser(client?.models === undefined);
   try {
-    const chat = noteRequest(
-      parser,
-      await call.readBody(maxBodyBytes, (chunk) => parser.push(chunk)),
-      call,
-    );
+    const chat = await readChat(call, client, maxBodyBytes);
     const candidates = candidatesFor(chat.model, call, services, client);
     const requested = candidates[0]!;
     record.provider = requested.provider.id;
@@ -70,8 +64,15 @@ export async function completeChat(
   }
 }
 
-/** Returns the request, and records what it says. Throws `invalidRequest`. */
-function noteRequest(parser: ChatRequestParser, body: HeldBody, { record }: Call): ChatRequest {
+/** Reads the request, and records what it says. Rejects with `invalidRequest`. Apart: an open stream keeps no parser. */
+async function readChat(
+  call: Call,
+  client: ClientSettings | undefined,
+  maxBytes: number,
+): Promise<ChatRequest> {
+  const { record } = call;
+  const parser = new ChatRequestParser(client?.models === undefined);
+  const body = await call.readBody(maxBytes, (chunk) => parser.push(chunk));
   record.requestBytes = body.size;
   record.bodyReadAtMs = performance.now();
   const chat = parser.finish(body);
