@@ -98,7 +98,7 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
   /** Uses these settings for all requests that begin from now on. If it throws, nothing changes. */
   function use(next: Config): void {
     snapshot = createSnapshot(next, parts, snapshot);
-    server.use(snapshot.gateway);
+    server.setHandler(snapshot.gateway);
     breaker.guard(snapshot.providers.values());
     incidents.watch(snapshot.providers.keys());
     redact.add(next.secrets);

@@ -89,7 +89,7 @@ function createHandler(
         logger.log('error', 'admin request failed', { path: call.path, cause });
       }
       const { status, headers, body } = toErrorAnswer(failure);
-      if (call.reply.hasBegun) await call.reply.fail(failure);
+      if (call.reply.headersSent) await call.reply.fail(failure);
       else await call.reply.send(status, headers, body);
     }
     await call.reply.closed;

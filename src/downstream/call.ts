@@ -88,7 +88,7 @@ export class Call {
     this.onHead?.(this, status, headers);
   }
 
-  onCut(): void {
+  onDisconnect(): void {
     this.cancellation.cancel(new ClientGone());
     const { reason } = this.cancellation;
     // A drain has cut off what was being written.

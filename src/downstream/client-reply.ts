@@ -35,7 +35,7 @@ interface RepliedCall {
   /** Adds to the headers of a head before it is sent. */
   addHeaders(status: number, headers: ResponseHeaders): void;
   /** The client has left before it had all. */
-  onCut(): void;
+  onDisconnect(): void;
 }
 
 const ignore = () => {};
@@ -74,14 +74,14 @@ export class ClientReply {
         clearInterval(this.#keepAlive);
         // On Node 20 writableFinished is also true if the socket died with data still buffered.
         const isWhole = response.writableFinished && !response.req.socket.destroyed;
-        if (!isWhole && !this.isDelivered) call.onCut();
+        if (!isWhole && !this.isDelivered) call.onDisconnect();
         resolve();
       });
     });
   }
 
   /** The head was sent: there is no way back to an HTTP error. */
-  get hasBegun(): boolean {
+  get headersSent(): boolean {
     return this.#response.headersSent;
   }
 
@@ -92,7 +92,7 @@ export class ClientReply {
     body: string | readonly Buffer[],
   ): Promise<void> | undefined {
     const parts = typeof body === 'string' ? [Buffer.from(body)] : body;
-    // A body that came with its head is parsed in this turn.
+    // A body that came with its head is whole by the next turn: then the connection can stay.
     if (!this.#response.req.complete) {
       return nextTurn().then(() => this.#send(status, headers, parts));
     }
@@ -102,9 +102,9 @@ export class ClientReply {
 
   /** Begins a stream. If a comment has begun it, the head has been sent. */
   beginStream(status: number, headers: ResponseHeaders): void {
-    if (this.hasBegun) this.firstByteAtMs = performance.now();
+    if (this.headersSent) this.firstByteAtMs = performance.now();
     else this.#writeHead(status, headers);
-    this.isStream = this.hasBegun;
+    this.isStream = this.headersSent;
   }
 
   /** Writes a part of a stream. Returns false if no more should come until `onRoom` is called. */
@@ -126,7 +126,7 @@ export class ClientReply {
 
   /** Answers with the documented error; in a stream, by its last event. `headers` are further ones of an HTTP error. */
   fail(failure: GatewayError, headers: ResponseHeaders = {}): Promise<void> | undefined {
-    if (!this.hasBegun) {
+    if (!this.headersSent) {
       const all = { ...failure.toHeaders(), ...headers };
       return this.send(failure.status, all, failure.toBody());
     }

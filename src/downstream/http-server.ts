@@ -29,7 +29,7 @@ export interface HttpServer {
   /** The requests that are being worked on. */
   calls(): Call[];
   /** Has all requests that begin from now on answered by this handler. */
-  use(handler: Handler): void;
+  setHandler(handler: Handler): void;
   /** Ends a drain at once: what is left of the requests in flight is cancelled. */
   endDrain(): void;
   readonly isDraining: boolean;
@@ -67,7 +67,7 @@ export function createHttpServer(
       await drain(server, connections, state, { ...how, signal: forceClose.signal });
       clearInterval(checking);
     },
-    use: (handler) => void (state.handler = handler),
+    setHandler: (handler) => void (state.handler = handler),
     calls: () => [...connections.values()].flatMap(({ call }) => call ?? []),
     endDrain: () => forceClose.abort(),
     counts,

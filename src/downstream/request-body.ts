@@ -51,7 +51,7 @@ export function readRequestBody(
     };
     const fail = (error: unknown) => {
       end();
-      bodyReservation.resize(0);
+      bodyReservation.free();
       reject(error);
     };
     const onData = (chunk: Buffer) => {

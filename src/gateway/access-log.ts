@@ -48,7 +48,7 @@ export function createAccessLog(
       const level = isHealth ? 'debug' : isShutdown ? 'warn' : LEVELS[outcome];
       const isObserved = observe !== undefined && !isHealth;
       if (!isObserved && !logger.isEnabled(level)) return;
-      const facts = factsOf(call, endedAtMs, remoteAddressOf(call));
+      const facts = factsOf(call, outcome, endedAtMs, remoteAddressOf(call));
       logger.log(level, 'request', logging.verbose ? { ...facts, ...detailsOf(call) } : facts);
       if (!isObserved) return;
       const { receivedAtMs, record, reply } = call;
@@ -78,10 +78,9 @@ export function createAccessLog(
   };
 }
 
-function factsOf(call: Call, endedAtMs: number, remote?: string): RequestFacts {
+function factsOf(call: Call, outcome: Outcome, endedAtMs: number, remote?: string): RequestFacts {
   const { record, receivedAtMs } = call;
   const { firstByteAtMs, sentBytes, status } = call.reply;
-  const outcome = finalOutcomeOf(call);
   const { attempt, failure, provider } = record;
   const tries = record.tries.map((one) => one.toFacts());
   const answered = attempt && tries[record.tries.indexOf(attempt)];

@@ -10,8 +10,8 @@ import type { KeyPool } from '../policy/key-pool.ts';
 import type { Incidents } from '../policy/incidents.ts';
 import { Attempt, type ChatRequest } from '../request/record.ts';
 import type { AttemptContext, AttemptServices } from '../upstream/attempt-context.ts';
-import type { UpstreamReply } from '../upstream/provider.ts';
-import { failureOf, passReply, sendAttempt } from '../upstream/send-attempt.ts';
+import type { UpstreamResponse } from '../upstream/provider.ts';
+import { failureOf, passResponse, sendAttempt } from '../upstream/send-attempt.ts';
 import type { Candidate } from './balance.ts';
 import type { CandidateServices } from './candidates.ts';
 
@@ -68,14 +68,15 @@ export async function askProvider(
   const maxRetries = admission === 'closed' ? provider.retries : 0;
   const tries = new ProviderTries(maxRetries, services.keyPools.get(provider.id), call);
   try {
-    for (let waitMs: number | undefined = 0; waitMs !== undefined;) {
+    let waitMs: number | undefined = 0;
+    while (waitMs !== undefined) {
       if (waitMs > 0) await pause(waitMs, call.cancellation);
       call.cancellation.throwIfCancelled();
       tries.begin();
       const context = beginAttempt(candidate, tries, probe, asking);
       let failure: GatewayError | ClientGone | undefined;
       try {
-        const passing = passReply(await send(candidate, tries, asking, context), context);
+        const passing = passResponse(await send(candidate, tries, asking, context), context);
         if (passing) await passing;
         // The deadline of a stream goes on: it ends what still comes behind `[DONE]`.
         if (!context.isStream) context.deadline.stop();
@@ -117,7 +118,7 @@ function beginAttempt(
   };
 }
 
-/** Records the end. Throws failures that name no provider. */
+/** Records the end. Throws the gateway's own failures, without `details.provider`: another provider cannot help. */
 function endAttempt(
   attempt: Attempt,
   failure: GatewayError | ClientGone | undefined,
@@ -138,7 +139,7 @@ function send(
   { key, reconnect }: ProviderTries,
   { call, chat, tracing }: Asking,
   context: AttemptContext,
-): Promise<UpstreamReply> {
+): Promise<UpstreamResponse> {
   const { attempt, isStream } = context;
   attempt.usageAdded = provider.streamUsage && chat.mayAskForUsage;
   const body = chat.bodyWith(model, attempt.usageAdded);

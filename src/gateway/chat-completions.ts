@@ -38,10 +38,9 @@ export async function completeChat(
     const breaker = candidates.length > 1 ? services.breaker : undefined;
     const asking = { call, chat, tracing: tracing.headers, breaker, services };
     let failed: Attempt | undefined;
-    // The requested one comes a second time if it was passed over.
-    let count = candidates.length;
-    for (let index = 0; index < count; index += 1) {
-      const candidate = candidates[index] ?? requested;
+    // The requested one comes a second time if its circuit was open.
+    const queue = [...candidates];
+    for (const [index, candidate] of queue.entries()) {
       const isPostponed = index === candidates.length;
       const admitting = admit(candidate, asking, isPostponed);
       const admission = admitting instanceof Promise ? await admitting : admitting;
@@ -55,8 +54,8 @@ export async function completeChat(
       if (attempt.hasAnswer) return;
       if (candidate !== requested) continue;
       failed = attempt;
-      if (!attempt.failure) count += 1;
-      else if (!isReasonToFallBack(attempt.failure, candidate, services.config)) break;
+      if (attempt.outcome === 'circuit_open') queue.push(requested);
+      else if (!isReasonToFallBack(attempt.failure!, candidate, services.config)) break;
     }
     throw failureOfAll(requested, failed!, asking);
   } finally {
@@ -90,7 +89,7 @@ function failureOfAll(
 ): GatewayError {
   // If all providers were skipped, it takes nothing of the client's limit.
   const wasAsked = record.tries.some((one) => one.wasAsked);
-  if (!wasAsked) services.limits.ofClients.get(record.client)!.refundTokens();
+  if (!wasAsked) services.limits.ofClients.get(record.client)!.refundRequest();
   record.provider = provider.id;
   record.attempt = failed;
   return failed.failure!;
@@ -121,8 +120,8 @@ function isReasonToFallBack(
   if (isBalanced && TARGET_STATUSES.has(status)) return details.mayFallBack ?? true;
   // The rate limit of a provider is no reason to ask another one, unlike its concurrency limit.
   if (details.limit === 'provider') return false;
-  const mayPass = status >= 500 || status === 408 || status === 429;
-  return details.mayFallBack ?? (mayPass || fallbackOn.includes(status));
+  const isTransient = status >= 500 || status === 408 || status === 429;
+  return details.mayFallBack ?? (isTransient || fallbackOn.includes(status));
 }
 
 type Admission = 'closed' | 'open' | Probe | GatewayError;
@@ -139,25 +138,25 @@ function admit(
 ): Admission | Promise<Admission> {
   const { provider, model } = candidate;
   const { breaker, services } = asking;
-  const guard = isPostponed ? undefined : breaker;
-  if (guard?.stateOf(provider, model) === 'open') return 'open';
-  const taking = services.limits.ofProviders.get(provider.id)!.takeTokens();
-  if (!(taking instanceof Promise)) return takeSlot(taking, candidate, asking, guard);
-  return taking.then((noToken) => takeSlot(noToken, candidate, asking, guard));
+  const consulted = isPostponed ? undefined : breaker;
+  if (consulted?.stateOf(provider, model) === 'open') return 'open';
+  const taking = services.limits.ofProviders.get(provider.id)!.takeRequest();
+  if (!(taking instanceof Promise)) return takeSlot(taking, candidate, asking, consulted);
+  return taking.then((refusal) => takeSlot(refusal, candidate, asking, consulted));
 }
 
 function takeSlot(
-  noToken: GatewayError | undefined,
+  refusal: GatewayError | undefined,
   { provider, model }: Candidate,
   { breaker, services }: Asking,
-  guard: CircuitBreaker | undefined,
+  consulted: CircuitBreaker | undefined,
 ): Admission {
-  if (noToken) return noToken;
+  if (refusal) return refusal;
   const limiter = services.limits.ofProviders.get(provider.id)!;
   // While the store was asked, another request has become the probe.
-  const isOpen = guard?.stateOf(provider, model) === 'open';
+  const isOpen = consulted?.stateOf(provider, model) === 'open';
   const noSlot = isOpen ? undefined : limiter.acquireSlot();
-  if (isOpen || noSlot) limiter.refundTokens();
+  if (isOpen || noSlot) limiter.refundRequest();
   if (isOpen) return 'open';
   // A request that is not sent is not the probe.
   return noSlot ?? breaker?.recordAttempt(provider, model) ?? 'closed';

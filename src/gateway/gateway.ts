@@ -90,10 +90,10 @@ export function createGateway(services: GatewayServices) {
           const noSlot = limiter.acquireSlot();
           if (noSlot) throw noSlot;
           heldSlot = limiter;
-          const taking = limiter.takeTokens();
+          const taking = limiter.takeRequest();
           // Only with a store there is something to wait for.
-          const noToken = taking instanceof Promise ? await taking : taking;
-          if (noToken) throw noToken;
+          const refusal = taking instanceof Promise ? await taking : taking;
+          if (refusal) throw refusal;
           await route(call, client, services);
         }
         await reply.closed;
@@ -102,7 +102,7 @@ export function createGateway(services: GatewayServices) {
       }
       const { attempt } = call.record;
       // A chunk before the first token may tell a usage, and the answer never begin.
-      if (heldSlot?.countsUsage && attempt?.hasAnswer) heldSlot.takeUsage(attempt.usage);
+      if (heldSlot?.countsUsage && attempt?.hasAnswer) heldSlot.takeTokens(attempt.usage);
       heldSlot?.releaseSlot();
       call.release();
       accessLog.logFinished(call);

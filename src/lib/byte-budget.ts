@@ -8,7 +8,7 @@ import { collectGarbage } from './garbage-collector.ts';
 const SMALL_BYTES = 65_536;
 const GROWTH_BYTES = 1_048_576;
 /** The largest event that a stream may have, what is held before it, and the read that ends it. */
-const MAX_EVENT_BYTES = 18_874_368;
+const EVENT_ROOM_BYTES = 18_874_368;
 /** Resident memory is read at most this often; and all garbage collected, while it is too much. */
 const READING_MS = 50;
 const COLLECTING_MS = 1000;
@@ -100,7 +100,7 @@ export class Reservation {
    */
   tryGrow(bytes: number): boolean {
     const { limits, queue } = this.budget;
-    const keptBytes = Math.min(limits.maxBufferedBytes / 2, MAX_EVENT_BYTES);
+    const keptBytes = Math.min(limits.maxBufferedBytes / 2, EVENT_ROOM_BYTES);
     if (this.tryResize(bytes, limits.maxBufferedBytes - keptBytes)) return true;
     queue.add(this);
     return this.#isFirst && this.tryResize(bytes);
@@ -115,12 +115,16 @@ export class Reservation {
     this.budget.queue.delete(this);
   }
 
-  /** Changes it to `bytes`; 0 also frees the body. Throws `rateLimit` if they do not fit, and `ClientGone` if it is closed. */
+  /** Changes it to `bytes`. Throws `rateLimit` if they do not fit, and `ClientGone` if it is closed. */
   resize(bytes: number): void {
     const becomesLarge = this.#bytes <= SMALL_BYTES && bytes > SMALL_BYTES;
     const isAfterOthers = becomesLarge && this.budget.waitingBytes > 0;
     if (isAfterOthers || !this.tryResize(bytes)) throw noRoom();
-    if (bytes > 0) return;
+  }
+
+  /** Gives all of it back, and the body. */
+  free(): void {
+    this.tryResize(0);
     this.leaveQueue();
     this.#body?.free();
     this.#body = undefined;
@@ -144,24 +148,24 @@ export class Reservation {
     return this.#body;
   }
 
-  /** Nobody begins to read the body any more. It is kept until everybody who called `retain` has called `release`. */
+  /** Nobody begins to read the body any more. It is kept until everybody who called `retainBody` has called `releaseBody`. */
   dropBody(): void {
     this.#isDropped = true;
-    if (this.#readers === 0) this.resize(0);
+    if (this.#readers === 0) this.free();
   }
 
-  retain(): void {
+  retainBody(): void {
     this.#readers += 1;
   }
 
-  release(): void {
+  releaseBody(): void {
     this.#readers -= 1;
-    if (this.#readers === 0 && this.#isDropped) this.resize(0);
+    if (this.#readers === 0 && this.#isDropped) this.free();
   }
 
   /** Frees everything, once and for all. */
   close(): void {
-    this.resize(0);
+    this.free();
     this.#isClosed = true;
   }
 }

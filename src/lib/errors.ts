@@ -102,7 +102,7 @@ export class GatewayError extends Error {
   }
 
   /** It says something about the provider: it is neither a bug or a limit of the gateway's own, nor one of this machine. */
-  get isProviders(): boolean {
+  get isAboutProvider(): boolean {
     return this.details.provider !== undefined && this.kind !== 'internal';
   }
 

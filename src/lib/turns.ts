@@ -13,7 +13,7 @@ const BYTES_PER_COLLECTION = 8_388_608;
 /** Bytes that were read or copied, to be passed on or dropped, since garbage was collected. */
 let passedBytes = 0;
 
-/** Says when to yield to the event loop: one turn could otherwise process megabytes. */
+/** Says when to yield to the event loop, after each 64 KiB: one turn could otherwise process megabytes. */
 export class TurnLimit {
   #bytes = 0;
 

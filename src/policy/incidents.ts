@@ -75,7 +75,7 @@ export class Incidents {
     if (failure.kind === 'internal' && failure.details.provider) {
       this.set('descriptors', causeOf(failure));
     }
-    if (!watch || !failure.isProviders || failure.outcome === 'rejected') return;
+    if (!watch || !failure.isAboutProvider || failure.outcome === 'rejected') return;
     const nowMs = this.#options.clock.now();
     const step = stepOf(nowMs);
     const own = watch.watchOf(model, step);

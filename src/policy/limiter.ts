@@ -97,16 +97,16 @@ export function createLimiter(
       for (const { used } of slots) used.inFlight -= 1;
     },
     /** Takes what a request takes of each bucket; or of none, and returns a refusal. Only with a store there is something to wait for. */
-    takeTokens() {
+    takeRequest() {
       if (buckets.length === 0) return undefined;
       return store ? takeStored() : takeLocally();
     },
     /** Puts that back if another limit refuses the request. */
-    refundTokens: (): void => charge(-1, ofRequests),
-    /** The tokens of answers are to be told to `takeUsage`. */
+    refundRequest: (): void => charge(-1, ofRequests),
+    /** The tokens of answers are to be told to `takeTokens`. */
     countsUsage: ofTokens.length > 0,
     /** Takes the tokens that an answer has used. */
-    takeUsage(usage: TokenUsage | undefined): void {
+    takeTokens(usage: TokenUsage | undefined): void {
       const { prompt_tokens = 0, completion_tokens = 0, total_tokens } = usage ?? {};
       const total = total_tokens ?? prompt_tokens + completion_tokens;
       if (total > 0) charge(Math.min(total, MAX_ANSWER_TOKENS), ofTokens);

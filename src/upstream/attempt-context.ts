@@ -21,7 +21,7 @@ export interface AttemptServices {
 /** The response to the client, as far as an attempt needs it. */
 export interface AnswerSink {
   /** The head was sent: by the answer, or by a comment before it. */
-  readonly hasBegun: boolean;
+  readonly headersSent: boolean;
   isDelivered: boolean;
   /** A chunk would be taken. */
   readonly hasRoom: boolean;

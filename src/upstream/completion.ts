@@ -16,7 +16,7 @@ import { isEmptyCompletion } from './empty-answer.ts';
 import { emptyAnswerError, providerError } from './network-error.ts';
 import { errorOf } from './provider-error.ts';
 import { reportsError } from './reported-error.ts';
-import type { UpstreamReply } from './provider.ts';
+import type { UpstreamResponse } from './provider.ts';
 
 /** A longer answer is no completion. */
 const MAX_ANSWER_BYTES = 67_108_864;
@@ -27,7 +27,7 @@ const MAX_ANSWER_BYTES = 67_108_864;
  * error if that is all it is, and `unsupported` if a stream was asked for.
  */
 export function passCompletion(
-  { status, headers, body }: UpstreamReply,
+  { status, headers, body }: UpstreamResponse,
   answerHeaders: Record<string, string>,
   context: AttemptContext,
 ): Promise<void> | undefined {

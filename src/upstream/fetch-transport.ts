@@ -4,13 +4,13 @@ import type { ByteSink, ByteSource } from '../lib/byte-source.ts';
 import type { Cancellation } from '../lib/cancellation.ts';
 import { nextTurn, TurnLimit } from '../lib/turns.ts';
 import { type ConnectionFailure, TransportError } from './network-error.ts';
-import { SlicedBody, toBody, type UpstreamReply, type UpstreamRequest } from './provider.ts';
+import { SlicedBody, toBody, type UpstreamResponse, type UpstreamRequest } from './provider.ts';
 
 /** Sends once. Rejects, and fails the body, with a `TransportError` or the reason of the cancellation. */
 export async function sendByFetch(
   request: UpstreamRequest,
   cancellation: Cancellation,
-): Promise<UpstreamReply> {
+): Promise<UpstreamResponse> {
   const controller = new AbortController();
   cancellation.onCancel(() => controller.abort(cancellation.reason));
   const body = toBody(request);

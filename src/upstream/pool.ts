@@ -19,7 +19,7 @@ export interface CountedAgent {
   running: number;
 }
 
-const hasRoom = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
+const isFree = ({ running }: CountedAgent) => running < MAX_RUNNING_REQUESTS;
 
 export type Pool = NonNullable<ReturnType<typeof createPool>>;
 
@@ -64,7 +64,7 @@ export function createPool(connectTimeoutMs = CONNECT_TIMEOUT_MS) {
     agentFor(origin: string): CountedAgent {
       const ofOrigin = agents.get(origin) ?? [];
       agents.set(origin, ofOrigin);
-      let found = ofOrigin.find(hasRoom);
+      let found = ofOrigin.find(isFree);
       if (!found) {
         // The same options: they hold the TLS sessions, which all of them resume.
         found = { dispatcher: new AgentClass(options), running: 0 };

@@ -30,7 +30,7 @@ export interface UpstreamRequest {
 }
 
 /** An upstream's response, once its headers have come. */
-export interface UpstreamReply {
+export interface UpstreamResponse {
   readonly status: number;
   /** Names in lower case, as in `Headers`. */
   readonly headers: UpstreamHeaders;
@@ -128,7 +128,7 @@ export class SlicedBody {
     this.length = lengthOf(parts);
     this.#parts = [...parts];
     this.#reservation = reservation;
-    reservation?.retain();
+    reservation?.retainBody();
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Buffer> {
@@ -149,7 +149,7 @@ export class SlicedBody {
   /** Drops what has not been sent. */
   release(): void {
     this.#parts = [];
-    this.#reservation?.release();
+    this.#reservation?.releaseBody();
     this.#reservation = undefined;
   }
 }

@@ -9,7 +9,7 @@ import { passCompletion } from './completion.ts';
 import { returnedHeaders, upstreamRequestId, addClientHeaders } from './headers.ts';
 import { providerError, timeoutError, upstreamFailure } from './network-error.ts';
 import { readFault, toProviderError } from './provider-error.ts';
-import type { UpstreamReply, UpstreamRequest } from './provider.ts';
+import type { UpstreamResponse, UpstreamRequest } from './provider.ts';
 import { relayStream } from './stream-relay.ts';
 
 const MAX_ERROR_BYTES = 65_536;
@@ -29,7 +29,7 @@ const NO_ANSWER_STATUSES = new Set([204, 205, 407]);
 export function sendAttempt(
   request: UpstreamRequest,
   context: AttemptContext,
-): Promise<UpstreamReply> {
+): Promise<UpstreamResponse> {
   const { attempt, deadline, isStream, services, settings } = context;
   const { firstTokenTimeoutMs } = services.config.server;
   const limitMs = Math.min(settings.timeoutMs, isStream ? firstTokenTimeoutMs : Infinity);
@@ -41,8 +41,8 @@ export function sendAttempt(
 }
 
 /** Passes the answer to the client; resolves when it has all of it. Throws or rejects with what `failureOf` takes. */
-export function passReply(
-  reply: UpstreamReply,
+export function passResponse(
+  reply: UpstreamResponse,
   context: AttemptContext,
 ): Promise<void> | undefined {
   const { attempt } = context;
@@ -62,12 +62,12 @@ export function failureOf(thrown: unknown, context: AttemptContext): GatewayErro
   // Also ends a reply that was not read to its end.
   deadline.abandon();
   // What the client has not taken of a stream is still held.
-  if (!attempt.hasAnswer) call.answerReservation.resize(0);
+  if (!attempt.hasAnswer) call.answerReservation.free();
   const failure = upstreamFailure(thrown, attempt.provider);
   return failure instanceof ClientGone ? failure : GatewayError.from(failure);
 }
 
-function passAnswer(reply: UpstreamReply, context: AttemptContext): Promise<void> | undefined {
+function passAnswer(reply: UpstreamResponse, context: AttemptContext): Promise<void> | undefined {
   const { isStream } = context;
   const { provider } = context.attempt;
   const { redact } = context.services;
@@ -96,7 +96,7 @@ function passAnswer(reply: UpstreamReply, context: AttemptContext): Promise<void
 
 /** Throws the error that a reply without an answer stands for; its body is read if the status is that of an error. */
 async function readStatusError(
-  { status, headers, body }: UpstreamReply,
+  { status, headers, body }: UpstreamResponse,
   context: AttemptContext,
 ): Promise<never> {
   const { call, deadline } = context;

@@ -13,7 +13,7 @@ import type { AttemptContext } from './attempt-context.ts';
 import { EventInspector, type Inspection } from './event-inspector.ts';
 import { endAtLineFeed } from './line-feed.ts';
 import { emptyAnswerError, providerError, timeoutError } from './network-error.ts';
-import type { UpstreamReply } from './provider.ts';
+import type { UpstreamResponse } from './provider.ts';
 
 /** Always held: one read of a socket. More is taken from the budget. */
 const MAX_CHUNK_BYTES = 65_536;
@@ -31,7 +31,7 @@ const AFTER_DONE_MS = 5000;
  * limit or the client's leaving: before the answer has begun as after it.
  */
 export function relayStream(
-  upstream: UpstreamReply,
+  upstream: UpstreamResponse,
   headers: Record<string, string>,
   context: AttemptContext,
 ): Promise<void> {
@@ -53,7 +53,7 @@ interface Settle {
 
 /** Takes the bytes of the upstream, and writes them to the client. */
 class StreamRelay implements ByteSink {
-  readonly #upstream: UpstreamReply;
+  readonly #upstream: UpstreamResponse;
   readonly #head: Head;
   readonly #context: AttemptContext;
   readonly #settle: Settle;
@@ -75,7 +75,7 @@ class StreamRelay implements ByteSink {
       ? noRoom()
       : timeoutError(this.#context.attempt.provider, { cause: `no event in ${this.#idleMs} ms` });
 
-  constructor(upstream: UpstreamReply, head: Head, context: AttemptContext, settle: Settle) {
+  constructor(upstream: UpstreamResponse, head: Head, context: AttemptContext, settle: Settle) {
     this.#upstream = upstream;
     this.#head = head;
     this.#context = context;
@@ -89,7 +89,7 @@ class StreamRelay implements ByteSink {
     this.#endClient?.(chunk);
     if (this.#isOver) return true;
     try {
-      if (!this.#hasRoom(chunk)) return this.#waitForRoom(chunk);
+      if (!this.#reserveFor(chunk)) return this.#waitForRoom(chunk);
       return this.#take(this.#inspector.push(chunk));
     } catch (thrown) {
       this.#fail(thrown);
@@ -113,12 +113,12 @@ class StreamRelay implements ByteSink {
   /** Returns false if the upstream is to wait for the client. */
   #take(found: Inspection): boolean {
     if (!this.#seen) return this.#pass(found);
-    if (!this.#beginsWith(found, this.#seen)) return true;
+    if (!this.#bufferPreamble(found, this.#seen)) return true;
     const { attempt, call, services } = this.#context;
     const seen = this.#seen.take();
     // Behind a comment, a byte order mark would be part of the name of a field.
     const isMarkMisplaced =
-      call.reply.hasBegun && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK;
+      call.reply.headersSent && seen.toString('latin1', 0, 3) === BYTE_ORDER_MARK;
     this.#seen = undefined;
     attempt.beginAnswer();
     services.incidents.watches.addGood(attempt);
@@ -129,11 +129,11 @@ class StreamRelay implements ByteSink {
   }
 
   /** Keeps what comes before and with the beginning of the answer. Returns whether that is there; throws if it will never be. */
-  #beginsWith(found: Inspection, seen: ChunkBuffer): boolean {
+  #bufferPreamble(found: Inspection, seen: ChunkBuffer): boolean {
     const { call, services } = this.#context;
     const { hasBegun, hasChoice, hasPreamble, isDone, isFinished } = this.#inspector;
     if (found.passed.length > 0) seen.push(found.passed);
-    this.#hold(seen.size);
+    this.#updateReservation(seen.size);
     if (hasBegun) return true;
     if (found.error) throw found.error;
     if (seen.size > MAX_PREAMBLE_BYTES) {
@@ -148,9 +148,9 @@ class StreamRelay implements ByteSink {
       throw this.#error('the stream ended before its first event', cause);
     }
     // A preamble waits: another provider may still be asked.
-    const mayPass = call.reply.hasBegun && call.reply.hasRoom && !hasPreamble;
-    if (mayPass && seen.size > 0) call.reply.write(seen.take());
-    this.#hold(seen.size);
+    const passesComments = call.reply.headersSent && call.reply.hasRoom && !hasPreamble;
+    if (passesComments && seen.size > 0) call.reply.write(seen.take());
+    this.#updateReservation(seen.size);
     return false;
   }
 
@@ -159,7 +159,7 @@ class StreamRelay implements ByteSink {
     const { isDone, isFinished, splitter } = this.#inspector;
     const hasRoom = passed.length === 0 || call.reply.write(passed);
     if (passed.length > 0) call.answerReservation.leaveQueue();
-    this.#hold(passed.length);
+    this.#updateReservation(passed.length);
     if (error) throw error;
     if (isDone || this.#hasUpstreamEnded) {
       if (!isDone && !isFinished) {
@@ -180,7 +180,7 @@ class StreamRelay implements ByteSink {
   /** The client has taken what was written. */
   #resume(): void {
     if (this.#isOver || this.#isWaiting) return;
-    this.#hold(0);
+    this.#updateReservation(0);
     this.#context.deadline.resume(this.#idleMs * COUNTED_PART);
     this.#upstream.body.resume();
   }
@@ -207,7 +207,7 @@ class StreamRelay implements ByteSink {
   }
 
   /** Reserves what is held once the chunk has been taken. Throws `rateLimit` for an event that can never fit. */
-  #hasRoom(chunk: Buffer): boolean {
+  #reserveFor(chunk: Buffer): boolean {
     const reservation = this.#context.call.answerReservation;
     const seenBytes = this.#seen?.size ?? 0;
     const heldBytes = seenBytes + this.#inspector.splitter.unfinished.size + chunk.length;
@@ -233,7 +233,7 @@ class StreamRelay implements ByteSink {
    * that wait would take with it the room that is kept for one event. A blank line that was added may find no room, and
    * needs none.
    */
-  #hold(bytes: number): void {
+  #updateReservation(bytes: number): void {
     const heldBytes = bytes + this.#inspector.splitter.unfinished.size;
     const isCounted = heldBytes > 2 * MAX_CHUNK_BYTES;
     this.#context.call.answerReservation.tryResize(isCounted ? heldBytes : 0);

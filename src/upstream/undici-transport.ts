@@ -8,7 +8,7 @@ import type { Cancellation } from '../lib/cancellation.ts';
 import { ChunkBuffer } from '../lib/chunk-buffer.ts';
 import type { CountedAgent, Pool } from './pool.ts';
 import { type ConnectionFailure, TransportError, unconnectedFailure } from './network-error.ts';
-import { SlicedBody, toBody, type UpstreamReply, type UpstreamRequest } from './provider.ts';
+import { SlicedBody, toBody, type UpstreamResponse, type UpstreamRequest } from './provider.ts';
 
 /** About a round trip: an upstream that closes later may have worked on the request. */
 const STALE_WITHIN_MS = 1000;
@@ -24,7 +24,7 @@ export function sendByUndici(
   request: UpstreamRequest,
   cancellation: Cancellation,
   pool: Pool,
-): Promise<UpstreamReply> {
+): Promise<UpstreamResponse> {
   const { method, origin, path, reconnect: reset = false } = request;
   return new Promise((resolve, reject) => {
     // Before the body is held for the exchange, which alone releases it.
@@ -49,12 +49,12 @@ interface UndiciExchangeOptions {
   readonly pool: Pool;
   readonly agent: CountedAgent;
   readonly body: SlicedBody | undefined;
-  readonly resolve: (reply: UpstreamReply) => void;
+  readonly resolve: (reply: UpstreamResponse) => void;
   readonly reject: (error: unknown) => void;
 }
 
 /** One request, and its reply once the headers have come. undici 6 and 7 call the methods from `onConnect` to `onError`. */
-class UndiciExchange implements UpstreamReply, ByteSource {
+class UndiciExchange implements UpstreamResponse, ByteSource {
   status = 0;
   readonly headers = new Map<string, string>();
   readonly body = this;

@@ -101,7 +101,7 @@ test('a reservation frees what it has reserved, once, and reserves nothing after
     (error: GatewayError) => error.status === 429 && error.details.provider === undefined,
   );
   assert.equal(whole.reservedBytes, 100);
-  b.resize(0);
+  b.free();
   b.close();
   b.close();
   assert.equal(whole.reservedBytes, 50);
@@ -504,13 +504,13 @@ test('while a stream waits for memory, no new request takes it away, but one tha
   begun.resize(65_537);
   whole.waitingBytes += 1;
   begun.resize(131_072);
-  begun.resize(0);
+  begun.free();
   assert.throws(() => request.resize(65_537), { status: 429 });
   request.resize(65_536);
   assert.ok(stream.tryResize(100_000));
   whole.waitingBytes -= 1;
   request.resize(65_537);
-  request.resize(0);
+  request.free();
 });
 
 test('of each long body at most 512 KiB are read or written in one turn of the event loop', async (t) => {

@@ -17,7 +17,7 @@ import { Cancellation } from '../../src/lib/cancellation.ts';
 import { createPool } from '../../src/upstream/pool.ts';
 import { sendByFetch } from '../../src/upstream/fetch-transport.ts';
 import { TransportError } from '../../src/upstream/network-error.ts';
-import type { UpstreamReply } from '../../src/upstream/provider.ts';
+import type { UpstreamResponse } from '../../src/upstream/provider.ts';
 import { type ByteSink, readAll, readEach } from '../../src/lib/byte-source.ts';
 import { nextTurn as nextBodyTurn, onNextTurn } from '../../src/lib/turns.ts';
 import { sendByUndici } from '../../src/upstream/undici-transport.ts';
@@ -43,7 +43,7 @@ async function sendUndici(
   origin: string,
   body: readonly Buffer[],
   connectTimeoutMs?: number,
-): Promise<UpstreamReply> {
+): Promise<UpstreamResponse> {
   const connections = createPool(connectTimeoutMs)!;
   t.after(() => connections.close());
   const request = { method: 'POST', origin, path: '/', headers: [], body } as const;
@@ -401,7 +401,7 @@ test('of many answers at once a turn takes a few, once all have begun', async (t
   const { origin } = new URL(upstream.baseUrl);
   const replies = await Promise.all(Array.from({ length: MANY }, () => sendUndici(t, origin, [])));
   const { counts, add } = countBodiesPerTurn();
-  const read = async ({ body }: UpstreamReply) =>
+  const read = async ({ body }: UpstreamResponse) =>
     readEach(body, (chunk) => {
       add(body, chunk);
       return true;

@@ -324,7 +324,7 @@ async function relay(pieces: readonly Buffer[], isCut: boolean, usageAdded: bool
     const error = upstreamFailure(thrown, 'p');
     if (!(error instanceof GatewayError)) throw error;
     failure = error.message;
-    if (!reply.hasBegun) return { text: '', failure, hasBegun: false };
+    if (!reply.headersSent) return { text: '', failure, hasBegun: false };
     reply.write(encodeEvent(error.toBody()));
   }
   const { responseModel, finishReason, usage } = context.attempt;

@@ -5,7 +5,7 @@ import { Attempt } from '../../src/request/record.ts';
 import { Reservation } from '../../src/lib/byte-budget.ts';
 import { Cancellation, Deadline } from '../../src/lib/cancellation.ts';
 import type { AnswerSink, AttemptContext } from '../../src/upstream/attempt-context.ts';
-import type { UpstreamReply } from '../../src/upstream/provider.ts';
+import type { UpstreamResponse } from '../../src/upstream/provider.ts';
 import { createTransport } from '../../src/upstream/transport.ts';
 import { newBudget } from './shared.ts';
 
@@ -14,7 +14,7 @@ const TRANSPORT = createTransport('fetch');
 
 /** A client that takes all, and whose next part may have to wait until `onRoom` is called. */
 export class RecordedReply implements AnswerSink {
-  hasBegun = false;
+  headersSent = false;
   hasRoom = true;
   isDelivered = false;
   hasEnded = false;
@@ -31,7 +31,7 @@ export class RecordedReply implements AnswerSink {
   }
 
   beginStream(): void {
-    this.hasBegun = true;
+    this.headersSent = true;
   }
 
   write(chunk: Buffer): boolean {
@@ -66,6 +66,6 @@ export function newReplyContext(reply = new RecordedReply()): AttemptContext {
   };
 }
 
-export function replyWith(body: UpstreamReply['body']): UpstreamReply {
+export function replyWith(body: UpstreamResponse['body']): UpstreamResponse {
   return { status: 200, headers: new Map(), body };
 }

@@ -13,7 +13,7 @@ import {
 import {
   SlicedBody,
   toBody,
-  type UpstreamReply,
+  type UpstreamResponse,
   type UpstreamRequest,
 } from '../../src/upstream/provider.ts';
 import type { Transport } from '../../src/upstream/transport.ts';
@@ -102,13 +102,13 @@ async function readBody(request: UpstreamRequest, made: Try): Promise<void> {
 }
 
 interface Settle {
-  readonly resolve: (reply: UpstreamReply) => void;
+  readonly resolve: (reply: UpstreamResponse) => void;
   readonly reject: (error: unknown) => void;
   readonly onOver: () => void;
 }
 
 /** One request at a provider and its reply, with the back-pressure of the real transport: what is not taken is held. */
-class ProviderReply implements UpstreamReply, ByteSource {
+class ProviderReply implements UpstreamResponse, ByteSource {
   readonly status: number;
   readonly headers: Map<string, string>;
   readonly body = this;
