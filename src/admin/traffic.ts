@@ -1,6 +1,7 @@
 /** Counts and first-token times of all requests, of each provider, model and client, for the page. */
 
 import type { TryFacts } from '../request/record.ts';
+import type { FirstTokens } from '../policy/incidents.ts';
 import type { FinishedRequest } from '../request/facts.ts';
 import { OTHER, type ModelSet } from './labels.ts';
 import { FIRST_TOKEN_BOUNDS, firstTokenMsOf, isFailed, isSent } from './metrics.ts';
@@ -156,14 +157,21 @@ export class Traffic {
     return { ...row.report(), lastError: row.lastError };
   }
 
-  /** Returns a provider's median time to the first token in the last minute, and in the time before; of ten or more. */
-  firstTokens(id: string): (number | undefined)[] {
+  /** Returns a provider's median times to the first token in the last minute, in its steps, and in the time before. */
+  firstTokens(id: string): FirstTokens {
     const step = this.#advance();
     const [newest, former] = [new Tally(), new Tally()];
+    const steps: FirstTokens['steps'][number][] = [];
     for (const [at, counts] of this.#providers.get(id)?.steps(step) ?? []) {
-      (at > step - MINUTE_STEPS ? newest : former).add(counts);
+      const isNewest = at > step - MINUTE_STEPS;
+      (isNewest ? newest : former).add(counts);
+      const medianMs = new Tally().add(counts).report()['p50'];
+      if (!isNewest || medianMs === undefined) continue;
+      const beganMsAgo = this.#nowMs() - at * STEP_MS;
+      steps.push({ beganMsAgo, endedMsAgo: Math.max(0, beganMsAgo - STEP_MS), medianMs });
     }
-    return [newest, former].map((tally) => tally.report(MIN_FIRST_TOKENS)['p50']);
+    const medianOf = (tally: Tally) => tally.report(MIN_FIRST_TOKENS)['p50'];
+    return { newestMs: medianOf(newest), formerMs: medianOf(former), steps };
   }
 
   /** Returns all requests, models by their names and providers, and clients; and the steps of the charts by their numbers. */
@@ -211,8 +219,9 @@ export class Traffic {
 }
 
 function describeTry({ cause, outcome, status }: TryFacts): string {
-  // The cause of a page begins with the status.
-  const parts = cause?.startsWith(`${status},`) ? [cause] : [status, cause];
+  // That of a success says nothing here, and the cause of a page begins with it.
+  const isToldElsewhere = (status ?? 0) < 300 || cause?.startsWith(`${status},`);
+  const parts = isToldElsewhere ? [cause] : [status, cause];
   return parts.filter((part) => part !== undefined).join(' ') || outcome;
 }
 

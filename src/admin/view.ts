@@ -44,7 +44,7 @@ export function createView(config: () => Config, figures: Figures, redact: Redac
       if (refused.length > 0) incidents.set('key_refused', named.join(', '), id);
     }
     for (const { id } of config().providers.registered) {
-      incidents.judgeSlow(id, ...traffic.firstTokens(id));
+      incidents.judgeSlow(id, traffic.firstTokens(id));
     }
     const report = incidents.report();
     if (report.lasting.some(({ kind }) => kind === 'model_list')) figures.listModels();

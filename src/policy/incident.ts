@@ -29,8 +29,9 @@ export interface Cause {
 /** The requests by one name that an incident has hit. */
 interface Hit {
   failed: number;
-  /** Answered by what fails, nevertheless. */
+  /** Answered by what fails, nevertheless; and those since the latest that failed, which are perhaps after the end. */
   good: number;
+  goodSince: number;
   /** Answered by another provider, the latest of which is `by`. */
   answered: number;
   by: string | undefined;
@@ -53,8 +54,10 @@ export class Incident {
   isLogged = false;
   /** The latest tries that have failed, without a good one between them. */
   inRow = 0;
+  /** Until the latest failure. */
   tries = 0;
   failures = 0;
+  #goodSince = 0;
   readonly #causes = new Map<IncidentKind, Cause & { count: number }>();
   readonly #hits = new Map<string, Hit>();
 
@@ -76,7 +79,8 @@ export class Incident {
   addFailure(nowMs: number, kind: IncidentKind, cause: Cause): void {
     this.lastMs = nowMs;
     this.inRow += 1;
-    this.tries += 1;
+    this.tries += 1 + this.#goodSince;
+    this.#goodSince = 0;
     this.failures += 1;
     const count = (this.#causes.get(kind)?.count ?? 0) + 1;
     this.#causes.set(kind, { ...cause, count });
@@ -85,23 +89,28 @@ export class Incident {
   addGood(nowMs: number): void {
     this.goodSinceMs ??= nowMs;
     this.inRow = 0;
-    this.tries += 1;
+    this.#goodSince += 1;
   }
 
-  /** Counts a request that has ended, if one of its tries was about this, asked or kept away. */
+  /** Counts a request that has ended, if one of its tries was about this, asked or kept away; what is the gateway's own, if it failed by it. */
   addRequest({ attempt, client, model: name, tries }: AccessRecord, outcome: Outcome): void {
     const isAbout = (one: (typeof tries)[number]) =>
       one.provider === this.provider && (this.model ?? one.model) === one.model;
-    const isFailed = FAILED.has(outcome);
-    if (name === undefined || !tries.some(isAbout) || (!isFailed && outcome !== 'ok')) return;
+    const isOwn = this.provider === undefined;
+    const isFailed = isOwn || FAILED.has(outcome);
+    if (name === undefined || !(isOwn || tries.some(isAbout))) return;
+    if (!isFailed && outcome !== 'ok') return;
     let hit = this.#hits.get(name);
     if (!hit) {
       if (this.#hits.size === MAX_COUNTED) return;
-      hit = { failed: 0, good: 0, answered: 0, by: undefined, clients: new Set() };
+      hit = { failed: 0, good: 0, goodSince: 0, answered: 0, by: undefined, clients: new Set() };
       this.#hits.set(name, hit);
     }
-    if (isFailed) hit.failed += 1;
-    else if (isAbout(attempt!)) hit.good += 1;
+    if (isFailed) {
+      hit.failed += 1;
+      hit.good += hit.goodSince;
+      hit.goodSince = 0;
+    } else if (isAbout(attempt!)) hit.goodSince += 1;
     else {
       hit.answered += 1;
       hit.by = attempt!.provider;
@@ -114,6 +123,7 @@ export class Incident {
   toFacts() {
     const { kind } = this;
     const { text, key, untilMs } = this.#causes.get(kind)!;
+    const isOver = this.endedMs !== undefined;
     const hits = [...this.#hits].filter(([, { failed, answered }]) => failed + answered > 0);
     const most = hits.toSorted(
       ([, a], [, b]) => b.failed - a.failed || b.answered - a.answered || a.good - b.good,
@@ -127,10 +137,11 @@ export class Incident {
       cause: text?.replace(CODE_TWICE, ''),
       key,
       until: toTime(untilMs),
-      tries: this.tries,
+      tries: this.tries + (isOver ? 0 : this.#goodSince),
       failures: this.failures,
-      hit: most.slice(0, MAX_TOLD).map(([name, { clients, ...hit }]) => {
-        return { name, ...hit, clients: listOf([...clients]) };
+      hit: most.slice(0, MAX_TOLD).map(([name, { clients, goodSince, ...hit }]) => {
+        const good = hit.good + (isOver ? 0 : goodSince);
+        return { name, ...hit, good, clients: listOf([...clients]) };
       }),
       more: hits.length > MAX_TOLD ? hits.length - MAX_TOLD : undefined,
     };

@@ -31,6 +31,24 @@ const HAPPENINGS: ReadonlySet<IncidentKind> = new Set([
   'key_refused',
 ]);
 
+/** Median times to the first token: of the last minute, of the quarter of an hour before, and of the steps of the former. */
+export interface FirstTokens {
+  readonly newestMs: number | undefined;
+  readonly formerMs: number | undefined;
+  readonly steps: readonly {
+    readonly beganMsAgo: number;
+    readonly endedMsAgo: number;
+    readonly medianMs: number;
+  }[];
+}
+
+/** Returns what of the gateway's own the failure is about, if anything. */
+function ownKindOf({ details, kind }: GatewayError): IncidentKind | undefined {
+  if (details.limit === 'memory') return 'memory';
+  // Of its errors of its own, these alone name a provider: no connection to it can be opened here.
+  return kind === 'internal' && details.provider ? 'descriptors' : undefined;
+}
+
 export class Incidents {
   readonly #options;
   readonly watches: Watches;
@@ -71,10 +89,7 @@ export class Incidents {
   recordFailure(attempt: Attempt, failure: GatewayError): void {
     const { provider, model, key, hasAnswer, endedAtMs = 0 } = attempt;
     const watch = this.watches.providers.get(provider);
-    // Of all its errors of its own, these alone name a provider: no connection to it can be opened here.
-    if (failure.kind === 'internal' && failure.details.provider) {
-      this.set('descriptors', causeOf(failure));
-    }
+    if (ownKindOf(failure) === 'descriptors') this.set('descriptors', causeOf(failure));
     if (!watch || !failure.isAboutProvider || failure.outcome === 'rejected') return;
     const nowMs = this.#options.clock.now();
     const step = stepOf(nowMs);
@@ -96,38 +111,50 @@ export class Incidents {
 
   /** Counts a request that has ended: whom an incident hits. */
   recordRequest(record: AccessRecord, outcome: Outcome): void {
-    const { limit, limitState } = record.failure?.details ?? {};
-    if (limit === 'memory') this.set('memory', limitState ?? 'max_buffered_bytes');
+    const { failure } = record;
+    if (failure?.details.limit === 'memory') this.set('memory', 'max_buffered_bytes');
     if (!this.watches.isTroubled) return;
+    const own = failure && ownKindOf(failure);
+    if (own) this.#own.get(`${own} `)?.incident?.addRequest(record, outcome);
     for (const { incident } of this.#all()) incident?.addRequest(record, outcome);
   }
 
-  /** Tells of something that has happened, or of a state that is wrong; without a cause it is right again. */
-  set(kind: IncidentKind, text: string | undefined, provider?: string): void {
+  /** Tells of something that has happened, or of a state that is wrong since `atMs`; without a cause it is right again since then. */
+  set(
+    kind: IncidentKind,
+    text: string | undefined,
+    provider?: string,
+    atMs = this.#options.clock.now(),
+  ): void {
     const name = `${kind} ${provider ?? ''}`;
     const subject = this.#own.get(name);
-    if (text === undefined) return subject && this.#end(subject);
+    if (text === undefined) return subject && this.#end(subject, atMs);
     // A provider that fails has no list of models, and is slow.
     if (provider !== undefined && this.watches.providers.get(provider)?.incident?.isTold) return;
     const nowMs = this.#options.clock.now();
     const own = subject ?? new Subject();
     this.#own.set(name, own);
-    own.incident ??= new Incident(nowMs, provider);
+    own.incident ??= new Incident(atMs, provider);
     own.incident.addFailure(nowMs, kind, { text });
     if (kind !== 'store' || own.incident.inRow >= STORE_FAILURES) this.#tell(own);
     this.#log(own, nowMs);
     this.#startTrouble();
   }
 
-  /** Takes a provider's median times to the first token: of the last minute, and of the quarter of an hour before. */
-  judgeSlow(provider: string, newestMs?: number, formerMs?: number): void {
+  /** Takes a provider's median times to the first token. */
+  judgeSlow(provider: string, { newestMs = 0, formerMs, steps }: FirstTokens): void {
     const known = this.#usualMs.get(provider);
-    const usualMs = known ?? formerMs ?? Infinity;
-    const isSlow = newestMs !== undefined && newestMs >= usualMs * (known ? SLOW / 2 : SLOW);
+    const usualMs = Math.max(1, known ?? formerMs ?? Infinity);
+    const slowMs = usualMs * (known ? SLOW / 2 : SLOW);
+    const isSlow = newestMs >= slowMs;
     if (isSlow) this.#usualMs.set(provider, usualMs);
     else this.#usualMs.delete(provider);
     const text = `first token after ${newestMs} ms, ${usualMs} ms before`;
-    this.set('slow', isSlow ? text : undefined, provider);
+    // By the median of a minute it is told half a minute late.
+    const slow = steps.filter(({ medianMs }) => medianMs >= slowMs);
+    const agoMs = (isSlow ? slow[0]?.beganMsAgo : slow.at(-1)?.endedMsAgo) ?? 0;
+    const atMs = this.#options.clock.now() - agoMs;
+    this.set('slow', isSlow ? text : undefined, provider, atMs);
   }
 
   /** Decides what has begun and what has ended. Returns false if there is nothing that could change by itself. */

@@ -143,7 +143,9 @@ export class Attempt {
   /** Records the end: of a stream, that of its last event. */
   recordEnd(failure?: GatewayError | ClientGone): void {
     this.endedAtMs ??= performance.now();
-    this.outcome = failure?.outcome ?? 'ok';
+    // The gateway's memory is on no provider's account.
+    const isOwn = failure instanceof GatewayError && failure.details.limit === 'memory';
+    this.outcome = isOwn ? 'internal_error' : (failure?.outcome ?? 'ok');
     if (failure instanceof GatewayError) this.failure = failure;
   }
 

@@ -88,14 +88,15 @@ const INCIDENTS: readonly Incident[] = [
     url: NOBODY_LISTENS,
     kind: 'unreachable',
     sentence:
-      'p cannot be reached since TIME (ECONNREFUSED 127.0.0.2:2). p/m: every request fails (agents, 6).',
+      'p cannot be reached since TIME (ECONNREFUSED 127.0.0.2:2). p/m: every request fails (agents, 6 requests).',
   },
   {
     title: 'a provider is down, and another one answers instead',
     url: NOBODY_LISTENS,
     fallback: ['q'],
     kind: 'unreachable',
-    sentence: 'p cannot be reached since TIME (ECONNREFUSED 127.0.0.2:2). p/m: answered by q (6).',
+    sentence:
+      'p cannot be reached since TIME (ECONNREFUSED 127.0.0.2:2). p/m: answered by q (agents, 6 requests).',
   },
   {
     title: 'one model is down',
@@ -107,13 +108,14 @@ const INCIDENTS: readonly Incident[] = [
     kind: 'errors',
     model: 'small',
     sentence:
-      'p/small answers with errors since TIME (no capacity). p/small: every request fails (agents, 6).',
+      'p/small answers with errors since TIME (no capacity). p/small: every request fails (agents, 6 requests).',
   },
   {
     title: 'a provider refuses the key',
     provider: chats(failWith(401, 'wrong key')),
     kind: 'key_refused',
-    sentence: 'p refuses the key since TIME (wrong key). p/m: every request fails (agents, 6).',
+    sentence:
+      'p refuses our key since TIME (wrong key). p/m: every request fails (agents, 6 requests).',
   },
   {
     title: 'a provider limits us',
@@ -126,7 +128,7 @@ const INCIDENTS: readonly Incident[] = [
     ),
     kind: 'rate_limited',
     sentence:
-      'p limits our requests since TIME (slow down, \\d+ min \\d+ s left). p/m: every request fails (agents, 6).',
+      'p limits our requests since TIME (slow down, it asks us to wait until TIME). p/m: every request fails (agents, 6 requests).',
   },
   {
     title: 'a provider does not begin its answers',
@@ -134,7 +136,7 @@ const INCIDENTS: readonly Incident[] = [
     happen: async ({ ask }) => Promise.all(Array.from({ length: 6 }, () => ask('p/m', 1))),
     kind: 'timeout',
     sentence:
-      'p does not begin its answers in time since TIME (no complete answer in 1000 ms). p/m: every request fails (agents, 6).',
+      'p does not answer in time since TIME (no complete answer in 1000 ms). p/m: every request fails (agents, 6 requests).',
   },
   {
     title: 'streams stall',
@@ -144,20 +146,22 @@ const INCIDENTS: readonly Incident[] = [
       Promise.all(Array.from({ length: 6 }, () => ask('p/m', 1, { stream: true }))),
     kind: 'stall',
     sentence:
-      'p stalls in its streams since TIME (no event in 1000 ms). p/m: every request fails (agents, 6).',
+      'p stops in the middle of its streams since TIME (no event in 1000 ms). p/m: every request fails (agents, 6 requests).',
   },
   {
     title: 'streams are cut',
     provider: streams((response) => setImmediate(() => response.destroy())),
     happen: async ({ ask }) => ask('p/m', 6, { stream: true }),
     kind: 'cut',
-    sentence: 'p breaks off its answers since TIME (.*). p/m: every request fails (agents, 6).',
+    sentence:
+      'p breaks off its answers since TIME (.*). p/m: every request fails (agents, 6 requests).',
   },
   {
     title: 'a provider answers nonsense',
     provider: chats((_, response) => response.end('<html>')),
     kind: 'nonsense',
-    sentence: 'p answers nonsense since TIME (.*). p/m: every request fails (agents, 6).',
+    sentence:
+      'p sends answers that are no completions since TIME (.*). p/m: every request fails (agents, 6 requests).',
   },
   {
     title: 'half of the requests fail',
@@ -319,7 +323,8 @@ describe('log, page and metrics tell alike that', () => {
     const clock = stopClock(t, 1_000_000);
     const { gateway, toml } = await scenario(t, { more: '[admin]\nport = 0' });
     await gateway.reload(toml.replace('[server]', '[server]\nport = "x"\ntimeout = "y"'));
-    const sentence = 'The reload failed, former settings are in use since TIME (.*, and 1 more).';
+    const sentence =
+      'The gateway refuses its new settings since TIME (.*, and 1 more). The former are in use.';
     const told = await theOne(t, gateway, sentence);
     clock.nowMs += 5000;
     await gateway.reload(toml);
@@ -336,7 +341,14 @@ describe('log, page and metrics tell alike that', () => {
       more: '[admin]\nport = 0',
     });
     await gateway.chat(chatBody());
-    const told = await theOne(t, gateway, 'The gateway is short of memory since TIME (.*).');
+    const told = await theOne(
+      t,
+      gateway,
+      'The gateway is short of memory since TIME (max_buffered_bytes). p/m: 1 request failed.',
+    );
+    const feed = await openFeed(t, gateway.adminPort);
+    const [row] = (await feed.next('state')).providers;
+    assert.deepEqual([row.failed, row.lastError], [undefined, undefined], 'of no provider');
     clock.nowMs += 15_000;
     await assertOver(t, gateway, told);
   });

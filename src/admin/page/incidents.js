@@ -6,20 +6,20 @@ import { clip, formatDay, formatDuration, formatNumber } from './format.js';
 /** What is so, and what was so. The sentence begins with the provider or its model, if there is one. */
 const WORDS = {
   unreachable: ['cannot be reached', 'could not be reached'],
-  key_refused: ['refuses the key', 'refused the key'],
+  key_refused: ['refuses our key', 'refused our key'],
   rate_limited: ['limits our requests', 'limited our requests'],
   errors: ['answers with errors', 'answered with errors'],
-  timeout: ['does not begin its answers in time', 'did not begin its answers in time'],
-  stall: ['stalls in its streams', 'stalled in its streams'],
+  timeout: ['does not answer in time', 'did not answer in time'],
+  stall: ['stops in the middle of its streams', 'stopped in the middle of its streams'],
   cut: ['breaks off its answers', 'broke off its answers'],
-  nonsense: ['answers nonsense', 'answered nonsense'],
+  nonsense: ['sends answers that are no completions', 'sent answers that were no completions'],
   slow: ['is slow', 'was slow'],
   model_list: ['does not list its models', 'did not list its models'],
   descriptors: ['The gateway has no descriptors left', 'The gateway had no descriptors left'],
   memory: ['The gateway is short of memory', 'The gateway was short of memory'],
   log_lines: ['The gateway loses lines of its log', 'The gateway lost lines of its log'],
   store: ['The store of rate limits is away', 'The store of rate limits was away'],
-  reload: ['The reload failed, former settings are in use', 'The reload failed'],
+  reload: ['The gateway refuses its new settings', 'The gateway refused new settings'],
 };
 
 const nameOf = ({ provider, model }) => clip([provider, model].filter(Boolean).join('/'));
@@ -27,22 +27,28 @@ const wordsOf = ({ kind, ended }) => Object(WORDS[kind])[ended ? 1 : 0] ?? kind;
 
 /** Requests fail, or nothing can be asked: a provider whose work others do is a warning only. */
 export function iconOf({ kind, hit = [], ended }) {
-  if (ended) return 'good';
+  if (ended) return 'off';
   const isBad = ['descriptors', 'memory'].includes(kind) || hit.some(({ failed }) => failed > 0);
   return isBad ? 'bad' : 'warn';
 }
 
-function describeHit({ name, failed, good, answered, by, clients }, isOver) {
+const countOf = (requests) => formatNumber(requests) + (requests === 1 ? ' request' : ' requests');
+const inBrackets = (...parts) => {
+  const told = parts.filter(Boolean).join(', ');
+  return told && ' (' + told + ')';
+};
+
+function describeHit({ name, failed, good, answered, by, clients }, { ended, provider }) {
+  const who = clients && clip(clients);
+  if (!provider) return clip(name) + ': ' + countOf(failed) + ' failed' + inBrackets(who) + '.';
   const total = failed + good + answered;
   const count = failed === total ? '' : ' of ' + formatNumber(total);
-  const every = isOver ? 'every request failed' : 'every request fails';
-  const some = formatNumber(failed) + count + (isOver ? ' failed' : ' fail');
-  const fails = failed === total ? every : some;
-  const who = [clients && clip(clients), failed === total && formatNumber(failed)]
-    .filter(Boolean)
-    .join(', ');
-  const others = 'answered by ' + clip(by) + ' (' + formatNumber(answered) + ')';
-  const told = [failed > 0 && fails + (who && ' (' + who + ')'), answered > 0 && others];
+  const every = ended ? 'every request failed' : 'every request fails';
+  const some = formatNumber(failed) + count + (ended ? ' failed' : ' fail');
+  const fails =
+    failed === total ? every + inBrackets(who, countOf(failed)) : some + inBrackets(who);
+  const others = 'answered by ' + clip(by) + inBrackets(failed === 0 && who, countOf(answered));
+  const told = [failed > 0 && fails, answered > 0 && others];
   return clip(name) + ': ' + told.filter(Boolean).join(', ') + '.';
 }
 
@@ -50,17 +56,20 @@ function describeHit({ name, failed, good, answered, by, clients }, isOver) {
 export function sentencesOf(incident, now) {
   const { cause, ended, hit = [], key, more, since, until } = incident;
   const from = formatDay(since, now);
-  const lasted = ended && formatDuration(Date.parse(ended) - Date.parse(since));
+  // As long as the times that are shown are apart.
+  const secondOf = (time) => Math.floor(Date.parse(time) / 1000);
+  const lasted = ended && formatDuration(1000 * (secondOf(ended) - secondOf(since)));
   const when = ended
     ? ` from ${from} to ${formatDay(ended, now)}, for ${lasted}`
     : ' since ' + from;
-  const left = !ended && until > now && formatDuration(Date.parse(until) - Date.parse(now));
-  const details = [key && 'key ' + key, cause && clip(cause), left && left + ' left'];
-  const why = details.filter(Boolean).join(', ');
+  const wait = !ended && until > now && 'it asks us to wait until ' + formatDay(until, now);
+  const why = inBrackets(key && 'key ' + key, cause && clip(cause), wait);
   const first = [nameOf(incident), wordsOf(incident)].filter(Boolean).join(' ') + when;
-  const hits = hit.map((one) => describeHit(one, Boolean(ended)));
+  const hits = hit.map((one) => describeHit(one, incident));
+  const former =
+    incident.kind === 'reload' && 'The former ' + (ended ? 'were' : 'are') + ' in use.';
   const others = more > 0 && 'And ' + more + ' more names.';
-  return [first + (why && ' (' + why + ')') + '.', ...hits, others].filter(Boolean);
+  return [first + why + '.', former, ...hits, others].filter(Boolean);
 }
 
 const sumOfHits = ({ hit = [] }) =>
@@ -80,7 +89,7 @@ export function stateOf(id, { incidents }) {
     .filter(({ kind, provider, ended }) => provider === id && !ended && kind !== 'model_list')
     .map((one) => ({
       icon: iconOf(one),
-      words: [one.model, wordsOf(one)].filter(Boolean).join(' '),
+      words: [one.model && nameOf(one), wordsOf(one)].filter(Boolean).join(' '),
     }));
 }
 
