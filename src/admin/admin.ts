@@ -126,13 +126,12 @@ async function sendEach(
   chunks: AsyncIterable<Buffer>,
 ): Promise<void> {
   reply.beginStream(200, headers);
+  // Once: a feed is open for days.
+  cancellation.onCancel(() => reply.onRoom());
   for await (const chunk of chunks) {
     if (cancellation.reason) return;
     if (reply.write(chunk)) continue;
-    await new Promise<void>((resolve) => {
-      reply.onRoom = resolve;
-      cancellation.onCancel(resolve);
-    });
+    await new Promise<void>((resolve) => (reply.onRoom = resolve));
   }
   reply.end();
 }
