@@ -8,16 +8,12 @@ import { isDeepStrictEqual } from 'node:util';
 import { didYouMean } from '../lib/did-you-mean.ts';
 import { BUILT_IN_PROVIDERS, keyVariableOf, variableOf } from './built-in-providers.ts';
 import {
-  accepts,
-  describe,
-  expectedOf,
   isTable,
   parseText,
-  problemsOfTable,
+  problemsOf,
   typeOf,
   type Rows,
   type Setting,
-  type Table,
 } from './setting-kinds.ts';
 import { expandReferences } from './references.ts';
 import { SettingValues, type SettingValue } from './setting-values.ts';
@@ -50,13 +46,10 @@ const SERVICE_LINK_NAME =
 const SERVICE_LINK_HINT =
   '; Kubernetes sets this variable for a Service named "gateway": set enableServiceLinks: false in the pod, or rename the Service';
 
-/** Settings that there were, and what takes their place. */
-const REMOVED: ReadonlyMap<string, string> = new Map(
-  ['server.workers', 'GATEWAY_WORKERS'].map((name) => [
-    name,
-    'is no setting any more; several processes serve one port with [server] reuse_port = true (docs/deployment.md)',
-  ]),
-);
+/** Settings that there were. */
+const REMOVED = new Set(['server.workers', 'GATEWAY_WORKERS']);
+const REMOVED_HINT =
+  'is no setting any more; several processes serve one port with [server] reuse_port = true (docs/deployment.md)';
 
 const ROWS: Readonly<Record<string, Rows>> = SETTINGS;
 
@@ -103,8 +96,8 @@ class ValueReader {
       if (keyInTable && rows[keyInTable]) {
         this.#readValue(path, key, table[key], rows[keyInTable]);
       } else if (keyInTable === undefined || isScalar) {
-        const hint = didYouMean(key, [...known, ...builtIn]);
-        this.values.problem(name, REMOVED.get(name) ?? `unknown key${hint}`);
+        const unknown = `unknown key${didYouMean(key, [...known, ...builtIn])}`;
+        this.values.problem(name, REMOVED.has(name) ? REMOVED_HINT : unknown);
       } else {
         this.#readSection(table[key] ?? {}, name, nameOf(pattern, keyInTable));
       }
@@ -113,10 +106,9 @@ class ValueReader {
 
   /** Returns the default of a setting, which may depend on the machine, the provider or another setting. */
   #defaultOf(path: string, key: string, row: Setting): unknown {
-    const { memoryBytes = Infinity } = this.#sources;
-    if (key === 'max_buffered_bytes' && memoryBytes < Infinity) {
+    const { memoryBytes = 0 } = this.#sources;
+    if (key === 'max_buffered_bytes')
       return Math.max(MIN_BUFFERED_BYTES, Math.floor(memoryBytes / 4));
-    }
     if (key === 'base_url') return BUILT_IN_PROVIDERS.get(idOf(path))?.baseUrl;
     return row.inherits ? this.values.plain().get(row.inherits)?.value : row.default;
   }
@@ -133,27 +125,17 @@ class ValueReader {
       [row.env, this.#fromVariable(row.env, row)],
       [`--${row.flag}`, option === undefined ? undefined : parseText(row, option)],
     ];
-    const fallback = this.#defaultOf(path, key, row);
-    let result: SettingValue = { value: fallback, row, origin: undefined };
+    let result: SettingValue = { value: this.#defaultOf(path, key, row), row, origin: undefined };
     for (const [origin, value] of given) {
       if (value === undefined) continue;
-      if (accepts(row, value)) {
-        const isOfVariable = origin !== undefined && origin === row.env && written !== undefined;
-        const overridesFile = isOfVariable && !isDeepStrictEqual(value, result.value);
-        result = { value, row, origin, overridesFile };
-        continue;
-      }
-      if (row.rows && isTable(value)) {
-        const problems = problemsOfTable(row, value, written as Table);
-        for (const [wrong, text] of problems) this.values.problem(nameOf(name, wrong), text);
-        continue;
-      }
       // As it stands in the file: what replaced a reference may be a key that belongs to another setting.
-      const shown = origin === undefined ? written : value;
-      const found = row.key ? typeOf(value) : describe(shown);
-      const isLink = origin !== undefined && typeof value === 'string' && SERVICE_LINK.test(value);
-      const hint = isLink ? SERVICE_LINK_HINT : '';
-      this.values.problem(name, `found ${found}, expected ${expectedOf(row)}${hint}`, origin);
+      const problems = problemsOf(row, value, origin === undefined ? written : value);
+      const hint = origin && SERVICE_LINK.test(String(value)) ? SERVICE_LINK_HINT : '';
+      for (const [below, text] of problems) this.values.problem(name + below, text + hint, origin);
+      if (problems.length > 0) continue;
+      const isOfVariable = origin !== undefined && origin === row.env && written !== undefined;
+      const overridesFile = isOfVariable && !isDeepStrictEqual(value, result.value);
+      result = { value, row, origin, overridesFile };
     }
     if (result.value !== undefined) this.values.set(name, result);
   }
@@ -190,17 +172,14 @@ class ValueReader {
       const entries = Object.entries(value);
       return Object.fromEntries(entries.map(([key, item]) => [key, this.#expand(name, item, row)]));
     }
-    return typeof value === 'string' ? this.#expandText(name, value, row) : value;
-  }
-
-  #expandText(name: string, text: string, row: Setting): string {
-    const expanded = expandReferences(text, row, {
+    if (typeof value !== 'string') return value;
+    const expanded = expandReferences(value, row, {
       variable: (variable) => this.#variable(variable),
       directory: this.#sources.directory,
       problem: (why) => this.values.problem(name, why),
       warning: (why) => this.values.warning(name, why),
     });
-    if (expanded !== text) this.values.replaced(expanded, text);
+    if (expanded !== value) this.values.replaced(expanded, value);
     return expanded;
   }
 
@@ -209,8 +188,7 @@ class ValueReader {
     for (const [name, value = ''] of Object.entries(this.#sources.env)) {
       const isOther = !name.startsWith(PREFIX) || known.includes(name);
       if (isOther || SERVICE_LINK_NAME.test(name) || SERVICE_LINK.test(value)) continue;
-      const removed = value ? REMOVED.get(name) : undefined;
-      if (removed) this.values.problem(name, removed);
+      if (value && REMOVED.has(name)) this.values.problem(name, REMOVED_HINT);
       else this.values.warning(name, `no setting has this variable${didYouMean(name, known)}`);
     }
   }

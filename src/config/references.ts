@@ -23,55 +23,57 @@ interface Sources {
   readonly warning: (text: string) => void;
 }
 
+const AS_WRITTEN = 'the text is used as written';
+
 /**
  * Replaces each reference by the variable's value or the file's text, neither of which is expanded again. Returns '' for
  * a key of a provider whose variable is not set: the gateway goes on as without that key.
  */
-export function expandReferences(
-  text: string,
-  { key, type }: Setting,
-  { variable, directory = '', problem, warning }: Sources,
-): string {
+export function expandReferences(text: string, { key, type }: Setting, sources: Sources): string {
+  const { variable, problem, warning } = sources;
   // The other keys must not have it at all: `checkCallerKeys`, `readStore`.
   const mayStay = key === undefined || key === 'of a provider';
+  const mayBeLeftOut = key === 'of a provider' && type !== 'headers';
   let isLeftOut = false;
-  const warn = (why: string, then = 'text is used as written') => warning(`${why}; the ${then}`);
   // `${NAME:-default}` or `${file:/path`.
-  if (mayStay && text.replace(REFERENCE, ' ').includes('${')) warn('"${" begins no reference here');
-  const [, name] = WITHOUT_BRACES.exec(text) ?? [];
-  if (name !== undefined) {
-    // It may be a key of callers that only looks like this.
-    const shown = key === 'of callers' && variable(name) === undefined ? 'NAME' : name;
-    warn(`a reference has braces: "\${${shown}}"`);
+  if (mayStay && text.replace(REFERENCE, ' ').includes('${')) {
+    warning(`"\${" begins no reference here; ${AS_WRITTEN}`);
   }
-  const reportUnset = (why: string) => {
-    isLeftOut = key === 'of a provider' && type !== 'headers';
-    if (mayStay) warn(why, isLeftOut ? 'key is left out' : undefined);
-    else problem(why);
-  };
-  const valueOf = (reference: string, unset = problem) => {
-    const value = variable(reference);
-    if (value === undefined) unset(`environment variable ${reference} is not set`);
-    return value;
-  };
-  const expanded = text.replace(REFERENCE, (reference, path?: string, _?, inText = '') => {
-    if (path === undefined) return valueOf(inText, reportUnset) ?? reference;
-    let isComplete = true;
-    const actual = path.replaceAll(new RegExp(VARIABLE, 'g'), (_reference, inPath: string) => {
-      const value = valueOf(inPath);
-      isComplete &&= value !== undefined;
-      return value ?? '';
-    });
-    if (!isComplete) return reference;
+  const [, bare] = WITHOUT_BRACES.exec(text) ?? [];
+  if (bare !== undefined) {
+    // It may be a key of callers that only looks like this.
+    const shown = key === 'of callers' && variable(bare) === undefined ? 'NAME' : bare;
+    warning(`a reference has braces: "\${${shown}}"; ${AS_WRITTEN}`);
+  }
+  const expanded = text.replace(REFERENCE, (reference, path?: string, _?, name = '') => {
     try {
-      // The value of a variable may be a key by mistake: a message shows the path as it is written.
-      const shown = actual === path ? resolve(directory, path) : path;
-      return readValueFile(resolve(directory, actual), shown);
+      return path === undefined ? valueOf(name, sources) : textOfFile(path, sources);
     } catch (error) {
       if (!(error instanceof ConfigError)) throw error;
-      problem(error.message);
+      if (path !== undefined || !mayStay) {
+        problem(error.message);
+      } else {
+        isLeftOut = mayBeLeftOut;
+        warning(`${error.message}; ${isLeftOut ? 'the key is left out' : AS_WRITTEN}`);
+      }
       return reference;
     }
   });
   return isLeftOut ? '' : expanded;
+}
+
+function valueOf(name: string, { variable }: Sources): string {
+  const value = variable(name);
+  if (value === undefined) throw new ConfigError([`environment variable ${name} is not set`]);
+  return value;
+}
+
+function textOfFile(path: string, sources: Sources): string {
+  const { directory = '' } = sources;
+  const actual = path.replaceAll(new RegExp(VARIABLE, 'g'), (_, name: string) =>
+    valueOf(name, sources),
+  );
+  // The value of a variable may be a key by mistake: a message shows the path as it is written.
+  const shown = actual === path ? resolve(directory, path) : path;
+  return readValueFile(resolve(directory, actual), shown);
 }

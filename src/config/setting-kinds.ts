@@ -8,10 +8,13 @@ export type Table = Record<string, unknown>;
 
 type Scalar = 'integer' | 'seconds' | 'boolean' | 'text';
 
-/** A row of the table of settings, plain data. `T` is the type of the value in use: undefined if it has no default. */
+/** A row of the table of settings. `T` is the type of the value in use: undefined if it has no default. */
 export interface Setting<T = unknown> {
-  readonly type: Scalar | 'texts' | 'integers' | 'headers' | 'targets' | 'table';
+  readonly type: Scalar | 'integers' | 'texts' | 'headers' | 'targets' | 'table';
   readonly default: T;
+  readonly accepts: (value: unknown) => boolean;
+  /** What it accepts, for a message. */
+  readonly expected: string;
   /** The setting whose value is the default. */
   readonly inherits?: string;
   /** Bounds of integers, also those in arrays, and of seconds. */
@@ -44,41 +47,66 @@ const MAX_SECONDS = Math.floor(MAX_TIMER_MS / 1000);
 
 type Or<T, D> = D extends undefined ? T | undefined : T;
 
+function kind<const K extends Setting['type'], T>(
+  type: K,
+  expected: string,
+  accepts: (value: unknown) => boolean,
+  fallback: T,
+) {
+  return { type, expected, accepts, default: fallback };
+}
+
+const none = <T>() => undefined as T | undefined;
+
+const isText = (value: unknown) => typeof value === 'string';
+const areTexts = (value: unknown) => Array.isArray(value) && value.every(isText);
+
 export function integer<D extends number | undefined = undefined>(
   min: number,
   max: number,
   fallback?: D,
 ) {
-  return { type: 'integer', min, max, default: fallback as Or<number, D> } as const;
+  const accepts = (value: unknown) =>
+    Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
+  const expected = `an integer from ${min} to ${max}`;
+  return { ...kind('integer', expected, accepts, fallback as Or<number, D>), min, max };
 }
 
 export function seconds<D extends number | undefined = undefined>(min: number, fallback?: D) {
   return { ...integer(min, MAX_SECONDS, fallback), type: 'seconds' } as const;
 }
 
+export function integers(min: number, max: number) {
+  const one = integer(min, max);
+  const accepts = (value: unknown) => Array.isArray(value) && value.every(one.accepts);
+  const expected = one.expected.replace('an integer', 'an array of integers');
+  return { ...kind('integers', expected, accepts, none<readonly number[]>()), min, max };
+}
+
 export function boolean(fallback: boolean) {
-  return { type: 'boolean', default: fallback } as const;
+  return kind('boolean', 'true or false', (value) => typeof value === 'boolean', fallback);
 }
 
 export function oneOf<const T extends string>(choices: readonly T[], fallback: NoInfer<T>) {
-  return { type: 'text', choices, default: fallback } as const;
+  const accepts = (value: unknown) => choices.includes(value as T);
+  return { ...kind('text', `one of ${choices.join(', ')}`, accepts, fallback as T), choices };
 }
 
 /** With a default it may not be empty. */
 export function text<D extends string | undefined = undefined>(fallback?: D) {
   const isNotEmpty = fallback !== undefined;
-  return { type: 'text', isNotEmpty, default: fallback as Or<string, D> } as const;
+  const accepts = (value: unknown) => isText(value) && !(isNotEmpty && value === '');
+  const expected = isNotEmpty ? 'a string that is not empty' : 'a string';
+  return { ...kind('text', expected, accepts, fallback as Or<string, D>), isNotEmpty };
 }
 
-export const TEXTS = {
-  type: 'texts',
-  default: undefined as readonly string[] | undefined,
-} as const;
-
-export function integers(min: number, max: number) {
-  const none = undefined as readonly number[] | undefined;
-  return { type: 'integers', min, max, default: none } as const;
-}
+export const TEXTS = kind('texts', 'an array of strings', areTexts, none<readonly string[]>());
+export const HEADERS = kind(
+  'headers',
+  'a table of strings',
+  (value) => isTable(value) && areTexts(Object.values(value)),
+  none<Readonly<Record<string, string>>>(),
+);
 
 export const BALANCES = ['order', 'least_busy', 'weighted'] as const;
 export const WEIGHTS = integers(0, 10_000);
@@ -91,14 +119,23 @@ export interface BalancedTargets {
 }
 
 export const TARGETS = {
-  type: 'targets',
-  default: undefined as string | readonly string[] | BalancedTargets | undefined,
+  ...kind(
+    'targets',
+    `a string, an array of strings, or { targets = […], balance = "${BALANCES.join('" or "')}" }`,
+    (value) => isText(value) || areTexts(value),
+    none<string | readonly string[] | BalancedTargets>(),
+  ),
   rows: new Map<string, Setting>([
     ['targets', TEXTS],
     ['balance', oneOf(BALANCES, 'order')],
     ['weights', WEIGHTS],
   ]),
-} as const;
+};
+
+function table<T>(rows: ReadonlyMap<string, Setting>) {
+  const expected = `a table with ${[...rows.keys()].join(', ')}`;
+  return { ...kind('table', expected, () => false, none<T>()), rows };
+}
 
 /** The members of a list of models that tell a model's limits, in tokens. */
 export const MODEL_LIMITS = (
@@ -106,83 +143,33 @@ export const MODEL_LIMITS = (
   'max_completion_tokens'
 ).split(' ');
 export const MODEL_LIMIT = integer(1, 1_000_000_000);
-const LIMIT_ROWS = new Map(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT]));
-const LIMITS: Setting = { type: 'table', default: undefined, rows: LIMIT_ROWS };
+type Limits = Readonly<Record<string, number>>;
+const LIMITS = table<Limits>(new Map(MODEL_LIMITS.map((name) => [name, MODEL_LIMIT])));
 
 /** The limits of models by their names. */
-export const DETAILS = {
-  type: 'table',
-  default: undefined as Readonly<Record<string, Readonly<Record<string, number>>>> | undefined,
-  rows: new Map([['<model>', LIMITS]]),
-} as const;
-
-export const HEADERS = {
-  type: 'headers',
-  default: undefined as Readonly<Record<string, string>> | undefined,
-} as const;
-
-/** The accepted values, for a message. */
-export function expectedOf({ type, min, max, choices, isNotEmpty, rows }: Setting): string {
-  const range = `from ${min} to ${max}`;
-  if (choices) return `one of ${choices.join(', ')}`;
-  return {
-    integer: `an integer ${range}`,
-    integers: `an array of integers ${range}`,
-    seconds: `an integer ${range}`,
-    boolean: 'true or false',
-    text: isNotEmpty ? 'a string that is not empty' : 'a string',
-    texts: 'an array of strings',
-    targets: `a string, an array of strings, or { targets = […], balance = "${BALANCES.join('" or "')}" }`,
-    headers: 'a table of strings',
-    table: `a table with ${[...(rows?.keys() ?? [])].join(', ')}`,
-  }[type];
-}
-
-export function accepts(row: Setting, value: unknown): boolean {
-  const { type, min = 0, max = 0, choices, isNotEmpty } = row;
-  const isText = typeof value === 'string';
-  if (type === 'boolean') return typeof value === 'boolean';
-  if (choices) return isText && choices.includes(value);
-  if (type === 'text') return isText && !(isNotEmpty && value === '');
-  if (type === 'texts') return areTexts(value);
-  if (row.rows && isTable(value)) return problemsOfTable(row, value).size === 0;
-  if (type === 'targets') return isText || areTexts(value);
-  if (type === 'headers') return isTable(value) && areTexts(Object.values(value));
-  if (type === 'integers') {
-    return (
-      Array.isArray(value) && value.every((item) => accepts({ ...row, type: 'integer' }, item))
-    );
-  }
-  return Number.isInteger(value) && Number(value) >= min && Number(value) <= max;
-}
-
-function areTexts(value: unknown): boolean {
-  return Array.isArray(value) && value.every((item) => typeof item === 'string');
-}
+export const DETAILS = table<Readonly<Record<string, Limits>>>(new Map([['<model>', LIMITS]]));
 
 /**
- * Returns the keys of a table which are unknown, or have a wrong value, or none and need one: each with the problem, which
+ * Returns what is wrong with a value: each problem with the path below the setting's name, '' for the value itself. It
  * shows what is `written` in the file.
  */
-export function problemsOfTable(
-  { type, rows = new Map() }: Setting,
-  table: Table,
-  written = table,
-): ReadonlyMap<string, string> {
-  const problems = new Map<string, string>();
-  const needed = type === 'targets' ? ['targets'] : [];
-  for (const key of new Set([...needed, ...Object.keys(table)])) {
-    const row = rows.get(key) ?? rows.get('<model>');
-    const value = table[key];
-    if (!row) problems.set(key, `unknown key${didYouMean(key, [...rows.keys()])}`);
-    else if (row.rows && isTable(value)) {
-      const own = problemsOfTable(row, value, written[key] as Table);
-      for (const [inner, problem] of own) problems.set(`${key}.${inner}`, problem);
-    } else if (!accepts(row, value)) {
-      problems.set(key, `found ${describe(written[key])}, expected ${expectedOf(row)}`);
-    }
+export function problemsOf(
+  row: Setting,
+  value: unknown,
+  written = value,
+): [path: string, problem: string][] {
+  const { rows, type, key: isKey } = row;
+  if (!rows || !isTable(value)) {
+    const found = isKey ? typeOf(value) : describe(written);
+    return row.accepts(value) ? [] : [['', `found ${found}, expected ${row.expected}`]];
   }
-  return problems;
+  const needed = type === 'targets' ? ['targets'] : [];
+  return [...new Set([...needed, ...Object.keys(value)])].flatMap((key) => {
+    const own = rows.get(key) ?? rows.get('<model>');
+    if (!own) return [[`.${key}`, `unknown key${didYouMean(key, [...rows.keys()])}`]];
+    const problems = problemsOf(own, value[key], (written as Table)[key]);
+    return problems.map(([path, problem]) => [`.${key}${path}`, problem]);
+  });
 }
 
 /** The value that text from a variable, a file or the command line stands for; the text itself if it is none. */
@@ -201,7 +188,7 @@ export function isTable(value: unknown): value is Table {
 }
 
 /** The value that was found, for a message. */
-export function describe(value: unknown): string {
+function describe(value: unknown): string {
   if (value === undefined) return 'nothing';
   if (typeof value === 'object') return typeOf(value);
   return (typeof value === 'string' ? JSON.stringify(value) : `${value as number}`).slice(0, 60);

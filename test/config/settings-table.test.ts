@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { describe, test } from 'node:test';
 
 import { loadConfig } from '../../src/config/config.ts';
-import { accepts, type Rows } from '../../src/config/setting-kinds.ts';
+import type { Rows } from '../../src/config/setting-kinds.ts';
 import { SETTINGS } from '../../src/config/settings-table.ts';
 import { problemsIn } from '../support/problems.ts';
 import { ROOT } from '../support/process.ts';
@@ -58,7 +58,7 @@ describe('the reader reads each key of the table, and no other:', () => {
 test('every default of the table is allowed by its own row', () => {
   for (const [section, rows] of sections) {
     for (const [key, row] of Object.entries(rows)) {
-      if (row.default !== undefined) assert.ok(accepts(row, row.default), `${section}.${key}`);
+      if (row.default !== undefined) assert.ok(row.accepts(row.default), `${section}.${key}`);
     }
   }
 });
