@@ -5,7 +5,7 @@ import { type LastReload, oldestAgesMs } from './admin/figures.ts';
 import { localUrl, warningsOf } from './cli/startup-report.ts';
 import { formatText } from './cli/text-log.ts';
 import type { AliasSettings, Config, StoreSettings } from './config/config.ts';
-import { compareSettings, logChanges, logFailure, type Changes } from './config/reload.ts';
+import { compareSettings, type Changes } from './config/reload.ts';
 import { ConfigError } from './config/setting-values.ts';
 import type { CLIENT_LIMITS } from './downstream/call.ts';
 import type { DrainOptions } from './downstream/drain.ts';
@@ -136,19 +136,23 @@ export function createService(initial: Config, runtime: Runtime, outside = OUTSI
         use(changes.config);
       } catch (failure) {
         const problems =
-          failure instanceof ConfigError ? failure.problems : [(failure as Error).message];
+          failure instanceof ConfigError ? failure.problems : [(failure as Error).stack ?? ''];
         const more = problems.length > 1 ? `, and ${problems.length - 1} more` : '';
         incidents.set('reload', problems[0] + more);
         lastReload = { ...lastReload, failedAtMs: Date.now() };
-        return logFailure(logger, failure);
+        for (const cause of problems) logger.log('error', 'reload failed', { cause });
+        return;
       }
       lastReload = { succeededAtMs: Date.now() };
       incidents.set('reload', undefined);
       admin?.onConfig(changes.config);
       learnModels();
+      const { changed, needRestart } = changes;
+      logger.log('info', 'reloaded', changed.length > 0 ? { changed } : {});
+      if (needRestart.length > 0) logger.log('warn', 'restart needed', { settings: needRestart });
       const known = warningsOf(before);
       const warnings = warningsOf(changes.config).filter((text) => !known.includes(text));
-      logChanges(logger, changes, warnings);
+      for (const cause of warnings) logger.log('warn', 'settings warning', { cause });
     },
   };
 }

@@ -12,8 +12,7 @@ import { createLineWriter, type LineWriter } from './cli/line-writer.ts';
 import { handleSignals, ignoreSignals } from './cli/signals.ts';
 import { demoInstructions, describeStartup, startedLine } from './cli/startup-report.ts';
 import { ConfigError } from './config/config.ts';
-import { readSettings, type Settings } from './config/read-settings.ts';
-import { createRereader } from './config/reload.ts';
+import { readSettings, type Settings, type SettingsSource } from './config/read-settings.ts';
 import { CLIENT_LIMITS } from './downstream/call.ts';
 import { GatewayError } from './lib/errors.ts';
 import { assertNodeVersion, VERSION } from './lib/version.ts';
@@ -41,7 +40,7 @@ async function main(): Promise<void> {
   if (commandLine.version) return print(`${VERSION}\n`);
 
   const demo = commandLine.demo ? await startDemo() : undefined;
-  const read = () => readSettings(commandLine, process.env, demo);
+  const read: Read = (former) => readSettings(commandLine, process.env, { demo, former });
   if (commandLine.check) {
     const exitCode = CHECK_EXIT_CODES[await runCheck(commandLine, read, print)];
     // Connections and name lookups that the check has abandoned would keep the process alive.
@@ -58,9 +57,12 @@ async function main(): Promise<void> {
   await serve(read, commandLine);
 }
 
+type Read = (former?: SettingsSource) => Settings;
+
 /** Starts the gateway. Resolves when it has started, or is drained before. */
-async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promise<void> {
+async function serve(read: Read, { demo: isDemo }: CommandLine): Promise<void> {
   const { config, source } = read();
+  let former = source;
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT_FAILED;
   const isTerminal = process.stdout.isTTY;
@@ -75,7 +77,6 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
     clientLimits: CLIENT_LIMITS,
   });
   const { logger, server, store, transport } = service;
-  const readAgain = createRereader(source, read);
   handleSignals({
     stop(signal) {
       if (!server.isDraining) process.exitCode = 0;
@@ -87,7 +88,12 @@ async function serve(read: () => Settings, { demo: isDemo }: CommandLine): Promi
       // What was cut may be stuck.
       setTimeout(() => process.exit(), END_MS).unref();
     },
-    reload: () => service.reload(readAgain),
+    reload: () =>
+      service.reload(() => {
+        const next = read(former);
+        former = next.source;
+        return next.config;
+      }),
   });
   const { host, reusePort } = config.server;
   await store?.connect();

@@ -3,7 +3,6 @@
 // Whole: on an old Node an import by name fails before any code can say which one is needed.
 import util, { type parseArgs } from 'node:util';
 
-import { didYouMean } from '../lib/did-you-mean.ts';
 import { VERSION } from '../lib/version.ts';
 
 export const HELP = `inference-gateway ${VERSION}
@@ -41,7 +40,7 @@ const OPTIONS = {
   help: { type: 'boolean', short: 'h' },
 } as const;
 
-/** An option whose value may be left out, which parseArgs cannot describe. */
+/** `=offline` is an optional value of an option, which parseArgs does not have. */
 const CHECK_OFFLINE = '--check=offline';
 
 export type CommandLine = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values'] & {
@@ -54,29 +53,14 @@ export class UsageError extends Error {}
 
 /** Reads the arguments after the script's name. Throws `UsageError`. */
 export function parseCommandLine(args: readonly string[]): CommandLine {
-  const { tokens } = util.parseArgs({
-    args: [...args],
-    options: OPTIONS,
-    strict: false,
-    tokens: true,
-  });
-  for (const token of tokens) {
-    if (token.kind === 'positional') throw new UsageError(`unexpected argument "${token.value}"`);
-    if (token.kind === 'option' && !Object.hasOwn(OPTIONS, token.name)) {
-      const known = Object.keys(OPTIONS).map((name) => `--${name}`);
-      throw new UsageError(`unknown option ${token.rawName}${didYouMean(token.rawName, known)}`);
-    }
-  }
-  const values = parseStrictly(args.map((arg) => (arg === CHECK_OFFLINE ? '--check' : arg)));
-  if (values.json && !values.check) throw new UsageError('--json needs --check');
-  return args.includes(CHECK_OFFLINE) ? { ...values, offline: true } : values;
-}
-
-function parseStrictly(args: string[]): CommandLine {
+  let values: CommandLine;
   try {
-    return util.parseArgs({ args, options: OPTIONS }).values;
+    const known = args.map((arg) => (arg === CHECK_OFFLINE ? '--check' : arg));
+    values = util.parseArgs({ args: known, options: OPTIONS }).values;
   } catch (error) {
     // The first line is "Option '--port <value>' argument missing"; more lines of advice follow.
     throw new UsageError((error as Error).message.split('\n')[0]);
   }
+  if (values.json && !values.check) throw new UsageError('--json needs --check');
+  return args.includes(CHECK_OFFLINE) ? { ...values, offline: true } : values;
 }

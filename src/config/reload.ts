@@ -1,11 +1,8 @@
 /** Settings that are read again while the gateway runs: what has changed, and what cannot change without a restart. */
 
-import { statSync } from 'node:fs';
 import { isDeepStrictEqual } from 'node:util';
 
-import type { Logger } from '../lib/log.ts';
 import { ConfigError, configOf, needsKey, type Config } from './config.ts';
-import type { Settings, SettingsSource } from './read-settings.ts';
 import { SettingValues } from './setting-values.ts';
 
 export type Changes = ReturnType<typeof compareSettings>;
@@ -39,54 +36,4 @@ export function compareSettings(running: Config, next: Config) {
     /** The names of those that differ and have no effect before a restart. */
     needRestart: different.filter(isFixed),
   };
-}
-
-/**
- * Returns a function that calls `read` again. It throws what `read` throws, and `ConfigError` if the file of `source`
- * was found before and no longer exists, is empty now, or is not a regular file. An empty file means the default of
- * every setting: a pipe is empty the second time, and editors empty a file before they write it.
- */
-export function createRereader(source: SettingsSource, read: () => Settings): () => Config {
-  let former = source;
-  return () => {
-    const { path } = former;
-    if (former.isFound && path !== undefined && isNoFile(path)) {
-      throw new ConfigError([`${path}: is not a regular file, and cannot be read again`]);
-    }
-    const next = read();
-    if (former.isFound && !next.source.isFound) {
-      throw new ConfigError([`${path}: does not exist any more`]);
-    }
-    if (former.isFound && !former.isEmpty && next.source.isEmpty) {
-      throw new ConfigError([`${path}: is empty now`]);
-    }
-    former = next.source;
-    return next.config;
-  };
-}
-
-/** Returns false if that cannot be found out: `read` then says why. */
-function isNoFile(path: string): boolean {
-  try {
-    return !statSync(path).isFile();
-  } catch {
-    return false;
-  }
-}
-
-/** Logs a reload that has taken effect. `warnings` are those that the settings before did not have. */
-export function logChanges(logger: Logger, changes: Changes, warnings: readonly string[]): void {
-  const { changed, needRestart } = changes;
-  logger.log('info', 'reloaded', changed.length > 0 ? { changed } : {});
-  if (needRestart.length > 0) {
-    logger.log('warn', 'restart needed', { settings: needRestart });
-  }
-  for (const cause of warnings) logger.log('warn', 'settings warning', { cause });
-}
-
-/** Logs why a reload has no effect: a line for each problem, as `--check` prints it. */
-export function logFailure(logger: Logger, failure: unknown): void {
-  const problems =
-    failure instanceof ConfigError ? failure.problems : [(failure as Error).stack ?? ''];
-  for (const cause of problems) logger.log('error', 'reload failed', { cause });
 }

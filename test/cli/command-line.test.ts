@@ -132,17 +132,14 @@ describe('the command line', { concurrency: 4 }, () => {
   });
 
   const wrong: [args: readonly string[], words: RegExp][] = [
-    [['--prot', '1'], /--prot.*did you mean "--port"\?/],
-    [['--prot=1'], /--prot.*did you mean "--port"\?/],
-    [['--chekc'], /--chekc.*did you mean "--check"\?/],
-    [['--confg=x'], /--confg.*did you mean "--config"\?/],
-    [['--healthchek'], /--healthchek.*did you mean "--healthcheck"\?/],
-    [['-x', '80'], /unknown option -x.*--port/],
+    [['--prot', '1'], /Unknown option '--prot'/],
+    [['--prot=1'], /Unknown option '--prot'/],
+    [['-x', '80'], /Unknown option '-x'/],
     [['-p'], /-p.* missing/],
-    [['--constructor'], /unknown option --constructor/],
-    [['--__proto__=1'], /unknown option --__proto__/],
-    [['serve'], /unexpected argument "serve"/],
-    [['--check', '--', 'x'], /unexpected argument "x"/],
+    [['--constructor'], /Unknown option '--constructor'/],
+    [['--__proto__=1'], /Unknown option '--__proto__'/],
+    [['serve'], /Unexpected argument 'serve'/],
+    [['--check', '--', 'x'], /Unexpected argument 'x'/],
     [['--port'], /--port.* missing/],
     [['--host'], /--host.* missing/],
     [['--workers', '2'], /--workers/],
@@ -574,7 +571,7 @@ fallback = ["openai"]
     ];
     const demo = await startDemo();
     for (const [args, env, host] of runs) {
-      const { config } = readSettings(parseCommandLine(['--demo', ...args]), env, demo);
+      const { config } = readSettings(parseCommandLine(['--demo', ...args]), env, { demo });
       assert.equal(config.server.host, host);
       assert.equal(warningsOf(config).length, host === '127.0.0.1' ? 0 : 1);
     }

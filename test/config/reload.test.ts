@@ -7,7 +7,7 @@ import { describe, test } from 'node:test';
 
 import { loadConfig } from '../../src/config/config.ts';
 import { readSettings } from '../../src/config/read-settings.ts';
-import { compareSettings, createRereader } from '../../src/config/reload.ts';
+import { compareSettings } from '../../src/config/reload.ts';
 import { Reservation } from '../../src/lib/byte-budget.ts';
 import { Secret } from '../../src/lib/secret.ts';
 import { createRedactor } from '../../src/lib/secrets.ts';
@@ -425,8 +425,8 @@ test('a lower max_buffered_bytes lets nothing in until enough is freed, and all 
 describe('a reload with wrong settings', () => {
   test('names the reason if the path cannot be looked up, as at start', (t) => {
     const path = join(emptyFolder(t, { 'gateway.toml': '' }), 'gateway.toml');
-    const read = () => readSettings({ config: path }, {});
-    const reread = createRereader(read().source, read);
+    const { source: former } = readSettings({ config: path }, {});
+    const reread = () => readSettings({ config: path }, {}, { former }).config;
     rmSync(path);
     symlinkSync(path, path);
     assert.throws(reread, { name: 'ConfigError', message: `${path}: cannot be read (ELOOP)` });
@@ -479,13 +479,15 @@ describe('a reload with wrong settings', () => {
       emptyFolder(t, { 'gateway.toml': '[server]\nretries = 1\n' }),
       'gateway.toml',
     );
-    const read = () => readSettings({ config: path }, {});
-    const reread = createRereader(read().source, read);
+    const { source: former } = readSettings({ config: path }, {});
+    const reread = () => readSettings({ config: path }, {}, { former }).config;
     for (const text of ['', ' \n']) {
       writeFileSync(path, text);
       assert.throws(reread, { name: 'ConfigError', message: `${path}: is empty now` });
     }
-    assert.equal(createRereader(read().source, read)().server.retries, 0);
+    const { source: empty } = readSettings({ config: path }, {});
+    const { config } = readSettings({ config: path }, {}, { former: empty });
+    assert.equal(config.server.retries, 0);
     writeFileSync(path, '[server]\nretries = 2\n');
     assert.equal(reread().server.retries, 2);
   });
@@ -509,12 +511,11 @@ describe('a reload with wrong settings', () => {
 
   test('does not fail if there was no file before, and there is none or an empty one now', (t) => {
     const path = join(emptyFolder(t), 'gateway.toml');
-    const source = { text: '', path, isFound: false, isEmpty: false };
-    const { config } = readSettings({}, {}, '');
-    assert.equal(createRereader(source, () => ({ config, source }))(), config);
+    const former = { text: '', path, isFound: false, isEmpty: false };
+    assert.equal(readSettings({}, {}, { former }).config.server.retries, 0);
     writeFileSync(path, '');
-    const reread = createRereader(source, () => readSettings({ config: path }, {}));
-    assert.equal(reread().server.retries, 0);
+    const { config } = readSettings({ config: path }, {}, { former });
+    assert.equal(config.server.retries, 0);
   });
 
   test('is a figure of /metrics until one succeeds', async (t) => {
