@@ -10,7 +10,7 @@ export const MAX_KEY_CHARACTERS = 4096;
 
 /** A token bucket; 0 requests per second are unlimited. */
 export type BucketSettings = Section<'rate_limit.providers.<id>'>;
-export type ClientSettings = ReturnType<typeof readClient>;
+export type ClientSettings = ReturnType<typeof readClients>[number];
 export type AdminSettings = NonNullable<ReturnType<typeof readAdmin>>;
 
 /** Reports a key that no header can carry, and warns of one in quotes. No message contains the key. */
@@ -35,7 +35,7 @@ export function checkCallerKeys(values: SettingValues): void {
     if (row.key !== 'of callers') continue;
     for (const key of new Set([value as string | string[]].flat())) {
       checkKey(values, name, key);
-      if (key.includes('${') && !values.hasProblem(name)) {
+      if (key.includes('${') && !values.wrong.has(name)) {
         const text = '"${" in a key: expected "${NAME}" or "${file:PATH}", and in the file';
         values.problem(name, text);
       }
@@ -57,71 +57,63 @@ export function readClients(
   aliases: ReadonlyMap<string, { readonly targets: readonly string[] }>,
   registered: readonly { readonly id: string; readonly streamUsage: boolean }[],
 ) {
-  const { enabled, keys = [] } = values.section('server.auth');
+  const { enabled, keys: anonymous = [] } = values.section('server.auth');
+  const { primary, fallback = [] } = values.section('providers');
+  const taken = new Set(anonymous);
+  /** Some name that the pattern matches goes to this provider. */
+  const leadsTo = (pattern: string, id: string) =>
+    matches(pattern, id) ||
+    pattern.startsWith(`${id}/`) ||
+    (id === primary && !pattern.includes('/') && !aliases.has(pattern)) ||
+    [...aliases].some(
+      ([alias, { targets }]) =>
+        matches(pattern, alias) && targets.some((target) => target.startsWith(`${id}/`)),
+    );
+  const leadsSomewhere = (pattern: string) =>
+    [...aliases.keys()].some((alias) => matches(pattern, alias)) ||
+    registered.some(({ id }) => leadsTo(pattern, id));
   const names = values.sectionsBelow('clients');
-  const taken = new Set(keys);
   if (names.length > 0 && !enabled) {
     values.problem('clients', 'clients have no effect while server.auth.enabled is false');
   }
-  const { primary, fallback = [] } = values.section('providers');
-  /** Whether some name that the pattern matches goes to this provider. */
-  const leadsTo = (model: string, id: string) => {
-    const matched = [...aliases].filter(([alias]) => matches(model, alias));
-    const isOfAlias = matched.some(([, { targets }]) =>
-      targets.some((target) => target.startsWith(`${id}/`)),
-    );
-    const isOfPrimary = id === primary && !model.includes('/') && !aliases.has(model);
-    return isOfAlias || isOfPrimary || model.startsWith(`${id}/`) || matches(model, id);
-  };
-  const canMatch = (model: string) =>
-    [...aliases.keys()].some((alias) => matches(model, alias)) ||
-    registered.some(({ id }) => leadsTo(model, id));
   return names.map((name) => {
-    const client = readClient(name, values, taken, canMatch);
-    const { models = ['*'], limit } = client;
-    if (limit.tokensPerMinute + limit.tokensPerDay === 0) return client;
-    const uncounted = registered.filter(({ id, streamUsage }) => {
-      const mayAsk = fallback.includes(id) || models.some((model) => leadsTo(model, id));
-      return mayAsk && !streamUsage;
-    });
-    const shown = uncounted.map(({ id }) => id).join(', ');
-    const text = `streams of ${shown} count for its limit in tokens only if they ask for their usage; set stream_usage there`;
-    if (shown) values.warning(`clients.${name}`, text);
-    return client;
+    const path = `clients.${name}`;
+    if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
+      values.problem(path, 'the name of a client is 1 to 64 letters, digits, ".", "_", "@" or "-"');
+    }
+    const section = values.section('clients.<name>', path);
+    const { key, keys = [], models, maxConcurrentRequests, ...limit } = section;
+    const all = [key ?? [], keys].flat();
+    if (all.length === 0) values.problem(`${path}.key`, 'key or keys is required');
+    for (const text of new Set(all)) {
+      const setting = `${path}.${text === key ? 'key' : 'keys'}`;
+      if (taken.has(text)) values.problem(setting, 'another client or [server.auth] has it too');
+      taken.add(text);
+    }
+    for (const model of models ?? []) {
+      const shown = values.asWritten(model);
+      if (!/^[^*]+\*?$|^\*$/.test(model)) {
+        const text = `"${shown}": expected a name, in which "*" may only be the end`;
+        values.problem(`${path}.models`, text);
+      } else if (!leadsSomewhere(model)) {
+        values.warning(`${path}.models`, `"${shown}" is no alias, and of no registered provider`);
+      }
+    }
+    const uncounted = registered
+      .filter(({ streamUsage }) => !streamUsage)
+      .map(({ id }) => id)
+      .filter((id) => fallback.includes(id) || (models ?? ['*']).some((one) => leadsTo(one, id)));
+    if (limit.tokensPerMinute + limit.tokensPerDay > 0 && uncounted.length > 0) {
+      const text = `streams of ${uncounted.join(', ')} count for its limit in tokens only if they ask for their usage; set stream_usage there`;
+      values.warning(path, text);
+    }
+    return { name, keys: toSecrets(all), models, limit, maxConcurrentRequests };
   });
 }
 
 /** Returns true if a pattern of `models` has this name: in full, or up to a `*` at the end. */
 function matches(pattern: string, name: string): boolean {
   return pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
-}
-
-type Test = (model: string) => boolean;
-
-function readClient(name: string, values: SettingValues, taken: Set<string>, canMatch: Test) {
-  const path = `clients.${name}`;
-  if (!/^[A-Za-z0-9._@-]{1,64}$/.test(name)) {
-    values.problem(path, 'the name of a client is 1 to 64 letters, digits, ".", "_", "@" or "-"');
-  }
-  const section = values.section('clients.<name>', path);
-  const { key, keys = [], models, maxConcurrentRequests, ...limit } = section;
-  const all = [...(key === undefined ? [] : [key]), ...keys];
-  if (all.length === 0) values.problem(`${path}.key`, 'key or keys is required');
-  for (const text of new Set(all)) {
-    const setting = `${path}.${text === key ? 'key' : 'keys'}`;
-    if (taken.has(text)) values.problem(setting, 'another client or [server.auth] has it too');
-    taken.add(text);
-  }
-  for (const model of models ?? []) {
-    const shown = values.asWritten(model);
-    if (!/^[^*]+\*?$|^\*$/.test(model)) {
-      const text = `"${shown}": expected a name, in which "*" may only be the end`;
-      values.problem(`${path}.models`, text);
-    } else if (!canMatch(model)) {
-      values.warning(`${path}.models`, `"${shown}" is no alias, and of no registered provider`);
-    }
-  }
-  return { name, keys: toSecrets(all), models, limit, maxConcurrentRequests };
 }
 
 export function toSecrets(keys: Iterable<string> = []): readonly Secret[] {

@@ -6,15 +6,16 @@
 import { isIP } from 'node:net';
 
 import { isNodeSince } from '../lib/version.ts';
+import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import { checkCallerKeys, readAdmin, readClients, toSecrets } from './callers-section.ts';
-import { readProviders } from './providers-section.ts';
+import { readProviders, type ProviderSettings } from './providers-section.ts';
 import { readRateLimit } from './rate-limit-section.ts';
 import { readValues, type ValueSources } from './read-values.ts';
 import type { BalancedTargets, TARGETS } from './setting-kinds.ts';
 import { ConfigError, type SettingValues } from './setting-values.ts';
 
 export type { AdminSettings, BucketSettings, ClientSettings } from './callers-section.ts';
-export type { ProviderSettings } from './providers-section.ts';
+export type { ProviderSettings };
 export type { StoreSettings } from './rate-limit-section.ts';
 export type { Env, Flags } from './read-values.ts';
 export { ConfigError } from './setting-values.ts';
@@ -26,22 +27,9 @@ export function needsKey({ server, clients }: Pick<Config, 'server' | 'clients'>
   return server.auth.enabled && (server.auth.keys.length > 0 || clients.length > 0);
 }
 
-/** It decides whether processes can share a port. */
-export interface Machine {
-  /** Node's version, such as `22.12.0`. */
-  readonly version: string;
-  readonly platform: string;
-}
-
 /** Reads and checks all settings. Throws `ConfigError` with every problem, each with where it was found. */
-export function loadConfig(
-  sources: ValueSources & { readonly machine?: Partial<Machine> },
-): Config {
-  const values = readValues(sources);
-  const isShared = values.plain().get('server.reuse_port')?.value === true;
-  const obstacle = isShared ? whyNoReusePort(sources.machine ?? {}) : undefined;
-  if (obstacle) values.problem('server.reuse_port', obstacle);
-  return configOf(values, sources.memoryBytes ?? Infinity);
+export function loadConfig(sources: ValueSources): Config {
+  return configOf(readValues(sources), sources.memoryBytes ?? Infinity);
 }
 
 /** Checks the values together, and makes the settings of them. Throws `ConfigError` with every problem. */
@@ -50,6 +38,7 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   const { firstTokenTimeoutMs = Infinity, ...server } = values.section('server');
   const trustedProxies = server.trustedProxies ?? [];
   checkProxies(trustedProxies, values);
+  checkReusePort(server.reusePort, values);
   if (server.maxBodyBytes > server.maxBufferedBytes) {
     const text = `requests of more than max_buffered_bytes, ${server.maxBufferedBytes}, are refused all the same`;
     values.warning('server.max_body_bytes', text);
@@ -58,10 +47,10 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   const auth = { enabled, keys: toSecrets(keys) };
   const admin = readAdmin(values);
   const providers = readProviders(values);
-  const registered = providers.registered.map(({ id }) => id);
-  const known = [...registered, ...providers.skipped.map(({ id }) => id)];
+  const { registered, skipped } = providers;
   const aliases = readAliases(values, registered);
-  const clients = readClients(values, aliases, providers.registered);
+  const clients = readClients(values, aliases, registered);
+  const known = [...registered, ...skipped].map(({ id }) => id);
   const rateLimit = readRateLimit(values, known);
   if (values.problems.length > 0) throw new ConfigError(values.problems);
   const password = rateLimit.store?.password;
@@ -87,12 +76,13 @@ export function configOf(values: SettingValues, memoryBytes: number) {
   };
 }
 
-/** Returns the obstacle to several processes at one port (SO_REUSEPORT), or undefined. */
-function whyNoReusePort({ platform = process.platform, version }: Partial<Machine>) {
-  const { node } = process.versions;
-  const isNew = isNodeSince(version ?? node, { major: 22, minor: 12 });
-  if (isNew && platform === 'linux') return undefined;
-  return `needs Linux and Node 22.12 or newer; this is Node ${version ?? node} on ${platform}`;
+/** Several processes at one port need SO_REUSEPORT. */
+function checkReusePort(isShared: boolean, values: SettingValues): void {
+  const { platform, versions } = process;
+  const isNew = isNodeSince(versions.node, { major: 22, minor: 12 });
+  if (!isShared || (isNew && platform === 'linux')) return;
+  const text = `needs Linux and Node 22.12 or newer; this is Node ${versions.node} on ${platform}`;
+  values.problem('server.reuse_port', text);
 }
 
 /** Each must be an address, or a range as `<address>/<prefix length>`. */
@@ -116,34 +106,32 @@ export interface AliasSettings {
   readonly weights?: ReadonlyMap<string, number>;
 }
 
-function readAliases(values: SettingValues, registered: readonly string[]) {
+function readAliases(values: SettingValues, registered: readonly ProviderSettings[]) {
   const aliases = new Map<string, AliasSettings>();
-  const hidden = values.hiddenKeys();
+  const keys = values.secrets().filter(({ isKey }) => isKey);
   for (const [name, { value }] of values.plain()) {
     if (!name.startsWith('aliases.')) continue;
     const alias = name.slice('aliases.'.length);
-    // Names are printed.
-    if (hidden.has(alias)) {
+    // Names are printed. A shorter key is a placeholder.
+    if (alias.length >= SHORTEST_SECRET_CHARACTERS && keys.some((key) => key.is(alias))) {
       values.problem('aliases', 'a configured key is the name of an alias; choose another name');
       continue;
     }
     const written = value as NonNullable<typeof TARGETS.default>;
-    const table = typeof written === 'object' && 'targets' in written ? written : undefined;
-    const targets = table?.targets ?? [written as string | string[]].flat();
-    const { balance = 'order', weights } = table ?? {};
+    const isTable = typeof written === 'object' && 'targets' in written;
+    const table: BalancedTargets = isTable ? written : { targets: [written].flat() };
+    const { targets, balance = 'order', weights } = table;
     if (targets.length === 0) values.problem(name, 'name one model at least');
     for (const target of targets) {
-      const slash = target.indexOf('/');
-      if (slash < 1 || slash === target.length - 1) {
+      const [, id] = /^([^/]+)\/./s.exec(target) ?? [];
+      if (id === undefined) {
         values.problem(name, 'expected "<provider_id>/<model_name>"');
-      } else if (!registered.includes(target.slice(0, slash))) {
-        const shown = values.asWritten(target, target.slice(0, slash));
-        values.warning(name, `provider "${shown}" is not registered`);
+      } else if (!registered.some((provider) => provider.id === id)) {
+        values.warning(name, `provider "${values.asWritten(target, id)}" is not registered`);
       }
     }
-    const isWeighted = balance === 'weighted';
     const isWhole = weights?.length === targets.length && weights.some((weight) => weight > 0);
-    if (isWeighted ? !isWhole : weights) {
+    if (balance === 'weighted' ? !isWhole : weights) {
       const text = 'balance = "weighted" needs one for each target, not all 0; others have none';
       values.problem(`${name}.weights`, text);
     }

@@ -25,20 +25,20 @@ export function readProviders(values: SettingValues) {
   }
 
   const known = [...registered, ...skipped].map(({ id }) => id);
-  const defaultModels = new Map(registered.map(({ id, defaultModel }) => [id, defaultModel]));
-  const named = fallback.map((id) => ['providers.fallback', id]);
-  if (primary !== undefined) named.push(['providers.primary', primary]);
-  for (const [name = '', id = ''] of named) {
+  const check = (name: string, id: string) => {
     const shown = values.asWritten(id);
+    const provider = registered.find((one) => one.id === id);
     if (!known.includes(id)) {
       values.problem(name, `no such provider "${shown}"${didYouMean(id, known)}`);
-    } else if (skipped.some((provider) => provider.id === id)) {
+    } else if (!provider) {
       values.warning(name, `provider "${shown}" is not registered`);
-    } else if (name === 'providers.fallback' && !defaultModels.get(id)) {
+    } else if (name === 'providers.fallback' && !provider.defaultModel) {
       const text = `"${shown}" has no default_model, and is asked for the requested model`;
       values.warning(name, text);
     }
-  }
+  };
+  for (const id of fallback) check('providers.fallback', id);
+  if (primary !== undefined) check('providers.primary', primary);
   return { registered, skipped, primary, fallback, fallbackOn };
 }
 
@@ -52,14 +52,18 @@ function readProvider(id: string, values: SettingValues) {
   if (!/^[A-Za-z0-9._-]{1,64}$/.test(id)) {
     values.problem(path, 'a provider id is 1 to 64 letters, digits, ".", "_" or "-"');
   }
-  const { enabled, apiKey, ...section } = values.section('providers.<id>', path);
-  const keys = textsOfKeys(path, apiKey, section.apiKeys, values);
+  const { enabled, apiKey = '', ...section } = values.section('providers.<id>', path);
+  const listed = (section.apiKeys ?? []).map((text) => text.trim()).filter((text) => text !== '');
+  // A variable's key is used if the file has none.
+  const isOfVariable = values.plain().get(`${path}.api_key`)?.origin !== undefined;
+  const own = isOfVariable && listed.length > 0 ? '' : apiKey.trim();
+  const keys = new Set(own === '' ? listed : [own, ...listed]);
   const settings = {
     ...section,
     id,
     baseUrl: readBaseUrl(id, section.baseUrl, values),
     /** One at least, to be used in turn. */
-    apiKeys: toSecrets(new Set(keys.map(({ text }) => text))),
+    apiKeys: toSecrets(keys),
     /** Sent with each request, names in lower case. */
     headers: readHeaders(`${path}.headers`, section.headers, values),
     /** Headers of the client's requests that the provider gets; names in lower case, undefined without any. */
@@ -71,24 +75,11 @@ function readProvider(id: string, values: SettingValues) {
   const twice = settings.forwardHeaders?.find((name) => Object.hasOwn(settings.headers, name));
   if (twice) values.problem(`${path}.forward_headers`, `"${twice}" is in headers too`);
   if (!enabled) return 'enabled = false';
-  if (settings.apiKeys.length === 0) return withoutKey(id);
-  for (const { name, text } of keys) checkKey(values, name, text);
+  if (keys.size === 0) return withoutKey(id);
+  for (const text of keys)
+    checkKey(values, `${path}.${text === own ? 'api_key' : 'api_keys'}`, text);
   warnOfBaseUrl(`${path}.base_url`, settings.baseUrl, values);
   return settings;
-}
-
-/** The keys of a provider with their settings, as often as they are there. A variable's key is used if the file has none. */
-function textsOfKeys(
-  path: string,
-  single = '',
-  more: readonly string[] = [],
-  values: SettingValues,
-): { name: string; text: string }[] {
-  const inList = more.map((text) => ({ name: `${path}.api_keys`, text: text.trim() }));
-  const own = { name: `${path}.api_key`, text: single.trim() };
-  const hasList = inList.some(({ text }) => text !== '');
-  const all = hasList && values.plain().get(own.name)?.origin ? inList : [own, ...inList];
-  return all.filter(({ text }) => text !== '');
 }
 
 /** Checks the URL, and returns it without a slash at its end. */

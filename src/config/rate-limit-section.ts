@@ -42,7 +42,7 @@ function readStore(url: string | undefined, prefix: string, values: SettingValue
     values.problem('rate_limit.prefix', `expected ${expected}`);
   }
   // An unset variable in it has been reported.
-  if (url === undefined || values.hasProblem('rate_limit.store')) return undefined;
+  if (url === undefined || values.wrong.has('rate_limit.store')) return undefined;
   const parsed = parseStoreUrl(url);
   // The names of the keys in the store begin with the prefix.
   if (typeof parsed !== 'string') return { ...parsed, prefix };

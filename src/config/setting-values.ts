@@ -4,7 +4,6 @@
  */
 
 import { Secret } from '../lib/secret.ts';
-import { SHORTEST_SECRET_CHARACTERS } from '../lib/secrets.ts';
 import type { Setting } from './setting-kinds.ts';
 import { SETTINGS } from './settings-table.ts';
 
@@ -45,9 +44,10 @@ export type Section<P extends keyof Table> = {
 export class SettingValues {
   readonly problems: string[] = [];
   readonly warnings: string[] = [];
+  /** The names of settings with a problem. */
+  readonly wrong = new Set<string>();
   readonly #filePrefix: string;
   readonly #values: Map<string, SettingValue>;
-  readonly #wrong = new Set<string>();
   /** Texts in which references were replaced, which may be keys, with the text in the file. */
   readonly #written = new Map<string, string>();
 
@@ -74,16 +74,6 @@ export class SettingValues {
    * id in place of a key is a placeholder for a local server: to hide it would hide the name in the log.
    */
   secrets(): Secret[] {
-    return this.#secretTexts().map(({ text, isKey }) => new Secret(text, { isKey }));
-  }
-
-  /** The keys of `secrets` that are hidden wherever they stand, as text: shorter ones are placeholders. Not for output. */
-  hiddenKeys(): ReadonlySet<string> {
-    const keys = this.#secretTexts().flatMap(({ text, isKey }) => (isKey ? text : []));
-    return new Set(keys.filter(({ length }) => length >= SHORTEST_SECRET_CHARACTERS));
-  }
-
-  #secretTexts(): { text: string; isKey: boolean }[] {
     const ids = new Set(this.sectionsBelow('providers').map((id) => id.toLowerCase()));
     return [...this.#values].flatMap(([name, { value, row }]) => {
       if (!row.key) return [];
@@ -91,7 +81,7 @@ export class SettingValues {
       const texts: string[] = typeof value === 'string' ? [value] : Object.values(value!);
       return texts
         .filter((text) => row.key === 'of callers' || !ids.has(text.trim().toLowerCase()))
-        .map((text) => ({ text: isKey ? text.trim() : text, isKey }));
+        .map((text) => new Secret(isKey ? text.trim() : text, { isKey }));
     });
   }
 
@@ -112,22 +102,16 @@ export class SettingValues {
 
   /** The names of the sections below this one that have a value. */
   sectionsBelow(path: string): string[] {
-    const ids = [...this.#values.keys()]
+    const keys = [...this.#values.keys()]
       .filter((name) => name.startsWith(`${path}.`))
-      .map((name) => name.slice(path.length + 1))
-      .filter((name) => name.includes('.'))
-      // An id may have dots, the key behind it has none.
-      .map((name) => name.slice(0, name.lastIndexOf('.')));
+      .map((name) => name.slice(path.length + 1));
+    // An id may have dots, the key behind it has none.
+    const ids = keys.flatMap((key) => /^(.*)\./s.exec(key)?.[1] ?? []);
     return [...new Set(ids)];
   }
 
-  /** Returns true if a problem with the value was reported. */
-  hasProblem(name: string): boolean {
-    return this.#wrong.has(name);
-  }
-
   problem(name: string, text: string, origin = this.#values.get(name)?.origin): void {
-    this.#wrong.add(name);
+    this.wrong.add(name);
     this.problems.push(`${origin ?? `${this.#filePrefix}${name}`}: ${text}`);
   }
 

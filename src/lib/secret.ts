@@ -18,6 +18,10 @@ export class Secret {
     return this.#text;
   }
 
+  is(text: string): boolean {
+    return this.#text === text;
+  }
+
   toString(): string {
     return '[secret]';
   }

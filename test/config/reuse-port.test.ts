@@ -17,6 +17,19 @@ function problemsOf(sources: Partial<Sources>): readonly string[] {
   return [];
 }
 
+/** Gives properties of `process` other values, and returns a function that restores them. */
+function replaceProcess(values: Partial<typeof process>): () => void {
+  const former = Object.keys(values).map(
+    (name) => [name, Object.getOwnPropertyDescriptor(process, name)!] as const,
+  );
+  for (const [name, value] of Object.entries(values)) {
+    Object.defineProperty(process, name, { value, configurable: true });
+  }
+  return () => {
+    for (const [name, descriptor] of former) Object.defineProperty(process, name, descriptor);
+  };
+}
+
 const TOML = '[server]\nreuse_port = true';
 
 test('reuse_port is refused below Node 22.12 and elsewhere than on Linux, with the reason', () => {
@@ -27,10 +40,14 @@ test('reuse_port is refused below Node 22.12 and elsewhere than on Linux, with t
     ['20.19.0', 'linux', true],
     ['24.0.0', 'darwin', true],
   ] as const) {
+    const restore = replaceProcess({
+      platform,
+      versions: { ...process.versions, node: version },
+    });
     const expected = `server.reuse_port: needs Linux and Node 22.12 or newer; this is Node ${version} on ${platform}`;
-    const problems = problemsOf({ toml: TOML, machine: { version, platform } });
-    assert.deepEqual(problems, isRefused ? [expected] : []);
-    assert.deepEqual(problemsOf({ machine: { version, platform } }), []);
+    assert.deepEqual(problemsOf({ toml: TOML }), isRefused ? [expected] : []);
+    assert.deepEqual(problemsOf({}), []);
+    restore();
   }
 });
 
