@@ -14,7 +14,7 @@ import type { CompletionServices } from './gateway/ask-provider.ts';
 import { createGateway } from './gateway/gateway.ts';
 import { createModelList, type ModelListCache } from './gateway/model-list.ts';
 import { ByteBudget } from './lib/byte-budget.ts';
-import { createLogger, type LogEntry, type LogSettings } from './lib/log.ts';
+import { createLogger, type LogSettings } from './lib/log.ts';
 import type { RequestObserver } from './request/facts.ts';
 import { createRedactor } from './lib/secrets.ts';
 import { CircuitBreaker } from './policy/circuit-breaker.ts';
@@ -35,7 +35,6 @@ export interface Runtime {
   readonly droppedLogLines?: () => number;
   /** The log goes to a terminal. */
   readonly isTerminal: boolean;
-  readonly colour: boolean;
   readonly clientLimits: typeof CLIENT_LIMITS;
 }
 
@@ -169,11 +168,15 @@ function createParts(
   observers: Observers,
   { createTransport: create, openStore }: typeof OUTSIDE,
 ) {
-  const { colour, writeLog: write } = runtime;
-  const toText = (entry: LogEntry) => formatText(entry, colour);
+  const { writeLog: write } = runtime;
   const { store } = config.rateLimit;
   const redact = createRedactor(config.secrets);
-  const logger = createLogger({ ...logSettingsOf(config, runtime), toText, write, redact });
+  const logger = createLogger({
+    ...logSettingsOf(config, runtime),
+    toText: formatText,
+    write,
+    redact,
+  });
   const modelLists: ModelListCache = new WeakMap();
   const breaker = new CircuitBreaker(logger);
   const incidents = new Incidents({

@@ -19,8 +19,7 @@ import { createTransport } from './upstream/transport.ts';
 
 /** For all providers and the store together: they are asked side by side. */
 const CHECK_TIMEOUT_MS = 5000;
-const TIMEOUT = new Error('the time of the check is over');
-const TIMEOUT_TEXT = `timeout: no answer in ${CHECK_TIMEOUT_MS / 1000} s`;
+const TIMEOUT = new Error(`timeout: no answer in ${CHECK_TIMEOUT_MS / 1000} s`);
 /** The fastest reply of the store counts: another may be late because the machine is busy. */
 const STORE_RUNS = 5;
 
@@ -47,8 +46,8 @@ export async function runCheck(
   const { config } = settings;
   if (!json) print(describeConfig(settings));
   const live = offline ? undefined : await checkLive(config);
-  const results = live && [...live.checks, ...(live.store ? [live.store] : [])];
-  const ok = !results || (live.checks.length > 0 && results.every((one) => one.ok));
+  const results = [...(live?.checks ?? []), live?.store ?? []].flat();
+  const ok = !live || (live.checks.length > 0 && results.every((one) => one.ok));
   if (json) printJson({ ok, ...documentOf(settings), ...live });
   else if (live) print(describeChecks(live));
   return ok ? 'ok' : 'failed';
@@ -124,10 +123,10 @@ async function checkProviders({ server, providers }: Config) {
 interface Result {
   /** The gateway can use the provider with this key. */
   readonly ok: boolean;
-  /** Undefined if it did not answer. */
-  readonly status: number | undefined;
-  /** Undefined if it has no list. */
-  readonly models: number | undefined;
+  /** Absent if it did not answer. */
+  readonly status?: number;
+  /** Absent if it has no list. */
+  readonly models?: number;
   /** The result in words, for the operator. */
   readonly message: string;
 }
@@ -139,12 +138,12 @@ async function checkKey(settings: ProviderSettings, fetch: Promise<unknown[] | n
     if (typeof result === 'number') return withoutList(settings, result);
     return { ok: true, status: 200, models: result.length, message: countModels(result.length) };
   } catch (thrown) {
-    if (thrown === TIMEOUT) return failed(undefined, TIMEOUT_TEXT);
+    if (thrown === TIMEOUT) return { ok: false, message: TIMEOUT.message };
     const failure = upstreamFailure(thrown, settings.id);
     // The answer was read, and is no list.
     if (!(failure instanceof GatewayError)) return withoutList(settings, 200);
     const what = failure.details.unreachable ? 'unreachable' : 'no usable answer';
-    return failed(undefined, `${what}: ${causeOf(failure)}`);
+    return { ok: false, message: `${what}: ${causeOf(failure)}` };
   }
 }
 
@@ -153,22 +152,22 @@ function withoutList({ baseUrl, models }: ProviderSettings, status: number): Res
   // The answer shows that the key is not refused, and the gateway needs no list.
   if (models && (status === 200 || NO_LIST.has(status))) {
     const message = `no model list; the settings list ${countModels(models.length)}`;
-    return { ok: true, status, models: undefined, message };
+    return { ok: true, status, message };
   }
-  if (status === 401 || status === 403) return failed(status, 'key refused');
+  return { ok: false, status, message: whyNoList(baseUrl, status) };
+}
+
+function whyNoList(baseUrl: string, status: number): string {
+  if (status === 401 || status === 403) return 'key refused';
   // Gemini and xAI answer so to a wrong key.
-  if (status === 400) return failed(status, 'Bad Request; is the key right?');
+  if (status === 400) return 'Bad Request; is the key right?';
   const hint = /\/v\d/.test(baseUrl)
     ? 'is base_url right? A provider without a list needs models = ["…"]'
     : 'is /v1 missing in base_url?';
-  if (status === 404) return failed(status, hint);
-  if (status === 200) return failed(status, `not a model list; ${hint}`);
-  if (status >= 300 && status < 400) return failed(status, 'redirects; is base_url right?');
-  return failed(status, STATUS_CODES[status] ?? 'unknown status');
-}
-
-function failed(status: number | undefined, message: string): Result {
-  return { ok: false, status, models: undefined, message };
+  if (status === 404) return hint;
+  if (status === 200) return `not a model list; ${hint}`;
+  if (status >= 300 && status < 400) return 'redirects; is base_url right?';
+  return STATUS_CODES[status] ?? 'unknown status';
 }
 
 function countModels(count: number): string {
@@ -177,14 +176,15 @@ function countModels(count: number): string {
 
 /** Connects to the store as the gateway does, and measures how soon its script answers. No message has the password. */
 async function checkStore(settings: StoreSettings, redact: (text: string) => string) {
-  return await new Promise<Pick<Result, 'ok' | 'message'>>((resolve) => {
+  return await new Promise<Result>((resolve) => {
     const measure = async () => {
-      let fastestMs = Infinity;
-      for (let i = 0; i < STORE_RUNS; i += 1) {
+      const times: number[] = [];
+      while (times.length < STORE_RUNS) {
         const startMs = performance.now();
         await connection.run([]);
-        fastestMs = Math.min(fastestMs, performance.now() - startMs);
+        times.push(performance.now() - startMs);
       }
+      const fastestMs = Math.min(...times);
       const ok = fastestMs <= ANSWER_MS;
       const hint = ok ? '' : `; a request waits for ${ANSWER_MS} ms`;
       resolve({ ok, message: `answers in ${Math.ceil(fastestMs)} ms${hint}` });
@@ -197,6 +197,6 @@ async function checkStore(settings: StoreSettings, redact: (text: string) => str
       onEnd: (cause) =>
         resolve({ ok: false, message: escapeControlCharacters(redact(cause), Infinity) }),
     });
-    setTimeout(() => connection.end(TIMEOUT_TEXT), CHECK_TIMEOUT_MS).unref();
+    setTimeout(() => connection.end(TIMEOUT.message), CHECK_TIMEOUT_MS).unref();
   });
 }

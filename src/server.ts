@@ -65,15 +65,13 @@ async function serve(read: Read, { demo: isDemo }: CommandLine): Promise<void> {
   let former = source;
   // If nothing keeps the process alive before it listens, it has failed.
   process.exitCode = EXIT_FAILED;
-  const isTerminal = process.stdout.isTTY;
   const writer = createLineWriter(process.stdout, (lines) => {
     service.logger.log('warn', 'log lines were dropped', { lines });
   });
   const service: Service = createService(config, {
     writeLog: writer.write,
     droppedLogLines: () => writer.droppedLines,
-    isTerminal,
-    colour: isTerminal && !process.env['NO_COLOR'],
+    isTerminal: process.stdout.isTTY,
     clientLimits: CLIENT_LIMITS,
   });
   const { logger, server, store, transport } = service;

@@ -3,6 +3,7 @@
  * gateway forwards to it as to any provider.
  */
 
+import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -13,13 +14,10 @@ const CREATED = 1_767_225_600;
 
 interface DemoRequest {
   readonly stream?: boolean;
-  readonly stream_options?: { readonly include_usage?: boolean };
   readonly messages: readonly { readonly content?: Content }[];
 }
 
 type Content = string | readonly { readonly text?: string }[] | null;
-
-const USAGE = { prompt_tokens: 0, completion_tokens: 0, total_tokens: 0 };
 
 /** Starts the demo upstream on a free loopback port. Returns the text of a settings file that names it. */
 export async function startDemo(): Promise<string> {
@@ -31,11 +29,8 @@ export async function startDemo(): Promise<string> {
       else sendJson(response, { error: { message: 'not a chat request' } }, 400);
     });
   });
-  await new Promise<void>((resolve) => {
-    server.listen(0, '127.0.0.1', resolve);
-  });
   // It does not keep the process alive after the gateway has stopped.
-  server.unref();
+  await once(server.listen(0, '127.0.0.1').unref(), 'listening');
   const { port } = server.address() as AddressInfo;
   return [
     '[server]',
@@ -49,20 +44,16 @@ export async function startDemo(): Promise<string> {
 
 async function onRequest(request: IncomingMessage, response: ServerResponse): Promise<void> {
   if (request.method === 'GET') {
-    sendJson(response, { object: 'list', data: [{ id: MODEL, object: 'model' }] });
-    return;
+    return sendJson(response, { object: 'list', data: [{ id: MODEL, object: 'model' }] });
   }
   const chunks: Buffer[] = [];
   for await (const part of request) chunks.push(part as Buffer);
   const body = JSON.parse(Buffer.concat(chunks).toString()) as DemoRequest;
   const content = `You said: ${textOf(body.messages.at(-1)?.content)}`;
-  if (body.stream) {
-    await sendEvents(response, content, body.stream_options?.include_usage ?? false);
-    return;
-  }
+  if (body.stream) return sendEvents(response, content);
   const message = { role: 'assistant', content };
   const choices = [{ index: 0, message, finish_reason: 'stop' }];
-  sendJson(response, { ...completion('chat.completion', choices), usage: USAGE });
+  sendJson(response, completion('chat.completion', choices));
 }
 
 /** The text of a message; its other parts, such as images, are left out. */
@@ -82,25 +73,18 @@ function sendJson(response: ServerResponse, body: object, status = 200): void {
   response.setHeader('content-type', 'application/json').end(JSON.stringify(body));
 }
 
-async function sendEvents(
-  response: ServerResponse,
-  answer: string,
-  includeUsage: boolean,
-): Promise<void> {
+async function sendEvents(response: ServerResponse, answer: string): Promise<void> {
   response.setHeader('content-type', 'text/event-stream');
-  const send = (choices: readonly object[], rest?: object) => {
-    const chunk = { ...completion('chat.completion.chunk', choices), ...rest };
+  const send = (delta: object, finish_reason: string | null = null) => {
+    const chunk = completion('chat.completion.chunk', [{ index: 0, delta, finish_reason }]);
     response.write(`data: ${JSON.stringify(chunk)}\n\n`);
   };
-  const sendDelta = (delta: object, finish_reason: string | null = null) =>
-    send([{ index: 0, delta, finish_reason }]);
-  sendDelta({ role: 'assistant', content: '' });
+  send({ role: 'assistant', content: '' });
   for (const word of answer.split(/(?<= )/)) {
     if (response.destroyed) return;
-    sendDelta({ content: word });
+    send({ content: word });
     await sleep(WORD_INTERVAL_MS);
   }
-  sendDelta({}, 'stop');
-  if (includeUsage) send([], { usage: USAGE });
+  send({}, 'stop');
   response.end('data: [DONE]\n\n');
 }

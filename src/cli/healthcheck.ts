@@ -20,8 +20,16 @@ export async function checkHealth(
   env: Env,
   readConfig: () => Config,
 ): Promise<{ isHealthy: boolean; text: string }> {
-  const url = findUrl(flags, env, readConfig);
-  if (url instanceof ConfigError) return { isHealthy: false, text: `${url.message}\n` };
+  let url: string;
+  try {
+    const { server } = readConfig();
+    url = localUrl(server.host, server.port);
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error;
+    const port = Number(flags.port ?? env['GATEWAY_PORT']);
+    if (!(port > 0)) return { isHealthy: false, text: `${error.message}\n` };
+    url = localUrl(flags.host ?? (env['GATEWAY_HOST'] || LOOPBACK), port);
+  }
   try {
     // fetch refuses some ports, and the default agent may use the environment's proxy.
     const request = get(`${url}/health`, { signal: AbortSignal.timeout(TIMEOUT_MS), agent: false });
@@ -30,17 +38,5 @@ export async function checkHealth(
     return { isHealthy: response.statusCode === 200, text: `${text}\n` };
   } catch {
     return { isHealthy: false, text: 'not reachable\n' };
-  }
-}
-
-function findUrl({ host, port }: Flags, env: Env, readConfig: () => Config) {
-  try {
-    const { server } = readConfig();
-    return localUrl(server.host, server.port);
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error;
-    const named = Number(port ?? env['GATEWAY_PORT']);
-    if (!(named > 0)) return error;
-    return localUrl(host ?? (env['GATEWAY_HOST'] || LOOPBACK), named);
   }
 }

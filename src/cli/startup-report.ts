@@ -33,6 +33,10 @@ export function describeStartup(started: Started): string {
     return `aliases    ${alias} -> ${targets.join(', ')}${balance === 'order' ? '' : ` (${how})`}`;
   });
   const overridden = [...config.values.plain()].filter(([, { overridesFile }]) => overridesFile);
+  const configured = providers.skipped.filter(({ isConfigured }) => isConfigured);
+  const skipped = configured.map(({ id, reason }) => `${id} (${reason})`);
+  const rest = providers.skipped.length - configured.length;
+  if (rest > 0) skipped.push(`${rest} built-in providers without a key (--check lists them)`);
   return toLines([
     `inference-gateway ${VERSION} on Node ${node}`,
     `listening  ${url}${LOOPBACK_OF.has(host) ? ` (all interfaces, ${host})` : ''}`,
@@ -40,7 +44,7 @@ export function describeStartup(started: Started): string {
     `settings   ${source.text}`,
     ...overridden.map(([name, { origin }]) => `overridden ${name} by ${origin}`),
     `providers  ${ids.join(', ') || NO_PROVIDERS}`,
-    `skipped    ${describeSkipped(providers.skipped) || 'none'}`,
+    `skipped    ${skipped.join(', ') || 'none'}`,
     ...(aliases.size > 0 ? aliasLines : ['aliases    none']),
     `upstream   ${transport.description}`,
     ...[...warningsOf(config), ...transport.limitations].map(describeWarning),
@@ -73,16 +77,6 @@ export function localUrl(host: string, port: number): string {
   return `http://${target.includes(':') ? `[${target}]` : target}:${port}`;
 }
 
-/** Built-in providers without a section in the file are only counted; `--check` lists them. */
-function describeSkipped(skipped: Config['providers']['skipped']): string {
-  const configured = skipped.filter(({ isConfigured }) => isConfigured);
-  const rest = skipped.length - configured.length;
-  return [
-    ...configured.map(({ id, reason }) => `${id} (${reason})`),
-    ...(rest > 0 ? [`${rest} built-in providers without a key (--check lists them)`] : []),
-  ].join(', ');
-}
-
 export function describeWarning(text: string): string {
   return `warning    ${text}`;
 }
@@ -93,15 +87,13 @@ export function warningsOf(config: Config): string[] {
   const warnings = [...config.warnings];
   if (needsKey(config)) return warnings;
   const token = auth.enabled ? 'any token' : 'no token';
+  const served = `is served, with ${token}; set [server.auth] keys`;
   if (!isLoopback(host)) {
-    warnings.push(
-      `every client that can connect to ${host} is served, with ${token}; set [server.auth] keys, or host = "127.0.0.1"`,
-    );
+    const text = `every client that can connect to ${host} ${served}, or host = "127.0.0.1"`;
+    warnings.push(text);
   }
   if (trustedProxies.length > 0) {
-    warnings.push(
-      `every client of the proxies in trusted_proxies is served, with ${token}; set [server.auth] keys`,
-    );
+    warnings.push(`every client of the proxies in trusted_proxies ${served}`);
   }
   return warnings;
 }
@@ -109,13 +101,10 @@ export function warningsOf(config: Config): string[] {
 /** The text that `--demo` prints: requests to copy. */
 export function demoInstructions(host: string, port: number): string {
   const url = `${localUrl(host, port)}/v1/chat/completions`;
-  const body = (stream: boolean) =>
-    JSON.stringify({
-      model: 'demo/echo',
-      ...(stream ? { stream } : {}),
-      messages: [{ role: 'user', content: 'Hello, gateway!' }],
-    });
-  const curl = (flags: string, stream: boolean) =>
-    `curl ${flags} ${url} -H 'Authorization: Bearer any-token' -H 'Content-Type: application/json' -d '${body(stream)}'`;
-  return `\nTry it:\n\n  ${curl('-s', false)}\n\n  ${curl('-sN', true)}\n\n`;
+  const curl = (flags: string, more: object) => {
+    const messages = [{ role: 'user', content: 'Hello, gateway!' }];
+    const body = JSON.stringify({ model: 'demo/echo', ...more, messages });
+    return `  curl ${flags} ${url} -H 'Authorization: Bearer any-token' -H 'Content-Type: application/json' -d '${body}'\n\n`;
+  };
+  return `\nTry it:\n\n${curl('-s', {})}${curl('-sN', { stream: true })}`;
 }

@@ -5,8 +5,6 @@ import type { FlatFacts, LogEntry, LogFacts } from '../lib/log.ts';
 import type { RequestFacts } from '../request/facts.ts';
 import { escapeControlCharacters } from '../lib/secrets.ts';
 
-const ANSI_COLOURS = { error: 31, warn: 33, info: 32, debug: 36, trace: 90 } as const;
-const GREY = 90;
 const MAX_COLUMNS = 120;
 const MAX_MESSAGE_CHARACTERS = 2000;
 const MAX_TEXT_VALUE_CHARACTERS = 500;
@@ -15,24 +13,14 @@ const WORD = /^[^\s"=\\]+$/;
 const ARRAY_WORD = /^[^\s"=\\,[\]]+$/;
 
 /** Returns the entry as text, with its line end. A failed request has more lines: one for each attempt, and its ids. */
-export function formatText({ time, level, message, ...facts }: LogEntry, colour: boolean): string {
-  const paint = (code: number, text: string) => (colour ? `\u001b[${code}m${text}\u001b[0m` : text);
-  const paintLevel = (text: string) => paint(ANSI_COLOURS[level], text);
+export function formatText({ time, level, message, ...facts }: LogEntry): string {
   const clock = time.slice(11, 23);
-  if (message === 'request') {
-    return formatRequest(clock, facts as unknown as RequestFacts, paintLevel);
-  }
-  const label = paintLevel(level.toUpperCase().padEnd(5));
+  if (message === 'request') return formatRequest(clock, facts as unknown as RequestFacts);
   const text = escapeControlCharacters(message, MAX_MESSAGE_CHARACTERS);
-  const pairs = pairsOf(facts, (name) => paint(GREY, name));
-  return `${clock} ${label} ${[text, ...pairs].join(' ')}\n`;
+  return `${clock} ${level.toUpperCase().padEnd(5)} ${[text, ...pairsOf(facts)].join(' ')}\n`;
 }
 
-function formatRequest(
-  clock: string,
-  facts: RequestFacts,
-  paint: (outcome: string) => string,
-): string {
+function formatRequest(clock: string, facts: RequestFacts): string {
   const { client, model, outcome, status, tries = [] } = facts;
   const isOk = outcome === 'ok';
   const asked = `${facts.provider}/${facts.upstream_model}`;
@@ -44,14 +32,15 @@ function formatRequest(
     tokensOf(facts),
     isOk && tries.length > 1 ? `${tries.length} tries` : '',
   ].filter((text) => text !== '');
-  const end = `  ${figures.join('  ')}`;
   const start = `${clock} ${outcome.padEnd(14)} ${status ?? '---'}  `;
-  const who = client === undefined ? '' : `${client}  `;
-  const middle = shorten(
-    escapeControlCharacters(who + what, Infinity),
-    MAX_COLUMNS - start.length - end.length,
+  const end = `  ${figures.join('  ')}`;
+  const middle = escapeControlCharacters(
+    client === undefined ? what : `${client}  ${what}`,
+    Infinity,
   );
-  const line = `${start.replace(outcome, paint(outcome))}${middle}${end}\n`;
+  const room = MAX_COLUMNS - start.length - end.length;
+  const shown = middle.length > room ? `${middle.slice(0, room - 1)}…` : middle;
+  const line = `${start}${shown}${end}\n`;
   if (isOk) return line;
   const { cause, limit, reason, remote, request_id } = facts;
   const details = pairsOf({ reason, limit, cause, remote, request_id }).join(' ');
@@ -74,15 +63,11 @@ function formatMs(ms: number): string {
   return ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
 
-function shorten(text: string, maxCharacters: number): string {
-  return text.length > maxCharacters ? `${text.slice(0, maxCharacters - 1)}…` : text;
-}
-
 /** In an array, `word` is ARRAY_WORD. */
-function pairsOf(facts: LogFacts, paint = (name: string) => name, word = WORD): string[] {
+function pairsOf(facts: LogFacts, word = WORD): string[] {
   return Object.entries(facts)
     .filter(([, value]) => value !== undefined)
-    .map(([name, value]) => `${paint(`${name}=`)}${formatValue(value, word)}`);
+    .map(([name, value]) => `${name}=${formatValue(value, word)}`);
 }
 
 /** Quotes a text as JSON does, unless it is one word: with a space and `=` in it, it could forge a field. */
@@ -91,7 +76,7 @@ function formatValue(value: unknown, word = WORD): string {
     const entries = value.map((entry: string | FlatFacts) =>
       typeof entry === 'string'
         ? formatValue(entry, ARRAY_WORD)
-        : pairsOf(entry, undefined, ARRAY_WORD).join(' '),
+        : pairsOf(entry, ARRAY_WORD).join(' '),
     );
     return `[${entries.join(', ')}]`;
   }

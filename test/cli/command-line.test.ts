@@ -590,21 +590,6 @@ fallback = ["openai"]
     });
   });
 
-  test('--demo sends a chunk with the usage before [DONE] if stream_options.include_usage is set', async (t) => {
-    const { port } = await startGateway(t, { toml: await startDemo() });
-    for (const include_usage of [true, false]) {
-      const more = { model: 'demo/echo', stream: true, stream_options: { include_usage } };
-      const data = dataOf(await openChat(port, chatBody(more)).ended);
-      assert.equal(data.at(-1), '[DONE]');
-      const chunks = data.slice(0, -1).map((json) => JSON.parse(json) as Record<string, unknown>);
-      assert.deepEqual(
-        chunks.filter(({ usage }) => usage).map(({ choices }) => choices),
-        include_usage ? [[]] : [],
-      );
-      assert.equal('usage' in chunks.at(-1)!, include_usage);
-    }
-  });
-
   test('the curl lines that --demo prints work as they are', async (t) => {
     const { port } = await startGateway(t, { toml: await startDemo() });
     // What a shell would make of them, without needing curl.

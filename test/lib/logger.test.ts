@@ -4,7 +4,6 @@ import { describe, mock, test } from 'node:test';
 import { formatText } from '../../src/cli/text-log.ts';
 import {
   createLogger,
-  LOG_LEVELS,
   redactFacts,
   type LogFacts,
   type LogLevel,
@@ -28,7 +27,6 @@ const KEYS = [
 interface LineOptions {
   readonly format?: 'json' | 'text';
   readonly redact?: Redactor;
-  readonly colour?: boolean;
   readonly level?: LogLevel;
 }
 
@@ -38,7 +36,6 @@ function lineOf(
   {
     format = 'json',
     redact = createRedactor([]),
-    colour = false,
     level = 'info',
   }: LineOptions = {},
 ): string {
@@ -46,7 +43,7 @@ function lineOf(
   const logger = createLogger({
     level: 'trace',
     format,
-    toText: (entry) => formatText(entry, colour),
+    toText: formatText,
     write: (line) => lines.push(line),
     redact,
   });
@@ -118,19 +115,6 @@ describe('the logger', () => {
     );
   });
 
-  test('writes the same text in colour, with another colour for each level', () => {
-    // oxlint-disable-next-line no-control-regex
-    const sequence = /\u001b\[(\d+)m/g;
-    const codes = LOG_LEVELS.map((level) => {
-      const line = lineOf('try', TRIES[1]!, { format: 'text', colour: true, level });
-      const plain = lineOf('try', TRIES[1]!, { format: 'text', level });
-      assert.equal(line.replace(sequence, ''), plain);
-      return [...line.matchAll(sequence)].map(([, code]) => code);
-    });
-    assert.equal(new Set(codes.map(([first]) => first)).size, LOG_LEVELS.length);
-    for (const line of codes) assert.equal(line.at(-1), '0');
-  });
-
   const requestFacts = {
     request_id: 'id-1',
     method: 'POST',
@@ -185,7 +169,7 @@ describe('the logger', () => {
     const logger = createLogger({
       level: 'info',
       format: 'json',
-      toText: (entry) => formatText(entry, false),
+      toText: formatText,
       write: () => assert.fail('nothing is written'),
       redact: createRedactor([]),
     });
@@ -202,7 +186,7 @@ describe('the logger', () => {
     const logger = createLogger({
       level: 'info',
       format: 'json',
-      toText: (entry) => formatText(entry, false),
+      toText: formatText,
       write: (line) => written.push((JSON.parse(line) as { time: string }).time),
       redact: createRedactor([]),
     });

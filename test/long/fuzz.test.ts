@@ -232,7 +232,6 @@ function startable(toml: string): 'accepted' | 'refused' {
   createService(config, {
     writeLog: () => {},
     isTerminal: false,
-    colour: false,
     clientLimits: CLIENT_LIMITS,
   });
   return 'accepted';

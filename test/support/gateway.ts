@@ -89,7 +89,6 @@ export async function startGateway(
       log.push(...lines.split(/(?<=\n)/));
     },
     isTerminal: false,
-    colour: false,
     clientLimits: { ...CLIENT_LIMITS, ...clientLimits },
   });
   const { admin, budget, server, store, transport } = service;

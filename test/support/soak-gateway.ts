@@ -36,7 +36,6 @@ const service = createService(config, {
     if (errors.length > 0) process.stderr.write(errors.join('\n'));
   },
   isTerminal: false,
-  colour: false,
   clientLimits: CLIENT_LIMITS,
 });
 

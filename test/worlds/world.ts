@@ -50,7 +50,7 @@ function run(plan: Plan): History {
       if (line.message === 'request') exchange?.lines.push({ line, atMs: clock.nowMs, order });
       events.push({ atMs: clock.nowMs, kind: 'line', line, exchange });
     };
-    const runtime = { writeLog, isTerminal: false, colour: false, clientLimits: CLIENT_LIMITS };
+    const runtime = { writeLog, isTerminal: false, clientLimits: CLIENT_LIMITS };
     const transport = createProviders(clock, plan, history);
     const store = new Store(clock, random, history);
     const service = createService(load(plan.settings), runtime, {
